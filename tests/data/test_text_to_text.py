@@ -12,6 +12,7 @@ from plm_jax.data.rows import demonstrations, written
 from plm_jax.data.rows.forms import marked, patterns, prompts, t5, template
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import build
+from plm_jax.text import byte_bpe
 from tests import conftest
 from tests.data import small
 
@@ -566,6 +567,17 @@ def test_the_letters_of_a_mask_in_a_text_are_no_blank(folder):
   small.write_rows(folder / 'train.jsonl', [{'text': 'a [MASK] b', 'label': 0}])
   form = {'name': 'template', 'inputs': '{text} [MASK]', 'options': ('good', 'bad')}
   assert whole(make(folder, vocab=vocab, form=form, length=16), vocab) == ['a [ MASK ] b [MASK] </s>']
+
+
+def test_a_blank_takes_the_space_before_it_along(folder):
+  """A row is what the tokenizer of a release makes of its text, where the mask token takes the space along as well."""
+  vocab = byte_bpe.train(['it was great . it was a film'] * 20, size=300, specials='roberta')
+  small.write_rows(folder / 'train.jsonl', [{'text': 'a film', 'label': 0}])
+  form = {'name': 'template', 'inputs': '{text} It was [MASK].', 'options': ('great', 'bad')}
+  (batch,) = make(folder, vocab=vocab, form=form, layout='bare', gap=' ', length=32, target_length=8).once()
+  real = batch['tokens'][0][batch['segment_ids'][0] > 0]
+  assert real.tolist() == vocab.encode('a film It was <mask>.', specials=True)
+  assert vocab.decode(real, specials=True) == 'a film It was<mask>.'
 
 
 def test_demonstrations_stand_before_a_row(folder):

@@ -168,8 +168,13 @@ def read_ids(
 
 
 def parts_of(inputs: str, before: Sequence[str], writer: Writer) -> list[str]:
-  """The texts around the blank of the inputs, one text where there is none, with demonstrations before them."""
-  return (writer.drawer.join(before, inputs) if writer.drawer else inputs).split(MARK)
+  """The texts around the blank of the inputs, one text where there is none, with demonstrations before them.
+
+  A blank takes the spaces before it along, as the word that it stands for does in vocabularies that mark them: there,
+  they would be a token of their own.
+  """
+  *texts, last = (writer.drawer.join(before, inputs) if writer.drawer else inputs).split(MARK)
+  return [*(text.rstrip(' ') for text in texts), last]
 
 
 def joined(parts: Sequence[Sequence[int]], writer: Writer) -> Ids:
