@@ -12,7 +12,7 @@ from plm_jax.data.rows import demonstrations, written
 from plm_jax.data.rows.forms import marked, patterns, prompts, t5, template
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import build
-from plm_jax.text import byte_bpe
+from plm_jax.text import byte_bpe, sentencepiece, tokenizer
 from tests import conftest
 from tests.data import small
 
@@ -578,6 +578,23 @@ def test_a_blank_takes_the_space_before_it_along(folder):
   real = batch['tokens'][0][batch['segment_ids'][0] > 0]
   assert real.tolist() == vocab.encode('a film It was <mask>.', specials=True)
   assert vocab.decode(real, specials=True) == 'a film It was<mask>.'
+
+
+def test_an_option_behind_a_gap_has_the_tokens_that_it_has_within_a_text(folder):
+  """A tokenizer as LLaMA publishes it sets a space before every text and keeps those that are there."""
+  pytest.importorskip('sentencepiece')
+  made = sentencepiece.train(['it was great . it was a film'] * 20, size=300, specials='llama', byte_fallback=True)
+  spec = json.loads(made.content)
+  kept = [one for one in spec['normalizer']['normalizers'] if one['type'] == 'Prepend' or one.get('content') == '▁']
+  vocab = tokenizer.assemble({**spec, 'normalizer': {'type': 'Sequence', 'normalizers': kept}}, roles=made.roles)
+  assert vocab.encode('it great') == [*vocab.encode('it'), *vocab.encode(' great')[1:]]
+  small.write_rows(folder / 'train.jsonl', [{'text': 'it', 'label': 0}])
+  form = {'name': 'template', 'inputs': '{text}', 'options': ('great', 'a film')}
+  (batch,) = make(folder, vocab=vocab, form=form, layout='bare', gap=' ', length=32, target_length=16).once()
+  read = batch['tokens'][0][batch['segment_ids'][0] > 0].tolist()
+  for option, text in enumerate(form['options']):
+    own = batch['option_tokens'][0, option][batch['option_segment_ids'][0, option] > 0].tolist()
+    assert [*read, *own] == vocab.encode(f'it {text}')
 
 
 def test_demonstrations_stand_before_a_row(folder):

@@ -235,7 +235,7 @@ def answer_ids(
     [text.targets[answer] if answer >= 0 else '', *text.options]
     for (_, text), answer in zip(texts, answers.tolist(), strict=True)
   ]
-  flat = writer.vocab.encode_batch([f'{writer.gap}{text}' if text else '' for row in wanted for text in row])
+  flat = behind(writer.gap, [text for row in wanted for text in row], vocab=writer.vocab)
   found, cut, first = [], np.zeros(len(texts), bool), 0
   for number, row in enumerate(wanted):
     each = flat[first : first + len(row)]
@@ -244,6 +244,20 @@ def answer_ids(
     ids = [writer.answers.around(one, room=writer.target_length) for one in each]
     found.append(ids + [[]] * (1 + options - len(row)))
   return found, cut
+
+
+def behind(gap: str, texts: Sequence[str], *, vocab: Vocab) -> list[Ids]:
+  """The ids of each text with a gap before it, as they are within a longer text; none for an empty one.
+
+  A vocabulary that sets a space before whatever it reads (LLaMA's) would have two spaces in place of that of the gap,
+  one of them a token of its own.
+  """
+  # gap ' ', text b   ->   _ _b alone, and _a _b behind an a: _b
+  spelt = [f'{gap}{text}' if text else '' for text in texts]
+  if not gap[:1].isspace() or vocab.encode(f'a{gap}a') == [*vocab.encode('a'), *vocab.encode(f'{gap}a')]:
+    return vocab.encode_batch(spelt)
+  first = len(vocab.encode('a'))
+  return [ids[first:] for ids in vocab.encode_batch([f'a{text}' if text else '' for text in spelt])]
 
 
 def compared_of(texts: Sequence[tuple[int, Written]], options: int, writer: Writer) -> list[tuple[int, int]]:
@@ -257,7 +271,7 @@ def compared_of(texts: Sequence[tuple[int, Written]], options: int, writer: Writ
   found: list[tuple[int, int]] = []
   for _, text in texts:
     leads = text.leads or ('',) * len(text.options)
-    ids = writer.vocab.encode_batch([f'{writer.gap}{lead}' if lead else '' for lead in leads])
+    ids = behind(writer.gap, leads, vocab=writer.vocab)
     tokens = [len(one) + len(writer.answers.before) * bool(one) for one in ids]
     sizes = [len(option) - len(lead) for option, lead in zip(text.options, leads, strict=True)]
     found += [*zip(tokens, sizes, strict=True), *[(0, 0)] * (options - len(text.options))]
