@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from plm_jax import errors
-from plm_jax.data.corpora import local, sources
+from plm_jax.data.corpora import local, sources, splits
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
 from plm_jax.data.rows import buckets as bucketed
@@ -259,7 +259,9 @@ def _drawer(
     return Drawer(shots, form, records, gap=gap, same_split=True, left_out=kept.left_out)
   others = opened(split=shots.split)
   left_out = written.find_bad_rows(others, form, on_bad_row)
-  return Drawer(shots, form, others, gap=gap, same_split=False, left_out=left_out)
+  ours, theirs = ({part.name for part in splits.parse(one, path=records.where)} for one in (split, shots.split))
+  asked = records if ours & theirs else None
+  return Drawer(shots, form, others, gap=gap, same_split=False, asked=asked, left_out=left_out)
 
 
 def look(

@@ -639,6 +639,19 @@ def test_a_row_is_not_its_own_demonstration(folder):
     make(folder, form=form, layout='bare', length=40, shots={'count': 3})
 
 
+@pytest.mark.parametrize(
+  ('split', 'pool'), [('train[:2]', 'train'), ('train', 'train[:3]'), ('train[2:]', 'train[1:]')]
+)
+def test_a_row_is_not_its_own_demonstration_where_slices_overlap(folder, split, pool):
+  vocab = WordVocab()
+  form = {'name': 'template', 'inputs': '{text} :', 'options': ('good', 'bad')}
+  shots = {'count': 1, 'split': pool, 'separator': ' | ', 'draws': 20}
+  source = make(folder, vocab=vocab, form=form, layout='bare', length=40, split=split, shots=shots)
+  for text in whole(source, vocab):
+    before, own = text.split(' | ')
+    assert not before.startswith(own)
+
+
 @pytest.mark.parametrize('split', ['validation', 'train'])
 def test_bad_rows_are_no_demonstrations(split, tmp_path, caplog):
   good = [{'text': f'row {number}', 'label': number % 2} for number in range(1500)]

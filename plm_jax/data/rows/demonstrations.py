@@ -35,7 +35,15 @@ class Drawer:
   """Draws demonstrations for rows."""
 
   def __init__(
-    self, shots: Shots, form: Form, records: Records, *, gap: str, same_split: bool, left_out: Collection[int] = ()
+    self,
+    shots: Shots,
+    form: Form,
+    records: Records,
+    *,
+    gap: str,
+    same_split: bool,
+    asked: Records | None = None,
+    left_out: Collection[int] = (),
   ):
     """Draws nothing yet.
 
@@ -45,6 +53,7 @@ class Drawer:
       records: to draw from.
       gap: what stands between the inputs and the target of a demonstration.
       same_split: the rows that are asked for are those of `records`.
+      asked: those rows, where they are others but may be among `records`: slices of one split.
       left_out: places of rows that cannot be written, and are not drawn.
 
     Raises:
@@ -54,7 +63,7 @@ class Drawer:
     if usable < shots.count + same_split:
       raise ValueError(f'shots.count={shots.count}: {records.where} has {usable} rows')
     self.shots, self.form, self.records = shots, form, records
-    self.gap, self.same_split, self.left_out = gap, same_split, frozenset(left_out)
+    self.gap, self.same_split, self.asked, self.left_out = gap, same_split, asked, frozenset(left_out)
 
   def draw(self, index: int, draw: int) -> list[str]:
     """The instruction, where there is one, and the demonstrations of row `index`, as texts.
@@ -65,6 +74,7 @@ class Drawer:
     shots = self.shots
     found = [shots.instruction] if shots.instruction else []
     tried = {*self.left_out, index} if self.same_split else {*self.left_out}
+    own = None if self.asked is None else self.asked[index]
     raw = np.random.Philox(np.random.SeedSequence((shots.seed, draw, index)))  # numpy promises its bits for good
     wanted = len(found) + shots.count
     while len(found) < wanted:
@@ -73,7 +83,8 @@ class Drawer:
       place = int(raw.random_raw()) % len(self.records)
       if place not in tried:
         tried.add(place)
-        text = self.form.write(self.records[place])
+        row = self.records[place]
+        text = None if row == own else self.form.write(row)
         if text is not None and text.targets:
           found.append(f'{text.inputs}{self.gap}{text.targets[0]}')
     return found
