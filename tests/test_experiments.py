@@ -227,15 +227,15 @@ SOURCES = {
     'optim.until': 0.7, 'optim.warmup': 0.028, 'optim.floor': 0.1, 'optim.rate': 1e-4, 'optim.b2': 0.95,
     'optim.eps': 1e-8,
   },
-  # fairseq: examples/bart/README.summarization.md and README.md; min and max count no end token there
+  # fairseq: examples/bart/README.summarization.md and README.md; its greatest lengths, 140 and 60, count no end token
   'bart/summarise.py:cnn_dailymail': {
     'adapter.label_smoothing': 0.1, 'adapter.start': 'eos', 'adapter.decoding.beams': 4, 'steps': 20_000,
-    'adapter.decoding.length_penalty': 2.0, 'adapter.decoding.min_new': 55, 'adapter.decoding.max_new': 140,
+    'adapter.decoding.length_penalty': 2.0, 'adapter.decoding.min_new': 55, 'adapter.decoding.max_new': 141,
     'adapter.decoding.no_repeat': 3, 'optim.rate': 3e-5, 'optim.warmup': 500, 'optim.clip': 0.1, 'optim.decay': 0.01,
   },
   'bart/summarise.py:xsum': {
     'adapter.decoding.beams': 6, 'adapter.decoding.length_penalty': 1.0, 'adapter.decoding.min_new': 10,
-    'adapter.decoding.max_new': 60, 'adapter.decoding.no_repeat': 3, 'steps': 15_000,
+    'adapter.decoding.max_new': 61, 'adapter.decoding.no_repeat': 3, 'steps': 15_000,
   },
   # the paper's §5.4 (beam width 5, length penalty 1); its rates are not published
   'bart/translate.py:second': {
