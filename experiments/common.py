@@ -355,13 +355,14 @@ TRUNKS = {
   't5': Trunk('byte_bpe', 't5', SENTINELS, 't5', 't5-base', 'plain', 't5/pretrain'),
 }
 FAIRSEQ = dict(name='adamw', schedule='linear', warmup=0.06, b1=0.9, b2=0.98)
+DECAYS_ALL = ('roberta', 'bart')  # as in fairseq
 # ELECTRA's rates: .8 to the power of the layers above, the head included
 LAYERWISE = (
   ('trunk/layers/.*', dict(layerwise=0.8, scale=0.64)),
   ('trunk/.*', dict(layerwise=0.8, scale=0.64, below=1)),
   ('.*', 1.0),
 )
-# trunk: epochs, weight decay of all but biases and norms (BART: of all), the rest of the optimiser
+# trunk: epochs, weight decay of all but biases and norms (`DECAYS_ALL`: of all), the rest of the optimiser
 RECIPES = {
   'bert': (3, 0.01, bert_adam(5e-5, warmup=0.1)),
   'roberta': (10, 0.1, dict(FAIRSEQ, rate=2e-5, eps=1e-6)),
@@ -387,7 +388,7 @@ def fine_tuned(arg: str, trunk: str, *, choices: Sequence[str]) -> ConfigDict:
   c = run(arg, choices=(*choices, *TRUNKS), epochs=epochs)
   c.vocab = dict(name=own.kind, path=vocab(own.vocab), extra=own.extra)
   c.model = dict(name=own.model, variant=own.variant)
-  c.optim = dict(optim, decay=decay if trunk == 'bart' else no_decay_on_norms(decay))
+  c.optim = dict(optim, decay=decay if trunk in DECAYS_ALL else no_decay_on_norms(decay))
   resize = 'new_rows' if own.extra else None
   c.init_from = (dict(source=f'runs/{own.source}', from_='trunk', to='trunk', resize=resize),)
   c.execution = dict(dtype='bfloat16')

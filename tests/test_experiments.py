@@ -309,6 +309,12 @@ def test_headers_say_what_differs(target):
   assert not [words for words in SAID[target] if words not in text]
 
 
+@pytest.mark.parametrize(('trunk', 'decay'), [('roberta', 0.1), ('bart', 0.01)])
+def test_trunks_of_fairseq_decay_all_parameters_as_their_own_configs_do(trunk, decay):
+  for name in (f'options/fine_tune.py:{trunk}', f'tagging/fine_tune.py:{trunk}', f'{trunk}/glue.py'):
+    assert resolved(name)['optim']['decay'] == decay
+
+
 def test_the_four_input_formats_of_roberta_feed_the_same_tokens():
   found = {form: resolved(f'roberta/formats.py:{form}') for form in ('full', 'doc', 'segment_pair', 'sentence_pair')}
   assert {values['data']['length'] * values['data']['batch_size'] for values in found.values()} == {512 * 256}
