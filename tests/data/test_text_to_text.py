@@ -200,6 +200,16 @@ def test_wsc_with_marks_is_classified_and_in_a_blank_is_written(label):
     ({'span1_index': 7}, 'Bob said to Tom: "# he # has won, * Tom *."'),  # its second place
     ({'span1_text': 'tom'}, 'Bob said to * Tom *: "# he # has won, Tom."'),
     ({'span1_text': 'Bob said', 'span1_index': 0}, '* Bob said * to Tom: "# he # has won, Tom."'),
+    ({'span1_text': 'Bob\nsaid.', 'span1_index': 0}, '* Bob said * to Tom: "# he # has won, Tom."'),
+    (  # a published noun with other words between its own
+      {
+        'text': 'Kamenev, said Bob, and Zinoviev: "he has won."',
+        'span1_text': 'Kamenev and Zinoviev',
+        'span1_index': 0,
+        'span2_index': 5,
+      },
+      '* Kamenev *, said Bob, and Zinoviev: "# he # has won."',
+    ),
   ],
 )
 def test_spans_of_wsc_are_found_by_their_words(changes, inputs):
