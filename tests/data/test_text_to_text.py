@@ -308,6 +308,24 @@ def test_wnli_without_a_noun_for_a_pronoun_is_refused(first, second):
     write(t5.make(task='wnli'), {'sentence1': first, 'sentence2': second, 'label': 1})
 
 
+@pytest.mark.parametrize(
+  ('task', 'name', 'word'),
+  [
+    ('rte', 'not_entailment', 'No'),
+    ('super_glue_rte', 'entailment', 'Yes'),
+    ('cb', 'neutral', 'Maybe'),
+    ('cb', 'contradiction', 'No'),
+    ('mnli', 'neutral', 'Maybe'),
+  ],
+)
+def test_labels_of_patterns_may_be_names_as_in_the_published_files(task, name, word):
+  found = write(patterns.make(task=task), {**PAIR, **NLI, 'label': name})
+  assert (found.targets, found.options[found.label]) == ((word,), word)
+  assert write(t5.make(task=task), {**PAIR, **NLI, 'label': name}).targets == (name,)
+  with pytest.raises(ValueError, match="'label' holds 'other', which is no number from 0"):
+    write(patterns.make(task=task), {**PAIR, **NLI, 'label': 'other'})
+
+
 @pytest.mark.parametrize('task', PATTERNS)
 def test_patterns_have_one_blank(task):
   row, inputs, options = PATTERNS[task]

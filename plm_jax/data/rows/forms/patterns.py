@@ -28,6 +28,7 @@ class Pattern(NamedTuple):
     fields: of a row that the inputs are made of; () where the template names them.
     whole: fields that a row needs beside them, and that lose nothing where the inputs are too long.
     answers: of a row that only the answers are made of.
+    names: of the labels, where rows may hold those in place of numbers, as SuperGLUE's published files do.
   """
 
   inputs: str
@@ -38,6 +39,7 @@ class Pattern(NamedTuple):
   fields: tuple[str, ...] = ()
   whole: tuple[str, ...] = ()
   answers: tuple[str, ...] = ()
+  names: tuple[str, ...] = ()
 
 
 def make(*, task: Annotated[str, 'data.rows.forms.patterns:TASKS']) -> Form:
@@ -58,7 +60,7 @@ def write(pattern: Pattern, row: Mapping[str, Any]) -> Written:
   if pattern.options is not None:
     options, label = pattern.options(row)
   else:
-    options, label = pattern.words, written.label_of(row, 'label', pattern.words)
+    options, label = pattern.words, written.label_of(row, 'label', pattern.words, names=pattern.names)
   return Written(inputs, options[label : label + 1] if label >= 0 else (), options, label)
 
 
@@ -112,13 +114,22 @@ def _wsc_targets(row: Row) -> tuple[str, ...]:
   return (written.text_of(row, 'span1_text'),) if row.get('label') == 1 else ()
 
 
+NLI = ('entailment', 'not_entailment')
 TASKS: Mapping[str, Pattern] = {
   'sst2': Pattern('{sentence} It was [MASK].', ('terrible', 'great')),
   'boolq': Pattern('{passage} Question: {question}? Answer: [MASK].', ('No', 'Yes')),
-  'rte': Pattern('"{sentence2}" ? [MASK], "{sentence1}"', ('Yes', 'No'), _without_end('sentence2')),
-  'super_glue_rte': Pattern('"{hypothesis}" ? [MASK], "{premise}"', ('Yes', 'No'), _without_end('hypothesis')),
-  'cb': Pattern('"{hypothesis}" ? [MASK], "{premise}"', ('Yes', 'No', 'Maybe'), _without_end('hypothesis')),
-  'mnli': Pattern('"{hypothesis}" ? [MASK], "{premise}"', ('Yes', 'Maybe', 'No'), _without_end('hypothesis')),
+  'rte': Pattern('"{sentence2}" ? [MASK], "{sentence1}"', ('Yes', 'No'), _without_end('sentence2'), names=NLI),
+  'super_glue_rte': Pattern(
+    '"{hypothesis}" ? [MASK], "{premise}"', ('Yes', 'No'), _without_end('hypothesis'), names=NLI
+  ),
+  'cb': Pattern(
+    '"{hypothesis}" ? [MASK], "{premise}"', ('Yes', 'No', 'Maybe'), _without_end('hypothesis'),
+    names=('entailment', 'contradiction', 'neutral'),
+  ),
+  'mnli': Pattern(
+    '"{hypothesis}" ? [MASK], "{premise}"', ('Yes', 'Maybe', 'No'), _without_end('hypothesis'),
+    names=('entailment', 'neutral', 'contradiction'),
+  ),
   'multirc': Pattern(
     '{paragraph}. Question: {question}? Is it {answer}? [MASK].', ('No', 'Yes'), _without_end('paragraph', 'question')
   ),
