@@ -237,6 +237,11 @@ SOURCES = {
     'adapter.decoding.beams': 6, 'adapter.decoding.length_penalty': 1.0, 'adapter.decoding.min_new': 10,
     'adapter.decoding.max_new': 61, 'adapter.decoding.no_repeat': 3, 'steps': 15_000,
   },
+  # zihangdai/xlnet: scripts/tpu_squad_large.sh; the heads of function_builder.py read states without more dropout
+  'xlnet/squad.py': {
+    'adapter.dropout': 0.0, 'adapter.max_answer': 64, 'adapter.answerable_weight': 0.5, 'adapter.starts': 5,
+    'optim.rate': 3e-5, 'optim.warmup': 1000, 'data.batch_size': 48, 'data.length': 512, 'steps': 8000,
+  },
   # the paper's §5.4 (beam width 5, length penalty 1); its rates are not published
   'bart/translate.py:second': {
     'adapter.decoding.beams': 5, 'adapter.decoding.length_penalty': 1.0, 'adapter.label_smoothing': 0.1,
