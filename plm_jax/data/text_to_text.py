@@ -112,7 +112,8 @@ def make(
   Returns:
     Batches with the keys of `GIVES`. A `row_id` counts the rows that are kept, those of each draw of demonstrations
     after one another. Records have the keys 'row', 'inputs', 'references', 'options', 'label' (or the number that
-    the target spells), 'names' and 'draw'.
+    the target spells), 'names' and 'draw', and 'label_names' where the data or the form call classes otherwise than by
+    the words that are written.
 
   Raises:
     ValueError: a setting that cannot be met, or a row that cannot be written.
@@ -309,6 +310,7 @@ def record(records: Records, kept: Kept, form: Form, row_id: int) -> dict[str, A
   draw, place = divmod(row_id, len(kept.row_ids))
   index = int(kept.row_ids[place])
   text = written.again(records, index, form)
+  called = form.names or records.labels.get('label', ())
   label = 0 if not kept.options else text.label if text.label >= 0 else None  # without options the target is the one
   return {
     'row': {**records[index], **text.found},
@@ -318,4 +320,5 @@ def record(records: Records, kept: Kept, form: Form, row_id: int) -> dict[str, A
     'label': label if text.value is None else text.value,
     'names': form.options,
     'draw': draw,
+    **({'label_names': called} if called != form.options and len(called) == len(form.options) else {}),
   }

@@ -32,6 +32,7 @@ has all of both. Keys of records that scores share:
     options   the texts to choose from, () where any text may be written
     draw      which draw of few-shot demonstrations the row has, from 0
     names     the names of the classes, () where the data has none
+    label_names  what benchmarks call the classes where `names` are the words of a prompt; in some records alone
 """
 
 from collections.abc import Iterable, Mapping, Sequence

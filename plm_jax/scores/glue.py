@@ -51,8 +51,13 @@ def index(record: Row, number: int) -> int:
   return given if isinstance(given, int) else number
 
 
+def label_names(record: Row) -> tuple[str, ...]:
+  """The names of the classes of a row as benchmarks have them; () where they have none."""
+  return tuple(record.get('label_names') or record.get('names', ()))
+
+
 def _prediction(row: Row, record: Row) -> str:
-  fields, names = record.get('row', {}), tuple(record.get('names', ()))
+  fields, names = record.get('row', {}), label_names(record)
   if 'value' in row:
     return f'{np.clip(float(row["value"]), 0.0, 5.0):.3f}'
   if 'label' not in row and 'span1_text' in fields:

@@ -44,7 +44,7 @@ def _label(row: Row, record: Row) -> Any:
     return row['text']
   if 'label' not in row:
     raise ValueError('only WSC and ReCoRD are written as texts, and these rows have neither span1_text nor entities')
-  label, names = int(row['label']), tuple(record.get('names', ()))
+  label, names = int(row['label']), glue.label_names(record)
   if 'query' in (_idx(record) or {}) and 'options' in record:
     return record['options'][label]
   if 'entities' in fields and 'options' in record:  # ReCoRD

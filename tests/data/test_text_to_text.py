@@ -12,6 +12,7 @@ from plm_jax.data.rows import demonstrations, written
 from plm_jax.data.rows.forms import marked, patterns, prompts, t5, template
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import build
+from plm_jax.scores import glue, superglue
 from plm_jax.text import byte_bpe, sentencepiece, tokenizer
 from tests import conftest
 from tests.data import small
@@ -324,6 +325,36 @@ def test_labels_of_patterns_may_be_names_as_in_the_published_files(task, name, w
   assert write(t5.make(task=task), {**PAIR, **NLI, 'label': name}).targets == (name,)
   with pytest.raises(ValueError, match="'label' holds 'other', which is no number from 0"):
     write(patterns.make(task=task), {**PAIR, **NLI, 'label': 'other'})
+
+
+@pytest.mark.parametrize(
+  ('form', 'task', 'row', 'line'),
+  [
+    ('superglue', 'super_glue_rte', {**NLI, 'label': 1}, '{"idx": 0, "label": "not_entailment"}'),
+    ('superglue', 'cb', {**NLI, 'label': 'neutral'}, '{"idx": 0, "label": "neutral"}'),
+    ('superglue', 'boolq', {**T5['boolq'][0], 'idx': 0}, '{"idx": 0, "label": "true"}'),
+    ('superglue', 'wic', {**T5['wic'][0], 'idx': 0}, '{"idx": 0, "label": "false"}'),
+    ('superglue', 'copa', {**T5['copa'][0], 'idx': 0}, '{"idx": 0, "label": 1}'),
+    ('glue', 'mnli', {**NLI, 'label': 2}, '0\tcontradiction'),
+    ('glue', 'sst2', {'sentence': 'A b', 'label': 1, 'idx': 0}, '0\t1'),
+  ],
+)
+def test_benchmarks_take_the_labels_of_patterns_and_not_their_words(form, task, row, line, tmp_path):
+  small.write_rows(tmp_path / 'train.jsonl', [row])
+  source = make(tmp_path, form={'name': 'patterns', 'task': task}, layout='bert', length=64)
+  record = source.record(0)
+  submission = {'glue': glue, 'superglue': superglue}[form].submission
+  assert submission([{'label': np.int32(record['label'])}], [record]).splitlines()[-1] == line
+
+
+def test_benchmarks_take_the_labels_of_data_and_not_the_words_of_a_template(tmp_path):
+  small.write_rows(tmp_path / 'train.jsonl', [{**NLI, 'label': 0}])
+  names = ['entailment', 'neutral', 'contradiction']
+  (tmp_path / 'labels.json').write_text(json.dumps({'label': names}))
+  form = {'name': 'template', 'inputs': '{premise} {hypothesis}', 'options': ('Yes', 'Maybe', 'No')}
+  record = make(tmp_path, form=form).record(0)
+  assert (record['names'], list(record['label_names'])) == (('Yes', 'Maybe', 'No'), names)
+  assert glue.submission([{'label': np.int32(1)}], [record]).splitlines()[1] == '0\tneutral'
 
 
 @pytest.mark.parametrize('task', PATTERNS)

@@ -55,6 +55,7 @@ class Form(NamedTuple):
       'fields', which always holds for inputs with a blank.
     answers: fields that only the answers are made of; a row in which one of them is None has no answer.
     whole: fields that a row needs beside `fields`, and that lose nothing.
+    names: of the labels where `options` are other words, as benchmarks take them.
   """
 
   write: Callable[[Row], Written | None]
@@ -63,6 +64,7 @@ class Form(NamedTuple):
   keep: Keep = 'start'
   answers: tuple[str, ...] = ()
   whole: tuple[str, ...] = ()
+  names: tuple[str, ...] = ()
 
 
 def without_answers(form: Form) -> Form:

@@ -28,7 +28,8 @@ class Pattern(NamedTuple):
     fields: of a row that the inputs are made of; () where the template names them.
     whole: fields that a row needs beside them, and that lose nothing where the inputs are too long.
     answers: of a row that only the answers are made of.
-    names: of the labels, where rows may hold those in place of numbers, as SuperGLUE's published files do.
+    names: of the labels; rows may hold them in place of numbers, as SuperGLUE's published files do, and benchmarks take
+      them.
   """
 
   inputs: str
@@ -48,7 +49,7 @@ def make(*, task: Annotated[str, 'data.rows.forms.patterns:TASKS']) -> Form:
     raise ValueError(f'form.task={task!r}; choices are {", ".join(TASKS)}')
   chosen = TASKS[task]
   fields = chosen.fields or written.names_in(chosen.inputs)
-  return Form(partial(write, chosen), fields, chosen.words, 'fields', chosen.answers, chosen.whole)
+  return Form(partial(write, chosen), fields, chosen.words, 'fields', chosen.answers, chosen.whole, chosen.names)
 
 
 def write(pattern: Pattern, row: Mapping[str, Any]) -> Written:
@@ -114,10 +115,10 @@ def _wsc_targets(row: Row) -> tuple[str, ...]:
   return (written.text_of(row, 'span1_text'),) if row.get('label') == 1 else ()
 
 
-NLI = ('entailment', 'not_entailment')
+NLI, TRUTH = ('entailment', 'not_entailment'), ('False', 'True')
 TASKS: Mapping[str, Pattern] = {
-  'sst2': Pattern('{sentence} It was [MASK].', ('terrible', 'great')),
-  'boolq': Pattern('{passage} Question: {question}? Answer: [MASK].', ('No', 'Yes')),
+  'sst2': Pattern('{sentence} It was [MASK].', ('terrible', 'great'), names=('negative', 'positive')),
+  'boolq': Pattern('{passage} Question: {question}? Answer: [MASK].', ('No', 'Yes'), names=TRUTH),
   'rte': Pattern('"{sentence2}" ? [MASK], "{sentence1}"', ('Yes', 'No'), _without_end('sentence2'), names=NLI),
   'super_glue_rte': Pattern(
     '"{hypothesis}" ? [MASK], "{premise}"', ('Yes', 'No'), _without_end('hypothesis'), names=NLI
@@ -131,9 +132,10 @@ TASKS: Mapping[str, Pattern] = {
     names=('entailment', 'neutral', 'contradiction'),
   ),
   'multirc': Pattern(
-    '{paragraph}. Question: {question}? Is it {answer}? [MASK].', ('No', 'Yes'), _without_end('paragraph', 'question')
+    '{paragraph}. Question: {question}? Is it {answer}? [MASK].', ('No', 'Yes'), _without_end('paragraph', 'question'),
+    names=TRUTH,
   ),
-  'wic': Pattern('"{sentence1}" / "{sentence2}" Similar sense of "{word}"? [MASK].', ('No', 'Yes')),
+  'wic': Pattern('"{sentence1}" / "{sentence2}" Similar sense of "{word}"? [MASK].', ('No', 'Yes'), names=TRUTH),
   'copa': Pattern(
     '"{choice1}" or "{choice2}"? {premise}{joint} [MASK].', (), _copa, _copa_options,
     fields=('choice1', 'choice2', 'premise'), whole=('question',),
