@@ -26,10 +26,12 @@ SETS = {
   'xsum': ('tfds:xsum', '{document}', '{summary}', 15_000, 500, 64, 64),
   'scitldr': ('runs/data/scitldr_abstract', '{source}', '{target}', 1_000, 100, 32, 64),
 }
-# fairseq's --max-len-b counts no end token, and `max_new` does: 140 and 60 there
+# fairseq's --max-len-b counts no end token, and `max_new` does: 140 and 60 there; its search ends with as many finished
+# texts as beams
+FAIRSEQ = dict(method='beam', early_stop=True, no_repeat=3)
 DECODING = {
-  'cnn_dailymail': dict(method='beam', beams=4, length_penalty=2.0, min_new=55, max_new=141, no_repeat=3),
-  'xsum': dict(method='beam', beams=6, length_penalty=1.0, min_new=10, max_new=61, no_repeat=3),
+  'cnn_dailymail': dict(FAIRSEQ, beams=4, length_penalty=2.0, min_new=55, max_new=141),
+  'xsum': dict(FAIRSEQ, beams=6, length_penalty=1.0, min_new=10, max_new=61),
 }
 TRUNKS = {'large': 'bart-large', 'base': 'bart-base'}
 
