@@ -13,6 +13,9 @@ import pytest
 from plm_jax import config
 from plm_jax.cli import command
 from plm_jax.config.load import call
+from plm_jax.data.corpora import sources
+from plm_jax.data.rows import examples
+from plm_jax.data.rows.kinds import regression
 from plm_jax.errors import ConfigError
 from plm_jax.optim import schedules
 from plm_jax.plugins import signatures
@@ -319,6 +322,16 @@ def test_headers_say_what_differs(target):
 def test_trunks_of_fairseq_decay_all_parameters_as_their_own_configs_do(trunk, decay):
   for name in (f'options/fine_tune.py:{trunk}', f'tagging/fine_tune.py:{trunk}', f'{trunk}/glue.py'):
     assert resolved(name)['optim']['decay'] == decay
+
+
+def test_minus_one_is_a_score_as_any_other_of_a_person(tmp_path):
+  rows = [{'text': f'row {number}', 'score': score} for number, score in enumerate((-1, -1.0, 0.5, 1))]
+  (tmp_path / 'train.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
+  records = sources.open_source(str(tmp_path), cache=str(tmp_path))
+  block = resolved('finetune/regress.py')['data']
+  for missing, kept in ((block['missing'], [0, 1, 2, 3]), (-1, [2, 3])):
+    asked = examples.asked(fields=('text',), label='score', missing=missing)
+    assert regression.make(records=records, asked=asked).row_ids.tolist() == kept
 
 
 def test_the_four_input_formats_of_roberta_feed_the_same_tokens():
