@@ -193,11 +193,13 @@ class Target(NamedTuple):
   digest: tuple[Any, ...] = ()
 
   def batch(self, members: np.ndarray) -> order.Batch:
-    """Their tokens and segments, int32[b, length], of some rows int64[b]."""
+    """Their tokens and segments, int32[b, length], of some rows int64[b]; none, not even special ones, of no text."""
     if self.laid is None:
       return {}
     made = self.laid.batch(members, self.length)
-    return {f'target_{key}': made[key] for key in ('tokens', 'segment_ids')}
+    some = (self.laid.plans[''].counts > 0)[members, None]
+    tokens = np.where(some, made['tokens'], np.int32(self.laid.pad_id))
+    return {'target_tokens': tokens, 'target_segment_ids': np.where(some, made['segment_ids'], np.int32(0))}
 
 
 def _target(given: examples.Examples, layout: str, length: int, *, lay: Callable[..., Laid]) -> Target:

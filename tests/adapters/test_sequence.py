@@ -67,6 +67,18 @@ def run(task, params, batch):
   return compute(params, batch)
 
 
+@pytest.mark.parametrize('name', ['bart', 'gpt2', 'glm'])
+def test_a_row_without_a_target_counts_in_no_mean(name):
+  """Such rows are kept to be written for (`keep_unlabelled`)."""
+  batch = make_batch(mask=name == 'glm')
+  rows = {key: batch[key].at[2].set(0) for key in ('target_tokens', 'target_segment_ids')}
+  task = sequence.make(trunk=make_trunk(name), vocab=VOCAB)
+  found = run(task, params_of(name), batch | rows)
+  two = run(task, params_of(name), batch | {'row_weight': jnp.array([1.0, 1.0, 0.0])})
+  for key, value in two.metrics.items():
+    np.testing.assert_allclose(found.metrics[key], value, rtol=1e-5)
+
+
 # Beside transformers -------------------------------------------------------------------------------------------------
 
 

@@ -514,6 +514,10 @@ def test_rows_without_an_answer_are_kept_to_be_predicted(folder):
   source = make(folder, keep_unlabelled=True)
   assert source.rows == 4 and source.unlabelled
   assert source.record(2)['references'] is None
+  batches = list(source.once())
+  some = np.concatenate([batch['target_segment_ids'].any(axis=1) for batch in batches])
+  assert some.tolist() == [True, True, False, True]  # not even an end token, which would count in the loss
+  assert not batches[1]['target_tokens'][0].any()
 
 
 def test_options_fill_up_and_have_labels(folder):

@@ -225,6 +225,8 @@ def answer_ids(
 ) -> tuple[list[list[Ids]], np.ndarray]:
   """Of each row the ids of its target and of its options, filled up with empty ones, and which were too long.
 
+  A row without a right answer has no target, not even the special tokens around one.
+
   Args:
     texts: rows of the split by their places.
     answers: int64[rows], which of the right answers is the target; -1 where none is known.
@@ -241,8 +243,8 @@ def answer_ids(
     each = flat[first : first + len(row)]
     first += len(row)
     cut[number] = max(map(len, each)) > writer.target_length - writer.answers.size
-    ids = [writer.answers.around(one, room=writer.target_length) for one in each]
-    found.append(ids + [[]] * (1 + options - len(row)))
+    target, *others = [writer.answers.around(one, room=writer.target_length) for one in each]
+    found.append([target if answers[number] >= 0 else [], *others] + [[]] * (1 + options - len(row)))
   return found, cut
 
 

@@ -133,8 +133,11 @@ def test_rows_without_a_text_are_left_out_or_kept_to_be_predicted(tmp_path):
     make(place, fields=('en',), label='de')
   source = make(place, path=path, fields=('en',), label='de', keep_unlabelled=True)
   assert (source.rows, source.unlabelled) == (3, True)
+  made = list(source.once())
+  some = np.concatenate([batch['target_segment_ids'].any(axis=1)[batch['row_weight'] > 0] for batch in made])
+  assert some.tolist() == [False, False, True]  # not even an end token, which would count in the loss
   assert source.record(1)['references'] is None
-  assert next(source.once())['target_tokens'][0][:2].tolist() == [EOS, PAD]
+  assert next(source.once())['target_tokens'][0][:2].tolist() == [PAD, PAD]
 
 
 def test_per_class_is_refused(pairs):
