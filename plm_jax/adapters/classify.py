@@ -18,7 +18,7 @@ from plm_jax import errors
 from plm_jax.adapters import texts, windows
 from plm_jax.adapters.texts import Pool, label_weights, read_text, scaled_class_weights
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.losses import cross_entropy
+from plm_jax.layers.losses import cross_entropy, smoothed_cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
 from plm_jax.types import (
@@ -128,6 +128,7 @@ class Setup(NamedTuple):
     regression: one number is predicted and no class.
     lm_weight: of the auxiliary language model.
     class_weights: of the loss of each class; () where all weigh the same.
+    label_smoothing: share of the loss that all classes have alike.
     backward: rows are read from their last token to their first.
   """
 
@@ -135,6 +136,7 @@ class Setup(NamedTuple):
   regression: bool
   lm_weight: float
   class_weights: tuple[float, ...]
+  label_smoothing: float
   backward: bool
 
 
@@ -158,6 +160,7 @@ def make(
   bias: bool = True,
   norms: bool = False,
   class_weights: tuple[Weight, ...] = (),
+  label_smoothing: PartRate = 0.0,
   window: Count | None = None,
   last: Count | None = None,
   backward: bool = False,
@@ -188,6 +191,8 @@ def make(
       would make rows depend on each other and keep averages from step to step.
     class_weights: of the loss of each class, in the order of their numbers; the loss is the weighted mean. Weights of
       rows / (classes x rows of the class) balance the classes. Accuracy counts every row alike.
+    label_smoothing: share a of the loss that all classes have alike: rows train on 1 - a of the right class and a / c
+      of each of the c classes (Szegedy et al. 2016, §7). The metric is the loss without it.
     window: read rows in windows of so many tokens, each from the state behind the one before, without a gradient from
       one into another (ULMFiT's BPT3C: 70); for a causal trunk with a carry. None reads whole rows.
     last: pool, and so train on, the windows that begin among so many last tokens of a row (there: 1,400); None for all.
@@ -209,8 +214,10 @@ def make(
   class_weights = scaled_class_weights(class_weights, classes=count)
   if class_weights and lm_weight:
     raise ValueError(f'adapter.class_weights do not go with adapter.lm_weight={lm_weight}: leave one of them out')
+  if label_smoothing and not count:
+    raise ValueError(f'adapter.label_smoothing={label_smoothing}: a regression has no classes; leave it out')
   check_reading(trunk, window=window, last=last, backward=backward)
-  s = Setup(texts.inputs_of(trunk), kind == 'regression', lm_weight, class_weights, backward)
+  s = Setup(texts.inputs_of(trunk), kind == 'regression', lm_weight, class_weights, label_smoothing, backward)
   states = layers, join, tuple(layer_weights)
   head = dropout, hidden, activation
   model = Model(trunk, count or 1, *head, *states, frozen, pool, init_std, bias, norms, window, last)
@@ -274,7 +281,12 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   outputs, hidden = forward(**example.inputs)
   values, metrics = costs(s.regression, outputs, targets)
   values, metrics = texts.with_language_model(s.lm_weight, forward, hidden, targets, values, metrics)
-  return Loss(scaled_sum(values, loss_weights, targets['scale']), metrics | {'loss': metric(values, loss_weights)})
+  trained = values
+  if s.label_smoothing:
+    nats, smoothed = smoothed_cross_entropy(outputs, targets['label'], smoothing=s.label_smoothing)
+    trained = values + smoothed - nats
+    metrics['smoothed_loss'] = metric(trained, loss_weights)
+  return Loss(scaled_sum(trained, loss_weights, targets['scale']), metrics | {'loss': metric(values, loss_weights)})
 
 
 def costs(

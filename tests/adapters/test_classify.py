@@ -205,9 +205,23 @@ def test_weights_of_classes_weigh_as_in_torch():
   assert tiny.means(sums)['loss'] == pytest.approx(expected, rel=1e-5)
 
 
+def test_labels_are_smoothed_as_in_torch():
+  torch = pytest.importorskip('torch')
+  task = make_task('bert', classes=3, label_smoothing=0.1)
+  batch = {**tiny.make_batch(ROWS), 'label': jnp.array([2, 0, 1, 2])}
+  params = tiny.init_params(task, batch)
+  (outputs, _), loss = run(task, batch, params)
+  given = torch.tensor(np.asarray(outputs)), torch.tensor([2, 0, 1, 2])
+  smoothed, plain = (float(torch.nn.CrossEntropyLoss(label_smoothing=share)(*given)) for share in (0.1, 0.0))
+  assert float(loss.value) == pytest.approx(smoothed, rel=1e-5)
+  means = tiny.means(loss.metrics)
+  assert (means['smoothed_loss'], means['loss']) == pytest.approx((smoothed, plain), rel=1e-5)
+
+
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
+    ({'label_smoothing': 0.1, 'kind': 'regression'}, r'adapter\.label_smoothing=0\.1: a regression has no classes'),
     ({'class_weights': (1, 2)}, r'adapter\.class_weights=\(1, 2\): give 3 numbers from 0 on'),
     ({'class_weights': (0, 0, 0)}, r'one for each class and not all 0'),
     ({'class_weights': (1,), 'kind': 'regression'}, r'a regression has no classes'),
