@@ -677,6 +677,18 @@ def test_demonstrations_stand_before_a_row(folder):
   assert again == whole(source, vocab) != other
 
 
+def test_the_blank_of_a_demonstration_is_filled(folder):
+  """The only mask of a row is that of the row itself."""
+  vocab = WordVocab()
+  form = {'name': 'template', 'inputs': '{text} was [MASK] !', 'options': ('good', 'bad')}
+  shots = {'count': 1, 'split': 'train', 'separator': ' | '}
+  source = make(folder, vocab=vocab, form=form, layout='bert', length=40, split='validation', gap=' ', shots=shots)
+  for text in whole(source, vocab):
+    demonstration, own = text.split(' | ')
+    assert demonstration.endswith(('was good !', 'was bad !'))
+    assert own.endswith('was [MASK] ! [SEP]') and text.count('[MASK]') == 1
+
+
 def test_draws_repeat_the_rows_with_other_demonstrations(folder):
   vocab = WordVocab()
   form = {'name': 'template', 'inputs': '{text} :', 'options': ('good', 'bad')}

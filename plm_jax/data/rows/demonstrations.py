@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from plm_jax.data.corpora.records import Records
-from plm_jax.data.rows.written import Form
+from plm_jax.data.rows.written import MARK, Form, Written
 from plm_jax.types import Count, Seed, Whole
 
 
@@ -29,6 +29,12 @@ class Shots:
   draws: Count = 1
   separator: str = '\n\n'
   instruction: str = ''
+
+
+def solved(text: Written, *, gap: str) -> str:
+  """A text with its first right answer: in its blank, where it has one, and else behind it."""
+  target = text.targets[0]
+  return text.inputs.replace(MARK, target) if MARK in text.inputs else f'{text.inputs}{gap}{target}'
 
 
 class Drawer:
@@ -86,7 +92,7 @@ class Drawer:
         row = self.records[place]
         text = None if row == own else self.form.write(row)
         if text is not None and text.targets:
-          found.append(f'{text.inputs}{self.gap}{text.targets[0]}')
+          found.append(solved(text, gap=self.gap))
     return found
 
   def without_first(self, before: list[str]) -> list[str]:
