@@ -442,6 +442,14 @@ def test_a_referent_stands_in_place_of_the_pronoun(task):
   assert write(prompts.make(task=task, compare='all'), SCHEMAS[task]) == found._replace(leads=())
 
 
+def test_the_first_place_of_a_pronoun_is_resolved():
+  """What the authors of the data say of a pronoun that a sentence has twice."""
+  row = {'sentence': 'Ann met Bea when she left, since she was late.', 'pronoun': 'she', 'candidates': ['Ann', 'Bea']}
+  found = write(prompts.make(task='dpr'), {**row, 'label': 1})
+  assert (found.inputs, found.targets) == ('Ann met Bea when', ('Bea left, since she was late.',))
+  assert write(t5.make(task='dpr'), {**row, 'label': 1}).inputs.startswith('wsc: Ann met Bea when *she* left')
+
+
 def test_schemas_that_cannot_be_written_are_said():
   with pytest.raises(ValueError, match="'pronoun' is 'she', and is no word of"):
     write(prompts.make(task='dpr'), {**SCHEMAS['dpr'], 'pronoun': 'she'})

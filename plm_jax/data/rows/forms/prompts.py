@@ -104,13 +104,13 @@ def winograd(row: Row) -> Written:
 
 
 def dpr(row: Row) -> Written:
-  """Definite pronoun resolution (TFDS definite_pronoun_resolution): the last place of the pronoun."""
+  """Definite pronoun resolution (TFDS definite_pronoun_resolution): the first place of the pronoun counts."""
   sentence, pronoun = written.text_of(row, 'sentence'), written.text_of(row, 'pronoun')
   places = [found.span() for found in re.finditer(rf'\b{re.escape(pronoun)}\b', sentence)]
   if not places:
     raise ValueError(f"'pronoun' is {pronoun!r}, and is no word of {sentence!r}")
   texts = written.texts_of(row, 'candidates')
-  return _substituted(sentence, places[-1], texts, written.label_of(row, 'label', texts))
+  return _substituted(sentence, places[0], texts, written.label_of(row, 'label', texts))
 
 
 def winogrande(row: Row) -> Written:
