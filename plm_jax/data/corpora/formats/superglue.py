@@ -3,9 +3,9 @@
 A line of MultiRC and ReCoRD is a passage with its questions.
 
 A row is an answer to judge (MultiRC: `paragraph`, `question`, `answer`, `label`) or a query with a blank (ReCoRD:
-`passage`, `query`, `entities` and the right ones, `answers`, each text once). Of WSC, the spans of `target` become
-fields of the row. What stands in a line of its own, as in SuperGLUE's other tasks, is a row as it is. Splits are files
-of the folder: train, val, test.
+`passage`, `query`, `entities` and the right ones, `answers`, each text once, sorted). Of WSC, the spans of `target`
+become fields of the row. What stands in a line of its own, as in SuperGLUE's other tasks, is a row as it is. Splits are
+files of the folder: train, val, test.
 """
 
 import array
@@ -71,11 +71,11 @@ def unfolded(line: Mapping[str, Any]) -> Iterator[local.Row]:
   """The rows of a line."""
   if 'qas' in line:
     text = line['passage']['text']
-    entities = {text[span['start'] : span['end'] + 1]: None for span in line['passage']['entities']}
+    entities = sorted({text[span['start'] : span['end'] + 1] for span in line['passage']['entities']})
     for asked in line['qas']:
-      answers = {'answers': list(dict.fromkeys(one['text'] for one in asked['answers']))} if 'answers' in asked else {}
+      answers = {'answers': sorted({one['text'] for one in asked['answers']})} if 'answers' in asked else {}
       idx = {'passage': line['idx'], 'query': asked['idx']}
-      yield {'passage': text, 'query': asked['query'], 'entities': list(entities), **answers, 'idx': idx}
+      yield {'passage': text, 'query': asked['query'], 'entities': entities, **answers, 'idx': idx}
   elif isinstance(line.get('passage'), dict):
     for asked in line['passage']['questions']:
       for answer in asked['answers']:

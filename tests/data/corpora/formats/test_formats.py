@@ -216,6 +216,15 @@ def test_lines_of_superglue_that_are_laid_out_otherwise_are_named(tmp_path):
     sources.open_source('superglue:nowhere', cache=str(tmp_path / 'cache'))
 
 
+def test_entities_of_superglue_are_in_the_order_of_tfds(tmp_path):
+  spans = [{'start': 8, 'end': 10}, {'start': 0, 'end': 2}, {'start': 8, 'end': 10}]
+  asked = {'idx': 3, 'query': '@placeholder', 'answers': [{'text': 'Eve'}, {'text': 'Bob'}, {'text': 'Eve'}]}
+  line = {'idx': 1, 'passage': {'text': 'Bob met Eve', 'entities': spans}, 'qas': [asked]}
+  (tmp_path / 'val.jsonl').write_text(json.dumps(line))
+  (row,) = sources.open_source(f'superglue:{tmp_path}', split='val', cache=str(tmp_path / 'cache'))
+  assert (row['entities'], row['answers']) == (['Bob', 'Eve'], ['Bob', 'Eve'])
+
+
 def test_questions_that_are_laid_out_otherwise_are_named(tmp_path):
   lacking = {'id': 'd', 'question': 'Wo?', 'answers': [{'text': 'Stadt'}]}
   asked = [*PUBLISHED['data'][0]['paragraphs'][0]['qas'], lacking, {'question': 'Wie?'}]
