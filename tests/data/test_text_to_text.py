@@ -442,6 +442,14 @@ def test_a_referent_stands_in_place_of_the_pronoun(task):
   assert write(prompts.make(task=task, compare='all'), SCHEMAS[task]) == found._replace(leads=())
 
 
+def test_a_referent_that_opens_a_sentence_has_a_large_letter():
+  row = {'text': 'The cup hit the lamp. It broke.', 'option1': 'The cup', 'option2': 'the lamp', 'label': 1}
+  found = write(prompts.make(task='winograd'), {**row, 'pronoun_start': 22, 'pronoun_end': 24})
+  assert found.options == ('The cup broke.', 'The lamp broke.')
+  blank = {**row, 'sentence': 'The cup hit the lamp. _ broke.', 'answer': '2'}
+  assert write(prompts.make(task='winogrande'), blank).options == found.options
+
+
 def test_the_first_place_of_a_pronoun_is_resolved():
   """What the authors of the data say of a pronoun that a sentence has twice."""
   row = {'sentence': 'Ann met Bea when she left, since she was late.', 'pronoun': 'she', 'candidates': ['Ann', 'Bea']}

@@ -129,14 +129,17 @@ def _substituted(text: str, place: tuple[int, int], referents: Sequence[str], la
   before, rest = text[: place[0]].rstrip(), text[place[1] :]
   if not before or not rest.strip():
     raise ValueError(f'nothing stands {"behind" if before else "before"} the pronoun of {text!r}')
-  leads = tuple(_inside(referent.strip()) for referent in referents)
+  opens = text[place[0]].isupper() or before.endswith(('.', '!', '?'))
+  leads = tuple(_inside(referent.strip(), opens=opens) for referent in referents)
   options = tuple(f'{lead}{rest}' for lead in leads)
   return Written(before, options[label : label + 1] if label >= 0 else (), options, label, leads=leads)
 
 
-def _inside(referent: str) -> str:
-  """A referent as it stands within a sentence: "The trophy" in lower case, names as they are."""
-  return _lower(referent) if referent.partition(' ')[0].lower() in DETERMINERS else referent
+def _inside(referent: str, *, opens: bool) -> str:
+  """A referent as it stands within a sentence: "The trophy" in lower case unless it `opens` one, names as they are."""
+  if referent.partition(' ')[0].lower() not in DETERMINERS:
+    return referent
+  return f'{referent[:1].upper()}{referent[1:]}' if opens else _lower(referent)
 
 
 def _chosen(inputs: str, options: tuple[str, ...], row: Mapping[str, Any]) -> Written:
