@@ -273,6 +273,7 @@ SOURCES = {
   't5/tasks.py:wmt_en_de': {
     'optim.rate': 1e-3, 'optim.schedule': 'constant', 'steps': 2**18, 'data.batch_size': 128, 'data.length': 512,
     'save_every': 5_000, 'adapter.decoding.beams': 4, 'adapter.decoding.length_penalty': 0.6,
+    'adapter.decoding.early_stop': 'never',
   },
   # zihangdai/xlnet, train.py
   'xlnet/base.py': {'optim.floor': 0.001, 'optim.schedule': 'linear'},
