@@ -160,7 +160,7 @@ def make(
   bias: bool = True,
   norms: bool = False,
   class_weights: tuple[Weight, ...] = (),
-  label_smoothing: PartRate = 0.0,
+  label_smoothing: PartRate | None = None,
   window: Count | None = None,
   last: Count | None = None,
   backward: bool = False,
@@ -192,7 +192,7 @@ def make(
     class_weights: of the loss of each class, in the order of their numbers; the loss is the weighted mean. Weights of
       rows / (classes x rows of the class) balance the classes. Accuracy counts every row alike.
     label_smoothing: share a of the loss that all classes have alike: rows train on 1 - a of the right class and a / c
-      of each of the c classes (Szegedy et al. 2016, §7). The metric is the loss without it.
+      of each of the c classes (Szegedy et al. 2016, §7); None and 0 for none. The metric is the loss without it.
     window: read rows in windows of so many tokens, each from the state behind the one before, without a gradient from
       one into another (ULMFiT's BPT3C: 70); for a causal trunk with a carry. None reads whole rows.
     last: pool, and so train on, the windows that begin among so many last tokens of a row (there: 1,400); None for all.
@@ -217,7 +217,7 @@ def make(
   if label_smoothing and not count:
     raise ValueError(f'adapter.label_smoothing={label_smoothing}: a regression has no classes; leave it out')
   check_reading(trunk, window=window, last=last, backward=backward)
-  s = Setup(texts.inputs_of(trunk), kind == 'regression', lm_weight, class_weights, label_smoothing, backward)
+  s = Setup(texts.inputs_of(trunk), kind == 'regression', lm_weight, class_weights, label_smoothing or 0.0, backward)
   states = layers, join, tuple(layer_weights)
   head = dropout, hidden, activation
   model = Model(trunk, count or 1, *head, *states, frozen, pool, init_std, bias, norms, window, last)

@@ -14,6 +14,7 @@ from plm_jax.cli import tables
 from plm_jax.errors import ConfigError
 from plm_jax.inference import batches, written
 from plm_jax.inference.opened import Opened, with_ends
+from plm_jax.layers.positions import longest_row
 from plm_jax.objectives import mlm
 from plm_jax.plugins import build
 from plm_jax.text.spec import BLANKS
@@ -66,7 +67,7 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5, rows: int = batc
     with errors.stage('fill'):
       return likeliest(model, params, tokens, segments, asked, top=min(top, vocab.size), size=vocab.size)
 
-  limit = min(map(len, opened.filler[0].position_rows.values()), default=None)
+  limit = longest_row(opened.filler[0])
   found = batches.run(compute, list(map(len, ids)), limit=limit, rows=rows, doing='fill')
   filled = []
   for text, row, (probabilities, best) in zip(spelt, places, found, strict=True):

@@ -26,6 +26,7 @@ from plm_jax.errors import ConfigError, suggest
 from plm_jax.generate import conventions, decode
 from plm_jax.inference.opened import Opened
 from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
+from plm_jax.layers.positions import longest_row
 from plm_jax.types import Array, PyTree
 
 MAX_NEW = 256  # tokens to make where a task does not say, as in the harness
@@ -87,7 +88,7 @@ class Model(TemplateLM):
       )
     if vocab.bos_id is None and vocab.eos_id is None:
       raise ConfigError('lm_eval: this vocabulary has no token that begins or ends texts, which begins a text alone')
-    table = min(map(len, opened.trunk.position_rows.values()), default=None)
+    table = longest_row(opened.trunk)
     self.max_length = max_length or table or _trained_length(opened.trunk) or UNBOUNDED[BACKENDS[kind]]
     if table is not None and self.max_length > table:
       raise ConfigError(f'--max_length={max_length}: the model has learned positions for {table} tokens')

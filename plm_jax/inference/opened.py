@@ -16,6 +16,7 @@ from plm_jax.checkpoint import CheckpointError, Step
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.generate import conventions
+from plm_jax.layers.positions import longest_row
 from plm_jax.plugins import build, one_part
 from plm_jax.text import probe, tokenizer
 from plm_jax.text.tokenizer import Vocab
@@ -148,7 +149,7 @@ class Opened:
   @property
   def limit(self) -> int | None:
     """Most tokens of a row: the learned positions of the network; None where it has none."""
-    return min(map(len, self.trunk.position_rows.values()), default=None)
+    return longest_row(self.trunk)
 
   @functools.cached_property
   def generation(self) -> dict[str, Any]:

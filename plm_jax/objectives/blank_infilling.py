@@ -19,6 +19,7 @@ from plm_jax import errors
 from plm_jax.errors import require
 from plm_jax.layers import positions
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
+from plm_jax.layers.positions import longest_row
 from plm_jax.noise import blanks
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row, Spans
@@ -150,7 +151,7 @@ def make(
   s = Setup(
     ids=ids, special=corrupt.special_table(vocab), ends_sentence=ends, levels=used, bounds=bounds,
     every=corrupt.EVERY[masking], copies=copies, rate=rate, mean=mean, longest=longest, ratio=ratio, suffix=suffix,
-    block=block, short=short, slots=slots, logit_rows=logit_rows, max_length=corrupt.longest_row(trunk),
+    block=block, short=short, slots=slots, logit_rows=logit_rows, max_length=longest_row(trunk),
   )  # fmt: skip
   return Task(Model(trunk), partial(prepare, s), partial(loss, s), partial(predict, s), summary=perplexity_of)
 

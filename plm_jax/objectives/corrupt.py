@@ -10,7 +10,7 @@ import numpy as np
 from plm_jax.noise import edit
 from plm_jax.noise.row import Row, sentence_ids, word_ids
 from plm_jax.plugins import build
-from plm_jax.types import Array, Batch, Trunk, Vocab
+from plm_jax.types import Array, Batch, Vocab
 
 Masking = Literal['dynamic', 'static']  # noise of every step anew (RoBERTa), or of some copies of each row (BERT)
 EVERY: Mapping[Masking, Literal['step', 'epoch']] = {'dynamic': 'step', 'static': 'epoch'}  # as `row_keys` calls it
@@ -71,11 +71,6 @@ def capacity(choose: Callable[..., Any], length: int) -> int:
   """
   assert isinstance(choose, partial)  # what build.pick makes
   return max(1, build.beside(choose.func, 'CAPACITY')[choose.func](length, **choose.keywords))
-
-
-def longest_row(trunk: Trunk) -> int | None:
-  """Tokens of the longest row that the learned positions of a trunk allow; None where it has none."""
-  return min(map(len, trunk.position_rows.values()), default=None)
 
 
 def find_mask(vocab: Vocab, *, user: str) -> int:

@@ -29,6 +29,7 @@ import numpy as np
 from plm_jax import errors
 from plm_jax.errors import require
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
+from plm_jax.layers.positions import longest_row
 from plm_jax.noise import edit as edits
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.rearrange import permute_sentences
@@ -181,7 +182,7 @@ def make(
     logit_rows=logit_rows,
     joined=joined,
     prefix='prefix' in trunk.INPUTS,
-    max_length=corrupt.longest_row(trunk),
+    max_length=longest_row(trunk),
   )
   return make_task(trunk, s)
 

@@ -19,6 +19,7 @@ from plm_jax import files, seals
 from plm_jax.checkpoint import Params, Step, tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.errors import ConfigError
+from plm_jax.layers.positions import longest_row
 from plm_jax.types import Template
 from plm_jax.weights import folders, release, table, writer
 from plm_jax.weights.folders import Weights
@@ -93,7 +94,8 @@ def export(
   about = _about(modules, _modules_of(whole), kind, opened.wrapper, base)
   with release.making(target) as partial:
     tensor_files.write(partial / TENSORS, {name: _plan(array) for name, array in tensors.items()})
-    release.copy_tokenizer(opened.vocab, partial, template=template, types=getattr(chosen.module, 'TYPED', False))
+    typed, longest = getattr(chosen.module, 'TYPED', False), longest_row(trunk)
+    release.copy_tokenizer(opened.vocab, partial, template=template, types=typed, longest=longest)
     files.write_json(partial / release.PEFT, about)
     release.put_in_place(partial, target, mark=release.PEFT)
   count = sum(array.size for array in tensors.values())

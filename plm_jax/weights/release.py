@@ -125,6 +125,7 @@ def write(
   tokenizer: Path | None = None,
   template: Template | None = None,
   types: bool = False,
+  longest: int | None = None,
 ) -> None:
   """Writes a folder. One that is there is replaced as a whole once everything is on disk; its other files stay.
 
@@ -136,6 +137,7 @@ def write(
     tokenizer: a folder whose tokenizer is copied; it replaces the one in `folder`.
     template: as in `copy_tokenizer`.
     types: as in `copy_tokenizer`.
+    longest: as in `copy_tokenizer`.
 
   Raises:
     WeightsError: the disk is full, or a tensor cannot be read; the folder stays as it was.
@@ -151,7 +153,7 @@ def write(
       index = {tensor: name for name, group in zip(names, groups, strict=True) for tensor in group}
       total = sum(plan.size for plan in plans.values())
       files.write_json(partial / INDEX, {'metadata': {'total_size': total}, 'weight_map': index})
-    copied = copy_tokenizer(tokenizer, partial, template=template, types=types) if tokenizer else []
+    copied = copy_tokenizer(tokenizer, partial, template=template, types=types, longest=longest) if tokenizer else []
     files.write_json(partial / CONFIG, dict(config))
     replaced = {INDEX, CONFIG, *(TOKENIZER_FILES if copied else ())}
     replaced |= {file.name for file in files.listing(folder, 'model*.safetensors')}
@@ -266,7 +268,9 @@ def token_ids(folder: Path) -> dict[str, int]:
   return {role: ids[token] for role, token in facts['roles'].items()}
 
 
-def copy_tokenizer(source: Path, target: Path, *, template: Template | None = None, types: bool = False) -> list[str]:
+def copy_tokenizer(
+  source: Path, target: Path, *, template: Template | None = None, types: bool = False, longest: int | None = None
+) -> list[str]:
   """Copies the files of a tokenizer, whatever its kind; returns their names.
 
   The `vocab.json` of a vocabulary folder of this package, which says the role of each special token, becomes
@@ -278,6 +282,8 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
     target: made if there is something to copy.
     template: what stands around a text, where a vocabulary folder of this package does not say so itself.
     types: whether the model reads the types of tokens.
+    longest: tokens that the model has positions for, where a tokenizer of this package is to cut rows there; None where
+      it has no table of positions.
   """
   facts = _facts(source)
   found = [name for name in TOKENIZER_FILES if files.is_file(source / name) and not (facts and name == _FACTS)]
@@ -299,7 +305,8 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
     names = ['input_ids', *(['token_type_ids'] if types and specs.typed(spec) else []), 'attention_mask']
     roles = {f'{role}_token': token for role, token in facts['roles'].items()}
     settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'clean_up_tokenization_spaces': False, **roles}
-    files.write_json(target / _ROLES, {**settings, 'model_input_names': names})
+    cut = {} if longest is None else {'model_max_length': longest}
+    files.write_json(target / _ROLES, {**settings, **cut, 'model_input_names': names})
     found.append(_ROLES)
   return found
 

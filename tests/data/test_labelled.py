@@ -276,6 +276,17 @@ def test_regression_takes_real_labels(tmp_path):
   assert kept.rows == 4
 
 
+def test_a_number_that_stands_for_no_label_is_told(tmp_path, caplog):
+  """Sentiments of -1, 0 and 1 would lose a class in silence."""
+  rows = [{'sentence1': text(1), 'sentence2': text(2), 'label': label} for label in (-1, 0, 1, -1, None)]
+  assert make(small.write_rows(tmp_path / 'rows.jsonl', rows)).rows == 2
+  assert '3 rows without a label are left out' in caplog.text
+  assert "in 2 of them 'label' is -1, which stands for no label" in caplog.text
+  caplog.clear()
+  make(small.write_rows(tmp_path / 'rows.jsonl', rows), keep_unlabelled=True)
+  assert 'stands for no label' not in caplog.text
+
+
 WORDS = [
   {'tokens': ['1 2', '3', '4 5 6'], 'tags': [2, 0, 1]},  # words of two, one and three pieces
   {'tokens': [], 'tags': []},

@@ -257,12 +257,15 @@ def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label:
   bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
   needed = fields if asked.keep_unlabelled else (*fields, asked.label)
   table, rows = in_memory(records, bad, fields=needed, optional=(asked.label,))
+  as_numbers: list[int] = []  # rows whose label is the number that stands for none
 
   def read(index: int) -> Any:
     row = table.values(index, needed, optional=(asked.label,))
     for field in fields:
       check_text(row[field], index, field, records)
     value = row.get(asked.label)
+    if value == asked.missing:
+      as_numbers.append(index)
     return None if value is None or value == asked.missing else label(value, index)
 
   good = bad.read(read, rows)
@@ -275,6 +278,11 @@ def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label:
     )
   if len(kept) < len(good.rows):
     log.info(f'{records.where}: {len(good.rows) - len(kept)} rows without a label are left out.')
+  if len(kept) < len(good.rows) and as_numbers:
+    log.warning(
+      f'{records.where}: in {len(as_numbers)} of them {asked.label!r} is {asked.missing}, which stands for no label. '
+      'Where it is a class, number the classes from 0, or write their names.'
+    )
   row_ids, labels = zip(*kept, strict=True)
   return Kept(table, np.array(row_ids, np.int64), list(labels), left_out)
 
