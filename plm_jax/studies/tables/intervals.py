@@ -85,7 +85,7 @@ def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, dra
     draws: their number.
   """
   rng = np.random.default_rng(seed)
-  paired = a.rows is not None and b.rows is not None and a.rows.shape[-1] == b.rows.shape[-1]
+  paired = _are_paired(a, b)
   found = []
   for start in range(0, draws, AT_ONCE):
     count = min(AT_ONCE, draws - start)
@@ -95,6 +95,16 @@ def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, dra
   edges = np.nanquantile(np.concatenate(found), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
   plain = summarise(a, summary) - summarise(b, summary)
   return Interval(plain, float(edges[0]), float(edges[1]))
+
+
+def is_known(a: Measured, b: Measured) -> bool:
+  """Whether `difference` has something to draw: rows of both cells, or several runs with a result of each."""
+  return _are_paired(a, b) or min(np.count_nonzero(~np.isnan(cell.values)) for cell in (a, b)) > 1
+
+
+def _are_paired(a: Measured, b: Measured) -> bool:
+  """Whether rows of the test set are known of both cells, and are as many."""
+  return a.rows is not None and b.rows is not None and a.rows.shape[-1] == b.rows.shape[-1]
 
 
 def _weights(rng: np.random.Generator, rows: int, draws: int) -> np.ndarray:

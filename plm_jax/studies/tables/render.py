@@ -198,7 +198,7 @@ def _claim(table: Table, kept: Mapping[str, Any], claim: Claim) -> list[str]:
     return [*line, '', '', 'not measured', '']
   found = intervals.difference(both[0], both[1], table.summary)
   agrees = found.difference > 0 if column.better == 'max' else found.difference < 0
-  single = both[0].values.size == 1 and both[0].rows is None
+  single = not intervals.is_known(both[0], both[1])
   return [
     *line,
     f'{found.difference:+.4g}',

@@ -200,6 +200,13 @@ def test_the_rendered_table(set_up, tmp_path, monkeypatch):
   assert (tmp_path / 'out' / 'table.png').stat().st_size > 5_000
 
 
+def test_a_claim_of_which_one_run_each_is_left_has_no_interval(set_up, tmp_path, monkeypatch):
+  """Runs that failed leave one loss of either row, whose difference may be noise."""
+  failing = [set_up[1][runs.Cell(row, 'loss')][1][0].digest for row in ('one', 'two')]
+  fill(set_up, tmp_path, Machine(set_up[2], fails=failing), monkeypatch)
+  assert '| loss | one | two | -1 | +0 | none: one run | none | not known |' in (tmp_path / 'out/table.md').read_text()
+
+
 def test_what_needs_no_network_stands_below_the_rows_and_in_claims(set_up, tmp_path, monkeypatch):
   table, plan, places = set_up
   score = dataclasses.replace(table.columns['score'], trivial={'chance': 30.0})

@@ -54,6 +54,19 @@ def test_runs_without_a_result_are_left_out():
   assert np.isfinite(intervals.difference(Measured(values), Measured(np.zeros((1, 1))), 'mean')).all()
 
 
+def test_a_cell_with_one_result_and_without_rows_has_no_interval():
+  """However many runs it should have: the draws of two such cells are all alike, and say nothing of noise."""
+  nan, rows = np.nan, np.ones((1, 1, 4))
+  one, some = Measured(np.array([[80.0, nan, nan]])), Measured(np.array([[79.0, 78.0, nan]]))
+  found = intervals.difference(one, Measured(np.array([[79.0, nan, nan]])), 'mean')
+  assert (found.low, found.high) == (1, 1)
+  assert not intervals.is_known(one, one)
+  assert not intervals.is_known(one, some)
+  assert not intervals.is_known(Measured(np.ones((1, 1)), rows), Measured(np.ones((1, 1))))
+  assert intervals.is_known(some, some)
+  assert intervals.is_known(Measured(np.ones((1, 1)), rows), Measured(np.ones((1, 1)), rows))
+
+
 def test_the_run_that_is_best_on_dev_counts():
   """Whatever its number is; of equal ones the first, and never a run without a result or without a dev score."""
   values, dev = np.array([[1.0, 2.0, 3.0], [4.0, np.nan, 6.0]]), np.array([[0.1, 0.9, 0.2], [0.9, 5.0, np.nan]])
