@@ -10,6 +10,7 @@ from plm_jax.studies.tables.file import Summary
 DRAWS = 2_000
 AT_ONCE = 100  # draws whose weights of rows are held at one time
 LEVEL = 0.95
+DECIMALS = 10  # of an interval; digits behind them are those of the processor, which adds in its own order
 
 
 class Measured(NamedTuple):
@@ -94,7 +95,7 @@ def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, dra
     found.append(drawn[0] - drawn[1])
   edges = np.nanquantile(np.concatenate(found), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
   plain = summarise(a, summary) - summarise(b, summary)
-  return Interval(plain, float(edges[0]), float(edges[1]))
+  return Interval(*(round(float(number), DECIMALS) for number in (plain, *edges)))
 
 
 def is_known(a: Measured, b: Measured) -> bool:

@@ -67,6 +67,17 @@ def test_a_cell_with_one_result_and_without_rows_has_no_interval():
   assert intervals.is_known(Measured(np.ones((1, 1)), rows), Measured(np.ones((1, 1)), rows))
 
 
+def test_an_interval_is_the_same_whatever_the_order_in_which_a_processor_adds(monkeypatch):
+  """Its ends are differences of counts here, which are printed to four digits, and may lie in the middle of two."""
+  rng = np.random.default_rng(4)
+  rows = 100.0 * rng.integers(0, 2, (2, 1, 3, 408))
+  a, b = (Measured(one.mean(-1), one) for one in rows)
+  found = intervals.difference(a, b, 'mean')
+  drawn = intervals._weights
+  monkeypatch.setattr(intervals, '_weights', lambda *given: drawn(*given) * (1 + 1e-15))
+  assert intervals.difference(a, b, 'mean') == found
+
+
 def test_the_run_that_is_best_on_dev_counts():
   """Whatever its number is; of equal ones the first, and never a run without a result or without a dev score."""
   values, dev = np.array([[1.0, 2.0, 3.0], [4.0, np.nan, 6.0]]), np.array([[0.1, 0.9, 0.2], [0.9, 5.0, np.nan]])
