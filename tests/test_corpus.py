@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from plm_jax import corpus
+from plm_jax import corpus, files
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.cleaning import passes, quality, quantiles
 from plm_jax.errors import ConfigError
@@ -97,7 +97,7 @@ def test_stats_are_the_same_in_parts_of_any_size(source, capsys, monkeypatch):
 
 MEASURED = """
 import resource, sys
-from plm_jax import corpus
+from plm_jax import corpus, files
 from plm_jax.data.corpora.cleaning import quantiles
 quantiles.AT_ONCE = 2_000
 corpus.main(['stats', sys.argv[1]])
@@ -138,6 +138,31 @@ def test_the_same_request_again_does_nothing_and_another_is_refused(source, tmp_
   (source / 'train.txt').write_text('Another text.\n')
   with pytest.raises(ConfigError, match='source_digest'):
     corpus.main(asked)
+
+
+def test_a_pass_that_waited_for_another_of_the_same_request_leaves_what_that_one_made(source, tmp_path, monkeypatch):
+  """It does not begin again over files that `corpus.json` vouches for, where it could be killed."""
+  out, made = tmp_path / 'new', []
+  asked = ['dedup', str(source), str(out), '--exact']
+  real = files.locked
+
+  def locked(file, **given):
+    if file.parent == out and not made:
+      made.append('by the other process, which holds the lock first')
+      assert corpus.main(asked) == 0
+      made.append((out / 'train.jsonl').stat().st_mtime_ns)
+    return real(file, **given)
+
+  monkeypatch.setattr(files, 'locked', locked)
+  assert corpus.main(asked) == 0
+  assert (out / 'train.jsonl').stat().st_mtime_ns == made[1]
+  assert not (out / passes.PROGRESS).exists()
+
+
+def test_a_pass_that_was_killed_before_it_read_anything_goes_on(source, tmp_path):
+  (tmp_path / 'new').mkdir()
+  (tmp_path / 'new' / passes.LOCK).touch()
+  assert corpus.main(['dedup', str(source), str(tmp_path / 'new'), '--exact']) == 0
 
 
 def test_a_folder_of_something_else_is_left_alone(source, tmp_path):

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 TOGETHER = 500
 LEFT_OUT = 'left_out'
 PROGRESS = '.pass.sqlite'
+LOCK = '.lock'
 REPORT = 'corpus.json'
 
 
@@ -79,20 +80,35 @@ def run(
   """
   folder = files.local_path(out, what='OUT')
   request = {**asked, 'source_digest': texts.digest}
-  if files.is_file(folder / REPORT):
-    report = files.read_json(folder / REPORT)
-    _agree(report['asked'], request, folder)
-    log.info(f'nothing to do: {folder} was made by the same request')
+  if (report := _whole(folder, request)) is not None:
     return report
-  if files.is_folder(folder) and not files.exists(folder / PROGRESS) and files.listing(folder):
+  others = [one for one in files.listing(folder) if one.name != LOCK] if files.is_folder(folder) else []
+  if others and not files.exists(folder / PROGRESS):
     raise ConfigError(f'{folder} holds files that are not of such a pass: name another folder')
   files.make_folder(folder)
-  with files.locked(folder / '.lock', doing='preparing a corpus'), _open(folder / PROGRESS) as database:
-    _read(texts, folder, database, make_judge(database), splits=splits, request=request, tell=tell)
-    report = {'asked': request, **_counts(database), **more(database)}
-  report['sha256'] = {f'{name}.jsonl': files.sha256(folder / f'{name}.jsonl') for name in (*splits, LEFT_OUT)}
-  files.write_json(folder / REPORT, report)
-  files.remove(folder / PROGRESS)
+  with files.locked(folder / LOCK, doing='preparing a corpus'):
+    if (report := _whole(folder, request)) is not None:  # made by the process that held the lock until now
+      return report
+    with _open(folder / PROGRESS) as database:
+      _read(texts, folder, database, make_judge(database), splits=splits, request=request, tell=tell)
+      report = {'asked': request, **_counts(database), **more(database)}
+    report['sha256'] = {f'{name}.jsonl': files.sha256(folder / f'{name}.jsonl') for name in (*splits, LEFT_OUT)}
+    files.write_json(folder / REPORT, report)
+    files.remove(folder / PROGRESS)
+  return report
+
+
+def _whole(folder: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
+  """The report of a folder that is whole; None of another one.
+
+  Raises:
+    ConfigError: the folder was made by another request.
+  """
+  if not files.is_file(folder / REPORT):
+    return None
+  report: dict[str, Any] = files.read_json(folder / REPORT)
+  _agree(report['asked'], request, folder)
+  log.info(f'nothing to do: {folder} was made by the same request')
   return report
 
 
