@@ -453,6 +453,15 @@ def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, cap
   assert adopted(tmp_path, run).root == tmp_path / 'work' / 'runs' / run.name
 
 
+def test_a_run_that_was_extended_is_not_adopted(to_adopt, tmp_path):
+  """It has the steps of its config, and more behind them, whose rate and number are not those of the table."""
+  run, mine = to_adopt
+  assert adopted(tmp_path, run) == mine
+  mine.config.write_text(json.dumps({**run.settings, 'extend': [[run.settings['steps'], 40]]}))
+  folders._kept.cache_clear()
+  assert adopted(tmp_path, run) != mine
+
+
 @pytest.mark.parametrize(
   ('changed', 'named'),
   [('corpus/train.txt', 'data_digest'), ('vocab_digest', 'vocab_digest'), ('', 'data.json'), ('end', 'not finished')],
