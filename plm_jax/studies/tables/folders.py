@@ -14,7 +14,7 @@ from typing import Any
 from plm_jax import config, files
 from plm_jax.config import overrides
 from plm_jax.config.resume import RESUMABLE, leaves
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
 from plm_jax.studies.tables import runs
 from plm_jax.studies.tables.file import BEFORE
@@ -108,10 +108,13 @@ def _folders(run: Run, places: Places) -> Iterator[RunFolder]:
 
 @functools.cache
 def _kept(root: str) -> dict[str, Any] | None:
-  """The config that a folder keeps; None where it cannot be read any more."""
+  """The config that a folder keeps; None where it cannot be read any more. The log names a damaged one."""
   try:
     return config.resolve(config.load(root))
   except ConfigError:
+    return None
+  except RunError as error:
+    log.warning(f'{root} is not adopted: {error}')
     return None
 
 
@@ -203,8 +206,8 @@ def _differs(folder: RunFolder, settings: Mapping[str, Any], places: Places) -> 
     return 'it has no data.json, which says over which text and vocabulary it was made'
   if not is_finished(folder):
     return 'it is not finished'
-  kept = run_folder.read_json(folder.data)
   try:
+    kept = run_folder.read_json(folder.data)
     for name, digest in prepare.digests(settings, makes=places.makes):
       if kept.get(name) != digest:
         return f'its {name} is {str(kept.get(name))[:DIGITS]}, and that of the data of this table is {digest[:DIGITS]}'
@@ -213,7 +216,7 @@ def _differs(folder: RunFolder, settings: Mapping[str, Any], places: Places) -> 
       f'its data_digest cannot be compared: the {unmade.made.what} of this table are not made yet, which it does when '
       'it makes runs, and `python -m plm_jax.prepare` with the config and the changes that --commands prints'
     )
-  except ConfigError as error:
+  except (ConfigError, RunError) as error:
     return f'its digests cannot be compared: {error}'
   return ''
 

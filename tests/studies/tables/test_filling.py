@@ -9,6 +9,7 @@ import shutil
 import matplotlib
 import pytest
 
+from plm_jax import seals
 from plm_jax.cli import signals
 from plm_jax.errors import STOPPED, ConfigError, Interrupted
 from plm_jax.files import RunFolder
@@ -451,6 +452,16 @@ def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, cap
   mine.config.write_text(json.dumps({**run.settings, 'extend': [(2, 1)]}))
   folders._kept.cache_clear()
   assert adopted(tmp_path, run).root == tmp_path / 'work' / 'runs' / run.name
+
+
+@pytest.mark.parametrize('name', ['config.json', 'data.json'])
+def test_a_damaged_folder_is_named_and_the_others_are_adopted(to_adopt, tmp_path, caplog, name):
+  run, mine = to_adopt
+  broken = RunFolder(mine.root.with_name('broken'))  # read before the other one
+  shutil.copytree(mine.root, broken.root)
+  (broken.root / seals.SUMS).write_text(f'{"0" * 64}  {name}\n')
+  assert adopted(tmp_path, run) == mine
+  assert f'{broken.root / name} is not as it was written' in caplog.text
 
 
 def test_a_run_that_was_extended_is_not_adopted(to_adopt, tmp_path):
