@@ -70,7 +70,7 @@ def fill(
       try:
         make = run and not late
         is_gone = make and one.digest in begun_with and folders.finished(one, places) is None
-        if is_gone or not _is_known(one, kept):
+        if is_gone or not _is_known(one, kept) or (make and _lacks_rows(one, kept, places)):
           _settle(one, table, kept, places, asked[one.digest], counts, run=make)
       except Interrupted as interrupted:
         cells.write(file, kept)
@@ -106,6 +106,12 @@ def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> di
 
 def _is_known(one: Run, kept: Mapping[str, Any]) -> bool:
   return 'metrics' in kept['runs'].get(one.digest, {})
+
+
+def _lacks_rows(one: Run, kept: Mapping[str, Any], places: Places) -> bool:
+  """Whether a run was recorded, as by a call that only prints, before its rows were predicted, and they can be."""
+  known = kept['runs'].get(one.digest, {})
+  return one.is_tuning and 'metrics' in known and 'rows' not in known and folders.finished(one, places) is not None
 
 
 def _settle(

@@ -170,6 +170,30 @@ def test_print_makes_nothing(set_up, tmp_path, monkeypatch):
   assert '| three |  |  |  |  |' in (tmp_path / 'out' / 'table.md').read_text()
 
 
+def test_rows_that_were_missing_when_a_table_was_printed_are_predicted_by_the_next_call(set_up, tmp_path, monkeypatch):
+  """Else its intervals would be over seeds alone for good, as of runs that were made without predictions."""
+  machine = Machine(set_up[2])
+  whole = fill(set_up, tmp_path, machine, monkeypatch)
+  one = set_up[1][runs.Cell('one', 'score')][0][0]
+  predictions = folders.folder_of(one, set_up[2]).root / folders.PREDICTIONS
+  content = predictions.read_text()
+  predictions.unlink()
+  (tmp_path / 'out' / 'cells.json').unlink()
+  printed = fill(set_up, tmp_path, machine, monkeypatch, run=False)
+  assert 'rows' not in printed['runs'][one.digest]
+  called = []
+
+  def predict(run, places, *, asked):
+    called.append((run.digest, asked))
+    predictions.write_text(content)
+    return ''
+
+  assert fill(set_up, tmp_path, predict, monkeypatch)['runs'] == whole['runs']
+  assert called == [(one.digest, ('validation/accuracy',))]
+  assert fill(set_up, tmp_path, predict, monkeypatch)['runs'] == whole['runs']
+  assert len(called) == 1
+
+
 def test_print_says_where_the_cells_are_of_another_form_of_the_table(set_up, tmp_path, monkeypatch, caplog):
   places = set_up[2]
   fill(set_up, tmp_path, Machine(places), monkeypatch)
