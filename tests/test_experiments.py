@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = signatures.experiment_files()
 NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
+WITHOUT_AN_UPDATE = [f'experiments/gpt/{name}.py' for name in ('heuristics', 'prompt', 'zero_shot')]  # but for `quick`
 WITHOUT_EFFECT = [('hellaswag', 'joined')]  # its context is one field already
 
 
@@ -85,6 +86,15 @@ def of_arguments(name, given):
       return str(error)
 
   return call(ROOT / name, lambda module: {argument: answer(module, argument) for argument in given})
+
+
+@pytest.mark.parametrize('name', [name for name in NAMES if name not in WITHOUT_AN_UPDATE])
+def test_no_step_is_chosen_by_a_test_set(name):
+  """Nor is a trial of a sweep, which is judged by the same metric."""
+  for argument, keys in of_arguments(name, [word for word in arguments(name) if word != 'quick']).items():
+    if isinstance(keys, dict) and keys['best']:
+      judge = keys['eval'][keys['best'][0].partition('/')[0]]['data']
+      assert not (judge.get('split') or '').startswith('test'), argument
 
 
 def test_no_word_of_two_is_ignored(name):
