@@ -65,6 +65,17 @@ def test_rows_of_a_table_differ(name, tmp_path):
   assert len(set(map(tuple, by_row.values()))) == len(by_row)
 
 
+@pytest.mark.parametrize('name', ['spanbert_6', 'spanbert_7'])
+def test_objectives_of_spanbert_are_compared_at_equal_steps_and_under_one_optimiser(name, tmp_path):
+  """As in the paper, whose tables have 1.2 million steps; one row of Table 7 is of a config of BERT."""
+  table = file.read(f'experiments/tables/{name}.py', 'paper')
+  found = {cell.row: runs.pretraining_of(by_seed[0][0]).settings for cell, by_seed in plan(table, tmp_path).items()}
+  assert len(found) == 3
+  first, *others = ({key: one[key] for key in ('steps', 'optim', 'model', 'vocab')} for one in found.values())
+  assert first['steps'] == 1_200_000
+  assert all(one == first for one in others)
+
+
 def test_tables_share_a_pretraining(tmp_path):
   folder = pathlib.Path(FILES[0]).parent
   first, second = (
