@@ -63,13 +63,15 @@ class Key(NamedTuple):
     """The values of the key in a grid, as text.
 
     Raises:
-      ConfigError: a range without a number of values.
+      ConfigError: a range without a number of values, or with too many.
     """
     if self.values:
       return self.values
     if self.points is None and not self.whole:
       raise ConfigError(f'{_label(self.name)}: a range in a grid needs count, the number of its values.')
     count = self.points or round(self.high - self.low) + 1
+    if count > LARGEST_GRID:
+      raise ConfigError(f'{_label(self.name)}: {count:,} values of one key: a smaller count, or --method=random.')
     low, high = (math.log(end) if self.scale == 'log' else end for end in (self.low, self.high))
     places = [low + (high - low) * place / max(count - 1, 1) for place in range(count)]
     inner = [math.exp(place) if self.scale == 'log' else place for place in places[1:-1]]
@@ -244,14 +246,23 @@ def check(space: Space, changed: Changed, *, points: Sequence[Point] = ()) -> No
   Raises:
     ConfigError: names the key or the point.
   """
+  by_name = {key.name: key for key in space}
   for key in space:
-    around = {other: values[0] for other, values in key.when.items()}
+    around = _around(key, by_name)
     for value in key.values or (as_text(key.low), as_text(key.high)):
       with _told(key.name):
         changed([*around.items(), (key.name, value)])
   for point in points:
     with _told(as_flags(point)):
       config.resolve(changed(list(point.items())))
+
+
+def _around(key: Key, by_name: Mapping[str, Key]) -> Point:
+  """A point in which a key is: values of the keys that it asks for, and of those that these ask for."""
+  found: Point = {}
+  for other, values in key.when.items():
+    found |= _around(by_name[other], by_name) | {other: values[0]}
+  return found | {other: values[0] for other, values in key.when.items()}
 
 
 @contextlib.contextmanager

@@ -74,6 +74,24 @@ def test_a_grid_needs_a_number_of_values():
     sweep_space.grid(sweep_space.parse({'optim.rate': {'low': 0.1, 'high': 1}}))
 
 
+def test_a_range_of_more_values_than_a_grid_may_have_is_refused_before_they_are_made():
+  for block in ({'low': 0, 'high': 10**15}, {'low': 0.0, 'high': 1.0, 'count': 10**15}):
+    with pytest.raises(ConfigError, match=r'1,000,000,000,000,00[01] values of one key'):
+      sweep_space.grid(sweep_space.parse({'optim.rate': block}))
+
+
+def test_a_key_is_tried_with_all_that_the_keys_of_its_conditions_ask_for():
+  """The base config has another rule, which has no `b2`: a key that asks for a `b2` asks for its rule as well."""
+  literal = {
+    'optim.name': ['sgd', 'adamw'],
+    'optim.b2': {'values': [0.9], 'when': {'optim.name': ['adamw']}},
+    'optim.eps': {'values': [1e-6], 'when': {'optim.b2': [0.9]}},
+  }
+  asked = []
+  sweep_space.check(sweep_space.parse(literal), lambda changes: asked.append(dict(changes)) or {})
+  assert asked[-1] == {'optim.name': 'adamw', 'optim.b2': '0.9', 'optim.eps': '1e-06'}
+
+
 @pytest.mark.parametrize(
   ('literal', 'said'),
   [
