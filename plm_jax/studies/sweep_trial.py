@@ -1,7 +1,6 @@
 """One trial of a sweep, in a process of its own: an ordinary run, whose metric is told to the journal on the way."""
 
 import logging
-import math
 import os
 import signal
 import threading
@@ -13,9 +12,10 @@ from plm_jax import config, files
 from plm_jax.cli import signals
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
+from plm_jax.studies import curves
 from plm_jax.studies.sweep import REASON, STOP, Sweep, fail
 from plm_jax.studies.sweep_space import point_of
-from plm_jax.training import loop, metrics, run_folder
+from plm_jax.training import loop, run_folder
 
 log = logging.getLogger(__name__)
 
@@ -99,9 +99,12 @@ def _stop(study: optuna.Study, number: int, reason: str) -> int:
 
 
 def _complete(sweep: Sweep, study: optuna.Study, number: int) -> int:
-  """Ends a trial with the best value of its metric, that of the checkpoint which `best` keeps."""
+  """Ends a trial with the best value of its metric, that of the checkpoint which `best` keeps.
+
+  A damaged line of metrics is named and left out.
+  """
   folder = RunFolder.at(sweep.trial_folder(number))
-  values = [value for value in metrics.history(folder.root, sweep.metric) if math.isfinite(value)]
+  values = curves.series(folder.metrics, sweep.metric)[1].tolist()
   if not values:
     fail(study, number, f'no value of {sweep.metric} is a number')
     return 0

@@ -5,7 +5,7 @@ back into the number.
 
 Lines are added to `metrics.jsonl` as long as a run goes on, so they have no digest. The result of a run has that of the
 file at its end, and training says so where a finished run has another file. Nothing is computed from these lines but
-curves and, with `early_stop`, how long a resumed run has waited.
+curves, the value of a sweep's trial and, with `early_stop`, how long a resumed run has waited.
 """
 
 import json

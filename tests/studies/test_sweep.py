@@ -209,6 +209,19 @@ def test_seeds_are_one_row_with_their_median_and_those_without_a_value_count_as_
   assert 'diverged at step 3' in (tmp_path / 'table.txt').read_text()
 
 
+def test_a_damaged_line_of_metrics_is_named_and_loses_no_trial(tmp_path, caplog):
+  one = made(tmp_path)
+  journal = one.study()
+  with contextlib.ExitStack() as held:
+    study._claim(one, journal, held)
+  folder = RunFolder(one.trial_folder(0))
+  files.make_folder(folder.root)
+  folder.metrics.write_text('{"step": 2, "validation/loss": 0.5}\n{"st\n{"step": 6, "validation/loss": 0.7}\n')
+  sweep_trial._complete(one, journal, 0)
+  assert table_of(one)[0][2:] == (0.5, 'COMPLETE')
+  assert 'line 2 is damaged and left out' in caplog.text
+
+
 # Real trials.
 
 
