@@ -191,6 +191,13 @@ def append(file: Where, text: str) -> None:
     stream.write(text)
 
 
+def append_line(file: Where, line: str) -> None:
+  """Adds a line to the end of a file, as `append`; a last one that a killed process left torn stays one by itself."""
+  content = read_bytes(file) if is_file(file) else b''
+  torn = content and not content.endswith(b'\n')
+  append(file, f'\n{line}\n' if torn else f'{line}\n')
+
+
 @contextlib.contextmanager
 def replacing(file: Where) -> Iterator[Path]:
   """A temporary path to write to; when the body has ended, it is flushed to disk and replaces `file`.

@@ -164,6 +164,10 @@ def test_text_json_and_bytes(tmp_path: pathlib.Path) -> None:
   files.append(tmp_path / 'lines', 'b\n')
   assert files.read_text(tmp_path / 'lines') == 'a\nb\n'
   assert files.size(tmp_path / 'lines') == 4
+  for begun in ('', 'a\n', 'a\ntor'):
+    files.write_text(tmp_path / 'torn', begun)
+    files.append_line(tmp_path / 'torn', 'whole')
+    assert files.read_text(tmp_path / 'torn').splitlines() == [*begun.splitlines(), 'whole']
   assert files.modified_ns(tmp_path / 'lines') > 0
 
 

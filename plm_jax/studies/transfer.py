@@ -122,7 +122,6 @@ def _run_missing(
   largest = {**settings, 'data': {**settings['data'], 'per_class': max(cell.size for cell in left)}}
   preflight.check(largest, scored=(f'validation/{metric}', f'test/{metric}'))  # before the folder is made
   files.make_folder(record.parent)
-  _close_torn_end(record)
   trainer = Trainer(settings, metric=metric)
   for number, cell in enumerate(left, start=1):
     began = time.monotonic()
@@ -134,19 +133,12 @@ def _run_missing(
       said = f'stopped by a signal: {len(done)} of {len(cells)} runs are in {record}, the same command makes the others'
       raise signals.Interrupted(said, signals.STOPPED) from None
     done[cell] = row
-    files.append(record, json.dumps({**row, 'settings': fingerprint}) + '\n')
+    files.append_line(record, json.dumps({**row, 'settings': fingerprint}))
     log.info(
       f'{number}/{len(left)}  {cell.start}, {cell.size} per class, seed {cell.seed}, rate {cell.rate:g}: '
       f'validation {metric} {row["validation"]:.3f}  ({row["seconds"]:.1f} s)'
     )
   return done
-
-
-def _close_torn_end(record: Path) -> None:
-  """Ends a last line that a killed process left torn, so that the next one is a line of its own."""
-  content = files.read_bytes(record) if files.exists(record) else b''
-  if content and not content.endswith(b'\n'):
-    files.append(record, '\n')
 
 
 class Trainer:

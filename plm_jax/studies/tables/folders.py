@@ -41,9 +41,11 @@ def finished(run: Run, places: Places) -> RunFolder | None:
 
 
 def is_finished(folder: RunFolder) -> bool:
-  """Whether a run has nothing left to do. An evaluation has no config of its own, and a line once it is done."""
+  """Whether a run has nothing left to do. An evaluation has no config of its own, and a whole line once it is done."""
   if not files.is_file(folder.result):
-    return files.is_file(folder.evaluations) and not files.is_file(folder.config)
+    if files.is_file(folder.config) or not files.is_file(folder.evaluations):
+      return False
+    return files.read_text(folder.evaluations).endswith('\n')
   from plm_jax.training import run_folder  # loads jax
 
   return bool(run_folder.read_result(folder).get('finished'))

@@ -70,6 +70,9 @@ def test_what_it_wrote_is_the_result_of_its_cell(made, monkeypatch):
   (folder.root / folders.PREDICTIONS).unlink()  # as after a kill between the two files
   assert making.make(one, places, asked=asked) == ''
   assert called == ['evaluate', 'evaluate']
+  folder.evaluations.write_text('{"weights": "w", "valid')  # as after one in the middle of the first
+  assert not folders.is_finished(folder)
+  assert making.make(one, places, asked=asked) == ''
   found = cells.record(one, folder, asked)
   assert found['metrics'] == {'validation/accuracy': 0.25}
   kept = dict(runs={one.digest: found}, cells={'one': {'asked': [[one.digest]]}})
