@@ -74,6 +74,9 @@ def test_evaluation_sets_are_kept_out_and_counted(source, tmp_path, capsys):
   assert 7 in {row['row'] for row in left_out(out)}
   assert json.loads((out / 'corpus.json').read_text())['evaluation_rows'] == {f'{held}:test': {'rows': 2, 'found': 1}}
   assert f'{held}:test: 1 of 2 rows found' in capsys.readouterr().out
+  twice = ['--against', f'{held}:test', f'{held}:test']
+  corpus.main(['filter', str(source), str(tmp_path / 'twice'), '--min_chars=10', *twice])
+  assert (tmp_path / 'twice' / 'train.jsonl').read_bytes() == (out / 'train.jsonl').read_bytes()
 
 
 def test_stats(source, capsys):

@@ -30,14 +30,14 @@ class Sets:
     """Reads the sets.
 
     Args:
-      names: 'PATH:SPLIT', such as '../data/squad:validation'.
+      names: 'PATH:SPLIT', such as '../data/squad:validation'; one that stands there twice counts once.
 
     Raises:
       ValueError: a name without a split, or a set that cannot be read.
     """
     self.rows: dict[str, int] = {}
     by_size: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-    for number, name in enumerate(names):
+    for number, name in enumerate(dict.fromkeys(names)):
       path, colon, split = name.rpartition(':')
       if not colon or not split or '/' in split:
         raise ValueError(f'{name!r} is no PATH:SPLIT, such as ../data/squad:validation')
