@@ -90,8 +90,13 @@ def test_a_run_of_fasttext_knows_unseen_words(tmp_path, capsys):
     (['similarity', '--file=FILE', '--words=a,b', '--pairs=x'], 'name either --words or --pairs'),
     (['neighbours', '--file=FILE', '--words=kin'], "there is no vector of 'kin' among 5"),
     (['neighbours', '--file=none.txt', '--words=king'], 'none.txt'),
+    (['analogy', '--file=FILE', '--questions=ASKED'], 'asked.txt: there is no question in it'),
+    (['similarity', '--file=FILE', '--pairs=ASKED'], 'asked.txt: there is no pair in it'),
   ],
 )
 def test_mistakes(words, said, file):
+  asked = file.with_name('asked.txt')
+  asked.write_text(': capitals\n')
+  words = [word.replace('ASKED', str(asked)) for word in words]
   with pytest.raises(ConfigError, match=said):
     vectors.main([word.replace('FILE', str(file)) for word in words])

@@ -125,7 +125,7 @@ def answer(table: Table, file: files.Where) -> dict[str, Share]:
   Words are compared in lower case where the table has none in upper case.
 
   Raises:
-    ValueError: a line that has not four words, with file and line.
+    ValueError: a line that has not four words, with file and line; or no question.
   """
   found: dict[str, list[int]] = {}
   section = 'all'
@@ -139,6 +139,8 @@ def answer(table: Table, file: files.Where) -> dict[str, Share]:
     right = known and table.analogy(*parts[:3], top=1)[0].word == parts[3]
     counts = found.setdefault(section, [0, 0, 0])
     found[section] = [counts[0] + right, counts[1] + known, counts[2] + 1]
+  if not found:
+    raise ValueError(f'{file}: there is no question in it, a line with four words')
   return {name: Share(*counts) for name, counts in found.items()}
 
 
@@ -146,7 +148,7 @@ def agree(table: Table, file: files.Where) -> Agreement:
   """How cosines agree with a file of pairs: two words and a number per line; what stands behind them is not read.
 
   Raises:
-    ValueError: a line without them, with file and line.
+    ValueError: a line without them, with file and line; or no pair.
   """
   pairs = []
   for number, parts in _lines(file, lower=_is_lower(table)):
@@ -156,6 +158,8 @@ def agree(table: Table, file: files.Where) -> Agreement:
       if pairs:
         raise ValueError(f'{file}, line {number}: expected two words and a number') from None
       continue  # names of columns
+  if not pairs:
+    raise ValueError(f'{file}: there is no pair in it, a line with two words and a number')
   known = [pair for pair in pairs if table.has_vector(pair[0]) and table.has_vector(pair[1])]
   predictions = [{'value': table.similarity(one, other)} for one, other, _ in known]
   scores = correlation.score(predictions, [{'label': label} for *_, label in known])
