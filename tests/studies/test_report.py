@@ -394,6 +394,19 @@ def test_a_run_is_asked_once(data, tmp_path, monkeypatch, kind, found):
   assert report.main([str(folder), f'--out={out}']) == 0  # from what is kept
 
 
+def test_runs_whose_answers_are_kept_leave_the_others_their_turn(tmp_path, monkeypatch):
+  """`--samples` says how many are asked, and answers that are kept cost nothing."""
+  for number in range(5):
+    (write(tmp_path / 'runs' / f'run_{number}', rate=0.1 * (1 + number)) / 'vocab').mkdir()
+  called = []
+  monkeypatch.setattr(asked, 'kept', lambda folder: {'text': 'a'} if folder.name in ('run_0', *called[:2]) else {})
+  monkeypatch.setattr(asked, 'ask', lambda folder: called.append(folder.name) or {'text': 'a'})
+  assert report.main([str(tmp_path / 'runs'), f'--out={tmp_path / "x.html"}', '--samples=2']) == 0
+  assert called == ['run_1', 'run_2']
+  assert report.main([str(tmp_path / 'runs'), f'--out={tmp_path / "x.html"}', '--samples=2']) == 0
+  assert called == ['run_1', 'run_2', 'run_3', 'run_4']
+
+
 def test_a_run_that_cannot_be_asked_is_named(tmp_path, monkeypatch):
   folder = write(tmp_path / 'a')
   (folder / 'vocab').mkdir()  # and nothing in it

@@ -128,12 +128,14 @@ def _numbered(name: str) -> Sequence[str]:
 def _answers(groups: Mapping[str, Sequence[Run]], ask: int) -> dict[str, Mapping[str, Any]]:
   """The answers of the first run of each curve that has a vocabulary: those that are kept, and up to `ask` new ones."""
   answers: dict[str, Mapping[str, Any]] = {}
+  new = 0
   for name, own in groups.items():
     run = next((run for run in own if files.is_folder(RunFolder(run.folder).vocab)), None)
     if run is None:
       continue
     answer = asked.kept(run.folder)
-    if not answer and len(answers) < ask:
+    if not answer and new < ask:
+      new += 1
       signals.check()
       log.info(f'{run.name}: asking it for its noise and for samples')
       answer = asked.ask(run.folder)
