@@ -20,6 +20,7 @@ CLASSES = {
   'TREC': ('trec', 'label-coarse', 'test'),
   'SNLI': ('snli', 'label', 'test'),
   'COPA': ('super_glue_copa', 'label', 'validation'),
+  'HellaSwag': ('hellaswag', 'label', 'validation'),
 }
 
 
