@@ -118,3 +118,12 @@ def test_a_mistake_is_named(tmp_path, old, new, message):
   assert old in TABLE
   with pytest.raises(ConfigError, match=message):
     read(tmp_path, TABLE.replace(old, new, 1))
+
+
+def test_the_average_of_a_table_is_that_of_which_it_prints_differences():
+  """DistilBERT's Table 4 has differences from the 77.0 of its Table 1, a mean of nine tasks, WNLI among them."""
+  first, fourth = (file.read(f'experiments/tables/distilbert_{number}.py', 'paper') for number in (1, 4))
+  assert fourth.rows['the whole loss'].published['GLUE'] == first.rows['DistilBERT'].published['GLUE']
+  assert first.columns['GLUE'].over == fourth.columns['GLUE'].over
+  numbers = [first.rows['DistilBERT'].published[task] for task in first.columns['GLUE'].over]
+  assert np.mean(numbers) == pytest.approx(77.0, abs=0.15)
