@@ -234,8 +234,8 @@ def _make(sweep: Sweep, study: optuna.Study, number: int, words: Sequence[str]) 
       raise signals.Interrupted(said, signals.STOPPED)
     if code == 2:
       raise ConfigError(f'trial {number} could not begin, and none was made before it: the message is above')
-    if code == 1 and not over:
-      raise RunError(f'trial {number} failed, and none was made before it: the message is above')
+    if code == 1:  # whatever else fails is told to the journal by the process itself
+      raise RunError(f'trial {number} is not over: the message is above; the same command goes on from here')
     fail(study, number, _how(code))
   trial = study.get_trials(deepcopy=False)[number]
   value = 'no value' if trial.value is None else f'{sweep.metric} {trial.value:.5g}'

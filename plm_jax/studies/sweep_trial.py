@@ -1,5 +1,6 @@
 """One trial of a sweep, in a process of its own: an ordinary run, whose metric is told to the journal on the way."""
 
+import errno
 import logging
 import os
 import signal
@@ -19,6 +20,8 @@ from plm_jax.training import loop, run_folder
 
 log = logging.getLogger(__name__)
 
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+
 
 def run(sweep: Sweep, number: int) -> int:
   """Makes a trial, or goes on with it, and tells the journal how it ended.
@@ -32,7 +35,7 @@ def run(sweep: Sweep, number: int) -> int:
 
   Raises:
     ConfigError: the trial cannot begin, and no trial is over: the cause is likely to be that of all.
-    RunError: likewise, a file or a disk.
+    RunError: likewise, a file or a disk; and whenever the disk is full, which is no result of this trial.
   """
   _end_with_the_worker()
   with files.locked(sweep.lock(f'{number:04}.run'), doing='ending this trial'):  # of a worker that was killed
@@ -46,9 +49,19 @@ def run(sweep: Sweep, number: int) -> int:
     except Exception as error:  # whatever a config, a library or a disk raises is the result of this trial
       if isinstance(error, ConfigError | RunError) and not _any_over(study):
         raise
+      if _is_of_the_disk(error):
+        raise RunError(f'trial {number} is not over, since nothing can be written: {error}') from error
       log.exception('trial %d failed', number)
       fail(study, number, f'{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}'[:300])
       return 0
+
+
+def _is_of_the_disk(error: BaseException | None) -> bool:
+  """Whether an error comes of a disk that takes nothing more; libraries that write tensors say it in words alone."""
+  if error is None:
+    return False
+  full = isinstance(error, OSError) and error.errno in NO_ROOM
+  return full or os.strerror(errno.ENOSPC) in str(error) or _is_of_the_disk(error.__cause__ or error.__context__)
 
 
 def _any_over(study: optuna.Study) -> bool:

@@ -1,6 +1,7 @@
 """Sweeps: who makes which trial, kills and restarts, trials that diverge or fail, the table, what is refused."""
 
 import contextlib
+import errno
 import functools
 import json
 import math
@@ -145,6 +146,7 @@ def test_tpe_draws_where_values_were_good(tmp_path):
     (7, False, 'exit code 7'),
     (2, False, ConfigError),
     (1, False, RunError),
+    (1, True, RunError),
     (2, True, ConfigError),
     (3, True, study.signals.Interrupted),
   ],
@@ -163,6 +165,30 @@ def test_the_end_of_a_process_that_told_nothing(tmp_path, monkeypatch, code, ove
     with pytest.raises(said):
       study.work(one, [])
     assert table_of(one)[-1][-1] == 'RUNNING'  # the same command goes on with it
+
+
+@pytest.mark.parametrize('as_number', [True, False])
+def test_a_full_disk_is_no_result_of_a_trial(tmp_path, monkeypatch, as_number):
+  one = made(tmp_path, trials=2)
+  journal = one.study()
+  with contextlib.ExitStack() as held:
+    study._claim(one, journal, held)
+    journal.tell(0, 1.0)  # one is over, so that another failure would be a result
+    study._claim(one, journal, held)
+  cause = OSError(errno.ENOSPC, 'x') if as_number else ValueError('write failed: No space left on device [tensorstore]')
+
+  def train(*given, **named):
+    raise RunError('the checkpoint of step 4 cannot be written') from cause
+
+  monkeypatch.setattr(sweep_trial, '_end_with_the_worker', lambda: None)
+  monkeypatch.setattr(sweep_trial.config, 'resolve', dict)
+  monkeypatch.setattr(sweep_trial.loop, 'train', train)
+  with pytest.raises(RunError, match='trial 1 is not over, since nothing can be written'):
+    sweep_trial.run(one, 1)
+  assert table_of(one)[1][-1] == 'RUNNING'
+  cause = ValueError('a tensor has another shape')
+  assert sweep_trial.run(one, 1) == 0
+  assert table_of(one)[1][-1] == 'FAIL'
 
 
 def test_a_folder_holds_one_sweep(tmp_path, monkeypatch):

@@ -137,7 +137,7 @@ def _settle(
       kept['failed'][one.digest] = f'the run that it begins with, {one.source.name}, failed'
       return
     try:
-      with files.locked(folder.root.with_suffix('.lock'), doing='making runs of a table', wait=False):
+      with files.locked(folder.root.with_name(f'{folder.root.name}.lock'), doing='making runs of a table', wait=False):
         failed = making.make(one, places, asked=asked if one.is_tuning else ())
     except BlockingIOError:
       failed = BUSY

@@ -73,15 +73,9 @@ def _standing_for(run: Run, places: Places) -> Iterator[RunFolder]:
     kept = _kept(str(folder.root))
     if kept is None or any(kept[key] != run.settings[key] for key in ('seed', 'steps', 'epochs', 'extend')):
       continue
-    if _pairs(kept) != _pairs(run.settings):  # what a run was extended by is not of what it is, and changes its results
-      continue
     asked = _asked(run, kept, folder, places)
     if asked is not None and not _other_data(folder, run, asked, places):
       yield folder
-
-
-def _pairs(settings: Mapping[str, Any]) -> list[tuple[int, int]]:
-  return [(at, more) for at, more in settings['extend']]
 
 
 def _asked(run: Run, kept: Mapping[str, Any], folder: RunFolder, places: Places) -> dict[str, Any] | None:

@@ -57,7 +57,7 @@ def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
   """
   folder = folders.folder_of(run, places)
   assert places.workdir is not None  # as for `folder_of`
-  out = folder.root.with_suffix('.out')
+  out = folder.root.with_name(f'{folder.root.name}.out')
   call = functools.partial(_call, out=out, compiled=places.workdir / 'compiled')
   files.make_folder(folder.root.parent)
   predicted = not asked or files.is_file(folder.root / folders.PREDICTIONS)
