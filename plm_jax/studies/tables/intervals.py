@@ -100,7 +100,7 @@ def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, dra
 
 def is_known(a: Measured, b: Measured) -> bool:
   """Whether `difference` has something to draw: rows of both cells, or several runs with a result of each."""
-  return _are_paired(a, b) or min(np.count_nonzero(~np.isnan(cell.values)) for cell in (a, b)) > 1
+  return _are_paired(a, b) or min(int(np.count_nonzero(~np.isnan(cell.values))) for cell in (a, b)) > 1
 
 
 def _are_paired(a: Measured, b: Measured) -> bool:
