@@ -621,6 +621,11 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
 )
 
 
+def longest_row(trunk: Trunk) -> int | None:
+  """Tokens of the longest row that the learned positions of a trunk allow; None where it has none."""
+  return min(map(len, trunk.position_rows.values()), default=None)
+
+
 def axes_of(entry: str) -> tuple[str, str]:
   """The key and the axes of an entry of `READS`: 'tokens' -> ('tokens', 'bl'), 'tokens[bkl]' -> ('tokens', 'bkl')."""
   name, _, axes = entry.partition('[')

@@ -287,7 +287,7 @@ def test_wic(vocab, tmp_path):
     write(tmp_path / 'wic' / f'{split}.jsonl', [row])
   change = f'data.path={tmp_path / "wic"}', 'eval.validation.data.split=val'
   found, known = sources_of('glm/superglue.py:wic', vocab, tmp_path, *change)
-  assert texts(found['train'], known) == '<s>"A bank ." / "The banks ." Similar sense of "bank"? <mask>.</s>'
+  assert texts(found['train'], known) == '<s>"A bank ." / "The banks ." Similar sense of "bank"?<mask>.</s>'
   assert texts(found['train'], known, 'target_tokens').strip() == 'Yes'
   assert next(found['validation'].once())['label'][0] == 1
   found, known = sources_of('deberta/superglue.py:wic', vocab, tmp_path, *change)
@@ -334,7 +334,7 @@ def test_wsc(vocab, tmp_path):
   assert source.rows == 2 and next(source.once())['label'][:2].tolist() == [-1, -1]
   found, known = sources_of('glm/superglue.py:wsc', vocab, tmp_path, *change)
   assert (found['train'].rows, found['validation'].rows) == (1, 2)
-  asked = "Tom told Bob that *he* had won. The pronoun '*he*' refers to <mask>."
+  asked = "Tom told Bob that *he* had won. The pronoun '*he*' refers to<mask>."
   assert texts(found['train'], known) == f'<s>{asked}</s>'
   assert texts(found['train'], known, 'target_tokens').strip() == 'Tom</s>'
   records = [found['validation'].record(row) for row in range(2)]

@@ -33,8 +33,7 @@ SCORES = {**common.GLUE_SCORES, 'stsb': ('correlation',), 'cb': ('macro_f1',)}
 # The metric that chooses a step: of a task, else of its first score
 BEST = {'cola': 'matthews', 'stsb': 'spearman', 'match': 'exact_match', 'multirc': 'f1a', 'record': 'f1', 'squad': 'f1'}
 BEST |= {'wsc': 'wsc_accuracy', 'rouge': 'rouge2', 'bleu': 'bleu_intl'}
-# the search ends where no open text could become better at its greatest length
-SEARCH = dict(method='beam', beams=4, length_penalty=0.6, early_stop='never')
+SEARCH = dict(method='beam', beams=4, length_penalty=0.6, early_stop='never')  # while an open text could be better
 SUPER_GLUE = {'boolq': 'boolq', 'cb': 'cb', 'copa': 'copa', 'wic': 'wic', 'super_glue_rte': 'rte'}
 SETS = {name: (f'glue/{name}', splits) for name, (_, _, splits) in common.GLUE.items() if name != 'wnli'}
 SETS |= {name: (f'super_glue/{config}', ('validation',)) for name, config in SUPER_GLUE.items()}

@@ -26,8 +26,7 @@ from plm_jax.errors import ConfigError, suggest
 from plm_jax.generate import conventions, decode
 from plm_jax.inference.opened import Opened
 from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
-from plm_jax.layers.positions import longest_row
-from plm_jax.types import Array, PyTree
+from plm_jax.types import Array, PyTree, longest_row
 
 MAX_NEW = 256  # tokens to make where a task does not say, as in the harness
 LOGIT_ROWS = 8  # rows whose logits are in memory at a time

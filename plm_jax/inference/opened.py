@@ -16,12 +16,11 @@ from plm_jax.checkpoint import CheckpointError, Step
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.generate import conventions
-from plm_jax.layers.positions import longest_row
 from plm_jax.plugins import build, one_part
 from plm_jax.text import probe, tokenizer
 from plm_jax.text.tokenizer import Vocab
 from plm_jax.training.parts import Settings, make_template, reads_second
-from plm_jax.types import Execution, PyTree
+from plm_jax.types import Execution, PyTree, longest_row
 from plm_jax.weights import Part, Weights
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.types import Array, Trunk
+from plm_jax.types import Array
 
 MOST_OF_A_CONSTANT = 2**31  # bytes: programs travel as protocol buffers
 
@@ -20,11 +20,6 @@ def from_segments(segment_ids: Array) -> Array:
   before = jnp.pad(segment_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
   starts = jnp.where(segment_ids != before, index, 0)
   return index - jax.lax.cummax(starts, axis=1)
-
-
-def longest_row(trunk: Trunk) -> int | None:
-  """Tokens of the longest row that the learned positions of a trunk allow; None where it has none."""
-  return min(map(len, trunk.position_rows.values()), default=None)
 
 
 def check_length(length: int, *, max_length: int, model: str) -> None:

@@ -29,7 +29,6 @@ import numpy as np
 from plm_jax import errors
 from plm_jax.errors import require
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
-from plm_jax.layers.positions import longest_row
 from plm_jax.noise import edit as edits
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.rearrange import permute_sentences
@@ -66,6 +65,7 @@ from plm_jax.types import (
   Template,
   Vocab,
   Weight,
+  longest_row,
 )
 
 PAPER = Paper(year=2019, title='Raffel et al., T5', architecture='encoder-decoder', objective_family='denoising')

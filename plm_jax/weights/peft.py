@@ -19,8 +19,7 @@ from plm_jax import files, seals
 from plm_jax.checkpoint import Params, Step, tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.errors import ConfigError
-from plm_jax.layers.positions import longest_row
-from plm_jax.types import Template
+from plm_jax.types import Template, longest_row
 from plm_jax.weights import folders, release, table, writer
 from plm_jax.weights.folders import Weights
 from plm_jax.weights.table import Architecture, Entry

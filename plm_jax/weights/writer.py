@@ -14,8 +14,7 @@ import numpy as np
 from plm_jax import files
 from plm_jax.checkpoint import Leaf, in_memory
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
-from plm_jax.layers.positions import longest_row
-from plm_jax.types import PyTree, Template
+from plm_jax.types import PyTree, Template, longest_row
 from plm_jax.weights import release, shapes, table, task_heads
 from plm_jax.weights.table import HEAD, OUTPUT, TOKENS, Architecture, Entry, architectures, entries_of, is_task, pieces
 
