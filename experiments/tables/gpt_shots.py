@@ -2,7 +2,7 @@
 
 python -m plm_jax.tables experiments/tables/gpt_shots.py --scale=small --workdir=runs/tables --data=../shared/data
 
-Small: three networks of .3 to 4 M parameters that read rows of 256 tokens, and as many demonstrations as these hold.
+Small: three networks of .5 to 4.7 M parameters that read rows of 256 tokens, and as many demonstrations as these hold.
 """
 
 from experiments.tables import common
@@ -31,7 +31,7 @@ PUBLISHED = {
   ),
 }
 CHANCE = {'COPA': {'chance': 50.0}, 'HellaSwag': {'chance': 25.0}, 'LAMBADA': {}}
-# when small: sizes of the trunk by row; demonstrations that fit into 256 tokens, and rows that an hour can ask
+# when small: sizes of the trunk by row, and how many demonstrations fit into 256 tokens
 SMALL = {
   'gpt3-small': dict(common.SIZES, hidden_dim=64, mlp_dim=256, num_heads=1),
   'gpt3-medium': dict(common.SIZES),

@@ -278,6 +278,7 @@ def test_regression_takes_real_labels(tmp_path):
 
 def test_a_number_that_stands_for_no_label_is_told(tmp_path, caplog):
   """Sentiments of -1, 0 and 1 would lose a class in silence."""
+  caplog.set_level(logging.INFO)
   rows = [{'sentence1': text(1), 'sentence2': text(2), 'label': label} for label in (-1, 0, 1, -1, None)]
   assert make(small.write_rows(tmp_path / 'rows.jsonl', rows)).rows == 2
   assert '3 rows without a label are left out' in caplog.text

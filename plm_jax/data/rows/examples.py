@@ -266,7 +266,8 @@ def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label:
     value = row.get(asked.label)
     if value == asked.missing:
       as_numbers.append(index)
-    return None if value is None or value == asked.missing else label(value, index)
+      return None
+    return None if value is None else label(value, index)
 
   good = bad.read(read, rows)
   left_out = bad.report()
@@ -278,11 +279,11 @@ def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label:
     )
   if len(kept) < len(good.rows):
     log.info(f'{records.where}: {len(good.rows) - len(kept)} rows without a label are left out.')
-  if len(kept) < len(good.rows) and as_numbers:
-    log.warning(
-      f'{records.where}: in {len(as_numbers)} of them {asked.label!r} is {asked.missing}, which stands for no label. '
-      'Where it is a class, number the classes from 0, or write their names.'
-    )
+    if as_numbers:
+      log.warning(
+        f'{records.where}: in {len(as_numbers)} of them {asked.label!r} is {asked.missing}, which stands for no label. '
+        'Where it is a class, number the classes from 0, or write their names.'
+      )
   row_ids, labels = zip(*kept, strict=True)
   return Kept(table, np.array(row_ids, np.int64), list(labels), left_out)
 
