@@ -313,12 +313,15 @@ def alive(pid):
   except ProcessLookupError:
     return False
   return True
+if index == '0':
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as training does, whose step fails before it would end
+  first.with_name('ready').touch()
 if index == '1' and not first.exists():
+  while not first.with_name('ready').exists():  # a peer that starts late would end by the signal, with another code
+    time.sleep(0.05)
   first.with_name('new').write_text(str(os.getpid()))
   first.with_name('new').rename(first)
   os.kill(os.getpid(), signal.SIGKILL)
-if index == '0':
-  signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as training does, whose step fails before it would end
 while not first.exists():
   time.sleep(0.05)
 if index == '0' and not first.with_name('second').exists():
