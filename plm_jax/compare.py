@@ -5,7 +5,7 @@ python -m plm_jax.compare runs/sweep --metric=loss --out=compare.png
 
 RUN is a run folder, or that of a sweep, which stands for all of its trials. Runs with the same value of --by are one
 curve, the mean of their values, in a band of one standard deviation; without --by, runs whose configs differ in nothing
-but the seed are. A damaged line of metrics is named and left out.
+but the seed are. A damaged line of metrics, or a run whose config cannot be read, is named and left out.
 """
 
 from plm_jax.cli import signals

@@ -15,7 +15,7 @@ from rich.table import Table
 from plm_jax import config, errors, files
 from plm_jax.cli import tables
 from plm_jax.config.resume import leaves
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder, Where
 from plm_jax.studies import curves
 from plm_jax.studies.curves import Line
@@ -58,8 +58,8 @@ def compare(
     ConfigError: no run, a key that no run has, or a metric that no run has.
   """
   where = list(dict.fromkeys(found for folder in folders for found in curves.expanded(files.path(folder))))
-  configs = {folder: _config(folder) for folder in where}
-  first = configs[where[0]].get('best')
+  configs = _configs(where)
+  first = next(iter(configs.values())).get('best')
   metric = metric or (first[0] if first else 'loss')
   read = [
     Run(folder, leaves(own), own.get('best'), line)
@@ -67,11 +67,11 @@ def compare(
     if len((line := curves.series(RunFolder(folder).metrics, metric))[0])
   ]
   if not read:
-    names = sorted({name for folder in where for name in curves.names(RunFolder(folder).metrics)})
+    names = sorted({name for folder in configs for name in curves.names(RunFolder(folder).metrics)})
     raise ConfigError(
       f'--metric={metric}: no run has it.{errors.suggest(metric, names)} There are: {", ".join(names)}.'
     )
-  if missing := [str(folder) for folder in where if folder not in {run.folder for run in read}]:
+  if missing := [str(folder) for folder in configs if folder not in {run.folder for run in read}]:
     log.warning('without %s, and left out: %s', metric, ', '.join(missing))
   read, copies = curves.apart(read, lambda run: run.line)
   for copy, original in copies.items():
@@ -83,8 +83,19 @@ def compare(
   return {'metric': metric, 'rows': rows}
 
 
-def _config(folder: Path) -> dict[str, Any]:
-  return config.load(str(RunFolder(folder).config))
+def _configs(where: Sequence[Path]) -> dict[Path, dict[str, Any]]:
+  """The configs of the runs; one that cannot be read is named, and its run left out."""
+  read, damaged = {}, []
+  for folder in where:
+    try:
+      read[folder] = config.load(str(RunFolder(folder).config))
+    except (ConfigError, RunError, OSError) as error:
+      damaged.append(f'{folder} is left out: {error}')
+  if not read:
+    raise ConfigError('\n'.join(['nothing of these runs can be read:', *damaged]))
+  for line in damaged:
+    log.warning('%s', line)
+  return read
 
 
 # The table and the picture -------------------------------------------------------------------------------------------

@@ -49,6 +49,21 @@ def test_runs_that_differ_in_their_seed_are_one_curve(runs, tmp_path, capsys):
     assert row['name'] in printed and f'{row["last"]:.5g}' in printed
 
 
+@pytest.mark.parametrize('damage', ['{"seed": ', '[1]', '\x00'])
+def test_a_run_with_a_damaged_config_is_named_and_the_others_are_drawn(runs, tmp_path, caplog, damage):
+  (runs[0] / 'config.json').write_text(damage)
+  with caplog.at_level(logging.WARNING, 'plm_jax'):
+    rows = study.compare(runs, tmp_path / 'x.png')['rows']
+  assert [row['n'] for row in rows] == [2, 3]
+  (said,) = [record.getMessage() for record in caplog.records]
+  assert str(runs[0]) in said and 'left out' in said
+  for run in runs[1:]:
+    (run / 'config.json').write_text(damage)
+  with pytest.raises(ConfigError, match='nothing of these runs can be read') as caught:
+    study.compare(runs, tmp_path / 'y.png')
+  assert all(str(run) in str(caught.value) for run in runs) and not (tmp_path / 'y.png').exists()
+
+
 def test_by_puts_other_differences_into_one_curve(runs, tmp_path):
   rows = study.compare(runs, tmp_path / 'x.png', by=['seed'])['rows']
   assert [(row['name'], row['n']) for row in rows] == [('seed=0', 2), ('seed=1', 2), ('seed=2', 2)]
