@@ -624,6 +624,16 @@ def test_a_blank_survives_the_cut(folder):
     make(folder, vocab=vocab, form={**form, 'inputs': '{text} was surely [MASK] !'}, layout='bert', length=5)
 
 
+@pytest.mark.parametrize('sign', ['\ue000', '[MASK]'])
+def test_a_sign_in_a_field_is_no_blank(folder, sign):
+  """Icons of fonts and what other libraries call a blank are text."""
+  small.write_rows(folder / 'train.jsonl', [{'text': f'a {sign} b', 'label': 0}])
+  form = {'name': 'template', 'inputs': '{text} was [MASK] !', 'options': ('good', 'bad')}
+  vocab = WordVocab()
+  (row,) = whole(make(folder, vocab=vocab, form=form, layout='bert', length=16), vocab)
+  assert row.split().count('[MASK]') == 1 and row.endswith('was [MASK] ! [SEP]')
+
+
 def test_what_a_pattern_makes_of_fields_survives_the_cut(folder):
   """COPA's "because" is made of 'question', which keeps its word; ReCoRD's entities are options, and no text."""
   vocab = WordVocab()
