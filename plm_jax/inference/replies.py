@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from plm_jax.data.rows.examples import word_gap
 from plm_jax.data.rows.written import Form
 from plm_jax.errors import ConfigError
 from plm_jax.inference import tasks, windows
@@ -98,10 +99,11 @@ def tag(asked: Asked, texts: Sequence[str | Sequence[str]], *, rows: int) -> lis
     for each text a list of {'word', 'tag', 'probability', 'start', 'end'}: characters of the text; None for those of a
     list of words, and for the tag of a word without tokens.
   """
-  split = [_words(text) for text in texts]
+  split, vocab = [_words(text) for text in texts], asked.opened.vocab
+  gap = word_gap(vocab)
   pieces, owners = [], []
   for number, words in enumerate(split):
-    sizes = [len(ids) for ids in asked.opened.vocab.encode_batch([f' {word}' for word, _, _ in words])]
+    sizes = [len(ids) for ids in vocab.encode_batch([f'{gap}{word}' for word, _, _ in words])]
     for window in windows.cut(sizes, room=tasks.room(asked)):
       if window.stop > window.start:
         pieces.append([word for word, _, _ in words[window.start : window.stop]])

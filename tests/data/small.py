@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 
 from plm_jax import types
+from plm_jax.text import sentencepiece, tokenizer
 
 SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '_start_', '_delimiter_', '_classify_')
 PAD, UNK, CLS, SEP, MASK, BOS, EOS, START, DELIMITER, CLASSIFY = range(len(SPECIAL))
+
+
+def llama_vocab(texts: Sequence[str], *, size: int = 300) -> tokenizer.Vocab:
+  """One as LLaMA publishes it: it sets a space before every text and keeps those that are there."""
+  made = sentencepiece.train(texts, size=size, specials='llama', byte_fallback=True)
+  spec = json.loads(made.content)
+  kept = [one for one in spec['normalizer']['normalizers'] if one['type'] == 'Prepend' or one.get('content') == '▁']
+  return tokenizer.assemble({**spec, 'normalizer': {'type': 'Sequence', 'normalizers': kept}}, roles=made.roles)
 
 
 class NumberVocab:

@@ -1,15 +1,19 @@
 """Labelled rows: input formats token by token, buckets, few-shot draws, whole epochs."""
 
 import itertools
+import json
 import logging
 import pathlib
 
 import numpy as np
 import pytest
+import tokenizers
 
 from plm_jax.adapters import classify, tag
 from plm_jax.data import labelled
 from plm_jax.data.rows import examples, laid
+from plm_jax.text import byte_bpe, sentencepiece, wordpiece
+from plm_jax.text import spec as specs
 from plm_jax.training.parts import check_labels
 from tests import tiny
 from tests.data import small
@@ -293,6 +297,7 @@ WORDS = [
   {'tokens': [], 'tags': []},
   {'tokens': ['7', '', '8 9', '10 11'], 'tags': [1, 2, -1, 2]},  # one without a piece, one without a label
 ]
+TRAINED = {'sentencepiece': sentencepiece, 'byte_bpe': byte_bpe, 'wordpiece': wordpiece}
 TAGGED = {'kind': 'words', 'fields': ('tokens',), 'label': 'tags'}
 
 
@@ -315,6 +320,26 @@ def test_the_label_of_a_word_stands_at_its_first_piece(tmp_path, caplog):
   assert source.spec['labels'] == source.spec['tokens']
   assert (source.rows, source.names) == (2, ('O', 'B-a', 'B-b'))
   assert '1 of 7 words have no token' in caplog.text
+
+
+@pytest.mark.parametrize('kind', ['llama', 'sentencepiece', 'byte_bpe', 'wordpiece'])
+def test_words_have_the_tokens_that_they_have_within_a_text(tmp_path, kind):
+  """As the tokenizers library reads words that are split already; GPT-2's has to be told of the space before a text."""
+  pytest.importorskip('sentencepiece')
+  texts = ['the cat sat on the mat 1 2 3'] * 20
+  if kind == 'llama':
+    vocab = small.llama_vocab(texts)
+  else:
+    vocab = TRAINED[kind].train(texts, size=300)
+  row = {'tokens': ['the', 'cat', 'mat', '1'], 'tags': [0, 1, 0, 1]}
+  (batch,) = make(
+    small.write_rows(tmp_path / 'a.jsonl', [row]), vocab=vocab, layout='bare', batch_size=1, **TAGGED
+  ).once()
+  spec = json.loads(vocab.content)
+  reader = tokenizers.Tokenizer.from_str(json.dumps(specs.spaced(spec)))
+  expected = reader.encode(row['tokens'], is_pretokenized=True, add_special_tokens=False).ids
+  assert batch['tokens'][batch['segment_ids'] > 0].tolist() == expected
+  assert (batch['labels'] >= 0).sum() == len(row['tokens'])
 
 
 def test_a_long_row_of_words_loses_the_last_ones(tmp_path):

@@ -13,7 +13,7 @@ from plm_jax.data.rows.forms import marked, patterns, prompts, t5, template
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import build
 from plm_jax.scores import glue, superglue
-from plm_jax.text import byte_bpe, sentencepiece, tokenizer
+from plm_jax.text import byte_bpe
 from tests import conftest
 from tests.data import small
 
@@ -670,12 +670,8 @@ def test_a_blank_takes_the_space_before_it_along(folder):
 
 
 def test_an_option_behind_a_gap_has_the_tokens_that_it_has_within_a_text(folder):
-  """A tokenizer as LLaMA publishes it sets a space before every text and keeps those that are there."""
   pytest.importorskip('sentencepiece')
-  made = sentencepiece.train(['it was great . it was a film'] * 20, size=300, specials='llama', byte_fallback=True)
-  spec = json.loads(made.content)
-  kept = [one for one in spec['normalizer']['normalizers'] if one['type'] == 'Prepend' or one.get('content') == '▁']
-  vocab = tokenizer.assemble({**spec, 'normalizer': {'type': 'Sequence', 'normalizers': kept}}, roles=made.roles)
+  vocab = small.llama_vocab(['it was great . it was a film'] * 20)
   assert vocab.encode('it great') == [*vocab.encode('it'), *vocab.encode(' great')[1:]]
   small.write_rows(folder / 'train.jsonl', [{'text': 'it', 'label': 0}])
   form = {'name': 'template', 'inputs': '{text}', 'options': ('great', 'a film')}

@@ -14,6 +14,7 @@ from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import order, store
 from plm_jax.data.rows.checked import BadRows, OnBadRow
 from plm_jax.data.rows.class_names import ClassNames
+from plm_jax.types import Vocab
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class Examples(NamedTuple):
     largest: file and line of the first row with the largest label, for messages.
     windows: how a field is read that may be too long for a row; None where it is cut.
     group: number of a kept row -> what `Source.group` says of it; None where rows stand alone.
+    words: each text is a word with a space before it (`behind_gap`).
   """
 
   texts: store.Texts
@@ -118,6 +120,28 @@ class Examples(NamedTuple):
   largest: str = ''
   windows: Windows | None = None
   group: Callable[[int], Hashable] | None = None
+  words: bool = False
+
+
+# Words ---------------------------------------------------------------------------------------------------------------
+
+
+def word_gap(vocab: Vocab) -> str:
+  """What stands before a word that is tokenised by itself: a space, unless the vocabulary sets one and keeps others."""
+  #           "1"    " 1"    "1 1"
+  # GPT-2     1      _1      1 _1      " 1" is as within a text
+  # ALBERT    _1     _1      _1 _1     both are
+  # LLaMA     _1     _ _1    _1 _1     "1" is
+  alone = vocab.encode('1')
+  return '' if vocab.encode('1 1') == alone * 2 and vocab.encode(' 1') != alone else ' '
+
+
+def behind_gap(given: Examples, vocab: Vocab) -> store.Texts:
+  """The texts of the rows as the vocabulary reads them: words with `word_gap` before them."""
+  if not given.words or word_gap(vocab):
+    return given.texts
+  words = [given.texts[place].removeprefix(' ') for place in range(len(given.texts))]
+  return ListedTexts(words, store.digest_of(given.texts.digest, 'words without a space before them'))
 
 
 # Fields and labels -------------------------------------------------------------------------------------------------

@@ -115,10 +115,11 @@ def lay_out(
       f'rows of {least} are too short for this layout with {columns} fields: at least {specials + columns} tokens per '
       'row.'
     )
+  texts = examples.behind_gap(given, vocab)
   if len(given.row_ids) <= examples.IN_MEMORY:
-    tokens = store.in_memory(given.texts, vocab=vocab)
+    tokens = store.in_memory(texts, vocab=vocab)
   else:
-    tokens = store.on_disk(given.texts, vocab=vocab, cache=cache)
+    tokens = store.on_disk(texts, vocab=vocab, cache=cache)
   starts, ends, present = (values.reshape(sequences, columns) for values in _extents(given, tokens.offsets))
   there = present.all(axis=1)  # [sequences]
   whole = ends - starts
@@ -139,7 +140,7 @@ def lay_out(
     last_type=style.last_type,
     pad_id=vocab.pad_id,
     apart=style.apart,
-    spelt=spelling.spell(tokens, given.texts, vocab=vocab) if characters else None,
+    spelt=spelling.spell(tokens, texts, vocab=vocab) if characters else None,
   )
 
 

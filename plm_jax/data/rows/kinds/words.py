@@ -72,6 +72,7 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
     add=functools.partial(_add, np.maximum(gold, 0) if asked.keep_unlabelled else gold),
     names=class_names,
     classes=int(gold.max()) + 1,
+    words=True,
     record=functools.partial(_record, asked, Kept(records, np.array(row_ids), gold, edges, class_names)),
     unlabelled=asked.keep_unlabelled and -1 in gold,
     largest=records.place(largest),
