@@ -11,7 +11,8 @@ The vectors are w + w~, which the third command writes; the trunk of the run is 
 Arguments: `quick`.
 Differs from the paper: the text is Wikipedia of one language edition; the pairs of BATCH rows move the vectors at once,
 by the sum of their gradients, where glove.c moves them one by one; AdaGrad divides by what it has gathered with the
-present gradient, and glove.c without it; the gradient of a batch is cut at 100, in glove.c that of a pair.
+present gradient, and glove.c without it; the gradient of a batch is cut at 100, in glove.c the rate times that of a
+pair.
 """
 
 from experiments import common
@@ -26,7 +27,8 @@ def get_config(arg=''):
   c.model = dict(name='static', variant='glove-50')
   c.objective = dict(name='glove', x_max=100.0, alpha=0.75, update='rows')
   c.data = dict(name='cooccurrence', path=common.corpus('wiki'), length=LENGTH, batch_size=BATCH, window=15)
-  c.optim = dict(name='adagrad', rate=0.05, accumulator=1.0, schedule='constant', clip=100.0, clip_by='element')
+  c.optim = dict(name='adagrad', rate=0.05, schedule='constant', accumulator=1.0, gathers='update')
+  c.optim.update(clip=100.0, clip_by='element')
   c.eval, c.best = common.validation(), ('validation/loss', 'min')
   c.eval_every, c.save_every = 20_000, 20_000
   return common.quick(c, arg)

@@ -2,7 +2,8 @@
 
 Pennington et al. 2014, eq. 8; stanfordnlp/GloVe, src/glove.c. For each word i and neighbour j with count X:
 f(X) (w_i w~_j + b_i + b~_j - log X)^2, where f(X) = min(1, (X / x_max)^alpha). Half of it is trained on, as in glove.c,
-whose AdaGrad begins with 1, so that the size of gradients matters. A word has two vectors, w as a word and w~ as a
+whose AdaGrad begins with 1 and gathers squares of the rate times the gradient (`optim.gathers='update'`), so that the
+size of gradients matters. A word has two vectors, w as a word and w~ as a
 neighbour; the one that is used afterwards is their sum.
 
   # X 1 100 400   f .03 1 1

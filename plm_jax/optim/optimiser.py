@@ -110,6 +110,7 @@ def make(
   context = rules.Context(
     rules.add_decay({path: decays[path] for path in trained}),
     lambda values, key: groups.resolve(values, params, steps=steps, what=key),
+    rate,
   )
   rule = make_rule(context, **of_rule)
   average = _choose_average(rule, ema, name=name)

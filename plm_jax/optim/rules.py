@@ -6,7 +6,7 @@ regularisation, added to the gradient. What acts on a whole tensor acts on each 
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -33,10 +33,12 @@ class Context(NamedTuple):
   Attributes:
     decay: adds each parameter's weight decay times the parameter.
     resolve: (groups, config key) -> the value of every parameter.
+    rate: the peak learning rate.
   """
 
   decay: optax.GradientTransformation
   resolve: Callable[[Written, str], Settings]
+  rate: float
 
 
 def sgd(context: Context) -> Rule:
@@ -49,9 +51,22 @@ def momentum(context: Context, *, momentum: Momentum = 0.9, nesterov: bool = Fal
   return Rule(optax.chain(context.decay, optax.trace(momentum, nesterov)))
 
 
-def adagrad(context: Context, *, accumulator: Annotated[float, '0 <= x'] = 0.1, eps: Epsilon = 1e-7) -> Rule:
-  """g / sqrt(sum of g^2 + eps); the sum starts at `accumulator` (ELMo 1.0)."""
-  return Rule(optax.chain(context.decay, optax.scale_by_rss(accumulator, eps)))
+def adagrad(
+  context: Context,
+  *,
+  accumulator: Annotated[float, '0 <= x'] = 0.1,
+  eps: Epsilon = 1e-7,
+  gathers: Literal['gradient', 'update'] | None = None,
+) -> Rule:
+  """g / sqrt(sum of g^2 + eps); the sum starts at `accumulator` (ELMo 1.0).
+
+  gathers='update' gathers (rate g)^2 in place of g^2, as glove.c does, which multiplies by the rate first: beside an
+  accumulator of 1, gradients then shorten the steps the less, the smaller the rate is.
+  """
+  rule = optax.scale_by_rss(accumulator, eps)
+  if gathers == 'update' and context.rate:
+    rule = optax.chain(optax.scale(context.rate), rule, optax.scale(1 / context.rate))
+  return Rule(optax.chain(context.decay, rule))
 
 
 def adam(context: Context, *, b1: Momentum = 0.9, b2: Momentum = 0.999, eps: Epsilon = 1e-8) -> Rule:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.glove import glove as glove_experiment
 from plm_jax.models import static
 from plm_jax.objectives import glove
 from plm_jax.training import step
@@ -34,6 +35,12 @@ def tables(tree):
     np.asarray(functools.reduce(lambda part, name: part[name], path.split('/'), tree)['table'], np.float64)
     for path in NAMES
   ]
+
+
+def dict_of(values):
+  """Parameters of these tables, as `tables` reads them."""
+  trunk, *others = ({'table': value} for value in values)
+  return {'trunk': {'token_embed': trunk}, **dict(zip(NAMES[1:], others, strict=True))}
 
 
 def in_numpy(params, batch, *, x_max, alpha):
@@ -65,6 +72,33 @@ def test_loss_and_gradient_are_those_of_the_released_code(update):
   assert float(loss.value) == pytest.approx(cost, rel=1e-5) and float(loss.metrics['loss'][1]) == number > 25
   for ours, theirs in zip(tables(gradient), expected, strict=True):
     assert np.allclose(ours, theirs, atol=1e-4 * np.abs(theirs).max())
+
+
+def test_a_pair_moves_its_vectors_as_in_the_released_code():
+  """By glove.c's rule, whose rate is a part of what AdaGrad gathers; it divides by what was gathered before."""
+  whole = make_batch()
+  row, place = np.argwhere(np.asarray(whole['segment_ids'] > 0) & (np.asarray(whole['row_weight']) > 0)[:, None])[0]
+  alone = np.zeros_like(whole['segment_ids'])
+  alone[row, place] = 1
+  batch = whole | {'segment_ids': jnp.asarray(alone), 'cooccurrence': jnp.full(alone.shape, 500.0)}
+  task = make(update='rows')
+  config = glove_experiment.get_config()
+  tx = tiny.make_optimiser(task, batch, **config.optim)
+  run, state = jax.jit(functools.partial(step.train_step, task=task, tx=tx)), tiny.make_state(task, batch, tx)
+  theirs = tables(state.params)
+  gathered = [np.full_like(table, config.optim.accumulator) for table in theirs]
+  for count in range(20):
+    _, _, gradients = in_numpy(dict_of(theirs), batch, x_max=config.objective.x_max, alpha=config.objective.alpha)
+    for table, own, gradient in zip(theirs, gathered, gradients, strict=True):
+      update = config.optim.rate * gradient
+      table -= update / np.sqrt(own)
+      own += update**2
+    state, _ = run(state, batch, jax.random.key(count))
+  start = tables(tiny.make_state(task, batch, tx).params)
+  moved = [np.abs(table - before).max() for table, before in zip(theirs, start, strict=True)]
+  assert min(moved) > 0.5
+  for ours, expected in zip(tables(state.params), theirs, strict=True):
+    assert np.allclose(ours, expected, atol=0.03 * np.abs(expected).max())
 
 
 def test_rows_are_updated_as_whole_tables_are():
