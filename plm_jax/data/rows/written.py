@@ -17,8 +17,8 @@ Row = Mapping[str, Any]
 Keep = Literal['start', 'end', 'fields']
 
 BLANK = '[MASK]'  # how a template writes the place to fill
-# How a written text has it, since a field may hold the letters of `BLANK`: a code point that Unicode keeps for use within
-# programs, so that no text has it. Those for private use are in texts, as signs of icon fonts.
+# How a written text has it, since a field may hold the letters of `BLANK`: a code point that Unicode keeps for use
+# within programs, so that no text has it. Those for private use are in texts, as signs of icon fonts.
 MARK = '\ufdd0'
 _FIELD = re.compile(r'\{([^{}]*)\}')
 _MOST_OPTIONS = 1_000
