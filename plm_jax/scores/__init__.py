@@ -12,6 +12,7 @@ A file has
 and may have
 
     INSTEAD = (reads, records)     keys of other predictions that it scores as well, and of their records
+    BY_ROW = metrics               those of METRICS that are means of what its rows score alone, or its groups
     UNLABELLED = reads             keys of predictions by which it scores rows that have no label or no right answer as
                                    well, of what the data hold
     submission(predictions, records)    -> the text of a file in the form in which a benchmark takes predictions

@@ -7,6 +7,7 @@ from plm_jax.scores import Row
 METRICS = ('accuracy',)
 READS = ('label',)
 RECORDS = ('label',)
+BY_ROW = ('accuracy',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:

@@ -13,6 +13,7 @@ METRICS = ('draws_accuracy', 'draws_spread')
 READS = ('label',)
 RECORDS = ('label', 'draw')
 INSTEAD = (('right',), ('draw',))
+BY_ROW = ('draws_accuracy',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:

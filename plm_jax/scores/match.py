@@ -13,6 +13,7 @@ from plm_jax.scores import Row
 METRICS = ('exact_match', 'normalised_match', 'unmatched')
 READS = ('text',)
 RECORDS = ('references',)
+BY_ROW = ('exact_match', 'normalised_match', 'unmatched')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from plm_jax.scores.squad import mean
 METRICS = ('f1a', 'exact_match')
 READS = ('label',)
 RECORDS = ('row', 'label')
+BY_ROW = ('exact_match',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:

@@ -13,6 +13,7 @@ METRICS = ('exact_match', 'f1')
 READS = ('label',)
 RECORDS = ('row', 'options')
 INSTEAD = (('text',), ('row',))
+BY_ROW = ('exact_match', 'f1')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:

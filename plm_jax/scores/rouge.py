@@ -14,6 +14,7 @@ METRICS = ('rouge1', 'rouge2', 'rougeL', 'rougeLsum')
 READS = ('text',)
 RECORDS = ('references',)
 NEEDS = ('rouge-score',)
+BY_ROW = ('rouge1', 'rouge2', 'rougeL', 'rougeLsum')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:

@@ -23,6 +23,7 @@ METRICS = ('exact_match', 'f1')
 READS = ('start', 'end', 'score')
 RECORDS = ('context', 'answers', 'characters', 'first')
 INSTEAD = (('text',), ('row',))
+BY_ROW = ('exact_match', 'f1')
 
 NEVER = -1e30  # pairs that score as little are not legal (`adapters/span.py`)
 _ARTICLES = re.compile(r'\b(a|an|the)\b')

@@ -24,6 +24,7 @@ METRICS = (
 READS = ('start', 'end', 'score', 'no_answer')
 RECORDS = ('context', 'answers', 'characters', 'first')
 INSTEAD = (('text',), ('row',))
+BY_ROW = ('exact_match', 'f1')
 UNLABELLED = ('text',)
 
 

@@ -13,6 +13,7 @@ from plm_jax.scores import Row
 METRICS = ('wsc_accuracy',)
 READS = ('text',)
 RECORDS = ('row',)
+BY_ROW = ('wsc_accuracy',)
 UNLABELLED = ('text',)
 DETERMINERS = {
   'a', 'an', 'few', 'her', 'his', 'each', 'every', 'many', 'much', 'my', 'our', 'some', 'that', 'the', 'their',

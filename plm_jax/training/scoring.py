@@ -30,24 +30,30 @@ class Score(NamedTuple):
     part: of the task that is scored; empty for all of it.
     metrics: what it returns.
     either: what it reads, `READS` and `RECORDS`, and `INSTEAD` where it has that: one of them is enough.
+    by_row: those of the metrics that are means over rows, `BY_ROW`.
   """
 
   file: str
   part: str
   metrics: tuple[str, ...]
   either: tuple[Keys, ...]
+  by_row: tuple[str, ...] = ()
 
 
 def known(name: str) -> Score:
   """What a file of `plm_jax/scores/` states of itself; nothing is imported."""
   part, slash, file = name.rpartition('/')
-  metrics, *first, instead = (
-    signatures.literal(f'scores.{file}', key) or () for key in ('METRICS', 'READS', 'RECORDS', 'INSTEAD')
+  metrics, by_row, *first, instead = (
+    signatures.literal(f'scores.{file}', key) or () for key in ('METRICS', 'BY_ROW', 'READS', 'RECORDS', 'INSTEAD')
   )
-  ours = tuple(f'{part}{slash}{key}' for key in metrics)
+  ours, means = (tuple(f'{part}{slash}{key}' for key in keys) for keys in (metrics, by_row))
   either = [first, instead] if instead else [first]
   return Score(
-    file, part, ours, tuple(Keys(tuple(f'{part}{slash}{key}' for key in one), tuple(two)) for one, two in either)
+    file,
+    part,
+    ours,
+    tuple(Keys(tuple(f'{part}{slash}{key}' for key in one), tuple(two)) for one, two in either),
+    means,
   )
 
 

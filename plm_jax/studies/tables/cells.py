@@ -125,7 +125,7 @@ def by_row(file: files.Path, metric: str) -> np.ndarray | None:
   short = metric.rpartition('/')[2]
   predictions, records = predicted.join([file])
   fitting = [name for name in predicted.fitting(predictions, records) if short in scoring.known(name).metrics]
-  if not fitting:
+  if not fitting or short not in scoring.known(fitting[0]).by_row:
     return None
   try:
     whole = scoring.score(fitting[0], predictions, records)[short]

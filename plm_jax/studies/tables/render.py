@@ -175,25 +175,39 @@ def _line(items: list[str]) -> str:
 
 
 def _claims(table: Table, kept: Mapping[str, Any]) -> list[str]:
-  if not table.claims:
-    return []
   level = f'{intervals.LEVEL:.0%}'
-  lines = ['', f'## {"What the paper claims" if table.mark != "none" else "What is asked"}', '']
-  lines += [_line(['column', 'better', 'than', 'published', 'measured', f'{level} interval', 'sign', 'beyond noise'])]
-  lines += [_line(['---'] * 8)]
-  return lines + [_line(_claim(table, kept, claim)) for claim in table.claims]
+  head = ['column', 'better', 'than', 'published', 'measured', f'{level} interval', 'sign', 'beyond noise']
+  asked: dict[str, list[Claim]] = {}
+  for claim in table.claims:
+    asked.setdefault(_who_asks(table, claim), []).append(claim)
+  lines = []
+  for name, claims in sorted(asked.items(), reverse=True):  # what the paper says comes first
+    lines += ['', f'## {name}', '', _line(head), _line(['---'] * len(head))]
+    lines += [_line(_claim(table, kept, claim)) for claim in claims]
+  return lines
 
 
-def _claim(table: Table, kept: Mapping[str, Any], claim: Claim) -> list[str]:
-  column = table.columns[claim.column]
+def _who_asks(table: Table, claim: Claim) -> str:
+  """The heading of a claim: what a paper says of numbers of its own, and what is asked here beside it."""
+  if table.mark == 'none':
+    return 'What is asked'
+  return 'Asked here as well' if _difference(table, claim) is None else 'What the paper claims'
+
+
+def _difference(table: Table, claim: Claim) -> float | None:
+  """The difference that the paper has; None where it lacks one of the two numbers."""
   first, second = (
     table.rows[row].published.get(claim.column) if row in table.rows else None for row in (claim.better, claim.than)
   )
-  published = '' if first is None or second is None else f'{first - second:+.4g}'
+  return None if first is None or second is None else first - second
+
+
+def _claim(table: Table, kept: Mapping[str, Any], claim: Claim) -> list[str]:
+  column, published = table.columns[claim.column], _difference(table, claim)
   both = [measured(table, kept, row, claim.column) for row in (claim.better, claim.than)]
   if claim.than in column.trivial and both[0] is not None:
     both[1] = constant(column.trivial[claim.than], both[0])
-  line = [claim.column, claim.better, claim.than, published]
+  line = [claim.column, claim.better, claim.than, '' if published is None else f'{published:+.4g}']
   if both[0] is None or both[1] is None:
     return [*line, '', '', 'not measured', '']
   found = intervals.difference(both[0], both[1], table.summary)
@@ -215,7 +229,10 @@ def _facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
   facts = [f'Scale: {scale}. {meaning}', f'The last step of each run counts; {choice}.']
   if table.pretraining_seeds == 1:
     facts.append('One pre-training a row: its noise is not in the intervals.')
-  facts.append('Intervals: bootstrap over seeds and, where a score is a mean over them, over the rows of the test set.')
+  facts.append('Intervals: bootstrap over seeds and over the rows of the test set.')
+  if alone := _over_seeds_alone(table, kept):
+    way = '' if table.summary == BEST else ", by Student's t"
+    facts.append(f'Over seeds alone{way}: {", ".join(alone)}, of which no scores of single rows are kept.')
   if table.summary == BEST:
     facts.append('Intervals: each draw chooses again among the runs that it has; development rows are not drawn.')
   facts += _plateau_facts(table, kept)
@@ -224,7 +241,7 @@ def _facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
   facts += [f'{name} stays empty: {row.empty}.' for name, row in table.rows.items() if row.empty]
   facts += [f'{names} stay empty: {why}.' for why, names in _without(table).items()]
   facts += [
-    f'{name} is the mean of {", ".join(column.over)}, seed by seed; its intervals are over seeds alone.'
+    f'{name} is the mean of {", ".join(column.over)}, seed by seed.'
     for name, column in table.columns.items()
     if column.over and not column.empty
   ]
@@ -273,6 +290,12 @@ def _summary_said(table: Table) -> tuple[str, str]:
   ]
   cell = f'A cell is the run that is best on dev, on rows that are neither learned nor reported: {"; ".join(chosen)}.'
   return f'{cell} Where nothing is chosen it is the mean.', 'no test set was used to choose'
+
+
+def _over_seeds_alone(table: Table, kept: Mapping[str, Any]) -> list[str]:
+  """The columns of claims in which rows of the test set are not drawn."""
+  found = {claim.column: measured(table, kept, claim.better, claim.column) for claim in table.claims}
+  return [name for name in table.columns if (cell := found.get(name)) is not None and cell.rows is None]
 
 
 def _plateau_facts(table: Table, kept: Mapping[str, Any]) -> list[str]:

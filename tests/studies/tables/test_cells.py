@@ -30,6 +30,8 @@ def test_accuracy_is_a_mean_over_rows(tmp_path):
 def test_a_correlation_is_no_mean_over_rows(tmp_path):
   rows = [dict(label=p, record=dict(label=g)) for p, g in ((0, 0), (1, 0), (1, 1), (0, 0))]
   assert cells.by_row(rows_file(tmp_path, rows), 'validation/matthews') is None
+  alike = [dict(label=1, record=dict(label=g)) for g in (0, 1, 1, 0)]  # 0 as a whole, and of each row
+  assert cells.by_row(rows_file(tmp_path, alike), 'validation/matthews') is None
 
 
 def test_a_metric_that_no_score_has_gives_no_rows(tmp_path):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from plm_jax.studies.tables import intervals
 from plm_jax.studies.tables.intervals import Measured
@@ -29,9 +30,10 @@ def test_rows_are_drawn_alike_for_both_cells():
 
 def test_seeds_alone_give_the_variance_of_a_resampled_mean():
   values = np.array([[1.0, 2.0, 4.0, 9.0]])
-  found = intervals.difference(Measured(values), Measured(np.zeros((1, 1))), 'mean', draws=20_000)
+  found = intervals._draw(np.random.default_rng(0), Measured(values), None, 20_000, 'mean')
   drawn = np.random.default_rng(1).choice(values[0], size=(200_000, 4)).mean(1)
-  assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.26)  # a step is .25
+  edges = [0.025, 0.975]
+  assert np.quantile(found, edges) == pytest.approx(np.quantile(drawn, edges), abs=0.26)  # a step is .25
 
 
 def test_a_level_with_one_seed_adds_nothing():
@@ -42,9 +44,9 @@ def test_a_level_with_one_seed_adds_nothing():
 def test_seeds_of_pretraining_are_drawn_as_wholes():
   """Fine-tunings of one pre-training agree here, so the interval is that of three numbers and not of nine."""
   values = np.repeat([[0.0], [1.0], [2.0]], 3, axis=1)
-  found = intervals.difference(Measured(values), Measured(np.zeros((1, 1))), 'mean', draws=8_000)
+  found = intervals._draw(np.random.default_rng(0), Measured(values), None, 8_000, 'mean')
   drawn = np.random.default_rng(2).choice([0.0, 1.0, 2.0], size=(200_000, 3)).mean(1)
-  assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=1e-9)
+  assert np.quantile(found, [0.025, 0.975]) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=1e-9)
 
 
 def test_runs_without_a_result_are_left_out():
@@ -143,3 +145,32 @@ def test_intervals_are_too_wide_where_rows_and_seeds_share_their_noise():
     return (rng.random((1, 10, 200)) < level).astype(float)
 
   assert trials(scores) > 0.97
+
+
+@pytest.mark.parametrize('sizes', [(3, 3), (5, 3), (10, 10)])
+def test_seeds_alone_have_the_interval_of_welch(sizes):
+  rng = np.random.default_rng(7)
+  a, b = (rng.normal(scale=scale, size=(1, size)) for scale, size in zip((1.0, 2.0), sizes, strict=True))
+  theirs = stats.ttest_ind(a[0], b[0], equal_var=False).confidence_interval()
+  found = intervals.difference(Measured(a), Measured(b), 'mean', draws=20_000)
+  width = theirs.high - theirs.low
+  assert found.low == pytest.approx(theirs.low, abs=0.03 * width)
+  assert found.high == pytest.approx(theirs.high, abs=0.03 * width)
+
+
+@pytest.mark.parametrize('shape', [(1, 3), (3, 1)])
+def test_three_seeds_alone_are_seldom_beyond_noise_by_chance(shape):
+  """In one case of twenty or fewer; a bootstrap of three numbers alone would find a difference in one of five."""
+  rng = np.random.default_rng(0)
+  cells = [(Measured(rng.normal(size=shape)), Measured(rng.normal(size=shape))) for _ in range(300)]
+  sure = [intervals.difference(a, b, 'mean', draws=400).is_sure for a, b in cells]
+  assert 0.01 <= np.mean(sure) <= 0.08
+
+
+def test_pretrainings_count_as_seeds_where_there_are_several():
+  """Fine-tunings of one pre-training share its luck: nine runs of three pre-trainings are about as sure as three."""
+  values = np.repeat(np.array([[0.0], [1.0], [2.0]]), 3, axis=1)
+  other = np.repeat(np.array([[5.0], [6.0], [7.0]]), 3, axis=1)
+  found = intervals.difference(Measured(values), Measured(other), 'mean', draws=20_000)
+  theirs = stats.ttest_ind(values[:, 0], other[:, 0], equal_var=False).confidence_interval()
+  assert found.low == pytest.approx(theirs.low, abs=0.15) and found.high == pytest.approx(theirs.high, abs=0.15)
