@@ -62,7 +62,9 @@ def test_a_mean_has_no_runs_of_its_own_and_is_taken_seed_by_seed(rendered):
   np.testing.assert_allclose(render.measured(table, kept, 'two', 'mean').values, [[30.0, 40.0]])
   text = render.markdown(table, kept)
   assert '| one | 90 | 15.00 ± 7.07 (2) |' in text
-  assert '- mean is the mean of first, second, seed by seed.' in text and "Over seeds alone, by Student's t: mean," in text
+  assert (
+    '- mean is the mean of first, second, seed by seed.' in text and "Over seeds alone, by Student's t: mean," in text
+  )
   assert '| mean | one | two | +10 | -20 |' in text
 
 
