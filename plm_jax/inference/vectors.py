@@ -39,12 +39,16 @@ class Piece(NamedTuple):
     ids: tokens, special ones included.
     types: of the tokens.
     own: bool[l], the tokens whose vectors are taken from here.
+    first: it is the text, or the first window of it.
+    last: it is the text, or the last window of it.
   """
 
   text: int
   ids: list[int]
   types: list[int]
   own: np.ndarray
+  first: bool
+  last: bool
 
 
 def pieces(reads: Sequence[Read], *, limit: int | None, causal: bool = False) -> list[Piece]:
@@ -67,9 +71,10 @@ def pieces(reads: Sequence[Read], *, limit: int | None, causal: bool = False) ->
       )
       own = np.zeros(len(ids), bool)
       own[read.before + window.first - window.start : read.before + window.last - window.start] = True
-      own[: read.before] = place == 0
-      own[len(own) - read.after :] = place == len(spans) - 1
-      found.append(Piece(number, ids, types, own))
+      first, last = place == 0, place == len(spans) - 1
+      own[: read.before] = first
+      own[len(own) - read.after :] = last
+      found.append(Piece(number, ids, types, own, first, last))
   return found
 
 
@@ -141,14 +146,13 @@ def encode(
 
 def _shares(piece: Piece, size: int, pool: Pool) -> np.ndarray:
   """f32[l]: what each token of a piece adds to the pooled vector of its text of `size` tokens."""
-  own = np.flatnonzero(piece.own)
   if pool == 'mean':
     return piece.own.astype(np.float32) / size
   shares = np.zeros(len(piece.ids), np.float32)
-  if pool == 'first' and piece.own[0]:
-    shares[0] = 1
-  if pool == 'last' and len(own) and own[-1] == len(piece.ids) - 1:
-    shares[-1] = 1
+  if pool == 'first' and piece.first:
+    shares[:1] = 1
+  if pool == 'last' and piece.last:
+    shares[-1:] = 1
   return shares
 
 

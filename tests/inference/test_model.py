@@ -325,6 +325,16 @@ def test_a_long_text_is_encoded_in_windows(mlm: Model) -> None:
     np.testing.assert_allclose(whole.vectors[1 + first : 1 + last], own, atol=1e-5)
 
 
+def test_one_window_alone_has_the_last_token_of_a_long_text(released: Any) -> None:
+  *_, ours = released['gpt2']  # neither a begin nor an end token stands around its texts
+  whole = ours.encode(STORIES[0], pool='none')
+  assert len(whole.tokens) > 2 * 64
+  for pool, expected in (
+    ('first', whole.vectors[0]), ('last', whole.vectors[-1]), ('mean', whole.vectors.mean(axis=0))
+  ):  # fmt: skip
+    np.testing.assert_allclose(ours.encode(STORIES[0], pool=pool), expected, atol=2e-5)
+
+
 # The commands.
 
 
