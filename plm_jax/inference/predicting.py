@@ -222,13 +222,17 @@ def _whole(each: Sequence[tuple[Row, dict[str, Any]]], records: Records, block: 
 def write(out: Where, rows: Sequence[Mapping[str, Any]]) -> None:
   """Writes rows as the suffix of the file says; of a table, what is no text and no number is JSON."""
   if Path(out).suffix == '.jsonl':
-    files.write_text(out, ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows))
+    files.write_text(out, ''.join(f'{_json(row)}\n' for row in rows))
     return
   flat = [_flat(row) for row in rows]
   names = list(dict.fromkeys(name for row in flat for name in row))
   files.write_text(
     out, ''.join(_line(cells) for cells in (names, *([row.get(name, '') for name in names] for row in flat)))
   )
+
+
+def _json(value: Any) -> str:
+  return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _line(cells: Sequence[Any]) -> str:
@@ -246,5 +250,5 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
       cells |= {f'probability of {key}': share for key, share in value.items()}
     else:
       nested = isinstance(value, list | dict | bool)
-      cells[name] = json.dumps(value, ensure_ascii=False) if nested else value
+      cells[name] = _json(value) if nested else value
   return cells

@@ -132,7 +132,12 @@ def write(
 
 
 def _json(row: Row) -> str:
-  return json.dumps(row, ensure_ascii=False, default=lambda value: value.tolist())  # numpy values
+  return json.dumps(row, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+  """Numpy values as numbers and lists, and what else JSON does not have as text."""
+  return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
 def read(file: Where) -> list[dict[str, Any]]:

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from plm_jax import config, evaluate, predict
+from plm_jax.data.corpora import sources
+from plm_jax.data.corpora.records import NotText
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.inference import predicting
 from plm_jax.text import tokenizer
 from plm_jax.training import evaluate_saved, from_data, loop, parts
+from plm_jax.training import predicted as predicted_rows
 from plm_jax.types import Task
 from plm_jax.weights import convert
 from tests import conftest, runs
@@ -356,6 +359,18 @@ def test_numbers_texts_and_words_for_classes():
   assert say(cloze, {'names': ()})['prediction'] == '1'
   with pytest.raises(ConfigError, match=r'says nothing of a row: python -m plm_jax\.evaluate'):
     say({'nats': np.float32(1)}, {})
+
+
+@pytest.mark.parametrize('suffix', predicting.SUFFIXES)
+def test_bytes_that_are_no_text_are_written_with_escapes(suffix, tmp_path):
+  row = {'text': 'a', 'picture': NotText(b'\xffd'), 'more': [NotText(b'\xfe')]}
+  predicting.write(tmp_path / f'out{suffix}', [row])
+  (found,) = sources.open_source(str(tmp_path / f'out{suffix}'), cache=str(tmp_path / 'cache'))
+  assert (found['picture'], '\\xfe' in str(found['more'])) == (r'\xffd', True)
+  predicted_rows.write(tmp_path / 'rows.jsonl', [{'row_id': np.int64(0)}], [{'row': row}], form=None)
+  assert read_lines(tmp_path / 'rows.jsonl') == [
+    {'row_id': 0, 'record': {'row': {'text': 'a', 'picture': r'\xffd', 'more': [r'\xfe']}}}
+  ]
 
 
 # The layout of a model ------------------------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 import bisect
 import dataclasses
+import datetime
+import decimal
 import itertools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,7 +32,7 @@ class Opened:
 
 @dataclasses.dataclass(frozen=True)
 class Records(Sequence[dict[str, Any]]):
-  """Rows of a split as plain Python: str, int, float, lists and dicts of those.
+  """Rows of a split as plain Python: str, int, float, lists and dicts of those, and `NotText`.
 
   Attributes:
     fields: the fields of the first row.
@@ -145,16 +148,41 @@ def is_words(value: Any) -> bool:
   return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
+class NotText(bytes):
+  """Bytes that are not UTF-8, as of a picture: no text to what reads their field, and written as text with escapes."""
+
+  def __repr__(self) -> str:
+    return 'bytes that are not UTF-8'
+
+  def __str__(self) -> str:
+    return self.decode(errors='backslashreplace')
+
+
 def _plain(value: Any) -> Any:
-  """Without bytes, numpy scalars and arrays, which TFDS hands out."""
+  """Without bytes, numpy scalars and arrays, which TFDS hands out, and without dates and decimals, as Parquet has them.
+
+  Dates and times are written as in ISO 8601, durations are numbers of seconds.
+  """
+  if isinstance(value, np.ndarray | np.generic):
+    value = value.tolist()
   if isinstance(value, bytes):
-    return value.decode()
-  if isinstance(value, np.ndarray):
-    return _plain(value.tolist())
-  if isinstance(value, np.generic):
-    return value.item()
+    return _decoded(value)
+  if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
+    return value.isoformat()
+  if isinstance(value, datetime.timedelta):
+    return value.total_seconds()
+  if isinstance(value, decimal.Decimal):
+    finite = value.is_finite() and math.isfinite(float(value))
+    return float(value) if finite else str(value)
   if isinstance(value, Mapping):
     return {key: _plain(inner) for key, inner in value.items()}
   if isinstance(value, list | tuple):
     return [_plain(inner) for inner in value]
   return value
+
+
+def _decoded(value: bytes) -> str | NotText:
+  try:
+    return value.decode()
+  except UnicodeDecodeError:
+    return NotText(value)

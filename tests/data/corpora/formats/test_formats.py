@@ -1,6 +1,8 @@
 """Every format of the folder: rows, digests and what is refused; a new file serves whatever reads data."""
 
 import csv
+import datetime
+import decimal
 import gzip
 import io
 import json
@@ -14,7 +16,7 @@ import pytest
 
 from plm_jax import vocab
 from plm_jax.data import bptt, labelled, pairs, stream
-from plm_jax.data.corpora import formats, local, sources
+from plm_jax.data.corpora import formats, local, records, sources
 from plm_jax.plugins import build
 from plm_jax.text import tokenizer
 from tests.data import small
@@ -259,6 +261,30 @@ def test_more_columns_have_numbers(tmp_path):
     'column_3': ['B-NP', 'B-VP'],
     'tags': ['B-ORG', 'O'],
   }
+
+
+def test_values_that_json_lacks_are_plain_in_a_row(tmp_path):
+  day = datetime.datetime(2020, 1, 2, 3, 4)
+  row = {
+    'text': 'a', 'day': day.date(), 'then': day, 'hour': day.time(), 'took': datetime.timedelta(minutes=1.5),
+    'price': decimal.Decimal('5.10'), 'picture': b'\xff\xd8', 'label': 1,
+  }  # fmt: skip
+  (tmp_path / 'train.parquet').write_bytes(parquet([row, {**row, 'label': 0}]))
+  about = {'path': str(tmp_path / 'train.parquet'), 'cache': str(tmp_path / 'cache'), 'kind': 'class'}
+  found = sources.open_source(about['path'], cache=about['cache'])[0]
+  assert found.pop('picture') == b'\xff\xd8'
+  assert found == {
+    'text': 'a', 'day': '2020-01-02', 'then': '2020-01-02T03:04:00', 'hour': '03:04:00', 'took': 90.0, 'price': 5.1,
+    'label': 1,
+  }  # fmt: skip
+  assert labelled.look(**about, split='train').classes == 2
+  with pytest.raises(ValueError, match="holds no text in 'picture', but bytes that are not UTF-8"):
+    labelled.look(**about, split='train', fields=('picture',))
+
+
+@pytest.mark.parametrize(('written', 'plain'), [('NaN', 'NaN'), ('1e400', '1E+400'), ('sNaN', 'sNaN')])
+def test_a_decimal_that_is_no_finite_number_is_text(written, plain):
+  assert records._plain(decimal.Decimal(written)) == plain
 
 
 def test_groups_of_a_parquet_file_are_read_once_in_order(tmp_path, monkeypatch):
