@@ -13,10 +13,15 @@ from plm_jax.scores import Row
 
 NEEDS = ('scikit-learn',)
 MOST = 25  # classes whose confusion is printed; a file has all
+NONE = 'none of them'  # the column of the confusion matrix of what was predicted as no class
+_NO_CLASS = -1  # a text that is none of the labels
 
 
 class ByClass(NamedTuple):
   """The classes that are a label or were predicted, c of them, in the order of their numbers.
+
+  A text that is none of the labels (-1) is a row of its class that was not found, and no class of its own, as in
+  `scores/macro_f1`.
 
   Attributes:
     names: of the classes, their numbers where the data have no names.
@@ -24,7 +29,8 @@ class ByClass(NamedTuple):
     recall: f64[c], share of the rows of the class that were predicted as it; 0 where there are none.
     f1: f64[c], the harmonic mean of both.
     support: int64[c], rows of the class.
-    confusion: int64[c, c], rows of class i that were predicted as class j.
+    confusion: int64[c, c], rows of class i that were predicted as class j; int64[c, c+1] where some were predicted as
+      no class, which the last column counts.
   """
 
   names: tuple[str, ...]
@@ -33,6 +39,11 @@ class ByClass(NamedTuple):
   f1: np.ndarray
   support: np.ndarray
   confusion: np.ndarray
+
+  @property
+  def predicted(self) -> tuple[str, ...]:
+    """What the columns of the confusion matrix are called."""
+    return self.names if self.confusion.shape[1] == len(self.names) else (*self.names, NONE)
 
   @property
   def summary(self) -> dict[str, float]:
@@ -45,10 +56,11 @@ class ByClass(NamedTuple):
     names = ('precision', 'recall', 'f1', 'support')
     values = (column.tolist() for column in (self.precision, self.recall, self.f1, self.support))
     each = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+    counts = self.confusion.tolist()
     return {
       **self.summary,
       'classes': dict(zip(self.names, each, strict=True)),
-      'confusion': {'rows': 'label', 'columns': 'prediction', 'counts': self.confusion.tolist()},
+      'confusion': {'rows': 'label', 'columns': 'prediction', 'predicted': list(self.predicted), 'counts': counts},
     }
 
 
@@ -75,12 +87,15 @@ def measure(predictions: Sequence[Row], records: Sequence[Row]) -> ByClass:
   if not pairs:
     raise ConfigError('--by_class: no row has a class')
   gold, found = np.array(pairs).T
-  classes = np.unique([gold, found])
+  every = np.unique([gold, found])
+  classes = every[every != _NO_CLASS]
   several = {'labels': classes, 'zero_division': 0}
   precision, recall, f1, support = precision_recall_fscore_support(gold, found, **several)
   names = next((record['names'] for record in records if record.get('names')), ())
   named = tuple(names[number] if 0 <= number < len(names) else str(number) for number in classes.tolist())
-  return ByClass(named, precision, recall, f1, support, confusion_matrix(gold, found, labels=classes))
+  columns = [*classes, *([_NO_CLASS] if _NO_CLASS in found else [])]
+  confusion = confusion_matrix(gold, found, labels=columns)[: len(classes)]
+  return ByClass(named, precision, recall, f1, support, confusion)
 
 
 def _pairs(prediction: Row, record: Row) -> list[tuple[int, int]]:
@@ -111,7 +126,7 @@ def show(found: ByClass, *, title: str) -> None:
     return
   confusion = Table(title='rows: label, columns: prediction')
   confusion.add_column('')
-  for name in found.names:
+  for name in found.predicted:
     confusion.add_column(name, justify='right')
   for name, counts in zip(found.names, found.confusion.tolist(), strict=True):
     confusion.add_row(name, *(str(count) if count else '.' for count in counts))

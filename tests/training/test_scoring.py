@@ -18,7 +18,8 @@ from sklearn import metrics as peers
 from plm_jax import evaluate
 from plm_jax.adapters import classify, span
 from plm_jax.errors import ConfigError
-from plm_jax.training import evaluation, loop, metrics, predicted, step
+from plm_jax.scores import macro_f1
+from plm_jax.training import by_class, evaluation, loop, metrics, predicted, step
 from tests import conftest, runs, tiny
 
 pytestmark = pytest.mark.turns
@@ -287,6 +288,20 @@ def test_metrics_with_one_name_keep_that_of_their_score() -> None:
   record = {'row': {'answers': ['Ann']}, 'options': ['Ann', 'Bea'], 'label': 0}
   found = predicted.score([{'label': np.array(0)}], [record], ['f1', 'record', 'accuracy'])
   assert found == {'f1/f1': 0.0, 'exact_match': 100.0, 'record/f1': 100.0, 'accuracy': 1.0}
+
+
+def test_a_text_that_is_none_of_the_labels_is_no_class_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+  predictions = [{'label': np.array(label)} for label in (0, 1, -1, 1, 0)]
+  records = [{'label': label, 'names': ('bad', 'good')} for label in (0, 1, 1, 1, 1)]
+  found = by_class.measure(predictions, records)
+  assert found.names == ('bad', 'good')
+  assert found.summary == pytest.approx({**macro_f1.score(predictions, records), 'accuracy': 0.6})
+  plain = found.plain()['confusion']
+  assert (plain['predicted'], plain['counts']) == (['bad', 'good', 'none of them'], [[1, 0, 0], [1, 2, 1]])
+  by_class.show(found, title='texts')
+  assert 'none of them' in capsys.readouterr().out
+  some = by_class.measure(predictions[:2], records[:2])
+  assert some.predicted == some.names and some.confusion.tolist() == [[1, 0], [0, 1]]
 
 
 def test_words_are_scored_as_the_file_has_them(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
