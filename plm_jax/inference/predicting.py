@@ -22,7 +22,7 @@ from typing import Any
 from plm_jax import files
 from plm_jax.checkpoint import Step
 from plm_jax.data.corpora import sources
-from plm_jax.data.corpora.records import Records
+from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import first_row
 from plm_jax.data.rows.class_names import one_by_one
 from plm_jax.errors import ConfigError, stage
@@ -220,9 +220,13 @@ def _whole(each: Sequence[tuple[Row, dict[str, Any]]], records: Records, block: 
 
 
 def write(out: Where, rows: Sequence[Mapping[str, Any]]) -> None:
-  """Writes rows as the suffix of the file says; of a table, what is no text and no number is JSON."""
+  """Writes rows as the suffix of the file says; of a table, what is no text and no number is JSON.
+
+  Numbers that were read from a table are written as their cells were.
+  """
   if Path(out).suffix == '.jsonl':
-    files.write_text(out, ''.join(f'{_json(row)}\n' for row in rows))
+    lines = [', '.join(f'{_json(name)}: {_json(value)}' for name, value in row.items()) for row in rows]
+    files.write_text(out, ''.join(f'{{{line}}}\n' for line in lines))
     return
   flat = [_flat(row) for row in rows]
   names = list(dict.fromkeys(name for row in flat for name in row))
@@ -232,6 +236,8 @@ def write(out: Where, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _json(value: Any) -> str:
+  if (cell := as_written(value)) is not value:  # what a table has for a number is one in JSON too
+    return str(cell)
   return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -250,5 +256,5 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
       cells |= {f'probability of {key}': share for key, share in value.items()}
     else:
       nested = isinstance(value, list | dict | bool)
-      cells[name] = _json(value) if nested else value
+      cells[name] = _json(value) if nested else as_written(value)
   return cells

@@ -362,6 +362,19 @@ def test_numbers_texts_and_words_for_classes():
 
 
 @pytest.mark.parametrize('suffix', predicting.SUFFIXES)
+def test_numbers_of_a_table_are_written_as_its_cells_were(suffix, tmp_path):
+  (tmp_path / 'new.csv').write_text('price,size\n5.10,1\n1e3,-0\n')
+  rows = sources.open_source(str(tmp_path / 'new.csv'), cache=str(tmp_path / 'cache'))
+  predicting.write(tmp_path / f'out{suffix}', [{**row, 'prediction': 'x "y"'} for row in rows])
+  written = (tmp_path / f'out{suffix}').read_text()
+  if suffix == '.csv':
+    assert written == 'price,size,prediction\n5.10,1,"x ""y"""\n1e3,-0,"x ""y"""\n'
+  else:
+    assert written.splitlines()[0] == '{"price": 5.10, "size": 1, "prediction": "x \\"y\\""}'
+    assert read_lines(tmp_path / f'out{suffix}')[1] == {'price': 1000.0, 'size': 0, 'prediction': 'x "y"'}
+
+
+@pytest.mark.parametrize('suffix', predicting.SUFFIXES)
 def test_bytes_that_are_no_text_are_written_with_escapes(suffix, tmp_path):
   row = {'text': 'a', 'picture': NotText(b'\xffd'), 'more': [NotText(b'\xfe')]}
   predicting.write(tmp_path / f'out{suffix}', [row])

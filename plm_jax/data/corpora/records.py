@@ -34,6 +34,8 @@ class Opened:
 class Records(Sequence[dict[str, Any]]):
   """Rows of a split as plain Python: str, int, float, lists and dicts of those, and `NotText`.
 
+  Numbers of a table are `Whole` and `Real`, equal to others.
+
   Attributes:
     fields: the fields of the first row.
     digest: hex digest of the content.
@@ -98,12 +100,12 @@ class Records(Sequence[dict[str, Any]]):
     return self.values(index, (field,))[field]
 
   def text(self, index: int, field: str) -> str:
-    """One field of a row that has to be a string.
+    """One field of a row that has to be a string, or a number of a table.
 
     Raises:
       ValueError: it is missing or holds something else.
     """
-    text = self.value(index, field)
+    text = as_written(self.value(index, field))
     if not isinstance(text, str):
       raise ValueError(f'row {index} of {self.where} holds no text in {field!r}, but {text!r}')
     return text
@@ -146,6 +148,27 @@ class Texts(Sequence[str]):
 def is_words(value: Any) -> bool:
   """Whether a value is a list of strings."""
   return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+class Whole(int):
+  """A whole number of a table.
+
+  Attributes:
+    spelling: how its cell is written.
+  """
+
+  spelling: str
+
+
+class Real(float):
+  """A number of a table, as `Whole`: 5.10 and 1e3 are text of these letters where a field is read as text."""
+
+  spelling: str
+
+
+def as_written(value: Any) -> Any:
+  """A number of a table as its cell is written, since a column of texts may hold numbers alone; others as they are."""
+  return value.spelling if isinstance(value, Whole | Real) else value
 
 
 class NotText(bytes):

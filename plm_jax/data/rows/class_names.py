@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from plm_jax.data.corpora.records import Records
+from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows.checked import BadSplit
 
 _SHOWN = 50  # names in a message
@@ -12,7 +12,8 @@ _FEW = 50  # so many names of classes may stand in any number of rows
 
 
 def one_by_one(value: Any) -> Any:
-  """A text as the list of its words; anything else as it is."""
+  """A text as the list of its words, a number of a table as one of them; anything else as it is."""
+  value = as_written(value)
   return value.split() if isinstance(value, str) else value
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plm_jax.data.corpora.records import Records
+from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import order, store
 from plm_jax.data.rows.checked import BadRows, OnBadRow
 from plm_jax.data.rows.class_names import ClassNames
@@ -176,7 +176,11 @@ def _is_somewhere(name: str, records: Records) -> bool:
 
 
 def text_of(value: Any) -> str | None:
-  """A field as text: a string, or strings with a space between them, as a list of sentences; None for others."""
+  """A field as text; None for others.
+
+  A text is a string, a number of a table, or strings with a space between them, as a list of sentences.
+  """
+  value = as_written(value)
   if isinstance(value, str):
     return value
   if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):

@@ -73,9 +73,10 @@ def known_texts(records: Records, kind: str) -> tuple[str, ...]:
 
 
 def _of_text(records: Records, *, but: Sequence[str]) -> tuple[str, ...]:
-  """The fields of the first row that hold a text or a list of texts."""
+  """The fields of the first row that hold a text or a list of texts, and no number."""
   row = _first(records)
-  return tuple(name for name, value in row.items() if name not in but and examples.text_of(value) is not None)
+  held = {name: value for name, value in row.items() if name not in but and not isinstance(value, int | float)}
+  return tuple(name for name, value in held.items() if examples.text_of(value) is not None)
 
 
 def _options(records: Records, label: str) -> tuple[str, ...]:

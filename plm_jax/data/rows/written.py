@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from plm_jax.data.corpora.records import Records
+from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows.checked import BadRows, OnBadRow
 
 log = logging.getLogger(__name__)
@@ -96,8 +96,8 @@ def value_of(row: Row, field: str) -> Any:
 
 
 def text_of(row: Row, field: str) -> str:
-  """The text of a field; raises ValueError where it holds something else."""
-  value = value_of(row, field)
+  """The text of a field, or a number of a table; raises ValueError where it holds something else."""
+  value = as_written(value_of(row, field))
   if not isinstance(value, str):
     raise ValueError(f'{field!r} holds no text, but {value!r}')
   return value

@@ -1,8 +1,9 @@
 """Tables as text: comma-separated values as in RFC 4180, and tab-separated ones without quotation marks.
 
 The first line names the fields; a first column without a name is 'column_1'. A column that holds nothing but whole
-numbers, or nothing but numbers, is read as such, with None for empty cells; every other column is text. Files that
-GLUE's authors publish as .tsv are of this kind.
+numbers, or nothing but numbers, is read as such, with None for empty cells; every other column is text. Such numbers
+keep how their cells are written, since they may be meant as texts. Files that GLUE's authors publish as .tsv are of
+this kind.
 """
 
 import csv
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from plm_jax.data.corpora import local
-from plm_jax.data.corpora.records import Opened
+from plm_jax.data.corpora.records import Opened, Real, Whole
 
 SUFFIXES = ('.csv', '.tsv')
 SCHEME = None
@@ -25,7 +26,21 @@ _FORMS: dict[str, dict[str, Any]] = {
 _LONGEST_CELL = 2**31 - 1
 _WHOLE = re.compile(r'-?(0|[1-9][0-9]{0,17})')
 _REAL = re.compile(r'-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]+)?')
-_KINDS: tuple[tuple[Callable[[str], Any], re.Pattern[str]], ...] = ((int, _WHOLE), (float, _REAL))
+
+
+def _whole(cell: str) -> Whole:
+  number = Whole(cell)
+  number.spelling = cell
+  return number
+
+
+def _real(cell: str) -> Real:
+  number = Real(cell)
+  number.spelling = cell
+  return number
+
+
+_KINDS: tuple[tuple[Callable[[str], Any], re.Pattern[str]], ...] = ((_whole, _WHOLE), (_real, _REAL))
 
 
 def open(path: local.File, split: str, cache: str) -> Opened:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plm_jax import errors
-from plm_jax.data.corpora.records import Records
+from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.checked import BadRows
 
@@ -178,7 +178,7 @@ def _filled(pattern: Pattern, row: Mapping[str, Any], *, where: str) -> str | li
     if isinstance(part, str):
       parts.append(part)
       continue
-    values = [row[name] for name in part]
+    values = [as_written(row[name]) for name in part]
     value = values[0] if len(part) == 1 else values
     texts = value if isinstance(value, list) else [value]
     if not all(isinstance(text, str) for text in texts):
@@ -244,7 +244,7 @@ class Reader(NamedTuple):
     """What is chosen between, without the texts around it."""
     parts = [part for pattern in self.patterns for part in pattern if isinstance(part, tuple)]
     part = next(part for part in parts if len(part) > 1 or isinstance(row[part[0]], list))
-    return [row[name] for name in part] if len(part) > 1 else row[part[0]]
+    return [as_written(row[name]) for name in part] if len(part) > 1 else row[part[0]]
 
   def _label(self, value: Any, options: list[str], *, where: str) -> int | None:
     """The number of the right option; None where there is none.

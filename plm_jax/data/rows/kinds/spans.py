@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plm_jax.data.corpora.records import Records
+from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.checked import BadRows
 
@@ -93,9 +93,9 @@ def _read(records: Records, index: int, fields: tuple[str, ...], *, label: str, 
   """
   row = records[index]
   for name in fields:
-    if not isinstance(row.get(name), str):
+    if not isinstance(as_written(row.get(name)), str):
       records.text(index, name)  # says what is wrong
-  texts = tuple(row[name] for name in fields)
+  texts = tuple(as_written(row[name]) for name in fields)
   return Question(texts, _answers(row.get(label), texts[side], label, where=f'row {index} of {records.where}'))
 
 

@@ -1,5 +1,6 @@
 """Every format of the folder: rows, digests and what is refused; a new file serves whatever reads data."""
 
+import copy
 import csv
 import datetime
 import decimal
@@ -17,6 +18,7 @@ import pytest
 from plm_jax import vocab
 from plm_jax.data import bptt, labelled, pairs, stream
 from plm_jax.data.corpora import formats, local, records, sources
+from plm_jax.data.rows import examples
 from plm_jax.plugins import build
 from plm_jax.text import tokenizer
 from tests.data import small
@@ -183,6 +185,39 @@ def test_columns_of_a_table_are_numbers_only_if_all_cells_are(tmp_path):
   records = sources.open_source(str(tmp_path / 'a.csv'), cache=str(tmp_path / 'cache'))
   assert records[0] == {'a': 1, 'b': 1.5, 'c': '007', 'd': 'x', 'e': '', 'f': -2}
   assert records[1] == {'a': 2, 'b': 2.0, 'c': '8', 'd': '3', 'e': '', 'f': None}
+
+
+def test_numbers_of_a_table_keep_how_they_are_written(tmp_path):
+  (tmp_path / 'a.csv').write_text('a,b,c\n-0,5.10,x\n12,1e3,y\n,,z\n')
+  rows = list(sources.open_source(str(tmp_path / 'a.csv'), cache=str(tmp_path / 'cache')))
+  cells = [['-0', '5.10', 'x'], ['12', '1e3', 'y'], [None, None, 'z']]
+  for given in (rows, copy.deepcopy(rows), pickle.loads(pickle.dumps(rows))):  # noqa: S301
+    assert [[records.as_written(cell) for cell in row.values()] for row in given] == cells
+    assert given == [{'a': 0, 'b': 5.1, 'c': 'x'}, {'a': 12, 'b': 1000, 'c': 'y'}, {'a': None, 'b': None, 'c': 'z'}]
+  assert np.array([row['b'] for row in rows[:2]]).dtype == np.float64
+  assert json.dumps(rows[1]) == '{"a": 12, "b": 1000.0, "c": "y"}'  # in files that are not for the person's own rows
+
+
+KINDS = {
+  'class': ({}, 'text,label', ['7,1', '2024,0'], ['7', '2024']),
+  'pairs': (
+    {'kind': 'regression', 'fields': ('a', 'b')}, 'a,b,label', ['7,1e3,1', '2,5.10,0'], ['7', '1e3', '2', '5.10'],
+  ),
+  'words': ({'kind': 'words', 'fields': ('text',)}, 'text,label', ['7,1', '12,0'], [' 7', ' 12']),
+  'options': (
+    {'kind': 'options', 'fields': ('q', '{a|b}')}, 'q,a,b,label', ['5,5.10,6,1', '6,1e3,5,0'],
+    ['5', '5.10', '6', '1e3'],
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(('settings', 'header', 'lines', 'texts'), KINDS.values(), ids=KINDS)
+def test_texts_of_a_table_that_are_numbers_are_read_as_written(tmp_path, settings, header, lines, texts):
+  (tmp_path / 'train.csv').write_text('\n'.join([header, *lines, '']))
+  opened = sources.open_source(str(tmp_path), cache=str(tmp_path / 'cache'))
+  asked = examples.asked(**settings)
+  found = build.files_of('data.rows.kinds')[settings.get('kind', 'class')].make(records=opened, asked=asked)
+  assert [found.texts[place] for place in range(len(found.texts))] == texts
 
 
 def test_an_empty_cell_in_quotation_marks_is_a_row_of_a_table_of_one_column(tmp_path):
