@@ -295,7 +295,8 @@ def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label:
     if value == asked.missing:
       as_numbers.append(index)
       return None
-    return None if value is None else label(value, index)
+    none = value is None or (value == '' and asked.keep_unlabelled)  # as a table has it beside names of classes
+    return None if none else label(value, index)
 
   good = bad.read(read, rows)
   left_out = bad.report()

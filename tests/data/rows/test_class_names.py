@@ -122,6 +122,18 @@ def test_a_test_set_without_labels_has_the_names_of_training(labels, names, tmp_
   assert make(tmp_path, split='test', keep_unlabelled=True).names == ()
 
 
+@pytest.mark.parametrize(
+  ('kind', 'key', 'labels'), [('class', 'label', [1, 0, None]), ('words', 'labels', [[1], [0], [-1]])]
+)
+def test_an_empty_cell_beside_names_is_no_label_where_that_may_be(kind, key, labels, tmp_path):
+  (tmp_path / 'train.csv').write_text('text,label\n1,pos\n2,neg\n3,\n')
+  with pytest.raises(ValueError, match=r'train\.csv, line 4'):
+    make(tmp_path, kind=kind, fields=('text',))
+  source = make(tmp_path, kind=kind, fields=('text',), keep_unlabelled=True)
+  assert (source.unlabelled, source.names) == (True, ('neg', 'pos'))
+  assert [source.record(row)[key] for row in range(3)] == labels
+
+
 def test_words_without_tags_have_the_names_of_training(tmp_path):
   small.write_rows(tmp_path / 'train.jsonl', [{'tokens': ['1', '2'], 'tags': ['O', 'B-x']}])
   small.write_rows(tmp_path / 'test.jsonl', [{'tokens': ['3']}])

@@ -39,7 +39,7 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
   def read(index: int) -> tuple[list[str], list[int]]:
     row = records.values(index, (field,) if asked.keep_unlabelled else (field, asked.label), optional=(asked.label,))
     given, tags = one_by_one(row[field]), one_by_one(row.get(asked.label))
-    if tags is None and asked.keep_unlabelled and isinstance(given, list):
+    if tags in (None, []) and asked.keep_unlabelled and isinstance(given, list):
       tags = [-1] * len(given)
     if not isinstance(given, list) or not isinstance(tags, list) or len(given) != len(tags):
       raise ValueError(
