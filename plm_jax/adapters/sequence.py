@@ -196,11 +196,12 @@ def in_words(vocab: Vocab, prediction: Mapping[str, Any], record: Mapping[str, A
   """The text that was written.
 
   Beside it 'label', the number of the option that it is, -1 for none, where rows have options; 'value', the number that
-  it spells, -1 for none, where rows have one (Raffel et al. 2020, §2.4).
+  it spells, -1 for none, where rows have one (Raffel et al. 2020, §2.4). Space around a text or an option does not
+  count.
   """
   text = vocab.decode(prediction['tokens'][: int(prediction['written'])]).strip()
   found: dict[str, Any] = {'text': text}
-  if options := tuple(record.get('options', ())):
+  if options := [option.strip() for option in record.get('options', ())]:
     found['label'] = options.index(text) if text in options else -1
   if isinstance(record.get('label'), float):
     found['value'] = number_of(text)

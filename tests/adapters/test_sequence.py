@@ -197,7 +197,10 @@ class Words:
     return ' '.join('abcdefghij'[int(token)] for token in ids if token != self.eos_id)
 
 
-@pytest.mark.parametrize(('options', 'label'), [((), None), (('a b', 'c'), 0), (('c', 'a b'), 1), (('a', 'c'), -1)])
+@pytest.mark.parametrize(
+  ('options', 'label'),
+  [((), None), (('a b', 'c'), 0), (('c', 'a b'), 1), (('a', 'c'), -1), ((' c', ' a b'), 1), (('a b ', 'c '), 0)],
+)
 def test_an_output_that_is_no_label_is_none(options, label):
   prediction = {'tokens': np.array([0, 1, 6, 0]), 'written': np.int32(3)}
   found = sequence.in_words(Words(), prediction, {'options': options})
