@@ -14,6 +14,7 @@ from plm_jax import files
 from plm_jax.cli import tables
 from plm_jax.errors import ConfigError
 from plm_jax.inference.opened import Opened
+from plm_jax.training.parts import check_length
 
 
 class Maps(NamedTuple):
@@ -36,7 +37,8 @@ def look(model: Opened, *, text: str) -> Maps:
     text: of a few words.
 
   Raises:
-    ConfigError: the trunk reads something else than one text, or has no attention.
+    ConfigError: the trunk reads something else than one text, or has no attention; or the text is longer than what it
+      has positions for.
   """
   trunk = model.trunk
   if trunk.ATTENTION in ('encoder-decoder', 'none'):
@@ -45,6 +47,7 @@ def look(model: Opened, *, text: str) -> Maps:
       'attention in one stack'
     )
   (read,) = model.read([text])
+  check_length(trunk, len(read.ids), where='the text')
   names = [model.vocab.decode([token]).strip() or model.vocab.token(token) for token in read.ids]
   return Maps(names, _weights(trunk, model.params, read.ids))
 
@@ -123,6 +126,20 @@ def show(heads: Sequence[Head], *, title: str) -> None:
   tables.show(table)
 
 
+def check_picture(out: Path) -> None:
+  """Raises ConfigError where the name of a picture ends in none of the forms that matplotlib writes."""
+  from matplotlib.backend_bases import FigureCanvasBase
+
+  forms = sorted(FigureCanvasBase.get_supported_filetypes())
+  if _form(out) not in forms:
+    raise ConfigError(f'--out={out}: name a file that ends in one of {", ".join(f".{form}" for form in forms)}')
+
+
+def _form(out: Path) -> str:
+  """What a picture is written as."""
+  return out.suffix.removeprefix('.').lower() or 'png'
+
+
 def draw(maps: Maps, out: Path) -> None:
   """Writes one picture with a panel per head: queries down, keys across, darker is more."""
   from matplotlib.figure import Figure
@@ -139,4 +156,4 @@ def draw(maps: Maps, out: Path) -> None:
     axes.set_yticks(range(length), maps.tokens if head == 0 else [''] * length, fontsize=6)
     axes.tick_params(length=0)
   with files.replacing(out) as temporary:
-    figure.savefig(temporary, format=out.suffix.removeprefix('.') or 'png', dpi=130)
+    figure.savefig(temporary, format=_form(out), dpi=130)

@@ -1,12 +1,15 @@
 """The weights of every head, of every trunk with attention in one stack."""
 
+from typing import Any, NamedTuple
+
 import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 
+from plm_jax import heads
 from plm_jax.errors import ConfigError
-from plm_jax.inference import attention_maps
+from plm_jax.inference import attention_maps, opened
 from tests import test_contract, tiny
 
 IDS = [2, 9, 20, 31, 42, 3]
@@ -38,6 +41,34 @@ def test_every_head_of_every_layer_is_there_in_order(name):
   weights = attention_maps._weights(trunk, params, IDS)
   assert weights.shape == (2, 2, 6, 6)
   np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
+
+
+class Reads(NamedTuple):
+  """Stands in for an opened model; a character is a token."""
+
+  trunk: nn.Module
+  vocab: Any = tiny.VOCAB
+  params: Any = None
+
+  def read(self, texts):
+    return [opened.Read([2, *map(ord, text)], [0] * (len(text) + 1), 1, 0) for text in texts]
+
+
+def test_a_text_of_more_tokens_than_positions_is_refused():
+  trunk = test_contract.make_trunk('bert')
+  room = min(map(len, trunk.position_rows.values()))
+  with pytest.raises(ConfigError, match=f'the text: .*{room} tokens'):
+    attention_maps.look(Reads(trunk), text='a' * room)
+
+
+@pytest.mark.parametrize(
+  ('name', 'said'),
+  [('none/heads.png', 'there is no folder'), ('', 'is a folder'), ('heads.xyz', r'ends in one of .*\.png')],
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_the_model_is_opened(name, said, tmp_path, monkeypatch):
+  monkeypatch.setattr(opened, 'open', lambda *rest, **more: pytest.fail('the model was opened'))
+  with pytest.raises(ConfigError, match=f'--out=.*{said}'):
+    heads.main([f'--weights={tmp_path}', '--text=a', f'--out={tmp_path / name}'])
 
 
 def test_blocks_outside_the_scan_stand_before_and_behind_it():
