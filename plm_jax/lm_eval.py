@@ -55,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'--{flag}={folder}: there is no such folder')
   if arguments.include_path is not None and not files.is_folder(arguments.include_path):
     raise ConfigError(f'--include_path={arguments.include_path}: there is no such folder')
+  if not (names := [name for name in arguments.tasks.split(',') if name]):
+    raise ConfigError(f'--tasks={arguments.tasks}: names no task; as in --tasks=lambada_openai,hellaswag')
+  if arguments.out:
+    command.check_out(arguments.out)
   try:
     metadata.distribution(PACKAGE)
   except metadata.PackageNotFoundError:
@@ -71,7 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   there = opened.open(folder, step=step_named(arguments.step), part=arguments.part)
   conventions.warn(there.generation, {})
   model = harness.Model(there, batch_size=arguments.batch_size, max_length=arguments.max_length)
-  names = [name for name in arguments.tasks.split(',') if name]
   keywords = {name: asked[name] for name in ('include_path', 'num_fewshot', 'limit', 'seed')}
   found = harness.run(model, names, **keywords)
   command.show(harness.table(found))

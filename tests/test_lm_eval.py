@@ -140,6 +140,20 @@ def test_what_cannot_be_is_said(released, tmp_path):
     lm_eval.main(['--tasks=hellaswag', f'--weights={folder}', '--max_length=513'])
 
 
+@pytest.mark.parametrize(
+  ('flags', 'said'),
+  [
+    (['--tasks=,'], '--tasks=,: names no task'),
+    (['--tasks=hellaswag', '--out=FOLDER/none/x.json'], 'there is no folder .*none'),
+    (['--tasks=hellaswag', '--out=FOLDER'], '--out=.*: is a folder'),
+  ],
+)
+def test_flags_are_found_sound_before_the_model_is_opened(flags, said, monkeypatch, tmp_path):
+  monkeypatch.setattr(lm_eval, 'PACKAGE', 'no-such-thing')  # which is looked for behind the flags
+  with pytest.raises(ConfigError, match=said):
+    lm_eval.main([f'--weights={tmp_path}', *(flag.replace('FOLDER', str(tmp_path)) for flag in flags)])
+
+
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
   monkeypatch.setattr(lm_eval, 'PACKAGE', 'no-such-thing')
   with pytest.raises(ConfigError, match=r'lm_eval needs the lm-evaluation-harness.*bash launch/setup\.sh lm_eval'):
