@@ -1,9 +1,9 @@
 """A run of several tasks as the run of one of them, a part: settings and parameters as that task alone would have.
 
 What asks, scores or exports a part takes both from here, and knows nothing of the others. An adapter or an objective
-whose parts have heads of their own states `alone(settings)`: part -> the adapter that computes it by itself, with
-'trunk/...' and what stands under its name, as 'cola/head/kernel', for parameters. Where one adapter reads rows of
-several sources, a part is the rows of one of them.
+whose parts have heads of their own states `adapters_by_part(settings)`, of its own block: part -> the adapter that
+computes it by itself, with 'trunk/...' and what stands under its name, as 'cola/head/kernel', for parameters. Where one
+adapter reads rows of several sources, a part is the rows of one of them.
 """
 
 from collections.abc import Mapping
