@@ -4,7 +4,7 @@ python -m plm_jax.vectors neighbours --workdir=runs/word2vec/skipgram --words=ki
 python -m plm_jax.vectors analogy --file=glove.6B.50d.txt --words=man,king,woman
 python -m plm_jax.vectors analogy --workdir=runs/word2vec/skipgram --questions=questions-words.txt
 python -m plm_jax.vectors similarity --workdir=runs/word2vec/skipgram --pairs=wordsim353.tsv
-python -m plm_jax.vectors save --workdir=runs/word2vec/skipgram --out=vectors.bin --form=binary
+python -m plm_jax.vectors save --workdir=runs/word2vec/skipgram --out=vectors.bin
 python -m plm_jax.vectors project --workdir=runs/word2vec/skipgram --words=king,queen,bread,butter --out=map.png
 python -m plm_jax.vectors polysemy --workdir=runs/bert/base --word=bank --text="We sat on the bank of the river." \\
   --text="The bank lent him money." --beside=runs/word2vec/skipgram
@@ -47,16 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError('vectors: name either --workdir, a run, or --file, a file of vectors.')
   words = _words(arguments)
   with stage('vectors'):
-    vectors = _vectors(arguments)
     if arguments.command == 'save':
-      from plm_jax.weights import word_vectors
-
-      word_vectors.write(arguments.out, vectors, form=arguments.form)
-      print(f'{len(vectors.words):,} vectors of {vectors.vectors.shape[1]} in {arguments.out}')
+      _save(arguments)
     elif arguments.command == 'project':
-      _project(arguments, vectors, words)
+      _project(arguments, _vectors(arguments), words)
     else:
-      _ask(arguments, vectors, words)
+      _ask(arguments, _vectors(arguments), words)
   return 0
 
 
@@ -86,8 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     if name in FILES:
       one.add_argument(f'--{FILES[name]}', metavar='FILE', help='a file of them, in place of --words')
     if name == 'save':
-      one.add_argument('--out', required=True, help='the file to write')
-      one.add_argument('--form', choices=('word2vec', 'binary', 'glove'), default='word2vec', help='default: word2vec')
+      one.add_argument('--out', required=True, help='the file to write; zipped where it ends in .gz')
+      help_ = 'default: binary where the file ends in .bin or .bin.gz, else word2vec'
+      one.add_argument('--form', choices=('word2vec', 'binary', 'glove'), help=help_)
     if name in PICTURES:
       one.add_argument('--out', type=Path, default=f'{name}.png', help=f'the picture (default: {name}.png)')
     if name == 'project':
@@ -121,6 +118,16 @@ def _vectors(arguments: argparse.Namespace) -> 'WordVectors':
   from plm_jax.inference import nearest, opened
 
   return nearest.of_run(opened.open(arguments.workdir, step=step_named(arguments.step)))
+
+
+def _save(arguments: argparse.Namespace) -> None:
+  """Writes a file of vectors, whose form is checked before they are read."""
+  from plm_jax.weights import word_vectors
+
+  form = word_vectors.form_of(arguments.out, arguments.form)
+  vectors = _vectors(arguments)
+  count = word_vectors.write(arguments.out, vectors, form=form)
+  print(f'{count:,} vectors of {vectors.vectors.shape[1]} in {arguments.out}')
 
 
 def _project(arguments: argparse.Namespace, vectors: 'WordVectors', words: list[str]) -> None:

@@ -1,5 +1,7 @@
 """The command: what it prints of a file and of a run, and what it refuses."""
 
+import gzip
+
 import numpy as np
 import pytest
 
@@ -44,9 +46,20 @@ def test_answers(file, tmp_path, capsys):
     '# people\nWord 1\tWord 2\tmean\nman\twoman\t7\nking\tapple\t1\nman\tboy\t9\nman\tqueen\t6\n'
   )
   assert 'Spearman 1.0000 over 3 of 4 pairs' in ask(capsys, 'similarity', f'--file={file}', f'--pairs={tmp_path / "p"}')
-  out = tmp_path / 'v.bin'
-  assert '5 vectors of 3' in ask(capsys, 'save', f'--file={file}', f'--out={out}', '--form=binary')
-  assert np.array_equal(word_vectors.read(out).vectors, ROWS)
+
+
+def test_a_file_has_the_form_that_its_name_says(file, tmp_path, capsys):
+  content = {}
+  for name in ('v.bin', 'v.bin.gz', 'v.vec.gz', 'v.vec'):
+    assert '5 vectors of 3' in ask(capsys, 'save', f'--file={file}', f'--out={tmp_path / name}')
+    assert np.array_equal(word_vectors.read(tmp_path / name).vectors, ROWS)
+    content[name] = (tmp_path / name).read_bytes()
+  assert content['v.vec'] == file.read_bytes() and content['v.bin'].startswith(b'5 3\nman \x00\x00\x80?')
+  for name in ('v.bin', 'v.vec'):
+    assert gzip.decompress(content[f'{name}.gz']) == content[name]
+  (tmp_path / 'v.bin').write_bytes(content['v.vec'])
+  with pytest.raises(ConfigError, match=r'v\.bin is read as binary, and holds text'):
+    vectors.main(['neighbours', f'--file={tmp_path / "v.bin"}', '--words=king'])
 
 
 def test_cosines_are_those_of_gensim(file):
@@ -90,6 +103,8 @@ def test_a_run_of_fasttext_knows_unseen_words(tmp_path, capsys):
     (['similarity', '--file=FILE', '--words=a,b', '--pairs=x'], 'name either --words or --pairs'),
     (['neighbours', '--file=FILE', '--words=kin'], "there is no vector of 'kin' among 5"),
     (['neighbours', '--file=none.txt', '--words=king'], 'none.txt'),
+    (['save', '--file=none.txt', '--out=o.bin', '--form=glove'], 'o.bin: a name that ends in .bin is read as binary'),
+    (['save', '--file=none.txt', '--out=o.gz', '--form=binary'], 'o.gz: form=binary is read where the name ends in'),
     (['analogy', '--file=FILE', '--questions=ASKED'], 'asked.txt: there is no question in it'),
     (['similarity', '--file=FILE', '--pairs=ASKED'], 'asked.txt: there is no pair in it'),
   ],

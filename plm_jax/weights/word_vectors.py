@@ -9,9 +9,10 @@ glove      word2vec without the first line
 
 import gzip
 import io
+import itertools
 import logging
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Literal, NamedTuple
 
@@ -24,6 +25,7 @@ from plm_jax.types import Vocab
 log = logging.getLogger(__name__)
 
 Form = Literal['word2vec', 'binary', 'glove']
+LONGEST = 2**24  # bytes of a line that is read to tell text from binary
 ENDINGS = ('.txt', '.vec', '.bin')  # and each with .gz behind it
 
 
@@ -68,6 +70,23 @@ def is_vectors(where: files.Where) -> bool:
   return str(where).removesuffix('.gz').endswith(ENDINGS)
 
 
+def form_of(file: files.Where, form: Form | None = None) -> Form:
+  """The form in which a file is written: 'binary' where its name ends in .bin, 'word2vec' elsewhere, or as asked.
+
+  Raises:
+    ValueError: a form that does not fit the ending, by which `read` and other libraries tell text from binary.
+  """
+  ends = str(file).removesuffix('.gz').endswith('.bin')
+  if form is None:
+    return 'binary' if ends else 'word2vec'
+  one_of('form', form, Form)
+  if ends and form != 'binary':
+    raise ValueError(f'{file}: a name that ends in .bin is read as binary, and form={form} is text: name it .txt')
+  if form == 'binary' and not ends:
+    raise ValueError(f'{file}: form=binary is read where the name ends in .bin or .bin.gz alone: name it so')
+  return form
+
+
 def read(file: files.Where, *, form: Form | None = None) -> WordVectors:
   """Reads a file of vectors; of a word that is there several times, the first vector.
 
@@ -77,7 +96,8 @@ def read(file: files.Where, *, form: Form | None = None) -> WordVectors:
 
   Raises:
     FileNotFoundError: there is none.
-    ValueError: a line that does not have as many numbers as the first one, with file and line; no words at all.
+    ValueError: a line that does not have as many numbers as the first one, with file and line; no words at all; a
+      binary file that is text, that ends early or that goes on behind its last word.
   """
   found: dict[str, np.ndarray] = {}
   for entry in _entries(file, form):
@@ -125,21 +145,42 @@ def for_vocab(file: files.Where, vocab: Vocab) -> Table:
   return Table(vectors, len(found), words)
 
 
-def write(file: files.Where, vectors: WordVectors, *, form: Form) -> None:
-  """Writes a file of vectors; numbers of the text forms have nine digits, so that reading them gives the same bits.
+def write(file: files.Where, vectors: WordVectors, *, form: Form) -> int:
+  """Writes a file of vectors, zipped where its name ends in .gz; words with white space are left out, and counted.
+
+  Numbers of the text forms have nine digits, so that reading them gives the same bits.
+
+  Returns:
+    How many words were written.
 
   Raises:
-    ValueError: a word with white space, which no form can hold.
+    ValueError: all words have white space, which no form holds.
   """
   one_of('form', form, Form)
-  if odd := [word for word in vectors.words if not word or word.split() != [word]]:
-    raise ValueError(f'{file}: the word {odd[0]!r} has white space, and such a file has none in words')
-  header = b'' if form == 'glove' else b'%d %d\n' % vectors.vectors.shape
+  kept = [number for number, word in enumerate(vectors.words) if word.split() == [word]]
+  if odd := sorted(set(range(len(vectors.words))).difference(kept)):
+    some = ', '.join(repr(vectors.words[number]) for number in odd[:3]) + (', ...' if len(odd) > 3 else '')
+    said = f'of {len(vectors.words):,} words have white space, which no file of vectors can hold'
+    if not kept:
+      raise ValueError(f'{file}: {len(odd):,} {said}: {some}')
+    log.warning(f'{file}: {len(odd):,} {said}; they are left out: {some}')
+  words, rows = [vectors.words[number] for number in kept], np.asarray(vectors.vectors, '<f4')
   with files.replacing(file) as temporary, files.open(temporary, 'wb') as stream:
-    stream.write(header)
-    for word, row in zip(vectors.words, np.asarray(vectors.vectors, '<f4'), strict=True):
-      numbers = row.tobytes() if form == 'binary' else ' '.join(f'{number:.9g}' for number in row).encode()
-      stream.write(word.encode() + b' ' + numbers + b'\n')
+    if str(file).endswith('.gz'):
+      with gzip.GzipFile(filename='', mode='wb', fileobj=stream, mtime=0) as content:
+        content.writelines(_lines(words, rows[kept], form))
+    else:
+      stream.writelines(_lines(words, rows[kept], form))
+  return len(kept)
+
+
+def _lines(words: Iterable[str], rows: np.ndarray, form: Form) -> Iterator[bytes]:
+  """What a file of these words holds: its first line, where the form has one, then a piece for each word."""
+  if form != 'glove':
+    yield b'%d %d\n' % rows.shape
+  for word, row in zip(words, rows, strict=True):
+    numbers = row.tobytes() if form == 'binary' else ' '.join(f'{number:.9g}' for number in row).encode()
+    yield word.encode() + b' ' + numbers + b'\n'
 
 
 @contextmanager
@@ -161,7 +202,9 @@ def _entries(file: files.Where, form: Form | None) -> Iterator[Entry]:
   Raises:
     ValueError: as `read`.
   """
-  binary = form == 'binary' or (form is None and str(file).removesuffix('.gz').endswith('.bin'))
+  binary = (form or form_of(file)) == 'binary'
+  if binary:
+    _check_not_text(file)
   with _opened(file) as stream:
     lines = (line.decode('utf-8', errors='replace') for line in stream)
     entries = _binary_entries(stream, file) if binary else _text_entries(lines, file, form)
@@ -174,20 +217,21 @@ def _entries(file: files.Where, form: Form | None) -> Iterator[Entry]:
 
 
 def _text_entries(lines: Iterator[str], file: files.Where, form: Form | None) -> Iterator[Entry]:
-  first = next(lines, '')
+  first, second = next(lines, ''), next(lines, '')
   parts = first.split()
   could_be_head = len(parts) == 2 and all(part.isdecimal() for part in parts)
   headed = could_be_head if form is None else form == 'word2vec'
   if headed and not could_be_head:
     raise ValueError(f'{file}, line 1: expected the number of words and the width, as word2vec writes them')
-  width = int(parts[1]) if headed else len(parts) - 1
+  width = int(parts[1]) if headed else _width(first, second)
   if first and width < 1:
     raise ValueError(f'{file}, line 1: expected a word and its numbers')
   if parts and not headed:
-    yield Entry(parts[0], parts[1:], f'{file}, line 1')
+    word, *numbers = _split(first, width)
+    yield Entry(word, numbers, f'{file}, line 1')
   count = 0
-  for number, line in enumerate(lines, start=2):
-    word, *numbers = line.rstrip('\n').rstrip(' ').rsplit(' ', width)
+  for number, line in enumerate(itertools.chain([second] if second else [], lines), start=2):
+    word, *numbers = _split(line, width)
     if len(numbers) != width or not word:
       raise ValueError(
         f'{file}, line {number}: {max(0, len(line.split()) - 1)} numbers behind the word, expected {width}: mend or '
@@ -197,6 +241,45 @@ def _text_entries(lines: Iterator[str], file: files.Where, form: Form | None) ->
     yield Entry(word, numbers, f'{file}, line {number}')
   if headed and count != int(parts[0]):
     raise ValueError(f'{file} has {count} words, and its first line says {parts[0]}: it is not complete')
+
+
+def _split(line: str, width: int) -> list[str]:
+  """A word, which may have spaces, and up to `width` numbers."""
+  return line.rstrip('\n').rstrip(' ').rsplit(' ', width)
+
+
+def _width(first: str, second: str) -> int:
+  """How many numbers stand behind each word, by the first two lines of a file in GloVe's form.
+
+  All parts of the first line but one; or, where the first word has spaces, as many as end it and are numbers, which
+  has to be so of the second line too.
+  """
+  parts = _split(first, -1)
+  width = _numbers_at_end(parts)
+  return width if width == _numbers_at_end(_split(second, -1)) else len(parts) - 1
+
+
+def _numbers_at_end(parts: list[str]) -> int:
+  """How many of the parts behind the first one are numbers, from the last one on."""
+  return sum(1 for _ in itertools.takewhile(_is_number, reversed(parts[1:])))
+
+
+def _is_number(text: str | bytes) -> bool:
+  try:
+    float(text)
+  except ValueError:
+    return False
+  return True
+
+
+def _check_not_text(file: files.Where) -> None:
+  """Raises ValueError where a file that is to be read as binary has numbers as text behind its first word."""
+  with _opened(file) as stream:
+    head = stream.readline(LONGEST).split()
+    width = int(head[1]) if len(head) == 2 and head[1].isdigit() else 0
+    _, *numbers = stream.readline(LONGEST).rstrip().rsplit(b' ', width)
+  if 0 < width == len(numbers) and all(map(_is_number, numbers)):
+    raise ValueError(f'{file} is read as binary, and holds text: let its name end in .txt, or name a form of text')
 
 
 def _binary_entries(stream: IO[bytes], file: files.Where) -> Iterator[Entry]:
@@ -213,6 +296,9 @@ def _binary_entries(stream: IO[bytes], file: files.Where) -> Iterator[Entry]:
       raise ValueError(f'{file} ends in word {number} of {count}: it is not complete')
     word = letters.lstrip(b'\n').decode('utf-8', errors='replace')
     yield Entry(word, np.frombuffer(row, '<f4'), f'{file}, word {number}')
+  while rest := stream.read(2**16):
+    if rest.strip():
+      raise ValueError(f'{file} goes on behind word {count}, its last one: it is no binary file, or not whole')
 
 
 def _vector(entry: Entry) -> np.ndarray:

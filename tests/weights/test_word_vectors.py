@@ -27,6 +27,8 @@ def test_written_and_read(form, tmp_path):
   assert same(word_vectors.read(file, form=form), VECTORS)
   (tmp_path / 'v.gz').write_bytes(gzip.compress(file.read_bytes()))
   assert same(word_vectors.read(tmp_path / 'v.gz', form=form), VECTORS)
+  word_vectors.write(tmp_path / 'own.gz', VECTORS, form=form)
+  assert gzip.decompress((tmp_path / 'own.gz').read_bytes()) == file.read_bytes()
   if form != 'binary':
     assert same(word_vectors.read(file), VECTORS)  # the form is found
 
@@ -58,6 +60,8 @@ def test_gensim_reads_and_writes_the_same(form, tmp_path):
     ('a 1 2\n', 'word2vec', r'v, line 1: expected the number of words and the width'),
     ('2 2\na 12345678', 'binary', r'v ends in word 2 of 2: it is not complete'),
     ('a b\n', 'binary', r'v is no binary file of word2vec'),
+    ('1 2\na 12345678\n 9', 'binary', r'v goes on behind word 1, its last one: it is no binary file, or not whole'),
+    ('2 2\nb c 0.125 -2e-3\na 1 2\n', 'binary', r'v is read as binary, and holds text'),
   ],
 )
 def test_damaged_files(content, form, said, tmp_path):
@@ -70,11 +74,25 @@ def test_odd_words(tmp_path):
   (tmp_path / 'v').write_text('a 1 2\n. . . 3 4\na 5 6\n')  # GloVe has words with spaces, and word2vec some twice
   found = word_vectors.read(tmp_path / 'v')
   assert found.words == ('a', '. . .') and found.vectors.tolist() == [[1, 2], [3, 4]]
-  with pytest.raises(ValueError, match=r"the word '\. \. \.' has white space"):
-    word_vectors.write(tmp_path / 'out', found, form='glove')
+  (tmp_path / 'v').write_text('. . . 3 4\na 1 2\n')  # such a word may be the first one
+  again = word_vectors.read(tmp_path / 'v')
+  assert again.words == ('. . .', 'a') and again.vectors.tolist() == [[3, 4], [1, 2]]
   (tmp_path / 'cut.gz').write_bytes(gzip.compress(b'a 1 2\nb 3 4\n' * 50)[:-20])
   with pytest.raises(ValueError, match=r'cut\.gz is no complete \.gz file'):
     word_vectors.read(tmp_path / 'cut.gz')
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_words_with_white_space_are_left_out_of_what_is_written(form, tmp_path, caplog):
+  odd = WordVectors(('a', '. . .', 'b\xa0c', 'd'), np.arange(8, dtype=np.float32).reshape(4, 2))
+  assert word_vectors.write(tmp_path / 'v', odd, form=form) == 2
+  assert (
+    "v: 2 of 4 words have white space, which no file of vectors can hold; they are left out: '. . .'" in caplog.text
+  )
+  assert same(word_vectors.read(tmp_path / 'v', form=form), WordVectors(('a', 'd'), odd.vectors[[0, 3]]))
+  with pytest.raises(ValueError, match=r"none: 1 of 1 words have white space, .*: '\. \. \.'"):
+    word_vectors.write(tmp_path / 'none', WordVectors(('. . .',), np.ones((1, 2), np.float32)), form=form)
+  assert not (tmp_path / 'none').exists()
 
 
 # Rows of a vocabulary ------------------------------------------------------------------------------------------------
