@@ -177,7 +177,11 @@ def _ask(arguments: argparse.Namespace, vectors: 'WordVectors', asked: list[str]
       print(f'{table.similarity(*asked):.4f}')
     else:
       found = nearest.agree(table, arguments.pairs)
-      print(f'Spearman {found.spearman:.4f} over {found.known} of {found.all} pairs')
+      over = f'over {found.known} of {found.all} pairs'
+      if found.spearman is None:
+        print(f'no correlation {over}: it takes two that are known, with other cosines and other judgements')
+      else:
+        print(f'Spearman {found.spearman:.4f} {over}')
   elif asked:
     near = table.neighbours if arguments.command == 'neighbours' else table.analogy
     for word, cosine in near(*asked, top=arguments.top):

@@ -62,6 +62,35 @@ def test_a_file_has_the_form_that_its_name_says(file, tmp_path, capsys):
     vectors.main(['neighbours', f'--file={tmp_path / "v.bin"}', '--words=king'])
 
 
+def test_a_table_without_a_fourth_word_answers_no_analogy(tmp_path, capsys):
+  word_vectors.write(tmp_path / 'v.txt', WordVectors(WORDS[:3], ROWS[:3]), form='word2vec')
+  (tmp_path / 'q').write_text('man king woman king\n')
+  printed = ask(capsys, 'analogy', f'--file={tmp_path / "v.txt"}', f'--questions={tmp_path / "q"}')
+  assert '0 of 1 known of 1' in printed
+
+
+@pytest.mark.parametrize(
+  ('pairs', 'known'),
+  [('man woman 7\nman boy 9\n', 1), ('man boy 9\n', 0), ('man king 3\nking apple 3\n', 2), ('man king 3\n' * 2, 2)],
+)
+def test_pairs_without_a_correlation_are_said_to_have_none(pairs, known, file, tmp_path, capsys):
+  (tmp_path / 'p').write_text(pairs)
+  printed = ask(capsys, 'similarity', f'--file={file}', f'--pairs={tmp_path / "p"}')
+  assert f'no correlation over {known} of {len(pairs.splitlines())} pairs' in printed and 'Spearman' not in printed
+
+
+def test_the_nearest_are_those_of_a_sort_of_all_words_with_ties_by_id():
+  rng = np.random.default_rng(0)
+  rows = rng.integers(-1, 2, size=(60, 3)).astype(np.float32)  # many are alike, and some are 0
+  table = nearest.Table(WordVectors(tuple(f'w{number}' for number in range(60)), rows))
+  for target in (0, 1, 7):
+    cosines = table.unit @ table.vector(f'w{target}')
+    order = [number for number in np.argsort(-cosines, kind='stable') if number != target]
+    for top in (0, 1, 5, 59, 100):
+      found = [near.word for near in table.neighbours(f'w{target}', top=top)]
+      assert found == [f'w{number}' for number in order[:top]]
+
+
 def test_cosines_are_those_of_gensim(file):
   models = pytest.importorskip('gensim.models')
   theirs = models.KeyedVectors.load_word2vec_format(str(file))

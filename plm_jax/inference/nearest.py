@@ -30,9 +30,13 @@ class Share(NamedTuple):
 
 
 class Agreement(NamedTuple):
-  """Spearman's correlation of cosines with what people said of pairs, over the pairs whose words are known."""
+  """Spearman's correlation of cosines with what people said of pairs, over the pairs whose words are known.
 
-  spearman: float
+  `spearman` is None where there is no correlation: of fewer than two pairs, or where all cosines or all that people
+  said are alike.
+  """
+
+  spearman: float | None
   known: int
   all: int
 
@@ -86,7 +90,13 @@ class Table:
     cosines = self.unit @ target
     own = {self._ids[word] for word in but if word in self._ids}
     cosines[list(own)] = -np.inf
-    order = np.argsort(-cosines, kind='stable')[: max(min(top, len(self.words) - len(own)), 0)]
+    count = max(min(top, len(self.words) - len(own)), 0)
+    if not count:
+      return []
+    # all words as near as the last one that is asked for, so that of equally near ones the first are taken
+    last = -np.partition(-cosines, count - 1)[count - 1]
+    found = np.flatnonzero(~(cosines < last))
+    order = found[np.argsort(-cosines[found], kind='stable')][:count]
     return [Near(self.words[number], float(cosines[number])) for number in order]
 
 
@@ -136,7 +146,8 @@ def answer(table: Table, file: files.Where) -> dict[str, Share]:
     if len(parts) != 4:
       raise ValueError(f'{file}, line {number}: {len(parts)} words, and a question has four')
     known = all(word in table for word in parts)
-    right = known and table.analogy(*parts[:3], top=1)[0].word == parts[3]
+    near = table.analogy(*parts[:3], top=1) if known else []  # none where the table has no other words
+    right = bool(near) and near[0].word == parts[3]
     counts = found.setdefault(section, [0, 0, 0])
     found[section] = [counts[0] + right, counts[1] + known, counts[2] + 1]
   if not found:
@@ -162,6 +173,8 @@ def agree(table: Table, file: files.Where) -> Agreement:
     raise ValueError(f'{file}: there is no pair in it, a line with two words and a number')
   known = [pair for pair in pairs if table.has_vector(pair[0]) and table.has_vector(pair[1])]
   predictions = [{'value': table.similarity(one, other)} for one, other, _ in known]
+  if any(len(set(side)) < 2 for side in ([row['value'] for row in predictions], [label for *_, label in known])):
+    return Agreement(None, len(known), len(pairs))
   scores = correlation.score(predictions, [{'label': label} for *_, label in known])
   return Agreement(scores['spearman'], len(known), len(pairs))
 
