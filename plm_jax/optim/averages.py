@@ -15,7 +15,7 @@ class Average(NamedTuple):
   Attributes:
     init: trainable parameters -> state; its 'params' is the average.
     update: (state, parameters after the step, updates made before it) -> state.
-    observe: (state, validation metric) -> state.
+    observe: (state, validation metric of which a smaller one is better) -> state.
   """
 
   init: Callable[[PyTree], PyTree]
@@ -36,7 +36,8 @@ def exponential_mean(decay: float) -> Average:
 def iterate_mean(*, start: int | None, nonmonotone: int) -> Average:
   """Plain mean of the parameters of all steps from the start on; until then, the latest parameters.
 
-  The mean starts as in the AWD-LSTM code, at a loss above min(before[:-nonmonotone]) of the losses before it.
+  The mean starts as in the AWD-LSTM code, at a loss above min(before[:-nonmonotone]) of the losses before it. Of a
+  metric of which a larger one is better the loss is the metric times -1.
   """
 
   def init(params: PyTree) -> PyTree:

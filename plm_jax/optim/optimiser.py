@@ -42,7 +42,8 @@ class Optimiser(NamedTuple):
       Takes the whole tree or its trainable part.
     split: parameters -> (trainable, frozen).
     count: parameters -> how many numbers train; of a stacked parameter only those of layers that do.
-    observe: (state, validation metric) -> state. Plateau schedules and the start of NT-ASGD read it.
+    observe: (state, validation metric of which a smaller one is better) -> state. Plateau schedules and the start of
+      NT-ASGD read it; of accuracy and the like it takes the metric times -1.
     check_rows: paths -> None; raises a ConfigError where rows of these parameters cannot be updated by themselves.
   """
 
@@ -115,8 +116,7 @@ def make(
   rule = make_rule(context, **of_rule)
   average = _choose_average(rule, ema, name=name)
   falls = shape is schedules.plateau
-  if falls:
-    schedules.observe_plateau(schedules.start_plateau(), jnp.zeros(()), **of_shape)  # settings out of range fail here
+  of_plateau = {key: value for key, value in of_shape.items() if key != 'mode'}  # `observe` has the sign of the metric
   s = _Settings(
     rate=base_rate,
     scales=scales,
@@ -126,7 +126,7 @@ def make(
     limit=_make_clip(clip, clip_by),
     # jitted, because an array that spans several hosts takes no part in eager arithmetic
     observe_average=average and jax.jit(average.observe),
-    observe_plateau=jax.jit(partial(schedules.observe_plateau, **of_shape)) if falls else None,
+    observe_plateau=jax.jit(partial(schedules.observe_plateau, **of_plateau)) if falls else None,
   )
   return Optimiser(
     init=partial(_init, s),

@@ -147,8 +147,8 @@ def asgd(context: Context, *, start: Whole | None = None, nonmonotone: Count = 5
 
   Args:
     context: decay and groups.
-    start: update from which the mean is taken; None waits until the validation loss stops falling (NT-ASGD).
-    nonmonotone: NT-ASGD starts when a loss is worse than the best one up to this many evaluations ago.
+    start: update from which the mean is taken; None waits until the metric of config.best no longer improves (NT-ASGD).
+    nonmonotone: NT-ASGD starts when a metric is worse than the best one up to this many evaluations ago.
   """
   return Rule(context.decay, iterate_mean(start=start, nonmonotone=nonmonotone))
 

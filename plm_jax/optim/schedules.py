@@ -118,9 +118,10 @@ def plateau(
     warmup: steps of linear warmup.
     patience: evaluations without improvement in a row after which the rate is kept.
     shrink: what the rate is multiplied by after one more of them.
-    mode: 'min' where a smaller metric is better, 'max' where a larger one is.
+    mode: 'min' where a smaller metric is better, 'max' where a larger one is; the way that config.best has.
   """
-  del patience, shrink, mode
+  one_of('optim.mode', mode, Mode)
+  del patience, shrink
   return constant(step, steps=steps, warmup=warmup)
 
 
@@ -135,19 +136,16 @@ def observe_plateau(
   *,
   patience: Whole = 0,
   shrink: Annotated[float, '0 < x <= 1'] = 0.5,
-  mode: Mode = 'min',
 ) -> dict[str, Array]:
   """The state after one more evaluation; keywords as of `plateau`.
 
   Args:
     state: what `start_plateau` or this function returned.
-    metric: f32[], the validation metric.
+    metric: f32[], the validation metric; of one of which a larger one is better, the metric times -1.
     patience: see `plateau`.
     shrink: see `plateau`.
-    mode: see `plateau`.
   """
-  one_of('optim.mode', mode, Mode)
-  metric = jnp.asarray(metric, jnp.float32) * (1.0 if mode == 'min' else -1.0)
+  metric = jnp.asarray(metric, jnp.float32)
   better = metric < state['best']
   waited = jnp.where(better, 0, state['waited'] + 1)
   falls = waited > patience

@@ -30,7 +30,7 @@ from plm_jax.training import (
 from plm_jax.training.begin import Begun, Run, Tools, Way
 from plm_jax.training.evaluation import evaluate
 from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome, code, machine, versions, way_on
-from plm_jax.training.stopping import catch_signals
+from plm_jax.training.stopping import as_loss, catch_signals
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +222,8 @@ def _evaluate(run: Run, tools: Tools, way: Way, due: _Due, *, gives_up: Callable
     tools.bar.keep(way.done, way.scores)
     if due.watching:
       watched = way.scores[settings['best'][0]]
-      way.state = dataclasses.replace(way.state, opt_state=tx.observe(way.state.opt_state, watched))
+      observed = tx.observe(way.state.opt_state, as_loss(settings['best'], watched))
+      way.state = dataclasses.replace(way.state, opt_state=observed)
       tools.patience.see(watched)
       way.given_up = way.done < run.start.last and gives_up(way.done, watched)
 

@@ -37,6 +37,7 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
     settings: of the run.
     scored: further metrics that evaluations have to give, such as 'test/accuracy'.
   """
+  _check_watched(settings)
   with errors.stage('config.log'):
     metrics.check_sinks(settings['log'])
   check_sources(settings['init_from'])
@@ -58,6 +59,29 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
     check_names({place: one for where, found in labels.items() for place, one in _each(where, found)})
   with sharding.use(layout):
     _check_shapes(settings, parts, layout, scored=scored)
+
+
+def _check_watched(settings: Settings) -> None:
+  """Raises ConfigError where the optimiser waits for a metric that nobody names, or of which another way is better."""
+  rule, best = settings['optim'], settings['best']
+  waits = {
+    "schedule='plateau'": (rule.get('schedule') == 'plateau', 'choose another optim.schedule'),
+    "name='asgd' without optim.start": (
+      rule.get('name') == 'asgd' and rule.get('start') is None,
+      'set optim.start to the update from which the mean is taken',
+    ),
+  }
+  for asked, (there, cure) in waits.items():
+    if there and best is None:
+      raise ConfigError(
+        f'config.optim.{asked} waits for the metric of config.best, which is not set, and would never act: set config.'
+        f"best, as in ('validation/loss', 'min'), or {cure}. Evaluations: {', '.join(settings['eval']) or 'none'}"
+      )
+  if rule.get('schedule') == 'plateau' and rule.get('mode', 'min') != best[1]:
+    raise ConfigError(
+      f'config.optim.mode={rule.get("mode", "min")!r} is not the way of config.best={tuple(best)!r}: choices are min, '
+      f'max, and both have to be the same; set optim.mode={best[1]!r}'
+    )
 
 
 def look(blocks: Mapping[str, Settings], parts: Parts) -> dict[str, Labels]:

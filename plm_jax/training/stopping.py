@@ -16,6 +16,11 @@ from plm_jax.training import metrics
 log = logging.getLogger(__name__)
 
 
+def as_loss(best: tuple[str, str], value: float) -> float:
+  """A value of the metric of `best` with the sign by which a smaller one is better."""
+  return -value if best[1] == 'max' else value
+
+
 class Patience:
   """Early stopping on the metric of `best`.
 
@@ -26,7 +31,7 @@ class Patience:
   def __init__(self, settings: Mapping[str, Any], folder: RunFolder, *, start: int):
     """Reads from the metrics of the run what it has seen up to step `start`; an extension begins to wait anew."""
     self.limit = settings['early_stop']
-    self._sign = -1.0 if settings['best'] and settings['best'][1] == 'max' else 1.0
+    self._watched = settings['best']
     self._best, self._waited = float('inf'), 0
     if self.limit is not None:
       name = settings['best'][0]
@@ -39,8 +44,9 @@ class Patience:
 
   def see(self, value: float) -> None:
     """Takes in the metric of one evaluation."""
-    better = self._sign * value < self._best
-    self._best = min(self._best, self._sign * value)
+    loss = as_loss(self._watched, value)
+    better = loss < self._best
+    self._best = min(self._best, loss)
     self._waited = 0 if better else self._waited + 1
 
   @property

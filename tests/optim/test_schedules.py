@@ -129,7 +129,7 @@ def test_plateau_falls_as_torch_does(mode, patience):
   state = schedules.start_plateau()
   for metric in metrics:
     peer.step(metric)
-    state = schedules.observe_plateau(state, metric, patience=patience, mode=mode)
+    state = schedules.observe_plateau(state, metric if mode == 'min' else -metric, patience=patience)
     assert float(state['factor']) == optimiser.param_groups[0]['lr']
   assert float(state['factor']) < 1
 
@@ -174,4 +174,4 @@ def test_settings_out_of_range(settings, message):
 
 def test_plateau_mode_is_checked():
   with pytest.raises(ValueError, match='min, max'):
-    schedules.observe_plateau(schedules.start_plateau(), 1.0, mode='lowest')
+    schedules.make(name='plateau', rate=1.0, steps=10, mode='lowest')

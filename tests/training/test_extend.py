@@ -1,13 +1,16 @@
 """`--extend`: a run takes more steps, and says what becomes of its schedule; nothing that was done changes."""
 
+import contextlib
+import dataclasses
 import json
 import pathlib
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
 import pytest
 
-from plm_jax import config, train
+from plm_jax import config, optim, train
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.optim import schedules
@@ -110,3 +113,32 @@ def test_a_run_that_stopped_early_waits_anew(tmp_path: pathlib.Path) -> None:
   longer.see(1.5)  # not as good as the first
   longer.see(1.5)
   assert longer.lost
+
+
+@dataclasses.dataclass
+class State:
+  """What an evaluation reads and changes of the state of a step."""
+
+  params: Any
+  opt_state: Any
+
+
+@pytest.mark.parametrize(('way', 'values'), [('min', (3.0, 2.0, 1.0, 4.0)), ('max', (0.1, 0.2, 0.3, 0.0))])
+def test_the_average_starts_where_the_metric_of_best_no_longer_improves(
+  way: str, values: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+  params = {'w': jnp.zeros(2)}
+  tx = optim.make(params=params, steps=9, name='asgd', rate=1.0, schedule='constant', nonmonotone=1)
+  part, off = SimpleNamespace, SimpleNamespace(paused=contextlib.nullcontext)
+  data = part(evaluations={'valid': None}, scored_by={'valid': ()}, parts=part(task=None), layout=None)
+  settings = {'best': ('valid/metric', way), 'eval': {'valid': {'units': None}}}
+  run = part(data=data, start=part(settings=settings, tx=tx, key=None, last=9), meter=off, eval_steps=None)
+  tools = part(predictions=None, watchdog=off, writer=part(write=lambda *_: None), bar=part(keep=lambda *_: None))
+  tools.patience = part(see=lambda value: None)
+  state, due, started = State(params, tx.init(params)), part(evaluating=['valid'], watching=True), []
+  at = part(state=state, scores={}, done=1, given_up=False)
+  for metric in values:
+    monkeypatch.setattr(loop, 'evaluate', lambda *_, metric=metric, **__: part(metrics={'metric': metric}))
+    loop._evaluate(run, tools, at, due, gives_up=lambda *_: False)
+    started.append(bool(at.state.opt_state['average']['trigger']['started']))
+  assert started == [False, False, False, True]

@@ -137,6 +137,20 @@ def test_rows_that_are_too_short_for_the_objective_are_refused(
   assert told.startswith('eval.validation.data: ') and 'a row of 1 tokens' in told
 
 
+@pytest.mark.parametrize(
+  ('optim', 'best', 'said'),
+  [
+    ({'schedule': 'plateau'}, None, "optim.schedule='plateau' waits for the metric of config.best, which is not set"),
+    ({'name': 'asgd'}, None, "name='asgd' without optim.start waits for .* or set optim.start .* Evaluations: valid"),
+    ({'schedule': 'plateau'}, ('valid/f1', 'max'), r"mode='min' is not .*\('valid/f1', 'max'\).*set optim.mode='max'"),
+    ({'schedule': 'plateau', 'mode': 'max'}, ('valid/loss', 'min'), "choices are min, max, .*set optim.mode='min'"),
+  ],
+)
+def test_what_waits_for_a_metric_that_nobody_watches_is_refused(optim: Any, best: Any, said: str) -> None:
+  with pytest.raises(ConfigError, match=said):
+    preflight.check({'optim': optim, 'best': best, 'eval': {'valid': {}}})
+
+
 # Splits, labels, metrics.
 
 
