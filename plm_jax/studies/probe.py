@@ -82,6 +82,8 @@ def probe_of(settings: Settings, layer: Layer, *, seed: int, last: int) -> Setti
   numbers = (*range(last), -1) if layer == MIX else (-1 if layer == last else layer,)
   read = dict(layers=numbers, join='mix' if layer == MIX else 'concat')
   adapter = {**settings['adapter'], **read, 'layer_weights': (), 'frozen': True}
+  if adapter['name'] == 'classify':  # its one layer, and a language model that would train the trunk
+    adapter |= {'layer': -1, 'lm_weight': 0.0}
   save = 'trained' if settings['init_from'] else settings['save']  # checkpoints without the trunk
   return {**settings, 'adapter': adapter, 'seed': seed, 'save': save}
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from plm_jax import probe
+from plm_jax.adapters import classify
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
+from plm_jax.models import bert
 from plm_jax.studies import probe as study
 from plm_jax.training import loop
 from tests import runs
@@ -58,6 +60,19 @@ def test_the_best_layer_is_marked(metric, best, marked, capsys):
   study.show({'name': 'probe', 'metric': metric, 'best': best, 'seeds': 1, 'rows': rows})
   (line,) = [line for line in capsys.readouterr().out.splitlines() if '<' in line]
   assert marked in line
+
+
+@pytest.mark.parametrize('name', study.ADAPTERS)
+def test_a_probe_reads_its_layer_whatever_the_config_reads(name):
+  of_config = {'layer': 2, 'lm_weight': 0.5} if name == 'classify' else {'layers': (2,), 'layer_weights': (1.0,)}
+  adapter = {'name': name, 'frozen': False, **of_config}
+  one = study.probe_of({'adapter': adapter, 'init_from': (), 'save': 'all'}, 1, seed=3, last=2)['adapter']
+  assert (one['layers'], one['layer_weights'], one['frozen']) == ((1,), (), True)
+  if name == 'classify':
+    trunk = bert.make(vocab_size=9, variant='tiny', overrides={})
+    classify.make(trunk=trunk, vocab=None, **{key: value for key, value in one.items() if key != 'name'})
+  else:
+    assert 'layer' not in one and 'lm_weight' not in one
 
 
 def test_a_probe_trains_and_the_trunk_stays(data, tmp_path):
