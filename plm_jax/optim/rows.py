@@ -44,7 +44,10 @@ def find(ids: Mapping[str, Array], params: PyTree) -> dict[str, Rows]:
   leaves, found = flat(params), {}
   for path, read in ids.items():
     if path not in leaves:
-      raise ValueError(f'the task reads rows of {path!r}, which does not train; what trains: {", ".join(leaves)}')
+      raise ValueError(
+        f"the task reads rows of {path!r}, which does not train: set objective.update='tables', by which tables may be "
+        f'frozen, or let it train by optim.scale; what trains: {", ".join(leaves)}'
+      )
     size = leaves[path].shape[0]
     marked = jnp.zeros(size, jnp.int32).at[read.reshape(-1)].set(1)
     rows = jnp.flatnonzero(marked, size=min(read.size, size), fill_value=size)

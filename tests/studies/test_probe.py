@@ -69,7 +69,7 @@ def test_a_probe_reads_its_layer_whatever_the_config_reads(name):
   one = study.probe_of({'adapter': adapter, 'init_from': (), 'save': 'all'}, 1, seed=3, last=2)['adapter']
   assert (one['layers'], one['layer_weights'], one['frozen']) == ((1,), (), True)
   if name == 'classify':
-    trunk = bert.make(vocab_size=9, variant='tiny', overrides={})
+    trunk = bert.make(vocab_size=9, variant='tiny')
     classify.make(trunk=trunk, vocab=None, **{key: value for key, value in one.items() if key != 'name'})
   else:
     assert 'layer' not in one and 'lm_weight' not in one

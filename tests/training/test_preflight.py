@@ -191,7 +191,7 @@ def test_a_mistake_is_told_before_text_is_read(
     ({'name': 'sgd', 'decay': 0.0, 'ema': 0.9}, 'evaluation reads an average of all of its rows'),
     (
       {'name': 'sgd', 'decay': 0.0, 'scale': (('output/.*', None), ('.*', 1.0))},
-      "reads rows of 'output/table', which does not train",
+      "reads rows of 'output/table', which does not train: set objective.update='tables'",
     ),
   ],
 )
