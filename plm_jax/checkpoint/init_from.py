@@ -37,9 +37,10 @@ class Entry:
     layers: which stacked layers of the source to take, in this order; None takes all.
     resize: 'interpolate' stretches learned position tables to the length of this model's, 'new_rows' lets the other
       tables end in rows that keep their fresh values, 'mean_rows' in rows that start from the mean of the source's
-      (ULMFiT's released code, for new words). 'same_tokens' takes each row of a vocabulary from the row that the same
-      token has in the vocabulary of the source, by its text, and starts the others from the mean; the two vocabularies
-      may differ in everything. Several may be given, in a sequence.
+      (ULMFiT's released code, for new words); rows that only pad the source's token table do not count. 'same_tokens'
+      takes each row of a vocabulary from the row that the same token has in the vocabulary of the source, by its text,
+      and starts the others from the mean; the two vocabularies may differ in everything. Several may be given, in a
+      sequence.
     dtype: the dtype of this model's parameters, required if the source has another one.
     fresh_zeros: rows that are zero in the source, as those of words that a file of vectors lacks, keep the fresh values
       of this model.
@@ -126,6 +127,7 @@ def initialise(
   position_rows: Mapping[str, range] = MappingProxyType({}),
   sums: Mapping[str, tuple[str, str]] = MappingProxyType({}),
   same_tokens: Callable[[str], SameTokens] | None = None,
+  vocab_size: Callable[[str], int | None] = lambda source: None,
 ) -> tuple[PyTree, Report]:
   """Replaces initial parameters by saved ones.
 
@@ -138,6 +140,8 @@ def initialise(
     sums: a leaf that a model may keep as the sum of two others -> those two. A source that has such a leaf, but not
       the second of the two, gives the second what is left when the first is taken off.
     same_tokens: a source -> where the tokens of this model's vocabulary stand in its own, for entries that ask for it.
+    vocab_size: a source -> number of ids of its vocabulary, behind which rows of its token table are padding; None
+      where that is not known. It is asked for entries with 'mean_rows'.
 
   Returns:
     (params, report).
@@ -155,6 +159,7 @@ def initialise(
     source = open_params(entry.source, step=entry.step).arrays(entry.from_ or None)
     tokens = same_tokens(entry.source) if same_tokens is not None and 'same_tokens' in entry.resizes else None
     tables = _tables(source, fresh, entry, tokens)
+    size = vocab_size(entry.source) if 'mean_rows' in entry.resizes and tokens is None else None
     if entry.layers is not None and not any(is_stacked(join(entry.from_, name)) for name in source):
       raise ValueError(f'init_from: {entry.source} has no stacked layers under {entry.from_!r} to take layers= from')
     if entry.fitting and not _fits(source, fresh, entry):
@@ -169,6 +174,8 @@ def initialise(
       if path not in leaves:
         skipped.append(f'{entry.source}:{origin}')
         continue
+      if size is not None:
+        value = _unpadded(path, value, fresh[path], size, _token_tables(source, fresh, entry))
       moved = value if tokens is None else _by_token(path, value, fresh[path], tokens, tables)
       fitted, how = _fit(path, moved, fresh[path], entry, before=_before(path, position_rows))
       if moved is not value and tokens is not None:
@@ -270,10 +277,26 @@ def _tables(
   """Rows of the tables of both vocabularies: those of the token tables, which may be padded, else how many ids."""
   if tokens is None:
     return 0, 0
+  return _token_tables(source, fresh, entry) or (tokens.size, len(tokens.rows))
+
+
+def _token_tables(source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: Entry) -> tuple[int, int] | None:
+  """Rows of the token tables of both models, which may be padded; None where they have none in common."""
   for name, value in source.items():
-    if name.endswith(TOKEN_TABLE) and (path := join(entry.to, name)) in fresh:
+    if (path := join(entry.to, name)).endswith(TOKEN_TABLE) and path in fresh:
       return len(value), fresh[path].shape[0]
-  return tokens.size, len(tokens.rows)
+  return None
+
+
+def _unpadded(path: str, value: np.ndarray, fresh: Array, size: int, tables: tuple[int, int] | None) -> np.ndarray:
+  """A leaf of the source without the rows behind the first `size`, which pad its token table; others as they are."""
+  if tables is None or is_stacked(path) or _is_position(path) or value.ndim != fresh.ndim:
+    return value
+  axes = [axis for axis, pair in enumerate(zip(value.shape, fresh.shape, strict=True)) if pair == tables]
+  # of tables of one size, a leaf that is not theirs may have as many rows
+  if len(axes) != 1 or (tables[0] == tables[1] and not path.endswith(TOKEN_TABLE)):
+    return value
+  return value.take(np.arange(min(size, tables[0])), axes[0])
 
 
 def _by_token(path: str, value: np.ndarray, fresh: Array, tokens: SameTokens, tables: tuple[int, int]) -> np.ndarray:

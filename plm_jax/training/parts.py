@@ -366,7 +366,18 @@ def init_params_from(
     position_rows=parts.trunk.position_rows,
     sums=weights.SUMS,
     same_tokens=partial(_same_tokens, vocab=parts.vocab),
+    vocab_size=_vocab_size,
   )
+
+
+def _vocab_size(source: str) -> int | None:
+  """Number of ids of the one vocabulary of a source; None where it has none or two, or is a file of word vectors."""
+  if word_vectors.is_vectors(source):
+    return None
+  opened = weights.open(source)
+  if not tokenizer.exists(opened.vocab) or tokenizer.exists(RunFolder(opened.folder).second_vocab):
+    return None
+  return tokenizer.load(opened.vocab).size
 
 
 def _same_tokens(source: str, *, vocab: Vocab) -> init_from.SameTokens:

@@ -201,6 +201,20 @@ def test_new_rows_may_start_from_the_mean(pretrained: pathlib.Path) -> None:
   assert report.restored['trunk/token_embed/embedding'].endswith(', rows 20 to 22 their mean')
 
 
+@pytest.mark.parametrize('rows', [20, 22, 24])
+def test_the_mean_is_that_of_tokens_without_padding(rows: int, tmp_path: pathlib.Path) -> None:
+  """Eighteen ids in 20 rows; new words begin behind the ids, and there is as much of the mean as there are rows."""
+  table = np.asarray(trunk(10)['token_embed']['embedding'])
+  checkpoint.save_params(tmp_path, {'trunk': {'token_embed': {'table': table}, 'kernel': np.ones((20, 3), np.float32)}})
+  params = {'trunk': {'token_embed': {'table': jnp.zeros((rows, table.shape[1]))}, 'kernel': jnp.zeros((20, 3))}}
+  asked = entry(tmp_path, resize='mean_rows')
+  params, _ = initialise(params, asked, vocab_size={str(tmp_path): 18}.__getitem__)
+  tokens = params['trunk']['token_embed']['table']
+  np.testing.assert_array_equal(tokens[:18], table[:18])
+  np.testing.assert_allclose(tokens[18:], np.tile(table[:18].mean(axis=0), (rows - 18, 1)), rtol=1e-6)
+  np.testing.assert_array_equal(params['trunk']['kernel'], np.ones((20, 3)))  # as many rows, and none of tokens
+
+
 def test_rows_are_found_by_their_token(tmp_path: pathlib.Path) -> None:
   """Eighteen ids of two rows more, for sharding; here 23 ids in 24 rows, and an untied output of as many columns."""
   out = {'kernel': np.arange(80, dtype=np.float32).reshape(4, 20), 'bias': np.arange(20, dtype=np.float32)}
