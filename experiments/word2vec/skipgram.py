@@ -16,7 +16,8 @@ Arguments: `cbow`, the continuous bag of words at its rate; `hs`, a hierarchical
     --config.init_from.0.source=vectors.txt --config.model.overrides.hidden_dim=50
 Words that the file lacks begin as they would without it. No file has the output table, which begins with zeros.
 Differs from the paper: the text is Wikipedia; the pairs of BATCH rows move the vectors at once, by the sum of their
-gradients, where word2vec.c moves them one by one; windows end at the ends of rows.
+gradients, where word2vec.c moves them one by one; windows end at the ends of rows. As there, `cbow` moves each word of
+a bag by the whole error of their mean.
 """
 
 from experiments import common

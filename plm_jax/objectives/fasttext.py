@@ -3,7 +3,8 @@
 The input vector of a word is the mean of a vector of its own, a row of the trunk, and the vectors of its n-grams, which
 are hashed into buckets (`subwords.py`). A word that was never seen has a vector as well: the mean of those of its
 n-grams. All else is objective 'skipgram', with fastText's rates: words of frequency f stay with the probability
-sqrt(t / f) + t / f, negatives are drawn in proportion to the square root of their counts.
+sqrt(t / f) + t / f, negatives are drawn in proportion to the square root of their counts. The gradients of means, of
+parts of a word and of words of a bag, are divided by the number of their parts, with either reduction.
 """
 
 from functools import partial
@@ -91,7 +92,7 @@ def make(
     shortest: letters of the shortest n-grams, < and > counted.
     longest: letters of the longest ones.
     buckets: rows of the table of n-grams; several may share one.
-    reduction: of the loss that is trained on, as in objective 'skipgram'.
+    reduction: of the loss that is trained on: 'sum' adds the pairs of a batch, 'mean' divides by their number.
     update: 'tables' or 'rows', as in objective 'skipgram'.
 
   Raises:
@@ -109,7 +110,7 @@ def make(
   noise = alias.make(counts**power * (counts > 0))
   letters = {'shortest': shortest, 'longest': longest, 'buckets': buckets}
   s = Setup(skipgram.Setup(windows, noise, negatives, reduction), grams_of(vocab, **letters))
-  model = Model(trunk, vocab.size, architecture, buckets)
+  model = Model(trunk, vocab.size, architecture, buckets=buckets)
   task = Task(model, partial(prepare, s), partial(skipgram.loss, s.skipgram))
   return task._replace(rows=read_rows) if update == 'rows' else task
 

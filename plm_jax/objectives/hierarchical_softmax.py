@@ -55,11 +55,15 @@ class Tree(NamedTuple):
 
 
 class Model(nn.Module):
-  """A table of input vectors, the trunk, and one of the vectors of inner nodes, which begins with zeros."""
+  """A table of input vectors, the trunk, and one of the vectors of inner nodes, which begins with zeros.
+
+  `whole_gradient` is that of `windows.bags`.
+  """
 
   trunk: nn.Module
   inner_nodes: int
   architecture: Architecture
+  whole_gradient: bool = False
 
   def setup(self) -> None:
     self.output = Embed(self.inner_nodes, self.trunk.hidden_dim, (None, 'embed'), nn.initializers.zeros)
@@ -79,7 +83,8 @@ class Model(nn.Module):
     """
     vectors, ways = self.trunk(tokens, train=train)['hidden'], self.output(nodes)  # [b, l, d], [b, l, w, d]
     if self.architecture == 'cbow':
-      return jnp.einsum('bld,blwd->blw', bags(vectors, pairs), ways)[:, :, None]
+      means = bags(vectors, pairs, whole_gradient=self.whole_gradient)
+      return jnp.einsum('bld,blwd->blw', means, ways)[:, :, None]
     length, reach = tokens.shape[1], pairs.shape[2] // 2
     padded = jnp.pad(ways, ((0, 0), (reach, reach), (0, 0), (0, 0)))
     # one offset at a time: the vectors of all neighbours at once would take 2 `reach` times the memory
@@ -133,7 +138,8 @@ def make(
   )
   tree.nodes[words], tree.bits[words] = way
   s = Setup(Windows(keep_rates(counts, subsample), architecture, window), tree, reduction)
-  task = Task(Model(trunk, len(words) - 1, architecture), partial(prepare, s), loss)
+  model = Model(trunk, len(words) - 1, architecture, whole_gradient=reduction == 'sum')
+  task = Task(model, partial(prepare, s), loss)
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 

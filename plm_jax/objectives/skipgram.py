@@ -46,11 +46,15 @@ READS = ('tokens', 'segment_ids')
 
 
 class Model(nn.Module):
-  """A table of input vectors, the trunk, and one of output vectors, which begins with zeros."""
+  """A table of input vectors, the trunk, and one of output vectors, which begins with zeros.
+
+  `whole_gradient` is that of `windows.bags`.
+  """
 
   trunk: nn.Module
   vocab_size: int
   architecture: Architecture
+  whole_gradient: bool = False
 
   def setup(self) -> None:
     zeros = nn.initializers.zeros
@@ -82,7 +86,8 @@ class Model(nn.Module):
     if self.architecture == 'skipgram':
       readers = pairs[..., 0]
     else:
-      vectors, readers = bags(vectors, pairs), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+      vectors = bags(vectors, pairs, whole_gradient=self.whole_gradient)
+      readers = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     return products(vectors, self.output.rows(), readers, words, number.max())
 
 
@@ -124,7 +129,9 @@ def make(
       every word.
     power: negatives are drawn in proportion to count^power.
     reduction: of the loss that is trained on: 'sum' adds the pairs of a batch, so that each pair moves its words as far
-      as in word2vec.c, whose rates then apply to batches of a few hundred words; 'mean' divides by their number.
+      as in word2vec.c, whose rates then apply to batches of a few hundred words: the words of a bag by its whole error,
+      each as far as a single one, and not by the gradient of their mean. 'mean' divides by the number of pairs, and its
+      gradient is that of the loss.
     update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' those rows that a batch reads, which
       asks for optim.name sgd or adagrad. The result is the same.
 
@@ -138,7 +145,8 @@ def make(
   counts = counts_of(vocab, user="objective 'skipgram'")
   windows = Windows(keep_rates(counts, subsample), architecture, window)
   s = Setup(windows, alias.make(counts**power * (counts > 0)), negatives, reduction)
-  task = Task(Model(trunk, vocab.size, architecture), partial(prepare, s), partial(loss, s))
+  model = Model(trunk, vocab.size, architecture, whole_gradient=reduction == 'sum')
+  task = Task(model, partial(prepare, s), partial(loss, s))
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 

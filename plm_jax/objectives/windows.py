@@ -133,10 +133,24 @@ def listed(pairs: Array) -> tuple[Array, Array]:
   return jnp.stack([place, jnp.clip(centre, 0, length - 1)], axis=-1), there.sum(axis=1, dtype=jnp.int32)
 
 
-def bags(vectors: Array, pairs: Array) -> Array:
-  """The mean of the vectors around each word that it is paired with: [b, l, d] -> [b, l, d]; of none, zeros."""
-  weights = pairs / jnp.maximum(pairs.sum(axis=2, keepdims=True), 1)
-  return jnp.einsum('blo,blod->bld', weights, around(vectors, reach=pairs.shape[2] // 2))
+def bags(vectors: Array, pairs: Array, *, whole_gradient: bool = False) -> Array:
+  """The mean of the vectors around each word that it is paired with; of none, zeros.
+
+  Args:
+    vectors: [b, l, d].
+    pairs: bool[b, l, o].
+    whole_gradient: each vector has the gradient of the mean as it is, where that of a mean is divided by their number.
+      word2vec.c computes so, and gensim with cbow_mean=1: a bag is averaged, and its error added to every word of it.
+
+  Returns:
+    [b, l, d].
+  """
+  number = jnp.maximum(pairs.sum(axis=2, keepdims=True), 1)
+  near = around(vectors, reach=pairs.shape[2] // 2)
+  if not whole_gradient:
+    return jnp.einsum('blo,blod->bld', pairs / number, near)
+  total = jnp.einsum('blo,blod->bld', pairs.astype(near.dtype), near)
+  return jax.lax.stop_gradient(total / number) + (total - jax.lax.stop_gradient(total))
 
 
 def _draw(windows: Windows, key: Array, tokens: Array, segment_ids: Array) -> tuple[Array, Array, Array, Array]:

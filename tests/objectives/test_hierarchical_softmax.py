@@ -96,7 +96,7 @@ def test_loss_and_gradient_are_those_of_each_pair_in_turn(architecture):
       chance = 1 / (1 + np.exp(-mean @ nodes[node]))
       total -= np.log(1 - chance if bit else chance)
       for reader in readers:
-        slopes[0][reader] += (chance - (1 - bit)) * nodes[node] / len(readers)
+        slopes[0][reader] += (chance - (1 - bit)) * nodes[node]  # the whole error, as in word2vec.c
       slopes[1][node] += (chance - (1 - bit)) * mean
     number += 1
 

@@ -8,6 +8,7 @@ import pytest
 from plm_jax.models import static
 from plm_jax.noise import keys
 from plm_jax.objectives import skipgram, windows
+from plm_jax.types import Example
 from tests import tiny
 
 pytestmark = pytest.mark.turns
@@ -31,8 +32,11 @@ def prepared(task, batch, *, step=0):
   return {name: np.asarray(value) for name, value in {**example.inputs, **example.targets}.items()}
 
 
-def in_numpy(params, found, *, architecture, window):
-  """Loss and gradient of each pair in turn, by Mikolov et al. 2013b, eq. 4, without any array code of ours."""
+def in_numpy(params, found, *, architecture, window, divided=False):
+  """Loss and gradient of each pair in turn, by Mikolov et al. 2013b, eq. 4, without any array code of ours.
+
+  Words of a bag have the whole error of their mean, as in word2vec.c, or what a true gradient gives them, `divided`.
+  """
   inputs = np.asarray(params['trunk']['token_embed']['table'], np.float64)
   outputs = np.asarray(params['output']['table'], np.float64)
   gradients, total, number = (np.zeros_like(inputs), np.zeros_like(outputs)), 0.0, 0
@@ -46,7 +50,7 @@ def in_numpy(params, found, *, architecture, window):
       chance = 1 / (1 + np.exp(-mean @ outputs[word]))
       total -= np.log(chance if true else 1 - chance)
       for reader in readers:
-        gradients[0][reader] += (chance - true) * outputs[word] / len(readers)
+        gradients[0][reader] += (chance - true) * outputs[word] / (len(readers) if divided else 1)
       gradients[1][word] += (chance - true) * mean
     number += 1
 
@@ -76,7 +80,36 @@ def test_loss_and_gradient_are_those_of_the_paper(architecture):
     make(architecture=architecture, subsample=0.02, reduction='mean'), params, batch
   )
   assert float(mean.value) == pytest.approx(total / number, rel=1e-5)
+  *_, (inputs, _) = in_numpy(params, prepared(task, batch), architecture=architecture, window=3, divided=True)
+  assert np.allclose(np.asarray(mean_gradient['trunk']['token_embed']['table']) * number, inputs, atol=1e-5)
   assert np.allclose(np.asarray(mean_gradient['output']['table']) * number, outputs, atol=1e-5)
+
+
+def test_a_bag_moves_its_words_as_word2vec_c_does():
+  """One bag of two words and one of one, line by line after TrainModelThread, both from the same vectors."""
+  rng, alpha, task = np.random.default_rng(1), 0.05, make(architecture='cbow', window=1)
+  syn0, syn1neg = rng.normal(size=(2, VOCAB.size, 6)).astype(np.float32)
+  tokens, words = np.array([[8, 9, 10]]), np.array([[[8, 20], [9, 21], [10, 22]]])  # each centre, a negative behind it
+  pairs = np.array([[[False, True], [True, True], [False, False]]])  # 9 around 8, 8 and 10 around 9
+  inputs = {'tokens': tokens, 'pairs': pairs, 'words': words, 'number': np.array([2])}
+  targets = {'weights': np.array([[1.0, 1.0, 0.0]]), 'scale': np.ones(1), 'others': words != tokens[..., None]}
+  example = Example(*jax.tree.map(jnp.asarray, (inputs, targets)))
+
+  def loss_of(params):
+    return task.loss(lambda **inputs: task.model.apply({'params': params}, **inputs), example, (), None).value
+
+  gradient = jax.grad(loss_of)({'trunk': {'token_embed': {'table': syn0}}, 'output': {'table': syn1neg}})
+  moved0, moved1 = np.zeros_like(syn0), np.zeros_like(syn1neg)
+  for context, (word, negative) in (((9,), (8, 20)), ((8, 10), (9, 21))):
+    neu1, neu1e = sum(syn0[at] for at in context) / len(context), 0.0
+    for target, label in ((word, 1), (negative, 0)):
+      g = (label - 1 / (1 + np.exp(-neu1 @ syn1neg[target]))) * alpha
+      neu1e = neu1e + g * syn1neg[target]
+      moved1[target] += g * neu1
+    for at in context:
+      moved0[at] += neu1e
+  assert np.allclose(-alpha * gradient['trunk']['token_embed']['table'], moved0, atol=1e-6)
+  assert np.allclose(-alpha * gradient['output']['table'], moved1, atol=1e-6)
 
 
 def test_windows_end_at_documents_and_reach_as_far_as_drawn():
