@@ -2,11 +2,13 @@
 
 The input vector of a word is the mean of a vector of its own, a row of the trunk, and the vectors of its n-grams, which
 are hashed into buckets (`subwords.py`). A word that was never seen has a vector as well: the mean of those of its
-n-grams. All else is objective 'skipgram', with fastText's rates: words of frequency f stay with the probability
-sqrt(t / f) + t / f, negatives are drawn in proportion to the square root of their counts. The gradients of means, of
-parts of a word and of words of a bag, are divided by the number of their parts, with either reduction.
+n-grams. Of words of more than `MOST_LETTERS` letters the last n-grams are left out. All else is objective 'skipgram',
+with fastText's rates: words of frequency f stay with the probability sqrt(t / f) + t / f, negatives are drawn in
+proportion to the square root of their counts. The gradients of means, of parts of a word and of words of a bag, are
+divided by the number of their parts, with either reduction.
 """
 
+import logging
 from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
@@ -30,6 +32,12 @@ PAPER = Paper(
 )
 READS = ('tokens', 'segment_ids')
 QUICK = dict(buckets=2000)
+
+# A word has no more n-grams than one of so many letters, and of a longer one the first ones count. All words are read
+# with as many places for n-grams as the longest one has; what is longer is hardly a word: addresses, rows of signs.
+MOST_LETTERS = 40
+
+log = logging.getLogger(__name__)
 
 Letters = Annotated[int, '1 <= x <= 100']
 
@@ -116,18 +124,26 @@ def make(
 
 
 def grams_of(vocab: Vocab, *, shortest: int, longest: int, buckets: int) -> np.ndarray:
-  """int32[v, g]: the buckets of each word, see `Setup.grams`."""
-  special = set(vocab.special_ids)
+  """int32[v, g]: the buckets of each word, see `Setup.grams`; the log says how many words have more of them."""
+  special, most = set(vocab.special_ids), _most(shortest=shortest, longest=longest)
   found = [
     subwords.buckets_of(vocab.token(number), shortest=shortest, longest=longest, buckets=buckets)
     if number not in special
     else np.zeros(0, np.int32)
     for number in range(vocab.size)
   ]
+  if cut := sum(len(own) > most for own in found):
+    log.info(f'{cut:,} of {vocab.size:,} words are so long that their first {most} n-grams are read alone')
+  found = [own[:most] for own in found]
   grams = np.full((vocab.size, max(1, *map(len, found))), -1, np.int32)
   for number, own in enumerate(found):
     grams[number, : len(own)] = own
   return grams
+
+
+def _most(*, shortest: int, longest: int) -> int:
+  """How many n-grams a word may have: as many as one of `MOST_LETTERS`, or of one n-gram where that is longer."""
+  return len(subwords.ngrams('a' * max(MOST_LETTERS, longest), shortest=shortest, longest=longest))
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
@@ -161,7 +177,7 @@ def word_table(
     vector[:] = (vector + ngrams[own].sum(axis=0)) / (1 + len(own))
 
   def unseen(word: str) -> np.ndarray:
-    own = subwords.buckets_of(word, **letters)
+    own = subwords.buckets_of(word, **letters)[: _most(shortest=shortest, longest=longest)]
     return ngrams[own].mean(axis=0) if len(own) else np.zeros(ngrams.shape[1], np.float32)
 
   return WordTable(vectors, unseen)

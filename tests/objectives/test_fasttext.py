@@ -63,6 +63,29 @@ def test_what_is_read_is_the_mean_of_a_word_and_its_ngrams():
   assert np.allclose(table.unseen('new'), sum(ngrams[one] for one in own) / len(own), atol=1e-6)
 
 
+class WithOneLongWord(tiny.FakeVocab):
+  """Its last word has 200 letters."""
+
+  def token(self, id):
+    return 'xy' * 100 if id == self.size - 1 else super().token(id)
+
+
+def test_a_long_word_does_not_widen_the_table_of_all(caplog):
+  caplog.set_level('INFO')
+  most = len(subwords.ngrams('a' * 40, shortest=2, longest=3))
+  grams, short = (fasttext.grams_of(vocab, **LETTERS) for vocab in (WithOneLongWord(size=40), VOCAB))
+  assert grams.shape == (40, most) and short.shape[1] < most and (grams[39] >= 0).all()
+  assert np.array_equal(grams[:39, : short.shape[1]], short[:39]) and (grams[:39, short.shape[1] :] == -1).all()
+  assert caplog.messages == [f'1 of 40 words are so long that their first {most} n-grams are read alone']
+  params = {'trunk': {'token_embed': {'table': np.ones((40, 6))}}}
+  params['ngrams'] = {'table': np.random.default_rng(0).normal(size=(50, 6))}
+  long, other = (fasttext.word_table(params, vocab, **LETTERS) for vocab in (WithOneLongWord(size=40), VOCAB))
+  assert np.array_equal(long.vectors[:39], other.vectors[:39])
+  read = params['ngrams']['table'][grams[39]]
+  assert np.allclose(long.vectors[39], (1 + read.sum(axis=0)) / (1 + most), atol=1e-6)
+  assert np.allclose(long.unseen('xy' * 100), read.mean(axis=0), atol=1e-6)
+
+
 def test_gradient_agrees_with_differences_and_rows_with_tables():
   batch = make_batch()
   task, rows = make(), make(update='rows')
