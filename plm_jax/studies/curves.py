@@ -352,7 +352,7 @@ def apart(runs: Sequence[OfRun], line: Callable[[OfRun], Line | None]) -> tuple[
 def _identity(run: Described) -> str:
   """What a run was made of: its config, and the digests of its data and its vocabulary where it has written them."""
   data = RunFolder(run.folder).data
-  digests = files.read_text(data) if files.is_file(data) else ''
+  digests = files.read_bytes(data).hex() if files.is_file(data) else ''  # a damaged file may be no text
   return files.json_text([dict(sorted(run.settings.items())), digests])
 
 

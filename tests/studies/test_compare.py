@@ -107,6 +107,15 @@ def test_runs_of_other_configs_or_data_are_no_copies(runs, tmp_path, caplog):
   assert not [line for line in caplog.messages if 'counts once' in line]
 
 
+def test_digests_that_are_damaged_tell_runs_apart(runs, tmp_path):
+  (runs[1] / 'data.json').write_bytes(b'{"data_digest": "\xff"}')
+  given = dict(rate=0.1, seed=1, values=[3.0, 2.0, 2.1])
+  for name, content, n in (('same', b'{"data_digest": "\xff"}', 3), ('other', b'{"data_digest": "\xfe"}', 4)):
+    run = write(tmp_path / name, **given)
+    (run / 'data.json').write_bytes(content)
+    assert [row['n'] for row in study.compare([*runs, run], tmp_path / 'x.png')['rows']] == [n, 3]
+
+
 def test_a_sweep_stands_for_its_trials(runs, tmp_path):
   for number in (0, 1):
     write(tmp_path / 'sweep' / 'trials' / f'{number:04}', rate=0.3, seed=number, values=[1.0])
