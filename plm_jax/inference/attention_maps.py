@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from plm_jax import files
-from plm_jax.cli import tables
+from plm_jax.cli import pictures, tables
 from plm_jax.errors import ConfigError
 from plm_jax.inference.opened import Opened
 from plm_jax.training.parts import check_length
@@ -148,12 +148,13 @@ def draw(maps: Maps, out: Path) -> None:
   side = min(4.0, max(1.6, 0.16 * length))
   figure = Figure(figsize=(side * heads + 1, side * layers + 1), layout='constrained')
   grid: Any = figure.subplots(layers, heads, squeeze=False)
+  tokens, hidden = [pictures.plain(token) for token in maps.tokens], [''] * length
   for layer, head in np.ndindex(layers, heads):
     axes = grid[layer][head]
     axes.imshow(maps.weights[layer, head], cmap='Blues', vmin=0, vmax=1)
     axes.set_title(f'layer {layer}, head {head}', fontsize=8)
-    axes.set_xticks(range(length), maps.tokens if layer == layers - 1 else [''] * length, rotation=90, fontsize=6)
-    axes.set_yticks(range(length), maps.tokens if head == 0 else [''] * length, fontsize=6)
+    axes.set_xticks(range(length), tokens if layer == layers - 1 else hidden, rotation=90, fontsize=6)
+    axes.set_yticks(range(length), tokens if head == 0 else hidden, fontsize=6)
     axes.tick_params(length=0)
   with files.replacing(out) as temporary:
     figure.savefig(temporary, format=_form(out), dpi=130)

@@ -15,7 +15,7 @@ import numpy as np
 from rich.table import Table as Grid
 
 from plm_jax import files
-from plm_jax.cli import tables
+from plm_jax.cli import pictures, tables
 from plm_jax.errors import ConfigError
 from plm_jax.inference import nearest, vectors
 from plm_jax.inference.opened import Opened
@@ -126,7 +126,7 @@ def draw(uses: Uses, out: Path) -> None:
       axes.axhline(uses.static[pair], color='0.4', linestyle='--', linewidth=1, label=label)
   axes.set_ylim(min(0.0, float(uses.cosines.min()) - 0.05), 1.05)
   axes.set_xlabel('layer')
-  axes.set_ylabel(f'cosine of {uses.word!r} in two texts')
+  axes.set_ylabel(pictures.plain(f'cosine of {uses.word!r} in two texts'))
   axes.legend(frameon=False, fontsize=9)
   axes.grid(alpha=0.25)
   axes.spines[['top', 'right']].set_visible(False)

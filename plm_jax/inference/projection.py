@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plm_jax import files
+from plm_jax.cli import pictures
 from plm_jax.errors import ConfigError
 from plm_jax.inference.nearest import Table
 
@@ -57,7 +58,8 @@ def draw(found: Map, out: Path) -> None:
   nearest = found.places[distances.argmin(axis=1)]
   for word, place, other in zip(found.words, found.places, nearest, strict=True):
     away, side = (-4, 'right') if other[0] > place[0] else (4, 'left')  # so that the names of two neighbours part
-    axes.annotate(word, tuple(place), xytext=(away, 3), textcoords='offset points', fontsize=9, ha=side)
+    text = pictures.plain(word)
+    axes.annotate(text, tuple(place), xytext=(away, 3), textcoords='offset points', fontsize=9, ha=side)
   axes.set_xlabel(f'first component, {found.share[0]:.0%} of the variance')
   axes.set_ylabel(f'second component, {found.share[1]:.0%}')
   axes.margins(0.12)

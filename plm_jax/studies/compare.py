@@ -13,7 +13,7 @@ import numpy as np
 from rich.table import Table
 
 from plm_jax import config, errors, files
-from plm_jax.cli import tables
+from plm_jax.cli import pictures, tables
 from plm_jax.config.resume import leaves
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder, Where
@@ -141,12 +141,12 @@ def draw(groups: Mapping[str, Sequence[Line]], metric: str, file: Path) -> None:
   axes = figure.subplots()
   for number, (name, lines) in enumerate(groups.items()):
     steps, mean, deviation = curves.band(lines)
-    colour, label = f'C{number % 10}', f'{name} (n = {len(lines)})'
+    colour, label = f'C{number % 10}', pictures.plain(f'{name} (n = {len(lines)})')
     style = ('-', '--', ':', '-.')[number // 10 % 4]
     axes.plot(steps, mean, style, color=colour, label=label, marker='o' if len(steps) < 30 else '', markersize=3)
     if len(lines) > 1:
       axes.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)
-  axes.set(xlabel='step', ylabel=metric)
+  axes.set(xlabel='step', ylabel=pictures.plain(metric))
   axes.xaxis.set_major_formatter(EngFormatter(sep=''))
   axes.grid(alpha=0.25)
   axes.spines[['top', 'right']].set_visible(False)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rich.table import Table
 
 from plm_jax import files
-from plm_jax.cli import signals, tables
+from plm_jax.cli import pictures, signals, tables
 from plm_jax.errors import ConfigError
 from plm_jax.files import Where
 from plm_jax.noise.keys import with_step
@@ -145,13 +145,14 @@ def draw(all_tables: Sequence[Mapping[str, Any]], file: Path) -> None:
   for number, table in enumerate(all_tables):
     colour = COLOURS[number % len(COLOURS)]
     rows = sorted((row for row in table['rows'] if row['layer'] != MIX), key=lambda row: row['layer'])
-    name = f'{table["name"]}, {table["metric"]}'
-    axes.plot([row['layer'] for row in rows], [row['mean'] for row in rows], '-o', color=colour, label=name)
+    name, metric = (pictures.plain(table[key]) for key in ('name', 'metric'))
+    layers, means = [row['layer'] for row in rows], [row['mean'] for row in rows]
+    axes.plot(layers, means, '-o', color=colour, label=f'{name}, {metric}')
     for row in rows:
       axes.plot([row['layer']] * len(row['scores']), row['scores'], '.', color=colour, alpha=0.4)
     for row in table['rows']:
       if row['layer'] == MIX:
-        axes.axhline(row['mean'], linestyle='--', color=colour, label=f'{table["name"]}, mix of all')
+        axes.axhline(row['mean'], linestyle='--', color=colour, label=f'{name}, mix of all')
   axes.set(xlabel='layer (0: embeddings)', ylabel='score')
   axes.xaxis.set_major_locator(MaxNLocator(integer=True))
   axes.grid(alpha=0.25)

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from plm_jax import files
-from plm_jax.cli import tables
+from plm_jax.cli import pictures, tables
 from plm_jax.studies.sweep import REASON, Sweep
 from plm_jax.studies.sweep_space import Key, Point, point_of
 
@@ -90,8 +90,6 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
     line = shlex.join(['python', '-m', 'plm_jax.train', *command, *_flags(best.point)])
     chosen = {'point': best.point, 'score': best.score, 'trial': number, 'command': line}
     print(f'best: {sweep.metric} {best.score:.5g}, in {sweep.trial_folder(number)}; its keys:\n  {line}')
-    draw_parallel(sweep, done, sweep.folder / 'parallel.png')
-    draw_importance(sweep, done, sweep.folder / 'importance.png')
   table = {
     'metric': sweep.metric,
     'direction': sweep.direction,
@@ -104,6 +102,9 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
   text.print(chosen.get('command', ''), soft_wrap=True)
   files.write_text(sweep.folder / 'table.txt', text.file.getvalue())  # type: ignore[attr-defined]
   files.write_json(sweep.folder / 'table.json', table)
+  if best is not None:
+    draw_parallel(sweep, done, sweep.folder / 'parallel.png')
+    draw_importance(sweep, done, sweep.folder / 'importance.png')
   return table
 
 
@@ -173,9 +174,9 @@ def draw_importance(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> No
   figure = Figure(figsize=(6.4, 1.2 + 0.4 * len(found)), layout='constrained')
   axes = figure.subplots()
   order = list(found)[::-1]
-  bars = axes.barh(order, [found[name] for name in order], color='C0')
+  bars = axes.barh([pictures.plain(name) for name in order], [found[name] for name in order], color='C0')
   axes.bar_label(bars, fmt='%.2f', padding=3)
-  axes.set(xlim=(0, 1.1), xlabel=f'share of the variance of {sweep.metric} over {len(done)} trials')
+  axes.set(xlim=(0, 1.1), xlabel=f'share of the variance of {pictures.plain(sweep.metric)} over {len(done)} trials')
   axes.spines[['top', 'right']].set_visible(False)
   with files.replacing(file) as temporary:
     figure.savefig(temporary, format='png', dpi=130)
@@ -199,13 +200,15 @@ def draw_parallel(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> None
   for place, key in enumerate(keys):
     axes.axvline(place, color='0.6', linewidth=0.8)
     for text in key.steps() if key.values else _ends(key):
-      axes.annotate(text, (place, _height(key, text)), xytext=(4, 2), textcoords='offset points', fontsize=8)
+      at = place, _height(key, text)
+      axes.annotate(pictures.plain(text), at, xytext=(4, 2), textcoords='offset points', fontsize=8)
     if not all(key.name in trial.params for trial in done):
       axes.annotate('not there', (place, ABSENT), xytext=(4, 2), textcoords='offset points', fontsize=8)
   axes.axvline(len(keys), color='0.6', linewidth=0.8)
   for value in dict.fromkeys((low, high)):
     axes.annotate(f'{value:.4g}', (len(keys), norm(value)), xytext=(4, 2), textcoords='offset points', fontsize=8)
-  axes.set_xticks(range(len(keys) + 1), [*(key.name for key in keys), sweep.metric], fontsize=9)
+  names = [pictures.plain(name) for name in (*(key.name for key in keys), sweep.metric)]
+  axes.set_xticks(range(len(keys) + 1), names, fontsize=9)
   axes.set_xlim(-0.1, len(keys) + 0.5)
   axes.set_yticks([])
   axes.spines[['top', 'right', 'left', 'bottom']].set_visible(False)

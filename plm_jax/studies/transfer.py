@@ -20,7 +20,7 @@ import numpy as np
 from rich.table import Table
 
 from plm_jax import files, optim, sharding
-from plm_jax.cli import signals, tables
+from plm_jax.cli import pictures, signals, tables
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import Where
 from plm_jax.training import evaluation, feed, from_data, history, preflight
@@ -275,7 +275,7 @@ def draw(table: Mapping[str, Any], chosen: Mapping[tuple[str, int, int], Mapping
   left, right = figure.subplots(1, 2)
   colours = {'scratch': '#b3541e', 'pretrained': '#1f5f8b'}
   names = {'scratch': 'from scratch', 'pretrained': 'pre-trained'}
-  sizes = [row['labels_per_class'] for row in table['rows']]
+  sizes, metric = [row['labels_per_class'] for row in table['rows']], pictures.plain(table['metric'])
   for start in STARTS:
     means = [np.mean(row[start]) for row in table['rows']]
     left.plot(sizes, means, '-o', color=colours[start], label=names[start])
@@ -286,11 +286,11 @@ def draw(table: Mapping[str, Any], chosen: Mapping[tuple[str, int, int], Mapping
       right.plot(curve[:, 0], curve[:, 1], color=colours[start], alpha=0.3)
     mean = np.mean([curve[:, 1] for curve in curves], axis=0)
     right.plot(curves[0][:, 0], mean, '-o', color=colours[start], label=names[start])
-  left.set(xscale='log', xlabel='labelled examples per class', ylabel=f'test {table["metric"]}', ylim=(0, 1))
+  left.set(xscale='log', xlabel='labelled examples per class', ylabel=f'test {metric}', ylim=(0, 1))
   left.set_xticks(sizes, [str(size) for size in sizes])
   left.minorticks_off()
   left.set_title('Test score by size of the labelled set')
-  right.set(xlabel='fine-tuning step', ylabel=f'validation {table["metric"]}', ylim=(0, 1))
+  right.set(xlabel='fine-tuning step', ylabel=f'validation {metric}', ylim=(0, 1))
   right.set_title(f'Convergence with {sizes[0]} labels per class')
   for axes in (left, right):
     axes.grid(alpha=0.25)

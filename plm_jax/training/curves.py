@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from plm_jax import files
+from plm_jax.cli import pictures
 from plm_jax.files import RunFolder, Where
 from plm_jax.training import run_folder
 from plm_jax.training.metrics import Row, read
@@ -42,7 +43,7 @@ def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
   columns = min(2, len(panels))
   rows = math.ceil(len(panels) / columns)
   figure = Figure(figsize=(5.6 * columns, 3.6 * rows), layout='constrained')
-  figure.suptitle(files.absolute(folder.root).name, fontsize=12)
+  figure.suptitle(pictures.plain(files.absolute(folder.root).name), fontsize=12)
   axes = figure.subplots(rows, columns, squeeze=False).flatten()
   for spare in axes[len(panels) :]:
     spare.set_axis_off()
@@ -92,9 +93,9 @@ def _draw(axis: Any, title: str, lines: Mapping[str, Line], best_step: int | Non
   """One panel: noisy curves faint with their running mean on top, evaluations with a dot each."""
   from matplotlib.ticker import EngFormatter
 
-  for number, (label, (steps, values)) in enumerate(lines.items()):
-    color = f'C{number}'
-    if title == RATE or (title == LOSS and label != TRAINING):
+  for number, (name, (steps, values)) in enumerate(lines.items()):
+    color, label = f'C{number}', pictures.plain(name)
+    if title == RATE or (title == LOSS and name != TRAINING):
       axis.plot(steps, values, color=color, marker='' if title == RATE else 'o', markersize=3, label=label)
     else:
       axis.plot(steps, values, color=color, alpha=0.25, linewidth=0.8)

@@ -71,6 +71,12 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_model_is_opened(
     heads.main([f'--weights={tmp_path}', '--text=a', f'--out={tmp_path / name}'])
 
 
+def test_tokens_with_dollars_are_drawn_as_they_are(tmp_path):
+  maps = attention_maps.Maps(['$_{$', 'b'], np.full((1, 1, 2, 2), 0.5))
+  attention_maps.draw(maps, tmp_path / 'x.png')
+  assert (tmp_path / 'x.png').read_bytes().startswith(b'\x89PNG')
+
+
 def test_blocks_outside_the_scan_stand_before_and_behind_it():
   leaf = lambda layers, value: {'attention': {'weights': (np.full((layers, 1, 2, 3, 3), value),)}}  # noqa: E731
   first, last = ({'attention': {'weights': (np.full((1, 2, 3, 3), value),)}} for value in (1, 4))

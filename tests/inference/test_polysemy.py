@@ -117,6 +117,12 @@ def test_a_map_is_that_of_scikit_learn(tmp_path, capsys):
   assert not (tmp_path / 'none.png').exists()
 
 
+def test_words_with_dollars_are_drawn_as_they_are(tmp_path):
+  projection.draw(projection.Map(['$_{$', 'b', 'c'], np.eye(3, 2), (0.6, 0.4)), tmp_path / 'map.png')
+  polysemy.draw(polysemy.Uses('$_{$', np.ones((2, 2, 2)), None), tmp_path / 'uses.png')
+  assert all((tmp_path / name).read_bytes().startswith(b'\x89PNG') for name in ('map.png', 'uses.png'))
+
+
 def write(file: pathlib.Path, names: tuple[str, ...], rows: np.ndarray) -> pathlib.Path:
   word_vectors.write(file, WordVectors(names, rows.astype(np.float32)), form='word2vec')
   return file

@@ -64,6 +64,15 @@ def test_a_run_with_a_damaged_config_is_named_and_the_others_are_drawn(runs, tmp
   assert all(str(run) in str(caught.value) for run in runs) and not (tmp_path / 'y.png').exists()
 
 
+def test_values_with_dollars_are_shown_as_they_are(tmp_path):
+  """Between two dollars matplotlib reads mathematics, of which regular expressions are none."""
+  scales = (r'a_$ \\b{$', r'a_$ \\c{$')
+  folders = [write(tmp_path / f'$_{{{n}$', rate=1, seed=0, values=[1.0], scale=one) for n, one in enumerate(scales)]
+  rows = study.compare(folders, tmp_path / 'x.png')['rows']
+  assert [row['name'] for row in rows] == [f'scale={one}' for one in scales]
+  assert (tmp_path / 'x.png').read_bytes().startswith(b'\x89PNG')
+
+
 def test_by_puts_other_differences_into_one_curve(runs, tmp_path):
   rows = study.compare(runs, tmp_path / 'x.png', by=['seed'])['rows']
   assert [(row['name'], row['n']) for row in rows] == [('seed=0', 2), ('seed=1', 2), ('seed=2', 2)]

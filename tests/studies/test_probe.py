@@ -75,6 +75,12 @@ def test_a_probe_reads_its_layer_whatever_the_config_reads(name):
     assert 'layer' not in one and 'lm_weight' not in one
 
 
+def test_names_with_dollars_are_shown_as_they_are(tmp_path):
+  rows = [{'layer': layer, 'scores': [1.0], 'mean': 1.0} for layer in (0, 1, 'mix')]
+  study.draw([{'name': '$_{$', 'metric': '$_{$/loss', 'rows': rows}], tmp_path / 'x.png')
+  assert (tmp_path / 'x.png').read_bytes().startswith(b'\x89PNG')
+
+
 def test_a_probe_trains_and_the_trunk_stays(data, tmp_path):
   states = []
   for name, stop in {'begun': 1, 'done': None}.items():

@@ -235,6 +235,25 @@ def test_seeds_are_one_row_with_their_median_and_those_without_a_value_count_as_
   assert 'diverged at step 3' in (tmp_path / 'table.txt').read_text()
 
 
+def test_values_with_dollars_are_shown_as_they_are_and_a_picture_costs_no_table(tmp_path, monkeypatch):
+  one = made(tmp_path, literal={'optim.scale': ["(('.*bias$', 0.1), ('.*/x_$', 1.0))", '()']}, trials=2)
+  journal = one.study()
+  for number in range(2):
+    with contextlib.ExitStack() as held:
+      study._claim(one, journal, held)
+    journal.tell(number, value_of(number))
+  one = study.dataclasses.replace(one, metric='$_{$/loss')
+  sweep_report.report(one, journal.trials, command=[])
+  for picture in ('importance.png', 'parallel.png'):
+    assert (tmp_path / picture).read_bytes().startswith(b'\x89PNG')
+  for name in ('table.txt', 'table.json'):
+    (tmp_path / name).unlink()
+  monkeypatch.setattr(sweep_report, 'draw_parallel', lambda *_: 1 / 0)
+  with pytest.raises(ZeroDivisionError):
+    sweep_report.report(one, journal.trials, command=[])
+  assert (tmp_path / 'table.txt').is_file() and (tmp_path / 'table.json').is_file()
+
+
 def test_a_damaged_line_of_metrics_is_named_and_loses_no_trial(tmp_path, caplog):
   one = made(tmp_path)
   journal = one.study()

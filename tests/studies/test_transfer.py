@@ -36,3 +36,11 @@ def test_a_torn_line_costs_its_own_run_alone(tmp_path, monkeypatch, caplog):
   assert run_missing() == cells[1:]
   assert f'{record}, line 2 cannot be read' in caplog.text
   assert run_missing() == []
+
+
+def test_a_metric_with_dollars_is_shown_as_it_is(tmp_path):
+  row = {'labels_per_class': 4, 'scratch': [0.5], 'pretrained': [0.5]}
+  table = {'metric': '$_{$', 'seeds': 1, 'rows': [row]}
+  chosen = {(start, 4, 0): {'curve': [(1, 0.5)]} for start in transfer.STARTS}
+  transfer.draw(table, chosen, tmp_path / 'x.png')
+  assert (tmp_path / 'x.png').read_bytes().startswith(b'\x89PNG')

@@ -272,6 +272,14 @@ def test_curves_of_a_short_run_without_evaluations(tmp_path: pathlib.Path) -> No
   assert curves.curves(tmp_path, best_step=1) == tmp_path / 'curves.png'
 
 
+def test_names_with_dollars_are_shown_as_they_are(tmp_path: pathlib.Path) -> None:
+  folder = tmp_path / '$_{$'
+  folder.mkdir()
+  with Writer(folder, sinks=()) as writer:
+    writer.write(1, {'loss': 2.0, '$_{$/loss': 3.0})
+  assert curves.curves(folder) == folder / 'curves.png'
+
+
 def test_the_running_mean_is_a_mean() -> None:
   values = np.random.default_rng(0).standard_normal(400)
   smooth = curves._smooth(values)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from plm_jax import files
+from plm_jax.cli import pictures
 from plm_jax.studies.tables import cells, intervals
 from plm_jax.studies.tables.file import BEST, COUNTED, Claim, Column, Origin, Table, origin
 from plm_jax.studies.tables.intervals import Measured
@@ -377,10 +378,11 @@ def _draw(table: Table, kept: Mapping[str, Any], file: files.Path) -> None:
   places = {row: len(table.rows) - place for place, row in enumerate(table.rows)}
   for axes, name in zip(panels, columns, strict=True):
     _panel(axes, table, kept, name, places)
-  panels[0].set_yticks(list(places.values()), list(places))
+  panels[0].set_yticks(list(places.values()), [pictures.plain(row) for row in places])
   panels[0].set_ylim(0.4, len(places) + 0.6)
   warning = any('PLATEAU' in fact for fact in _plateau_facts(table, kept))
-  figure.suptitle(table.title + ('\nThe pre-training did not leave the plateau of word frequencies' if warning else ''))
+  remark = '\nThe pre-training did not leave the plateau of word frequencies' if warning else ''
+  figure.suptitle(pictures.plain(table.title) + remark)
   with files.replacing(file) as temporary:
     figure.savefig(temporary, format='png', dpi=120, metadata={'Software': None})
 
@@ -402,7 +404,7 @@ def _panel(axes: Any, table: Table, kept: Mapping[str, Any], name: str, places: 
     if (published := table.rows[row].published.get(name)) is not None:
       other.plot(published, place - 0.12, 'D', color=PUBLISHED, markerfacecolor='none', markersize=5)
   better = 'more is better' if table.columns[name].better == 'max' else 'less is better'
-  axes.set_xlabel(f'{name}, measured\n({better})', color=MEASURED)
+  axes.set_xlabel(f'{pictures.plain(name)}, measured\n({better})', color=MEASURED)
   if any(name in row.published for row in table.rows.values()):
     other.set_xlabel('published', color=PUBLISHED)
   else:

@@ -225,6 +225,16 @@ def test_the_rendered_table(set_up, tmp_path, monkeypatch):
   assert (tmp_path / 'out' / 'table.png').stat().st_size > 5_000
 
 
+def test_names_with_dollars_are_drawn_as_they_are(tmp_path):
+  text = TABLE
+  for old, new in (("'one'", "'$_{$'"), ("title='Table'", "title='$_{$'"), ("'loss'", "'$_{$, nats'")):
+    text = text.replace(old, new)
+  (tmp_path / 'mine.py').write_text(text)
+  table = file.read(str(tmp_path / 'mine.py'), 'tiny')
+  render.draw(table, cells.EMPTY, tmp_path / 'x.png')
+  assert (tmp_path / 'x.png').read_bytes().startswith(b'\x89PNG')
+
+
 def test_a_claim_of_which_one_run_each_is_left_has_no_interval(set_up, tmp_path, monkeypatch):
   """Runs that failed leave one loss of either row, whose difference may be noise."""
   failing = [set_up[1][runs.Cell(row, 'loss')][1][0].digest for row in ('one', 'two')]
