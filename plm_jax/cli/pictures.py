@@ -4,3 +4,8 @@
 def plain(text: str) -> str:
   """The text for a picture that shows it as it is: matplotlib reads what stands between two dollars as mathematics."""
   return text.replace('$', r'\$')
+
+
+def label(text: str) -> str:
+  """The same for a line of a legend, which leaves out what begins with an underscore: a space stands before that."""
+  return plain(f' {text}' if text.startswith('_') else text)

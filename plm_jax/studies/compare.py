@@ -27,12 +27,14 @@ class Run(NamedTuple):
   """A run that is compared.
 
   Attributes:
+    name: its folder, from the one that all of them are in.
     folder: of the run.
     settings: dotted key -> value of its config.
     best: the metric of `best` and 'min' or 'max'; None where the config has none.
     line: steps and values of the metric.
   """
 
+  name: str
   folder: Path
   settings: Mapping[str, Any]
   best: tuple[str, str] | None
@@ -61,22 +63,23 @@ def compare(
   configs = _configs(where)
   first = next(iter(configs.values())).get('best')
   metric = metric or (first[0] if first else 'loss')
+  names = curves.short_names(list(configs))
   read = [
-    Run(folder, leaves(own), own.get('best'), line)
+    Run(names[folder], folder, leaves(own), own.get('best'), line)
     for folder, own in configs.items()
     if len((line := curves.series(RunFolder(folder).metrics, metric))[0])
   ]
   if not read:
-    names = sorted({name for folder in configs for name in curves.names(RunFolder(folder).metrics)})
+    there = sorted({name for folder in configs for name in curves.names(RunFolder(folder).metrics)})
     raise ConfigError(
-      f'--metric={metric}: no run has it.{errors.suggest(metric, names)} There are: {", ".join(names)}.'
+      f'--metric={metric}: no run has it.{errors.suggest(metric, there)} There are: {", ".join(there)}.'
     )
   if missing := [str(folder) for folder in configs if folder not in {run.folder for run in read}]:
     log.warning('without %s, and left out: %s', metric, ', '.join(missing))
   read, copies = curves.apart(read, lambda run: run.line)
   for copy, original in copies.items():
     log.warning('%s is left out: %s', copy, curves.COPY % original)
-  groups = curves.grouped(read, by)
+  groups = curves.named(curves.grouped(read, by), by)
   rows = [ends(name, runs, metric) for name, runs in groups.items()]
   draw({name: [run.line for run in runs] for name, runs in groups.items()}, metric, files.path(out))
   _show(rows, metric)
@@ -141,7 +144,7 @@ def draw(groups: Mapping[str, Sequence[Line]], metric: str, file: Path) -> None:
   axes = figure.subplots()
   for number, (name, lines) in enumerate(groups.items()):
     steps, mean, deviation = curves.band(lines)
-    colour, label = f'C{number % 10}', pictures.plain(f'{name} (n = {len(lines)})')
+    colour, label = f'C{number % 10}', pictures.label(f'{name} (n = {len(lines)})')
     style = ('-', '--', ':', '-.')[number // 10 % 4]
     axes.plot(steps, mean, style, color=colour, label=label, marker='o' if len(steps) < 30 else '', markersize=3)
     if len(lines) > 1:

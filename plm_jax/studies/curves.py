@@ -6,6 +6,7 @@ that it refuses is read line by line: damaged lines are named by their numbers, 
 
 import concurrent.futures
 import functools
+import itertools
 import logging
 import math
 import os
@@ -27,6 +28,7 @@ CHUNK = files.DEEPEST - 1  # lines parsed at once: so few brackets that `parse_j
 BLOCK = 2**23  # bytes that a thread reads at once
 NAMED = 5  # damaged lines of a file that the log names one by one
 POINTS = 1_000  # of a curve
+SHORT = 60  # characters of the differences that name a curve
 SEED = 'seed'
 COPY = 'it has the config, the seed, the data and the values of %s, and counts once'
 NOT_FINITE = ('nan', 'inf', '-inf')  # as metrics write them
@@ -63,8 +65,10 @@ class _Part(NamedTuple):
 
 
 class Described(Protocol):
-  """A run that is grouped with others: its folder, and the dotted keys of its config."""
+  """A run that is grouped with others: its name, its folder, and the dotted keys of its config."""
 
+  @property
+  def name(self) -> str: ...
   @property
   def folder(self) -> Path: ...
   @property
@@ -88,6 +92,17 @@ def expanded(folder: Path) -> list[Path]:
     return trials or [folder]
   what = 'it has no config.json, so no run began there' if files.is_folder(folder) else 'there is no such folder'
   raise ConfigError(f'{folder}: {what}; name folders of runs, or of a sweep')
+
+
+def short_names(folders: Sequence[Path]) -> dict[Path, str]:
+  """Each folder from the one that all of them are in; whole where some are addresses and others of this machine."""
+  if len(folders) == 1:
+    return {folders[0]: files.absolute(folders[0]).name}
+  try:
+    common = os.path.commonpath([files.absolute(folder).parent for folder in folders])
+  except ValueError:
+    return {folder: str(folder) for folder in folders}
+  return {folder: os.path.relpath(files.absolute(folder), common) for folder in folders}
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -313,6 +328,33 @@ def grouped(runs: Sequence[OfRun], by: Sequence[str]) -> dict[str, list[OfRun]]:
     name = ', '.join(f'{key}={run.settings.get(key, "not there")}' for key in chosen)
     found.setdefault(name or files.absolute(run.folder).name, []).append(run)
   return found if chosen else {files.absolute(runs[0].folder).name: list(runs)}
+
+
+def named(groups: Mapping[str, list[OfRun]], by: Sequence[str]) -> dict[str, list[OfRun]]:
+  """Groups by names that a legend can hold: differences while they are few, else what their folders have in common.
+
+  Args:
+    groups: from `grouped`.
+    by: the keys that were asked for, whose values name a group however long they are.
+  """
+  if by or all(len(name) <= SHORT for name in groups):
+    return dict(groups)
+  found: dict[str, list[OfRun]] = {}
+  for own in groups.values():
+    name = own[0].name if len(own) == 1 else _common([run.name for run in own])
+    free = (one for one in itertools.chain([name or own[0].name, own[0].name], _numbered(name)) if one not in found)
+    found[next(free)] = own
+  return found
+
+
+def _common(names: Sequence[str]) -> str:
+  """What names begin with, without what seeds left at its end."""
+  alike = [letters[0] for letters in itertools.takewhile(lambda one: len(set(one)) == 1, zip(*names, strict=False))]
+  return re.sub(r'[-_./]+(s|seed)?[-_]*\d*$', '', ''.join(alike))
+
+
+def _numbered(name: str) -> Sequence[str]:
+  return [f'{name} ({number})' for number in range(2, 10_000)]
 
 
 def differing(runs: Sequence[Described]) -> list[str]:

@@ -145,7 +145,7 @@ def draw(all_tables: Sequence[Mapping[str, Any]], file: Path) -> None:
   for number, table in enumerate(all_tables):
     colour = COLOURS[number % len(COLOURS)]
     rows = sorted((row for row in table['rows'] if row['layer'] != MIX), key=lambda row: row['layer'])
-    name, metric = (pictures.plain(table[key]) for key in ('name', 'metric'))
+    name, metric = pictures.label(table['name']), pictures.plain(table['metric'])
     layers, means = [row['layer'] for row in rows], [row['mean'] for row in rows]
     axes.plot(layers, means, '-o', color=colour, label=f'{name}, {metric}')
     for row in rows:

@@ -94,7 +94,7 @@ def _draw(axis: Any, title: str, lines: Mapping[str, Line], best_step: int | Non
   from matplotlib.ticker import EngFormatter
 
   for number, (name, (steps, values)) in enumerate(lines.items()):
-    color, label = f'C{number}', pictures.plain(name)
+    color, label = f'C{number}', pictures.label(name)
     if title == RATE or (title == LOSS and name != TRAINING):
       axis.plot(steps, values, color=color, marker='' if title == RATE else 'o', markersize=3, label=label)
     else:

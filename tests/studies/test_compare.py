@@ -7,6 +7,7 @@ import statistics
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from plm_jax import compare
 from plm_jax.errors import ConfigError
@@ -71,6 +72,20 @@ def test_values_with_dollars_are_shown_as_they_are(tmp_path):
   rows = study.compare(folders, tmp_path / 'x.png')['rows']
   assert [row['name'] for row in rows] == [f'scale={one}' for one in scales]
   assert (tmp_path / 'x.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_every_curve_is_in_the_legend_by_a_short_name(tmp_path, monkeypatch):
+  """Of configs that differ in much their folders are named, as in a report; matplotlib leaves out labels with '_'."""
+  more = {f'key_{n}': 'value' for n in range(9)}
+  folders = [write(tmp_path / name, rate=1, seed=n, values=[1.0]) for n, name in enumerate(('bert_s0', 'bert_s1'))]
+  folders.append(write(tmp_path / '_gpt', rate=1, seed=0, values=[1.0], **more))
+  drawn = []
+  save = Figure.savefig
+  monkeypatch.setattr(Figure, 'savefig', lambda self, *args, **named: (drawn.append(self), save(self, *args, **named)))
+  rows = study.compare(folders, tmp_path / 'x.png')['rows']
+  assert [(row['name'], row['n']) for row in rows] == [('bert', 2), ('_gpt', 1)]
+  (axes,) = drawn[0].axes
+  assert [text.get_text() for text in axes.get_legend().get_texts()] == ['bert (n = 2)', ' _gpt (n = 1)']
 
 
 def test_by_puts_other_differences_into_one_curve(runs, tmp_path):

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -108,7 +107,7 @@ def find(folders: Sequence[files.Where], wanted: Callable[[str], bool]) -> Found
       raise ConfigError(f'{folder}: no run began there (no config.json beside metrics), and there is no sweep or table')
     runs |= dict.fromkeys(one for one in own if files.is_file(RunFolder(one).config))
     others |= dict.fromkeys(one for one in own if one not in runs)
-  names = _names([*runs, *others])
+  names = curves.short_names([*runs, *others])
   remarks: list[str] = []
   read = curves.read([RunFolder(folder).metrics for folder in runs], wanted)
   found = [_run(names[folder], folder, lines, remarks) for folder, lines in zip(runs, read, strict=True)]
@@ -133,14 +132,6 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
   for inner in files.listing(folder) if depth else ():
     if files.is_folder(inner) and inner.name not in HIDDEN and not inner.name.startswith('.'):
       yield from _walk(inner, depth - 1)
-
-
-def _names(folders: Sequence[Path]) -> dict[Path, str]:
-  """Each folder from the one that all of them are in."""
-  if len(folders) == 1:
-    return {folders[0]: folders[0].name}
-  common = os.path.commonpath([folder.parent for folder in folders])
-  return {folder: os.path.relpath(folder, common) for folder in folders}
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -2,7 +2,6 @@
 
 import datetime
 import fnmatch
-import itertools
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from plm_jax.studies.report.found import Found, Run
 
 log = logging.getLogger(__name__)
 
-SHORT = 60  # characters of the differences that name a curve
 HERE = Path(__file__).parent
 
 
@@ -61,7 +59,7 @@ def report(
   _check_patterns(what.runs, more)
   metric = _headline(what.runs, metric)
   what = _without_copies(what, metric)
-  groups = _named(curves.grouped(what.runs, by), by) if what.runs else {}
+  groups = curves.named(curves.grouped(what.runs, by), by) if what.runs else {}
   answers = _answers(groups, ask)
   parts = _parts(what, groups, metric, answers)
   drawn = figures.make(groups, figures.drawn(what.runs, metric))
@@ -101,28 +99,6 @@ def _check_patterns(runs: Sequence[Run], patterns: Sequence[str]) -> None:
   for one in patterns:
     if names and not fnmatch.filter(names, one):
       raise ConfigError(f'--curves={one}: no run has it.{errors.suggest(one, names)} There are: {", ".join(names)}.')
-
-
-def _named(groups: Mapping[str, Sequence[Run]], by: Sequence[str]) -> dict[str, Sequence[Run]]:
-  """Groups by names that a legend can hold: differences while they are few, else what their folders have in common."""
-  if by or all(len(name) <= SHORT for name in groups):
-    return dict(groups)
-  named: dict[str, Sequence[Run]] = {}
-  for own in groups.values():
-    name = own[0].name if len(own) == 1 else _common([run.name for run in own])
-    free = (one for one in itertools.chain([name or own[0].name, own[0].name], _numbered(name)) if one not in named)
-    named[next(free)] = own
-  return named
-
-
-def _common(names: Sequence[str]) -> str:
-  """What names begin with, without what seeds left at its end."""
-  alike = [letters[0] for letters in itertools.takewhile(lambda one: len(set(one)) == 1, zip(*names, strict=False))]
-  return re.sub(r'[-_./]+(s|seed)?[-_]*\d*$', '', ''.join(alike))
-
-
-def _numbered(name: str) -> Sequence[str]:
-  return [f'{name} ({number})' for number in range(2, 10_000)]
 
 
 def _answers(groups: Mapping[str, Sequence[Run]], ask: int) -> dict[str, Mapping[str, Any]]:

@@ -63,7 +63,7 @@ def _together(groups: Groups, metric: str) -> str:
   rows = []
   for name, own in groups.items():
     there = [
-      compare.Run(run.folder, run.settings, run.best, run.metrics.lines[metric])
+      compare.Run(run.name, run.folder, run.settings, run.best, run.metrics.lines[metric])
       for run in own
       if metric in run.metrics.lines
     ]
