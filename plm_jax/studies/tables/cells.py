@@ -19,6 +19,7 @@ import numpy as np
 from plm_jax import files, scores
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
+from plm_jax.studies import curves
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.folders import PREDICTIONS
 from plm_jax.studies.tables.runs import Cell, Run
@@ -153,18 +154,18 @@ def unpacked(kept: Mapping[str, Any]) -> np.ndarray:
 def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
   """The loss of a pre-training beside that of a network that knows word frequencies only, in nats a token.
 
-  Empty where the run has no perplexity, or its vocabulary no counts.
+  Empty where the run has no perplexity that is finite, or its vocabulary no counts. The log names damaged lines of
+  metrics, which are left out.
   """
   from plm_jax.text import tokenizer
 
-  measured = metrics.last(folder.root)
-  perplexity = measured.get(table.plateau)
+  perplexities = curves.series(folder.metrics, table.plateau)[1]
   counts = tokenizer.load(folder.vocab).counts if files.is_folder(folder.vocab) else None
-  if perplexity is None or counts is None:
+  if not len(perplexities) or counts is None:
     return {}
   share = np.asarray(counts, float)
   share = share[share > 0] / share.sum()
-  return {'loss': round(math.log(perplexity), 4), 'frequencies': round(float(-(share * np.log(share)).sum()), 4)}
+  return {'loss': round(math.log(perplexities[-1]), 4), 'frequencies': round(float(-(share * np.log(share)).sum()), 4)}
 
 
 def made_by(kept: Mapping[str, Any], key: str) -> dict[str, int]:

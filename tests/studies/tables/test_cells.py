@@ -1,12 +1,17 @@
 """What a run leaves in `cells.json`."""
 
 import json
+import logging
+import math
+import types
 
 import numpy as np
 import pytest
 
 from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
 from plm_jax.studies.tables import cells
+from plm_jax.text import tokenizer
 
 
 def rows_file(tmp_path, rows):
@@ -61,3 +66,17 @@ def test_a_damaged_file_is_named(tmp_path, text):
 
 def test_no_file_is_an_empty_one(tmp_path):
   assert cells.read(tmp_path / 'cells.json') == cells.EMPTY
+
+
+def test_the_plateau_is_that_of_sound_lines_and_finite_values(tmp_path, monkeypatch, caplog):
+  monkeypatch.setattr(tokenizer, 'load', lambda folder: types.SimpleNamespace(counts=[1, 0, 1, 2]))
+  table, folder = types.SimpleNamespace(plateau='validation/perplexity'), RunFolder(tmp_path)
+  folder.vocab.mkdir()
+  folder.metrics.write_text('{"step": 2, "loss#\n{"step": 3, "validation/perplexity": "inf"}\n')
+  with caplog.at_level(logging.WARNING, 'plm_jax'):
+    assert cells.plateau(table, folder) == {}
+  assert caplog.messages == [f'{folder.metrics}, line 1 is damaged and left out']
+  with folder.metrics.open('a') as lines:
+    lines.write('{"step": 4, "validation/perplexity": 20.0}\n{"step": 5, "validation/perplexity": "nan"}\n')
+  entropy = 2 * 0.25 * math.log(4) + 0.5 * math.log(2)  # of shares 1/4, 1/4 and 1/2
+  assert cells.plateau(table, folder) == {'loss': round(math.log(20), 4), 'frequencies': round(entropy, 4)}
