@@ -40,6 +40,7 @@ from plm_jax.types import Source
 log = logging.getLogger(__name__)
 
 STARTS = ('scratch', 'pretrained')
+SCORES = ('validation', 'test', 'train')  # at the end of a run
 
 
 class Cell(NamedTuple):
@@ -109,10 +110,11 @@ def _run_missing(
   kept = {key: value for key, value in settings.items() if key not in history.ON_ITS_WAY}
   fingerprint = hash_text(json.dumps(kept, sort_keys=True))
   done: dict[Cell, dict[str, Any]] = {}
-  for number, line in enumerate(files.read_text(record).splitlines() if files.exists(record) else (), start=1):
+  for number, line in enumerate(files.read_bytes(record).splitlines() if files.exists(record) else (), start=1):
     try:
-      row = files.parse_json(line)
+      row = files.parse_json(line.decode())
       if row.pop('settings') == fingerprint:
+        _check_row(row)
         done[Cell(*row['cell'])] = row
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # torn as a process was killed, or damaged
       log.warning('%s, line %d cannot be read (%s): its run is repeated', record, number, error)
@@ -139,6 +141,14 @@ def _run_missing(
       f'validation {metric} {row["validation"]:.3f}  ({row["seconds"]:.1f} s)'
     )
   return done
+
+
+def _check_row(row: Mapping[str, Any]) -> None:
+  """Raises ValueError for a run without its curve or one of its scores."""
+  missing = [name for name in SCORES if not isinstance(row.get(name), int | float)]
+  missing += [] if isinstance(row.get('curve'), list) else ['curve']
+  if missing:
+    raise ValueError(f'it has no {" and no ".join(missing)}')
 
 
 class Trainer:

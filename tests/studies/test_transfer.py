@@ -36,6 +36,12 @@ def test_a_torn_line_costs_its_own_run_alone(tmp_path, monkeypatch, caplog):
   assert run_missing() == cells[1:]
   assert f'{record}, line 2 cannot be read' in caplog.text
   assert run_missing() == []
+  sound = record.read_bytes().splitlines(keepends=True)
+  damaged = [sound[0].replace(b'scratch', b'scr\xe1tch'), sound[1], sound[2].replace(b'"validation": 0.5, ', b'')]
+  record.write_bytes(b''.join([*damaged, *sound[3:]]))  # the second line is the torn one
+  assert run_missing() == [cells[0], cells[1]]
+  assert f'{record}, line 3 cannot be read (it has no validation): its run is repeated' in caplog.text
+  assert run_missing() == []
 
 
 def test_a_metric_with_dollars_is_shown_as_it_is(tmp_path):
