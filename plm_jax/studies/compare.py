@@ -91,8 +91,10 @@ def _configs(where: Sequence[Path]) -> dict[Path, dict[str, Any]]:
   read, damaged = {}, []
   for folder in where:
     try:
-      read[folder] = config.load(str(RunFolder(folder).config))
-    except (ConfigError, RunError, OSError) as error:
+      own = config.load(str(RunFolder(folder).config))
+      files.json_text(own)  # no number in it is larger than a float
+      read[folder] = own
+    except (ConfigError, RunError, OSError, ValueError) as error:
       damaged.append(f'{folder} is left out: {error}')
   if not read:
     raise ConfigError('\n'.join(['nothing of these runs can be read:', *damaged]))

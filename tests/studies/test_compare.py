@@ -50,7 +50,7 @@ def test_runs_that_differ_in_their_seed_are_one_curve(runs, tmp_path, capsys):
     assert row['name'] in printed and f'{row["last"]:.5g}' in printed
 
 
-@pytest.mark.parametrize('damage', ['{"seed": ', '[1]', '\x00'])
+@pytest.mark.parametrize('damage', ['{"seed": ', '[1]', '\x00', '{"seed": 1e999}'])
 def test_a_run_with_a_damaged_config_is_named_and_the_others_are_drawn(runs, tmp_path, caplog, damage):
   (runs[0] / 'config.json').write_text(damage)
   with caplog.at_level(logging.WARNING, 'plm_jax'):

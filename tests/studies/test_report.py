@@ -222,14 +222,33 @@ def test_a_damaged_line_is_named_and_the_others_are_drawn(runs, tmp_path, caplog
   file.write_bytes(b''.join([*lines, b'{"step": 99']))
   (runs[1] / 'config.json').write_text('{')
   (runs[2] / 'result.json').write_text('[]')
+  (runs[3] / 'config.json').write_text('{"seed": 1e999}')
   with caplog.at_level(logging.WARNING, 'plm_jax'):
     page = made(tmp_path, tmp_path / 'runs')
   assert f'{file}, line 2 is damaged and left out' in caplog.text
   assert f'{runs[0].name}: metrics.jsonl: damaged and left out: line 2' in page.text
-  assert f'{runs[1].name} is left out' in page.text
+  assert f'{runs[1].name} is left out' in page.text and f'{runs[3].name} is left out' in page.text
   assert f'{runs[2].name}: result.json cannot be read' in page.text
-  assert len(page.data['runs']) == 5
+  assert len(page.data['runs']) == 4
   assert np.cumsum(page.data['figures'][0]['lines'][0]['steps']).tolist() == [10, 30]
+
+
+@pytest.mark.parametrize(
+  'table',
+  [
+    {'rows': 5},
+    {'rows': [5]},
+    {'rows': [{'point': {}, 'numbers': None}]},
+    {'rows': [{'point': {}, 'reasons': [['x']]}]},
+    {'rows': [{'point': {}, 'reasons': 5}]},
+  ],
+)
+def test_a_damaged_table_of_a_sweep_is_named_and_left_out(tmp_path, table):
+  write(tmp_path / 'sweep' / 'trials' / '0000')
+  (tmp_path / 'sweep' / 'table.json').write_text(json.dumps({'metric': 'loss', **table}))
+  page = made(tmp_path, tmp_path / 'sweep')
+  assert 'sweep: table.json is left out: it is not what a sweep writes' in page.text
+  assert 'Sweeps' not in page.text and len(page.data['runs']) == 1
 
 
 def test_one_run_is_not_called_several(tmp_path, caplog):

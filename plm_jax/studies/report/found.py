@@ -145,7 +145,8 @@ def _run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> Run |
   mine: list[str] = []
   try:
     settings = config.load(str(own.config))
-  except (ConfigError, RunError, OSError) as error:
+    files.json_text(settings)  # no number in it is larger than a float
+  except (ConfigError, RunError, OSError, ValueError) as error:
     remarks.append(f'{name} is left out: {error}')
     return None
   result, data = _json(own.result, mine), _json(own.data, mine)
@@ -183,13 +184,29 @@ def _devices(file: Path) -> str:
 
 
 def _sweep(folder: Path, remarks: list[str]) -> dict[str, Any]:
-  """What the `table.json` of a sweep holds."""
+  """What the `table.json` of a sweep holds; empty where it is damaged, which is a remark."""
   if not files.is_folder(folder / 'trials'):
     return {}
   mine: list[str] = []
   table = _json(folder / 'table.json', mine)
+  if not _is_of_a_sweep(table):
+    mine.append('table.json is left out: it is not what a sweep writes')
+    table = {}
   remarks += [f'{folder.name}: {remark}' for remark in mine]
   return table
+
+
+def _is_of_a_sweep(table: Mapping[str, Any]) -> bool:
+  """Whether its rows are points with numbers of trials and reasons in words."""
+  rows = table.get('rows', [])
+  return isinstance(rows, list) and all(
+    isinstance(row, dict)
+    and isinstance(row.get('point'), dict)
+    and isinstance(row.get('numbers', []), list)
+    and isinstance(row.get('reasons', []), list)
+    and all(isinstance(reason, str) for reason in row.get('reasons', []))
+    for row in rows
+  )
 
 
 def _table(folder: Path, remarks: list[str]) -> str:

@@ -229,7 +229,7 @@ def sweeps(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _sweep(name: str, table: Mapping[str, Any]) -> str:
-  rows = [row for row in table.get('rows', ()) if isinstance(row, dict) and isinstance(row.get('point'), dict)]
+  rows = table.get('rows', ())
   keys = list(dict.fromkeys(key for row in rows for key in row['point']))
   heads = [*keys, f'{table.get("metric")}, median', 'mean', 'deviation', 'n', 'trials', 'remarks']
   body = [
@@ -237,7 +237,7 @@ def _sweep(name: str, table: Mapping[str, Any]) -> str:
       *(papers.cell(str(row['point'].get(key, '–'))) for key in keys),
       *(markup.number(row.get(key)) for key in ('score', 'mean', 'deviation', 'n')),
       Cell(' '.join(map(str, row.get('numbers', ())))),
-      Cell('; '.join(map(str, dict.fromkeys(row.get('reasons', ()))))),
+      Cell('; '.join(dict.fromkeys(row.get('reasons', ())))),
     ]
     for row in rows
   ]
