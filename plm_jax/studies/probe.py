@@ -115,11 +115,32 @@ def _score(settings: Settings, folder: Path, layer: Layer, *, seed: int, last: i
 
 
 def _read(folder: Path) -> dict[str, Any]:
-  """The table of another study."""
+  """The table of another study.
+
+  Raises:
+    ConfigError: there is none, or it is that of something else than probes.
+  """
   try:
-    return files.read_json(folder / 'table.json')
+    table: dict[str, Any] = files.read_json(folder / 'table.json')
+    if not _is_of_probes(table):
+      raise ValueError('its table.json has no scores of layers')
   except (OSError, ValueError) as error:
     raise ConfigError(f'--beside={folder}: is no folder of `python -m plm_jax.probe`: {error}') from None
+  return table
+
+
+def _is_of_probes(table: Any) -> bool:
+  """Whether a table has a name, a metric, and rows with a layer, scores and their mean."""
+  if not isinstance(table, dict) or not all(isinstance(table.get(key), str) for key in ('name', 'metric')):
+    return False
+  rows = table.get('rows')
+  return isinstance(rows, list) and all(
+    isinstance(row, dict)
+    and (isinstance(row.get('layer'), int) or row.get('layer') == MIX)
+    and isinstance(row.get('scores'), list)
+    and all(isinstance(number, int | float) for number in (row.get('mean'), *row['scores']))
+    for row in rows
+  )
 
 
 def show(table: Mapping[str, Any]) -> None:

@@ -105,3 +105,20 @@ def test_what_cannot_be_probed_is_refused(data, tmp_path, words, said):
   with pytest.raises(ConfigError, match=said):
     probe.main(flags(data, tmp_path, *words))
   assert not (tmp_path / 'probe').exists()
+
+
+@pytest.mark.parametrize(
+  'table',
+  [
+    [],
+    {'metric': 'loss', 'rows': [{'point': {}, 'mean': 1.0}]},  # of a sweep
+    {'metric': 'accuracy', 'seeds': 1, 'rows': [{'labels_per_class': 4}]},  # of sample_efficiency
+    {'name': 'a', 'metric': 'loss', 'rows': [{'layer': 'first', 'scores': [1.0], 'mean': 1.0}]},
+    {'name': 'a', 'metric': 'loss', 'rows': [{'layer': 0, 'scores': ['x'], 'mean': 1.0}]},
+  ],
+)
+def test_a_table_of_something_else_is_refused_before_anything_is_trained(data, tmp_path, monkeypatch, table):
+  monkeypatch.setattr(study.loop, 'train', lambda *_: 1 / 0)
+  (tmp_path / 'table.json').write_text(json.dumps(table))
+  with pytest.raises(ConfigError, match=r'--beside=.*: is no folder of .*: its table\.json has no scores of layers'):
+    study.run_study(settings(data), tmp_path / 'probe', layers=None, seeds=1, beside=[tmp_path])
