@@ -392,6 +392,22 @@ def make_folder(folder: Where) -> None:
   Path(folder).mkdir(parents=True, exist_ok=True)
 
 
+def make_named_folder(folder: Where, *, name: str) -> None:
+  """As `make_folder`, for one that a user names.
+
+  Args:
+    folder: of this machine, or an address.
+    name: of the setting or flag that names the folder.
+
+  Raises:
+    ConfigError: it is a file, or below one.
+  """
+  try:
+    make_folder(folder)
+  except (FileExistsError, NotADirectoryError) as error:
+    raise ConfigError(f'{name}={folder} cannot be made a folder ({error.strerror}): name another place') from None
+
+
 def check_writable(folder: Where, *, name: str) -> None:
   """Writes a small file into a folder, which is made where there is none, and removes it.
 

@@ -176,6 +176,31 @@ def test_a_folder_of_something_else_is_left_alone(source, tmp_path):
   assert (tmp_path / 'new' / 'train.jsonl').read_text() == 'mine'
 
 
+@pytest.mark.parametrize('content', [b'{"x', b'[]', b'{"asked": {}}', b'\xff'])
+def test_a_damaged_report_is_named_with_the_cure(source, tmp_path, content):
+  words = ['dedup', str(source), str(tmp_path / 'new'), '--exact']
+  corpus.main(words)
+  (tmp_path / 'new' / 'corpus.json').write_bytes(content)
+  with pytest.raises(ConfigError, match=r'new/corpus\.json is damaged .*: remove the folder .*new; the pass begins'):
+    corpus.main(words)
+
+
+def test_a_damaged_database_is_named_with_the_cure(source, tmp_path):
+  (tmp_path / 'new').mkdir()
+  (tmp_path / 'new' / passes.PROGRESS).write_bytes(b'no database' * 1000)
+  with pytest.raises(ConfigError, match=r'new/\.pass\.sqlite is damaged .*: remove the folder .*new; the pass begins'):
+    corpus.main(['dedup', str(source), str(tmp_path / 'new'), '--exact'])
+
+
+@pytest.mark.parametrize('below', ['', '/new'])
+def test_a_file_is_no_folder_of_a_corpus(source, tmp_path, below):
+  file = tmp_path / 'file'
+  file.write_text('mine')
+  with pytest.raises(ConfigError, match=rf'OUT={file}{below} cannot be made a folder \(.*\): name another place'):
+    corpus.main(['dedup', str(source), f'{file}{below}', '--exact'])
+  assert file.read_text() == 'mine'
+
+
 @pytest.mark.parametrize(
   ('words', 'message'),
   [

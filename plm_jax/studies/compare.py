@@ -156,6 +156,6 @@ def draw(groups: Mapping[str, Sequence[Line]], metric: str, file: Path) -> None:
   axes.grid(alpha=0.25)
   axes.spines[['top', 'right']].set_visible(False)
   axes.legend(frameon=False, fontsize=8, ncols=1 + len(groups) // 16)
-  files.make_folder(file.parent)
+  files.make_named_folder(file.parent, name='the folder of --out')
   with files.replacing(file) as temporary:
     figure.savefig(temporary, format='png', dpi=130)

@@ -205,3 +205,6 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path, more, said):
     compare.main([str(runs[0]), *more, *([] if more[0].startswith('--out') else [f'--out={tmp_path / "x.png"}'])])
   with pytest.raises(ConfigError, match='needs folders of runs and --out=FILE'):
     compare.main([])
+  (tmp_path / 'file').write_text('mine')
+  with pytest.raises(ConfigError, match='file cannot be made a folder'):
+    compare.main([str(runs[0]), f'--out={tmp_path / "file" / "x.png"}'])

@@ -30,6 +30,7 @@ LEFT_OUT = 'left_out'
 PROGRESS = '.pass.sqlite'
 LOCK = '.lock'
 REPORT = 'corpus.json'
+KEPT = {'asked': dict, 'read': int, 'kept': dict, 'kept_chars': dict, 'dropped': dict}  # of every report
 
 
 class Verdict(NamedTuple):
@@ -76,7 +77,7 @@ def run(
     What `corpus.json` holds.
 
   Raises:
-    ConfigError: the folder holds something else.
+    ConfigError: the folder holds something else, is damaged, or is a file.
   """
   folder = files.local_path(out, what='OUT')
   request = {**asked, 'source_digest': texts.digest}
@@ -85,7 +86,7 @@ def run(
   others = [one for one in files.listing(folder) if one.name != LOCK] if files.is_folder(folder) else []
   if others and not files.exists(folder / PROGRESS):
     raise ConfigError(f'{folder} holds files that are not of such a pass: name another folder')
-  files.make_folder(folder)
+  files.make_named_folder(folder, name='OUT')
   with files.locked(folder / LOCK, doing='preparing a corpus'):
     if (report := _whole(folder, request)) is not None:  # made by the process that held the lock until now
       return report
@@ -102,24 +103,43 @@ def _whole(folder: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
   """The report of a folder that is whole; None of another one.
 
   Raises:
-    ConfigError: the folder was made by another request.
+    ConfigError: the folder was made by another request, or its report is damaged.
   """
   if not files.is_file(folder / REPORT):
     return None
-  report: dict[str, Any] = files.read_json(folder / REPORT)
+  try:
+    report: dict[str, Any] = files.read_json(folder / REPORT)
+    if not isinstance(report, dict) or not all(isinstance(report.get(key), kind) for key, kind in KEPT.items()):
+      raise ValueError('it does not hold what a pass writes')
+  except ValueError as error:
+    raise _damaged(folder / REPORT, error) from None
   _agree(report['asked'], request, folder)
   log.info(f'nothing to do: {folder} was made by the same request')
   return report
 
 
+def _damaged(file: Path, error: Exception) -> ConfigError:
+  return ConfigError(f'{file} is damaged ({error}): remove the folder {file.parent}; the pass begins again')
+
+
 @contextlib.contextmanager
 def _open(file: Path) -> Any:
+  """The database of a pass.
+
+  Raises:
+    ConfigError: the file is damaged, which SQLite may find at any use of it.
+  """
   with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
-    database.executescript(
-      'pragma journal_mode = delete; pragma synchronous = full; pragma cache_size = -65536;'
-      'create table if not exists state (key text primary key, value text);'
-    )
-    yield database
+    try:
+      database.executescript(
+        'pragma journal_mode = delete; pragma synchronous = full; pragma cache_size = -65536;'
+        'create table if not exists state (key text primary key, value text);'
+      )
+      yield database
+    except sqlite3.DatabaseError as error:
+      if type(error) is not sqlite3.DatabaseError:  # its subclasses are of full disks, locks and mistakes in code
+        raise
+      raise _damaged(file, error) from None
 
 
 def _agree(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
