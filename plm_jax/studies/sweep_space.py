@@ -14,6 +14,7 @@ A point is dotted key -> value as text, as a command line would give it.
 import ast
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -121,9 +122,16 @@ def read(text: str) -> Space:
 
 def _literal(text: str, label: str) -> Any:
   try:
-    return ast.literal_eval(text.strip())
+    tree = ast.parse(text.strip(), mode='eval')
+    value = ast.literal_eval(tree)
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
   except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
     raise ConfigError(f"{label}: no literal such as {{'optim.rate': [1e-4, 3e-4]}}: {error}.") from None
+  for block in blocks:
+    keys = Counter(key.value for key in block.keys if isinstance(key, ast.Constant))
+    if twice := [key for key, count in keys.items() if count > 1]:
+      raise ConfigError(f'{label}: the key {twice[0]!r} stands twice.')  # Python would take the last one
+  return value
 
 
 def parse(literal: Any) -> Space:
@@ -155,7 +163,8 @@ def _key(name: str, block: Any, earlier: Mapping[str, Key]) -> Key:
     if not isinstance(values, list | tuple) or not values or len(given.keys() - {'values', 'when'}):
       raise ConfigError(f'{label}: expected a list of values, or low and high, got {block!r}.')
     texts = tuple(map(as_text, values))
-    if len(set(texts)) < len(texts):
+    numbers = [value for value in values if _is_number(value)]
+    if len(set(texts)) < len(texts) or len(set(numbers)) < len(numbers):
       raise ConfigError(f'{label}: a value stands twice in {list(values)!r}.')
     return Key(name, values=texts, when=when)
   low, high, count = (given.get(field) for field in ('low', 'high', 'count'))

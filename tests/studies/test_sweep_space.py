@@ -55,6 +55,7 @@ def test_samples_stay_in_their_ranges_and_follow_the_scale():
     ({}, 'with one key at least'),
     ({'seed': 3}, r'seed: expected a list of values, or low and high, got 3'),
     ({'seed': [1, 1]}, 'a value stands twice'),
+    ({'seed': [1, 'a', 1.0]}, 'a value stands twice'),
     ({'optim.rate': {'low': 2, 'high': 1}}, 'numbers with low < high'),
     ({'optim.rate': {'low': True, 'high': 2}}, 'numbers with low < high'),
     ({'optim.rate': {'low': 0, 'high': 1, 'scale': 'log'}}, 'begins above 0'),
@@ -131,6 +132,17 @@ def test_a_file_is_read_and_not_executed(tmp_path):
     sweep_space.read(str(file))
   with pytest.raises(ConfigError, match='there is no such file'):
     sweep_space.read(str(tmp_path / 'none.py'))
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+  twice = "{'optim.rate': [1e-4], 'seed': [0], 'optim.rate': [1e-3]}"
+  with pytest.raises(ConfigError, match=r"--space: the key 'optim\.rate' stands twice"):
+    sweep_space.read(twice)
+  with pytest.raises(ConfigError, match=r"the key 'low' stands twice"):
+    sweep_space.read("{'seed': {'low': 1, 'high': 2, 'low': 0}}")
+  (tmp_path / 'space.py').write_text(f'SPACE = {twice}\n')
+  with pytest.raises(ConfigError, match=r"SPACE in .*: the key 'optim\.rate' stands twice"):
+    sweep_space.read(str(tmp_path / 'space.py'))
 
 
 def test_the_grid_of_bert_is_that_of_the_paper():
