@@ -1,7 +1,7 @@
 """What came out of a sweep: its table, the best keys as a command line, and two pictures.
 
-Trials that differ in nothing but `seed` are one row, whose score is the median of its seeds. A seed that diverged or
-was stopped early counts as the worst one; a trial that failed is left out.
+Trials that differ in nothing but `seed` are one row, whose score is the median of its seeds. A seed that diverged, was
+stopped early or never had a number counts as the worst one; a trial that failed is left out.
 """
 
 import io

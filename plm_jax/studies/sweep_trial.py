@@ -114,13 +114,12 @@ def _stop(study: optuna.Study, number: int, reason: str) -> int:
 def _complete(sweep: Sweep, study: optuna.Study, number: int) -> int:
   """Ends a trial with the best value of its metric, that of the checkpoint which `best` keeps.
 
-  A damaged line of metrics is named and left out.
+  One whose metric never was a number counts as one that diverged. A damaged line of metrics is named and left out.
   """
   folder = RunFolder.at(sweep.trial_folder(number))
   values = curves.series(folder.metrics, sweep.metric)[1].tolist()
   if not values:
-    fail(study, number, f'no value of {sweep.metric} is a number')
-    return 0
+    return _stop(study, number, f'no value of {sweep.metric} is a number')
   result = run_folder.read_result(folder)
   for name in ('step', 'best_step', 'seconds'):
     study._storage.set_trial_user_attr(study.get_trials(deepcopy=False)[number]._trial_id, name, result.get(name))

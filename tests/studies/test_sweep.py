@@ -267,6 +267,25 @@ def test_a_damaged_line_of_metrics_is_named_and_loses_no_trial(tmp_path, caplog)
   assert 'line 2 is damaged and left out' in caplog.text
 
 
+def test_a_trial_whose_metric_never_was_a_number_counts_as_the_worst(tmp_path):
+  """As one that diverged, not as one that failed: of three seeds two are infinitely bad, and so is their median."""
+  one = made(tmp_path, literal={'seed': [0, 1, 2]}, trials=3)
+  journal = one.study()
+  for number in range(3):
+    with contextlib.ExitStack() as held:
+      study._claim(one, journal, held)
+    if not number:
+      journal.tell(number, 0.5)
+      continue
+    folder = RunFolder(one.trial_folder(number))
+    files.make_folder(folder.root)
+    folder.metrics.write_text('{"step": 2, "validation/loss": "nan"}\n')
+    assert sweep_trial._complete(one, journal, number) == 0
+  assert [state for *_, state in table_of(one)] == ['COMPLETE', 'PRUNED', 'PRUNED']
+  (row,) = sweep_report.rows(one, journal.trials)
+  assert row.score == math.inf and row.reasons == ('no value of validation/loss is a number',) * 2
+
+
 # Real trials.
 
 
