@@ -17,7 +17,8 @@ Any number of workers join by the same command, on one machine or on several tha
 (NFS does). A worker that is stopped or killed loses nothing: start it again, and what was under way goes on from its
 checkpoint. A worker uses every accelerator that it sees; several on a TPU VM take a chip each, the first one by
 TPU_VISIBLE_CHIPS=0 TPU_CHIPS_PER_PROCESS_BOUNDS=1,1,1 TPU_PROCESS_BOUNDS=1,1,1 before the command. A trial that
-diverges or fails is a row with its reason; where the disk is full it is not over, and the worker stops.
+diverges or fails is a row with its reason; one that the system killed, as where memory is full, goes on from its
+checkpoint once. Where the disk is full a trial is not over, and the worker stops.
 
 Writes table.txt, table.json, importance.png, parallel.png and journal.jsonl (Optuna's) to DIR. Optuna is an extra:
 bash launch/setup.sh sweep. Exit codes: 0 all trials are over, 1 nothing can be written or the first trial failed,

@@ -29,7 +29,7 @@ from plm_jax.studies.sweep_space import Changed, Method, Point, Space
 log = logging.getLogger(__name__)
 
 FIRST_TRIALS = 10  # that TPE draws at random (Bergstra et al. 2011 begin with 20; 10 is Optuna's)
-REASON, STOP = 'reason', 'stopped_at'  # attributes of a trial
+REASON, STOP, ENDED = 'reason', 'stopped_at', 'ended_by_sigkill'  # attributes of a trial
 WAIT = 1.0  # seconds between looks at trials of other workers
 
 
@@ -219,7 +219,10 @@ def _state(study: optuna.Study, number: int) -> TrialState:
 
 
 def _make(sweep: Sweep, study: optuna.Study, number: int, words: Sequence[str]) -> None:
-  """Makes one trial in a process of its own, or goes on with it, and sees that its end is in the journal."""
+  """Makes one trial in a process of its own, or goes on with it, and sees that its end is in the journal.
+
+  When SIGKILL ends its process for the first time a trial stays under way, so that a worker goes on with it once more.
+  """
   trial = study.get_trials(deepcopy=False)[number]
   point = sweep_space.as_flags(sweep_space.point_of(trial.params, sweep.space))
   log.info('trial %d of %d: %s', number, sweep.trials, point)
@@ -236,7 +239,11 @@ def _make(sweep: Sweep, study: optuna.Study, number: int, words: Sequence[str]) 
       raise ConfigError(f'trial {number} could not begin, and none was made before it: the message is above')
     if code == 1:  # whatever else fails is told to the journal by the process itself
       raise RunError(f'trial {number} is not over: the message is above; the same command goes on from here')
-    fail(study, number, _how(code))
+    if code == -signal.SIGKILL and ENDED not in trial.user_attrs:
+      study._storage.set_trial_user_attr(trial._trial_id, ENDED, 1)
+      log.warning('trial %d: %s; it goes on from its checkpoint once', number, _how(code))
+      return
+    fail(study, number, _how(code) + (', and so was an earlier one' if code == -signal.SIGKILL else ''))
   trial = study.get_trials(deepcopy=False)[number]
   value = 'no value' if trial.value is None else f'{sweep.metric} {trial.value:.5g}'
   remark = f', {trial.user_attrs[REASON]}' if REASON in trial.user_attrs else ''

@@ -142,7 +142,7 @@ def test_tpe_draws_where_values_were_good(tmp_path):
 @pytest.mark.parametrize(
   ('code', 'over', 'said'),
   [
-    (-9, False, 'ended by SIGKILL, as by a system out of memory'),
+    (-9, False, 'ended by SIGKILL, as by a system out of memory, and so was an earlier one'),
     (7, False, 'exit code 7'),
     (2, False, ConfigError),
     (1, False, RunError),
@@ -165,6 +165,24 @@ def test_the_end_of_a_process_that_told_nothing(tmp_path, monkeypatch, code, ove
     with pytest.raises(said):
       study.work(one, [])
     assert table_of(one)[-1][-1] == 'RUNNING'  # the same command goes on with it
+
+
+def test_a_trial_that_the_system_killed_is_tried_once_more(tmp_path, monkeypatch, caplog):
+  """The first trial is well the second time, the second one is not."""
+  one, tried = made(tmp_path, trials=2), []
+
+  def run(words, **_):
+    tried.append(number_of(words))
+    if tried != [0, 0]:
+      return -signal.SIGKILL
+    one.study().tell(0, 1.0)
+    return 0
+
+  monkeypatch.setattr(child, 'run', run)
+  first, second = study.work(one, [])
+  assert tried == [0, 0, 1, 1]
+  assert (first.value, first.state.name, second.state.name) == (1.0, 'COMPLETE', 'FAIL')
+  assert 'trial 0: its process was ended by SIGKILL' in caplog.text and 'goes on from its checkpoint' in caplog.text
 
 
 @pytest.mark.parametrize('as_number', [True, False])
