@@ -51,6 +51,9 @@ def read(file: files.Path) -> dict[str, Any]:
       isinstance(kept.get(key, default), type(default)) for key, default in EMPTY.items()
     ):
       raise ValueError('it does not hold what a table keeps')
+    for digest, run in kept.get('runs', {}).items():
+      if not isinstance(run, dict) or not all(isinstance(run.get(key, {}), dict) for key in ('metrics', 'rows')):
+        raise ValueError(f'its run {digest} does not hold what came out of a run')
   except ValueError as error:
     raise ConfigError(
       f'{file} is damaged ({error}): restore it or move it away; finished runs are found again'

@@ -57,7 +57,10 @@ def test_runs_that_no_cell_names_are_left_out(tmp_path):
   assert again['failed'] == {}
 
 
-@pytest.mark.parametrize('text', ['{', '[]', '{"runs": 3}'])
+RUNS = ('5', 'null', '{"metrics": []}', '{"rows": 1}')
+
+
+@pytest.mark.parametrize('text', ['{', '[]', '{"runs": 3}', *(f'{{"runs": {{"x": {run}}}}}' for run in RUNS)])
 def test_a_damaged_file_is_named(tmp_path, text):
   (tmp_path / 'cells.json').write_text(text)
   with pytest.raises(ConfigError, match=r'cells\.json is damaged .*restore it or move it away'):
