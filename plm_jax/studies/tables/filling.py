@@ -47,6 +47,7 @@ def fill(
     What `cells.json` holds.
 
   Raises:
+    ConfigError: the file of cells is damaged, or nothing is made and it is of another scale.
     Interrupted: by a signal, with the number of runs that are left.
   """
   files.make_folder(out)
@@ -54,6 +55,8 @@ def fill(
   kept = cells.read(file)
   if run or not kept['cells']:
     kept |= {'scale': scale, 'cells': cells.names(plan), 'command': command}
+  elif kept['scale'] not in ('', scale):
+    raise ConfigError(f'{file} is of another scale: add --scale={kept["scale"]}.')
   elif kept['cells'] != cells.names(plan):
     log.warning(f'{file} is of another form of this table, which is rendered: move it away to render the one asked for')
   asked = metrics_of(table, plan)

@@ -208,6 +208,16 @@ def test_print_says_where_the_cells_are_of_another_form_of_the_table(set_up, tmp
   assert 'cells.json is of another form of this table, which is rendered' in caplog.text
 
 
+def test_print_refuses_the_cells_of_another_scale(set_up, tmp_path, monkeypatch):
+  table, plan, places = set_up
+  fill(set_up, tmp_path, Machine(places), monkeypatch)
+  before = (tmp_path / 'out' / 'table.md').read_bytes()
+  where = dict(command='', run=False, minutes=float('inf'))
+  with pytest.raises(ConfigError, match=r'cells\.json is of another scale: add --scale=tiny\.'):
+    filling.fill(table, plan, places, tmp_path / 'out', scale='small', **where)
+  assert (tmp_path / 'out' / 'table.md').read_bytes() == before
+
+
 def test_the_rendered_table(set_up, tmp_path, monkeypatch):
   fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)
   text = (tmp_path / 'out' / 'table.md').read_text()
