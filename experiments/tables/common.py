@@ -51,22 +51,60 @@ _TUNING = _ON_A_LAPTOP | {
 IN_CACHE = dict(accumulate=4)
 _ROWS = {'data.length': 128, 'data.buckets': (16, 32, 64), 'data.batch_size': 32}
 _WINDOWS = {'data.length': 256, 'data.stride': 96, 'data.batch_size': 16}
-_GLUE = {'bert': 'bert/glue.py', 'gpt': 'gpt/classify.py', 'bart': 'bart/glue.py', 'xlnet': 'xlnet/fine_tune.py'}
-_PAIRS = _GLUE | {'gpt': 'gpt/similarity.py'}  # GPT reads both orders of a pair
-_SQUAD = {'bert': 'bert/squad.py', 'gpt': 'bert/squad.py', 'bart': 'bart/squad.py'}
-# name: folder, files by family, their word, the metric that is printed, times which it is printed, steps when small
+# Families of fine-tuning configs: file, with the words of a trunk. Those of encoders with a recipe of their own are of
+# the paper's scale alone (`tuned_as`), as that of BERT is what smaller scales change.
+_GLUE = {
+  'bert': 'bert/glue.py:{}',
+  'gpt': 'gpt/classify.py:{}',
+  'bart': 'bart/glue.py:{}',
+  'xlnet': 'xlnet/fine_tune.py:{}',
+  'roberta': 'roberta/glue.py:{},base',
+  'roberta-large': 'roberta/glue.py:{},large',
+  'albert': 'albert/fine_tune.py:{}',
+  'spanbert': 'bert/glue.py:{}',
+  'electra': 'electra/glue.py:{},small',
+  'electra-base': 'electra/glue.py:{},base',
+}
+_PAIRS = _GLUE | {'gpt': 'gpt/similarity.py:{}'}  # GPT reads both orders of a pair
+_SQUAD = {
+  'bert': 'bert/squad.py',
+  'gpt': 'bert/squad.py',
+  'bart': 'bart/squad.py',
+  'roberta': 'roberta/reading.py:squad1,base',
+  'roberta-large': 'roberta/reading.py:squad1,large',
+  'albert': 'albert/fine_tune.py:squad1',
+}
+_SQUAD_2 = {
+  'bert': 'bert/squad.py:v2',
+  'gpt': 'bert/squad.py:v2',
+  'bart': 'bart/squad.py:v2',
+  'xlnet': 'xlnet/squad.py:v2',
+  'roberta': 'roberta/reading.py:squad2,base',
+  'roberta-large': 'roberta/reading.py:squad2,large',
+  'albert': 'albert/fine_tune.py:squad2',
+  'spanbert': 'spanbert/squad.py:v2',
+}
+_RACE = {
+  'bert': 'bert/choose.py:race',
+  'xlnet': 'xlnet/fine_tune.py:race',
+  'gpt': 'gpt/choose.py:race',
+  'roberta': 'roberta/reading.py:race,base',
+  'albert': 'albert/fine_tune.py:race',
+}
+# name: folder, configs by family, the word of the task, the metric that is printed, times which it is printed, steps
+# when small
 _TASKS = {
-  'SST-2': ('glue_sst2', _GLUE, ':sst2', 'validation/accuracy', 100, 400),
-  'CoLA': ('glue_cola', _GLUE, ':cola', 'validation/matthews', 100, 400),
-  'MRPC': ('glue_mrpc', _PAIRS, ':mrpc', 'validation/accuracy', 100, 350),
-  'RTE': ('glue_rte', _GLUE, ':rte', 'validation/accuracy', 100, 250),
-  'STS-B': ('glue_stsb', _PAIRS, ':stsb', 'validation/spearman', 100, 400),
-  'MNLI': ('glue_mnli', _GLUE, ':mnli', 'validation_matched/accuracy', 100, 400),
-  'WNUT-17': ('wnut_17', {'bert': 'tagging/fine_tune.py'}, ':wnut17,bert', 'validation/f1', 100, 400),
+  'SST-2': ('glue_sst2', _GLUE, 'sst2', 'validation/accuracy', 100, 400),
+  'CoLA': ('glue_cola', _GLUE, 'cola', 'validation/matthews', 100, 400),
+  'MRPC': ('glue_mrpc', _PAIRS, 'mrpc', 'validation/accuracy', 100, 350),
+  'RTE': ('glue_rte', _GLUE, 'rte', 'validation/accuracy', 100, 250),
+  'STS-B': ('glue_stsb', _PAIRS, 'stsb', 'validation/spearman', 100, 400),
+  'MNLI': ('glue_mnli', _GLUE, 'mnli', 'validation_matched/accuracy', 100, 400),
+  'WNUT-17': ('wnut_17', {'bert': 'tagging/fine_tune.py:{},bert'}, 'wnut17', 'validation/f1', 100, 400),
   'POS': (
     'universal_dependencies_en_ewt',
-    {'bert': 'tagging/fine_tune.py'},
-    ':ewt,bert',
+    {'bert': 'tagging/fine_tune.py:{},bert'},
+    'ewt',
     'validation/accuracy',
     100,
     400,
@@ -87,23 +125,18 @@ _SAID = {
     'eval': {'validation': dict(data=dict(split='test'))},
   },
 }
-# tasks of the paper's scale alone, which read sets of TFDS: files by family, their word, the metric, times which it is
-# printed
+# tasks of the paper's scale alone, which read sets of TFDS: configs by family, the word of the task, the metric,
+# times which it is printed
 _LARGE = {
-  'SQuAD 2.0': (_SQUAD | {'xlnet': 'xlnet/squad.py'}, ':v2', 'validation/f1', 1),
-  'SQuAD 2.0 EM': (_SQUAD | {'xlnet': 'xlnet/squad.py'}, ':v2', 'validation/exact_match', 1),
-  'RACE': (
-    {'bert': 'bert/choose.py', 'xlnet': 'xlnet/fine_tune.py', 'gpt': 'gpt/choose.py'},
-    ':race',
-    'dev/accuracy',
-    100,
-  ),
-  'NER': ({'bert': 'tagging/fine_tune.py'}, ':conll2003,bert', 'validation/f1', 100),
-  'QNLI': (_GLUE, ':qnli', 'validation/accuracy', 100),
-  'QQP': (_PAIRS, ':qqp', 'validation/f1', 100),
-  'MNLI-mm': (_GLUE, ':mnli', 'validation_mismatched/accuracy', 100),
-  'QQP accuracy': (_PAIRS, ':qqp', 'validation/accuracy', 100),
-  'WNLI': (_GLUE, ':wnli', 'validation/accuracy', 100),
+  'SQuAD 2.0': (_SQUAD_2, '', 'validation/f1', 1),
+  'SQuAD 2.0 EM': (_SQUAD_2, '', 'validation/exact_match', 1),
+  'RACE': (_RACE, '', 'dev/accuracy', 100),
+  'NER': ({'bert': 'tagging/fine_tune.py:{},bert'}, 'conll2003', 'validation/f1', 100),
+  'QNLI': (_GLUE, 'qnli', 'validation/accuracy', 100),
+  'QQP': (_PAIRS, 'qqp', 'validation/f1', 100),
+  'MNLI-mm': (_GLUE, 'mnli', 'validation_mismatched/accuracy', 100),
+  'QQP accuracy': (_PAIRS, 'qqp', 'validation/accuracy', 100),
+  'WNLI': (_GLUE, 'wnli', 'validation/accuracy', 100),
 }
 _NOT_IN_SMALL = {
   'SQuAD 2.0': 'its training set is not among the small data',
@@ -188,13 +221,11 @@ def columns(scale: str, *names: str) -> dict[str, dict[str, Any]]:
 def _column(scale: str, name: str) -> dict[str, Any]:
   if name in _LARGE:
     by_family, word, metric, times = _LARGE[name]
-    return dict(
-      metric=metric, configs={family: f'experiments/{file}{word}' for family, file in by_family.items()}, times=times
-    )
+    return dict(metric=metric, configs=_configs(by_family, word), times=times)
   folder, by_family, word, metric, times, steps = _TASKS[name]
-  configs = {family: f'experiments/{file}{word}' for family, file in by_family.items()}
+  configs = _configs(by_family, word)
   if scale == 'tiny':
-    configs = {family: f'{target}{"," if word else ":"}quick' for family, target in configs.items()}
+    configs = {family: f'{target}{"," if ":" in target else ":"}quick' for family, target in configs.items()}
     scored = (
       metric if name == 'SQuAD F1' else f'{metric.partition("/")[0]}/accuracy'
     )  # of other rows, that have classes
@@ -209,10 +240,19 @@ def _column(scale: str, name: str) -> dict[str, Any]:
   return column
 
 
+def _configs(by_family: Mapping[str, str], word: str) -> dict[str, str]:
+  return {family: f'experiments/{target.format(word)}' for family, target in by_family.items()}
+
+
+def tuned_as(scale: str, family: str, rows: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+  """The rows with a family of fine-tuning configs: the paper's own at its scale, and BERT's at smaller ones."""
+  return {name: row | dict(family=family) for name, row in rows.items()} if scale == 'paper' else dict(rows)
+
+
 def written(scale: str, name: str) -> dict[str, dict[str, Any]]:
   """A task of GLUE for T5, which writes the label as text."""
   folder, _, word, _, times, steps = _TASKS[name]
-  target = f'experiments/t5/tasks.py{word}{",quick" if scale == "tiny" else ""}'
+  target = f'experiments/t5/tasks.py:{word}{",quick" if scale == "tiny" else ""}'
   column = dict(metric='validation/exact_match', configs={'t5': target}, folder=folder, times=times)
   if scale == 'tiny':
     column |= dict(metric='validation/loss', better='min', times=1, folder='')

@@ -31,7 +31,7 @@ def get_table(scale):
     paper='Liu et al. 2019, §4.3; base, held-out perplexity, dev sets',
     mark='B',
     columns={'perplexity': perplexity, **common.columns(scale, *COLUMNS)},
-    rows=rows,
+    rows=common.tuned_as(scale, 'roberta', rows),
     claims=common.claims(
       ('perplexity', 'MNLI'),
       ('2K rows, 125K steps', '256 rows, 1M steps'),

@@ -76,6 +76,19 @@ def test_objectives_of_spanbert_are_compared_at_equal_steps_and_under_one_optimi
   assert all(one == first for one in others)
 
 
+@pytest.mark.parametrize(
+  ('name', 'config'),
+  [('electra_5', 'electra/glue.py'), ('albert_5', 'albert/fine_tune.py'), ('spanbert_6', 'spanbert/squad.py')],
+)
+def test_a_paper_fine_tunes_by_its_own_recipe_at_its_scale(name, config):
+  paper, small = (file.read(f'experiments/tables/{name}.py', scale) for scale in ('paper', 'small'))
+  own = [
+    column.configs[row.family] for row in paper.rows.values() for column in paper.columns.values() if column.configs
+  ]
+  assert any(one.startswith(f'experiments/{config}:') for one in own)
+  assert {row.family for row in small.rows.values()} == {'bert'}
+
+
 def test_tables_share_a_pretraining(tmp_path):
   folder = pathlib.Path(FILES[0]).parent
   first, second = (
