@@ -195,7 +195,10 @@ def scores(vectors: WordVectors) -> dict[str, tuple[float, int, int]]:
   shares = nearest.answer(table, datapath(QUESTIONS)).values()
   right, known, every = (sum(numbers) for numbers in zip(*shares, strict=True))
   found = {QUESTIONS: (right / known if known else float('nan'), known, every)}
-  return found | {name: tuple(nearest.agree(table, datapath(name))) for name in PAIRS}
+  for name in PAIRS:
+    spearman, *counts = nearest.agree(table, datapath(name))
+    found[name] = (float('nan') if spearman is None else spearman, *counts)
+  return found
 
 
 def quality(sides: Sequence[Side], *, seeds: int, epochs: int, near: Sequence[str]) -> list[Table]:

@@ -277,7 +277,7 @@ def _check_not_text(file: files.Where) -> None:
   with _opened(file) as stream:
     head = stream.readline(LONGEST).split()
     width = int(head[1]) if len(head) == 2 and head[1].isdigit() else 0
-    _, *numbers = stream.readline(LONGEST).rstrip().rsplit(b' ', width)
+    _, *numbers = stream.readline(LONGEST).rstrip().rsplit(b' ', min(width, LONGEST))
   if 0 < width == len(numbers) and all(map(_is_number, numbers)):
     raise ValueError(f'{file} is read as binary, and holds text: let its name end in .txt, or name a form of text')
 

@@ -5,7 +5,7 @@ import pytest
 
 from plm_jax.errors import ConfigError
 from plm_jax.text import byte_bpe, words
-from plm_jax.training import loop
+from plm_jax.training import loop, parts
 from tests import runs
 
 pytestmark = pytest.mark.usefixtures('log')
@@ -62,6 +62,11 @@ def test_words_keep_their_rows_and_new_ones_have_the_mean(data, vocabularies, so
 def test_without_it_the_vocabulary_is_refused(data, source, tmp_path):
   with pytest.raises(ConfigError, match='does not continue'):
     loop.train(settings(data, 'new', init_from=[{'source': str(source), 'resize': 'mean_rows'}]), tmp_path)
+
+
+def test_a_source_says_how_many_rows_are_tokens(vocabularies, source):
+  assert parts._vocab_size(str(source)) == vocabularies['old'].size
+  assert parts._vocab_size('vectors.txt') is None
 
 
 def test_pieces_take_the_rows_of_words(data, vocabularies, source, tmp_path):

@@ -1,5 +1,9 @@
-"""Fills a table: makes the runs that are missing, keeps what came out, and renders after each of them."""
+"""Fills a table: makes the runs that are missing, keeps what came out, and renders at the end.
 
+Several processes may fill one table: each makes the runs that no other makes, and keeps what the others recorded.
+"""
+
+import itertools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -68,7 +72,8 @@ def fill(
   counts.add([one for one in todo if not asked[one.digest] and one.digest not in kept['runs']])
   began = time.monotonic()
   with Waiting(len(todo), 'runs') as bar:
-    for number, one in enumerate(todo):
+    again = (one for one in todo if run and kept['failed'].get(one.digest, '').endswith(BUSY))  # read behind the others
+    for number, one in enumerate(itertools.chain(todo, again)):
       late = time.monotonic() - began > 60 * minutes
       try:
         make = run and not late
@@ -76,18 +81,28 @@ def fill(
         if is_gone or not _is_known(one, kept) or (make and _lacks_rows(one, kept, places)):
           _settle(one, table, kept, places, asked[one.digest], counts, run=make)
       except Interrupted as interrupted:
-        cells.write(file, kept)
+        _keep(file, kept)
         left = sum(other.digest not in kept['runs'] for other in todo)
         raise Interrupted(f'{interrupted}\n{left} of {len(todo)} runs are left', interrupted.exit_code) from None
-      bar.advance(1)
+      bar.advance(number < len(todo))
       if run:
-        cells.write(file, kept)
-        _say(number + 1, len(todo), one, kept, began)
+        _keep(file, kept)
+        _say(min(number + 1, len(todo)), len(todo), one, kept, began)
   _look_at_the_reference(table, plan, kept, places)
-  cells.write(file, kept)
+  _keep(file, kept)
   kept = cells.read(file)  # without runs that no cell names, so that the file alone renders the same
   render.write(table, kept, out)
   return kept
+
+
+def _keep(file: Path, kept: dict[str, Any]) -> None:
+  """Writes the cells, with the runs that other processes recorded in them meanwhile."""
+  with files.locked(file.with_name('.lock'), doing='writing the cells of a table'):
+    for digest, found in cells.read(file)['runs'].items():
+      if 'metrics' in found and 'metrics' not in kept['runs'].get(digest, {}):
+        kept['runs'][digest] = found
+        kept['failed'].pop(digest, None)
+    cells.write(file, kept)
 
 
 def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> dict[str, tuple[str, ...]]:
@@ -137,7 +152,10 @@ def _settle(
   made = folders.is_finished(folder) and (not one.is_tuning or files.is_file(folder.root / folders.PREDICTIONS))
   if run and not made:
     if one.source is not None and one.source.digest in kept['failed'].keys() - kept['runs'].keys():
-      kept['failed'][one.digest] = f'the run that it begins with, {one.source.name}, failed'
+      busy = kept['failed'][one.source.digest].endswith(BUSY)
+      kept['failed'][one.digest] = (
+        f'the run that it begins with, {one.source.name}{": " + BUSY if busy else ", failed"}'
+      )
       return
     try:
       with files.locked(folder.root.with_name(f'{folder.root.name}.lock'), doing='making runs of a table', wait=False):

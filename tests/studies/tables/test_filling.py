@@ -161,6 +161,32 @@ def test_a_run_that_another_process_makes_is_left_to_it(set_up, tmp_path, monkey
     kept = fill(set_up, tmp_path, machine, monkeypatch)
   assert kept['failed'][first.digest] == filling.BUSY
   assert first.digest not in machine.made
+  begun_with = {kept['failed'][one.digest] for one in runs.needed(set_up[1]) if one.source == first}
+  assert begun_with == {f'the run that it begins with, {first.name}: {filling.BUSY}'}
+
+
+def test_two_processes_keep_what_the_other_made(set_up, tmp_path, monkeypatch):
+  """One is kept from a run while the other makes it, and has it in the end, with the runs that begin with it."""
+  alone = fill(set_up, tmp_path / 'alone', Machine(set_up[2]), monkeypatch)
+  first, *_, last = runs.needed(set_up[1])
+  for one in runs.needed(set_up[1]):
+    shutil.rmtree(folders.folder_of(one, set_up[2]).root)
+  machine = Machine(set_up[2])
+  out = tmp_path / 'out' / 'cells.json'
+
+  def make(run, places, *, asked):
+    if run == first:  # the other process takes it
+      raise BlockingIOError
+    if run == last:  # and is done with it now, and with others
+      machine(first, places, asked=alone['runs'][first.digest]['metrics'])
+      there = cells.read(out)
+      there['runs'][first.digest] = alone['runs'][first.digest]
+      cells.write(out, there)
+    return machine(run, places, asked=asked)
+
+  kept = fill(set_up, tmp_path, make, monkeypatch)
+  assert kept['failed'] == {} and kept['runs'].keys() == alone['runs'].keys()
+  assert sorted(machine.made) == sorted(one.digest for one in runs.needed(set_up[1]))
 
 
 def test_print_makes_nothing(set_up, tmp_path, monkeypatch):
