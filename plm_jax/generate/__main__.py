@@ -128,7 +128,6 @@ def _steps(
   model: 'Opened', prompt: Sequence[int], made: Sequence[int], *, top: int, start: int | None
 ) -> 'rich.table.Table':
   """One row per token: the text before it, the token with its probability, and the likeliest tokens."""
-  from rich.markup import escape
   from rich.table import Table
 
   from plm_jax.generate import trace
@@ -139,13 +138,11 @@ def _steps(
   ids, best, taken = (part.tolist() for part in trace.likeliest(*model.network, prompt, made, top=top, start=start))
   begun = b''
   for number, token in enumerate(made):
-    show = lambda token, p, begun=begun: (  # noqa: E731
-      escape(f'{trace.readable(begun, vocab.token_bytes(token))[0]} {p:.3f}')
-    )
+    show = lambda token, p, begun=begun: f'{trace.readable(begun, vocab.token_bytes(token))[0]} {p:.3f}'  # noqa: E731
     read = [*(prompt if causal else ()), *made[:number]]
     before = conventions.decode(read, vocab).rstrip('\ufffd')[-16:]
     likeliest = [show(other, p) for other, p in zip(ids[number], best[number], strict=True)]
-    table.add_row(str(number + 1), escape(before), show(token, taken[number]), *likeliest)
+    table.add_row(str(number + 1), before, show(token, taken[number]), *likeliest)
     begun = trace.readable(begun, vocab.token_bytes(token))[1]
   return table
 

@@ -91,3 +91,15 @@ def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
   out = capsys.readouterr().out
   assert '…' not in out
   assert all(f'{number} and some words that go on' in out for number in range(12))
+
+
+def test_cells_of_a_table_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+  """Names of runs and classes and tokens of texts may look like markup."""
+  table = Table(title='[a]')
+  texts = ['[unused1]', '[/b]', ':smile:', 'runs/[x]/y']
+  for text in texts:
+    table.add_column(text)
+  table.add_row(*texts)
+  tables.show(table)
+  out = capsys.readouterr().out
+  assert all(out.count(text) == 2 for text in texts)
