@@ -29,6 +29,6 @@ def get_config(arg=''):
   c.data = dict(name='cooccurrence', path=common.corpus('wiki'), length=LENGTH, batch_size=BATCH, window=15)
   c.optim = dict(name='adagrad', rate=0.05, schedule='constant', accumulator=1.0, gathers='update')
   c.optim.update(clip=100.0, clip_by='element')
-  # no validation set: counts of a smaller text are smaller, so that its loss grows as the vectors learn those of this one
+  # no validation set: counts of a smaller text are smaller, so its loss grows as vectors learn those of this one
   c.save_every = 20_000
   return common.quick(c, arg)
