@@ -408,6 +408,24 @@ def make_named_folder(folder: Where, *, name: str) -> None:
     raise ConfigError(f'{name}={folder} cannot be made a folder ({error.strerror}): name another place') from None
 
 
+def check_place(file: Where, *, name: str, made: Where | None = None) -> None:
+  """Raises ConfigError where a file has no folder to be written to, or is one itself; nothing is written.
+
+  Args:
+    file: which one.
+    name: of the flag that names the file.
+    made: a folder that will be there.
+  """
+  folder = path(file).parent
+  if is_folder(path(file)):
+    what = 'is a folder'
+  elif is_folder(folder) or (made is not None and folder == path(made)):
+    return
+  else:
+    what = f'there is no folder {folder}'
+  raise ConfigError(f'{name}={file}: {what}; name a file in a folder that is there')
+
+
 def check_writable(folder: Where, *, name: str) -> None:
   """Writes a small file into a folder, which is made where there is none, and removes it.
 

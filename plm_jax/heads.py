@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from plm_jax import files
 from plm_jax.cli import command
 
 
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments, settings = command.parse_model(parser, argv)
   if settings is None and arguments.weights is None:
     return 0
-  command.check_out(arguments.out)
+  files.check_place(arguments.out, name='--out')
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.inference import attention_maps, opened

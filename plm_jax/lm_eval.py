@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if not (names := [name for name in arguments.tasks.split(',') if name]):
     raise ConfigError(f'--tasks={arguments.tasks}: names no task; as in --tasks=lambada_openai,hellaswag')
   if arguments.out:
-    command.check_out(arguments.out)
+    files.check_place(arguments.out, name='--out')
   try:
     metadata.distribution(PACKAGE)
   except metadata.PackageNotFoundError:

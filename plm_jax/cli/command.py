@@ -135,14 +135,6 @@ def add_weights(parser: Parser) -> None:
   parser.add_argument('--weights', metavar='FOLDER', help="a folder in Hugging Face's form, or an import")
 
 
-def check_out(out: files.Where) -> None:
-  """Raises ConfigError where the file that `--out` names cannot be written: a folder, or one in no folder."""
-  path = files.path(out)
-  if not files.is_folder(path.parent) or files.is_folder(path):
-    what = 'is a folder' if files.is_folder(path) else f'there is no folder {path.parent}'
-    raise ConfigError(f'--out={out}: {what}; name a file in a folder that is there')
-
-
 def parse_model(parser: Parser, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, dict[str, Any] | None]:
   """As `parse` of a command that asks one model: the run in --workdir, or what is in --weights, which has no config."""
   arguments, settings = parse(parser, argv, without=lambda arguments: arguments.weights is not None)

@@ -108,9 +108,7 @@ def check_output(out: Where, file: Where, *, force: bool) -> None:
   path = files.path(out)
   if path.suffix not in SUFFIXES:
     raise ConfigError(f'--out={out}: name a file that ends in {" or ".join(SUFFIXES)}')
-  if not files.is_folder(path.parent) or files.is_folder(path):
-    what = 'is a folder' if files.is_folder(path) else f'there is no folder {path.parent}'
-    raise ConfigError(f'--out={out}: {what}; name a file in a folder that is there')
+  files.check_place(out, name='--out')
   if files.exists(path) and (not force or files.followed(path) == files.followed(files.path(file))):
     cure = 'name another file' if files.followed(path) == files.followed(files.path(file)) else '--force replaces it'
     raise ConfigError(f'--out={out}: the file is there already: {cure}')

@@ -48,11 +48,7 @@ def check_output(file: Where, form: str | None, *, made: Where | None = None) ->
     form: a name of `formats`; None for rows of JSON.
     made: a folder that will be there.
   """
-  folder = files.path(file).parent
-  there = files.is_folder(folder) or (made is not None and folder == files.path(made))
-  if not there or files.is_folder(files.path(file)):
-    what = 'is a folder' if there else f'there is no folder {folder}'
-    raise ConfigError(f'--predictions={file}: {what}; name a file in a folder that is there')
+  files.check_place(file, name='--predictions', made=made)
   if form is not None:
     errors.check_choice('--format', 'format', form, formats(), place='plm_jax/scores')
     scores.check_installed(form, signatures.literal(f'scores.{form}', 'NEEDS') or ())
