@@ -160,6 +160,7 @@ def initialise(
     tokens = same_tokens(entry.source) if same_tokens is not None and 'same_tokens' in entry.resizes else None
     tables = _tables(source, fresh, entry, tokens)
     size = vocab_size(entry.source) if 'mean_rows' in entry.resizes and tokens is None else None
+    padded = _token_tables(source, fresh, entry) if size is not None else None
     if entry.layers is not None and not any(is_stacked(join(entry.from_, name)) for name in source):
       raise ValueError(f'init_from: {entry.source} has no stacked layers under {entry.from_!r} to take layers= from')
     if entry.fitting and not _fits(source, fresh, entry):
@@ -174,8 +175,8 @@ def initialise(
       if path not in leaves:
         skipped.append(f'{entry.source}:{origin}')
         continue
-      if size is not None:
-        value = _unpadded(path, value, fresh[path], size, _token_tables(source, fresh, entry))
+      if size is not None and padded is not None:
+        value = _unpadded(path, value, fresh[path], size, padded)
       moved = value if tokens is None else _by_token(path, value, fresh[path], tokens, tables)
       fitted, how = _fit(path, moved, fresh[path], entry, before=_before(path, position_rows))
       if moved is not value and tokens is not None:
@@ -288,15 +289,21 @@ def _token_tables(source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], 
   return None
 
 
-def _unpadded(path: str, value: np.ndarray, fresh: Array, size: int, tables: tuple[int, int] | None) -> np.ndarray:
-  """A leaf of the source without the rows behind the first `size`, which pad its token table; others as they are."""
-  if tables is None or is_stacked(path) or _is_position(path) or value.ndim != fresh.ndim:
-    return value
+def _axis_of_tokens(path: str, value: np.ndarray, fresh: Array, tables: tuple[int, int]) -> int | None:
+  """The axis of a leaf that has as many rows as the token tables of both models; None where there is not one."""
+  if is_stacked(path) or _is_position(path) or value.ndim != fresh.ndim:
+    return None
   axes = [axis for axis, pair in enumerate(zip(value.shape, fresh.shape, strict=True)) if pair == tables]
+  return axes[0] if len(axes) == 1 else None
+
+
+def _unpadded(path: str, value: np.ndarray, fresh: Array, size: int, tables: tuple[int, int]) -> np.ndarray:
+  """A leaf of the source without the rows behind the first `size`, which pad its token table; others as they are."""
+  axis = _axis_of_tokens(path, value, fresh, tables)
   # of tables of one size, a leaf that is not theirs may have as many rows
-  if len(axes) != 1 or (tables[0] == tables[1] and not path.endswith(TOKEN_TABLE)):
+  if axis is None or (tables[0] == tables[1] and not path.endswith(TOKEN_TABLE)):
     return value
-  return value.take(np.arange(min(size, tables[0])), axes[0])
+  return value.take(np.arange(min(size, tables[0])), axis)
 
 
 def _by_token(path: str, value: np.ndarray, fresh: Array, tokens: SameTokens, tables: tuple[int, int]) -> np.ndarray:
@@ -304,13 +311,8 @@ def _by_token(path: str, value: np.ndarray, fresh: Array, tokens: SameTokens, ta
 
   Rows that pad a table for sharding are no tokens: they begin with the mean too.
   """
-  if is_stacked(path) or _is_position(path) or value.ndim != fresh.ndim:
+  if (axis := _axis_of_tokens(path, value, fresh, tables)) is None:
     return value
-  pairs = list(zip(value.shape, fresh.shape, strict=True))
-  axes = [axis for axis, pair in enumerate(pairs) if pair == tables]
-  if len(axes) != 1:
-    return value
-  (axis,) = axes
   mean = value.take(np.arange(tokens.size), axis).mean(axis, keepdims=True).astype(value.dtype)
   padding = np.full(fresh.shape[axis] - len(tokens.rows), -1)
   rows = np.concatenate([tokens.rows, padding])  # -1 is the last row of what follows, the mean
