@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from plm_jax import config, errors, files
+from plm_jax import errors, files
 from plm_jax.cli import pictures, tables
 from plm_jax.config.resume import leaves
-from plm_jax.errors import ConfigError, RunError
+from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
 from plm_jax.studies import curves
 from plm_jax.studies.curves import Line
@@ -91,10 +91,8 @@ def _configs(where: Sequence[Path]) -> dict[Path, dict[str, Any]]:
   read, damaged = {}, []
   for folder in where:
     try:
-      own = config.load(str(RunFolder(folder).config))
-      files.json_text(own)  # no number in it is larger than a float
-      read[folder] = own
-    except (ConfigError, RunError, OSError, ValueError) as error:
+      read[folder] = curves.settings_of(RunFolder(folder))
+    except ConfigError as error:
       damaged.append(f'{folder} is left out: {error}')
   if not read:
     raise ConfigError('\n'.join(['nothing of these runs can be read:', *damaged]))

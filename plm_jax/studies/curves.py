@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from plm_jax import errors, files
-from plm_jax.errors import ConfigError
+from plm_jax import config, errors, files
+from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
 from plm_jax.training import history
 
@@ -103,6 +103,20 @@ def short_names(folders: Sequence[Path]) -> dict[Path, str]:
   except ValueError:
     return {folder: str(folder) for folder in folders}
   return {folder: os.path.relpath(files.absolute(folder), common) for folder in folders}
+
+
+def settings_of(folder: RunFolder) -> dict[str, Any]:
+  """The config of a run.
+
+  Raises:
+    ConfigError: it cannot be read, or a number in it is larger than a float.
+  """
+  try:
+    settings = config.load(str(folder.config))
+    files.json_text(settings)
+  except (ConfigError, RunError, OSError, ValueError) as error:
+    raise ConfigError(str(error)) from error
+  return settings
 
 
 # Reading -------------------------------------------------------------------------------------------------------------

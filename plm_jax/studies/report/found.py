@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_jax import config, files, seals
+from plm_jax import files, seals
 from plm_jax.config.resume import leaves
 from plm_jax.errors import STOPPED, ConfigError, RunError
 from plm_jax.files import RunFolder
@@ -144,9 +144,8 @@ def _run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> Run |
   own = RunFolder(folder)
   mine: list[str] = []
   try:
-    settings = config.load(str(own.config))
-    files.json_text(settings)  # no number in it is larger than a float
-  except (ConfigError, RunError, OSError, ValueError) as error:
+    settings = curves.settings_of(own)
+  except ConfigError as error:
     remarks.append(f'{name} is left out: {error}')
     return None
   result, data = _json(own.result, mine), _json(own.data, mine)
