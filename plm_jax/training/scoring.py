@@ -37,7 +37,7 @@ class Score(NamedTuple):
   part: str
   metrics: tuple[str, ...]
   either: tuple[Keys, ...]
-  by_row: tuple[str, ...] = ()
+  by_row: tuple[str, ...]
 
 
 def known(name: str) -> Score:
