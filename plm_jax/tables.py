@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     formatter_class=argparse.RawDescriptionHelpFormatter,
     allow_abbrev=False,
   )
-  parser.add_argument('table', metavar='FILE', help='a file of experiments/tables/')
+  parser.add_argument('table', metavar='FILE[:WORDS]', help='a file of experiments/tables/, with the words it takes')
   parser.add_argument('--scale', help='tiny, small (default) or paper; --cost without it shows all')
   parser.add_argument('--workdir', metavar='DIR', help='where the runs of all tables lie; --cost may do without')
   parser.add_argument('--out', metavar='DIR', help='where the table is written; WORKDIR/NAME/SCALE without it')
@@ -83,8 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   if not arguments.only_print:
     needs.check(plan, filling.metrics_of(table, plan), places, head=arguments.table)
-  stem = files.path(arguments.table).stem
-  out = files.path(arguments.out or files.path(arguments.workdir) / stem / arguments.scale)
+  out = files.path(arguments.out or files.path(arguments.workdir) / file.stem(arguments.table) / arguments.scale)
   kept = filling.fill(
     table,
     plan,

@@ -20,7 +20,8 @@ alone 31.3: 1,992 papers teach it how summaries begin, not what a paper says); B
 they would take is not tried. Without an update the GPT names no last word of LAMBADA's 5,153, and prefers the right end
 in 62 of COPA's 100 rows (experiments/results/small).
 tables/small_bert.py, small_gpt.py and small_bart.py ask what each is worth on tasks.
-Arguments: a model (bert, gpt, bart), `quick`.
+Arguments: a model (bert, gpt, bart), `medium`, `quick`. Medium is 30 M parameters (512 wide, 8 layers, BART 4 and 4,
+dropout .1), rows of 384 tokens and up to 16 passes over the text in bfloat16, for a GPU.
 Differs from the paper: 256 wide, 4 layers (BART: 2 and 2), rows of 64, no dropout (less than one pass over the text),
 parameters that start from a deviation of .06 (from .02 a network so narrow stays where it knows word frequencies
 alone), BERT's positions from sinusoids; BERT chooses 40 % of the tokens and has no second task, as the quick start.
@@ -48,14 +49,18 @@ OBJECTIVES = {
     append_eos=False,  # rows are <s> text </s>
   ),
 }
+# The width and the passes are for a GPU; positions as many as the longest rows of the tasks behind it ask for.
+MEDIUM = dict(num_heads=8, hidden_dim=512, mlp_dim=2048, dropout=0.1, init_std=0.04)
+DEPTH = {'bert': 8, 'gpt': 8, 'bart': 4}
+MEDIUM_STEPS = {'bert': 6_000, 'gpt': 2_500, 'bart': 3_000}
 # a GPT and a BART predict every token, a BERT two of five: half the updates predict no fewer
 STEPS = {'bert': 2_000, 'gpt': 1_000, 'bart': 1_000}
 
 
 def get_config(arg=''):
-  """Takes a model and `quick`."""
-  model = common.chosen(arg, tuple(MODELS))
-  c = common.run(arg, choices=tuple(MODELS), steps=STEPS[model])
+  """Takes a model, `medium` and `quick`."""
+  model, medium = common.chosen(arg, tuple(MODELS)), 'medium' in common.words(arg)
+  c = common.run(arg, choices=(*MODELS, 'medium'), steps=(MEDIUM_STEPS if medium else STEPS)[model])
   c.vocab = dict(name='byte_bpe', path=common.vocab('small'))
   c.model = MODELS[model]
   c.objective = OBJECTIVES[model]
@@ -66,4 +71,8 @@ def get_config(arg=''):
   c.eval = {'validation': dict(data=dict(split='validation'))}
   c.best = ('validation/loss', 'min')
   c.log_every, c.eval_every, c.save_every = 50, 500, 250
+  if medium:
+    c.model.overrides.update(MEDIUM, num_layers=DEPTH[model])
+    c.data.length, c.data.batch_size, c.optim.rate = 384, 96, 5e-4
+    c.execution, c.accumulate = dict(dtype='bfloat16', random='rbg'), 1
   return common.quick(c, arg)

@@ -2,7 +2,8 @@
 
 python -m plm_jax.tables experiments/tables/small_bert.py --scale=small --workdir=runs/tables --data=../shared/data
 
-The network is that of experiments/small/pretrain.py:bert, whose head says which text and vocabulary it needs.
+`small_bert.py:medium` asks a BERT of 30 M parameters, on a GPU. The network is that of
+experiments/small/pretrain.py:bert, whose head says which text and vocabulary it needs.
 """
 
 from experiments.tables import common
@@ -35,8 +36,8 @@ OPTIONS = dict(data__length=96, data__buckets=(32, 64), data__batch_size=8, adap
 SPANS = dict(LARGE, data__length=256, data__buckets=(128, 192), data__stride=96, data__batch_size=16)
 
 
-def get_table(scale):
-  """Takes a scale."""
+def get_table(scale, arg=''):
+  """Takes a scale and `medium`."""
 
   def task(config, *words, folder, metric, steps, **rest):
     return common.task(scale, 'bert', config, *words, folder=folder, metric=metric, steps=steps, **rest)
@@ -75,4 +76,4 @@ def get_table(scale):
       trivial={'no answer': 0.0},
       **SPANS,
     )
-  return common.downstream(scale, 'small/pretrain.py', 'bert', columns)
+  return common.downstream(scale, 'small/pretrain.py', 'bert', columns, medium=arg == 'medium')

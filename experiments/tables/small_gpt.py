@@ -2,20 +2,22 @@
 
 python -m plm_jax.tables experiments/tables/small_gpt.py --scale=small --workdir=runs/tables --data=../shared/data
 
-The network is that of experiments/small/pretrain.py:gpt, whose head says which text and vocabulary it needs.
+`small_gpt.py:medium` asks a GPT of 30 M parameters, on a GPU. The network is that of
+experiments/small/pretrain.py:gpt, whose head says which text and vocabulary it needs.
 """
 
 from experiments.tables import common
 
 CLASS = 'most frequent class'
 OPTIONS = dict(data__length=96, data__buckets=(32, 64), data__batch_size=8)
-# rows of 64 tokens are what the network learned: longer ones lose their begin
-PROMPT = dict(data__length=56, data__target_length=8, data__batch_size=32)
+# rows of 64 tokens are what the network learned, and of 384 the medium one: longer ones lose their begin
+PROMPT = {False: dict(data__length=56), True: dict(data__length=376)}  # by whether it is medium
 SUMMARY = dict(data__length=320, data__target_length=48, data__batch_size=16)
 
 
-def get_table(scale):
-  """Takes a scale."""
+def get_table(scale, arg=''):
+  """Takes a scale and `medium`."""
+  prompt = PROMPT[arg == 'medium'] | dict(data__target_length=8, data__batch_size=32)
 
   def task(config, *words, folder, metric, steps, **rest):
     rest |= common.IN_CACHE
@@ -35,10 +37,10 @@ def get_table(scale):
     ),
     'COPA, zero-shot': common.asked(
       scale, 'gpt', 'gpt/prompt.py', 'copa', folder='super_glue_copa', metric='validation/accuracy',
-      trivial={'chance': 50.0}, **PROMPT,
+      trivial={'chance': 50.0}, **prompt,
     ),
     'LAMBADA, zero-shot': common.asked(
-      scale, 'gpt', 'gpt/prompt.py', 'lambada', folder='lambada', metric='test/answer_accuracy', **PROMPT
+      scale, 'gpt', 'gpt/prompt.py', 'lambada', folder='lambada', metric='test/answer_accuracy', **prompt
     ),
   }  # fmt: skip
-  return common.downstream(scale, 'small/pretrain.py', 'gpt', columns)
+  return common.downstream(scale, 'small/pretrain.py', 'gpt', columns, medium=arg == 'medium')

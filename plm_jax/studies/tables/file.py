@@ -1,12 +1,15 @@
 """Table files: which rows and columns a table of a paper has, what was published, and what its authors claim.
 
 A table file has `get_table(scale)`, which returns plain data: a dict with the fields of `Table`, whose rows, columns
-and claims are dicts with the fields of `Row`, `Column` and `Claim`. It may import `experiments.common` and
+and claims are dicts with the fields of `Row`, `Column` and `Claim`. Where it has `get_table(scale, arg='')`, words may
+follow its name as they follow that of a config: `small_bert.py:medium`. It may import `experiments.common` and
 `experiments.tables.common`, and nothing else.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from plm_jax import errors, files
@@ -195,17 +198,28 @@ def known() -> list[str]:
   return [str(file).removeprefix(f'{here}/') for file in files.listing(folder, '*.py') if file.name != 'common.py']
 
 
+def stem(name: str) -> str:
+  """What the folder of a table is called: 'small_bert_medium' for 'experiments/tables/small_bert.py:medium'."""
+  file, _, words = name.partition(':')
+  return '_'.join([files.path(file).stem, *(word for word in words.split(',') if word)])
+
+
 def read(name: str, scale: str) -> Table:
   """The table of a file at a scale.
+
+  Args:
+    name: of the file, with the words that its `get_table` takes behind a colon.
+    scale: one of `SCALES`.
 
   Raises:
     ConfigError: no such file, or what it returns is no table; names the row or column, and the key.
   """
   errors.check_choice('--scale', 'scale', scale, SCALES)
-  path = files.path(name)
+  file, _, words = name.partition(':')
+  path = files.path(file)
   if path.suffix != '.py' or not files.is_file(path):
-    raise ConfigError(f'{name}: there is no such table file.{errors.suggest(name, known())} There are: {_listed()}.')
-  data = call(files.followed(path), lambda module: module.get_table(scale) if 'get_table' in vars(module) else None)
+    raise ConfigError(f'{file}: there is no such table file.{errors.suggest(file, known())} There are: {_listed()}.')
+  data = call(files.followed(path), lambda module: _asked(module, scale, words))
   if data is None:
     raise ConfigError(f'{name}: it has no get_table, so it is not a table file. There are: {_listed()}.')
   if not isinstance(data, Mapping):
@@ -220,6 +234,17 @@ def read(name: str, scale: str) -> Table:
   table = _made(Table, {**data, **parts}, name)
   _check(table, name)
   return table
+
+
+def _asked(module: ModuleType, scale: str, words: str) -> Any:
+  """What `get_table` of a table file returns; None where there is none."""
+  if 'get_table' not in vars(module):
+    return None
+  if not words:
+    return module.get_table(scale)
+  if len(inspect.signature(module.get_table).parameters) < 2:
+    raise ValueError(f'this table takes no words, and {words!r} follows the colon: leave it out.')
+  return module.get_table(scale, words)
 
 
 def _listed() -> str:

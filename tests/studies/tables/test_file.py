@@ -8,6 +8,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.studies.tables import file, runs
 
 FILES = file.known()
+WITH_WORDS = [f'experiments/tables/small_{model}.py:medium' for model in ('bert', 'gpt', 'bart')]
 GOOD = """
 def get_table(scale):
   made = dict(config='experiments/quickstart/pretrain.py:quick')
@@ -35,7 +36,7 @@ def test_there_are_tables():
 
 
 @pytest.mark.turns
-@pytest.mark.parametrize('name', FILES, ids=lambda name: pathlib.Path(name).stem)
+@pytest.mark.parametrize('name', FILES + WITH_WORDS, ids=file.stem)
 @pytest.mark.parametrize('scale', file.SCALES)
 def test_every_run_of_a_table_has_a_sound_config(name, scale, tmp_path):
   table = file.read(name, scale)
@@ -63,6 +64,19 @@ def test_rows_of_a_table_differ(name, tmp_path):
   for cell, by_seed in found.items():
     by_row.setdefault(cell.row, []).append(tuple(run.digest for group in by_seed for run in group))
   assert len(set(map(tuple, by_row.values()))) == len(by_row)
+
+
+@pytest.mark.parametrize('name', WITH_WORDS, ids=file.stem)
+def test_words_behind_the_name_reach_the_table(name, tmp_path):
+  medium, small = (plan(file.read(one, 'small'), tmp_path) for one in (name, name.partition(':')[0]))
+  assert list(medium) == list(small)
+  assert not {run.digest for run in runs.needed(medium)} & {run.digest for run in runs.needed(small)}
+
+
+def test_words_that_a_table_does_not_take(tmp_path):
+  (tmp_path / 'mine.py').write_text(GOOD)
+  with pytest.raises(ConfigError, match="takes no words, and 'large' follows the colon"):
+    file.read(f'{tmp_path}/mine.py:large', 'tiny')
 
 
 @pytest.mark.parametrize('name', ['spanbert_6', 'spanbert_7'])
