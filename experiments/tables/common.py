@@ -449,6 +449,14 @@ def ulmfit(scale: str, *rows: str, labels: int | None = None) -> dict[str, dict[
   return columns if scale == 'paper' else columns | {'AG': dict(empty=_NOT_IN_SMALL['AG'])}
 
 
+def is_medium(arg: str) -> bool:
+  """Whether the words of a table name its medium size, the only word that it takes."""
+  for word in common.words(arg):
+    if word != 'medium':
+      raise ValueError(f'this table takes no word {word!r}. It takes: medium.')
+  return bool(common.words(arg))
+
+
 def downstream(
   scale: str, config: str, model: str, columns: Mapping[str, Mapping[str, Any]], *, medium: bool = False
 ) -> dict[str, Any]:

@@ -46,4 +46,4 @@ def get_table(scale, arg=''):
       trivial={'copy': 0.5}, adapter__source__overrides=READER, **SENTENCE,
     ),
   }  # fmt: skip
-  return common.downstream(scale, 'small/pretrain.py', 'bart', columns, medium=arg == 'medium')
+  return common.downstream(scale, 'small/pretrain.py', 'bart', columns, medium=common.is_medium(arg))

@@ -76,4 +76,4 @@ def get_table(scale, arg=''):
       trivial={'no answer': 0.0},
       **SPANS,
     )
-  return common.downstream(scale, 'small/pretrain.py', 'bert', columns, medium=arg == 'medium')
+  return common.downstream(scale, 'small/pretrain.py', 'bert', columns, medium=common.is_medium(arg))

@@ -17,7 +17,7 @@ SUMMARY = dict(data__length=320, data__target_length=48, data__batch_size=16)
 
 def get_table(scale, arg=''):
   """Takes a scale and `medium`."""
-  prompt = PROMPT[arg == 'medium'] | dict(data__target_length=8, data__batch_size=32)
+  prompt = PROMPT[common.is_medium(arg)] | dict(data__target_length=8, data__batch_size=32)
 
   def task(config, *words, folder, metric, steps, **rest):
     rest |= common.IN_CACHE
@@ -43,4 +43,4 @@ def get_table(scale, arg=''):
       scale, 'gpt', 'gpt/prompt.py', 'lambada', folder='lambada', metric='test/answer_accuracy', **prompt
     ),
   }  # fmt: skip
-  return common.downstream(scale, 'small/pretrain.py', 'gpt', columns, medium=arg == 'medium')
+  return common.downstream(scale, 'small/pretrain.py', 'gpt', columns, medium=common.is_medium(arg))

@@ -77,6 +77,8 @@ def test_words_that_a_table_does_not_take(tmp_path):
   (tmp_path / 'mine.py').write_text(GOOD)
   with pytest.raises(ConfigError, match="takes no words, and 'large' follows the colon"):
     file.read(f'{tmp_path}/mine.py:large', 'tiny')
+  with pytest.raises(ConfigError, match="takes no word 'large'. It takes: medium"):
+    file.read('experiments/tables/small_bert.py:large', 'tiny')
 
 
 @pytest.mark.parametrize('name', ['spanbert_6', 'spanbert_7'])
