@@ -20,8 +20,9 @@ alone 31.3: 1,992 papers teach it how summaries begin, not what a paper says); B
 they would take is not tried. Without an update the GPT names no last word of LAMBADA's 5,153, and prefers the right end
 in 62 of COPA's 100 rows (experiments/results/small).
 tables/small_bert.py, small_gpt.py and small_bart.py ask what each is worth on tasks.
-Arguments: a model (bert, gpt, bart), `medium`, `quick`. Medium is 30 M parameters (512 wide, 8 layers, BART 4 and 4,
-dropout .1), rows of 384 tokens and up to 16 passes over the text in bfloat16, for a GPU.
+Arguments: a model (bert, gpt, bart), `medium`, `quick`. Medium is 30 M parameters (512 wide, 8 layers, BART 4 and 4),
+rows of 384 tokens and several passes over the text in bfloat16, for a GPU: an H100 does 730,000 tokens/s of the BERT.
+From a deviation of .06 and at a rate of 1e-3 that BERT stays where it knows word frequencies alone.
 Differs from the paper: 256 wide, 4 layers (BART: 2 and 2), rows of 64, no dropout (less than one pass over the text),
 parameters that start from a deviation of .06 (from .02 a network so narrow stays where it knows word frequencies
 alone), BERT's positions from sinusoids; BERT chooses 40 % of the tokens and has no second task, as the quick start.
@@ -49,10 +50,10 @@ OBJECTIVES = {
     append_eos=False,  # rows are <s> text </s>
   ),
 }
-# The width and the passes are for a GPU; positions as many as the longest rows of the tasks behind it ask for.
-MEDIUM = dict(num_heads=8, hidden_dim=512, mlp_dim=2048, dropout=0.1, init_std=0.04)
+# its rows are as long as the longest of the tasks behind it
+MEDIUM = dict(num_heads=8, hidden_dim=512, mlp_dim=2048, init_std=0.04)
 DEPTH = {'bert': 8, 'gpt': 8, 'bart': 4}
-MEDIUM_STEPS = {'bert': 6_000, 'gpt': 2_500, 'bart': 3_000}
+MEDIUM_STEPS = {'bert': 8_000, 'gpt': 3_000, 'bart': 3_000}
 # a GPT and a BART predict every token, a BERT two of five: half the updates predict no fewer
 STEPS = {'bert': 2_000, 'gpt': 1_000, 'bart': 1_000}
 
@@ -73,6 +74,6 @@ def get_config(arg=''):
   c.log_every, c.eval_every, c.save_every = 50, 500, 250
   if medium:
     c.model.overrides.update(MEDIUM, num_layers=DEPTH[model])
-    c.data.length, c.data.batch_size, c.optim.rate = 384, 96, 5e-4
+    c.data.length, c.data.batch_size, c.optim.rate = 384, 32, 5e-4
     c.execution, c.accumulate = dict(dtype='bfloat16', random='rbg'), 1
   return common.quick(c, arg)
