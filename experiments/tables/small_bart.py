@@ -22,7 +22,10 @@ SENTENCE = dict(
   optim__rate=1e-3,
   optim__clip=1.0,
 )
-READER = dict(num_layers=2, num_heads=4, hidden_dim=256, mlp_dim=1024)
+READER = {  # by whether it is medium
+  False: dict(num_layers=2, num_heads=4, hidden_dim=256, mlp_dim=1024),
+  True: dict(num_layers=4, num_heads=8, hidden_dim=512, mlp_dim=2048),
+}
 
 
 def get_table(scale, arg=''):
@@ -43,7 +46,7 @@ def get_table(scale, arg=''):
     ),
     'Multi30k': task(
       'bart/translate.py', 'multi30k', 'base', folder='multi30k_en_de', metric='test/bleu', steps=600, times=1,
-      trivial={'copy': 0.5}, adapter__source__overrides=READER, **SENTENCE,
+      trivial={'copy': 0.5}, adapter__source__overrides=READER[common.is_medium(arg)], **SENTENCE,
     ),
   }  # fmt: skip
   return common.downstream(scale, 'small/pretrain.py', 'bart', columns, medium=common.is_medium(arg))

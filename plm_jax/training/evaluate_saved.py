@@ -24,6 +24,7 @@ from plm_jax.training import (
   feed,
   from_data,
   metrics,
+  outcome,
   parts,
   predicted,
   preflight,
@@ -305,7 +306,7 @@ def _evaluate(
     line = where | {f'{name}/{metric}': value for name, one in found.items() for metric, value in one.metrics.items()}
     if folder is not None and main and len(line) > len(where):
       files.make_folder(folder.root)
-      files.append_line(folder.evaluations, json.dumps(line))
+      files.append_line(folder.evaluations, json.dumps(line | {'made': outcome.made()}))
     log.info(f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line)}')
     lines.append(line)
     if by_class and main:

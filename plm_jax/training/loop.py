@@ -29,7 +29,7 @@ from plm_jax.training import (
 )
 from plm_jax.training.begin import Begun, Run, Tools, Way
 from plm_jax.training.evaluation import evaluate
-from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome, code, machine, versions, way_on
+from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome, code, made, way_on
 from plm_jax.training.stopping import as_loss, catch_signals
 
 log = logging.getLogger(__name__)
@@ -288,10 +288,9 @@ def _end(begun: Begun, run: Run, tools: Tools, way: Way) -> Outcome:
     **run.counts,
     **run.data.facts,
     'metrics_sha256': files.sha256(folder.metrics) if files.exists(folder.metrics) else None,
-    'versions': versions(),
   }
   if begun.main:
-    result |= {'code': code(), 'machine': machine()}
+    result |= made()
     metrics.write_json(folder.result, result)
     try:
       curves.curves(folder.root)

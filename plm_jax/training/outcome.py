@@ -45,8 +45,17 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> str:
-  """The machine, in words."""
-  return f'{platform.machine()}, {os.cpu_count()} cores, {platform.system()}'
+  """The machine, in words, with the accelerators of this process."""
+  import jax
+
+  kinds = [device.device_kind for device in jax.local_devices() if device.platform != 'cpu']
+  accelerators = [f'{kinds.count(kind)} x {kind}' for kind in dict.fromkeys(kinds)]
+  return ', '.join([platform.machine(), f'{os.cpu_count()} cores', platform.system(), *accelerators])
+
+
+def made() -> dict[str, Any]:
+  """By which commit, on which machine and with which versions this process makes numbers."""
+  return {'versions': versions(), 'code': code(), 'machine': machine()}
 
 
 @functools.cache

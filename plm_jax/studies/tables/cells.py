@@ -23,7 +23,7 @@ from plm_jax.studies import curves
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.folders import PREDICTIONS
 from plm_jax.studies.tables.runs import Cell, Run
-from plm_jax.training import metrics, outcome, predicted, run_folder, scoring
+from plm_jax.training import metrics, predicted, run_folder, scoring
 
 EMPTY: dict[str, Any] = {
   'scale': '',
@@ -90,7 +90,7 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
       kept.
   """
   result = _evaluated(folder) if run.evaluates else run_folder.read_result(folder)
-  counted = ('seconds', 'tokens', 'parameters', 'steps', 'code', 'machine')
+  counted = ('seconds', 'tokens', 'parameters', 'steps', 'code', 'machine', 'versions')
   kept: dict[str, Any] = {key: result[key] for key in counted if key in result}
   data = run_folder.read_json(folder.data)
   digests = {key: value for key, value in data.items() if key.endswith('_digest')}
@@ -101,7 +101,6 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
     **kept,
     'metrics': metrics.plain(numbers),
     'data': digests,
-    'versions': result['versions'],
   }
   if files.is_file(folder.root / PREDICTIONS):
     found['rows'] = {}
@@ -112,9 +111,9 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
 
 
 def _evaluated(folder: RunFolder) -> dict[str, Any]:
-  """What an evaluation without a run wrote, as the result of a run has it; it does not know by which commit."""
-  newest = files.read_text(folder.evaluations).splitlines()[-1]
-  return {'metrics': files.parse_json(newest), 'versions': outcome.versions()}
+  """What an evaluation without a run wrote, as the result of a run has it; earlier ones said not what made them."""
+  found = files.parse_json(files.read_text(folder.evaluations).splitlines()[-1])
+  return {'metrics': found, **found.pop('made', {})}
 
 
 def by_row(file: files.Path, metric: str) -> np.ndarray | None:

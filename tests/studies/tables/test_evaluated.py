@@ -75,6 +75,10 @@ def test_what_it_wrote_is_the_result_of_its_cell(made, monkeypatch):
   assert making.make(one, places, asked=asked) == ''
   found = cells.record(one, folder, asked)
   assert found['metrics'] == {'validation/accuracy': 0.25}
+  assert not {'versions', 'code', 'machine'} & set(found)  # what nobody knows is not said
+  by = {'versions': {'jax': '0.9'}, 'code': 'abc', 'machine': 'a laptop'}
+  folder.evaluations.write_text(json.dumps({'weights': 'w', 'validation/accuracy': 0.25, 'made': by}) + '\n')
+  assert cells.record(one, folder, asked) == found | by
   kept = dict(runs={one.digest: found}, cells={'one': {'asked': [[one.digest]]}})
   cell = render.measured(table, kept, 'one', 'asked')
   assert cell.values.tolist() == [[25.0]]
