@@ -366,6 +366,8 @@ def test_auto_takes_a_kernel_where_it_can():
   for device in (TPU, GPU):
     assert chosen('chunked', device, dropout=0.1, bias=BIASES['of each row']) == 'chunked'
   assert chosen('cudnn', GPU, mask=MASKS['allowed'], bias=BIASES['of each row']) == 'cudnn'
+  assert chosen('auto', GPU, mask=MASKS['cross']) == 'xla'  # 150 queries, 90 keys
+  assert chosen('cudnn', GPU, mask=MASKS['cross']) == 'cudnn'
 
 
 @pytest.mark.parametrize(
