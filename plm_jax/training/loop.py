@@ -213,6 +213,7 @@ def _evaluate(run: Run, tools: Tools, way: Way, due: _Due, *, gives_up: Callable
         units=settings['eval'][name]['units'],
         scores=data.scored_by[name],
         keep=kept is not None,
+        check=tools.watchdog.moved,
       )
       if kept and jax.process_index() == 0:
         in_words = data.parts.task.in_words

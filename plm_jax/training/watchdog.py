@@ -19,7 +19,7 @@ SLACK = 0.05  # of `least`, by which the stacks may come late
 
 
 class Watchdog:
-  """Writes the stacks once for each step, evaluation or save that takes too long; the run goes on."""
+  """Writes the stacks once for each step, batch of an evaluation or save that takes too long; the run goes on."""
 
   def __init__(self, *, least: float = 600.0, times: float = 20.0):
     """Nothing is timed before the context is entered.
@@ -33,12 +33,16 @@ class Watchdog:
     self._since = self._set = -float('inf')
 
   def limit(self) -> float:
-    """Seconds that a step, an evaluation or a save may take now."""
+    """Seconds that a step, a batch of an evaluation or a save may take now."""
     return max(self._least, self._times * statistics.median(self._seconds)) if self._seconds else self._least
 
   def stepped(self) -> None:
     """Called after each step."""
     self._seconds.append(time.monotonic() - self._since)
+    self._restart()
+
+  def moved(self) -> None:
+    """Called before each batch of an evaluation, so that many of them do not count as one."""
     self._restart()
 
   @contextlib.contextmanager

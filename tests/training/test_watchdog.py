@@ -62,8 +62,18 @@ def test_an_evaluation_is_timed_by_itself_and_is_no_part_of_a_step(capfd: pytest
   assert capfd.readouterr().err.count('in stands_still') == 1
 
 
+def test_batches_of_an_evaluation_are_timed_one_by_one(capfd: pytest.CaptureFixture[str]) -> None:
+  with Watchdog(least=LIMIT) as watchdog, watchdog.paused():
+    for _ in range(4):
+      watchdog.moved()
+      time.sleep(0.4 * LIMIT)
+    assert capfd.readouterr().err == ''
+    stands_still(2 * LIMIT)
+  assert capfd.readouterr().err.count('in stands_still') == 1
+
+
 def test_a_run_has_one(data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-  """It is told of 12 steps, 2 evaluations and 4 saves, and is off at the end."""
+  """It is told of 12 steps, 2 evaluations with their batches and 4 saves, and is off at the end."""
   told: list[str] = []
 
   class Told(Watchdog):
@@ -75,6 +85,9 @@ def test_a_run_has_one(data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: 
       told.append('pause')
       yield
 
+    def moved(self) -> None:
+      told.append('batch')
+
     def __exit__(self, *error: object) -> None:
       told.append('end')
       super().__exit__(*error)
@@ -83,3 +96,4 @@ def test_a_run_has_one(data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: 
   assert loop.train(runs.settings('mlm', data), tmp_path / 'run').result['finished']
   assert (told.count('step'), told.count('pause'), told[-1]) == (12, 2 + 4, 'end')
   assert told[:5] == ['step'] * 4 + ['pause']
+  assert told.count('batch') >= 2
