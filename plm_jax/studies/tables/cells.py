@@ -140,17 +140,18 @@ def by_row(file: files.Path, metric: str) -> np.ndarray | None:
 
 
 def packed(rows: np.ndarray) -> dict[str, Any]:
-  """Scores of rows as JSON: those that are 0 or 1 in hexadecimal digits, four rows each."""
+  """Scores of rows as JSON: those that are 0 or 1 in hexadecimal digits, four rows each; others in one text."""
   if set(np.unique(rows)) <= {0.0, 1.0}:
     return {'count': len(rows), 'bits': np.packbits(rows.astype(bool)).tobytes().hex()}
-  return {'count': len(rows), 'values': [round(float(value), 4) for value in rows]}
+  return {'count': len(rows), 'values': ' '.join(f'{round(float(value), 4):.12g}' for value in rows)}
 
 
 def unpacked(kept: Mapping[str, Any]) -> np.ndarray:
   """The scores that `packed` packed, f64[rows]."""
   if 'bits' in kept:
     return np.unpackbits(np.frombuffer(bytes.fromhex(kept['bits']), np.uint8), count=kept['count']).astype(float)
-  return np.array(kept['values'])
+  values = kept['values']
+  return np.array(values.split() if isinstance(values, str) else values, float)  # earlier files have lists
 
 
 def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
