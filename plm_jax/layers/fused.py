@@ -193,13 +193,17 @@ def cudnn(
   # its backward pass for shared keys was never tried here
   key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
   causal = mask.causal and mask.window is None and mask.prefix is None and query.shape[1] == key.shape[1]
+  # with is_causal the kernel skips the blocks above the diagonal, and the mask holds the rest
+  seen = visible(dataclasses.replace(mask, causal=False) if causal else mask)
+  # hidden products become -2e12, where float32 counts in steps of 2e5: for a query that sees nothing the backward pass
+  # would take the exponential of such a step, and times the zeros of `hide_blind` that is not finite
+  seen |= ~seen.any(axis=-1, keepdims=True)
   out = jax.nn.dot_product_attention(
     query,
     key,
     value,
     bias=None if bias is None else bias.astype(query.dtype),
-    # with is_causal the kernel skips the blocks above the diagonal, and the mask holds the rest
-    mask=visible(dataclasses.replace(mask, causal=False) if causal else mask)[:, None],
+    mask=seen[:, None],
     scale=scale,
     is_causal=causal,
     implementation='xla' if interpret else 'cudnn',

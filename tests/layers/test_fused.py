@@ -15,7 +15,7 @@ import pytest
 
 from plm_jax import sharding
 from plm_jax.layers import attention, fused, tiled
-from plm_jax.layers.masks import Mask
+from plm_jax.layers.masks import Mask, visible
 from plm_jax.planning import topology
 from tests import conftest, tiny
 
@@ -124,6 +124,22 @@ def test_a_query_that_sees_nothing_gives_zeros_and_no_gradient(way, mask):
   if mask == 'cross':  # nor do keys that nobody looks at
     assert (np.asarray(gradients[1])[1] == 0).all()
     assert (np.asarray(gradients[2])[1] == 0).all()
+
+
+@pytest.mark.parametrize('mask', ['packed', 'causal', 'cross'])
+def test_cudnn_gets_no_query_that_sees_nothing(mask, monkeypatch):
+  """Its backward pass may not be finite there."""
+  given = []
+
+  def attention_of_jax(query, key, value, *, mask, **rest):
+    given.append(mask)
+    return query
+
+  monkeypatch.setattr(jax.nn, 'dot_product_attention', attention_of_jax)
+  out = fused.cudnn(*operands(MASKS[mask]), mask=MASKS[mask])
+  assert given[0].any(axis=-1).all()
+  blind = ~np.asarray(visible(MASKS[mask]).any(axis=-1))
+  assert blind.any() and (np.asarray(out)[blind] == 0).all()
 
 
 def test_half_precision_keeps_its_type():
