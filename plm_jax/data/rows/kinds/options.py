@@ -12,8 +12,9 @@ with | between them:
 
 Of a row whose label is a list, such as an article with several questions (RACE), each entry is a row, which has this
 entry of every other list that is as long. The label is the number of the right option from 0, its letter, its text, or
-a name that labels.json lists; of several right texts (ReCoRD) the first that is an option. Rows may have different
-numbers of options.
+a name that labels.json lists; of several right texts (ReCoRD) the first that is an option. A text that is an option
+comes first, and where a table's cell is the text of one and the number of another the row is refused. Rows may have
+different numbers of options.
 """
 
 import re
@@ -254,8 +255,15 @@ class Reader(NamedTuple):
     """
     if value is None or value in ('', []) or value == self.asked.missing:
       return None
-    found = value
-    if isinstance(value, list):
+    found, written = value, as_written(value)
+    if written is not value and written in options:  # of a table, whose cells do not tell a number from a text
+      found = options.index(written)
+      if 0 <= value < len(options) and value != found:
+        raise ValueError(
+          f'{where}: {self.asked.label!r} holds {written}, which is the text of option {found} and the number of another '
+          'one, counted from 0: write letters, A for the first option'
+        )
+    elif isinstance(value, list):
       found = next((number for number, option in enumerate(options) if option in value), None)
     elif isinstance(value, str) and value in self.names.names:
       found = self.names.number(value, 0)

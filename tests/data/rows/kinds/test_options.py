@@ -131,6 +131,23 @@ def test_a_label_may_be_a_name_of_the_list(tmp_path):
   assert source.names == ('first', 'second', 'third')
 
 
+def table(folder, *rows):
+  """A source of a table whose options are numbers."""
+  (folder / 'rows.csv').write_text('\n'.join(['question,a,b,c,label', *rows]) + '\n')
+  fields = ('question', '{a|b|c}')
+  return make(folder, ENDINGS, path=str(folder / 'rows.csv'), fields=fields, batch_size=len(rows))
+
+
+def test_the_label_of_a_table_is_the_text_of_a_number(tmp_path):
+  (batch,) = table(tmp_path, '1 2,10,20,30,20', '3,7,1,9,1', '4,8,9,6,2').once()
+  assert batch['label'].tolist() == [1, 1, 2]  # a text, a text that is the number as well, a number
+
+
+def test_a_label_of_a_table_that_means_two_options_is_refused(tmp_path):
+  with pytest.raises(ValueError, match="'label' holds 0, which is the text of option 1 and the number of another one"):
+    table(tmp_path, '1 2,2,0,1,0')
+
+
 def test_rows_without_a_label_are_left_out_or_kept(tmp_path):
   rows = [{**ENDINGS[0], 'label': label} for label in (-1, 2, None, '')]
   source = make(tmp_path, rows)
