@@ -301,6 +301,12 @@ TRAINED = {'sentencepiece': sentencepiece, 'byte_bpe': byte_bpe, 'wordpiece': wo
 TAGGED = {'kind': 'words', 'fields': ('tokens',), 'label': 'tags'}
 
 
+def test_minus_one_beside_a_single_class_is_refused(tmp_path):
+  rows = [{'sentence1': text(1), 'sentence2': text(2), 'label': 1 if n % 2 else -1} for n in range(8)]
+  with pytest.raises(ValueError, match="'label' is -1 in 4 rows, which stands for no label, and 1 in all others"):
+    make(small.write_rows(tmp_path / 'rows.jsonl', rows))
+
+
 def test_the_label_of_a_word_stands_at_its_first_piece(tmp_path, caplog):
   path = small.write_rows(tmp_path / 'rows.jsonl', WORDS)
   (tmp_path / 'labels.json').write_text('{"tags": ["O", "B-a", "B-b"]}')
