@@ -310,8 +310,8 @@ def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label:
     log.info(f'{records.where}: {len(good.rows) - len(kept)} rows without a label are left out.')
     if as_numbers and len({str(value) for _, value in kept}) == 1:  # as of -1 for bad and 1 for good
       raise ValueError(
-        f'{records.where}: {asked.label!r} is {asked.missing} in {len(as_numbers)} rows, which stands for no label, and '
-        f'{kept[0][1]} in all others: number the classes from 0, or write their names.'
+        f'{records.where}: {asked.label!r} is {asked.missing} in {len(as_numbers)} rows, which stands for no label, '
+        f'and {kept[0][1]} in all others: number the classes from 0, or write their names.'
       )
     if as_numbers:
       log.warning(

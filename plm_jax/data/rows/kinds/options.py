@@ -260,8 +260,8 @@ class Reader(NamedTuple):
       found = options.index(written)
       if 0 <= value < len(options) and value != found:
         raise ValueError(
-          f'{where}: {self.asked.label!r} holds {written}, which is the text of option {found} and the number of another '
-          'one, counted from 0: write letters, A for the first option'
+          f'{where}: {self.asked.label!r} holds {written}, which is the text of option {found} and the number of '
+          'another one, counted from 0: write letters, A for the first option'
         )
     elif isinstance(value, list):
       found = next((number for number, option in enumerate(options) if option in value), None)
