@@ -643,6 +643,11 @@ class RunFolder:
     return self.root / 'evaluations.jsonl'
 
   @property
+  def evaluated_by(self) -> Path:
+    """What made the newest evaluation of a folder without a run, as JSON: commit, machine, versions."""
+    return self.root / 'evaluated_by.json'
+
+  @property
   def spikes(self) -> Path:
     """One JSON object per line and spike of the loss that the run went back for; see `training/spikes.py`."""
     return self.root / 'spikes.jsonl'

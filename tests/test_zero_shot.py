@@ -47,6 +47,7 @@ def score(folder, out, *flags, name='wikitext2', words=''):
   assert evaluate.main([*argv, cache, f'--config.data.length={LENGTH}', length, *flags]) == 0
   [line] = map(json.loads, (out / 'evaluations.jsonl').read_text().splitlines())
   assert line['weights'] == str(folder)
+  assert {'versions', 'code', 'machine'} == set(json.loads((out / 'evaluated_by.json').read_text()))
   return {key.removeprefix(f'{name}/'): value for key, value in line.items()}
 
 

@@ -133,6 +133,7 @@ def evaluate_run(
   """
   settings = one_part.settings_of(from_data.filled(settings, run_folder.begun(folder)), part, where=f'--part={part}')
   names = _names(settings, name, predictions)
+  present = () if follow else _present(folder, step, every=every)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
   signals.check()
   predicted.check_task(made.task, predictions, user=made.user)
@@ -141,7 +142,7 @@ def evaluate_run(
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions, by_class=by_class)
     check_names(folder, evaluator.sources, part)
-    steps = _appearing(folder, timeout=timeout) if follow else iter(_present(folder, step, every=every))
+    steps = _appearing(folder, timeout=timeout) if follow else iter(present)
     states = _states(settings, folder, steps, made.task, evaluator.spec, layout=layout, may_vanish=follow, part=part)
     lines = _evaluate(evaluator, states, folder=folder, predictions=predictions, by_class=by_class)
   if every and jax.process_index() == 0:
@@ -306,7 +307,9 @@ def _evaluate(
     line = where | {f'{name}/{metric}': value for name, one in found.items() for metric, value in one.metrics.items()}
     if folder is not None and main and len(line) > len(where):
       files.make_folder(folder.root)
-      files.append_line(folder.evaluations, json.dumps(line | {'made': outcome.made()}))
+      if not files.exists(folder.config):  # a run says in its result what made it
+        files.write_json(folder.evaluated_by, outcome.made())
+      files.append_line(folder.evaluations, json.dumps(line))
     log.info(f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line)}')
     lines.append(line)
     if by_class and main:

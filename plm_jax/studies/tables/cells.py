@@ -112,8 +112,8 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
 
 def _evaluated(folder: RunFolder) -> dict[str, Any]:
   """What an evaluation without a run wrote, as the result of a run has it; earlier ones said not what made them."""
-  found = files.parse_json(files.read_text(folder.evaluations).splitlines()[-1])
-  return {'metrics': found, **found.pop('made', {})}
+  made = run_folder.read_json(folder.evaluated_by)
+  return {'metrics': files.parse_json(files.read_text(folder.evaluations).splitlines()[-1]), **made}
 
 
 def by_row(file: files.Path, metric: str) -> np.ndarray | None:

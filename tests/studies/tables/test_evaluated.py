@@ -77,7 +77,7 @@ def test_what_it_wrote_is_the_result_of_its_cell(made, monkeypatch):
   assert found['metrics'] == {'validation/accuracy': 0.25}
   assert not {'versions', 'code', 'machine'} & set(found)  # what nobody knows is not said
   by = {'versions': {'jax': '0.9'}, 'code': 'abc', 'machine': 'a laptop'}
-  folder.evaluations.write_text(json.dumps({'weights': 'w', 'validation/accuracy': 0.25, 'made': by}) + '\n')
+  folder.evaluated_by.write_text(json.dumps(by))
   assert cells.record(one, folder, asked) == found | by
   kept = dict(runs={one.digest: found}, cells={'one': {'asked': [[one.digest]]}})
   cell = render.measured(table, kept, 'one', 'asked')
