@@ -230,7 +230,10 @@ class Model:
 
     Returns:
       for each question {'text', 'start', 'end', 'probability', 'best'}: the answer, its characters in the context, and
-      the `best` likeliest answers. '' and None where the run says that there is none (SQuAD 2).
+      the `best` likeliest answers. '' and None where the run says that there is none (SQuAD 2). The probability is a
+      softmax over all answers found, of which `best` names some: the `n_best` likeliest parts of each window that the
+      run reads the context in (20 unless its adapter says otherwise) and, where it knows of texts without an answer,
+      none.
     """
     alone = isinstance(question, str)
     questions, contexts = ([question], [context]) if alone else (question, context)

@@ -153,8 +153,10 @@ def answer(asked: Asked, pairs: Sequence[tuple[str, str]], *, best: int, rows: i
 
   Returns:
     {'text', 'start', 'end', 'probability', 'best'}: characters of the text, '' and None where the run says that there
-    is no answer. Probabilities are a softmax over the scores of the answers found and, where the run knows of texts
-    without an answer, of none (as in BERT's run_squad.py). 'best' are the likeliest answers, with the same keys.
+    is no answer. 'best' are the likeliest answers, with the same keys. Probabilities are a softmax over the scores of
+    all answers that are found, however many are named: the parts of the text that the adapter's `n_best` legal pairs of
+    every window give, each with its largest score; and, where the run knows of texts without an answer, of none (like
+    BERT's run_squad.py, which keeps `n_best` of all windows together).
   """
   fields = tuple(asked.block.get('fields', ())) or ('question', 'context')
   side = fields.index('context') if 'context' in fields else 1
@@ -179,13 +181,13 @@ def answer_of(group: Group, *, best: int, knows_none: bool) -> dict[str, Any]:
         place = _characters(record, first, last)
         found[place] = max(score, found.get(place, squad.NEVER))
   text = group.records[0]['context']
-  ordered = sorted(found.items(), key=lambda item: -item[1])[:best]
+  ordered = sorted(found.items(), key=lambda item: -item[1])
   scores = [score for _, score in ordered]
   nothing = [min(float(one['no_answer']) for one in group.predictions)] if knows_none else []
-  shares = _softmax([*scores, *nothing])
+  shares = _softmax([*scores, *nothing])  # of all, so that how many are named changes none
   every = [
     {'text': text[start:end], 'start': start, 'end': end, 'probability': share}
-    for ((start, end), _), share in zip(ordered, shares, strict=False)
+    for ((start, end), _), share in zip(ordered[:best], shares, strict=False)
   ]
   if (knows_none and squad2.question_of(group).unanswered) or not every:
     none = {'text': '', 'start': None, 'end': None, 'probability': shares[-1] if nothing else 0.0}

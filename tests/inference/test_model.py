@@ -21,6 +21,7 @@ from plm_jax.generate import decode, settings
 from plm_jax.inference import batches, continued, replies, vectors, windows
 from plm_jax.inference.likelihood import LogProbability, PseudoLogLikelihood
 from plm_jax.inference.model import Model
+from plm_jax.scores import Group
 from plm_jax.training import loop
 from tests import conftest, runs
 
@@ -395,6 +396,31 @@ def test_answers_are_those_of_evaluate(span: Model, tmp_path: pathlib.Path) -> N
     assert one['best'][0]['text'] == question.answer
     assert all(text[each['start'] : each['end']] == each['text'] for each in one['best'])
     assert 0 < sum(each['probability'] for each in one['best']) <= 1 + 1e-6
+
+
+def test_how_many_answers_are_named_changes_no_probability(span: Model) -> None:
+  whole = span.answer('Who was it?', STORIES[0], best=10**6)
+  assert len(whole['best']) > 20
+  for best in (1, 2, 3, 20):
+    found = span.answer('Who was it?', STORIES[0], best=best)
+    assert found == {**whole, 'best': whole['best'][:best]}
+
+
+@pytest.mark.parametrize('knows_none', [False, True])
+def test_probabilities_are_those_of_all_answers_of_all_windows(knows_none: bool) -> None:
+  spans = np.array([(0, 3), (4, 7), (8, 11)])
+  record = {'context': 'one two six', 'answers': ['one'], 'characters': spans, 'first': 0}
+  # the second window finds 'two' again, with a smaller score that does not count
+  rows = [
+    {'start': np.array(at), 'end': np.array(at), 'score': np.log(np.array(odds)), 'no_answer': np.float64(0.0)}
+    for at, odds in (([0, 1], [4.0, 2.0]), ([2, 1], [1.0, 0.5]))
+  ]
+  total = 4 + 2 + 1 + knows_none
+  for best in (1, 2, 3):
+    found = replies.answer_of(Group(rows, [record] * 2), best=best, knows_none=knows_none)
+    assert found['probability'] == pytest.approx(4 / total)
+    assert [one['text'] for one in found['best']] == ['one', 'two', 'six'][:best]
+    assert [one['probability'] for one in found['best']] == pytest.approx([n / total for n in (4, 2, 1)][:best])
 
 
 def test_choices_are_those_of_evaluate(choose: Model, tmp_path: pathlib.Path) -> None:
