@@ -2,15 +2,18 @@
 
 A question is left unanswered where no answer scores more than the best one: n - s > 0, with s the largest score of a
 pair in all its windows and n the smallest score of no answer; or where a classifier says so of all its windows (key
-'impossible' of a prediction, a logit). `best_exact_match` and `best_f1` are what another
-threshold than 0 would have given on these rows, `best_f1_threshold` the smallest one for that: add it to
-adapter.threshold to use it on others.
+'impossible' of a prediction, a logit). `best_exact_match` and `best_f1` are what another threshold than 0 would have
+given on these rows, and `best_f1_threshold` is one that gives it: the smallest margin n - s up to which to answer, or
+where it is best to answer nothing, one below all margins. Add it to adapter.threshold to use it on others. The official
+script differs in two cases: it has 0 where it is best to answer nothing, as its probabilities of no answer are never
+less, and it also tries to answer some of the questions whose margins are equal, which no threshold does.
 
 Answers may be written in place of that ('text'), and an empty text says that there is no answer; all other texts are
 answers, whatever they say. 'No answer' has no score then: `best_exact_match` and `best_f1` are `exact_match` and `f1`,
 and their thresholds are not a number. Questions without an answer are kept by `keep_unlabelled=True`.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -96,24 +99,28 @@ def f1(answer: str, gold: str) -> float:
 
 
 def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tuple[float, float]:
-  """The largest mean that leaving questions unanswered by their margin can give, and the margin up to which to answer.
+  """The largest mean that leaving questions unanswered by their margin can give, and the threshold that gives it.
 
   Args:
     questions: all of them.
     values: what the best answer of each is worth.
 
   Returns:
-    both; where answers were written and nothing can be left unanswered, the mean of `values` and not a number.
+    both: a question is answered where its margin is not larger than the threshold. Where answers were written and
+    nothing can be left unanswered, the mean of `values` and not a number.
   """
   if any(math.isnan(question.margin) for question in questions):
     return squad.mean(values), math.nan
   # margins -2 1 3, values 1 0 1, the second without an answer   answered 0 1 2 3 -> worth 1 2 2 3, up to a margin of 3
   worth = best = float(sum(not question.golds for question in questions))
-  threshold = 0.0
-  for question, value in sorted(zip(questions, values, strict=True), key=lambda pair: pair[0].margin):
-    worth += value if question.golds else -1.0 if question.answer else 0.0
+  smallest = min((question.margin for question in questions), default=math.inf)
+  threshold = 0.0 if smallest > 0 else smallest - 1  # by more than what float32 loses where the adapter takes it off
+  ordered = sorted(zip(questions, values, strict=True), key=lambda pair: pair[0].margin)
+  for margin, tied in itertools.groupby(ordered, key=lambda pair: pair[0].margin):
+    for question, value in tied:
+      worth += value if question.golds else -1.0 if question.answer else 0.0
     if worth > best:
-      best, threshold = worth, question.margin
+      best, threshold = worth, margin
   return best / max(len(questions), 1), threshold
 
 

@@ -123,6 +123,62 @@ def test_numbers_are_those_of_the_official_script_where_texts_may_hold_no_answer
   assert found == pytest.approx(theirs, rel=1e-6)  # margins are float32
 
 
+def official_best(questions, values):
+  """`find_best_thresh` of evaluate-v2.0.py."""
+  worth = best = sum(not question.golds for question in questions)
+  threshold = 0.0
+  for question, value in sorted(zip(questions, values, strict=True), key=lambda pair: pair[0].margin):
+    worth += value if question.golds else -1 if question.answer else 0
+    if worth > best:
+      best, threshold = worth, question.margin
+  return best / len(questions), threshold
+
+
+def mean_at(threshold, questions, values):
+  """What leaving questions with a larger margin unanswered gives."""
+  pairs = [(q._replace(margin=q.margin - threshold), value) for q, value in zip(questions, values, strict=True)]
+  kept = [float(not q.golds) if q.unanswered or not q.answer else value for q, value in pairs]
+  return squad.mean(kept)
+
+
+@pytest.mark.parametrize('shift', [-6, 0, 6])
+@pytest.mark.parametrize('tied', [False, True])
+@pytest.mark.parametrize('seed', range(40))
+def test_the_best_threshold_gives_the_best_value(seed, tied, shift):
+  rng = np.random.default_rng(seed)
+  count, unanswerable = int(rng.integers(1, 12)), rng.random()
+  margins = rng.integers(-2, 3, count) if tied else rng.permutation(count) - count // 2 + rng.random()
+  questions, values = [], []
+  for margin in margins:
+    golds, answer = () if rng.random() < unanswerable else ('a',), str(rng.choice(['a', 'b', '']))
+    questions.append(squad2.Question(answer, float(margin + shift), golds))
+    values.append(float(rng.choice([0, 0.25, 1])) if golds and answer else float(not golds and not answer))
+  best, threshold = squad2.best_threshold(questions, values)
+  assert mean_at(threshold, questions, values) == best
+  tried = [threshold - 100, threshold + 100, 0.0, *(one.margin for one in questions)]
+  assert best == max(mean_at(one, questions, values) for one in tried)
+  theirs, at = official_best(questions, values)
+  if tied:
+    assert best <= theirs  # some of the questions with a margin may be answered there and others not
+  else:
+    assert best == theirs
+    assert threshold == at or at == 0.0  # where it is best to answer nothing
+
+
+def test_the_best_threshold_where_it_is_best_to_answer_nothing():
+  wrong = [squad2.Question('wrong', -2.0, ()), squad2.Question('wrong', -1.0, ()), squad2.Question('a', -0.5, ('b',))]
+  best, threshold = squad2.best_threshold(wrong, [0, 0, 0])
+  assert best == 2 / 3
+  assert threshold < -2
+  above = [question._replace(margin=question.margin + 3) for question in wrong]
+  assert squad2.best_threshold(above, [0, 0, 0]) == (2 / 3, 0.0)
+  # what the adapter takes off is float32
+  found = squad2.score(*rows([('wrong', [], -2.7), ('wrong', [], -1.1)]))
+  assert (found['f1'], found['best_f1']) == (0, 100)
+  nulls = [float(np.float32(null) - np.float32(found['best_f1_threshold'])) for null in (-2.7, -1.1)]
+  assert squad2.score(*rows([('wrong', [], null) for null in nulls]))['f1'] == 100
+
+
 @pytest.mark.parametrize(
   ('answer', 'gold', 'exact', 'f1'),
   [
