@@ -92,7 +92,7 @@ class Model:
     return translating.writer(self.folder)
 
   def encode(
-    self, texts: Texts, *, layer: int | Literal['all'] | Sequence[int] = -1, pool: Pool = 'mean'
+    self, texts: Texts, *, layer: int | Literal['all'] | Sequence[int] | np.ndarray = -1, pool: Pool = 'mean'
   ) -> np.ndarray | TokenVectors | list[TokenVectors]:
     """Texts as vectors: the states of the network, of an encoder-decoder those of its encoder.
 
@@ -111,7 +111,7 @@ class Model:
     with errors.stage('encode'):
       errors.one_of('pool', pool, Pool)
     layers = vectors.layers_of(self.folder, layer)
-    one_layer = isinstance(layer, int)
+    one_layer = vectors.is_number(layer)
 
     def ask(several: Sequence[str]) -> list[Any]:
       found = vectors.encode(self.folder, several, layers=layers, pool=pool, rows=self.batch_size)

@@ -78,7 +78,7 @@ def pieces(reads: Sequence[Read], *, limit: int | None, causal: bool = False) ->
   return found
 
 
-def layers_of(opened: Opened, layer: int | str | Sequence[int]) -> tuple[int, ...]:
+def layers_of(opened: Opened, layer: int | str | Sequence[int] | np.ndarray) -> tuple[int, ...]:
   """The numbers of the layers that are asked for, from 0, the embeddings, or from -1 down; -1 is the output.
 
   Raises:
@@ -89,16 +89,21 @@ def layers_of(opened: Opened, layer: int | str | Sequence[int]) -> tuple[int, ..
   _, table = _spelt(opened, [])
   inputs = _inputs(opened, ones, ones, ones, table)
   count = len(jax.eval_shape(functools.partial(_run, trunk), params, inputs)['layers'])
-  if layer == 'all':
+  if isinstance(layer, str) and layer == 'all':
     return (*range(count - 1), -1)
-  asked: Any = layer if isinstance(layer, Sequence) else [layer]
-  whole = not isinstance(asked, str) and all(type(one) is int and -count <= one < count for one in asked)
+  asked: Any = layer if isinstance(layer, Sequence) or np.ndim(layer) == 1 else [layer]
+  whole = not isinstance(asked, str) and all(is_number(one) and -count <= one < count for one in asked)
   if not whole or not len(asked):
     raise ConfigError(
       f'encode: layer={layer!r}; choose numbers from {-count} to {count - 1}, of which 0 are the embeddings and -1 the '
       "output, or 'all'"
     )
-  return tuple(-1 if one == count - 1 else one for one in asked)
+  return tuple(-1 if one == count - 1 else int(one) for one in asked)
+
+
+def is_number(layer: Any) -> bool:
+  """Whether a layer is one number, of Python or of numpy."""
+  return isinstance(layer, int | np.integer) and not isinstance(layer, bool)
 
 
 def encode(

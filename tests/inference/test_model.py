@@ -326,6 +326,20 @@ def test_a_long_text_is_encoded_in_windows(mlm: Model) -> None:
     np.testing.assert_allclose(whole.vectors[1 + first : 1 + last], own, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+  ('layer', 'plain'),
+  [
+    (np.array([0, 1]), [0, 1]), (np.array([2], np.uint8), [2]), (np.int64(1), 1), (np.int32(-1), -1),
+    ([np.int64(0), 2], [0, 2]),
+  ],
+)  # fmt: skip
+def test_layers_may_be_numbers_of_numpy(layer: Any, plain: Any, mlm: Model) -> None:
+  for pool in ('mean', 'none'):
+    found, expected = (mlm.encode('Anna is here.', layer=one, pool=pool) for one in (layer, plain))
+    np.testing.assert_array_equal(np.array(found[-1]), np.array(expected[-1]))
+  assert mlm.encode('a', layer=layer).shape == mlm.encode('a', layer=plain).shape
+
+
 def test_one_window_alone_has_the_last_token_of_a_long_text(released: Any) -> None:
   *_, ours = released['gpt2']  # neither a begin nor an end token stands around its texts
   whole = ours.encode(STORIES[0], pool='none')
@@ -528,6 +542,13 @@ def test_texts_without_a_token_are_asked_as_any_other(classify: Model, tag: Mode
     ('gpt', lambda model: model.generate('caf\udce9'), 'text 0 has half a character'),
     ('mlm', lambda model: model.encode('a', layer=1.5), r'layer=1.5; choose numbers'),
     ('mlm', lambda model: model.encode('a', layer=True), r'layer=True; choose numbers'),
+    *(
+      ('mlm', lambda model, layer=layer: model.encode('a', layer=layer), r'choose numbers from -3 to 2')
+      for layer in (
+        np.array([0, 3]), np.array([0.0, 1.0]), np.array([True]), np.array([[0, 1]]), np.array([], int), np.array(1),
+        np.int64(3), np.float32(1), [np.array([0])], ['0'], {0, 1}, None, 'last', {'all': 1}, [[0], [0, 1]],
+      )
+    ),
     ('span', lambda model: model.answer(None, None), 'answer: give a question and a text'),
     ('span', lambda model: model.answer(['a'], 3), 'answer: give a question and a text'),
     ('choose', lambda model: model.choose(None, None), 'choose: give a text and a list of options'),
