@@ -21,7 +21,7 @@ from plm_jax.text import probe, tokenizer
 from plm_jax.text.tokenizer import Vocab
 from plm_jax.training.parts import Settings, make_template, reads_second
 from plm_jax.types import Execution, PyTree, longest_row
-from plm_jax.weights import Part, Weights
+from plm_jax.weights import Part, Weights, folders
 
 
 class Read(NamedTuple):
@@ -257,7 +257,7 @@ def open(
     execution: how the network computes.
 
   Raises:
-    ConfigError: there is no such folder, no vocabulary in it, or no such task.
+    ConfigError: there is no such folder, no model or no vocabulary in it, or no such task.
   """
   path = files.path(folder)
   if not files.is_folder(path):
@@ -265,6 +265,13 @@ def open(
   if settings is None:
     about = _read_json(RunFolder(path).config)
     is_run = isinstance(about, dict) and 'model' in about
+    if not about and not files.is_file(path / folders.MODEL):
+      weights.open(path)  # says what a folder of PEFT lacks
+      raise ConfigError(
+        f'{folder} has no model: it is no run (config.json, vocab and checkpoints), no import of `python -m '
+        f"plm_jax.convert import` ({folders.MODEL} and parameters), and no folder in Hugging Face's form (config.json "
+        'with a model_type, safetensors and a tokenizer)'
+      )
     settings = config.load(str(RunFolder(path).config)) if is_run else {}
   if part is not None:
     settings = one_part.settings_of(

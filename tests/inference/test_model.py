@@ -572,6 +572,18 @@ def test_a_folder_that_is_none() -> None:
     plm_jax.load('.', batch_size=True)
 
 
+def test_a_folder_without_a_model(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  (tmp_path / 'train.csv').write_text('text,label\na,1\n')
+  for folder in (tmp_path, data / 'vocab'):
+    with pytest.raises(ConfigError, match=r'has no model: it is no run .*, no import .*, and no folder in') as caught:
+      plm_jax.load(folder)
+    assert 'vocab train' not in str(caught.value)
+    assert str(folder) in str(caught.value)
+  (tmp_path / 'adapter_config.json').write_text('{}')
+  with pytest.raises(weights.WeightsError, match='is a folder of PEFT'):
+    plm_jax.load(tmp_path)
+
+
 def test_the_package_is_imported_without_jax() -> None:
   code = 'import sys, plm_jax; plm_jax.load; sys.exit("jax" in sys.modules)'
   assert subprocess.run([sys.executable, '-c', code], cwd=conftest.ROOT, check=False).returncode == 0
