@@ -28,6 +28,7 @@ OF_THE_SYSTEM = {
   errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
 FAILED, WRONG_USAGE = 1, 2
+IMPORT = 'model.json'  # as `weights.folders.MODEL`, which loads jax
 
 
 Expand = Callable[
@@ -179,16 +180,13 @@ def parse(
       raise ConfigError(f'{parser.prog}: --config.{changes[0][0]} changes a config, and these flags take none.')
     return arguments, None
   folder = _run_folder(arguments)
+  if arguments.config is None and arguments.workdir and (kind := _other_model(folder)):
+    raise ConfigError(f'{parser.prog}: --workdir={arguments.workdir} is {kind} and no run: {_taken(arguments, parser)}')
   if arguments.config is None and arguments.workdir and not files.is_file(folder.config):
     there = files.is_folder(folder.root)
     what = f'it has no {folder.config.name}, so no run began there' if there else 'there is no such folder'
     raise ConfigError(
       f'{parser.prog}: --workdir={arguments.workdir}: {what}; name the folder of a run, or --config=FILE as well'
-    )
-  if arguments.config is None and arguments.workdir and _is_release(folder):
-    flag = ' --weights names it' if '--weights' in parser.format_usage() else ' python -m plm_jax.convert imports it'
-    raise ConfigError(
-      f"{parser.prog}: --workdir={arguments.workdir} is a model in Hugging Face's form and no run:{flag}"
     )
   if arguments.config is None and not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
@@ -210,13 +208,27 @@ def _run_folder(arguments: argparse.Namespace) -> RunFolder:
   return RunFolder.at(arguments.workdir or '')
 
 
-def _is_release(folder: RunFolder) -> bool:
-  """Whether the config.json of a folder is that of a model in Hugging Face's form."""
+def _other_model(folder: RunFolder) -> str:
+  """What a folder is that has a model and is no run; '' for a run and for what has no model."""
+  if not files.is_file(folder.config):
+    return 'an import' if files.is_file(folder.root / IMPORT) else ''
   try:
     about = files.read_json(folder.config)
   except (OSError, ValueError):
-    return False  # what is wrong with it is told where it is read
-  return isinstance(about, dict) and 'data' not in about and bool({'model_type', 'architectures'} & about.keys())
+    return ''  # what is wrong with it is told where it is read
+  is_release = isinstance(about, dict) and 'data' not in about and {'model_type', 'architectures'} & about.keys()
+  return "a model in Hugging Face's form" if is_release else ''
+
+
+def _taken(arguments: argparse.Namespace, parser: Parser) -> str:
+  """Where a model that is no run can be named instead of in --workdir."""
+  if '--weights' in parser.format_usage():
+    return '--weights names it'
+  return (
+    f'{parser.prog.rpartition(".")[-1]} needs the folder of a run. In Python plm_jax.load({arguments.workdir!r}) opens '
+    'this one, and its classify, tag or answer asks it; python -m plm_jax.evaluate --config=FILE '
+    f'--weights={arguments.workdir} scores it'
+  )
 
 
 def changed(

@@ -1,0 +1,49 @@
+"""What commands say of a --workdir that has a model and is no run."""
+
+import json
+import pathlib
+
+import pytest
+
+from plm_jax import evaluate, fill, heads, predict, train
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError
+from plm_jax.weights import folders
+
+FILES = ('--file=in.txt', '--out=out.jsonl')
+
+
+@pytest.mark.parametrize(
+  ('file', 'content', 'kind'),
+  [
+    ('config.json', {'model_type': 'bert'}, "a model in Hugging Face's form"),
+    (folders.MODEL, {'model': {'name': 'bert'}}, 'an import'),
+  ],
+)
+def test_a_model_that_is_no_run_is_named_where_it_is_taken(
+  file: str, content: dict[str, object], kind: str, tmp_path: pathlib.Path
+) -> None:
+  (tmp_path / file).write_text(json.dumps(content))
+  workdir = f'--workdir={tmp_path}'
+  for asked, flags in ((predict, FILES), (train, ())):
+    with pytest.raises(ConfigError) as caught:
+      asked.main([workdir, *flags])
+    said = str(caught.value)
+    assert f'{workdir} is {kind} and no run: ' in said
+    assert f'needs the folder of a run. In Python plm_jax.load({str(tmp_path)!r}) opens this one' in said
+    assert f'python -m plm_jax.evaluate --config=FILE --weights={tmp_path} scores it' in said
+    assert 'convert' not in said
+  for asked, flags in ((fill, ('--text=a',)), (heads, ('--text=a', '--out=a.png')), (evaluate, ())):
+    with pytest.raises(ConfigError, match=f'is {kind} and no run: --weights names it'):
+      asked.main([workdir, *flags])
+
+
+def test_a_folder_without_a_model_is_no_run(tmp_path: pathlib.Path) -> None:
+  with pytest.raises(ConfigError, match=r'it has no config\.json, so no run began there'):
+    predict.main([f'--workdir={tmp_path}', *FILES])
+  with pytest.raises(ConfigError, match='there is no such folder'):
+    predict.main([f'--workdir={tmp_path / "nowhere"}', *FILES])
+
+
+def test_the_file_of_an_import_has_one_name() -> None:
+  assert command.IMPORT == folders.MODEL
