@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax import files
+from plm_jax import config, files
 from plm_jax.checkpoint import Step
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.records import Records, as_written
@@ -37,6 +37,15 @@ from plm_jax.types import Task
 log = logging.getLogger(__name__)
 
 ADDED = ('prediction', 'probability', 'probabilities', 'option', 'score')
+# Those of a task, by the first of these keys that it reads; of any other task all of them count.
+_ADDED_BY = {
+  'start': ('prediction', 'score'),
+  'labels': ('prediction', 'probability'),
+  'tokens[bkl]': ('prediction', 'option', 'probabilities'),
+  'option_tokens': ('prediction', 'option', 'probability', 'probabilities'),
+  'target_tokens': ('prediction',),
+  'label': ('prediction', 'probability', 'probabilities'),
+}
 SUFFIXES = ('.jsonl', '.csv')
 _EVALUATION = 'file'
 _NO_LABEL = '(none)'  # a field that no row has
@@ -87,7 +96,8 @@ def predict(
       documents=block['documents'],
     )
     block |= _fields(records, block)
-    if taken := [name for name in ADDED if name in records.fields]:
+    added = added_by(settings)
+    if taken := [name for name in added if name in records.fields]:
       raise ValueError(f'rows have a field {taken[0]!r} already, which predictions are written to: rename it')
   evaluations: dict[str, Any] = {_EVALUATION: {'data': block, 'every': None, 'units': None, 'scores': []}}
   names = run_folder.class_names(folder, part).names
@@ -138,6 +148,14 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
   if data['name'] == 'text_to_text':
     return {**block, 'per_target': False}
   return {**block, 'label': _NO_LABEL, 'missing': -1, 'per_class': None}
+
+
+def added_by(settings: Settings) -> tuple[str, ...]:
+  """Those of `ADDED` that the task of a run may write."""
+  if settings['data'].get('kind') == 'regression':
+    return ('prediction',)
+  reads = config.reads(settings)
+  return next((added for key, added in _ADDED_BY.items() if key in reads), ADDED)
 
 
 def _fields(records: Records, block: Settings) -> dict[str, Any]:

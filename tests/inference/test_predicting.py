@@ -335,6 +335,19 @@ def test_options_and_answers(data, tmp_path):
         assert row['prediction'] in row['context'] and row['prediction']
 
 
+def test_only_names_that_a_task_writes_are_refused(run, data, tmp_path):
+  draw = random.Random(4)
+  rows = [{'sentence1': conftest.story(draw)[:20], 'sentence2': 'Anna.', 'score': k / 2} for k in range(20)]
+  (tmp_path / 'own').mkdir()
+  write_table(tmp_path / 'own' / 'train.csv', rows)
+  assert loop.train(resolved('regress', tmp_path / 'own', data), tmp_path / 'run').result['finished']
+  found = read_lines(predicted(tmp_path / 'run', tmp_path / 'own' / 'train.csv', tmp_path / 'out.jsonl'))
+  assert [row['score'] for row in found] == [row['score'] for row in rows]  # the label, which is kept
+  assert all(isinstance(row['prediction'], float) for row in found)
+  file = write_lines(tmp_path / 'new.jsonl', [{'note': 'a', 'option': 'b', 'score': 3}])
+  assert read_lines(predicted(run, file, tmp_path / 'classes.jsonl'))[0]['score'] == 3
+
+
 def test_numbers_texts_and_words_for_classes():
   """What is said of a row by tasks whose runs are tried elsewhere."""
   plain = Task(None, None, None)  # type: ignore[arg-type]
