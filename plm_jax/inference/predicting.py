@@ -50,6 +50,7 @@ SUFFIXES = ('.jsonl', '.csv')
 _EVALUATION = 'file'
 _NO_LABEL = '(none)'  # a field that no row has
 _SOURCES = ('labelled', 'text_to_text')
+_COLUMN = 'probability of '  # and the name of a class, in a table
 _DIGITS = 6
 _OF_EVALUATIONS = (
   'python -m plm_jax.evaluate --workdir=DIR --evaluation=NAME --predictions=FILE writes those of its evaluations'
@@ -86,7 +87,7 @@ def predict(
   """
   check_output(out, file, force=force)
   settings = one_part.settings_of(settings, part, where=f'--part={part}')
-  block = rows_of(settings, file)
+  block, names = rows_of(settings, file), run_folder.class_names(folder, part).names
   with stage(f'--file={file}'):
     records = sources.open_source(
       str(file),
@@ -96,11 +97,12 @@ def predict(
       documents=block['documents'],
     )
     block |= _fields(records, block)
-    added = added_by(settings)
-    if taken := [name for name in added if name in records.fields]:
-      raise ValueError(f'rows have a field {taken[0]!r} already, which predictions are written to: rename it')
+    added, table = added_by(settings), files.path(out).suffix == '.csv'
+    columns = table and {'probability', 'probabilities'} <= set(added)  # one for each class
+    for name in records.fields:
+      if name in added or (columns and _of_class(name, names)):
+        raise ValueError(f'rows have a field {name!r} already, which predictions are written to: rename it')
   evaluations: dict[str, Any] = {_EVALUATION: {'data': block, 'every': None, 'units': None, 'scores': []}}
-  names = run_folder.class_names(folder, part).names
   settings = {**settings, 'eval': evaluations}
   task, found = evaluate_saved.predict_run(settings, folder, name=_EVALUATION, step=step, part=part)
   kept = [_named(record, names) for record in found.records]
@@ -156,6 +158,12 @@ def added_by(settings: Settings) -> tuple[str, ...]:
     return ('prediction',)
   reads = config.reads(settings)
   return next((added for key, added in _ADDED_BY.items() if key in reads), ADDED)
+
+
+def _of_class(field: str, names: Sequence[str]) -> bool:
+  """Whether a column is that of the probability of a class; where no names are known, rows may bring any."""
+  name = field.removeprefix(_COLUMN)
+  return name != field and (not names or name in names or name.isdecimal())
 
 
 def _fields(records: Records, block: Settings) -> dict[str, Any]:
@@ -269,7 +277,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
   cells: dict[str, Any] = {}
   for name, value in row.items():
     if name == 'probabilities' and isinstance(value, dict):
-      cells |= {f'probability of {key}': share for key, share in value.items()}
+      cells |= {f'{_COLUMN}{key}': share for key, share in value.items()}
     else:
       nested = isinstance(value, list | dict | bool)
       cells[name] = _json(value) if nested else as_written(value)

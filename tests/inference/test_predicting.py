@@ -192,6 +192,16 @@ def test_a_bad_row_is_named_before_anything_is_computed(run, tmp_path, monkeypat
   assert not (tmp_path / 'out.jsonl').exists()
 
 
+def test_a_column_of_the_probability_of_a_class_is_not_overwritten(run, tmp_path, monkeypatch):
+  mine = f'probability of {runs.CLASSES[1]}'
+  write_table(tmp_path / 'new.csv', [{'note': 'a', mine: 'b', 'probability of rain': 'c'}])
+  found = read_lines(predicted(run, tmp_path / 'new.csv', tmp_path / 'out.jsonl'))  # no column of a class in it
+  assert (found[0][mine], found[0]['probability of rain']) == ('b', 'c')
+  monkeypatch.setattr('plm_jax.training.evaluation.evaluate', lambda *rest, **more: pytest.fail('the network ran'))
+  with pytest.raises(ConfigError, match=f'new.csv: rows have a field {mine!r} already, .*: rename it'):
+    predicted(run, tmp_path / 'new.csv', tmp_path / 'out.csv')
+
+
 def test_a_file_is_not_replaced_unless_asked(run, tmp_path):
   file, out = write_lines(tmp_path / 'new.jsonl', [{'note': 'a'}]), tmp_path / 'out.jsonl'
   out.write_text('mine')
