@@ -6,7 +6,8 @@ Rows need no label, and a label that they have is not read. Every row keeps its 
     numbers          `prediction`
     words            `prediction`, a tag for each word, and `probability` of each; None for a word that was cut off
     options          `prediction`, a text; `option`, its number from 0; `probabilities` of all
-    answers, texts   `prediction`, a text; `score` of an answer, and '' where adapter.no_answer finds none
+    answers, texts   `prediction`, a text; `score` of an answer, None where no part of a text could be one; and ''
+                     where adapter.no_answer finds none
 
 Names of classes are those of the run (`run_folder.class_names`), whatever stands beside the file.
 """
@@ -222,7 +223,7 @@ def _said(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
 def _answer(group: Group, *, knows_none: bool) -> dict[str, Any]:
   """The answer to a question, of all its windows."""
   reply, (_, score) = replies.answer_of(group, best=1, knows_none=knows_none), squad.best(group)
-  return {'prediction': reply['text'], 'score': _number(score)}
+  return {'prediction': reply['text'], 'score': _number(score) if score > squad.NEVER else None}
 
 
 def _number(value: Any) -> float:

@@ -343,6 +343,12 @@ def test_options_and_answers(data, tmp_path):
         assert row['probabilities'][row['option']] == max(row['probabilities'])  # rounded alike
       else:  # of all windows of the question, one answer
         assert row['prediction'] in row['context'] and row['prediction']
+        assert isinstance(row['score'], float)
+  file = write_lines(tmp_path / 'empty.jsonl', [{'question': 'Who?', 'context': ''}])
+  (found,) = read_lines(predicted(tmp_path / 'qa_run', file, tmp_path / 'empty_out.jsonl'))
+  assert (found['prediction'], found['score']) == ('', None)
+  table = predicted(tmp_path / 'qa_run', file, tmp_path / 'empty_out.csv')
+  assert table.read_text() == 'question,context,prediction,score\nWho?,,,\n'
 
 
 def test_only_names_that_a_task_writes_are_refused(run, data, tmp_path):
