@@ -12,6 +12,7 @@ Rows need no label, and a label that they have is not read. Every row keeps its 
 Names of classes are those of the run (`run_folder.class_names`), whatever stands beside the file.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -20,11 +21,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax import config, files
+from plm_jax import config, errors, files
 from plm_jax.checkpoint import Step
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.records import Records, as_written
-from plm_jax.data.rows import first_row
+from plm_jax.data.rows import examples, first_row
 from plm_jax.data.rows.class_names import one_by_one
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import RunFolder, Where
@@ -48,7 +49,7 @@ _ADDED_BY = {
   'label': ('prediction', 'probability', 'probabilities'),
 }
 SUFFIXES = ('.jsonl', '.csv')
-_EVALUATION = 'file'
+_EVALUATION, _SPLIT = 'file', 'train'
 _NO_LABEL = '(none)'  # a field that no row has
 _SOURCES = ('labelled', 'text_to_text')
 _COLUMN = 'probability of '  # and the name of a class, in a table
@@ -98,6 +99,7 @@ def predict(
       documents=block['documents'],
     )
     block |= _fields(records, block)
+    _check_fields(records, block)
     added, table = added_by(settings), files.path(out).suffix == '.csv'
     columns = table and {'probability', 'probabilities'} <= set(added)  # one for each class
     for name in records.fields:
@@ -105,7 +107,8 @@ def predict(
         raise ValueError(f'rows have a field {name!r} already, which predictions are written to: rename it')
   evaluations: dict[str, Any] = {_EVALUATION: {'data': block, 'every': None, 'units': None, 'scores': []}}
   settings = {**settings, 'eval': evaluations}
-  task, found = evaluate_saved.predict_run(settings, folder, name=_EVALUATION, step=step, part=part)
+  with _named_by_file(file):
+    task, found = evaluate_saved.predict_run(settings, folder, name=_EVALUATION, step=step, part=part)
   kept = [_named(record, names) for record in found.records]
   rows = list(_whole(said(task, found.predictions, kept), records, block))
   write(out, rows)
@@ -147,7 +150,7 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
     raise ConfigError(f'predict: demonstrations are drawn from the training data (data.shots): {_OF_EVALUATIONS}')
   lines = {'documents': 'line' if path.name.removesuffix('.gz').endswith('.txt') else 'blank_line'}
   every = {'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False}
-  block = {**data, 'path': str(file), 'split': 'train', **every, **lines}
+  block = {**data, 'path': str(file), 'split': _SPLIT, **every, **lines}
   if data['name'] == 'text_to_text':
     return {**block, 'per_target': False}
   return {**block, 'label': _NO_LABEL, 'missing': -1, 'per_class': None}
@@ -178,6 +181,32 @@ def _fields(records: Records, block: Settings) -> dict[str, Any]:
     return {}  # what is missing is said where rows are read
   log.info(f'texts are read from {", ".join(known)}; the run was trained on {", ".join(fields)}')
   return {'fields': list(known)}
+
+
+def _check_fields(records: Records, block: Settings) -> None:
+  """Raises ValueError where the first rows have nothing of a field that holds text."""
+  for name in block.get('fields') or ():
+    if '{' in name and name not in records.fields:  # a pattern of several, whose reader says what is missing
+      continue
+    if not examples.is_somewhere(name, records):
+      near = errors.suggest(name, records.fields)
+      raise ValueError(
+        f'there is no field {name!r}, which the run was trained on; there are {", ".join(records.fields)}: rename the '
+        f'one that holds it.{near}'
+      )
+
+
+@contextlib.contextmanager
+def _named_by_file(file: Where) -> Iterator[None]:
+  """Errors in rows name the file as the user did, and not the block of an evaluation that stands for it."""
+  try:
+    yield
+  except ConfigError as error:
+    place = f'eval.{_EVALUATION}.data: '
+    if not str(error).startswith(place):
+      raise
+    message = str(error).removeprefix(place).replace(f'{file} ({_SPLIT})', str(file))
+    raise ConfigError(message if message.startswith(str(file)) else f'--file={file}: {message}') from error
 
 
 def _named(record: Row, names: Sequence[str]) -> Row:

@@ -179,6 +179,10 @@ def test_lines_of_a_text_are_rows_whatever_the_field_is_called(run, tmp_path):
     ('{"note": "a"}\n{"text": "b"}\n', ['new.jsonl, line 2', "'note'"]),
     ('{"note": "a"}\n{"note": \n', ['new.jsonl, line 2', 'not valid JSON']),
     ('{"note": 3}\n', ['new.jsonl, line 1', 'no text']),
+    (
+      '{"txt": "a", "id": 1}\n',
+      ["new.jsonl: there is no field 'note', which the run was trained on; there are txt, id: rename the one"],
+    ),
     ('{"note": "a", "prediction": "x"}\n', ["field 'prediction' already", 'rename it']),
   ],
 )
@@ -189,6 +193,7 @@ def test_a_bad_row_is_named_before_anything_is_computed(run, tmp_path, monkeypat
     predict.main([f'--workdir={run}', f'--file={tmp_path / "new.jsonl"}', f'--out={tmp_path / "out.jsonl"}'])
   assert all(word in str(caught.value) for word in words)
   assert 'on_bad_row' not in str(caught.value)  # each row is answered
+  assert 'eval.' not in str(caught.value) and '(train)' not in str(caught.value)  # which no user wrote
   assert not (tmp_path / 'out.jsonl').exists()
 
 

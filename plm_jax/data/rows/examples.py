@@ -157,14 +157,14 @@ def fields_of(records: Records, asked: Asked) -> tuple[str, ...]:
   if not fields:
     raise ValueError(f'{records.where}: say which fields hold the text (fields=...): {", ".join(records.fields)}.')
   for name in (*fields, *(() if asked.keep_unlabelled else (asked.label,))):
-    if name not in records.fields and not _is_somewhere(name, records):
+    if name not in records.fields and not is_somewhere(name, records):
       raise ValueError(f'{records.where}: there is no field {name!r}, there are {", ".join(records.fields)}.')
   if asked.prefixes and len(asked.prefixes) != len(fields):
     raise ValueError(f'prefixes={asked.prefixes}: give one for each of fields={fields}, empty where there is none.')
   return fields
 
 
-def _is_somewhere(name: str, records: Records) -> bool:
+def is_somewhere(name: str, records: Records) -> bool:
   """Whether one of the first rows that can be read has a field."""
   for index in range(min(len(records), LOOKED_AT)):
     try:
