@@ -4,7 +4,7 @@ python -m plm_jax.predict --workdir=runs/mine --file=letters.csv --out=predicted
 python -m plm_jax.predict --workdir=runs/mine --file=sentences.txt --out=predicted.jsonl --step=newest
 python -m plm_jax.predict --workdir=runs/glue --part=cola --file=sentences.txt --out=predicted.jsonl
 
-No row needs a label, and none is read. The file may be .txt (a row a line), .jsonl, .csv, .tsv, .parquet, .conll or
+No row needs a label, and none is read. The file may be .txt (each line a row), .jsonl, .csv, .tsv, .parquet, .conll or
 .json of SQuAD, with .gz behind it or without; the result is .jsonl or .csv. Each row keeps its fields and gets
 `prediction`, with its probability where there is one. Nothing is scored, and nothing is written to the run folder. A
 row that cannot be read is named with file and line before the network runs. Of a run that learned several tasks, --part

@@ -123,7 +123,7 @@ def make(
     keep_unlabelled: rows without a label, or without its field, stay and have label -1, so that they can be predicted
       (`evaluate --predictions`), as the test sets of benchmarks are. Nothing is trained or scored on them.
     shuffle: False keeps the order of the source (within each bucket).
-    documents: what ends a row of a .txt file, which has no label: 'blank_line', 'line' or the 'file'.
+    documents: what ends a row of a .txt file, which has no label: 'blank_line', 'line', 'every_line' or 'file'.
     max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for what is downloaded or tokenised.
     host: index of this process.

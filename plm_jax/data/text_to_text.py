@@ -103,7 +103,7 @@ def make(
       with file, line and reason, before anything is tokenised; 'skip' leaves up to 0.1 % of the rows out, and counts
       and lists them.
     shuffle: False keeps the order of the source.
-    documents: what ends a row of a .txt file: 'blank_line', 'line' or the 'file'.
+    documents: what ends a row of a .txt file: 'blank_line', 'line', 'every_line' or the 'file'.
     max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for what is downloaded.
     host: index of this process.

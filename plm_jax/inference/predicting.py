@@ -74,7 +74,7 @@ def predict(
   Args:
     settings: of the run.
     folder: of the run; nothing in it is changed.
-    file: what is predicted, in any format of `data/corpora/formats/`; a line of a .txt file is a row.
+    file: what is predicted, in any format of `data/corpora/formats/`; each line of a .txt file is a row, empty or not.
     out: what is written, a name that ends in one of `SUFFIXES`.
     step: which checkpoint; None takes the best where there is one, else the newest.
     part: the task of a run that learned several, by which rows are predicted as by a run of it alone.
@@ -148,7 +148,7 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
     raise ConfigError(f'--file={file}: there is no such file')
   if (data.get('shots') or {}).get('count'):
     raise ConfigError(f'predict: demonstrations are drawn from the training data (data.shots): {_OF_EVALUATIONS}')
-  lines = {'documents': 'line' if path.name.removesuffix('.gz').endswith('.txt') else 'blank_line'}
+  lines = {'documents': 'every_line' if path.name.removesuffix('.gz').endswith('.txt') else 'blank_line'}
   every = {'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False}
   block = {**data, 'path': str(file), 'split': _SPLIT, **every, **lines}
   if data['name'] == 'text_to_text':

@@ -197,11 +197,11 @@ def decoded(content: bytes) -> str:
     raise BadRow(f'not valid UTF-8 ({error.reason}); convert the file', line=line) from error
 
 
-def line_spans(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-  """First byte and end of each line that is not blank."""
+def line_spans(lines: Iterable[bytes], *, blank: bool = False) -> Iterator[tuple[int, int]]:
+  """First byte and end of each line that is not blank; with `blank`, of every line."""
   here = 0
   for line in lines:
-    if line.strip():
+    if blank or line.strip():
       yield here, here + len(line)
     here += len(line)
 

@@ -56,7 +56,8 @@ def open_source(
     path: see the module.
     split: a name and an optional slice, or several joined by '+'.
     cache: folder of everything cached and downloaded.
-    documents: what ends a document of a .txt file: 'blank_line', 'line', or only the end of the 'file'.
+    documents: what ends a document of a .txt file: 'blank_line', 'line', 'every_line' (blank ones too), or only the end
+      of the 'file'.
     max_bytes: most bytes of a row, and of what a .gz file holds.
 
   Raises:

@@ -158,6 +158,7 @@ def test_a_damaged_digest_in_the_cache_is_made_again(tmp_path, caplog):
   [
     ('blank_line', ['a b\nc', 'd', 'ü e']),
     ('line', ['a b', 'c', 'd', 'ü e']),
+    ('every_line', ['', '', 'a b', 'c', ' ', '', 'd', '', 'ü e', '']),
     ('file', ['\n\na b\nc\n \n\nd\n\nü e\n\n']),  # every character of it
   ],
 )
@@ -207,8 +208,8 @@ def test_how_documents_end_is_part_of_the_digest(tmp_path):
   ways = [
     sources.documents(str(tmp_path / 'a.txt'), cache=str(tmp_path), documents=way) for way in get_args(txt.Boundary)
   ]
-  assert len({way.digest for way in ways}) == 3
-  with pytest.raises(ValueError, match=r'paragraph.*blank_line, line, file'):
+  assert len({way.digest for way in ways}) == 4
+  with pytest.raises(ValueError, match=r'paragraph.*blank_line, line, every_line, file'):
     sources.documents(str(tmp_path / 'a.txt'), cache=str(tmp_path), documents='paragraph')
 
 

@@ -1,5 +1,6 @@
 """Plain text: rows {'text': ...}, one per document."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, get_args
 
@@ -9,7 +10,7 @@ from plm_jax.data.corpora.records import Opened
 SUFFIXES = ('.txt',)
 SCHEME = None
 
-Boundary = Literal['blank_line', 'line', 'file']
+Boundary = Literal['blank_line', 'line', 'every_line', 'file']
 
 
 def open(path: local.File, split: str, cache: str, *, documents: Boundary = 'blank_line') -> Opened:
@@ -19,8 +20,8 @@ def open(path: local.File, split: str, cache: str, *, documents: Boundary = 'bla
     path: the file.
     split: not read.
     cache: remembers the digest.
-    documents: what ends a document: a blank line, the end of a line, or only the end of the file, whose document is
-      every character of it.
+    documents: what ends a document: a blank line; the end of a line, where blank lines are left out, or with
+      'every_line' are documents too; or only the end of the file, whose document is every character of it.
   """
   if documents not in _SPANS:
     raise ValueError(f'documents={documents!r} is none of {", ".join(get_args(Boundary))}')
@@ -46,5 +47,6 @@ def _whole(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
 _SPANS: dict[Boundary, Callable[[Iterable[bytes]], Iterator[tuple[int, int]]]] = {
   'blank_line': local.block_spans,
   'line': local.line_spans,
+  'every_line': functools.partial(local.line_spans, blank=True),
   'file': _whole,
 }
