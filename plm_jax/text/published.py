@@ -562,7 +562,8 @@ def _roles(spec: Spec, settings: Spec) -> dict[str, str]:
   """Role -> token: as the settings say, and to pad with the unknown token where there is nothing else (GPT)."""
   named = _names(settings)
   if specs.kind_of(spec) == 'word_bpe' and (unknown := spec['model']['unk_token']):
-    named = {'unk': unknown, 'pad': unknown, **named}
+    padding = {} if set(specs.ROLES['pad']) & specs.token_ids(spec).keys() else {'pad': unknown}
+    named = {'unk': unknown, **padding, **named}
   return named
 
 

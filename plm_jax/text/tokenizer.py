@@ -411,14 +411,18 @@ def _facts(file: Path) -> Spec:
 
 
 def _known_roles(spec: Spec, named: Mapping[str, str], *, decided: Collection[str]) -> dict[str, str]:
-  """Role -> token of a published vocabulary: by the well-known names, then as its settings name further tokens."""
+  """Role -> token of a published vocabulary: as its settings name them, and by the well-known names where they do not.
+
+  A token that has another role already is also the one to pad with, the unknown one or the mask only where a
+  well-known name would be so in its place.
+  """
   ids = specs.token_ids(spec)
   named = {role: token for role, token in named.items() if token in ids and role not in decided}
   ambiguous = {role for role in named if sum(name in ids for name in specs.ROLES[role]) > 1}
-  known = {role: named[role] for role in ambiguous}
-  known |= specs.guess_roles(ids, decided={*decided, *ambiguous})
+  guessed = specs.guess_roles(ids, decided={*decided, *ambiguous})
+  known = guessed | {role: token for role, token in named.items() if role in ambiguous or role in guessed}
   for role, token in named.items():
-    if role not in known and token not in known.values():
+    if role not in known and (role in ('bos', 'eos', 'cls', 'sep') or token not in known.values()):
       known[role] = token
   if not {'pad', 'eos', 'sep'} & known.keys() and 'pad' in named:
     known['pad'] = named['pad']  # a token with another role too, where none can stand in

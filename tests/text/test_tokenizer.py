@@ -276,6 +276,25 @@ def test_roles_of_published_vocabularies(tiny_corpus, tmp_path):
     byte_bpe.make(path=odd, roles={'blank': '<nothing>'})
 
 
+def test_what_a_folder_names_wins_over_well_known_names(tiny_corpus, tmp_path):
+  vocab = byte_bpe.train(tiny_corpus, size=300, specials='roberta')
+  folder = publish(vocab, tmp_path / 'v')
+  settings = tmp_path / 'v' / 'tokenizer_config.json'
+  settings.write_text(json.dumps({'bos_token': '</s>', 'unk_token': {'content': '</s>'}, 'pad_token': '<gone>'}))
+  read = tokenizer.load(folder)
+  assert (read.bos_id, read.unk_id, read.eos_id, read.pad_id) == (
+    vocab.eos_id,
+    vocab.eos_id,
+    vocab.eos_id,
+    vocab.pad_id,
+  )
+  assert tokenizer.load(folder, roles={'bos': '<s>'}).bos_id == vocab.bos_id
+  assert set(vocab.special_ids) == set(read.special_ids)
+  odd = publish(vocab, tmp_path / 'odd', **rename(vocab, {'<s>': '<begin>', '</s>': '<end>'}))
+  (tmp_path / 'odd' / 'tokenizer_config.json').write_text(json.dumps({'bos_token': '<end>', 'eos_token': '<end>'}))
+  assert (tokenizer.load(odd).bos_id, tokenizer.load(odd).eos_id) == (vocab.eos_id, vocab.eos_id)
+
+
 def test_a_role_makes_a_token_special(trained, tmp_path):
   spec = json.loads(trained.content)
   unmarked = [item for item in spec['added_tokens'] if item['content'] != trained.roles['mask']]
