@@ -5,6 +5,7 @@ from typing import Any
 
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows.checked import BadSplit
+from plm_jax.errors import suggest
 
 _SHOWN = 50  # names in a message
 _TRUTH = ('False', 'True')
@@ -44,6 +45,7 @@ class ClassNames:
     self._named = False  # a number came from the list
     self._entities = several and _are_entities(self._known) and any(name.startswith('B-') for name in self._known)
     self._begun = False  # a B-X stands for an I-X of the data
+    self._looked = False  # whether labels.json names fields that there are
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -58,6 +60,7 @@ class ClassNames:
   def settled(self) -> tuple[str, ...]:
     """As `names`; where no row of the split had a label, as in a test set, those of the training split."""
     if not self._known and not self._numbered and self.records.named_by is not None:
+      self._check_lists()
       self._known = self._found()
     return self._known
 
@@ -94,7 +97,9 @@ class ClassNames:
 
     Raises:
       ValueError: neither a whole number from `least` on nor one of the names, or outside the list of names.
+      BadSplit: labels.json names another field, which there is not.
     """
+    self._check_lists()
     if isinstance(value, bool) and not self.listed:
       self._known, value = self._known or _TRUTH, str(value)
     if isinstance(value, str) and value:
@@ -117,6 +122,32 @@ class ClassNames:
       raise ValueError(f'{where}, and other rows hold numbers: name all classes, or none')
     raise ValueError(f'{where}, and {"labels.json names" if self.listed else "the training split has"} {self._few()}')
 
+  def _check_lists(self) -> None:
+    """Raises BadSplit where labels.json names no class of this field, but those of one that no row of training has."""
+    if self._looked or self.listed or not self.records.labels:
+      return
+    self._looked = True
+    try:
+      records = self._naming()
+    except (ValueError, FileNotFoundError):  # a split may lack the field if another may have it
+      return
+    missing = dict.fromkeys(self.records.labels)
+    for index in range(len(records)):
+      try:
+        missing = {name: None for name in missing if name not in records[index]}
+      except ValueError:  # a row that cannot be read is named where it is used
+        continue
+      if not missing:
+        return
+    raise BadSplit(
+      f'labels.json names classes of {", ".join(map(repr, missing))}, and rows of {records.where} have '
+      f'{", ".join(records.fields)}.{suggest(next(iter(missing)), records.fields)}'
+    )
+
+  def _naming(self) -> Records:
+    """The split whose rows decide which classes there are; raises what opening it does."""
+    return self.records if self.records.named_by is None else self.records.named_by()
+
   def _few(self) -> str:
     return ', '.join(self._known[:_SHOWN]) + (', ...' if len(self._known) > _SHOWN else '')
 
@@ -128,7 +159,7 @@ class ClassNames:
   def _found(self) -> tuple[str, ...]:
     """The names that rows hold, sorted; () where most hold numbers."""
     try:
-      records = self.records if self.records.named_by is None else self.records.named_by()
+      records = self._naming()
     except (ValueError, FileNotFoundError):  # there is no training split
       records = self.records
     found: set[Any] = set()

@@ -180,3 +180,21 @@ def test_labels_json_beside_the_file_wins(tmp_path):
   (tmp_path / 'labels.json').write_text(json.dumps({'label': ['b', 'a']}))
   source = make(tmp_path)
   assert (labels_of(source), source.names) == ([0, 1], ('b', 'a'))
+
+
+@pytest.mark.parametrize('label', [0, 'no'])
+def test_labels_json_of_a_field_that_training_lacks_is_refused(label, tmp_path):
+  small.write_rows(
+    tmp_path / 'train.jsonl', [{'text': '1', 'label': label}, {'text': '1', 'label': label, 'topic': 'x'}]
+  )
+  write(tmp_path, 'test', [label])
+  (tmp_path / 'labels.json').write_text(json.dumps({'labels': ['no', 'yes']}))
+  for split in ('train', 'train[:1]', 'test'):
+    with pytest.raises(
+      ValueError, match=r"labels.json names classes of 'labels'.* text, label\. Did you mean 'label'\?"
+    ):
+      make(tmp_path, split=split)
+  (tmp_path / 'labels.json').write_text(json.dumps({'topic': ['x', 'y']}))
+  assert [labels_of(make(tmp_path, split=split)) for split in ('train', 'test')] == [[0, 0], [0]]
+  (tmp_path / 'train.jsonl').unlink()
+  assert labels_of(make(tmp_path, split='test')) == [0]
