@@ -22,7 +22,8 @@ class ClassNames:
   """Numbers of classes. Rows hold them, or names, whose numbers are their places in the list of names.
 
   The list is that of the data set (TFDS, `labels.json`); else the names that the rows of the training split hold,
-  sorted, so that all splits have one order; else 'False' and 'True' where rows hold those.
+  sorted, so that all splits have one order; else 'False' and 'True' where rows hold those. A number may be written as
+  1.0, as pandas writes a column that has had an empty cell.
 
   Where all names are O, B-... and I-..., those of words are read as IOB2 (`as_iob2`), since CoNLL-2003 is published in
   IOB1. A list without any B-... is of another scheme, whose I-... stay.
@@ -104,6 +105,8 @@ class ClassNames:
       self._known, value = self._known or _TRUTH, str(value)
     if isinstance(value, str) and value:
       self._find()
+    if isinstance(value, float) and value.is_integer():
+      value = int(value)
     if isinstance(value, str) and value not in self._known and value.isdecimal():
       value = int(value)  # of a table in which the class of another row is no number
     if isinstance(value, str) and value in self._known:
@@ -117,7 +120,7 @@ class ClassNames:
       return int(value)
     where = f'row {index} of {self.records.where}: {self.field!r} holds {value!r}'
     if value == '' or not (isinstance(value, str) or whole):
-      raise ValueError(f"{where}; classes are numbers from {least} or names, real values are kind='regression'.")
+      raise ValueError(f"{where}; classes are numbers from {least} or names, real values are kind='regression'")
     if not self._known:
       raise ValueError(f'{where}, and other rows hold numbers: name all classes, or none')
     raise ValueError(f'{where}, and {"labels.json names" if self.listed else "the training split has"} {self._few()}')

@@ -58,6 +58,20 @@ def test_digits_are_numbers(tmp_path):
   assert (labels_of(source), source.names, source.classes) == ([10, 2, 0], (), 11)
 
 
+def test_whole_numbers_may_be_written_as_real_ones(tmp_path):
+  (tmp_path / 'train.csv').write_text('text,label\n1,1.0\n2,0.0\n3,2.0\n')
+  source = make(tmp_path, fields=('text',))
+  assert (labels_of(source), source.names, source.classes) == ([1, 0, 2], (), 3)
+  small.write_rows(tmp_path / 'test.jsonl', [{'text': ['1', '2'], 'label': [1.0, -1.0]}])
+  tags = make(tmp_path, split='test', kind='words', fields=('text',))
+  assert next(tags.once())['labels'][0, 1:3].tolist() == [1, -1]
+  (tmp_path / 'train.csv').write_text('text,label\n1,1.0\n2,0.5\n')
+  with pytest.raises(
+    ValueError, match=r"holds 0\.5; classes are .* real values are kind='regression'\. Mend or remove"
+  ):
+    make(tmp_path, fields=('text',))
+
+
 def test_tags_of_words_are_named(tmp_path):
   rows = [{'tokens': ['1', '2'], 'tags': ['O', 'B-x']}, {'tokens': ['3'], 'tags': [-1]}]
   small.write_rows(tmp_path / 'train.jsonl', rows)

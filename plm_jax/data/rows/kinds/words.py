@@ -47,7 +47,7 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
         f'{asked.label!r}, got {given!r} and {tags!r}.'
       )
     if not all(isinstance(word, str) for word in given):
-      raise ValueError(f'row {index} of {records.where}: {field!r} holds what is no text: {given!r}.')
+      raise ValueError(f'row {index} of {records.where}: {field!r} holds what is no text: {given!r}')
     return given, names.numbers(tags, index)
 
   bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
