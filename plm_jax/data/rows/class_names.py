@@ -123,7 +123,10 @@ class ClassNames:
       raise ValueError(f"{where}; classes are numbers from {least} or names, real values are kind='regression'")
     if not self._known:
       raise ValueError(f'{where}, and other rows hold numbers: name all classes, or none')
-    raise ValueError(f'{where}, and {"labels.json names" if self.listed else "the training split has"} {self._few()}')
+    if self.listed:
+      raise ValueError(f'{where}, and labels.json names {self._few()}')
+    cure = f'if it is another class, name all of them in labels.json, as in {{"{self.field}": ["no", "yes"]}}'
+    raise ValueError(f'{where}, and the training split has {self._few()}: {cure}')
 
   def _check_lists(self) -> None:
     """Raises BadSplit where labels.json names no class of this field, but those of one that no row of training has."""

@@ -42,8 +42,13 @@ def test_names_in_the_data_are_sorted_and_the_training_split_decides(tmp_path):
 def test_a_name_that_training_does_not_know_is_refused(tmp_path):
   write(tmp_path, 'train', ['bad', 'good'])
   write(tmp_path, 'test', ['good', 'ugly'])
-  with pytest.raises(ValueError, match=r"line 2: row 1 .*holds 'ugly', and the training split has bad, good"):
+  with pytest.raises(
+    ValueError,
+    match=r"line 2: row 1 .*holds 'ugly', and the training split has bad, good: .* name all of them in labels\.json",
+  ):
     make(tmp_path, split='test')
+  (tmp_path / 'labels.json').write_text('{"label": ["bad", "good", "ugly"]}')
+  assert labels_of(make(tmp_path, split='test')) == [1, 2]
 
 
 def test_truth_values_are_classes(tmp_path):
