@@ -199,7 +199,7 @@ def one_label(
   asked: Asked,
   *,
   kind: str,
-  label: Callable[[Any, int], float],
+  label: Callable[[Any, int], float | None],
   dtype: type,
   names: ClassNames | None = None,
 ) -> Examples:
@@ -209,7 +209,7 @@ def one_label(
     records: the split.
     asked: fields, label, and which rows are drawn.
     kind: the name of the kind, for the digest.
-    label: (what a row holds, number of the row) -> its label; raises a ValueError.
+    label: (what a row holds, number of the row) -> its label, None where it has none; raises a ValueError.
     dtype: of the labels.
     names: of the classes; None for real values.
 

@@ -113,6 +113,21 @@ def test_a_new_layout(plugged):
   np.testing.assert_array_equal(next(source.once())['tokens'], [[11, 12, SEP, PAD]])
 
 
+def test_numbers_of_a_table_may_be_written_in_any_way(tmp_path):
+  settings = {'vocab': small.NumberVocab(), 'length': 8, 'batch_size': 8, 'seed': 0, 'kind': 'regression'}
+  path = tmp_path / 'rows.csv'
+
+  def write(*cells):
+    path.write_text('text,label\n' + ''.join(f'{number},{cell}\n' for number, cell in enumerate(cells, start=1)))
+    return labelled.make(path=str(path), cache=str(tmp_path), **settings)
+
+  source = write('.5', '+2', ' 2', '1e3', '-1', '-0.25 ')  # -1 is no label
+  assert [source.record(row)['label'] for row in (0, 1, 2, 3, 5)] == [0.5, 2, 2, 1000, -0.25]
+  for cell in ('nan', 'inf', '1_0', '1e999', '٣', '0x1', '.', '1 2'):
+    with pytest.raises(ValueError, match=r'line 3: .* which is no number'):
+      write('.5', cell)
+
+
 @pytest.mark.parametrize(
   ('rows', 'settings', 'message'),
   [
