@@ -8,7 +8,7 @@ others.
 
 from plm_jax.checkpoint.checkpoints import NOTHING, Checkpoints, arrays, broken_leaves, make_aside, restore, set_aside
 from plm_jax.checkpoint.params import INDEX, NAME, Leaf, Params, in_memory, open_params, save_params
-from plm_jax.checkpoint.records import SET_ASIDE, CheckpointError, Step, best_step, for_orbax, step_named
+from plm_jax.checkpoint.records import SET_ASIDE, CheckpointError, Step, best_step, check_there, for_orbax, step_named
 
 __all__ = [
   'INDEX',
@@ -23,6 +23,7 @@ __all__ = [
   'arrays',
   'best_step',
   'broken_leaves',
+  'check_there',
   'for_orbax',
   'in_memory',
   'make_aside',

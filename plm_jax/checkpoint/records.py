@@ -260,6 +260,11 @@ def choose(folder: Path, step: Step) -> int:
   raise CheckpointError(_words(folder, damaged, only=only))
 
 
+def check_there(folder: str | os.PathLike[str], step: Step) -> None:
+  """Raises CheckpointError, as `choose`, where there is no such step; no byte of a state is read."""
+  _candidates(place(folder), step)
+
+
 def _candidates(folder: Path, step: Step) -> list[int]:
   """The steps to try, one after the other; raises CheckpointError as `choose`."""
   present = numbered(folder)

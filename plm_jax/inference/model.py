@@ -52,7 +52,7 @@ def load(
     dtype: of activations and matrix products, whatever a run was trained in.
 
   Raises:
-    ConfigError: there is no such folder, no model or no vocabulary in it, or no such task.
+    ConfigError: there is no such folder, no model or no vocabulary in it, or no such step or task.
   """
   _count('load: batch_size', batch_size)
   if not isinstance(folder, str | os.PathLike):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import tokenizers
 
-from plm_jax import config, errors, files, seals, types, weights
+from plm_jax import checkpoint, config, errors, files, seals, types, weights
 from plm_jax.checkpoint import CheckpointError, Step
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
@@ -257,7 +257,7 @@ def open(
     execution: how the network computes.
 
   Raises:
-    ConfigError: there is no such folder, no model or no vocabulary in it, or no such task.
+    ConfigError: there is no such folder, no model or no vocabulary in it, or no such step or task.
   """
   path = files.path(folder)
   if not files.is_folder(path):
@@ -277,6 +277,11 @@ def open(
     settings = one_part.settings_of(
       config.resolve(settings) if settings else {}, part, where=f'{folder}, part={part!r}'
     )
+  if step is not None and files.is_folder(RunFolder(path).checkpoints):
+    try:
+      checkpoint.check_there(RunFolder(path).checkpoints, step)
+    except CheckpointError as error:
+      raise ConfigError(f'{folder}: {error}') from error
   own = RunFolder(path).vocab
   own = own if files.is_folder(own) else path
   with errors.stage('vocab'):

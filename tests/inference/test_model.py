@@ -584,6 +584,17 @@ def test_a_folder_without_a_model(data: pathlib.Path, tmp_path: pathlib.Path) ->
     plm_jax.load(tmp_path)
 
 
+def test_a_step_that_is_not_there_is_refused_at_once(mlm: Model) -> None:
+  folder = mlm.folder.folder
+  steps = [int(path.name) for path in (folder / 'checkpoints').iterdir() if path.name.isdecimal()]
+  for step in ('bset', max(steps) + 1):
+    with pytest.raises(ConfigError, match=rf'no step {step} in .*; there are \[') as caught:
+      plm_jax.load(folder, step=step)
+    assert str(caught.value).startswith(str(folder))
+  for step in (None, 'newest', *steps):
+    assert plm_jax.load(folder, step=step).folder.step == step
+
+
 def test_the_package_is_imported_without_jax() -> None:
   code = 'import sys, plm_jax; plm_jax.load; sys.exit("jax" in sys.modules)'
   assert subprocess.run([sys.executable, '-c', code], cwd=conftest.ROOT, check=False).returncode == 0
