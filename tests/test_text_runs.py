@@ -403,7 +403,7 @@ def test_what_is_generated_is_what_an_evaluation_writes(stages, data, tmp_path, 
 
 
 def test_other_doors_to_a_translating_run_are_refused(stages, tmp_path):
-  message = 'reads texts of a second vocabulary .*only plm_jax.evaluate --workdir and plm_jax.generate --workdir open'
+  message = 'reads texts of a second vocabulary .*open the run itself, with plm_jax.load or --workdir of'
   with pytest.raises(weights.WeightsError, match=message):
     weights.load(stages[0])
   with pytest.raises((ConfigError, weights.WeightsError), match=message):

@@ -229,8 +229,8 @@ class Weights:
       own = dict(in_memory(nested(module.grafts(saved.arrays(name)))))
     else:
       raise WeightsError(
-        f'{self.folder} was trained with adapter {wrapper!r}, and its trunk alone computes something else: only '
-        'plm_jax.evaluate --workdir and plm_jax.generate --workdir open it'
+        f'{self.folder} was trained with adapter {wrapper!r}, and its trunk alone computes something else: '
+        'open the run itself, with plm_jax.load or --workdir of plm_jax.evaluate, plm_jax.predict and plm_jax.generate'
       )
     return Params({**others, **own}, where=str(self.folder))
 
@@ -294,8 +294,8 @@ class Weights:
     if second and any(path.startswith('trunk/source/') for path in self.params):
       raise WeightsError(
         f'{self.folder} reads texts of a second vocabulary through an encoder that no other model has, and its trunk '
-        'alone computes something else: only plm_jax.evaluate --workdir and plm_jax.generate --workdir open it, and '
-        'init_from of another run'
+        'alone computes something else: open the run itself, with plm_jax.load or --workdir of plm_jax.evaluate, '
+        'plm_jax.predict and plm_jax.generate, or begin another run with it (init_from)'
       )
     trunk = build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
     if files.is_file(self.folder / checkpoint.INDEX):
