@@ -38,6 +38,11 @@ def shown(value: Any) -> str:
   return text if len(text) <= MOST_SHOWN else f'{text[: MOST_SHOWN - 3]}...'
 
 
+def counted(number: int, one: str) -> str:
+  """A number and what it counts, '1 cell' or '2 cells'."""
+  return f'{number:,} {one if number == 1 else f"{one}s"}'
+
+
 def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[str]:
   """Up to three of the choices that are most like a text, best first; `cutoff` is the least similarity, of 1."""
   found = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)

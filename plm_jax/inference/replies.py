@@ -12,7 +12,7 @@ import numpy as np
 
 from plm_jax.data.rows.examples import word_gap
 from plm_jax.data.rows.written import Form
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, counted
 from plm_jax.inference import tasks, windows
 from plm_jax.inference.tasks import Asked, Predicted
 from plm_jax.plugins import build
@@ -50,9 +50,9 @@ def _row(asked: Asked, texts: tuple[Any, ...]) -> dict[str, Any]:
   """Texts by the names of the fields that the run reads."""
   fields = tuple(asked.block.get('fields', ())) or _form_fields(asked.block) or _TEXTS.get(len(texts), ())
   if len(fields) != len(texts):
-    named = f' ({", ".join(fields)})' if fields else ''
+    wanted = f'{counted(len(fields), "text")} ({", ".join(fields)})' if fields else 'one or two texts'
     raise ConfigError(
-      f'classify: {asked.opened.folder} reads {len(fields) or "one or two"} texts a row{named}, and a row has '
+      f'classify: {asked.opened.folder} reads {wanted} in a row, and a row has '
       f'{len(texts)}: give a string for one text, a tuple for several'
     )
   return dict(zip(fields, texts, strict=True))
@@ -253,8 +253,8 @@ def _item(asked: Asked, stem: tuple[str, ...], options: Sequence[str]) -> dict[s
   if len(stem) != len(names) or (len(several) > 1 and len(options) != len(several)) or len(options) < 2:
     wanted = f'{len(several)} options' if len(several) > 1 else 'two options or more'
     raise ConfigError(
-      f'choose: {asked.opened.folder} reads {", ".join(names)} and {wanted}, and here are {len(stem)} texts and '
-      f'{len(options)} options'
+      f'choose: {asked.opened.folder} reads {", ".join(names)} and {wanted}, and a row has '
+      f'{counted(len(stem), "text")} and {counted(len(options), "option")}'
     )
   chosen = dict(zip(several, options, strict=True)) if len(several) > 1 else {named: list(options)}
   return {**dict(zip(names, stem, strict=True)), **chosen}

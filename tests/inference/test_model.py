@@ -476,7 +476,7 @@ def test_words_in_a_blank_are_those_of_evaluate(
     options = row['record']['options']
     assert one['label'] == options[row['label']] and list(one['probabilities']) == options
     np.testing.assert_allclose(list(one['probabilities'].values()), row['probability'][: len(options)], atol=1e-5)
-  with pytest.raises(ConfigError, match=rf'reads {len(fields)} texts a row \({", ".join(fields)}\)'):
+  with pytest.raises(ConfigError, match=rf'reads {len(fields)} texts \({", ".join(fields)}\) in a row'):
     model.classify('The moon rose.')
 
 
@@ -516,8 +516,8 @@ def test_texts_without_a_token_are_asked_as_any_other(classify: Model, tag: Mode
     ('gpt', lambda model: model.answer('a', 'b'), r"to answer, fine-tune it with adapter 'span'"),
     ('classify', lambda model: model.tag('a'), r"trained with adapter 'classify'. It can encode, classify; to tag"),
     ('classify', lambda model: model.score('a'), r'It can encode, classify'),
-    ('classify', lambda model: model.classify([('a', 'b', 'c')]), 'reads one or two texts a row, and a row has 3'),
-    ('choose', lambda model: model.choose('a', ['b']), r'reads context and two options or more, and here are 1 texts'),
+    ('classify', lambda model: model.classify([('a', 'b', 'c')]), 'reads one or two texts in a row, and a row has 3'),
+    ('choose', lambda model: model.choose('a', ['b']), 'two options or more, and a row has 1 text and 1 option'),
     ('mlm', lambda model: model.encode(3), 'encode: takes a text or a list of texts, and this is int'),
     ('mlm', lambda model: model.encode(['a', 3]), 'text 1 of the list is int'),
     ('mlm', lambda model: model.encode('a', layer=3), r'layer=3; choose numbers from -3 to 2'),

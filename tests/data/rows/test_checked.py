@@ -62,7 +62,7 @@ def test_a_bad_row_is_named_with_file_line_and_reason(tmp_path, bad, settings, r
 @pytest.mark.parametrize(
   ('bad', 'reason'),
   [
-    (b'3;;1\n', '1 cells, and the header names 2 fields'),
+    (b'3;;1\n', '1 cell, and the header names 2 fields'),
     (b'3,1,4\n', '3 cells, and the header names 2 fields'),
     (b'caf\xe9,1\n', 'not valid UTF-8'),
     (b'3,maybe\n', "holds 'maybe', and other rows hold numbers"),

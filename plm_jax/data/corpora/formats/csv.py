@@ -15,6 +15,7 @@ from typing import Any
 
 from plm_jax.data.corpora import local
 from plm_jax.data.corpora.records import Opened, Real, Whole
+from plm_jax.errors import counted
 
 SUFFIXES = ('.csv', '.tsv')
 SCHEME = None
@@ -109,7 +110,7 @@ def _header(cells: list[str], path: local.File) -> list[str]:
 def _parse(text: str, *, form: dict[str, Any], names: list[str], kinds: list[Any]) -> local.Row:
   cells = next(csv.reader(io.StringIO(text, newline='\n'), **form))
   if len(cells) != len(names):
-    raise local.BadRow(f'{len(cells)} cells, and the header names {len(names)} fields')
+    raise local.BadRow(f'{counted(len(cells), "cell")}, and the header names {counted(len(names), "field")}')
   return {
     name: cell if kind is None else kind(cell) if cell else None
     for name, kind, cell in zip(names, kinds, cells, strict=True)

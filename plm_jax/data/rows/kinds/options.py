@@ -231,9 +231,10 @@ class Reader(NamedTuple):
     fields = [_filled(pattern, row, where=where) for pattern in self.patterns]
     sizes = {len(field) for field in fields if isinstance(field, list)}
     if len(sizes) != 1 or min(sizes) < 2:
-      found = ' and '.join(map(str, sorted(sizes))) or 'none'
+      found = ' and '.join(map(str, sorted(sizes))) or 'no'
+      noun = 'option' if sizes == {1} else 'options'
       raise ValueError(
-        f'{where}: fields={self.asked.fields or "()"} find {found} options, and a row has two or more, in a list of '
+        f'{where}: fields={self.asked.fields or "()"} find {found} {noun}, and a row has two or more, in a list of '
         "texts or in several fields with | between their names ('{ending0|ending1}')"
       )
     count = sizes.pop()

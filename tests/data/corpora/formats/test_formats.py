@@ -158,7 +158,7 @@ def test_a_damaged_file_is_named(tmp_path, suffix):
 @pytest.mark.parametrize(
   ('name', 'content', 'message'),
   [
-    ('a.csv', 'x,y\n1,2\n3\n', r'a\.csv, line 3: 1 cells, and the header names 2 fields'),
+    ('a.csv', 'x,y\n1,2\n3\n', r'a\.csv, line 3: 1 cell, and the header names 2 fields'),
     ('a.csv', 'x,y\n1,2\n\n3,"4\n5",6\n', r'a\.csv, line 4: 3 cells'),
     ('a.csv', 'x,y\n1,"2"3\n', r'a\.csv, line 2: not valid csv'),
     ('a.csv', 'x,x\n1,2\n', 'name each field once'),
