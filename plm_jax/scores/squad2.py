@@ -5,15 +5,14 @@ pair in all its windows and n the smallest score of no answer; or where a classi
 'impossible' of a prediction, a logit). `best_exact_match` and `best_f1` are what another threshold than 0 would have
 given on these rows, and `best_f1_threshold` is one that gives it: the smallest margin n - s up to which to answer, or
 where it is best to answer nothing, one below all margins. Add it to adapter.threshold to use it on others. The official
-script differs in two cases: it has 0 where it is best to answer nothing, as its probabilities of no answer are never
-less, and it also tries to answer some of the questions whose margins are equal, which no threshold does.
+script has 0 where it is best to answer nothing, as its probabilities of no answer are never less. As there, some of the
+questions with one margin may be answered and others not, which no threshold does: then it gives a little less.
 
 Answers may be written in place of that ('text'), and an empty text says that there is no answer; all other texts are
 answers, whatever they say. 'No answer' has no score then: `best_exact_match` and `best_f1` are `exact_match` and `f1`,
 and their thresholds are not a number. Questions without an answer are kept by `keep_unlabelled=True`.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -116,11 +115,10 @@ def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tu
   smallest = min((question.margin for question in questions), default=math.inf)
   threshold = 0.0 if smallest > 0 else smallest - 1  # by more than what float32 loses where the adapter takes it off
   ordered = sorted(zip(questions, values, strict=True), key=lambda pair: pair[0].margin)
-  for margin, tied in itertools.groupby(ordered, key=lambda pair: pair[0].margin):
-    for question, value in tied:
-      worth += value if question.golds else -1.0 if question.answer else 0.0
+  for question, value in ordered:
+    worth += value if question.golds else -1.0 if question.answer else 0.0
     if worth > best:
-      best, threshold = worth, margin
+      best, threshold = worth, question.margin
   return best / max(len(questions), 1), threshold
 
 

@@ -308,7 +308,7 @@ def _evaluate(
     if folder is not None and main and len(line) > len(where):
       files.make_folder(folder.root)
       if not files.exists(folder.config):  # a run says in its result what made it
-        files.write_json(folder.evaluated_by, outcome.made())
+        files.write_json(folder.evaluated_by, outcome.made(evaluator.layout.mesh.local_devices))
       files.append_line(folder.evaluations, json.dumps(line))
     log.info(f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line)}')
     lines.append(line)

@@ -291,7 +291,7 @@ def _end(begun: Begun, run: Run, tools: Tools, way: Way) -> Outcome:
     'metrics_sha256': files.sha256(folder.metrics) if files.exists(folder.metrics) else None,
   }
   if begun.main:
-    result |= made()
+    result |= made(run.data.layout.mesh.local_devices)
     metrics.write_json(folder.result, result)
     try:
       curves.curves(folder.root)

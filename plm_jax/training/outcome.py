@@ -6,10 +6,13 @@ import platform
 import shlex
 import subprocess
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plm_jax.files import RunFolder
 from plm_jax.plugins import signatures
+
+if TYPE_CHECKING:
+  import jax
 
 DONE, INTERRUPTED, DIVERGED = 0, 3, 4
 
@@ -44,18 +47,16 @@ def versions() -> dict[str, str]:
   return {'plm_jax': __version__, 'python': platform.python_version(), **{name: version(name) for name in packages}}
 
 
-def machine() -> str:
-  """The machine, in words, with the accelerators of this process."""
-  import jax
-
-  kinds = [device.device_kind for device in jax.local_devices() if device.platform != 'cpu']
+def machine(devices: Sequence['jax.Device'] = ()) -> str:
+  """The machine, in words, with the accelerators among these devices of it."""
+  kinds = [device.device_kind for device in devices if device.platform != 'cpu']
   accelerators = [f'{kinds.count(kind)} x {kind}' for kind in dict.fromkeys(kinds)]
   return ', '.join([platform.machine(), f'{os.cpu_count()} cores', platform.system(), *accelerators])
 
 
-def made() -> dict[str, Any]:
-  """By which commit, on which machine and with which versions this process makes numbers."""
-  return {'versions': versions(), 'code': code(), 'machine': machine()}
+def made(devices: Sequence['jax.Device']) -> dict[str, Any]:
+  """By which commit, on which machine and with which versions this process makes numbers on these devices."""
+  return {'versions': versions(), 'code': code(), 'machine': machine(devices)}
 
 
 @functools.cache
