@@ -240,7 +240,7 @@ def _leave() -> None:
   """Ends the process; what it printed is flushed, unless that takes long, as where nobody reads a pipe."""
   flushing = threading.Thread(target=_flush, daemon=True)
   flushing.start()
-  flushing.join(1.0)
+  flushing.join(3.0)
   os._exit(KILLED)
 
 
