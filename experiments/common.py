@@ -101,9 +101,7 @@ def run(
     seed: of parameters, data order, noise and dropout.
   """
   known = ['quick', *choices]
-  for word in words(arg):
-    if word not in known:
-      raise ValueError(f'this config takes no argument {word!r}. It takes: {", ".join(known)}.')
+  check_words(arg, known, complaint='this config takes no argument')
   c = ConfigDict(dict(seed=seed, steps=steps, epochs=epochs, log_every=100, eval_every=10_000, save_every=10_000))
   blocks = ('vocab', 'second_vocab', 'model', 'objective', 'adapter', 'data', 'optim', 'best', 'early_stop')
   c.update(dict.fromkeys(blocks))
@@ -114,6 +112,13 @@ def run(
 def words(arg: str) -> list[str]:
   """The words of a config's argument."""
   return [word for word in arg.split(',') if word]
+
+
+def check_words(arg: str, known: Sequence[str], *, complaint: str) -> None:
+  """Raises ValueError, which begins with `complaint`, where an argument has another word than these."""
+  for word in words(arg):
+    if word not in known:
+      raise ValueError(f'{complaint} {word!r}. It takes: {", ".join(known)}.')
 
 
 def chosen(arg: str, choices: Sequence[str]) -> str:

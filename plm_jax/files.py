@@ -42,6 +42,7 @@ Where = str | os.PathLike[str]
 LARGEST = 2**30  # bytes of a file that is read whole
 DEEPEST = 100  # levels of nesting in JSON; the Rust libraries that read the same files stop at 127
 MD5 = 'md5:'  # before a digest of that kind
+IMPORT = 'model.json'  # what imported weights have in place of the config.json of a run
 _REQUIRED = object()  # `read_json` without a default
 _numbers = itertools.count()  # of temporary files
 

@@ -20,6 +20,9 @@ PyTree = Any
 Batch = Mapping[str, Array]
 
 
+# Rows, tasks and where rows come from ------------------------------------------------------------------------------
+
+
 class Example(NamedTuple):
   """One corrupted or formatted batch: what the model reads and what the loss reads.
 
@@ -256,6 +259,9 @@ class Vocab(Protocol):
   def id(self, token: str) -> int: ...
 
   def save(self, folder: str, *, template: Template | None = None) -> None: ...
+
+
+# What a file of the package says of itself, and how it is computed -------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

@@ -451,9 +451,7 @@ def ulmfit(scale: str, *rows: str, labels: int | None = None) -> dict[str, dict[
 
 def is_medium(arg: str) -> bool:
   """Whether the words of a table name its medium size, the only word that it takes."""
-  for word in common.words(arg):
-    if word != 'medium':
-      raise ValueError(f'this table takes no word {word!r}. It takes: medium.')
+  common.check_words(arg, ('medium',), complaint='this table takes no word')
   return bool(common.words(arg))
 
 

@@ -28,7 +28,6 @@ OF_THE_SYSTEM = {
   errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
 FAILED, WRONG_USAGE = 1, 2
-IMPORT = 'model.json'  # as `weights.folders.MODEL`, which loads jax
 
 
 Expand = Callable[
@@ -211,7 +210,7 @@ def _run_folder(arguments: argparse.Namespace) -> RunFolder:
 def _other_model(folder: RunFolder) -> str:
   """What a folder is that has a model and is no run; '' for a run and for what has no model."""
   if not files.is_file(folder.config):
-    return 'an import' if files.is_file(folder.root / IMPORT) else ''
+    return 'an import' if files.is_file(folder.root / files.IMPORT) else ''
   try:
     about = files.read_json(folder.config)
   except (OSError, ValueError):

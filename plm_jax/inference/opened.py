@@ -21,7 +21,7 @@ from plm_jax.text import probe, tokenizer
 from plm_jax.text.tokenizer import Vocab
 from plm_jax.training.parts import Settings, make_template, reads_second
 from plm_jax.types import Execution, PyTree, longest_row
-from plm_jax.weights import Part, Weights, folders
+from plm_jax.weights import Part, Weights
 
 
 class Read(NamedTuple):
@@ -265,11 +265,11 @@ def open(
   if settings is None:
     about = _read_json(RunFolder(path).config)
     is_run = isinstance(about, dict) and 'model' in about
-    if not about and not files.is_file(path / folders.MODEL):
+    if not about and not files.is_file(path / files.IMPORT):
       weights.open(path)  # says what a folder of PEFT lacks
       raise ConfigError(
         f'{folder} has no model: it is no run (config.json, vocab and checkpoints), no import of `python -m '
-        f"plm_jax.convert import` ({folders.MODEL} and parameters), and no folder in Hugging Face's form (config.json "
+        f"plm_jax.convert import` ({files.IMPORT} and parameters), and no folder in Hugging Face's form (config.json "
         'with a model_type, safetensors and a tokenizer)'
       )
     settings = config.load(str(RunFolder(path).config)) if is_run else {}

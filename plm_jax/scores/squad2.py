@@ -112,9 +112,9 @@ def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tu
     return squad.mean(values), math.nan
   # margins -2 1 3, values 1 0 1, the second without an answer   answered 0 1 2 3 -> worth 1 2 2 3, up to a margin of 3
   worth = best = float(sum(not question.golds for question in questions))
-  smallest = min((question.margin for question in questions), default=math.inf)
-  threshold = 0.0 if smallest > 0 else smallest - 1  # by more than what float32 loses where the adapter takes it off
   ordered = sorted(zip(questions, values, strict=True), key=lambda pair: pair[0].margin)
+  smallest = ordered[0][0].margin if ordered else math.inf
+  threshold = 0.0 if smallest > 0 else smallest - 1  # by more than what float32 loses where the adapter takes it off
   for question, value in ordered:
     worth += value if question.golds else -1.0 if question.answer else 0.0
     if worth > best:

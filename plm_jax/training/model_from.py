@@ -19,7 +19,7 @@ from plm_jax.plugins import build, signatures
 
 KEY = 'from'
 LABEL = f'config.model.{KEY}'
-RELEASE, IMPORT = 'config.json', 'model.json'  # the files that say what a folder is
+RELEASE, IMPORT = 'config.json', files.IMPORT  # the files that say what a folder is
 PLACES = ('', 'trunk')  # of `init_from`, that hold the trunk
 HEAD = 'head'
 # adapters whose heads are read with a folder, and the settings that say how such a head is built

@@ -27,7 +27,7 @@ from plm_jax.weights.reader import Reader
 from plm_jax.weights.release import Release
 from plm_jax.weights.table import TOKENS
 
-MODEL = 'model.json'  # of an import
+MODEL = files.IMPORT
 TRUNKS = ('trunk', 'generator')  # of a run of replaced token detection
 Part = str  # one of `TRUNKS`, or a task of a run of several
 # A leaf of the trunk alone -> the two whose sum it is in a run that trains a generator as well, of which the second is

@@ -5,8 +5,7 @@ import pathlib
 
 import pytest
 
-from plm_jax import evaluate, fill, heads, predict, train
-from plm_jax.cli import command
+from plm_jax import evaluate, files, fill, heads, predict, train
 from plm_jax.errors import ConfigError
 from plm_jax.weights import folders
 
@@ -46,4 +45,4 @@ def test_a_folder_without_a_model_is_no_run(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_file_of_an_import_has_one_name() -> None:
-  assert command.IMPORT == folders.MODEL
+  assert files.IMPORT == folders.MODEL
