@@ -17,7 +17,7 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +102,7 @@ def predict(
     _check_fields(records, block)
     added, table = added_by(settings), files.path(out).suffix == '.csv'
     columns = table and {'probability', 'probabilities'} <= set(added)  # one for each class
-    for name in records.fields:
-      if name in added or (columns and _of_class(name, names)):
-        raise ValueError(f'rows have a field {name!r} already, which predictions are written to: rename it')
+    _check_free(records, lambda name: name in added or (columns and _of_class(name, names)))
   evaluations: dict[str, Any] = {_EVALUATION: {'data': block, 'every': None, 'units': None, 'scores': []}}
   settings = {**settings, 'eval': evaluations}
   with _named_by_file(file):
@@ -194,6 +192,21 @@ def _check_fields(records: Records, block: Settings) -> None:
         f'there is no field {name!r}, which the run was trained on; there are {", ".join(records.fields)}: rename the '
         f'one that holds it.{near}'
       )
+
+
+def _check_free(records: Records, is_written: Callable[[str], bool]) -> None:
+  """Raises ValueError where a row, not the first alone, has a field that predictions are written to."""
+  seen: set[str] = set()
+  for index in range(len(records)):
+    try:
+      fields = records[index].keys() - seen
+    except ValueError:  # named when all rows are read
+      continue
+    if taken := sorted(filter(is_written, fields)):
+      place = records.place(index) or f'row {index}'
+      name = repr(taken[0])
+      raise ValueError(f'rows have a field {name} already, first in {place}, which predictions are written to: rename it')
+    seen |= fields
 
 
 @contextlib.contextmanager

@@ -184,6 +184,7 @@ def test_lines_of_a_text_are_rows_whatever_the_field_is_called(run, tmp_path):
       ["new.jsonl: there is no field 'note', which the run was trained on; there are txt, id: rename the one"],
     ),
     ('{"note": "a", "prediction": "x"}\n', ["field 'prediction' already", 'rename it']),
+    ('{"note": "a"}\n{"note": "b", "prediction": "x"}\n', ["field 'prediction' already", 'new.jsonl, line 2']),
   ],
 )
 def test_a_bad_row_is_named_before_anything_is_computed(run, tmp_path, monkeypatch, content, words):
