@@ -15,6 +15,7 @@ def get_table(scale):
   """Takes a scale."""
   columns = {
     f'TREC, {count:,} labels': common.trec(scale, 'bert', steps=200, data__split=f'train[:{count}shuffled]')
+    | dict(along=('labelled questions of TREC', count))
     for count in LABELS
   }
   return common.downstream(scale, 'small/pretrain.py', 'bert', columns) | dict(

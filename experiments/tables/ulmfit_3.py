@@ -21,7 +21,8 @@ def get_table(scale):
   columns = {}
   for task, labels in common.LABELS[scale].items():
     for count in labels:
-      columns[f'{task}, {count} labels'] = common.ulmfit(scale, 'ulmfit', 'scratch', labels=count)[task]
+      column = common.ulmfit(scale, 'ulmfit', 'scratch', labels=count)[task]
+      columns[f'{task}, {count} labels'] = column | dict(along=(f'labelled texts of {task}', count))
   if scale != 'paper':
     columns['AG'] = common.ulmfit(scale, 'ulmfit')['AG']
   return dict(

@@ -1,4 +1,7 @@
-"""Text in pictures that is not ours: values of configs, names of folders and metrics, words of texts."""
+"""Pictures: the colours of several things in one, and text that is not ours: values of configs, names of folders and
+metrics, words of texts."""
+
+COLOURS = ('#1f5f8b', '#b3541e', '#3c7a3c', '#7a3c7a', '#8a7a1f')
 
 
 def plain(text: str) -> str:

@@ -205,7 +205,9 @@ def _check_free(records: Records, is_written: Callable[[str], bool]) -> None:
     if taken := sorted(filter(is_written, fields)):
       place = records.place(index) or f'row {index}'
       name = repr(taken[0])
-      raise ValueError(f'rows have a field {name} already, first in {place}, which predictions are written to: rename it')
+      raise ValueError(
+        f'rows have a field {name} already, first in {place}, which predictions are written to: rename it'
+      )
     seen |= fields
 
 

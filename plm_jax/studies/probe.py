@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 MIX = 'mix'
 Layer = int | str  # a number, or MIX
 ADAPTERS = ('tag', 'classify')
-COLOURS = ('#1f5f8b', '#b3541e', '#3c7a3c', '#7a3c7a', '#8a7a1f')
 
 
 def run_study(
@@ -164,7 +163,7 @@ def draw(all_tables: Sequence[Mapping[str, Any]], file: Path) -> None:
   figure = Figure(figsize=(6.4, 4.2), layout='constrained')
   axes = figure.subplots()
   for number, table in enumerate(all_tables):
-    colour = COLOURS[number % len(COLOURS)]
+    colour = pictures.COLOURS[number % len(pictures.COLOURS)]
     rows = sorted((row for row in table['rows'] if row['layer'] != MIX), key=lambda row: row['layer'])
     name, metric = pictures.label(table['name']), pictures.plain(table['metric'])
     layers, means = [row['layer'] for row in rows], [row['mean'] for row in rows]

@@ -283,7 +283,7 @@ def draw(table: Mapping[str, Any], chosen: Mapping[tuple[str, int, int], Mapping
 
   figure = Figure(figsize=(11, 4.2), layout='constrained')
   left, right = figure.subplots(1, 2)
-  colours = {'scratch': '#b3541e', 'pretrained': '#1f5f8b'}
+  colours = dict(zip(('pretrained', 'scratch'), pictures.COLOURS, strict=False))
   names = {'scratch': 'from scratch', 'pretrained': 'pre-trained'}
   sizes, metric = [row['labels_per_class'] for row in table['rows']], pictures.plain(table['metric'])
   for start in STARTS:

@@ -55,6 +55,8 @@ class Column:
     plus: what is added then: times=-100 and plus=100 make an error rate in per cent of an accuracy.
     trivial: scores that need no network, as they are printed: 'most frequent class' -> 50.9. A claim may compare a row
       with one of them.
+    along: what this column is one of several values of, and its value: ('labelled texts', 250). The picture has curves
+      then, where every column that was measured says it.
     note: why the published numbers stand for something else than what is measured, for the reader.
     mark: of its published numbers, where it is not that of the table.
     quoted: where they come from, where that is not the paper: 'Yang et al. 2019, Table 6'.
@@ -75,6 +77,7 @@ class Column:
   times: float = 1.0
   plus: float = 0.0
   trivial: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  along: tuple[str, float] | None = None
   note: str = ''
   mark: Mark | None = None
   quoted: str = ''
@@ -359,6 +362,8 @@ def _check_column(table: Table, name: str, column: Column, label: str) -> None:
     raise ConfigError(f'{label}: trivial: {min(twice)!r} is a row already; call one of them otherwise.')
   if column.empty:
     return
+  if column.along is not None and column.along[1] <= 0:
+    raise ConfigError(f'{label}: along: {column.along[1]:g} has no place on an axis of factors: expected x > 0.')
   if column.over:
     _check_over(table, name, label)
     return

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from plm_jax import files
-from plm_jax.cli import pictures
-from plm_jax.studies.tables import cells, intervals
+from plm_jax.studies.tables import cells, intervals, picture
 from plm_jax.studies.tables.file import BEST, COUNTED, Claim, Column, Origin, Table, origin
 from plm_jax.studies.tables.intervals import Measured
 
@@ -22,7 +21,6 @@ MARKS = {
   'D': 'remembered, unverified',
   'none': 'none',
 }
-MEASURED, PUBLISHED = '#1f5f8b', '#b3541e'
 
 
 def measured(table: Table, kept: Mapping[str, Any], row: str, column: str) -> Measured | None:
@@ -356,59 +354,9 @@ def comma_separated(table: Table, kept: Mapping[str, Any]) -> str:
 
 
 def draw(table: Table, kept: Mapping[str, Any], file: files.Path) -> None:
-  """One panel a column: rows from top to bottom, runs as dots, published numbers as diamonds on their own axis.
-
-  One version of matplotlib and Pillow draws the same bytes each time, whatever a user's own settings of matplotlib are.
-  """
-  import matplotlib
-
-  with matplotlib.rc_context():
-    matplotlib.rcdefaults()
-    _draw(table, kept, file)
-
-
-def _draw(table: Table, kept: Mapping[str, Any], file: files.Path) -> None:
-  from matplotlib.figure import Figure
-
-  columns = [name for name in table.columns if any(measured(table, kept, row, name) for row in table.rows)]
-  columns = columns or list(table.columns)[:1]
-  height = 1.6 + 0.36 * len(table.rows)
-  figure = Figure(figsize=(2.2 + 2.6 * len(columns), height), layout='constrained')
-  panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-  places = {row: len(table.rows) - place for place, row in enumerate(table.rows)}
-  for axes, name in zip(panels, columns, strict=True):
-    _panel(axes, table, kept, name, places)
-  panels[0].set_yticks(list(places.values()), [pictures.plain(row) for row in places])
-  panels[0].set_ylim(0.4, len(places) + 0.6)
+  """Draws what `picture.draw` says, with a remark where a network that others begin from did not learn enough."""
+  places = ((row, name) for name in table.columns for row in table.rows)
+  cells = {place: cell for place in places if (cell := measured(table, kept, *place)) is not None}
   warning = any('PLATEAU' in fact for fact in _plateau_facts(table, kept))
-  remark = '\nThe pre-training did not leave the plateau of word frequencies' if warning else ''
-  figure.suptitle(pictures.plain(table.title) + remark)
-  with files.replacing(file) as temporary:
-    figure.savefig(temporary, format='png', dpi=120, metadata={'Software': None})
-
-
-def _panel(axes: Any, table: Table, kept: Mapping[str, Any], name: str, places: Mapping[str, int]) -> None:
-  other = axes.twiny()
-  for row, place in places.items():
-    if (cell := measured(table, kept, row, name)) is not None:
-      values = cell.values[~np.isnan(cell.values)]
-      axes.plot(values, np.full(len(values), place + 0.12), 'o', color=MEASURED, alpha=0.35, markersize=4)
-      axes.plot(
-        intervals.summarise(cell, table.summary),
-        place + 0.12,
-        '|',
-        color=MEASURED,
-        markersize=14,
-        markeredgewidth=2.5,
-      )
-    if (published := table.rows[row].published.get(name)) is not None:
-      other.plot(published, place - 0.12, 'D', color=PUBLISHED, markerfacecolor='none', markersize=5)
-  better = 'more is better' if table.columns[name].better == 'max' else 'less is better'
-  axes.set_xlabel(f'{pictures.plain(name)}, measured\n({better})', color=MEASURED)
-  if any(name in row.published for row in table.rows.values()):
-    other.set_xlabel('published', color=PUBLISHED)
-  else:
-    other.set_xticks([])
-  axes.margins(x=0.15)
-  other.margins(x=0.15)
-  axes.grid(axis='y', alpha=0.25)
+  remark = 'The pre-training did not leave the plateau of word frequencies' if warning else ''
+  picture.draw(table, cells, file, remark=remark)

@@ -145,6 +145,8 @@ def test_tables_share_a_pretraining(tmp_path):
     ("better='min'", "better='min', chosen_by=('test/loss', 'min')", 'development rows and not on a test set'),
     ("better='min'", "better='min', chosen_by=('dev/loss', 'low')", "chosen_by: expected.*'low'"),
     ("better='min'", "better='min', chosen_by='dev/loss'", 'chosen_by: expected'),
+    ("better='min'", "better='min', along=('labels', 0)", "column 'c': along: 0 has no place"),
+    ("better='min'", "better='min', along=('labels', 'many')", 'along: expected'),
     ("better='min'", "better='min', grid=[{'steps': 3}]", 'a grid is of fine-tuning'),
     ("better='min'", "better='min', grid=[3]", 'grid: expected dicts of changes'),
     ('return dict(', 'return 3 or dict(', 'get_table returned int'),

@@ -1,0 +1,118 @@
+"""A table as a picture: dots beside each other, or curves where its columns lie along a number."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from plm_jax import files
+from plm_jax.cli import pictures
+from plm_jax.studies.tables import intervals
+from plm_jax.studies.tables.file import Column, Table
+from plm_jax.studies.tables.intervals import Measured
+
+MEASURED, PUBLISHED = pictures.COLOURS[:2]
+Cells = Mapping[tuple[str, str], Measured]  # by row and column; those without a result are left out
+
+
+def draw(table: Table, cells: Cells, file: files.Path, *, remark: str = '') -> None:
+  """Draws what was measured.
+
+  One panel a column: rows from top to bottom, runs as dots, published numbers as diamonds on their own axis. Where all
+  columns that were measured lie `along` a number, one panel for each kind of it: a curve through the cells of each row,
+  runs as dots, published numbers as diamonds.
+
+  One version of matplotlib and Pillow draws the same bytes each time, whatever a user's own settings of matplotlib are.
+  """
+  import matplotlib
+
+  with matplotlib.rc_context():
+    matplotlib.rcdefaults()
+    figure = _drawn(table, cells)
+    figure.suptitle('\n'.join(filter(None, [pictures.plain(table.title), remark])))
+    with files.replacing(file) as temporary:
+      figure.savefig(temporary, format='png', dpi=120, metadata={'Software': None})
+
+
+def _drawn(table: Table, cells: Cells) -> Any:
+  """The figure without its title."""
+  from matplotlib.figure import Figure
+
+  names = [name for name in table.columns if any((row, name) in cells for row in table.rows)]
+  axis = {name: column.along[0] for name in names if (column := table.columns[name]).along is not None}
+  if names and len(axis) == len(names):
+    kinds = list(dict.fromkeys(axis.values()))
+    figure = Figure(figsize=(1 + 4.4 * len(kinds), 3.8), layout='constrained')
+    for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
+      _curves(axes, table, cells, {name: table.columns[name] for name in names if axis[name] == kind})
+    return figure
+  names = names or list(table.columns)[:1]
+  figure = Figure(figsize=(2.2 + 2.6 * len(names), 1.6 + 0.36 * len(table.rows)), layout='constrained')
+  panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+  places = {row: len(table.rows) - place for place, row in enumerate(table.rows)}
+  for axes, name in zip(panels, names, strict=True):
+    _dots(axes, table, cells, name, places)
+  panels[0].set_yticks(list(places.values()), [pictures.plain(row) for row in places])
+  panels[0].set_ylim(0.4, len(places) + 0.6)
+  return figure
+
+
+def _dots(axes: Any, table: Table, cells: Cells, name: str, places: Mapping[str, int]) -> None:
+  """One column, with the place of each row."""
+  other = axes.twiny()
+  for row, place in places.items():
+    if (cell := cells.get((row, name))) is not None:
+      values = _runs(cell)
+      axes.plot(values, np.full(len(values), place + 0.12), 'o', color=MEASURED, alpha=0.35, markersize=4)
+      mean = intervals.summarise(cell, table.summary)
+      axes.plot(mean, place + 0.12, '|', color=MEASURED, markersize=14, markeredgewidth=2.5)
+    if (published := table.rows[row].published.get(name)) is not None:
+      other.plot(published, place - 0.12, 'D', color=PUBLISHED, markerfacecolor='none', markersize=5)
+  axes.set_xlabel(f'{pictures.plain(name)}, measured\n({_better(table.columns[name])})', color=MEASURED)
+  if any(name in row.published for row in table.rows.values()):
+    other.set_xlabel('published', color=PUBLISHED)
+  else:
+    other.set_xticks([])
+  axes.margins(x=0.15)
+  other.margins(x=0.15)
+  axes.grid(axis='y', alpha=0.25)
+
+
+def _curves(axes: Any, table: Table, cells: Cells, columns: Mapping[str, Column]) -> None:
+  """Columns along one number, which grows to the right by factors."""
+  along = {name: column.along[1] for name, column in columns.items() if column.along is not None}
+  for place, (row, its) in enumerate(table.rows.items()):
+    colour = pictures.COLOURS[place % len(pictures.COLOURS)]
+    there = sorted((x, cells[row, name]) for name, x in along.items() if (row, name) in cells)
+    means = [intervals.summarise(cell, table.summary) for _, cell in there]
+    axes.plot([x for x, _ in there], means, '-', color=colour, label=pictures.label(row) if there else None)
+    for x, cell in there:
+      axes.plot(np.full(len(_runs(cell)), x), _runs(cell), 'o', color=colour, alpha=0.4, markersize=4)
+    printed = sorted((along[name], value) for name, value in its.published.items() if name in along)
+    axes.plot(*zip(*printed, strict=True), 'D', color=colour, markerfacecolor='none') if printed else None
+  for number, (line, height) in enumerate(_levels(columns).items()):
+    axes.axhline(height, color='#888888', linestyle=('--', ':')[number % 2], linewidth=1, label=pictures.label(line))
+  axes.set_xscale('log')
+  ticks = sorted(set(along.values()))
+  axes.set_xticks(ticks, [f'{x:,g}' if x < 1e6 else f'{x:g}' for x in ticks], minor=False)
+  axes.set_xticks([], minor=True)
+  first = next(iter(columns.values()))
+  kind = first.along[0] if first.along is not None else ''
+  axes.set_xlabel(pictures.plain(kind))
+  axes.set_ylabel(f'measured ({_better(first)})')
+  axes.grid(axis='y', alpha=0.25)
+  axes.legend(fontsize='small', frameon=False)
+
+
+def _levels(columns: Mapping[str, Column]) -> dict[str, float]:
+  """Scores that need no network and are the same in all columns."""
+  first, *others = (column.trivial for column in columns.values())
+  return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+
+
+def _runs(cell: Measured) -> np.ndarray:
+  return cell.values[~np.isnan(cell.values)]
+
+
+def _better(column: Column) -> str:
+  return 'more is better' if column.better == 'max' else 'less is better'
