@@ -8,6 +8,8 @@ call `begin` before its other imports.
 While a command only prepares data, which jax has no part in, it need not ask: in the body of `raising` a signal is
 raised where it comes. A library that computes for minutes outside the interpreter runs by `waiting`.
 
+A command that another one runs ends with it (`ENDS_WITH_STDIN`), however that one ends.
+
 A command that never asks, since a kill costs it nothing, calls `begin(ends=True)`: there the first signal ends the
 process. `command.run` does so for every command that has not begun by itself.
 """
@@ -27,6 +29,7 @@ from plm_jax.errors import STOPPED as STOPPED
 from plm_jax.errors import Interrupted as Interrupted
 
 T = TypeVar('T')
+ENDS_WITH_STDIN = 'PLM_JAX_ENDS_WITH_STDIN'  # in the environment: this process is asked to stop when its stdin closes
 HANGS = 'may hang'  # begins the names of threads that nobody waits for
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE = 0.1  # seconds; `timeout` of coreutils sends a signal to the process and to its group, which is one request
@@ -78,6 +81,20 @@ def begin(*, ends: bool = False) -> None:
   _State.undo.callback(signal.setitimer, signal.ITIMER_REAL, 0)  # before its handler is taken away
   _State.undo.callback(setattr, sys, 'unraisablehook', sys.unraisablehook)
   sys.unraisablehook = functools.partial(_lost, sys.unraisablehook)
+  if os.environ.pop(ENDS_WITH_STDIN, ''):  # taken out: processes that this one starts have a stdin of their own
+    end_with_stdin()
+
+
+def end_with_stdin() -> None:
+  """Asks this process to stop, as a signal does, when its stdin closes: what started it was stopped or killed."""
+
+  def watch() -> None:
+    while os.read(0, 64):
+      pass
+    if not asked():
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  threading.Thread(target=watch, name='stdin', daemon=True).start()
 
 
 def end() -> None:

@@ -19,6 +19,7 @@ def run(
   out: TextIO | None = None,
   env: Mapping[str, str] | None = None,
   compiled: files.Path | None = None,
+  ends_with_us: bool = False,
 ) -> int:
   """The exit code of a process, which is asked to stop, once, when this one is.
 
@@ -31,11 +32,14 @@ def run(
     env: environment variables that it has besides ours.
     compiled: a folder for compiled programs, so that processes which differ in a seed compile once; jax's own
       variable, where it is set, names another.
+    ends_with_us: a command of ours is asked to stop when this process is killed.
   """
   error = None if out is None else subprocess.STDOUT
   whole = {**os.environ, **(env or {})}
   if compiled is not None:
     whole.setdefault(CACHE, str(compiled))
+  if ends_with_us:
+    whole[signals.ENDS_WITH_STDIN] = '1'
   with subprocess.Popen(
     command, stdin=subprocess.PIPE, stdout=out, stderr=error, env=whole, start_new_session=True
   ) as process:

@@ -3,8 +3,6 @@
 import errno
 import logging
 import os
-import signal
-import threading
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
@@ -37,7 +35,7 @@ def run(sweep: Sweep, number: int) -> int:
     ConfigError: the trial cannot begin, and no trial is over: the cause is likely to be that of all.
     RunError: likewise, a file or a disk; and whenever the disk is full, which is no result of this trial.
   """
-  _end_with_the_worker()
+  signals.end_with_stdin()
   with files.locked(sweep.lock(f'{number:04}.run'), doing='ending this trial'):  # of a worker that was killed
     study = sweep.study()
     study.pruner = sweep.pruner()
@@ -66,18 +64,6 @@ def _is_of_the_disk(error: BaseException | None) -> bool:
 
 def _any_over(study: optuna.Study) -> bool:
   return any(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
-
-
-def _end_with_the_worker() -> None:
-  """Asks this process to stop, as a signal does, when its stdin closes: the worker was stopped or killed."""
-
-  def watch() -> None:
-    while os.read(0, 64):
-      pass
-    if not signals.asked():
-      os.kill(os.getpid(), signal.SIGTERM)
-
-  threading.Thread(target=watch, name='worker', daemon=True).start()
 
 
 def _train(sweep: Sweep, study: optuna.Study, trial: FrozenTrial) -> int:

@@ -463,3 +463,31 @@ def test_a_signal_while_data_is_prepared(name: str, preparing: dict[str, list[st
     assert code == 130 or (code == 3 and 'documents are tokenised in' in said)
     assert not (workdir / 'vocab').exists() and not (workdir / 'run' / 'config.json').exists()
     assert not list(workdir.rglob('*.tmp'))
+
+
+ENDS = """
+import time
+from plm_jax.cli import signals
+signals.begin()
+print('begun', flush=True)
+for _ in range(600):
+  if signals.asked():
+    raise SystemExit(3)
+  time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize('told', [True, False])
+def test_a_process_ends_with_the_one_that_started_it_where_it_is_told_to(told):
+  """Its stdin closes when that one ends in any way."""
+  env = {**os.environ, **({signals.ENDS_WITH_STDIN: '1'} if told else {})}
+  words = [sys.executable, '-c', ENDS]
+  with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as one:
+    assert one.stdout.readline() == b'begun\n'
+    one.stdin.close()
+    if told:
+      assert one.wait(30) == 3
+    else:
+      with pytest.raises(subprocess.TimeoutExpired):
+        one.wait(1)
+      one.kill()

@@ -11,7 +11,7 @@ machine, code       those of runs that were recorded without their own
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,18 +47,53 @@ def read(file: files.Path) -> dict[str, Any]:
   """
   try:
     kept = files.read_json(file, default={})
-    if not isinstance(kept, dict) or not all(
-      isinstance(kept.get(key, default), type(default)) for key, default in EMPTY.items()
-    ):
-      raise ValueError('it does not hold what a table keeps')
-    for digest, run in kept.get('runs', {}).items():
-      if not isinstance(run, dict) or not all(isinstance(run.get(key, {}), dict) for key in ('metrics', 'rows')):
-        raise ValueError(f'its run {digest} does not hold what came out of a run')
+    _check(kept)
   except ValueError as error:
     raise ConfigError(
       f'{file} is damaged ({error}): restore it or move it away; finished runs are found again'
     ) from None
   return {key: kept.get(key, type(default)(default)) for key, default in EMPTY.items()}
+
+
+def _check(kept: Any) -> None:
+  """Raises ValueError where the content of a file is not what `EMPTY` and the head of this file say."""
+  if not isinstance(kept, dict) or not all(
+    isinstance(kept.get(key, default), type(default)) for key, default in EMPTY.items()
+  ):
+    raise ValueError('it does not hold what a table keeps')
+  for row, columns in kept.get('cells', {}).items():
+    if not isinstance(columns, dict) or not all(_names_runs(by_seed) for by_seed in columns.values()):
+      raise ValueError(f'its row {row!r} does not name runs by column and seed')
+  if not _are_texts(kept.get('failed', {}).values()):
+    raise ValueError("its 'failed' does not say why")
+  try:
+    if plateau := kept.get('plateau'):
+      float(plateau['loss']), float(plateau['frequencies'])
+  except (KeyError, TypeError, ValueError):
+    raise ValueError("its 'plateau' does not hold a loss and the entropy of frequencies") from None
+  for digest, run in kept.get('runs', {}).items():
+    try:
+      _check_run(run)
+    except (AttributeError, KeyError, TypeError, ValueError):
+      raise ValueError(f'its run {digest} does not hold what came out of a run') from None
+
+
+def _check_run(run: Any) -> None:
+  """Raises some error where a run is not what `record` makes."""
+  for value in run.get('metrics', {}).values():
+    float(value)  # 'nan' and 'inf' are texts in JSON
+  if 'jax' not in run.get('versions', {'jax': ''}):
+    raise ValueError('versions without that of jax')
+  for rows in run.get('rows', {}).values():
+    unpacked(rows)
+
+
+def _names_runs(by_seed: Any) -> bool:
+  return isinstance(by_seed, list) and all(isinstance(runs, list) and _are_texts(runs) for runs in by_seed)
+
+
+def _are_texts(values: Iterable[Any]) -> bool:
+  return all(isinstance(value, str) for value in values)
 
 
 def write(file: files.Path, kept: Mapping[str, Any]) -> None:
@@ -147,11 +182,21 @@ def packed(rows: np.ndarray) -> dict[str, Any]:
 
 
 def unpacked(kept: Mapping[str, Any]) -> np.ndarray:
-  """The scores that `packed` packed, f64[rows]."""
+  """The scores that `packed` packed, f64[rows].
+
+  Raises:
+    ValueError: they are damaged, or not as many as they should be.
+  """
   if 'bits' in kept:
-    return np.unpackbits(np.frombuffer(bytes.fromhex(kept['bits']), np.uint8), count=kept['count']).astype(float)
+    whole = np.unpackbits(np.frombuffer(bytes.fromhex(kept['bits']), np.uint8))
+    if not 0 <= len(whole) - kept['count'] < 8:  # bits to a byte
+      raise ValueError(f'{len(whole)} bits of {kept["count"]} rows')
+    return whole[: kept['count']].astype(float)
   values = kept['values']
-  return np.array(values.split() if isinstance(values, str) else values, float)  # earlier files have lists
+  found = np.array(values.split() if isinstance(values, str) else values, float)  # earlier files have lists
+  if len(found) != kept.get('count', len(found)):
+    raise ValueError(f'{len(found)} scores of {kept["count"]} rows')
+  return found
 
 
 def plateau(table: Table, folder: RunFolder) -> dict[str, float]:

@@ -17,11 +17,10 @@ from plm_jax.errors import ConfigError, Interrupted
 from plm_jax.studies.tables import cells, folders, making, render, runs
 from plm_jax.studies.tables.counting import Counts
 from plm_jax.studies.tables.file import BEST, Table
+from plm_jax.studies.tables.making import BUSY
 from plm_jax.studies.tables.runs import Cell, Places, Run
 
 log = logging.getLogger(__name__)
-
-BUSY = 'another process is making it'
 
 
 def fill(
@@ -72,7 +71,7 @@ def fill(
   counts.add([one for one in todo if not asked[one.digest] and one.digest not in kept['runs']])
   began = time.monotonic()
   with Waiting(len(todo), 'runs') as bar:
-    again = (one for one in todo if run and kept['failed'].get(one.digest, '').endswith(BUSY))  # read behind the others
+    again = (one for one in todo if run and _is_busy(one, kept))  # read behind the others
     for number, one in enumerate(itertools.chain(todo, again)):
       late = time.monotonic() - began > 60 * minutes
       try:
@@ -122,6 +121,10 @@ def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> di
   return asked
 
 
+def _is_busy(one: Run, kept: Mapping[str, Any]) -> bool:
+  return bool(kept['failed'].get(one.digest, '').endswith(BUSY))
+
+
 def _is_known(one: Run, kept: Mapping[str, Any]) -> bool:
   return 'metrics' in kept['runs'].get(one.digest, {})
 
@@ -152,7 +155,7 @@ def _settle(
   made = folders.is_finished(folder) and (not one.is_tuning or files.is_file(folder.root / folders.PREDICTIONS))
   if run and not made:
     if one.source is not None and one.source.digest in kept['failed'].keys() - kept['runs'].keys():
-      busy = kept['failed'][one.source.digest].endswith(BUSY)
+      busy = _is_busy(one.source, kept)
       kept['failed'][one.digest] = (
         f'the run that it begins with, {one.source.name}{": " + BUSY if busy else ", failed"}'
       )

@@ -6,6 +6,7 @@ A run that fails takes nothing with it, and one that was stopped goes on from it
 import functools
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from plm_jax.files import RunFolder
 from plm_jax.studies import child
 from plm_jax.studies.tables import folders, runs
 from plm_jax.studies.tables.runs import Places, Run
+
+BUSY = 'another process is making it'
+STOPS = 120  # seconds that a run may take to save what it has
 
 
 def words(run: Run, places: Places, *, asked: Sequence[str] = ()) -> list[str]:
@@ -56,6 +60,8 @@ def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
     Interrupted: by a signal; the run keeps what it has.
   """
   folder = folders.folder_of(run, places)
+  if not _is_left(folder):
+    return BUSY
   assert places.workdir is not None  # as for `folder_of`
   out = folder.root.with_name(f'{folder.root.name}.out')
   call = functools.partial(_call, out=out, compiled=places.workdir / 'compiled')
@@ -70,12 +76,27 @@ def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
   return ''
 
 
+def _is_left(folder: RunFolder) -> bool:
+  """Whether no process trains in a folder; one whose command was killed was asked to stop, and saves what it has."""
+  ends = time.monotonic() + STOPS
+  while files.exists(folder.lock):
+    try:
+      with files.locked(folder.lock, doing='making runs of a table', wait=False):
+        return True
+    except BlockingIOError:
+      signals.check()
+      if time.monotonic() > ends:
+        return False
+      time.sleep(1)
+  return True
+
+
 def _call(command: Sequence[str], out: Path, compiled: Path) -> str:
   """Runs a command of the package in a process of its own, which keeps what it compiles in a folder; returns the last
   line of its output where it fails."""
   name, *rest = command
   with files.open(out, 'a') as stream:
-    code = child.run([sys.executable, '-m', f'plm_jax.{name}', *rest], out=stream, compiled=compiled)
+    code = child.run([sys.executable, '-m', f'plm_jax.{name}', *rest], out=stream, compiled=compiled, ends_with_us=True)
   if signals.asked() or code in (STOPPED, KILLED):
     raise signals.Interrupted(f'stopped by a signal: the same command goes on with {out.stem}', STOPPED)
   if code == 0:

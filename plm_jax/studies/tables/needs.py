@@ -1,8 +1,9 @@
-"""What the runs of a table read, looked at before the first of them begins: vocabularies, and text to pre-train on."""
+"""What the runs of a table need, looked at before the first of them begins: vocabularies, text to pre-train on, and the
+evaluations whose metrics are asked for."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from plm_jax import config
+from plm_jax import config, errors
 from plm_jax.data.corpora import sources
 from plm_jax.errors import ConfigError
 from plm_jax.studies.tables import folders, runs
@@ -24,9 +25,13 @@ def check(
     head: the table file, whose docstring may say how a thing is made.
 
   Raises:
-    ConfigError: with everything that is missing, and how it is made.
+    ConfigError: with everything that is missing, and how it is made; or an evaluation that a run does not have.
   """
   left = [run for run in runs.needed(plan) if asked[run.digest] and folders.finished(run, places) is None]
+  for run in left:
+    for metric in asked[run.digest]:
+      name, evaluations = metric.partition('/')[0], list(run.settings['eval'])
+      errors.check_choice(f'{head}: {metric!r} of {run.config}', 'evaluation', name, evaluations)
   if missing := dict.fromkeys(lacking for run in left for lacking in _lacking(run, head)):
     raise ConfigError('\n'.join(missing))
 

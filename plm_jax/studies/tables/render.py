@@ -170,7 +170,7 @@ def _origin_said(one: Origin) -> str:
 
 
 def _line(items: list[str]) -> str:
-  return f'| {" | ".join(items)} |'
+  return f'| {" | ".join(item.replace("|", chr(92) + "|") for item in items)} |'
 
 
 def _claims(table: Table, kept: Mapping[str, Any]) -> list[str]:

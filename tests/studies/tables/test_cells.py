@@ -57,10 +57,33 @@ def test_runs_that_no_cell_names_are_left_out(tmp_path):
   assert again['failed'] == {}
 
 
-RUNS = ('5', 'null', '{"metrics": []}', '{"rows": 1}')
+RUNS = (
+  '5',
+  'null',
+  '{"metrics": []}',
+  '{"metrics": {"a/b": "much"}}',
+  '{"metrics": {"a/b": []}}',
+  '{"versions": {}}',
+  '{"versions": 3}',
+  '{"rows": 1}',
+  '{"rows": {"a/b": {"count": 8, "bits": "0g"}}}',
+  '{"rows": {"a/b": {"count": 9, "bits": "00"}}}',
+  '{"rows": {"a/b": {"count": 8}}}',
+  '{"rows": {"a/b": {"count": 2, "values": "1 x"}}}',
+  '{"rows": {"a/b": {"count": 2, "values": "1"}}}',
+)
+OTHERS = (
+  '{"cells": {"a": []}}',
+  '{"cells": {"a": {"b": "x"}}}',
+  '{"cells": {"a": {"b": ["x"]}}}',
+  '{"cells": {"a": {"b": [[3]]}}}',
+  '{"failed": {"x": 3}}',
+  '{"plateau": {"loss": 1}}',
+  '{"plateau": {"loss": 1, "frequencies": null}}',
+)
 
 
-@pytest.mark.parametrize('text', ['{', '[]', '{"runs": 3}', *(f'{{"runs": {{"x": {run}}}}}' for run in RUNS)])
+@pytest.mark.parametrize('text', ['{', '[]', '{"runs": 3}', *(f'{{"runs": {{"x": {run}}}}}' for run in RUNS), *OTHERS])
 def test_a_damaged_file_is_named(tmp_path, text):
   (tmp_path / 'cells.json').write_text(text)
   with pytest.raises(ConfigError, match=r'cells\.json is damaged .*restore it or move it away'):

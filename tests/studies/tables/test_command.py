@@ -1,6 +1,7 @@
 """The command `tables`: what it needs, what it says before anything is loaded, and what it counts."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -132,6 +133,14 @@ def test_what_runs_lack_is_told_before_the_first(mine, tmp_path, monkeypatch):
   assert '--source=runs/data/english --name=byte_bpe --size=8000 --out=runs/vocab/small' in said
   assert said.count("data.path: there is no file or folder 'runs/data/english'") == 1  # also that of the evaluation
   assert '--corpus=DIR names another text' in said
+
+
+def test_an_evaluation_that_no_run_has_is_refused_before_the_first(mine, tmp_path, monkeypatch):
+  monkeypatch.setattr(making, 'make', lambda *given, **others: pytest.fail('a run began'))
+  path = pathlib.Path(mine)
+  path.write_text(path.read_text().replace('validation/loss', 'validaton/loss'))
+  with pytest.raises(ConfigError, match=r"'validaton/loss' of .*: there is no evaluation 'validaton'.*'validation'"):
+    tables.main([mine, f'--workdir={tmp_path / "work"}'])
 
 
 def test_the_head_of_a_table_names_what_its_runs_lack(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """A table is filled run by run: nothing is made twice, a failure is a result, `cells.json` is enough to render it."""
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -9,7 +10,7 @@ import shutil
 import matplotlib
 import pytest
 
-from plm_jax import seals
+from plm_jax import files, seals
 from plm_jax.cli import signals
 from plm_jax.errors import STOPPED, ConfigError, Interrupted
 from plm_jax.files import RunFolder
@@ -165,6 +166,21 @@ def test_a_run_that_another_process_makes_is_left_to_it(set_up, tmp_path, monkey
   assert begun_with == {f'the run that it begins with, {first.name}: {filling.BUSY}'}
 
 
+def test_a_run_that_is_still_training_is_waited_for(set_up, monkeypatch):
+  """Of a command that was killed: its process was asked to stop, and saves what it has."""
+  run, places = runs.needed(set_up[1])[0], set_up[2]
+  folder, called = folders.folder_of(run, places), []
+  monkeypatch.setattr(making, '_call', lambda words, **rest: called.append(words) or 'ended')
+  with files.locked(folder.lock, doing='training'):
+    monkeypatch.setattr(making, 'STOPS', 0)
+    assert making.make(run, places) == making.BUSY and not called
+  with contextlib.ExitStack() as held:
+    held.enter_context(files.locked(folder.lock, doing='training'))
+    monkeypatch.setattr(making, 'STOPS', 60)
+    monkeypatch.setattr(making.time, 'sleep', lambda seconds: held.close())
+    assert making.make(run, places) == 'ended' and len(called) == 1
+
+
 def test_two_processes_keep_what_the_other_made(set_up, tmp_path, monkeypatch):
   """One is kept from a run while the other makes it, and has it in the end, with the runs that begin with it."""
   alone = fill(set_up, tmp_path / 'alone', Machine(set_up[2]), monkeypatch)
@@ -259,6 +275,10 @@ def test_the_rendered_table(set_up, tmp_path, monkeypatch):
   cell = next(line for line in lines if (line['row'], line['column']) == ('one', 'score'))
   assert (cell['measured'], cell['runs'], cell['values']) == ('37.5', '4', '0 25 50 75')
   assert (tmp_path / 'out' / 'table.png').stat().st_size > 5_000
+
+
+def test_a_bar_in_a_name_ends_no_cell_of_markdown():
+  assert render._line(['fast|a', '1']) == r'| fast\|a | 1 |'
 
 
 def test_names_with_dollars_are_drawn_as_they_are(tmp_path):
