@@ -11,8 +11,7 @@ was compared with the released code. The trunk alone has no n-grams; `vectors sa
 
 Arguments: `quick`.
 Differs from the paper: the text is Wikipedia of one language edition; the pairs of BATCH rows move the vectors at once,
-by the sum of their gradients; the gradient of a mean is divided by the number of its parts, and the released code gives
-each part the whole of it; the vectors of words begin as U(-.5, .5) / d, there as U(-1, 1) / d.
+by the sum of their gradients; the vectors of words begin as U(-.5, .5) / d, there as U(-1, 1) / d.
 """
 
 from experiments import common

@@ -4,8 +4,11 @@ The input vector of a word is the mean of a vector of its own, a row of the trun
 are hashed into buckets (`subwords.py`). A word that was never seen has a vector as well: the mean of those of its
 n-grams. Of words of more than `MOST_LETTERS` letters the last n-grams are left out. All else is objective 'skipgram',
 with fastText's rates: words of frequency f stay with the probability sqrt(t / f) + t / f, negatives are drawn in
-proportion to the square root of their counts. The gradients of means, of parts of a word and of words of a bag, are
-divided by the number of their parts, with either reduction.
+proportion to the square root of their counts.
+
+With reduction 'sum' each part of a word has the gradient of their mean as it is, as in the released code and as in the
+paper, whose vectors of words are sums; with 'mean' it is divided by the number of parts, as that of a mean is. A bag of
+words is the mean of the vectors of its words, and not of all of their parts.
 """
 
 import logging
@@ -21,7 +24,7 @@ from plm_jax.errors import require
 from plm_jax.layers.linear import Embed, uniform
 from plm_jax.noise import alias
 from plm_jax.objectives import skipgram, subwords
-from plm_jax.objectives.windows import Reduction, Update, Windows, counts_of, keep_rates
+from plm_jax.objectives.windows import Reduction, Update, Windows, counts_of, keep_rates, mean_by_whole_gradient
 from plm_jax.types import Array, Batch, Count, Example, Paper, PyTree, Task, Vocab, WordTable
 
 PAPER = Paper(
@@ -57,7 +60,8 @@ class Model(skipgram.Model):
     grams = inputs['grams']
     there = (grams >= 0)[..., None]
     parts = jnp.where(there, self.ngrams(jnp.maximum(grams, 0)), 0).sum(axis=2)
-    return (self.trunk(tokens, train=train)['hidden'] + parts) / (1 + there.sum(axis=2))
+    total, number = self.trunk(tokens, train=train)['hidden'] + parts, 1 + there.sum(axis=2)
+    return mean_by_whole_gradient(total, number) if self.whole_gradient else total / number
 
 
 class Setup(NamedTuple):
@@ -100,7 +104,9 @@ def make(
     shortest: letters of the shortest n-grams, < and > counted.
     longest: letters of the longest ones.
     buckets: rows of the table of n-grams; several may share one.
-    reduction: of the loss that is trained on: 'sum' adds the pairs of a batch, 'mean' divides by their number.
+    reduction: of the loss that is trained on: 'sum' adds the pairs of a batch, as the released code adds those it has
+      read, and gives each part of a word the whole gradient; 'mean' divides by the number of pairs, and its gradient is
+      that of the loss.
     update: 'tables' or 'rows', as in objective 'skipgram'.
 
   Raises:
@@ -118,7 +124,7 @@ def make(
   noise = alias.make(counts**power * (counts > 0))
   letters = {'shortest': shortest, 'longest': longest, 'buckets': buckets}
   s = Setup(skipgram.Setup(windows, noise, negatives, reduction), grams_of(vocab, **letters))
-  model = Model(trunk, vocab.size, architecture, buckets=buckets)
+  model = Model(trunk, vocab.size, architecture, whole_gradient=reduction == 'sum', buckets=buckets)
   task = Task(model, partial(prepare, s), partial(skipgram.loss, s.skipgram))
   return task._replace(rows=read_rows) if update == 'rows' else task
 

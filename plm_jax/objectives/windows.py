@@ -149,7 +149,11 @@ def bags(vectors: Array, pairs: Array, *, whole_gradient: bool = False) -> Array
   near = around(vectors, reach=pairs.shape[2] // 2)
   if not whole_gradient:
     return jnp.einsum('blo,blod->bld', pairs / number, near)
-  total = jnp.einsum('blo,blod->bld', pairs.astype(near.dtype), near)
+  return mean_by_whole_gradient(jnp.einsum('blo,blod->bld', pairs.astype(near.dtype), near), number)
+
+
+def mean_by_whole_gradient(total: Array, number: Array) -> Array:
+  """The mean of which a sum of so many vectors was made, whose gradient each of them has as it is, not divided."""
   return jax.lax.stop_gradient(total / number) + (total - jax.lax.stop_gradient(total))
 
 

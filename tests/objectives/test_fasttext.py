@@ -88,7 +88,7 @@ def test_a_long_word_does_not_widen_the_table_of_all(caplog):
 
 def test_gradient_agrees_with_differences_and_rows_with_tables():
   batch = make_batch()
-  task, rows = make(), make(update='rows')
+  task, rows = make(reduction='mean'), make(update='rows')
   params = jax.tree.map(lambda leaf: 3 * leaf, tiny.init_params(task, batch))
   loss, gradient = tiny.loss_and_gradient(task, params, batch)
   way = tiny.draw(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params), seed=4)
@@ -100,6 +100,27 @@ def test_gradient_agrees_with_differences_and_rows_with_tables():
   assert float(ahead - behind) / 2e-2 == pytest.approx(float(slope), rel=2e-2)
   read = rows.rows(jax.jit(rows.prepare)(jax.random.key(0), {**batch, 'step': jnp.int32(0)}))
   assert set(read) == {'trunk/token_embed/table', 'output/table', 'ngrams/table'} and float(loss.value) > 0
+
+
+def test_each_part_of_a_word_has_the_whole_gradient_of_their_mean():
+  """As `Model::update` of the released code, which divides by the number of parts in its classifier alone."""
+  batch = make_batch()
+  params = jax.tree.map(lambda leaf: 3 * leaf, tiny.init_params(make(), batch))
+
+  def gradients(reduction):
+    found = tiny.loss_and_gradient(make(reduction=reduction), params, batch)[1]
+    tables = {'words': found['trunk']['token_embed'], 'ngrams': found['ngrams'], 'output': found['output']}
+    return {name: np.asarray(one['table']) for name, one in tables.items()}
+
+  whole, mean = gradients('sum'), gradients('mean')
+  parts = 1 + (fasttext.grams_of(VOCAB, **LETTERS) >= 0).sum(axis=1)
+  pairs = np.linalg.norm(whole['output']) / np.linalg.norm(mean['output'])
+  assert pairs > 2 and np.allclose(whole['output'], pairs * mean['output'], atol=1e-6)
+  assert np.allclose(whole['words'], pairs * parts[:, None] * mean['words'], atol=1e-5)
+  shares = np.zeros((50, 40))  # how often a bucket is in a word
+  for word, own in enumerate(fasttext.grams_of(VOCAB, **LETTERS)):
+    np.add.at(shares, (own[own >= 0], word), 1)
+  assert np.abs(whole['words']).max() > 1e-2 and np.allclose(whole['ngrams'], shares @ whole['words'], atol=1e-5)
 
 
 def test_an_unseen_word_is_near_those_that_stand_with_its_stem():
