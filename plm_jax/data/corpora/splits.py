@@ -15,6 +15,7 @@ from plm_jax import errors
 _PART = re.compile(
   r'\s*([\w.\-]+)\s*(?:\[\s*(-?\d+%?(?:tokens|shuffled)?)?\s*:\s*(-?\d+%?(?:tokens|shuffled)?)?\s*\])?\s*$'
 )
+_PATH_AND_SPLIT = re.compile(r'(.+?):([^:/\[\]]+(?:\[[^\[\]/]*\]?[^:/\[\]]*)*)')
 _TOKENS, _SHUFFLED = 'tokens', 'shuffled'
 
 
@@ -65,6 +66,19 @@ def parse(split: str, *, path: str) -> list[Part]:
       f"split {split!r}: both bounds of a slice are of one kind, as in 'train[90%shuffled:100%shuffled]'"
     )
   return parts
+
+
+def path_and_split(name: str) -> tuple[str, str]:
+  """The two parts of 'PATH:SPLIT'; the colon between them is the last one that stands outside a slice.
+
+  Raises:
+    ValueError: there is no such colon.
+  """
+  # 'tfds:glue/cola:train[:10%]+test'   ->   'tfds:glue/cola', 'train[:10%]+test'
+  match = _PATH_AND_SPLIT.fullmatch(name)
+  if match is None:
+    raise ValueError(f'{name!r} is no PATH:SPLIT, such as ../data/squad:validation or ../data/squad:validation[:10%]')
+  return match[1], match[2]
 
 
 def without_tokens(split: str, *, path: str) -> str:

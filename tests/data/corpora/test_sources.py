@@ -11,7 +11,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from plm_jax.data.corpora import filters, local, sources
+from plm_jax.data.corpora import filters, local, sources, splits
 from plm_jax.data.corpora.formats import jsonl, txt
 
 
@@ -43,6 +43,29 @@ def test_a_folder_has_a_split_for_each_file(folder):
   assert records.labels == {'label': ('even', 'odd')}
   with pytest.raises(IndexError, match='row 5 of'):
     records[5]
+
+
+@pytest.mark.parametrize(
+  ('name', 'expected'),
+  [
+    ('../data/squad:validation', ('../data/squad', 'validation')),
+    ('squad:validation[:10%]', ('squad', 'validation[:10%]')),
+    ('squad:train[:90%shuffled]+test[5:]+dev', ('squad', 'train[:90%shuffled]+test[5:]+dev')),
+    ('tfds:glue/cola:train[1:2]', ('tfds:glue/cola', 'train[1:2]')),
+    ('tfds:imdb_reviews:test', ('tfds:imdb_reviews', 'test')),
+    ('gs://bucket/x.jsonl:train', ('gs://bucket/x.jsonl', 'train')),
+    ('odd[1:2]/x:train[:3]', ('odd[1:2]/x', 'train[:3]')),
+    ('squad:train[:10', ('squad', 'train[:10')),  # what is wrong with the slice is said where it is read
+  ],
+)
+def test_a_path_with_its_split(name, expected):
+  assert splits.path_and_split(name) == expected
+
+
+@pytest.mark.parametrize('name', ['squad', '../data/squad', 'a:', ':a', 'gs://bucket/x', ''])
+def test_a_path_without_a_split(name):
+  with pytest.raises(ValueError, match='is no PATH:SPLIT'):
+    splits.path_and_split(name)
 
 
 @pytest.mark.parametrize(
