@@ -1,5 +1,6 @@
 """Corpora for pre-training: `quality` judges a text, `contamination` finds evaluation sets in it, `copies` what was
-read before, and `passes` reads a corpus once, with bounded memory, and goes on where it was stopped.
+read before, `words` says for both what counts as a word, and `passes` reads a corpus once, with bounded memory, and
+goes on where it was stopped.
 
 The command is `python -m plm_jax.corpus`.
 """

@@ -2,21 +2,21 @@
 
 GPT-3 looks for 13 words in a row, in small letters and without punctuation, and cuts 200 characters on each side of
 what it finds; here the document is left out. An evaluation text of fewer words is looked for as a whole, from eight
-words on.
+words on. What counts as a word says `words`.
 """
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from plm_jax.data.corpora import splits
+from plm_jax.data.corpora.cleaning.words import words_of
 from plm_jax.data.corpora.sources import open_source
 
 IN_A_ROW = 13
 FEWEST = 8
-WORD = re.compile(r'\w+')
 
 
 class Sets:
@@ -24,37 +24,40 @@ class Sets:
 
   Attributes:
     rows: name of a set -> number of its rows.
+    too_short: name of a set -> number of its rows that are not looked for, since no text in them has eight words.
+    digests: name of a set -> digest of its content.
   """
 
   def __init__(self, names: Iterable[str]):
     """Reads the sets.
 
     Args:
-      names: 'PATH:SPLIT', such as '../data/squad:validation'; one that stands there twice counts once.
+      names: 'PATH:SPLIT', such as '../data/squad:validation[:10%]'; one that stands there twice counts once.
 
     Raises:
       ValueError: a name without a split, or a set that cannot be read.
     """
     self.rows: dict[str, int] = {}
+    self.too_short: dict[str, int] = {}
+    self.digests: dict[str, str] = {}
     by_size: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     for number, name in enumerate(dict.fromkeys(names)):
-      path, colon, split = name.rpartition(':')
-      if not colon or not split or '/' in split:
-        raise ValueError(f'{name!r} is no PATH:SPLIT, such as ../data/squad:validation')
+      path, split = splits.path_and_split(name)
       records = open_source(path, split=split)
-      self.rows[name] = len(records)
+      self.rows[name], self.too_short[name], self.digests[name] = len(records), 0, records.digest
       for row in range(len(records)):
-        for words in map(words_of, _texts(records[row])):
+        long_enough = [words for words in map(words_of, _texts(records[row])) if len(words) >= FEWEST]
+        self.too_short[name] += not long_enough
+        for words in long_enough:
           size = min(IN_A_ROW, len(words))
-          if size >= FEWEST:
-            hashes = hashed(words, size)
-            by_size.setdefault(size, []).append((hashes, np.tile([number, row], (len(hashes), 1))))
+          hashes = hashed(words, size)
+          by_size.setdefault(size, []).append((hashes, np.tile([number, row], (len(hashes), 1))))
     self._names = tuple(self.rows)
     self._by_size = {size: _in_order(parts) for size, parts in by_size.items()}
 
   def inside(self, text: str) -> list[tuple[str, int]]:
     """The rows, as name of the set and number, of which a text holds a run of words; each once, in order."""
-    words = words_of(text)
+    words = words_of(text) if self._by_size else []
     found: set[tuple[int, int]] = set()
     for size, (hashes, owners) in self._by_size.items():
       own = hashed(words, size)
@@ -80,11 +83,6 @@ def _texts(value: Any) -> Iterator[str]:
   elif isinstance(value, list | tuple):
     for inner in value:
       yield from _texts(inner)
-
-
-def words_of(text: str) -> list[str]:
-  """The words of a text in small letters, without punctuation."""
-  return WORD.findall(text.lower())
 
 
 def hashed(words: list[str], size: int) -> np.ndarray:

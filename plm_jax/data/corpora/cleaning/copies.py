@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plm_jax.data.corpora.cleaning.contamination import words_of
+from plm_jax.data.corpora.cleaning.words import words_of
 from plm_jax.data.corpora.filters import alphanumeric
 from plm_jax.errors import ConfigError
 
 PERMUTATIONS = 128
-SHINGLE = 5  # words
+SHINGLE = 5  # words, as `words` counts them
 TABLES = """
 create table if not exists texts (hash blob primary key, row integer) without rowid;
 create table if not exists bands (band blob, row integer, primary key (band, row)) without rowid;

@@ -66,6 +66,18 @@ def test_of_several_like_texts_the_first_is_named():
   assert copies.seen(5, '') is None
 
 
+@needs_datasketch
+def test_near_copies_in_a_script_without_spaces():
+  """Its letters are the words: one of 400 that is changed makes a near copy, every fourth one another text."""
+  draw = random.Random(4)
+  base = [chr(draw.randrange(0x4E00, 0x9FA6)) for _ in range(400)]
+  for every, expected in ((200, (0, 'near_duplicate')), (4, None)):
+    copies = Copies(sqlite3.connect(':memory:'), threshold=0.8)
+    assert copies.seen(0, ''.join(base)) is None
+    other = [letter if place % every else '的' for place, letter in enumerate(base)]
+    assert copies.seen(1, ''.join(other)) == expected
+
+
 def evaluation(folder, texts):
   (folder / 'set').mkdir()
   rows = [json.dumps({'text': text, 'label': 1}) for text in texts]
@@ -79,6 +91,7 @@ def test_thirteen_words_in_a_row_are_found(tmp_path):
   name = evaluation(tmp_path, map(' '.join, rows))
   sets = contamination.Sets([name])
   assert sets.rows == {name: 3}
+  assert sets.too_short == {name: 1}
   around = ' '.join(words(draw, 50))
   for count, expected in ((12, []), (13, [(name, 0)]), (27, [(name, 0)])):
     assert sets.inside(f'{around} {" ".join(rows[0][3 : 3 + count])} {around}') == expected

@@ -1,0 +1,53 @@
+"""What counts as a word."""
+
+import re
+import sys
+import unicodedata
+
+import pytest
+
+from plm_jax.data.corpora.cleaning.words import words_of
+
+ONE_BY_ONE = ('CJK UNIFIED', 'CJK COMPATIBILITY IDEOGRAPH', 'HIRAGANA', 'KATAKANA', 'THAI', 'LAO', 'KHMER', 'MYANMAR')
+
+RARE = ('IDEOGRAPHIC', 'HALFWIDTH KATAKANA', 'HENTAIGANA')  # letters of these scripts too
+
+
+def is_letter(character):
+  """Whether a character is a letter of a script without spaces, by its name."""
+  name = unicodedata.name(character, '')
+  return unicodedata.category(character).startswith('L') and name.startswith(ONE_BY_ONE)
+
+
+def test_every_letter_of_the_scripts_without_spaces_is_a_word():
+  letters = [letter for letter in map(chr, range(sys.maxunicode + 1)) if is_letter(letter)]
+  assert len(letters) > 90_000
+  assert words_of(f'a{"".join(letters)}b') == ['a', *letters, 'b']
+
+
+def test_other_characters_make_the_words_that_they_made():
+  """Between letters and alone: Latin, Greek, Cyrillic, Arabic, Hebrew, Hangul, Devanagari, digits, signs."""
+  others = [other for other in map(chr, range(sys.maxunicode + 1)) if not 0xD800 <= ord(other) < 0xE000]
+  others = [other for other in others if not unicodedata.name(other, '').startswith((*ONE_BY_ONE, *RARE))]
+  text = 'xy'.join(others)
+  assert words_of(text) == re.findall(r'\w+', text.lower())
+
+
+@pytest.mark.parametrize(
+  ('text', 'words'),
+  [
+    ('The cat_2 sat, 3.5 TIMES!', ['the', 'cat_2', 'sat', '3', '5', 'times']),
+    ('나는 학교에 간다.', ['나는', '학교에', '간다']),
+    ('用iPhone 15拍的，很好。', ['用', 'iphone', '15', '拍', '的', '很', '好']),
+    ('スキーが好き々', ['ス', 'キ', 'ー', 'が', '好', 'き', '々']),
+    ('か\u3099く', ['か\u3099', 'く']),  # a mark belongs to the letter before it
+    ('ที่นี่ ๒๕๖๓', ['ที่', 'นี่', '๒๕๖๓']),
+    ('ສະບາຍດີ', ['ສ', 'ະ', 'ບ', 'າ', 'ຍ', 'ດີ']),
+    ('ភាសាខ្មែរ', ['ភា', 'សា', 'ខ្', 'មែ', 'រ']),
+    ('မြန်မာ ၁၂', ['မြ', 'န်', 'မာ', '၁၂']),
+    ('𠀀𰀀', ['𠀀', '𰀀']),
+    ('', []),
+  ],
+)
+def test_words(text, words):
+  assert words_of(text) == words
