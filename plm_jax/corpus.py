@@ -8,11 +8,16 @@ python -m plm_jax.corpus split SOURCE OUT --validation=0.01 --test=0.01
 SOURCE is anything that a config may name as `data.path`: tfds:NAME, a file or a folder. OUT becomes a folder that a
 config names in turn: `train.jsonl`, `left_out.jsonl` with the row and the reason of all that is missing, and
 `corpus.json` with what was asked, counts and digests. Each pass reads the corpus once with bounded memory. A pass that
-was stopped or killed goes on with the same command, to the same bytes. `stats` writes nothing, so it begins again; it
-spills what it measures, 32 bytes a document, to a temporary folder, and its quantiles are exact.
+was stopped or killed goes on with the same command, to the same bytes. Once it is done, the same command compares the
+files of OUT with their digests and does nothing; other flags, another content of SOURCE or of an evaluation set, and
+a file that is missing or damaged are refused by name. `stats` writes nothing, so it begins again; it spills what it
+measures, 32 bytes a document, to a temporary folder, and its quantiles are exact.
 
---against leaves out documents that hold 13 words in a row of an evaluation set, and counts the rows of that set that
-were found. `split` draws by the text, so that copies of a document stay on one side.
+--against leaves out documents that hold 13 words in a row of an evaluation set, or a whole text of it of 8 to 12 words.
+It counts the rows of that set that were found, in documents that a rule drops as well, and those of fewer than 8 words,
+which are not looked for. Letters of Chinese, Japanese, Thai, Lao, Khmer and Burmese count as words, one by one; the
+runs of words that `dedup` compares are made of the same. `split` draws by the text, so that copies of a document stay
+on one side.
 """
 
 from plm_jax.cli import signals
@@ -39,12 +44,14 @@ log = logging.getLogger(__name__)
 
 SHARE = command.number("Annotated[float, '0 <= x < 1']")
 ALIKE = command.number("Annotated[float, '0.1 <= x <= 0.99']")
+THRESHOLD = 0.8
+BOUNDS = ('min_chars', 'max_chars', 'min_alpha', 'min_english')
 
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line and runs one pass."""
-  arguments = _parser().parse_args(argv)
+  arguments = _parsed(argv)
   from plm_jax.data.corpora import sources
 
   logs.start()
@@ -70,11 +77,60 @@ def main(argv: Sequence[str] | None = None) -> int:
       if signals.asked() and done < len(texts):
         raise Interrupted(f'stopped at row {done:,} of {len(texts):,}; the same command goes on from here', STOPPED)
 
-    said = {'command': arguments.command, 'source': arguments.source, 'split': arguments.split, **asked}
+    given = {'command': arguments.command, 'source': arguments.source, 'split': arguments.split, 'text': texts.field}
     with stage('corpus'):
-      report = passes.run(texts, arguments.out, make_judge, splits=splits, asked=said, more=more, tell=tell)
+      report = passes.run(
+        texts, arguments.out, make_judge, splits=splits, asked={**given, **asked}, more=more, tell=tell
+      )
   _show(report, arguments.out)
   return 0
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+  """The flags; ConfigError for those that do not exist, contradict each other or ask for nothing."""
+  words = list(sys.argv[1:] if argv is None else argv)
+  try:
+    arguments = _parser().parse_args(words)
+  except ConfigError as error:
+    if '--against' not in words or 'are required' not in str(error):
+      raise
+    raise ConfigError(
+      f'{error} SOURCE and OUT stand before --against, which takes every word behind it; or write '
+      '--against=PATH:SPLIT, once for each set.'
+    ) from None
+  if arguments.command in CHECKS:
+    CHECKS[arguments.command](arguments)
+  return arguments
+
+
+def _check_filter(arguments: argparse.Namespace) -> None:
+  least, most = arguments.min_chars, arguments.max_chars
+  if most is not None and least > most:
+    raise ConfigError(f'--min_chars={least} and --max_chars={most} leave no document')
+  if not any(vars(arguments)[name] for name in (*BOUNDS, 'rules', 'against')):
+    raise ConfigError(
+      'filter has no rule: give at least one of --rules=gopher or c4, --min_chars, --max_chars, --min_alpha, '
+      '--min_english, --against'
+    )
+
+
+def _check_dedup(arguments: argparse.Namespace) -> None:
+  if arguments.exact and arguments.threshold is not None:
+    raise ConfigError(
+      f'--exact looks for equal texts only, and --threshold={arguments.threshold} for near copies as well: leave one '
+      'of them out'
+    )
+
+
+def _check_split(arguments: argparse.Namespace) -> None:
+  asked = f'--validation={arguments.validation} and --test={arguments.test}'
+  if arguments.validation + arguments.test >= 1:
+    raise ConfigError(f'{asked} leave nothing to train on')
+  if not arguments.validation + arguments.test:
+    raise ConfigError(f'{asked} draw nothing: give one of them a share above 0')
+
+
+CHECKS = {'filter': _check_filter, 'dedup': _check_dedup, 'split': _check_split}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,10 +160,20 @@ def _parser() -> argparse.ArgumentParser:
   one.add_argument('--max_chars', type=command.COUNT, help='longest document')
   one.add_argument('--min_alpha', type=SHARE, default=0.0, help='share of letters among what is no space')
   one.add_argument('--min_english', type=SHARE, default=0.0, help='share of English function words among words')
-  one.add_argument('--against', metavar='PATH:SPLIT', nargs='+', default=[], help='evaluation sets to keep out')
+  one.add_argument(
+    '--against',
+    metavar='PATH:SPLIT',
+    nargs='+',
+    action='extend',
+    default=[],
+    help="evaluation sets to keep out, such as '../data/squad:validation[:10%%]'; behind SOURCE and OUT, or written "
+    'with =; may be repeated. Rows of fewer than 8 words are not looked for, and are counted',
+  )
   one = made['dedup']
   one.add_argument('--exact', action='store_true', help='only equal texts, apart from case, spaces and punctuation')
-  one.add_argument('--threshold', type=ALIKE, default=0.8, help='share of common runs of 5 words of near duplicates')
+  one.add_argument(
+    '--threshold', type=ALIKE, help=f'share of common runs of 5 words of near duplicates (default: {THRESHOLD})'
+  )
   one = made['split']
   one.add_argument('--validation', type=SHARE, default=0.01, help='share of the documents')
   one.add_argument('--test', type=SHARE, default=0.01, help='share of the documents')
@@ -121,38 +187,45 @@ Pass = tuple[Callable[[Connection], Any], dict[str, Any], Callable[[Connection],
 
 def _filter(arguments: argparse.Namespace) -> Pass:
   from plm_jax.data.corpora.cleaning import contamination, quality
-  from plm_jax.data.corpora.cleaning.passes import Verdict
+  from plm_jax.data.corpora.cleaning.passes import SET_DIGESTS, Verdict
 
-  bounds = {key: vars(arguments)[key] for key in ('min_chars', 'max_chars', 'min_alpha', 'min_english')}
+  bounds = {key: vars(arguments)[key] for key in BOUNDS}
   rules = [quality.plain(**bounds), *(quality.RULES[name] for name in arguments.rules)]
   sets = contamination.Sets(arguments.against)
 
   def make(database: Connection) -> Callable[[int, str], Verdict]:
     database.execute('create table if not exists found (name text, row integer, primary key (name, row))')
 
-    def judge(number: int, text: str) -> Verdict:
+    def judge(number: int, document: str) -> Verdict:
+      found, text = sets.inside(document), document
+      database.executemany('insert or ignore into found values (?, ?)', found)
       for rule in rules:
         text, reason = rule(text)
         if reason:
           return Verdict('', text, reason)
-      found = sets.inside(text)
-      database.executemany('insert or ignore into found values (?, ?)', found)
+      if text != document:  # a rule left lines out
+        found = sets.inside(text)
       return Verdict('', text, 'evaluation_set', found[0][0]) if found else Verdict('train', text)
 
     return judge
 
   def more(database: Connection) -> dict[str, Any]:
     counts = dict(database.execute('select name, count(*) from found group by name').fetchall())
-    return {'evaluation_rows': {name: {'rows': rows, 'found': counts.get(name, 0)} for name, rows in sets.rows.items()}}
+    rows = {
+      name: {'rows': count, 'found': counts.get(name, 0), 'too_short': sets.too_short[name]}
+      for name, count in sets.rows.items()
+    }
+    return {'evaluation_rows': rows}
 
-  return make, {**bounds, 'rules': arguments.rules, 'against': arguments.against}, more
+  digests = {SET_DIGESTS: sets.digests} if sets.digests else {}
+  return make, {**bounds, 'rules': arguments.rules, 'against': arguments.against, **digests}, more
 
 
 def _dedup(arguments: argparse.Namespace) -> Pass:
   from plm_jax.data.corpora.cleaning.copies import Copies
   from plm_jax.data.corpora.cleaning.passes import Verdict
 
-  threshold = None if arguments.exact else arguments.threshold
+  threshold = None if arguments.exact else arguments.threshold or THRESHOLD
 
   def make(database: Connection) -> Callable[[int, str], Verdict]:
     copies = Copies(database, threshold=threshold)
@@ -171,8 +244,6 @@ def _split(arguments: argparse.Namespace) -> Pass:
   from plm_jax.data.corpora.filters import alphanumeric
 
   shares = {'validation': arguments.validation, 'test': arguments.test}
-  if sum(shares.values()) >= 1:
-    raise ConfigError(f'--validation={arguments.validation} and --test={arguments.test} leave nothing to train on')
 
   def judge(number: int, text: str) -> Verdict:
     digest = hashlib.blake2b(f'{arguments.seed}/{alphanumeric(text)}'.encode(), digest_size=8).digest()
@@ -200,7 +271,9 @@ def _show(report: Mapping[str, Any], out: str) -> None:
     table.add_row(f'left out: {name}', f'{count:,}', f'{count / report["read"]:.2%}', '')
   tables.show(table)
   for name, count in report.get('evaluation_rows', {}).items():
-    print(f'{name}: {count["found"]:,} of {count["rows"]:,} rows found in the corpus')
+    rows, are = ('row', 'is') if count['too_short'] == 1 else ('rows', 'are')
+    short = f'; {count["too_short"]:,} {rows} of fewer than 8 words {are} not looked for' if count['too_short'] else ''
+    print(f'{name}: {count["found"]:,} of {count["rows"]:,} rows found in the corpus{short}')
 
 
 def _stats(texts: Sequence[str]) -> None:

@@ -1,7 +1,10 @@
 """`python -m plm_jax.corpus`: a pass keeps and drops what it says, and goes on where it was stopped or killed."""
 
+import itertools
 import json
+import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +15,7 @@ import pytest
 
 from plm_jax import corpus, files
 from plm_jax.data.corpora import sources
-from plm_jax.data.corpora.cleaning import passes, quality, quantiles
+from plm_jax.data.corpora.cleaning import contamination, passes, quality, quantiles
 from plm_jax.errors import ConfigError
 from tests import conftest
 
@@ -35,6 +38,18 @@ def texts(folder, split='train'):
 
 def left_out(folder):
   return [json.loads(line) for line in (folder / 'left_out.jsonl').read_text().splitlines()]
+
+
+def dying(verdict, *, after):
+  """A verdict in the middle of which the pass dies, after so many of them."""
+  numbers = itertools.count()
+
+  def made(*args):
+    if next(numbers) == after:
+      raise KeyboardInterrupt
+    return verdict(*args)
+
+  return made
 
 
 def test_copies_are_left_out_and_named(source, tmp_path, capsys):
@@ -61,22 +76,122 @@ def test_splits_are_drawn_by_the_text(source, tmp_path):
   assert texts(other, 'validation') != texts(out, 'validation')
 
 
+def evaluation(folder, *rows):
+  """An evaluation set of these texts; its folder, of which 'test' is the split."""
+  folder.mkdir(exist_ok=True)
+  (folder / 'test.jsonl').write_text(''.join(json.dumps({'text': row}) + '\n' for row in rows))
+  return folder
+
+
 def test_evaluation_sets_are_kept_out_and_counted(source, tmp_path, capsys):
-  held = tmp_path / 'held'
-  held.mkdir()
-  story = sources.documents(str(source))[7]
-  (held / 'test.jsonl').write_text(
-    json.dumps({'text': story}) + '\n' + json.dumps({'text': 'nothing of it ' * 9}) + '\n'
-  )
+  held = evaluation(tmp_path / 'held', sources.documents(str(source))[7], 'nothing of it ' * 9)
   out = tmp_path / 'new'
   corpus.main(['filter', str(source), str(out), '--min_chars=10', '--against', f'{held}:test'])
   assert {row['reason'] for row in left_out(out)} == {'evaluation_set'}
   assert 7 in {row['row'] for row in left_out(out)}
-  assert json.loads((out / 'corpus.json').read_text())['evaluation_rows'] == {f'{held}:test': {'rows': 2, 'found': 1}}
+  assert json.loads((out / 'corpus.json').read_text())['evaluation_rows'] == {
+    f'{held}:test': {'rows': 2, 'found': 1, 'too_short': 0}
+  }
   assert f'{held}:test: 1 of 2 rows found' in capsys.readouterr().out
   twice = ['--against', f'{held}:test', f'{held}:test']
   corpus.main(['filter', str(source), str(tmp_path / 'twice'), '--min_chars=10', *twice])
   assert (tmp_path / 'twice' / 'train.jsonl').read_bytes() == (out / 'train.jsonl').read_bytes()
+
+
+@pytest.mark.parametrize('killed', [False, True])
+def test_an_evaluation_set_that_has_changed_is_refused_by_its_name(source, tmp_path, monkeypatch, killed):
+  """Of a folder that is whole, and of a pass that was killed, which would go on with rows judged by the old set."""
+  monkeypatch.setattr(passes, 'TOGETHER', 7)
+  stories, out = sources.documents(str(source)), tmp_path / 'new'
+  held, same = evaluation(tmp_path / 'held', stories[7]), evaluation(tmp_path / 'same', stories[8])
+  asked = ['filter', str(source), str(out), '--against', f'{same}:test', f'{held}:test']
+  if killed:
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+      patched.setattr(passes, 'Verdict', dying(passes.Verdict, after=20))
+      corpus.main(asked)
+  else:
+    corpus.main(asked)
+  evaluation(held, stories[30])
+  with pytest.raises(ConfigError, match=rf'--against: {held}:test has changed since .*new was .*: name another folder'):
+    corpus.main(asked)
+  evaluation(held, stories[7])
+  assert corpus.main(asked) == 0  # the rows of before, in a file that is written again
+
+
+def test_rows_too_short_to_be_looked_for_are_counted(source, tmp_path, capsys):
+  held = evaluation(tmp_path / 'held', sources.documents(str(source))[7], 'the cat sat', 'a dog', 'one ' * 7)
+  corpus.main(['filter', str(source), str(tmp_path / 'new'), '--against', f'{held}:test'])
+  report = json.loads((tmp_path / 'new' / 'corpus.json').read_text())
+  assert report['evaluation_rows'] == {f'{held}:test': {'rows': 4, 'found': 1, 'too_short': 3}}
+  assert '1 of 4 rows found in the corpus; 3 rows of fewer than 8 words are not looked for' in capsys.readouterr().out
+  with pytest.raises(SystemExit):
+    corpus.main(['filter', '--help'])
+  assert f'fewer than {contamination.FEWEST} words' in ' '.join(capsys.readouterr().out.split())
+
+
+def test_rows_inside_documents_that_a_rule_drops_are_found(source, tmp_path):
+  held = evaluation(tmp_path / 'held', sources.documents(str(source))[7])
+  asked = ['filter', str(source), str(tmp_path / 'new'), '--min_chars=100_000', '--against', f'{held}:test']
+  corpus.main(asked)
+  assert {row['reason'] for row in left_out(tmp_path / 'new')} == {'too_short'}
+  report = json.loads((tmp_path / 'new' / 'corpus.json').read_text())
+  assert report['evaluation_rows'][f'{held}:test']['found'] == 1
+
+
+def test_a_document_stays_whose_evaluation_row_a_rule_takes_out(tmp_path):
+  """C4's rules leave the line out; the row was in the corpus, and is not in the new one."""
+  row = 'a b c d e f g h i j k l m n'
+  held = evaluation(tmp_path / 'held', row)
+  (tmp_path / 'old').mkdir()
+  text = f'One good line of words.\n{row}\nOne more good line of words. Another good line of words.'
+  (tmp_path / 'old' / 'train.jsonl').write_text(json.dumps({'text': text}) + '\n')
+  asked = ['filter', str(tmp_path / 'old'), str(tmp_path / 'new'), '--rules=c4', '--against', f'{held}:test']
+  corpus.main(asked)
+  assert len(texts(tmp_path / 'new')) == 1
+  report = json.loads((tmp_path / 'new' / 'corpus.json').read_text())
+  assert report['evaluation_rows'][f'{held}:test']['found'] == 1
+
+
+def test_a_slice_of_an_evaluation_set(source, tmp_path):
+  stories = sources.documents(str(source))
+  name = f'{evaluation(tmp_path / "held", *(stories[n] for n in range(20)))}:test[:10%]+test[-2:]'
+  corpus.main(['filter', str(source), str(tmp_path / 'new'), '--against', name])
+  report = json.loads((tmp_path / 'new' / 'corpus.json').read_text())
+  assert report['evaluation_rows'] == {name: {'rows': 4, 'found': 4, 'too_short': 0}}
+
+
+def test_sets_named_one_by_one(source, tmp_path):
+  """Behind one --against, and behind one each, before SOURCE as well."""
+  stories = sources.documents(str(source))
+  one, two = (f'{evaluation(tmp_path / str(n), stories[n])}:test' for n in (7, 8))
+  together, apart = tmp_path / 'together', tmp_path / 'apart'
+  corpus.main(['filter', str(source), str(together), '--against', one, two])
+  corpus.main(['filter', f'--against={one}', f'--against={two}', str(source), str(apart)])
+  assert (together / 'train.jsonl').read_bytes() == (apart / 'train.jsonl').read_bytes()
+  assert (together / 'corpus.json').read_bytes() == (apart / 'corpus.json').read_bytes()
+
+
+CHINESE = '房间很干净早餐也不错服务员的态度非常好下次还会选择这家酒店只是离地铁站有一点远'
+
+
+def test_chinese_rows_are_found_letter_by_letter(tmp_path, capsys):
+  held = evaluation(tmp_path / 'held', CHINESE[5:18], CHINESE[20:30], '很干净。')
+  (tmp_path / 'old').mkdir()
+  rows = [CHINESE, f'我说：{CHINESE[20:30]}！', CHINESE[5:17], '别的']
+  lines = ''.join(json.dumps({'text': row}) + '\n' for row in rows)
+  (tmp_path / 'old' / 'train.jsonl').write_text(lines)
+  corpus.main(['filter', str(tmp_path / 'old'), str(tmp_path / 'new'), '--against', f'{held}:test'])
+  assert texts(tmp_path / 'new') == [rows[2], rows[3]]
+  assert '2 of 3 rows found in the corpus; 1 row of fewer than 8 words is not looked for' in capsys.readouterr().out
+
+
+def test_chinese_reviews_of_a_test_set_that_stand_in_train(shared_data, tmp_path):
+  """334 of the rows stand there verbatim."""
+  path = str(shared_data('chnsenticorp'))
+  corpus.main(['filter', path, str(tmp_path / 'new'), '--text=text', '--against', f'{path}:test'])
+  (counts,) = json.loads((tmp_path / 'new' / 'corpus.json').read_text())['evaluation_rows'].values()
+  assert counts['found'] >= 334
+  assert counts['too_short'] == 0
 
 
 def test_stats(source, capsys):
@@ -126,7 +241,8 @@ def test_a_row_without_a_text_is_named(name, tmp_path):
   (tmp_path / 'in').mkdir()
   (tmp_path / 'in' / 'train.jsonl').write_text('{"text": "the cat"}\n{"txt": "abc"}\n')
   with pytest.raises(ConfigError, match=r"row 1 of .*train.* has no field 'text': it has txt"):
-    corpus.main([name, str(tmp_path / 'in'), *([] if name == 'stats' else [str(tmp_path / 'out')])])
+    words = {'stats': [], 'filter': [str(tmp_path / 'out'), '--rules=c4']}.get(name, [str(tmp_path / 'out')])
+    corpus.main([name, str(tmp_path / 'in'), *words])
 
 
 def test_the_same_request_again_does_nothing_and_another_is_refused(source, tmp_path):
@@ -136,10 +252,75 @@ def test_the_same_request_again_does_nothing_and_another_is_refused(source, tmp_
   before = (out / 'train.jsonl').stat().st_mtime_ns
   assert corpus.main(asked) == 0
   assert (out / 'train.jsonl').stat().st_mtime_ns == before
-  with pytest.raises(ConfigError, match='was made with min_chars=10, and 20 is asked now'):
+  with pytest.raises(ConfigError, match='was made with --min_chars=10, and is asked for with --min_chars=20 now'):
     corpus.main(['filter', str(source), str(out), '--min_chars=20'])
+  with pytest.raises(ConfigError, match='was made without --rules, and is asked for with --rules=c4 now'):
+    corpus.main([*asked, '--rules=c4'])
+  with pytest.raises(ConfigError, match='was made with command=filter, and is asked for with command=split now'):
+    corpus.main(['split', str(source), str(out)])
   (source / 'train.txt').write_text('Another text.\n')
-  with pytest.raises(ConfigError, match='source_digest'):
+  with pytest.raises(ConfigError, match=rf'SOURCE={source} has changed since .*new was .*: name another folder'):
+    corpus.main(asked)
+
+
+def test_another_field_of_text_is_refused_by_its_flag(tmp_path):
+  (tmp_path / 'old.jsonl').write_text('{"one": "the cat", "two": "a dog"}\n')
+  asked = ['dedup', str(tmp_path / 'old.jsonl'), str(tmp_path / 'new'), '--exact']
+  corpus.main([*asked, '--text=one'])
+  with pytest.raises(ConfigError, match='was made with --text=one, and is asked for with --text=two now'):
+    corpus.main([*asked, '--text=two'])
+
+
+def test_a_folder_of_a_version_before_goes_on(source, tmp_path):
+  """It knows no field of text and no sizes of its files, which its digests stand for."""
+  asked = ['dedup', str(source), str(tmp_path / 'new'), '--exact']
+  corpus.main(asked)
+  report = json.loads((tmp_path / 'new' / 'corpus.json').read_text())
+  del report['asked']['text'], report['bytes']
+  files.write_json(tmp_path / 'new' / 'corpus.json', report)
+  assert corpus.main(asked) == 0
+
+
+def test_a_folder_of_a_version_before_that_kept_no_digests_of_evaluation_sets(source, tmp_path):
+  held = evaluation(tmp_path / 'held', sources.documents(str(source))[7])
+  asked = ['filter', str(source), str(tmp_path / 'new'), '--against', f'{held}:test']
+  corpus.main(asked)
+  report = json.loads((tmp_path / 'new' / 'corpus.json').read_text())
+  del report['asked']['against_digests']
+  files.write_json(tmp_path / 'new' / 'corpus.json', report)
+  with pytest.raises(ConfigError, match=rf'what {held}:test held when .*new was made is not known: name another'):
+    corpus.main(asked)
+
+
+@pytest.mark.parametrize('name', ['train', 'test', 'left_out'])
+@pytest.mark.parametrize(
+  ('change', 'message'), [('removed', 'is missing'), ('longer', 'is not as'), ('same', 'is not as')]
+)
+def test_a_file_that_is_gone_or_damaged_is_named_with_the_cure(source, tmp_path, name, change, message):
+  out = tmp_path / 'new'
+  asked = ['split', str(source), str(out), '--validation=0.2', '--test=0.2']
+  corpus.main(asked)
+  file = out / f'{name}.jsonl'
+  content = file.read_bytes() or b' '
+  if change == 'removed':
+    file.unlink()
+  else:
+    file.write_bytes(content + b' ' if change == 'longer' else b'X' + content[1:])
+  with pytest.raises(ConfigError, match=rf'new/{name}\.jsonl {message}.*: put .* back, or remove the folder .*new'):
+    corpus.main(asked)
+
+
+@pytest.mark.parametrize('gone', [True, False])
+def test_a_pass_whose_files_lost_what_was_committed_does_not_go_on(source, tmp_path, monkeypatch, gone):
+  """It would write zeros in place of the rows, or leave them out."""
+  monkeypatch.setattr(passes, 'TOGETHER', 7)
+  out = tmp_path / 'new'
+  asked = ['dedup', str(source), str(out), '--exact']
+  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    patched.setattr(passes, 'Verdict', dying(passes.Verdict, after=20))
+    corpus.main(asked)
+  (out / 'train.jsonl').unlink() if gone else os.truncate(out / 'train.jsonl', 10)
+  with pytest.raises(ConfigError, match=r'new/train\.jsonl is damaged .*: remove the folder .*new; the pass begins'):
     corpus.main(asked)
 
 
@@ -172,7 +353,7 @@ def test_a_folder_of_something_else_is_left_alone(source, tmp_path):
   (tmp_path / 'new').mkdir()
   (tmp_path / 'new' / 'train.jsonl').write_text('mine')
   with pytest.raises(ConfigError, match='holds files that are not of such a pass'):
-    corpus.main(['filter', str(source), str(tmp_path / 'new')])
+    corpus.main(['split', str(source), str(tmp_path / 'new')])
   assert (tmp_path / 'new' / 'train.jsonl').read_text() == 'mine'
 
 
@@ -206,16 +387,25 @@ def test_a_file_is_no_folder_of_a_corpus(source, tmp_path, below):
   [
     (['dedup', 'SOURCE', 'OUT', '--threshold=2'], 'threshold'),
     (['split', 'SOURCE', 'OUT', '--validation=0.6', '--test=0.5'], 'leave nothing to train on'),
+    (['split', 'SOURCE', 'OUT', '--validation=0', '--test=0'], 'draw nothing'),
     (['filter', 'SOURCE', 'OUT', '--rules=c5'], 'c5'),
     (['filter', 'SOURCE', 'OUT', '--against', 'nowhere'], 'is no PATH:SPLIT'),
-    (['filter', 'no/such', 'OUT'], 'no/such'),
-    (['filter', 'SOURCE', 'OUT', '--split=dev'], 'dev'),
+    (['filter', 'SOURCE', 'OUT', '--against', 'SOURCE:train[:10'], r"there is no split 'train\[:10'"),
+    (['filter', 'SOURCE', 'OUT', '--against', 'SOURCE:dev[:10%]'], "there is no split 'dev'"),
+    (['filter', '--against', 'SOURCE:train', 'SOURCE', 'OUT'], 'SOURCE and OUT stand before --against, which takes'),
+    (['filter', 'SOURCE', '--against', 'SOURCE:train', 'OUT'], 'SOURCE and OUT stand before --against, which takes'),
+    (['filter', 'SOURCE', 'OUT'], r'no rule: .*--rules=gopher or c4, --min_chars, .*--min_english, --against'),
+    (['filter', 'SOURCE', 'OUT', '--min_chars=0'], 'no rule'),
+    (['filter', 'SOURCE', 'OUT', '--min_chars=10', '--max_chars=5'], '--min_chars=10 and --max_chars=5 leave no'),
+    (['dedup', 'SOURCE', 'OUT', '--exact', '--threshold=0.8'], '--exact .*--threshold=0.8.*: leave one of them out'),
+    (['dedup', 'no/such', 'OUT'], 'no/such'),
+    (['dedup', 'SOURCE', 'OUT', '--split=dev'], 'dev'),
   ],
 )
 def test_a_mistake_is_named_before_anything_is_written(source, tmp_path, words, message):
   places = {'SOURCE': str(source), 'OUT': str(tmp_path / 'new')}
   with pytest.raises(ConfigError, match=message):
-    corpus.main([places.get(word, word) for word in words])
+    corpus.main([re.sub('^(SOURCE|OUT)', lambda found: places[found[1]], word) for word in words])
   assert not (tmp_path / 'new').exists()
 
 
@@ -224,22 +414,12 @@ def test_a_pass_that_dies_anywhere_ends_with_the_same_bytes(source, tmp_path, mo
   monkeypatch.setattr(passes, 'TOGETHER', 7)
   whole = tmp_path / 'whole'
   corpus.main(['dedup', str(source), str(whole), '--exact'])
-  real = passes.Verdict
   for dies_at in (0, 3, 7, 20, 65):
-    out, asked = tmp_path / f'cut{dies_at}', 0
-
-    def verdict(*args, dies_at=dies_at):
-      nonlocal asked
-      asked += 1
-      if asked == dies_at + 1:
-        raise KeyboardInterrupt
-      return real(*args)
-
-    monkeypatch.setattr(passes, 'Verdict', verdict)
-    with pytest.raises(KeyboardInterrupt):
+    out = tmp_path / f'cut{dies_at}'
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+      patched.setattr(passes, 'Verdict', dying(passes.Verdict, after=dies_at))
       corpus.main(['dedup', str(source), str(out), '--exact'])
     assert not (out / 'corpus.json').exists()
-    monkeypatch.setattr(passes, 'Verdict', real)
     corpus.main(['dedup', str(source), str(out), '--exact'])
     for name in ('train.jsonl', 'left_out.jsonl'):
       assert (out / name).read_bytes() == (whole / name).read_bytes()

@@ -2,11 +2,12 @@
 
     OUT/train.jsonl ...     the rows that stay
     OUT/left_out.jsonl      number of the row, reason, and the row or set that it copies
-    OUT/corpus.json         what was asked, counts, digests; written last, so that a folder with it is whole
+    OUT/corpus.json         what was asked, counts, sizes and digests; written last, so that a folder with it is whole
     OUT/.pass.sqlite        how far the pass came, removed at its end
 
 Files grow and the database is committed every `TOGETHER` rows; a pass that is stopped or killed cuts its files back to
-the last commit and goes on from there, to the same bytes.
+the last commit and goes on from there, to the same bytes. A folder that is whole is left as it is where the request,
+what was read and the files are those of before; what differs is named.
 """
 
 import contextlib
@@ -30,7 +31,11 @@ LEFT_OUT = 'left_out'
 PROGRESS = '.pass.sqlite'
 LOCK = '.lock'
 REPORT = 'corpus.json'
-KEPT = {'asked': dict, 'read': int, 'kept': dict, 'kept_chars': dict, 'dropped': dict}  # of every report
+# of every report
+KEPT = {
+  'asked': dict, 'read': int, 'kept': dict, 'kept_chars': dict, 'dropped': dict, 'bytes': dict, 'sha256': dict
+}  # fmt: skip
+SOURCE_DIGEST, SET_DIGESTS = 'source_digest', 'against_digests'  # keys of a request: of what was read
 
 
 class Verdict(NamedTuple):
@@ -69,7 +74,8 @@ def run(
     out: folder of the new one.
     make_judge: from the open database, in which it may keep what it needs.
     splits: the files that documents may go into.
-    asked: what decides the result, as plain data; another request for the same folder is refused.
+    asked: what decides the result, as plain data, by the names of flags; another request for the same folder is
+      refused. Below `SET_DIGESTS` it has the digests of evaluation sets, by name.
     more: for the report, of the database once all is read.
     tell: called with the number of rows that were read since the last call; it may stop the pass by raising.
 
@@ -80,42 +86,59 @@ def run(
     ConfigError: the folder holds something else, is damaged, or is a file.
   """
   folder = files.local_path(out, what='OUT')
-  request = {**asked, 'source_digest': texts.digest}
-  if (report := _whole(folder, request)) is not None:
+  request, names = {**asked, SOURCE_DIGEST: texts.digest}, (*splits, LEFT_OUT)
+  if (report := _whole(folder, request, names)) is not None:
     return report
   others = [one for one in files.listing(folder) if one.name != LOCK] if files.is_folder(folder) else []
   if others and not files.exists(folder / PROGRESS):
     raise ConfigError(f'{folder} holds files that are not of such a pass: name another folder')
   files.make_named_folder(folder, name='OUT')
   with files.locked(folder / LOCK, doing='preparing a corpus'):
-    if (report := _whole(folder, request)) is not None:  # made by the process that held the lock until now
+    if (report := _whole(folder, request, names)) is not None:  # made by the process that held the lock until now
       return report
     with _open(folder / PROGRESS) as database:
-      _read(texts, folder, database, make_judge(database), splits=splits, request=request, tell=tell)
+      _read(texts, folder, database, make_judge(database), names=names, request=request, tell=tell)
       report = {'asked': request, **_counts(database), **more(database)}
-    report['sha256'] = {f'{name}.jsonl': files.sha256(folder / f'{name}.jsonl') for name in (*splits, LEFT_OUT)}
+    report['bytes'] = {f'{name}.jsonl': files.size(folder / f'{name}.jsonl') for name in names}
+    report['sha256'] = {f'{name}.jsonl': files.sha256(folder / f'{name}.jsonl') for name in names}
     files.write_json(folder / REPORT, report)
     files.remove(folder / PROGRESS)
   return report
 
 
-def _whole(folder: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
+def _whole(folder: Path, request: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any] | None:
   """The report of a folder that is whole; None of another one.
 
   Raises:
-    ConfigError: the folder was made by another request, or its report is damaged.
+    ConfigError: the folder was made by another request, or its report or one of its files is missing or damaged.
   """
   if not files.is_file(folder / REPORT):
     return None
   try:
-    report: dict[str, Any] = files.read_json(folder / REPORT)
+    report: Any = files.read_json(folder / REPORT)
+    if isinstance(report, dict):
+      report = {'bytes': {}, **report}  # which folders of before do not have
     if not isinstance(report, dict) or not all(isinstance(report.get(key), kind) for key, kind in KEPT.items()):
       raise ValueError('it does not hold what a pass writes')
   except ValueError as error:
     raise _damaged(folder / REPORT, error) from None
   _agree(report['asked'], request, folder)
+  for name in names:
+    _check_file(folder / f'{name}.jsonl', report)
   log.info(f'nothing to do: {folder} was made by the same request')
   return report
+
+
+def _check_file(file: Path, report: Mapping[str, Any]) -> None:
+  """Raises ConfigError where a file is missing, or is not the one whose size and digest the report has."""
+  cure = f'or remove the folder {file.parent}; the pass begins again'
+  if not files.is_file(file):
+    raise ConfigError(f'{file} is missing: put it back, {cure}')
+  size = report['bytes'].get(file.name, files.size(file))
+  if size != files.size(file) or files.sha256(file) != report['sha256'].get(file.name):
+    raise ConfigError(
+      f'{file} is not as the pass wrote it (its sha256 is not the one in {REPORT}): put what was there back, {cure}'
+    )
 
 
 def _damaged(file: Path, error: Exception) -> ConfigError:
@@ -143,12 +166,34 @@ def _open(file: Path) -> Any:
 
 
 def _agree(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
+  """Raises ConfigError where a request is not the old one, first by its flags, then by what they name."""
   plain = json.loads(json.dumps(new))
-  for key in sorted({*old, *plain}):
+  for key in {**plain, **old}:
+    if key in (SOURCE_DIGEST, SET_DIGESTS) or (key == 'text' and key not in old):  # of before: in the digest alone
+      continue
     if old.get(key) != plain.get(key):
       raise ConfigError(
-        f'{folder} was made with {key}={old.get(key)!r}, and {plain.get(key)!r} is asked now: name another folder'
+        f'{folder} was made {_flag(key, old.get(key))}, and is asked for {_flag(key, plain.get(key))} now: name '
+        'another folder'
       )
+  cure = f'name another folder, or remove {folder}; the pass begins again'
+  if old.get(SOURCE_DIGEST) != plain[SOURCE_DIGEST]:
+    other = '' if 'text' in old else f' (or it was made with another field than --text={plain.get("text")})'
+    raise ConfigError(f'SOURCE={plain.get("source")} has changed since {folder} was made from it{other}: {cure}')
+  for name, digest in plain.get(SET_DIGESTS, {}).items():
+    known = old.get(SET_DIGESTS, {}).get(name)
+    if known is None:  # a folder of before
+      raise ConfigError(f'--against: what {name} held when {folder} was made is not known: {cure}')
+    if known != digest:
+      raise ConfigError(f'--against: {name} has changed since {folder} was made: {cure}')
+
+
+def _flag(key: str, value: Any) -> str:
+  """A part of a request in the words of a command line."""
+  flag = {'command': 'command', 'source': 'SOURCE'}.get(key, f'--{key}')
+  if value in (None, []):
+    return f'without {flag}'
+  return f'with {flag}={" ".join(map(str, value)) if isinstance(value, list) else value}'
 
 
 def _state(database: sqlite3.Connection, key: str, default: Any) -> Any:
@@ -171,11 +216,10 @@ def _read(
   database: sqlite3.Connection,
   judge: Judge,
   *,
-  splits: tuple[str, ...],
+  names: tuple[str, ...],
   request: Mapping[str, Any],
   tell: Callable[[int], None],
 ) -> None:
-  names = (*splits, LEFT_OUT)
   _agree(_state(database, 'asked', json.loads(json.dumps(request))), request, folder)
   done, sizes = _state(database, 'read', 0), _state(database, 'sizes', dict.fromkeys(names, 0))
   kept, chars, dropped = (Counter(_state(database, key, {})) for key in ('kept', 'kept_chars', 'dropped'))
@@ -207,8 +251,15 @@ def _read(
 
 @contextlib.contextmanager
 def _cut_back(file: Path, size: int) -> Any:
-  """A file to append to, without what was written behind the last commit."""
-  if files.exists(file):
+  """A file to append to, without what was written behind the last commit.
+
+  Raises:
+    ConfigError: it holds less than was written by then.
+  """
+  there = files.size(file) if files.exists(file) else 0
+  if there < size:
+    raise _damaged(file, ValueError(f'it had {size:,} bytes and has {there:,}'))
+  if there:
     with files.open(file, 'r+b') as stream:
       stream.truncate(size)
   with files.open(file, 'a') as text:
