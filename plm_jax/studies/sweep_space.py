@@ -28,6 +28,7 @@ Method = Literal['grid', 'random', 'tpe', 'halving']  # how points are chosen
 NAME = 'SPACE'  # of the literal in a Python file
 FIELDS = ('values', 'low', 'high', 'scale', 'count', 'when')
 LARGEST_GRID = 100_000
+PLAIN = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.UnaryOp)  # parts of a literal
 
 
 class Key(NamedTuple):
@@ -101,7 +102,7 @@ def read(text: str) -> Space:
   Raises:
     ConfigError: no such file, no literal, or no space.
   """
-  if text.lstrip().startswith('{'):
+  if text.lstrip().startswith(('{', '[', '(')):  # `parse` says that a list is no space
     return parse(_literal(text, '--space'))
   path = files.path(text.partition('.py:')[0] + '.py' if '.py:' in text else text)
   if not files.is_file(path):
@@ -121,12 +122,16 @@ def read(text: str) -> Space:
 
 
 def _literal(text: str, label: str) -> Any:
+  tree = None
   try:
     tree = ast.parse(text.strip(), mode='eval')
     value = ast.literal_eval(tree)
     blocks = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
   except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-    raise ConfigError(f"{label}: no literal such as {{'optim.rate': [1e-4, 3e-4]}}: {error}.") from None
+    inner = [node for node in (() if tree is None else ast.walk(tree)) if isinstance(node, ast.expr)]
+    strange = [node for node in inner if not isinstance(node, PLAIN)]
+    said = f'{errors.shown(ast.unparse(strange[0]))} is neither a number nor a text in quotes' if strange else error
+    raise ConfigError(f"{label}: no literal such as {{'optim.rate': [1e-4, 3e-4]}}: {said}.") from None
   for block in blocks:
     keys = Counter(key.value for key in block.keys if isinstance(key, ast.Constant))
     if twice := [key for key, count in keys.items() if count > 1]:
@@ -223,6 +228,19 @@ def grid(space: Space) -> list[Point]:
   return points
 
 
+def all_points(space: Space) -> list[Point] | None:
+  """Every point that can be drawn; None where there is no end of them (a range of reals), or more than a grid may have.
+
+  A range of whole numbers is drawn from all of them, whatever its `count`, which is for a grid.
+  """
+  if any(not key.values and not key.whole for key in space):
+    return None
+  try:
+    return grid(tuple(key._replace(points=None, scale='linear') for key in space))
+  except ConfigError:
+    return None
+
+
 def suggest(space: Space, trial: Any) -> Point:
   """Asks an Optuna trial for the value of every key that is in its point."""
   point: Point = {}
@@ -244,6 +262,11 @@ def point_of(params: Mapping[str, Any], space: Space) -> Point:
   return {key.name: as_text(params[key.name]) for key in space if key.name in params}
 
 
+def identity(params: Mapping[str, Any], space: Space) -> tuple[tuple[str, str], ...]:
+  """What two Optuna trials of the same point have alike, the seed included."""
+  return tuple(point_of(params, space).items())
+
+
 def check(space: Space, changed: Changed, *, points: Sequence[Point] = ()) -> None:
   """Tries every value of every key, and the whole config of every point of a grid.
 
@@ -253,17 +276,28 @@ def check(space: Space, changed: Changed, *, points: Sequence[Point] = ()) -> No
     points: of a grid, each of which has to be a sound config.
 
   Raises:
-    ConfigError: names the key or the point.
+    ConfigError: names the key or the point, or two values that the config takes for the same.
   """
   by_name = {key.name: key for key in space}
   for key in space:
-    around = _around(key, by_name)
-    for value in key.values or (as_text(key.low), as_text(key.high)):
+    around, tried = _around(key, by_name), list[tuple[str, Any]]()
+    for text in key.values or (as_text(key.low), as_text(key.high)):
       with _told(key.name):
-        changed([*around.items(), (key.name, value)])
+        taken = _value_of(key.name, changed([*around.items(), (key.name, text)]))
+        for other, known in tried:
+          if taken is not None and type(taken) is type(known) and taken == known:
+            raise ConfigError(f'a value stands twice: {other!r} and {text!r} are both {errors.shown(taken)}')
+        tried.append((text, taken))
   for point in points:
     with _told(as_flags(point)):
       config.resolve(changed(list(point.items())))
+
+
+def _value_of(name: str, settings: Any) -> Any:
+  """What a config has under a dotted key; None where it has no such key, as below what stands in a list."""
+  for part in name.split('.'):
+    settings = settings.get(part) if isinstance(settings, Mapping) else None
+  return settings
 
 
 def _around(key: Key, by_name: Mapping[str, Key]) -> Point:
