@@ -11,7 +11,8 @@ not executed.
 
 Each trial is an ordinary run in DIR/trials/, judged by the best value of the metric of `best`. --method=halving stops
 trials early: those that are not among the best of FACTOR at --first_rung steps, at FACTOR times as many, and so on.
-Trials that differ in nothing but `seed` are one row of the table, ranked by their median.
+Trials that differ in nothing but `seed` are one row of the table, ranked by their median. No point is trained twice:
+one that a trial has already is drawn anew, and more --trials than a space of values has points are refused.
 
 Any number of workers join by the same command, on one machine or on several that share DIR by a file system with locks
 (NFS does). A worker that is stopped or killed loses nothing: start it again, and what was under way goes on from its
@@ -68,13 +69,18 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.cli import logs
   from plm_jax.studies import sweep
 
-  logs.start()
+  if arguments.trial is None or not arguments.dry_run:
+    logs.start()
   made = _sweep(arguments, settings)
   if arguments.trial is not None:
     memory.reuse()
     from plm_jax.studies import sweep_trial  # loads jax
 
+    if arguments.dry_run:  # asked by `sweep.check_metric`
+      sweep_trial.check_metric(made, arguments.trial)
+      return 0
     return sweep_trial.run(made, arguments.trial)
+  sweep.check_metric(made, words)
   if arguments.dry_run:
     points = sweep.preview(made)
     later = '' if len(points) == made.trials else f', then {made.trials - len(points)} that depend on the results'
@@ -121,6 +127,12 @@ def _sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep
   from plm_jax.studies.sweep import Sweep
 
   space = sweep_space.read(arguments.space)
+  for key in space:
+    if key.name.partition('.')[0] == 'best':
+      raise ConfigError(
+        f'the space, {key.name}: all trials are judged by the metric of the base config, so that their numbers can be '
+        'compared: leave it out of the space, and set --config.best'
+      )
   method: Method = arguments.method or ('grid' if all(key.values or key.points for key in space) else 'tpe')
 
   @functools.cache
@@ -134,6 +146,11 @@ def _sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep
     raise ConfigError(f'sweep: --method={method} needs --trials=N')
   if arguments.trials is not None and method == 'grid' and arguments.trials > len(points):
     raise ConfigError(f'sweep: --trials={arguments.trials}: the grid has {len(points)} points')
+  if method != 'grid' and (drawn := sweep_space.all_points(space)) is not None and arguments.trials > len(drawn):
+    raise ConfigError(
+      f'sweep: --trials={arguments.trials}: the space has {len(drawn)} points, and --method={method} trains none of '
+      f'them twice: --trials={len(drawn)} at most, or --method=grid for all of them'
+    )
   if arguments.trial is None:
     sweep_space.check(space, lambda changes: changed_by(tuple(changes)), points=points[: arguments.trials])
   metric, better = settings['best']

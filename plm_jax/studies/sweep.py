@@ -8,11 +8,12 @@ worker goes on with it. A trial is a process of its own (`sweep_trial.py`), whic
 import contextlib
 import dataclasses
 import logging
+import random
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from plm_jax import config, files, seals
 from plm_jax.cli import signals
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.studies import child, sweep_space
-from plm_jax.studies.sweep_journal import Direction, open_study
+from plm_jax.studies.sweep_journal import Direction, Line, open_study, quiet, template_line
 from plm_jax.studies.sweep_space import Changed, Method, Point, Space
 
 log = logging.getLogger(__name__)
 
+DRAWS, OF_TPE = 100, 10  # draws of a point that no trial has: at most, and how many of them ask TPE; others are random
 FIRST_TRIALS = 10  # that TPE draws at random (Bergstra et al. 2011 begin with 20; 10 is Optuna's)
 REASON, STOP, ENDED = 'reason', 'stopped_at', 'ended_by_sigkill'  # attributes of a trial
 WAIT = 1.0  # seconds between looks at trials of other workers
@@ -66,7 +68,12 @@ class Sweep:
 
   def study(self) -> optuna.Study:
     """The study as the journal has it now."""
-    return open_study(self.folder / 'journal.jsonl', direction=self.direction)
+    return open_study(self.folder / 'journal.jsonl', direction=self.direction, lost=self._lost)
+
+  def _lost(self, number: int) -> Line | None:
+    """The line of a trial whose own is damaged: the points of a grid are known by their numbers."""
+    known = sweep_space.grid(self.space) if self.method == 'grid' else []
+    return template_line(_of_grid(self.space, known[number])) if number < len(known) else None
 
   def trial_folder(self, number: int) -> Path:
     """The run folder of a trial."""
@@ -89,29 +96,56 @@ class Sweep:
 def template(sweep: Sweep, trials: Sequence[FrozenTrial]) -> FrozenTrial:
   """The next trial, with all of its parameters, so that one line of the journal creates it.
 
-  It depends on the number of the trial and, for TPE, on the trials before it; not on which worker asks.
+  It depends on the number of the trial, on the points before it and, for TPE, on their values; not on which worker
+  asks. No point is drawn twice: one that a trial has already is drawn anew, up to `DRAWS` times; where the points can be
+  counted, one of those that are left is taken then. Where none is left, which `plm_jax.sweep` refuses, it is the last
+  draw, so that there is an end.
   """
-  number = len(trials)
-  params: Mapping[str, Any]
-  kinds: dict[str, optuna.distributions.BaseDistribution]
   if sweep.method == 'grid':
-    params = sweep_space.grid(sweep.space)[number]
-    kinds = {key.name: optuna.distributions.CategoricalDistribution(key.steps()) for key in sweep.space}
-  else:
-    draft = optuna.create_study(sampler=_sampler(sweep, number), direction=sweep.direction)
-    if sweep.method == 'tpe':
-      draft.add_trials(trials)
-    asked = draft.ask()
-    sweep_space.suggest(sweep.space, asked)
-    params, kinds = asked.params, asked.distributions
-  kinds = {name: kinds[name] for name in params}
-  return optuna.trial.create_trial(state=TrialState.RUNNING, params=dict(params), distributions=kinds)
+    return _of_grid(sweep.space, sweep_space.grid(sweep.space)[len(trials)])
+  taken = {sweep_space.identity(trial.params, sweep.space) for trial in trials}
+  for drawn in _draws(sweep, trials, taken):
+    if sweep_space.identity(drawn.params, sweep.space) not in taken:
+      break
+  return optuna.trial.create_trial(
+    state=TrialState.RUNNING, params=dict(drawn.params), distributions=dict(drawn.distributions)
+  )
 
 
-def _sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
+def _of_grid(space: Space, point: Point) -> FrozenTrial:
+  """The trial of a point of a grid."""
+  kinds = {key.name: optuna.distributions.CategoricalDistribution(key.steps()) for key in space if key.name in point}
+  return optuna.trial.create_trial(state=TrialState.RUNNING, params=dict(point), distributions=kinds)
+
+
+def _draws(sweep: Sweep, trials: Sequence[FrozenTrial], taken: set[Any]) -> Iterator[optuna.trial.Trial]:
+  """Points for the next trial, one after the other, the same for every worker."""
+  number = len(trials)
   seed = (sweep.seed * 1_000_003 + number) % 2**32
-  if sweep.method != 'tpe':
-    return optuna.samplers.RandomSampler(seed=seed)
+  for draw in range(DRAWS):
+    own = random.Random(f'{seed} {draw}').getrandbits(32) if draw else seed
+    tpe = sweep.method == 'tpe' and draw < OF_TPE
+    yield _asked(sweep, _tpe(own) if tpe else optuna.samplers.RandomSampler(seed=own), trials if tpe else ())
+  left = [point for point in sweep_space.all_points(sweep.space) or () if tuple(point.items()) not in taken]
+  if left:
+    yield _asked(sweep, optuna.samplers.RandomSampler(seed=seed), (), point=random.Random(seed).choice(left))
+
+
+def _asked(
+  sweep: Sweep, sampler: optuna.samplers.BaseSampler, trials: Sequence[FrozenTrial], *, point: Point | None = None
+) -> optuna.trial.Trial:
+  """A trial as a sampler draws it that has seen some trials; with a point, the trial of that."""
+  draft = optuna.create_study(sampler=sampler, direction=sweep.direction)
+  draft.add_trials([trial for trial in trials if trial.params])  # of one whose line is lost nothing is known
+  if point is not None:
+    whole = {key.name for key in sweep.space if not key.values}
+    draft.enqueue_trial({name: int(text) if name in whole else text for name, text in point.items()})
+  asked = draft.ask()
+  sweep_space.suggest(sweep.space, asked)
+  return asked
+
+
+def _tpe(seed: int) -> optuna.samplers.BaseSampler:
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', optuna.exceptions.ExperimentalWarning)  # of these settings
     # keys are drawn together, those of each condition apart; trials under way count as bad, so that workers spread
@@ -122,11 +156,39 @@ def _sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
 
 def preview(sweep: Sweep) -> list[Point]:
   """The points that are known before any result: of TPE, the first ones only."""
+  quiet()
   known = min(sweep.trials, FIRST_TRIALS) if sweep.method == 'tpe' else sweep.trials
   trials: list[FrozenTrial] = []
   for _ in range(known):
     trials.append(template(sweep, trials))
   return [sweep_space.point_of(trial.params, sweep.space) for trial in trials]
+
+
+def check_metric(sweep: Sweep, words: Sequence[str]) -> None:
+  """Asks whether the first trial has the metric of `best`, before there is a folder; nothing where a sweep has begun.
+
+  A process of its own asks, on the CPU: this one loads no jax and leaves the accelerator to the trials.
+
+  Args:
+    sweep: what is swept.
+    words: of the command of the sweep.
+
+  Raises:
+    ConfigError: it has not, or cannot begin.
+    RunError: the process failed in another way.
+    signals.Interrupted: a signal came.
+  """
+  if files.exists(sweep.folder / 'sweep.json'):
+    return
+  asked = [sys.executable, '-m', 'plm_jax.sweep', *words, '--dry_run', '--trial=0']
+  with files.temporary_folder() as folder:
+    with files.open(folder / 'said', 'w') as said:
+      code = child.run(asked, out=said, env={'JAX_PLATFORMS': 'cpu'})
+    text = files.read_bytes(folder / 'said').decode(errors='replace').strip()
+  if code in (signals.STOPPED, signals.KILLED) or signals.asked():
+    raise signals.Interrupted
+  if code:
+    raise (ConfigError if code == 2 else RunError)(text or f'the config of trial 0 was not checked: {_how(code)}')
 
 
 # A worker ------------------------------------------------------------------------------------------------------------

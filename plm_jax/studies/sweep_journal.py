@@ -2,14 +2,15 @@
 
 Optuna's own `JournalFileBackend` reads nothing behind a line that is torn or damaged, and numbers trials by the lines
 before them. Here such a line is named and left out, and a torn end is closed by the next writer. Every line has a
-checksum, and the one that creates a trial its number, so that the others keep theirs. The form is Optuna's: its other
-programs read the file as long as it is not damaged.
+checksum, and the one that creates a trial its number, so that the others keep theirs. Where the point of a trial whose
+line is damaged is known by its number, as that of a grid, the trial is read as if its line were sound. The form is
+Optuna's: its other programs read the file as long as it is not damaged.
 """
 
 import json
 import logging
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,14 +27,17 @@ Direction = Literal['minimize', 'maximize']
 STUDY, CREATE_STUDY, CREATE_TRIAL = 'sweep', 0, 4  # the name of the study, and codes of Optuna's operations
 NUMBER, SUM = 'number', 'crc32'  # our fields beside those of Optuna
 LOST = 'its line in the journal is damaged; what it did is in its folder'
+SOME_TIME = '1970-01-01T00:00:00+00:00'  # at which it began, which Optuna asks for
+Lost = Callable[[int], Line | None]  # number of a trial -> the line that creates it, where it is known
 
 
 class Journal(JournalFileBackend):
   """Reads and appends lines; any number of processes may do so at the same time."""
 
-  def __init__(self, file: Path, *, direction: Direction):
-    """Makes the file if it is missing; `direction` is for a study whose line is damaged."""
+  def __init__(self, file: Path, *, direction: Direction, lost: Lost = lambda number: None):
+    """Makes the file if it is missing; `direction` is for a study whose line is damaged, `lost` for such trials."""
     super().__init__(str(file))
+    self._lost = lost
     self._file, self._direction = file, StudyDirection[direction.upper()].value
     self._lines: list[Line] = []  # sound, in order
     self._read, self._count, self._trials = 0, 0, 0  # bytes, lines of the file, trials so far
@@ -77,8 +81,9 @@ class Journal(JournalFileBackend):
       self._add({'op_code': CREATE_STUDY, 'study_name': STUDY, 'directions': [self._direction]})
     mentioned = line.get(NUMBER, line.get('trial_id', -1) + 1)  # so many trials were created before this line
     while self._trials < mentioned:
-      lost = {'study_id': 0, 'datetime_start': None, 'state': optuna.trial.TrialState.FAIL.value}
-      self._add({'op_code': CREATE_TRIAL, **lost, 'user_attrs': {'reason': LOST}})
+      failed = {'state': optuna.trial.TrialState.FAIL.value, 'user_attrs': {'reason': LOST}}
+      begun = {'op_code': CREATE_TRIAL, 'study_id': 0, 'datetime_start': SOME_TIME}
+      self._add({**begun, **(self._lost(self._trials) or failed)})
     self._add(line)
 
   def _add(self, line: Line) -> None:
@@ -102,13 +107,29 @@ def _sound(line: bytes) -> Line:
   return value
 
 
-def open_study(file: Path, *, direction: Direction) -> optuna.Study:
+def template_line(trial: optuna.trial.FrozenTrial) -> Line:
+  """What the line that creates a trial under way says of its state and its parameters, as Optuna writes it."""
+  kinds = trial.distributions
+  return {
+    'state': trial.state.value,
+    'distributions': {name: optuna.distributions.distribution_to_json(kind) for name, kind in kinds.items()},
+    'params': {name: kinds[name].to_internal_repr(value) for name, value in trial.params.items()},
+  }
+
+
+def quiet() -> None:
+  """Keeps Optuna from telling of every study that is made in memory."""
+  optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def open_study(file: Path, *, direction: Direction, lost: Lost = lambda number: None) -> optuna.Study:
   """The study of a journal, which is made if it is missing.
 
   Args:
     file: the journal.
     direction: of its metric.
+    lost: what is known of trials whose lines are damaged.
   """
-  optuna.logging.set_verbosity(optuna.logging.WARNING)
-  storage = optuna.storages.JournalStorage(Journal(file, direction=direction))
+  quiet()
+  storage = optuna.storages.JournalStorage(Journal(file, direction=direction, lost=lost))
   return optuna.create_study(storage=storage, study_name=STUDY, direction=direction, load_if_exists=True)

@@ -1,7 +1,8 @@
 """What came out of a sweep: its table, the best keys as a command line, and two pictures.
 
 Trials that differ in nothing but `seed` are one row, whose score is the median of its seeds. A seed that diverged, was
-stopped early or never had a number counts as the worst one; a trial that failed is left out.
+stopped early or never had a number counts as the worst one; a trial that failed is left out. A trial that has point and
+seed of another one, as in sweeps of earlier versions, is the same run again and no other seed: one of them counts.
 """
 
 import io
@@ -21,7 +22,7 @@ from rich.table import Table
 from plm_jax import files
 from plm_jax.cli import pictures, tables
 from plm_jax.studies.sweep import REASON, Sweep
-from plm_jax.studies.sweep_space import Key, Point, point_of
+from plm_jax.studies.sweep_space import Key, Point, identity, point_of
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +37,11 @@ class Row(NamedTuple):
 
   Attributes:
     point: its keys.
-    numbers: of its trials.
-    values: of the trials that were finished.
+    numbers: of its trials that count.
+    values: of those that were finished.
     score: median over the seeds; the worst number there is where most of them have no value.
-    reasons: why trials have no value.
+    reasons: why trials have no value, or do not count.
+    seeds: how many the score is of: all but those of trials that failed.
   """
 
   point: Point
@@ -47,22 +49,46 @@ class Row(NamedTuple):
   values: tuple[float, ...]
   score: float
   reasons: tuple[str, ...]
+  seeds: int
+
+
+def counted(sweep: Sweep, trials: Sequence[FrozenTrial]) -> dict[int, int]:
+  """Number of each trial -> that of the trial which counts in its place, itself for all but repeated ones.
+
+  Of trials with the same point and seed one that was finished counts, else one that was pruned, else the first.
+  """
+  order = [TrialState.COMPLETE, TrialState.PRUNED]
+  groups: dict[Any, list[FrozenTrial]] = {}
+  for trial in trials:
+    own = identity(trial.params, sweep.space) or trial.number  # nothing is known of one whose line is lost
+    groups.setdefault(own, []).append(trial)
+
+  def rank(trial: FrozenTrial) -> tuple[int, int]:
+    return (order.index(trial.state) if trial.state in order else len(order)), trial.number
+
+  return {trial.number: min(group, key=rank).number for group in groups.values() for trial in group}
 
 
 def rows(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Row]:
   """The points of a sweep, the best first."""
   groups: dict[tuple[tuple[str, str], ...], list[FrozenTrial]] = {}
+  counts = counted(sweep, trials)
   for trial in trials:
     own = point_of(trial.params, sweep.space).items()
     groups.setdefault(tuple((name, text) for name, text in own if name != SEED), []).append(trial)
   worst = -math.inf if sweep.direction == 'maximize' else math.inf
   found = []
-  for point, group in groups.items():
+  for point, everything in groups.items():
+    group = [trial for trial in everything if counts[trial.number] == trial.number]
+    again = [trial.number for trial in everything if counts[trial.number] != trial.number]
     values = tuple(_value(trial) for trial in group if trial.state == TrialState.COMPLETE)
     without = [worst for trial in group if trial.state == TrialState.PRUNED]
-    reasons = tuple(trial.user_attrs[REASON] for trial in group if REASON in trial.user_attrs)
-    score = statistics.median([*values, *without]) if values or without else worst
-    found.append(Row(dict(point), tuple(trial.number for trial in group), values, score, reasons))
+    reasons = [trial.user_attrs[REASON] for trial in group if REASON in trial.user_attrs]
+    reasons += [f'trial {number} is trial {counts[number]} again, and does not count' for number in again]
+    seeds = [*values, *without]
+    score = statistics.median(seeds) if seeds else worst
+    numbers = tuple(trial.number for trial in group)
+    found.append(Row(dict(point), numbers, values, score, tuple(reasons), len(seeds)))
   return sorted(found, key=lambda row: -row.score if sweep.direction == 'maximize' else row.score)
 
 
@@ -81,15 +107,14 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
   best = found[0] if found and math.isfinite(found[0].score) else None
   shown = as_table(sweep, found)
   tables.show(shown)
-  done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+  once = {number for number, counts in counted(sweep, trials).items() if number == counts}
+  done = [trial for trial in trials if trial.state == TrialState.COMPLETE and trial.number in once]
   chosen: dict[str, Any] = {}
   if best is None:
     print('no trial was finished')
   else:
-    number = _best_trial(sweep, best, done)
-    line = shlex.join(['python', '-m', 'plm_jax.train', *command, *_flags(best.point)])
-    chosen = {'point': best.point, 'score': best.score, 'trial': number, 'command': line}
-    print(f'best: {sweep.metric} {best.score:.5g}, in {sweep.trial_folder(number)}; its keys:\n  {line}')
+    chosen = _chosen(sweep, best, done, command)
+    print(f'{chosen["said"]}:\n  {chosen["command"]}')
   table = {
     'metric': sweep.metric,
     'direction': sweep.direction,
@@ -99,7 +124,8 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
   }
   text = Console(file=io.StringIO(), width=200)
   text.print(shown)
-  text.print(chosen.get('command', ''), soft_wrap=True)
+  for said in (chosen['said'], chosen['command']) if chosen else ():
+    text.print(said, soft_wrap=True, markup=False, highlight=False)
   files.write_text(sweep.folder / 'table.txt', text.file.getvalue())  # type: ignore[attr-defined]
   files.write_json(sweep.folder / 'table.json', table)
   if best is not None:
@@ -108,14 +134,32 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
   return table
 
 
+def _chosen(sweep: Sweep, row: Row, done: Sequence[FrozenTrial], command: Sequence[str]) -> dict[str, Any]:
+  """What is told of the best row: its score, the best of its trials, and the command that makes this trial again."""
+  trial = _best_trial(sweep, row, done)
+  point = point_of(trial.params, sweep.space)
+  folder = sweep.trial_folder(trial.number)
+  said = f'best: {sweep.metric} {row.score:.5g}, in {folder}; its keys'
+  if SEED in point:
+    value, seed = _value(trial), point[SEED]
+    over = 'of one seed' if row.seeds == 1 else f'the median over {row.seeds} seeds'
+    said = (
+      f'best: {sweep.metric} {row.score:.5g}, {over}; the best of its trials, with seed {seed}, has {value:.5g} and is '
+      f'in {folder}; the keys of that trial'
+    )
+  line = shlex.join(['python', '-m', 'plm_jax.train', *command, *_flags(point)])
+  scores = {'score': row.score, 'seeds': row.seeds, 'trial': trial.number, 'value': trial.value}
+  return {'point': row.point, **scores, 'seed': point.get(SEED), 'said': said, 'command': line}
+
+
 def _flags(point: Mapping[str, str]) -> list[str]:
   return [f'--config.{name}={text}' for name, text in point.items()]
 
 
-def _best_trial(sweep: Sweep, row: Row, done: Sequence[FrozenTrial]) -> int:
-  """The number of the trial of a row whose value is the best."""
+def _best_trial(sweep: Sweep, row: Row, done: Sequence[FrozenTrial]) -> FrozenTrial:
+  """The trial of a row whose value is the best."""
   choose = max if sweep.direction == 'maximize' else min
-  return choose((trial for trial in done if trial.number in row.numbers), key=_value).number
+  return choose((trial for trial in done if trial.number in row.numbers), key=_value)
 
 
 def _value(trial: FrozenTrial) -> float:

@@ -1,5 +1,6 @@
 """One trial of a sweep, in a process of its own: an ordinary run, whose metric is told to the journal on the way."""
 
+import dataclasses
 import errno
 import logging
 import os
@@ -12,9 +13,9 @@ from plm_jax.cli import signals
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
 from plm_jax.studies import curves
-from plm_jax.studies.sweep import REASON, STOP, Sweep, fail
+from plm_jax.studies.sweep import REASON, STOP, Sweep, fail, preview
 from plm_jax.studies.sweep_space import point_of
-from plm_jax.training import loop, run_folder
+from plm_jax.training import loop, preflight, run_folder
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,17 @@ def run(sweep: Sweep, number: int) -> int:
       log.exception('trial %d failed', number)
       fail(study, number, f'{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}'[:300])
       return 0
+
+
+def check_metric(sweep: Sweep, number: int) -> None:
+  """Raises ConfigError where a trial of a sweep that has not begun would not give the metric of `best`.
+
+  Args:
+    sweep: what is swept.
+    number: of the trial; its point does not depend on results.
+  """
+  point = preview(dataclasses.replace(sweep, trials=number + 1))[number]
+  preflight.check_metric_of_best(config.resolve(sweep.changed(list(point.items()))))
 
 
 def _is_of_the_disk(error: BaseException | None) -> bool:

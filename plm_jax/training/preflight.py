@@ -3,7 +3,7 @@
 import functools
 import itertools
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -18,7 +18,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.optim import groups, rows
 from plm_jax.plugins import build
-from plm_jax.training import evaluation, feed, history, memory, metrics, scoring, sizes
+from plm_jax.training import evaluation, feed, from_data, history, memory, metrics, scoring, sizes
 from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_layout, make_parts, make_vocab
 from plm_jax.training.step import TrainState, abstract_params, bind, eval_step, state_maker, step_rng
 from plm_jax.types import BATCH, Array, Example, Labels, PyTree, Source, Task
@@ -232,9 +232,33 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   scores = evaluation.asked(settings, parts.task)
   for name, names in scores.items():
     evaluation.check_scores(names, parts, batch_spec(parts, settings['eval'][name]['data']), where=f'eval.{name}')
-  step = functools.partial(eval_step, task=parts.task)
   asked = [(settings['best'], 'config.best')] if settings['best'] is not None else []
-  for best, label in [*asked, *(((metric, 'max'), 'scores') for metric in scored)]:
+  _check_metrics([*asked, *(((metric, 'max'), 'scores') for metric in scored)], settings, parts, shapes, scores)
+
+
+def check_metric_of_best(settings: Settings) -> None:
+  """Raises ConfigError where no evaluation of a run gives the metric of `best`, of all that `check` looks at.
+
+  Devices are not asked for, and no data are read but what is left to them.
+  """
+  settings = from_data.filled(settings)
+  parts = make_parts(settings, make_vocab(settings))
+  with errors.stage(parts.user):
+    shapes = abstract_params(parts.task, batch_spec(parts, settings['data']))
+  scores = evaluation.asked(settings, parts.task)
+  _check_metrics([(settings['best'], 'config.best')], settings, parts, nn.unbox(shapes), scores)
+
+
+def _check_metrics(
+  asked: Iterable[tuple[tuple[str, str], str]],
+  settings: Settings,
+  parts: Parts,
+  shapes: PyTree,
+  scores: Mapping[str, Sequence[str]],
+) -> None:
+  """`check_best` of metrics, each with what asks for it, on the evaluation that each names."""
+  step = functools.partial(eval_step, task=parts.task)
+  for best, label in asked:
     name = best[0].partition('/')[0]
     of_evaluation = batch_spec(parts, settings['eval'][name]['data'])
     check_best(best, of_evaluation, shapes, task=parts.task, scores=scores[name], step=step, label=label)

@@ -126,6 +126,96 @@ def test_points_depend_on_the_trials_and_not_on_the_worker(tmp_path, method):
   assert len(known) == {'grid': 6, 'tpe': study.FIRST_TRIALS}.get(method, 14)
 
 
+DISCRETE = {'optim.rate': [1e-3, 1e-2], 'seed': {'low': 0, 'high': 2}}  # six points
+
+
+@pytest.mark.parametrize('method', ['random', 'tpe', 'halving'])
+def test_no_point_is_drawn_twice(tmp_path, method):
+  """Two workers in turn, one of which reads the journal anew, draw every point of a small space once."""
+  one = made(tmp_path, literal=DISCRETE, method=method)
+  journal = one.study()
+  for number in range(one.trials):
+    with contextlib.ExitStack() as held:
+      assert study._claim(one, one.study() if number % 2 else journal, held) == number
+      journal.tell(number, value_of(number))
+  points = {tuple(params.items()) for _, params, _, _ in table_of(one)}
+  assert len(points) == 6
+  assert {type(dict(point)['seed']) for point in points} == {int}
+
+
+def test_a_point_is_taken_from_those_that_are_left_where_draws_repeat(tmp_path, monkeypatch):
+  monkeypatch.setattr(study, 'DRAWS', 1)
+  one = made(tmp_path, literal=DISCRETE, method='random')
+  assert len({tuple(point.items()) for point in study.preview(one)}) == 6
+  more = study.dataclasses.replace(one, trials=8)  # as in a journal of an earlier version
+  assert len(study.preview(more)) == 8
+
+
+def test_a_point_of_values_beside_a_range_is_drawn_once(tmp_path):
+  """'sgd' has no range, so that it is one point, which is half of all draws."""
+  literal = {
+    'optim.name': ['sgd', 'adamw'],
+    'optim.b2': {'low': 0.9, 'high': 0.99, 'when': {'optim.name': ['adamw']}},
+  }
+  for method in ('random', 'tpe'):
+    one = made(tmp_path, literal=literal, method=method, trials=12)
+    points = study.preview(one)
+    assert points.count({'optim.name': 'sgd'}) <= 1
+    assert len({tuple(point.items()) for point in points}) == len(points)
+
+
+def test_tpe_goes_on_behind_a_trial_whose_line_is_lost(tmp_path):
+  one = made(tmp_path, literal=DISCRETE, method='tpe')
+  journal = one.study()
+  for number in range(3):
+    with contextlib.ExitStack() as held:
+      study._claim(one, journal, held)
+    journal.tell(number, value_of(number))
+  lose_creation(one, 1)
+  with contextlib.ExitStack() as held:
+    assert study._claim(one, one.study(), held) == 3
+
+
+def lose_creation(one, *numbers):
+  """Damages the lines of the journal that create some trials."""
+  file = one.folder / 'journal.jsonl'
+  lines = file.read_text().splitlines()
+  created = [place for place, line in enumerate(lines) if json.loads(line)['op_code'] == 4]
+  for number in numbers:
+    lines[created[number]] = lines[created[number]][:20]
+  file.write_text('\n'.join(lines) + '\n')
+
+
+def test_a_point_of_a_grid_whose_line_is_damaged_is_not_lost(tmp_path, monkeypatch):
+  """A trial that was over has its value, one that was under way is gone on with, under its number."""
+  one = made(tmp_path, trials=4)
+  journal = one.study()
+  for number in range(3):
+    with contextlib.ExitStack() as held:
+      study._claim(one, journal, held)
+    if number < 2:
+      journal.tell(number, value_of(number))
+  # the third is under way, with a line of its own behind the one that creates it
+  journal._storage.set_trial_user_attr(journal.trials[2]._trial_id, 'step', 1)
+  expected = table_of(one)
+  lose_creation(one, 1, 2)
+  assert table_of(one) == expected
+  made_now = []
+
+  def run(words, **_):
+    made_now.append(number_of(words))
+    one.study().tell(made_now[-1], value_of(made_now[-1]))
+    return 0
+
+  monkeypatch.setattr(child, 'run', run)
+  trials = study.work(one, [])
+  assert made_now == [2, 3]
+  assert [trial.value for trial in trials] == [value_of(number) for number in range(4)]
+  assert [sweep_space.point_of(trial.params, one.space) for trial in trials] == sweep_space.grid(one.space)[:4]
+  table = sweep_report.report(one, trials, command=[])  # which hands all of them to Optuna
+  assert table['trials'] == {'COMPLETE': 4, 'PRUNED': 0, 'FAIL': 0}
+
+
 def test_tpe_draws_where_values_were_good(tmp_path):
   """The mean distance of log10 rate from the best one shrinks once results are known."""
   one = made(tmp_path, literal={'optim.rate': {'low': 1e-6, 'high': 1.0, 'scale': 'log'}}, method='tpe', trials=40)
@@ -224,7 +314,7 @@ def test_a_folder_holds_one_sweep(tmp_path, monkeypatch):
 # The table.
 
 
-def test_seeds_are_one_row_with_their_median_and_those_without_a_value_count_as_worst(tmp_path):
+def test_seeds_are_one_row_with_their_median_and_those_without_a_value_count_as_worst(tmp_path, capsys):
   one = made(tmp_path)
   journal = one.study()
   for number, value in enumerate([0.1, 0.2, 0.9, 0.3, None, None]):
@@ -243,7 +333,17 @@ def test_seeds_are_one_row_with_their_median_and_those_without_a_value_count_as_
   assert second.reasons == ('diverged at step 3', 'ValueError: broken')
   table = sweep_report.report(one, journal.trials, command=['--config=x.py', '--workdir=a b'])
   assert json.loads(json.dumps(table)) == json.loads((tmp_path / 'table.json').read_text())
-  assert table['best']['command'] == "python -m plm_jax.train --config=x.py '--workdir=a b' --config.optim.rate=0.01"
+  keys = '--config.optim.rate=0.01 --config.seed=0'  # of trial 0, whose folder is named
+  assert table['best']['command'] == f"python -m plm_jax.train --config=x.py '--workdir=a b' {keys}"
+  assert table['best']['said'] == (
+    'best: validation/loss 0.2, the median over 3 seeds; the best of its trials, with seed 0, has 0.1 and is in '
+    f'{tmp_path}/trials/0000; the keys of that trial'
+  )
+  assert {key: table['best'][key] for key in ('score', 'seeds', 'seed', 'value', 'trial')} == {
+    'score': 0.2, 'seeds': 3, 'seed': '0', 'value': 0.1, 'trial': 0,
+  }  # fmt: skip
+  for said in (capsys.readouterr().out, (tmp_path / 'table.txt').read_text()):
+    assert table['best']['said'] in said and table['best']['command'] in said
   row = table['rows'][0]
   # the closed form of the deviation of a sample of 0.1, 0.2, 0.9
   assert (row['mean'], row['n']) == (pytest.approx(0.4), 3) and row['deviation'] == pytest.approx(0.19**0.5)
@@ -251,6 +351,35 @@ def test_seeds_are_one_row_with_their_median_and_those_without_a_value_count_as_
   for picture in ('importance.png', 'parallel.png'):
     assert (tmp_path / picture).read_bytes().startswith(b'\x89PNG')
   assert 'diverged at step 3' in (tmp_path / 'table.txt').read_text()
+
+
+@pytest.mark.parametrize('seeds', [[0, 1], [0]])
+def test_a_point_with_its_seed_counts_once(tmp_path, seeds):
+  """A journal of an earlier version has points several times: with the same seed they are the same run again."""
+  one = made(tmp_path, literal={'optim.rate': [1e-2, 1e-3], 'seed': seeds}, method='random', trials=7)
+  journal = one.study()
+  rate, other = ('0.01', '0.001')
+  last = str(seeds[-1])
+  drawn = [(rate, '0'), (rate, '0'), (rate, last), (other, '0'), (other, '0'), (rate, '0'), (rate, '0')]
+  values = [None, 1.0, 2.0, None, 5.0, 1.0, None]
+  for number, (point, value) in enumerate(zip(drawn, values, strict=True)):
+    journal.add_trial(study._of_grid(one.space, dict(zip(('optim.rate', 'seed'), point, strict=True))))
+    if number == 3:
+      sweep_trial._stop(journal, number, 'diverged at step 3')
+    elif value is None:
+      study.fail(journal, number, 'ValueError: broken')
+    else:
+      journal.tell(number, value)
+  first, second = sweep_report.rows(one, journal.trials)
+  numbers, known = ((1, 2), (1.0, 2.0)) if len(seeds) > 1 else ((1,), (1.0,))
+  mean = sum(known) / len(known)  # the median as well, of one or two
+  assert (first.numbers, first.values, first.seeds, first.score) == (numbers, known, len(known), mean)
+  assert (second.numbers, second.values, second.seeds) == ((4,), (5.0,), 1)
+  assert second.reasons == ('trial 3 is trial 4 again, and does not count',)
+  assert 'trial 5 is trial 1 again, and does not count' in first.reasons
+  table = sweep_report.report(one, journal.trials, command=[])
+  assert (table['rows'][0]['n'], table['rows'][0]['mean']) == (len(known), mean)
+  assert ('of one seed' in table['best']['said']) == (len(seeds) == 1)
 
 
 def test_values_with_dollars_are_shown_as_they_are_and_a_picture_costs_no_table(tmp_path, monkeypatch):
@@ -399,6 +528,12 @@ def test_two_workers_that_are_killed_make_the_same_sweep(data, tmp_path):
     (SPACE, ('--seed=5',), '--seed draws points, and --method=grid draws none'),
     (SPACE, ('--seed=0', '--method=grid'), '--seed draws points, and --method=grid draws none'),
     (SPACE, ('--method=gird',), 'gird'),
+    (SPACE, ('--method=random', '--trials=7'), 'has 6 points, and --method=random trains none of them twice'),
+    (SPACE, ('--method=tpe', '--trials=7'), '--trials=6 at most'),
+    ({'best': [('validation/loss', 'min')]}, (), 'judged by the metric of the base config'),
+    ({**SPACE, 'best.0': ['validation/loss']}, (), 'judged by the metric of the base config'),
+    (SPACE, ('--config.best.0=validation/los',), "no metric 'los' in evaluation 'validation'. Did you mean 'loss'"),
+    (SPACE, ('--config.best.0=validation/los', '--dry_run'), "Did you mean 'loss'"),
   ],
 )
 def test_mistakes_end_before_the_first_trial(data, tmp_path, literal, more, said):
@@ -412,3 +547,10 @@ def test_a_dry_run_prints_the_trials_and_makes_nothing(data, tmp_path, capsys):
   said = capsys.readouterr().out
   assert said.startswith('6 trials:') and '5  optim.rate=0.001 seed=2' in said
   assert not (tmp_path / 'sweep').exists()
+  optuna.logging.set_verbosity(optuna.logging.INFO)  # as in a new process
+  flag = ('--dry_run', '--method=tpe', '--trials=4')
+  assert sweep.main(flags(data, tmp_path / 'sweep', SPACE, *flag)) == 0
+  said = capsys.readouterr()
+  lines = said.out.splitlines()
+  assert lines[0] == '4 trials:' and len(set(lines[1:])) == 4
+  assert 'new study' not in said.err

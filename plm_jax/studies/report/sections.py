@@ -242,9 +242,10 @@ def _sweep(name: str, table: Mapping[str, Any]) -> str:
     for row in rows
   ]
   best = table.get('best')
-  command = best.get('command', '') if isinstance(best, dict) else ''
-  said = f'<p>The best keys as a command:</p><pre>{markup.text(command)}</pre>' if command else ''
-  return f'<h3>{markup.text(name)}</h3>{markup.table(heads, body, label=f"sweep {name}")}{said}'
+  command, said = (str(best.get(key) or '') if isinstance(best, dict) else '' for key in ('command', 'said'))
+  said = said or 'The best keys as a command'  # a sweep of an earlier version has the median alone
+  shown = f'<p>{markup.text(said)}:</p><pre>{markup.text(command)}</pre>' if command else ''
+  return f'<h3>{markup.text(name)}</h3>{markup.table(heads, body, label=f"sweep {name}")}{shown}'
 
 
 def tables(found: Found) -> str:
