@@ -6,7 +6,12 @@ python -m plm_jax.sample_efficiency --config=experiments/quickstart/classify.py 
 The config is one of fine-tuning with `init_from`, and with evaluations named `validation` and `test`. For each size
 (labelled examples per class), seed and start (pre-trained or from scratch) there is one run per learning rate; the rate
 is chosen on validation, and the table shows the test score of that run. Prints the table and writes `runs.jsonl`,
-`table.json` and `curves.png`. Finished runs are not repeated.
+`table.json` and `curves.png`.
+
+Finished runs are not repeated as long as all that they are made from is there and has the digests that `runs.jsonl`
+keeps: the settings, the vocabulary, the rows, and the parameters in the folders of `init_from`. Where one changed, its
+runs are made again, and the log says what changed; runs of an earlier version, which kept digests of the settings
+alone, are made again once. Their lines stay in the file.
 """
 
 from plm_jax.cli import signals

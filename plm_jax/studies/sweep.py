@@ -97,9 +97,9 @@ def template(sweep: Sweep, trials: Sequence[FrozenTrial]) -> FrozenTrial:
   """The next trial, with all of its parameters, so that one line of the journal creates it.
 
   It depends on the number of the trial, on the points before it and, for TPE, on their values; not on which worker
-  asks. No point is drawn twice: one that a trial has already is drawn anew, up to `DRAWS` times; where the points can be
-  counted, one of those that are left is taken then. Where none is left, which `plm_jax.sweep` refuses, it is the last
-  draw, so that there is an end.
+  asks. No point is drawn twice: one that a trial has already is drawn anew, up to `DRAWS` times; where the points can
+  be counted, one of those that are left is taken then. Where none is left, which `plm_jax.sweep` refuses, it is the
+  last draw, so that there is an end.
   """
   if sweep.method == 'grid':
     return _of_grid(sweep.space, sweep_space.grid(sweep.space)[len(trials)])

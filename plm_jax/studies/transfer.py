@@ -2,6 +2,10 @@
 
 The engine of `python -m plm_jax.sample_efficiency`. All runs share one task and one schedule length, and those with the
 same learning rate one compiled step, so that a run costs no more than its steps.
+
+A line of `runs.jsonl` is a finished run, with a digest of its settings and those of what it was made from (`Origins`).
+It stands for a run that is asked for where all of these are the same now; else the run is made again, and the log says
+which of them differ. A line of an earlier version has no such digests, and its run is made again as well.
 """
 
 import dataclasses
@@ -11,6 +15,7 @@ import itertools
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,13 +24,15 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from plm_jax import files, optim, sharding
+from plm_jax import errors, files, optim, sharding
 from plm_jax.cli import pictures, signals, tables
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import Where
 from plm_jax.training import evaluation, feed, from_data, history, preflight
 from plm_jax.training.metrics import write_json
 from plm_jax.training.parts import (
+  Parts,
+  check_sources,
   check_vocab_of,
   init_params_from,
   make_evaluations,
@@ -33,6 +40,7 @@ from plm_jax.training.parts import (
   make_parts,
   make_source,
   make_vocab,
+  source_digest,
 )
 from plm_jax.training.step import TrainState, abstract_params, advance_first, state_maker, train_step
 from plm_jax.types import Source
@@ -41,6 +49,11 @@ log = logging.getLogger(__name__)
 
 STARTS = ('scratch', 'pretrained')
 SCORES = ('validation', 'test', 'train')  # at the end of a run
+EVALUATIONS = ('validation', 'test')
+DIGITS = 16  # of a digest
+
+
+Made = dict[str, str]  # place in the config, such as 'data' or 'init_from.0' -> digest of what was found there
 
 
 class Cell(NamedTuple):
@@ -82,13 +95,17 @@ def run_study(
     The table, as `table.json` holds it.
 
   Raises:
-    ConfigError: the settings are not those of such a study.
+    ConfigError: the settings are not those of such a study, a size or a rate stands twice, or a folder of `init_from`
+      is missing, also where all runs are finished.
   """
-  missing = [name for name in ('validation', 'test') if name not in settings['eval']]
+  missing = [name for name in EVALUATIONS if name not in settings['eval']]
   if missing or not settings['init_from'] or settings['steps'] is None or 'per_class' not in settings['data']:
     raise ConfigError(
       'sample_efficiency needs a config with steps, init_from, labelled data, and evaluations validation and test'
     )
+  for what, values in (('sizes', sizes), ('rates', rates)):
+    if twice := [value for value, count in Counter(values).items() if count > 1]:
+      raise ConfigError(f'sample_efficiency: {twice[0]:g} stands twice among the {what}: name each of them once')
   settings, folder = from_data.filled(settings), files.local_path(workdir, what='--workdir')
   cells = [Cell(*cell) for cell in itertools.product(STARTS, sizes, range(seeds), rates)]
   done = _run_missing(settings, cells, record=folder / 'runs.jsonl', metric=metric)
@@ -109,15 +126,9 @@ def _run_missing(
   """What came out of each cell: read from `record`, or run and appended to it, one JSON object per line."""
   kept = {key: value for key, value in settings.items() if key not in history.ON_ITS_WAY}
   fingerprint = hash_text(json.dumps(kept, sort_keys=True))
-  done: dict[Cell, dict[str, Any]] = {}
-  for number, line in enumerate(files.read_bytes(record).splitlines() if files.exists(record) else (), start=1):
-    try:
-      row = files.parse_json(line.decode())
-      if row.pop('settings') == fingerprint:
-        _check_row(row)
-        done[Cell(*row['cell'])] = row
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # torn as a process was killed, or damaged
-      log.warning('%s, line %d cannot be read (%s): its run is repeated', record, number, error)
+  check_sources(settings['init_from'])  # nothing is printed of runs that cannot be compared with their source
+  origins = Origins(settings)
+  done = _finished(_lines(record, fingerprint, steps=settings['steps']), cells, origins, record=record)
   left = [cell for cell in cells if cell not in done]
   if not left:
     return done
@@ -128,7 +139,8 @@ def _run_missing(
   for number, cell in enumerate(left, start=1):
     began = time.monotonic()
     try:
-      row = {'cell': cell, **trainer.run(cell), 'seconds': round(time.monotonic() - began, 2)}
+      made_from = origins.of(cell)
+      row = {'cell': cell, **trainer.run(cell), 'made_from': made_from, 'seconds': round(time.monotonic() - began, 2)}
     except signals.Interrupted:
       if not done:
         raise
@@ -143,12 +155,115 @@ def _run_missing(
   return done
 
 
-def _check_row(row: Mapping[str, Any]) -> None:
-  """Raises ValueError for a run without its curve or one of its scores."""
-  missing = [name for name in SCORES if not isinstance(row.get(name), int | float)]
-  missing += [] if isinstance(row.get('curve'), list) else ['curve']
+def _lines(record: Path, fingerprint: str, *, steps: int) -> dict[Cell, list[dict[str, Any]]]:
+  """The runs that a record has of some settings, by cell, in the order in which they were made."""
+  found: dict[Cell, list[dict[str, Any]]] = {}
+  for number, line in enumerate(files.read_bytes(record).splitlines() if files.exists(record) else (), start=1):
+    try:
+      row = files.parse_json(line.decode())
+      if row.pop('settings') == fingerprint:
+        _check_row(row, steps=steps)
+        found.setdefault(Cell(*row['cell']), []).append(row)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # torn as a process was killed, or damaged
+      log.warning('%s, line %d cannot be read (%s): its run is repeated', record, number, error)
+  return found
+
+
+def _finished(
+  lines: Mapping[Cell, Sequence[dict[str, Any]]], cells: Sequence[Cell], origins: 'Origins', *, record: Path
+) -> dict[Cell, dict[str, Any]]:
+  """The runs that need not be made, and a line in the log for those of the same settings that were made of others."""
+  done: dict[Cell, dict[str, Any]] = {}
+  repeated: Counter[str] = Counter()
+  for cell in (cell for cell in cells if cell in lines):
+    now = origins.of(cell)
+    if same := [row for row in lines[cell] if row.get('made_from') == now]:
+      done[cell] = same[-1]
+      continue
+    known = [row['made_from'] for row in lines[cell] if isinstance(row.get('made_from'), Mapping)]
+    if known:
+      other = min(([place for place in {**old, **now} if old.get(place) != now.get(place)] for old in known), key=len)
+      repeated[f'{", ".join(map(origins.shown, other))} changed since they were made'] += 1
+    else:
+      repeated['they are of an earlier version, which did not keep digests of what it made them from'] += 1
+  for reason, count in repeated.items():
+    log.warning(f'{record}: {errors.counted(count, "finished run")} of these settings will be repeated: {reason}')
+  return done
+
+
+def _check_row(row: Mapping[str, Any], *, steps: int) -> None:
+  """Raises ValueError for a run without one of its scores, or whose curve is not one of so many steps."""
+  missing = [name for name in SCORES if not _is_score(row.get(name))]
   if missing:
     raise ValueError(f'it has no {" and no ".join(missing)}')
+  curve = row.get('curve')
+  pairs = isinstance(curve, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in curve)
+  if not pairs or [step for step, _ in curve] != _checks(steps) or not all(_is_score(score) for _, score in curve):
+    raise ValueError(f'it has no curve of pairs of a step and a score, at steps {_checks(steps)}')
+
+
+def _is_score(value: Any) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _checks(steps: int) -> list[int]:
+  """The steps after which a run is evaluated on validation; the last one is of the end."""
+  return [*sorted({round(steps / 3), round(steps * 2 / 3)} & set(range(1, steps + 1))), steps]
+
+
+def _data_of(settings: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
+  """The block of the rows that a run is trained on."""
+  return {**settings['data'], 'per_class': cell.size, 'sample_seed': cell.seed}
+
+
+class Origins:
+  """Digests of what runs are made from, each made once, when it is asked for; no accelerator is."""
+
+  def __init__(self, settings: Mapping[str, Any]):
+    self._settings = settings
+    self._rows: dict[tuple[int, int], str] = {}
+
+  def of(self, cell: Cell) -> Made:
+    """The digests of a run: the parameters that it begins with are those of `init_from` where it is pre-trained."""
+    if cell[1:3] not in self._rows:
+      data = _data_of(self._settings, cell)
+      source = make_source(data, self._parts.vocab, seed=cell.seed, reader=self._parts)
+      self._rows[cell[1:3]] = _rows_digest(source)
+    start = self._start if cell.start == 'pretrained' else {}
+    return {**self._shared, 'data': self._rows[cell[1:3]], **start}
+
+  def shown(self, place: str) -> str:
+    """A place in the config for messages, with the folder that `init_from` names there."""
+    entries = {f'init_from.{number}': entry['source'] for number, entry in enumerate(self._settings['init_from'])}
+    return f'{place} ({entries[place]})' if place in entries else place
+
+  @functools.cached_property
+  def _parts(self) -> Parts:
+    return make_parts(self._settings, make_vocab(self._settings))
+
+  @functools.cached_property
+  def _shared(self) -> Made:
+    vocab, second = self._parts.vocab, self._parts.second_vocab
+    found = {'vocab': vocab.digest[:DIGITS], **({} if second is None else {'second_vocab': second.digest[:DIGITS]})}
+    sources = make_evaluations(self._settings, vocab, reader=self._parts, names=EVALUATIONS)
+    return {**found, **{f'eval.{name}.data': _rows_digest(source) for name, source in sources.items()}}
+
+  @functools.cached_property
+  def _start(self) -> Made:
+    found: dict[str, str] = {}  # entries of one folder read it once
+    made: Made = {}
+    for number, entry in enumerate(self._settings['init_from']):
+      asked = repr((entry['source'], entry.get('step'), entry.get('fitting')))
+      with stage('init_from'):
+        found[asked] = found.get(asked) or source_digest(entry, self._parts.vocab)[:DIGITS]
+      made[f'init_from.{number}'] = found[asked]
+    return made
+
+
+def _rows_digest(source: Source) -> str:
+  """Of an epoch of batches, which hold labels as well, and of all that decides them."""
+  batches = feed.first_batches_digest(source, count=max(source.steps_per_epoch, 1))
+  return hash_text(f'{source.digest} {batches}')
 
 
 class Trainer:
@@ -161,7 +276,7 @@ class Trainer:
     self._parts = make_parts(settings, self._vocab)
     self._task = self._parts.task
     self._layout = make_layout(settings)
-    self._sources = make_evaluations(settings, self._vocab, reader=self._parts, names=('validation', 'test'))
+    self._sources = make_evaluations(settings, self._vocab, reader=self._parts, names=EVALUATIONS)
     signals.check()
     for entry in settings['init_from']:
       check_vocab_of(entry, self._vocab, self._parts.second_vocab)
@@ -194,8 +309,7 @@ class Trainer:
     """
     steps = self._settings['steps']
     with sharding.use(self._layout):
-      data = {**self._settings['data'], 'per_class': cell.size, 'sample_seed': cell.seed}
-      source = make_source(data, self._vocab, seed=cell.seed, reader=self._parts)
+      source = make_source(_data_of(self._settings, cell), self._vocab, seed=cell.seed, reader=self._parts)
       tx, step, maker = self._at_rate(cell.rate, source.spec)
       key = jax.random.key(cell.seed)
       state = maker.fresh(key)
@@ -205,7 +319,7 @@ class Trainer:
         state = dataclasses.replace(state, params=params)
       state = advance_first(state, maker, task=self._task)
       batches = feed.to_devices(source.read(0), sharding.batch_sharding(self._layout))
-      checks = {round(steps / 3), round(steps * 2 / 3)}
+      checks = _checks(steps)[:-1]
       curve = []
       for done, (_, batch) in enumerate(itertools.islice(batches, steps), start=1):
         signals.check()
@@ -232,8 +346,8 @@ class Trainer:
 
 
 def hash_text(text: str) -> str:
-  """Short digest of the settings that a run was made under."""
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
+  """Short digest of a text, such as the settings that a run was made under."""
+  return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def summarise(

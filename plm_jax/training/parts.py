@@ -4,6 +4,7 @@ Settings are the plain dict that `config.resolve` returns and `config.json` hold
 keywords.
 """
 
+import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import numpy as np
 
 from plm_jax import config, copies, errors, files, sharding, weights
 from plm_jax.checkpoint import init_from
@@ -405,6 +407,28 @@ def _open_source(source: str, *, step: Step, vocab: Vocab) -> Params:
   if word_vectors.is_vectors(source):
     return in_memory({'table': word_vectors.for_vocab(files.path(source), vocab).vectors}, where=source)
   return weights.open(source, step=step).params.with_sums(weights.SUMS)
+
+
+def source_digest(entry: Mapping[str, Any], vocab: Vocab) -> str:
+  """Hex SHA-256 of what an entry of `init_from` finds in its source: the parameters of the step, as `init_params_from`
+  reads them, and the vocabulary and the classes that decide where they go.
+
+  Args:
+    entry: of `init_from`.
+    vocab: of the run.
+
+  Raises:
+    CheckpointError, ValueError: as `init_params_from`.
+  """
+  source, digest = entry['source'], hashlib.sha256()
+  for path, array in _open_source(source, step=init_from.Entry.read(entry).step, vocab=vocab).each():
+    digest.update(f'{path} {array.dtype} {array.shape}'.encode())
+    digest.update(np.ascontiguousarray(array).tobytes())
+  if not word_vectors.is_vectors(source):
+    opened = weights.open(source)
+    digest.update((tokenizer.load(opened.vocab).digest if tokenizer.exists(opened.vocab) else '').encode())
+    digest.update(repr(tuple(opened.labels) if entry.get('fitting') else ()).encode())
+  return digest.hexdigest()
 
 
 def _unlike(source: str, settings: Settings, parts: Parts, names: Sequence[str]) -> str:
