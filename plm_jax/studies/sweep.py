@@ -114,7 +114,9 @@ def template(sweep: Sweep, trials: Sequence[FrozenTrial]) -> FrozenTrial:
 
 def _of_grid(space: Space, point: Point) -> FrozenTrial:
   """The trial of a point of a grid."""
-  kinds = {key.name: optuna.distributions.CategoricalDistribution(key.steps()) for key in space if key.name in point}
+  kinds: dict[str, optuna.distributions.BaseDistribution] = {
+    key.name: optuna.distributions.CategoricalDistribution(key.steps()) for key in space if key.name in point
+  }
   return optuna.trial.create_trial(state=TrialState.RUNNING, params=dict(point), distributions=kinds)
 
 

@@ -196,9 +196,10 @@ def _check_row(row: Mapping[str, Any], *, steps: int) -> None:
   missing = [name for name in SCORES if not _is_score(row.get(name))]
   if missing:
     raise ValueError(f'it has no {" and no ".join(missing)}')
-  curve = row.get('curve')
+  curve: Any = row.get('curve')
   pairs = isinstance(curve, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in curve)
-  if not pairs or [step for step, _ in curve] != _checks(steps) or not all(_is_score(score) for _, score in curve):
+  curve = curve if pairs else []
+  if [step for step, _ in curve] != _checks(steps) or not all(_is_score(score) for _, score in curve):
     raise ValueError(f'it has no curve of pairs of a step and a score, at steps {_checks(steps)}')
 
 
