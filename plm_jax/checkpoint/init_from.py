@@ -21,6 +21,8 @@ from plm_jax.types import Array, PyTree, Whole
 
 Resize = Literal['interpolate', 'new_rows', 'mean_rows', 'same_tokens']
 TOKEN_TABLE = 'token_embed/table'  # the end of its path
+# name of a leaf and number of its axes -> the axis of a vocabulary, if it has one
+_VOCABULARY = {('table', 2): 0, ('embedding', 2): 0, ('kernel', 2): 1, ('bias', 1): 0}
 STACKED = 'layers'  # the path component below which axis 0 numbers the layers
 
 
@@ -36,8 +38,9 @@ class Entry:
     to: part of this model that receives it, '' for all of it.
     layers: which stacked layers of the source to take, in this order; None takes all.
     resize: 'interpolate' stretches learned position tables to the length of this model's, 'new_rows' lets the other
-      tables end in rows that keep their fresh values, 'mean_rows' in rows that start from the mean of the source's
-      (ULMFiT's released code, for new words); rows that only pad the source's token table do not count. 'same_tokens'
+      tables, and the kernels and biases of outputs, end in rows of a vocabulary that keep their fresh values,
+      'mean_rows' in rows that start from the mean of the source's (ULMFiT's released code, for new words); a width is
+      never changed. Rows that only pad the source's token table do not count. 'same_tokens'
       takes each row of a vocabulary from the row that the same token has in the vocabulary of the source, by its text,
       and starts the others from the mean; the two vocabularies may differ in everything. Several may be given, in a
       sequence.
@@ -128,6 +131,7 @@ def initialise(
   sums: Mapping[str, tuple[str, str]] = MappingProxyType({}),
   same_tokens: Callable[[str], SameTokens] | None = None,
   vocab_size: Callable[[str], int | None] = lambda source: None,
+  width_key: Callable[[str, str], str | None] = lambda source, path: None,
 ) -> tuple[PyTree, Report]:
   """Replaces initial parameters by saved ones.
 
@@ -142,6 +146,8 @@ def initialise(
     same_tokens: a source -> where the tokens of this model's vocabulary stand in its own, for entries that ask for it.
     vocab_size: a source -> number of ids of its vocabulary, behind which rows of its token table are padding; None
       where that is not known. It is asked for entries with 'mean_rows'.
+    width_key: (source, leaf of this model) -> the key of a config that sets the width of the leaf, where the source is
+      a file of word vectors; None for other sources.
 
   Returns:
     (params, report).
@@ -178,7 +184,8 @@ def initialise(
       if size is not None and padded is not None:
         value = _unpadded(path, value, fresh[path], size, padded)
       moved = value if tokens is None else _by_token(path, value, fresh[path], tokens, tables)
-      fitted, how = _fit(path, moved, fresh[path], entry, before=_before(path, position_rows))
+      key = width_key(entry.source, path)
+      fitted, how = _fit(path, moved, fresh[path], entry, before=_before(path, position_rows), width_key=key)
       if moved is not value and tokens is not None:
         how += (
           f', {np.count_nonzero(tokens.rows >= 0)} of {len(tokens.rows)} rows by their token, the others their mean'
@@ -239,8 +246,19 @@ def _fits(source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: E
   return here == {join(entry.to, name): value.shape for name, value in source.items()}
 
 
-def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: int) -> tuple[Array, str]:
-  """The leaf of the source with the shape, dtype and sharding of the initial one, and how it was changed."""
+def _fit(
+  path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: int, width_key: str | None = None
+) -> tuple[Array, str]:
+  """The leaf of the source with the shape, dtype and sharding of the initial one, and how it was changed.
+
+  Args:
+    path: of the leaf.
+    value: the leaf of the source.
+    fresh: the initial one.
+    entry: which asks for it.
+    before: rows of a table before its positions.
+    width_key: the key of a config that sets the width of the leaf, where the source is a file of word vectors.
+  """
   how = ''
   if entry.layers is not None and is_stacked(path):
     value = _take_layers(path, value, entry)
@@ -258,17 +276,25 @@ def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: in
   if 'interpolate' in entry.resizes and _is_position(path) and value.shape[1:] == fresh.shape[1:]:
     how += f', {len(value) - before} positions interpolated to {fresh.shape[0] - before}'
     return _place(interpolate_positions(value, fresh.shape[0], before=before), fresh), how
-  axis = _longer_axis(value.shape, fresh.shape)
-  if 'new_rows' in entry.resizes and not _is_position(path) and axis is not None:
+  axis = _longer_vocabulary(path, value.shape, fresh.shape)
+  if 'new_rows' in entry.resizes and axis is not None:
     how += f', rows {value.shape[axis]} to {fresh.shape[axis] - 1} new'
     return _put_first(value, fresh), how
-  if 'mean_rows' in entry.resizes and not _is_position(path) and axis is not None:
+  if 'mean_rows' in entry.resizes and axis is not None:
     how += f', rows {value.shape[axis]} to {fresh.shape[axis] - 1} their mean'
     mean = value.mean(axis, keepdims=True).repeat(fresh.shape[axis] - value.shape[axis], axis)
     return _place(np.concatenate([value, mean], axis), fresh), how
+  cure = _cure(path, value.shape, fresh.shape)
+  if width_key is None or value.ndim != fresh.ndim:
+    raise ValueError(f'{path} is {list(value.shape)} in {entry.source} and {list(fresh.shape)} here: {cure}')
+  if (width := value.shape[-1]) != fresh.shape[-1]:
+    raise ValueError(
+      f'{path} has rows of {fresh.shape[-1]} numbers here, and the vectors of {entry.source} have {width}: '
+      f'--config.{width_key}={width} makes them as wide'
+    )
   raise ValueError(
-    f'{path} is {list(value.shape)} in {entry.source} and {list(fresh.shape)} here: '
-    f'{_cure(path, value.shape, fresh.shape)}'
+    f'{path} has {len(fresh)} rows here, and {len(value)} come of {entry.source}, one for each word of the vocabulary: '
+    f'{cure}'
   )
 
 
@@ -327,24 +353,28 @@ def _take_layers(path: str, value: np.ndarray, entry: Entry) -> np.ndarray:
   return value[wanted]
 
 
-def _longer_axis(old: Sequence[int], new: Sequence[int]) -> int | None:
-  """The axis along which `new` is longer, if nothing else differs."""
-  if len(old) != len(new):
+def _longer_vocabulary(path: str, old: Sequence[int], new: Sequence[int]) -> int | None:
+  """The axis that numbers a vocabulary, or types, if `new` is longer there and nothing else differs.
+
+  It is the first axis of a table and of the bias of an output, and the last one of an output's kernel.
+  """
+  axis = _VOCABULARY.get((path.rpartition('/')[2], len(old)))
+  if axis is None or len(old) != len(new) or is_stacked(path) or _is_position(path) or _is_head(path) or 'norm' in path:
     return None
-  differing = [axis for axis in range(len(old)) if old[axis] != new[axis]]
-  return differing[0] if len(differing) == 1 and new[differing[0]] > old[differing[0]] else None
+  alike = (*old[:axis], *old[axis + 1 :]) == (*new[:axis], *new[axis + 1 :])
+  return axis if alike and new[axis] > old[axis] else None
 
 
 def _cure(path: str, old: Sequence[int], new: Sequence[int]) -> str:
   """What to change if a leaf does not fit, for the message."""
-  if path.partition('/')[0] == 'head':  # of an adapter: it has other classes, or is of another task
+  if _is_head(path):  # it has other classes, or is of another task
     return "from_='trunk', to='trunk' in this entry of init_from takes the trunk alone, and the head starts anew"
   if len(old) == len(new) and tuple(old[1:]) == tuple(new[1:]):
     if _is_position(path):
       return "resize='interpolate' in this entry of init_from stretches the positions"
     if is_stacked(path) and new[0] < old[0]:
       return f'layers=(...) in this entry of init_from names the {new[0]} layers to take'
-  if _longer_axis(old, new) is not None and 'norm' not in path and not is_stacked(path):
+  if _longer_vocabulary(path, old, new) is not None:
     return (
       "resize='new_rows' in this entry of init_from keeps the fresh rows at the end, 'mean_rows' starts them from the "
       "mean of the source's"
@@ -399,6 +429,11 @@ def is_stacked(path: str) -> bool:
 
 def _is_position(path: str) -> bool:
   return 'position' in path and not is_stacked(path)
+
+
+def _is_head(path: str) -> bool:
+  """Whether a leaf is of the head of an adapter."""
+  return path.partition('/')[0] == 'head'
 
 
 def _before(path: str, position_rows: Mapping[str, range]) -> int:

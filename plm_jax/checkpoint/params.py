@@ -26,6 +26,8 @@ from plm_jax.paths import flat, nested
 from plm_jax.types import PyTree
 
 NAME = 'params.safetensors'
+# what `weights.word_vectors.is_vectors` takes, in words
+VECTOR_FILES = 'whose name ends in .txt, .vec or .bin, or in one of them and .gz'
 AVERAGES = 'opt_state/average/params'  # of trained parameters, in the state of a run with `ema` or ASGD
 _MOST_LAYERS = 10_000
 INDEX = 'params.index.json'  # of several files; there each layer of a stacked leaf is an array of its own
@@ -214,6 +216,11 @@ def _open_step(folder: Path, step: Step) -> Params:
 
 def _open_file(file: Path) -> Params:
   """The parameters of one file, each read when it is asked for."""
+  if file.suffix != '.safetensors' and not files.is_file(_sha256_file(file)):
+    raise CheckpointError(
+      f'{file} is no file of saved parameters, such as {NAME}: name a run folder or one with saved parameters, or a '
+      f'file of word vectors, {VECTOR_FILES}'
+    )
   try:
     expected = files.read_text(_sha256_file(file)).split()[0]
   except (OSError, IndexError, ValueError) as error:

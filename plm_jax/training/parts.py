@@ -4,6 +4,7 @@ Settings are the plain dict that `config.resolve` returns and `config.json` hold
 keywords.
 """
 
+import dataclasses
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 
 from plm_jax import config, copies, errors, files, sharding, weights
 from plm_jax.checkpoint import init_from
-from plm_jax.checkpoint.params import Params, in_memory
+from plm_jax.checkpoint.params import VECTOR_FILES, Params, in_memory
 from plm_jax.checkpoint.records import Step
 from plm_jax.cli import signals
 from plm_jax.errors import ConfigError
@@ -317,10 +318,13 @@ def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
 
 
 def check_sources(init_from: Iterable[Mapping[str, Any]]) -> None:
-  """Raises ConfigError where there is no folder of an entry of `init_from`."""
+  """Raises ConfigError where there is no folder or file of an entry of `init_from`."""
   for entry in init_from:
     if not files.exists(files.path(entry['source'])):
-      raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
+      raise ConfigError(
+        f'init_from: there is no {entry["source"]}: name a run folder, one with saved parameters, or a file of word '
+        f'vectors, {VECTOR_FILES}'
+      )
 
 
 def check_names(names: Mapping[str, Source | Labels]) -> None:
@@ -369,7 +373,18 @@ def init_params_from(
     sums=weights.SUMS,
     same_tokens=partial(_same_tokens, vocab=parts.vocab),
     vocab_size=_vocab_size,
+    width_key=partial(_width_key, trunk=parts.trunk),
   )
+
+
+def _width_key(source: str, path: str, *, trunk: nn.Module) -> str | None:
+  """The key of a config that sets the width of a leaf that a file of word vectors is for; None for other sources."""
+  if not word_vectors.is_vectors(source):
+    return None
+  if path.startswith('trunk/vectors/'):  # of adapter `scalar_mix`
+    return 'adapter.vectors'
+  names = [field.name for field in dataclasses.fields(trunk.config)]
+  return f'model.overrides.{next((name for name in ("embed_dim", "word_dim") if name in names), "hidden_dim")}'
 
 
 def _vocab_size(source: str) -> int | None:

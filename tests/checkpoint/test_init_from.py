@@ -193,6 +193,56 @@ def test_new_rows_of_an_untied_output(tmp_path: pathlib.Path) -> None:
   np.testing.assert_array_equal(params['trunk']['out']['bias'], [1.0] * 20 + [0.0] * 2)
 
 
+@pytest.mark.parametrize('resize', ['new_rows', 'mean_rows'])
+@pytest.mark.parametrize(
+  ('path', 'old', 'new'),
+  [
+    ('trunk/token_embed/table', (20, 4), (20, 6)),  # columns
+    ('trunk/out/kernel', (4, 20), (6, 20)),
+    ('trunk/norm/bias', (4,), (6,)),
+    ('trunk/layers/mlp/bias', (2, 4), (2, 6)),
+    ('trunk/layers/mlp/kernel', (2, 4, 4), (2, 4, 6)),
+    ('trunk/lstm_0/bias', (2, 4, 4), (2, 4, 6)),
+    ('trunk/mix/weights', (3,), (5,)),
+    ('head/bias', (3,), (5,)),  # classes
+  ],
+)
+def test_rows_are_new_along_the_vocabulary_alone(
+  resize: str, path: str, old: tuple[int, ...], new: tuple[int, ...], tmp_path: pathlib.Path
+) -> None:
+  def tree(leaf: Any) -> Any:
+    for name in reversed(path.split('/')):
+      leaf = {name: leaf}
+    return leaf
+
+  checkpoint.save_params(tmp_path, tree(np.ones(old, np.float32)))
+  with pytest.raises(ValueError, match=rf'{path} is \[.*\] here: ') as caught:
+    initialise(tree(jnp.zeros(new)), entry(tmp_path, from_='', to='', resize=resize))
+  assert 'new_rows' not in str(caught.value) and 'mean_rows' not in str(caught.value)
+
+
+@pytest.mark.parametrize('resize', [None, 'new_rows', 'mean_rows'])
+def test_vectors_of_another_width_are_refused_by_it(resize: str | None) -> None:
+  def open_params(source: str, *, step: Any) -> checkpoint.Params:
+    return checkpoint.in_memory({'table': np.ones((20, 3), np.float32)}, where=source)
+
+  vectors: Any = {'open_params': open_params, 'width_key': lambda source, path: 'model.overrides.hidden_dim'}
+  asked = [{'source': 'v.txt', 'from_': '', 'to': 'trunk/token_embed', 'resize': resize}]
+  with pytest.raises(ValueError, match='have') as caught:
+    initialise({'trunk': {'token_embed': {'table': jnp.zeros((20, 4))}}}, asked, **vectors)
+  assert str(caught.value) == (
+    'trunk/token_embed/table has rows of 4 numbers here, and the vectors of v.txt have 3: '
+    '--config.model.overrides.hidden_dim=3 makes them as wide'
+  )
+  params: Any = {'trunk': {'token_embed': {'table': jnp.zeros((24, 3))}}}  # padded by vocab_multiple
+  if resize is None:
+    with pytest.raises(ValueError, match="has 24 rows here, and 20 come of v.txt, .*: resize='new_rows' in this entry"):
+      initialise(params, asked, **vectors)
+  else:
+    params, _ = initialise(params, asked, **vectors)
+    assert params['trunk']['token_embed']['table'][:20].all()
+
+
 def test_new_rows_may_start_from_the_mean(pretrained: pathlib.Path) -> None:
   params, report = initialise(fresh(vocab=23), entry(pretrained, resize='mean_rows'))
   source, tokens = trunk(10)['token_embed']['embedding'], params['trunk']['token_embed']['embedding']

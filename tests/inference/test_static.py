@@ -7,6 +7,7 @@ import pytest
 
 import plm_jax
 from plm_jax import config, convert, probe, vectors
+from plm_jax.errors import ConfigError, RunError
 from plm_jax.objectives import subwords
 from plm_jax.text import words
 from plm_jax.training import loop
@@ -111,6 +112,33 @@ def test_its_vectors_are_mixed(family, trained, tmp_path):
   np.testing.assert_allclose(after['params/trunk/token_embed/table'][5:], used(trained, family)[5:], atol=1e-6)
   assert after['params/trunk/scalar_mix/gamma'] != 1
   assert {row['label'] for row in plm_jax.load(tmp_path / 'mix').classify(TEXTS)} <= set(runs.CLASSES)
+
+
+@pytest.mark.parametrize(
+  ('to', 'adapter', 'said'),
+  [
+    ('trunk/token_embed', {}, 'numbers here, .* have 5: --config.model.overrides.hidden_dim=5 makes them as wide'),
+    ('trunk/vectors', {'vectors': 6}, 'rows of 6 numbers here, .* have 5: --config.adapter.vectors=5 makes'),
+  ],
+)
+def test_a_file_of_another_width_is_refused(to, adapter, said, trained, tmp_path):
+  (tmp_path / 'v.txt').write_text('the 1 2 3 4 5\n. 6 7 8 9 10\n')
+  start = {'source': str(tmp_path / 'v.txt'), 'from_': '', 'to': to, 'resize': 'new_rows'}
+  inner = {'name': 'classify', 'classes': len(runs.CLASSES)}
+  adapter = {'name': 'scalar_mix', 'inner': inner, 'lstm_layers': 0, **adapter}
+  with pytest.raises(ConfigError, match=f'{to}/table has .*{said}'):
+    loop.train(settings_of(trained, adapter, start), tmp_path / 'run')
+
+
+def test_a_source_that_is_no_folder_is_told_of_files_of_vectors(trained, tmp_path):
+  (tmp_path / 'v').write_text('the 1 2\n')
+  adapter = {'name': 'classify', 'classes': len(runs.CLASSES)}
+  ends = r'a file of word vectors, whose name ends in \.txt, \.vec or \.bin, or in one of them and \.gz'
+  for name, said in (('nothere.txt', 'there is no .*nothere.txt: name a run folder,'), ('v', 'v is no file of saved')):
+    start = {'source': str(tmp_path / name), 'from_': '', 'to': 'trunk/token_embed'}
+    with pytest.raises((ConfigError, RunError), match=f'{said}.*{ends}') as caught:
+      loop.train(settings_of(trained, adapter, start), tmp_path / 'run')
+    assert 'sha256' not in str(caught.value)
 
 
 def test_its_layer_is_probed(trained, tmp_path):
