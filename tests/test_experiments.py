@@ -132,6 +132,7 @@ def test_quick_is_small_and_needs_no_network(name):
     for data in (values['data'], *(block['data'] for block in values['eval'].values())):
       for part in data.get('parts', {'': data}).values():
         assert part['path'].partition('/')[0] == 'pydocs'
+        assert part.get('documents', 'blank_line') == 'blank_line'  # others are for .txt
     if name in WITHOUT_EVALUATION:
       assert (values['eval'], values['best']) == ({}, None)
     else:

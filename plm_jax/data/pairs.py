@@ -29,7 +29,8 @@ from plm_jax.data.rows.documents import tokenised
 from plm_jax.types import Count, Rate, Source, Vocab
 
 log = logging.getLogger(__name__)
-QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
+# of a smoke test (`file.py:quick`)
+QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)
 
 GIVES = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length', 'num_tokens')
 

@@ -26,7 +26,8 @@ from plm_jax.data.rows.documents import spelt, tokenised
 from plm_jax.types import Count, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
-QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
+# of a smoke test (`file.py:quick`)
+QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)
 
 GIVES = ('tokens', 'segment_ids', 'characters')
 
