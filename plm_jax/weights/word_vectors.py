@@ -11,6 +11,7 @@ import gzip
 import io
 import itertools
 import logging
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,7 +27,12 @@ log = logging.getLogger(__name__)
 
 Form = Literal['word2vec', 'binary', 'glove']
 LONGEST = 2**24  # bytes of a line that is read to tell text from binary
+UNZIPPED = 1032  # most bytes that one byte of a .gz file stands for
+DIGITS = 18  # most of a number in a first line
 ENDINGS = ('.txt', '.vec', '.bin')  # and each with .gz behind it
+
+
+_SIGNED = re.compile('[-+]?[0-9]+')
 
 
 class WordVectors(NamedTuple):
@@ -96,13 +102,19 @@ def read(file: files.Where, *, form: Form | None = None) -> WordVectors:
 
   Raises:
     FileNotFoundError: there is none.
-    ValueError: a line that does not have as many numbers as the first one, with file and line; no words at all; a
-      binary file that is text, that ends early or that goes on behind its last word.
+    ValueError: a line that does not have as many numbers as the first one, or numbers that no spaces separate, with
+      file and line; no words at all; a binary file that is text, that is smaller than a vector, that ends early or that
+      goes on behind its last word.
   """
   found: dict[str, np.ndarray] = {}
-  for entry in _entries(file, form):
+  count = 0
+  for count, entry in enumerate(_entries(file, form), start=1):  # noqa: B007
     if entry.word not in found:
       found[entry.word] = _vector(entry)
+  if again := count - len(found):
+    log.warning(
+      f'{file}: {again:,} of {count:,} lines are of a word that is there before; the first vector of each counts'
+    )
   return WordVectors(tuple(found), np.stack(list(found.values())))
 
 
@@ -126,10 +138,11 @@ def for_vocab(file: files.Where, vocab: Vocab) -> Table:
       written.setdefault(word.lower(), []).append(number)
   found: dict[int, np.ndarray] = {}
   small: dict[int, np.ndarray] = {}
-  words, width = 0, 0
+  words, width, again = 0, 0, 0
   for entry in _entries(file, None):
     words, width = words + 1, len(entry.numbers)
     row, rows = ids.get(entry.word), written.get(entry.word, ())
+    again += row in found
     if row is not None and row not in found:
       found[row] = _vector(entry)
     if rows and rows[0] not in small:
@@ -141,6 +154,7 @@ def for_vocab(file: files.Where, vocab: Vocab) -> Table:
   log.info(
     f'{file}: {words:,} words, {width} numbers each. {len(found):,} of {len(ids):,} words of the vocabulary have a '
     'vector there, the others have zeros.'
+    + (f' {again:,} further vectors of them are left out: the first one counts.' if again else '')
   )
   return Table(vectors, len(found), words)
 
@@ -217,28 +231,30 @@ def _entries(file: files.Where, form: Form | None) -> Iterator[Entry]:
 
 
 def _text_entries(lines: Iterator[str], file: files.Where, form: Form | None) -> Iterator[Entry]:
-  first, second = next(lines, ''), next(lines, '')
+  first, second = next(lines, '').removeprefix('\ufeff'), next(lines, '')
   parts = first.split()
-  could_be_head = len(parts) == 2 and all(part.isdecimal() for part in parts)
+  could_be_head = len(parts) == 2 and all(part.isdecimal() and len(part) <= DIGITS for part in parts)
   headed = could_be_head if form is None else form == 'word2vec'
   if headed and not could_be_head:
     raise ValueError(f'{file}, line 1: expected the number of words and the width, as word2vec writes them')
+  if form is None and not headed and len(parts) == 2 and all(map(_SIGNED.fullmatch, parts)):
+    raise ValueError(f'{file}, line 1: {parts[0]} and {parts[1]} are no number of words and no width: mend the line')
   width = int(parts[1]) if headed else _width(first, second)
   if first and width < 1:
-    raise ValueError(f'{file}, line 1: expected a word and its numbers')
-  if parts and not headed:
-    word, *numbers = _split(first, width)
-    yield Entry(word, numbers, f'{file}, line 1')
+    raise ValueError(f'{file}, line 1: expected a word and its numbers{_separated(first)}')
   count = 0
-  for number, line in enumerate(itertools.chain([second] if second else [], lines), start=2):
+  for number, line in enumerate(itertools.chain([first, second] if second else [first], lines), start=1):
+    if number == 1 and (headed or not parts):
+      continue
+    where = f'{file}, line {number}'
     word, *numbers = _split(line, width)
-    if len(numbers) != width or not word:
-      raise ValueError(
-        f'{file}, line {number}: {max(0, len(line.split()) - 1)} numbers behind the word, expected {width}: mend or '
-        'remove the line'
-      )
+    extra = _numbers_of(word) if all(map(_is_number, numbers)) else 0
+    if extra or len(numbers) != width or not word:
+      found = len(numbers) + extra if extra else max(0, len(line.split()) - 1)
+      cure = _separated(line) or ': mend or remove the line'
+      raise ValueError(f'{where}: {found} numbers behind the word, expected {width}{cure}')
     count += 1
-    yield Entry(word, numbers, f'{file}, line {number}')
+    yield Entry(word, numbers, where)
   if headed and count != int(parts[0]):
     raise ValueError(f'{file} has {count} words, and its first line says {parts[0]}: it is not complete')
 
@@ -246,6 +262,19 @@ def _text_entries(lines: Iterator[str], file: files.Where, form: Form | None) ->
 def _split(line: str, width: int) -> list[str]:
   """A word, which may have spaces, and up to `width` numbers."""
   return line.rstrip('\n').rstrip(' ').rsplit(' ', width)
+
+
+def _numbers_of(word: str) -> int:
+  """How many pieces of a word behind the first one are numbers: of a line that has too many."""
+  return sum(_is_number(piece.strip(',')) for piece in re.split('[ \t]+', word)[1:])
+
+
+def _separated(line: str) -> str:
+  """What separates the numbers of a line, for a message, where it is no space."""
+  for name, sign in (('tabs', r'\t *'), ('commas', ', *')):
+    if re.search(rf'{sign}[-+.0-9]', line):
+      return f', which are separated by {name}, and are to be by spaces'
+  return ''
 
 
 def _width(first: str, second: str) -> int:
@@ -276,7 +305,7 @@ def _check_not_text(file: files.Where) -> None:
   """Raises ValueError where a file that is to be read as binary has numbers as text behind its first word."""
   with _opened(file) as stream:
     head = stream.readline(LONGEST).split()
-    width = int(head[1]) if len(head) == 2 and head[1].isdigit() else 0
+    width = int(head[1]) if len(head) == 2 and head[1].isdigit() and len(head[1]) <= DIGITS else 0
     _, *numbers = stream.readline(LONGEST).rstrip().rsplit(b' ', min(width, LONGEST))
   if 0 < width == len(numbers) and all(map(_is_number, numbers)):
     raise ValueError(f'{file} is read as binary, and holds text: let its name end in .txt, or name a form of text')
@@ -284,9 +313,12 @@ def _check_not_text(file: files.Where) -> None:
 
 def _binary_entries(stream: IO[bytes], file: files.Where) -> Iterator[Entry]:
   first = stream.readline().split()
-  if len(first) != 2 or not all(part.isdigit() for part in first):
+  if len(first) != 2 or not all(part.isdigit() and len(part) <= DIGITS for part in first):
     raise ValueError(f'{file} is no binary file of word2vec: its first line is not a number of words and a width')
   count, width = map(int, first)
+  if not 0 < 4 * width <= files.size(file) * (UNZIPPED if str(file).endswith('.gz') else 1):
+    more = ' is more than the file has numbers' if width else ''
+    raise ValueError(f'{file}, line 1: a width of {width:,}{more}: it is not complete, or no binary file of word2vec')
   for number in range(1, count + 1):
     letters = bytearray()
     while (letter := stream.read(1)) not in (b' ', b''):
@@ -304,7 +336,8 @@ def _binary_entries(stream: IO[bytes], file: files.Where) -> Iterator[Entry]:
 def _vector(entry: Entry) -> np.ndarray:
   """The numbers of a word as f32[d]; raises ValueError where one is none, or not finite."""
   try:
-    vector = np.array(entry.numbers, np.float32)
+    with np.errstate(over='ignore'):  # said below
+      vector = np.array(entry.numbers, np.float32)
   except ValueError as error:
     raise ValueError(f'{entry.where}: {error}: mend or remove the line') from None
   if not np.isfinite(vector).all():

@@ -62,12 +62,61 @@ def test_gensim_reads_and_writes_the_same(form, tmp_path):
     ('a b\n', 'binary', r'v is no binary file of word2vec'),
     ('1 2\na 12345678\n 9', 'binary', r'v goes on behind word 1, its last one: it is no binary file, or not whole'),
     ('2 2\nb c 0.125 -2e-3\na 1 2\n', 'binary', r'v is read as binary, and holds text'),
+    ('a 1 2 3\nb 1 2 3 4\nc 1 2 3\n', None, r'v, line 2: 4 numbers behind the word, expected 3: mend or remove'),
+    ('2 3\na 1 2 3\nb 1 2 3 4\n', None, r'v, line 3: 4 numbers behind the word, expected 3'),
+    ('a 1 2 3\nb 1 2 3 4 5\n', None, r'v, line 2: 5 numbers behind the word, expected 3'),
+    ('-2 3\na 1 2 3\nb 1 2 3\n', None, r'v, line 1: -2 and 3 are no number of words and no width'),
+    ('2 -3\na 1 2 3\nb 1 2 3\n', None, r'v, line 1: 2 and -3 are no number of words and no width'),
+    ('a\t1\t2\nb\t1\t2\n', None, r'v, line 1: expected a word and its numbers, .*separated by tabs, .* by spaces'),
+    ('a,1,2\nb,1,2\n', None, r'v, line 1: expected a word and its numbers, .*separated by commas, .* by spaces'),
+    ('a, 1, 2\nb, 1, 2\n', None, r'v, line 1: .*separated by commas, .* by spaces'),
+    ('a\t1 2\nb\t1 2\n', None, r'v, line 1: .*separated by tabs, .* by spaces'),
+    ('1 2\na\t1\t2\n', None, r'v, line 2: .*separated by tabs, .* by spaces'),
+    ('2 99999999999999\na 12345678', 'binary', r'v, line 1: a width of 99,999,999,999,999 is more than the file has'),
+    (f'2 {"9" * 5000}\na 12345678', 'binary', r'v is no binary file of word2vec'),
+    ('2 0\na b ', 'binary', r'v, line 1: a width of 0'),
+    ('a 1e39\n', None, r'v, line 1: a number is not finite'),
   ],
 )
+@pytest.mark.filterwarnings('error')
 def test_damaged_files(content, form, said, tmp_path):
   (tmp_path / 'v').write_text(content)
   with pytest.raises(ValueError, match=said):
     word_vectors.read(tmp_path / 'v', form=form)
+
+
+@pytest.mark.parametrize('start', ['2 2\n', ''])
+def test_a_mark_of_byte_order_is_no_part_of_the_first_line(start, tmp_path):
+  (tmp_path / 'v').write_text(f'{start}a 1 2\nb 3 4\n', encoding='utf-8-sig')
+  assert word_vectors.read(tmp_path / 'v').words == ('a', 'b')
+
+
+def test_words_of_released_files_that_have_spaces_or_are_numbers(tmp_path):
+  written = ('1,000', '. . .', 'at name@domain.com', '. . . . .', '1', 'nan', '-2', '• x', 'to 1,2,a')
+  (tmp_path / 'v').write_text(''.join(f'{word} 0.5 -1\n' for word in written))
+  assert word_vectors.read(tmp_path / 'v').words == written
+
+
+def test_words_that_are_there_again_are_counted(tmp_path, caplog):
+  (tmp_path / 'v.txt').write_text('the 1 2\na 1 2\nthe 3 4\nthe 5 6\n')
+  assert word_vectors.read(tmp_path / 'v.txt').words == ('the', 'a')
+  assert 'v.txt: 2 of 4 lines are of a word that is there before; the first vector of each counts' in caplog.text
+  caplog.clear()
+  with caplog.at_level('INFO'):
+    word_vectors.for_vocab(tmp_path / 'v.txt', VOCAB)
+  assert '2 further vectors of them are left out: the first one counts' in caplog.text
+  (tmp_path / 'v.txt').write_text('the 1 2\na 1 2\n')
+  caplog.clear()
+  with caplog.at_level('INFO'):
+    word_vectors.read(tmp_path / 'v.txt')
+    word_vectors.for_vocab(tmp_path / 'v.txt', VOCAB)
+  assert 'there before' not in caplog.text and 'further' not in caplog.text
+
+
+def test_a_zipped_binary_file_is_bounded_too(tmp_path):
+  (tmp_path / 'v.bin.gz').write_bytes(gzip.compress(b'2 99999999999999\na 12345678'))
+  with pytest.raises(ValueError, match=r'v\.bin\.gz, line 1: a width of 99,999,999,999,999 is more than'):
+    word_vectors.read(tmp_path / 'v.bin.gz')
 
 
 def test_odd_words(tmp_path):
