@@ -79,6 +79,21 @@ def test_pairs_without_a_correlation_are_said_to_have_none(pairs, known, file, t
   assert f'no correlation over {known} of {len(pairs.splitlines())} pairs' in printed and 'Spearman' not in printed
 
 
+@pytest.mark.parametrize(
+  ('pairs', 'said'),
+  [
+    ('Word 1\tWord 2\tmean\nman king\nman woman 7\n', 'p, line 2: expected two words and a number'),
+    ('man king x\nman woman y\nman queen 6\n', 'p, line 2: expected two words and a number'),
+    ('man king 3\nman woman nan\nking apple 1\n', "p, line 2: expected two words and a number, and 'nan' is not finite"),
+    ('man king inf\nman woman 2\n', "p, line 1: expected two words and a number, and 'inf' is not finite"),
+  ],
+)
+def test_lines_of_pairs_that_are_no_judgement_are_named(pairs, said, file, tmp_path):
+  (tmp_path / 'p').write_text(pairs)
+  with pytest.raises(ConfigError, match=said):
+    vectors.main(['similarity', f'--file={file}', f'--pairs={tmp_path / "p"}'])
+
+
 def test_the_nearest_are_those_of_a_sort_of_all_words_with_ties_by_id():
   rng = np.random.default_rng(0)
   rows = rng.integers(-1, 2, size=(60, 3)).astype(np.float32)  # many are alike, and some are 0

@@ -158,17 +158,23 @@ def answer(table: Table, file: files.Where) -> dict[str, Share]:
 def agree(table: Table, file: files.Where) -> Agreement:
   """How cosines agree with a file of pairs: two words and a number per line; what stands behind them is not read.
 
+  The first line may have the names of columns.
+
   Raises:
-    ValueError: a line without them, with file and line; or no pair.
+    ValueError: another line without them, or a number that is not finite, with file and line; or no pair.
   """
   pairs = []
-  for number, parts in _lines(file, lower=_is_lower(table)):
+  for place, (number, parts) in enumerate(_lines(file, lower=_is_lower(table))):
+    expected = f'{file}, line {number}: expected two words and a number'
     try:
-      pairs.append((parts[0], parts[1], float(parts[2])))
+      one, other, judged = parts[0], parts[1], float(parts[2])
     except (IndexError, ValueError):
-      if pairs:
-        raise ValueError(f'{file}, line {number}: expected two words and a number') from None
+      if place:
+        raise ValueError(expected) from None
       continue  # names of columns
+    if not np.isfinite(judged):
+      raise ValueError(f'{expected}, and {parts[2]!r} is not finite')
+    pairs.append((one, other, judged))
   if not pairs:
     raise ValueError(f'{file}: there is no pair in it, a line with two words and a number')
   known = [pair for pair in pairs if table.has_vector(pair[0]) and table.has_vector(pair[1])]
