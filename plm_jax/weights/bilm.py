@@ -94,8 +94,8 @@ class Bilm(NamedTuple):
 
 
 def is_bilm(folder: Path) -> bool:
-  """Whether a folder has options and HDF5 weights."""
-  return bool(_named(folder, OPTIONS) and _named(folder, WEIGHTS))
+  """Whether a folder has options, and HDF5 weights or nothing of Hugging Face's form."""
+  return bool(_named(folder, OPTIONS)) and (bool(_named(folder, WEIGHTS)) or not files.exists(folder / release.CONFIG))
 
 
 @contextlib.contextmanager
@@ -105,7 +105,10 @@ def opened(folder: Path) -> Iterator[Bilm]:
   Raises:
     WeightsError: h5py is not installed, or what is wrong with the files, by field, line or dataset.
   """
-  options, weights = _only(folder, OPTIONS), _only(folder, WEIGHTS)
+  options = _only(folder, OPTIONS)
+  if not _named(folder, WEIGHTS):
+    raise WeightsError(f'{folder} has {options.name}, and no weights, {" or ".join(WEIGHTS)}: fetch them too')
+  weights = _only(folder, WEIGHTS)
   vocab = _vocab(folder)
   with errors.stage(str(options)):
     overrides = _overrides(release.read_json(options))
@@ -117,7 +120,10 @@ def opened(folder: Path) -> Iterator[Bilm]:
 
     def read(name: str) -> np.ndarray:
       with _reading(weights):
-        return datasets[name][()]
+        numbers = datasets[name][()]
+      if not np.isfinite(numbers).all():
+        raise WeightsError(f'{weights}, dataset {name!r} has numbers that are not finite: fetch the file again')
+      return numbers
 
     yield Bilm(block, _leaves(trunk, read), vocab)
 
@@ -248,11 +254,24 @@ def _vocab(folder: Path) -> Vocab:
     return words.of_list(special)
   file = _only(folder, VOCAB)
   with errors.stage(str(file)):
-    lines = [line.strip() for line in files.read_text(file).split('\n')]
+    lines = [line.strip() for line in _utf8(file).split('\n')]
   found = tuple(dict.fromkeys(line for line in lines if line not in ('', NO_WORD)))
   if missing := [token for token in special if token not in found]:
     raise WeightsError(f'{file} has no {", ".join(missing)}, as vocabularies of bilm do: fetch it again, or remove it')
   return words.of_list(found)
+
+
+def _utf8(file: Path) -> str:
+  """The text of a file; raises ValueError with the line that is not UTF-8."""
+  content = files.read_bytes(file)
+  try:
+    return content.decode('utf-8')
+  except UnicodeDecodeError as error:
+    line = content.count(b'\n', 0, error.start) + 1
+    raise ValueError(
+      f'line {line} is not written in utf-8: fetch the file again, or convert it, `iconv -f latin1 -t utf-8 '
+      f'{file.name} > new` for a file in Latin-1'
+    ) from error
 
 
 @contextlib.contextmanager

@@ -247,6 +247,26 @@ def test_numbers_of_another_file_are_not_read(tmp_path: pathlib.Path) -> None:
     import_bilm(source, tmp_path / 'imported')
 
 
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize('name', ['char_embed', 'CNN_high_0/b_carry', f'{CELL}/W_0'])
+def test_numbers_that_are_not_finite(tmp_path: pathlib.Path, name: str, value: float) -> None:
+  numbers = make_numbers()
+  numbers[name].flat[-1] = value
+  with pytest.raises(ConfigError, match=rf"elmo_weights.hdf5, dataset '{name}' has numbers that are not finite: fetch"):
+    import_bilm(write(tmp_path / 'bilm', numbers), tmp_path / 'imported')
+  assert not (tmp_path / 'imported').exists()
+
+
+def test_options_without_weights(tmp_path: pathlib.Path) -> None:
+  source = write(tmp_path / 'bilm', make_numbers())
+  (source / 'elmo_weights.hdf5').unlink()
+  with pytest.raises(ConfigError, match=r'bilm has elmo_options.json, and no weights, \*.hdf5 or \*.h5: fetch them too'):
+    convert.main(['import', str(source), str(tmp_path / 'imported')])
+  (source / 'config.json').write_text('{}')  # it is a folder in Hugging Face's form
+  with pytest.raises(ConfigError, match=r'neither model.safetensors'):
+    convert.main(['import', str(source), str(tmp_path / 'imported')])
+
+
 @pytest.mark.parametrize('content', [b'', b'no HDF5 file', None])
 def test_a_file_that_is_damaged(tmp_path: pathlib.Path, content: bytes | None) -> None:
   source = write(tmp_path / 'bilm', make_numbers())
@@ -263,6 +283,10 @@ def test_folders_and_vocabularies_that_are_refused(tmp_path: pathlib.Path) -> No
     import_bilm(source, tmp_path / 'imported')
   (source / 'vocab.txt').write_bytes(b'\xff\xfe')
   with pytest.raises(ConfigError, match=r'vocab.txt: .*utf-8'):
+    import_bilm(source, tmp_path / 'imported')
+  (source / 'vocab.txt').write_bytes('<S>\n</S>\n<UNK>\ncafé\n'.encode('latin-1'))
+  said = r'vocab.txt: line 4 is not written in utf-8: fetch the file again, or convert it, `iconv -f latin1 -t utf-8'
+  with pytest.raises(ConfigError, match=said):
     import_bilm(source, tmp_path / 'imported')
   files.copy(source / 'elmo_weights.hdf5', source / 'more.h5')
   with pytest.raises(ConfigError, match=r'has elmo_weights.hdf5 and more.h5: leave one of them in the folder'):

@@ -520,3 +520,16 @@ def test_a_tokenizer_of_other_kinds_of_values_is_named(damage, tmp_path):
   (tmp_path / release.TOKENIZER).write_text(json.dumps(content))
   with pytest.raises(WeightsError, match=r'tokenizer\.json is damaged \(.*\); fetch it again'):
     release.check_tokenizer(tmp_path, 2, where='model')
+
+
+@pytest.mark.parametrize('value', [np.nan, -np.inf])
+def test_numbers_that_are_not_finite_are_not_imported(folder: pathlib.Path, tmp_path: pathlib.Path, value: float) -> None:
+  def change(tensors: dict[str, np.ndarray]) -> None:
+    tensors[QUERY] = tensors[QUERY].copy()
+    tensors[QUERY][-1, -1] = value
+
+  change_tensors(folder, change)
+  with pytest.raises(ConfigError, match=rf'{re.escape(QUERY)}.* has numbers that are not finite: fetch the file again'):
+    convert.main(['import', str(folder), str(tmp_path / 'imported')])
+  with pytest.raises(WeightsError, match='not finite'):
+    weights.load(folder)
