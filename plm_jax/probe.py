@@ -30,7 +30,7 @@ from plm_jax.training.model_from import expand
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
   parser = command.command('probe', __doc__)
-  parser.add_argument('--layers', default='all', help="numbers and 'mix' separated by commas; all of them by default")
+  parser.add_argument('--layers', default='all', help="numbers and 'mix' separated by commas, or 'all' (default)")
   parser.add_argument('--seeds', type=command.COUNT, default=1, help='probes of each layer')
   parser.add_argument('--beside', default='', metavar='DIRS', help='folders of other probes, separated by commas')
   arguments, settings = command.parse(parser, argv, expand=expand)

@@ -25,8 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plm_jax.cli import command
-from plm_jax.errors import ConfigError, stage
+from plm_jax import files
+from plm_jax.cli import command, pictures
+from plm_jax.errors import ConfigError, counted, stage
 
 if TYPE_CHECKING:
   from plm_jax.inference.nearest import Table
@@ -40,12 +41,18 @@ PICTURES = ('project', 'polysemy')
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line and answers."""
   arguments = _parser().parse_args(argv)
+  if arguments.command in PICTURES:
+    pictures.check_place(arguments.out, name='--out')
   if arguments.command == 'polysemy':
     _polysemy(arguments)
     return 0
   if (arguments.workdir is None) == (arguments.file is None):
     raise ConfigError('vectors: name either --workdir, a run, or --file, a file of vectors.')
+  if arguments.file is not None and arguments.step != 'auto':
+    raise ConfigError(f'--step={arguments.step}: a file of vectors has no steps, which a run has: leave it out.')
   words = _words(arguments)
+  if arguments.command == 'save':
+    files.check_place(arguments.out, name='--out')
   with stage('vectors'):
     if arguments.command == 'save':
       _save(arguments)
@@ -98,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _words(arguments: argparse.Namespace) -> list[str]:
   """The words of a question, or none where a file has the questions; a ConfigError where neither is right."""
-  words = [word for word in (vars(arguments).get('words') or '').split(',') if word]
+  words = [word for part in (vars(arguments).get('words') or '').split(',') if (word := part.strip())]
   if arguments.command not in WORDS:
     return words
   count, file = WORDS[arguments.command], FILES.get(arguments.command, '')
@@ -176,16 +183,19 @@ def _ask(arguments: argparse.Namespace, vectors: 'WordVectors', asked: list[str]
     if asked:
       print(f'{table.similarity(*asked):.4f}')
     else:
-      found = nearest.agree(table, arguments.pairs)
-      over = f'over {found.known} of {found.all} pairs'
-      if found.spearman is None:
+      agreed = nearest.agree(table, arguments.pairs)
+      over = f'over {agreed.known} of {agreed.all} pairs'
+      if agreed.spearman is None:
         print(f'no correlation {over}: it takes two that are known, with other cosines and other judgements')
       else:
-        print(f'Spearman {found.spearman:.4f} {over}')
+        print(f'Spearman {agreed.spearman:.4f} {over}')
   elif asked:
     near = table.neighbours if arguments.command == 'neighbours' else table.analogy
-    for word, cosine in near(*asked, top=arguments.top):
+    found = near(*asked, top=arguments.top)
+    for word, cosine in found:
       print(f'{cosine:7.4f}  {word}')
+    if not found:
+      print(f'no other word: the table has {counted(len(table.words), "vector")}')
   else:
     shares = nearest.answer(table, arguments.questions)
     total = nearest.Share(*(sum(column) for column in zip(*shares.values(), strict=True)))

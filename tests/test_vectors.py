@@ -62,6 +62,40 @@ def test_a_file_has_the_form_that_its_name_says(file, tmp_path, capsys):
     vectors.main(['neighbours', f'--file={tmp_path / "v.bin"}', '--words=king'])
 
 
+def test_what_has_no_other_word_says_so(tmp_path, capsys):
+  word_vectors.write(tmp_path / 'v.txt', WordVectors(WORDS[:1], ROWS[:1]), form='word2vec')
+  assert ask(capsys, 'neighbours', f'--file={tmp_path / "v.txt"}', '--words=man') == (
+    'no other word: the table has 1 vector\n'
+  )
+
+
+def test_white_space_around_words_is_none_of_them(file, capsys):
+  flags = ['similarity', f'--file={file}']
+  assert ask(capsys, *flags, '--words= man , king ') == ask(capsys, *flags, '--words=man,king')
+
+
+@pytest.mark.parametrize('asked', [['neighbours', '--words=King'], ['similarity', '--words=wing,King']])
+def test_the_same_word_in_small_letters_is_suggested_first(asked, tmp_path):
+  made = WordVectors(('Wing', 'King-', 'wing', 'king'), np.eye(4, dtype=np.float32))
+  word_vectors.write(tmp_path / 'v.txt', made, form='word2vec')
+  with pytest.raises(ConfigError, match=r"there is no vector of 'King' among 4\. Did you mean 'king' or 'wing'"):
+    vectors.main([*asked, f'--file={tmp_path / "v.txt"}'])
+
+
+@pytest.mark.parametrize(
+  ('words', 'out', 'said'),
+  [
+    (['project', '--words=a,b,c'], 'gone/p.png', 'there is no folder .*gone'),
+    (['project', '--words=a,b,c'], 'p.xyz', r'--out=.*p\.xyz: no picture is written as \.xyz: name a file that ends in .*png'),
+    (['save'], 'gone/v.txt', 'there is no folder .*gone'),
+    (['polysemy', '--word=a', '--text=a'], 'p.xyz', r'no picture is written as \.xyz'),
+  ],
+)
+def test_where_nothing_can_be_written_is_said_before_a_run_is_opened(words, out, said, tmp_path):
+  with pytest.raises(ConfigError, match=said):
+    vectors.main([*words, '--workdir=no_such_run', f'--out={tmp_path / out}'])
+
+
 def test_a_table_without_a_fourth_word_answers_no_analogy(tmp_path, capsys):
   word_vectors.write(tmp_path / 'v.txt', WordVectors(WORDS[:3], ROWS[:3]), form='word2vec')
   (tmp_path / 'q').write_text('man king woman king\n')
@@ -119,7 +153,7 @@ def test_cosines_are_those_of_gensim(file):
 
 def test_a_run_of_fasttext_knows_unseen_words(tmp_path, capsys):
   """The nearest word to a plural that the text has not is its singular."""
-  known = words.train(['the kitchen garden castle village forest river'], size=12, min_frequency=1)
+  known = words.train(['the kitchen garden castle village forest river'], size=12, lowercase=True, min_frequency=1)
   known.save(tmp_path / 'vocab')
   (tmp_path / 'train.txt').write_text('the kitchen garden castle village forest river\n' * 40)
   one = {
@@ -135,6 +169,12 @@ def test_a_run_of_fasttext_knows_unseen_words(tmp_path, capsys):
   for word, near in (('kitchens', 'kitchen'), ('villages', 'village')):
     printed = ask(capsys, 'neighbours', f'--workdir={tmp_path / "run"}', f'--words={word}', '--top=1')
     assert near in printed.split(), printed
+  plain = ask(capsys, 'neighbours', f'--workdir={tmp_path / "run"}', '--words=kitchen', '--top=3')
+  assert ask(capsys, 'neighbours', f'--workdir={tmp_path / "run"}', '--words=Kitchen', '--top=3') == plain
+  plain, other = (
+    ask(capsys, 'similarity', f'--workdir={tmp_path / "run"}', f'--words=the,{word}') for word in ('castles', 'CASTLES')
+  )
+  assert plain == other
 
 
 @pytest.mark.parametrize(
@@ -146,6 +186,7 @@ def test_a_run_of_fasttext_knows_unseen_words(tmp_path, capsys):
     (['analogy', '--file=FILE'], 'name either --words or --questions'),
     (['similarity', '--file=FILE', '--words=a,b', '--pairs=x'], 'name either --words or --pairs'),
     (['neighbours', '--file=FILE', '--words=kin'], "there is no vector of 'kin' among 5"),
+    (['neighbours', '--file=FILE', '--words=king', '--step=5'], '--step=5: a file of vectors has no steps'),
     (['neighbours', '--file=none.txt', '--words=king'], 'none.txt'),
     (['save', '--file=none.txt', '--out=o.bin', '--form=glove'], 'o.bin: a name that ends in .bin is read as binary'),
     (['save', '--file=none.txt', '--out=o.gz', '--form=binary'], 'o.gz: form=binary is read where the name ends in'),

@@ -1,7 +1,27 @@
 """Pictures: the colours of several things in one, and text that is not ours: values of configs, names of folders and
 metrics, words of texts."""
 
+from pathlib import Path
+
+from plm_jax import files
+from plm_jax.errors import ConfigError
+
 COLOURS = ('#1f5f8b', '#b3541e', '#3c7a3c', '#7a3c7a', '#8a7a1f')
+
+
+def check_place(file: Path, *, name: str) -> None:
+  """Raises ConfigError where a picture has no folder to be written to, or an ending that matplotlib does not write.
+
+  Args:
+    file: which one.
+    name: of the flag that names the file.
+  """
+  from matplotlib.backend_bases import FigureCanvasBase
+
+  files.check_place(file, name=name)
+  known = FigureCanvasBase.get_supported_filetypes()
+  if file.suffix and file.suffix[1:].lower() not in known:
+    raise ConfigError(f'{name}={file}: no picture is written as {file.suffix}: name a file that ends in {", ".join(known)}')
 
 
 def plain(text: str) -> str:

@@ -53,7 +53,7 @@ class Table:
     self.words = vectors.words
     self.unit = vectors.vectors / np.maximum(norms, 1e-30)
     self._ids = {word: number for number, word in enumerate(vectors.words)}
-    self._unseen = vectors.unseen
+    self._unseen, self._normalise = vectors.unseen, vectors.normalise
 
   def __contains__(self, word: str) -> bool:
     return word in self._ids
@@ -64,14 +64,22 @@ class Table:
 
   def vector(self, word: str) -> np.ndarray:
     """f32[d], of length 1; raises a ConfigError for a word without a vector."""
+    word = self._spelt(word)
     if word not in self._ids:
       if self._unseen is not None:
         vector = self._unseen(word)
         return vector / max(float(np.linalg.norm(vector)), 1e-30)
+      like = word.lower() if word.lower() in self._ids else word
       raise ConfigError(
-        f'vectors: there is no vector of {word!r} among {len(self.words):,}.{suggest(word, self.words)}'
+        f'vectors: there is no vector of {word!r} among {len(self.words):,}.{suggest(like, self.words)}'
       )
     return self.unit[self._ids[word]]
+
+  def _spelt(self, word: str) -> str:
+    """A word as it is looked up: where its letters make a vector, as the tokenizer of the run writes it."""
+    if word in self._ids or self._unseen is None or self._normalise is None:
+      return word
+    return self._normalise(word)
 
   def neighbours(self, word: str, *, top: int = 10) -> list[Near]:
     """The words nearest to a word."""
@@ -88,7 +96,7 @@ class Table:
 
   def _nearest(self, target: np.ndarray, *, but: Sequence[str], top: int) -> list[Near]:
     cosines = self.unit @ target
-    own = {self._ids[word] for word in but if word in self._ids}
+    own = {self._ids[word] for word in map(self._spelt, but) if word in self._ids}
     cosines[list(own)] = -np.inf
     count = max(min(top, len(self.words) - len(own)), 0)
     if not count:
@@ -116,7 +124,8 @@ def of_run(opened: Opened) -> WordVectors:
   found = _word_table(opened)
   special = set(opened.vocab.special_ids)
   kept = [number for number in range(opened.vocab.size) if number not in special]
-  return WordVectors(tuple(opened.vocab.token(number) for number in kept), found.vectors[kept], found.unseen)
+  words = tuple(opened.vocab.token(number) for number in kept)
+  return WordVectors(words, found.vectors[kept], found.unseen, opened.vocab.normalise)
 
 
 def _word_table(opened: Opened) -> WordTable:

@@ -16,7 +16,7 @@ from rich.table import Table as Grid
 
 from plm_jax import files
 from plm_jax.cli import pictures, tables
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, counted
 from plm_jax.inference import nearest, vectors
 from plm_jax.inference.opened import Opened
 
@@ -49,7 +49,7 @@ def look(opened: Opened, word: str, texts: Sequence[str], *, table: nearest.Tabl
     ConfigError: fewer than two texts, one without the word, or a network or table that does not know the word.
   """
   if len(texts) < 2:
-    raise ConfigError(f'polysemy: {len(texts)} texts; give two or more with the word {word!r}')
+    raise ConfigError(f'polysemy: {counted(len(texts), "text")}; give two or more with the word {word!r}')
   spans = [_span(word, text, number) for number, text in enumerate(texts, start=1)]
   known = [_tokens(opened, text, span) for text, span in zip(texts, spans, strict=True)]
   found = vectors.encode(opened, texts, layers=vectors.layers_of(opened, 'all'), pool='none')

@@ -77,7 +77,8 @@ def predict(
     file: what is predicted, in any format of `data/corpora/formats/`; each line of a .txt file is a row, empty or not.
     out: what is written, a name that ends in one of `SUFFIXES`.
     step: which checkpoint; None takes the best where there is one, else the newest.
-    part: the task of a run that learned several, by which rows are predicted as by a run of it alone.
+    part: the task of a run that learned several, by which rows are predicted as by a run of it alone; None takes the
+      only one of a run that learned one beside what needs no labels (CVT).
     force: replace `out` where it is there.
 
   Returns:
@@ -88,6 +89,8 @@ def predict(
       predicts no rows. All of it before anything is computed.
   """
   check_output(out, file, force=force)
+  if part is None and len(parts := one_part.names(settings)) == 1:
+    part = parts[0]
   settings = one_part.settings_of(settings, part, where=f'--part={part}')
   block, names = rows_of(settings, file), run_folder.class_names(folder, part).names
   with stage(f'--file={file}'):

@@ -5,8 +5,8 @@ utilisation figures. A training step without recompute is three forward passes. 
 here: it counts the body of a scan once and kernels hardly at all.
 """
 
+import logging
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from plm_jax.types import PyTree
+
+log = logging.getLogger(__name__)
 
 # dense bfloat16 operations per second of one device as jax sees it, by its `device_kind`
 PEAK = {
@@ -53,7 +55,7 @@ def count(function: Callable[..., Any], *args: PyTree) -> int:
   """Matrix-product operations of one call; what the outputs do not need is not counted.
 
   A scan counts every iteration, a conditional its most expensive branch, a kernel its whole grid, and a while loop one
-  iteration, with a warning. Do not count the gradient of a rematerialised function, which recomputes: count the forward
+  iteration, with a line in the log at level DEBUG. Do not count the gradient of a rematerialised function, which recomputes: count the forward
   pass and multiply by three.
 
   Args:
@@ -142,7 +144,7 @@ def _of_equation(equation: JaxprEqn) -> int:
     case 'shard_map':
       return math.prod(params['mesh'].shape[axis] for axis in params['newly_manual_axes']) * sum(inner)
     case 'while' if sum(inner):
-      warnings.warn('flops: a while loop of unknown length is counted as one iteration', stacklevel=2)
+      log.debug('flops: a while loop of unknown length is counted as one iteration')
   return sum(inner)
 
 

@@ -42,11 +42,13 @@ class WordVectors(NamedTuple):
     words: all different; the most frequent ones first, where the file or the vocabulary keeps that order.
     vectors: f32[n, d], a row for each.
     unseen: another word -> f32[d], where its letters tell (fastText); no file holds it.
+    normalise: a word -> as the tokenizer of a run writes it, in small letters for example; None for a file.
   """
 
   words: tuple[str, ...]
   vectors: np.ndarray
   unseen: Callable[[str], np.ndarray] | None = None
+  normalise: Callable[[str], str] | None = None
 
 
 class Table(NamedTuple):

@@ -275,8 +275,15 @@ def published_form(
     reasons = {one: reason for one, reason in reasons.items() if _has_form(one, trunk)} or reasons
   raise WeightsError(
     f'no published form has room for this {type(trunk).__name__} with heads {", ".join(heads) or "none"}'
-    + ''.join(f'\n  {reason}' for reason in reasons.values())
+    + (''.join(f'\n  {reason}' for reason in reasons.values()) or _other_forms(trunk))
   )
+
+
+def _other_forms(trunk: nn.Module) -> str:
+  """What writes a trunk that has no published form, for a message."""
+  own = '`python -m plm_jax.convert export RUN FOLDER --form=own` writes the trunk for use here'
+  vectors = ', and `python -m plm_jax.vectors save --workdir=RUN --out=FILE` the word vectors for other libraries'
+  return f': {own}{vectors if trunk.NAME == "static" else ""}'
 
 
 def without_class(trunk: nn.Module, leaves: Mapping[str, Leaf], adapter: Mapping[str, Any]) -> str:

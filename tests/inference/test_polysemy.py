@@ -84,7 +84,7 @@ def test_words_that_are_not_there(table, bert, tmp_path):
     polysemy.look(bert.folder, 'Anna', TEXTS)
   with pytest.raises(ConfigError, match="text 1 has no word 'gard'"):
     polysemy.look(bert.folder, 'gard', TEXTS)
-  with pytest.raises(ConfigError, match='1 texts; give two or more'):
+  with pytest.raises(ConfigError, match='1 text; give two or more'):
     polysemy.look(bert.folder, 'garden', TEXTS[:1])
   with pytest.raises(ConfigError, match=r"'qoph' is not in the vocabulary of .*static"):
     polysemy.look(table.folder, 'qoph', ('a qoph', 'the qoph'))

@@ -114,6 +114,12 @@ def test_its_vectors_are_mixed(family, trained, tmp_path):
   assert {row['label'] for row in plm_jax.load(tmp_path / 'mix').classify(TEXTS)} <= set(runs.CLASSES)
 
 
+def test_an_export_says_what_writes_a_trunk_without_a_published_form(trained, tmp_path):
+  said = r'no published form .*: `.* export RUN FOLDER --form=own` writes .* `.*vectors save --workdir=RUN --out=FILE`'
+  with pytest.raises(ConfigError, match=said):
+    convert.main(['export', str(trained / 'word2vec'), str(tmp_path / 'out')])
+
+
 @pytest.mark.parametrize(
   ('to', 'adapter', 'said'),
   [

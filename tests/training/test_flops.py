@@ -85,10 +85,12 @@ def test_a_conditional_costs_its_dearest_branch():
   assert flops.count(function, array(4, 4)) == 2 * 2 * 4**3
 
 
-def test_a_while_loop_counts_one_round_and_says_so():
+@pytest.mark.filterwarnings('error')
+def test_a_while_loop_counts_one_round_and_says_so(caplog):
   function = lambda x: jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x @ x, x)  # noqa: E731
-  with pytest.warns(UserWarning, match='one iteration'):
+  with caplog.at_level('DEBUG', logger='plm_jax'):
     assert flops.count(function, array(4, 4)) == 2 * 4**3
+  assert [(record.levelname, 'one iteration' in record.message) for record in caplog.records] == [('DEBUG', True)]
 
 
 def test_what_nobody_reads_is_not_counted():
