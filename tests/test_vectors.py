@@ -86,7 +86,11 @@ def test_the_same_word_in_small_letters_is_suggested_first(asked, tmp_path):
   ('words', 'out', 'said'),
   [
     (['project', '--words=a,b,c'], 'gone/p.png', 'there is no folder .*gone'),
-    (['project', '--words=a,b,c'], 'p.xyz', r'--out=.*p\.xyz: no picture is written as \.xyz: name a file that ends in .*png'),
+    (
+      ['project', '--words=a,b,c'],
+      'p.xyz',
+      r'--out=.*p\.xyz: no picture is written as \.xyz: name a file that ends in .*png',
+    ),
     (['save'], 'gone/v.txt', 'there is no folder .*gone'),
     (['polysemy', '--word=a', '--text=a'], 'p.xyz', r'no picture is written as \.xyz'),
   ],
@@ -118,7 +122,10 @@ def test_pairs_without_a_correlation_are_said_to_have_none(pairs, known, file, t
   [
     ('Word 1\tWord 2\tmean\nman king\nman woman 7\n', 'p, line 2: expected two words and a number'),
     ('man king x\nman woman y\nman queen 6\n', 'p, line 2: expected two words and a number'),
-    ('man king 3\nman woman nan\nking apple 1\n', "p, line 2: expected two words and a number, and 'nan' is not finite"),
+    (
+      'man king 3\nman woman nan\nking apple 1\n',
+      "p, line 2: expected two words and a number, and 'nan' is not finite",
+    ),
     ('man king inf\nman woman 2\n', "p, line 1: expected two words and a number, and 'inf' is not finite"),
   ],
 )

@@ -21,7 +21,9 @@ def check_place(file: Path, *, name: str) -> None:
   files.check_place(file, name=name)
   known = FigureCanvasBase.get_supported_filetypes()
   if file.suffix and file.suffix[1:].lower() not in known:
-    raise ConfigError(f'{name}={file}: no picture is written as {file.suffix}: name a file that ends in {", ".join(known)}')
+    raise ConfigError(
+      f'{name}={file}: no picture is written as {file.suffix}: name a file that ends in {", ".join(known)}'
+    )
 
 
 def plain(text: str) -> str:

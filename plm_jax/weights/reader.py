@@ -167,7 +167,9 @@ class Reader:
     """A tensor of the release in our shape, transposed where needed; raises WeightsError where one is not finite."""
     tensor = self.source.read(self._short(name))
     if not all(np.isfinite(piece).all() for piece in pieces(tensor)):
-      raise WeightsError(f'{self.source.where(self._short(name))} has numbers that are not finite: fetch the file again')
+      raise WeightsError(
+        f'{self.source.where(self._short(name))} has numbers that are not finite: fetch the file again'
+      )
     return self._as_ours(entry, name, tensor, shape).reshape(tuple(shape))
 
   def _as_ours(self, entry: Entry, name: str, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:

@@ -260,7 +260,9 @@ def test_numbers_that_are_not_finite(tmp_path: pathlib.Path, name: str, value: f
 def test_options_without_weights(tmp_path: pathlib.Path) -> None:
   source = write(tmp_path / 'bilm', make_numbers())
   (source / 'elmo_weights.hdf5').unlink()
-  with pytest.raises(ConfigError, match=r'bilm has elmo_options.json, and no weights, \*.hdf5 or \*.h5: fetch them too'):
+  with pytest.raises(
+    ConfigError, match=r'bilm has elmo_options.json, and no weights, \*.hdf5 or \*.h5: fetch them too'
+  ):
     convert.main(['import', str(source), str(tmp_path / 'imported')])
   (source / 'config.json').write_text('{}')  # it is a folder in Hugging Face's form
   with pytest.raises(ConfigError, match=r'neither model.safetensors'):

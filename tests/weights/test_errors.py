@@ -523,7 +523,9 @@ def test_a_tokenizer_of_other_kinds_of_values_is_named(damage, tmp_path):
 
 
 @pytest.mark.parametrize('value', [np.nan, -np.inf])
-def test_numbers_that_are_not_finite_are_not_imported(folder: pathlib.Path, tmp_path: pathlib.Path, value: float) -> None:
+def test_numbers_that_are_not_finite_are_not_imported(
+  folder: pathlib.Path, tmp_path: pathlib.Path, value: float
+) -> None:
   def change(tensors: dict[str, np.ndarray]) -> None:
     tensors[QUERY] = tensors[QUERY].copy()
     tensors[QUERY][-1, -1] = value
