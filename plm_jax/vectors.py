@@ -11,8 +11,8 @@ python -m plm_jax.vectors polysemy --workdir=runs/bert/base --word=bank --text="
 
 The vectors are those of a run with model.name='static', or of a file in the form of word2vec or GloVe, .gz or not.
 A run of fastText, which has a vector for every word, reads a word as its vocabulary writes it, in small letters for
-example. Questions and pairs with a word that has no vector are left out of scores, and counted. `polysemy` asks any folder whose
-network reads text for the vectors of one word in several texts, at each of its layers.
+example. Questions and pairs with a word that has no vector are left out of scores, and counted. `polysemy` asks any
+folder whose network reads text for the vectors of one word in several texts, at each of its layers.
 """
 
 from plm_jax.cli import signals

@@ -55,8 +55,8 @@ def count(function: Callable[..., Any], *args: PyTree) -> int:
   """Matrix-product operations of one call; what the outputs do not need is not counted.
 
   A scan counts every iteration, a conditional its most expensive branch, a kernel its whole grid, and a while loop one
-  iteration, with a line in the log at level DEBUG. Do not count the gradient of a rematerialised function, which recomputes: count the forward
-  pass and multiply by three.
+  iteration, with a line in the log at level DEBUG. Do not count the gradient of a rematerialised function, which
+  recomputes: count the forward pass and multiply by three.
 
   Args:
     function: of `args`.

@@ -236,7 +236,9 @@ def test_vectors_of_another_width_are_refused_by_it(resize: str | None) -> None:
   )
   params: Any = {'trunk': {'token_embed': {'table': jnp.zeros((24, 3))}}}  # padded by vocab_multiple
   if resize is None:
-    with pytest.raises(ValueError, match="has 24 rows here, and 20 come of v.txt, .*: resize='new_rows' in this entry"):
+    with pytest.raises(
+      ValueError, match=r"has 24 rows here, and 20 come of v.txt, .*: resize='new_rows' in this entry"
+    ):
       initialise(params, asked, **vectors)
   else:
     params, _ = initialise(params, asked, **vectors)
