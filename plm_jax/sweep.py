@@ -80,13 +80,13 @@ def main(argv: Sequence[str] | None = None) -> int:
       sweep_trial.check_metric(made, arguments.trial)
       return 0
     return sweep_trial.run(made, arguments.trial)
-  sweep.check_metric(made, words)
   if arguments.dry_run:
     points = sweep.preview(made)
     later = '' if len(points) == made.trials else f', then {made.trials - len(points)} that depend on the results'
     lines = [f'{number:4}  {sweep_space.as_flags(point)}' for number, point in enumerate(points)]
     command.show('\n'.join([f'{len(points)} trials{later}:', *lines]))
     return 0
+  sweep.check_metric(made, words)
   trials = sweep.work(made, words)
   from plm_jax.studies import sweep_report
 

@@ -533,7 +533,6 @@ def test_two_workers_that_are_killed_make_the_same_sweep(data, tmp_path):
     ({'best': [('validation/loss', 'min')]}, (), 'judged by the metric of the base config'),
     ({**SPACE, 'best.0': ['validation/loss']}, (), 'judged by the metric of the base config'),
     (SPACE, ('--config.best.0=validation/los',), "no metric 'los' in evaluation 'validation'. Did you mean 'loss'"),
-    (SPACE, ('--config.best.0=validation/los', '--dry_run'), "Did you mean 'loss'"),
   ],
 )
 def test_mistakes_end_before_the_first_trial(data, tmp_path, literal, more, said):
