@@ -16,8 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from plm_jax import files
-from plm_jax.cli import command
+from plm_jax.cli import command, pictures
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,12 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments, settings = command.parse_model(parser, argv)
   if settings is None and arguments.weights is None:
     return 0
-  files.check_place(arguments.out, name='--out')
+  pictures.check_place(arguments.out, name='--out')
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.inference import attention_maps, opened
 
-  attention_maps.check_picture(arguments.out)
   logs.start()
   model = opened.open(arguments.weights or arguments.workdir, step=step_named(arguments.step), settings=settings)
   maps = attention_maps.look(model, text=arguments.text)

@@ -19,11 +19,15 @@ def check_place(file: Path, *, name: str) -> None:
   from matplotlib.backend_bases import FigureCanvasBase
 
   files.check_place(file, name=name)
-  known = FigureCanvasBase.get_supported_filetypes()
-  if file.suffix and file.suffix[1:].lower() not in known:
-    raise ConfigError(
-      f'{name}={file}: no picture is written as {file.suffix}: name a file that ends in {", ".join(known)}'
-    )
+  forms = sorted(FigureCanvasBase.get_supported_filetypes())
+  if form_of(file) not in forms:
+    known = ', '.join(f'.{form}' for form in forms)
+    raise ConfigError(f'{name}={file}: no picture is written as {file.suffix}: name a file that ends in one of {known}')
+
+
+def form_of(file: Path) -> str:
+  """What a picture is written as, by the end of its name; png where that has none."""
+  return file.suffix.removeprefix('.').lower() or 'png'
 
 
 def plain(text: str) -> str:

@@ -82,10 +82,10 @@ def begin(*, ends: bool = False) -> None:
   _State.undo.callback(setattr, sys, 'unraisablehook', sys.unraisablehook)
   sys.unraisablehook = functools.partial(_lost, sys.unraisablehook)
   if os.environ.pop(ENDS_WITH_STDIN, ''):  # taken out: processes that this one starts have a stdin of their own
-    end_with_stdin()
+    _end_with_stdin()
 
 
-def end_with_stdin() -> None:
+def _end_with_stdin() -> None:
   """Asks this process to stop, as a signal does, when its stdin closes: what started it was stopped or killed."""
 
   def watch() -> None:

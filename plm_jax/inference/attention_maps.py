@@ -126,20 +126,6 @@ def show(heads: Sequence[Head], *, title: str) -> None:
   tables.show(table)
 
 
-def check_picture(out: Path) -> None:
-  """Raises ConfigError where the name of a picture ends in none of the forms that matplotlib writes."""
-  from matplotlib.backend_bases import FigureCanvasBase
-
-  forms = sorted(FigureCanvasBase.get_supported_filetypes())
-  if _form(out) not in forms:
-    raise ConfigError(f'--out={out}: name a file that ends in one of {", ".join(f".{form}" for form in forms)}')
-
-
-def _form(out: Path) -> str:
-  """What a picture is written as."""
-  return out.suffix.removeprefix('.').lower() or 'png'
-
-
 def draw(maps: Maps, out: Path) -> None:
   """Writes one picture with a panel per head: queries down, keys across, darker is more."""
   from matplotlib.figure import Figure
@@ -157,4 +143,4 @@ def draw(maps: Maps, out: Path) -> None:
     axes.set_yticks(range(length), tokens if head == 0 else hidden, fontsize=6)
     axes.tick_params(length=0)
   with files.replacing(out) as temporary:
-    figure.savefig(temporary, format=_form(out), dpi=130)
+    figure.savefig(temporary, format=pictures.form_of(out), dpi=130)

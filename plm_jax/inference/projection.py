@@ -66,4 +66,4 @@ def draw(found: Map, out: Path) -> None:
   axes.grid(alpha=0.25)
   axes.spines[['top', 'right']].set_visible(False)
   with files.replacing(out) as temporary:
-    figure.savefig(temporary, format=out.suffix.removeprefix('.') or 'png', dpi=130)
+    figure.savefig(temporary, format=pictures.form_of(out), dpi=130)

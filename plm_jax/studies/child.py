@@ -19,12 +19,11 @@ def run(
   out: TextIO | None = None,
   env: Mapping[str, str] | None = None,
   compiled: files.Path | None = None,
-  ends_with_us: bool = False,
 ) -> int:
   """The exit code of a process, which is asked to stop, once, when this one is.
 
   It is not in the group of the terminal, so that Ctrl-C reaches it once, through us. Its stdin is a pipe that closes
-  when this process is killed, for those that watch it.
+  when this process is killed, upon which a command that takes signals is asked to stop (`signals.ENDS_WITH_STDIN`).
 
   Args:
     command: the words.
@@ -32,14 +31,11 @@ def run(
     env: environment variables that it has besides ours.
     compiled: a folder for compiled programs, so that processes which differ in a seed compile once; jax's own
       variable, where it is set, names another.
-    ends_with_us: a command of ours is asked to stop when this process is killed.
   """
   error = None if out is None else subprocess.STDOUT
-  whole = {**os.environ, **(env or {})}
+  whole = {**os.environ, **(env or {}), signals.ENDS_WITH_STDIN: '1'}
   if compiled is not None:
     whole.setdefault(CACHE, str(compiled))
-  if ends_with_us:
-    whole[signals.ENDS_WITH_STDIN] = '1'
   with subprocess.Popen(
     command, stdin=subprocess.PIPE, stdout=out, stderr=error, env=whole, start_new_session=True
   ) as process:

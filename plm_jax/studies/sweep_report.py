@@ -107,7 +107,7 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
   best = found[0] if found and math.isfinite(found[0].score) else None
   shown = as_table(sweep, found)
   tables.show(shown)
-  once = {number for number, counts in counted(sweep, trials).items() if number == counts}
+  once = {number for row in found for number in row.numbers}
   done = [trial for trial in trials if trial.state == TrialState.COMPLETE and trial.number in once]
   chosen: dict[str, Any] = {}
   if best is None:

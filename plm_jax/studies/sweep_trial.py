@@ -36,7 +36,6 @@ def run(sweep: Sweep, number: int) -> int:
     ConfigError: the trial cannot begin, and no trial is over: the cause is likely to be that of all.
     RunError: likewise, a file or a disk; and whenever the disk is full, which is no result of this trial.
   """
-  signals.end_with_stdin()
   with files.locked(sweep.lock(f'{number:04}.run'), doing='ending this trial'):  # of a worker that was killed
     study = sweep.study()
     study.pruner = sweep.pruner()

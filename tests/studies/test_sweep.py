@@ -288,7 +288,6 @@ def test_a_full_disk_is_no_result_of_a_trial(tmp_path, monkeypatch, as_number):
   def train(*given, **named):
     raise RunError('the checkpoint of step 4 cannot be written') from cause
 
-  monkeypatch.setattr(sweep_trial.signals, 'end_with_stdin', lambda: None)
   monkeypatch.setattr(sweep_trial.config, 'resolve', dict)
   monkeypatch.setattr(sweep_trial.loop, 'train', train)
   with pytest.raises(RunError, match='trial 1 is not over, since nothing can be written'):

@@ -96,7 +96,7 @@ def _call(command: Sequence[str], out: Path, compiled: Path) -> str:
   line of its output where it fails."""
   name, *rest = command
   with files.open(out, 'a') as stream:
-    code = child.run([sys.executable, '-m', f'plm_jax.{name}', *rest], out=stream, compiled=compiled, ends_with_us=True)
+    code = child.run([sys.executable, '-m', f'plm_jax.{name}', *rest], out=stream, compiled=compiled)
   if signals.asked() or code in (STOPPED, KILLED):
     raise signals.Interrupted(f'stopped by a signal: the same command goes on with {out.stem}', STOPPED)
   if code == 0:

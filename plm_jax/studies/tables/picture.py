@@ -1,6 +1,6 @@
 """A table as a picture: dots beside each other, or curves where its columns lie along a number."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def _drawn(table: Table, cells: Cells) -> Any:
     kinds = list(dict.fromkeys(axis.values()))
     figure = Figure(figsize=(1 + 4.4 * len(kinds), 3.8), layout='constrained')
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
-      _curves(axes, table, cells, {name: table.columns[name] for name in names if axis[name] == kind})
+      _curves(axes, table, cells, kind, [name for name in names if axis[name] == kind])
     return figure
   names = names or list(table.columns)[:1]
   figure = Figure(figsize=(2.2 + 2.6 * len(names), 1.6 + 0.36 * len(table.rows)), layout='constrained')
@@ -78,28 +78,29 @@ def _dots(axes: Any, table: Table, cells: Cells, name: str, places: Mapping[str,
   axes.grid(axis='y', alpha=0.25)
 
 
-def _curves(axes: Any, table: Table, cells: Cells, columns: Mapping[str, Column]) -> None:
+def _curves(axes: Any, table: Table, cells: Cells, kind: str, names: Sequence[str]) -> None:
   """Columns along one number, which grows to the right by factors."""
+  columns = {name: table.columns[name] for name in names}
   along = {name: column.along[1] for name, column in columns.items() if column.along is not None}
   for place, (row, its) in enumerate(table.rows.items()):
     colour = pictures.COLOURS[place % len(pictures.COLOURS)]
-    there = sorted((x, cells[row, name]) for name, x in along.items() if (row, name) in cells)
+    there = [(x, cells[row, name]) for name, x in along.items() if (row, name) in cells]
+    there.sort(key=lambda point: point[0])
     means = [intervals.summarise(cell, table.summary) for _, cell in there]
     axes.plot([x for x, _ in there], means, '-', color=colour, label=pictures.label(row) if there else None)
     for x, cell in there:
       axes.plot(np.full(len(_runs(cell)), x), _runs(cell), 'o', color=colour, alpha=0.4, markersize=4)
     printed = sorted((along[name], value) for name, value in its.published.items() if name in along)
-    axes.plot(*zip(*printed, strict=True), 'D', color=colour, markerfacecolor='none') if printed else None
+    if printed:
+      axes.plot(*zip(*printed, strict=True), 'D', color=colour, markerfacecolor='none')
   for number, (line, height) in enumerate(_levels(columns).items()):
     axes.axhline(height, color='#888888', linestyle=('--', ':')[number % 2], linewidth=1, label=pictures.label(line))
   axes.set_xscale('log')
   ticks = sorted(set(along.values()))
   axes.set_xticks(ticks, [f'{x:,g}' if x < 1e6 else f'{x:g}' for x in ticks], minor=False)
   axes.set_xticks([], minor=True)
-  first = next(iter(columns.values()))
-  kind = first.along[0] if first.along is not None else ''
   axes.set_xlabel(pictures.plain(kind))
-  axes.set_ylabel(f'measured ({_better(first)})')
+  axes.set_ylabel(f'measured ({_better(columns[names[0]])})')
   axes.grid(axis='y', alpha=0.25)
   axes.legend(fontsize='small', frameon=False)
 

@@ -170,7 +170,8 @@ def _origin_said(one: Origin) -> str:
 
 
 def _line(items: list[str]) -> str:
-  return f'| {" | ".join(item.replace("|", chr(92) + "|") for item in items)} |'
+  escaped = (item.replace('|', r'\|') for item in items)
+  return f'| {" | ".join(escaped)} |'
 
 
 def _claims(table: Table, kept: Mapping[str, Any]) -> list[str]:

@@ -46,6 +46,16 @@ def test_columns_along_a_number_are_curves():
   assert names == ['pre-trained', ' _from scratch', 'one class']
 
 
+def test_two_columns_may_lie_at_one_number():
+  columns = {
+    'dev': Column(metric='dev/f1', along=('labels', 50.0)),
+    'test': Column(metric='test/f1', along=('labels', 50.0)),
+  }
+  cells = {('pre-trained', name): Measured(np.array([[value, value]])) for name, value in (('dev', 2.0), ('test', 1.0))}
+  (axes,) = picture._drawn(table(columns), cells).axes
+  assert axes.lines[0].get_xydata().tolist() == [[50, 2], [50, 1]]
+
+
 def test_one_column_that_lies_along_nothing_makes_dots_of_all(tmp_path):
   columns = {**ALONG, 'other': Column(metric='test/accuracy')}
   cells = {**CELLS, ('pre-trained', 'other'): Measured(np.array([[1.0]]))}
