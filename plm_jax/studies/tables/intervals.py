@@ -77,8 +77,8 @@ def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, dra
   with one seed adds nothing to the interval, so that of one pre-training is a statement about that pre-training. Noise
   that rows and seeds share (a row right by chance in one run) is counted on both levels, and few seeds say too little
   of their noise. Simulated with three seeds a cell and equal true means, intervals hold the truth in 99 % of cases
-  where seeds do not differ beyond the noise of 872 rows, in 93 or 94 where they deviate by 2 points beside it, and in
-  86 to 89 where they do so beside 3,000 rows and more: there the differences of runs say more than this interval.
+  where seeds do not differ beyond the noise of 872 rows, in 93 to 96 where they deviate by 2 points beside it, and in
+  85 to 89 where they do so beside 3,000 rows and more: there the differences of runs say more than this interval.
 
   Where rows are not known there is nothing to draw but a few seeds, of which a bootstrap says too little: the spread of
   its draws then gives the width of Welch's interval, by Student's t (`_welch`).
