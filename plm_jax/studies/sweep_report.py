@@ -110,11 +110,13 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
   once = {number for row in found for number in row.numbers}
   done = [trial for trial in trials if trial.state == TrialState.COMPLETE and trial.number in once]
   chosen: dict[str, Any] = {}
+  told: list[str] = []
   if best is None:
     print('no trial was finished')
   else:
     chosen = _chosen(sweep, best, done, command)
-    print(f'{chosen["said"]}:\n  {chosen["command"]}')
+    told = [f'{chosen["said"]}, in {sweep.trial_folder(chosen["trial"])}; its keys:', chosen['command']]
+    print('\n  '.join(told))
   table = {
     'metric': sweep.metric,
     'direction': sweep.direction,
@@ -124,8 +126,8 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
   }
   text = Console(file=io.StringIO(), width=200)
   text.print(shown)
-  for said in (chosen['said'], chosen['command']) if chosen else ():
-    text.print(said, soft_wrap=True, markup=False, highlight=False)
+  for line in told:
+    text.print(line, soft_wrap=True, markup=False, highlight=False)
   files.write_text(sweep.folder / 'table.txt', text.file.getvalue())  # type: ignore[attr-defined]
   files.write_json(sweep.folder / 'table.json', table)
   if best is not None:
@@ -138,15 +140,10 @@ def _chosen(sweep: Sweep, row: Row, done: Sequence[FrozenTrial], command: Sequen
   """What is told of the best row: its score, the best of its trials, and the command that makes this trial again."""
   trial = _best_trial(sweep, row, done)
   point = point_of(trial.params, sweep.space)
-  folder = sweep.trial_folder(trial.number)
-  said = f'best: {sweep.metric} {row.score:.5g}, in {folder}; its keys'
+  said = f'best: {sweep.metric} {row.score:.5g}'
   if SEED in point:
-    value, seed = _value(trial), point[SEED]
     over = 'of one seed' if row.seeds == 1 else f'the median over {row.seeds} seeds'
-    said = (
-      f'best: {sweep.metric} {row.score:.5g}, {over}; the best of its trials, with seed {seed}, has {value:.5g} and is '
-      f'in {folder}; the keys of that trial'
-    )
+    said += f', {over}; the best of its trials, with seed {point[SEED]}, has {_value(trial):.5g}'
   line = shlex.join(['python', '-m', 'plm_jax.train', *command, *_flags(point)])
   scores = {'score': row.score, 'seeds': row.seeds, 'trial': trial.number, 'value': trial.value}
   return {'point': row.point, **scores, 'seed': point.get(SEED), 'said': said, 'command': line}
