@@ -129,7 +129,8 @@ def test_the_average_starts_where_the_metric_of_best_no_longer_improves(
 ) -> None:
   params = {'w': jnp.zeros(2)}
   tx = optim.make(params=params, steps=9, name='asgd', rate=1.0, schedule='constant', nonmonotone=1)
-  part, off = SimpleNamespace, SimpleNamespace(paused=contextlib.nullcontext)
+  part = SimpleNamespace
+  off = part(paused=contextlib.nullcontext, moved=lambda: None)
   data = part(evaluations={'valid': None}, scored_by={'valid': ()}, parts=part(task=None), layout=None)
   settings = {'best': ('valid/metric', way), 'eval': {'valid': {'units': None}}}
   run = part(data=data, start=part(settings=settings, tx=tx, key=None, last=9), meter=off, eval_steps=None)
