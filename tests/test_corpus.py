@@ -241,7 +241,8 @@ def test_a_row_without_a_text_is_named(name, tmp_path):
   (tmp_path / 'in').mkdir()
   (tmp_path / 'in' / 'train.jsonl').write_text('{"text": "the cat"}\n{"txt": "abc"}\n')
   with pytest.raises(ConfigError, match=r"row 1 of .*train.* has no field 'text': it has txt"):
-    words = {'stats': [], 'filter': [str(tmp_path / 'out'), '--rules=c4']}.get(name, [str(tmp_path / 'out')])
+    out = str(tmp_path / 'out')
+    words = {'stats': [], 'filter': [out, '--rules=c4'], 'dedup': [out, '--exact'], 'split': [out]}[name]
     corpus.main([name, str(tmp_path / 'in'), *words])
 
 

@@ -134,6 +134,7 @@ def test_numbers_have_the_bounds_of_our_own_settings(kind: str, change: dict[str
 def test_fields_that_do_not_go_together_are_named(
   kind: str, change: Mapping[str, Any], said: str, root: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
+  pytest.importorskip('transformers')
   folder = folder_of(kind, root)
   about = config_of(folder)
   if 'rope_parameters' in about and 'partial_rotary_factor' in change:
