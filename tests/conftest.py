@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / 'shared' / 'data'
 # so that the tests of a commit end within half an hour on two cores that have compiled nothing yet
-PARTS = 24  # of tests marked slow
+PARTS = 24  # of tests marked slow; what takes minutes by itself is marked slow(parts=96)
 TURNS = 4  # of tests and files marked turns
 PEERS = ('torch', 'transformers')
 REPEAT, REPEATED = 'Repeat with:', 10  # before the command that repeats so many failing tests
@@ -80,6 +80,12 @@ def has_its_turn(item: pytest.Item, head: str) -> bool:
   return True
 
 
+def is_drawn(item: pytest.Item, head: str) -> bool:
+  """Whether the commit `head` runs a test marked slow, or all of a module marked so."""
+  parts = max(mark.kwargs.get('parts', PARTS) for mark in item.iter_markers('slow'))
+  return part(group(item.nodeid), parts) == part(head, parts)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
   parser.addoption(
     '--slow',
@@ -119,7 +125,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
       return True
     if item.get_closest_marker('slow') is None:
       return asked_by_file or has_its_turn(item, head)
-    return choice == 'part' and part(group(item.nodeid)) == part(head)
+    return choice == 'part' and is_drawn(item, head)
 
   left_out = [item for item in items if not runs(item)]
   items[:] = [item for item in items if runs(item)]

@@ -54,7 +54,17 @@ def test_long_tests_left_out_are_counted(suite: Callable[..., list[str]]) -> Non
     assert '80 long tests left out; bash launch/test.sh --all runs them.' in suite(f'--numprocesses={processes}')
 
 
+OTHER_PARTS = """
+import pytest
+
+@pytest.mark.slow(parts=2)
+@pytest.mark.parametrize('number', range(40))
+def test_case(number): pass
+"""
+
+
 def test_a_part_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
+  (tmp_path / 'tests' / 'test_other_parts.py').write_text(OTHER_PARTS)
   without_history = suite('--slow=part')
   assert passed(without_history) == {'tests/test_it.py::test_short'}
   assert any('git does not say' in line for line in without_history)
@@ -63,9 +73,12 @@ def test_a_part_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: pa
     subprocess.run(['git', *command.split()], cwd=tmp_path, check=True)
   head = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=tmp_path, capture_output=True, text=True, check=True)
   names = [f'tests/test_it.py::test_long[{number}]' for number in range(80)]
-  drawn = {name for name in names if part(name.replace('::test_long', '')) == part(head.stdout.strip())}
-  assert len(drawn) < 20
-  assert passed(suite('--slow=part')) == {'tests/test_it.py::test_short', *drawn}
+  commit = head.stdout.strip()
+  drawn = {name for name in names if part(name.replace('::test_long', '')) == part(commit)}
+  others = [f'tests/test_other_parts.py::test_case[{number}]' for number in range(40)]
+  half = {name for name in others if part(name.replace('::test_case', ''), 2) == part(commit, 2)}
+  assert len(drawn) < 20 and 8 < len(half) < 32
+  assert passed(suite('--slow=part')) == {'tests/test_it.py::test_short', *drawn, *half}
 
 
 TURNS = """
