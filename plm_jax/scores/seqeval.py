@@ -26,11 +26,7 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   from seqeval.metrics.v1 import precision_recall_fscore_support
   from seqeval.scheme import IOB2
 
-  names = records[0]['names']
-  strange = [name for name in names if name != 'O' and name[:2] not in ('B-', 'I-')]
-  if strange or not names:
-    what = f'there is {strange[0]!r}' if names else 'these have no names'
-    raise ValueError(f"score 'seqeval' reads labels named O, B-... and I-..., and {what}")
+  names = check_names('seqeval', records[0]['names'])
   gold, found = [], []
   for row, record in zip(predictions, records, strict=True):
     tags = tags_of(row['labels'], record)
@@ -39,6 +35,33 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
     found.append([tags[word] or 'O' for word in labelled])
   precision, recall, f1, _ = precision_recall_fscore_support(gold, found, average='micro', scheme=IOB2, zero_division=0)
   return dict(zip(METRICS, map(float, (precision, recall, f1)), strict=True))
+
+
+def check_names(score: str, names: Sequence[str]) -> Sequence[str]:
+  """The names of labels, which are those of entities.
+
+  Raises:
+    ValueError: there are none, or others than O, B-... and I-...; with the name of the score that reads them.
+  """
+  strange = [name for name in names if name != 'O' and name[:2] not in ('B-', 'I-')]
+  if strange or not names:
+    what = f'there is {strange[0]!r}' if names else 'these have no names'
+    raise ValueError(f'score {score!r} reads labels named O, B-... and I-..., and {what}')
+  return names
+
+
+def judged(row: Row, record: Row) -> tuple[list[int], list[int]]:
+  """The predicted label and the right one of each word that has one and that the batch labels.
+
+  Args:
+    row: a prediction; its 'labels' are int[l], the class at the first token of each word, -1 elsewhere.
+    record: of the row, see `scores/__init__.py`.
+  """
+  # row -1 3 -1 0 -1, places 0 2; the record has labels 3 1 -1   ->   [3], [3]: word 2 has no label, word 1 was cut off
+  labels = np.asarray(row['labels'])
+  pairs = zip(record['places'], labels[labels >= 0].tolist(), strict=False)  # later words were cut off
+  kept = [(label, record['labels'][place]) for place, label in pairs if record['labels'][place] >= 0]
+  return [found for found, _ in kept], [gold for _, gold in kept]
 
 
 def tags_of(labels: np.ndarray, record: Row) -> list[str | None]:

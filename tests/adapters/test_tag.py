@@ -11,6 +11,7 @@ import pytest
 from plm_jax.adapters import tag, texts
 from plm_jax.layers import lstm
 from plm_jax.models import bart
+from plm_jax.scores import conll, word_accuracy
 from plm_jax.training import step
 from tests import tiny
 from tests.adapters.running import check_that_the_trunk_is_kept, predict, run
@@ -304,6 +305,24 @@ def test_span_counts_are_those_of_a_count_text_by_text():
     assert [int(count) for count in counted(predicted, labels, segment_ids)] == [tp, fp, fn]
     whole += tp, fp, fn
   assert (whole > 100).all()
+
+
+def test_scores_of_files_of_predictions_are_those_of_batches():
+  draw = np.random.default_rng(1)
+  labels = draw.choice([-1, -1, 0, 0, 1, 2, 2, 3, 4, 4], (30, 40))
+  predicted = np.where(draw.random((30, 40)) < 0.7, np.maximum(labels, 0), draw.integers(0, 5, (30, 40)))
+  tp, fp, fn = map(float, tag.span_counts(predicted, labels, np.ones_like(labels), tag.bio(BIO)))
+  rows = [{'labels': np.where(gold >= 0, found, -1)} for found, gold in zip(predicted, labels, strict=True)]
+  cut = [1, 0]  # two words of each text behind its row
+  records = [
+    {'labels': [*gold[gold >= 0], *cut], 'places': [*range(np.count_nonzero(gold >= 0) + 2)], 'names': BIO}
+    for gold in labels
+  ]
+  assert conll.score(rows, records) == pytest.approx({'f1': 2 * tp / (2 * tp + fp + fn)})
+  right = np.mean((predicted == labels)[labels >= 0])
+  assert word_accuracy.score(rows, records) == pytest.approx({'accuracy': right})
+  with pytest.raises(ValueError, match="score 'conll' reads labels named O, B-... and I-..., and there is 'NOUN'"):
+    conll.score(rows, [{**records[0], 'names': ('NOUN',)}])
 
 
 def test_f1_is_of_all_rows_together():

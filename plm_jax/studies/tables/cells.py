@@ -2,8 +2,9 @@
 
 scale, command      of the command that made it
 cells               row -> column -> digests of runs, by seed of pre-training and then of fine-tuning
-runs                digest -> metrics, what each row of the evaluation scored, digests of the data, cost, versions, and
-                    where the run knows them the commit that made its last step (`code`) and the machine
+runs                digest -> metrics, what each row of the evaluation scored (`rows`) or, of a metric that is no mean
+                    over rows, what groups of rows contribute (`groups`), digests of the data, cost, versions, and where
+                    the run knows them the commit that made its last step (`code`) and the machine
 failed              digest -> why there is no result
 plateau             loss of the reference row and entropy of its vocabulary's frequencies, in nats
 machine, code       those of runs that were recorded without their own
@@ -19,7 +20,9 @@ import numpy as np
 from plm_jax import files, scores
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
+from plm_jax.scores import Row
 from plm_jax.studies import curves
+from plm_jax.studies.tables import intervals
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.folders import PREDICTIONS
 from plm_jax.studies.tables.runs import Cell, Run
@@ -84,8 +87,9 @@ def _check_run(run: Any) -> None:
     float(value)  # 'nan' and 'inf' are texts in JSON
   if 'jax' not in run.get('versions', {'jax': ''}):
     raise ValueError('versions without that of jax')
-  for rows in run.get('rows', {}).values():
-    unpacked(rows)
+  for kind in ('rows', 'groups'):
+    for values in run.get(kind, {}).values():
+      unpacked(values)
 
 
 def _names_runs(by_seed: Any) -> bool:
@@ -138,10 +142,14 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
     'data': digests,
   }
   if files.is_file(folder.root / PREDICTIONS):
-    found['rows'] = {}
+    found |= {'rows': {}, 'groups': {}}
     for metric in (one for one in asked if one.partition('/')[0] == asked[0].partition('/')[0]):
       if (values := by_row(folder.root / PREDICTIONS, metric)) is not None:
         found['rows'][metric] = packed(values)
+      elif (values := by_group(folder.root / PREDICTIONS, metric)) is not None and _is_close(
+        values.mean(), numbers.get(metric, math.nan)
+      ):
+        found['groups'][metric] = packed(values)
   return found
 
 
@@ -160,18 +168,53 @@ def by_row(file: files.Path, metric: str) -> np.ndarray | None:
     file: as `evaluate --predictions` writes it.
     metric: such as 'validation/accuracy'.
   """
-  short = metric.rpartition('/')[2]
   predictions, records = predicted.join([file])
-  fitting = [name for name in predicted.fitting(predictions, records) if short in scoring.known(name).metrics]
-  if not fitting or short not in scoring.known(fitting[0]).by_row:
+  name, short = _score_of(metric, predictions, records)
+  if not name or short not in scoring.known(name).by_row:
     return None
   try:
-    whole = scoring.score(fitting[0], predictions, records)[short]
-    groups = scores.grouped(predictions, records)
-    rows = np.array([scoring.score(fitting[0], *group)[short] for group in groups])
+    whole = scoring.score(name, predictions, records)[short]
+    rows = np.array([scoring.score(name, *group)[short] for group in scores.grouped(predictions, records)])
   except (ConfigError, ZeroDivisionError):  # no score of a single row
     return None
-  return rows if abs(rows.mean() - whole) < CLOSE * max(1.0, abs(whole)) else None
+  return rows if _is_close(rows.mean(), whole) else None
+
+
+def by_group(file: files.Path, metric: str) -> np.ndarray | None:
+  """What groups of the rows of a file of predictions contribute to a metric, f64[groups] as `intervals.of_groups`.
+
+  None where no score computes the metric of such rows.
+
+  Args:
+    file: as `evaluate --predictions` writes it.
+    metric: such as 'validation/matthews'.
+  """
+  predictions, records = predicted.join([file])
+  name, short = _score_of(metric, predictions, records)
+  if not name:
+    return None
+  groups = scores.grouped(predictions, records)
+
+  def score(indices: Sequence[int]) -> float:
+    mine = [groups[index] for index in indices]
+    rows = ([row for group in mine for row in group.predictions], [row for group in mine for row in group.records])
+    return scoring.score(name, *rows)[short]
+
+  try:
+    return intervals.of_groups(score, len(groups))
+  except (ConfigError, ZeroDivisionError):  # no score of some rows
+    return None
+
+
+def _score_of(metric: str, predictions: Sequence[Row], records: Sequence[Row]) -> tuple[str, str]:
+  """The score that computes a metric of rows, empty where there is none, and the metric without its evaluation."""
+  short = metric.rpartition('/')[2]
+  fitting = (name for name in predicted.fitting(predictions, records) if short in scoring.known(name).metrics)
+  return next(fitting, ''), short
+
+
+def _is_close(one: float, other: float) -> bool:
+  return abs(one - other) < CLOSE * max(1.0, abs(other))
 
 
 def packed(rows: np.ndarray) -> dict[str, Any]:

@@ -60,7 +60,8 @@ def _mean(parts: Sequence[Measured | None]) -> Measured | None:
 
 
 def _rows(run: Mapping[str, Any] | None, column: Column) -> np.ndarray | None:
-  packed = (run or {}).get('rows', {}).get(column.metric)
+  found = run or {}
+  packed = found.get('rows', {}).get(column.metric) or found.get('groups', {}).get(column.metric)
   return None if packed is None else cells.unpacked(packed)
 
 
@@ -230,6 +231,8 @@ def _facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
   if table.pretraining_seeds == 1:
     facts.append('One pre-training a row: its noise is not in the intervals.')
   facts.append('Intervals: bootstrap over seeds and over the rows of the test set.')
+  if grouped := _over_groups(table, kept):
+    facts.append(f'Over seeds and groups of rows, which a jackknife leaves out in turn: {", ".join(grouped)}.')
   if alone := _over_seeds_alone(table, kept):
     way = '' if table.summary == BEST else ", by Student's t"
     facts.append(f'Over seeds alone{way}: {", ".join(alone)}, of which no scores of single rows are kept.')
@@ -290,6 +293,13 @@ def _summary_said(table: Table) -> tuple[str, str]:
   ]
   cell = f'A cell is the run that is best on dev, on rows that are neither learned nor reported: {"; ".join(chosen)}.'
   return f'{cell} Where nothing is chosen it is the mean.', 'no test set was used to choose'
+
+
+def _over_groups(table: Table, kept: Mapping[str, Any]) -> list[str]:
+  """The columns of claims whose metric is no mean over rows, so that groups of rows are drawn."""
+  asked = {claim.column for claim in table.claims}
+  grouped = {metric for run in kept['runs'].values() for metric in run.get('groups', {})}
+  return [name for name, column in table.columns.items() if name in asked and column.metric in grouped]
 
 
 def _over_seeds_alone(table: Table, kept: Mapping[str, Any]) -> list[str]:

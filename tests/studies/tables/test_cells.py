@@ -39,6 +39,17 @@ def test_a_correlation_is_no_mean_over_rows(tmp_path):
   assert cells.by_row(rows_file(tmp_path, alike), 'validation/matthews') is None
 
 
+def test_of_a_correlation_groups_of_rows_are_kept(tmp_path):
+  """Where one right row of two classes is missing, the others are as right; without the wrong row, all are."""
+  pairs = [(0, 0), (1, 0), (1, 1), (0, 0), (1, 1)]
+  file = rows_file(tmp_path, [dict(label=p, record=dict(label=g)) for p, g in pairs])
+  found = cells.by_group(file, 'validation/matthews')
+  whole = np.corrcoef(np.array(pairs).T)[0, 1]
+  assert found.shape == (5,) and found.mean() == pytest.approx(whole)
+  assert found.argmin() == 1 and found[0] == found[3] and found[2] == found[4]
+  assert cells.by_group(file, 'validation/perplexity') is None
+
+
 def test_a_metric_that_no_score_has_gives_no_rows(tmp_path):
   rows = [dict(label=0, record=dict(label=0))]
   assert cells.by_row(rows_file(tmp_path, rows), 'validation/perplexity') is None
@@ -71,6 +82,7 @@ RUNS = (
   '{"rows": {"a/b": {"count": 8}}}',
   '{"rows": {"a/b": {"count": 2, "values": "1 x"}}}',
   '{"rows": {"a/b": {"count": 2, "values": "1"}}}',
+  '{"groups": {"a/b": {"count": 2, "values": "1"}}}',
 )
 OTHERS = (
   '{"cells": {"a": []}}',

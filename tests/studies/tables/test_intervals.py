@@ -174,3 +174,41 @@ def test_pretrainings_count_as_seeds_where_there_are_several():
   found = intervals.difference(Measured(values), Measured(other), 'mean', draws=20_000)
   theirs = stats.ttest_ind(values[:, 0], other[:, 0], equal_var=False).confidence_interval()
   assert found.low == pytest.approx(theirs.low, abs=0.15) and found.high == pytest.approx(theirs.high, abs=0.15)
+
+
+def f1(gold: np.ndarray, found: np.ndarray) -> float:
+  right = np.count_nonzero(gold & found)
+  return float(2 * right / (gold.sum() + found.sum()))
+
+
+def matthews(gold: np.ndarray, found: np.ndarray) -> float:
+  return float(np.corrcoef(gold, found)[0, 1])
+
+
+def test_groups_of_rows_as_in_the_worked_case(monkeypatch: pytest.MonkeyPatch) -> None:
+  monkeypatch.setattr(intervals, 'GROUPS', 2)
+  values = np.array([0.0, 0.0, 1.0, 3.0])
+  np.testing.assert_allclose(intervals.of_groups(lambda rows: float(values[list(rows)].mean()), 4), [0.5, 1.5])
+
+
+def test_a_group_of_one_row_contributes_that_row() -> None:
+  values = np.random.default_rng(0).random(60)
+  found = intervals.of_groups(lambda rows: float(values[list(rows)].mean()), 60)
+  np.testing.assert_allclose(found, values, atol=1e-12)
+  np.testing.assert_array_equal(intervals.of_groups(lambda rows: 0.25, 1), [0.25])
+
+
+@pytest.mark.parametrize('score', [f1, matthews])
+def test_groups_of_rows_give_the_interval_of_drawn_rows(score) -> None:
+  """Of 1,000 rows, of which two classifiers know different ones: as wide as where the score of drawn rows is computed."""
+  rng = np.random.default_rng(3)
+  gold = rng.random(1_000) < 0.3
+  both = [np.where(rng.random(1_000) < share, gold, rng.random(1_000) < 0.3) for share in (0.8, 0.6)]
+  groups = [intervals.of_groups(lambda rows, one=one: score(gold[list(rows)], one[list(rows)]), 1_000) for one in both]
+  for found, one in zip(groups, both, strict=True):
+    assert len(found) == intervals.GROUPS and found.mean() == pytest.approx(score(gold, one))
+  ours = intervals.difference(*(Measured(one.mean(keepdims=True)[None], one[None, None]) for one in groups), 'mean')
+  drawn = rng.integers(1_000, size=(4_000, 1_000))
+  theirs = np.quantile([score(gold[rows], both[0][rows]) - score(gold[rows], both[1][rows]) for rows in drawn], [0.025, 0.975])
+  assert ours.high - ours.low == pytest.approx(theirs[1] - theirs[0], rel=0.2)  # of 100 groups a deviation is known to 7 %
+  assert ours.low == pytest.approx(theirs[0], abs=0.02)
