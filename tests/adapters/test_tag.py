@@ -321,7 +321,7 @@ def test_scores_of_files_of_predictions_are_those_of_batches():
   assert conll.score(rows, records) == pytest.approx({'f1': 2 * tp / (2 * tp + fp + fn)})
   right = np.mean((predicted == labels)[labels >= 0])
   assert word_accuracy.score(rows, records) == pytest.approx({'accuracy': right})
-  with pytest.raises(ValueError, match="score 'conll' reads labels named O, B-... and I-..., and there is 'NOUN'"):
+  with pytest.raises(ValueError, match=r"score 'conll' reads labels named O, B-.* and I-.*, and there is 'NOUN'"):
     conll.score(rows, [{**records[0], 'names': ('NOUN',)}])
 
 

@@ -109,7 +109,8 @@ COMPILED = [row for row in slices.ROWS if 'peak_gib' in slices.read()['rows'].ge
 
 @pytest.mark.plan
 @pytest.mark.parametrize(
-  'row', [pytest.param(row, marks=pytest.mark.slow(parts=96), id=row.name) if i else row for i, row in enumerate(COMPILED)]
+  'row',
+  [pytest.param(row, marks=pytest.mark.slow(parts=96), id=row.name) if i else row for i, row in enumerate(COMPILED)],
 )
 def test_a_stored_peak_is_compiled_again(row):
   if not topology.installed():

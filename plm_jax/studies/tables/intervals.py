@@ -58,7 +58,7 @@ def of_groups(score: Callable[[Sequence[int]], float], rows: int) -> np.ndarray:
     score: the number of the rows with some indices.
     rows: how many there are.
   """
-  # a mean of rows 0 0 1 3 in two groups: 1 of all; without rows 0 and 2 1.5, without 1 and 3 0.5; the groups are .5, 1.5
+  # a mean of rows 0 0 1 3 in two groups: 1 of all; without rows 0 and 2 1.5, without 1 and 3 0.5; so .5 and 1.5
   groups = min(GROUPS, rows)
   whole = score(range(rows))
   without = np.array([

@@ -200,7 +200,7 @@ def test_a_group_of_one_row_contributes_that_row() -> None:
 
 @pytest.mark.parametrize('score', [f1, matthews])
 def test_groups_of_rows_give_the_interval_of_drawn_rows(score) -> None:
-  """Of 1,000 rows, of which two classifiers know different ones: as wide as where the score of drawn rows is computed."""
+  """Of 1,000 rows, of which two classifiers know different ones, as wide as of drawn rows."""
   rng = np.random.default_rng(3)
   gold = rng.random(1_000) < 0.3
   both = [np.where(rng.random(1_000) < share, gold, rng.random(1_000) < 0.3) for share in (0.8, 0.6)]
@@ -209,6 +209,10 @@ def test_groups_of_rows_give_the_interval_of_drawn_rows(score) -> None:
     assert len(found) == intervals.GROUPS and found.mean() == pytest.approx(score(gold, one))
   ours = intervals.difference(*(Measured(one.mean(keepdims=True)[None], one[None, None]) for one in groups), 'mean')
   drawn = rng.integers(1_000, size=(4_000, 1_000))
-  theirs = np.quantile([score(gold[rows], both[0][rows]) - score(gold[rows], both[1][rows]) for rows in drawn], [0.025, 0.975])
-  assert ours.high - ours.low == pytest.approx(theirs[1] - theirs[0], rel=0.2)  # of 100 groups a deviation is known to 7 %
+  theirs = np.quantile(
+    [score(gold[rows], both[0][rows]) - score(gold[rows], both[1][rows]) for rows in drawn], [0.025, 0.975]
+  )
+  assert ours.high - ours.low == pytest.approx(
+    theirs[1] - theirs[0], rel=0.2
+  )  # of 100 groups a deviation is known to 7 %
   assert ours.low == pytest.approx(theirs[0], abs=0.02)
