@@ -407,8 +407,6 @@ def elmo_columns(scale: str) -> dict[str, dict[str, Any]]:
     columns['SQuAD'] = dict(empty=_NOT_IN_SMALL['SQuAD F1'])
     # per cent of validation: 34 to 36 after 600 updates, without ELMo 38 after 2,000; a linear model of words 37 to 42
     columns['SNLI'] = dict(empty='the few rows among the small data leave these networks near chance')
-    # behind 300 updates all words are still no name
-    columns['WNUT-17']['keys'] |= {'steps': 1_200, 'eval_every': 1_200, 'save_every': 1_200}
   return columns
 
 
