@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from plm_jax.types import Vocab
+from tests import conftest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -44,11 +45,13 @@ def passed(lines: list[str]) -> set[str]:
   return {line.split()[0] for line in lines if ' PASSED' in line}
 
 
+@pytest.mark.turns
 def test_long_tests_run_when_asked_for(suite: Callable[..., list[str]]) -> None:
   assert len(passed(suite('--slow=all'))) == 81
   assert len(passed(suite('tests/test_it.py::test_long'))) == 80
 
 
+@pytest.mark.turns
 def test_long_tests_left_out_are_counted(suite: Callable[..., list[str]]) -> None:
   for processes in ('0', '2'):
     assert '80 long tests left out; bash launch/test.sh --all runs them.' in suite(f'--numprocesses={processes}')
@@ -63,6 +66,7 @@ def test_case(number): pass
 """
 
 
+@pytest.mark.turns
 def test_a_part_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
   (tmp_path / 'tests' / 'test_other_parts.py').write_text(OTHER_PARTS)
   without_history = suite('--slow=part')
@@ -100,15 +104,16 @@ def test_other(): pass
 """
 
 
-def test_one_commit_in_four_runs_what_goes_by_turns(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
+@pytest.mark.turns
+def test_one_commit_in_six_runs_what_goes_by_turns(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
   (tmp_path / 'tests' / 'test_it.py').write_text(TURNS)
   names = [f'test_whole_{number}' for number in range(40)]
   for name in names:
     (tmp_path / 'tests' / f'{name}.py').write_text(IN_TURNS)
-  turn = part('', 4)  # without git
+  turn = part('', conftest.TURNS)  # without git
   cases = {f'tests/test_it.py::test_case[{number}]' for number in range(80)}
-  drawn = {name for name in cases if part(name.replace('::test_case', ''), 4) == turn}
-  files = [f'tests/{name}.py' for name in names if part(f'tests/{name}.py', 4) == turn]
+  drawn = {name for name in cases if part(name.replace('::test_case', ''), conftest.TURNS) == turn}
+  files = [f'tests/{name}.py' for name in names if part(f'tests/{name}.py', conftest.TURNS) == turn]
   assert 5 < len(drawn) < 35 and 2 < len(files) < 20
   whole = {f'{file}::{test}' for file in files for test in (*(f'test_case[{i}]' for i in range(3)), 'test_other')}
   assert passed(suite()) == passed(suite('--slow=part')) == drawn | whole
@@ -167,7 +172,7 @@ def test_a_red_check_ends_with_the_command(tmp_path: pathlib.Path) -> None:
   ]
 
 
-def part(text: str, parts: int = 24) -> int:
+def part(text: str, parts: int = conftest.PARTS) -> int:
   return hashlib.sha256(text.encode()).digest()[0] % parts
 
 

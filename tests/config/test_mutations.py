@@ -75,6 +75,7 @@ def begin(settings, folder, *, changed):
   return True
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize('kind', ['mlm', 'classify'])
 def test_what_is_accepted_starts_or_says_why_not(kind, data, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)

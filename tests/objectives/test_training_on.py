@@ -59,6 +59,7 @@ def test_rows_are_found_by_their_words(name, form, data, tmp_path):
   assert report.new == ('output/table',) and not np.asarray(params['output']['table']).any()
 
 
+@pytest.mark.turns
 def test_what_was_learned_is_a_head_start(data, tmp_path):
   assert loop.train(settings(data, steps=400), tmp_path / 'first').exit_code == 0
   file = tmp_path / 'v.bin'

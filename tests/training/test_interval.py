@@ -67,6 +67,7 @@ def test_a_metric_that_an_earlier_version_had_not_begins_at_0() -> None:
   }  # fmt: skip
 
 
+@pytest.mark.turns
 def test_lines_of_a_run_in_pieces(tmp_path: pathlib.Path) -> None:
   data = runs.write_data(tmp_path / 'data')
   changes: dict[str, Any] = {'accumulate': 2}

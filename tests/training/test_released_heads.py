@@ -103,6 +103,7 @@ def started(data, folder, *, names=NAMES, **adapter):
   return settings, report
 
 
+@pytest.mark.turns
 def test_training_takes_the_head_where_it_fits(data, tmp_path, caplog):
   write_release(data, tmp_path / 'release', family='Roberta')
   settings, report = started(data, tmp_path / 'release')
@@ -121,6 +122,7 @@ def test_training_takes_the_head_where_it_fits(data, tmp_path, caplog):
   assert report.new == () and 'head/out/kernel' in report.restored
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize('wrapped', [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_goes_out_with_its_head_and_is_scored_as_before(data, tmp_path, wrapped):
   """Trained from a release, exported, read by transformers and by `evaluate`, and taken up again with its head."""

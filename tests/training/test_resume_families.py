@@ -57,7 +57,7 @@ def settings(family: str, data: pathlib.Path) -> dict[str, Any]:
 
 
 def in_turn(number: int) -> Any:
-  """The marks of a family: a commit runs a quarter of them."""
+  """The marks of a family: a commit runs a few of them."""
   mine = number % conftest.TURNS == conftest.part(conftest.commit() or '', conftest.TURNS)
   return () if mine else pytest.mark.slow
 

@@ -36,6 +36,7 @@ def source(data, vocabularies, tmp_path_factory):
   return workdir
 
 
+@pytest.mark.turns
 def test_words_keep_their_rows_and_new_ones_have_the_mean(data, vocabularies, source, tmp_path, monkeypatch):
   old, new = vocabularies['old'], vocabularies['new']
   entry = {'source': str(source), 'resize': 'same_tokens', 'step': 'newest'}
@@ -69,6 +70,7 @@ def test_a_source_says_how_many_rows_are_tokens(vocabularies, source):
   assert parts._vocab_size('vectors.txt') is None
 
 
+@pytest.mark.turns
 def test_pieces_take_the_rows_of_words(data, vocabularies, source, tmp_path):
   """A vocabulary of another kind: ' kitchen' of byte-level BPE is the word."""
   texts = (data / 'corpus' / 'train.txt').read_text().split('\n\n')

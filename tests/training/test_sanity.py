@@ -154,6 +154,7 @@ def train(text: Text, workdir: pathlib.Path, kind: str, **changes: Any) -> tuple
   return [row['loss'] for row in rows], scores
 
 
+@pytest.mark.turns
 def test_gpt_is_between_unigrams_and_bigrams(shakespeare: Text, tmp_path: pathlib.Path) -> None:
   losses, scores = train(shakespeare, tmp_path, 'causal_lm', steps=120, rate=6e-3)
   known = estimate(shakespeare)
@@ -166,6 +167,7 @@ def test_gpt_is_between_unigrams_and_bigrams(shakespeare: Text, tmp_path: pathli
   assert scores['bits_per_byte'] == pytest.approx(bits / known.num_bytes, rel=1e-5)
 
 
+@pytest.mark.turns
 def test_bert_learns_frequencies_first(shakespeare: Text, tmp_path: pathlib.Path) -> None:
   losses, scores = train(shakespeare, tmp_path, 'mlm', steps=40, rate=1e-2)
   known = estimate(shakespeare)
