@@ -11,8 +11,9 @@ text is scored as the first and the last of the answer. The trunk is the run tha
 `none` for the network without ELMo, as in tagging.py.
 
 Hardware: two CPU cores; at first 1,500 to 5,000 tokens a second beside other programs.
-Expect (with ELMo; without): SNLI, test accuracy 88.7; 88.0. SQuAD, test F1 85.8; 81.1 (Table 1). Our own figures: not
-yet; both were tried for some steps on a few hundred rows.
+Expect (with ELMo; without): SNLI, test accuracy 88.7; 88.0. SQuAD, test F1 85.8; 81.1 (Table 1). Our own figures,
+`snli` from 8,330 rows, where the largest class has 33.8 % of validation: none 38.5 % after 2,000 steps, one seed; with
+or without ELMo 33 to 36 after 600. `squad` was tried for some steps.
 
 Arguments: a set (snli, squad), a side, `quick`.
 Differs from the paper: one network of LSTM in place of ESIM and of the network of Clark and Gardner, whose attention

@@ -27,7 +27,7 @@ LSTM of 100 a direction, 300 steps for parts of speech and 1,200 for names.
 from experiments import common
 
 SETS, SIDES = ('ewt', 'wnut17', 'conll2003'), ('both', 'input', 'output', 'none')
-STEPS = {'ewt': 300, 'wnut17': 1_200, 'conll2003': 1_200}  # of WNUT-17, no word is a name after 300
+STEPS = {'ewt': 300, 'wnut17': 1_200, 'conll2003': 1_200}  # of WNUT-17, hardly a word is a name after 300
 
 
 def get_config(arg=''):

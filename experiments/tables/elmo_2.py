@@ -4,7 +4,7 @@ python -m plm_jax.tables experiments/tables/elmo_2.py --scale=small --workdir=ru
     --corpus=../shared/data/classic_books
 
 Small: the size `cut` of experiments/elmo/pretrain.py, with the vocabulary that its head makes; 25 minutes of two cores.
-Each of the other runs takes a minute or two.
+Each of the other runs takes two to six minutes of a core.
 """
 
 from experiments.tables import common

@@ -5,7 +5,7 @@ what a model predicts against its scheme, since the labels of data are IOB2 (`da
 were cut off a row, or have no token, count as predicted O.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -58,10 +58,9 @@ def judged(row: Row, record: Row) -> tuple[list[int], list[int]]:
     record: of the row, see `scores/__init__.py`.
   """
   # row -1 3 -1 0 -1, places 0 2; the record has labels 3 1 -1   ->   [3], [3]: word 2 has no label, word 1 was cut off
-  labels = np.asarray(row['labels'])
-  pairs = zip(record['places'], labels[labels >= 0].tolist(), strict=False)  # later words were cut off
-  kept = [(label, record['labels'][place]) for place, label in pairs if record['labels'][place] >= 0]
-  return [found for found, _ in kept], [gold for _, gold in kept]
+  gold = record['labels']
+  kept = [(found, gold[word]) for word, found in _by_word(row['labels'], record) if gold[word] >= 0]
+  return [found for found, _ in kept], [right for _, right in kept]
 
 
 def tags_of(labels: np.ndarray, record: Row) -> list[str | None]:
@@ -73,7 +72,12 @@ def tags_of(labels: np.ndarray, record: Row) -> list[str | None]:
   """
   # labels -1 3 -1 0 -1, places 0 2, three words   ->   names[3], None, names[0]
   tags: list[str | None] = [None] * len(record['labels'])
-  labels = np.asarray(labels)
-  for place, label in zip(record['places'], labels[labels >= 0].tolist(), strict=False):  # later words were cut off
-    tags[place] = record['names'][label]
+  for word, label in _by_word(labels, record):
+    tags[word] = record['names'][label]
   return tags
+
+
+def _by_word(labels: np.ndarray, record: Row) -> Iterator[tuple[int, int]]:
+  """The number of each word that the batch labels, and its predicted label; arguments as of `tags_of`."""
+  labels = np.asarray(labels)
+  return zip(record['places'], labels[labels >= 0].tolist(), strict=False)  # later words were cut off

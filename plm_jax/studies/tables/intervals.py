@@ -61,10 +61,10 @@ def of_groups(score: Callable[[Sequence[int]], float], rows: int) -> np.ndarray:
   # a mean of rows 0 0 1 3 in two groups: 1 of all; without rows 0 and 2 1.5, without 1 and 3 0.5; so .5 and 1.5
   groups = min(GROUPS, rows)
   whole = score(range(rows))
-  without = np.array([
-    score([row for row in range(rows) if row % groups != group]) for group in range(groups if groups > 1 else 0)
-  ])  # fmt: skip
-  found = groups * whole - (groups - 1) * without if groups > 1 else np.array([whole])
+  if groups == 1:
+    return np.array([whole])
+  without = np.array([score([row for row in range(rows) if row % groups != group]) for group in range(groups)])
+  found = groups * whole - (groups - 1) * without
   return found + (whole - found.mean())
 
 

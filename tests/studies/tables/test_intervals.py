@@ -212,7 +212,6 @@ def test_groups_of_rows_give_the_interval_of_drawn_rows(score) -> None:
   theirs = np.quantile(
     [score(gold[rows], both[0][rows]) - score(gold[rows], both[1][rows]) for rows in drawn], [0.025, 0.975]
   )
-  assert ours.high - ours.low == pytest.approx(
-    theirs[1] - theirs[0], rel=0.2
-  )  # of 100 groups a deviation is known to 7 %
+  # of 100 groups a deviation is known to 7 %
+  assert ours.high - ours.low == pytest.approx(theirs[1] - theirs[0], rel=0.2)
   assert ours.low == pytest.approx(theirs[0], abs=0.02)
