@@ -3,8 +3,9 @@
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from typing import TextIO
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
 
 from plm_jax import files
 from plm_jax.cli import signals
@@ -47,3 +48,32 @@ def run(
         if signals.asked() and not stopping:
           stopping = True
           process.send_signal(signal.SIGTERM)
+
+
+def answers(module: str, questions: Sequence[Any]) -> list[Any]:
+  """What `python -m MODULE QUESTIONS ANSWERS` answers to each of some questions, without an accelerator.
+
+  Args:
+    module: of this package, which calls `answer` when it is run.
+    questions: what JSON can hold, as the answers are.
+
+  Raises:
+    Interrupted: by a signal.
+    RuntimeError: the process failed, which is a mistake of ours.
+  """
+  with files.temporary_folder() as folder:
+    asked, answered, said = (folder / name for name in ('questions', 'answers', 'out'))
+    files.write_json(asked, list(questions))
+    with files.open(said, 'w') as out:
+      code = run([sys.executable, '-m', module, str(asked), str(answered)], out=out, env={'JAX_PLATFORMS': 'cpu'})
+    signals.check()
+    if code:
+      raise RuntimeError(f'{module} ended with exit code {code}: {files.read_text(said)}')
+    found: list[Any] = files.read_json(answered)
+    return found
+
+
+def answer(function: Callable[[Any], Any]) -> None:
+  """The other side of `answers`: a function of each question."""
+  asked, answered = map(files.path, sys.argv[1:])
+  files.write_json(answered, [function(question) for question in files.read_json(asked)])

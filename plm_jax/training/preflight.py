@@ -229,11 +229,10 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   with errors.stage('optim'):
     trainable, task = tx.split(shapes)[0], parts.task
     tx.check_rows(jax.eval_shape(lambda example, params: rows.find(task.rows(example), params), prepared, trainable))
-  scores = evaluation.asked(settings, parts.task)
-  for name, names in scores.items():
+  for name, names in evaluation.asked(settings, parts.task).items():
     evaluation.check_scores(names, parts, batch_spec(parts, settings['eval'][name]['data']), where=f'eval.{name}')
   asked = [(settings['best'], 'config.best')] if settings['best'] is not None else []
-  _check_metrics([*asked, *(((metric, 'max'), 'scores') for metric in scored)], settings, parts, shapes, scores)
+  check_metrics([*asked, *(((metric, 'max'), 'scores') for metric in scored)], settings, parts, shapes)
 
 
 def check_metric_of_best(settings: Settings) -> None:
@@ -243,21 +242,20 @@ def check_metric_of_best(settings: Settings) -> None:
   """
   settings = from_data.filled(settings)
   parts = make_parts(settings, make_vocab(settings))
+  check_metrics([(settings['best'], 'config.best')], settings, parts, abstract_parameters(settings, parts))
+
+
+def abstract_parameters(settings: Settings, parts: Parts) -> PyTree:
+  """Shapes and dtypes of the parameters of a run, without where they lie."""
   with errors.stage(parts.user):
-    shapes = abstract_params(parts.task, batch_spec(parts, settings['data']))
-  scores = evaluation.asked(settings, parts.task)
-  _check_metrics([(settings['best'], 'config.best')], settings, parts, nn.unbox(shapes), scores)
+    return nn.unbox(abstract_params(parts.task, batch_spec(parts, settings['data'])))
 
 
-def _check_metrics(
-  asked: Iterable[tuple[tuple[str, str], str]],
-  settings: Settings,
-  parts: Parts,
-  shapes: PyTree,
-  scores: Mapping[str, Sequence[str]],
+def check_metrics(
+  asked: Iterable[tuple[tuple[str, str], str]], settings: Settings, parts: Parts, shapes: PyTree
 ) -> None:
-  """`check_best` of metrics, each with what asks for it, on the evaluation that each names."""
-  step = functools.partial(eval_step, task=parts.task)
+  """`check_best` of metrics, each with what asks for it, on the evaluation that each names, which is there."""
+  step, scores = functools.partial(eval_step, task=parts.task), evaluation.asked(settings, parts.task)
   for best, label in asked:
     name = best[0].partition('/')[0]
     of_evaluation = batch_spec(parts, settings['eval'][name]['data'])

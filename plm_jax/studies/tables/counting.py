@@ -5,12 +5,10 @@ accelerator: it would keep the runs of the table from it. Runs that differ in no
 """
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plm_jax import config, files
-from plm_jax.cli import signals
+from plm_jax import config
 from plm_jax.errors import ConfigError
 from plm_jax.studies import child
 from plm_jax.studies.tables import runs
@@ -54,29 +52,28 @@ class Counts:
     return {'parameters': answer['parameters'], 'flops': round(1e9 * answer['gflop_per_row'])}
 
 
-def _question(run: Run) -> tuple[str, dict[str, Any]]:
-  """A text of all that the counts of a run depend on; its settings with the sizes of its pre-training, and the head of
-  that config, which says how large a vocabulary is that has not been made."""
+def described(run: Run) -> dict[str, Any]:
+  """What another process makes the shapes of a run from.
+
+  Returns:
+    'settings' with the sizes of its pre-training, and 'header', the head of that config, which says how large a
+    vocabulary is that has not been made.
+  """
   first = runs.pretraining_of(run)
   settings = {**run.settings, 'model': first.settings['model'], 'vocab': first.settings['vocab']}
-  header = recipe.header_of(runs.config_file(first.config))
-  counted = {key: value for key, value in settings.items() if key not in NOT_COUNTED}
-  return json.dumps([counted, header], sort_keys=True), {'settings': settings, 'header': header}
+  return {'settings': settings, 'header': recipe.header_of(runs.config_file(first.config))}
 
 
-def _ask(asked: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _question(run: Run) -> tuple[str, dict[str, Any]]:
+  """A text of all that the counts of a run depend on, and how the run is described."""
+  question = described(run)
+  counted = {key: value for key, value in question['settings'].items() if key not in NOT_COUNTED}
+  return json.dumps([counted, question['header']], sort_keys=True), question
+
+
+def _ask(questions: Sequence[Mapping[str, Any]]) -> list[Any]:
   """For each question what `training/sizes.py` counts, or why it cannot be counted."""
-  with files.temporary_folder() as folder:
-    question, answer, said = (folder / name for name in ('questions', 'answers', 'out'))
-    files.write_json(question, list(asked))
-    with files.open(said, 'w') as out:
-      words = [sys.executable, '-m', __name__, str(question), str(answer)]
-      code = child.run(words, out=out, env={'JAX_PLATFORMS': 'cpu'})
-    signals.check()
-    if code:
-      raise RuntimeError(f'counting ended with exit code {code}: {files.read_text(said)}')  # a mistake of ours
-    found: list[Any] = files.read_json(answer)
-    return found
+  return child.answers(__name__, questions)
 
 
 def _count(question: Mapping[str, Any]) -> Any:
@@ -90,10 +87,5 @@ def _count(question: Mapping[str, Any]) -> Any:
     return str(error)
 
 
-def answer_all(question: str, place: str) -> None:
-  """Reads a list of questions and writes as many answers."""
-  files.write_json(files.path(place), [_count(asked) for asked in files.read_json(files.path(question))])
-
-
 if __name__ == '__main__':
-  answer_all(*sys.argv[1:])
+  child.answer(_count)

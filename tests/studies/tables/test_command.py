@@ -143,6 +143,28 @@ def test_an_evaluation_that_no_run_has_is_refused_before_the_first(mine, tmp_pat
     tables.main([mine, f'--workdir={tmp_path / "work"}'])
 
 
+def test_a_metric_that_an_evaluation_does_not_give_is_refused_before_the_first_run(mine, data, tmp_path, monkeypatch):
+  """A column of fine-tuning and one of pre-training; the vocabulary of the fine-tuning is that of the other run."""
+  monkeypatch.setattr(making, 'make', lambda *given, **others: pytest.fail('a run began'))
+  changed = f"keys={{'vocab.path': '{data}/vocab'}}"
+  tuned = "dict(metric='validation/acuracy', configs={'bert': 'experiments/bert/glue.py:sst2'})"
+  text = TABLE.replace('published=', f"family='bert', {changed}, published=").replace(', two=', ') #')
+  text = text.replace("metric='validation/loss'", "metric='validation/perplexty'").replace(
+    'score=score', f'score=score, task={tuned}'
+  )
+  pathlib.Path(mine).write_text(text)
+  with pytest.raises(ConfigError) as caught:
+    tables.main([mine, f'--workdir={tmp_path / "work"}', f'--corpus={data / "corpus"}'])
+  first, second = str(caught.value).splitlines()
+  assert (
+    "column 'score': experiments/small/pretrain.py:bert: there is no metric 'perplexty' in evaluation 'val" in first
+  )
+  assert (
+    "column 'task': experiments/bert/glue.py:sst2: there is no metric 'acuracy' in evaluation 'validation'" in second
+  )
+  assert 'accuracy, loss' in second
+
+
 def test_the_head_of_a_table_names_what_its_runs_lack(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'text').mkdir()
