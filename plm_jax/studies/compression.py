@@ -4,7 +4,6 @@ The engine of `python -m plm_jax.compress`. Each way writes a folder in the form
 from that folder, as a user would, and the original is written and read alike.
 """
 
-import io
 import logging
 import re
 import statistics
@@ -17,7 +16,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from plm_jax import config, files, sharding, weights
@@ -145,9 +143,7 @@ def run_study(
   }
   write_json(folder / 'table.json', table)
   shown = as_table(table)
-  text = Console(file=io.StringIO(), width=200)
-  text.print(shown)
-  files.write_text(folder / 'table.txt', text.file.getvalue())  # type: ignore[attr-defined]
+  files.write_text(folder / 'table.txt', tables.text(shown))
   tables.show(shown)
   return table
 

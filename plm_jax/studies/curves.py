@@ -28,11 +28,13 @@ CHUNK = files.DEEPEST - 1  # lines parsed at once: so few brackets that `parse_j
 BLOCK = 2**23  # bytes that a thread reads at once
 NAMED = 5  # damaged lines of a file that the log names one by one
 POINTS = 1_000  # of a curve
+ROUNDING = 1e-12  # a deviation of this share of the mean is none
 SHORT = 60  # characters of the differences that name a curve
 SEED = 'seed'
 COPY = 'it has the config, the seed, the data and the values of %s, and counts once'
 NOT_FINITE = ('nan', 'inf', '-inf')  # as metrics write them
 Line = tuple[np.ndarray, np.ndarray]  # steps, values
+_NO_KEY = bytes(set(range(256)) - set(b'0123456789":'))  # what does not say whether digits stand in a key
 Wanted = Callable[[str], bool]
 
 
@@ -215,14 +217,18 @@ def _at_once(content: bytes, wanted: Wanted, seen: dict[bytes, set[str]]) -> _Pa
 def _names_in(content: bytes, shapes: Sequence[bytes], seen: dict[bytes, set[str]]) -> set[str]:
   """The metrics of some lines that are numbers.
 
-  Lines with the same keys are the same once their digits are gone, so that one of them is read for all; where digits
-  are in a key, all keys are looked at.
+  Lines with the same keys are the same once their digits are gone, so that one of them is read for all. Where a key has
+  a digit this is not so, as of 'val/loss' and 'val2/loss', and all keys are looked at.
 
   Args:
     content: the lines.
     shapes: each of them without its digits.
     seen: such a line -> its metrics; what is new is added.
   """
+  bare = content.translate(None, _NO_KEY)  # {"val2/loss": 1.5, "step": 3}   ->   "2":15"":3
+  if bare.count(b'"":') != bare.count(b'":'):
+    names_of_numbers = set(re.findall(rb'"([^"\\]+)" *: *(?:[-0-9]|"(?:nan|-?inf)")', content))
+    return {name.decode() for name in names_of_numbers} - {'step'}
   own = set(shapes)
   for shape in own - seen.keys():
     place = shapes.index(shape)
@@ -230,10 +236,7 @@ def _names_in(content: bytes, shapes: Sequence[bytes], seen: dict[bytes, set[str
     if not _is_row(row):
       raise ValueError('no line of metrics')
     seen[shape] = {name for name, value in row.items() if name != 'step' and (_is_number(value) or value in NOT_FINITE)}
-  found = set().union(*(seen[shape] for shape in own))
-  if any(map(re.compile(r'\d').search, found)):
-    found |= {name.decode() for name in set(re.findall(rb'"([^"\\]+)": *[-0-9]', content))} - {'step'}
-  return found
+  return set().union(*(seen[shape] for shape in own))
 
 
 def _first_not_finite(content: bytes, chosen: Sequence[str]) -> dict[str, int]:
@@ -432,9 +435,11 @@ def band(lines: Sequence[Line], points: int = POINTS) -> tuple[np.ndarray, np.nd
   values = np.stack([np.interp(steps, at, values, left=np.nan, right=np.nan) for at, values in thin])
   count = (~np.isnan(values)).sum(axis=0)
   steps, values, count = steps[count > 0], values[:, count > 0], count[count > 0]
-  mean = np.nanmean(values, axis=0)
-  squares = np.nansum((values - mean) ** 2, axis=0)
-  return steps, mean, np.sqrt(squares / np.maximum(count - 1, 1))
+  scale = max(1.0, float(np.nanmax(np.abs(values))))  # of runs that diverged, whose squares are beyond a float
+  mean = np.nanmean(values / scale, axis=0)
+  deviation = np.sqrt(np.nansum((values / scale - mean) ** 2, axis=0) / np.maximum(count - 1, 1))
+  deviation[deviation < ROUNDING * np.abs(mean)] = 0.0  # equal values have a mean that is off by its last bit
+  return steps, mean * scale, np.minimum(deviation, np.finfo(float).max / scale) * scale
 
 
 def thinned(values: np.ndarray, points: int = POINTS) -> np.ndarray:

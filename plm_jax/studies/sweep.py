@@ -212,7 +212,7 @@ def work(sweep: Sweep, words: Sequence[str]) -> list[FrozenTrial]:
   """
   waiting = False
   with files.locked(sweep.lock('sweep'), doing='choosing a trial'):
-    _agree(sweep)
+    agree(sweep)
     study = sweep.study()
   while True:
     signals.check()
@@ -231,8 +231,12 @@ def work(sweep: Sweep, words: Sequence[str]) -> list[FrozenTrial]:
     time.sleep(WAIT)
 
 
-def _agree(sweep: Sweep) -> None:
-  """Writes what is swept to the folder, or compares it with what is there."""
+def agree(sweep: Sweep) -> None:
+  """Writes what is swept to the folder, or compares it with what is there.
+
+  Raises:
+    ConfigError: the folder holds another sweep.
+  """
   own = files.parse_json(
     files.json_text(
       {
@@ -300,7 +304,8 @@ def _make(sweep: Sweep, study: optuna.Study, number: int, words: Sequence[str]) 
       said = f'stopped by a signal: {over} of {sweep.trials} trials are over, the same command goes on from here'
       raise signals.Interrupted(said, signals.STOPPED)
     if code == 2:
-      raise ConfigError(f'trial {number} could not begin, and none was made before it: the message is above')
+      none = '' if over else ', and none was made before it'
+      raise ConfigError(f'trial {number} could not begin{none}: the message is above')
     if code == 1:  # whatever else fails is told to the journal by the process itself
       raise RunError(f'trial {number} is not over: the message is above; the same command goes on from here')
     if code == -signal.SIGKILL and ENDED not in trial.user_attrs:

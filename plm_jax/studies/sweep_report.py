@@ -5,7 +5,6 @@ stopped early or never had a number counts as the worst one; a trial that failed
 seed of another one, as in sweeps of earlier versions, is the same run again and no other seed: one of them counts.
 """
 
-import io
 import logging
 import math
 import shlex
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
-from rich.console import Console
 from rich.table import Table
 
 from plm_jax import files
@@ -124,12 +122,8 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
     'best': chosen,
     'rows': [_plain(row) for row in found],
   }
-  text = Console(file=io.StringIO(), width=200)
-  text.print(shown)
-  for line in told:
-    text.print(line, soft_wrap=True, markup=False, highlight=False)
-  files.write_text(sweep.folder / 'table.txt', text.file.getvalue())  # type: ignore[attr-defined]
   files.write_json(sweep.folder / 'table.json', table)
+  files.write_text(sweep.folder / 'table.txt', tables.text(shown) + ''.join(f'{line}\n' for line in told))
   if best is not None:
     draw_parallel(sweep, done, sweep.folder / 'parallel.png')
     draw_importance(sweep, done, sweep.folder / 'importance.png')

@@ -74,9 +74,10 @@ class Key(NamedTuple):
     count = self.points or round(self.high - self.low) + 1
     if count > LARGEST_GRID:
       raise ConfigError(f'{_label(self.name)}: {count:,} values of one key: a smaller count, or --method=random.')
-    low, high = (math.log(end) if self.scale == 'log' else end for end in (self.low, self.high))
+    is_log = self.scale == 'log' and self.points is not None
+    low, high = (math.log(end) if is_log else end for end in (self.low, self.high))
     places = [low + (high - low) * place / max(count - 1, 1) for place in range(count)]
-    inner = [math.exp(place) if self.scale == 'log' else place for place in places[1:-1]]
+    inner = [math.exp(place) if is_log else place for place in places[1:-1]]
     numbers = [self.low, *inner, *([self.high] if count > 1 else [])]
     texts = [as_text(round(number) if self.whole else float(f'{number:.6g}')) for number in numbers]
     return tuple(dict.fromkeys(texts))
@@ -236,7 +237,7 @@ def all_points(space: Space) -> list[Point] | None:
   if any(not key.values and not key.whole for key in space):
     return None
   try:
-    return grid(tuple(key._replace(points=None, scale='linear') for key in space))
+    return grid(tuple(key._replace(points=None) for key in space))
   except ConfigError:
     return None
 

@@ -13,9 +13,9 @@ from plm_jax.cli import signals
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
 from plm_jax.studies import curves
-from plm_jax.studies.sweep import REASON, STOP, Sweep, fail, preview
+from plm_jax.studies.sweep import REASON, STOP, Sweep, agree, fail, preview
 from plm_jax.studies.sweep_space import point_of
-from plm_jax.training import loop, preflight, run_folder
+from plm_jax.training import loop, metrics, preflight, run_folder
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ def run(sweep: Sweep, number: int) -> int:
     RunError: likewise, a file or a disk; and whenever the disk is full, which is no result of this trial.
   """
   with files.locked(sweep.lock(f'{number:04}.run'), doing='ending this trial'):  # of a worker that was killed
+    agree(sweep)  # the files that say what is swept are read anew for each trial
     study = sweep.study()
     study.pruner = sweep.pruner()
     trial = study.get_trials(deepcopy=False)[number]
@@ -90,6 +91,7 @@ def _train(sweep: Sweep, study: optuna.Study, trial: FrozenTrial) -> int:
 
   if STOP not in trial.user_attrs:  # decided, and killed before it was told
     settings = config.resolve(sweep.changed(list(point_of(trial.params, sweep.space).items())))
+    metrics.drop_damaged(folder)
     outcome = loop.train(settings, folder, gives_up=gives_up)
     if outcome.exit_code == loop.INTERRUPTED:
       return signals.STOPPED

@@ -9,6 +9,7 @@ curves, the value of a sweep's trial and, with `early_stop`, how long a resumed 
 """
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ from plm_jax.files import RunFolder, Where
 from plm_jax.training.history import is_step
 from plm_jax.training.sinks import SINKS, WANDB_MISSING, Background
 from plm_jax.types import Array
+
+log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 
@@ -66,6 +69,20 @@ def read(workdir: Where) -> list[Row]:
   """The lines of a run's `metrics.jsonl`, oldest first; none where there is no file. A torn last line is left out."""
   file = RunFolder.at(workdir).metrics
   return [row for row, _ in _rows(file)] if files.exists(file) else []
+
+
+def drop_damaged(workdir: Where) -> None:
+  """Takes damaged lines out of the `metrics.jsonl` of a run, which goes on without them; the log names them."""
+  file = RunFolder.at(workdir).metrics
+  if not files.exists(file):
+    return
+  lines = files.read_bytes(file).splitlines(keepends=True)
+  whole = [_row(line) for line in lines[:-1]]  # a last one that is torn is dropped wherever a run goes on
+  damaged = {number for number, row in enumerate(whole) if row is None or not is_step(row['step'])}
+  if damaged:
+    for number in sorted(damaged):
+      log.warning('%s, line %d is damaged and left out', file, number + 1)
+    files.write_bytes(file, b''.join(line for number, line in enumerate(lines) if number not in damaged))
 
 
 def history(workdir: Where, name: str) -> list[float]:
@@ -215,17 +232,23 @@ def _rows(file: Path) -> Iterator[tuple[Row, bytes]]:
   """
   lines = files.read_bytes(file).splitlines(keepends=True)
   for number, line in enumerate(lines, start=1):
-    try:
-      row = files.parse_json(line.decode())
-      if not line.endswith(b'\n') or not isinstance(row['step'], int):
-        raise ValueError('torn')
-    except (ValueError, KeyError, TypeError) as error:
+    row = _row(line)
+    if row is None:
       if number == len(lines):
         return
-      raise RunError(f'{file}, line {number} is not a line of metrics: repair or remove it') from error
+      raise RunError(f'{file}, line {number} is not a line of metrics: repair or remove it')
     if not is_step(row['step']):
       raise RunError(f'{file}, line {number} has step {shown(row["step"])}, which no run has: repair or remove it')
     yield {name: _number(value) for name, value in row.items()}, line
+
+
+def _row(line: bytes) -> Row | None:
+  """The object of a line; None for one that is torn or damaged."""
+  try:
+    row: Row = files.parse_json(line.decode())
+    return row if line.endswith(b'\n') and isinstance(row['step'], int) else None
+  except (ValueError, KeyError, TypeError):
+    return None
 
 
 def _number(value: Any) -> Any:

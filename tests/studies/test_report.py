@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -375,6 +376,49 @@ def test_metrics_whose_names_differ_in_digits_alone(tmp_path):
     'wikitext2/loss': ([2], [1.0]),
     'wikitext103/loss': ([103], [51.5]),
   }
+
+
+@pytest.mark.parametrize('names', [('val/loss', 'val2/loss'), ('val2/loss', 'val/loss'), ('a1.5-x', 'a.-x')])
+def test_a_name_with_a_digit_beside_one_without(tmp_path, names):
+  """By turns in one file, and each in a file of its own; which of the files a thread reads first says nothing."""
+  rows = {name: [{'step': step, name: 1.0} for step in (place + 1, place + 3)] for place, name in enumerate(names)}
+  both, *apart = [tmp_path / f'{name}.jsonl' for name in ('both', 'first', 'second')]
+  for file, own in zip(apart, rows.values(), strict=True):
+    file.write_text(''.join(f'{json.dumps(row)}\n' for row in own))
+  both.write_text(''.join(f'{json.dumps(row)}\n' for pair in zip(*rows.values(), strict=True) for row in pair))
+  for _ in range(10):
+    together, first, second = curves.read([both, *apart], lambda name: True)
+    assert set(together.lines) == set(names)
+    assert (list(first.lines), list(second.lines)) == ([names[0]], [names[1]])
+
+
+def test_numbers_near_the_largest_float_are_drawn(tmp_path):
+  """Of two seeds that diverged: the squares of such perplexities are no floats."""
+  for seed in (0, 1):
+    write(tmp_path / 'runs' / str(seed), rate=0.1, seed=seed, values=[3.0, 5e173 * (1 + seed), 1e304])
+  page = made(tmp_path, tmp_path / 'runs')
+  (band,) = next(figure for figure in page.data['figures'] if figure['metric'] == 'validation/loss')['bands']
+  assert band['deviation'] == [0, pytest.approx(5e173 / math.sqrt(2), rel=1e-4), 0]
+
+
+@pytest.mark.skipif(shutil.which('node') is None, reason='needs node')
+@pytest.mark.parametrize('values', [[279 / 408] * 3, [2.0] * 3, [1e-300] * 3, [0.0, 1.0, 2.0]])
+def test_the_script_ends_where_seeds_have_one_value(values):
+  """The mean of equal numbers may be off by its last bit, which is no height that an axis could have."""
+  lines = [(np.array([1, 2]), np.array([value, value])) for value in values]
+  _, mean, deviation = curves.band(lines)
+  assert (deviation == 0).all() == (len(set(values)) == 1)
+  script = (conftest.ROOT / 'plm_jax' / 'studies' / 'report' / 'page.js').read_text()
+  parts = [
+    script[script.index(f'function {name}(') :].split('\n}\n')[0] + '\n}\n' for name in ('short', 'ticks', 'bounds')
+  ]
+  off = [
+    {'steps': [1, 2], 'values': list(mean), 'band': {'deviation': [max(float(one), 1.4e-16) for one in deviation]}}
+  ]
+  asked = [{'main': {'steps': one['steps'], 'values': one['values']}, 'band': one['band'], 'faint': []} for one in off]
+  told = f'const at = bounds({json.dumps(asked)}, false); console.log(ticks(at.low, at.high, 6).length)'
+  done = subprocess.run(['node', '-e', ''.join(parts) + told], capture_output=True, text=True, timeout=60, check=True)
+  assert 2 <= int(done.stdout) <= 12
 
 
 def test_names_of_curves_are_short_where_configs_differ_much(tmp_path):

@@ -16,6 +16,7 @@ from plm_jax import files, sweep
 from plm_jax.config import overrides
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
+from plm_jax.training import loop, metrics
 from tests import runs
 
 optuna = pytest.importorskip('optuna', reason='needs the extra sweep: bash launch/setup.sh sweep')
@@ -411,6 +412,58 @@ def test_a_damaged_line_of_metrics_is_named_and_loses_no_trial(tmp_path, caplog)
   sweep_trial._complete(one, journal, 0)
   assert table_of(one)[0][2:] == (0.5, 'COMPLETE')
   assert 'line 2 is damaged and left out' in caplog.text
+
+
+def test_a_trial_goes_on_behind_a_damaged_line_of_metrics(tmp_path, monkeypatch, caplog):
+  """What its run reads then has the other lines; another trial that is over makes it no failure."""
+  one = made(tmp_path, trials=2, settings=runs.settings('classify', tmp_path, best=('validation/loss', 'min')))
+  journal = one.study()
+  for number in range(2):
+    with contextlib.ExitStack() as held:
+      assert study._claim(one, journal, held) == number
+    if not number:
+      journal.tell(0, 1.0)
+  folder = RunFolder(one.trial_folder(1))
+  files.make_folder(folder.root)
+  folder.metrics.write_text('{"step": 2, "validation/loss": 0.5}\n{"st\n{"step": 6, "validation/loss": 0.7}\n{"torn')
+
+  def train(settings, workdir, **_):
+    assert [row['step'] for row in metrics.read(workdir)] == [2, 6]
+    return loop.Outcome(exit_code=0, result={'finished': True, 'step': 6})
+
+  monkeypatch.setattr(loop, 'train', train)
+  assert sweep_trial.run(one, 1) == 0
+  assert table_of(one)[1][2:] == (0.5, 'COMPLETE')
+  assert 'line 2 is damaged and left out' in caplog.text
+
+
+def test_a_trial_of_another_sweep_is_not_made(tmp_path, monkeypatch):
+  """The files that say what is swept were changed while a worker made its trials."""
+  settings = runs.settings('classify', tmp_path, best=('validation/loss', 'min'))
+  one = made(tmp_path / 'sweep', settings=settings)
+  monkeypatch.setattr(child, 'run', lambda words, **_: one.study().tell(number_of(words), 1.0) and 0)
+  study.work(study.dataclasses.replace(one, trials=5), [])
+  with contextlib.ExitStack() as held:
+    assert study._claim(one, one.study(), held) == 5
+  monkeypatch.setattr(loop, 'train', lambda *given, **_: pytest.fail('it began'))
+  with pytest.raises(ConfigError, match='steps: 12 -> 99'):
+    sweep_trial.run(study.dataclasses.replace(one, settings={**settings, 'steps': 99}), 5)
+  with pytest.raises(ConfigError, match='holds a sweep with another space'):
+    sweep_trial.run(study.dataclasses.replace(one, space=sweep_space.parse({'seed': list(range(6))})), 5)
+  assert table_of(one)[5][3] == 'RUNNING'
+
+
+def test_texts_in_brackets_and_long_names_stand_in_the_table_as_they_are(tmp_path):
+  names = [f'model.overrides.a_rather_long_name_of_a_key_{number}' for number in range(8)]
+  one = made(tmp_path, literal={'data.text': ["'[/x]'", "'[a-z] :smile:'"], **{name: [1] for name in names}}, trials=2)
+  journal = one.study()
+  for number in range(2):
+    with contextlib.ExitStack() as held:
+      study._claim(one, journal, held)
+    journal.tell(number, value_of(number))
+  sweep_report.report(one, journal.trials, command=[])
+  text = (tmp_path / 'table.txt').read_text()
+  assert all(word in text for word in ('[/x]', '[a-z] :smile:', *names))
 
 
 def test_a_trial_whose_metric_never_was_a_number_counts_as_the_worst(tmp_path):

@@ -34,8 +34,10 @@ def test_ranges_in_a_grid_are_spaced_by_their_scale():
     'optim.rate': {'low': 1e-5, 'high': 1e-1, 'scale': 'log', 'count': 5},
     'optim.warmup': {'low': 0, 'high': 10, 'count': 3},
     'steps': {'low': 3, 'high': 5},
+    'data.length': {'low': 1, 'high': 100, 'scale': 'log'},
   }
-  rate, warmup, steps = (key.steps() for key in sweep_space.parse(ranges))
+  rate, warmup, steps, every = (key.steps() for key in sweep_space.parse(ranges))
+  assert every == tuple(map(str, range(1, 101)))
   assert [float(text) for text in rate] == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
   assert (warmup, steps) == (('0', '5', '10'), ('3', '4', '5'))
 

@@ -141,6 +141,37 @@ def rows_of(part: Part, *, rows: int, split: str) -> Sequence[int]:
   return sorted(permutation(rows, 0)[start:stop].tolist()) if part.shuffled else range(start, stop)
 
 
+def overlap(one: Part, other: Part) -> bool:
+  """Whether two parts may have rows in common, as far as their names and bounds say: the number of rows is not known.
+
+  'train[:90%]' and 'train[80%:]' have, 'train[:-100]' and 'train[-100:]' have not, 'train[:90%]' and 'train[500:]' may.
+  """
+  if one.name != other.name:
+    return False
+  units = {re.sub(r'^-?\d+', '', bound) for part in (one, other) for bound in part[1:] if bound is not None}
+  (start, stop), (first, last) = map(_ends, (one, other))
+  return len(units) > 1 or not (_is_before(stop, first) or _is_before(last, start))
+
+
+def _ends(part: Part) -> tuple[tuple[bool, int], tuple[bool, int]]:
+  """Where a part starts and stops: whether this is counted from the end, and the rows or the percentage."""
+
+  def place(bound: str | None, default: tuple[bool, int]) -> tuple[bool, int]:
+    if bound is None:
+      return default
+    number = int(re.findall(r'-?\d+', bound)[0])
+    if '%' in bound:
+      return False, number % 100 if bound.startswith('-') else number
+    return bound.startswith('-'), number
+
+  return place(part.start, (False, 0)), place(part.stop, (True, 0))
+
+
+def _is_before(one: tuple[bool, int], other: tuple[bool, int]) -> bool:
+  """Whether a place is sure to be another one or to lie before it, however many rows there are."""
+  return one == (False, 0) or other == (True, 0) or (one[0] == other[0] and one[1] <= other[1])
+
+
 def permutation(count: int, *key: int) -> np.ndarray:
   """int64[count]: a permutation that depends on `key` alone; numpy promises the bits of its generators for good."""
   return np.argsort(np.random.Philox(np.random.SeedSequence(key)).random_raw(count), kind='stable')

@@ -19,6 +19,7 @@ POINT = 12  # bytes of a point, a step and a value
 STRETCHES = (40, 400)  # fewest and most stretches of a curve
 SMOOTH = 160  # points of a line of means
 DOTS = 30  # points of a curve up to which each is a dot
+LARGEST = 1e300  # sums and differences of what is drawn are finite
 SPIKE = 30  # times the median: a value that would flatten everything else on a linear axis
 LAST = ('learning_rate', 'gradient_norm', 'gradient_norm_max', 'tokens_per_second', 'mfu')  # behind the others
 
@@ -97,6 +98,7 @@ def _points(line: Line) -> dict[str, list[float]]:
 
 
 def _short(values: np.ndarray) -> list[float]:
+  values = np.clip(values, -LARGEST, LARGEST)
   return [int(value) if value == int(value) and abs(value) < 1e6 else float(f'{value:.5g}') for value in values]
 
 

@@ -131,7 +131,8 @@ function bounds(curves, log) {
     take(curve.main.steps, curve.main.values, curve.band && curve.band.deviation);
     for (const line of curve.faint) take(line.steps, line.values);
   }
-  if (!(low < high)) [low, high] = log ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
+  const alike = !(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)));  // values that rounding sets apart
+  if (alike) [low, high] = log ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
   if (left === right) [left, right] = [left - 1, right + 1];
   if (log) return {left, right, low, high};
   const room = 0.04 * (high - low);

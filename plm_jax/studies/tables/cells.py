@@ -26,7 +26,7 @@ from plm_jax.studies.tables import intervals
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.folders import PREDICTIONS
 from plm_jax.studies.tables.runs import Cell, Run
-from plm_jax.training import metrics, predicted, run_folder, scoring
+from plm_jax.training import predicted, run_folder, scoring
 
 EMPTY: dict[str, Any] = {
   'scale': '',
@@ -39,6 +39,7 @@ EMPTY: dict[str, Any] = {
   'code': '',
 }
 NOT_KNOWN = 'not known'
+NOT_FINITE = ('nan', 'inf', '-inf')  # as JSON has them
 CLOSE = 1e-6  # a mean over rows that is a score up to rounding
 
 
@@ -66,7 +67,7 @@ def _check(kept: Any) -> None:
     raise ValueError('it does not hold what a table keeps')
   for row, columns in kept.get('cells', {}).items():
     if not isinstance(columns, dict) or not all(_names_runs(by_seed) for by_seed in columns.values()):
-      raise ValueError(f'its row {row!r} does not name runs by column and seed')
+      raise ValueError(f'its row {row!r} does not name runs by column and seed, as many for each seed')
   if not _are_texts(kept.get('failed', {}).values()):
     raise ValueError("its 'failed' does not say why")
   try:
@@ -93,7 +94,8 @@ def _check_run(run: Any) -> None:
 
 
 def _names_runs(by_seed: Any) -> bool:
-  return isinstance(by_seed, list) and all(isinstance(runs, list) and _are_texts(runs) for runs in by_seed)
+  runs_of_seeds = isinstance(by_seed, list) and all(isinstance(runs, list) and _are_texts(runs) for runs in by_seed)
+  return runs_of_seeds and len(set(map(len, by_seed))) <= 1
 
 
 def _are_texts(values: Iterable[Any]) -> bool:
@@ -133,14 +135,17 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
   kept: dict[str, Any] = {key: result[key] for key in counted if key in result}
   data = run_folder.read_json(folder.data)
   digests = {key: value for key, value in data.items() if key.endswith('_digest')}
-  numbers = {key: value for key, value in result['metrics'].items() if '/' in key and isinstance(value, int | float)}
+  measured = {key: value for key, value in result['metrics'].items() if '/' in key}
+  numbers = {key: value for key, value in measured.items() if isinstance(value, int | float)}
   found: dict[str, Any] = {
     'name': run.name,
     'source': run.source and run.source.digest,
     **kept,
-    'metrics': metrics.plain(numbers),
+    'metrics': numbers,
     'data': digests,
   }
+  if not_finite := {key: value for key, value in measured.items() if value in NOT_FINITE}:
+    found['not_finite'] = not_finite
   if files.is_file(folder.root / PREDICTIONS):
     found |= {'rows': {}, 'groups': {}}
     for metric in (one for one in asked if one.partition('/')[0] == asked[0].partition('/')[0]):

@@ -69,15 +69,17 @@ def fill(
   begun_with = {source.digest for one in lacking for source in runs.sources(one)}  # made again where they are gone
   counts = Counts()
   counts.add([one for one in todo if not asked[one.digest] and one.digest not in kept['runs']])
+  failed_elsewhere: set[str] = set()  # meanwhile, so that they are not tried again
   began = time.monotonic()
   with Waiting(len(todo), 'runs') as bar:
     again = (one for one in todo if run and _is_busy(one, kept))  # read behind the others
     for number, one in enumerate(itertools.chain(todo, again)):
       late = time.monotonic() - began > 60 * minutes
       try:
-        make = run and not late
+        make = run and not late and one.digest not in failed_elsewhere
         is_gone = make and one.digest in begun_with and folders.finished(one, places) is None
-        if is_gone or not _is_known(one, kept) or (make and _lacks_rows(one, kept, places)):
+        known = _is_known(one, kept) or one.digest in failed_elsewhere
+        if is_gone or not known or (make and _lacks_rows(one, kept, places)):
           _settle(one, table, kept, places, asked[one.digest], counts, run=make)
       except Interrupted as interrupted:
         _keep(file, kept)
@@ -85,7 +87,7 @@ def fill(
         raise Interrupted(f'{interrupted}\n{left} of {len(todo)} runs are left', interrupted.exit_code) from None
       bar.advance(number < len(todo))
       if run:
-        _keep(file, kept)
+        failed_elsewhere |= _keep(file, kept)
         _say(min(number + 1, len(todo)), len(todo), one, kept, began)
   _look_at_the_reference(table, plan, kept, places)
   _keep(file, kept)
@@ -94,14 +96,21 @@ def fill(
   return kept
 
 
-def _keep(file: Path, kept: dict[str, Any]) -> None:
-  """Writes the cells, with the runs that other processes recorded in them meanwhile."""
+def _keep(file: Path, kept: dict[str, Any]) -> set[str]:
+  """Writes the cells, with what other processes recorded in them meanwhile; returns the runs that failed there."""
+  failed = set()
   with files.locked(file.with_name('.lock'), doing='writing the cells of a table'):
-    for digest, found in cells.read(file)['runs'].items():
-      if 'metrics' in found and 'metrics' not in kept['runs'].get(digest, {}):
+    there = cells.read(file)
+    for digest, found in there['runs'].items():
+      if 'metrics' in found and not _has_metrics(digest, kept):
         kept['runs'][digest] = found
         kept['failed'].pop(digest, None)
+    for digest, why in there['failed'].items():
+      if not why.endswith(BUSY) and not _has_metrics(digest, kept) and kept['failed'].get(digest, BUSY).endswith(BUSY):
+        kept['failed'][digest] = why
+        failed.add(digest)
     cells.write(file, kept)
+  return failed
 
 
 def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> dict[str, tuple[str, ...]]:
@@ -126,7 +135,11 @@ def _is_busy(one: Run, kept: Mapping[str, Any]) -> bool:
 
 
 def _is_known(one: Run, kept: Mapping[str, Any]) -> bool:
-  return 'metrics' in kept['runs'].get(one.digest, {})
+  return _has_metrics(one.digest, kept)
+
+
+def _has_metrics(digest: str, kept: Mapping[str, Any]) -> bool:
+  return 'metrics' in kept['runs'].get(digest, {})
 
 
 def _lacks_rows(one: Run, kept: Mapping[str, Any], places: Places) -> bool:
@@ -173,7 +186,9 @@ def _settle(
     kept['failed'].pop(one.digest, None)
     kept['runs'][one.digest] = found = cells.record(one, folder, asked)
     if lacking := [metric for metric in asked if metric != table.plateau and metric not in found['metrics']]:
-      kept['failed'][one.digest] = f'it has no {lacking[0]}; there are {", ".join(found["metrics"])}'
+      value = found.get('not_finite', {}).get(lacking[0])
+      there = f'it has no {lacking[0]}; there are {", ".join(found["metrics"])}'
+      kept['failed'][one.digest] = there if value is None else f'its {lacking[0]} is {value}'
 
 
 def _counted(one: Run, counts: Counts) -> Mapping[str, int]:

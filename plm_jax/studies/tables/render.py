@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from plm_jax import files
+from plm_jax.errors import ConfigError
 from plm_jax.studies.tables import cells, intervals, picture
 from plm_jax.studies.tables.file import BEST, COUNTED, Claim, Column, Origin, Table, origin
 from plm_jax.studies.tables.intervals import Measured
@@ -41,6 +42,11 @@ def measured(table: Table, kept: Mapping[str, Any], row: str, column: str) -> Me
   if np.isnan(values).all():
     return None
   points = max(1, len(of.grid))
+  if values.shape[1] % points:
+    raise ConfigError(
+      f'column {column!r}: its grid has {points} points, and row {row!r} of cells.json {values.shape[1]} runs for each '
+      'pre-training: the file is of another form of this table; move it away'
+    )
   rows = [[_rows(run, of) for run in runs] for runs in found]
   there = [one for runs in rows for one in runs if one is not None]
   if len(there) < np.count_nonzero(~np.isnan(values)) or len({len(one) for one in there}) != 1:

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_jax import config, files
+from plm_jax import config, errors, files
 from plm_jax.config import overrides
+from plm_jax.data.corpora import splits
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import signatures
 from plm_jax.studies.tables.file import BEFORE, BEST, Column, Row, Table
@@ -146,7 +147,9 @@ def _check_rows(column: Column, run: Run, label: str) -> None:
   if (blocks[chooses].get('split') or '').startswith('test'):
     raise ConfigError(f'{label}: chosen_by: {chooses} is a test set, by which no run is chosen: name held-out rows')
   for other in (reported, 'data'):
-    if _share_rows(blocks[chooses], blocks[other]):
+    with errors.stage(label):
+      shares = _share_rows(blocks[chooses], blocks[other])
+    if shares:
       raise ConfigError(
         f'{label}: chosen_by: {chooses} and {other} read the same rows, and a run is chosen by rows that are neither '
         "reported nor learned: cut the split, as in 'train[:90%shuffled]' and 'train[90%shuffled:]'"
@@ -157,8 +160,8 @@ def _share_rows(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
   """Whether two data blocks are known to read rows of the same text that are not cut from each other."""
   if one.get('path') is None or one.get('path') != other.get('path'):
     return one == other
-  (name, *cut), (other_name, *other_cut) = (str(block.get('split')).split('[', 1) for block in (one, other))
-  return name == other_name and (not cut or not other_cut or cut == other_cut)
+  mine, theirs = (splits.parse(str(block.get('split')), path=one['path']) for block in (one, other))
+  return any(splits.overlap(first, second) for first in mine for second in theirs)
 
 
 def _pretraining(table: Table, name: str, places: Places, seed: int) -> Run:

@@ -89,6 +89,7 @@ OTHERS = (
   '{"cells": {"a": {"b": "x"}}}',
   '{"cells": {"a": {"b": ["x"]}}}',
   '{"cells": {"a": {"b": [[3]]}}}',
+  '{"cells": {"a": {"b": [["x"], ["y", "z"]]}}}',
   '{"failed": {"x": 3}}',
   '{"plateau": {"loss": 1}}',
   '{"plateau": {"loss": 1, "frequencies": null}}',

@@ -211,11 +211,19 @@ def test_each_seed_is_made_with_each_point_of_a_grid(tmp_path):
     ('train', 'validation[:50%]', r'eval\.dev\.data and eval\.test\.data read the same rows'),
     ('train', 'train[90%:]', r'eval\.dev\.data and data read the same rows'),
     ('train[:90%]', 'train[:90%]', r'eval\.dev\.data and data read the same rows'),
+    ('train[:90%]', 'train[80%:]', r'eval\.dev\.data and data read the same rows'),
+    ('train[:90%]', 'train[5000:]', r'eval\.dev\.data and data read the same rows'),
+    ('train[:10]+validation', 'train[-10:]+train[5:6]', r'eval\.dev\.data and data read the same rows'),
   ],
 )
 def test_rows_that_choose_a_run_are_neither_reported_nor_learned(tmp_path, train, dev, message):
   with pytest.raises(ConfigError, match=f"row 'one', column 'score': chosen_by: .*{message}"):
     chosen(tmp_path, train, dev)
+
+
+def test_a_split_that_is_none_is_named(tmp_path):
+  with pytest.raises(ConfigError, match=r"row 'one', column 'score': there is no split 'train\[:90%' in "):
+    chosen(tmp_path, 'train[:90%', 'train[90%:]')
 
 
 def test_an_evaluation_that_is_not_there_chooses_nothing(tmp_path):

@@ -151,6 +151,46 @@ def test_a_metric_that_a_run_does_not_have_is_named_with_those_that_it_has(set_u
   }
 
 
+def test_a_metric_that_is_not_finite_is_named_with_its_value(set_up, tmp_path, monkeypatch):
+  """As a correlation of predictions that are all alike."""
+  machine = Machine(set_up[2])
+
+  def make(run, places, *, asked):
+    said = machine(run, places, asked=asked)
+    result = folders.folder_of(run, places).result
+    result.write_text(result.read_text().replace('"validation/loss": 2.5', '"validation/loss": "nan"'))
+    return said
+
+  kept = fill(set_up, tmp_path, make, monkeypatch)
+  assert set(kept['failed'].values()) == {'its validation/loss is nan'}
+
+
+def test_a_grid_that_the_cells_do_not_have_is_told(set_up, tmp_path, monkeypatch):
+  table, plan, places = set_up
+  fill(set_up, tmp_path, Machine(places), monkeypatch)
+  score = dataclasses.replace(table.columns['score'], grid=({}, {'steps': 3}, {'steps': 4}))
+  table = dataclasses.replace(table, columns={**table.columns, 'score': score})
+  with pytest.raises(ConfigError, match="column 'score': its grid has 3 points, and row 'one' of cells"):
+    fill((table, plan, places), tmp_path, Machine(places), monkeypatch, run=False)
+
+
+def test_a_run_that_failed_elsewhere_meanwhile_is_not_tried_again(set_up, tmp_path, monkeypatch):
+  machine, out = Machine(set_up[2]), tmp_path / 'out' / 'cells.json'
+  first, *_, last = runs.needed(set_up[1])
+
+  def make(run, places, *, asked):
+    if run == first:  # another process fills the table as well, and comes to the last run before this one
+      there = cells.read(out) | {'cells': cells.names(set_up[1])}
+      there['failed'][last.digest] = 'exit 1: it diverged'
+      cells.write(out, there)
+    return machine(run, places, asked=asked)
+
+  kept = fill(set_up, tmp_path, make, monkeypatch)
+  assert kept['failed'] == {last.digest: 'exit 1: it diverged'} and last.digest not in machine.made
+  again = fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)  # a later command tries it
+  assert again['failed'] == {} and 'metrics' in again['runs'][last.digest]
+
+
 def test_a_run_that_another_process_makes_is_left_to_it(set_up, tmp_path, monkeypatch):
   first = runs.needed(set_up[1])[0]
   lock = folders.folder_of(first, set_up[2]).root.with_suffix('.lock')

@@ -6,6 +6,7 @@ keep how their cells are written, since they may be meant as texts. Files that G
 this kind.
 """
 
+import array
 import csv
 import functools
 import io
@@ -48,7 +49,7 @@ def open(path: local.File, split: str, cache: str) -> Opened:
   """The rows of a file; all of it is read once, to find where rows end and what each column holds."""
   form = next(form for suffix, form in _FORMS.items() if path.suffix == suffix)
   csv.field_size_limit(_LONGEST_CELL)  # of the whole process; a document may be longer than the 131,072 by default
-  spans: list[tuple[int, int]] = []
+  spans = array.array('q')  # start and end by turns, 16 bytes a row
   names: list[str] = []
   fits: list[int] = []  # per column, the first of `_KINDS` that all its cells are of
   seen: list[bool] = []  # per column, whether it has a cell that is not empty
@@ -56,7 +57,7 @@ def open(path: local.File, split: str, cache: str) -> Opened:
     if not names:
       names, fits, seen = _header(cells, path), [0] * len(cells), [False] * len(cells)
       continue
-    spans.append((start, end))
+    spans.extend((start, end))
     if len(cells) != len(names):
       continue  # refused when it is read
     for column, cell in enumerate(cells):
@@ -66,7 +67,7 @@ def open(path: local.File, split: str, cache: str) -> Opened:
           fits[column] += 1
   kinds = [_KINDS[fit][0] if fit < len(_KINDS) and some else None for fit, some in zip(fits, seen, strict=True)]
   parse = functools.partial(_parse, form=form, names=names, kinds=kinds)
-  return Opened(local.Rows(path, spans, parse), f'{path.digest(cache=cache)} rows')
+  return Opened(local.Rows(path, zip(spans[::2], spans[1::2], strict=True), parse), f'{path.digest(cache=cache)} rows')
 
 
 def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int, list[str]]]:
