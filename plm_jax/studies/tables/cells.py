@@ -2,9 +2,10 @@
 
 scale, command      of the command that made it
 cells               row -> column -> digests of runs, by seed of pre-training and then of fine-tuning
-runs                digest -> metrics, what each row of the evaluation scored (`rows`) or, of a metric that is no mean
-                    over rows, what groups of rows contribute (`groups`), digests of the data, cost, versions, and where
-                    the run knows them the commit that made its last step (`code`) and the machine
+runs                digest -> metrics (in `not_finite` those that are no finite number), what each row of the evaluation
+                    scored (`rows`) or, of a metric that is no mean over rows, what groups of rows contribute
+                    (`groups`), digests of the data, cost, versions, and where the run knows them the commit that made
+                    its last step (`code`) and the machine
 failed              digest -> why there is no result
 plateau             loss of the reference row and entropy of its vocabulary's frequencies, in nats
 machine, code       those of runs that were recorded without their own
