@@ -84,6 +84,19 @@ def followed(where: Where) -> Path:
 # Whole files -------------------------------------------------------------------------------------------------------
 
 
+def read_utf8(file: Where) -> str:
+  """The text of a file that somebody else wrote; raises ValueError with the line that is not UTF-8."""
+  content = read_bytes(file)
+  try:
+    return content.decode('utf-8')
+  except UnicodeDecodeError as error:
+    line = content.count(b'\n', 0, error.start) + 1
+    raise ValueError(
+      f'line {line} is not written in utf-8: fetch the file again, or convert it, `iconv -f latin1 -t utf-8 '
+      f'{path(file).name} > new` for a file in Latin-1'
+    ) from error
+
+
 def read_text(file: Where) -> str:
   """The text of a file; a ValueError where it is larger than `LARGEST`, or not UTF-8."""
   return read_bytes(file).decode('utf-8')

@@ -1,6 +1,7 @@
 """The command: what it prints of a file and of a run, and what it refuses."""
 
 import gzip
+import math
 
 import numpy as np
 import pytest
@@ -127,12 +128,30 @@ def test_pairs_without_a_correlation_are_said_to_have_none(pairs, known, file, t
       "p, line 2: expected two words and a number, and 'nan' is not finite",
     ),
     ('man king inf\nman woman 2\n', "p, line 1: expected two words and a number, and 'inf' is not finite"),
+    ('man king 9,0\nman woman 2\n', 'p, line 1: expected two words and a number'),
+    (b'man king 9\ncaf\xe9 king 1\n', 'p, line 2 is not written in utf-8: .* convert it, `iconv'),
   ],
 )
 def test_lines_of_pairs_that_are_no_judgement_are_named(pairs, said, file, tmp_path):
-  (tmp_path / 'p').write_text(pairs)
+  (tmp_path / 'p').write_bytes(pairs if isinstance(pairs, bytes) else pairs.encode())
   with pytest.raises(ConfigError, match=said):
     vectors.main(['similarity', f'--file={file}', f'--pairs={tmp_path / "p"}'])
+
+
+def test_a_word_that_begins_as_a_remark_does_is_a_word(tmp_path, capsys):
+  word_vectors.write(tmp_path / 'v.txt', WordVectors(('#tag', *WORDS[1:3]), ROWS[:3]), form='word2vec')
+  (tmp_path / 'p').write_text(f'# word 1\tword 2\tmean\n#tag {WORDS[1]} 4\n{WORDS[1]} {WORDS[2]} 1\n')
+  printed = ask(capsys, 'similarity', f'--file={tmp_path / "v.txt"}', f'--pairs={tmp_path / "p"}')
+  assert 'over 2 of 2 pairs' in printed
+
+
+@pytest.mark.filterwarnings('error')
+@pytest.mark.parametrize('size', [1e-40, 1e-25, 1.0, 1e20, 3e38])
+def test_cosines_are_those_of_vectors_of_any_length(size):
+  rows = np.array([[size, 0], [size / 2, size / 2], [0, 0]], np.float32)
+  table = nearest.Table(WordVectors(('king', 'queen', 'none'), rows))
+  assert table.similarity('king', 'queen') == pytest.approx(math.sqrt(0.5), rel=1e-4)
+  assert table.similarity('king', 'none') == 0
 
 
 def test_the_nearest_are_those_of_a_sort_of_all_words_with_ties_by_id():

@@ -218,6 +218,7 @@ def counted(c: Counting) -> Triples:
       digests = None
     if not (found := digests is not None):
       digests = _count(c, folder)
+    _clear(folder)  # of a process that was killed behind its last triple
     size = f'{files.size(file) // TRIPLE.itemsize:,} pairs of words'
     made.tell('pairs of words', digest=_digest(c), folder=folder, size=size, found=found)
     return Triples(mapped(), digests or [], remade, known=not large)
@@ -383,9 +384,15 @@ def _merge(c: Counting, folder: Path, runs: list[Run]) -> list[str]:
       with files.open(part, 'ab') as file:
         file.write(triples[draw.permutation(len(triples))].tobytes())
   digests = _seal(folder)
-  for unused in (*hands, *(_file(folder, number) for number in range(len(runs))), folder / 'runs.json'):
-    files.remove(unused)
+  _clear(folder)
   return digests
+
+
+def _clear(folder: Path) -> None:
+  """Removes what a whole table was counted from."""
+  for file in files.listing(folder):
+    if file.name.startswith(('run-', 'hand-')) or file.name == 'runs.json':
+      files.remove(file)
 
 
 def _sums(c: Counting, folder: Path, runs: list[Run]) -> Iterator[np.ndarray]:

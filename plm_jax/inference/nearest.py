@@ -1,5 +1,6 @@
 """What word vectors are asked: nearest words, analogies, similarities of pairs; all by the cosine."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -41,6 +42,13 @@ class Agreement(NamedTuple):
   all: int
 
 
+def unit(vectors: np.ndarray) -> np.ndarray:
+  """Vectors f32[..., d] at length 1; those that are 0 stay so."""
+  largest = np.abs(vectors).max(axis=-1, keepdims=True, initial=0)
+  scaled = vectors / np.maximum(largest, np.finfo(np.float32).tiny)  # so that no square is beyond a float
+  return scaled / np.maximum(np.linalg.norm(scaled, axis=-1, keepdims=True), 1e-30)
+
+
 class Table:
   """Vectors of length 1, by word.
 
@@ -49,9 +57,8 @@ class Table:
   """
 
   def __init__(self, vectors: WordVectors):
-    norms = np.linalg.norm(vectors.vectors, axis=1, keepdims=True)
     self.words = vectors.words
-    self.unit = vectors.vectors / np.maximum(norms, 1e-30)
+    self.unit = unit(vectors.vectors)
     self._ids = {word: number for number, word in enumerate(vectors.words)}
     self._unseen, self._normalise = vectors.unseen, vectors.normalise
 
@@ -67,8 +74,7 @@ class Table:
     word = self._spelt(word)
     if word not in self._ids:
       if self._unseen is not None:
-        vector = self._unseen(word)
-        return vector / max(float(np.linalg.norm(vector)), 1e-30)
+        return unit(self._unseen(word))
       like = word.lower() if word.lower() in self._ids else word
       raise ConfigError(
         f'vectors: there is no vector of {word!r} among {len(self.words):,}.{suggest(like, self.words)}'
@@ -88,7 +94,7 @@ class Table:
   def analogy(self, a: str, b: str, c: str, *, top: int = 10) -> list[Near]:
     """What is to `c` as `b` is to `a`: the words nearest to b - a + c, none of the three (Mikolov et al. 2013)."""
     target = self.vector(b) - self.vector(a) + self.vector(c)
-    return self._nearest(target / max(float(np.linalg.norm(target)), 1e-30), but=(a, b, c), top=top)
+    return self._nearest(unit(target), but=(a, b, c), top=top)
 
   def similarity(self, one: str, other: str) -> float:
     """The cosine of two words."""
@@ -178,7 +184,7 @@ def agree(table: Table, file: files.Where) -> Agreement:
     try:
       one, other, judged = parts[0], parts[1], float(parts[2])
     except (IndexError, ValueError):
-      if place:
+      if place or re.match(r'[-+.]?[0-9]', ''.join(parts[2:3])):
         raise ValueError(expected) from None
       continue  # names of columns
     if not np.isfinite(judged):
@@ -199,8 +205,12 @@ def _is_lower(table: Table) -> bool:
 
 
 def _lines(file: files.Where, *, lower: bool) -> Iterator[tuple[int, list[str]]]:
-  """Number and words of each line that is neither empty nor a remark."""
-  for number, line in enumerate(files.read_text(file).splitlines(), start=1):
+  """Number and words of each line that is neither empty nor a remark, which begins with '#' and a space."""
+  try:
+    text = files.read_utf8(file)
+  except ValueError as error:
+    raise ValueError(f'{file}, {error}') from None
+  for number, line in enumerate(text.splitlines(), start=1):
     parts = (line.lower() if lower else line).split()
-    if parts and not parts[0].startswith('#'):
+    if parts and parts[0] != '#':
       yield number, parts

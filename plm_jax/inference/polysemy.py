@@ -87,8 +87,8 @@ def _tokens(opened: Opened, text: str, span: tuple[int, int]) -> list[int]:
 
 def _cosines(rows: np.ndarray) -> np.ndarray:
   """[..., n, d] -> [..., n, n]."""
-  unit = rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-30)
-  return unit @ np.swapaxes(unit, -1, -2)
+  alike = nearest.unit(rows)
+  return alike @ np.swapaxes(alike, -1, -2)
 
 
 def _layers(uses: Uses) -> list[str]:

@@ -254,24 +254,11 @@ def _vocab(folder: Path) -> Vocab:
     return words.of_list(special)
   file = _only(folder, VOCAB)
   with errors.stage(str(file)):
-    lines = [line.strip() for line in _utf8(file).split('\n')]
+    lines = [line.strip() for line in files.read_utf8(file).split('\n')]
   found = tuple(dict.fromkeys(line for line in lines if line not in ('', NO_WORD)))
   if missing := [token for token in special if token not in found]:
     raise WeightsError(f'{file} has no {", ".join(missing)}, as vocabularies of bilm do: fetch it again, or remove it')
   return words.of_list(found)
-
-
-def _utf8(file: Path) -> str:
-  """The text of a file; raises ValueError with the line that is not UTF-8."""
-  content = files.read_bytes(file)
-  try:
-    return content.decode('utf-8')
-  except UnicodeDecodeError as error:
-    line = content.count(b'\n', 0, error.start) + 1
-    raise ValueError(
-      f'line {line} is not written in utf-8: fetch the file again, or convert it, `iconv -f latin1 -t utf-8 '
-      f'{file.name} > new` for a file in Latin-1'
-    ) from error
 
 
 @contextlib.contextmanager

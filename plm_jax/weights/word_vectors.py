@@ -33,6 +33,7 @@ ENDINGS = ('.txt', '.vec', '.bin')  # and each with .gz behind it
 
 
 _SIGNED = re.compile('[-+]?[0-9]+')
+_REPLACED = '\ufffd'  # for bytes that are no UTF-8
 
 
 class WordVectors(NamedTuple):
@@ -224,12 +225,17 @@ def _entries(file: files.Where, form: Form | None) -> Iterator[Entry]:
   with _opened(file) as stream:
     lines = (line.decode('utf-8', errors='replace') for line in stream)
     entries = _binary_entries(stream, file) if binary else _text_entries(lines, file, form)
-    empty = True
+    count, odd = 0, 0
     for entry in entries:
-      empty = False
+      count, odd = count + 1, odd + (_REPLACED in entry.word)
       yield entry
-  if empty:
+  if not count:
     raise ValueError(f'{file} holds no word vectors')
+  if odd:
+    log.warning(
+      f'{file}: {odd:,} of {count:,} words have the sign {_REPLACED}, which stands for bytes that are no UTF-8: if the '
+      'file is written in Latin-1, `iconv -f latin1 -t utf-8` converts it'
+    )
 
 
 def _text_entries(lines: Iterator[str], file: files.Where, form: Form | None) -> Iterator[Entry]:
@@ -253,7 +259,9 @@ def _text_entries(lines: Iterator[str], file: files.Where, form: Form | None) ->
     extra = _numbers_of(word) if all(map(_is_number, numbers)) else 0
     if extra or len(numbers) != width or not word:
       found = len(numbers) + extra if extra else max(0, len(line.split()) - 1)
+      binary = headed and re.search(r'[\x00-\x08\x0e-\x1f\ufffd]', line)
       cure = _separated(line) or ': mend or remove the line'
+      cure = ', and bytes that are no text: let the name of a binary file end in .bin' if binary else cure
       raise ValueError(f'{where}: {found} numbers behind the word, expected {width}{cure}')
     count += 1
     yield Entry(word, numbers, where)
@@ -263,7 +271,7 @@ def _text_entries(lines: Iterator[str], file: files.Where, form: Form | None) ->
 
 def _split(line: str, width: int) -> list[str]:
   """A word, which may have spaces, and up to `width` numbers."""
-  return line.rstrip('\n').rstrip(' ').rsplit(' ', width)
+  return line.rstrip(' \r\n').rsplit(' ', width)
 
 
 def _numbers_of(word: str) -> int:

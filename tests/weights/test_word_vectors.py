@@ -97,6 +97,28 @@ def test_words_of_released_files_that_have_spaces_or_are_numbers(tmp_path):
   assert word_vectors.read(tmp_path / 'v').words == written
 
 
+def test_lines_of_fasttext_that_end_as_windows_ends_them(tmp_path):
+  for name, head in (('headed', '2 2 \r\n'), ('v', '')):
+    (tmp_path / name).write_bytes(f'{head}king 1 0 \r\nqueen 0 1 \r\n'.encode())
+    found = word_vectors.read(tmp_path / name)
+    assert found.words == ('king', 'queen') and found.vectors.tolist() == [[1, 0], [0, 1]]
+
+
+def test_words_that_are_no_utf8_are_counted(tmp_path, caplog):
+  (tmp_path / 'v').write_bytes(b'caf\xe9 1 0\nqueen 0 1\n')
+  assert word_vectors.read(tmp_path / 'v').words == ('caf\ufffd', 'queen')
+  assert 'v: 1 of 2 words have the sign \ufffd' in caplog.text and 'iconv -f latin1 -t utf-8' in caplog.text
+
+
+def test_a_binary_file_under_a_name_of_text(tmp_path):
+  word_vectors.write(tmp_path / 'v.bin', VECTORS, form='binary')
+  (tmp_path / 'v.bin').rename(tmp_path / 'v.txt')
+  with pytest.raises(
+    ValueError, match=r'v\.txt, line 2: .*bytes that are no text: let the name of a binary file end in'
+  ):
+    word_vectors.read(tmp_path / 'v.txt')
+
+
 def test_words_that_are_there_again_are_counted(tmp_path, caplog):
   (tmp_path / 'v.txt').write_text('the 1 2\na 1 2\nthe 3 4\nthe 5 6\n')
   assert word_vectors.read(tmp_path / 'v.txt').words == ('the', 'a')
