@@ -552,6 +552,11 @@ class Streams(Protocol):
 # Keys of a batch ---------------------------------------------------------------------------------------------------
 
 
+def nothing_after(vocab: Vocab) -> int:
+  """The `next_token` of a row that nothing follows: the padding, or -1 where texts end with that token as well."""
+  return -1 if vocab.pad_id == vocab.eos_id else vocab.pad_id
+
+
 SLOTS = 50  # of a word that is read by its characters
 
 
@@ -607,7 +612,7 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
     'part': BatchKey('b', 'int32', 'which source of a mixture the row comes from'),
     'reset': BatchKey('b', 'bool', 'the row begins anew, not where the row before it in this place ended'),
     'next_token': BatchKey(
-      'b', 'int32', 'what follows the last token of the row, `Vocab.pad_id` where nothing does', None
+      'b', 'int32', 'what follows the last token of the row, `nothing_after` where nothing does', -1
     ),
     'next_tokens': BatchKey('bl', 'int32', 'what follows each token, `Vocab.pad_id` on padding', None),
     'characters': BatchKey('blc', 'int32', 'the slots of each word (text/chars.py), 0 where there is none'),

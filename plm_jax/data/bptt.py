@@ -33,7 +33,7 @@ from plm_jax.data.rows.documents import spelt, tokenised
 from plm_jax.data.rows.layouts import xlnet
 from plm_jax.data.rows.spelling import SpeltIds
 from plm_jax.text import chars
-from plm_jax.types import Count, Source, Template, Vocab
+from plm_jax.types import Count, Source, Template, Vocab, nothing_after
 
 log = logging.getLogger(__name__)
 # of a smoke test (`file.py:quick`)
@@ -352,7 +352,8 @@ def _plain(text: Stream, lanes: Lanes, chosen: Window, vocab: Vocab) -> order.Ba
   first, behind, _ = lanes.of(chosen.places)
   inside = (where >= first[:, None]) & (where < behind[:, None])
   read = np.where(inside, text.at(where % lanes.bounds[-1]), vocab.pad_id).astype(np.int32)
-  return {'tokens': read[:, :-1], 'segment_ids': inside[:, :-1].astype(np.int32), 'next_token': read[:, -1]}
+  follows = np.where(inside[:, -1], read[:, -1], np.int32(nothing_after(vocab)))
+  return {'tokens': read[:, :-1], 'segment_ids': inside[:, :-1].astype(np.int32), 'next_token': follows}
 
 
 def _two_streams(text: Stream, lanes: Lanes, chosen: Window, *, ends: Ends, pad_id: int) -> order.Batch:
@@ -403,7 +404,7 @@ def _with_second(text: Stream, lanes: Lanes, chosen: Window, *, vocab: Vocab, se
     'tokens': ids,
     'segment_ids': np.ones_like(ids),
     'type_ids': types,
-    'next_token': np.full(len(where), vocab.pad_id, np.int32),
+    'next_token': np.full(len(where), nothing_after(vocab), np.int32),
   }
 
 

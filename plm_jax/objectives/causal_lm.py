@@ -27,7 +27,21 @@ from plm_jax.layers.losses import (
   squared_log_partition,
 )
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight
+from plm_jax.types import (
+  Array,
+  Attends,
+  Batch,
+  Count,
+  Example,
+  Forward,
+  Loss,
+  Paper,
+  PyTree,
+  Task,
+  Vocab,
+  Weight,
+  nothing_after,
+)
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')
@@ -62,12 +76,12 @@ class Setup(NamedTuple):
   Attributes:
     num_bytes: f32[v], bytes of each token.
     starts_word: bool[v].
-    pad_id: of the vocabulary.
+    nothing: `types.nothing_after` of the vocabulary.
   """
 
   num_bytes: np.ndarray
   starts_word: np.ndarray
-  pad_id: int
+  nothing: int
   packing: Packing
   predict: Predicted
   z_loss: float
@@ -116,7 +130,7 @@ def make(
   s = Setup(
     num_bytes=num_bytes,
     starts_word=np.asarray(vocab.starts_word),
-    pad_id=vocab.pad_id,
+    nothing=nothing_after(vocab),
     packing=packing,
     predict=predict,
     z_loss=z_loss,
@@ -143,8 +157,9 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   tokens, segments = batch['tokens'], one_document(batch['segment_ids'], s.packing)
   targets, weights = next_tokens(tokens, segments)
   if 'next_token' in batch:
-    goes_on = (segments[:, -1] > 0) & (batch['next_token'] != s.pad_id)
-    targets, weights = targets.at[:, -1].set(batch['next_token']), weights.at[:, -1].set(goes_on)
+    follows = batch['next_token']
+    goes_on = (segments[:, -1] > 0) & (follows >= 0) & (follows != s.nothing)
+    targets, weights = targets.at[:, -1].set(jnp.maximum(follows, 0)), weights.at[:, -1].set(goes_on)
   if s.predict == 'last_word':
     ends = in_last_word(tokens, segments, jnp.asarray(s.starts_word))
     weights = weights * jnp.pad(ends, ((0, 0), (0, 1)))[:, 1:]  # a token is predicted from the place before it

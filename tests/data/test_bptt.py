@@ -121,6 +121,27 @@ def test_the_next_token_is_the_first_of_the_next_row(folder, form):
   assert batches[-1]['reset'].all() and (batches[-1]['epoch'] == 1).all()
 
 
+class EndPads(small.NumberVocab):
+  """Rows are padded by the token that ends a document, as those of GPT-2."""
+
+  pad_id = EOS
+
+
+def test_an_end_token_that_pads_as_well_is_still_what_follows(folder):
+  """Rows of one token: what follows each of them but the last one of a lane, end tokens included."""
+  source = make(folder, vocab=EndPads(), length=1, shuffle=False)
+  batches = take(source, 0, source.steps_per_epoch)
+  rows = [[(batch['tokens'][lane, 0], batch['next_token'][lane]) for batch in batches] for lane in range(4)]
+  lanes = [
+    [one for one, batch in zip(row, batches, strict=True) if batch['segment_ids'][lane, 0]]
+    for lane, row in enumerate(rows)
+  ]
+  assert [token for lane in lanes for token, _ in lane] == whole_stream().tolist()
+  for lane in lanes:
+    assert [after for _, after in lane] == [*(token for token, _ in lane[1:]), -1]
+  assert sum(after == EOS for lane in lanes for _, after in lane) >= len(SIZES) - 4
+
+
 def test_rows_of_a_stride_overlap(folder):
   source = make(folder, stride=10)
   for batch, after in itertools.pairwise(take(source, 0, source.steps_per_epoch - 2)):

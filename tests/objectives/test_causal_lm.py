@@ -1,5 +1,6 @@
 """Causal language modelling: stepwise probabilities, packing, perplexity."""
 
+import dataclasses
 import functools
 import math
 
@@ -12,6 +13,7 @@ from plm_jax.models import awd_lstm
 from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm
 from plm_jax.training import step
+from plm_jax.types import nothing_after
 from tests import tiny
 
 V = tiny.VOCAB
@@ -244,6 +246,18 @@ def chunks(length):
       'next_token': jnp.asarray(text[:, start + length]),
       'reset': jnp.full(4, start == 0),
     }
+
+
+@pytest.mark.parametrize('pads', [False, True])
+def test_an_end_token_that_pads_as_well_is_predicted(pads):
+  """Of four rows the first goes on with a word, the second with the end of its text, and nothing follows the others."""
+  vocab = dataclasses.replace(V, pad_id=V.eos_id) if pads else V
+  trunk = awd_lstm.make(vocab_size=V.size, variant='tiny', overrides={'hidden_dim': 16, 'mlp_dim': 24})
+  task = causal_lm.make(trunk=trunk, vocab=vocab)
+  batch = next(chunks(6)) | {'next_token': jnp.asarray([V.size - 1, V.eos_id, nothing_after(vocab), -1])}
+  targets = task.prepare(jax.random.key(0), batch).targets
+  assert targets['weights'][:, -1].tolist() == [1, 1, 0, 0]
+  assert targets['ids'][:2, -1].tolist() == [V.size - 1, V.eos_id]
 
 
 def test_rows_that_go_on_are_one_text():
