@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   makes = not (arguments.only_print or arguments.commands or arguments.cost)
   places = runs.Places(workdir, arguments.data, arguments.corpus, tuple(arguments.adopt), makes)
   plan = runs.plan(table, places)
-  from plm_jax.studies.tables import costs, filling, making, metric_names, needs  # loads jax, and touches no device
+  from plm_jax.studies.tables import costs, filling, making, needs  # loads jax, and touches no device
 
   if arguments.commands:
     asked = filling.metrics_of(table, plan)
@@ -82,8 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       costs.show(one, runs.plan(one, places), places, scale=scale)
     return 0
   if not arguments.only_print:
-    needs.check(plan, filling.metrics_of(table, plan), places, head=arguments.table)
-    metric_names.check(table, plan, places, head=arguments.table)
+    needs.check(table, plan, filling.metrics_of(table, plan), places, head=arguments.table)
   out = files.path(arguments.out or files.path(arguments.workdir) / file.stem(arguments.table) / arguments.scale)
   kept = filling.fill(
     table,

@@ -3,9 +3,9 @@
 python -m plm_jax.tables experiments/tables/bert_6.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: a third of the layers, widths of 128 and 256; the largest row has 7 million parameters and takes hours. Kernels
-of the wider networks start from .06 / sqrt(2), and their rate is half as high: as the others, four layers of 256 stay
-on the plateau of word frequencies, 6.7 nats, for all of 800 steps; at the other start alone for 240, when they were
-ended; with both changes they are at 6.2 then.
+of the wider networks start from .06 / sqrt(2), and their rate is half as high. With the start and the rate of the other
+rows four layers of 256 stay on the plateau of word frequencies, 6.7 nats, for all of 800 steps; with the smaller start
+alone they were there after 240, when they were ended; with both they are at 6.2 then.
 """
 
 from experiments.tables import common
@@ -31,13 +31,12 @@ def get_table(scale):
   rows = {}
   rate = common.masks(scale, lifted=True)
   for name, (paper, published, small) in ROWS.items():
-    keys = dict(model__overrides=sized(*paper)) if scale == 'paper' else {}
-    start = dict(init_std=0.042) if small[1] == 256 else {}
-    if scale == 'small' and start:
-      keys |= dict(optim__rate=1e-3)
-    rows[name] = common.pretraining(
-      scale, 'bert/base.py', 'mlm', small=dict(common.SIZES, **sized(*small), **start), **keys, **rate
-    )
+    sizes, keys = common.SIZES | sized(*small), {}
+    if scale == 'paper':
+      keys = dict(model__overrides=sized(*paper))
+    elif scale == 'small' and small[1] == 256:
+      sizes, keys = sizes | dict(init_std=0.042), dict(optim__rate=1e-3)
+    rows[name] = common.pretraining(scale, 'bert/base.py', 'mlm', small=sizes, **keys, **rate)
     rows[name] |= dict(published=common.by_column(('perplexity', *COLUMNS), published))
   perplexity = dict(metric='validation/perplexity', of='pretraining', better='min')
   return dict(

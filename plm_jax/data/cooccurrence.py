@@ -216,9 +216,10 @@ def counted(c: Counting) -> Triples:
     if digests is not None and not large and digests != list(_digests(file)):
       log.warning('%s is damaged: counting again.', file)
       digests = None
-    if not (found := digests is not None):
+    if found := digests is not None:
+      _clear(folder)  # of a process that was killed behind its last triple
+    else:
       digests = _count(c, folder)
-    _clear(folder)  # of a process that was killed behind its last triple
     size = f'{files.size(file) // TRIPLE.itemsize:,} pairs of words'
     made.tell('pairs of words', digest=_digest(c), folder=folder, size=size, found=found)
     return Triples(mapped(), digests or [], remade, known=not large)

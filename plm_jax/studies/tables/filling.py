@@ -76,10 +76,10 @@ def fill(
     for number, one in enumerate(itertools.chain(todo, again)):
       late = time.monotonic() - began > 60 * minutes
       try:
-        make = run and not late and one.digest not in failed_elsewhere
+        make = run and not late
         is_gone = make and one.digest in begun_with and folders.finished(one, places) is None
-        known = _is_known(one, kept) or one.digest in failed_elsewhere
-        if is_gone or not known or (make and _lacks_rows(one, kept, places)):
+        is_left = is_gone or not _is_known(one, kept) or (make and _lacks_rows(one, kept, places))
+        if is_left and one.digest not in failed_elsewhere:
           _settle(one, table, kept, places, asked[one.digest], counts, run=make)
       except Interrupted as interrupted:
         _keep(file, kept)

@@ -10,12 +10,12 @@ from typing import Any
 from plm_jax import config
 from plm_jax.errors import ConfigError
 from plm_jax.studies import child
-from plm_jax.studies.tables import counting, folders
+from plm_jax.studies.tables import counting
 from plm_jax.studies.tables.file import Table
-from plm_jax.studies.tables.runs import Cell, Places, Run
+from plm_jax.studies.tables.runs import Cell, Run
 
 
-def check(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Places, *, head: str) -> None:
+def check(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], left: Sequence[Run], *, head: str) -> None:
   """Raises where a column asks for a metric that its evaluation does not give.
 
   Rows differ in what is pre-trained, so one run of each config of a column is looked at.
@@ -23,13 +23,14 @@ def check(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pl
   Args:
     table: which is filled.
     plan: from `runs.plan`.
-    places: where runs lie; those that are finished are not asked.
+    left: the runs that are to be made; others are not looked at.
     head: the table file, for the error.
 
   Raises:
     ConfigError: with every such metric, and the ones that there are.
     Interrupted: by a signal.
   """
+  digests = {run.digest for run in left}
   questions: dict[tuple[str, str], dict[str, Any]] = {}
   for cell, by_seed in plan.items():
     column = table.columns[cell.column]
@@ -38,7 +39,7 @@ def check(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pl
     metrics = [column.metric, *([] if column.chosen_by is None else [column.chosen_by[0]])]
     for run in (run for group in by_seed for run in group):
       key = (cell.column, run.config)
-      if key not in questions and folders.finished(run, places) is None:
+      if key not in questions and run.digest in digests:
         label = f'{head}, column {cell.column!r}: {run.config}'
         questions[key] = {**counting.described(run), 'metrics': metrics, 'label': label}
   if not questions:

@@ -1,31 +1,39 @@
 """What the runs of a table need, looked at before the first of them begins: vocabularies, text to pre-train on, and the
-evaluations whose metrics are asked for."""
+evaluations and metrics that are asked for."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from plm_jax import config, errors
 from plm_jax.data.corpora import sources
 from plm_jax.errors import ConfigError
-from plm_jax.studies.tables import folders, runs
-from plm_jax.studies.tables.file import BEFORE
+from plm_jax.studies.tables import folders, metric_names, runs
+from plm_jax.studies.tables.file import BEFORE, Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
 from plm_jax.text import recipe
 from plm_jax.training import parts
 
 
 def check(
-  plan: Mapping[Cell, Sequence[Sequence[Run]]], asked: Mapping[str, Sequence[str]], places: Places, *, head: str
+  table: Table,
+  plan: Mapping[Cell, Sequence[Sequence[Run]]],
+  asked: Mapping[str, Sequence[str]],
+  places: Places,
+  *,
+  head: str,
 ) -> None:
-  """Raises where a run that is left to make would not find its vocabulary or its text.
+  """Raises where a run that is left to make would not find its vocabulary or its text, or not have its metric.
 
   Args:
+    table: which is filled.
     plan: from `runs.plan`.
     asked: metrics by digest of a run; one without any is not made.
     places: where runs lie.
     head: the table file, whose docstring may say how a thing is made.
 
   Raises:
-    ConfigError: with everything that is missing, and how it is made; or an evaluation that a run does not have.
+    ConfigError: with everything that is missing, and how it is made; or an evaluation or a metric that a run does not
+      have.
+    Interrupted: by a signal.
   """
   left = [run for run in runs.needed(plan) if asked[run.digest] and folders.finished(run, places) is None]
   for run in left:
@@ -34,6 +42,7 @@ def check(
       errors.check_choice(f'{head}: {metric!r} of {run.config}', 'evaluation', name, evaluations)
   if missing := dict.fromkeys(lacking for run in left for lacking in _lacking(run, head)):
     raise ConfigError('\n'.join(missing))
+  metric_names.check(table, plan, left, head=head)
 
 
 def _lacking(run: Run, head: str) -> Iterator[str]:
