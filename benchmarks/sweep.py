@@ -65,8 +65,13 @@ def outcome(folder: pathlib.Path) -> dict[str, object]:
   curves = {}
   for trial in sorted((folder / 'trials').iterdir()):
     rows = [json.loads(line) for line in (trial / 'metrics.jsonl').read_text().splitlines()]
-    curves[trial.name] = [{k: v for k, v in row.items() if 'per_second' not in k} for row in rows]
+    curves[trial.name] = [{name: row[name] for name in row if not of_machine(name)} for row in rows]
   return {'table': table, 'trials that ended': sorted(over), 'curves': curves}
+
+
+def of_machine(name: str) -> bool:
+  """Whether a metric is of the machine and of its clock, and not of what was trained."""
+  return 'per_second' in name or name.startswith('host_') or name == 'mfu'
 
 
 def main() -> int:

@@ -174,10 +174,18 @@ def bert_adam(rate: float, *, warmup: float, **changes: Any) -> dict[str, Any]:
   return plain | dict(clip=1.0, b1=0.9, b2=0.999, eps=1e-6) | changes
 
 
+_SMALL_CVT = dict(word_dim=50, char_dim=16, filters=(0, 24, 24, 24), hidden_dim=128, mlp_dims=(128, 64))
+# Cross-view training by size: file of word vectors, changes of the trunk, width of heads, deviation of their kernels,
+# steps, tokens of a row
+CVT = dict(
+  full=('runs/data/glove.6B.300d.txt', {}, 512, 0.03, 200_000, 100),
+  small=('../shared/data/glove/glove.6B.50d.5k.txt.gz', _SMALL_CVT, 128, 0.1, 1000, 24),
+)
+CVT_OPTIM = dict(full=dict(warmup=5000, ema=0.998), small=dict(warmup=100, ema=0.99))
 AWD_LSTM = {'full': {}, 'small': dict(hidden_dim=128, mlp_dim=256)}  # sizes of ULMFiT's trunk
 # Rates of its dropout under a classifier (Howard and Ruder 2018, §4.1)
 AWD_DROPOUT = dict(
-  input_dropout=0.4, weight_dropout=0.5, embedding_dropout=0.05, hidden_dropout=0.3, output_dropout=0.4
+  input_dropout=0.4, weight_dropout=0.5, embedding_dropout=0.05, hidden_dropout=0.3, output_dropout=0.0
 )
 AWD_GROUPS = ('trunk/(lstm_2|output_bias)/.*', 'trunk/lstm_1/.*', 'trunk/lstm_0/.*', 'trunk/.*')
 

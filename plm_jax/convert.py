@@ -61,22 +61,20 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument(
     '--form',
     choices=('release', 'peft', 'own'),
-    default='release',
     help="release: the whole model, updates of 'lora' merged (default); peft: those updates and the head alone; own: "
     'the trunk, with the heads of --heads, in the form of an import, which any model has',
   )
-  parser.add_argument(
-    '--shard', type=SHARD, default=4, metavar='GB', help='the most GB per file of weights (default 4)'
-  )
+  parser.add_argument('--shard', type=SHARD, metavar='GB', help='the most GB per file of weights (default 4)')
   parser.add_argument('--force', action='store_true', help='replace what an earlier conversion left in DST')
   arguments = parser.parse_args(argv)
   source, target = (files.absolute(files.path(path)) for path in (arguments.source, arguments.target))
   if not files.is_folder(source):
     raise ConfigError(f'there is no folder {source}')
-  shard = round(arguments.shard * 1e9)
-  form: Form = 'import' if arguments.direction == 'import' else arguments.form
-  _check_flags(arguments, source)
+  form: Form = 'import' if arguments.direction == 'import' else arguments.form or 'release'
+  _check_flags(arguments, source, form=form)
+  shard = round((arguments.shard or 4) * 1e9)
   _check_target(source, target, form=form, force=arguments.force)
+  files.check_new_folder(target, name='DST')
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.weights import bilm  # loads jax
@@ -91,14 +89,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     step, part = step_named(arguments.step or 'best'), arguments.part or 'trunk'
     asked = (arguments.heads or '').split(',')
     heads = None if arguments.heads is None else [name for name in asked if name and name != 'none']
-    if arguments.form == 'peft':
+    if form == 'peft':
       from plm_jax.weights import peft
 
       if part != 'trunk':
         raise ConfigError(f'--part={part}: --form=peft writes what a whole run trained; --form=release does it')
       peft.export(source, target, step=step, architecture=arguments.architecture, template=_template(source))
       return 0
-    if arguments.form == 'own':
+    if form == 'own':
       around = _template(source, part)
       export_own(source, target, step=step, part=part, heads=heads or (), template=around, shard=shard)
       _say_what_vectors_are(source)
@@ -138,8 +136,16 @@ def _say_what_vectors_are(source: Path) -> None:
     )
 
 
-def _check_flags(arguments: argparse.Namespace, source: Path) -> None:
-  """Raises ConfigError for a flag that only a run has a use for, where the source is none."""
+# flags that a form has no use for
+UNUSED = {'import': ('heads', 'form'), 'peft': ('heads', 'shard'), 'own': ('architecture',), 'release': ()}
+
+
+def _check_flags(arguments: argparse.Namespace, source: Path, *, form: Form) -> None:
+  """Raises ConfigError for a flag that does nothing here, or that is of runs alone, where the source is none."""
+  for flag in UNUSED[form]:
+    if vars(arguments)[flag] is not None:
+      of = 'convert import' if form == 'import' else f'--form={form}'
+      raise ConfigError(f'--{flag}={vars(arguments)[flag]}: {of} does nothing with it: leave it out')
   given = [(flag, value) for flag in ('step', 'part') if (value := vars(arguments)[flag]) is not None]
   if not given or files.is_folder(files.RunFolder(source).checkpoints):
     return

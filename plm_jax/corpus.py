@@ -11,7 +11,8 @@ config names in turn: `train.jsonl`, `left_out.jsonl` with the row and the reaso
 was stopped or killed goes on with the same command, to the same bytes. Once it is done, the same command compares the
 files of OUT with their digests and does nothing; other flags, another content of SOURCE or of an evaluation set, and
 a file that is missing or damaged are refused by name. `stats` writes nothing, so it begins again; it spills what it
-measures, 32 bytes a document, to a temporary folder, and its quantiles are exact.
+measures, 32 bytes a document, to a temporary folder, and its quantiles are exact. Rows whose text is null are left out
+as `no_text`; of the others the text alone goes into OUT, no other field.
 
 --against leaves out documents that hold 13 words in a row of an evaluation set, or a whole text of it of 8 to 12 words.
 It counts the rows of that set that were found, in documents that a rule drops as well, and those of fewer than 8 words,
@@ -32,7 +33,7 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -40,11 +41,15 @@ from plm_jax import files
 from plm_jax.cli import command, logs, progress, tables
 from plm_jax.errors import STOPPED, ConfigError, Interrupted, stage
 
+if TYPE_CHECKING:
+  from plm_jax.data.corpora.records import Texts
+
 log = logging.getLogger(__name__)
 
 SHARE = command.number("Annotated[float, '0 <= x < 1']")
 ALIKE = command.number("Annotated[float, '0.1 <= x <= 0.99']")
 THRESHOLD = 0.8
+DOCUMENTS = ('blank_line', 'line', 'every_line', 'file')
 BOUNDS = ('min_chars', 'max_chars', 'min_alpha', 'min_english')
 
 
@@ -53,18 +58,21 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line and runs one pass."""
   arguments = _parsed(argv)
   from plm_jax.data.corpora import sources
+  from plm_jax.data.corpora.cleaning import passes
 
   logs.start()
+  if arguments.command != 'stats':
+    passes.check_out(arguments.out)  # before hours of reading
   with stage('corpus'), signals.raising():
-    texts = sources.documents(arguments.source, split=arguments.split, text=arguments.text)
+    texts = sources.documents(
+      arguments.source, split=arguments.split, text=arguments.text, documents=arguments.documents
+    )
   if arguments.command == 'stats':
     with stage('corpus'):  # a row without a text
       _stats(texts)
     return 0
-  with stage('corpus'):
+  with stage('corpus'), signals.raising():
     make_judge, asked, more = PASSES[arguments.command](arguments)
-  from plm_jax.data.corpora.cleaning import passes
-
   splits = ('train', 'validation', 'test') if arguments.command == 'split' else ('train',)
   done = 0
 
@@ -78,9 +86,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise Interrupted(f'stopped at row {done:,} of {len(texts):,}; the same command goes on from here', STOPPED)
 
     given = {'command': arguments.command, 'source': arguments.source, 'split': arguments.split, 'text': texts.field}
+    if arguments.documents != DOCUMENTS[0]:  # older folders do not have the usual one
+      given['documents'] = arguments.documents
     with stage('corpus'):
       report = passes.run(
-        texts, arguments.out, make_judge, splits=splits, asked={**given, **asked}, more=more, tell=tell
+        texts,
+        arguments.out,
+        make_judge,
+        splits=splits,
+        asked={**given, **asked},
+        more=more,
+        tell=tell,
+        stops=signals.asked,
       )
   _show(report, arguments.out)
   return 0
@@ -152,6 +169,12 @@ def _parser() -> argparse.ArgumentParser:
       one.add_argument('out', metavar='OUT', help='folder of the new corpus')
     one.add_argument('--split', default='train', help="such as 'train' or 'train[:10%%]' (default: train)")
     one.add_argument('--text', metavar='FIELD', help='the field that holds the text, if there are several')
+    one.add_argument(
+      '--documents',
+      choices=DOCUMENTS,
+      default=DOCUMENTS[0],
+      help=f'what ends a document of a .txt file (default: {DOCUMENTS[0]}), as data.documents of a config',
+    )
   one = made['filter']
   one.add_argument(
     '--rules', choices=('gopher', 'c4'), action='append', default=[], help='published rules; may be repeated'
@@ -266,44 +289,55 @@ def _show(report: Mapping[str, Any], out: str) -> None:
   for column in ('what', 'documents', 'share', 'characters'):
     table.add_column(column, justify='left' if column == 'what' else 'right')
   for name, count in report['kept'].items():
-    table.add_row(f'kept: {name}', f'{count:,}', f'{count / report["read"]:.2%}', f'{report["kept_chars"][name]:,}')
+    share = count / max(report['read'], 1)
+    table.add_row(f'kept: {name}', f'{count:,}', f'{share:.2%}', f'{report["kept_chars"][name]:,}')
   for name, count in sorted(report['dropped'].items(), key=lambda item: -item[1]):
     table.add_row(f'left out: {name}', f'{count:,}', f'{count / report["read"]:.2%}', '')
   tables.show(table)
+  if empty := [name for name, count in report['kept'].items() if not count]:
+    cure = 'raise its share' if report['asked'].get('command') == 'split' else 'leave less out'
+    log.warning(f'{" and ".join(empty)} got no document of {report["read"]:,}: {cure}')
   for name, count in report.get('evaluation_rows', {}).items():
     rows, are = ('row', 'is') if count['too_short'] == 1 else ('rows', 'are')
     short = f'; {count["too_short"]:,} {rows} of fewer than 8 words {are} not looked for' if count['too_short'] else ''
     print(f'{name}: {count["found"]:,} of {count["rows"]:,} rows found in the corpus{short}')
 
 
-def _stats(texts: Sequence[str]) -> None:
+def _stats(texts: 'Texts') -> None:
   """Prints lengths, shares and scripts. What is measured of each document lies in a temporary folder, 32 bytes."""
-  from plm_jax.data.corpora.cleaning import quality, quantiles
+  from plm_jax.data.corpora.cleaning import passes, quality, quantiles
 
-  chars, english, scripts = 0, 0, Counter[str]()
+  chars, english, empty, scripts = 0, 0, 0, Counter[str]()
   with files.temporary_folder() as folder, progress.Waiting(len(texts), 'documents') as bar:
     columns = {name: quantiles.Spilled(folder / name) for name in NAMES}
     for start in range(0, len(texts), quantiles.AT_ONCE):
       measured = []
       for number in range(start, min(start + quantiles.AT_ONCE, len(texts))):
         signals.check()
-        measured.append(quality.measure(texts[number]))
         bar.advance(1)
+        if (text := passes.text_of(texts, number)) is None:
+          empty += 1
+        else:
+          measured.append(quality.measure(text))
       chars += sum(one.chars for one in measured)
       english += sum(one.english >= 0.15 for one in measured)
       scripts.update(one.script or 'none' for one in measured)
       for name, column in columns.items():
         column.append([one._asdict()[name] for one in measured])
     found = {name: column.quantiles([0.01, 0.25, 0.5, 0.75, 0.99]) for name, column in columns.items()}
-  table = Table(title=f'{len(texts):,} documents, {chars:,} characters')
+  if empty == len(texts):
+    raise ConfigError(f'all of the {empty:,} rows hold null for a text')
+  without = f', {empty:,} further rows that hold null for a text' if empty else ''
+  count = len(texts) - empty
+  table = Table(title=f'{count:,} documents, {chars:,} characters{without}')
   for heading in ('of a document', '1 %', '25 %', 'median', '75 %', '99 %'):
     table.add_column(heading, justify='left' if heading == 'of a document' else 'right')
   for name, values in found.items():
     whole = name in ('chars', 'words')
     table.add_row(NAMES[name], *(f'{value:,.0f}' if whole else f'{value:.3f}' for value in values))
   tables.show(table)
-  shares = ', '.join(f'{name.lower()} {count / len(texts):.1%}' for name, count in scripts.most_common(6))
-  print(f'scripts: {shares}; English by its function words (15 % of all): {english / len(texts):.1%}')
+  shares = ', '.join(f'{name.lower()} {of_it / count:.1%}' for name, of_it in scripts.most_common(6))
+  print(f'scripts: {shares}; English by its function words (15 % of all): {english / count:.1%}')
 
 
 NAMES = {

@@ -35,6 +35,8 @@ from plm_jax.cli import command
 from plm_jax.errors import ConfigError
 from plm_jax.training.model_from import asked, expand
 
+WAITS = 3600.0  # seconds, of --follow
+
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   parser.add_argument('--follow', action='store_true', help='every checkpoint as it appears, up to the last of the run')
   parser.add_argument(
-    '--timeout', type=command.POSITIVE, default=3600.0, help='--follow: seconds to wait for a checkpoint'
+    '--timeout', type=command.POSITIVE, help=f'--follow: seconds to wait for a checkpoint (default {WAITS:.0f})'
   )
   parser.add_argument('--weights', metavar='FOLDER', help="the model in this folder: Hugging Face's form, or an import")
   arguments, settings = command.parse(
@@ -76,6 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError('--weights names one model: --step and --follow choose among the checkpoints of a run.')
   if arguments.weights is not None and arguments.part:
     raise ConfigError('--weights names one model: --part chooses among the tasks of the run in --workdir.')
+  if arguments.follow and arguments.step != 'auto':
+    raise ConfigError(f'--follow evaluates every checkpoint as it appears: leave --step={arguments.step} out.')
+  if arguments.timeout is not None and not arguments.follow:
+    raise ConfigError('--timeout is of --follow: give both.')
   every = arguments.step == 'all'
   if every and (arguments.follow or arguments.predictions or arguments.by_class):
     raise ConfigError('--step=all gives a table of all checkpoints: --follow, --predictions and --by_class are of one.')
@@ -95,13 +101,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     evaluate_saved.evaluate_folder(settings, arguments.weights, folder=folder, **what)
   else:
     what |= {'step': None if every else step_named(arguments.step), 'every': every, 'part': arguments.part}
-    evaluate_saved.evaluate_run(settings, folder, follow=arguments.follow, timeout=arguments.timeout, **what)
+    evaluate_saved.evaluate_run(settings, folder, follow=arguments.follow, timeout=arguments.timeout or WAITS, **what)
   return 0
 
 
 def _score(arguments: argparse.Namespace) -> int:
   """Scores files of predictions and prints a line for each metric."""
-  if wrong := [flag for flag in ('workdir', 'config', 'weights', 'evaluation', 'part') if vars(arguments)[flag]]:
+  others = ('workdir', 'config', 'weights', 'evaluation', 'part', 'follow', 'timeout')
+  wrong = [flag for flag in others if vars(arguments)[flag]] + ['step'] * (arguments.step != 'auto')
+  if wrong:
     raise ConfigError(f'--score reads files of predictions alone: leave --{wrong[0]} out.')
   from plm_jax.training import predicted
 

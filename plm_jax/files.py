@@ -423,7 +423,7 @@ def make_named_folder(folder: Where, *, name: str) -> None:
 
 
 def check_place(file: Where, *, name: str, made: Where | None = None) -> None:
-  """Raises ConfigError where a file has no folder to be written to, or is one itself; nothing is written.
+  """Raises ConfigError where a file has no folder to be written to, or is one itself; nothing is left there.
 
   Args:
     file: which one.
@@ -433,11 +433,36 @@ def check_place(file: Where, *, name: str, made: Where | None = None) -> None:
   folder = path(file).parent
   if is_folder(path(file)):
     what = 'is a folder'
-  elif is_folder(folder) or (made is not None and folder == path(made)):
+  elif made is not None and folder == path(made):
+    return
+  elif is_folder(folder):
+    check_writable(folder, name=f'the folder of {name}')
     return
   else:
     what = f'there is no folder {folder}'
   raise ConfigError(f'{name}={file}: {what}; name a file in a folder that is there')
+
+
+def check_no_run(folder: Where, *, name: str) -> None:
+  """Raises ConfigError where the folder of a study is that of a run, whose files would stand beside its own."""
+  if is_file(RunFolder.at(folder).config):
+    raise ConfigError(f'{name}={folder} holds a run (config.json): name a folder of its own')
+
+
+def check_new_folder(folder: Where, *, name: str) -> None:
+  """Raises ConfigError where a folder that may not be there yet could not be made, or not be written to.
+
+  Args:
+    folder: of this machine, or an address, of which nothing is asked.
+    name: of the setting or flag that names the folder.
+  """
+  if is_address(folder):
+    return
+  whole = absolute(path(folder))
+  there = next(one for one in (whole, *whole.parents) if exists(one))
+  if not is_folder(there):
+    raise ConfigError(f'{name}={folder} cannot be made a folder ({there.name} is a file): name another place')
+  check_writable(there, name=name if there == whole else f'the folder above {name}')
 
 
 def check_writable(folder: Where, *, name: str) -> None:

@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--text', required=True, help='a text of a few words')
   parser.add_argument('--out', default='heads.png', type=Path, help='the picture (default: heads.png)')
   command.add_step(parser)
+  command.add_part(parser)
   command.add_weights(parser)
   arguments, settings = command.parse_model(parser, argv)
   if settings is None and arguments.weights is None:
@@ -35,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.inference import attention_maps, opened
 
   logs.start()
-  model = opened.open(arguments.weights or arguments.workdir, step=step_named(arguments.step), settings=settings)
+  folder, step = arguments.weights or arguments.workdir, step_named(arguments.step)
+  model = opened.open(folder, step=step, part=arguments.part, settings=settings)
   maps = attention_maps.look(model, text=arguments.text)
   attention_maps.draw(maps, arguments.out)
   attention_maps.show(attention_maps.measure(maps), title=arguments.text)

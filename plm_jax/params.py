@@ -2,6 +2,7 @@
 
 python -m plm_jax.params                                           every published size, beside the paper's figure
 python -m plm_jax.params --config=experiments/bert/base.py         the model of a config, with its head
+python -m plm_jax.params --workdir=RUN                             the model of a run
 python -m plm_jax.params --json                                    the same for a program
 python -m plm_jax.params --taxonomy [--md]                         where each model, objective and adapter stands
 
@@ -24,6 +25,7 @@ from rich.table import Table
 
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
 from plm_jax.plugins import taxonomy
 from plm_jax.training.model_from import expand
 
@@ -36,19 +38,24 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--taxonomy', action='store_true', help='where each model, objective and adapter stands')
   parser.add_argument('--md', action='store_true', help='print the taxonomy as a table of Markdown')
   words = list(sys.argv[1:] if argv is None else argv)
-  of_config = any(word.startswith('--config') or word == '--list' for word in words)
+  of_config = any(word.startswith(('--config', '--workdir', '--print_config', '--list')) for word in words)
   arguments, settings = (
     command.parse(parser, words, workdir=False, expand=expand) if of_config else (parser.parse_args(words), None)
   )
   if of_config and settings is None:
     return 0
-  if (arguments.taxonomy and of_config) or (arguments.md and not arguments.taxonomy):
-    raise ConfigError('--taxonomy stands without --config, and --md only beside --taxonomy')
+  if arguments.taxonomy and of_config:
+    raise ConfigError('--taxonomy stands without --config and --workdir: it is of all files')
+  if arguments.all and of_config:
+    raise ConfigError('--all counts every published size, --config and --workdir one model: leave one of them out')
+  if arguments.md and (arguments.json or not arguments.taxonomy):
+    raise ConfigError('--md prints the taxonomy as Markdown: it stands beside --taxonomy and without --json')
   if arguments.taxonomy:
     return _print_taxonomy(as_json=arguments.json, as_markdown=arguments.md)
   from plm_jax.training import sizes  # loads jax
 
-  rows = sizes.published() if settings is None else [sizes.of_config(settings)]
+  folder = RunFolder.at(arguments.workdir) if arguments.workdir else None
+  rows = sizes.published() if settings is None else [sizes.of_config(settings, folder=folder)]
   if arguments.json:
     print(json.dumps(rows, indent=2))
   else:

@@ -38,6 +38,11 @@ def virtual_paths(path: str, leaf: Any) -> list[str]:
   return ['/'.join([*parts[:place], str(layer), *parts[place:]]) for layer in range(leaf.shape[0])]
 
 
+def both(pattern: str, other: str) -> str:
+  """A pattern of the paths that match two, each as a whole."""
+  return other if pattern == '.*' else f'(?={pattern}$)(?:{other})'
+
+
 def group_name(path: str) -> str:
   """The part of the model that a path belongs to: 'trunk/embed', 'trunk/layers', or the name of the head."""
   parts = path.split('/')

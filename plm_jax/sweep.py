@@ -111,6 +111,8 @@ def _parser() -> command.Parser:
 
 def _check(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
   """Raises ConfigError for what is missing beside the config."""
+  if arguments.config is None:
+    raise ConfigError('sweep: needs --config=FILE; the config of a run is RUN/config.json, and --workdir a new folder')
   if arguments.space is None:
     raise ConfigError("sweep: needs --space=SPACE, such as \"{'optim.rate': [1e-4, 3e-4], 'seed': [0, 1]}\"")
   if settings['best'] is None:
@@ -151,22 +153,39 @@ def _sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep
       f'sweep: --trials={arguments.trials}: the space has {len(drawn)} points, and --method={method} trains none of '
       f'them twice: --trials={len(drawn)} at most, or --method=grid for all of them'
     )
+  first_rung = arguments.first_rung or settings['eval_every']
+  if method == 'halving' and not {key.name for key in space} & {'steps', 'epochs', 'eval_every'}:
+    _check_rungs(first_rung, settings)
+  folder = files.local_path(arguments.workdir, what='--workdir')
   if arguments.trial is None:
     sweep_space.check(space, lambda changes: changed_by(tuple(changes)), points=points[: arguments.trials])
+    files.check_no_run(folder, name='--workdir')
+    if not arguments.dry_run:
+      files.check_new_folder(folder, name='--workdir')
   metric, better = settings['best']
   return Sweep(
-    folder=files.local_path(arguments.workdir, what='--workdir'),
+    folder=folder,
     space=space,
     method=method,
     trials=arguments.trials or len(points),
     metric=metric,
     direction='maximize' if better == 'max' else 'minimize',
     seed=arguments.seed or 0,
-    first_rung=arguments.first_rung or settings['eval_every'],
+    first_rung=first_rung,
     factor=arguments.factor or FACTOR,
     settings=config.resolve(settings),
     changed=lambda changes: changed_by(tuple(changes)),
   )
+
+
+def _check_rungs(first_rung: int, settings: Mapping[str, Any]) -> None:
+  """Raises ConfigError where no trial could be stopped: no evaluation is between the first rung and the last step."""
+  every, steps = settings['eval_every'], settings['steps']
+  if steps is not None and (first := -(-first_rung // every) * every) >= steps:
+    raise ConfigError(
+      f'sweep: --method=halving would stop no trial: the first evaluation from --first_rung={first_rung} on is at step '
+      f'{first}, and a trial ends at {steps}: choose --first_rung and --config.eval_every below it'
+    )
 
 
 def _before(arguments: argparse.Namespace) -> list[str]:

@@ -62,11 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.workdir is None and not arguments.cost:
     return _show_cells(table, arguments)
   from plm_jax.cli import logs
-  from plm_jax.studies.tables import runs
+  from plm_jax.studies.tables import folders, runs
 
   logs.start()
   workdir = None if arguments.workdir is None else files.local_path(arguments.workdir, what='--workdir')
   makes = not (arguments.only_print or arguments.commands or arguments.cost)
+  folders.check_adopt(arguments.adopt)
   places = runs.Places(workdir, arguments.data, arguments.corpus, tuple(arguments.adopt), makes)
   plan = runs.plan(table, places)
   from plm_jax.studies.tables import costs, filling, making, needs  # loads jax, and touches no device
@@ -81,21 +82,30 @@ def main(argv: Sequence[str] | None = None) -> int:
       one = file.read(arguments.table, scale)
       costs.show(one, runs.plan(one, places), places, scale=scale)
     return 0
+  out = files.path(arguments.out or files.path(arguments.workdir) / file.stem(arguments.table) / arguments.scale)
+  files.check_new_folder(out, name='--out' if arguments.out else '--workdir')
   if not arguments.only_print:
     needs.check(table, plan, filling.metrics_of(table, plan), places, head=arguments.table)
-  out = files.path(arguments.out or files.path(arguments.workdir) / file.stem(arguments.table) / arguments.scale)
   kept = filling.fill(
     table,
     plan,
     places,
     out,
     scale=arguments.scale,
-    command=shlex.join(['python', '-m', 'plm_jax.tables', *(word for word in given if word != '--print')]),
+    command=shlex.join(['python', '-m', 'plm_jax.tables', *_of_table(given)]),
     run=not arguments.only_print,
     minutes=arguments.minutes,
   )
   command.show(files.read_text(out / 'table.md'))
   return 1 if kept['failed'] and not kept['runs'] else 0  # a run that fails is a result; all that fail are a mistake
+
+
+def _of_table(given: Sequence[str]) -> list[str]:
+  """The words of a command without those that say where a table is written and how much of it is made now."""
+  pairs = zip(['', *given], given, strict=False)
+  passing = ('--out', '--minutes')
+  kept = [word for before, word in pairs if before not in passing and word.partition('=')[0] not in passing]
+  return [word for word in kept if word != '--print']
 
 
 def _show_cells(table: Any, arguments: argparse.Namespace) -> int:

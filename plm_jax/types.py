@@ -268,8 +268,10 @@ class Vocab(Protocol):
 class Paper:
   """Where an architecture or an objective stands in the field; `--list` and the taxonomy read it.
 
-  The choices are those of the survey of Qiu et al. 2020, §3, and 'co-occurrence' for its first generation (§2): which
-  words stand near each other, counted (GloVe) or predicted, where no other word is drawn for a contrast.
+  The choices follow the survey of Qiu et al. 2020, §3. Its masked language models (MLM) and denoising autoencoders
+  (DAE) are 'denoising' both; its CTL, with pairs of sentences (NSP, SOP), is 'contrastive'. 'co-occurrence' is for its
+  first generation (§2): which words stand near each other, counted (GloVe) or predicted, where no other word is drawn
+  for a contrast.
 
   Attributes:
     year: of first publication.
@@ -586,6 +588,12 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
     'type_ids': BatchKey('bl', 'int32', 'which field of the example a token belongs to, from 0'),
     'label': BatchKey('b', 'int32', 'class, -1 where there is none; float32 for a value', -1),
     'labels': BatchKey('bl', 'int32', 'class of the word that begins here, -1 elsewhere', -1),
+    'heads': BatchKey(
+      'bl',
+      'int32',
+      'place of the head of the word that begins here, its own for a root, -2 if unknown; -1 elsewhere',
+      -1,
+    ),
     'target_tokens': BatchKey(
       'bt', 'int32', 'the text to write with its special tokens, `Vocab.pad_id` behind it', None
     ),

@@ -85,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     if name != 'polysemy':
       one.add_argument('--file', help='a file of vectors in the form of word2vec (.bin: binary) or GloVe')
     if name in WORDS:
-      one.add_argument('--words', metavar='WORD,...', help=f'{WORDS[name]}, separated by commas')
+      count = WORDS[name]
+      one.add_argument('--words', metavar='WORD,...', help='one' if count == 1 else f'{count}, separated by commas')
+    if name in ('neighbours', 'analogy'):
       one.add_argument('--top', type=command.COUNT, default=10, help='words to show (default 10)')
     if name in FILES:
       one.add_argument(f'--{FILES[name]}', metavar='FILE', help='a file of them, in place of --words')
@@ -98,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     if name == 'project':
       one.add_argument('--words', required=True, metavar='WORD,...', help='three or more, separated by commas')
     if name == 'polysemy':
+      command.add_part(one)
       one.add_argument('--word', required=True, help='the word')
       one.add_argument('--text', action='append', required=True, help='a text with the word; give two or more')
       one.add_argument('--beside', metavar='DIR|FILE', help='a run or a file of vectors without context, to compare')
@@ -117,7 +120,19 @@ def _words(arguments: argparse.Namespace) -> list[str]:
   return words
 
 
+def _check_read(arguments: argparse.Namespace) -> None:
+  """ConfigError for a file to be read that is none, before another one is read."""
+  for flag in ('file', *FILES.values()):
+    if (file := vars(arguments).get(flag)) is None:
+      continue
+    if files.is_folder(file):
+      raise ConfigError(f'--{flag}={file} is a folder, and no file.' + ' A run is --workdir.' * (flag == 'file'))
+    if not files.exists(file):
+      raise ConfigError(f'--{flag}={file}: there is no such file.')
+
+
 def _vectors(arguments: argparse.Namespace) -> 'WordVectors':
+  _check_read(arguments)
   if arguments.file is not None:
     from plm_jax.weights import word_vectors
 
@@ -152,10 +167,12 @@ def _project(arguments: argparse.Namespace, vectors: 'WordVectors', words: list[
 def _polysemy(arguments: argparse.Namespace) -> None:
   """Prints and draws the cosines of a word in several texts."""
   from plm_jax.checkpoint import step_named
+  from plm_jax.cli import logs
   from plm_jax.inference import opened, polysemy
 
+  logs.start()
   with stage('vectors'):
-    network = opened.open(arguments.workdir, step=step_named(arguments.step))
+    network = opened.open(arguments.workdir, step=step_named(arguments.step), part=arguments.part)
     table = None if arguments.beside is None else _beside(arguments.beside)
     uses = polysemy.look(network, arguments.word, arguments.text, table=table)
     for number, text in enumerate(arguments.text, start=1):

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plm_jax import errors
+from plm_jax import errors, files
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
 from plm_jax.text import recipe
@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(arguments: argparse.Namespace) -> int:
   """Trains a vocabulary into `--out`, unless the same request has already filled it."""
   request = _request(arguments)
+  files.check_new_folder(arguments.out, name='--out')
   from plm_jax.cli import logs
   from plm_jax.text import tokenizer
 

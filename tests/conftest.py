@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / 'shared' / 'data'
 # so that the tests of a commit end within half an hour on two cores that have compiled nothing yet
-PARTS = 36  # of tests marked slow; what takes minutes by itself is marked slow(parts=96)
-TURNS = 6  # of tests and files marked turns
+PARTS = 54  # of tests marked slow; what takes minutes by itself is marked slow(parts=96)
+TURNS = 9  # of tests and files marked turns
 PEERS = ('torch', 'transformers')
 REPEAT, REPEATED = 'Repeat with:', 10  # before the command that repeats so many failing tests
 XLA_FLAGS = (

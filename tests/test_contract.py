@@ -80,6 +80,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'penalty': 0.1,
   },
   'multiview': {'tags': {'one': ('O', 'B-name', 'I-name')}, 'hidden': 16, 'unlabelled_dropout': 0.0},
+  'parse': {'relations': ('root', 'subject', 'object'), 'width': 8, 'dropout': 0.0},
   'multitask': {'parts': {'one': {'name': 'classify', 'dropout': 0.0}, 'two': {'name': 'classify', 'dropout': 0.0}}},
   'similarity': {'dropout': 0.0},
   'tag': {'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
@@ -173,13 +174,16 @@ def make_batch(lengths: Any = None) -> Batch:
   """Rows with everything that a task may read."""
   rows = tiny.make_batch() if lengths is None else tiny.make_batch(lengths)
   tags = np.arange(64, dtype=np.int32).reshape(4, 16) % 5 % 4 - 1  # -1 to 2
+  segments, heads = np.asarray(rows['segment_ids']), np.full((4, 16), -1)
+  for row, place in np.argwhere(tags >= 0):  # the first labelled word of its text
+    heads[row, place] = np.flatnonzero((tags[row] >= 0) & (segments[row] == segments[row, place]))[0]
   context = np.where(np.asarray(rows['segment_ids']) > 0, 2, 0)
   context[:, 0] = 3
   answers = {'context': context, 'start': [1, 0, 2, 1], 'end': [2, 0, 2, 1]}
   streams = tiny.make_streams(rows)
   of_text = {name: (rows | streams)[name] for name in ('tokens', 'segment_ids', 'type_ids', 'characters')}
   both = {f'swapped_{name}': jnp.roll(values, 1, axis=0) for name, values in of_text.items()}
-  more = {name: jnp.asarray(value, jnp.int32) for name, value in {'labels': tags, **answers}.items()}
+  more = {name: jnp.asarray(value, jnp.int32) for name, value in {'labels': tags, 'heads': heads, **answers}.items()}
   part = {'part': jnp.zeros(4, jnp.int32)}
   counted = tiny.make_counted(rows)
   return rows | both | tiny.make_pairs() | more | make_answers() | streams | counted | part

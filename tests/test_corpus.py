@@ -1,22 +1,26 @@
 """`python -m plm_jax.corpus`: a pass keeps and drops what it says, and goes on where it was stopped or killed."""
 
+import contextlib
 import itertools
 import json
 import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+import typing
 
 import numpy as np
 import pytest
 
 from plm_jax import corpus, files
+from plm_jax.cli import signals
 from plm_jax.data.corpora import sources
-from plm_jax.data.corpora.cleaning import contamination, passes, quality, quantiles
-from plm_jax.errors import ConfigError
+from plm_jax.data.corpora.cleaning import contamination, copies, passes, quality, quantiles
+from plm_jax.errors import ConfigError, Interrupted
 from tests import conftest
 
 
@@ -246,6 +250,55 @@ def test_a_row_without_a_text_is_named(name, tmp_path):
     corpus.main([name, str(tmp_path / 'in'), *words])
 
 
+@pytest.mark.parametrize('first', [0, 2])
+def test_rows_whose_text_is_null_are_left_out_and_counted(first, tmp_path, capsys):
+  rows = [{'text': 'the cat and the dog', 'id': 'a'}, {'text': None, 'id': 'b'}, {'text': None, 'id': 'c'}]
+  rows = [*rows[3 - first :], *rows[: 3 - first]]
+  source, out = tmp_path / 'in.jsonl', tmp_path / 'out'
+  source.write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
+  assert corpus.main(['dedup', str(source), str(out), '--exact']) == 0
+  assert json.loads((out / 'corpus.json').read_text())['dropped'] == {'no_text': 2}
+  assert (out / 'train.jsonl').read_text() == '{"text": "the cat and the dog"}\n'
+  assert len((out / 'left_out.jsonl').read_text().splitlines()) == 2
+  capsys.readouterr()
+  assert corpus.main(['stats', str(source)]) == 0
+  assert '1 documents, 19 characters, 2 further rows that hold null' in ' '.join(capsys.readouterr().out.split())
+  source.write_text('{"text": null}\n' * 3)
+  with pytest.raises(ConfigError, match='no single field of text'):
+    corpus.main(['stats', str(source)])
+
+
+def test_documents_of_a_text_file_may_be_its_lines(tmp_path):
+  (tmp_path / 'in.txt').write_text('the cat\nthe dog\n\nthe cat\n')
+  asked = ['dedup', str(tmp_path / 'in.txt'), str(tmp_path / 'out'), '--exact']
+  assert corpus.main([*asked, '--documents=line']) == 0
+  assert (tmp_path / 'out' / 'train.jsonl').read_text().splitlines() == ['{"text": "the cat"}', '{"text": "the dog"}']
+  with pytest.raises(ConfigError, match='was made with --documents=line, and is asked for without --documents now'):
+    corpus.main(asked)
+  assert typing.get_args(sources.Boundary) == corpus.DOCUMENTS
+
+
+def test_a_pass_that_is_asked_to_stop_keeps_what_it_has_read(source, tmp_path, monkeypatch):
+  whole, out = tmp_path / 'whole', tmp_path / 'cut'
+  corpus.main(['dedup', str(source), str(whole), '--exact'])
+  asked = iter([False, False, True])  # before the first row, at row 8, at row 16
+  with monkeypatch.context() as patched, pytest.raises(Interrupted, match='stopped at row 16 of'):
+    patched.setattr(signals, 'asked', lambda: next(asked, True))
+    corpus.main(['dedup', str(source), str(out), '--exact'])
+  corpus.main(['dedup', str(source), str(out), '--exact'])
+  for name in ('train.jsonl', 'left_out.jsonl'):
+    assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_place_that_cannot_be_made_is_named_before_the_corpus_is_read(tmp_path):
+  (tmp_path / 'file').write_text('mine')
+  (tmp_path / 'folder').mkdir()
+  (tmp_path / 'folder' / 'mine').touch()
+  for out, said in (('file', 'cannot be made a folder'), ('folder', 'holds files that are not of such a pass')):
+    with pytest.raises(ConfigError, match=said):
+      corpus.main(['split', 'no/such/corpus', str(tmp_path / out)])
+
+
 def test_the_same_request_again_does_nothing_and_another_is_refused(source, tmp_path):
   out = tmp_path / 'new'
   asked = ['filter', str(source), str(out), '--min_chars=10']
@@ -342,6 +395,64 @@ def test_a_pass_that_waited_for_another_of_the_same_request_leaves_what_that_one
   assert corpus.main(asked) == 0
   assert (out / 'train.jsonl').stat().st_mtime_ns == made[1]
   assert not (out / passes.PROGRESS).exists()
+
+
+def test_texts_that_differ_by_marks_or_pictures_are_no_copies(tmp_path):
+  apart = ['पिता', 'पता', 'ข้าว', 'ขาว', 'cafe\u0301', 'cafe', 'fine 🙂', 'fine 🚀']
+  same = ['café', 'Cafe!', 'fine, 🚀']  # one accent on its letter, case, punctuation
+  old = tmp_path / 'old.jsonl'
+  old.write_text(''.join(json.dumps({'text': text}) + '\n' for text in [*apart, *same]))
+  assert corpus.main(['dedup', str(old), str(tmp_path / 'new'), '--exact']) == 0
+  assert texts(tmp_path / 'new') == apart
+  assert [row['copies'] for row in left_out(tmp_path / 'new')] == [4, 5, 7]
+
+
+def test_vowels_that_are_marks_count_as_letters(tmp_path):
+  old = tmp_path / 'old.jsonl'
+  old.write_text(json.dumps({'text': 'मैं हिन्दी में लिखता हूँ'}) + '\n')
+  assert corpus.main(['filter', str(old), str(tmp_path / 'new'), '--min_alpha=0.95', '--min_chars=5']) == 0
+  assert len(texts(tmp_path / 'new')) == 1
+
+
+def test_a_folder_belongs_to_the_command_that_began_it(source, tmp_path, monkeypatch):
+  out = tmp_path / 'new'
+  with monkeypatch.context() as patch:
+    patch.setattr(passes, '_cut_back', dying(passes._cut_back, after=1))  # before anything is committed
+    with pytest.raises(KeyboardInterrupt):
+      passes.run(
+        sources.documents(str(source)), out, lambda database: None, splits=('train', 'test'), asked={'command': 'split'}
+      )
+  with pytest.raises(ConfigError, match='was made with command=split, and is asked for with command=dedup now'):
+    corpus.main(['dedup', str(source), str(out), '--exact'])
+  with pytest.raises(ValueError, match=r'is not whole: a pass of .* was stopped there'):
+    sources.documents(str(out))
+
+
+def test_a_split_without_documents_is_said(tmp_path, caplog):
+  old = tmp_path / 'old.jsonl'
+  old.write_text(''.join(json.dumps({'text': f'a story of {number}'}) + '\n' for number in range(10)))
+  asked = ['split', str(old), str(tmp_path / 'new'), '--validation=0.0001', '--test=0.5']
+  assert corpus.main(asked) == 0
+  kept = json.loads((tmp_path / 'new' / 'corpus.json').read_text())['kept']
+  assert kept['validation'] == 0
+  assert kept['train'] + kept['test'] == 10
+  assert 'validation got no document of 10' in caplog.text
+
+
+def test_signatures_are_those_of_one_batch(tmp_path, monkeypatch):
+  pytest.importorskip('datasketch')
+  made = []
+  for size in (10_000, 3):
+    monkeypatch.setattr(copies, 'TOGETHER', size)
+    with contextlib.closing(sqlite3.connect(':memory:')) as database:
+      made.append(copies.Copies(database, threshold=0.8)._signature('one two three four five six seven eight nine ten'))
+  np.testing.assert_array_equal(*made)
+
+
+@pytest.mark.parametrize(('command', 'flag', 'near'), [('filter', 'min_char', 'min_chars'), ('split', 'seeds', 'seed')])
+def test_a_flag_of_a_command_that_does_not_exist_is_compared_with_its_own(command, flag, near, source, tmp_path):
+  with pytest.raises(ConfigError, match=rf'no flag --{flag}=5\..*--{near}\b.* Flags: .*--{near}\b'):
+    corpus.main([command, str(source), str(tmp_path / 'new'), f'--{flag}=5'])
 
 
 def test_a_pass_that_was_killed_before_it_read_anything_goes_on(source, tmp_path):

@@ -250,7 +250,7 @@ SOURCES = {
     'adapter.label_smoothing': 0.1, 'adapter.start': 'eos', 'adapter.decoding.beams': 4, 'steps': 20_000,
     'adapter.decoding.length_penalty': 2.0, 'adapter.decoding.min_new': 55, 'adapter.decoding.max_new': 141,
     'adapter.decoding.no_repeat': 3, 'adapter.decoding.early_stop': True, 'optim.rate': 3e-5, 'optim.warmup': 500,
-    'optim.clip': 0.1, 'optim.decay': 0.01,
+    'optim.clip': 0.1, 'optim.decay': 0.01, 'data.batch_size': 64,
   },
   'bart/summarise.py:xsum': {
     'adapter.decoding.beams': 6, 'adapter.decoding.length_penalty': 1.0, 'adapter.decoding.min_new': 10,

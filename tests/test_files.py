@@ -246,3 +246,31 @@ def test_run_folder_names_every_file_once(tmp_path: pathlib.Path) -> None:
   assert len({getattr(run, name) for name in names}) == len(names)
   assert run.step(30) == tmp_path / 'checkpoints' / '30'
   assert run.config == tmp_path / 'config.json'
+
+
+# Places of results ---------------------------------------------------------------------------------------------------
+
+
+def test_a_place_that_cannot_be_written_is_told_first(tmp_path):
+  (tmp_path / 'file').write_text('')
+  files.check_new_folder(tmp_path / 'new' / 'one', name='--out')
+  files.check_place(tmp_path / 'table.csv', name='--out')
+  assert [one.name for one in tmp_path.iterdir()] == ['file'], 'nothing is left there'
+  with pytest.raises(ConfigError, match=r'--out=.* cannot be made a folder \(file is a file\): name another place'):
+    files.check_new_folder(tmp_path / 'file' / 'one', name='--out')
+  with pytest.raises(ConfigError, match=r'--out=.*\(file is a file\)'):
+    files.check_new_folder(tmp_path / 'file', name='--out')
+
+
+@pytest.mark.skipif(not pathlib.Path('/proc/self').exists(), reason='no folder that nobody can write to')
+def test_a_folder_that_nobody_can_write_to_is_told_first():
+  for check, place in ((files.check_new_folder, '/proc/new'), (files.check_place, '/proc/table.csv')):
+    with pytest.raises(ConfigError, match=r'cannot be written to .*: name another place'):
+      check(place, name='--out')
+
+
+def test_a_study_has_a_folder_of_its_own(tmp_path):
+  files.check_no_run(tmp_path, name='--workdir')
+  (tmp_path / 'config.json').write_text('{}')
+  with pytest.raises(ConfigError, match=r'--workdir=.* holds a run \(config.json\): name a folder of its own'):
+    files.check_no_run(tmp_path, name='--workdir')

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import json
+import pathlib
 
 import jax
 import pytest
@@ -267,6 +268,14 @@ def test_a_config_is_counted_without_its_data(task, tmp_path, capsys):
   (row,) = json.loads(capsys.readouterr().out)
   assert row['parameters'] == row['trunk'] + row['head']
   assert row['head'] > 0 and row['gflop_per_row'] > 0 and row['length'] == 32
+
+
+def test_a_run_is_counted_with_the_vocabulary_in_it(capsys):
+  """Its config names one that is no longer there."""
+  run = pathlib.Path('tests/fixtures/bert_mlm/run')
+  assert params.main([f'--workdir={run}', '--json']) == 0
+  (row,) = json.loads(capsys.readouterr().out)
+  assert row['parameters'] == json.loads((run / 'result.json').read_text())['parameters']
 
 
 def test_a_config_whose_rows_go_on_is_counted(tmp_path, capsys):

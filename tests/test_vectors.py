@@ -49,6 +49,19 @@ def test_answers(file, tmp_path, capsys):
   assert 'Spearman 1.0000 over 3 of 4 pairs' in ask(capsys, 'similarity', f'--file={file}', f'--pairs={tmp_path / "p"}')
 
 
+def test_a_mark_before_a_text_and_odd_ends_of_lines_are_no_words(file, tmp_path, capsys):
+  (tmp_path / 'q').write_text('\ufeff: family\nman\x85king woman queen\n')
+  assert '1 of 1 known of 1' in ask(capsys, 'analogy', f'--file={file}', f'--questions={tmp_path / "q"}')
+  (tmp_path / 'p').write_text('\ufeffman\twoman\t7\r\nking\tapple\t1\r\nman\tqueen\t6\r\n')
+  assert 'over 3 of 3 pairs' in ask(capsys, 'similarity', f'--file={file}', f'--pairs={tmp_path / "p"}')
+
+
+def test_pairs_may_stand_between_commas(file, tmp_path, capsys):
+  """As in the published WordSim-353, `combined.csv`."""
+  (tmp_path / 'p').write_text('Word 1,Word 2,Human (mean)\nman,woman,7\nking, apple ,1\nman,boy,9\nman,queen,6.5\n')
+  assert 'Spearman 1.0000 over 3 of 4 pairs' in ask(capsys, 'similarity', f'--file={file}', f'--pairs={tmp_path / "p"}')
+
+
 def test_a_file_has_the_form_that_its_name_says(file, tmp_path, capsys):
   content = {}
   for name in ('v.bin', 'v.bin.gz', 'v.vec.gz', 'v.vec'):
@@ -213,7 +226,11 @@ def test_a_run_of_fasttext_knows_unseen_words(tmp_path, capsys):
     (['similarity', '--file=FILE', '--words=a,b', '--pairs=x'], 'name either --words or --pairs'),
     (['neighbours', '--file=FILE', '--words=kin'], "there is no vector of 'kin' among 5"),
     (['neighbours', '--file=FILE', '--words=king', '--step=5'], '--step=5: a file of vectors has no steps'),
-    (['neighbours', '--file=none.txt', '--words=king'], 'none.txt'),
+    (['neighbours', '--file=none.txt', '--words=king'], '--file=none.txt: there is no such file'),
+    (['neighbours', '--file=.', '--words=king'], '--file=. is a folder, and no file. A run is --workdir'),
+    (['analogy', '--file=FILE', '--questions=none'], '--questions=none: there is no such file'),
+    (['similarity', '--file=FILE', '--pairs=none'], '--pairs=none: there is no such file'),
+    (['similarity', '--file=FILE', '--words=a,b', '--top=3'], 'there is no flag --top=3'),
     (['save', '--file=none.txt', '--out=o.bin', '--form=glove'], 'o.bin: a name that ends in .bin is read as binary'),
     (['save', '--file=none.txt', '--out=o.gz', '--form=binary'], 'o.gz: form=binary is read where the name ends in'),
     (['analogy', '--file=FILE', '--questions=ASKED'], 'asked.txt: there is no question in it'),

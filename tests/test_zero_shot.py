@@ -5,6 +5,8 @@ import json
 import math
 import pathlib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -158,8 +160,23 @@ def test_the_last_word_of_a_row():
   starts = np.zeros(10, bool)
   starts[5:] = True  # ids that begin a word
   tokens = np.array([[5, 1, 6, 2, 3, 0, 0, 0], [7, 8, 1, 9, 0, 0, 0, 0], [1, 2, 3, 0, 0, 0, 0, 0]])
-  segments = (tokens > 0).astype(np.int32)
-  found = np.asarray(causal_lm.in_last_word(tokens, segments, starts)).astype(int).tolist()
+  found = np.asarray(causal_lm.in_last_word(tokens, tokens > 0, starts)).astype(int).tolist()
   assert found == [[0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0]]
   with pytest.raises(ValueError, match=r"objective\.predict='words'; choices are all, last_word"):
     causal_lm.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB, predict='words')
+
+
+def test_a_special_token_is_no_word():
+  """<s> w w ## </s>, of which the end is no word, and without it; ids that 3 divides go on with a word."""
+  task = causal_lm.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB, predict='last_word')
+  tokens = jnp.array([[5, 10, 11, 12, 6, 0], [5, 10, 11, 12, 13, 15], [5, 10, 6, 0, 0, 0], [5, 10, 1, 6, 0, 0]])
+  segments = (tokens > 0).astype(jnp.int32)
+  batch = {'tokens': tokens, 'segment_ids': segments, 'row_weight': jnp.ones(4)}
+  weights = task.prepare(jax.random.key(0), batch).targets['weights']
+  # a token is predicted from the place before it; the unknown token is a word
+  assert weights.astype(int).tolist() == [
+    [0, 1, 1, 0, 0, 0],
+    [0, 0, 0, 1, 1, 0],
+    [1, 0, 0, 0, 0, 0],
+    [0, 1, 0, 0, 0, 0],
+  ]

@@ -23,29 +23,22 @@ the sentences with their labels and the others without.
 
 from experiments import common
 
-SETS, SIZES = ('ewt', 'wnut17', 'both'), ('full', 'small')
+SETS = ('ewt', 'wnut17', 'both')
 PATHS = dict(ewt='../shared/data/universal_dependencies_en_ewt', wnut17='../shared/data/wnut_17')
 LABELLED = '1%shuffled'  # of the sentences, in `small`
-SMALL = dict(word_dim=50, char_dim=16, filters=(0, 24, 24, 24), hidden_dim=128, mlp_dims=(128, 64))
-# size: (file of word vectors, changes to the trunk, width of heads, deviation of their kernels, steps, tokens of a row)
-FORMS = dict(
-  full=('runs/data/glove.6B.300d.txt', {}, 512, 0.03, 200_000, 100),
-  small=('../shared/data/glove/glove.6B.50d.5k.txt.gz', SMALL, 128, 0.1, 1000, 24),
-)
-OPTIM = dict(full=dict(warmup=5000, ema=0.998), small=dict(warmup=100, ema=0.99))
 QUICK = dict(name='labelled', path='pydocs/parameters', kind='words', fields=('tokens',), label='tags', layout='plain')
 QUICK_TAGS = ('O', 'B-name', 'I-name', 'B-type', 'I-type')
 
 
 def get_config(arg=''):
   """Takes a set, a size, `supervised` and `quick`."""
-  name, size = common.chosen(arg, SETS), common.chosen(arg, SIZES)
-  vectors, overrides, width, std, steps, length = FORMS[size]
-  c = common.run(arg, choices=(*SETS, *SIZES, 'supervised'), steps=steps)
+  name, size = common.chosen(arg, SETS), common.chosen(arg, tuple(common.CVT))
+  vectors, overrides, width, std, steps, length = common.CVT[size]
+  c = common.run(arg, choices=(*SETS, *common.CVT, 'supervised'), steps=steps)
   c.vocab = dict(name='words', path=common.vocab('ewt_words'))
   c.model = dict(name='cvt', variant='cvt', overrides=overrides)
   c.init_from = (dict(source=vectors, from_='', to='trunk/token_embed'),)
-  c.optim = dict(name='momentum', schedule='inverse_time', rate=0.5, clip=1.0, **OPTIM[size])
+  c.optim = dict(name='momentum', schedule='inverse_time', rate=0.5, clip=1.0, **common.CVT_OPTIM[size])
 
   def rows(task, split, length=length):
     found = common.tagging(task, layout='plain', split=split)

@@ -17,7 +17,8 @@ or without ELMo 33 to 36 after 600. `squad` was tried for some steps.
 
 Arguments: a set (snli, squad), a side, `quick`.
 Differs from the paper: one network of LSTM in place of ESIM and of the network of Clark and Gardner, whose attention
-between the texts nothing here has, so that both fall far short of the table; a far smaller trunk; 2,000 steps.
+between the texts nothing here has, so that both fall far short of the table; a far smaller trunk; dropout of .2 on
+ELMo, where the paper has .5; 2,000 steps.
 """
 
 from experiments import common

@@ -20,8 +20,9 @@ test: `ewt`, accuracy, none 67.2, input 86.8; three seeds of each in experiments
 5,000 words, and x of the others is zeros.
 
 Arguments: a set (ewt, wnut17, conll2003), a side, `last`, `even`, `quick`. pairs.py has the tasks of two texts.
-Differs from the paper: other sets and a far smaller trunk; x has no network over characters beside it; one layer of
-LSTM of 100 a direction, 300 steps for parts of speech and 1,200 for names.
+Differs from the paper: other sets and a far smaller trunk; dropout of .2 on ELMo, where the paper has .5; x has no
+network over characters beside it; one layer of LSTM of 100 per direction, 300 steps for parts of speech and 1,200 for
+names.
 """
 
 from experiments import common

@@ -77,7 +77,7 @@ def get_config(arg=''):
   c.init_from = (dict(source='runs/t5/pretrain', from_='trunk', to='trunk'),)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')
-  kept = dict(per_target=False, keep_unlabelled='wsc' in scores)  # nouns that are not meant are scored, not trained
+  kept = dict(keep_unlabelled='wsc' in scores)  # nouns that are not meant are scored, not trained
   if task == 'wnli':  # trained on WSC
     kept |= dict(path=path, form=c.data['form'])
     c.data = dict(c.data, path=TASKS['wsc'][0], form=dict(name='t5', task='wsc'))

@@ -32,22 +32,22 @@ def get_table(scale):
     own |= dict(model__overrides__embed_dim=here) if scale == 'tiny' else {}
     rows[name] = common.pretraining(scale, 'albert/pretrain.py', small=small, **own, **rate)
     rows[name] |= dict(published=common.by_column(('parameters, millions', *common.ALBERT), published))
-  millions = dict(
-    of='parameters', times=1e-6, better='min', note='parameters are those of pre-training, heads included'
-  )
+  columns = common.albert_columns(scale)
   return dict(
     title='ALBERT, Table 3: width of the embeddings',
     paper='Lan et al. 2019, §4.4; base, 125,000 steps of 4,096 rows',
     mark='B',
-    columns={'parameters, millions': millions, **common.columns(scale, *common.ALBERT)},
+    columns=columns,
     rows=common.tuned_as(scale, 'albert', rows),
-    claims=common.claims(
-      ('SST-2', 'MNLI', 'SQuAD F1'),
+    claims=common.claimed(
+      columns,
+      rows,
       ('not shared, E 768', 'not shared, E 64'),
-      ('all shared, E 128', 'all shared, E 64'),
+      *(('all shared, E 128', f'all shared, E {other}') for other in (64, 256, 768)),
       ('not shared, E 128', 'all shared, E 128'),
     ),
-    tuning_seeds=dict(tiny=1, small=3, paper=1)[scale],
+    tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
+    summary='median' if scale == 'paper' else 'mean',
     reference='not shared, E 768',
     note=common.masked(scale),
   )

@@ -32,24 +32,24 @@ def get_table(scale):
     rate = common.masks(scale)
     rows[name] = common.pretraining(scale, 'albert/pretrain.py', small=small, **own, **rate)
     rows[name] |= dict(published=common.by_column(('parameters, millions', *common.ALBERT), published))
-  millions = dict(
-    of='parameters', times=1e-6, better='min', note='parameters are those of pre-training, heads included'
-  )
+  columns = common.albert_columns(scale)
   return dict(
     title='ALBERT, Table 4: what the layers share',
     paper='Lan et al. 2019, §4.5; base, 125,000 steps of 4,096 rows; its Table 3 has another MNLI of E 128: all 81.6, '
     'none 83.7',
     mark='B',
-    columns={'parameters, millions': millions, **common.columns(scale, *common.ALBERT)},
+    columns=columns,
     rows=common.tuned_as(scale, 'albert', rows),
-    claims=common.claims(
-      ('SST-2', 'MNLI', 'SQuAD F1'),
+    claims=common.claimed(
+      columns,
+      rows,
       ('E 768, none', 'E 768, all'),
       ('E 768, attention', 'E 768, FFN'),
       ('E 128, none', 'E 128, all'),
       ('E 128, attention', 'E 128, FFN'),
     ),
-    tuning_seeds=dict(tiny=1, small=3, paper=1)[scale],
+    tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
+    summary='median' if scale == 'paper' else 'mean',
     reference='E 768, none',
     note=f'{HERE} {common.masked(scale)}' if scale != 'paper' else '',
   )

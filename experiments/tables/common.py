@@ -30,6 +30,16 @@ LABELS = {  # numbers of labelled texts, by task
 # after 600 steps; from .06, 5.5 after 160
 SIZES = dict(num_layers=2, num_heads=2, hidden_dim=128, mlp_dim=512, dropout=0.0, attention_dropout=0.0, init_std=0.06)
 T5 = dict(num_layers=2, num_decoder_layers=2, num_heads=2, head_dim=64, hidden_dim=128, mlp_dim=512, dropout=0.0)
+SPANBERT_STEPS = 1_200_000  # of the rows of its tables; the paper's final models have twice as many
+# what else of BERT's config is not that of spanbert/pretrain.py
+LIKE_SPANBERT = dict(
+  steps=SPANBERT_STEPS,
+  vocab__path='runs/vocab/bert-cased',
+  model__variant='spanbert-large',
+  optim=dict(
+    name='adamw', rate=1e-4, schedule='linear', warmup=10_000, decay=0.1, clip=1.0, b1=0.9, b2=0.999, eps=1e-8
+  ),
+)  # fmt: skip
 SENTINELS = tuple(f'<extra_id_{k}>' for k in range(100))
 _ON_A_LAPTOP = {'sharding': {}, 'execution': dict(layers='loop'), 'accumulate': 1, 'best': None}
 _PRETRAINING = _ON_A_LAPTOP | {
@@ -218,12 +228,20 @@ def columns(scale: str, *names: str) -> dict[str, dict[str, Any]]:
   return {name: dict(empty=absent[name]) if name in absent else _column(scale, name) for name in names}
 
 
+def albert_columns(scale: str) -> dict[str, dict[str, Any]]:
+  """The columns of ALBERT's tables of sizes: parameters, and `ALBERT`."""
+  millions = dict(
+    of='parameters', times=1e-6, better='min', note='parameters are those of pre-training, heads included'
+  )
+  return {'parameters, millions': millions, **columns(scale, *ALBERT)}
+
+
 def _column(scale: str, name: str) -> dict[str, Any]:
   if name in _LARGE:
     by_family, word, metric, times = _LARGE[name]
-    return dict(metric=metric, configs=_configs(by_family, word), times=times)
+    return dict(metric=metric, configs=_configs(scale, by_family, word), times=times)
   folder, by_family, word, metric, times, steps = _TASKS[name]
-  configs = _configs(by_family, word)
+  configs = _configs(scale, by_family, word)
   if scale == 'tiny':
     configs = {family: f'{target}{"," if ":" in target else ":"}quick' for family, target in configs.items()}
     scored = (
@@ -240,8 +258,11 @@ def _column(scale: str, name: str) -> dict[str, Any]:
   return column
 
 
-def _configs(by_family: Mapping[str, str], word: str) -> dict[str, str]:
-  return {family: f'experiments/{target.format(word)}' for family, target in by_family.items()}
+def _configs(scale: str, by_family: Mapping[str, str], word: str) -> dict[str, str]:
+  configs = {family: f'experiments/{target.format(word)}' for family, target in by_family.items()}
+  if scale == 'paper' and by_family.get('bart') == _GLUE['bart']:
+    configs['bart'] += ',base'  # whose head is as wide as the trunk
+  return configs
 
 
 def tuned_as(scale: str, family: str, rows: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -314,6 +335,12 @@ def pretraining(
   return dict(config=target, keys=own)
 
 
+def bert(scale: str, config: str, **keys: Any) -> dict[str, Any]:
+  """The config and the keys of a row of BERT, which learns next sentences at the paper's scale alone; see
+  `pretraining`."""
+  return pretraining(scale, config, *(() if scale == 'paper' else ('mlm',)), **keys)
+
+
 def electra(scale: str, config: str, **keys: Any) -> dict[str, Any]:
   """The config and the keys of a row of ELECTRA, when small with a generator half as wide as the trunk; see
   `pretraining`."""
@@ -337,7 +364,7 @@ def distilled(
   """
   rate = masks(scale, lifted=True)
   deep = dict(SIZES, num_layers=4)
-  teacher = pretraining(scale, teacher_config, *(() if scale == 'paper' else ('mlm',)), small=deep, **rate)
+  teacher = bert(scale, teacher_config, small=deep, **rate)
   before = '{before}'  # the run of the teacher
   begin = [dict(source=before, from_='', to='teacher')]
   if not fresh:
@@ -606,3 +633,37 @@ def measured(columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def claims(columns: Sequence[str], *pairs: tuple[str, str]) -> list[dict[str, str]]:
   """A claim for each pair (better row, than row) and column."""
   return [dict(column=column, better=better, than=than) for better, than in pairs for column in columns]
+
+
+def claimed(
+  columns: Mapping[str, Mapping[str, Any]],
+  rows: Mapping[str, Mapping[str, Any]],
+  *pairs: tuple[str, str],
+  asked: Sequence[str] = (),
+) -> list[dict[str, str]]:
+  """A claim for each pair (better row, than row) and each column in which the paper's numbers say so.
+
+  A column that stays empty at this scale has no claim: the table says below why it is empty.
+
+  Args:
+    columns: of the table.
+    rows: of the table.
+    *pairs: what the paper concludes.
+    asked: columns in which it is asked here as well, where the paper has not both numbers.
+  """
+
+  def says(column: str, better: str, than: str) -> bool:
+    first, second = (rows[row].get('published', {}).get(column) for row in (better, than))
+    if first is None or second is None:
+      return column in asked
+    return first < second if columns[column].get('better') == 'min' else first > second
+
+  def is_measured(column: str, *both: str) -> bool:
+    return not any(rows[row].get('empty') or column in rows[row].get('without', {}) for row in both)
+
+  return [
+    dict(column=column, better=better, than=than)
+    for better, than in pairs
+    for column in measured(columns)
+    if is_measured(column, better, than) and says(column, better, than)
+  ]

@@ -14,16 +14,6 @@ ROWS = {  # config and words: the columns above
   'one segment': ('spanbert/pretrain.py', ('mlm',), (86.7, 73.4, 80.0, 76.3, 87.3, 93.8, 83.8)),
   'one segment, SBO': ('spanbert/pretrain.py', (), (86.8, 74.1, 80.3, 79.0, 87.6, 93.9, 84.0)),
 }
-STEPS = 1_200_000  # of the rows of this table; the paper's final models have twice as many
-# what else of BERT's config is not that of spanbert/pretrain.py
-LIKE_SPANBERT = dict(
-  steps=STEPS,
-  vocab__path='runs/vocab/bert-cased',
-  model__variant='spanbert-large',
-  optim=dict(
-    name='adamw', rate=1e-4, schedule='linear', warmup=10_000, decay=0.1, clip=1.0, b1=0.9, b2=0.999, eps=1e-8
-  ),
-)  # fmt: skip
 
 
 def get_table(scale):
@@ -35,18 +25,20 @@ def get_table(scale):
   }
   rows = {}
   for name, (config, words, published) in ROWS.items():
-    own = {} if scale != 'paper' else dict(steps=STEPS) if config.startswith('spanbert/') else LIKE_SPANBERT
+    like = dict(steps=common.SPANBERT_STEPS) if config.startswith('spanbert/') else common.LIKE_SPANBERT
+    own = like if scale == 'paper' else {}
     rows[name] = common.pretraining(scale, config, *words, **own)
     rows[name]['keys'] = rows[name]['keys'] | spans | {'objective.masking': 'dynamic'}
     rows[name]['published'] = common.by_column(COLUMNS, published)
   two, one, boundary = ROWS
+  columns = common.columns(scale, *COLUMNS[:-2], 'SST-2', 'MRPC', *COLUMNS[-2:])
   return dict(
     title='SpanBERT, Table 7: objectives beside masked spans',
     paper='Joshi et al. 2019, §6.2; large, 1.2 million steps, SQuAD 2.0 in F1',
     mark='B',
-    columns=common.columns(scale, *COLUMNS[:-2], 'SST-2', 'MRPC', *COLUMNS[-2:]),
+    columns=columns,
     rows=common.tuned_as(scale, 'spanbert', rows),
-    claims=common.claims(('SQuAD 2.0', 'MNLI', 'QNLI', 'SST-2', 'MRPC'), (one, two), (boundary, one)),
+    claims=common.claimed(columns, rows, (one, two), (boundary, one), asked=('SST-2', 'MRPC')),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference=one,
     note=common.masked(scale),

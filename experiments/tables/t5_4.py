@@ -31,20 +31,23 @@ def get_table(scale):
     keys = dict(vocab__extra=common.SENTINELS) if scale == 'small' else {}
     rows[name] = common.pretraining(scale, 't5/pretrain.py', word, small=common.T5, **keys)
     rows[name] |= dict(family='t5', published=common.by_column(common.T5_COLUMNS, published))
+  columns = common.t5_columns(scale)
   return dict(
     title='T5, Tables 4 to 7: objectives, rates, lengths of spans',
     paper='Raffel et al. 2020, §3.3; base, 2^19 steps, fine-tuned on each benchmark',
     mark='B',
-    columns=common.t5_columns(scale),
+    columns=columns,
     rows=rows,
-    claims=common.claims(
-      ('SST-2',),
+    claims=common.claimed(
+      columns,
+      rows,
       ('BERT-style', 'prefix LM'),
       ('BERT-style', 'deshuffling'),
       ('replace spans', 'deshuffling'),
       ('replace spans', '50 % corrupted'),
       ('spans of 3', 'replace spans'),
       ('spans of 3', 'spans of 10'),
+      asked=('SST-2',),
     ),
     tuning_seeds=dict(tiny=1, small=3, paper=1)[scale],
     reference='prefix LM',  # of the rows the one that predicts plain text alone, without sentinels and copies

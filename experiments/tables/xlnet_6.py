@@ -34,14 +34,16 @@ def get_table(scale):
       row['tuning'] = {'optim.warmup': 0.1}
   for name, (why, published) in OTHERS.items():
     rows[name] = dict(empty=why, published=common.by_column(COLUMNS, published))
+  columns = common.columns(scale, *COLUMNS)
   return dict(
     title='XLNet, Table 6: what its parts are worth',
     paper='Yang et al. 2019, §3.4; base, Wikipedia and books, medians of five',
     mark='B',
-    columns=common.columns(scale, *COLUMNS),
+    columns=columns,
     rows=rows,
-    claims=common.claims(
-      ('MNLI', 'SST-2'),
+    claims=common.claimed(
+      columns,
+      rows,
       ('XLNet, K = 6', 'without memory'),
       ('XLNet, K = 6', 'without spans'),
       ('XLNet, K = 6', 'without reversed rows'),

@@ -213,7 +213,7 @@ def option_nats(
   *,
   leads: Array | int = 0,
 ) -> Array:
-  """-log p of each of several answers to each text, f32[b, k]; 1e9 for an option without tokens.
+  """-log p of each of several answers to each text, f32[b, k]; 1e9 for an option without tokens that count.
 
   Args:
     s: how the trunk reads.
@@ -230,4 +230,4 @@ def option_nats(
   nats = score(s, forward, read(s, *each, flat, real), flat, length=tokens.shape[1]).nats
   counted = (real > 0) & (jnp.arange(size) >= jnp.broadcast_to(leads, (rows, count)).reshape(-1, 1))
   total = jnp.where(counted, nats, 0.0).sum(axis=1)
-  return jnp.where((real > 0).any(axis=1), total, -NEVER).reshape(rows, count)
+  return jnp.where(counted.any(axis=1), total, -NEVER).reshape(rows, count)

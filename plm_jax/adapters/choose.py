@@ -77,17 +77,15 @@ def make(
   head = dropout, hidden, activation, frozen, pool, init_std, same_dropout
   model = sequences.Model(trunk, 'each', 1, *head)
   functions = partial(prepare, s), partial(loss, s), predict
-  return Task(model, *functions, in_words=in_words, trains=texts.trained(frozen))
+  return Task(model, *functions, in_words=in_words, trains=texts.trained(frozen, trunk))
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """The options of each row and which one is right; the next tokens where the language model is trained as well."""
   del root
-  weights = batch['row_weight'] * (batch['label'] >= 0)
-  targets = {
-    'label': jnp.maximum(batch['label'], 0),
-    'weights': weights,
-    'scale': batch_scale(weights),
+  targets = texts.labelled(batch)
+  targets |= {
+    'scale': batch_scale(targets['weights']),
     'present': (batch['segment_ids'] > 0).any(axis=2),  # [b, k]
   }
   if s.lm_weight:

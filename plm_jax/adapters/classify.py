@@ -85,6 +85,7 @@ class Model(nn.Module):
   norms: bool
   window: int | None
   last: int | None
+  input_dropout: float | None = None
 
   def setup(self) -> None:
     self.states = JoinedStates(self.join, self.layer_weights)
@@ -96,6 +97,7 @@ class Model(nn.Module):
       init_std=self.init_std,
       bias=self.bias,
       norms=self.norms,
+      input_dropout=self.input_dropout,
     )
     self.head_dropout = Dropout(self.dropout)
 
@@ -164,6 +166,7 @@ def make(
   window: Count | None = None,
   last: Count | None = None,
   backward: bool = False,
+  input_dropout: PartRate | None = None,
 ) -> Task:
   """Classification over `classes` labels, or regression of one number.
 
@@ -197,8 +200,11 @@ def make(
       one into another (ULMFiT's BPT3C: 70); for a causal trunk with a carry. None reads whole rows.
     last: pool, and so train on, the windows that begin among so many last tokens of a row (there: 1,400); None for all.
     backward: read rows from their last token to their first, for a trunk that was trained so (`data.bptt`, reverse).
+    input_dropout: rate before the first layer of a head with `hidden`, where it is not `dropout` (ULMFiT: .4 and .1).
   """
   del vocab
+  if input_dropout is not None and not hidden:
+    raise ValueError(f'adapter.input_dropout={input_dropout} with adapter.hidden=0: one layer has one rate, dropout')
   if hidden and not bias:
     raise ValueError(f'adapter.bias=False with adapter.hidden={hidden}: both of two layers have biases')
   if norms and not hidden:
@@ -220,9 +226,9 @@ def make(
   s = Setup(texts.inputs_of(trunk), kind == 'regression', lm_weight, class_weights, label_smoothing or 0.0, backward)
   states = layers, join, tuple(layer_weights)
   head = dropout, hidden, activation
-  model = Model(trunk, count or 1, *head, *states, frozen, pool, init_std, bias, norms, window, last)
+  model = Model(trunk, count or 1, *head, *states, frozen, pool, init_std, bias, norms, window, last, input_dropout)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s.regression)
-  task = Task(model, *functions, in_words=in_words, trains=texts.trained(frozen))
+  task = Task(model, *functions, in_words=in_words, trains=texts.trained(frozen, trunk))
   return scored(task, regression=s.regression, classes=count)
 
 
@@ -263,10 +269,10 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   del root
   if s.backward:
     batch = {**batch, 'tokens': windows.turned(batch['tokens'], batch['segment_ids'])}
-  weights = batch['row_weight']
-  targets = {'label': batch['label'], 'weights': weights}
+  targets = texts.labelled(batch, regression=s.regression)
+  weights = targets['weights']
   if s.class_weights:
-    weights = targets['loss_weights'] = weights * label_weights(batch['label'], s.class_weights)
+    weights = targets['loss_weights'] = weights * label_weights(targets['label'], s.class_weights)
   targets['scale'] = batch_scale(weights)
   if s.lm_weight:
     targets |= texts.lm_targets(batch['tokens'][:, None], batch['segment_ids'][:, None])

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.adapters import answers
+from plm_jax.adapters import answers, texts
 from plm_jax.adapters.answers import Reader, Start
 from plm_jax.errors import require
 from plm_jax.layers.losses import cross_entropy
@@ -156,8 +156,8 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """The text, and what may stand in its blank."""
   del root
   tokens, segments = batch['tokens'], batch['segment_ids']
-  weights = batch['row_weight'] * (batch['label'] >= 0)
-  targets = {'label': jnp.maximum(batch['label'], 0), 'weights': weights, 'scale': batch_scale(weights)}
+  targets = texts.labelled(batch)
+  targets['scale'] = batch_scale(targets['weights'])
   if s.kind == 'token':
     place = jnp.argmax((tokens == s.mask_id) & (segments > 0), axis=1)
     read = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in batch}

@@ -10,6 +10,8 @@ under `distil`. `init_from` loads it from its run, and may give the student ever
 
 What is compared are the predictions of the inner task: probabilities of classes or options, or a number (squared error
 in place of KL). A run is evaluated, opened and exported as the student alone. For pre-training: objective 'distill'.
+
+Logits are read off the probabilities, which differs from the networks' own where a class has less than e^-87 of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,6 +26,7 @@ from plm_jax.adapters import wrapped
 from plm_jax.layers.losses import divergence
 from plm_jax.layers.means import metric, row_terms, scaled_sum, whole_loss
 from plm_jax.layers.tasks import computed_once
+from plm_jax.paths import both
 from plm_jax.plugins import build
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Temperature, Vocab
 
@@ -39,6 +42,8 @@ READS = ()  # beside what the inner task reads
 ADDS = 'distil'
 TAUGHT = 'taught'  # what the teacher reads, among the inputs of the student
 ALONE = True  # the rest of the parameters is a whole network: weights/folders.py leaves these out
+COMPARED = ('choose', 'classify', 'cloze', 'sentence_pair', 'similarity')  # what predicts one thing for each row
+NEVER = -1e9  # the softened score of an option that a row does not have
 
 
 class Setup(NamedTuple):
@@ -88,36 +93,41 @@ def make(
     trunk: the student.
     vocab: of the rows, which both read.
     second_vocab: of the run, for an inner task that takes one.
-    inner: an adapter that predicts probabilities or a number, and its keywords; those of the teacher's run.
+    inner: what predicts probabilities or a number for each row, one of `COMPARED`, and its keywords; those of the
+      teacher's run.
     teacher: its trunk, as a model block.
     temperature: T; above 1, the teacher's opinion of the wrong classes counts more.
     weight: of the comparison; the labels have the rest.
 
   Raises:
-    ValueError: the inner task is a wrapper, freezes its trunk, or makes no predictions.
+    ValueError: the inner task is a wrapper, freezes its trunk, or predicts something else.
   """
   make_inner = partial(wrapped.make_inner, inner, vocab=vocab, second_vocab=second_vocab)
+  student = make_inner(trunk=trunk)
+  if inner['name'] not in COMPARED:
+    raise ValueError(
+      f'adapter.inner.name={inner["name"]!r}: distil compares what student and teacher predict for a whole row; '
+      f"choices are {', '.join(COMPARED)}. For pre-training there is objective.name='distill'"
+    )
   other = build.make('models', teacher, vocab_size=vocab.size, execution=trunk.execution)
-  return _joined(Setup(make_inner(trunk=trunk), make_inner(trunk=other), temperature, weight), name=inner['name'])
+  return _joined(Setup(student, make_inner(trunk=other), temperature, weight))
 
 
-def _joined(s: Setup, *, name: str) -> Task:
+def _joined(s: Setup) -> Task:
   """The student's task with the teacher beside it; also with room for more documents."""
   student = s.student
-  if student.predict is None:
-    raise ValueError(f'adapter.inner.name={name!r} makes no predictions, so there is nothing to compare')
 
   def sized(make: Callable[[int], Task], documents: int) -> Task:
     other = s.teacher.for_documents
     assert other is not None  # the same kind of task
-    return _joined(s._replace(student=make(documents), teacher=other(documents)), name=name)
+    return _joined(s._replace(student=make(documents), teacher=other(documents)))
 
   return student._replace(
     model=Model(student.model, s.teacher.model),  # type: ignore[arg-type]  # it has the two methods that a task uses
     prepare=partial(prepare, s),
     loss=partial(loss, s),
     evaluate=student.evaluate or student.loss,
-    trains=(f'(?!{ADDS}/).*',),  # `make_inner` takes no task that keeps something as it is
+    trains=tuple(both(pattern, f'(?!{ADDS}/).*') for pattern in student.trains),
     for_documents=None if student.for_documents is None else partial(sized, student.for_documents),
   )
 
@@ -142,19 +152,28 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
 
 
 def compare(s: Setup, own: Forward, theirs: Forward, example: Example) -> Array:
-  """How far the student's prediction of each row is from the teacher's, f32[b].
-
-  Raises:
-    ValueError: the inner task predicts neither probabilities of each row nor a number.
-  """
-  assert s.student.predict is not None and s.teacher.predict is not None
+  """How far the student's prediction of each row is from the teacher's, f32[b]."""
+  assert s.student.predict is not None and s.teacher.predict is not None  # as of all of `COMPARED`
   ours = s.student.predict(own, example)
   read = example._replace(inputs=example.inputs[TAUGHT])
   taught = jax.tree.map(jax.lax.stop_gradient, s.teacher.predict(theirs, read))
   if 'value' in ours:
     return jnp.square(ours['value'] - taught['value'])
-  if 'probability' not in ours or ours['probability'].ndim != 2:
-    raise ValueError(f'adapter.inner predicts {", ".join(ours)}: distil compares "probability" [b, c] or "value" [b]')
-  # softmax(logits / T) is the same for log-probabilities in place of logits
-  logits = [jnp.log(jnp.maximum(one['probability'], jnp.finfo(jnp.float32).tiny)) for one in (ours, taught)]
-  return divergence(*logits, temperature=s.temperature)
+  return divergence(
+    *to_logits(ours['probability'], taught['probability'], temperature=s.temperature), temperature=s.temperature
+  )
+
+
+def to_logits(ours: Array, theirs: Array, *, temperature: float) -> tuple[Array, Array]:
+  """Logits f32[b, c] of the probabilities f32[b, c] of student and teacher.
+
+  softmax(logits / T) is the same for log-probabilities in place of logits. An option to which neither gives anything is
+  one that the row does not have: it stays without a share at any temperature.
+  """
+  # probabilities .5 .5 0 and .9 .1 0   logits log .5, log .5, never and log .9, log .1, never
+  there = (ours > 0) | (theirs > 0)
+
+  def logits(shares: Array) -> Array:
+    return jnp.where(there, jnp.log(jnp.maximum(shares, jnp.finfo(jnp.float32).tiny)), NEVER * temperature)
+
+  return logits(ours), logits(theirs)

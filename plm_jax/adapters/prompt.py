@@ -133,14 +133,15 @@ def evaluate(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: A
 
 
 def compare(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """f32[b, k] for each comparison, the larger the better; -1e9 for an option without tokens."""
+  """f32[b, k] for each comparison, the larger the better; -1e9 for an option without tokens that count."""
   targets = example.targets
   options, real = targets['option_tokens'], targets['option_segment_ids']
   leads, characters = targets['option_lead'], targets['option_characters']
   read = targets['tokens'], targets['segment_ids']
   total = -answers.option_nats(s.reader, forward, *read, options, real, leads=leads)
-  there = (real > 0).any(axis=2)
-  sizes = {'mean': (real > 0).sum(axis=2) - leads, 'characters': characters}
+  counted = (real > 0).sum(axis=2) - leads
+  there = counted > 0  # of an option that is cut its lead may be all that is left
+  sizes = {'mean': counted, 'characters': characters}
   by = {name: jnp.where(there, total / jnp.maximum(size, 1), NEVER) for name, size in sizes.items()}
   found = {'sum': total, **by}
   if s.against:

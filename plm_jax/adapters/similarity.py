@@ -75,7 +75,7 @@ def make(
   head = dropout, hidden, activation, frozen, pool, init_std
   model = sequences.Model(trunk, 'sum', count or 1, *head)
   functions = partial(prepare, s), partial(loss, s), partial(classify.predict, s.regression)
-  task = Task(model, *functions, in_words=classify.in_words, trains=texts.trained(frozen))
+  task = Task(model, *functions, in_words=classify.in_words, trains=texts.trained(frozen, trunk))
   return classify.scored(task, regression=s.regression, classes=count)
 
 
@@ -84,8 +84,8 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   del root
   names = [name for name in texts.OF_TEXT if name in batch and f'swapped_{name}' in batch]
   both = {name: jnp.stack([batch[name], batch[f'swapped_{name}']], axis=1) for name in names}
-  weights = batch['row_weight']
-  targets = {'label': batch['label'], 'weights': weights, 'scale': batch_scale(weights)}
+  targets = texts.labelled(batch, regression=s.regression)
+  targets['scale'] = batch_scale(targets['weights'])
   if s.lm_weight:
     targets |= texts.lm_targets(both['tokens'], both['segment_ids'])
   return Example(sequences.read(both, s.inputs), targets)

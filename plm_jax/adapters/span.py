@@ -186,7 +186,7 @@ def make(
   losses, predictions = (conditional_loss, conditional_predict) if conditional else (loss, predict)
   words = partial(in_words, no_answer=no_answer)
   task = Task(model, partial(prepare, s), partial(losses, s), partial(predictions, s), in_words=words)
-  return task._replace(scores=('squad2',) if no_answer else ('squad',), trains=trained(frozen))
+  return task._replace(scores=('squad2',) if no_answer else ('squad',), trains=trained(frozen, trunk))
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.adapters.texts import (
+  check_names,
   inputs_of,
   label_weights,
   make_head,
@@ -208,8 +209,7 @@ def make(
     ValueError: fewer than two tags, a tag twice, or settings that contradict each other.
   """
   del vocab
-  if len(tags) < 2 or len(set(tags)) < len(tags):
-    raise ValueError(f'adapter.tags={tags!r}: two names or more, each once')
+  check_names('tags', tags)
   check_join(layers=layers, join=join, weights=layer_weights)
   if crf and class_weights:
     raise ValueError('adapter.class_weights weigh words, and adapter.crf scores whole texts: leave one of them out')
@@ -222,7 +222,7 @@ def make(
   head = dropout, hidden, activation
   model = Model(trunk, len(tags), *head, *states, frozen, lstm_layers, lstm_dim, crf, init_std)
   task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), summary=span_scores, in_words=in_words)
-  return task._replace(classes=len(tags), class_names=tuple(tags), trains=trained(frozen))
+  return task._replace(classes=len(tags), class_names=tuple(tags), trains=trained(frozen, trunk))
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:

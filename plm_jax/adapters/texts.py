@@ -68,6 +68,13 @@ def inputs_of(trunk: nn.Module) -> tuple[str, ...]:
   return tuple(trunk.INPUTS)
 
 
+def labelled(batch: Batch, *, regression: bool = False) -> dict[str, Array]:
+  """'label' and 'weights' [b] of the rows; one without a class, which is -1, weighs nothing."""
+  if regression:
+    return {'label': batch['label'], 'weights': batch['row_weight']}
+  return {'label': jnp.maximum(batch['label'], 0), 'weights': batch['row_weight'] * (batch['label'] >= 0)}
+
+
 def segments_of(inputs: Mapping[str, Array]) -> Array:
   """The segments int[b, l] of the states that a trunk returns for these inputs: of its decoder where it has one."""
   return inputs['decoder_segment_ids'] if 'decoder_segment_ids' in inputs else inputs['segment_ids']
@@ -101,11 +108,12 @@ def make_head(
   init_std: float,
   bias: bool = True,
   norms: bool = False,
+  input_dropout: float | None = None,
 ) -> nn.Module:
   """A dense layer, or with a `hidden` width two of them with an activation between and dropout before each."""
   kernel_init = normal(init_std)
   if hidden:
-    return PredictionHead(hidden, outputs, activation, dropout, kernel_init, norms)
+    return PredictionHead(hidden, outputs, activation, dropout, kernel_init, norms, input_dropout)
   return Dense(outputs, axes=('embed', 'classes'), kernel_init=kernel_init, use_bias=bias)
 
 
@@ -123,9 +131,17 @@ def check_head(name: str, trunk: nn.Module, *, activation: str, pool: str, froze
     errors.require(trunk, user=user, attention=('causal',), inputs=inputs, offers=(Attends,))
 
 
-def trained(frozen: bool) -> tuple[str, ...]:
-  """`Task.trains` of an adapter: all parameters, or those beside a frozen trunk."""
-  return HEADS if frozen else EVERYTHING
+def trained(frozen: bool, trunk: nn.Module) -> tuple[str, ...]:
+  """`Task.trains` of an adapter: all parameters but those that a trunk holds fixed, or those beside a frozen trunk."""
+  if frozen:
+    return HEADS
+  return all_but_fixed(trunk)
+
+
+def all_but_fixed(trunk: nn.Module) -> tuple[str, ...]:
+  """Patterns of all parameters but those that a trunk holds fixed, as CoVe its vectors of words."""
+  fixed = getattr(trunk, 'FIXED', ())
+  return (rf'(?!trunk/({"|".join(fixed)})$).*',) if fixed else EVERYTHING
 
 
 # The auxiliary language model ----------------------------------------------------------------------------------------
@@ -184,6 +200,12 @@ def with_language_model(
 
 
 # Classes -------------------------------------------------------------------------------------------------------------
+
+
+def check_names(setting: str, names: Sequence[str]) -> None:
+  """Raises ValueError where a setting names fewer than two labels, or one twice."""
+  if len(names) < 2 or len(set(names)) < len(names):
+    raise ValueError(f'adapter.{setting}={names!r}: two names or more, each once')
 
 
 def scaled_class_weights(weights: Sequence[float], *, classes: int) -> tuple[float, ...]:

@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 
+from plm_jax.adapters import texts
 from plm_jax.errors import suggest
 from plm_jax.layers.linear import Dense
-from plm_jax.paths import flat, nested, virtual_paths
+from plm_jax.paths import both, flat, nested, virtual_paths
 from plm_jax.plugins import build, signatures
-from plm_jax.types import EVERYTHING, Array, PyTree, Task, Vocab
+from plm_jax.types import Array, PyTree, Task, Vocab
 
 INNER = 'adapters | objectives'  # what `inner` may name
 HEADS_AND_NORMS = ('(?!trunk/).*', '.*norm/(scale|bias)')
@@ -115,9 +116,11 @@ def make_task(
 
 def _wrap(task: Task, added: Added) -> Task:
   sized = task.for_documents
+  (own,) = task.trains  # of all, but for what the trunk holds fixed
+  trained = tuple(both(own, pattern) for pattern in added.trained)
   return task._replace(
     model=Model(task.model, added),  # type: ignore[arg-type]  # it has the two methods of a module that a task uses
-    trains=added.trained if added.advance else (f'{added.name}/.*', *added.trained),
+    trains=trained if added.advance else (f'{added.name}/.*', *trained),
     advance=partial(_advance, added) if added.advance else None,
     for_documents=None if sized is None else lambda documents: _wrap(sized(documents), added),
   )
@@ -158,7 +161,7 @@ def make_inner(inner: Mapping[str, Any], *, trunk: nn.Module, vocab: Vocab, seco
   if folder == 'adapters' and signatures.literal(f'adapters.{name}', 'ADDS'):
     raise ValueError(f'adapter.inner.name={name!r} wraps a task itself: name the task there')
   task: Task = build.make(folder, inner, trunk=trunk, vocab=vocab, offered={'second_vocab': second_vocab})
-  if task.trains != EVERYTHING:
+  if task.trains != texts.all_but_fixed(trunk):
     cure = 'leave adapter.inner.frozen out' if inner.get('frozen') else 'choose another adapter.inner.name'
     raise ValueError(
       f'adapter.inner.name={name!r} stops the gradient of its trunk, which the wrapper needs: {cure}; the wrapper '

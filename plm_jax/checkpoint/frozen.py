@@ -22,19 +22,20 @@ from plm_jax.types import PyTree
 NAME = 'frozen.json'  # in the folder of the checkpoints: path -> sha256
 
 
-def write(checkpoints: Path, params: PyTree, *, main: bool) -> None:
+def write(checkpoints: Path, params: PyTree, *, main: bool, anew: bool = False) -> None:
   """Writes the digests of frozen parameters, the first time, and later compares with them.
 
   Args:
     checkpoints: the folder.
     params: what is frozen; None where something is not. All processes call.
     main: whether this process writes.
+    anew: nothing was saved yet, so what an earlier start wrote counts no more.
 
   Raises:
     CheckpointError: a parameter is another one than when the run began.
   """
   now = {path: _digest(on_host(leaf)) for path, leaf in flat(params).items()}
-  before = read(checkpoints)
+  before = {} if anew else read(checkpoints)
   if not before and main:
     seals.write(checkpoints, {NAME: json.dumps(now, indent=1)})
   if changed := [path for path in before if before[path] != now.get(path)]:

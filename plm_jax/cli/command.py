@@ -52,11 +52,17 @@ class Parser(argparse.ArgumentParser):
     arguments, unknown = self.parse_known_args(args, namespace)
     if not unknown:
       return arguments
-    wrong, flags = unknown[0].partition('=')[0], sorted(set(re.findall(r'--\w+', self.format_usage())))
+    wrong, flags = unknown[0].partition('=')[0], sorted(set(re.findall(r'--\w+', self._usage_of(arguments))))
     if not wrong.startswith('-'):
       raise ConfigError(f'{self.prog}: {wrong!r} belongs to no flag. --help shows every flag.')
     hint = words.hint(wrong, flags, table=self.table)
     raise ConfigError(f'{self.prog}: there is no flag {unknown[0]}.{hint} Flags: {", ".join(flags)}.')
+
+  def _usage_of(self, arguments: argparse.Namespace) -> str:
+    """The usage, with that of the command that was chosen where there are several."""
+    several = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
+    chosen = [one.choices[vars(arguments)[one.dest]] for one in several if vars(arguments).get(one.dest)]
+    return ' '.join(parser.format_usage() for parser in (self, *chosen))
 
   def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
     """Like that of argparse; ConfigError for a flag with nothing behind it."""
@@ -188,7 +194,8 @@ def parse(
       f'{parser.prog}: --workdir={arguments.workdir}: {what}; name the folder of a run, or --config=FILE as well'
     )
   if arguments.config is None and not arguments.workdir:
-    raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
+    begun = ', or --workdir=RUN, the folder of a run' if 'workdir' in vars(arguments) else ''
+    raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}{begun}; --list shows every config.')
   changed_config, remarks = changed(arguments, changes, expand=expand)
   settings = resolve(changed_config)
   for remark in remarks:

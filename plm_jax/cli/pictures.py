@@ -1,11 +1,27 @@
 """Pictures: the colours of several things in one, and text that is not ours: values of configs, names of folders and
 metrics, words of texts."""
 
+import contextlib
+import logging
+import re
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from plm_jax import files
 from plm_jax.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
+# fonts of scripts that matplotlib's own font has not, by the names of systems and distributions
+SCRIPTS = (
+  'CJK SC', 'CJK JP', 'CJK KR', 'Arabic', 'Devanagari', 'Bengali', 'Tamil', 'Telugu', 'Kannada', 'Malayalam',
+  'Gujarati', 'Gurmukhi', 'Thai', 'Lao', 'Khmer', 'Myanmar', 'Ethiopic', 'Hebrew', 'Georgian', 'Armenian',
+)  # fmt: skip
+FALLBACKS = (
+  *(f'Noto Sans {script}' for script in SCRIPTS),
+  'WenQuanYi Zen Hei', 'PingFang SC', 'Hiragino Sans', 'Microsoft YaHei', 'Malgun Gothic', 'Nirmala UI', 'Unifont',
+)  # fmt: skip
 COLOURS = ('#1f5f8b', '#b3541e', '#3c7a3c', '#7a3c7a', '#8a7a1f')
 
 
@@ -28,6 +44,30 @@ def check_place(file: Path, *, name: str) -> None:
 def form_of(file: Path) -> str:
   """What a picture is written as, by the end of its name; png where that has none."""
   return file.suffix.removeprefix('.').lower() or 'png'
+
+
+@contextlib.contextmanager
+def every_script() -> Iterator[None]:
+  """Draws words of any script that a font of this machine has; the log names letters that none of them has."""
+  import matplotlib
+  from matplotlib import font_manager
+
+  there = set(font_manager.get_font_names())
+  families = ['DejaVu Sans', *(name for name in FALLBACKS if name in there)]
+  missing: dict[str, None] = {}
+  with warnings.catch_warnings(record=True) as caught, matplotlib.rc_context({'font.family': families}):
+    warnings.filterwarnings('always', message='Glyph [0-9]+ .* missing')
+    yield
+  for one in caught:
+    if found := re.match(r'Glyph (\d+) ', str(one.message)):
+      missing[chr(int(found[1]))] = None
+    else:
+      warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+  if missing:
+    log.warning(
+      f'no font of this machine has {"".join(missing)}, and boxes stand for them in the picture; Noto Sans of that '
+      'script has'
+    )
 
 
 def plain(text: str) -> str:

@@ -257,7 +257,7 @@ def _leave() -> None:
   """Ends the process; what it printed is flushed, unless that takes long, as where nobody reads a pipe."""
   flushing = threading.Thread(target=_flush, daemon=True)
   flushing.start()
-  flushing.join(3.0)
+  flushing.join(10.0)
   os._exit(KILLED)
 
 

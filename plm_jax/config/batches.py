@@ -1,6 +1,7 @@
 """Which keys of a batch an objective or adapter reads, and which ones a source of data gives, read from source.
 
 Files of `objectives/` and `adapters/` declare `READS`, files of `data/` declare `GIVES`, both names of `types.BATCH`.
+`READS_WITH` names what is read beside that where a setting names something, as {'relations': ('heads',)}.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,7 +44,7 @@ def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, 
   for name, part in own.items():
     _check(folder, part, block['parts'][name], where=f'{where}.parts.{name}')
   for kind, inner in inside:
-    keys = _declared(f'{kind}.{inner["name"]}', 'READS') or ()
+    keys = _read_by(kind, inner)
     missing = [name_of(key) for key in keys if given is not None and name_of(key) not in given]
     if missing:
       raise ConfigError(
@@ -59,7 +60,17 @@ def _readers(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tup
     if settings.get(role):
       for kind, block in blocks_in(folder, settings[role]):
         if kind in ROLES.values():
-          yield (kind, block['name']), _declared(f'{kind}.{block["name"]}', 'READS') or ()
+          yield (kind, block['name']), _read_by(kind, block)
+
+
+def _read_by(kind: str, block: Mapping[str, Any]) -> tuple[str, ...]:
+  """`READS` of an objective or adapter, with what its settings add."""
+  place = f'{kind}.{block["name"]}'
+  more = signatures.literal(place, 'READS_WITH') or {}
+  return (
+    *(_declared(place, 'READS') or ()),
+    *(key for setting, keys in more.items() if block.get(setting) for key in keys),
+  )
 
 
 def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:

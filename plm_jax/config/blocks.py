@@ -19,7 +19,7 @@ WHOLE = 'config.schema:Run'  # the kind of the whole config
 PARTIAL = (':Config', ':filter_documents')  # ends of kinds of which a config holds what it sets, without defaults
 NAMES = ('name', 'schedule')  # keys of a block whose values decide which other keys there are
 _EXAMPLES = (1, 0.5, True, 'VALUE')  # of values, for a flag that a user can type as it stands
-NOT_INHERITED = ('split', 'per_class')  # keywords of the training data that evaluations do not inherit
+NOT_INHERITED = ('split', 'per_class', 'per_target')  # keywords of the training data that evaluations do not inherit
 # Keywords of a `make` that the run gives and that no config may set. The run also gives every keyword without a default
 # of a function that a block names, such as those of noise/.
 GIVEN = {

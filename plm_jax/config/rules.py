@@ -9,6 +9,7 @@ from plm_jax.config import batches, blocks
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import signatures
 from plm_jax.plugins.signatures import Missing
+from plm_jax.plugins.values import as_steps
 
 Settings = Mapping[str, Any]
 
@@ -23,7 +24,7 @@ def check(settings: Settings) -> None:
   _check_save(settings)
   _check_second_vocab(settings)
   if settings['steps'] is not None:
-    _check_stretches(settings['optim'], settings['steps'])
+    check_stretches(settings['optim'], settings['steps'])
 
 
 def _check_exactly_one(settings: Settings, first: str, second: str) -> None:
@@ -109,8 +110,12 @@ def _check_cut(settings: Settings) -> None:
     )
 
 
-def _check_stretches(optim: Settings, steps: int) -> None:
-  """Whether places in a run are whole steps or a fraction of it, and whether the warmup ends inside it."""
+def check_stretches(optim: Settings, steps: int) -> None:
+  """Whether places in a run are whole steps or a fraction of it, and whether the warmup ends inside it.
+
+  Raises:
+    ConfigError: they are not, or a decay that ends before the warmup does, so that the rate would be 0.
+  """
   for key in ('warmup', 'until', 'hold'):
     value = optim.get(key) or 0
     late = key == 'warmup' and value > steps
@@ -119,3 +124,9 @@ def _check_stretches(optim: Settings, steps: int) -> None:
         f'config.optim.{key}={value}: give whole steps{f", at most config.steps={steps}" if late else ""}, or a '
         'fraction of the run between 0.0 and 1.0.'
       )
+  warmup, until = (as_steps(optim.get(key) or 0, steps, key) for key in ('warmup', 'until'))
+  if optim.get('until') and until < steps and (until <= warmup or until == 1):
+    raise ConfigError(
+      f'config.optim.until={optim["until"]}: the decay ends at step {until} of {steps}, and the warmup at {warmup}, so '
+      'that the rate is 0 from there on; 1.0 is the whole run, and a whole number counts steps.'
+    )

@@ -97,8 +97,8 @@ class Stream(NamedTuple):
   def _documents(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The document of each place: where it begins in the store, its tokens, and those of them before this place."""
     document = np.searchsorted(self.ends, places, side='right')
-    sizes = np.diff(self.ends, prepend=0)[document] - 1
-    return self.starts[document], sizes, places - (self.ends[document] - 1 - sizes)
+    begins = np.where(document > 0, self.ends[document - 1], 0)
+    return self.starts[document], self.ends[document] - 1 - begins, places - begins
 
 
 class Ends(NamedTuple):

@@ -79,7 +79,7 @@ def make(
   buckets: tuple[Count, ...] = (),
   per_class: Count | None = None,
   sample_seed: Seed = 0,
-  missing: Annotated[float, 'any'] = -1,
+  missing: Annotated[float, 'any'] | str = -1,
   on_bad_row: OnBadRow = 'stop',
   keep_unlabelled: bool = False,
   shuffle: bool = True,
@@ -117,7 +117,8 @@ def make(
     buckets: shorter row lengths; a batch has the smallest that holds its rows. () pads every batch to `length`.
     per_class: keep this many rows of each class.
     sample_seed: of that choice.
-    missing: label of a row without one; such rows are left out. A word without one has -1, and stays.
+    missing: label of a row without one, a number or, as '-' in SNLI and MultiNLI, a text; such rows are left out. A
+      word without one has -1, and stays.
     on_bad_row: a row that lacks a field, cannot be read, or has a label that is none: 'stop' ends with file, line and
       reason, before anything is tokenised; 'skip' leaves up to 0.1 % of the rows out, and counts and lists them.
     keep_unlabelled: rows without a label, or without its field, stay and have label -1, so that they can be predicted

@@ -87,7 +87,8 @@ def make(
     target_length: tokens of a target or an option, likewise; None is `length`.
     buckets: shorter lengths of inputs; a batch has the first that holds its rows. () pads every batch to `length`.
     target_buckets: the length of targets and options beside each of `buckets`; a row goes where both fit, so that
-      buckets (24, 48) with targets (12, 24) are two shapes beside that of `length`. () pads them to `target_length`.
+      buckets (24, 48) with targets (12, 24) are two shapes beside that of `length`. () pads them to `target_length`, as
+      an evaluation does where there are no options: how far a text may be written must not depend on the right one.
     batch_size: rows per step over all hosts.
     seed: of the order of rows.
     layout: special tokens around inputs, as those of a labelled row with one field.
@@ -182,10 +183,17 @@ def make(
     padded = order.shuffled(rows, share, seed=seed, shuffle=shuffle)
     return served(lambda these: batch(these, length, target_length), padded)
   bucket = first_that_holds(made_of, sizes, rows=len(kept.row_ids), options=kept.options)
+
+  def judged(these: bucketed.Members) -> order.Batch:
+    """With room for all that may be written; options are all there, and nothing longer is right."""
+    width, target_width = sizes[these.bucket]
+    return batch(these, width, target_width if kept.options else target_length)
+
   return served(
     lambda these: batch(these, *sizes[these.bucket]),
     bucketed.batches(bucket, np.arange(rows), share=share, seed=seed if shuffle else None),
     widest=lambda these: dataclasses.replace(these, bucket=len(sizes) - 1),
+    judged=judged,
   )
 
 

@@ -76,7 +76,7 @@ def _parser() -> command.Parser:
     help='true: end with as many finished texts as beams (default false)',
   )
   add('--no_repeat', type=int, default=0, metavar='N', help='no N-gram comes twice')
-  add('--start', metavar='TOKEN', help='token that a decoder begins with (default: as in training)')
+  add('--start', metavar='TOKEN', help='token that the text of a model with an encoder or a prefix begins with')
   add('--first', metavar='TOKEN', help='token that every text begins with')
   add('--last', metavar='TOKEN', help='token that a text of --max_new tokens ends with')
   add('--draws', type=int, help='texts per prompt, with --method=sample (default 1)')
@@ -115,10 +115,14 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
 
 
 def _print(console: Any, parts: tuple[str, str, str], *, gap: str, note: str) -> None:
-  """Prints what precedes a new text, the text, what follows it, and a note below."""
+  """Prints what precedes a new text, the text, what follows it, and a note below; into a file, letter by letter."""
   from rich.text import Text
 
   before, new, after = parts
+  if not console.is_terminal:  # rich writes tabs as spaces, and leaves control characters out
+    print(f'{before}{gap}{new}' + f'{gap}{after}'.rstrip())
+    print(f'  {note}')
+    return
   line = Text.assemble((f'{before}{gap}', 'blue'), (new, 'bold green'), (f'{gap}{after}'.rstrip(), 'blue'))
   console.print(line, soft_wrap=True)
   console.print(Text(f'  {note}', 'dim'))
@@ -134,16 +138,21 @@ def _steps(
 
   vocab: Any = model.vocab
   causal = model.kind == 'causal'
-  table = Table('step', 'after', 'taken', *map(str, range(1, min(top, vocab.size) + 1)))
   ids, best, taken = (part.tolist() for part in trace.likeliest(*model.network, prompt, made, top=top, start=start))
+  table = Table('step', 'after', 'taken', *map(str, range(1, len(ids[0]) + 1)))
+
+  def bytes_of(token: int) -> bytes:
+    """A published table may have more rows than the vocabulary has tokens."""
+    return vocab.token_bytes(token) if token < vocab.size else f'<{token}>'.encode()
+
   begun = b''
   for number, token in enumerate(made):
-    show = lambda token, p, begun=begun: f'{trace.readable(begun, vocab.token_bytes(token))[0]} {p:.3f}'  # noqa: E731
+    show = lambda token, p, begun=begun: f'{trace.readable(begun, bytes_of(token))[0]} {p:.3f}'  # noqa: E731
     read = [*(prompt if causal else ()), *made[:number]]
     before = conventions.decode(read, vocab).rstrip('\ufffd')[-16:]
     likeliest = [show(other, p) for other, p in zip(ids[number], best[number], strict=True)]
     table.add_row(str(number + 1), before, show(token, taken[number]), *likeliest)
-    begun = trace.readable(begun, vocab.token_bytes(token))[1]
+    begun = trace.readable(begun, bytes_of(token))[1]
   return table
 
 

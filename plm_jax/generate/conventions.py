@@ -45,6 +45,9 @@ _TOKENS = (
 )  # fmt: skip
 _WRITTEN = ('decoder_start_token_id', 'forced_bos_token_id', 'forced_eos_token_id')  # without being chosen
 _NEUTRAL = dict.fromkeys(('length_penalty', 'temperature', 'top_p', 'num_return_sequences'), 1)
+_THEIR_TOP_K = 50  # of transformers, for a folder that samples and has none
+_USUAL = {'beams': 4, 'length_penalty': 1, 'temperature': 1, 'draws': 1}  # of the flags, of their methods
+_OF_OTHERS = {'sample': ('num_beams',), 'beam': ('num_return_sequences',)}  # what transformers would combine
 # no token that is made depends on them: how transformers computes and what it returns
 _INERT = (
   'use_cache', 'cache_implementation', 'cache_config', 'max_cache_len', 'output_attentions', 'output_hidden_states',
@@ -118,6 +121,11 @@ def read(folder: Path, fields: Mapping[str, Any], *, kind: str, rows: int) -> di
       if name in written:
         raise ValueError(f'{where}, and the ids of the model end at {rows - 1}')
       log.info(f'{where}, and the ids of the model end at {rows - 1}: no text has it')
+  for name in FLAGS:
+    if isinstance(found.get(name), str | list | dict) and not (name == 'early_stopping' and found[name] == 'never'):
+      raise ValueError(
+        f'{folder / FILE if there else "config.json"}: {name} is {found[name]!r}, and must be a number, true or false'
+      )
   return found
 
 
@@ -128,13 +136,18 @@ def warn(found: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     found: of `read`.
     given: the flags of the command.
   """
-  method = 'sample' if found.get('do_sample') else 'beam' if (found.get('num_beams') or 1) > 1 else 'greedy'
-  asked = {} if method == 'greedy' else {'method': method}
+  several = (found.get('num_beams') or 1) > 1
+  method = 'sample' if found.get('do_sample') else 'beam' if several else 'greedy'
+  asked: dict[str, Any] = {} if method == 'greedy' else {'method': method}
+  if method == 'sample' and found.get('top_k') is None:
+    asked['top_k'] = _THEIR_TOP_K
   for name, flag in FLAGS.items():
     owner = next((owner for owner, names in _OF_METHOD.items() if name in names), method)
     if owner == method and found.get(name) not in (None, False, 0) and found[name] != _NEUTRAL.get(name):
       asked[flag] = found[name]
-  if different := {name: value for name, value in asked.items() if given.get(name) not in (value, _spelt(value))}:
+  usual = _USUAL if given.get('method') == method else {}
+  done = {name: usual.get(name) if given.get(name) is None else given[name] for name in asked}
+  if different := {name: value for name, value in asked.items() if done[name] not in (value, _spelt(value))}:
     flags = ' '.join(f'--{name}={_spelt(value)}' for name, value in different.items())
     log.warning(f'{_SOURCES} asks for other settings than the flags; this follows it: {flags}')
   known = {*FLAGS, *_TOKENS, *_INERT}
@@ -142,6 +155,7 @@ def warn(found: Mapping[str, Any], given: Mapping[str, Any]) -> None:
   odd = [
     name for name, value in found.items() if name not in known and value not in nothing and value != _MISSING.get(name)
   ]
+  odd += [name for name in _OF_OTHERS.get(method, ()) if found.get(name) not in (*nothing, _NEUTRAL.get(name, 1))]
   if odd:
     values = ', '.join(f'{name}={found[name]!r}' for name in odd)
     log.warning(f'{_SOURCES} has settings that are not followed here: {values}')

@@ -36,6 +36,7 @@ class Bound(NamedTuple):
 _COUNT = Bound(int, '1 <= x', lambda value: 1 <= value < 2**31)
 _WHOLE = Bound(int, '0 <= x', lambda value: 0 <= value < 2**31)
 BOUNDS: Mapping[str, Bound] = {
+  'method': Bound(str),
   'max_new': _COUNT,
   'min_new': _WHOLE,
   'no_repeat': _WHOLE,
@@ -60,6 +61,9 @@ def check(settings: Mapping[str, Any], prompts: Sequence[str], *, dash: str = ''
     prompts: the texts.
     dash: what stands before the name of a setting in messages.
   """
+  stop = settings['early_stop']
+  if not (stop is None or isinstance(stop, bool) or stop == 'never'):  # 1 and numpy's True are others to the search
+    raise ConfigError(f"{dash}early_stop={stop!r}: expected True, False or 'never'")
   for method, names in OF_METHOD.items():
     if settings['method'] != method and (odd := [name for name in names if settings[name] is not None]):
       raise ConfigError(

@@ -126,6 +126,7 @@ def show(heads: Sequence[Head], *, title: str) -> None:
   tables.show(table)
 
 
+@pictures.every_script()
 def draw(maps: Maps, out: Path) -> None:
   """Writes one picture with a panel per head: queries down, keys across, darker is more."""
   from matplotlib.figure import Figure

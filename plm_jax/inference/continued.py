@@ -55,6 +55,10 @@ def write(
   Raises:
     ConfigError: settings that the model cannot meet, or a prompt without the blank that it needs.
   """
+  if settings['start'] is not None and opened.kind == 'causal':
+    raise ConfigError(
+      f'{dash}start={settings["start"]}: a decoder without an encoder goes on from its prompt: write the token there'
+    )
   special = opened.special_with(**{name: settings[name] for name in ('start', 'first', 'last')})
   with errors.stage('generate'):
     ids = [_encode(text, opened, special) for text in prompts]

@@ -220,6 +220,20 @@ class Model:
     ask = functools.partial(self._reply, replies.tag)
     return _each('tag', texts, ask, is_text=lambda text: isinstance(text, str) or _is_words(text))
 
+  def parse(self, texts: Texts | Sequence[Sequence[str]]) -> Any:
+    """The head of every word and the relation to it, by a run with the adapter `parse`.
+
+    Args:
+      texts: a string, which is cut into words and signs; or a list of strings and of lists of words.
+
+    Returns:
+      for each text a list of {'word', 'head', 'relation', 'probability', 'start', 'end'}: the head is the number of a
+      word from 1, or 0 for a root. A text has to fit into a row of the run.
+    """
+    tasks.check(self.folder, 'parse')
+    ask = functools.partial(self._reply, replies.parse)
+    return _each('parse', texts, ask, is_text=lambda text: isinstance(text, str) or _is_words(text))
+
   def answer(self, question: Texts, context: Texts, *, best: int = 3) -> Any:
     """The part of a text that answers a question, by a run with the adapter `span`.
 

@@ -173,13 +173,15 @@ def answer(table: Table, file: files.Where) -> dict[str, Share]:
 def agree(table: Table, file: files.Where) -> Agreement:
   """How cosines agree with a file of pairs: two words and a number per line; what stands behind them is not read.
 
-  The first line may have the names of columns.
+  They are separated by commas where a line has two, else by spaces or tabs. The first line may have names of columns.
 
   Raises:
     ValueError: another line without them, or a number that is not finite, with file and line; or no pair.
   """
   pairs = []
   for place, (number, parts) in enumerate(_lines(file, lower=_is_lower(table))):
+    if (by_commas := ' '.join(parts).split(','))[2:]:
+      parts = [part.strip() for part in by_commas]
     expected = f'{file}, line {number}: expected two words and a number'
     try:
       one, other, judged = parts[0], parts[1], float(parts[2])
@@ -207,10 +209,10 @@ def _is_lower(table: Table) -> bool:
 def _lines(file: files.Where, *, lower: bool) -> Iterator[tuple[int, list[str]]]:
   """Number and words of each line that is neither empty nor a remark, which begins with '#' and a space."""
   try:
-    text = files.read_utf8(file)
+    text = files.read_utf8(file).removeprefix('\ufeff')  # the mark that some programs put before a text
   except ValueError as error:
     raise ValueError(f'{file}, {error}') from None
-  for number, line in enumerate(text.splitlines(), start=1):
+  for number, line in enumerate(text.split('\n'), start=1):
     parts = (line.lower() if lower else line).split()
     if parts and parts[0] != '#':
       yield number, parts

@@ -277,6 +277,8 @@ def open(
     settings = one_part.settings_of(
       config.resolve(settings) if settings else {}, part, where=f'{folder}, part={part!r}'
     )
+  if step is not None and not settings:
+    raise ConfigError(f'{folder}: step={step}: only a run has steps, and this is a model alone: leave it out')
   if step is not None and files.is_folder(RunFolder(path).checkpoints):
     try:
       checkpoint.check_there(RunFolder(path).checkpoints, step)

@@ -19,6 +19,7 @@ from plm_jax.cli import pictures, tables
 from plm_jax.errors import ConfigError, counted
 from plm_jax.inference import nearest, vectors
 from plm_jax.inference.opened import Opened
+from plm_jax.text import scripts
 
 
 class Uses(NamedTuple):
@@ -64,8 +65,14 @@ def look(opened: Opened, word: str, texts: Sequence[str], *, table: nearest.Tabl
 
 
 def _span(word: str, text: str, number: int) -> tuple[int, int]:
-  """The characters of the first use of a word; other words that contain it do not count."""
-  found = re.search(rf'(?<!\w){re.escape(word)}(?!\w)', text, re.IGNORECASE)
+  """The characters of the first use of a word; other words that contain it do not count.
+
+  Where a script is written without spaces, a word may stand anywhere.
+  """
+  apart, behind = r'(?<!\w)', rf'(?![\w{scripts.MARKS}])'
+  if re.search(f'[{scripts.ALONE}]', word):
+    apart, behind = '', f'(?![{scripts.MARKS}])'
+  found = re.search(f'{apart}{re.escape(word)}{behind}', text, re.IGNORECASE)
   if found is None or not word:
     raise ConfigError(f'polysemy: text {number} has no word {word!r}: {text!r}')
   return found.span()
@@ -112,6 +119,7 @@ def show(uses: Uses) -> None:
   tables.show(grid)
 
 
+@pictures.every_script()
 def draw(uses: Uses, out: Path) -> None:
   """Writes a picture: the cosine of each pair of texts over the layers."""
   from matplotlib.figure import Figure

@@ -30,8 +30,8 @@ from plm_jax.data.rows.class_names import one_by_one
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import RunFolder, Where
 from plm_jax.inference import replies
-from plm_jax.plugins import one_part
-from plm_jax.scores import Group, Row, grouped, squad
+from plm_jax.plugins import one_part, signatures
+from plm_jax.scores import Group, Row, attachment, grouped, squad
 from plm_jax.training import evaluate_saved, run_folder
 from plm_jax.training.parts import Settings
 from plm_jax.types import Task
@@ -184,9 +184,14 @@ def _fields(records: Records, block: Settings) -> dict[str, Any]:
   return {'fields': list(known)}
 
 
+def _of_kind(block: Settings, name: str) -> Any:
+  """What the file of the kind of rows of a data block states under a name; None where it states nothing."""
+  return signatures.literal(f'data.rows.kinds.{block["kind"]}', name) if 'kind' in block else None
+
+
 def _check_fields(records: Records, block: Settings) -> None:
   """Raises ValueError where the first rows have nothing of a field that holds text."""
-  for name in block.get('fields') or ():
+  for name in (block.get('fields') or ())[: _of_kind(block, 'TEXTS')]:
     if '{' in name and name not in records.fields:  # a pattern of several, whose reader says what is missing
       continue
     if not examples.is_somewhere(name, records):
@@ -250,6 +255,9 @@ def said(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> list
 def _said(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
   if 'labels' in prediction:
     tags, shares = replies.tags_of(prediction, record)
+    if 'heads' in prediction:  # as CoNLL-U writes an arc: '3:case'
+      heads, _ = attachment.arcs_of(prediction, record)
+      tags = [None if head is None else f'{head}:{tag}' for head, tag in zip(heads, tags, strict=True)]
     return {'prediction': tags, 'probability': [None if share is None else _number(share) for share in shares]}
   if 'tokens' in prediction:
     return {'prediction': task.in_words(prediction, record)['text']}
@@ -280,7 +288,7 @@ def _number(value: Any) -> float:
 def _whole(each: Sequence[tuple[Row, dict[str, Any]]], records: Records, block: Settings) -> Iterator[dict[str, Any]]:
   """The fields of every row with what is said of it; rows without a word, which no network reads, have no tag."""
   left = iter(each)
-  if block.get('kind') != 'words':
+  if not _of_kind(block, 'SPACED'):
     yield from ({**record['row'], **words} for record, words in left)
     return
   for row in records:

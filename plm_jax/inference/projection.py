@@ -47,6 +47,7 @@ def project(table: Table, words: Sequence[str]) -> Map:
   return Map(chosen, places * np.where(farthest < 0, -1, 1), (float(shares[0]), float(shares[1])))
 
 
+@pictures.every_script()
 def draw(found: Map, out: Path) -> None:
   """Writes a picture with a point and its word for each word."""
   from matplotlib.figure import Figure

@@ -1,11 +1,11 @@
-"""What a fine-tuned network says of texts in words: classes, labels of words, answers, choices.
+"""What a fine-tuned network says of texts in words: classes, labels of words, trees, answers, choices.
 
-`classify`, `tag`, `answer` and `choose` make rows of texts; `class_of`, `tags_of`, `answer_of` and `choice_of` put what
-is predicted of a row, or of the windows of a question, into words, and do so for files too (`predicting.py`).
+`classify`, `tag`, `parse`, `answer` and `choose` make rows of texts; `class_of`, `tags_of`, `answer_of` and `choice_of`
+put what is predicted of a row, or of the windows of a question, into words, and do so for files too (`predicting.py`).
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ from plm_jax.errors import ConfigError, counted
 from plm_jax.inference import tasks, windows
 from plm_jax.inference.tasks import Asked, Predicted
 from plm_jax.plugins import build
-from plm_jax.scores import Group, Row, grouped, seqeval, squad, squad2
+from plm_jax.scores import Group, Row, attachment, grouped, seqeval, squad, squad2
+from plm_jax.text import scripts
 
-_WORD = re.compile(r'\w+|[^\w\s]')
+_WORD = re.compile(rf'{scripts.WORD}|[^\w\s]')
 _NAMES = re.compile(r'\{([^{}]*)\}')
 # the fields of rows where the config of a run leaves them to its data
 _TEXTS = {1: ('text',), 2: ('sentence1', 'sentence2')}
@@ -99,14 +100,12 @@ def tag(asked: Asked, texts: Sequence[str | Sequence[str]], *, rows: int) -> lis
     for each text a list of {'word', 'tag', 'probability', 'start', 'end'}: characters of the text; None for those of a
     list of words, and for the tag of a word without tokens.
   """
-  split, vocab = [_words(text) for text in texts], asked.opened.vocab
-  gap = word_gap(vocab)
+  split = [_words(text) for text in texts]
   pieces, owners = [], []
-  for number, words in enumerate(split):
-    sizes = [len(ids) for ids in vocab.encode_batch([f'{gap}{word}' for word, _, _ in words])]
+  for number, sizes in enumerate(_sizes(asked, split)):
     for window in windows.cut(sizes, room=tasks.room(asked)):
       if window.stop > window.start:
-        pieces.append([word for word, _, _ in words[window.start : window.stop]])
+        pieces.append([word for word, _, _ in split[number][window.start : window.stop]])
         owners.append((number, window))
   field = next(iter(asked.block['fields']), 'tokens')
   made = tasks.predictions(asked, [{field: words} for words in pieces], wanted='tag', batch_rows=rows) if pieces else []
@@ -118,6 +117,51 @@ def tag(asked: Asked, texts: Sequence[str | Sequence[str]], *, rows: int) -> lis
       at = place - window.start
       found[number].append({'word': word, 'tag': tags[at], 'probability': shares[at], 'start': start, 'end': end})
   return found
+
+
+def parse(asked: Asked, texts: Sequence[str | Sequence[str]], *, rows: int) -> list[list[dict[str, Any]]]:
+  """The head of every word and the relation to it, of texts or of lists of words.
+
+  Args:
+    asked: a run that parses.
+    texts: each is cut into words and signs, or a list of words.
+    rows: that are computed at a time.
+
+  Returns:
+    for each text a list of {'word', 'head', 'relation', 'probability', 'start', 'end'}: the head is the number of a
+    word from 1, or 0 for a root, and characters are those of the text; None as for `tag`.
+
+  Raises:
+    ConfigError: a text does not fit into a row of the run: its tree would be of a part of it.
+  """
+  split, room = [_words(text) for text in texts], tasks.room(asked)
+  for number, sizes in enumerate(_sizes(asked, split)):
+    if sum(sizes) > room:
+      raise ConfigError(
+        f'parse: text {number} has {sum(sizes)} tokens, and rows of this run room for {room}: give one sentence at a '
+        'time'
+      )
+  some = [number for number, words in enumerate(split) if words]
+  field = next(iter(asked.block['fields']), 'tokens')
+  given = [{field: [word for word, _, _ in split[number]]} for number in some]
+  made = tasks.predictions(asked, given, wanted='parse', batch_rows=rows) if some else []
+  found: list[list[dict[str, Any]]] = [[] for _ in texts]
+  for number, one in zip(some, made, strict=True):
+    record = _named(asked, one)
+    heads, (relations, shares) = attachment.arcs_of(one.prediction, record)[0], tags_of(one.prediction, record)
+    for (word, start, end), head, relation, share in zip(split[number], heads, relations, shares, strict=True):
+      found[number].append(
+        {'word': word, 'head': head, 'relation': relation, 'probability': share, 'start': start, 'end': end}
+      )
+  return found
+
+
+def _sizes(asked: Asked, split: Sequence[Sequence[tuple[str, int | None, int | None]]]) -> Iterator[list[int]]:
+  """The tokens of each word of each text, as rows of words have them."""
+  vocab = asked.opened.vocab
+  gap = word_gap(vocab)
+  for words in split:
+    yield [len(ids) for ids in vocab.encode_batch([f'{gap}{word}' for word, _, _ in words])]
 
 
 def _words(text: str | Sequence[str]) -> list[tuple[str, int | None, int | None]]:

@@ -28,12 +28,19 @@ from plm_jax.training.step import predict_step
 from plm_jax.types import PyTree, Source
 from plm_jax.weights.table import HEAD
 
-Ability = Literal['classify', 'tag', 'answer', 'choose', 'generate']
+Ability = Literal['classify', 'tag', 'parse', 'answer', 'choose', 'generate']
 # by the first of these that a task reads
 _ABILITIES: Mapping[str, Ability] = {
-  'target_tokens': 'generate', 'start': 'answer', 'labels': 'tag', 'tokens[bkl]': 'choose', 'label': 'classify',
+  'target_tokens': 'generate', 'start': 'answer', 'heads': 'parse', 'labels': 'tag', 'tokens[bkl]': 'choose',
+  'label': 'classify',
 }  # fmt: skip
-_ADAPTERS = {'classify': 'classify', 'tag': 'tag', 'span': 'answer', 'choose': 'choose'}  # for messages
+_ADAPTERS = {
+  'classify': 'classify',
+  'tag': 'tag',
+  'parse': 'parse',
+  'span': 'answer',
+  'choose': 'choose',
+}  # for messages
 _NAMED = 'rows'  # of the split that new rows stand in
 
 
@@ -94,6 +101,8 @@ def abilities(opened: Opened) -> list[str]:
   """What a folder can be asked, by the names of the methods of `Model`."""
   if opened.adapted:
     return _own(opened.resolved)
+  if _reads_from_the_end(opened):
+    return []
   kind, heads = opened.kind, opened.weights.heads
   if HEAD in heads and not opened.settings:
     return _own({'adapter': opened.weights.adapter})
@@ -114,6 +123,20 @@ def _own(settings: Mapping[str, Any]) -> list[str]:
   return [*([] if one_part.own_trunks(settings) else ['encode']), *([own] if able and own else [])]
 
 
+def _reads_from_the_end(opened: Opened) -> bool:
+  """Whether a network has learned from text that is read from its end, and so knows nothing of text as it stands."""
+  return bool((opened.settings.get('data') or {}).get('reverse'))
+
+
+def check_direction(opened: Opened, wanted: str) -> None:
+  """Raises ConfigError for a network that has learned from text that is read from its end, and not fine-tuned."""
+  if not opened.adapted and _reads_from_the_end(opened):
+    raise ConfigError(
+      f'{wanted}: {opened.folder} has learned from text that is read from its end (data.reverse), so that what it says '
+      'of text as it stands means nothing: fine-tune it with adapter.backward, or load one that reads forward'
+    )
+
+
 def check(opened: Opened, wanted: str, *, part: str = 'plm_jax.load(FOLDER, part=NAME)') -> None:
   """Raises ConfigError where a folder cannot be asked something, with what it can be asked.
 
@@ -125,6 +148,7 @@ def check(opened: Opened, wanted: str, *, part: str = 'plm_jax.load(FOLDER, part
   able = abilities(opened)
   if wanted in able:
     return
+  check_direction(opened, wanted)
   if opened.settings and (several := one_part.left_open(opened.settings)):
     raise ConfigError(f'{wanted}: {opened.folder} {several}, as in {part}')
   if opened.settings:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.errors import ConfigError
-from plm_jax.inference import batches, windows
+from plm_jax.inference import batches, tasks, windows
 from plm_jax.inference.opened import Opened, Read
 from plm_jax.layers.scalar_mix import read_layers
 from plm_jax.text import chars
@@ -120,7 +120,11 @@ def encode(
 
   Returns:
     for each text f32[k, d]; with pool='none' its `TokenVectors`, f32[l, k, d].
+
+  Raises:
+    ConfigError: the network reads text from its end.
   """
+  tasks.check_direction(opened, 'encode')
   trunk, params = opened.network
   written = opened.read(texts)
   reads, table = _spelt(opened, written)

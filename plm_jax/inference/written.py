@@ -147,8 +147,12 @@ def _has_sentinels(opened: Opened) -> bool:
 def number_blanks(text: str, vocab: Vocab) -> tuple[str, list[int]]:
   """The text with a sentinel in each blank, and the ids of the sentinels in the order of the text."""
   free = (f'<extra_id_{number}>' for number in itertools.count())
-  if not re.search(SENTINEL, text):
+  if re.search(SENTINEL, text) is None:
     text = re.sub('|'.join(map(re.escape, BLANKS)), lambda found: next(free), text)
+  elif other := next((blank for blank in BLANKS if blank in text), None):
+    raise ConfigError(
+      f'fill: the text has blanks of two kinds, {other} and {re.findall(SENTINEL, text)[0]}: write all of them as one'
+    )
   names = re.findall(SENTINEL, text)
   _require(names, '<extra_id_0>')
   with errors.stage('fill'):

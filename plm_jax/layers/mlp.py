@@ -143,6 +143,7 @@ class PredictionHead(nn.Module):
     dropout: rate before each product.
     kernel_init: initializer of both kernels.
     norms: a LayerNorm before each dropout.
+    input_dropout: rate before the first product, where it has one of its own.
   """
 
   hidden: int
@@ -151,13 +152,15 @@ class PredictionHead(nn.Module):
   dropout: float
   kernel_init: Initializer
   norms: bool = False
+  input_dropout: float | None = None
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool = False) -> Array:
     """[..., d] -> f32[..., outputs]."""
+    first = self.dropout if self.input_dropout is None else self.input_dropout
     inner = Dense(self.hidden, axes=('embed', 'mlp'), kernel_init=self.kernel_init, name='hidden')
     out = Dense(self.outputs, axes=('mlp', 'classes'), kernel_init=self.kernel_init, name='out')
     x = LayerNorm(_EPSILON, name='input_norm')(x) if self.norms else x
-    x = ACTIVATIONS[self.activation](inner(Dropout(self.dropout)(x, train=train)))
+    x = ACTIVATIONS[self.activation](inner(Dropout(first)(x, train=train)))
     x = LayerNorm(_EPSILON, name='hidden_norm')(x) if self.norms else x
     return out(Dropout(self.dropout)(x, train=train))

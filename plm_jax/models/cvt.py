@@ -217,5 +217,5 @@ PAPER = Paper(
   architecture='lstm',
   objective_family='supervised',
   supervision='supervised',
-  adapters=('tag',),
+  adapters=('tag', 'parse'),
 )

@@ -85,6 +85,11 @@ def _check_share(name: str, value: float) -> None:
     raise ValueError(f'{name} {value} is not in (0, 1]')
 
 
+def _check_lengths(mean: float, longest: int) -> None:
+  if not 0.0 < mean <= 50.0 or longest < 1:
+    raise ValueError(f'mean={mean} of the lengths of blanks must be in (0, 50] and longest={longest} at least 1')
+
+
 def _number(row: Row, label: Array) -> Spans:
   """Blanks of int[l] labels, 0 outside of blanks: numbered from the left, divided at special tokens and documents.
 
@@ -117,7 +122,11 @@ def length_probabilities(*, mean: float = 3.0, longest: int = 39) -> np.ndarray:
   """float64[longest]: Poisson(mean) restricted to lengths from 1 to `longest`; the average is 3.16 for mean 3.
 
   Lengths beyond `BEYOND`, which have no probability, are left out.
+
+  Raises:
+    ValueError: a setting out of its bounds.
   """
+  _check_lengths(mean, longest)
   sizes = range(1, min(longest, BEYOND) + 1)
   weights = np.array([math.exp(size * math.log(mean) - mean - math.lgamma(size + 1)) for size in sizes])
   return weights / weights.sum()
@@ -137,9 +146,10 @@ def token_blanks(key: Array, row: Row, *, rate: Share = 0.15, mean: Mean = 3.0, 
     longest: tokens of the longest blank.
 
   Raises:
-    ValueError: a rate outside of (0, 1].
+    ValueError: a setting out of its bounds.
   """
   _check_share('rate of blanks', rate)
+  _check_lengths(mean, longest)
   slots = int(rate * row.ids.shape[0])  # enough, since every blank has at least one token
   if slots == 0:
     return _number(row, jnp.zeros_like(row.ids))
@@ -228,9 +238,11 @@ def document_blanks(key: Array, row: Row, *, ratio: Share = 0.5, suffix: float =
     suffix: probability that the blank ends with the text; otherwise its place is uniform.
 
   Raises:
-    ValueError: a ratio outside of (0, 1].
+    ValueError: a setting out of its bounds.
   """
   _check_share('ratio of blanks', ratio)
+  if not 0.0 <= suffix <= 1.0:
+    raise ValueError(f'suffix={suffix}: the probability that a blank ends with the text is not in [0, 1]')
   documents = _documents(row)
   length_key, kind_key, place_key = jax.random.split(key, 3)
   shape, high = documents.size.shape, documents.size - 2

@@ -27,6 +27,7 @@ from plm_jax.layers.losses import (
   squared_log_partition,
 )
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
+from plm_jax.objectives import corrupt
 from plm_jax.types import (
   Array,
   Attends,
@@ -76,11 +77,13 @@ class Setup(NamedTuple):
   Attributes:
     num_bytes: f32[v], bytes of each token.
     starts_word: bool[v].
+    special: bool[v], tokens that are in no word.
     nothing: `types.nothing_after` of the vocabulary.
   """
 
   num_bytes: np.ndarray
   starts_word: np.ndarray
+  special: np.ndarray
   nothing: int
   packing: Packing
   predict: Predicted
@@ -110,9 +113,9 @@ def make(
     vocab: of the rows; its bytes per token give bits per byte.
     packing: 'segments' separates the documents of a row: attention, positions and prediction stay inside each; 'stream'
       lets them run across all documents of the row (GPT-2, GPT-3).
-    predict: 'all' tokens, or those of the 'last_word' of each row, for rows that hold one text each (LAMBADA). The
-      latter has the metrics 'word_accuracy', a word being right where the likeliest token is right at every place, and
-      'nats_per_word', and 'word_perplexity', which is exp of it.
+    predict: 'all' tokens, or those of the 'last_word' of each row, for rows that hold one text each (LAMBADA), whatever
+      special tokens follow it. The latter has the metrics 'word_accuracy', a word being right where the likeliest token
+      is right at every place, and 'nats_per_word', and 'word_perplexity', which is exp of it.
     z_loss: weight of log^2 Z, where Z is what the softmax divides by: keeps logits from drifting (PaLM §5: 1e-4). It is
       in what is trained on and in the metric 'z_loss', not in 'loss'.
     logit_rows: rows of each device whose logits are in memory at a time.
@@ -130,6 +133,7 @@ def make(
   s = Setup(
     num_bytes=num_bytes,
     starts_word=np.asarray(vocab.starts_word),
+    special=corrupt.mark_table(vocab) if predict == 'last_word' else np.zeros(vocab.size, bool),
     nothing=nothing_after(vocab),
     packing=packing,
     predict=predict,
@@ -161,7 +165,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
     goes_on = (segments[:, -1] > 0) & (follows >= 0) & (follows != s.nothing)
     targets, weights = targets.at[:, -1].set(jnp.maximum(follows, 0)), weights.at[:, -1].set(goes_on)
   if s.predict == 'last_word':
-    ends = in_last_word(tokens, segments, jnp.asarray(s.starts_word))
+    ends = in_last_word(tokens, (segments > 0) & ~jnp.asarray(s.special)[tokens], jnp.asarray(s.starts_word))
     weights = weights * jnp.pad(ends, ((0, 0), (0, 1)))[:, 1:]  # a token is predicted from the place before it
   weights = weights * batch['row_weight'][:, None]
   num_bytes = jnp.asarray(s.num_bytes)[targets] * weights
@@ -222,9 +226,9 @@ def change(states: Array, segment_ids: Array) -> Array:
 
 
 def predict_rows(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """Nats of each target that counts."""
+  """Nats of each target that counts; with a memory, of states of zeros before each row, unlike those of `loss`."""
   targets = example.targets
-  features, _, _ = forward(method='read', **example.inputs)  # as in `loss`, so that both are computed once
+  features, _, _ = forward(method='read', **example.inputs)  # as in `loss` without a memory, so that one call is made
   nats, _ = score(forward, features, targets['ids'], rows=s.logit_rows)
   return {'nats': nats * targets['weights'], 'weights': targets['weights']}
 
@@ -240,18 +244,18 @@ def one_document(segment_ids: Array, packing: Packing) -> Array:
   return (segment_ids > 0).astype(segment_ids.dtype) if packing == 'stream' else segment_ids
 
 
-def in_last_word(tokens: Array, segment_ids: Array, starts_word: Array) -> Array:
+def in_last_word(tokens: Array, text: Array, starts_word: Array) -> Array:
   """Which tokens of a row belong to its last word, which may be several: bool[b, l].
 
   Args:
     tokens: int[b, l].
-    segment_ids: int[b, l]; 0 is padding.
+    text: bool[b, l], False on padding and special tokens, such as the end token behind the last word.
     starts_word: bool[v].
   """
-  # words  The c at   starts 1 1 0   from here 2 1 0   in the last word 0 1 1
-  starts = starts_word[tokens] & (segment_ids > 0)
+  # words  The c at </s>   starts 1 1 0 0   from here 2 1 0 0   in the last word 0 1 1 0
+  starts = starts_word[tokens] & text
   from_here = jnp.cumsum(starts[:, ::-1], axis=1)[:, ::-1]  # words that begin here or later
-  return (segment_ids > 0) & (from_here - starts == 0)
+  return text & (from_here - starts == 0)
 
 
 def score(forward: Forward, features: Array, targets: Array, *, rows: int = 1) -> tuple[Array, Array]:

@@ -135,13 +135,16 @@ def make(
     similarity_of: two vectors: 'cosine' or 'dot' product.
     temperature: divides it.
     negatives: partners of other rows that each row is compared with; None is all of the batch, 1 the pairwise form.
-    hard_negatives: the third text of each row is a candidate as well, for every row.
+    hard_negatives: the third text of each row is a candidate as well, for every row; a row may have none.
     pool: the vector of a row: the 'mean' of its states, or 'trunk', the trunk's own pooling.
     longest: tokens of the longest n-gram.
     weight: of the contrastive loss.
     mlm_weight: of masked language modelling on the same rows, in a pass of its own; 0 leaves it out.
     where: for MLM, as there.
     edit: for MLM, as there.
+
+  Raises:
+    ValueError: a setting that cannot be met, or no loss.
   """
   errors.one_of('objective.partners', partners, Partners)
   errors.one_of('objective.similarity_of', similarity_of, Similarity)
@@ -150,6 +153,7 @@ def make(
     raise ValueError(f'objective: temperature={temperature} must be above 0 and longest={longest} at least 1')
   if hard_negatives and partners != 'fields':
     raise ValueError(f"objective.hard_negatives needs partners='fields' and rows of three texts, not {partners!r}")
+  corrupt.check_weights(weight=weight, mlm_weight=mlm_weight)
   fills, grams = mlm_weight > 0, partners == 'ngram'
   kinds, offers = ('bidirectional',) if fills or grams else ('bidirectional', 'causal'), (Attends,) if fills else ()
   require(trunk, user="objective 'contrastive'", attention=kinds, inputs=('tokens', 'segment_ids'), offers=offers)
@@ -193,10 +197,13 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   if s.partners != 'fields':
     inputs |= corrupt.present(batch, 'type_ids')
   real = (inputs['segment_ids'] > 0).any(axis=1)
+  there = jnp.ones((len(real), 1), bool)
   if 'other_segment_ids' in inputs:
-    real &= inputs['other_segment_ids'][:, 0].sum(axis=1) > (len(s.first) if s.partners == 'ngram' else 0)
+    there = inputs['other_segment_ids'].sum(axis=2) > (len(s.first) if s.partners == 'ngram' else 0)  # [b, texts - 1]
+    real &= there[:, 0]
   weights = batch['row_weight'] * real
   targets = {'weights': weights, 'scale': batch_scale(weights), **row_terms(batch['row_weight'])}
+  targets['candidates'] = there & (weights > 0)[:, None]
   if s.masking is not None:
     example = mlm.prepare(s.masking, root, batch)
     inputs |= {'masked_tokens': example.inputs['tokens'], 'predict': example.inputs['predict']}
@@ -206,13 +213,27 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
 
 
 def split_fields(s: Setup, fields: Mapping[str, Array]) -> dict[str, Array]:
-  """Each text of a row by itself: tokens and segment_ids [l], other_tokens and other_segment_ids [texts - 1, l]."""
-  texts = [
-    alone(fields['tokens'], (fields['segment_ids'] > 0) & (fields['type_ids'] == number)) for number in range(s.texts)
-  ]
-  tokens, segments = (jnp.stack(parts) for parts in zip(*texts, strict=True))
-  others = {'other_tokens': tokens[1:], 'other_segment_ids': segments[1:]}
-  return {'tokens': tokens[0], 'segment_ids': segments[0], **others}
+  """Each text of a row by itself: tokens and segment_ids [l], other_tokens and other_segment_ids [texts - 1, l].
+
+  All begin with [CLS] where the row does. A text without a token that is not special has no tokens.
+  """
+  # [CLS] a [SEP] b [SEP] [SEP] of types 0 0 0 1 1 2   ->   [CLS] a [SEP]   [CLS] b [SEP]   nothing
+  tokens, length = fields['tokens'], fields['tokens'].shape[0]
+  ordinary = ~jnp.asarray(s.special)[tokens]
+  first = jnp.asarray(s.first, tokens.dtype)  # [0] or [1]
+
+  def text(number: int) -> tuple[Array, Array]:
+    own = (fields['segment_ids'] > 0) & (fields['type_ids'] == number)
+    own &= (own & ordinary).any()
+    begins = (tokens[:1] == first) & own.any() & (number > 0)
+    # a text that is not the first lacks at least the first token of the row: all find room
+    ids, segments = alone(jnp.concatenate([first, tokens]), jnp.concatenate([begins, own]))
+    return ids[:length], segments[:length]
+
+  ids, segments = (jnp.stack(parts) for parts in zip(*map(text, range(s.texts)), strict=True))
+  return {
+    'tokens': ids[0], 'segment_ids': segments[0], 'other_tokens': ids[1:], 'other_segment_ids': segments[1:]
+  }  # fmt: skip
 
 
 def alone(tokens: Array, keep: Array) -> tuple[Array, Array]:
@@ -270,10 +291,11 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   targets, weights = example.targets, example.targets['weights']
   anchors, candidates = encode(s, forward, example)
   rows, columns = anchors.shape[0], candidates.shape[0]
+  there = targets['candidates'].T.reshape(columns)  # all first texts, then all second ones
   scores = similarity(anchors, candidates, cosine=s.similarity_of == 'cosine') / s.temperature
   near = np.ones((rows, columns), bool)
   near[:, :rows] = neighbours(rows, s.negatives)
-  allowed = jnp.asarray(near) & jnp.tile(weights > 0, columns // rows)[None]
+  allowed = jnp.asarray(near) & there[None]
   nats = info_nce(scores, allowed)
   best = jnp.where(allowed, scores, -jnp.inf).argmax(axis=1) == jnp.arange(rows)
   value = s.weight * scaled_sum(nats, weights, targets['scale'])

@@ -9,7 +9,8 @@ import numpy as np
 
 from plm_jax.noise import edit
 from plm_jax.noise.row import Row, sentence_ids, word_ids
-from plm_jax.plugins import build
+from plm_jax.noise.where import spans
+from plm_jax.plugins import build, signatures
 from plm_jax.types import Array, Batch, Vocab
 
 Masking = Literal['dynamic', 'static']  # noise of every step anew (RoBERTa), or of some copies of each row (BERT)
@@ -18,20 +19,26 @@ EVERY: Mapping[Masking, Literal['step', 'epoch']] = {'dynamic': 'step', 'static'
 # Settings ------------------------------------------------------------------------------------------------------------
 
 
-def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None) -> Callable[..., Any]:
+def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None, inserts: bool = False) -> Callable[..., Any]:
   """A function of `noise/where/` with its settings bound: (key, row) -> spans.
 
   Args:
     settings: `name` and keywords of that function.
     vocab: offers its token counts to the functions that go by them.
+    inserts: the caller has a use for a function that chooses no token and inserts some.
 
   Raises:
     ConfigError: an unknown name or keyword.
-    ValueError: the function goes by token counts and the vocabulary has none.
+    ValueError: the function goes by token counts and the vocabulary has none, or it chooses no token.
   """
   offers = {} if vocab is None else {'counts': vocab.counts}
   choose = build.pick('noise.where', settings, **offers)
   assert isinstance(choose, partial)  # what build.pick makes
+  if choose.func is spans.random_gaps and not inserts:
+    choices = ', '.join(sorted(set(signatures.places('noise.where')) - {settings['name']}))
+    raise ValueError(
+      f'where {settings["name"]!r} chooses no token, so that there is nothing to predict; choices are {choices}'
+    )
   if 'counts' in choose.keywords and choose.keywords['counts'] is None:
     raise ValueError(f'where {settings["name"]!r} needs a vocabulary that knows how often each token is; train one')
   return choose
@@ -95,7 +102,7 @@ def among(ids: Sequence[int], size: int) -> np.ndarray:
 
 
 def special_table(vocab: Vocab) -> np.ndarray:
-  """bool[v], True at special tokens.
+  """bool[v], True at special tokens, the unknown one among them.
 
   Raises:
     ValueError: all are special, so that there is no text to corrupt.
@@ -106,6 +113,22 @@ def special_table(vocab: Vocab) -> np.ndarray:
       f'all {vocab.size} tokens of the vocabulary are special, and special tokens are never corrupted: '
       'train it on text, or name another one (vocab.path)'
     )
+  return table
+
+
+def mark_table(vocab: Vocab) -> np.ndarray:
+  """bool[v], True at special tokens but the unknown one, which stands for a word of the text.
+
+  T5 and BART corrupt it as any other token. A vocabulary in which it has another part as well, as GPT-2's, whose one
+  special token is also the end, has it among the marks.
+
+  Raises:
+    ValueError: as `special_table`.
+  """
+  table = special_table(vocab)
+  others = (vocab.pad_id, vocab.cls_id, vocab.sep_id, vocab.mask_id, vocab.bos_id, vocab.eos_id)
+  if vocab.unk_id is not None and vocab.unk_id not in others:
+    table[vocab.unk_id] = False
   return table
 
 
@@ -186,6 +209,13 @@ def check_shares(name: str, shares: Mapping[str, float], choices: Sequence[str])
     raise ValueError(f'objective.{name}: there is no {sorted(unknown)[0]!r}; choices are {", ".join(choices)}')
   if min(shares.values(), default=0) < 0 or sum(shares.values()) <= 0:
     raise ValueError(f'objective.{name}={dict(shares)}: no share may be negative, and one must be positive')
+
+
+def check_weights(**weights: float) -> None:
+  """Raises ValueError where the weights of all terms of a loss, by the names of their settings, are 0."""
+  if not any(weights.values()):
+    given = ', '.join(f'objective.{name}=0' for name in weights)
+    raise ValueError(f'{given}: nothing would be trained; give one of them a positive weight')
 
 
 def share_bounds(shares: Sequence[float]) -> np.ndarray:

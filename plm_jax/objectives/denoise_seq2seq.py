@@ -10,13 +10,15 @@ what becomes of them (`edit`), and what is to be written (`target`):
   sentinels  the chosen tokens, each span after its sentinel; at the end one more sentinel where text follows
 
 Sizes are fixed: inputs and targets have room for any row of the source, by T5's rule where counts are exact. Each
-packed document is corrupted by itself, and its inputs and targets have its number in `segment_ids`.
+packed document is corrupted by itself, and its inputs and targets have its number in `segment_ids`. Of its special
+tokens, those at its ends stay as they are, and those within are corrupted like words.
 
 A trunk without an encoder reads inputs and targets in one row (T5, §3.2.1): all inputs of the row, then all targets,
 where each document begins with the token that a decoder reads first. A target sees the inputs of its document and the
 targets before it. In a trunk with a prefix, inputs see each other in both directions. Inputs are not predicted.
 """
 
+import bisect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -32,6 +34,7 @@ from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import edit as edits
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.rearrange import permute_sentences
+from plm_jax.noise.where import spans as where_spans
 from plm_jax.objectives import causal_lm, corrupt
 from plm_jax.objectives.causal_lm import Packing
 from plm_jax.objectives.denoising import (
@@ -73,6 +76,8 @@ READS = ('tokens', 'segment_ids')
 
 Start = Literal['pad', 'bos', 'eos']
 Rearrange = tuple[Annotated[Mapping[str, Any], 'noise.rearrange'], ...]
+INSERTING = (where_spans.random_gaps, where_spans.poisson_spans)  # draw insertions
+WRITES_INSERTIONS = (edits.insert, edits.collapse_to_mask)
 TWO_ROWS = ('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids')
 
 
@@ -223,9 +228,9 @@ def bind(common: Mapping[str, Any], given: Mapping[str, Any], *, vocab: Vocab, n
   settings = {**common, **{name: value for name, value in given.items() if value is not None}}
   errors.one_of('objective.target', settings['target'], Target)
   mode = given.get('mode', '')
-  return Denoiser(
+  made = Denoiser(
     rearrange=tuple(_partial(build.pick('noise.rearrange', one)) for one in settings['rearrange']),
-    choose=_partial(corrupt.pick_where(settings['where'], vocab=vocab)),
+    choose=_partial(corrupt.pick_where(settings['where'], vocab=vocab, inserts=True)),
     write=_partial(corrupt.pick_edit(settings['edit'], vocab=vocab, first_sentinel=0)),  # ids: `assign_sentinels`
     finish=tuple(_partial(build.pick('noise.rearrange', one)) for one in settings['finish']),
     target=settings['target'],
@@ -233,6 +238,32 @@ def bind(common: Mapping[str, Any], given: Mapping[str, Any], *, vocab: Vocab, n
     share=given.get('share', 1.0),
     label=mode.strip('[]') or str(number),
   )
+  check_insertions(made)
+  return made
+
+
+def check_insertions(denoiser: Denoiser) -> None:
+  """Raises ValueError where insertions are drawn and nothing writes them, or something writes those that are not drawn.
+
+  Either way the inputs would be the text, or the targets nothing.
+  """
+  where, write = denoiser.choose.func, denoiser.write.func
+  if write is edits.insert and where not in INSERTING:
+    raise ValueError(
+      f"edit 'insert' writes nothing where {where.__name__!r} chooses, which inserts nothing; choices of where are "
+      f'{", ".join(one.__name__ for one in INSERTING)}'
+    )
+  if where is not where_spans.random_gaps:
+    return
+  if write not in WRITES_INSERTIONS:
+    raise ValueError(
+      f'edit {write.__name__!r} writes no insertion, and where {where.__name__!r} chooses nothing else; choices of '
+      f'edit are {", ".join(one.__name__ for one in WRITES_INSERTIONS)}'
+    )
+  if denoiser.target != 'text':
+    raise ValueError(
+      f"objective.target={denoiser.target!r} has no token where {where.__name__!r} chooses none; choose target='text'"
+    )
 
 
 def _partial(function: Callable[..., Any]) -> partial[Any]:
@@ -277,16 +308,15 @@ def make_tables(
     raise ValueError('objective.append_eos needs a vocabulary with an end token; vocab.roles can name one')
   sentinels = any(one.write.func is edits.to_sentinels or one.target == 'sentinels' for one in denoisers)
   sentences = any(f.func is permute_sentences for one in denoisers for f in (*one.rearrange, *one.finish))
-  special = corrupt.special_table(vocab)
   return VocabTables(
-    special=special,
+    special=corrupt.mark_table(vocab),
     starts_word=np.asarray(vocab.starts_word),
     ends_sentence=find_sentence_ends(vocab, sentence_ends) if sentences else None,
     mask_id=vocab.mask_id,
     pad_id=vocab.pad_id,
     end=(vocab.eos_id,) if append_eos and vocab.eos_id is not None else (),
     sentinels=find_sentinels(vocab) if sentinels else None,
-    ordinary=np.flatnonzero(~special).astype(np.int32),
+    ordinary=np.setdiff1d(np.arange(vocab.size, dtype=np.int32), vocab.special_ids),
     mask_random=mask_random,
   )
 
@@ -295,10 +325,20 @@ def make_tables(
 
 
 def slots_of(s: Setup, length: int) -> tuple[int, int]:
-  """Slots of the inputs and of the targets that rows of `length` tokens get."""
-  needed = [sizes(one, length, tables=s.tables, documents=s.documents) for one in s.denoisers]
-  inputs, targets = (max(side) for side in zip(*needed, strict=True))
-  return s.inputs_length or inputs, s.targets_length or targets
+  """Slots of the inputs and of the targets that rows of `length` tokens get.
+
+  Inputs have a margin where their length is drawn, as far as the trunk has positions.
+  """
+
+  def needed(margin: bool) -> list[int]:
+    found = [sizes(one, length, tables=s.tables, documents=s.documents, margin=margin) for one in s.denoisers]
+    return [max(side) for side in zip(*found, strict=True)]
+
+  (inputs, targets), (wide, _) = needed(False), needed(True)
+  targets = s.targets_length or targets
+  if s.max_length is not None:
+    wide = min(wide, s.max_length - (targets if s.joined else 0))
+  return s.inputs_length or max(inputs, wide), targets
 
 
 def row_length(s: Setup, length: int) -> int:
@@ -310,7 +350,7 @@ def check_length(s: Setup, length: int) -> None:
   """Raises ValueError where inputs or targets of rows of `length` tokens, or both, are too long for the trunk."""
   if s.max_length is None or row_length(s, length) <= s.max_length:
     return
-  fits = next((raw for raw in range(length, 0, -1) if row_length(s, raw) <= s.max_length), 0)
+  fits = bisect.bisect_right(range(1, length), s.max_length, key=partial(row_length, s))
   inputs, targets = slots_of(s, length)
   raise ValueError(
     f'rows of {length} tokens become inputs of {inputs} and targets of {targets}'

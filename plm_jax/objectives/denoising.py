@@ -3,6 +3,7 @@
 Functions of `noise/` (rearrange, where, edit) are applied in order; `compact` then puts the result into fixed sizes.
 """
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -62,7 +63,7 @@ class VocabTables(NamedTuple):
   """What denoising needs to know of a vocabulary.
 
   Attributes:
-    special: bool[v].
+    special: bool[v], tokens that may not change at either end of a document.
     starts_word: bool[v].
     ends_sentence: bool[v], or None where no denoiser needs it.
     mask_id: id of the mask token, where there is one.
@@ -128,11 +129,13 @@ def find_sentence_ends(vocab: Vocab, ends: tuple[str, ...]) -> np.ndarray:
   return found
 
 
-def sizes(denoiser: Denoiser, length: int, *, tables: VocabTables, documents: int | None = None) -> tuple[int, int]:
+def sizes(
+  denoiser: Denoiser, length: int, *, tables: VocabTables, documents: int | None = None, margin: bool = True
+) -> tuple[int, int]:
   """Slots that the inputs and the targets of a row of `length` tokens need, at least one each.
 
-  Exact where the number of chosen tokens is fixed. Otherwise the inputs are as long as the row, and the targets have
-  room for as many tokens as `corrupt.capacity` says.
+  Exact where the number of chosen tokens is fixed. Otherwise the inputs are as long as the row, or hold the insertions
+  of `poisson_spans`, and the targets have room for as many tokens as `corrupt.capacity` says.
 
   Args:
     denoiser: what happens to the row.
@@ -140,6 +143,7 @@ def sizes(denoiser: Denoiser, length: int, *, tables: VocabTables, documents: in
     tables: of the vocabulary.
     documents: the most documents of a row, each with a special token at either end or without; None is a row of one
       without.
+    margin: room for six standard deviations more than the expected number of insertions.
   """
   func, settings = denoiser.choose.func, denoiser.choose.keywords
   frame = 0 if documents is None else 2
@@ -153,6 +157,10 @@ def sizes(denoiser: Denoiser, length: int, *, tables: VocabTables, documents: in
     inserted = 0
     if func is where_spans.random_gaps:
       inserted = counts.round_up(settings.get('rate', 0.15), length) + documents - 1
+    elif func is where_spans.poisson_spans and denoiser.write.func in (edits.collapse_to_mask, edits.insert):
+      # what collapses grows no more than what does not
+      ways = (False, True) if denoiser.write.func is edits.collapse_to_mask else (False,)
+      inserted = min(most_growth(length, documents, margin=margin, collapsed=way, **settings) for way in ways)
     added = {'text': length, 'masked': length, 'chosen': tokens, 'sentinels': tokens + spans + documents * closing}
     return max(1, length + inserted + documents * extra), max(1, added[denoiser.target] + documents * ends)
 
@@ -163,10 +171,13 @@ def sizes(denoiser: Denoiser, length: int, *, tables: VocabTables, documents: in
       counted = where_spans.COUNTS[func](text, **settings)
       assert counted is not None  # as above
       tokens, spans = counted
-      if tables.sentinels is not None:
-        spans = min(spans, tables.sentinels.number)
-      dropped = {edits.drop: tokens, edits.to_sentinels: tokens - spans, edits.collapse_to_mask: tokens - spans}
-      kept = {'text': size, 'masked': size, 'chosen': tokens, 'sentinels': tokens + spans + closing}
+      least = most = tokens  # that are hidden
+      if tables.sentinels is not None and spans > tables.sentinels.number:
+        # the spans that stay, and those that are hidden, may all have one token
+        least, most = tables.sentinels.number, tokens - (spans - tables.sentinels.number)
+        spans = tables.sentinels.number
+      dropped = {edits.drop: least, edits.to_sentinels: least - spans, edits.collapse_to_mask: least - spans}
+      kept = {'text': size, 'masked': size, 'chosen': most, 'sentinels': most + spans + closing}
       found.append((size - dropped.get(denoiser.write.func, 0) + extra, kept[denoiser.target] + ends))
     return max(inputs for inputs, _ in found), max(targets for _, targets in found)
 
@@ -174,19 +185,42 @@ def sizes(denoiser: Denoiser, length: int, *, tables: VocabTables, documents: in
     inputs, targets = need(length)
   else:
     needs = np.array([(0, 0), *map(need, range(1, length + 1))])
-    inputs, targets = (most_together(needs[:, side], documents) for side in (0, 1))
+    inputs, targets = (int(most_together(needs[:, side], documents)) for side in (0, 1))
   return max(1, inputs), max(1, targets)
 
 
-def most_together(needs: np.ndarray, documents: int) -> int:
+@functools.cache
+def most_growth(length: int, documents: int, *, margin: bool, **settings: Any) -> int:
+  """Tokens by which a row may be expected to grow, the most over how its documents are cut.
+
+  Args:
+    length: tokens of the row.
+    documents: how many at most.
+    margin: six standard deviations more.
+    **settings: of `where.spans.growth`.
+  """
+  mean, variance = where_spans.growth(length, **settings)
+  longer = np.arange(length + 1) + mean
+  most = most_together(longer, documents)
+  if margin:
+    # 6 sd is the least 3 (k var + 1 / k) over k, which adds up over documents
+    factors = np.geomspace(0.01, 100, 10)
+    most = min(most_together(longer + 3 * k * variance, documents) + 3 / k for k in factors)
+  return max(0, min(int(most) - length, length + documents))  # insertions stand before different tokens
+
+
+def most_together(needs: np.ndarray, documents: int) -> float:
   """The most that up to so many documents need, whose tokens make up a row.
 
   # needs 0 2 3 4 of 0 to 3 tokens, 2 documents   2 + 3 for documents of one and two tokens
 
   Args:
-    needs: int[l + 1], of a document of 0 to l tokens; the row has l.
+    needs: int or float[l + 1], of a document of 0 to l tokens; the row has l.
     documents: how many at most.
   """
+
+  if documents == 1:
+    return needs[-1].item()
 
   def either(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.array([(one[: size + 1] + other[size::-1]).max() for size in range(len(one))])
@@ -197,7 +231,7 @@ def most_together(needs: np.ndarray, documents: int) -> int:
       total = either(total, doubled)
     documents //= 2
     doubled = either(doubled, doubled) if documents else doubled
-  return int(total[-1])
+  return total[-1].item()
 
 
 def shift_right(ids: Array, segment_ids: Array, *, start_id: int) -> Array:
@@ -208,10 +242,22 @@ def shift_right(ids: Array, segment_ids: Array, *, start_id: int) -> Array:
 
 
 def make_row(ids: Array, segments: Array, tables: VocabTables) -> Row:
-  """A row as noise reads it."""
-  return corrupt.make_row(
+  """A row as noise reads it: of the special tokens, those at the ends of a document may not change.
+
+  T5 and BART leave out none within a text, so that a document is corrupted as one text, and `sizes` holds.
+  """
+  # token    [CLS] a [SEP] b [SEP]     eligible 0 1 1 1 0
+  row = corrupt.make_row(
     ids, segments, special=tables.special, starts_word=tables.starts_word, ends_sentence=tables.ends_sentence
   )
+  first, last = _edges(segments)
+  index = jnp.arange(ids.shape[0])
+  # the first token of a document and the last one that may change, seen from the left; then the same from the right
+  starts = jax.lax.cummax(jnp.where(first, index, 0))
+  ends = jax.lax.cummin(jnp.where(last, index, ids.shape[0]), reverse=True)
+  before = jax.lax.cummax(jnp.where(row.eligible, index, -1)) >= starts
+  behind = jax.lax.cummin(jnp.where(row.eligible, index, ids.shape[0]), reverse=True) <= ends
+  return row._replace(eligible=before & behind & (segments > 0))
 
 
 def _edges(segments: Array) -> tuple[Array, Array]:
@@ -348,7 +394,8 @@ def denoise(
   for number, rearrange in enumerate(denoiser.rearrange):
     step = rearrange(jax.random.fold_in(order_key, number), row)
     order = order[step]
-    row = make_row(row.ids[step], segments, tables)
+    # what stands at an end now may have stood within the text
+    row = make_row(row.ids[step], segments, tables)._replace(eligible=row.eligible)
 
   chosen, spans = denoiser.choose(where_key, row), None
   if tables.sentinels is not None:

@@ -18,7 +18,7 @@ from plm_jax import errors
 from plm_jax.errors import require
 from plm_jax.layers.losses import divergence, in_chunks
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
-from plm_jax.objectives import mlm
+from plm_jax.objectives import corrupt, mlm
 from plm_jax.plugins import build
 from plm_jax.types import (
   Array,
@@ -131,8 +131,12 @@ def make(
     mse_weight: of the squared distance of the logits, summed over the vocabulary, an option of the released code.
     positions: where predictions are compared: 'all' tokens or the 'masked' (corrupted) ones. Never at padding.
     logit_rows: rows of each device whose vocabulary logits are in memory at a time.
+
+  Raises:
+    ValueError: a setting that cannot be met, or no loss.
   """
   errors.one_of('objective.positions', positions, Positions)
+  corrupt.check_weights(kl_weight=kl_weight, mlm_weight=mlm_weight, cosine_weight=cosine_weight, mse_weight=mse_weight)
   if temperature <= 0:
     raise ValueError(f'objective.temperature={temperature} must be above 0')
   second = build.make('models', teacher, vocab_size=vocab.size, execution=trunk.execution)

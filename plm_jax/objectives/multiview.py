@@ -16,6 +16,9 @@ labels each word without dropout and without a gradient, and the views of every 
 
 The first word of a text has no future view, and the last one no past view. A view is a head of its own; the trunk is
 shared, so that it learns from them, and evaluation reads the primary heads.
+
+A task of `relations` parses (`adapters/parse`). Its views score arcs from one direction of the first layer for heads
+and one for the words that hang on them, as 'forward_backward': none of them sees all of the text around both.
 """
 
 from collections.abc import Mapping
@@ -30,6 +33,7 @@ import numpy as np
 from plm_jax.adapters import multitask
 from plm_jax.adapters.texts import inputs_of, read_text
 from plm_jax.errors import one_of, require
+from plm_jax.layers.arcs import ArcScores, over_arcs
 from plm_jax.layers.linear import normal
 from plm_jax.layers.losses import divergence
 from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, whole_loss
@@ -62,8 +66,10 @@ PAPER = Paper(
   supervision='supervised',
 )
 READS = ('part', 'tokens', 'segment_ids', 'labels')
+READS_WITH = {'relations': ('heads',)}
 
 View = Literal['forward', 'backward', 'future', 'past', 'full']
+ARC_VIEWS = tuple(f'{head}_{word}' for head in ('forward', 'backward') for word in ('forward', 'backward'))
 HIDDEN = {'future': -1, 'past': 1}  # views from which the word is hidden: where the word stands whose state they read
 
 
@@ -73,17 +79,21 @@ class Views(nn.Module):
   Attributes:
     trunk: a trunk of two directions.
     outputs: task -> number of its labels.
+    relations: task -> number of its relations, of tasks that parse.
     views: whose heads there are.
     layers: that the view 'full' reads.
     width: of the layer of a head before the last one.
+    arc_width: of what is compared of a head of a tree and of a word.
     init_std: of the kernels of the heads.
   """
 
   trunk: nn.Module
   outputs: Mapping[str, int]
+  relations: Mapping[str, int]
   views: tuple[View, ...]
   layers: tuple[int, ...]
   width: int
+  arc_width: int
   init_std: float
 
   def setup(self) -> None:
@@ -93,9 +103,22 @@ class Views(nn.Module):
       task: {view: PredictionHead(self.width, count, activations[view], 0.0, init) for view in self.views}
       for task, count in self.outputs.items()
     }
+    self.arcs = {
+      task: {view: ArcScores(count, self.arc_width, init) for view in ARC_VIEWS}
+      for task, count in self.relations.items()
+    }
 
-  def __call__(self, segment_ids: Array, train: bool = False, **inputs: Array) -> dict[str, dict[str, Array]]:
-    """Logits f32[b, l, c] by task and view."""
+  def __call__(
+    self, segment_ids: Array, may_be_head: Array | None = None, train: bool = False, **inputs: Array
+  ) -> dict[str, dict[str, Array]]:
+    """Logits by task and view: f32[b, l, c], or f32[b, l, l * r] of arcs as `over_arcs` has them.
+
+    Args:
+      segment_ids: int[b, l].
+      may_be_head: bool[b, l], a word begins here; None where no task parses.
+      train: drops out.
+      **inputs: of the trunk.
+    """
     out = self.trunk(**inputs, segment_ids=segment_ids, train=train)
     forward, backward = (states[0] for states in self.trunk.directions(out['layers'], segment_ids))  # [b, l, p]
     states = {
@@ -105,10 +128,21 @@ class Views(nn.Module):
       'past': moved(backward, HIDDEN['past']),
       'full': jnp.concatenate(read_layers(out, self.layers), axis=-1),
     }
-    return {
-      task: {view: head(states[view].astype(jnp.float32), train=train) for view, head in heads.items()}
+    labels: dict[str, dict[str, Array]] = {
+      task: {str(view): head(states[view].astype(jnp.float32), train=train) for view, head in heads.items()}
       for task, heads in self.heads.items()
     }
+    if may_be_head is None:
+      return labels
+    arcs = {
+      task: {view: over_arcs(self._scored(view, of, states), may_be_head, segment_ids) for view, of in heads.items()}
+      for task, heads in self.arcs.items()
+    }
+    return labels | arcs
+
+  def _scored(self, view: str, arcs: ArcScores, states: Mapping[str, Array]) -> Array:
+    head, _, word = view.partition('_')
+    return arcs(states[head], states[word])
 
 
 def moved(x: Array, by: int) -> Array:
@@ -123,15 +157,13 @@ class Setup(NamedTuple):
   """What is read of unlabelled rows.
 
   Attributes:
-    tasks: names.
-    views: that learn.
+    views: task -> views that learn.
     inputs: what the trunk reads.
     starts_word: bool[v], the token begins a word.
     marks: bool[v], special tokens but the unknown word.
   """
 
-  tasks: tuple[str, ...]
-  views: tuple[View, ...]
+  views: Mapping[str, tuple[str, ...]]
   inputs: tuple[str, ...]
   starts_word: np.ndarray
   marks: np.ndarray
@@ -141,59 +173,73 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  tags: Mapping[str, tuple[str, ...]],
+  tags: Mapping[str, tuple[str, ...]] = {},
+  relations: Mapping[str, tuple[str, ...]] = {},
   unlabelled: str = 'text',
   views: tuple[View, ...] = ('forward', 'backward', 'future', 'past'),
   layers: tuple[LayerNumber, ...] = (-2, -1),
   hidden: Count = 512,
+  arc_width: Count = 128,
   label_smoothing: PartRate = 0.1,
   unlabelled_dropout: PartRate = 0.2,
   init_std: Std = 0.03,
 ) -> Task:
-  """Tasks that label words, over one trunk, which learns from unlabelled rows as well.
+  """Tasks that label words or parse, over one trunk, which learns from unlabelled rows as well.
 
   Args:
     trunk: a trunk of two directions; its own dropout is that of labelled rows.
     vocab: of the rows.
     tags: task -> names of its labels in the order of their numbers; tasks are named as parts of the data.
+    relations: task -> names of its relations, of tasks that parse.
     unlabelled: name of the part whose rows need no labels.
-    views: that learn from the primary heads.
+    views: that learn from the primary heads of tasks that label words.
     layers: of the trunk that primary heads, and the view 'full', read side by side.
     hidden: width of the layer of every head before its last one.
-    label_smoothing: of the primary heads, see `adapters/tag`.
+    arc_width: of what is compared of a head of a tree and of a word.
+    label_smoothing: of the primary heads of tasks that label words, see `adapters/tag`.
     unlabelled_dropout: rate of the trunk where views learn.
     init_std: of the kernels of all heads.
 
   Raises:
-    ValueError: no task, a task with the name of `unlabelled` or one that is taken, a view twice or none.
+    ValueError: no task, one that is named twice, with the name of `unlabelled` or one that is taken, a view twice or
+      none.
   """
   require(trunk, user="objective 'multiview'", inputs=('segment_ids',), offers=(Directions,))
-  if not tags or set(tags) & {unlabelled, *multitask.TAKEN} or unlabelled in multitask.TAKEN:
+  names = [*tags, *relations]
+  if not names or len({*names, unlabelled, *multitask.TAKEN}) < len(names) + 1 + len(multitask.TAKEN):
+    also = f', objective.relations {", ".join(relations)}' if relations else ''
     raise ValueError(
-      f'objective.tags names {", ".join(tags) or "nothing"}, and objective.unlabelled {unlabelled!r}: name tasks, each '
-      f'with its labels, and another part of the data, none of them {" or ".join(multitask.TAKEN)}'
+      f'objective.tags names {", ".join(tags) or "nothing"}{also}, and objective.unlabelled {unlabelled!r}: name '
+      'tasks, each once with its labels or relations, and another part of the data, none of them '
+      f'{" or ".join(multitask.TAKEN)}'
     )
   for view in views:
     one_of('objective.views', view, View)
   if not views or len(set(views)) < len(views):
     raise ValueError(f'objective.views={tuple(views)}: name one or more, each once')
-  head = dict(hidden=hidden, layers=layers, label_smoothing=label_smoothing, init_std=init_std)
-  primary = adapters_by_part({'tags': tags, **head})
+  head = dict(hidden=hidden, layers=layers, label_smoothing=label_smoothing, init_std=init_std, arc_width=arc_width)
+  primary = adapters_by_part({'tags': tags, 'relations': relations, **head})
   made = {name: build.make('adapters', block, trunk=trunk, vocab=vocab) for name, block in primary.items()}
-  outputs = {name: len(own) for name, own in sorted(tags.items())}
-  model = Views(trunk.with_dropout(unlabelled_dropout), outputs, tuple(views), tuple(layers), hidden, init_std)
-  marks = corrupt.among([number for number in vocab.special_ids if number != vocab.unk_id], vocab.size)
-  s = Setup(tuple(outputs), tuple(views), inputs_of(trunk), np.asarray(vocab.starts_word), marks)
+  labels, arcs = ({name: len(own) for name, own in sorted(named.items())} for named in (tags, relations))
+  sizes = tuple(views), tuple(layers), hidden, arc_width, init_std
+  model = Views(trunk.with_dropout(unlabelled_dropout), labels, arcs, *sizes)
+  marks = corrupt.mark_table(vocab)
+  learning = {**dict.fromkeys(labels, tuple(views)), **dict.fromkeys(arcs, ARC_VIEWS)}
+  s = Setup(learning, inputs_of(trunk), np.asarray(vocab.starts_word), marks)
   made[unlabelled] = Task(model, partial(prepare, s), partial(loss, s), lambda forward, example: {})
   return multitask.join({name: made[name] for name in sorted(made)})
 
 
 def adapters_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
   """Task -> the adapter of its primary head (`plugins/one_part.py`), from the block of this objective."""
-  head = {key: settings[key] for key in ('hidden', 'layers', 'label_smoothing', 'init_std')}
-  return {
-    name: {'name': 'tag', 'tags': own, 'activation': 'relu', 'dropout': 0.0, **head}
-    for name, own in settings['tags'].items()
+  shared = {'dropout': 0.0, 'layers': settings['layers'], 'init_std': settings['init_std']}
+  head = {key: settings[key] for key in ('hidden', 'label_smoothing')}
+  taggers = {
+    name: {'name': 'tag', 'tags': own, 'activation': 'relu', **head, **shared} for name, own in settings['tags'].items()
+  }
+  return taggers | {
+    name: {'name': 'parse', 'relations': own, 'width': settings['arc_width'], **shared}
+    for name, own in settings.get('relations', {}).items()
   }
 
 
@@ -209,13 +255,14 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   text = ~jnp.asarray(s.marks)[tokens] & (segments > 0)
   words = text & jnp.asarray(s.starts_word)[tokens] & (batch['row_weight'][:, None] > 0)
   targets: dict[str, Array] = row_terms(batch['row_weight'])
-  for view in s.views:
+  for view in dict.fromkeys(view for views in s.views.values() for view in views):
     seen = words
     if by := HIDDEN.get(view):
       seen = words & moved(text, by) & (moved(segments, by) == segments)
     targets[view] = seen.astype(jnp.float32)
     targets[f'{view}_scale'] = batch_scale(targets[view])
-  return Example(read_text(batch, s.inputs), targets)
+  parses = ARC_VIEWS in s.views.values()
+  return Example(read_text(batch, s.inputs) | ({'may_be_head': words} if parses else {}), targets)
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
@@ -227,9 +274,10 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   targets = example.targets
   found = forward(**example.inputs)
   value, metrics = jnp.zeros(()), {}
-  for task in s.tasks:
-    primary = jax.lax.stop_gradient(forward(part=task, train=False, **example.inputs))  # f32[b, l, c]
-    for view in s.views:
+  for task, views in s.views.items():
+    read = {name: value for name, value in example.inputs.items() if name != 'may_be_head' or views == ARC_VIEWS}
+    primary = jax.lax.stop_gradient(forward(part=task, train=False, **read))  # f32[b, l, c], or of arcs
+    for view in views:
       weights = targets[view]
       nats = divergence(found[task][view], primary, temperature=1.0)
       value += scaled_sum(nats, weights, targets[f'{view}_scale'])

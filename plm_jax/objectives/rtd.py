@@ -121,10 +121,15 @@ def make(
     generator_weight: of the generator's loss.
     weight: of the discriminator's loss; 50 fits binary losses, 1 those over the vocabulary.
     logit_rows: rows of each device whose vocabulary logits are in memory at a time under 'all_tokens_mlm'.
+
+  Raises:
+    ValueError: a setting that cannot be met, or no loss.
   """
   user, inputs = "objective 'rtd'", ('tokens', 'segment_ids')
   require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Attends,))
   check(sharing, keep=keep, sampling=sampling, temperature=temperature, learning=learning, predict=predict)
+  learns = sampling == 'generator' and learning != 'frozen'  # the generator does
+  corrupt.check_weights(weight=weight, **({'generator_weight': generator_weight} if learns else {}))
   s = Setup(
     choose=corrupt.pick_where(where, vocab=vocab), special=corrupt.special_table(vocab),
     starts_word=np.asarray(vocab.starts_word), mask_id=corrupt.find_mask(vocab, user='objective rtd'),

@@ -24,7 +24,7 @@ from plm_jax.objectives import corrupt, mlm
 from plm_jax.sharding import each_row
 from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Template, Vocab
 
-PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
+PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='contrastive')
 READS = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length')
 
 Question = Literal['nsp', 'sop']

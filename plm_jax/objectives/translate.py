@@ -21,7 +21,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.adapters import answers, sequence
+from plm_jax.adapters import answers, sequence, texts
 from plm_jax.adapters.answers import Start
 from plm_jax.errors import require
 from plm_jax.generate.decode import generate
@@ -368,7 +368,7 @@ def make(
     partial(sequence.loss, s),
     partial(sequence.predict, s),
     summary=perplexity_of,
-    trains=(rf'(?!trunk/({"|".join(trunk.FIXED)})$).*',),
+    trains=texts.all_but_fixed(trunk),
     scores=('match',),
     words=('text', 'label', 'value'),
     in_words=partial(sequence.in_words, second_vocab),

@@ -34,7 +34,7 @@ class Setup(NamedTuple):
   Attributes:
     masking: of masked language modelling.
     bounds: f32[kinds - 1], of `corrupt.share_bounds`.
-    prefix: 'half' or 'types', see `make`.
+    prefix: 'half' or 'types', see `make`; 'half' where no row is read after a prefix.
   """
 
   masking: mlm.Setup
@@ -73,7 +73,7 @@ def make(
   s = Setup(
     mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective unilm'),
     corrupt.share_bounds([kinds.get(kind, 0) for kind in KINDS]),
-    prefix,
+    prefix if kinds.get('prefix') else 'half',
   )
   return mlm.make_task(trunk, vocab, s.masking)._replace(prepare=partial(prepare, s))
 

@@ -38,6 +38,7 @@ class Optimiser(NamedTuple):
     init: trainable -> state. Moments are float32, of the shape of their parameter and in its box of axis names, if any.
     update: (gradients, state, trainable) -> (what to add to trainable, state). Gradients as they come.
     rate: step -> base learning rate f32[], without multipliers and without the fall of a plateau schedule.
+    now: state -> the base rate of the next update f32[], with that fall, and without updates that were skipped.
     eval_params: (state, parameters) -> the parameters to evaluate: averaged where the run averages, else the same.
       Takes the whole tree or its trainable part.
     split: parameters -> (trainable, frozen).
@@ -50,6 +51,7 @@ class Optimiser(NamedTuple):
   init: Callable[[PyTree], PyTree]
   update: Callable[[PyTree, PyTree, PyTree], tuple[PyTree, PyTree]]
   rate: Callable[[Array], Array]
+  now: Callable[[PyTree], Array]
   eval_params: Callable[[PyTree, PyTree], PyTree]
   split: Callable[[PyTree], tuple[PyTree, PyTree]]
   count: Callable[[PyTree], int]
@@ -132,6 +134,7 @@ def make(
     init=partial(_init, s),
     update=partial(_update, s),
     rate=base_rate,
+    now=partial(_now, s),
     eval_params=partial(_eval_params, s),
     split=partial(_split, s),
     count=partial(_count, s),
@@ -179,7 +182,7 @@ def _update(s: _Settings, gradients: PyTree, state: PyTree, trainable: PyTree) -
   multipliers = groups.factors(s.scales, trainable, step)
   gradients = s.limit(_drop_frozen_layers(gradients, s.scales), multipliers)
   direction, rule_state = s.direction.update(gradients, state['rule'], full)
-  now = s.rate(step) * (1.0 if s.observe_plateau is None else state['plateau']['factor'])
+  now = _now(s, state)
   updates = jax.tree.map(
     # a frozen layer does not move, even where its direction is not finite
     lambda by, way, param: jnp.where(by == 0, 0.0, -now * by * way).astype(param.dtype),
@@ -192,6 +195,10 @@ def _update(s: _Settings, gradients: PyTree, state: PyTree, trainable: PyTree) -
     after = jax.tree.map(jnp.add, trainable, updates)
     state |= {'average': s.average.update(state['average'], after, step)}
   return updates, state
+
+
+def _now(s: _Settings, state: PyTree) -> Array:
+  return s.rate(state['count']) * (1.0 if s.observe_plateau is None else state['plateau']['factor'])
 
 
 def _eval_params(s: _Settings, state: PyTree, params: PyTree) -> PyTree:

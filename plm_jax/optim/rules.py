@@ -101,8 +101,15 @@ def lamb(
     b2: decay of the second moment.
     eps: added to the root of the second moment.
     bias_correction: as in the paper; google-research/albert has none.
-    adapt: 0 for parameters that keep Adam's length; google-research/albert exempts what it does not decay.
+    adapt: 0 for parameters that keep Adam's length, 1 for the others; google-research/albert exempts what it does not
+      decay.
+
+  Raises:
+    ValueError: another value.
   """
+  for pattern, value in adapt:
+    if value not in (0, 1):
+      raise ValueError(f'optim.adapt: {pattern!r} has {value!r}; choices are 0, the length of Adam, and 1, adapted')
   moments = optax.scale_by_adam if bias_correction else scale_by_uncorrected_adam
   trust = only(per_layer(optax.scale_by_trust_ratio()), context.resolve(adapt, 'adapt'))
   return Rule(optax.chain(moments(b1, b2, eps), context.decay, trust))
@@ -142,15 +149,23 @@ def adafactor(
   return Rule(optax.chain(per_layer(optax.chain(*parts)), context.decay))
 
 
-def asgd(context: Context, *, start: Whole | None = None, nonmonotone: Count = 5) -> Rule:
+NONMONOTONE = 5  # evaluations of asgd
+
+
+def asgd(context: Context, *, start: Whole | None = None, nonmonotone: Count | None = None) -> Rule:
   """SGD that is evaluated at the mean of its iterates (AWD-LSTM).
 
   Args:
     context: decay and groups.
     start: update from which the mean is taken; None waits until the metric of config.best no longer improves (NT-ASGD).
-    nonmonotone: NT-ASGD starts when a metric is worse than the best one up to this many evaluations ago.
+    nonmonotone: NT-ASGD starts when a metric is worse than the best one up to this many evaluations ago; None is 5.
+
+  Raises:
+    ValueError: both are given.
   """
-  return Rule(context.decay, iterate_mean(start=start, nonmonotone=nonmonotone))
+  if start is not None and nonmonotone is not None:
+    raise ValueError(f'optim.start={start} says when the mean begins, and optim.nonmonotone waits for it: give one')
+  return Rule(context.decay, iterate_mean(start=start, nonmonotone=nonmonotone or NONMONOTONE))
 
 
 # A row without a gradient stays as it is, and so does its state: those that update some rows of a table by themselves.

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import jax.numpy as jnp
 
 from plm_jax.errors import ConfigError, check_choice, one_of
+from plm_jax.plugins.values import as_steps
 from plm_jax.types import Array, Rate, Stretch, Whole
 
 Schedule = Callable[[Array], Array]
@@ -183,19 +184,6 @@ def make(*, name: str, rate: float, steps: int, warmup: int | float = 0, **setti
   shape = partial(schedule, **bound)
   shape(jnp.zeros(()))  # settings out of range fail here and not in the first step
   return lambda step: rate * shape(step)
-
-
-def as_steps(value: int | float, steps: int, what: str) -> int:
-  """A number of steps; a float up to 1 is a fraction of the run.
-
-  Raises:
-    ConfigError: negative, or a float above 1 that is not a whole number.
-  """
-  if isinstance(value, float) and 0.0 <= value <= 1.0:
-    return int(value * steps)
-  if value < 0 or value != int(value):
-    raise ConfigError(f'optim.{what}={value}: give whole steps, or a fraction of the run between 0.0 and 1.0.')
-  return int(value)
 
 
 def choose(functions: Sequence[Callable[..., Any]], name: str, *, label: str, what: str) -> Callable[..., Any]:

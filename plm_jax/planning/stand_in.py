@@ -125,5 +125,5 @@ def vocab_of(settings: Mapping[str, Any], *, header: str = '', size: int | None 
     return Words(int(number[1]), extra)
   raise ConfigError(
     f'vocab.path: there is no vocabulary {block["path"]} yet, and the config does not say its size: '
-    '--vocab_size=N plans for one of N ids'
+    'make it with `python -m plm_jax.vocab train`, or let `python -m plm_jax.plan --vocab_size=N` count with N ids'
   )

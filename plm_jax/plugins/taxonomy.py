@@ -28,6 +28,9 @@ NOT_HERE = {
     'no file of their own: they are other text, on which a config pre-trains a model that `init_from` or `model.from` '
     'names'
   ),
+  'words to be put in order again beside masks (StructBERT)': (
+    'not here; sentences and whole texts are, by the noise `permute_sentences` and `deshuffle`'
+  ),
   'compression by replacing modules (BERT-of-Theseus)': 'not here; the other four ways of the survey are',
 }
 

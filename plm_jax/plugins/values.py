@@ -148,6 +148,19 @@ def _describe(keyword: Keyword) -> str:
   return f'{wanted} = {"..." if keyword.default is Missing.COMPUTED else repr(keyword.default)}'
 
 
+def as_steps(value: int | float, steps: int, what: str) -> int:
+  """A number of steps; a float up to 1 is a fraction of the run.
+
+  Raises:
+    ConfigError: negative, or a float above 1 that is not a whole number.
+  """
+  if isinstance(value, float) and 0.0 <= value <= 1.0:
+    return int(value * steps)
+  if value < 0 or value != int(value):
+    raise ConfigError(f'optim.{what}={value}: give whole steps, or a fraction of the run between 0.0 and 1.0.')
+  return int(value)
+
+
 def check_keywords(
   label: str,
   owner: str,

@@ -28,6 +28,7 @@ has all of both. Keys of records that scores share:
     label     its class (int) or value (float); None where it has none
     words     list of its words
     labels    list of the class of each word; -1 for a word without one
+    heads     list of the number of the head of each word, its own for a root; -1 for a word without one
     places    list of the numbers of the words that the batch labels, in order: word `places[k]` is the k-th label there
     references  list of the texts of which any is right, the one that is trained first; None where it has none
     options   the texts to choose from, () where any text may be written

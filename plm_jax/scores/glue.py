@@ -9,7 +9,7 @@ as the first class, or as 0, and a line of the log says how many rows are; score
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,6 +27,7 @@ def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
   Raises:
     ValueError: a row has neither a label nor a value, and its text is no noun.
   """
+  warn_of_numbers(predictions, records, {'QNLI': {'question', 'sentence'}, 'MNLI': {'premise', 'hypothesis'}})
   lines = ['index\tprediction']
   for number, (row, record) in enumerate(zip(with_labels(predictions), records, strict=True)):
     lines.append(f'{index(record, number)}\t{_prediction(row, record)}')
@@ -43,6 +44,25 @@ def with_labels(predictions: Sequence[Row]) -> list[Row]:
       'label, or as 0'
     )
   return [{**row, **dict.fromkeys(keys, 0)} for row, keys in zip(predictions, unmatched, strict=True)]
+
+
+def warn_of_numbers(predictions: Sequence[Row], records: Sequence[Row], tasks: Mapping[str, set[str]]) -> None:
+  """Says where classes have no names, and so are written as numbers, which the benchmark takes as words.
+
+  Args:
+    predictions: of rows, classes or others.
+    records: of the same rows.
+    tasks: name -> fields that tell the task from others.
+  """
+  if 'label' not in next(iter(predictions), {}):
+    return
+  record = records[0]
+  for name, fields in tasks.items():
+    if fields <= set(record.get('row', {})) and not label_names(record):
+      log.warning(
+        f'{name} is handed in as words, and the classes of these rows have no names, so numbers are written: put a '
+        'labels.json beside the data'
+      )
 
 
 def index(record: Row, number: int) -> int:

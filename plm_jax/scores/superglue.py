@@ -19,6 +19,8 @@ READS = ('label', 'text')  # one of them
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
   """The lines, rows in their order; those of MultiRC by paragraph and question."""
   pairs = list(zip(glue.with_labels(predictions), records, strict=True))
+  tasks = {'BoolQ': {'question', 'passage'}, 'CB or RTE': {'premise', 'hypothesis'}, 'WiC': {'word', 'sentence1'}}
+  glue.warn_of_numbers(predictions, records, tasks)
   nested = all({'paragraph', 'question', 'answer'} == set(_idx(record) or ()) for _, record in pairs)
   if nested:
     objects = _paragraphs(pairs)

@@ -18,7 +18,7 @@ from plm_jax.config.resume import leaves
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
 from plm_jax.studies import curves
-from plm_jax.studies.curves import Line
+from plm_jax.studies.curves import Line, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ class Run(NamedTuple):
     settings: dotted key -> value of its config.
     best: the metric of `best` and 'min' or 'max'; None where the config has none.
     line: steps and values of the metric.
+    diverged: its step where the metric was not finite any more, None where it ended with a number.
   """
 
   name: str
@@ -39,6 +40,7 @@ class Run(NamedTuple):
   settings: Mapping[str, Any]
   best: tuple[str, str] | None
   line: Line
+  diverged: int | None = None
 
 
 def compare(
@@ -55,22 +57,27 @@ def compare(
 
   Returns:
     'metric' and 'rows': name, n, step, mean and deviation of the last values, and of the best ones where that is known.
+    Runs that diverged are drawn, named in the log, and not in these numbers.
 
   Raises:
-    ConfigError: no run, a key that no run has, or a metric that no run has.
+    ConfigError: no run, a key that no run has, a metric that no run has, or a place that cannot be written.
   """
+  files.check_new_folder(files.path(out).parent, name='the folder of --out')
   where = list(dict.fromkeys(found for folder in folders for found in curves.expanded(files.path(folder))))
   configs = _configs(where)
   first = next(iter(configs.values())).get('best')
   metric = metric or (first[0] if first else 'loss')
   names = curves.short_names(list(configs))
+  lines = curves.read([RunFolder(folder).metrics for folder in configs], lambda name: name == metric)
   read = [
-    Run(names[folder], folder, leaves(own), own.get('best'), line)
-    for folder, own in configs.items()
-    if len((line := curves.series(RunFolder(folder).metrics, metric))[0])
+    Run(names[folder], folder, leaves(own), own.get('best'), found.lines[metric], diverged_at(found, metric))
+    for (folder, own), found in zip(configs.items(), lines, strict=True)
+    if metric in found.lines and len(found.lines[metric][0])
   ]
   if not read:
     there = sorted({name for folder in configs for name in curves.names(RunFolder(folder).metrics)})
+    if not there:
+      raise ConfigError(f'these runs have logged nothing yet: {", ".join(map(str, configs))}')
     raise ConfigError(
       f'--metric={metric}: no run has it.{errors.suggest(metric, there)} There are: {", ".join(there)}.'
     )
@@ -79,6 +86,11 @@ def compare(
   read, copies = curves.apart(read, lambda run: run.line)
   for copy, original in copies.items():
     log.warning('%s is left out: %s', copy, curves.COPY % original)
+  for run in read:
+    if run.diverged is not None:
+      log.warning(
+        '%s diverged: %s is not finite from step %d on; it is drawn and not counted', run.folder, metric, run.diverged
+      )
   groups = curves.named(curves.grouped(read, by), by)
   rows = [ends(name, runs, metric) for name, runs in groups.items()]
   draw({name: [run.line for run in runs] for name, runs in groups.items()}, metric, files.path(out))
@@ -105,19 +117,32 @@ def _configs(where: Sequence[Path]) -> dict[Path, dict[str, Any]]:
 
 
 def ends(name: str, runs: Sequence[Run], metric: str) -> dict[str, Any]:
-  """Where the runs of a curve ended: a row of the table that `compare` returns."""
-  last = [float(run.line[1][-1]) for run in runs]
-  row = {'name': name, 'n': len(runs), 'step': max(int(run.line[0][-1]) for run in runs), **_measured('last', last)}
+  """Where the runs of a curve ended, without those that diverged: a row of the table that `compare` returns."""
+  steps = sorted({int(run.line[0][-1]) for run in runs if run.diverged is None})
+  if len(steps) > 1:
+    log.warning(
+      '%s: its runs end at steps %s, and their last values are taken together', name, ', '.join(map(str, steps))
+    )
+  whole = [run for run in runs if run.diverged is None]
+  row: dict[str, Any] = {'name': name, 'n': len(whole), 'step': max(int(run.line[0][-1]) for run in runs)}
+  row |= _measured('last', [float(run.line[1][-1]) for run in whole])
   ways = {run.best[1] for run in runs if run.best and run.best[0] == metric}
   if len(ways) == 1:
     best = np.max if ways == {'max'} else np.min
-    row |= _measured('best', [float(best(run.line[1])) for run in runs])
+    row |= _measured('best', [float(best(run.line[1])) for run in whole])
   return row
 
 
+def diverged_at(metrics: Metrics, metric: str) -> int | None:
+  """The step from which on a metric is not finite; None where a number follows."""
+  step, last = metrics.not_finite.get(metric), metrics.lines[metric][0][-1]
+  return step if step is not None and step > last else None
+
+
 def _measured(name: str, values: Sequence[float]) -> dict[str, float | None]:
+  mean = statistics.fmean(values) if values else None
   deviation = statistics.stdev(values) if len(values) > 1 else None
-  return {name: statistics.fmean(values), f'{name}_deviation': deviation}
+  return {name: mean, f'{name}_deviation': deviation}
 
 
 def _show(rows: Sequence[Mapping[str, Any]], metric: str) -> None:

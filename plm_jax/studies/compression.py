@@ -467,6 +467,7 @@ def _check_out(out: Path, workdir: Path, names: Sequence[str]) -> None:
   """Raises ConfigError where results would stand in the run, or in place of something else."""
   if files.is_inside(out, workdir) or files.absolute(out) == files.absolute(workdir):
     raise ConfigError(f'--out={out} lies in the run, which is not changed: name another folder')
+  files.check_new_folder(out, name='--out')
   if len({*map(_file_name, names), ORIGINAL}) <= len(names):
     raise ConfigError(f'--methods and --beside give two results the same name: {", ".join([ORIGINAL, *names])}')
   for name in (ORIGINAL, *names):

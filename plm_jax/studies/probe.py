@@ -51,12 +51,14 @@ def run_study(
   adapter = settings['adapter'] or {}
   if adapter.get('name') not in ADAPTERS or settings['best'] is None:
     raise ConfigError(f'probe needs a config with adapter {" or ".join(ADAPTERS)}, and with a metric in config.best')
+  folder, (metric, better) = files.local_path(workdir, what='--workdir'), settings['best']
+  files.check_no_run(folder, name='--workdir')
+  files.check_new_folder(folder, name='--workdir')
   others = [_read(files.path(folder)) for folder in beside]
   last = _last_layer(settings)
   chosen: list[Layer] = [*range(last + 1), MIX] if layers is None else list(dict.fromkeys(layers))
   if unknown := [layer for layer in chosen if layer != MIX and not 0 <= int(layer) <= last]:
     raise ConfigError(f"--layers={unknown[0]}: the trunk has layers 0, its embeddings, to {last}; or 'mix'")
-  folder, (metric, better) = files.local_path(workdir, what='--workdir'), settings['best']
   rows = []
   for layer in chosen:
     scores = [_score(settings, folder, layer, seed=seed, last=last) for seed in range(seeds)]
@@ -123,6 +125,10 @@ def _read(folder: Path) -> dict[str, Any]:
     table: dict[str, Any] = files.read_json(folder / 'table.json')
     if not _is_of_probes(table):
       raise ValueError('its table.json has no scores of layers')
+  except FileNotFoundError:
+    raise ConfigError(
+      f'--beside={folder}: there is no {folder / "table.json"}, which python -m plm_jax.probe writes'
+    ) from None
   except (OSError, ValueError) as error:
     raise ConfigError(f'--beside={folder}: is no folder of `python -m plm_jax.probe`: {error}') from None
   return table

@@ -68,7 +68,7 @@ def counted(sweep: Sweep, trials: Sequence[FrozenTrial]) -> dict[int, int]:
 
 
 def rows(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Row]:
-  """The points of a sweep, the best first."""
+  """The points of a sweep, the best first; those with equal scores by the best of their values."""
   groups: dict[tuple[tuple[str, str], ...], list[FrozenTrial]] = {}
   counts = counted(sweep, trials)
   for trial in trials:
@@ -87,7 +87,12 @@ def rows(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Row]:
     score = statistics.median(seeds) if seeds else worst
     numbers = tuple(trial.number for trial in group)
     found.append(Row(dict(point), numbers, values, score, tuple(reasons), len(seeds)))
-  return sorted(found, key=lambda row: -row.score if sweep.direction == 'maximize' else row.score)
+  sign = -1 if sweep.direction == 'maximize' else 1  # with which less is better
+
+  def rank(row: Row) -> tuple[float, float]:
+    return sign * row.score, min((sign * value for value in row.values), default=math.inf)
+
+  return sorted(found, key=rank)
 
 
 def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str]) -> dict[str, Any]:
@@ -102,7 +107,7 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
     The table, as `table.json` holds it.
   """
   found = rows(sweep, trials)
-  best = found[0] if found and math.isfinite(found[0].score) else None
+  best = next((row for row in found if row.values), None)
   shown = as_table(sweep, found)
   tables.show(shown)
   once = {number for row in found for number in row.numbers}
@@ -124,7 +129,7 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
   }
   files.write_json(sweep.folder / 'table.json', table)
   files.write_text(sweep.folder / 'table.txt', tables.text(shown) + ''.join(f'{line}\n' for line in told))
-  if best is not None:
+  if done:
     draw_parallel(sweep, done, sweep.folder / 'parallel.png')
     draw_importance(sweep, done, sweep.folder / 'importance.png')
   return table
@@ -135,11 +140,15 @@ def _chosen(sweep: Sweep, row: Row, done: Sequence[FrozenTrial], command: Sequen
   trial = _best_trial(sweep, row, done)
   point = point_of(trial.params, sweep.space)
   said = f'best: {sweep.metric} {row.score:.5g}'
-  if SEED in point:
+  if not math.isfinite(row.score):
+    of_seed = f', with seed {point[SEED]}' if SEED in point else ''
+    said = f'of no point most seeds were finished; the best trial{of_seed}: {sweep.metric} {_value(trial):.5g}'
+  elif SEED in point:
     over = 'of one seed' if row.seeds == 1 else f'the median over {row.seeds} seeds'
     said += f', {over}; the best of its trials, with seed {point[SEED]}, has {_value(trial):.5g}'
   line = shlex.join(['python', '-m', 'plm_jax.train', *command, *_flags(point)])
-  scores = {'score': row.score, 'seeds': row.seeds, 'trial': trial.number, 'value': trial.value}
+  score = row.score if math.isfinite(row.score) else None
+  scores = {'score': score, 'seeds': row.seeds, 'trial': trial.number, 'value': trial.value}
   return {'point': row.point, **scores, 'seed': point.get(SEED), 'said': said, 'command': line}
 
 

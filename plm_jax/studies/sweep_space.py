@@ -14,6 +14,7 @@ A point is dotted key -> value as text, as a command line would give it.
 import ast
 import contextlib
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -190,7 +191,9 @@ def _key(name: str, block: Any, earlier: Mapping[str, Key]) -> Key:
 
 
 def _is_number(value: Any) -> bool:
-  return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+  if not isinstance(value, int | float) or isinstance(value, bool):
+    return False
+  return abs(value) <= sys.float_info.max  # not so of inf, of nan and of whole numbers that no float holds
 
 
 def _when(label: str, when: Any, earlier: Mapping[str, Key]) -> dict[str, tuple[str, ...]]:

@@ -433,7 +433,7 @@ def _byte_bpe(folder: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, 
   vocab = read_table(folder / IDS)
   if not all(isinstance(number, int) for number in vocab.values()):
     raise ValueError(f'is damaged ({IDS} is no table of ids)')
-  lines = [line for line in _text(folder / MERGES).split('\n') if line.strip()]
+  lines = [line.removesuffix('\r') for line in _text(folder / MERGES).split('\n') if line.strip()]
   merges = [line.split(' ') for line in lines if not line.startswith('#version')]
   for pair in merges:
     if len(pair) != 2 or not {*pair, ''.join(pair)} <= vocab.keys():

@@ -22,6 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plm_jax import checkpoint, errors, optim, sharding
 from plm_jax.checkpoint import frozen
 from plm_jax.cli import progress
+from plm_jax.config import rules
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.sharding import Layout
@@ -254,6 +255,8 @@ def make_data(
   parts = fit(parts, [source, *evaluations.values()])
   scored_by = evaluation.scores_of(settings, parts, evaluations)
   settings = {**settings, 'steps': run_folder.begun_steps(settings, source.steps_per_epoch, old), 'epochs': None}
+  if not old:
+    rules.check_stretches(settings['optim'], settings['steps'])  # of `epochs`, which are steps from now on
   preflight.remark(settings, source)
   if not old:
     preflight.check_targets(settings, parts, source, layout=layout)
@@ -266,7 +269,7 @@ def make_data(
 def _facts(begun: Begun, settings: Mapping[str, Any], parts: Parts, source: Source, *, alone: bool) -> dict[str, Any]:
   """What `data.json` says of the data; `alone`: whether `source` has the rows of all hosts."""
   vocab, second = parts.vocab, parts.second_vocab
-  whole = source if alone else make_source(settings['data'], vocab, seed=settings['seed'], second_vocab=second)
+  whole = source if alone else make_source(settings['data'], vocab, seed=settings['seed'], reader=parts)
   return run_folder.check_data(begun.folder, whole, vocab, second_vocab=second, begun=bool(begun.old))
 
 
@@ -301,9 +304,9 @@ def make_start(
   restored = saved.restore(part(maker.abstract))
   step, state = _first_state(begun, data, restored, maker, tx, key)
   if settings['save'] == 'trained':
-    frozen.write(saved.folder, tx.split(state.params)[1], main=begun.main)
+    frozen.write(saved.folder, tx.split(state.params)[1], main=begun.main, anew=restored is None)
   if extend is not None:
-    had, settings = history.total(settings), history.extended(settings, extend, at=step)
+    had, settings = history.total(settings), history.extended(settings, extend, at=step, finished=bool(begun.finished))
     log.info(_said_of_schedule(settings, step, had, tx_of))
   total = history.total(settings)
   last = total if stop_at is None else max(step, min(total, stop_at))

@@ -68,7 +68,8 @@ def check(predicted: Sequence[str], *, user: str) -> None:
   """Raises ConfigError where predictions with these keys have no classes, or scikit-learn is not installed."""
   scores.check_installed('by_class', NEEDS)
   if 'label' not in predicted and 'labels' not in predicted:
-    raise ConfigError(f'--by_class: {user} predicts {", ".join(sorted(predicted))} and no class; leave it out')
+    found = f'predicts {", ".join(sorted(predicted))} and no class' if predicted else 'predicts nothing'
+    raise ConfigError(f'--by_class: {user} {found}; it is of runs that classify or tag: leave it out')
 
 
 def measure(predictions: Sequence[Row], records: Sequence[Row]) -> ByClass:

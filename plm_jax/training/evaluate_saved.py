@@ -23,6 +23,7 @@ from plm_jax.training import (
   evaluation,
   feed,
   from_data,
+  history,
   metrics,
   outcome,
   parts,
@@ -245,8 +246,10 @@ def check_names(folder: RunFolder, sources: Mapping[str, Source], part: str | No
 
 
 def _check_one(settings: Settings, predictions: Output | None, *, by_class: bool) -> None:
-  """Raises ConfigError where what is of one task alone is asked of a run of several."""
+  """Raises ConfigError where what is of one task alone is asked of a run of several, or of one without classes."""
   asked = '--by_class' if by_class else f'--format={predictions.format}' if predictions and predictions.format else ''
+  if by_class and not settings['adapter'] and not one_part.has_heads(settings):
+    raise ConfigError('--by_class is of runs that classify or tag, and this one was pre-trained: leave it out')
   if asked and one_part.has_heads(settings):
     raise ConfigError(f'{asked} is of one task, and this run {one_part.left_open(settings)}, --part=NAME')
 
@@ -263,6 +266,11 @@ def _evaluator(
   feed.check_evaluations({name: settings['eval'][name] for name in names}, mesh=layout.mesh)
   preflight.look({f'eval.{name}.data': settings['eval'][name]['data'] for name in names}, made)
   sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
+  if by_class and (without := [name for name, source in sources.items() if source.unlabelled]):
+    raise ConfigError(
+      f'--by_class compares classes with labels, and rows of eval.{without[0]}.data have none (keep_unlabelled): leave '
+      'it out'
+    )
   made = parts.fit(made, sources.values())
   wanted = evaluation.asked(settings, made.task)
   anyway = {name for name in names if predictions is None and scoring.takes_unlabelled(wanted[name], made.task)}
@@ -312,13 +320,13 @@ def _evaluate(
       files.append_line(folder.evaluations, json.dumps(line))
     log.info(f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line)}')
     lines.append(line)
-    if by_class and main:
-      _by_class(found, where, folder)
     if predictions is not None and main:
       (one,) = found.values()
       form, in_words = predictions.format, evaluator.task.in_words
       predicted.write(predictions.file, one.predictions, one.records, form=form, in_words=in_words)
       log.info(f'{len(one.predictions)} predictions in {predictions.file}')
+    if by_class and main:
+      _by_class(found, where, folder)
   return lines
 
 
@@ -368,7 +376,7 @@ def _reader(
 ) -> Callable[[int], PyTree]:
   """step -> the parameters that evaluations of a run read there, each on its devices."""
   with errors.stage('optim'):
-    horizon = settings['steps'] or 1
+    horizon = settings['steps'] or history.MOST_STEPS  # rates are not read
     tx = optim.make(params=abstract_params(task, spec), steps=horizon, trains=task.trains, **settings['optim'])
   abstract, cut = state_maker(task, tx, spec, layout=layout).abstract, settings['save'] == 'trained'
   abstract = trained_part.cut(abstract, tx) if cut else abstract
@@ -403,12 +411,13 @@ def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
   waited_since = time.monotonic()
   while True:
     signals.check()
+    over = run_folder.read_result(folder).get('finished')  # before the listing, which then has its last step
     new = [step for step in sorted(records.records(folder.checkpoints)[0]) if step not in seen]
     if new:  # one at a time: while it is evaluated, others come and go
       seen.add(new[0])
       yield new[0]
       waited_since = time.monotonic()
-    if not new and run_folder.read_result(folder).get('finished'):
+    if not new and over:
       return
     if time.monotonic() - waited_since > timeout:
       raise ConfigError(f'{folder.root}: no new checkpoint in {timeout:.0f} s (--timeout), and it is not finished')

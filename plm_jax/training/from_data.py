@@ -118,10 +118,10 @@ def _fill_data(made: dict[str, Any], kept: Settings) -> None:
 
 
 def _with_classes(adapter: Settings, made: Settings, kept: Settings) -> dict[str, Any]:
-  """An adapter, or the one inside a wrapper, with its number of classes or its tags."""
+  """An adapter, or the one inside a wrapper, with its number of classes, its tags or its relations."""
   if isinstance(inner := adapter.get('inner'), Mapping):
     return {**adapter, 'inner': _with_classes(inner, made, kept.get('inner') or {})}
-  for key, bare in (('classes', None), ('tags', [])):
+  for key, bare in (('classes', None), ('tags', []), ('relations', [])):
     if key in adapter and adapter[key] == bare and adapter.get('kind', 'class') == 'class':
       return {**adapter, key: kept.get(key) or _found_in_data(key, made['data'], adapter['name'])}
   return dict(adapter)

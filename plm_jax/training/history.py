@@ -39,13 +39,14 @@ def ends(settings: Mapping[str, Any]) -> set[int]:
   return {at for at, _ in settings['extend'] if at == horizon(settings, at - 1)} | {total(settings)}
 
 
-def extended(settings: Mapping[str, Any], more: int, *, at: int) -> dict[str, Any]:
+def extended(settings: Mapping[str, Any], more: int, *, at: int, finished: bool = False) -> dict[str, Any]:
   """The settings with `more` steps from step `at` on.
 
-  A run on its way through an extension of just as many steps stays as it is: it is the same command again.
+  A run on its way through an extension of just as many steps stays as it is: it is the same command again. One that is
+  `finished` before its last step, by early stop, is not on its way.
   """
   pairs = list(settings['extend'])
-  under_way = bool(pairs) and at < total(settings) and pairs[-1][1] == more
+  under_way = not finished and bool(pairs) and at < total(settings) and pairs[-1][1] == more
   return {**settings, 'extend': pairs if under_way else [*pairs, (at, more)]}
 
 

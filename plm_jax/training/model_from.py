@@ -6,6 +6,7 @@ found before it is loaded; only the sizes of a release need the code of `weights
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,17 @@ HEAD = 'head'
 # adapters whose heads are read with a folder, and the settings that say how such a head is built
 TASKS = ('classify', 'tag', 'choose', 'span')
 BUILT = ('hidden', 'activation', 'bias', 'end')
+# overrides that say how a model is trained for a task and not what it is: rates of dropout, what stands for a text
+OF_TRAINING = re.compile(r'(.*_)?dropout|pooler')
 
 
 def expand(
   settings: Mapping[str, Any], changes: Sequence[tuple[str, str]], folder: RunFolder | None
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
   """A config and changes of it without `model.from`.
+
+  A flag replaces the model of the file, but for its rates of dropout and its pooler where the folder is of its family:
+  these are of the task.
 
   Args:
     settings: as a config file gives them.
@@ -49,7 +55,6 @@ def expand(
     return dict(settings), rest
   if not isinstance(source, str) or not source:
     raise ConfigError(f'{LABEL}={source!r}: name a folder: a release, an import or a run.')
-  on_top = {} if given else own  # a flag replaces the model of the file
   if (began := _begun(source, folder)) is not None:
     return {**settings, **began}, rest
   from plm_jax.text import tokenizer  # no command loads it without need
@@ -60,10 +65,14 @@ def expand(
     vocab = tokenizer.load(block['path'], extra=block.get('extra', ()), roles=block.get('roles'))
   _dry_run(settings, own, vocab.kind, block, rest)
   name, variant, overrides, rows = _sizes(source) if about is None else about
-  if on_top.get('name', name) != name:
-    raise ConfigError(f'{LABEL}={source} is a {name!r}, and config.model.name={on_top["name"]!r}: leave the name out.')
+  same_family = own.get('name', name) == name
+  if not given and not same_family:
+    raise ConfigError(f'{LABEL}={source} is a {name!r}, and config.model.name={own["name"]!r}: leave the name out.')
+  on_top = own.get('overrides', {})
+  if given:  # a flag replaces the model of the file
+    on_top = _of_training(on_top) if same_family else {}
   multiple = _multiple(vocab.size, rows, overrides.get('vocab_multiple', 1))
-  overrides = {**overrides, **({} if multiple == 1 else {'vocab_multiple': multiple}), **on_top.get('overrides', {})}
+  overrides = {**overrides, **({} if multiple == 1 else {'vocab_multiple': multiple}), **on_top}
   more = vocab.size > rows
   head = _head_of(source) if _task_of(settings).get('name') in TASKS and _takes_a_head(folder) else {}
   settings = _built_alike(settings, head)
@@ -73,6 +82,12 @@ def expand(
     'vocab': {**block, 'name': vocab.kind},
     'init_from': _entries(source, settings, more=more, head=head),
   }, rest
+
+
+def _of_training(overrides: Any) -> dict[str, Any]:
+  """What a folder of the same family does not replace (`OF_TRAINING`); nothing of what is no block."""
+  kept = overrides if isinstance(overrides, Mapping) else {}
+  return {key: value for key, value in kept.items() if OF_TRAINING.fullmatch(key)}
 
 
 def asked(words: Sequence[str]) -> str | None:

@@ -289,7 +289,11 @@ def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -
     named = annotations.part(keyword.annotation, block.get(setting))
     if named is not None and named.form == 'name':
       known = signatures.files_of(named.inner)
-      giving = [file for file in known if set(keys) <= set(signatures.literal(file, 'GIVES') or ())]
+      gives = {file: set(signatures.literal(file, 'GIVES') or ()) for file in known}
+      giving = [file for file in known if set(keys) <= gives[file]]
+      giving = [
+        file for file in giving if not any(gives[other] < gives[file] for other in giving)
+      ]  # no more than asked
       if giving:
         found.append(f'{where}.{setting} ({", ".join(repr(file.rpartition(".")[2]) for file in giving)})')
   return ' or '.join(found) or f'{where}.name'
@@ -311,10 +315,13 @@ def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
     where = f' in {source.largest}' if isinstance(source, Labels) and source.largest else ''
     raise ValueError(
       f'labels of {path} reach {source.classes - 1}{where}, and the adapter has {task.classes} classes, 0 to '
-      f'{task.classes - 1}: raise adapter.classes, or name all adapter.tags'
+      f'{task.classes - 1}: raise adapter.classes, or name all adapter.tags (of a parser, adapter.relations)'
     )
   if task.class_names and source.names and task.class_names != source.names:
-    raise ValueError(f'labels of {path} are {source.names}, in this order, and adapter.tags={task.class_names}')
+    raise ValueError(
+      f'labels of {path} are {source.names}, in this order, and adapter.tags={task.class_names} (of a parser, '
+      'adapter.relations)'
+    )
 
 
 def check_sources(init_from: Iterable[Mapping[str, Any]]) -> None:
@@ -338,6 +345,12 @@ def check_names(names: Mapping[str, Source | Labels]) -> None:
     for part in training.parts:
       if part in source.parts:
         check_names({f'{first}.parts.{part}': training.parts[part], f'{where}.parts.{part}': source.parts[part]})
+    if source.classes and training.classes and bool(source.names) != bool(training.names):
+      named, numbered = (where, first) if source.names else (first, where)
+      raise ValueError(
+        f'{named} names its classes ({", ".join(source.names or training.names)}), and {numbered} numbers them, which '
+        'may be another order: put a labels.json with one list beside both, as {"label": ["no", "yes"]}'
+      )
     if source.names != training.names and set(source.names) & set(training.names):
       raise ValueError(
         f'{where}: its classes are {", ".join(source.names)}, and those of {first} are {", ".join(training.names)}, so '

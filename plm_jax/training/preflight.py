@@ -16,7 +16,7 @@ from plm_jax.checkpoint import Leaf
 from plm_jax.cli import signals
 from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
-from plm_jax.optim import groups, rows
+from plm_jax.optim import groups, rows, rules
 from plm_jax.plugins import build
 from plm_jax.training import evaluation, feed, from_data, history, memory, metrics, scoring, sizes
 from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_layout, make_parts, make_vocab
@@ -38,6 +38,7 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
     scored: further metrics that evaluations have to give, such as 'test/accuracy'.
   """
   _check_watched(settings)
+  _check_memory(settings)
   with errors.stage('config.log'):
     metrics.check_sinks(settings['log'])
   check_sources(settings['init_from'])
@@ -64,10 +65,11 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
 def _check_watched(settings: Settings) -> None:
   """Raises ConfigError where the optimiser waits for a metric that nobody names, or of which another way is better."""
   rule, best = settings['optim'], settings['best']
+  mean_waits = rule.get('name') == 'asgd' and rule.get('start') is None
   waits = {
     "schedule='plateau'": (rule.get('schedule') == 'plateau', 'choose another optim.schedule'),
     "name='asgd' without optim.start": (
-      rule.get('name') == 'asgd' and rule.get('start') is None,
+      mean_waits,
       'set optim.start to the update from which the mean is taken',
     ),
   }
@@ -77,10 +79,33 @@ def _check_watched(settings: Settings) -> None:
         f'config.optim.{asked} waits for the metric of config.best, which is not set, and would never act: set config.'
         f"best, as in ('validation/loss', 'min'), or {cure}. Evaluations: {', '.join(settings['eval']) or 'none'}"
       )
+  least = (rule.get('nonmonotone') or rules.NONMONOTONE) + 2
+  if mean_waits and settings['steps'] is not None and (count := settings['steps'] // settings['eval_every']) < least:
+    log.warning(
+      f'config.optim: the mean of asgd cannot begin before evaluation {least}, and the run has {count}: it is SGD to '
+      'its end. A smaller eval_every or optim.start changes that.'
+    )
   if rule.get('schedule') == 'plateau' and rule.get('mode', 'min') != best[1]:
     raise ConfigError(
       f'config.optim.mode={rule.get("mode", "min")!r} is not the way of config.best={tuple(best)!r}: choices are min, '
       f'max, and both have to be the same; set optim.mode={best[1]!r}'
+    )
+
+
+def _check_memory(settings: Settings) -> None:
+  """Raises ConfigError where a state is carried from row to row, and rows read tokens again."""
+  objective, data = settings['objective'] or {}, settings['data']
+  if objective.get('name') != 'causal_lm' or not objective.get('memory'):
+    return
+  if data.get('stride') not in (None, data.get('length')):
+    raise ConfigError(
+      f'config.data.stride={data["stride"]}: rows of {data["length"]} tokens overlap, and objective.memory=True carries'
+      ' the state behind each into the next, which would read tokens twice: leave stride out'
+    )
+  if data.get('second_segment'):
+    raise ConfigError(
+      'config.data.second_segment=True puts two texts into a row, and objective.memory=True reads rows as one text: '
+      'leave one of them out'
     )
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from plm_jax import optim
 from plm_jax.errors import lacking
+from plm_jax.files import RunFolder
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.plugins import build, signatures
 from plm_jax.training import flops
@@ -67,15 +68,16 @@ def _count(tree: PyTree) -> int:
 # Of a config ---------------------------------------------------------------------------------------------------------
 
 
-def of_config(settings: Settings, vocab: Vocab | None = None) -> dict[str, Any]:
+def of_config(settings: Settings, vocab: Vocab | None = None, folder: RunFolder | None = None) -> dict[str, Any]:
   """The model of a config with its head; no data is read.
 
   Args:
     settings: of the config.
     vocab: in place of the one that the config names.
+    folder: of a run, whose vocabularies stand for those that the config names.
   """
-  vocab = vocab or make_vocab(settings)
-  parts = make_parts(settings, vocab)
+  vocab = vocab or make_vocab(settings, folder)
+  parts = make_parts(settings, vocab, folder)
   task, length = parts.task, settings['data']['length']
   gives = signatures.literal(f'data.{settings["data"]["name"]}', 'GIVES') or ()
   reads = (*parts.reads, *(key for key in CARRIED if key in gives))

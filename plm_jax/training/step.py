@@ -281,7 +281,7 @@ def train_step(
   new_params = optim.merge(rows.put(whole, _choose(finite, new_trainable, trainable), tables), frozen)
   params = advanced(task, new_params, state.step + 1)
   measured = {'gradient': gradients, 'update': updates, 'parameter': optim.merge(trainable, frozen)}
-  metrics = metrics | _measures(tx.rate(state.step), total_norm, measured)
+  metrics = metrics | _measures(tx.now(state.opt_state), total_norm, measured)
   skip = (~finite).astype(jnp.int32)
   in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
   metrics['skipped'] = ((state.skipped + skip).astype(jnp.float32), jnp.float32(1))

@@ -24,7 +24,7 @@ from plm_jax.plugins import build, one_part, signatures
 from plm_jax.types import Execution, PyTree
 from plm_jax.weights import release, shapes, task_heads
 from plm_jax.weights.reader import Reader
-from plm_jax.weights.release import Release
+from plm_jax.weights.release import TOKEN_IDS, Release
 from plm_jax.weights.table import TOKENS
 
 MODEL = files.IMPORT
@@ -33,10 +33,6 @@ Part = str  # one of `TRUNKS`, or a task of a run of several
 # A leaf of the trunk alone -> the two whose sum it is in a run that trains a generator as well, of which the second is
 # what the trunk has of its own (DeBERTa-v3's gradient-disentangled table).
 SUMS: Mapping[str, tuple[str, str]] = MappingProxyType({TOKENS: ('generator/token_embed/table', 'delta/table')})
-TOKEN_IDS = (
-  'pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_bos_token_id',
-  'forced_eos_token_id',
-)  # fmt: skip
 
 # fields of config.json that say how texts are made, where there is no generation_config.json
 GENERATION = (

@@ -21,9 +21,15 @@ CONFIG, SINGLE, INDEX = 'config.json', 'model.safetensors', 'model.safetensors.i
 PEFT = 'adapter_config.json'  # of updates without their model
 TOKENIZER, _ROLES, _FACTS = 'tokenizer.json', 'tokenizer_config.json', 'vocab.json'
 GENERATION = 'generation_config.json'
+# fields of config.json
+TOKEN_IDS = (
+  'pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_bos_token_id',
+  'forced_eos_token_id',
+)  # fmt: skip
 TOKENIZER_FILES = (
   TOKENIZER, _ROLES, 'special_tokens_map.json', 'added_tokens.json', _FACTS, 'vocab.txt',
   'merges.txt', 'spiece.model', 'sentencepiece.bpe.model', 'tokenizer.model', 'spm.model',
+  'chat_template.jinja', 'chat_template.json',
   GENERATION,  # the tokens that begin and end a text, and how texts are made
 )  # fmt: skip
 _PICKLES = (
@@ -58,7 +64,8 @@ class Release:
   def __init__(self, folder: Path):
     self.folder = folder
     self.config = read_json(folder / CONFIG)
-    self._index = self._read_index()
+    # a folder that was saved in shards before it was saved as one file may still have their index, which is stale
+    self._index = {} if files.is_file(folder / SINGLE) else self._read_index()
     names = sorted(set(self._index.values())) if self._index else [self._single()]
     self._containers = {file: tensor_files.Container(folder / file) for file in names}
     self._places = {name: file for file, container in self._containers.items() for name in container.tensors}

@@ -12,6 +12,7 @@ from typing import Any
 import flax.linen as nn
 
 from plm_jax.checkpoint import Leaf
+from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.weights.table import HEAD, POOLER, Architecture, TaskHead
 
 Block = Mapping[str, Any]
@@ -157,6 +158,9 @@ def to_adapter(
 
   Returns:
     the block; empty where no adapter does: each class has a probability of its own (`multi_label_classification`).
+
+  Raises:
+    WeightsError: there are more names or fewer than classes.
   """
   if config.get('problem_type') == 'multi_label_classification':
     return {}
@@ -164,6 +168,10 @@ def to_adapter(
   if f'{HEAD}/hidden/kernel' in shapes:
     block['hidden'] = shapes[f'{HEAD}/hidden/kernel'][-1]
   outputs = shapes[f'{HEAD}/out/kernel' if 'hidden' in block else f'{HEAD}/kernel'][-1] if 'end' not in block else 0
+  if labels and outputs > 1 and len(labels) != outputs:
+    raise WeightsError(
+      f'config.json: id2label names {len(labels)} classes, and the head has {outputs}: correct config.json'
+    )
   if task.adapter == 'tag':
     block['tags'] = list(labels) or [_placeholder(number) for number in range(outputs)]
   if task.adapter == 'classify':

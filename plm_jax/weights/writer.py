@@ -20,7 +20,8 @@ from plm_jax.weights.table import HEAD, OUTPUT, TOKENS, Architecture, Entry, arc
 
 log = logging.getLogger(__name__)
 
-_IDS = ('pad_token_id', 'bos_token_id', 'eos_token_id')
+_ROLES = ('pad', 'bos', 'eos')  # of special tokens, whose ids config.json has
+_LAST = 'forced_eos_token_id'
 
 
 def save(
@@ -52,7 +53,9 @@ def save(
   extra = None if tokenizer is None else files.path(tokenizer)
   leaves, block = in_memory(_split_heads(trunk, params)), {'name': adapter} if adapter else {}
   theirs = {} if extra is None else files.read_json(extra / 'config.json', default={})
-  ids = {name: theirs[name] for name in _IDS if isinstance(theirs.get(name), int)}
+  own = {} if extra is None else release.token_ids(extra)  # of a vocabulary of this package
+  ids = {f'{role}_token_id': own[role] for role in _ROLES if role in own}
+  ids |= {name: theirs[name] for name in release.TOKEN_IDS if isinstance(theirs.get(name), int | list)}
   save_leaves(path, trunk, leaves, architecture=architecture, tokenizer=extra, adapter=block, token_ids=ids)
   return path
 
@@ -96,6 +99,7 @@ def save_leaves(
           'folder of the tokenizer (weights.save(..., tokenizer=FOLDER))', path
         )  # fmt: skip
   tensors = plans(trunk, leaves, chosen, heads)
+  token_ids = _unforced(chosen, token_ids)
   try:
     chosen.module.read_config({**config, **token_ids}, tensors.keys())
     config |= token_ids
@@ -168,6 +172,16 @@ def _ends(
   given = {**config, **{name: value for name, value in token_ids.items() if value is not None}}
   end = last if isinstance(last, int) else given['eos_token_id']
   return {**token_ids, 'eos_token_id': end, 'decoder_start_token_id': end}
+
+
+def _unforced(chosen: Architecture, token_ids: Mapping[str, int | None]) -> dict[str, int | None]:
+  """The ids of special tokens with null for the token that ends a text which was cut, where nobody names it.
+
+  The default of the class is </s> of the published vocabulary, which is another token of another vocabulary.
+  """
+  end, known = token_ids.get('eos_token_id'), chosen.module.FIELDS
+  other = _LAST in known and end is not None and end != known[_LAST].default
+  return {_LAST: None, **token_ids} if other else dict(token_ids)
 
 
 def _check_padding(config: Mapping[str, Any], template: Template | None) -> None:

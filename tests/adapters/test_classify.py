@@ -1,6 +1,8 @@
 """Classification and regression: pooling, the three losses of GPT, feature extraction and fine-tuning."""
 
 import functools
+import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ from plm_jax.layers import pooling
 from plm_jax.models import bart
 from plm_jax.objectives import causal_lm, mlm
 from plm_jax.training import step
+from plm_jax.types import EVERYTHING, HEADS
 from tests import tiny
 from tests.adapters.running import check_that_the_trunk_is_kept, nats_of, predict, run, train
 
@@ -185,6 +188,27 @@ def test_several_layers_can_be_read_each_pooled_by_itself(name, join):
   assert tiny.worst(outputs, joined @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])) < 1e-5
 
 
+@pytest.mark.parametrize('settings', [{}, {'class_weights': (1.0, 2.0)}, {'label_smoothing': 0.1}])
+def test_a_row_without_a_class_weighs_nothing(settings):
+  task = make_task('bert', **settings)
+  batch = tiny.make_batch()
+  params = tiny.init_params(task, batch)
+  none = {**batch, 'label': batch['label'].at[1].set(-1)}
+  left_out = {**batch, 'row_weight': batch['row_weight'].at[1].set(0.0)}
+  found, expected = (tiny.loss_and_gradient(task, params, one) for one in (none, left_out))
+  assert tiny.worst(found, expected) < 1e-6
+  assert np.isfinite(float(found[0].value))
+
+
+def test_a_value_of_minus_one_is_a_value():
+  task, batch = make_task('bert', kind='regression'), tiny.make_batch()
+  batch['label'] = jnp.full(4, -1.0)
+  params = tiny.init_params(task, batch)
+  loss, _ = tiny.loss_and_gradient(task, params, batch)
+  outputs, _ = task.model.apply({'params': params}, **task.prepare(jax.random.key(0), batch).inputs)
+  assert float(loss.value) == pytest.approx(float(jnp.square(outputs[:, 0] + 1).mean()), rel=1e-5)
+
+
 def test_weights_of_classes_weigh_as_in_torch():
   torch = pytest.importorskip('torch')
   weights = (0.25, 0.0, 0.125)  # less than 1 in all, and a class without weight
@@ -228,6 +252,7 @@ def test_labels_are_smoothed_as_in_torch():
     ({'class_weights': (1, 1, 1), 'lm_weight': 0.5}, r'do not go with adapter\.lm_weight=0\.5'),
     ({'layer': -2, 'layers': (-1,)}, r'adapter\.layer=-2 and adapter\.layers=\(-1,\): give one of them'),
     ({'norms': True}, r'adapter\.norms=True with adapter\.hidden=0'),
+    ({'input_dropout': 0.4}, r'adapter\.input_dropout=0\.4 with adapter\.hidden=0'),
     ({'layers': (-1, -2), 'join': 'weighted'}, r"join='weighted' takes a number for each"),
   ],
 )
@@ -351,3 +376,13 @@ def test_the_head_of_ulmfit():
     x = np.maximum(x @ head['hidden']['kernel'] + head['hidden']['bias'], 0)
     expected = norm(x, head['hidden_norm']) @ head['out']['kernel'] + head['out']['bias']
     assert tiny.worst(outputs[row], expected) < 1e-5, row
+
+
+def test_what_a_trunk_holds_fixed_stays_so_under_an_adapter():
+  """CoVe's vectors of words, of which those of words that a file lacks are zero."""
+  trunk = SimpleNamespace(FIXED=('token_embed/table',))
+  (pattern,) = texts.trained(False, trunk)
+  paths = {'trunk/token_embed/table': False, 'trunk/lstm_0/kernel': True, 'head/kernel': True}
+  assert {path: bool(re.fullmatch(pattern, path)) for path in paths} == paths
+  assert texts.trained(False, SimpleNamespace()) == EVERYTHING
+  assert texts.trained(True, trunk) == HEADS

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from plm_jax.adapters import distil
+from plm_jax.layers.losses import divergence
 from plm_jax.plugins import build
 from plm_jax.training import step
 from tests import tiny
@@ -83,7 +84,21 @@ def test_it_is_scored_as_the_student_alone():
   assert tiny.same(both[0][0], both[1][0]) and tiny.same(both[0][2], both[1][2])
 
 
-def test_a_task_without_rows_to_compare_is_refused():
-  task = make({'name': 'mlm'})
-  with pytest.raises(ValueError, match='distil compares'):
-    tiny.loss_and_gradient(task, tiny.init_params(task, BATCH), BATCH)
+@pytest.mark.parametrize(
+  'inner', [{'name': 'mlm'}, {'name': 'tag', 'tags': ('A', 'B')}, {'name': 'rtd', 'sampling': 'uniform'}]
+)
+def test_a_task_without_rows_to_compare_is_refused(inner):
+  with pytest.raises(
+    ValueError, match=f"adapter.inner.name='{inner['name']}': distil compares .*; choices are choose, "
+  ):
+    make(inner)
+
+
+@pytest.mark.parametrize('temperature', [1.0, 50.0, 1e6])
+def test_an_option_that_a_row_does_not_have_stays_without_a_share(temperature):
+  student, teacher = jnp.array([[0.5, 2.0, -1.0, -1e30]]), jnp.array([[3.0, 0.0, 1.0, -1e30]])
+  shares = [jax.nn.softmax(logits) for logits in (student, teacher)]
+  found = divergence(*distil.to_logits(*shares, temperature=temperature), temperature=temperature)
+  expected = divergence(student[:, :3], teacher[:, :3], temperature=temperature)
+  # T^2 times a sum of differences of size 1 / T: what float32 leaves of it
+  np.testing.assert_allclose(found / temperature**2, expected / temperature**2, rtol=1e-3, atol=1e-7)

@@ -121,6 +121,17 @@ def test_what_is_chosen_is_the_largest_of_the_comparison(choose):
   assert words == [{'option': 'abc'[label]} for label in found['label'].tolist()]
 
 
+def test_an_option_of_which_its_lead_alone_is_left_is_not_chosen():
+  batch = make_batch()
+  batch['option_lead'] = batch['option_lead'].at[1, 0].set(1)  # of one token, which begins what is compared
+  task = prompt.make(trunk=test_sequence.make_trunk('gpt2'), vocab=VOCAB)
+  found = predicted(task, test_sequence.params_of('gpt2'), batch)
+  for name in ('sum', 'mean', 'characters', 'against'):
+    values = np.asarray(found[f'log_probability_{name}'])[1]
+    assert values[0] == pytest.approx(-1e9)
+    assert values[0] < values[1:].min()
+
+
 def test_the_comparisons_differ():
   """The longest option has the lowest sum."""
   task = prompt.make(trunk=test_sequence.make_trunk('gpt2'), vocab=VOCAB)

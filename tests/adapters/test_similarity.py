@@ -76,6 +76,15 @@ def test_a_value_costs_its_squared_error_and_the_language_model_reads_both_order
   assert float(loss.value) == pytest.approx(errors.mean() + 0.5 * np.mean(nats), rel=1e-4)
 
 
+def test_a_pair_without_a_class_weighs_nothing():
+  task, batch = make_task('bert'), make_batch()
+  params = tiny.init_params(task, batch)
+  none = {**batch, 'label': batch['label'].at[0].set(-1)}
+  left_out = {**batch, 'row_weight': batch['row_weight'].at[0].set(0.0)}
+  found, expected = (tiny.loss_and_gradient(task, params, one) for one in (none, left_out))
+  assert tiny.worst(found, expected) < 1e-6
+
+
 def test_it_reads_what_labelled_rows_give_in_both_orders(tmp_path):
   rows = [{'sentence1': '1 2 3', 'sentence2': '4', 'label': 2.5}, {'sentence1': '5', 'sentence2': '6 7', 'label': 0.0}]
   source = labelled.make(

@@ -13,7 +13,7 @@ import pytest
 
 from plm_jax import config, errors
 from plm_jax.cli import command
-from plm_jax.config import overrides
+from plm_jax.config import overrides, rules
 from plm_jax.errors import ConfigError
 from tests import fakes
 
@@ -549,3 +549,23 @@ def test_a_reader_of_a_listing_may_leave_early(tmp_path, package):
 def test_suggestions_fall_back_on_parts_of_words():
   assert errors.suggest('lin', ['linear', 'cosine']) == " Did you mean 'linear'?"
   assert errors.suggest('xyz', ['linear', 'cosine']) == ''
+
+
+@pytest.mark.parametrize(
+  ('optim', 'said'),
+  [
+    ({'until': 1}, r'optim\.until=1: the decay ends at step 1 of 100'),
+    ({'until': 0.1, 'warmup': 0.2}, r'optim\.until=0\.1: the decay ends at step 10 of 100, and the warmup at 20'),
+    ({'until': 20, 'warmup': 20}, r'optim\.until=20'),
+  ],
+)
+def test_a_decay_that_ends_before_the_warmup_is_refused(optim, said):
+  with pytest.raises(ConfigError, match=said):
+    rules.check_stretches(optim, 100)
+  for sound in (
+    {'until': 1.0, 'warmup': 1.0},
+    {'until': 0.5, 'warmup': 0.2},
+    {'until': 1.0},
+    {'until': 90, 'warmup': 9},
+  ):
+    rules.check_stretches(sound, 100)

@@ -298,3 +298,15 @@ def test_both_directions_need_tokens_for_both_ends(folder):
 
 def test_both_directions_put_nothing_around_a_text():
   assert bptt.template(vocab=small.NumberVocab(), both_directions=True).single == (('A', 0),)
+
+
+def test_places_are_found_by_their_own_documents():
+  """Against a slow loop; the places of a batch, and not all documents, decide what is looked at."""
+  sizes = [3, 0, 5, 1]
+  ends = np.cumsum([size + 1 for size in sizes])
+  stream = bptt.Stream(np.arange(100, 109), np.cumsum([0, *sizes[:-1]]), ends, 7)
+  expected, text = [], iter(range(100, 109))
+  for size in sizes:
+    expected += [*itertools.islice(text, size), 7]
+  assert stream.at(np.arange(ends[-1])).tolist() == expected
+  assert stream.at(np.array([[12, 0], [4, 3]])).tolist() == [[7, 100], [7, 7]]

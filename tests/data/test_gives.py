@@ -24,6 +24,7 @@ FORMS = {
   'cooccurrence': [{}, {'window': 2}],
   'labelled': [{'layout': 'gpt'}, {'both_orders': True, 'characters': True}, {'kind': 'regression'},
                {'kind': 'words', 'fields': ('words',), 'label': 'tags'},
+               {'kind': 'arcs', 'fields': ('words', 'heads'), 'label': 'tags'},
                {'kind': 'options', 'fields': ('text', 'words')},
                {'kind': 'spans', 'fields': ('sentence2', 'text'), 'label': 'answers', 'question_length': 4},
                {'kind': 'text', 'label': 'sentence2'}],
@@ -47,6 +48,7 @@ def folder(tmp_path_factory):
       'label': n % 2,
       'words': ['1', '2'],
       'tags': [0, 1],
+      'heads': [2, 0],
       'answers': {'text': [text[:3]], 'answer_start': [0]},
     }
     for n, text in enumerate(texts)

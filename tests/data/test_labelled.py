@@ -373,7 +373,7 @@ def test_other_labels_are_other_data(tmp_path):
     ([{'tokens': '1 2', 'tags': [0, 1, 2]}], {}, 'row 0 of .* needs a list of words'),
     ([{'tokens': ['1'], 'tags': ['']}], {}, "holds ''; classes are numbers from -1 or names"),
     (WORDS[1:2], {}, 'none of 1 rows has a word'),
-    (WORDS, {'kind': 'word'}, 'choose one of class, options, regression, spans, text, words'),
+    (WORDS, {'kind': 'word'}, 'choose one of arcs, class, options, regression, spans, text, words'),
   ],
 )
 def test_impossible_words_are_refused(tmp_path, rows, changes, message):

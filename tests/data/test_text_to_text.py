@@ -8,6 +8,7 @@ import pytest
 
 from plm_jax.data import text_to_text
 from plm_jax.data.corpora import sources
+from plm_jax.data.corpora.records import Whole
 from plm_jax.data.rows import demonstrations, written
 from plm_jax.data.rows.forms import marked, patterns, prompts, t5, template
 from plm_jax.errors import ConfigError
@@ -562,9 +563,13 @@ def test_options_fill_up_and_have_labels(folder):
 def test_a_batch_has_the_first_lengths_that_hold_its_rows(folder, settings, wanted):
   vocab = WordVocab()
   source, padded = make(folder, vocab=vocab, batch_size=1, **settings), make(folder, vocab=vocab, batch_size=1)
-  shapes = [(batch['tokens'].shape[1], batch['target_tokens'].shape[1]) for batch in source.once()]
-  assert shapes == wanted
-  assert all(batch['option_tokens'].shape[2] == size for batch, (_, size) in zip(source.once(), wanted, strict=True))
+  read = source.read(0)
+  trained = [next(read) for _ in wanted]
+  shapes = [(batch['tokens'].shape[1], batch['target_tokens'].shape[1]) for batch in trained]
+  assert sorted(shapes) == sorted(wanted)
+  assert all(batch['option_tokens'].shape[2] == size for batch, (_, size) in zip(trained, shapes, strict=True))
+  judged = [(batch['tokens'].shape[1], batch['target_tokens'].shape[1]) for batch in source.once()]
+  assert judged == [(width, 4) for width, _ in wanted]  # a text that is written may be longer than the right one
   for key in ('tokens', 'target_tokens'):
     assert whole(source, vocab, key) == whole(padded, vocab, key)
   assert source.spec == padded.spec  # that of the longest
@@ -906,3 +911,44 @@ def test_rows_without_what_is_to_be_written_can_be_predicted(tmp_path):
   assert text_to_text.look(**asked, keep_unlabelled=True).unlabelled
   with pytest.raises(ValueError, match=r"line 1: .*no field 'summary'"):
     text_to_text.look(**asked)
+
+
+def test_numbers_of_a_table_are_written_as_their_cells_are(tmp_path):
+  (tmp_path / 'train.csv').write_text('text,price\na,5.10\nb,1e3\nc,3.14\n')
+  form = {'name': 'template', 'inputs': '{text} costs {price}', 'target': '{price}'}
+  source = text_to_text.make(
+    vocab=WordVocab(), path=str(tmp_path), form=form, length=8, batch_size=3, seed=0, cache=str(tmp_path / 'cache')
+  )
+  assert [source.record(row)['inputs'] for row in range(3)] == ['a costs 5.10', 'b costs 1e3', 'c costs 3.14']
+  assert [source.record(row)['references'] for row in range(3)] == [['5.10'], ['1e3'], ['3.14']]
+
+
+def test_the_number_of_a_class_may_be_written_as_a_real_one():
+  assert written.label_of({'label': 1.0}, 'label', ('no', 'yes')) == 1
+  assert written.label_of({'label': -1.0}, 'label', ('no', 'yes')) == -1
+  with pytest.raises(ValueError, match=r'holds 0\.5, which is no number from 0 to 1'):
+    written.label_of({'label': 0.5}, 'label', ('no', 'yes'))
+
+
+def test_the_number_of_a_table_may_be_the_text_of_an_option(folder):
+  form = {'name': 'template', 'inputs': '{question}', 'options': ('{a}', '{b}', '{c}'), 'label': 'answer'}
+  (folder / 'train.csv').write_text('question,a,b,c,answer\nhow many,7,8,9,8\nhow many,5,6,3,3\n')
+  (folder / 'train.jsonl').unlink()
+  assert [source.record(row)['label'] for source in [make(folder, form=form)] for row in range(2)] == [1, 2]
+  (folder / 'train.csv').write_text('question,a,b,c,answer\nhow many,1,2,3,1\n')
+  with pytest.raises(ValueError, match="'answer' holds 1, which is the text of option 0 and the number of another"):
+    make(folder, form=form)
+  number = csv_number('2')
+  assert written.label_of({'label': number}, 'label', ('a', 'b', 'c')) == 2
+  assert written.label_of({'label': number}, 'label', ('x', 'y'), names=('1', '2')) == 1  # as of Winogrande
+
+
+def csv_number(spelling):
+  number = Whole(spelling)
+  number.spelling = spelling
+  return number
+
+
+def test_an_empty_cell_is_no_label():
+  assert written.label_of({'label': ''}, 'label', ('no', 'yes')) == -1
+  assert written.label_of({'label': ''}, 'label', ('', 'yes')) == 0

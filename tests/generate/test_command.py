@@ -3,10 +3,13 @@
 import pathlib
 import sys
 
+import numpy as np
 import pytest
+import rich.console
 
 from plm_jax.errors import ConfigError
 from plm_jax.generate import __main__ as command
+from plm_jax.generate import settings
 from plm_jax.training import loop
 from tests import conftest, runs
 
@@ -122,6 +125,30 @@ def test_refuses_flags_before_it_loads_anything(flags, words):
     command.main(['--prompt=Anna', *flags])
 
 
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({'early_stop': 1}, "early_stop=1: expected True, False or 'never'"),
+    ({'early_stop': np.True_, 'method': 'beam'}, 'early_stop=.*True.*: expected'),
+    ({'method': ['beam']}, r"method=\['beam'\]: expected str"),
+  ],
+)
+def test_settings_in_python_are_of_their_kinds(changes, said):
+  with pytest.raises(ConfigError, match=said):
+    settings.check({**settings.DEFAULTS, **changes}, ['a'])
+
+
+def test_a_decoder_without_an_encoder_takes_no_token_to_start_with(gpt):
+  with pytest.raises(ConfigError, match='--start=</s>: a decoder without an encoder goes on from its prompt'):
+    command.main([f'--workdir={gpt}', '--prompt=Anna', '--start=</s>'])
+
+
+def test_what_goes_into_a_file_is_the_text_letter_by_letter(capsys):
+  console = rich.console.Console(highlight=False)
+  command._print(console, ('def f(x):\n\treturn', ' x\x08', ''), gap='', note='3 tokens')
+  assert capsys.readouterr().out == 'def f(x):\n\treturn x\x08\n  3 tokens\n'
+
+
 def test_mistakes_are_exit_code_2_and_load_no_jax(tmp_path):
   done = runs.command('generate', f'--workdir={tmp_path}', '--prompt=Anna', '--top_p=3', '--method=sample')
   assert (done.returncode, done.stdout) == (2, '')
@@ -170,6 +197,8 @@ def test_folders_of_hugging_face_give_their_texts(name, data, tmp_path, capsys):
   given = tokenizer('Anna is in the').input_ids
   made = model.generate(torch.tensor([given]), max_new_tokens=5)[0].tolist()
   made = made[len(given) :] if name == 'gpt2' else made[1:]
+  with pytest.raises(ConfigError, match='step=7: only a run has steps'):
+    run(capsys, f'--weights={tmp_path}', '--prompt=Anna', '--step=7')
   assert _shown(lines[0]).endswith(_shown(tokenizer.decode(made, skip_special_tokens=True)))
 
 

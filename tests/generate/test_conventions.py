@@ -135,6 +135,34 @@ def test_what_is_not_followed_is_named(caplog):
   assert not caplog.messages
 
 
+@pytest.mark.parametrize(
+  ('found', 'flags', 'said'),
+  [
+    ({'do_sample': True, 'top_p': 0.9}, [], ['--method=sample --top_k=50 --top_p=0.9']),
+    ({'do_sample': True, 'top_p': 0.9}, ['--method=sample', '--top_p=0.9', '--top_k=50'], []),
+    ({'do_sample': True, 'top_k': 0}, ['--method=sample'], []),
+    ({'num_beams': 4, 'length_penalty': 1.0}, ['--method=beam'], []),
+    ({'num_beams': 4}, ['--method=beam', '--beams=2'], ['--beams=4']),
+    ({'num_beams': 5}, ['--method=beam'], ['--beams=5']),
+    ({'do_sample': True, 'top_k': 9, 'num_beams': 4}, ['--method=sample', '--top_k=9'], [': num_beams=4']),
+    ({'num_beams': 4, 'num_return_sequences': 2}, ['--method=beam'], [': num_return_sequences=2']),
+  ],
+)
+def test_what_the_flags_do_by_themselves_is_not_asked_for(caplog, found, flags, said):
+  """transformers takes 50 for a `top_k` that a folder lacks; 4 beams are the default here."""
+  with caplog.at_level(logging.WARNING):
+    conventions.warn(found, vars(command._parser().parse_args(['--prompt=a', *flags])))
+  assert len(caplog.messages) == len(said)
+  assert all(message.endswith(end) for message, end in zip(caplog.messages, said, strict=True))
+
+
+@pytest.mark.parametrize('found', [{'num_beams': '4'}, {'temperature': [1]}, {'early_stopping': 'yes'}])
+def test_a_setting_that_is_no_number_is_named(tmp_path, found):
+  (tmp_path / 'generation_config.json').write_text(json.dumps(found))
+  with pytest.raises(ValueError, match=rf'generation_config\.json: {next(iter(found))} is .*, and must be a number'):
+    conventions.read(tmp_path, {}, kind='causal', rows=9)
+
+
 def test_every_key_of_transformers_has_a_place():
   transformers = pytest.importorskip('transformers')
   config = transformers.GenerationConfig()

@@ -7,6 +7,7 @@ import pytest
 
 import plm_jax
 from plm_jax import config, convert, evaluate, probe
+from plm_jax.errors import ConfigError
 from plm_jax.generate import __main__ as generate
 from plm_jax.generate.settings import DEFAULTS
 from plm_jax.inference import continued, likelihood
@@ -105,6 +106,15 @@ def test_classifiers_of_both_directions_are_averaged(trained, data, tmp_path, ca
   assert evaluate.main(['--score', *map(str, files.values()), '--scores', 'accuracy']) == 0
   right = np.mean([np.argmax(mean) == record['label'] for mean, record in zip(means, records, strict=True)])
   assert capsys.readouterr().out == f'accuracy {right:.6g}\n'
+
+
+def test_a_network_that_reads_from_the_end_is_asked_nothing(data, tmp_path):
+  settings = runs.settings('awd_lstm', data, steps=2, eval_every=2, save_every=2, data={'reverse': True})
+  assert loop.train(settings, tmp_path / 'backward').exit_code == loop.DONE
+  model = plm_jax.load(tmp_path / 'backward')
+  for ask in (model.score, model.generate, model.encode):
+    with pytest.raises(ConfigError, match=r'read from its end \(data.reverse\).* adapter.backward'):
+      ask(['In the morning'])
 
 
 def test_each_layer_is_probed(trained, data, tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import compress, config, convert, evaluate, lm_eval, predict, weights
+from plm_jax import compress, config, convert, evaluate, heads, lm_eval, predict, vectors, weights
 from plm_jax.adapters import multitask
 from plm_jax.errors import ConfigError
 from plm_jax.generate import __main__ as generate
@@ -395,3 +395,18 @@ def test_a_run_of_one_objective_has_no_parts_of_its_own_heads(name):
   """The hook has a name that no other function of an objective has."""
   settings = {'adapter': None, 'objective': {'name': name}, 'data': {}, 'eval': {}}
   assert one_part.own_trunks(settings) == {}
+
+
+def test_pictures_are_of_one_part(run: pathlib.Path, tmp_path: pathlib.Path):
+  """A part that wraps its trunk is opened by its name alone; the cure of the message is a flag of both commands."""
+  asked = {
+    heads: ['--text=Anna is in the market .'],
+    vectors: ['--word=market', '--text=Anna is in the market .', '--text=The market is old .'],
+  }
+  for number, (command, words) in enumerate(asked.items()):
+    words = [*(['polysemy'] if command is vectors else []), f'--workdir={run}', *words]
+    out = tmp_path / f'{number}.png'
+    with pytest.raises(ConfigError, match=r'places.*part=NAME'):
+      command.main([*words, f'--out={out}'])
+    command.main([*words, f'--out={out}', '--part=places'])
+    assert out.read_bytes().startswith(b'\x89PNG')

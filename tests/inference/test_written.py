@@ -97,3 +97,8 @@ def test_texts_are_filled_together_as_each_alone(made, name):
     assert one.text == alone.text and len(one.blanks) == len(alone.blanks)
     for ((word, share),), ((expected, chance),) in zip(one.blanks, alone.blanks, strict=True):
       assert (word, share) == (expected, pytest.approx(chance, rel=1e-4))
+
+
+def test_blanks_of_two_kinds_are_refused():
+  with pytest.raises(ConfigError, match=r'blanks of two kinds, \[MASK\] and <extra_id_0>: write all of them as one'):
+    written.number_blanks('Thank [MASK] me to <extra_id_0> party', None)

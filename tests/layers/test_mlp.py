@@ -98,6 +98,17 @@ def test_dropout_is_between_the_products(block):
   assert 0.1 < 1 - kept.mean() < 0.4
 
 
+def test_the_first_layer_of_a_head_may_have_a_rate_of_its_own():
+  x = jnp.ones((1, 400))
+  for rate, dropped in ((None, 0.5), (0.0, 0.0), (0.9, 0.9)):
+    head = PredictionHead(4, 2, 'relu', 0.5, normal(1.0), input_dropout=rate)
+    params = head.init(jax.random.key(0), x)
+    rngs = {'dropout': jax.random.key(1)}
+    _, seen = head.apply(params, x, train=True, rngs=rngs, capture_intermediates=True, mutable='intermediates')
+    first = seen['intermediates']['Dropout_0']['__call__'][0]
+    assert (np.asarray(first) == 0).mean() == pytest.approx(dropped, abs=0.08)
+
+
 @pytest.mark.parametrize('activation', ACTIVATIONS)
 def test_prediction_head_is_linear_activation_linear(activation):
   head = PredictionHead(hidden=7, outputs=3, activation=activation, dropout=0.5, kernel_init=normal(1.0))

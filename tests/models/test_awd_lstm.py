@@ -61,8 +61,7 @@ def peers():
 
 def by_torch(tokens):
   """(states of the last layer [b, l, d], (h, c) of each layer) of rows that are read as one, float64."""
-  import torch
-
+  torch = pytest.importorskip('torch')
   x, states = torch.tensor(np.asarray(form()[1]['token_embed']['table'], np.float64)[tokens]), []
   with torch.no_grad():
     for peer in peers():

@@ -145,7 +145,7 @@ def take_geometric(row: PlainRow, anchors: Iterator[int], sizes: Callable[[int],
 def take_windows(
   row: PlainRow, sizes: Iterator[int], place: Callable[[int], int], *, rate: float, budget: int
 ) -> list[int]:
-  """`place` picks one of so many positions of a window."""
+  """`place` picks one of so many positions of a window; the next window begins behind the n-gram of this one."""
   words, width, offset = row.words(), int(1 / rate), 0
   spans: list[list[list[int]]] = []
   while offset < len(words):
@@ -153,12 +153,12 @@ def take_windows(
     context = min(width * size, len(words) - offset)
     first = offset + place(context)
     gram: list[list[int]] = []
-    for word in words[first : min(first + size, offset + context)]:
+    for word in words[first : first + size]:
       if gram and row.boundary(word[0]):
         break
       gram.append(word)
     spans.append(gram)
-    offset += context
+    offset = max(offset + context, first + size)
   left, kept = budget, []
   for gram in spans:
     kept.append([])

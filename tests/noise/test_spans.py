@@ -77,6 +77,24 @@ def test_no_row_fits_inputs_that_hold_nothing():
     spans.raw_length(1, rate=0.15, mean=3)
 
 
+def test_rows_of_any_length_fit_where_all_is_hidden():
+  with pytest.raises(ValueError, match=r'rate=1\.0 hides all tokens but one'):
+    spans.raw_length(512, rate=1.0, mean=3)
+  assert spans.raw_length(12, rate=0.9, mean=3)[0] > 12
+
+
+@pytest.mark.parametrize('mean', [0.5, 1.0, 3.0])
+def test_infilling_grows_as_expected(mean):
+  count = 2000
+  number, insert = over_rows('poisson_spans', repeat(make_row(64), count), rate=0.3, mean=mean, units='tokens')
+  more = {False: insert.sum(axis=1)}
+  more[True] = more[False] - (number > 0).sum(axis=1) + number.max(axis=1)
+  for collapsed, grown in more.items():
+    expected, variance = spans.growth(64, rate=0.3, mean=mean, collapsed=collapsed)[:, -1]
+    assert grown.mean() == pytest.approx(expected, abs=2)  # spans that end with the row, places that are used up
+    assert 0.5 < grown.std() / np.sqrt(variance) < 1.1
+
+
 @pytest.mark.parametrize(('rate', 'mean'), [(0.15, 3.0), (0.5, 3.0), (0.15, 10.0), (0.9, 1.0), (0.5, 64.0)])
 def test_exact_spans_has_its_counts_in_every_document(rate, mean):
   rows = random_rows(60, 48, seed=1)

@@ -55,10 +55,10 @@ def noise_cases() -> dict[str, list[Case]]:
   for name, place in signatures.places('noise.where').items():
     numbers = ends(signatures.keywords(place, name))
     cases[name] = [Case('denoise_seq2seq', {**plain, 'where': {'name': name, **one}}) for one in numbers]
+  gaps = {'where': {'name': 'random_gaps'}, 'target': 'text'}  # for what writes insertions alone
   for name, place in signatures.places('noise.edit').items():
-    cases[name] = [
-      Case('denoise_seq2seq', {'edit': {'name': name, **one}}) for one in ends(signatures.keywords(place, name))
-    ]
+    numbers, more = ends(signatures.keywords(place, name)), gaps if name == 'insert' else {}
+    cases[name] = [Case('denoise_seq2seq', {'edit': {'name': name, **one}, **more}) for one in numbers]
   for name, place in signatures.places('noise.rearrange').items():
     cases[name] = [
       Case('denoise_seq2seq', {'rearrange': ({'name': name, **one},)}) for one in ends(signatures.keywords(place, name))

@@ -109,11 +109,42 @@ def test_fields_of_a_row_are_taken_apart():
   inputs = prepare(make_task(partners='fields', hard_negatives=True), batch).inputs
   own = lambda tokens, segments: np.asarray(tokens)[np.asarray(segments) > 0].tolist()  # noqa: E731
   assert own(inputs['tokens'][0], inputs['segment_ids'][0]) == [2, 11, 12, 3]
-  assert own(inputs['other_tokens'][0, 0], inputs['other_segment_ids'][0, 0]) == [21, 22, 3]
-  assert own(inputs['other_tokens'][0, 1], inputs['other_segment_ids'][0, 1]) == [31]
-  assert own(inputs['other_tokens'][1, 1], inputs['other_segment_ids'][1, 1]) == [32, 33, 34, 3]
+  assert own(inputs['other_tokens'][0, 0], inputs['other_segment_ids'][0, 0]) == [2, 21, 22, 3]
+  assert own(inputs['other_tokens'][0, 1], inputs['other_segment_ids'][0, 1]) == [2, 31]
+  assert own(inputs['other_tokens'][1, 1], inputs['other_segment_ids'][1, 1]) == [2, 32, 33, 34, 3]
   assert inputs['segment_ids'][0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
   assert 'type_ids' not in inputs
+
+
+def fields_of(tokens, types):
+  tokens, types = (jnp.array(rows, jnp.int32) for rows in (tokens, types))
+  batch = {name: value[: len(tokens)] for name, value in BATCH.items()}
+  return {**batch, 'tokens': tokens, 'type_ids': types, 'segment_ids': (tokens > 0).astype(jnp.int32)}
+
+
+def test_texts_of_rows_without_a_first_token_have_none():
+  batch = fields_of([[11, 12, 3, 21, 22, 3, 2, 0]], [[0, 0, 0, 1, 1, 1, 1, 0]])  # A <sep> B <sep> <cls>
+  inputs = prepare(make_task(partners='fields'), batch).inputs
+  assert inputs['other_tokens'][0, 0, :4].tolist() == [21, 22, 3, 2]
+  assert inputs['other_segment_ids'][0, 0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+
+
+def test_a_row_without_a_third_text_is_no_negative():
+  """[CLS] A [SEP] B [SEP] C [SEP], with nothing or with no more than a [SEP] in place of C."""
+  tokens = [[2, 11, 3, 21, 3, 31, 3, 0], [2, 12, 3, 22, 3, 3, 0, 0], [2, 13, 3, 23, 3, 0, 0, 0]]
+  types = [[0, 0, 0, 1, 1, 2, 2, 0], [0, 0, 0, 1, 1, 2, 0, 0], [0, 0, 0, 1, 1, 0, 0, 0]]
+  task, batch = make_task(partners='fields', hard_negatives=True, temperature=1.0), fields_of(tokens, types)
+  example = prepare(task, batch)
+  assert example.targets['candidates'].tolist() == [[True, True], [True, False], [True, False]]
+  assert example.targets['weights'].tolist() == [1, 1, 1]
+  params = tiny.init_params(task, batch)
+  loss, _ = tiny.loss_and_gradient(task, params, batch)
+  read = lambda ids: task.model.apply({'params': params}, jnp.array(ids), jnp.ones_like(jnp.array(ids)))  # noqa: E731
+  anchors = read([[2, 11, 3], [2, 12, 3], [2, 13, 3]])
+  candidates = read([[2, 21, 3], [2, 22, 3], [2, 23, 3], [2, 31, 3]])
+  scores = np.asarray(contrastive.similarity(anchors, candidates, cosine=True), np.float64)
+  expected = (np.log(np.exp(scores).sum(axis=1)) - np.diagonal(scores)).mean()
+  assert float(loss.value) == pytest.approx(expected, rel=1e-4)
 
 
 # The objective ------------------------------------------------------------------------------------------------------
@@ -209,6 +240,7 @@ def test_four_devices_equal_one():
     ({'pool': 'max'}, 'choices are mean, trunk'),
     ({'temperature': 0.0}, 'temperature=0.0 must be above 0'),
     ({'hard_negatives': True}, "needs partners='fields'"),
+    ({'weight': 0.0}, r'objective\.weight=0, objective\.mlm_weight=0: nothing would be trained'),
   ],
 )
 def test_what_cannot_be_is_refused(settings, match):

@@ -84,3 +84,20 @@ def test_choices_by_share():
   assert np.array_equal(bounds, np.array([0.5, 0.75], np.float32))
   assert np.array_equal(corrupt.pick_share(jnp.array([0.0, 0.4, 0.5, 0.6, 0.75]), bounds), [0, 0, 1, 1, 2])
   assert int(corrupt.pick_share(jnp.float32(0.6), bounds)) == 1
+
+
+def test_the_unknown_token_is_a_token_of_the_text():
+  vocab = tiny.FakeVocab()
+  assert np.flatnonzero(corrupt.special_table(vocab)).tolist() == list(range(7))
+  assert np.flatnonzero(corrupt.mark_table(vocab)).tolist() == [0, 2, 3, 4, 5, 6]
+  # where it is the end of a text as well, as in GPT-2's vocabulary, it is not one
+  assert np.flatnonzero(corrupt.mark_table(tiny.FakeVocab(unk_id=6))).tolist() == list(range(7))
+  assert np.flatnonzero(corrupt.mark_table(tiny.FakeVocab(unk_id=None))).tolist() == list(range(7))
+
+
+def test_what_chooses_no_token_is_refused_where_tokens_are_predicted():
+  with pytest.raises(
+    ValueError, match=r"where 'random_gaps' chooses no token, .*; choices are exact_spans, .*, whole_word"
+  ):
+    corrupt.pick_where({'name': 'random_gaps'}, vocab=tiny.VOCAB)
+  assert corrupt.pick_where({'name': 'random_gaps'}, inserts=True).func is spans.random_gaps

@@ -48,7 +48,7 @@ class Tokens(tiny.FakeVocab):
 
 
 V = Tokens()
-PAD, CLS, SEP, MASK, EOS, STOP = 0, 2, 3, 4, 6, 20
+PAD, UNK, CLS, SEP, MASK, EOS, STOP = 0, 1, 2, 3, 4, 6, 20
 FIRST = 119  # <extra_id_0>
 BART = {'edit': {'name': 'collapse_to_mask'}, 'target': 'text', 'start': 'eos', 'append_eos': False}
 IID = {'name': 'iid_spans', 'rate': 0.3}
@@ -456,6 +456,90 @@ def test_rows_of_several_documents_keep_every_token_and_end(name):
   ).tolist() == count
 
 
+def lost_of(rows, *, length: int, documents: int = 1, **settings):
+  """What found no slot in the inputs and in the targets, and the example."""
+  batch = with_step(make_rows(rows, length=length), 0)
+  sized = make_task(max_length=400, **settings).for_documents
+  assert sized is not None
+  example = jax.jit(sized(documents).prepare)(jax.random.key(0), batch)
+  return [float(example.targets[f'{side}_excess'].sum()) for side in ('inputs', 'targets')], example
+
+
+@pytest.mark.parametrize('number', [1, 2, 5])
+@pytest.mark.parametrize('write', ['to_sentinels', 'drop', 'collapse_to_mask'])
+def test_rows_keep_their_end_where_sentinels_are_too_few(number, write):
+  few = Tokens(special_ids=(*range(10), *range(120 - number, 120)))
+  rows = [[text_of(40, seed)] for seed in range(60)]
+  settings = {'where': {'name': 'exact_spans', 'rate': 0.5, 'mean': 2.0}, 'edit': {'name': write}}
+  lost, example = lost_of(rows, length=40, vocab=few, **settings)
+  assert float(example.targets['lost'].sum()) == 60 * (10 - number)
+  assert lost == [0, 0]
+  for ids in (example.inputs['encoder_tokens'], example.targets['ids']):
+    assert ((np.asarray(ids) == EOS).sum(axis=1) == 1).all()
+
+
+EVERYWHERE = {
+  'exact_spans': {'rate': 0.3},
+  'prefix': {'rate': 0.6},
+  'one_span': {'rate': 0.3},
+  'exact_units': {'rate': 0.3, 'units': 'tokens'},
+  'poisson_spans': {'rate': 0.3, 'units': 'tokens'},
+}
+
+
+@pytest.mark.parametrize('name', EVERYWHERE)
+def test_special_tokens_within_a_document_are_corrupted_with_it(name):
+  """[CLS] A [SEP] B [UNK] [SEP]: one text of 40 tokens between the first and the last one."""
+  texts = [text_of(38, seed) for seed in range(60)]
+  rows = [[[CLS, *text[:19], SEP, *text[19:], UNK, SEP]] for text in texts]
+  settings = EVERYWHERE[name]
+  lost, example = lost_of(rows, length=42, where={'name': name, **settings})
+  assert lost == [0, 0]
+  hidden = {'exact_spans': 12, 'prefix': 24, 'one_span': 12, 'exact_units': 12}.get(name)
+  seps = 0
+  for row, (text,) in enumerate(rows):
+    (source,) = documents(example.inputs['encoder_tokens'][row], example.inputs['encoder_segment_ids'][row])
+    (wanted,) = documents(example.targets['ids'][row], example.inputs['decoder_segment_ids'][row])
+    assert source.pop() == wanted.pop() == EOS
+    assert (source[0], source[-1]) == (CLS, SEP)
+    assert rebuild(source, wanted) == text
+    sentinels = sum(token >= 96 for token in source)
+    if hidden is not None:
+      assert len(text) - len(source) == hidden - sentinels
+    if name in ('prefix', 'one_span'):
+      assert sentinels == 1
+    seps += SEP in wanted
+  assert seps
+
+
+@pytest.mark.parametrize('mean', [0.1, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize('write', ['collapse_to_mask', 'insert'])
+def test_inputs_have_room_for_the_insertions_of_infilling(mean, write):
+  settings = {**BART, 'where': {'name': 'poisson_spans', 'mean': mean, 'units': 'tokens'}, 'edit': {'name': write}}
+  long = [[text_of(60, seed)] for seed in range(200)]
+  assert lost_of(long, length=60, **settings)[0] == [0, 0]
+  short = [[text_of(4, 15 * row + seed) for seed in range(15)] for row in range(200)]
+  assert lost_of(short, length=60, documents=15, **settings)[0] == [0, 0]
+
+
+def test_infilling_of_the_paper_has_inputs_as_long_as_its_rows():
+  common = {'rearrange': (), 'where': {'name': 'poisson_spans'}, 'finish': (), **BART}
+  way = denoise_seq2seq.bind(common, {}, vocab=V, number=0)
+  for length, count in ((128, None), (128, 8), (512, None), (512, 64)):
+    assert denoising.sizes(way, length, tables=WORDS, documents=count) == (length, length)
+
+
+def test_the_margin_of_infilling_ends_with_the_positions_of_the_trunk():
+  paper, many = ({**BART, 'where': {'name': 'poisson_spans', 'mean': mean}} for mean in (3.0, 0.5))
+  assert make_task('bart', max_length=64, **paper).row_length(32) > 32
+  assert make_task('bart', max_length=32, **paper).row_length(32) == 32
+  batch = make_rows([[text_of(32, 0)]], length=32)
+  with pytest.raises(
+    ValueError, match=r'rows of 32 tokens become inputs of \d+ and targets of 32, and the trunk holds 3'
+  ):
+    jax.eval_shape(make_task('bart', max_length=32, **many).prepare, jax.random.key(0), with_step(batch, 0))
+
+
 def test_one_text_needs_no_slots_for_documents():
   assert make_task(packing='stream').for_documents is None
   one = make_task().for_documents
@@ -729,6 +813,28 @@ def test_what_cannot_be_is_refused():
     make_task(where={'name': 'exact_span'})
   with pytest.raises(ConfigError, match='rotate'):
     make_task(rearrange=({'name': 'rotat'},))
+
+
+GAPS = {'where': {'name': 'random_gaps'}}
+
+
+@pytest.mark.parametrize(
+  ('settings', 'message'),
+  [
+    ({'edit': {'name': 'insert'}}, "where 'exact_spans' chooses, .*; choices of where are random_gaps, poisson_spans"),
+    ({**GAPS, 'edit': {'name': 'drop'}}, "edit 'drop' writes no insertion, .* are insert, collapse_to_mask"),
+    ({**GAPS, 'edit': {'name': 'insert'}}, "target='sentinels' has no token .*; choose target='text'"),
+    ({'denoisers': ({}, {**GAPS, 'edit': {'name': 'insert'}, 'target': 'masked'})}, "target='masked' has no token"),
+  ],
+)
+def test_noise_that_changes_nothing_or_leaves_nothing_to_predict_is_refused(settings, message):
+  with pytest.raises(ValueError, match=message):
+    make_task(**settings)
+
+
+def test_insertions_go_with_the_whole_text():
+  for write in ('insert', 'collapse_to_mask'):
+    make_task(**GAPS, edit={'name': write}, target='text')
 
 
 def test_tokens_that_end_a_sentence_are_found_by_name():

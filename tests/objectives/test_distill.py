@@ -198,6 +198,8 @@ def test_what_cannot_be_is_refused():
     make_task(positions='some')
   with pytest.raises(ValueError, match=r'temperature=0\.0 must be above 0'):
     make_task(temperature=0.0)
+  with pytest.raises(ValueError, match=r'objective\.kl_weight=0, .*: nothing would be trained'):
+    make_task(kl_weight=0.0, mlm_weight=0.0, cosine_weight=0.0)
   with pytest.raises(ValueError, match="'distill' needs a trunk with bidirectional attention"):
     distill.make(trunk=tiny.make_trunk('gpt'), vocab=V, teacher=TEACHER)
 

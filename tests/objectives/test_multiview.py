@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.adapters import tag
+from plm_jax.adapters import parse, tag
 from plm_jax.models import bert, cvt, elmo, lstm
 from plm_jax.noise import keys
 from plm_jax.objectives import multiview
@@ -221,3 +221,101 @@ def test_a_trunk_of_one_direction_is_refused():
   trunk = bert.make(vocab_size=tiny.VOCAB.size, variant='tiny')
   with pytest.raises(ValueError, match=r"'multiview' needs a trunk that Directions.*choose another model\.name"):
     multiview.make(trunk=trunk, vocab=tiny.VOCAB, tags=TAGS)
+
+
+# Trees ---------------------------------------------------------------------------------------------------------------
+
+RELATIONS = {'trees': ('root', 'subject', 'object')}
+TREE_PARTS = sorted(['names', 'trees', 'text'])
+
+
+@functools.cache
+def make_with_trees(arc_width=5):
+  tags = {'names': TAGS['names']}
+  heads = {**HEADS, 'arc_width': arc_width, 'relations': RELATIONS}
+  return multiview.make(trunk=make_trunk(), vocab=tiny.VOCAB, tags=tags, **heads)
+
+
+def batch_with_trees(part, lengths=((16,), (7, 5), (11,), (3, 4, 5))):
+  """The rows of `batch`; each labelled word hangs on the first one of its text that has a label."""
+  rows = dict(batch('text', lengths)) | {'part': jnp.full(4, TREE_PARTS.index(part), jnp.int32)}
+  labels, segments = np.asarray(rows['labels']), np.asarray(rows['segment_ids'])
+  heads = np.full(labels.shape, -1)
+  for row, place in np.argwhere(labels >= 0):
+    heads[row, place] = np.flatnonzero((labels[row] >= 0) & (segments[row] == segments[row, place]))[0]
+  return rows | {'heads': jnp.asarray(heads, jnp.int32)}
+
+
+@functools.cache
+def params_with_trees():
+  return jax.tree.map(lambda leaf: 3 * leaf, tiny.init_params(make_with_trees(), batch_with_trees('text')))
+
+
+def arcs_of(rows):
+  """{view: [4, 16, arcs]} of unlabelled rows, and what the primary head says."""
+  task = make_with_trees()
+  example = task.prepare(keys.noise_root(KEY), keys.with_step(rows, 0)).inputs['text']
+  forward = step.bind(task, params_with_trees(), train=False, rng=KEY)
+  return jax.device_get((forward(part='text', **example)['trees'], forward(part='trees', **example)))
+
+
+@pytest.mark.parametrize('place', [3, 9])
+def test_a_view_of_arcs_reads_one_direction_for_heads_and_one_for_words(place):
+  """The arc to word t from word u changes where the word at `place` is seen by one of the two, and nowhere else."""
+  rows = dict(batch_with_trees('text', ((16,),) * 4))
+  starts = np.asarray(tiny.VOCAB.starts_word)
+  word = int(np.flatnonzero(starts)[-1])
+  tokens = jnp.full((4, 16), word, jnp.int32)
+  other = tokens.at[:, place].set(int(np.flatnonzero(starts)[-2]))
+  before, primary = arcs_of({**rows, 'tokens': tokens})
+  after, others = arcs_of({**rows, 'tokens': other})
+  relations, words = len(RELATIONS['trees']), np.arange(16)
+  sees = {'forward': words >= place, 'backward': words <= place}
+  assert (primary != others).reshape(4, 16, 16, relations).any(axis=(0, 3)).mean() > 0.5
+  assert set(before) == set(multiview.ARC_VIEWS)
+  for view in multiview.ARC_VIEWS:
+    head, _, word_state = view.partition('_')
+    changed = (before[view] != after[view]).reshape(4, 16, 16, relations).any(axis=(0, 3))  # [word, head]
+    seen = sees[word_state][:, None] | sees[head][None, :]
+    assert not changed[~seen].any(), view
+    assert changed[seen].mean() > 0.5, view
+
+
+def test_unlabelled_rows_train_views_of_arcs_towards_the_parser():
+  task, rows = make_with_trees(), batch_with_trees('text')
+  loss, gradient = jax.device_get(tiny.loss_and_gradient(task, params_with_trees(), rows))
+  found, primary = arcs_of(rows)
+  targets = jax.device_get(task.prepare(KEY, keys.with_step(rows, 0)).targets['text'])
+  theirs = np.exp(primary.astype(np.float64) - primary.max(axis=-1, keepdims=True))
+  theirs /= theirs.sum(axis=-1, keepdims=True)
+  for view in multiview.ARC_VIEWS:
+    seen = targets[view] > 0
+    ours = found[view].astype(np.float64)
+    ours -= ours.max(axis=-1, keepdims=True)
+    ours -= np.log(np.exp(ours).sum(axis=-1, keepdims=True))
+    with np.errstate(divide='ignore', invalid='ignore'):
+      nats = np.where(theirs > 0, theirs * (np.log(theirs) - ours), 0).sum(axis=-1)[seen]
+    total, weight = loss.metrics[f'text/trees_{view}']
+    np.testing.assert_allclose(total / weight, nats.mean(), rtol=1e-4)
+  assert not any(leaf.any() for leaf in jax.tree.leaves(gradient['trees'])), 'the parser learns from itself'
+  views = {name: tree for name, tree in gradient['text'].items() if name.startswith('arcs_')}
+  assert len(views) == 4 and all(leaf.any() for leaf in jax.tree.leaves(views))
+  assert not any(leaf.any() for leaf in jax.tree.leaves(gradient['trunk']['lstm_1']))
+
+
+def test_a_labelled_step_is_that_of_a_parser():
+  task, rows = make_with_trees(), batch_with_trees('trees')
+  loss, gradient = tiny.loss_and_gradient(task, params_with_trees(), rows)
+  own = {'layers': (-2, -1), 'dropout': 0.0, 'width': 5, 'init_std': HEADS['init_std']}
+  alone = parse.make(trunk=make_trunk(), vocab=tiny.VOCAB, relations=RELATIONS['trees'], **own)
+  held = {'trunk': params_with_trees()['trunk'], **params_with_trees()['trees']}
+  theirs, wanted = tiny.loss_and_gradient(alone, held, rows)
+  np.testing.assert_allclose(loss.value, theirs.value, rtol=1e-6)
+  error, where = tiny.gradient_error({'trunk': gradient['trunk'], **gradient['trees']}, wanted)
+  assert error < 1e-5, where
+  assert loss.metrics['trees/las'][1] > 0
+
+
+def test_a_task_has_one_name():
+  with pytest.raises(ValueError, match='each once with its labels or relations'):
+    multiview.make(trunk=make_trunk(), vocab=tiny.VOCAB, tags=TAGS, relations={'names': ('a', 'b')}, **HEADS)

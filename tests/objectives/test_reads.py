@@ -23,6 +23,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
   'mixture': {'parts': {'one': {'name': 'mlm'}, 'two': {'name': 'span_boundary'}}, 'rates': {'one': 1.0, 'two': 1.0}},
   'multitask': {'parts': {'one': {'name': 'classify'}, 'two': {'name': 'tag', 'tags': ('O', 'B-name')}}},
   'multiview': {'tags': {'one': ('O', 'B-name')}},
+  'parse': {'relations': ('root', 'subject')},
   'tag': {'tags': ('O', 'B-name')},
   **{name: {'inner': {'name': 'classify'}} for name in WRAPPERS},
   'distil': {

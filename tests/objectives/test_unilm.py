@@ -113,3 +113,9 @@ def test_wrong_settings_are_refused():
   batch = {name: value for name, value in tiny.make_batch().items() if name != 'type_ids'}
   with pytest.raises(ValueError, match='needs rows with type_ids'):
     prepare(make_task(prefix='types'), batch)
+
+
+def test_types_are_read_where_a_row_has_a_prefix():
+  batch = {name: value for name, value in tiny.make_batch().items() if name != 'type_ids'}
+  for kinds in ({'both': 1, 'left': 1}, {'both': 1, 'prefix': 0}):
+    assert prepare(make_task(prefix='types', kinds=kinds), batch).inputs['allowed'].shape == (4, 16, 16)

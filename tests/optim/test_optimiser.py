@@ -235,6 +235,7 @@ def test_plateau_halves_the_rate():
     params, state = after, tx.observe(state, metric)
   np.testing.assert_allclose(taken, [1, 1, 1, 0.5, 0.5, 0.5], rtol=1e-6)
   assert float(state['plateau']['factor']) == 0.25
+  assert float(tx.now(state)) == 0.25 and float(tx.rate(jnp.int32(0))) == 1.0  # what is logged is what is applied
   assert float(tx.rate(6)) == 1.0
   still = make()
   state = still.init(tree())
@@ -298,6 +299,8 @@ def test_norms():
     ({'scale': (('.*', None),)}, r'freezes every parameter'),
     ({'decay': (('trunk/.*', 0.1),)}, r"optim.decay: no pattern matches 'head/kernel'"),
     ({'name': 'lamb', 'adapt': (('norm', 0.0), ('.*', 1.0))}, r"optim.adapt: 'norm' matches no parameter"),
+    ({'name': 'lamb', 'adapt': (('.*', 0.5),)}, r"optim.adapt: '\.\*' has 0\.5; choices are 0, .*, and 1, adapted"),
+    ({'name': 'lamb', 'adapt': (('.*', {'unfreeze': 3}),)}, r'optim.adapt: .*; choices are 0, .*, and 1, adapted'),
     ({'clip': 0}, r'optim.clip=0'),
     ({'clip': 1.0, 'clip_by': 'value'}, r'norm, element'),
     ({'name': 'asgd', 'ema': 0.9}, r'average of its own'),

@@ -312,3 +312,8 @@ def test_nt_asgd_evaluates_the_latest_parameters_until_it_starts():
   params, state = step(*step(*step(params, state)))
   np.testing.assert_allclose(params['w'], 5.0)
   np.testing.assert_allclose(tx.eval_params(state, params)['w'], 4.0)
+
+
+def test_a_mean_that_begins_at_a_step_waits_for_no_metric():
+  with pytest.raises(ValueError, match=r'optim\.start=5 says when the mean begins, and optim\.nonmonotone waits'):
+    optim.make(params={'w': jnp.zeros(3)}, steps=9, name='asgd', rate=1.0, start=5, nonmonotone=3)

@@ -21,6 +21,7 @@ SURVEY = {
   ('models', 'gpt'): ('contextual', 'decoder', 'autoregressive', 'self-supervised', None),
   ('models', 'bart'): ('contextual', 'encoder-decoder', 'denoising', 'self-supervised', None),
   ('models', 't5'): ('contextual', 'encoder-decoder', 'denoising', 'self-supervised', None),
+  ('objectives', 'sentence_pair'): ('contextual', 'encoder', 'contrastive', 'self-supervised', None),
   ('objectives', 'rtd'): ('contextual', 'encoder', 'contrastive', 'self-supervised', None),
   ('objectives', 'distill'): ('contextual', 'encoder', 'denoising', 'self-supervised', 'compressed'),
 }
@@ -78,7 +79,18 @@ def test_what_the_survey_has_and_no_file_is_for_is_said() -> None:
     assert (kind in said) != (kind in used), kind
 
 
-@pytest.mark.parametrize('words', [['--md'], ['--taxonomy', '--config=experiments/bert/base.py']])
-def test_words_that_do_not_go_together_are_refused(words: list[str]) -> None:
-  with pytest.raises(ConfigError, match='--taxonomy'):
+@pytest.mark.parametrize(
+  ('words', 'said'),
+  [
+    (['--md'], '--md .* beside --taxonomy'),
+    (['--taxonomy', '--md', '--json'], '--md .* without --json'),
+    (['--taxonomy', '--config=experiments/bert/base.py'], '--taxonomy stands without --config'),
+    (['--taxonomy', '--workdir=tests/fixtures/bert_mlm/run'], '--taxonomy stands without --config'),
+    (['--all', '--config=experiments/bert/base.py'], '--all counts every published size'),
+    (['--print_config'], 'needs --config=FILE'),
+    (['--workdir=nowhere'], 'there is no such folder'),
+  ],
+)
+def test_words_that_do_not_go_together_are_refused(words: list[str], said: str) -> None:
+  with pytest.raises(ConfigError, match=said):
     params.main(words)

@@ -394,3 +394,16 @@ def test_no_noun_is_always_wrong():
     assert wsc.score([{'text': 'the '}], [{'row': {'span1_text': 'Ann', 'label': label}}]) == {'wsc_accuracy': 0}
   with pytest.raises(ValueError, match="score 'wsc' needs rows with 'span1_text'"):
     wsc.score([{'text': 'a'}], [{'row': {'label': 1}}])
+
+
+def test_numbers_that_a_benchmark_takes_as_words_are_told(caplog):
+  rows = [{'label': 1}, {'label': 0}]
+  qnli, mrpc = {'question': 'a', 'sentence': 'b'}, {'sentence1': 'a', 'sentence2': 'b'}
+  for form, fields, task in ((glue, qnli, 'QNLI'), (superglue, {'question': 'a', 'passage': 'b'}, 'BoolQ')):
+    caplog.clear()
+    form.submission(rows, [{'row': fields, 'names': ()}] * 2)
+    assert f'{task} is handed in as words' in caplog.text and 'labels.json' in caplog.text
+  caplog.clear()
+  glue.submission(rows, [{'row': mrpc, 'names': ()}] * 2)
+  glue.submission(rows, [{'row': qnli, 'names': ('entailment', 'not_entailment')}] * 2)
+  assert not caplog.messages

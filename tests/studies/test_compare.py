@@ -184,6 +184,30 @@ def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path, caplog, rows,
   assert list(values) == [0.0, *range(2, rows)] and list(steps[:2]) == [10, 30]
 
 
+def test_a_run_that_diverged_is_named_and_not_counted(tmp_path, capsys, caplog):
+  runs = [write(tmp_path / name, rate=1, seed=seed, values=[2.0, 0.5], name='loss') for seed, name in enumerate('ab')]
+  lost = write(tmp_path / 'c', rate=1, seed=2, values=[2.0, 0.9], name='loss')
+  with open(lost / 'metrics.jsonl', 'a') as stream:
+    stream.write('{"step": 30, "loss": "nan"}\n')
+  asked = dict(out=tmp_path / 'x.png', metric='loss')
+  (row,) = study.compare([*runs, lost], **asked)['rows']
+  assert (row['n'], row['last'], row['last_deviation']) == (2, 0.5, 0.0)
+  assert f'{lost} diverged: loss is not finite from step 30 on' in caplog.text
+  (row,) = study.compare([lost], **asked)['rows']
+  assert (row['n'], row['last']) == (0, None)
+  with open(lost / 'metrics.jsonl', 'a') as stream:
+    stream.write('{"step": 40, "loss": 0.8}\n')
+  caplog.clear()
+  (row,) = study.compare([*runs, lost], **asked)['rows']
+  assert row['n'] == 3 and 'diverged' not in caplog.text and 'end at steps 20, 40' in caplog.text
+
+
+def test_runs_without_a_line_are_named(tmp_path):
+  run = write(tmp_path / 'a', rate=1, seed=0, values=[], name='loss')
+  with pytest.raises(ConfigError, match=f'logged nothing yet: {run}'):
+    compare.main([str(run), f'--out={tmp_path / "x.png"}'])
+
+
 def test_values_that_are_not_finite_are_left_out(tmp_path):
   file = tmp_path / 'metrics.jsonl'
   file.write_text('{"step": 1, "loss": "nan"}\n{"step": 2, "loss": 3.0}\n{"step": 3, "other": 1.0}\n')

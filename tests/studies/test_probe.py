@@ -97,7 +97,7 @@ def test_a_probe_trains_and_the_trunk_stays(data, tmp_path):
   [
     (('--layers=3',), r'--layers=3: the trunk has layers 0, its embeddings, to 2'),
     (('--layers=first',), r"--layers=first: give numbers and 'mix'"),
-    (('--beside=none',), r'--beside=.*none: is no folder of'),
+    (('--beside=none',), r'--beside=.*none: there is no .*table.json'),
     (('--config.best=None',), r'with a metric in config\.best'),
   ],
 )

@@ -17,7 +17,7 @@ import pytest
 from plm_jax import report
 from plm_jax.errors import ConfigError
 from plm_jax.studies import curves
-from plm_jax.studies.report import asked, figures, papers
+from plm_jax.studies.report import asked, figures, papers, sections
 from plm_jax.training import loop
 from tests import conftest
 from tests import runs as tiny_runs
@@ -419,6 +419,21 @@ def test_the_script_ends_where_seeds_have_one_value(values):
   told = f'const at = bounds({json.dumps(asked)}, false); console.log(ticks(at.low, at.high, 6).length)'
   done = subprocess.run(['node', '-e', ''.join(parts) + told], capture_output=True, text=True, timeout=60, check=True)
   assert 2 <= int(done.stdout) <= 12
+
+
+def test_runs_and_tables_are_named_from_the_folders_of_their_own(tmp_path):
+  for seed, name in enumerate(('runs/a', 'runs/b')):
+    write(tmp_path / name, seed=seed, values=[3.0, seed])
+  (tmp_path / 'tables' / 'one').mkdir(parents=True)
+  (tmp_path / 'tables' / 'one' / 'table.md').write_text('# One\n\n| row | figure |\n|---|---|\n| a | 1 |\n')
+  page = made(tmp_path, tmp_path / 'runs', tmp_path / 'tables')
+  assert set(page.table('run')) == {'a', 'b'}
+
+
+def test_what_a_model_writes_having_read_a_text_stands_apart_from_it():
+  written = {'prompt': 'a text', 'texts': [['greedy', 'short']]}
+  assert 'a text</span>short' in sections._written(written)
+  assert 'a text → </span>short' in sections._written({**written, 'apart': True})
 
 
 def test_names_of_curves_are_short_where_configs_differ_much(tmp_path):

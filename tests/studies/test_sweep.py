@@ -353,6 +353,27 @@ def test_seeds_are_one_row_with_their_median_and_those_without_a_value_count_as_
   assert 'diverged at step 3' in (tmp_path / 'table.txt').read_text()
 
 
+def test_the_best_trial_is_told_where_no_point_has_most_of_its_seeds(tmp_path, capsys):
+  one = made(tmp_path, literal={'optim.rate': [1e-2, 1e-3], 'seed': [0, 1]})
+  journal = one.study()
+  for number, value in enumerate([0.5, None, 0.1, None]):  # one seed of each point diverges
+    with contextlib.ExitStack() as held:
+      study._claim(one, journal, held)
+    if value is None:
+      sweep_trial._stop(journal, number, 'diverged at step 3')
+    else:
+      journal.tell(number, value)
+  table = sweep_report.report(one, journal.trials, command=[])
+  said = 'of no point most seeds were finished; the best trial, with seed 0: validation/loss 0.1'
+  assert table['best']['said'] == said and said in capsys.readouterr().out
+  assert (table['best']['trial'], table['best']['score']) == (2, None)
+  assert '--config.optim.rate=0.001 --config.seed=0' in table['best']['command']
+  assert [row['point'] for row in table['rows']] == [{'optim.rate': '0.001'}, {'optim.rate': '0.01'}]
+  assert (tmp_path / 'parallel.png').exists() and json.loads((tmp_path / 'table.json').read_text()) == json.loads(
+    json.dumps(table)
+  )
+
+
 @pytest.mark.parametrize('seeds', [[0, 1], [0]])
 def test_a_point_with_its_seed_counts_once(tmp_path, seeds):
   """A journal of an earlier version has points several times: with the same seed they are the same run again."""
@@ -576,6 +597,7 @@ def test_two_workers_that_are_killed_make_the_same_sweep(data, tmp_path):
     (SPACE, ('--config.best=None', '--config.early_stop=None'), r'--config\.best='),
     (SPACE, ('--first_rung=2',), '--first_rung is for --method=halving'),
     (SPACE, ('--factor=7',), '--factor is for --method=halving'),
+    (SPACE, ('--method=halving', '--trials=2', '--first_rung=99'), 'would stop no trial: .*--first_rung=99 on is at'),
     (SPACE, ('--factor=3', '--method=random', '--trials=2'), '--factor is for --method=halving'),
     (SPACE, ('--seed=5',), '--seed draws points, and --method=grid draws none'),
     (SPACE, ('--seed=0', '--method=grid'), '--seed draws points, and --method=grid draws none'),
@@ -591,6 +613,12 @@ def test_mistakes_end_before_the_first_trial(data, tmp_path, literal, more, said
   with pytest.raises(ConfigError, match=said):
     sweep.main(flags(data, tmp_path / 'sweep', literal, *more))
   assert not (tmp_path / 'sweep').exists()
+
+
+def test_a_sweep_needs_a_config():
+  """The folder of a run is none for its trials."""
+  with pytest.raises(ConfigError, match=r'needs --config=FILE; the config of a run is RUN/config\.json'):
+    sweep.main(['--workdir=tests/fixtures/bert_mlm/run', "--space={'seed': [0]}"])
 
 
 def test_a_dry_run_prints_the_trials_and_makes_nothing(data, tmp_path, capsys):

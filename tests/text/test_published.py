@@ -531,3 +531,15 @@ def test_a_copy_says_everything_by_itself(documents, tmp_path, model_type):
   marked = tokenizer.marked(source)
   for text in BARE:
     assert theirs(text, BARE[0])['input_ids'] == marked.encode(text, BARE[0]).ids
+
+
+def test_merges_with_the_line_ends_of_windows(documents, tmp_path):
+  made = merged_words(documents, specials=['<s>', '<pad>', '</s>', '<unk>', '<mask>'], lowercase=False)
+  texts = ['the old boat', 'rain']
+  read = []
+  for name, end in (('unix', '\n'), ('windows', '\r\n')):
+    files = {'config.json': {'model_type': 'roberta'}, **made, 'merges.txt': made['merges.txt'].replace('\n', end)}
+    folder = write(tmp_path / name, {key: value for key, value in files.items() if key != 'merges.txt'})
+    (folder / 'merges.txt').write_bytes(files['merges.txt'].encode())
+    read.append([tokenizer.load(folder).encode(text) for text in texts])
+  assert read[0] == read[1]

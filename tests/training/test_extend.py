@@ -37,6 +37,7 @@ def test_the_same_command_again_adds_nothing_until_the_run_is_over() -> None:
   assert once['extend'] == [(10, 5)]
   assert history.extended(once, 5, at=12) == once
   assert history.extended(once, 5, at=15)['extend'] == [(10, 5), (15, 5)]  # it was over
+  assert history.extended(once, 5, at=12, finished=True)['extend'] == [(10, 5), (12, 5)]  # by early stop
   assert history.extended(once, 4, at=12)['extend'] == [(10, 5), (12, 4)]  # another number
   assert history.extended(settings(), 5, at=7)['extend'] == [(7, 5)]  # never over
 
@@ -143,3 +144,13 @@ def test_the_average_starts_where_the_metric_of_best_no_longer_improves(
     loop._evaluate(run, tools, at, due, gives_up=lambda *_: False)
     started.append(bool(at.state.opt_state['average']['trigger']['started']))
   assert started == [False, False, False, True]
+
+
+def test_a_warmup_longer_than_the_epochs_is_refused_before_the_run_begins(
+  data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  """How many steps epochs are is known once the rows are; the folder would hold a config that nothing opens."""
+  settings = runs.settings('classify', data, steps=None, epochs=1, optim={'warmup': 2_000})
+  with pytest.raises(ConfigError, match=r'config\.optim\.warmup=2000: give whole steps, at most config\.steps='):
+    loop.train(settings, tmp_path / 'run')
+  assert not (tmp_path / 'run' / 'config.json').exists()

@@ -102,6 +102,12 @@ def test_flags_go_on_top(data, release, tmp_path):
   assert resolved(data, tmp_path, f'--config.model.from={release}', '--config.init_from=[]')['init_from'] == []
   other = resolved(data, tmp_path, f'--config.model.from={release}', f'--config.vocab.path={data / "vocab"}')
   assert other['vocab']['path'] == str(data / 'vocab')
+  own = {'name': 'bert', 'variant': 'tiny', 'overrides': {'attention_dropout': 0.4, 'pooler': 'first', 'num_layers': 7}}
+  kept = resolved(data, tmp_path, f'--config.model.from={release}', model=own)['model']['overrides']
+  assert (kept['attention_dropout'], kept['pooler'], kept['num_layers']) == (0.4, 'first', 3)  # rates are of the task
+  other = {'name': 'albert', 'variant': 'tiny', 'overrides': {'attention_dropout': 0.4}}
+  taken = resolved(data, tmp_path, f'--config.model.from={release}', model=other)['model']
+  assert (taken['name'], taken['overrides']['attention_dropout']) == ('bert', 0.1)
   inside = resolved(data, tmp_path, model={'from': str(release), 'overrides': {'dropout': 0.2}})
   assert (inside['model']['overrides']['dropout'], inside['model']['overrides']['hidden_dim']) == (0.2, 24)
 

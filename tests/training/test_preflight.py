@@ -152,6 +152,28 @@ def test_what_waits_for_a_metric_that_nobody_watches_is_refused(optim: Any, best
     preflight.check({'optim': optim, 'best': best, 'eval': {'valid': {}}})
 
 
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({'stride': 8}, r'data\.stride=8: rows of 16 tokens overlap, .*: leave stride out'),
+    ({'second_segment': True}, 'second_segment=True puts two texts into a row'),
+  ],
+)
+def test_a_memory_and_rows_that_do_not_follow_each_other_are_refused(
+  changes: Any, said: str, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  settings = runs.settings('awd_lstm', data, data=changes)
+  assert re.search(said, refused(settings, tmp_path))
+
+
+def test_a_mean_that_cannot_begin_is_told(data: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+  for every, told in ((10, False), (20, True)):
+    caplog.clear()
+    optim = {'name': 'asgd', 'rate': 1.0, 'schedule': 'constant'}
+    preflight._check_watched(runs.settings('awd_lstm', data, steps=70, eval_every=every, optim=optim))
+    assert ('cannot begin before evaluation 7, and the run has 3' in caplog.text) == told
+
+
 # Splits, labels, metrics.
 
 

@@ -426,3 +426,19 @@ def test_a_batch_over_processes_is_read_in_its_order(monkeypatch: pytest.MonkeyP
     evaluation.multihost_utils, 'process_allgather', lambda leaves, tiled: dict(leaves) if tiled else None
   )
   assert [(int(row['label']), int(row['row_id'])) for row in evaluation.rows_of(batch)] == [(4, 8), (7, 9), (5, 10)]
+
+
+@pytest.mark.parametrize(
+  ('words', 'said'),
+  [
+    (['--score', 'a', '--follow'], '--score reads files of predictions alone: leave --follow out'),
+    (['--score', 'a', '--step=3'], 'leave --step out'),
+    (['--score', 'a', '--timeout=5'], 'leave --timeout out'),
+    (['--workdir=RUN', '--follow', '--step=100'], '--follow evaluates every checkpoint .*leave --step=100 out'),
+    (['--workdir=RUN', '--timeout=5'], '--timeout is of --follow'),
+  ],
+)
+def test_flags_that_would_do_nothing_are_refused(words, said):
+  run = 'tests/fixtures/bert_mlm/run'
+  with pytest.raises(ConfigError, match=said):
+    evaluate.main([word.replace('RUN', run) for word in words])

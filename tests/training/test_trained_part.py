@@ -4,6 +4,7 @@ import json
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
 
 from plm_jax import weights
@@ -95,6 +96,16 @@ def test_another_source_is_noticed(part, data, base, tmp_path: pathlib.Path):
   assert set(frozen.read(part / 'checkpoints')) == {
     name.removeprefix('params/') for name in runs.params_of(runs.saved_state(base), 'params/trunk')
   }
+
+
+def test_a_run_that_saved_nothing_begins_anew_with_another_source(data, base, tmp_path: pathlib.Path):
+  first = frozen.write
+  saved = {'trunk/a': np.zeros(3)}
+  first(tmp_path, saved, main=True)
+  with pytest.raises(CheckpointError):
+    first(tmp_path, {'trunk/a': np.ones(3)}, main=True)
+  first(tmp_path, {'trunk/a': np.ones(3)}, main=True, anew=True)
+  assert frozen.read(tmp_path) != {} and first(tmp_path, {'trunk/a': np.ones(3)}, main=True) is None
 
 
 def test_what_would_be_lost_is_refused(data, base):

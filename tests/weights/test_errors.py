@@ -335,6 +335,22 @@ def test_flags_of_runs_are_refused_where_there_is_none(
     assert f'{flag}: {words[1]} is no run with checkpoints, which alone has {what}: leave {flag[:6]} out' in said
 
 
+@pytest.mark.parametrize(
+  ('words', 'said'),
+  [
+    (('import', '--heads=none'), '--heads=none: convert import does nothing with it'),
+    (('import', '--form=peft'), '--form=peft: convert import does nothing with it'),
+    (('export', '--form=peft', '--heads=mlm'), '--heads=mlm: --form=peft does nothing with it'),
+    (('export', '--form=own', '--architecture=bert'), '--architecture=bert: --form=own does nothing with it'),
+  ],
+)
+def test_flags_that_would_do_nothing_are_refused(
+  words: tuple[str, ...], said: str, folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  code, told = command(words[0], folder, tmp_path / 'out', *words[1:], capsys=capsys)
+  assert code == WRONG_USAGE and said in told and not (tmp_path / 'out').exists()
+
+
 def test_a_start_from_a_damaged_folder_is_refused_alike(folder: pathlib.Path) -> None:
   lose_tensor(folder)
   with pytest.raises(ConfigError, match=rf'model.safetensors.*{QUERY}'):

@@ -2,7 +2,9 @@
 
 import copy
 import functools
+import json
 import pathlib
+import shutil
 from typing import Any
 
 import jax
@@ -11,6 +13,7 @@ import pytest
 
 from plm_jax import weights
 from plm_jax.checkpoint import tensor_files
+from plm_jax.text import byte_bpe
 from plm_jax.types import PyTree
 from plm_jax.weights import convert, reader, release
 from plm_jax.weights.table import architectures
@@ -120,6 +123,39 @@ def test_shards_are_one_model(root: pathlib.Path, tmp_path: pathlib.Path) -> Non
   convert.import_release(tmp_path, tmp_path / 'imported', shard=20_000)
   assert len(list((tmp_path / 'imported').glob('*.safetensors'))) > 1
   assert_same(params, weights.load(tmp_path / 'imported')[1])
+
+
+def test_one_file_counts_where_an_index_of_shards_is_left(root: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  """As in a folder that was saved in shards, and then again as one file: transformers leaves the index there."""
+  model = published.make_model('bert-mlm')
+  model.save_pretrained(tmp_path, max_shard_size='20KB')
+  index = (tmp_path / release.INDEX).read_text()
+  for parameter in model.parameters():
+    parameter.data.mul_(2)
+  model.save_pretrained(tmp_path)
+  (tmp_path / release.INDEX).write_text(index)
+  theirs = type(model).from_pretrained(tmp_path).state_dict()
+  name = next(name for name in theirs if name.endswith('word_embeddings.weight'))
+  _, params = weights.load(tmp_path)
+  np.testing.assert_array_equal(params['token_embed']['table'], theirs[name].numpy())
+
+
+def test_ids_of_special_tokens_are_those_of_the_tokenizer(root: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  """Of a vocabulary of this package, and of a folder whose texts have several ends."""
+  trunk, params = weights.load(folder_of('gpt2', root))
+  vocab = byte_bpe.train(['some text'] * 9, size=270)
+  vocab.save(tmp_path / 'vocab')
+  weights.save(tmp_path / 'own', trunk, params, tokenizer=tmp_path / 'vocab')
+  config = json.loads((tmp_path / 'own' / 'config.json').read_text())
+  assert (config['eos_token_id'], config['pad_token_id']) == (vocab.eos_id, vocab.pad_id)
+  theirs = tmp_path / 'theirs'
+  shutil.copytree(folder_of('gpt2', root), theirs)
+  changed = json.loads((theirs / 'config.json').read_text()) | {'eos_token_id': [3, 4]}
+  (theirs / 'config.json').write_text(json.dumps(changed))
+  (theirs / 'chat_template.jinja').write_text('{{ messages }}')
+  weights.save(tmp_path / 'again', trunk, params, tokenizer=theirs)
+  assert json.loads((tmp_path / 'again' / 'config.json').read_text())['eos_token_id'] == [3, 4]
+  assert (tmp_path / 'again' / 'chat_template.jinja').read_text() == '{{ messages }}'
 
 
 def test_old_names_of_norms(root: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -111,6 +111,17 @@ def test_what_was_made_here_is_read_by_theirs(name: str, tmp_path: pathlib.Path)
   assert tiny.worst(published.states_of_ours(again, read), states) < TOLERANCE
 
 
+@pytest.mark.parametrize(('end', 'forced'), [(2, 2), (5, None)])
+def test_a_text_that_is_cut_ends_with_no_token_of_the_published_vocabulary(
+  end: int, forced: int | None, tmp_path: pathlib.Path
+) -> None:
+  trunk, params = make_own('bart')
+  ids = {'pad_token_id': 1, 'eos_token_id': end, 'decoder_start_token_id': 3}
+  writer.save_leaves(tmp_path / 'saved', trunk, in_memory(params), token_ids=ids)
+  theirs = transformers.BartForConditionalGeneration.from_pretrained(tmp_path / 'saved')
+  assert theirs.config.forced_eos_token_id == forced
+
+
 @pytest.mark.parametrize(('name', 'warned'), [('t5', False), ('t5-v1_1', True)])
 def test_an_output_matrix_that_theirs_may_tie_is_warned_of(
   name: str, warned: bool, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture

@@ -6,6 +6,7 @@ The rules are those of the large web corpora: Raffel et al. 2020 (C4), §2.2; Ra
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -98,9 +99,12 @@ def english(text: str) -> float:
 
 
 def letters(text: str) -> tuple[int, int]:
-  """How many of the characters of a text are letters, and how many are not spaces."""
+  """How many of the characters of a text are letters or the marks on them, and how many are not spaces."""
   solid = re.sub(r'\s+', '', text)
-  return sum(map(str.isalpha, solid)), len(solid)
+  found = sum(map(str.isalpha, solid))
+  if not solid.isascii():  # the vowels of many scripts are marks
+    found += sum(unicodedata.category(character).startswith('M') for character in solid if not character.isalnum())
+  return found, len(solid)
 
 
 def out_of_bounds(text: str, *, min_chars: int, max_chars: int | None, min_alpha: float, min_english: float) -> str:

@@ -26,7 +26,7 @@ from plm_jax.data.corpora.docstrings import Document, Package
 log = logging.getLogger(__name__)
 
 CACHE = '~/.cache/plm_jax'
-RULES = 1
+RULES = 2
 SPLITS = ('train', 'validation', 'test')
 SETS = tuple(pydocs_tasks.TASKS)
 

@@ -26,6 +26,7 @@ FEATURES: Mapping[str, Mapping[str, object]] = {
   'parameters': {
     'tokens': tfds.features.Sequence(Text()),
     'tags': tfds.features.Sequence(ClassLabel(names=pydocs_tasks.PARAMETER_TAGS)),
+    'heads': tfds.features.Sequence(np.int32),
   },
   'describe': {
     'id': Text(),

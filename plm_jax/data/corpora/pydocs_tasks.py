@@ -102,11 +102,16 @@ def summarise(documents: Sequence[Document]) -> Iterator[Row]:
 
 
 def parameters(documents: Sequence[Document]) -> Iterator[Row]:
-  """tokens, tags: name, type and explanation of parameters, run together without the colons between them."""
+  """tokens, tags, heads: name, type and explanation of parameters, run together without the colons between them.
+
+  A word hangs on the first one of its name, type or explanation, and these two on the name, which hangs on nothing.
+  """
+  # x  int or None  The value   ->   heads  0  1 2 2  1 5
   seen = set()
   for document in documents:
     tokens: list[str] = []
     tags: list[str] = []
+    heads: list[int] = []
     for parameter in document.parameters:
       if not parameter.type or len(parameter.type) > 80:
         continue
@@ -114,12 +119,15 @@ def parameters(documents: Sequence[Document]) -> Iterator[Row]:
       parts = [(_TOKEN.findall(parameter.name), 'name'), (_TOKEN.findall(parameter.type), 'type'), (words, '')]
       if len(tokens) + sum(len(part) for part, _ in parts) > TOKENS:
         break
+      name = len(tokens) + 1
       for part, kind in parts:
+        first = len(tokens) + 1
+        heads += [first if n else 0 if kind == 'name' else name for n in range(len(part))]
         tokens += part
         tags += [f'{"I" if n else "B"}-{kind}' if kind else 'O' for n in range(len(part))]
     if len(tokens) >= 8 and tuple(tokens) not in seen:
       seen.add(tuple(tokens))
-      yield {'tokens': tokens, 'tags': tags}
+      yield {'tokens': tokens, 'tags': tags, 'heads': heads}
 
 
 def describe(documents: Sequence[Document]) -> Iterator[Row]:

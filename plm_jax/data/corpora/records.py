@@ -14,6 +14,9 @@ import numpy as np
 
 from plm_jax.data.corpora.filters import FilterStats
 
+# of a folder that a pass makes (cleaning/passes.py): how far it came, and what it did once all is there
+PROGRESS, REPORT = '.pass.sqlite', 'corpus.json'
+
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
@@ -140,9 +143,16 @@ class Texts(Sequence[str]):
     return len(self.records if self.chosen is None else self.chosen)
 
   def __getitem__(self, index: int) -> str:  # type: ignore[override]  # no slices
-    row = index if self.chosen is None else self.chosen[index]
+    row = self._row(index)
     words = self.records.value(row, self.field)
     return ' '.join(words) if is_words(words) else self.records.text(row, self.field)
+
+  def is_null(self, index: int) -> bool:
+    """Whether the row of a document is there and holds nothing, as `{"text": null}`."""
+    return self.records.value(self._row(index), self.field) is None
+
+  def _row(self, index: int) -> int:
+    return index if self.chosen is None else self.chosen[index]
 
 
 def is_words(value: Any) -> bool:

@@ -16,6 +16,7 @@ is a file of `formats/`: the one whose scheme the path begins with, else the one
 it, else the one that the suffix belongs to.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -29,7 +30,7 @@ from plm_jax import copies, errors, files
 from plm_jax.data.corpora import local, pydocs, splits
 from plm_jax.data.corpora.filters import FilterStats, filter_documents
 from plm_jax.data.corpora.formats.txt import Boundary
-from plm_jax.data.corpora.records import Opened, Records, Texts, is_words
+from plm_jax.data.corpora.records import PROGRESS, REPORT, Opened, Records, Texts, is_words
 from plm_jax.plugins import build, signatures, values
 
 __all__ = ['Boundary', 'FilterStats', 'Records', 'Texts', 'documents', 'filter_documents', 'open_source']
@@ -184,10 +185,11 @@ def documents(
   """
   rows = splits.without_tokens(split, path=path) if by_tokens else split
   records = open_source(path, split=rows, cache=cache, documents=documents, max_bytes=max_bytes)
-  strings = [field for field, value in records[0].items() if isinstance(value, str)]
+  sample = _sample(records)
+  strings = [field for field, value in sample.items() if isinstance(value, str)]
   if text is None:
     text = 'text' if 'text' in strings else strings[0] if len(strings) == 1 else None
-  if text is None or (text not in strings and not is_words(records[0].get(text))):
+  if text is None or (text not in strings and not is_words(sample.get(text))):
     wanted = 'no single field of text' if text is None else f'no text in a field {text!r}'
     raise ValueError(
       f'{path!r} has {wanted}; text=... takes one of {", ".join(strings) or "(none)"}.'
@@ -196,6 +198,17 @@ def documents(
   digest = hashlib.sha256(f'{records.digest}/{text}'.encode()).hexdigest()
   every = Texts(records, text, digest, split=None if rows == split else split)
   return every if quality is None else _filtered(every, quality=quality)
+
+
+def _sample(records: Records) -> dict[str, Any]:
+  """The first row; a field that is null there as in the first of a hundred rows in which it is not."""
+  row = records[0]
+  for number in range(1, min(_TRIED, len(records))):
+    if None not in row.values():
+      break
+    with contextlib.suppress(ValueError):  # told where it is read
+      row |= {field: value for field, value in records[number].items() if row.get(field) is None}
+  return row
 
 
 def _filtered(texts: Texts, *, quality: Mapping[str, Any]) -> Texts:
@@ -239,7 +252,8 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
         f'{path!r} is read as {name}, which says itself what a row is: set {key}={usual!r}'
       )
   if isinstance(place, str):
-    return formats[name].open(place, split, cache, **given)
+    bound = {'max_bytes': max_bytes} if 'max_bytes' in taken else {}
+    return formats[name].open(place, split, cache, **given, **bound)
   here = copies.fetched(place, cache)
   rows = formats[name].open(local.File.at(here, max_bytes=max_bytes), split, cache, **given)
   return dataclasses.replace(rows, labels={**rows.labels, **_labels(place.parent / LABELS)})
@@ -260,6 +274,11 @@ def _find(path: str, split: str) -> tuple[str, str | Path]:
     near = errors.suggest(place.name, [beside.name for beside in files.listing(place.parent)])
     raise FileNotFoundError(f'there is no file or folder {path!r}.{near} {_kinds(formats)}')
   if files.is_folder(place):
+    if files.exists(place / PROGRESS) and not files.exists(place / REPORT):
+      raise ValueError(
+        f'{path!r} is not whole: a pass of `python -m plm_jax.corpus` was stopped there. The same command goes on with '
+        'it; or remove the folder'
+      )
     marks = {name: form.matches for name, form in formats.items() if getattr(form, 'matches', None)}
     if name := _only(path, (name for name, matches in marks.items() if matches(place))):
       return name, str(place)

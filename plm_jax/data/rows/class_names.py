@@ -1,11 +1,14 @@
 """Names of classes: those that the data set lists, or those that its rows hold."""
 
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows.checked import BadSplit
 from plm_jax.errors import suggest
+
+log = logging.getLogger(__name__)
 
 _SHOWN = 50  # names in a message
 _TRUTH = ('False', 'True')
@@ -29,14 +32,16 @@ class ClassNames:
   IOB1. A list without any B-... is of another scheme, whose I-... stay.
   """
 
-  def __init__(self, records: Records, field: str, *, several: bool = False):
+  def __init__(self, records: Records, field: str, *, several: bool = False, missing: float | str = -1):
     """Reads nothing yet.
 
     Args:
       records: the split.
       field: that holds the class.
       several: it holds the classes of several words, in a list or in a text with spaces between them.
+      missing: what it holds where there is no class.
     """
+    self.missing = missing
     self.records = records
     self.field = field
     self.several = several
@@ -47,6 +52,7 @@ class ClassNames:
     self._entities = several and _are_entities(self._known) and any(name.startswith('B-') for name in self._known)
     self._begun = False  # a B-X stands for an I-X of the data
     self._looked = False  # whether labels.json names fields that there are
+    self._compared = False  # with the training split, whose rows may hold names
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -101,12 +107,16 @@ class ClassNames:
       BadSplit: labels.json names another field, which there is not.
     """
     self._check_lists()
+    if self.listed and as_written(value) is not value and as_written(value) in self._known:
+      value = as_written(value)  # of a table: a name that is a number, as of one to five stars
     if isinstance(value, bool) and not self.listed:
       self._known, value = self._known or _TRUTH, str(value)
     if isinstance(value, str) and value:
       self._find()
     if isinstance(value, float) and value.is_integer():
       value = int(value)
+    if isinstance(value, int) and value >= 0 and self._training_has_names():
+      self._find()  # a number is none of them
     if isinstance(value, str) and value not in self._known and value.isdecimal():
       value = int(value)  # of a table in which the class of another row is no number
     if isinstance(value, str) and value in self._known:
@@ -157,6 +167,30 @@ class ClassNames:
   def _few(self) -> str:
     return ', '.join(self._known[:_SHOWN]) + (', ...' if len(self._known) > _SHOWN else '')
 
+  def _training_has_names(self) -> bool:
+    """Whether the first label of the training split is a name, which is asked once, before a first number."""
+    if self._compared or self.listed or self.records.named_by is None:
+      return False
+    self._compared = True
+    try:
+      records = self._naming()
+    except (ValueError, FileNotFoundError):  # there is no training split
+      return False
+    for held in self._held(records):
+      if labels := [one for one in held if one not in (None, '', -1)]:
+        return any(isinstance(one, str) and not one.removesuffix('.0').isdecimal() for one in labels)
+    return False
+
+  def _held(self, records: Records) -> Iterator[list[Any]]:
+    """What the field holds, row by row, one or several; rows that cannot be read are named where they are used."""
+    for index in range(len(records)):
+      try:
+        value = records[index].get(self.field)
+        value = one_by_one(value) if self.several else value
+      except ValueError:
+        continue
+      yield value if isinstance(value, list) else [value]
+
   def _find(self) -> None:
     """Looks for names where there is no list and no row has held a number."""
     if not self._known and not self._numbered:
@@ -170,18 +204,18 @@ class ClassNames:
       records = self.records
     found: set[Any] = set()
     begun: set[Any] = set()  # as IOB2
-    for index in range(len(records)):
-      try:
-        value = records[index].get(self.field)
-        value = one_by_one(value) if self.several else value
-      except ValueError:  # a row that cannot be read is named where it is used
-        continue
-      held = [name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str | int)]
+    for row in self._held(records):
+      held = [name for name in row if isinstance(name, str | int)]
       found |= set(held)
       begun |= {name for name in as_iob2(held) if isinstance(name, str) and name}
     if found and all(isinstance(name, bool) for name in found):
       return _TRUTH
-    found -= {'', -1}
+    found -= {'', -1, self.missing}
+    if '-' in found and not self.several:
+      log.warning(
+        f"{records.where}: '-' is one of the classes in {self.field!r}. Where it stands for no class, as in SNLI and "
+        "MultiNLI, data.missing='-' leaves those rows out."
+      )
     numbers = sum(isinstance(name, int) or name.isdecimal() for name in found)
     self._numbered = 2 * numbers >= len(found)
     if self._numbered:

@@ -44,7 +44,7 @@ class Asked(NamedTuple):
   label: str = 'label'
   per_class: int | None = None
   sample_seed: int = 0
-  missing: float = -1
+  missing: float | str = -1
   prefixes: tuple[str, ...] = ()
   on_bad_row: OnBadRow = 'stop'
   keep_unlabelled: bool = False
@@ -316,7 +316,8 @@ def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label:
     if as_numbers:
       log.warning(
         f'{records.where}: in {len(as_numbers)} of them {asked.label!r} is {asked.missing}, which stands for no label. '
-        'Where it is a class, number the classes from 0, or write their names.'
+        'Where it is a class, number the classes from 0, or write their names; where it is a value, set data.missing '
+        'to one that there is not.'
       )
   row_ids, labels = zip(*kept, strict=True)
   return Kept(table, np.array(row_ids, np.int64), list(labels), left_out)
@@ -326,7 +327,8 @@ def digest_of(
   records: Records, asked: Asked, fields: tuple[str, ...], kind: str, *added: Any, left_out: tuple[int, ...] = ()
 ) -> str:
   """Of the rows and of everything that decides what becomes of them; `added` and `left_out` as in `changes`."""
-  drawn = asked.per_class, asked.sample_seed, float(asked.missing)
+  missing = asked.missing if isinstance(asked.missing, str) else float(asked.missing)
+  drawn = asked.per_class, asked.sample_seed, missing
   return store.digest_of(records.digest, fields, asked.label, kind, *drawn, *added, *changes(asked, left_out))
 
 

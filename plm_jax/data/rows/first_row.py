@@ -15,12 +15,17 @@ LABELS = {
   'class': ('label', 'labels', 'class', 'category', 'target', 'sentiment', 'intent', 'topic'),
   'regression': ('label', 'score', 'value', 'rating', 'similarity', 'target'),
   'words': ('tags', 'ner_tags', 'pos_tags', 'labels', 'label', 'upos'),
+  'arcs': ('deprel', 'relations', 'relation', 'labels'),
   'options': ('label', 'answer', 'answers', 'correct', 'gold'),
   'spans': ('answers', 'answer'),
   'text': ('target', 'summary', 'translation', 'label'),
 }
 # Names of the fields of texts, for the kinds that have no list of their own.
-TEXTS = {'words': (('tokens',), ('words',), ('text',), ('sentence',)), 'spans': (('question', 'context'),)}
+TEXTS = {
+  'words': (('tokens',), ('words',), ('text',), ('sentence',)),
+  'arcs': (('tokens', 'head'), ('tokens', 'heads'), ('words', 'head'), ('words', 'heads')),
+  'spans': (('question', 'context'),),
+}
 NUMBERS = ('id', 'idx', 'index', 'guid', 'uid', 'row_id')  # of rows
 _MOST = 2  # texts in a row of which nothing says what they are
 

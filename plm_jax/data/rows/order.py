@@ -108,6 +108,7 @@ def serve(
   digest: str,
   path: str = 'data.path',
   widest: Callable[[ChosenT], ChosenT] = lambda chosen: chosen,
+  judged: Callable[[ChosenT], Batch] | None = None,
   names: tuple[str, ...] = (),
   classes: int = 0,
   documents: int = 1,
@@ -122,6 +123,7 @@ def serve(
     digest: of text, vocabulary and layout.
     path: of the data, for the message.
     widest: for sources whose batches differ in shape: rows -> the same rows as the largest batch would have them.
+    judged: as `batch`, of a pass that is evaluated; None for the same.
     names: of the labels.
     classes: labels are 0 to classes - 1.
     documents: the most documents of any row.
@@ -133,9 +135,9 @@ def serve(
   if order.rows >= _MOST_ROWS:
     raise ValueError(f'{path} has {order.rows} rows; row_id holds less than 2**31: read it in parts.')
 
-  def made(chosen: ChosenT) -> Batch:
+  def made(chosen: ChosenT, make: Callable[[ChosenT], Batch] = batch) -> Batch:
     return {
-      **batch(chosen),
+      **make(chosen),
       'row_id': np.where(chosen.real, chosen.rows, -1).astype(np.int32),
       'epoch': chosen.epochs.astype(np.int32),
       'row_weight': chosen.real.astype(np.float32),
@@ -145,7 +147,7 @@ def serve(
     return made(order.train(step, share.places))
 
   def once_batch(step: int) -> Batch:
-    return made(order.once(step, share.places))
+    return made(order.once(step, share.places), judged or batch)
 
   return Source(
     spec=spec(made(widest(order.once(0, share.places))), batch_size=share.batch_size),

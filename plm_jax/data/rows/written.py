@@ -139,7 +139,7 @@ def filled(template: str, row: Row) -> str:
   """
 
   def text(found: re.Match[str]) -> str:
-    value = value_of(row, found[1])
+    value = as_written(value_of(row, found[1]))
     if isinstance(value, str):
       return value
     return str(value) if isinstance(value, int | float) else ' '.join(texts_of(row, found[1]))
@@ -167,9 +167,18 @@ def label_of(row: Row, field: str, options: Sequence[str], *, names: Sequence[st
   Raises:
     ValueError: it holds no number of an option and no name.
   """
-  value = row.get(field)
-  known = list(names or options)
-  if value is None or value == -1:
+  value, known = row.get(field), list(names or options)
+  spelt = as_written(value)
+  if isinstance(value, int | float) and isinstance(spelt, str) and spelt in known:  # of a table: it may be a text
+    found = known.index(spelt)
+    if not names and 0 <= value < len(options) and value != found:
+      raise ValueError(
+        f'{field!r} holds {spelt}, which is the text of option {found} and the number of another: write the right text '
+        'in JSON lines, or numbers that are no texts of options'
+      )
+    return found
+  value = int(value) if isinstance(value, float) and value.is_integer() else value  # as pandas writes 1
+  if value is None or value == -1 or (value == '' and '' not in known):
     return -1
   if isinstance(value, str):
     if value in known:

@@ -246,13 +246,20 @@ def ngram_windows(
 ) -> Spans:
   """One n-gram of whole words in each window of n * int(1 / rate) words, p(n) ∝ 1/n (DeBERTa, released data code).
 
-  Windows follow each other through the words of the row. An n-gram starts at a uniform word of its window and ends with
-  the window or at a boundary. From left to right words are chosen until the budget is reached, that of `fixed_count`
-  with count='bert'; the word that would exceed it is left out with all that follow, where the released code takes it.
+  Windows follow each other through the words of the row. An n-gram starts at a uniform word of its window and ends at a
+  boundary at the latest; one that reaches beyond its window keeps its words, and the next window begins behind it. From
+  left to right words are chosen until the budget is reached, that of `fixed_count` with count='bert'.
+
+  Differs from the released code, which chooses the word that exceeds the budget, knows no boundary within a row, and
+  never chooses an unknown word.
 
   # rate 1/4, so windows of 4 n words; n 1 2, shift 2 5
   # window   0 0 0 0 1 1 1 1 1 1 1 1
   # number   0 0 1 0 0 0 0 0 0 2 2 0
+
+  # n 2 1, shift 7 2
+  # window   0 0 0 0 0 0 0 0 0 1 1 1
+  # number   0 0 0 0 0 0 0 1 1 0 0 2
 
   Args:
     key: noise key of the row.
@@ -273,11 +280,12 @@ def ngram_windows(
   sizes = _draw_sizes(size_key, 1 / np.arange(1, max_words + 1), number)
   rank = jnp.cumsum(words.starts.astype(jnp.int32)) - 1  # [l], number of the word among those that may be chosen
   # by window, [number]: its first word, its words in the row, the words `first` to `stop` - 1 of its n-gram
-  offset = jnp.cumsum(width * sizes) - width * sizes
+  uniform = jax.random.uniform(place_key, (number,))
+  taken = jnp.maximum(width * sizes, jnp.floor(uniform * (width * sizes)).astype(jnp.int32) + sizes)
+  offset = jnp.cumsum(taken) - taken
   context = jnp.clip(rank[-1] + 1 - offset, 0, width * sizes)
-  shift = jnp.floor(jax.random.uniform(place_key, (number,)) * context).astype(jnp.int32)
-  first = offset + jnp.minimum(shift, jnp.maximum(context - 1, 0))
-  stop = jnp.minimum(first + sizes, offset + context)
+  first = offset + jnp.minimum(jnp.floor(uniform * context).astype(jnp.int32), jnp.maximum(context - 1, 0))
+  stop = jnp.minimum(first + sizes, rank[-1] + 1)
   window = jnp.searchsorted(offset, jnp.maximum(rank, 0), side='right') - 1  # [l], of each token
   stretch = jnp.zeros(length, jnp.int32).at[jnp.where(words.starts, rank, length)].set(words.stretch, mode='drop')
   inside = (rank >= first[window]) & (rank < stop[window]) & (stretch[first[window]] == words.stretch)

@@ -182,10 +182,13 @@ def _blanks(model: Any, text: str) -> dict[str, Any]:
 
 
 def _written(run: 'Opened', model: Any, text: str) -> dict[str, Any]:
-  """What a model writes after the beginning of a text, or in a blank behind it: the likeliest, and two draws."""
-  words = text.split()
-  prompt = ' '.join([*words[: min(PROMPT, len(words) // 2)], *(['[MASK]'] if run.kind == 'prefix' else [])])
-  new = max(1, min(NEW, (run.limit or NEW + TOKENS) - len(run.vocab.encode(prompt)) - AROUND // 2))
+  """What a model writes behind the beginning of a text, or having read all of it: the likeliest, and two draws."""
+  words, apart = text.split(), run.kind == 'encoder-decoder'
+  begins = len(words) if apart else min(PROMPT, len(words) // 2)
+  prompt = ' '.join([*words[:begins], *(['[MASK]'] if run.kind == 'prefix' else [])])
+  taken = 0 if apart else len(run.vocab.encode(prompt))  # of the row that is written into
+  new = max(1, min(NEW, (run.limit or NEW + TOKENS) - taken - AROUND // 2))
   greedy = model.generate(prompt, max_new=new)
   drawn: Sequence[str] = model.generate(prompt, max_new=new, method='sample', top_p=0.9, draws=2)
-  return {'prompt': prompt, 'texts': [['greedy', greedy], *(['drawn, top_p=0.9', one] for one in drawn)]}
+  texts = [['greedy', greedy], *(['drawn, top_p=0.9', one] for one in drawn)]
+  return {'prompt': prompt, 'apart': apart, 'texts': texts}

@@ -107,7 +107,9 @@ def find(folders: Sequence[files.Where], wanted: Callable[[str], bool]) -> Found
       raise ConfigError(f'{folder}: no run began there (no config.json beside metrics), and there is no sweep or table')
     runs |= dict.fromkeys(one for one in own if files.is_file(RunFolder(one).config))
     others |= dict.fromkeys(one for one in own if one not in runs)
-  names = curves.short_names([*runs, *others])
+  of_papers = [one for one in others if not files.is_folder(one / 'trials')]  # which lie elsewhere than runs and sweeps
+  names = curves.short_names([one for one in (*runs, *others) if one not in of_papers])
+  names |= curves.short_names(of_papers)
   remarks: list[str] = []
   read = curves.read([RunFolder(folder).metrics for folder in runs], wanted)
   found = [_run(names[folder], folder, lines, remarks) for folder, lines in zip(runs, read, strict=True)]

@@ -183,7 +183,7 @@ function draw(card, width, state) {
       make('text', {x: edge.left - 6, y: place + 4, 'text-anchor': 'end'}, label));
   }
   card.plot.append(make('line', {x1: edge.left, x2: width - edge.right, y1: bottom, y2: bottom, class: 'axis'}));
-  for (const [tick, label] of ticks(at.left, at.right, Math.max(2, Math.floor(width / 90)))) {
+  for (const [tick, label] of ticks(at.left, at.right, Math.min(8, Math.max(3, Math.floor(width / 60))))) {
     card.plot.append(
       make('line', {x1: x(tick), x2: x(tick), y1: bottom, y2: bottom + 4, class: 'axis'}),
       make('text', {x: x(tick), y: bottom + 18, 'text-anchor': 'middle'}, label));

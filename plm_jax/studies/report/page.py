@@ -55,6 +55,7 @@ def report(
   target = files.path(out)
   if files.is_folder(target):
     raise ConfigError(f'--out={out} is a folder: name a file, such as report.html')
+  files.check_new_folder(target.parent, name='the folder of --out')
   what = found.find(folders, figures.wanted(more, metric))
   _check_patterns(what.runs, more)
   metric = _headline(what.runs, metric)

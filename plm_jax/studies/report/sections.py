@@ -63,7 +63,14 @@ def _together(groups: Groups, metric: str) -> str:
   rows = []
   for name, own in groups.items():
     there = [
-      compare.Run(run.name, run.folder, run.settings, run.best, run.metrics.lines[metric])
+      compare.Run(
+        run.name,
+        run.folder,
+        run.settings,
+        run.best,
+        run.metrics.lines[metric],
+        compare.diverged_at(run.metrics, metric),
+      )
       for run in own
       if metric in run.metrics.lines
     ]
@@ -211,7 +218,7 @@ def _filled(blanks: Mapping[str, Any]) -> str:
 
 
 def _written(written: Mapping[str, Any]) -> str:
-  prompt = markup.text(written['prompt'])
+  prompt = markup.text(written['prompt'] + ' → ' * written.get('apart', False))
   texts = ''.join(
     f'<dt>{markup.text(how)}</dt><dd><span class="prompt">{prompt}</span>{markup.text(text)}</dd>'
     for how, text in written['texts']

@@ -11,6 +11,7 @@ plateau             loss of the reference row and entropy of its vocabulary's fr
 machine, code       those of runs that were recorded without their own
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,8 @@ from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.folders import PREDICTIONS
 from plm_jax.studies.tables.runs import Cell, Run
 from plm_jax.training import predicted, run_folder, scoring
+
+log = logging.getLogger(__name__)
 
 EMPTY: dict[str, Any] = {
   'scale': '',
@@ -105,13 +108,18 @@ def _are_texts(values: Iterable[Any]) -> bool:
 
 def write(file: files.Path, kept: Mapping[str, Any]) -> None:
   """Writes a `cells.json`; runs that no cell names, and that none of these begins with, are left out."""
-  named = {digest for row in kept['cells'].values() for by_seed in row.values() for runs in by_seed for digest in runs}
+  named = digests(kept['cells'])
   while more := {kept['runs'].get(digest, {}).get('source') for digest in named} - named - {None, ''}:
     named |= more
   pruned = {
     key: {digest: kept[key][digest] for digest in sorted(kept[key]) if digest in named} for key in ('runs', 'failed')
   }
   files.write_text(file, files.json_text({**kept, **pruned}, indent=1) + '\n')
+
+
+def digests(names_of: Mapping[str, Mapping[str, Iterable[Iterable[str]]]]) -> set[str]:
+  """The runs that cells name, which are as `names` gives them."""
+  return {digest for row in names_of.values() for by_seed in row.values() for runs in by_seed for digest in runs}
 
 
 def names(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> dict[str, dict[str, list[list[str]]]]:
@@ -147,15 +155,21 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
   }
   if not_finite := {key: value for key, value in measured.items() if value in NOT_FINITE}:
     found['not_finite'] = not_finite
-  if files.is_file(folder.root / PREDICTIONS):
+  if files.is_file(file := folder.root / PREDICTIONS):
     found |= {'rows': {}, 'groups': {}}
     for metric in (one for one in asked if one.partition('/')[0] == asked[0].partition('/')[0]):
-      if (values := by_row(folder.root / PREDICTIONS, metric)) is not None:
-        found['rows'][metric] = packed(values)
-      elif (values := by_group(folder.root / PREDICTIONS, metric)) is not None and _is_close(
-        values.mean(), numbers.get(metric, math.nan)
-      ):
-        found['groups'][metric] = packed(values)
+      for kind, part in (('rows', by_row), ('groups', by_group)):
+        values = part(file, metric)
+        if values is None:
+          continue
+        if metric not in numbers or _is_close(values.mean(), numbers[metric]):
+          found[kind][metric] = packed(values)
+          break
+        if kind == 'rows':
+          log.warning(
+            f'{file}: its rows have {metric}={values.mean():.5g} and the run {numbers[metric]:.5g}, so they are of '
+            'another evaluation or step; intervals are made without them'
+          )
   return found
 
 

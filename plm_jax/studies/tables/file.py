@@ -227,12 +227,15 @@ def read(name: str, scale: str) -> Table:
     raise ConfigError(f'{name}: it has no get_table, so it is not a table file. There are: {_listed()}.')
   if not isinstance(data, Mapping):
     raise ConfigError(f'{name}: get_table returned {type(data).__name__}, and a table is a dict.')
+  claims = data.get('claims', ())
+  if not isinstance(claims, list | tuple):
+    raise ConfigError(f"{name}: 'claims' is a list of dicts, and not {claims!r}.")
   parts = {
     'rows': {key: _made(Row, value, f'{name}: row {key!r}') for key, value in _mapping(data, 'rows', name).items()},
     'columns': {
       key: _made(Column, value, f'{name}: column {key!r}') for key, value in _mapping(data, 'columns', name).items()
     },
-    'claims': [_made(Claim, claim, f'{name}: claim {place}') for place, claim in enumerate(data.get('claims', ()))],
+    'claims': [_made(Claim, claim, f'{name}: claim {place}') for place, claim in enumerate(claims)],
   }
   table = _made(Table, {**data, **parts}, name)
   _check(table, name)

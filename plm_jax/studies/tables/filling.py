@@ -56,6 +56,8 @@ def fill(
   files.make_folder(out)
   file = out / 'cells.json'
   kept = cells.read(file)
+  if run:
+    _set_aside(file, kept, cells.names(plan))
   if run or not kept['cells']:
     kept |= {'scale': scale, 'cells': cells.names(plan), 'command': command}
   elif kept['scale'] not in ('', scale):
@@ -94,6 +96,15 @@ def fill(
   kept = cells.read(file)  # without runs that no cell names, so that the file alone renders the same
   render.write(table, kept, out)
   return kept
+
+
+def _set_aside(file: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+  """Copies the cells of earlier runs that the table asks for no more, as where a config of it has changed."""
+  gone = cells.digests(kept['cells']) - cells.digests(asked)
+  if left := [digest for digest in gone if _has_metrics(digest, kept)]:
+    before = files.unused(file.with_name('cells.previous.json'))
+    files.copy(file, before)
+    log.warning(f'{len(left)} measured runs are of another form of this table, and made again: {before} keeps them')
 
 
 def _keep(file: Path, kept: dict[str, Any]) -> set[str]:
@@ -178,6 +189,11 @@ def _settle(
         failed = making.make(one, places, asked=asked if one.is_tuning else ())
     except BlockingIOError:
       failed = BUSY
+    except OSError as error:
+      if not folders.is_finished(folder):
+        raise
+      failed = ''  # an adopted run that cannot be written to
+      log.warning(f'{one.name}: its rows cannot be predicted again, and intervals are made without them: {error}')
     if failed:
       kept['failed'][one.digest] = failed
       log.warning(f'{one.name}: {failed}')

@@ -217,8 +217,18 @@ def _differs(folder: RunFolder, settings: Mapping[str, Any], places: Places) -> 
   return ''
 
 
-def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:
+def check_adopt(adopt: Sequence[str]) -> None:
+  """Raises ConfigError for a folder of `--adopt` that is not there or holds no run."""
   for name in adopt:
-    for root in (files.path(name), *files.listing(name)):
-      if files.is_file(RunFolder(root).config):
-        yield RunFolder(root)
+    if not files.is_folder(files.path(name)):
+      raise ConfigError(f'--adopt={name}: there is no such folder')
+    if not any(_adoptable([name])):
+      raise ConfigError(f'--adopt={name}: no run is in it, in its folders or in those of its folder runs')
+
+
+def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:
+  """The runs that folders are or hold; those of the WORKDIR of other tables lie in its folder `runs`."""
+  for name in adopt:
+    root = files.path(name)
+    inner = [one for folder in (root, root / 'runs') if files.is_folder(folder) for one in files.listing(folder)]
+    yield from (RunFolder(one) for one in (root, *inner) if files.is_file(RunFolder(one).config))

@@ -118,7 +118,7 @@ def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, dra
     draws: their number.
   """
   rng = np.random.default_rng(seed)
-  paired = _are_paired(a, b)
+  paired = are_paired(a, b)
   found = []
   for start in range(0, draws, AT_ONCE):
     count = min(AT_ONCE, draws - start)
@@ -159,10 +159,10 @@ def _seeds(cell: Measured) -> int:
 
 def is_known(a: Measured, b: Measured) -> bool:
   """Whether `difference` has something to draw: rows of both cells, or several runs with a result of each."""
-  return _are_paired(a, b) or min(int(np.count_nonzero(~np.isnan(cell.values))) for cell in (a, b)) > 1
+  return are_paired(a, b) or min(int(np.count_nonzero(~np.isnan(cell.values))) for cell in (a, b)) > 1
 
 
-def _are_paired(a: Measured, b: Measured) -> bool:
+def are_paired(a: Measured, b: Measured) -> bool:
   """Whether rows of the test set are known of both cells, and are as many."""
   return a.rows is not None and b.rows is not None and a.rows.shape[-1] == b.rows.shape[-1]
 

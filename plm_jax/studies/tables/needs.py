@@ -53,8 +53,6 @@ def _lacking(run: Run, head: str) -> Iterator[str]:
         continue
       if said := parts.missing_vocab(run.settings, name, heads=(head, run.config)):
         yield said
-  if not run.settings['objective']:
-    return
   told = set()
   for where, block in config.of_data(run.settings).items():
     path = block.get('path')
@@ -64,7 +62,8 @@ def _lacking(run: Run, head: str) -> Iterator[str]:
       sources.opens_quickly(path, split=block.get('split') or 'train')
     except (FileNotFoundError, ValueError) as error:
       told.add(path)
-      yield f'{where}.path: {error}. {_other_text(path, head)}'
+      cure = _other_text(path, head) if run.settings['objective'] else '--data=DIR names the folder of the task sets.'
+      yield f'{where}.path: {error}. {cure}'
 
 
 def _other_text(path: str, head: str) -> str:

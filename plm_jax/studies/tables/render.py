@@ -209,11 +209,18 @@ def _difference(table: Table, claim: Claim) -> float | None:
   return None if first is None or second is None else first - second
 
 
+def _compared(table: Table, kept: Mapping[str, Any], claim: Claim) -> list[Measured | None]:
+  """The two cells of a claim; a trivial score as one with the runs and rows of the other."""
+  both = [measured(table, kept, row, claim.column) for row in (claim.better, claim.than)]
+  trivial = table.columns[claim.column].trivial
+  if claim.than in trivial and both[0] is not None:
+    both[1] = constant(trivial[claim.than], both[0])
+  return both
+
+
 def _claim(table: Table, kept: Mapping[str, Any], claim: Claim) -> list[str]:
   column, published = table.columns[claim.column], _difference(table, claim)
-  both = [measured(table, kept, row, claim.column) for row in (claim.better, claim.than)]
-  if claim.than in column.trivial and both[0] is not None:
-    both[1] = constant(column.trivial[claim.than], both[0])
+  both = _compared(table, kept, claim)
   line = [claim.column, claim.better, claim.than, '' if published is None else f'{published:+.4g}']
   if both[0] is None or both[1] is None:
     return [*line, '', '', 'not measured', '']
@@ -310,8 +317,12 @@ def _over_groups(table: Table, kept: Mapping[str, Any]) -> list[str]:
 
 def _over_seeds_alone(table: Table, kept: Mapping[str, Any]) -> list[str]:
   """The columns of claims in which rows of the test set are not drawn."""
-  found = {claim.column: measured(table, kept, claim.better, claim.column) for claim in table.claims}
-  return [name for name in table.columns if (cell := found.get(name)) is not None and cell.rows is None]
+  found = set()
+  for claim in table.claims:
+    better, than = _compared(table, kept, claim)
+    if better is not None and than is not None and not intervals.are_paired(better, than):
+      found.add(claim.column)
+  return [name for name in table.columns if name in found]
 
 
 def _plateau_facts(table: Table, kept: Mapping[str, Any]) -> list[str]:

@@ -280,7 +280,7 @@ def test_editing_the_code_makes_no_other_corpus_but_other_rules_do(monkeypatch):
 
 # Digest of the rows that each number of `pydocs.RULES` makes of `written`. Where the test fails, rows have changed:
 # raise the number and add its digest. Never change a digest.
-ROWS_OF_RULES = {1: '0a6376fa18d48603'}
+ROWS_OF_RULES = {1: '0a6376fa18d48603', 2: 'bef4e46f6bf97475'}
 
 ACTIONS = ('sorts', 'counts', 'joins', 'reads', 'writes', 'splits', 'moves', 'scales', 'checks', 'stores')
 THINGS = ('array', 'string', 'table', 'matrix', 'stream', 'window', 'folder', 'record', 'number', 'sample')

@@ -51,6 +51,27 @@ def test_a_name_that_training_does_not_know_is_refused(tmp_path):
   assert labels_of(make(tmp_path, split='test')) == [1, 2]
 
 
+def test_a_number_where_training_has_names_is_refused(tmp_path):
+  """The numbers of an evaluation set may follow another order, as GLUE's do."""
+  write(tmp_path, 'train', [None, 'entailment', 'neutral', 'contradiction'])
+  write(tmp_path, 'validation', [0, 1, 2])
+  with pytest.raises(ValueError, match=r'holds 0, and the training split has contradiction, entailment, neutral'):
+    make(tmp_path, split='validation')
+  (tmp_path / 'labels.json').write_text('{"label": ["entailment", "neutral", "contradiction"]}')
+  assert labels_of(make(tmp_path, split='validation')) == [0, 1, 2]
+  (tmp_path / 'numbers').mkdir()
+  write(tmp_path / 'numbers', 'train', [2, 0, 1])
+  write(tmp_path / 'numbers', 'validation', [0, 1, 2])
+  assert labels_of(make(tmp_path / 'numbers', split='validation')) == [0, 1, 2]
+
+
+def test_numbers_of_words_where_training_has_names_are_refused(tmp_path):
+  small.write_rows(tmp_path / 'train.jsonl', [{'text': ['1', '2'], 'label': ['B-PER', 'O']}])
+  small.write_rows(tmp_path / 'validation.jsonl', [{'text': ['1', '2'], 'label': [1, 0]}])
+  with pytest.raises(ValueError, match=r'holds .*, and the training split has B-PER, O'):
+    make(tmp_path, split='validation', kind='words', fields=('text',))
+
+
 def test_truth_values_are_classes(tmp_path):
   write(tmp_path, 'train', [True, True])
   source = make(tmp_path)
@@ -217,3 +238,34 @@ def test_labels_json_of_a_field_that_training_lacks_is_refused(label, tmp_path):
   assert [labels_of(make(tmp_path, split=split)) for split in ('train', 'test')] == [[0, 0], [0]]
   (tmp_path / 'train.jsonl').unlink()
   assert labels_of(make(tmp_path, split='test')) == [0]
+
+
+def test_names_in_one_place_and_numbers_in_another_are_refused(tmp_path):
+  for name, labels in (('a', ['no', 'yes', 'no']), ('b', [0, 1, 1])):
+    (tmp_path / name).mkdir()
+    write(tmp_path / name, 'train', labels)
+  named, numbered = make(tmp_path / 'a'), make(tmp_path / 'b')
+  for first, second in ((named, numbered), (numbered, named)):
+    with pytest.raises(ValueError, match=r'names its classes \(no, yes\), and .* numbers them, .* labels.json'):
+      check_names({'data': first, 'eval.x.data': second})
+  check_names({'data': named, 'eval.x.data': named._replace(names=(), classes=0)})  # rows without labels
+
+
+def test_names_that_are_numbers_are_the_same_in_a_table_and_in_json(tmp_path):
+  stars = [4, 2, 1, 5]
+  (tmp_path / 'csv').mkdir()
+  (tmp_path / 'csv' / 'train.csv').write_text('text,label\n' + ''.join(f'1,{star}\n' for star in stars))
+  (tmp_path / 'json').mkdir()
+  write(tmp_path / 'json', 'train', [str(star) for star in stars])
+  for name in ('csv', 'json'):
+    (tmp_path / name / 'labels.json').write_text(json.dumps({'label': ['1', '2', '3', '4', '5']}))
+    assert labels_of(make(tmp_path / name)) == [3, 1, 0, 4]
+
+
+def test_a_text_may_stand_for_no_class(tmp_path, caplog):
+  """SNLI and MultiNLI write '-' where annotators did not agree."""
+  write(tmp_path, 'train', ['neutral', '-', 'contradiction', '-'])
+  assert make(tmp_path).names == ('-', 'contradiction', 'neutral')
+  assert "'-' is one of the classes" in caplog.text and "data.missing='-'" in caplog.text
+  source = make(tmp_path, missing='-')
+  assert source.names == ('contradiction', 'neutral') and labels_of(source) == [1, 0]

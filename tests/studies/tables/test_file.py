@@ -66,6 +66,21 @@ def test_rows_of_a_table_differ(name, tmp_path):
   assert len(set(map(tuple, by_row.values()))) == len(by_row)
 
 
+@pytest.mark.parametrize('name', FILES, ids=file.stem)
+@pytest.mark.parametrize('scale', file.SCALES)
+def test_a_claim_is_of_what_a_scale_measures(name, scale):
+  table = file.read(name, scale)
+  asked = {claim.column for claim in table.claims}
+  assert not [column for column in asked if table.columns[column].empty]
+  assert not [claim for claim in table.claims if table.rows[claim.better].empty]
+
+
+def test_heads_of_bart_are_as_wide_as_its_trunk_at_the_scale_of_the_paper(tmp_path):
+  found = plan(file.read('experiments/tables/bart_1.py', 'paper'), tmp_path)
+  heads = {run.settings['adapter'].get('hidden') for cell, ((run,),) in found.items() if cell.column == 'MNLI'}
+  assert heads == {768, 0}  # BERT and GPT have one layer
+
+
 @pytest.mark.parametrize('name', WITH_WORDS, ids=file.stem)
 def test_words_behind_the_name_reach_the_table(name, tmp_path):
   medium, small = (plan(file.read(one, 'small'), tmp_path) for one in (name, name.partition(':')[0]))
@@ -125,6 +140,7 @@ def test_tables_share_a_pretraining(tmp_path):
     ("than='two'", "than='three'", "claims: there is no row 'three'"),
     ("better='min'", "better='min', trivial={'two': 1.0}", "column 'c': trivial: 'two' is a row already"),
     ("column='c'", "column='d'", "claims: there is no column 'd'"),
+    ("claims=[dict(column='c', better='one', than='two')]", 'claims=None', "'claims' is a list of dicts, and not None"),
     ("'two': made", "'two': dict(made, published={'c': 0.5})", "'one' is said to do better.* are 1 and 0.5: turn"),
     ("published={'c': 1.0}", "published={'c': 1.0}, mark='E'", "row 'one'.mark: expected Literal.*got str 'E'"),
     ("published={'c': 1.0}", "published={'c': 1.0}, marks={'d': 'A'}", "there is no column with a published .* 'd'"),

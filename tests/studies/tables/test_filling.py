@@ -354,7 +354,7 @@ def test_what_needs_no_network_stands_below_the_rows_and_in_claims(set_up, tmp_p
 
 
 @pytest.mark.parametrize('metric', ['test/accuracy', 'validation/accuracy'])
-def test_rows_are_predicted_of_the_evaluation_that_counts(set_up, tmp_path, monkeypatch, metric):
+def test_rows_are_predicted_of_the_evaluation_that_counts(set_up, tmp_path, monkeypatch, caplog, metric):
   _, plan, places = set_up
   one = plan[runs.Cell('one', 'score')][0][0]
   Machine(places)(one, places, asked=())
@@ -362,11 +362,14 @@ def test_rows_are_predicted_of_the_evaluation_that_counts(set_up, tmp_path, monk
   monkeypatch.setattr(making, '_call', lambda command, out, compiled: called.append(command) or '')
   assert making.make(one, places, asked=(metric,)) == ''
   assert f'--evaluation={metric.partition("/")[0]}' in called[0]
-  (folders.folder_of(one, places).root / folders.PREDICTIONS).write_text(
-    ''.join(json.dumps(dict(row_id=n, label=0, record=dict(label=n))) + '\n' for n in range(2))
-  )
-  found = cells.record(one, folders.folder_of(one, places), (metric, 'other/accuracy'))
-  assert list(found['rows']) == [metric]
+  others = [metric] if metric.startswith('test') else []  # of rows with another mean; the run has validation alone
+  for right, kept in ((0, [metric]), (1, others)):
+    (folders.folder_of(one, places).root / folders.PREDICTIONS).write_text(
+      ''.join(json.dumps(dict(row_id=n, label=0, record=dict(label=int(n >= right)))) + '\n' for n in range(2))
+    )
+    found = cells.record(one, folders.folder_of(one, places), (metric, 'other/accuracy'))
+    assert list(found['rows']) == kept
+  assert ('its rows have validation/accuracy=0.5 and the run 0' in caplog.text) == (not kept)
 
 
 def test_rendering_again_from_cells_alone_gives_the_same_bytes(set_up, tmp_path, monkeypatch):
@@ -584,6 +587,44 @@ def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, cap
   assert adopted(tmp_path, run).root == tmp_path / 'work' / 'runs' / run.name
 
 
+def test_the_runs_of_another_workdir_are_adopted(to_adopt, tmp_path):
+  run, mine = to_adopt
+  shutil.move(tmp_path / 'elsewhere', tmp_path / 'other' / 'runs')
+  places = runs.Places(tmp_path / 'work', adopt=(str(tmp_path / 'other'),), makes=True)
+  assert folders.folder_of(run, places).root == tmp_path / 'other' / 'runs' / mine.root.name
+
+
+def test_nothing_to_adopt_is_said_before_any_run(to_adopt, tmp_path):
+  (tmp_path / 'empty').mkdir()
+  for name, said in (('nowhere', 'there is no such folder'), ('empty', 'no run is in it')):
+    with pytest.raises(ConfigError, match=f'--adopt={tmp_path / name}: {said}'):
+      main([str(tmp_path / 'mine.py'), '--scale=tiny', f'--workdir={tmp_path / "w"}', f'--adopt={tmp_path / name}'])
+
+
+def test_task_sets_that_are_not_there_are_named_before_anything_is_pretrained(to_adopt, tmp_path):
+  shutil.rmtree(tmp_path / 'data' / 'labelled')
+  with pytest.raises(ConfigError, match=r'data\.path: there is no file or folder .*labelled.* --data=DIR names the'):
+    main([str(tmp_path / 'mine.py'), '--scale=tiny', f'--workdir={tmp_path / "w"}'])
+  assert not (tmp_path / 'w' / 'runs').exists()
+
+
+def test_an_adopted_run_that_cannot_be_written_to_is_recorded_without_rows(set_up, tmp_path, monkeypatch, caplog):
+  """As one on a read-only share: the lock beside it fails."""
+  _, plan, places = set_up
+  one = plan[runs.Cell('one', 'score')][0][0]
+  Machine(places)(one, places, asked=())
+  (folders.folder_of(one, places).root / folders.PREDICTIONS).unlink(missing_ok=True)
+
+  def denied(*given, **named):
+    raise PermissionError(13, 'Permission denied')
+
+  monkeypatch.setattr(files, 'locked', denied)
+  kept = {'runs': {}, 'failed': {}}
+  filling._settle(one, set_up[0], kept, places, ['validation/accuracy'], None, run=True)
+  assert 'rows' not in kept['runs'][one.digest] and not kept['failed']
+  assert 'intervals are made without them' in caplog.text
+
+
 @pytest.mark.parametrize('name', ['config.json', 'data.json'])
 def test_a_damaged_folder_is_named_and_the_others_are_adopted(to_adopt, tmp_path, caplog, name):
   run, mine = to_adopt
@@ -664,3 +705,19 @@ def test_a_table_from_pretraining_to_rows(data, tmp_path, monkeypatch, capsys):
   assert folders.folder_of(pretraining, places).root == moved / 'runs' / pretraining.name
   said = f'{moved / "runs" / tuning.name} has the config of {tuning.name} and is not adopted: its data_digest is '
   assert said in capsys.readouterr().err
+
+
+def test_measured_runs_of_another_form_are_kept_aside(set_up, tmp_path, monkeypatch, caplog):
+  """Where a config changes, its runs are made again; what the old ones gave stays beside the table."""
+  old = fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)
+  file, aside = tmp_path / 'out' / 'cells.json', tmp_path / 'out' / 'cells.previous.json'
+  assert not aside.exists()
+  kept = cells.read(file)
+  row, column = next((row, column) for row, columns in kept['cells'].items() for column in columns)
+  gone = kept['cells'][row][column][0][0]
+  kept['cells'][row][column][0][0] = 'f' * 12
+  kept['runs']['f' * 12] = kept['runs'].get(gone) or next(iter(kept['runs'].values()))
+  cells.write(file, kept)
+  fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)
+  assert '1 measured runs are of another form of this table' in caplog.text
+  assert 'f' * 12 in cells.read(aside)['runs'] and cells.read(file)['runs'] == old['runs']

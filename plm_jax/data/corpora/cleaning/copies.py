@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plm_jax.data.corpora.cleaning.words import words_of
-from plm_jax.data.corpora.filters import alphanumeric
+from plm_jax.data.corpora.cleaning.words import key_of, words_of
 from plm_jax.errors import ConfigError
 
 PERMUTATIONS = 128
 SHINGLE = 5  # words, as `words` counts them
+TOGETHER = 10_000  # shingles
 TABLES = """
 create table if not exists texts (hash blob primary key, row integer) without rowid;
 create table if not exists bands (band blob, row integer, primary key (band, row)) without rowid;
@@ -66,7 +66,7 @@ class Copies:
 
     Two texts are equal apart from case, spaces and punctuation.
     """
-    key = hashlib.blake2b(alphanumeric(text).encode(), digest_size=16).digest()
+    key = hashlib.blake2b(key_of(text).encode(), digest_size=16).digest()
     if found := self._database.execute('select row from texts where hash = ?', (key,)).fetchone():
       return Copy(found[0], 'duplicate')
     if self._threshold is not None:
@@ -83,7 +83,9 @@ class Copies:
     words = words_of(text)
     shingles = {' '.join(words[start : start + SHINGLE]) for start in range(max(1, len(words) - SHINGLE + 1))}
     made = self._minhash(num_perm=PERMUTATIONS, seed=1)
-    made.update_batch([shingle.encode() for shingle in sorted(shingles)])
+    ordered = sorted(shingles)
+    for start in range(0, len(ordered), TOGETHER):  # a batch takes a kilobyte a shingle
+      made.update_batch([shingle.encode() for shingle in ordered[start : start + TOGETHER]])
     return np.asarray(made.hashvalues, np.uint64)
 
   def _cut(self, signature: np.ndarray) -> list[bytes]:

@@ -5,9 +5,10 @@
     OUT/corpus.json         what was asked, counts, sizes and digests; written last, so that a folder with it is whole
     OUT/.pass.sqlite        how far the pass came, removed at its end
 
-Files grow and the database is committed every `TOGETHER` rows; a pass that is stopped or killed cuts its files back to
-the last commit and goes on from there, to the same bytes. A folder that is whole is left as it is where the request,
-what was read and the files are those of before; what differs is named.
+Files grow and the database is committed every `TOGETHER` rows, and when the pass is asked to stop; one that was killed
+cuts its files back to the last commit and goes on from there, to the same bytes. A row whose text is null is left out.
+A folder that is whole is left as it is where the request, what was read and the files are those of before; what differs
+is named.
 """
 
 import contextlib
@@ -21,16 +22,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plm_jax import files
-from plm_jax.data.corpora.records import Texts
+from plm_jax.data.corpora.records import PROGRESS, REPORT, Texts
 from plm_jax.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 TOGETHER = 500
+AT_ONCE = 8  # rows between two looks at whether to stop
+NO_TEXT = 'no_text'
 LEFT_OUT = 'left_out'
-PROGRESS = '.pass.sqlite'
 LOCK = '.lock'
-REPORT = 'corpus.json'
 # of every report
 KEPT = {
   'asked': dict, 'read': int, 'kept': dict, 'kept_chars': dict, 'dropped': dict, 'bytes': dict, 'sha256': dict
@@ -66,6 +67,7 @@ def run(
   asked: Mapping[str, Any],
   more: Callable[[sqlite3.Connection], Mapping[str, Any]] = lambda database: {},
   tell: Callable[[int], None] = lambda count: None,
+  stops: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
   """Reads all documents once and writes the new corpus; a folder that is whole already is left as it is.
 
@@ -78,6 +80,7 @@ def run(
       refused. Below `SET_DIGESTS` it has the digests of evaluation sets, by name.
     more: for the report, of the database once all is read.
     tell: called with the number of rows that were read since the last call; it may stop the pass by raising.
+    stops: asked every few rows whether `tell` would raise, so that it is called at once.
 
   Returns:
     What `corpus.json` holds.
@@ -86,24 +89,32 @@ def run(
     ConfigError: the folder holds something else, is damaged, or is a file.
   """
   folder = files.local_path(out, what='OUT')
+  check_out(folder)
   request, names = {**asked, SOURCE_DIGEST: texts.digest}, (*splits, LEFT_OUT)
   if (report := _whole(folder, request, names)) is not None:
     return report
-  others = [one for one in files.listing(folder) if one.name != LOCK] if files.is_folder(folder) else []
-  if others and not files.exists(folder / PROGRESS):
-    raise ConfigError(f'{folder} holds files that are not of such a pass: name another folder')
   files.make_named_folder(folder, name='OUT')
   with files.locked(folder / LOCK, doing='preparing a corpus'):
     if (report := _whole(folder, request, names)) is not None:  # made by the process that held the lock until now
       return report
     with _open(folder / PROGRESS) as database:
-      _read(texts, folder, database, make_judge(database), names=names, request=request, tell=tell)
+      judge = make_judge(database)
+      _read(texts, folder, database, judge, names=names, request=request, tell=tell, stops=stops)
       report = {'asked': request, **_counts(database), **more(database)}
     report['bytes'] = {f'{name}.jsonl': files.size(folder / f'{name}.jsonl') for name in names}
     report['sha256'] = {f'{name}.jsonl': files.sha256(folder / f'{name}.jsonl') for name in names}
     files.write_json(folder / REPORT, report)
     files.remove(folder / PROGRESS)
   return report
+
+
+def check_out(out: files.Where) -> None:
+  """Raises ConfigError for a file, and for a folder with files of something else; of a pass, `run` looks closer."""
+  folder = files.local_path(out, what='OUT')
+  files.check_new_folder(folder, name='OUT')
+  there = {one.name for one in files.listing(folder)} - {LOCK} if files.is_folder(folder) else set()
+  if there and not there & {REPORT, PROGRESS}:
+    raise ConfigError(f'{folder} holds files that are not of such a pass: name another folder')
 
 
 def _whole(folder: Path, request: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any] | None:
@@ -219,19 +230,28 @@ def _read(
   names: tuple[str, ...],
   request: Mapping[str, Any],
   tell: Callable[[int], None],
+  stops: Callable[[], bool],
 ) -> None:
-  _agree(_state(database, 'asked', json.loads(json.dumps(request))), request, folder)
+  if (asked := _state(database, 'asked', None)) is None:
+    _keep(database, asked=dict(request))  # before the first file is there
+  else:
+    _agree(asked, request, folder)
   done, sizes = _state(database, 'read', 0), _state(database, 'sizes', dict.fromkeys(names, 0))
-  kept, chars, dropped = (Counter(_state(database, key, {})) for key in ('kept', 'kept_chars', 'dropped'))
+  none = {'kept': dict.fromkeys(names[:-1], 0), 'kept_chars': dict.fromkeys(names[:-1], 0), 'dropped': {}}
+  kept, chars, dropped = (Counter({**begin, **_state(database, key, {})}) for key, begin in none.items())
   with contextlib.ExitStack() as stack:
     streams = {name: stack.enter_context(_cut_back(folder / f'{name}.jsonl', sizes[name])) for name in names}
     tell(done)
     began = time.monotonic()
-    for start in range(done, len(texts), TOGETHER):
-      stop = min(start + TOGETHER, len(texts))
+    read = done
+    while read < len(texts):
+      start, stop = read, min(read + TOGETHER, len(texts))
       database.execute('begin')
       for number in range(start, stop):
-        verdict = judge(number, texts[number])
+        if number % AT_ONCE == 0 and number > start and stops():
+          break
+        text = text_of(texts, number)
+        verdict = Verdict('', '', NO_TEXT) if text is None else judge(number, text)
         if verdict.split:
           kept[verdict.split] += 1
           chars[verdict.split] += len(verdict.text)
@@ -240,13 +260,24 @@ def _read(
           dropped[verdict.reason] += 1
           line = {'row': number, 'reason': verdict.reason, 'copies': verdict.copies}
         streams[verdict.split or LEFT_OUT].write(json.dumps(line, ensure_ascii=False) + '\n')
+        read = number + 1
       for stream in streams.values():
         files.flush_to_disk(stream)
       sizes = {name: stream.tell() for name, stream in streams.items()}
-      _keep(database, asked=dict(request), read=stop, sizes=sizes, kept=kept, kept_chars=chars, dropped=dropped)
+      _keep(database, read=read, sizes=sizes, kept=kept, kept_chars=chars, dropped=dropped)
       database.execute('commit')
-      tell(stop - start)
+      tell(read - start)
   log.info(f'{len(texts) - done:,} documents in {time.monotonic() - began:.1f} s')
+
+
+def text_of(texts: Texts, number: int) -> str | None:
+  """A document; None where its field is null."""
+  try:
+    return texts[number]
+  except ValueError:
+    if texts.is_null(number):
+      return None
+    raise
 
 
 @contextlib.contextmanager

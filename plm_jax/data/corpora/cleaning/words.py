@@ -1,39 +1,36 @@
-"""What counts as a word where runs of words are compared.
+"""What counts as a word where runs of words are compared, and when two texts are the same.
 
-In scripts that are written without spaces each letter is a word of its own, with the marks that stand on it.
+In scripts that are written without spaces each letter is a word of its own. Marks belong to the letter before them: the
+vowels of Hindi, accents that stand behind their letter.
 """
 
 import re
 import unicodedata
 
-# ideographs, and from 1aff0 on rare kana; where \w leaves out what is no character yet
-_RANGES = '\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U0001aff0-\U0001b16f\U00020000-\U0003ffff'
-_BLOCKS = (
-  (0x0E00, 0x0EFF),  # Thai, Lao
-  (0x1000, 0x109F),  # Myanmar
-  (0x1780, 0x17FF),  # Khmer
-  (0x3040, 0x30FF),  # Hiragana, Katakana
-  (0x31F0, 0x31FF),  # Katakana
-  (0xA9E0, 0xA9FF),  # Myanmar
-  (0xAA60, 0xAA7F),  # Myanmar
-  (0xFF66, 0xFF9F),  # Katakana of half width
-)
+from plm_jax.text.scripts import ALONE, MARKS
 
-
-def _of(kind: str) -> str:
-  """The characters of the blocks whose category begins with a letter: 'L' letters, 'M' marks."""
-  every = (chr(code) for first, last in _BLOCKS for code in range(first, last + 1))
-  return ''.join(character for character in every if unicodedata.category(character).startswith(kind))
-
-
-_ALONE = f'{_RANGES}{_of("L")}'
-WORD = re.compile(rf'(?=\w)(?:[^\W{_ALONE}]+|[{_ALONE}][{_of("M")}]*)')
+_WORD = re.compile(rf'(?=\w)(?:[^\W{ALONE}]+(?:[{MARKS}]+[^\W{ALONE}]*)*|[{ALONE}][{MARKS}]*)')
 
 
 def words_of(text: str) -> list[str]:
   """The words of a text in small letters, without punctuation.
 
-  Letters of Chinese, Japanese, Thai, Lao, Khmer and Burmese are words one by one.
+  Letters of Chinese, Japanese, Thai, Lao, Khmer and Burmese are words one by one. An accent may stand on its letter or
+  behind it.
   """
   # 'The cat_2 sat, 用iPhone拍'   ->   the cat_2 sat 用 iphone 拍
-  return WORD.findall(text.lower())
+  if text.isascii():
+    return re.findall(r'\w+', text.lower())  # the same, in a fifth of the time
+  return _WORD.findall(unicodedata.normalize('NFC', text).lower())
+
+
+def key_of(text: str) -> str:
+  """What is the same in two texts that are equal apart from case, spaces and punctuation.
+
+  Letters, digits, marks and pictures count: पता and पिता differ by a mark. An accent may stand on its letter or behind
+  it.
+  """
+  if text.isascii():
+    return ''.join(filter(str.isalnum, text.lower()))
+  solid = unicodedata.normalize('NFC', text).lower()
+  return ''.join(one for one in solid if one.isalnum() or unicodedata.category(one) in ('Mn', 'Mc', 'Me', 'So'))

@@ -16,9 +16,9 @@ SUFFIXES = ()
 SCHEME = 'parallel:'
 
 
-def open(path: str, split: str, cache: str) -> Opened:
+def open(path: str, split: str, cache: str, *, max_bytes: int = local.MAX_BYTES) -> Opened:
   """The lines of the files of a split."""
-  sides = _sides(path, split, cache=cache)
+  sides = _sides(path, split, cache=cache, max_bytes=max_bytes)
   rows = {field: local.Rows(file, _every_line(file.lines()), parse) for field, file in sides.items()}
   if len({len(side) for side in rows.values()}) > 1:
     found = ', '.join(f'{file.path} has {len(rows[field]):,}' for field, file in sides.items())
@@ -54,7 +54,7 @@ class Rows(Sequence[local.Row]):
     return next(iter(self.sides.values())).place(index)
 
 
-def _sides(path: str, split: str, *, cache: str) -> dict[str, local.File]:
+def _sides(path: str, split: str, *, cache: str, max_bytes: int) -> dict[str, local.File]:
   """Field -> file of a split, sorted.
 
   Raises:
@@ -73,7 +73,8 @@ def _sides(path: str, split: str, *, cache: str) -> dict[str, local.File]:
       found[name][field] = file
   several = {name: sides for name, sides in found.items() if len(sides) > 1}
   splits.check(split, sorted(several), path=path)
-  return {field: local.File.at(copies.fetched(file, cache)) for field, file in sorted(several[split].items())}
+  chosen = sorted(several[split].items())
+  return {field: local.File.at(copies.fetched(file, cache), max_bytes=max_bytes) for field, file in chosen}
 
 
 def _every_line(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:

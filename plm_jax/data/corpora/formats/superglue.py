@@ -21,7 +21,7 @@ SUFFIXES = ()
 SCHEME = 'superglue:'
 
 
-def open(path: str, split: str, cache: str) -> Opened:
+def open(path: str, split: str, cache: str, *, max_bytes: int = local.MAX_BYTES) -> Opened:
   """The rows of a split."""
   folder = files.path(path.removeprefix(SCHEME))
   if not files.is_folder(folder):
@@ -29,7 +29,7 @@ def open(path: str, split: str, cache: str) -> Opened:
   found = {file.name.removesuffix(local.ZIPPED).removesuffix('.jsonl'): file for file in files.listing(folder)}
   found = {name: file for name, file in found.items() if '.jsonl' in file.name}
   splits.check(split, sorted(found), path=path)
-  file = local.File.at(copies.fetched(found[split], cache))
+  file = local.File.at(copies.fetched(found[split], cache), max_bytes=max_bytes)
   return Opened(Rows(local.Rows(file, local.line_spans(file.lines()), jsonl.parse)), f'{file.digest(cache=cache)} rows')
 
 

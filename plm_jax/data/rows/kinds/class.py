@@ -11,5 +11,5 @@ GIVES = ('label',)
 
 def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
   """The rows that have a label, or `per_class` of each class, with `label` int32[b]."""
-  names = ClassNames(records, asked.label)
+  names = ClassNames(records, asked.label, missing=asked.missing)
   return examples.one_label(records, asked, kind='class', label=names.number, dtype=np.int32, names=names)

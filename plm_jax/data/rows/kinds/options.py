@@ -266,12 +266,14 @@ class Reader(NamedTuple):
         )
     elif isinstance(value, list):
       found = next((number for number, option in enumerate(options) if option in value), None)
-    elif isinstance(value, str) and value in self.names.names:
-      found = self.names.number(value, 0)
     elif isinstance(value, str) and value in options:
       found = options.index(value)
+    elif isinstance(value, str) and value in self.names.names:
+      found = self.names.number(value, 0)
     elif isinstance(value, str):
       found = int(value) if value.isdecimal() else _LETTERS.find(value) if len(value) == 1 else None
+    elif isinstance(value, float) and value.is_integer():  # as pandas writes 1 where a label is missing
+      found = int(value)
     if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < len(options):
       raise ValueError(
         f'{where}: {self.asked.label!r} holds {value!r}, and the row has {len(options)} options: a number from 0 to '

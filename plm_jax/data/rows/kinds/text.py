@@ -1,8 +1,9 @@
 """A text to be written for each row: its translation, its summary, the name of its class (Raffel et al. 2019, §2.4).
 
 The field `label` holds the text, a list of texts of which any is right, a class, or a number. What is trained is the
-first text; a class is written as its name, and a number as T5 writes the scores of STS-B: to the nearest .2, with one
-decimal (Raffel et al. 2019, appendix D). `prefixes` are what T5 puts before each field:
+first text; a class is written as its name, a cell of a column of whole numbers as it stands in its table, and another
+number as T5 writes the scores of STS-B: to the nearest .2, with one decimal (Raffel et al. 2019, appendix D).
+`prefixes` are what T5 puts before each field:
 
     fields=('hypothesis', 'premise'), prefixes=('mnli hypothesis: ', 'premise: ')
 
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax.data.corpora.records import Records
+from plm_jax.data.corpora.records import Records, Whole
 from plm_jax.data.rows import examples
 
 GIVES = ('target_tokens', 'target_segment_ids')
@@ -45,6 +46,8 @@ class Targets:
       return (names[value] if names else str(value),)
     if isinstance(value, int) and names:
       return (names[value],) if 0 <= value < len(names) else ()
+    if isinstance(value, Whole):
+      return (value.spelling,)
     number = isinstance(value, int | float) and math.isfinite(value)
     return (f'{round(value * 5) / 5:.1f}',) if number else ()
 

@@ -10,6 +10,7 @@ and rows may lack the field of labels.
 
 import functools
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,11 +34,52 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       f"{records.where}: kind='words' takes one field, of words, and no per_class: fields={asked.fields}, "
       f'per_class={asked.per_class}.'
     )
+  return rows_of(records, asked, kind='words', add=_add)
+
+
+class Beside(NamedTuple):
+  """What words have beside their labels.
+
+  Attributes:
+    field: that holds it, beside which it is kept in records; '' for nothing.
+    read: (what a row holds, its number, how many words it has) -> a number for each word: the place of another word of
+      the row, or -1 for a word that has no label either.
+  """
+
+  field: str = ''
+  read: Callable[[Mapping[str, Any], int, int], list[int]] = lambda row, index, count: [0] * count
+
+
+_NOTHING = Beside()
+
+
+class Words(NamedTuple):
+  """A row: its words, their labels, and for each the place of another one (`Beside`)."""
+
+  words: list[str]
+  labels: list[int]
+  others: list[int]
+
+
+def rows_of(
+  records: Records, asked: examples.Asked, *, kind: str, add: Callable[..., examples.Added], beside: Beside = _NOTHING
+) -> examples.Examples:
+  """Every row that has words.
+
+  Args:
+    records: the split.
+    asked: with one field, that of the words.
+    kind: its name, for the digest.
+    add: (labels int32[words], offsets, place) -> what a batch has beside its tokens (`Examples.add`); with `others`
+      int64[words], places among the words of all rows, where there is something beside.
+    beside: what stands beside the labels.
+  """
   (field,) = examples.fields_of(records, asked)
   names = ClassNames(records, asked.label, several=True)
+  last = (asked.label, beside.field) if beside.field else (asked.label,)
 
-  def read(index: int) -> tuple[list[str], list[int]]:
-    row = records.values(index, (field,) if asked.keep_unlabelled else (field, asked.label), optional=(asked.label,))
+  def read(index: int) -> Words:
+    row = records.values(index, (field,) if asked.keep_unlabelled else (field, *last), optional=last)
     given, tags = one_by_one(row[field]), one_by_one(row.get(asked.label))
     if tags in (None, []) and asked.keep_unlabelled and isinstance(given, list):
       tags = [-1] * len(given)
@@ -48,32 +90,44 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       )
     if not all(isinstance(word, str) for word in given):
       raise ValueError(f'row {index} of {records.where}: {field!r} holds what is no text: {given!r}')
-    return given, names.numbers(tags, index)
+    others = beside.read(row, index, len(given))
+    labels = names.numbers(tags, index)
+    return Words(given, [-1 if other < 0 else label for label, other in zip(labels, others, strict=True)], others)
 
   bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
   good = bad.read(read)
   left_out = bad.report()
-  row_ids = [index for index, (given, _) in zip(*good, strict=True) if given]
-  if not row_ids:
+  rows = [(index, row) for index, row in zip(*good, strict=True) if row.words]
+  if not rows:
     raise ValueError(f'{records.where}: none of {len(records)} rows has a word in {field!r}.')
-  words = [f' {word}' for given, _ in good.values for word in given]
-  gold = np.array([tag for _, tags in good.values for tag in tags], np.int32)
-  edges = np.cumsum([0, *(len(given) for given, _ in good.values if given)])
-  largest = next(index for index, (_, tags) in zip(*good, strict=True) if max(tags, default=-2) == gold.max())
+  words = [f' {word}' for _, row in rows for word in row.words]
+  gold = np.array([label for _, row in rows for label in row.labels], np.int32)
+  row_ids, edges = np.array([index for index, _ in rows]), np.cumsum([0, *(len(row.words) for _, row in rows)])
+  largest = next(index for index, row in rows if max(row.labels) == gold.max())
   digest = store.digest_of(
-    records.digest, asked.fields, asked.label, 'words', *names.digest, *examples.changes(asked, left_out)
+    records.digest,
+    asked.fields,
+    asked.label,
+    kind,
+    *names.digest,
+    *examples.changes(asked, left_out),
+    *[beside.field] * bool(beside.field),
   )
+  others = None
+  if beside.field:
+    others = np.array([other for _, row in rows for other in row.others])
+    add = functools.partial(add, others=np.where(others < 0, -1, others + np.repeat(edges[:-1], np.diff(edges))))
   class_names = names.settled()
   return examples.Examples(
     texts=examples.ListedTexts(words, digest),
     edges=edges,
-    row_ids=np.array(row_ids),
+    row_ids=row_ids,
     fields=asked.fields,
-    add=functools.partial(_add, np.maximum(gold, 0) if asked.keep_unlabelled else gold),
+    add=functools.partial(add, np.maximum(gold, 0) if asked.keep_unlabelled else gold),
     names=class_names,
     classes=int(gold.max()) + 1,
     words=True,
-    record=functools.partial(_record, asked, Kept(records, np.array(row_ids), gold, edges, class_names)),
+    record=functools.partial(_record, asked, Kept(records, row_ids, gold, edges, class_names, others)),
     unlabelled=asked.keep_unlabelled and -1 in gold,
     largest=records.place(largest),
   )
@@ -88,6 +142,7 @@ class Kept(NamedTuple):
     labels: int32[words], -1 for a word without one.
     edges: int64[rows+1], row i has the words `edges[i]:edges[i+1]`.
     names: of the classes.
+    others: int64[words], see `Beside`; None where nothing stands there.
   """
 
   records: Records
@@ -95,6 +150,7 @@ class Kept(NamedTuple):
   labels: np.ndarray
   edges: np.ndarray
   names: tuple[str, ...]
+  others: np.ndarray | None
 
 
 def _record(asked: examples.Asked, kept: Kept, offsets: np.ndarray) -> examples.Record:
@@ -103,7 +159,8 @@ def _record(asked: examples.Asked, kept: Kept, offsets: np.ndarray) -> examples.
 
   def record(row: int) -> dict[str, Any]:
     own, whole = slice(kept.edges[row], kept.edges[row + 1]), kept.records[int(kept.row_ids[row])]
-    return {
+    beside = {} if kept.others is None else {'heads': kept.others[own].tolist()}
+    return beside | {
       'row': whole,
       'words': one_by_one(whole[asked.fields[0]]),
       'labels': kept.labels[own].tolist(),

@@ -63,3 +63,11 @@ def test_a_line_that_cannot_be_read_is_named(folder):
 def test_a_folder_of_such_files_is_told_its_name(folder):
   with pytest.raises(FileNotFoundError, match='parallel:'):
     opened(folder, scheme='')
+
+
+def test_the_most_bytes_of_a_zipped_file_are_those_that_are_asked_for(tmp_path):
+  for field in ('de', 'en'):
+    (tmp_path / f'train.{field}.gz').write_bytes(gzip.compress(b'word\n' * 100))
+  assert len(sources.open_source(f'parallel:{tmp_path}', cache=str(tmp_path / 'cache'), max_bytes=600)) == 100
+  with pytest.raises(ValueError, match=r'raise data\.max_bytes'):
+    sources.open_source(f'parallel:{tmp_path}', cache=str(tmp_path / 'cache'), max_bytes=300)[0]

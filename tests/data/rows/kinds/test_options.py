@@ -131,6 +131,12 @@ def test_a_label_may_be_a_name_of_the_list(tmp_path):
   assert source.names == ('first', 'second', 'third')
 
 
+def test_a_text_that_is_an_option_comes_before_a_name_of_the_list(tmp_path):
+  (tmp_path / 'labels.json').write_text('{"label": ["3", "6", "9"]}')
+  source = make(tmp_path, [{**ENDINGS[0], 'label': '6'}, {**ENDINGS[0], 'label': '9'}])
+  assert next(source.once())['label'].tolist() == [2, 2]  # the third option; the third name, which is no option
+
+
 def table(folder, *rows):
   """A source of a table whose options are numbers."""
   (folder / 'rows.csv').write_text('\n'.join(['question,a,b,c,label', *rows]) + '\n')
@@ -149,7 +155,7 @@ def test_a_label_of_a_table_that_means_two_options_is_refused(tmp_path):
 
 
 def test_rows_without_a_label_are_left_out_or_kept(tmp_path):
-  rows = [{**ENDINGS[0], 'label': label} for label in (-1, 2, None, '')]
+  rows = [{**ENDINGS[0], 'label': label} for label in (-1, 2.0, None, '')]  # 2.0: as pandas writes it
   source = make(tmp_path, rows)
   (batch,) = source.once()
   assert (batch['label'][:1].tolist(), batch['row_id'].tolist()) == ([2], [1, -1, -1, -1])

@@ -183,3 +183,21 @@ def test_multi30k_is_read(tmp_path):
   record = source.record(0)
   assert record['references'] == [record['row']['de']]
   assert sum(int(batch['row_weight'].sum()) for batch in source.once()) == 1000
+
+
+class Letters(small.NumberVocab):
+  """Reads any text, a letter a token."""
+
+  def encode(self, text):
+    return [len(small.SPECIAL) + ord(letter) % 50 for letter in text]
+
+
+def test_whole_numbers_of_a_table_are_written_as_their_cells_are(tmp_path):
+  """Years and quantities; a column with real numbers is of scores, as in STS-B."""
+  for cells, texts in ((('1999', '042', '7'), ['1999', '042', '7']), (('3.14', '4', '5.0'), ['3.2', '4.0', '5.0'])):
+    (tmp_path / 'train.csv').write_text('text,label\n' + ''.join(f'{n},{cell}\n' for n, cell in enumerate(cells)))
+    source = labelled.make(
+      vocab=Letters(), path=str(tmp_path), kind='text', layout='text', length=8, batch_size=1, seed=0,
+      cache=str(tmp_path / 'cache'),
+    )  # fmt: skip
+    assert [source.record(row)['references'] for row in range(3)] == [[text] for text in texts]
