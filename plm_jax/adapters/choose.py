@@ -22,6 +22,7 @@ PAPER = Paper(
   year=2018, title='BERT §4.4, GPT §3.3', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens[bkl]', 'segment_ids[bkl]', 'label')
+OF_A_ROW = True  # what it predicts is of a whole row, so that adapters/distil.py can compare it
 NEVER = -1e30  # the score of an option that is not there
 
 

@@ -43,6 +43,7 @@ PAPER = Paper(
   year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens', 'segment_ids', 'label')
+OF_A_ROW = True  # what it predicts is of a whole row, so that adapters/distil.py can compare it
 QUICK = dict(kind='class', layers=(), layer_weights=(), class_weights=())  # of a smoke test (`file.py:quick`)
 
 Kind = Literal['class', 'regression']

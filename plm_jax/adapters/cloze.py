@@ -29,6 +29,7 @@ PAPER = Paper(
   year=2020, title='PET §3.1, GLM §2.3', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens', 'segment_ids', 'option_tokens', 'option_segment_ids', 'label')
+OF_A_ROW = True  # what it predicts is of a whole row, so that adapters/distil.py can compare it
 SENTINEL = '<extra_id_0>'
 
 

@@ -27,7 +27,7 @@ from plm_jax.layers.losses import divergence
 from plm_jax.layers.means import metric, row_terms, scaled_sum, whole_loss
 from plm_jax.layers.tasks import computed_once
 from plm_jax.paths import both
-from plm_jax.plugins import build
+from plm_jax.plugins import build, signatures
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Temperature, Vocab
 
 PAPER = Paper(
@@ -42,7 +42,6 @@ READS = ()  # beside what the inner task reads
 ADDS = 'distil'
 TAUGHT = 'taught'  # what the teacher reads, among the inputs of the student
 ALONE = True  # the rest of the parameters is a whole network: weights/folders.py leaves these out
-COMPARED = ('choose', 'classify', 'cloze', 'sentence_pair', 'similarity')  # what predicts one thing for each row
 NEVER = -1e9  # the softened score of an option that a row does not have
 
 
@@ -93,8 +92,8 @@ def make(
     trunk: the student.
     vocab: of the rows, which both read.
     second_vocab: of the run, for an inner task that takes one.
-    inner: what predicts probabilities or a number for each row, one of `COMPARED`, and its keywords; those of the
-      teacher's run.
+    inner: what predicts probabilities or a number for each row, as its file states (`OF_A_ROW`), and its keywords;
+      those of the teacher's run.
     teacher: its trunk, as a model block.
     temperature: T; above 1, the teacher's opinion of the wrong classes counts more.
     weight: of the comparison; the labels have the rest.
@@ -104,10 +103,11 @@ def make(
   """
   make_inner = partial(wrapped.make_inner, inner, vocab=vocab, second_vocab=second_vocab)
   student = make_inner(trunk=trunk)
-  if inner['name'] not in COMPARED:
+  compared = [name for name, file in signatures.places(wrapped.INNER).items() if signatures.literal(file, 'OF_A_ROW')]
+  if inner['name'] not in compared:
     raise ValueError(
       f'adapter.inner.name={inner["name"]!r}: distil compares what student and teacher predict for a whole row; '
-      f"choices are {', '.join(COMPARED)}. For pre-training there is objective.name='distill'"
+      f"choices are {', '.join(sorted(compared))}. For pre-training there is objective.name='distill'"
     )
   other = build.make('models', teacher, vocab_size=vocab.size, execution=trunk.execution)
   return _joined(Setup(student, make_inner(trunk=other), temperature, weight))
@@ -153,7 +153,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
 
 def compare(s: Setup, own: Forward, theirs: Forward, example: Example) -> Array:
   """How far the student's prediction of each row is from the teacher's, f32[b]."""
-  assert s.student.predict is not None and s.teacher.predict is not None  # as of all of `COMPARED`
+  assert s.student.predict is not None and s.teacher.predict is not None  # as of all that state `OF_A_ROW`
   ours = s.student.predict(own, example)
   read = example._replace(inputs=example.inputs[TAUGHT])
   taught = jax.tree.map(jax.lax.stop_gradient, s.teacher.predict(theirs, read))

@@ -25,7 +25,7 @@ from plm_jax.layers.linear import normal
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.scalar_mix import read_layers
-from plm_jax.scores.attachment import arcs_of
+from plm_jax.scores import attachment
 from plm_jax.types import (
   Array,
   Batch,
@@ -189,6 +189,5 @@ def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
 
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-  """The number of each word's head, from 1 and 0 for a root, and its relation; None for a word that was cut off."""
-  heads, relations = arcs_of(prediction, record)
-  return {'heads': heads, 'relations': relations}
+  """The arc of each word as CoNLL-U numbers its head, such as '3:case'; None for a word that has none."""
+  return {'arcs': attachment.written(prediction, record)}

@@ -18,6 +18,7 @@ from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PartRate,
 
 PAPER = Paper(year=2018, title='GPT §3.3', architecture='any', objective_family='supervised', supervision='supervised')
 READS = ('tokens', 'segment_ids', 'swapped_tokens', 'swapped_segment_ids', 'label')
+OF_A_ROW = True  # what it predicts is of a whole row, so that adapters/distil.py can compare it
 QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
 
 

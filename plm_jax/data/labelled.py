@@ -11,9 +11,9 @@ The input format is a file of `rows/layouts/`, for one text A or a pair A, B (fu
   bare     A (B)
   elmo     A (B), each a text of its own
 
-and what is labelled is a file of `rows/kinds/`: class, regression, words, text, options, spans. A row that is too long
-loses tokens from the end of its longest field, or is read in windows (kind='spans'); special tokens are never cut. A
-text to be written stands in keys of its own, `target_tokens` and `target_segment_ids`, in the layout `target_layout`.
+and what is labelled is a file of `rows/kinds/`: class, regression, words, arcs, text, options, spans. A row that is too
+long loses tokens from the end of its longest field, or is read in windows (kind='spans'); special tokens are never cut.
+A text to be written stands in keys of its own, `target_tokens` and `target_segment_ids`, in the layout `target_layout`.
 A model that reads words by their characters gets `characters`, those of a text for words that the vocabulary lacks.
 
 Classes are numbers, or names, which are kept: those of the data set (TFDS, `labels.json` beside the files), else what
@@ -99,11 +99,12 @@ def make(
     split: part of it, TFDS slicing allowed. None: a run finds it (`training/from_data.py`), as it does with `label` and
       `layout`: of a folder the training split, and for an evaluation the validation split or a tenth of the former.
     fields: that hold the text, in order; () finds the names that TFDS uses for single sentences and pairs.
-    label: field that holds the label, with kind='words' the list of labels, with kind='text' what is to be written,
+    label: field that holds the label, with kind='words' the list of labels, with kind='arcs' that of relations, with
+      kind='text' what is to be written,
       with kind='spans' the answers. None: the one of the first row that is meant (`rows/first_row.py`).
     kind: what is labelled: 'class' delivers int32 labels, 'regression' float32, 'words' one for each word of a field,
-      'text' a text to be written, 'options' the one of several sequences that is right, 'spans' a part of a text that
-      answers a question.
+      'arcs' the head of each word as well, 'text' a text to be written, 'options' the one of several sequences that is
+      right, 'spans' a part of a text that answers a question.
     layout: where fields and special tokens stand. None: as the model was trained that the run begins with.
     prefixes: text before each field, as T5 has it; () for none.
     target_layout: of the text to be written, as one field; None is `layout`.

@@ -228,7 +228,8 @@ class Model:
 
     Returns:
       for each text a list of {'word', 'head', 'relation', 'probability', 'start', 'end'}: the head is the number of a
-      word from 1, or 0 for a root. A text has to fit into a row of the run.
+      word from 1, or 0 for a root. Each word has its likeliest arc, so that what is found need not be a tree. A text
+      has to fit into a row of the run.
     """
     tasks.check(self.folder, 'parse')
     ask = functools.partial(self._reply, replies.parse)

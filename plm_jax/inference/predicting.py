@@ -5,6 +5,7 @@ Rows need no label, and a label that they have is not read. Every row keeps its 
     classes          `prediction`, a name; `probability`; `probabilities` by name
     numbers          `prediction`
     words            `prediction`, a tag for each word, and `probability` of each; None for a word that was cut off
+    trees            likewise, the number of the head of each word and the relation to it, such as '3:case'
     options          `prediction`, a text; `option`, its number from 0; `probabilities` of all
     answers, texts   `prediction`, a text; `score` of an answer, None where no part of a text could be one; and ''
                      where adapter.no_answer finds none
@@ -154,7 +155,10 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
   block = {**data, 'path': str(file), 'split': _SPLIT, **every, **lines}
   if data['name'] == 'text_to_text':
     return {**block, 'per_target': False}
-  return {**block, 'label': _NO_LABEL, 'missing': -1, 'per_class': None}
+  fields = tuple(data['fields'])
+  texts = fields[: _of_kind(data, 'TEXTS')]  # what stands behind them, such as heads, is asked for
+  fields = texts + (_NO_LABEL,) * (len(fields) - len(texts))
+  return {**block, 'fields': fields, 'label': _NO_LABEL, 'missing': -1, 'per_class': None}
 
 
 def added_by(settings: Settings) -> tuple[str, ...]:
@@ -174,14 +178,15 @@ def _of_class(field: str, names: Sequence[str]) -> bool:
 def _fields(records: Records, block: Settings) -> dict[str, Any]:
   """The fields of texts, by the names that the file has for them where they are not those of the training data."""
   fields = block.get('fields') or ()
-  plain = not any('{' in name for name in fields)
-  if block['name'] != 'labelled' or not fields or not plain or set(fields) <= set(records.fields):
+  texts = fields[: _of_kind(block, 'TEXTS')]
+  plain = not any('{' in name for name in texts)
+  if block['name'] != 'labelled' or not texts or not plain or set(texts) <= set(records.fields):
     return {}
-  known = first_row.known_texts(records, block['kind'])
-  if len(known) != len(fields):
+  known = first_row.known_texts(records, 'words' if _of_kind(block, 'SPACED') else block['kind'])
+  if len(known) != len(texts):
     return {}  # what is missing is said where rows are read
-  log.info(f'texts are read from {", ".join(known)}; the run was trained on {", ".join(fields)}')
-  return {'fields': list(known)}
+  log.info(f'texts are read from {", ".join(known)}; the run was trained on {", ".join(texts)}')
+  return {'fields': [*known, *fields[len(texts) :]]}
 
 
 def _of_kind(block: Settings, name: str) -> Any:
@@ -255,9 +260,8 @@ def said(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> list
 def _said(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
   if 'labels' in prediction:
     tags, shares = replies.tags_of(prediction, record)
-    if 'heads' in prediction:  # as CoNLL-U writes an arc: '3:case'
-      heads, _ = attachment.arcs_of(prediction, record)
-      tags = [None if head is None else f'{head}:{tag}' for head, tag in zip(heads, tags, strict=True)]
+    if 'heads' in prediction:
+      tags = attachment.written(prediction, record)
     return {'prediction': tags, 'probability': [None if share is None else _number(share) for share in shares]}
   if 'tokens' in prediction:
     return {'prediction': task.in_words(prediction, record)['text']}

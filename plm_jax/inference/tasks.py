@@ -120,7 +120,8 @@ def _own(settings: Mapping[str, Any]) -> list[str]:
   own = ability(reads)
   by_rows = data is None or 'keep_unlabelled' in data  # of a release, rows are made by what its tokenizer says
   able = own and (by_rows or (own == 'generate' and 'part' not in reads))
-  return [*([] if one_part.own_trunks(settings) else ['encode']), *([own] if able and own else [])]
+  encodes = not one_part.own_trunks(settings) and not _turns_text(settings)
+  return ['encode'] * encodes + ([own] if able and own else [])
 
 
 def _reads_from_the_end(opened: Opened) -> bool:
@@ -128,12 +129,22 @@ def _reads_from_the_end(opened: Opened) -> bool:
   return bool((opened.settings.get('data') or {}).get('reverse'))
 
 
+def _turns_text(settings: Mapping[str, Any]) -> bool:
+  """Whether the task of a run reads its texts from their ends, as its trunk has learned to."""
+  return bool((build.unwrapped(settings).get('adapter') or {}).get('backward'))
+
+
 def check_direction(opened: Opened, wanted: str) -> None:
-  """Raises ConfigError for a network that has learned from text that is read from its end, and not fine-tuned."""
+  """Raises ConfigError where a trunk that has learned to read text from its end would read it as it stands."""
   if not opened.adapted and _reads_from_the_end(opened):
     raise ConfigError(
       f'{wanted}: {opened.folder} has learned from text that is read from its end (data.reverse), so that what it says '
       'of text as it stands means nothing: fine-tune it with adapter.backward, or load one that reads forward'
+    )
+  if wanted == 'encode' and opened.adapted and _turns_text(opened.resolved):
+    raise ConfigError(
+      f'{wanted}: {opened.folder} has learned from texts that are read from their ends (adapter.backward), so that its '
+      'states of text as it stands mean nothing: ask it for classes, or load one that reads forward'
     )
 
 

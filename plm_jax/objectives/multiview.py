@@ -247,7 +247,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """Unlabelled rows, and the words of which each view says something.
 
   A word that is hidden has to have a neighbour of its own text that is no mark: 'past' of the last word would read the
-  state of what ends a text.
+  state of what ends a text. Nor is 'past' of a word of several pieces asked, whose state behind it is that of a piece.
   """
   # tokens      <s> a  b  c </s>   words with a view 'future' b c, with a view 'past' a b
   del root
@@ -258,7 +258,8 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   for view in dict.fromkeys(view for views in s.views.values() for view in views):
     seen = words
     if by := HIDDEN.get(view):
-      seen = words & moved(text, by) & (moved(segments, by) == segments)
+      neighbours = words if by > 0 else text  # before a word stands the last piece of another
+      seen = words & moved(neighbours, by) & (moved(segments, by) == segments)
     targets[view] = seen.astype(jnp.float32)
     targets[f'{view}_scale'] = batch_scale(targets[view])
   parses = ARC_VIEWS in s.views.values()

@@ -26,6 +26,7 @@ from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, 
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='contrastive')
 READS = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length')
+OF_A_ROW = True  # what it predicts is of a whole row, so that adapters/distil.py can compare it
 
 Question = Literal['nsp', 'sop']
 Layout = Literal['bert', 'roberta']

@@ -55,6 +55,11 @@ def arcs_of(row: Row, record: Row) -> tuple[list[int | None], list[str | None]]:
   return found, tags_of(labels, record)
 
 
+def written(row: Row, record: Row) -> list[str | None]:
+  """The arcs of all words, with their heads as CoNLL-U numbers them, such as '3:case'; arguments as of `arcs_of`."""
+  return [None if head is None else f'{head}:{name}' for head, name in zip(*arcs_of(row, record), strict=True)]
+
+
 def _number(word: int, record: Row) -> int:
   """The number of a word among those of the tree, from 1: words without a head are not counted, unless none has one."""
   in_tree = [head >= 0 for head in record['heads']]

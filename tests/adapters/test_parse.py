@@ -107,10 +107,7 @@ def test_a_prediction_in_words():
   """It (-> rained) has (-> rained) not (cut off) rained (root); the tokens are <s> It has rain ##ed </s>."""
   record = {'heads': [3, 3, 3, 3], 'labels': [1, 2, 2, 0], 'places': [0, 1, 3], 'names': RELATIONS}
   row = {'heads': np.array([-1, 3, 1, 3, -1, -1]), 'labels': np.array([-1, 1, 2, 0, -1, -1])}
-  assert parse.in_words(row, record) == {
-    'heads': [4, 1, None, 0],
-    'relations': ['subject', 'object', None, 'root'],
-  }
+  assert parse.in_words(row, record) == {'arcs': ['4:subject', '1:object', None, '0:root']}
   # It and the root have both right, 'has' hangs elsewhere, and 'not' has nothing
   assert attachment.score([row], [record]) == {'uas': 0.5, 'las': 0.5, 'universal_las': 0.5}
   other = {**record, 'names': ('root', 'subject:pass', 'object'), 'labels': [1, 2, 2, 0]}

@@ -106,6 +106,11 @@ def test_classifiers_of_both_directions_are_averaged(trained, data, tmp_path, ca
   assert evaluate.main(['--score', *map(str, files.values()), '--scores', 'accuracy']) == 0
   right = np.mean([np.argmax(mean) == record['label'] for mean, record in zip(means, records, strict=True)])
   assert capsys.readouterr().out == f'accuracy {right:.6g}\n'
+  assert plm_jax.load(data / 'forward').encode(PROMPTS).shape[0] == len(PROMPTS)
+  model = plm_jax.load(data / 'backward')
+  assert {row['label'] for row in model.classify(PROMPTS)} <= set(runs.CLASSES)
+  with pytest.raises(ConfigError, match=r'encode: .* read from their ends \(adapter.backward\)'):
+    model.encode(PROMPTS)
 
 
 def test_a_network_that_reads_from_the_end_is_asked_nothing(data, tmp_path):

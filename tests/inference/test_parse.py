@@ -81,9 +81,10 @@ def test_new_sentences_are_parsed(parser):
     model.tag('Anna')
 
 
-def test_files_get_arcs_as_conllu_writes_them(parser, trees, tmp_path):
+def test_files_get_arcs_as_conllu_writes_them(parser, trees, tmp_path, capsys):
   file, out = tmp_path / 'new.jsonl', tmp_path / 'out.jsonl'
-  file.write_text('{"tokens": ["Anna", "is", "in", "the", "kitchen"]}\n{"tokens": []}\n')
+  # heads that stand there are not read, whatever they are
+  file.write_text('{"tokens": ["Anna", "is", "in", "the", "kitchen"], "head": [9, "?"]}\n{"tokens": []}\n')
   assert predict.main([f'--workdir={parser}', f'--file={file}', f'--out={out}']) == 0
   rows = [json.loads(line) for line in out.read_text().splitlines()]
   assert rows[0]['prediction'] == ['2:subject', '0:root', '5:case', '5:det', '2:place']
@@ -92,7 +93,18 @@ def test_files_get_arcs_as_conllu_writes_them(parser, trees, tmp_path):
   asked = [f'--workdir={parser}', '--evaluation=validation', f'--predictions={predictions}']
   assert evaluate.main(asked) == 0
   row = json.loads(predictions.read_text().splitlines()[0])
-  assert (row['heads'], row['relations']) == (HEADS, DEPREL), row
+  assert row['arcs'] == [f'{head}:{name}' for head, name in zip(HEADS, DEPREL, strict=True)], row
+  capsys.readouterr()
+  assert evaluate.main(['--score', str(predictions)]) == 0
+  assert {'uas 1', 'las 1'} <= {*capsys.readouterr().out.splitlines()}, 'a file is scored as its evaluation was'
+
+
+@pytest.mark.parametrize(('name', 'text'), [('a.txt', 'Anna is in'), ('a.jsonl', '{"words": ["Anna", "is", "in"]}\n')])
+def test_words_stand_in_any_field_that_a_tagger_finds(parser, tmp_path, name, text):
+  (tmp_path / name).write_text(text)
+  out = tmp_path / 'out.jsonl'
+  assert predict.main([f'--workdir={parser}', f'--file={tmp_path / name}', f'--out={out}']) == 0
+  assert len(json.loads(out.read_text())['prediction']) == 3
 
 
 @pytest.mark.slow

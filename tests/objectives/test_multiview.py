@@ -118,6 +118,9 @@ def test_pieces_inside_a_word_have_no_view_and_show_no_word():
   rows['tokens'] = jnp.asarray(np.broadcast_to(tokens, (4, 16)), jnp.int32)
   targets = jax.device_get(make().prepare(KEY, keys.with_step(rows, 0)).targets['text'])
   assert np.flatnonzero(targets['forward'][0]).tolist() == [n for n in range(16) if n % 4 != 2]
+  # the state behind the first piece of a word is that of its second one, which would show the word
+  assert np.flatnonzero(targets['past'][0]).tolist() == [n for n in range(15) if n % 4 not in (1, 2)]
+  assert np.flatnonzero(targets['future'][0]).tolist() == [n for n in range(1, 16) if n % 4 != 2]
 
 
 @functools.cache

@@ -1,7 +1,8 @@
 """Names of classes: those that the data set lists, or those that its rows hold."""
 
+import itertools
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from plm_jax.data.corpora.records import Records, as_written
@@ -32,7 +33,15 @@ class ClassNames:
   IOB1. A list without any B-... is of another scheme, whose I-... stay.
   """
 
-  def __init__(self, records: Records, field: str, *, several: bool = False, missing: float | str = -1):
+  def __init__(
+    self,
+    records: Records,
+    field: str,
+    *,
+    several: bool = False,
+    missing: float | str = -1,
+    counted: Callable[[Mapping[str, Any]], Sequence[bool] | None] = lambda row: None,
+  ):
     """Reads nothing yet.
 
     Args:
@@ -40,8 +49,10 @@ class ClassNames:
       field: that holds the class.
       several: it holds the classes of several words, in a list or in a text with spaces between them.
       missing: what it holds where there is no class.
+      counted: which words of a row have a class; None for all. What stands for the others is no name.
     """
     self.missing = missing
+    self.counted = counted
     self.records = records
     self.field = field
     self.several = several
@@ -185,11 +196,13 @@ class ClassNames:
     """What the field holds, row by row, one or several; rows that cannot be read are named where they are used."""
     for index in range(len(records)):
       try:
-        value = records[index].get(self.field)
-        value = one_by_one(value) if self.several else value
+        row = records[index]
+        value = one_by_one(row.get(self.field)) if self.several else row.get(self.field)
+        there = self.counted(row)
       except ValueError:
         continue
-      yield value if isinstance(value, list) else [value]
+      held = value if isinstance(value, list) else [value]
+      yield held if there is None else list(itertools.compress(held, there))
 
   def _find(self) -> None:
     """Looks for names where there is no list and no row has held a number."""

@@ -3,8 +3,9 @@
     kind='arcs', fields=('tokens', 'head'), label='deprel'
 
 Heads are numbers as CoNLL-U has them: 1 for the first word, 0 for the word that nothing stands above. A word without a
-head ('_', 'None' or -1), as a contraction has in Universal Dependencies beside its parts, is no word of the tree and is
-not counted. Lists may also be one text with spaces between them.
+head ('_', 'None' or -1), as a contraction has in Universal Dependencies beside its parts, is no word of the tree: it is
+not counted, hangs on nothing and nothing hangs on it. Lists may also be one text with spaces between them. Rows to be
+predicted (`keep_unlabelled`) need no heads; where a row has none, all of its words are words of the tree.
 
     tokens  It has not rained     head  4 4 4 0     deprel  nsubj aux advmod root
 """
@@ -24,7 +25,7 @@ SPACED = True  # each word is tokenised by itself, with a space before it
 TEXTS = 1  # fields that hold text; behind the words stand their heads, which are asked for
 QUICK = dict(path='pydocs/parameters', fields=('tokens', 'heads'), label='tags')  # of a smoke test (`file.py:quick`)
 UNKNOWN = -2  # in `heads`, of a word whose head is not known or not in the row
-_NONE = ('_', 'None', None, -1)
+_NONE = ('_', 'None', None, -1, '-1')
 
 
 def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
@@ -39,9 +40,10 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
     raise ValueError(f'{records.where}: there is no field {heads!r}, there are {", ".join(records.fields)}.')
 
   def above(row: Mapping[str, Any], index: int, count: int) -> list[int]:
-    if row.get(heads) is None and asked.keep_unlabelled:
-      return [-1] * count
-    return heads_of(row.get(heads), count, where=f'row {index} of {records.where}: {heads!r}')
+    given = one_by_one(row.get(heads))
+    if asked.keep_unlabelled and (given is None or (isinstance(given, list) and all(one in _NONE for one in given))):
+      return [UNKNOWN] * count
+    return heads_of(given, count, where=f'row {index} of {records.where}: {heads!r}')
 
   asked = asked._replace(fields=(field,))
   return words.rows_of(records, asked, kind='arcs', add=_add, beside=words.Beside(heads, above))
@@ -51,12 +53,12 @@ def heads_of(value: Any, count: int, *, where: str) -> list[int]:
   """The place of the head of each word among all words of a row, its own for the root; -1 of a word without one.
 
   Args:
-    value: what the row holds: `count` numbers, or texts of numbers.
+    value: what the row holds: `count` numbers, which may be written as 1.0, or texts of numbers.
     count: of words.
     where: for messages.
 
   Raises:
-    ValueError: it holds something else, or the number of no word.
+    ValueError: it holds something else, the number of no word, or that of the word itself.
   """
   # 2 _ 0 2   the tree has the words 0, 2 and 3, which are 1, 2 and 3 in it   ->   2 -1 2 2
   given = one_by_one(value)
@@ -67,11 +69,14 @@ def heads_of(value: Any, count: int, *, where: str) -> list[int]:
   for place in in_tree:
     head = given[place]
     number = int(head) if isinstance(head, str) and head.isdecimal() else head
+    number = int(number) if isinstance(number, float) and number.is_integer() else number
     if not isinstance(number, int | np.integer) or isinstance(number, bool) or not 0 <= number <= len(in_tree):
       raise ValueError(
         f'{where} holds {head!r}: heads are numbers of words from 1, here to {len(in_tree)}, and 0 for the root'
       )
     found[place] = in_tree[number - 1] if number else place
+    if number and found[place] == place:
+      raise ValueError(f'{where} holds {head!r} for word {head!r} itself: the root has 0')
   return found
 
 
@@ -82,14 +87,16 @@ def _add(labels: np.ndarray, offsets: np.ndarray, place: examples.Place, *, othe
     labels: int32[words].
     offsets: int64[words+1], word i is tokens `offsets[i]:offsets[i+1]`.
     place: puts values of tokens where these stand in rows.
-    others: int64[words], the head of each word among all words of all rows; -1 for none.
+    others: int64[words], the head of each word among all words of all rows; -1 for a word outside the tree and
+      `UNKNOWN` for one of a row without heads.
   """
   relations = words.first_pieces(labels, offsets)
   some = np.diff(offsets) > 0
   # for each token of all texts, where a word begins: the first token of its head
   above = np.full(offsets[-1], -1, np.int64)
   known = (others >= 0) & some[others]
-  above[offsets[:-1][some]] = np.where(known, offsets[:-1][others], UNKNOWN)[some]
+  outside = others == words.NOT_COUNTED
+  above[offsets[:-1][some]] = np.where(known, offsets[:-1][others], np.where(outside, -1, UNKNOWN))[some]
   itself = np.arange(offsets[-1], dtype=np.int64)
 
   def added(chosen: np.ndarray, width: int) -> dict[str, np.ndarray]:

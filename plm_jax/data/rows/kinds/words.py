@@ -43,13 +43,14 @@ class Beside(NamedTuple):
   Attributes:
     field: that holds it, beside which it is kept in records; '' for nothing.
     read: (what a row holds, its number, how many words it has) -> a number for each word: the place of another word of
-      the row, or -1 for a word that has no label either.
+      the row, `NOT_COUNTED` for a word that has no label either, whatever stands there, or a smaller number.
   """
 
   field: str = ''
   read: Callable[[Mapping[str, Any], int, int], list[int]] = lambda row, index, count: [0] * count
 
 
+NOT_COUNTED = -1  # beside a word that no task reads
 _NOTHING = Beside()
 
 
@@ -75,8 +76,16 @@ def rows_of(
     beside: what stands beside the labels.
   """
   (field,) = examples.fields_of(records, asked)
-  names = ClassNames(records, asked.label, several=True)
   last = (asked.label, beside.field) if beside.field else (asked.label,)
+
+  def counted(row: Mapping[str, Any]) -> list[bool] | None:
+    """Which words of a row have a class; None for all."""
+    tags = one_by_one(row.get(asked.label))
+    if not beside.field or not isinstance(tags, list):
+      return None
+    return [other != NOT_COUNTED for other in beside.read(row, -1, len(tags))]
+
+  names = ClassNames(records, asked.label, several=True, counted=counted)
 
   def read(index: int) -> Words:
     row = records.values(index, (field,) if asked.keep_unlabelled else (field, *last), optional=last)
@@ -91,8 +100,8 @@ def rows_of(
     if not all(isinstance(word, str) for word in given):
       raise ValueError(f'row {index} of {records.where}: {field!r} holds what is no text: {given!r}')
     others = beside.read(row, index, len(given))
-    labels = names.numbers(tags, index)
-    return Words(given, [-1 if other < 0 else label for label, other in zip(labels, others, strict=True)], others)
+    tags = [-1 if other == NOT_COUNTED else tag for tag, other in zip(tags, others, strict=True)]
+    return Words(given, names.numbers(tags, index), others)
 
   bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
   good = bad.read(read)
@@ -116,8 +125,8 @@ def rows_of(
   others = None
   if beside.field:
     others = np.array([other for _, row in rows for other in row.others])
-    add = functools.partial(add, others=np.where(others < 0, -1, others + np.repeat(edges[:-1], np.diff(edges))))
-  class_names = names.settled()
+    add = functools.partial(add, others=np.where(others < 0, others, others + np.repeat(edges[:-1], np.diff(edges))))
+  class_names, is_counted = names.settled(), True if others is None else others != NOT_COUNTED
   return examples.Examples(
     texts=examples.ListedTexts(words, digest),
     edges=edges,
@@ -128,7 +137,7 @@ def rows_of(
     classes=int(gold.max()) + 1,
     words=True,
     record=functools.partial(_record, asked, Kept(records, row_ids, gold, edges, class_names, others)),
-    unlabelled=asked.keep_unlabelled and -1 in gold,
+    unlabelled=asked.keep_unlabelled and bool(((gold < 0) & is_counted).any()),
     largest=records.place(largest),
   )
 
@@ -142,7 +151,7 @@ class Kept(NamedTuple):
     labels: int32[words], -1 for a word without one.
     edges: int64[rows+1], row i has the words `edges[i]:edges[i+1]`.
     names: of the classes.
-    others: int64[words], see `Beside`; None where nothing stands there.
+    others: int64[words], places in their own rows, see `Beside`; None where nothing stands there.
   """
 
   records: Records
@@ -156,6 +165,7 @@ class Kept(NamedTuple):
 def _record(asked: examples.Asked, kept: Kept, offsets: np.ndarray) -> examples.Record:
   """The records of rows; `offsets` int64[words+1], word i of all rows is tokens `offsets[i]:offsets[i+1]`."""
   in_batch = (np.diff(offsets) > 0) & ((kept.labels >= 0) | asked.keep_unlabelled)
+  in_batch &= True if kept.others is None else kept.others != NOT_COUNTED
 
   def record(row: int) -> dict[str, Any]:
     own, whole = slice(kept.edges[row], kept.edges[row + 1]), kept.records[int(kept.row_ids[row])]

@@ -56,9 +56,28 @@ def test_heads_are_places_of_first_tokens_and_roots_are_their_own(vocab, tmp_pat
 def test_a_word_outside_the_tree_has_no_number(vocab, tmp_path):
   source, batch = read(vocab, write(tmp_path / 'data', ROWS))
   begins = words_of(batch, 1)
-  assert batch['heads'][1][begins].tolist() == [arcs.UNKNOWN, begins[3], begins[3], begins[3]]
-  assert batch['labels'][1][begins[0]] == -1
+  assert len(begins) == 3 and batch['heads'][1][begins].tolist() == [begins[2]] * 3
+  assert ((batch['labels'][1] >= 0) == (batch['heads'][1] != -1)).all()
   assert source.record(1)['heads'] == [-1, 3, 3, 3] and source.record(1)['places'] == [1, 2, 3]
+  assert '_' not in source.names, 'what stands for no relation is none'
+
+
+def test_a_word_outside_the_tree_may_have_no_relation(vocab, tmp_path):
+  row = {'tokens': 'du de le lac', 'head': '-1 3 3 0', 'deprel': [None, 'case', 'det', 'root']}
+  source, batch = read(vocab, write(tmp_path / 'data', [row, ROWS[1] | {'head': [None, 3.0, 3.0, 0.0]}]))
+  assert source.names == ('case', 'det', 'root')
+  np.testing.assert_array_equal(batch['heads'][0], batch['heads'][1])
+
+
+def test_trees_with_words_outside_them_are_scored_where_unlabelled_rows_stay(vocab, tmp_path):
+  path = write(tmp_path / 'data', ROWS)
+  source, batch = read(vocab, path, keep_unlabelled=True)
+  assert not source.unlabelled
+  np.testing.assert_array_equal(batch['heads'], read(vocab, path)[1]['heads'])
+  assert source.record(1)['places'] == [1, 2, 3]
+  for nothing in (None, [], '', ['_'] * 4):
+    _, batch = read(vocab, write(tmp_path / 'none', [ROWS[0] | {'head': nothing}] * 2), keep_unlabelled=True)
+    assert (batch['heads'][0][words_of(batch, 0)] == arcs.UNKNOWN).all() and len(words_of(batch, 0)) == 4
 
 
 def test_a_head_that_was_cut_off_is_unknown(vocab, tmp_path):
@@ -93,6 +112,7 @@ def test_lists_may_be_texts(vocab, tmp_path):
     ({'head': [5, 4, 4, 0]}, r"row 0 of .*'head' holds 5: heads are numbers of words from 1, here to 4, and 0 for"),
     ({'head': [4, 4, 0]}, 'a list with the number of the head of each of 4 words is needed'),
     ({'head': [4, 'x', 4, 0]}, "holds 'x'"),
+    ({'head': [4, 2, 4, 0]}, "row 0 of .*'head' holds 2 for word 2 itself: the root has 0"),
     ({'head': None}, 'a list with the number'),
   ],
 )
