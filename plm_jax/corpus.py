@@ -213,7 +213,8 @@ def _filter(arguments: argparse.Namespace) -> Pass:
   from plm_jax.data.corpora.cleaning.passes import SET_DIGESTS, Verdict
 
   bounds = {key: vars(arguments)[key] for key in BOUNDS}
-  rules = [quality.plain(**bounds), *(quality.RULES[name] for name in arguments.rules)]
+  bounded = quality.plain(**bounds)
+  rules = [bounded, *(quality.RULES[name] for name in arguments.rules)]
   sets = contamination.Sets(arguments.against)
 
   def make(database: Connection) -> Callable[[int, str], Verdict]:
@@ -227,6 +228,9 @@ def _filter(arguments: argparse.Namespace) -> Pass:
         if reason:
           return Verdict('', text, reason)
       if text != document:  # a rule left lines out
+        text, reason = bounded(text)
+        if reason:
+          return Verdict('', text, reason)
         found = sets.inside(text)
       return Verdict('', text, 'evaluation_set', found[0][0]) if found else Verdict('train', text)
 
@@ -264,12 +268,12 @@ def _dedup(arguments: argparse.Namespace) -> Pass:
 
 def _split(arguments: argparse.Namespace) -> Pass:
   from plm_jax.data.corpora.cleaning.passes import Verdict
-  from plm_jax.data.corpora.filters import alphanumeric
+  from plm_jax.data.corpora.cleaning.words import key_of
 
   shares = {'validation': arguments.validation, 'test': arguments.test}
 
   def judge(number: int, text: str) -> Verdict:
-    digest = hashlib.blake2b(f'{arguments.seed}/{alphanumeric(text)}'.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f'{arguments.seed}/{key_of(text)}'.encode(), digest_size=8).digest()
     place = int.from_bytes(digest, 'little') / 2**64
     for name, share in shares.items():
       if place < share:
@@ -294,8 +298,9 @@ def _show(report: Mapping[str, Any], out: str) -> None:
   for name, count in sorted(report['dropped'].items(), key=lambda item: -item[1]):
     table.add_row(f'left out: {name}', f'{count:,}', f'{count / report["read"]:.2%}', '')
   tables.show(table)
-  if empty := [name for name, count in report['kept'].items() if not count]:
-    cure = 'raise its share' if report['asked'].get('command') == 'split' else 'leave less out'
+  asked = report['asked']
+  if empty := [name for name, count in report['kept'].items() if not count and asked.get(name) != 0]:
+    cure = 'raise its share' if asked.get('command') == 'split' else 'leave less out'
     log.warning(f'{" and ".join(empty)} got no document of {report["read"]:,}: {cure}')
   for name, count in report.get('evaluation_rows', {}).items():
     rows, are = ('row', 'is') if count['too_short'] == 1 else ('rows', 'are')

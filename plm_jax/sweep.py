@@ -80,8 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
       sweep_trial.check_metric(made, arguments.trial)
       return 0
     return sweep_trial.run(made, arguments.trial)
+  points = sweep.preview(made)
+  if made.method != 'grid':  # whose points are sound already
+    sweep_space.check_points(points, made.changed)
   if arguments.dry_run:
-    points = sweep.preview(made)
     later = '' if len(points) == made.trials else f', then {made.trials - len(points)} that depend on the results'
     lines = [f'{number:4}  {sweep_space.as_flags(point)}' for number, point in enumerate(points)]
     command.show('\n'.join([f'{len(points)} trials{later}:', *lines]))

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import typing
+import unicodedata
 
 import numpy as np
 import pytest
@@ -78,6 +79,28 @@ def test_splits_are_drawn_by_the_text(source, tmp_path):
   other = tmp_path / 'other'
   corpus.main(['split', str(source), str(other), '--validation=0.2', '--test=0.1', '--seed=1'])
   assert texts(other, 'validation') != texts(out, 'validation')
+
+
+def write(file, documents):
+  file.write_text(''.join(f'{json.dumps({"text": one})}\n' for one in documents))
+
+
+def test_texts_whose_accents_stand_elsewhere_are_on_one_side(tmp_path):
+  plain = [f'canción número {n} de la niña del año pasado' for n in range(60)]
+  write(tmp_path / 'old.jsonl', [*plain, *(unicodedata.normalize('NFD', text) for text in plain)])
+  corpus.main(['split', str(tmp_path / 'old.jsonl'), str(tmp_path / 'new'), '--validation=0.3', '--test=0.2'])
+  names = ('train', 'validation', 'test')
+  sides = [{unicodedata.normalize('NFC', one) for one in texts(tmp_path / 'new', name)} for name in names]
+  assert sum(map(len, sides)) == 60 and all(sides)
+
+
+def test_bounds_hold_for_what_is_kept(tmp_path):
+  sentences = 'This is a sentence of some words. And this is one more of them. Here is a third one of these.'
+  menu = '\n'.join(f'Home item {n}' for n in range(60))
+  write(tmp_path / 'old.jsonl', [f'{menu}\n{sentences}', '\n'.join([sentences] * 5)])
+  corpus.main(['filter', str(tmp_path / 'old.jsonl'), str(tmp_path / 'new'), '--rules=c4', '--min_chars=300'])
+  assert [row['reason'] for row in left_out(tmp_path / 'new')] == ['too_short']
+  assert [len(text) for text in texts(tmp_path / 'new')] == [len('\n'.join([sentences] * 5))]
 
 
 def evaluation(folder, *rows):

@@ -22,12 +22,13 @@ def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def check_resume(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
+def check_resume(new: Mapping[str, Any], old: Mapping[str, Any], *, what: str = 'run') -> list[str]:
   """What changes when a run is resumed with another config; only keys that do not change its results may.
 
   Args:
     new: as `resolve` returns it.
     old: what `config.json` of the run holds; an earlier version may have written it.
+    what: is resumed, for messages; only a run can be extended.
 
   Raises:
     ConfigError: any other key differs; every such difference is shown.
@@ -38,9 +39,10 @@ def check_resume(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
   changes = differences(new, before)
   refused = [change for change in changes if change.partition(':')[0].partition('.')[0] not in RESUMABLE]
   if refused:
-    cure = _how_to_extend(new, before) if any(change.startswith('steps:') for change in refused) else ''
+    other_steps = any(change.startswith('steps:') for change in refused)
+    cure = _how_to_extend(new, before) if what == 'run' and other_steps and before['steps'] is not None else ''
     raise ConfigError(
-      'this run was begun with another config; name another --workdir, or undo:\n  '
+      f'this {what} was begun with another config; name another --workdir, or undo:\n  '
       + '\n  '.join(refused)
       + f'\nOnly {", ".join(RESUMABLE)} may change on the way.{cure}'
     )

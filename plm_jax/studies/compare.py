@@ -18,7 +18,7 @@ from plm_jax.config.resume import leaves
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
 from plm_jax.studies import curves
-from plm_jax.studies.curves import Line, Metrics
+from plm_jax.studies.curves import Line
 
 log = logging.getLogger(__name__)
 
@@ -70,10 +70,15 @@ def compare(
   names = curves.short_names(list(configs))
   lines = curves.read([RunFolder(folder).metrics for folder in configs], lambda name: name == metric)
   read = [
-    Run(names[folder], folder, leaves(own), own.get('best'), found.lines[metric], diverged_at(found, metric))
+    Run(names[folder], folder, leaves(own), own.get('best'), found.lines[metric], found.diverged.get(metric))
     for (folder, own), found in zip(configs.items(), lines, strict=True)
     if metric in found.lines and len(found.lines[metric][0])
   ]
+  for folder, found in zip(configs, lines, strict=True):
+    if metric not in found.lines and metric in found.diverged:
+      log.warning('%s diverged: %s is never finite; it is neither drawn nor counted', folder, metric)
+  if not read and any(metric in found.diverged for found in lines):
+    raise ConfigError(f'--metric={metric}: no run has a finite value of it')
   if not read:
     there = sorted({name for folder in configs for name in curves.names(RunFolder(folder).metrics)})
     if not there:
@@ -81,7 +86,8 @@ def compare(
     raise ConfigError(
       f'--metric={metric}: no run has it.{errors.suggest(metric, there)} There are: {", ".join(there)}.'
     )
-  if missing := [str(folder) for folder in configs if folder not in {run.folder for run in read}]:
+  has = {folder for folder, found in zip(configs, lines, strict=True) if metric in {*found.lines, *found.diverged}}
+  if missing := [str(folder) for folder in configs if folder not in has]:
     log.warning('without %s, and left out: %s', metric, ', '.join(missing))
   read, copies = curves.apart(read, lambda run: run.line)
   for copy, original in copies.items():
@@ -131,12 +137,6 @@ def ends(name: str, runs: Sequence[Run], metric: str) -> dict[str, Any]:
     best = np.max if ways == {'max'} else np.min
     row |= _measured('best', [float(best(run.line[1])) for run in whole])
   return row
-
-
-def diverged_at(metrics: Metrics, metric: str) -> int | None:
-  """The step from which on a metric is not finite; None where a number follows."""
-  step, last = metrics.not_finite.get(metric), metrics.lines[metric][0][-1]
-  return step if step is not None and step > last else None
 
 
 def _measured(name: str, values: Sequence[float]) -> dict[str, float | None]:

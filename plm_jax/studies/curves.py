@@ -47,6 +47,8 @@ class Metrics(NamedTuple):
     sound: number of sound lines.
     damaged: numbers of the damaged lines, from 1.
     not_finite: metric -> step of its first value that is not finite, of metrics that are wanted.
+    diverged: metric -> step from which on no value is finite, of those that end so.
+    last: step of the last line; 0 where there is none.
   """
 
   lines: Mapping[str, Line]
@@ -54,16 +56,21 @@ class Metrics(NamedTuple):
   sound: int
   damaged: Sequence[int]
   not_finite: Mapping[str, int]
+  diverged: Mapping[str, int]
+  last: int
 
 
 class _Part(NamedTuple):
-  """Of a block of lines: steps int[n]; metric -> float[n], NaN where a line has no such value; and as in `Metrics`."""
+  """Of a block of lines: steps int[n]; metric -> float[n], NaN where a line has no such value; and as in `Metrics`.
+
+  But `not_finite` has all steps of such values.
+  """
 
   steps: np.ndarray
   columns: Mapping[str, np.ndarray]
   names: frozenset[str]
   damaged: Sequence[int]
-  not_finite: Mapping[str, int]
+  not_finite: Mapping[str, Sequence[int]]
 
 
 class Described(Protocol):
@@ -210,7 +217,7 @@ def _at_once(content: bytes, wanted: Wanted, seen: dict[bytes, set[str]]) -> _Pa
   if len(steps) and not all(map(history.is_step, (int(steps.min()), int(steps.max())))):
     raise ValueError('a step that no run has')
   columns = {name: table[name].to_numpy().astype(float) for name in chosen}
-  not_finite = _first_not_finite(content, chosen) if odd else {}
+  not_finite = _not_finite(content, chosen) if odd else {}
   return _Part(steps, columns, frozenset(known), (), not_finite)
 
 
@@ -239,12 +246,14 @@ def _names_in(content: bytes, shapes: Sequence[bytes], seen: dict[bytes, set[str
   return set().union(*(seen[shape] for shape in own))
 
 
-def _first_not_finite(content: bytes, chosen: Sequence[str]) -> dict[str, int]:
-  """Metric -> step of its first value that is not finite."""
-  found: dict[str, int] = {}
+def _not_finite(content: bytes, chosen: Sequence[str]) -> dict[str, list[int]]:
+  """Metric -> steps of its values that are not finite."""
+  found: dict[str, list[int]] = {}
   for line in re.findall(rb'^.*"(?:nan|inf|-inf)".*$', content, re.MULTILINE):
     row = files.parse_json(line.decode())
-    found |= {name: row['step'] for name in chosen if row.get(name) in NOT_FINITE and name not in found}
+    for name in chosen:
+      if row.get(name) in NOT_FINITE:
+        found.setdefault(name, []).append(row['step'])
   return found
 
 
@@ -254,7 +263,7 @@ def _one_by_one(content: bytes, wanted: Wanted, *, first: int) -> _Part:
   values: dict[str, dict[int, float]] = {}
   known: set[str] = set()
   damaged: list[int] = []
-  not_finite: dict[str, int] = {}
+  not_finite: dict[str, list[int]] = {}
   for number, row in enumerate(_rows(content.splitlines(keepends=True)), start=first):
     if row is None:
       damaged.append(number)
@@ -266,7 +275,7 @@ def _one_by_one(content: bytes, wanted: Wanted, *, first: int) -> _Part:
       if wanted(name) and _is_number(value) and math.isfinite(value):
         values.setdefault(name, {})[len(steps)] = float(value)
       elif wanted(name):
-        not_finite.setdefault(name, row['step'])
+        not_finite.setdefault(name, []).append(row['step'])
     steps.append(row['step'])
   columns = {name: np.full(len(steps), np.nan) for name in values}
   for name, own in values.items():
@@ -320,11 +329,20 @@ def _joined(file: Path, parts: Sequence[_Part]) -> Metrics:
     order = np.argsort(steps[there], kind='stable')
     if there.any():
       lines[name] = steps[there][order], values[there][order]
-  not_finite: dict[str, int] = {}
-  for part in reversed(parts):
-    not_finite |= part.not_finite
-  every = sorted({name for part in parts for name in part.names})
-  return Metrics(lines, every, sum(len(part.steps) for part in parts), damaged, not_finite)
+  not_finite: dict[str, list[int]] = {}
+  for name, steps_of in ((name, own) for part in parts for name, own in part.not_finite.items()):
+    not_finite.setdefault(name, []).extend(steps_of)
+  until = {name: int(own[-1]) for name, (own, _) in lines.items()}  # the last finite value
+  ends = {name: [step for step in own if step > until.get(name, -1)] for name, own in not_finite.items()}
+  return Metrics(
+    lines,
+    sorted({name for part in parts for name in part.names}),
+    sum(len(part.steps) for part in parts),
+    damaged,
+    {name: own[0] for name, own in not_finite.items()},
+    {name: min(own) for name, own in ends.items() if own},
+    max((int(part.steps.max()) for part in parts if len(part.steps)), default=0),
+  )
 
 
 # Groups --------------------------------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ def agree(sweep: Sweep) -> None:
   other = [name for name in own if name != 'settings' and own[name] != old.get(name)]
   if other:
     raise ConfigError(f'{sweep.folder} holds a sweep with another {", ".join(other)}: name another --workdir')
-  config.check_resume(sweep.settings, old['settings'])
+  config.check_resume(sweep.settings, old['settings'], what='sweep')
 
 
 def _under_way(study: optuna.Study) -> list[FrozenTrial]:

@@ -116,10 +116,14 @@ def read(text: str) -> Space:
   found = [
     node.value
     for node in tree.body
-    if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [NAME]
+    if isinstance(node, ast.Assign | ast.AnnAssign)
+    and node.value is not None
+    and [ast.unparse(target) for target in (node.targets if isinstance(node, ast.Assign) else [node.target])] == [NAME]
   ]
   if not found:
-    raise ConfigError(f'--space={text}: {path} has no {NAME} = {{...}}: give --space a file that has, or a literal.')
+    raise ConfigError(
+      f'--space={text}: {path} has no {NAME} = {{...}}: give --space a Python file that has, or the literal itself.'
+    )
   return parse(_literal(ast.unparse(found[-1]), f'{NAME} in {path}'))
 
 
@@ -151,6 +155,9 @@ def parse(literal: Any) -> Space:
     raise ConfigError(f'the space: expected dotted key -> values, with one key at least, got {literal!r}.')
   space: list[Key] = []
   for name, block in literal.items():
+    for other in literal:
+      if name.startswith(f'{other}.'):
+        raise ConfigError(f'the space: {other} holds {name}, so that one would undo the other: leave one of them out.')
     space.append(_key(name, block, {key.name: key for key in space}))
   return tuple(space)
 
@@ -292,6 +299,11 @@ def check(space: Space, changed: Changed, *, points: Sequence[Point] = ()) -> No
           if taken is not None and type(taken) is type(known) and taken == known:
             raise ConfigError(f'a value stands twice: {other!r} and {text!r} are both {errors.shown(taken)}')
         tried.append((text, taken))
+  check_points(points, changed)
+
+
+def check_points(points: Sequence[Point], changed: Changed) -> None:
+  """Tries the whole config of each point; arguments and errors as of `check`."""
   for point in points:
     with _told(as_flags(point)):
       config.resolve(changed(list(point.items())))

@@ -202,6 +202,19 @@ def test_a_run_that_diverged_is_named_and_not_counted(tmp_path, capsys, caplog):
   assert row['n'] == 3 and 'diverged' not in caplog.text and 'end at steps 20, 40' in caplog.text
 
 
+def test_a_run_that_diverged_twice_is_not_counted(tmp_path, caplog):
+  sound = write(tmp_path / 'a', rate=1, seed=0, values=[3.0, 2.0, 1.5, 1.5, 1.4], name='loss')
+  other = write(tmp_path / 'b', rate=1, seed=1, values=[3.0, 'nan', 2.0, 'nan', 'nan'], name='loss')
+  never = write(tmp_path / 'c', rate=1, seed=2, values=['nan', 'nan'], name='loss')
+  asked = dict(out=tmp_path / 'x.png', metric='loss')
+  (row,) = study.compare([sound, other, never], **asked)['rows']
+  assert (row['n'], row['last']) == (1, 1.4)
+  assert f'{other} diverged: loss is not finite from step 40 on' in caplog.text
+  assert f'{never} diverged: loss is never finite' in caplog.text and 'without loss' not in caplog.text
+  with pytest.raises(ConfigError, match='--metric=loss: no run has a finite value of it'):
+    study.compare([never], **asked)
+
+
 def test_runs_without_a_line_are_named(tmp_path):
   run = write(tmp_path / 'a', rate=1, seed=0, values=[], name='loss')
   with pytest.raises(ConfigError, match=f'logged nothing yet: {run}'):

@@ -330,7 +330,7 @@ def test_a_page_of_many_long_curves_stays_small(monkeypatch):
   }
 
   class Run:
-    name, metrics = 'run', curves.Metrics(run, list(run), 5_000, (), {})
+    name, metrics = 'run', curves.Metrics(run, list(run), 5_000, (), {}, {}, 5_000)
 
   assert len(json.dumps(figures.make({'a': [Run()] * 30}, list(run)))) < 1.3 * figures.BUDGET + 30 * 9 * 300
   monkeypatch.setattr(figures, 'BUDGET', 100_000)
@@ -356,7 +356,8 @@ def test_blocks_of_any_size_give_the_same(tmp_path, monkeypatch, size):
   monkeypatch.setattr(curves, 'BLOCK', size)
   (read,) = curves.read([file], lambda name: 'loss' in name)
   assert list(read.damaged) == [21, 41, 42] and read.sound == 59 - 3
-  assert read.not_finite == {'loss': 18}
+  assert read.not_finite == {'loss': 18} and not read.diverged
+  assert read.last == max(row['step'] for row in rows)
   assert list(read.names) == ['gradient_norm/a1', 'loss', 'wikitext103/loss', 'wikitext2/loss']
   assert set(read.lines) == {'loss', 'wikitext103/loss', 'wikitext2/loss'}
   sound = [row for place, row in enumerate(rows) if place not in (20, 40, 41)]

@@ -307,8 +307,14 @@ def test_a_folder_holds_one_sweep(tmp_path, monkeypatch):
   study.work(study.dataclasses.replace(one, settings={**settings, 'log_every': 7}), [])  # changes no result
   with pytest.raises(ConfigError, match='holds a sweep with another space: name another --workdir'):
     study.work(study.dataclasses.replace(one, space=sweep_space.parse({'seed': [0]})), [])
-  with pytest.raises(ConfigError, match='steps: 12 -> 99'):
+  with pytest.raises(ConfigError, match=r'this sweep was begun .*\n.*steps: 12 -> 99') as told:
     study.work(study.dataclasses.replace(one, settings={**settings, 'steps': 99}), [])
+  assert 'extend' not in str(told.value)
+  by_epochs = made(tmp_path / 'epochs', settings={**settings, 'steps': None, 'epochs': 2})
+  monkeypatch.setattr(child, 'run', lambda words, **_: by_epochs.study().tell(number_of(words), 1.0) and 0)
+  study.work(by_epochs, [])
+  with pytest.raises(ConfigError, match='steps: None -> 12'):
+    study.work(study.dataclasses.replace(by_epochs, settings=settings), [])
 
 
 # The table.
@@ -604,6 +610,8 @@ def test_two_workers_that_are_killed_make_the_same_sweep(data, tmp_path):
     (SPACE, ('--method=gird',), 'gird'),
     (SPACE, ('--method=random', '--trials=7'), 'has 6 points, and --method=random trains none of them twice'),
     (SPACE, ('--method=tpe', '--trials=7'), '--trials=6 at most'),
+    ({'model.variant': ['tiny', 'nope']}, ('--method=random', '--trials=2'), "no variant 'nope'"),
+    ({'model.variant': ['tiny', 'nope']}, ('--method=tpe', '--trials=2'), "no variant 'nope'"),
     ({'best': [('validation/loss', 'min')]}, (), 'judged by the metric of the base config'),
     ({**SPACE, 'best.0': ['validation/loss']}, (), 'judged by the metric of the base config'),
     (SPACE, ('--config.best.0=validation/los',), "no metric 'los' in evaluation 'validation'. Did you mean 'loss'"),

@@ -64,6 +64,8 @@ def test_samples_stay_in_their_ranges_and_follow_the_scale():
     ({'optim.rate': {'low': 0, 'high': 1, 'scale': 'log'}}, 'begins above 0'),
     ({'optim.rate': {'low': 0, 'high': 1, 'scale': 'logarithmic'}}, r"choices are linear, log"),
     ({'optim.rate': {'low': 0, 'hihg': 1}}, "Did you mean 'high'"),
+    ({'optim.rate': [1], 'optim': [{'name': 'sgd', 'rate': 2}]}, 'optim holds optim.rate, so that one would undo'),
+    ({'optim': [{'name': 'sgd', 'rate': 2}], 'optim.rate': [1]}, 'optim holds optim.rate, so that one would undo'),
     ({'optim.rate': {'values': [1], 'when': {'optim.nme': ['sgd']}}}, "no earlier key of the space 'optim.nme'"),
     ({'optim.name': ['sgd'], 'seed': {'values': [1], 'when': {'optim.name': ['lamb']}}}, "'lamb'.*There are: sgd"),
   ],
@@ -128,6 +130,8 @@ def test_a_point_of_a_grid_that_is_no_sound_config_is_named(tmp_path):
 def test_a_file_is_read_and_not_executed(tmp_path):
   file = tmp_path / 'space.py'
   file.write_text("raise SystemExit('executed')\nSPACE = {'seed': [0, 1]}\n")
+  assert sweep_space.read(str(file)) == sweep_space.parse({'seed': [0, 1]})
+  file.write_text("SPACE: dict[str, list[int]] = {'seed': [0, 1]}\n")
   assert sweep_space.read(str(file)) == sweep_space.parse({'seed': [0, 1]})
   file.write_text("SPACE = {'seed': list(range(2))}\n")
   with pytest.raises(ConfigError, match=r'SPACE in .*no literal'):

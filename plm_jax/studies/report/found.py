@@ -58,7 +58,7 @@ class Run(NamedTuple):
   @property
   def step(self) -> int:
     """Of its last line of metrics."""
-    return max((int(steps[-1]) for steps, _ in self.metrics.lines.values()), default=0)
+    return self.metrics.last
 
   @property
   def state(self) -> str:

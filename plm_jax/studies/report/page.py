@@ -154,8 +154,8 @@ def _summary(runs: Sequence[Run]) -> str:
   done = sum(run.state == 'finished' for run in runs)
   seconds = sum(markup.number(run.result.get('seconds')).key or 0 for run in runs)
   devices = ', '.join(dict.fromkeys(run.devices for run in runs if run.devices))
-  one = 'The run is finished' if done else 'The run has no end yet'
-  said = one if len(runs) == 1 else f'{done} of {len(runs)} runs are finished'
+  verb = {'diverged': '', 'no end yet': ' has', 'stopped': ' was'}.get(runs[0].state, ' is')
+  said = f'The run{verb} {runs[0].state}' if len(runs) == 1 else f'{done} of {len(runs)} runs are finished'
   took = f' {clock(seconds)} of training{" on " if devices else ""}{devices}.' if seconds else ''
   return f'{said}.{took}'
 

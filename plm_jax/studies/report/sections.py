@@ -69,7 +69,7 @@ def _together(groups: Groups, metric: str) -> str:
         run.settings,
         run.best,
         run.metrics.lines[metric],
-        compare.diverged_at(run.metrics, metric),
+        run.metrics.diverged.get(metric),
       )
       for run in own
       if metric in run.metrics.lines

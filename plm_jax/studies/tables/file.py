@@ -8,6 +8,7 @@ follow its name as they follow that of a config: `small_bert.py:medium`. It may 
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
@@ -259,8 +260,8 @@ def _listed() -> str:
 
 def _mapping(data: Mapping[str, Any], key: str, label: str) -> Mapping[str, Any]:
   value = data.get(key)
-  if not isinstance(value, Mapping) or not value:
-    raise ConfigError(f'{label}: {key!r} is a dict, name -> dict, with at least one of them.')
+  if not isinstance(value, Mapping) or not value or not all(isinstance(name, str) for name in value):
+    raise ConfigError(f'{label}: {key!r} is a dict, name -> dict, with at least one of them; names are texts.')
   return value
 
 
@@ -273,6 +274,19 @@ def _made(kind: type[T], data: Any, label: str) -> T:
   plain = {key: value for key, value in data.items() if key not in made}
   own = {key: keyword for key, keyword in known.items() if key not in made}
   return kind(**made, **check_keywords(label, f'a {kind.__name__.lower()}', own, plain))
+
+
+def _check_keys(label: str, **changes: Mapping[str, Any]) -> None:
+  """Raises ConfigError for changes of a config that would be lost: runs of a cell differ in their seeds alone."""
+  for name, keys in changes.items():
+    if 'seed' in keys:
+      raise ConfigError(f'{label}: {name}: the table sets seed itself, from 0 on; say how many with its *_seeds.')
+
+
+def _check_finite(label: str, numbers: Mapping[str, float]) -> None:
+  for name, number in numbers.items():
+    if not math.isfinite(number):
+      raise ConfigError(f'{label}: {name}: expected a finite number, got {number}.')
 
 
 def _check_sign(table: Table, claim: Claim, label: str) -> None:
@@ -345,6 +359,8 @@ def _check(table: Table, label: str) -> None:
     if seeds < 1:
       raise ConfigError(f'{label}: {seeds} seeds; there is at least one.')
   for name, row in table.rows.items():
+    _check_keys(f'{label}: row {name!r}', keys=row.keys, between=row.between, tuning=row.tuning)
+    _check_finite(f'{label}: row {name!r}: published', row.published)
     for what, printed in [*(('published', one) for one in row.published), *(('without', one) for one in row.without)]:
       errors.check_choice(f'{label}: row {name!r}: {what}', 'column', printed, list(table.columns))
     for printed, mark in row.marks.items():
@@ -361,6 +377,9 @@ def _check(table: Table, label: str) -> None:
 
 def _check_column(table: Table, name: str, column: Column, label: str) -> None:
   """What a column says of itself, and of the rows that it is measured of."""
+  _check_keys(label, keys=column.keys, between_keys=column.between_keys)
+  _check_finite(label, {'times': column.times, 'plus': column.plus})
+  _check_finite(f'{label}: trivial', column.trivial)
   if twice := table.rows.keys() & column.trivial.keys():
     raise ConfigError(f'{label}: trivial: {min(twice)!r} is a row already; call one of them otherwise.')
   if column.empty:

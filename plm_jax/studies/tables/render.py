@@ -49,7 +49,8 @@ def measured(table: Table, kept: Mapping[str, Any], row: str, column: str) -> Me
     )
   rows = [[_rows(run, of) for run in runs] for runs in found]
   there = [one for runs in rows for one in runs if one is not None]
-  if len(there) < np.count_nonzero(~np.isnan(values)) or len({len(one) for one in there}) != 1:
+  lacking = np.array([[one is None for one in runs] for runs in rows]) & ~np.isnan(values)
+  if lacking.any() or len({len(one) for one in there}) != 1:
     return Measured(values, dev=dev, points=points)
   nothing = np.zeros(len(there[0]))  # of a run without a result, which nobody reads
   scored = np.array([[nothing if one is None else one for one in runs] for runs in rows]) * of.times + of.plus

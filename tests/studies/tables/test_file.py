@@ -167,6 +167,11 @@ def test_tables_share_a_pretraining(tmp_path):
     ("better='min'", "better='min', grid=[3]", 'grid: expected dicts of changes'),
     ('return dict(', 'return 3 or dict(', 'get_table returned int'),
     ('return dict(', 'return 1 / 0 or dict(', 'line 4: ZeroDivisionError'),
+    ("'two': made", "'two': dict(made, keys={'seed': 7})", r"row 'two': keys: the table sets seed itself"),
+    ("of='pretraining'", "of='pretraining', keys={'seed': 7}", r"column 'c': keys: the table sets seed itself"),
+    ("'c': 1.0", "'c': float('nan')", r"row 'one': published: c: expected a finite number, got nan"),
+    ("of='pretraining'", "of='pretraining', plus=1e400", r"column 'c': plus: expected a finite number, got inf"),
+    ("'two': made", '2: made', r"'rows' is a dict, name -> dict, .*names are texts"),
   ],
 )
 def test_a_mistake_is_named(tmp_path, old, new, message):

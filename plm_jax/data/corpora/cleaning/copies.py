@@ -15,6 +15,7 @@ from plm_jax.errors import ConfigError
 PERMUTATIONS = 128
 SHINGLE = 5  # words, as `words` counts them
 TOGETHER = 10_000  # shingles
+MISTAKES = (0.1, 0.9)  # how bad it is to compare two texts in vain, and to miss one that is nearly the same
 TABLES = """
 create table if not exists texts (hash blob primary key, row integer) without rowid;
 create table if not exists bands (band blob, row integer, primary key (band, row)) without rowid;
@@ -58,8 +59,10 @@ class Copies:
           'near duplicates need the package datasketch: pip install -r requirements-corpus.txt; --exact does without'
         ) from None
       self._minhash = MinHash
-      bands = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS)  # their number and width for this threshold
+      # their number and width for this threshold: what shares a band by chance is compared, what shares none is lost
+      bands = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS, weights=MISTAKES)
       self._bands, self._width = bands.b, bands.r
+      self._check_bands()
 
   def seen(self, row: int, text: str) -> Copy | None:
     """The earlier document that a text copies; None of one that is kept, and looked for from now on.
@@ -78,6 +81,16 @@ class Copies:
       self._database.executemany('insert or ignore into bands values (?, ?)', [(band, row) for band in bands])
     self._database.execute('insert into texts values (?, ?)', (key, row))
     return None
+
+  def _check_bands(self) -> None:
+    """Raises ConfigError where a pass that has begun cut its signatures otherwise."""
+    asked = 'select count(*) from bands where row = (select min(row) from bands)'
+    (before,) = self._database.execute(asked).fetchone()
+    if before not in (0, self._bands):
+      raise ConfigError(
+        f'the pass was begun with {before} bands of a signature, and goes on with {self._bands} at this threshold: '
+        'remove the folder; the pass begins again'
+      )
 
   def _signature(self, text: str) -> np.ndarray:
     words = words_of(text)

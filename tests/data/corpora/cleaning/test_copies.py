@@ -10,6 +10,7 @@ import pytest
 
 from plm_jax.data.corpora.cleaning import contamination
 from plm_jax.data.corpora.cleaning.copies import SHINGLE, Copies
+from plm_jax.errors import ConfigError
 
 needs_datasketch = pytest.mark.skipif(
   not __import__('importlib.util', fromlist=['util']).find_spec('datasketch'),
@@ -52,6 +53,31 @@ def test_near_copies_are_those_of_a_high_share_of_common_runs():
       assert found == (0, 'near_duplicate'), share
     if share < 0.6:
       assert found is None, share
+
+
+@needs_datasketch
+def test_few_copies_above_the_threshold_are_missed():
+  draw = random.Random(3)
+  found = []
+  for _ in range(40):
+    base = words(draw, 400)
+    other = list(base)
+    for place in draw.sample(range(len(other)), 6):
+      other[place] = 'changed'
+    assert jaccard(base, other) > 0.84
+    copies = Copies(sqlite3.connect(':memory:'), threshold=0.8)
+    copies.seen(0, ' '.join(base))
+    found.append(copies.seen(1, ' '.join(other)) is not None)
+  assert sum(found) > 34, 'of 40'
+
+
+@needs_datasketch
+def test_a_pass_that_cut_signatures_otherwise_does_not_go_on():
+  database = sqlite3.connect(':memory:')
+  Copies(database, threshold=0.8).seen(0, 'one text of several words that is kept')
+  Copies(database, threshold=0.8)
+  with pytest.raises(ConfigError, match='remove the folder; the pass begins again'):
+    Copies(database, threshold=0.5)
 
 
 @needs_datasketch
