@@ -26,6 +26,7 @@ computes twice or keeps all.
 """
 
 import argparse
+import dataclasses
 import functools
 import gzip
 import statistics
@@ -101,6 +102,8 @@ def read(folder: Path, *, count: int, size: int) -> Text:
   known = known[: len(known) // (ROWS * LENGTH) * ROWS * LENGTH]
   if not len(known):
     raise SystemExit(f'--data={folder}, --words={count}: a batch takes {ROWS * LENGTH} words')
+  # counts of the words that are trained, from which the other side draws as well
+  vocab = dataclasses.replace(vocab, counts=np.bincount(every[known], minlength=vocab.size))
   return Text(vocab, every[known].reshape(-1, ROWS, LENGTH), int(known[-1]) + 1)
 
 

@@ -113,6 +113,8 @@ def _words(arguments: argparse.Namespace) -> list[str]:
   if arguments.command not in WORDS:
     return words
   count, file = WORDS[arguments.command], FILES.get(arguments.command, '')
+  if count == 1 and len(words) != 1 and (one := (arguments.words or '').strip()):
+    return [one]  # a word with a comma in it, such as 1,000
   if file and (vars(arguments)[file] is None) == (not words):
     raise ConfigError(f'vectors {arguments.command}: name either --words or --{file}.')
   if len(words) != count and not (file and not words):

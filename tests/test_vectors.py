@@ -88,6 +88,12 @@ def test_white_space_around_words_is_none_of_them(file, capsys):
   assert ask(capsys, *flags, '--words= man , king ') == ask(capsys, *flags, '--words=man,king')
 
 
+def test_a_word_may_have_a_comma(tmp_path, capsys):
+  word_vectors.write(tmp_path / 'v.txt', WordVectors((',', '1,000', 'man'), ROWS[:3]), form='word2vec')
+  for word in (',', '1,000'):
+    assert 'man' in ask(capsys, 'neighbours', f'--file={tmp_path / "v.txt"}', f'--words={word}')
+
+
 @pytest.mark.parametrize('asked', [['neighbours', '--words=King'], ['similarity', '--words=wing,King']])
 def test_the_same_word_in_small_letters_is_suggested_first(asked, tmp_path):
   made = WordVectors(('Wing', 'King-', 'wing', 'king'), np.eye(4, dtype=np.float32))
@@ -214,6 +220,10 @@ def test_a_run_of_fasttext_knows_unseen_words(tmp_path, capsys):
     ask(capsys, 'similarity', f'--workdir={tmp_path / "run"}', f'--words=the,{word}') for word in ('castles', 'CASTLES')
   )
   assert plain == other
+  questions = tmp_path / 'questions.txt'  # a plural has a vector by its letters; what is found is a word of the table
+  questions.write_text('kitchens kitchen castles castle\ncastles castle kitchens kitchens\n')
+  said = ask(capsys, 'analogy', f'--workdir={tmp_path / "run"}', f'--questions={questions}')
+  assert ' 1 known of 2' in said, said  # the second asks for a plural
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ The vectors are w + w~, which the third command writes; the trunk of the run is 
 Arguments: `quick`.
 Differs from the paper: the text is Wikipedia of one language edition; the pairs of BATCH rows move the vectors at once,
 by the sum of their gradients, where glove.c moves them one by one; AdaGrad divides by what it has gathered with the
-present gradient, and glove.c without it; the gradient of a batch is cut at 100, in glove.c the rate times that of a
-pair.
+present gradient, and glove.c without it; the gradient of a batch is cut at 100, where later releases of glove.c cut
+that of a pair, and the first ones nothing; biases move at the rate, as in the first releases, where later ones leave it
+out.
 """
 
 from experiments import common

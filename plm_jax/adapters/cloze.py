@@ -158,11 +158,23 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   del root
   tokens, segments = batch['tokens'], batch['segment_ids']
   targets = texts.labelled(batch)
-  targets['scale'] = batch_scale(targets['weights'])
+  options = batch['option_tokens'].shape[1]
+  if s.words is not None and len(s.words) != options:
+    labels = 'no labels' if options == 1 else f'{options} labels'
+    raise ValueError(
+      f'adapter.words names {len(s.words)} words, one for each label, and rows have {labels}: name all labels in '
+      "data.form.options, as in ('negative', 'positive')"
+    )
+  blank = (tokens == s.mask_id) & (segments > 0)
   if s.kind == 'token':
-    place = jnp.argmax((tokens == s.mask_id) & (segments > 0), axis=1)
+    # a row without a blank trains nothing, and counts as wrong
+    targets['filled'] = blank.any(axis=1)
+    targets['scale'] = batch_scale(targets['weights'] * targets['filled'])
+    place = jnp.argmax(blank, axis=1)
     read = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in batch}
     return Example(read | {'place': place}, targets)
+  targets['filled'] = jnp.ones_like(blank[:, 0])
+  targets['scale'] = batch_scale(targets['weights'])
   options, real = choices(s, batch)
   assert s.reader is not None
   # parameters are made by one call of the trunk, which the first option is enough for
@@ -199,12 +211,13 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   """Cross-entropy of the right word among the words."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
+  trained = weights * targets['filled']
   compared = compare(s, forward, example)
   values = cross_entropy(compared, targets['label'])
-  right = compared.argmax(axis=1) == targets['label']
+  right = (compared.argmax(axis=1) == targets['label']) & targets['filled']
   return Loss(
-    scaled_sum(values, weights, targets['scale']),
-    {'loss': metric(values, weights), 'accuracy': metric(right, weights)},
+    scaled_sum(values, trained, targets['scale']),
+    {'loss': metric(values, trained), 'accuracy': metric(right, weights)},
   )
 
 

@@ -16,7 +16,8 @@ behind the other, so that a hypothesis is read knowing its premise (conditional 
 §2.2), and a text knowing the question.
 
 The trunk keeps its place in the parameters, so `init_from` reads it as ever, and its values, whatever `optim` says;
-what is new, and trains, stands in `trunk/scalar_mix`, `trunk/output_mix`, `trunk/task_lstm` and `trunk/vectors`.
+what is new, and trains where `optim.scale` does not freeze it, stands in `trunk/scalar_mix`, `trunk/output_mix`,
+`trunk/task_lstm` and `trunk/vectors`.
 """
 
 from collections.abc import Mapping

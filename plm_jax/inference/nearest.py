@@ -160,7 +160,7 @@ def answer(table: Table, file: files.Where) -> dict[str, Share]:
       continue
     if len(parts) != 4:
       raise ValueError(f'{file}, line {number}: {len(parts)} words, and a question has four')
-    known = all(word in table for word in parts)
+    known = all(map(table.has_vector, parts[:3])) and parts[3] in table  # one that is found is of the table
     near = table.analogy(*parts[:3], top=1) if known else []  # none where the table has no other words
     right = bool(near) and near[0].word == parts[3]
     counts = found.setdefault(section, [0, 0, 0])

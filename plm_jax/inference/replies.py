@@ -4,6 +4,7 @@
 put what is predicted of a row, or of the windows of a question, into words, and do so for files too (`predicting.py`).
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -222,13 +223,18 @@ def answer_of(group: Group, *, best: int, knows_none: bool) -> dict[str, Any]:
   for prediction, record in zip(group.predictions, group.records, strict=True):
     for first, last, score in zip(*(prediction[name].tolist() for name in ('start', 'end', 'score')), strict=True):
       if score > squad.NEVER:
-        place = _characters(record, first, last)
+        place = squad.characters_of(record, first, last)
         found[place] = max(score, found.get(place, squad.NEVER))
   text = group.records[0]['context']
   ordered = sorted(found.items(), key=lambda item: -item[1])
   scores = [score for _, score in ordered]
   nothing = [min(float(one['no_answer']) for one in group.predictions)] if knows_none else []
-  shares = _softmax([*scores, *nothing])  # of all, so that how many are named changes none
+  told = [float(one['impossible']) for one in group.predictions if 'impossible' in one]
+  if knows_none and told:  # by a classifier of its own
+    none = 1 / (1 + math.exp(-min(told)))
+    shares = [*((1 - none) * share for share in _softmax(scores)), none]
+  else:
+    shares = _softmax([*scores, *nothing])  # of all, so that how many are named changes none
   every = [
     {'text': text[start:end], 'start': start, 'end': end, 'probability': share}
     for ((start, end), _), share in zip(ordered[:best], shares, strict=False)
@@ -237,14 +243,6 @@ def answer_of(group: Group, *, best: int, knows_none: bool) -> dict[str, Any]:
     none = {'text': '', 'start': None, 'end': None, 'probability': shares[-1] if nothing else 0.0}
     return {**none, 'best': every}
   return {**every[0], 'best': every}
-
-
-def _characters(record: Mapping[str, Any], first: int, last: int) -> tuple[int, int]:
-  """The characters [start, end) of the text from one token of the row to another, without white space around them."""
-  start = int(record['characters'][first - record['first']][0])
-  shown = record['context'][start : int(record['characters'][last - record['first']][1])]
-  start += len(shown) - len(shown.lstrip())
-  return start, start + len(shown.strip())
 
 
 def _softmax(scores: list[float]) -> list[float]:

@@ -83,6 +83,11 @@ def open_task(opened: Opened) -> Asked:
       f'{opened.folder} was trained on data {settings["data"]["name"]!r}, of which new rows cannot be made: '
       'write them to files and use python -m plm_jax.evaluate --predictions=FILE'
     )
+  if (settings['data'].get('shots') or {}).get('count'):
+    raise ConfigError(
+      f'{opened.folder}: demonstrations are drawn from the training data (data.shots): write new rows to files and use '
+      'python -m plm_jax.evaluate --predictions=FILE'
+    )
   if opened.settings:
     execution = {**settings['execution'], 'dtype': opened.execution.dtype}
     made = parts.make_parts({**settings, 'execution': execution}, opened.vocab, RunFolder(opened.folder))
@@ -217,6 +222,7 @@ def _source(asked: Asked, rows: Sequence[Mapping[str, Any]], folder: str, batch_
     'path': folder, 'split': _NAMED, 'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False,
     'batch_size': batches.rows_for(len(rows), rows=batch_rows),
     'per_class': None, 'per_target': False, 'buckets': batches.widths(block['length'], limit=block['length']),
+    'target_buckets': (),
   }  # fmt: skip
   changed = {**block, **{name: value for name, value in changes.items() if name in block}}
   with errors.stage('the rows'):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.paths import PLACE, flat, nested, path_name
+from plm_jax.paths import PLACE, flat, group_name, nested, path_name
 from plm_jax.types import Array, PyTree
 
 
@@ -73,6 +73,16 @@ def put(tree: PyTree, small: PyTree, tables: Mapping[str, Rows]) -> PyTree:
     return new if own is None else leaf.at[own.rows].set(new, mode='drop', indices_are_sorted=True)
 
   return jax.tree_util.tree_map_with_path(one, tree, small)
+
+
+def others(tree: PyTree, tables: Mapping[str, Rows]) -> PyTree:
+  """The leaves of parts without a table, as `optim.norms` names parts; None in place of the others."""
+  parts = {group_name(table) for table in tables}
+
+  def one(path: tuple[Any, ...], leaf: Array) -> Array | None:
+    return None if group_name(path_name(path)) in parts else leaf
+
+  return jax.tree_util.tree_map_with_path(one, tree)
 
 
 def with_places(params: PyTree, tables: Mapping[str, Rows]) -> PyTree:

@@ -14,6 +14,7 @@ import itertools
 import json
 import re
 import string
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -107,8 +108,20 @@ def text_of(record: Mapping[str, Any], start: int, end: int) -> str:
 
   It is cut out of the text by characters: tokens that are put together again would have lost case and spaces.
   """
-  characters, first = record['characters'], record['first']
-  return record['context'][characters[start - first][0] : characters[end - first][1]].strip()
+  begin, over = characters_of(record, start, end)
+  return record['context'][begin:over]
+
+
+def characters_of(record: Mapping[str, Any], start: int, end: int) -> tuple[int, int]:
+  """The characters [begin, over) of `text_of`; marks belong to the letter before them, which tokens may leave out."""
+  # cafe and U+0301, read as 'cafe': the token ends before the accent, and the answer behind it
+  context, characters, first = record['context'], record['characters'], record['first']
+  begin, over = int(characters[start - first][0]), int(characters[end - first][1])
+  while over < len(context) and unicodedata.category(context[over])[0] == 'M':
+    over += 1
+  shown = context[begin:over]
+  begin += len(shown) - len(shown.lstrip())
+  return begin, begin + len(shown.strip())
 
 
 # The rule ----------------------------------------------------------------------------------------------------------

@@ -280,7 +280,9 @@ def train_step(
 
   new_params = optim.merge(rows.put(whole, _choose(finite, new_trainable, trainable), tables), frozen)
   params = advanced(task, new_params, state.step + 1)
-  measured = {'gradient': gradients, 'update': updates, 'parameter': optim.merge(trainable, frozen)}
+  # the norm of a table would be that of the rows of this step; the whole of it is not read
+  known = rows.others(optim.merge(trainable, frozen), tables)
+  measured = {'gradient': gradients, 'update': updates, 'parameter': known}
   metrics = metrics | _measures(tx.now(state.opt_state), total_norm, measured)
   skip = (~finite).astype(jnp.int32)
   in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)

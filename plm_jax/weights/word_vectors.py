@@ -131,7 +131,7 @@ def for_vocab(file: files.Where, vocab: Vocab) -> Table:
     vocab: whose ids the rows are.
 
   Raises:
-    As `read`.
+    As `read`; ValueError as well where no word of the file is in the vocabulary.
   """
   special = set(vocab.special_ids)
   ids = {vocab.token(number): number for number in range(vocab.size) if number not in special}
@@ -151,6 +151,12 @@ def for_vocab(file: files.Where, vocab: Vocab) -> Table:
     if rows and rows[0] not in small:
       small |= dict.fromkeys(rows, _vector(entry))
   found = small | found
+  if not found:
+    some = ', '.join(map(repr, list(ids)[:3]))
+    raise ValueError(
+      f'{file}: none of its {words:,} words is a token of the vocabulary, which has {some} and others: name vectors of '
+      'its words, or another vocabulary'
+    )
   vectors = np.zeros((vocab.size, width), np.float32)
   for row, vector in found.items():
     vectors[row] = vector
@@ -271,7 +277,8 @@ def _text_entries(lines: Iterator[str], file: files.Where, form: Form | None) ->
 
 def _split(line: str, width: int) -> list[str]:
   """A word, which may have spaces, and up to `width` numbers."""
-  return line.rstrip(' \r\n').rsplit(' ', width)
+  word, *numbers = line.rstrip(' \r\n').rsplit(' ', width)
+  return [word.strip(' '), *numbers]
 
 
 def _numbers_of(word: str) -> int:
@@ -308,7 +315,7 @@ def _is_number(text: str | bytes) -> bool:
     float(text)
   except ValueError:
     return False
-  return True
+  return ('_' if isinstance(text, str) else b'_') not in text  # which Python takes between digits
 
 
 def _check_not_text(file: files.Where) -> None:
@@ -336,7 +343,7 @@ def _binary_entries(stream: IO[bytes], file: files.Where) -> Iterator[Entry]:
     row = stream.read(4 * width)
     if len(row) < 4 * width:
       raise ValueError(f'{file} ends in word {number} of {count}: it is not complete')
-    word = letters.lstrip(b'\n').decode('utf-8', errors='replace')
+    word = letters.lstrip(b'\r\n').decode('utf-8', errors='replace')
     yield Entry(word, np.frombuffer(row, '<f4'), f'{file}, word {number}')
   while rest := stream.read(2**16):
     if rest.strip():
@@ -346,6 +353,8 @@ def _binary_entries(stream: IO[bytes], file: files.Where) -> Iterator[Entry]:
 def _vector(entry: Entry) -> np.ndarray:
   """The numbers of a word as f32[d]; raises ValueError where one is none, or not finite."""
   try:
+    if isinstance(entry.numbers, list) and (odd := [one for one in entry.numbers if '_' in one]):
+      raise ValueError(f'could not convert string to float: {odd[0]!r}')
     with np.errstate(over='ignore'):  # said below
       vector = np.array(entry.numbers, np.float32)
   except ValueError as error:

@@ -445,8 +445,27 @@ def test_choices_are_those_of_evaluate(choose: Model, tmp_path: pathlib.Path) ->
   np.testing.assert_allclose([one['probabilities'] for one in found], [row['probability'] for row in rows], atol=1e-5)
 
 
+def test_a_classifier_of_its_own_says_how_probable_no_answer_is() -> None:
+  spans = np.array([(0, 3), (4, 7)])
+  record = {'context': 'one two', 'answers': ['one'], 'characters': spans, 'first': 0}
+  row = {'start': np.array([0, 1]), 'end': np.array([0, 1]), 'score': np.log(np.array([3.0, 1.0]))}
+  for none in (-2.0, 2.0):
+    told = row | {'no_answer': np.float64(none), 'impossible': np.float64(none)}
+    found = replies.answer_of(Group([told], [record]), best=2, knows_none=True)
+    share = 1 / (1 + np.exp(-none))
+    assert found['text'] == ('one' if none < 0 else '')
+    assert found['probability'] == pytest.approx((1 - share) * 0.75 if none < 0 else share)
+    assert [one['probability'] for one in found['best']] == pytest.approx([(1 - share) * 0.75, (1 - share) * 0.25])
+
+
 COPA = {'choice1': 'The moon rose.', 'choice2': 'Anna left.', 'premise': 'The garden was empty.', 'question': 'cause'}
 RECORD = {'passage': 'Anna met Boris.', 'query': 'It was @placeholder again.', 'entities': ['Anna', 'Boris']}
+
+
+def test_a_template_names_the_field_of_its_options() -> None:
+  form = {'name': 'template', 'inputs': '{premise} [MASK]', 'options': ('{endings}',)}
+  assert replies._form_fields({'form': form}) == ('premise', 'endings')
+  assert replies._form_fields({'form': {**form, 'options': ('yes', 'no')}}) == ('premise',)
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,14 @@ def test_answers_are_cut_out_of_the_text():
   assert squad.text_of(place, 4, 5) == 'grüne\nHaus'
 
 
+def test_an_answer_has_the_marks_behind_its_last_letter():
+  """A tokenizer without accents ends 'café' before its accent, where this one stands behind the letter."""
+  text = 'le cafe\u0301 la\u0300.'
+  place = {'context': text, 'characters': np.array([(0, 2), (3, 7), (9, 11)]), 'first': 0}
+  assert squad.text_of(place, 1, 1) == 'cafe\u0301' and squad.text_of(place, 0, 2) == text[:-1]
+  assert squad.characters_of(place, 1, 1) == (3, 8)
+
+
 def test_questions_without_an_answer_need_the_rule_of_squad_2():
   with pytest.raises(ValueError, match=r'adapter\.no_answer=True'):
     squad.score(*rows([('x', [], 0.0)]))

@@ -76,6 +76,7 @@ def test_gensim_reads_and_writes_the_same(form, tmp_path):
     (f'2 {"9" * 5000}\na 12345678', 'binary', r'v is no binary file of word2vec'),
     ('2 0\na b ', 'binary', r'v, line 1: a width of 0'),
     ('a 1e39\n', None, r'v, line 1: a number is not finite'),
+    ('2 2\na 1_0 0.2\nb 1 2\n', None, r"v, line 2: .*'1_0': mend or remove"),
   ],
 )
 @pytest.mark.filterwarnings('error')
@@ -95,6 +96,15 @@ def test_words_of_released_files_that_have_spaces_or_are_numbers(tmp_path):
   written = ('1,000', '. . .', 'at name@domain.com', '. . . . .', '1', 'nan', '-2', '• x', 'to 1,2,a')
   (tmp_path / 'v').write_text(''.join(f'{word} 0.5 -1\n' for word in written))
   assert word_vectors.read(tmp_path / 'v').words == written
+
+
+@pytest.mark.parametrize('head', ['2 2\n', ''])
+def test_spaces_around_a_word_are_no_part_of_it(head, tmp_path):
+  (tmp_path / 'v').write_text(f'{head}the  0.1 0.2\n cat 0.3 0.4\n')
+  assert word_vectors.read(tmp_path / 'v').words == ('the', 'cat')
+  rows = np.arange(4, dtype='<f4').reshape(2, 2)
+  (tmp_path / 'v.bin').write_bytes(b'2 2\r\nthe ' + rows[0].tobytes() + b'\r\ncat ' + rows[1].tobytes() + b'\r\n')
+  assert word_vectors.read(tmp_path / 'v.bin').words == ('the', 'cat')
 
 
 def test_lines_of_fasttext_that_end_as_windows_ends_them(tmp_path):
@@ -195,6 +205,12 @@ def test_words_in_capitals_have_the_vector_of_small_letters_where_they_have_none
   one, two, three, none = [1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [0.0, 0.0]
   assert own == {'The': one, 'THE': two, 'the': one, 'Cat': none, 'Dog': three, 'dog': three, 'Zog': none}
   assert made.hits == 5
+
+
+def test_vectors_of_no_word_of_the_vocabulary_are_refused(tmp_path):
+  (tmp_path / 'v.txt').write_text('The 0.1 0.2\nCAT 0.3 0.4\n')
+  with pytest.raises(ValueError, match=r"v\.txt: none of its 2 words is a token of the vocabulary, which has 'the'"):
+    word_vectors.for_vocab(tmp_path / 'v.txt', VOCAB)
 
 
 def test_glove_is_read():

@@ -9,6 +9,7 @@ from typing import Any
 
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples
+from plm_jax.data.rows.kinds import options
 
 # Names of the field of labels, by kind of rows; the first that is there counts.
 LABELS = {
@@ -50,13 +51,13 @@ def find_label(records: Records, kind: str) -> str:
 
 
 def find_fields(records: Records, kind: str, label: str) -> tuple[str, ...]:
-  """The fields that hold the text, in order; () where the kind of rows finds them by itself.
+  """The fields that hold the text, in order; () where none of them can be meant.
 
   Raises:
     ValueError: none has a known name, and the first row does not show which are meant.
   """
   if kind == 'options':
-    return _options(records, label)
+    return options.known_fields(records) or _options(records, label)
   if found := known_texts(records, kind):
     return found
   held = _of_text(records, but=(label, *NUMBERS))

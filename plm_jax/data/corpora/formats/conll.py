@@ -10,6 +10,7 @@ A row is a sentence. Each field is a list with one entry per word, and `text` is
 Tags are text, as the file has them: `labelled` numbers them by `labels.json`, and reads IOB1 as IOB2.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ _UNIVERSAL = {1: 'tokens', 2: 'lemmas', 3: 'upos', 4: 'xpos', 5: 'feats', 6: 'he
 _UNIVERSAL_COLUMNS = 10
 _HEAD = 6
 _DOCUMENT = b'-DOCSTART-'
+_SPACE = ' \t\r\f\v'  # between columns; others, such as that of 10 000, stand within words
 
 
 def open(path: local.File, split: str, cache: str) -> Opened:
@@ -35,7 +37,7 @@ def open(path: local.File, split: str, cache: str) -> Opened:
 
 def parse_bare(text: str) -> local.Row:
   """One sentence of words alone."""
-  tokens = text.split()
+  tokens = [word for line in text.split('\n') if (word := line.strip(_SPACE))]
   return {'text': ' '.join(tokens), 'tokens': tokens}
 
 
@@ -43,7 +45,7 @@ def parse(text: str) -> local.Row:
   """One sentence of words and labels."""
   words: list[list[str]] = []
   for number, line in enumerate(text.split('\n')):
-    columns = line.rstrip('\r').split('\t') if '\t' in line else line.split()
+    columns = line.rstrip('\r').split('\t') if '\t' in line else re.split(f'[{_SPACE}]+', line.strip(_SPACE))
     if len(columns) < 2:
       raise local.BadRow(f'a word and a label are needed, got {line!r}', line=number)
     if words and len(columns) != len(words[0]):

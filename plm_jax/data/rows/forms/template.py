@@ -42,7 +42,8 @@ def make(
   alike = () if any(map(written.names_in, options)) else options
   read = written.names_in(inputs)
   answers = tuple(name for name in written.names_in(target) if name not in read)
-  return Form(partial(write, inputs, target, options, label), read, alike, keep, answers)
+  chosen = dict.fromkeys(name for option in options for name in written.names_in(option) if name not in read)
+  return Form(partial(write, inputs, target, options, label), read, alike, keep, answers, tuple(chosen))
 
 
 def write(inputs: str, target: str, options: Sequence[str], label: str, row: Mapping[str, Any]) -> Written:

@@ -62,7 +62,7 @@ class Item(NamedTuple):
 
 def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
   """The rows that have a label, or `per_class` of each, with `label` int32[b]."""
-  fields = asked.fields or next((names for names in _FIELDS if _known(names, records)), ())
+  fields = asked.fields or known_fields(records)
   if not fields:
     raise ValueError(
       f"{records.where}: say which fields hold the text and the options (fields=('context', 'endings'), or a pattern "
@@ -158,6 +158,11 @@ def _pattern(field: str, records: Records) -> Pattern:
         f'{errors.suggest(name, records.fields)} There are {", ".join(records.fields)}.'
       )
   return pattern
+
+
+def known_fields(records: Records) -> tuple[str, ...]:
+  """The fields that a data set with names like those of SWAG, RACE or COPA has; () of others."""
+  return next((names for names in _FIELDS if _known(names, records)), ())
 
 
 def _known(fields: Sequence[str], records: Records) -> bool:

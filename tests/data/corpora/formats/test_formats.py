@@ -287,6 +287,12 @@ def test_long_cells_are_read(tmp_path):
 
 
 def test_more_columns_have_numbers(tmp_path):
+  (tmp_path / 'bare.conll').write_text('10\u00a0000\nhabitants\n')
+  (row,) = sources.open_source(str(tmp_path / 'bare.conll'), cache=str(tmp_path / 'cache'))
+  assert row['tokens'] == ['10\u00a0000', 'habitants']
+  (tmp_path / 'tags.conll').write_text('10\u00a0000 B-x\nhabitants  O \n')
+  (row,) = sources.open_source(str(tmp_path / 'tags.conll'), cache=str(tmp_path / 'cache'))
+  assert (row['tokens'], row['tags']) == (['10\u00a0000', 'habitants'], ['B-x', 'O'])
   (tmp_path / 'a.conll').write_text('EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n')
   (row,) = sources.open_source(str(tmp_path / 'a.conll'), cache=str(tmp_path / 'cache'))
   assert row == {

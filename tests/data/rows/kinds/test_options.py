@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from plm_jax.data import labelled
+from plm_jax.data.corpora import sources
+from plm_jax.data.rows import first_row
 from tests.data import small
 from tests.data.small import CLASSIFY, CLS, DELIMITER, PAD, SEP, START
 
@@ -87,6 +89,11 @@ def test_the_fields_of_copa_are_found(tmp_path):
   assert sorted(vocab.texts) == [
     'It rained.', 'What was the effect of this? It snowed.', 'What was the effect of this? The grass was wet.'
   ]  # fmt: skip
+  # a run keeps them, so that new rows are read as its own were
+  records = sources.open_source(str(tmp_path / 'rows.jsonl'), split='train')
+  assert first_row.find_fields(records, 'options', 'label') == (
+    'premise', 'What was the {question} of this? {choice1|choice2}'
+  )  # fmt: skip
 
 
 def test_an_article_with_several_questions_is_a_row_for_each(tmp_path):
