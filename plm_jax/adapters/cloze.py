@@ -159,7 +159,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   tokens, segments = batch['tokens'], batch['segment_ids']
   targets = texts.labelled(batch)
   options = batch['option_tokens'].shape[1]
-  if s.words is not None and len(s.words) != options:
+  if s.words is not None and not 1 < options <= len(s.words):  # one: the text to be written, and no label
     labels = 'no labels' if options == 1 else f'{options} labels'
     raise ValueError(
       f'adapter.words names {len(s.words)} words, one for each label, and rows have {labels}: name all labels in '
