@@ -87,6 +87,8 @@ class Task(NamedTuple):
     scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
     words: keys of `in_words` that scores may read beside those of `predict`.
+    check: called with the first batch of each source, on the host; raises ValueError where its rows are not those that
+      the task is for, as where a blank to be filled is in none of them.
     trains: patterns of the parameters that may train: one has to match the whole path, with the number of its layer
       ('trunk/layers/3/query/kernel'). All others keep their values whatever `optim` says: they get no gradient and no
       weight decay, and have no optimiser state.
@@ -117,6 +119,7 @@ class Task(NamedTuple):
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
   words: tuple[str, ...] = ()
+  check: Callable[[Mapping[str, Any]], None] | None = None
   parts: 'Mapping[str, Task]' = FrozenDict()  # a task without parts has a hash, as a cache asks for
 
 

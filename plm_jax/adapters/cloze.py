@@ -117,7 +117,25 @@ def make(
     s = Setup('written', mask_id, table, sizes, (mask_id,) if reader.kind == 'encoder-decoder' else (), reader)
     model = answers.Model(trunk)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s)
-  return Task(model, *functions, classes=len(words), in_words=partial(in_words, words))
+  in_these = partial(check, s, 'the mask' if mask is None else repr(mask))
+  return Task(model, *functions, classes=len(words), in_words=partial(in_words, words), check=in_these)
+
+
+def check(s: Setup, mask: str, batch: Mapping[str, Any]) -> None:
+  """Raises ValueError where no row has a blank, or where rows have other labels than there are words."""
+  blanks = (np.asarray(batch['tokens']) == s.mask_id) & (np.asarray(batch['segment_ids']) > 0)
+  if not blanks.any():
+    raise ValueError(
+      f'no row has the blank that is filled, {mask} (adapter.mask): write [MASK] where it stands, as in '
+      "form.inputs='{sentence} It was [MASK].', and name the same token in data.blank"
+    )
+  options = batch['option_tokens'].shape[1]
+  if s.words is not None and not 1 < options <= len(s.words):  # one: the text to be written, and no label
+    labels = 'no labels' if options == 1 else f'{options} labels'
+    raise ValueError(
+      f'adapter.words names {len(s.words)} words, one for each label, and rows have {labels}: name all labels in '
+      "form.options, as in ('negative', 'positive')"
+    )
 
 
 def word_ids(words: tuple[str, ...], vocab: Vocab, *, single: bool) -> list[list[int]]:
@@ -158,23 +176,11 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   del root
   tokens, segments = batch['tokens'], batch['segment_ids']
   targets = texts.labelled(batch)
-  options = batch['option_tokens'].shape[1]
-  if s.words is not None and not 1 < options <= len(s.words):  # one: the text to be written, and no label
-    labels = 'no labels' if options == 1 else f'{options} labels'
-    raise ValueError(
-      f'adapter.words names {len(s.words)} words, one for each label, and rows have {labels}: name all labels in '
-      "data.form.options, as in ('negative', 'positive')"
-    )
-  blank = (tokens == s.mask_id) & (segments > 0)
+  targets['scale'] = batch_scale(targets['weights'])
   if s.kind == 'token':
-    # a row without a blank trains nothing, and counts as wrong
-    targets['filled'] = blank.any(axis=1)
-    targets['scale'] = batch_scale(targets['weights'] * targets['filled'])
-    place = jnp.argmax(blank, axis=1)
+    place = jnp.argmax((tokens == s.mask_id) & (segments > 0), axis=1)
     read = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in batch}
     return Example(read | {'place': place}, targets)
-  targets['filled'] = jnp.ones_like(blank[:, 0])
-  targets['scale'] = batch_scale(targets['weights'])
   options, real = choices(s, batch)
   assert s.reader is not None
   # parameters are made by one call of the trunk, which the first option is enough for
@@ -211,13 +217,12 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   """Cross-entropy of the right word among the words."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
-  trained = weights * targets['filled']
   compared = compare(s, forward, example)
   values = cross_entropy(compared, targets['label'])
-  right = (compared.argmax(axis=1) == targets['label']) & targets['filled']
+  right = compared.argmax(axis=1) == targets['label']
   return Loss(
-    scaled_sum(values, trained, targets['scale']),
-    {'loss': metric(values, trained), 'accuracy': metric(right, weights)},
+    scaled_sum(values, weights, targets['scale']),
+    {'loss': metric(values, weights), 'accuracy': metric(right, weights)},
   )
 
 

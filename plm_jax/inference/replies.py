@@ -231,8 +231,8 @@ def answer_of(group: Group, *, best: int, knows_none: bool) -> dict[str, Any]:
   nothing = [min(float(one['no_answer']) for one in group.predictions)] if knows_none else []
   told = [float(one['impossible']) for one in group.predictions if 'impossible' in one]
   if knows_none and told:  # by a classifier of its own
-    none = 1 / (1 + math.exp(-min(told)))
-    shares = [*((1 - none) * share for share in _softmax(scores)), none]
+    unanswered = 1 / (1 + math.exp(-min(told)))
+    shares = [*((1 - unanswered) * share for share in _softmax(scores)), unanswered]
   else:
     shares = _softmax([*scores, *nothing])  # of all, so that how many are named changes none
   every = [

@@ -48,6 +48,7 @@ from plm_jax.training.meter import Meter
 from plm_jax.training.outcome import DONE, Outcome
 from plm_jax.training.parts import (
   Parts,
+  check_rows,
   check_sources,
   check_vocab_of,
   fit,
@@ -253,6 +254,7 @@ def make_data(
   evaluations = make_evaluations(settings, vocab, share=share, reader=parts)
   stopping.check()
   parts = fit(parts, [source, *evaluations.values()])
+  check_rows(parts.task, {'data': source} | {f'eval.{name}.data': one for name, one in evaluations.items()})
   scored_by = evaluation.scores_of(settings, parts, evaluations)
   settings = {**settings, 'steps': run_folder.begun_steps(settings, source.steps_per_epoch, old), 'epochs': None}
   if not old:

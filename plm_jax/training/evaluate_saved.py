@@ -272,6 +272,7 @@ def _evaluator(
       'it out'
     )
   made = parts.fit(made, sources.values())
+  parts.check_rows(made.task, {f'eval.{name}.data': source for name, source in sources.items()})
   wanted = evaluation.asked(settings, made.task)
   anyway = {name for name in names if predictions is None and scoring.takes_unlabelled(wanted[name], made.task)}
   labelled = {name: source for name, source in sources.items() if not source.unlabelled or name in anyway}

@@ -258,6 +258,15 @@ def fit(parts: Parts, sources: Iterable[Source]) -> Parts:
     return parts._replace(task=parts.task.for_documents(max(source.documents for source in sources)))
 
 
+def check_rows(task: Task, sources: Mapping[str, Source]) -> None:
+  """Raises ConfigError where the first batch of a source is none of the task; sources by their place in the config."""
+  if task.check is None:
+    return
+  for where, source in sources.items():
+    with errors.stage(where):
+      task.check(next(source.read(0)))
+
+
 def check_keys(reader: Parts, source: Source, block: Settings, *, where: str) -> None:
   """Raises ConfigError where the batches of a source lack a key that the task of `reader` reads.
 

@@ -67,27 +67,15 @@ def test_an_encoder_compares_its_logits_at_the_mask():
   assert np.array_equal(found['label'], shares.argmax(axis=1))
 
 
-def test_a_row_without_a_blank_trains_nothing_and_counts_as_wrong():
-  task, batch, params = cloze.make(trunk=make_trunk('bert'), vocab=VOCAB, words=WORDS), make_batch(), params_of('bert')
-  whole, found = run(task, params, batch)
-  bare = batch | {'tokens': batch['tokens'].at[1].set(7), 'label': batch['label'].at[1].set(0)}
-  for label in range(3):  # one of them is what the network says of the row
-    bare['label'] = bare['label'].at[1].set(label)
-    loss, _ = run(task, params, bare)
-    rows = np.array([0, 2])
-    right = (found['label'] == batch['label'])[rows].sum() / 3
-    assert tiny.means(loss.metrics)['accuracy'] == pytest.approx(float(right))
-    nats = -np.log(np.asarray(found['probability'])[rows, np.asarray(batch['label'])[rows]])
-    assert float(loss.value) == pytest.approx(nats.mean(), rel=1e-5) and np.isfinite(whole.value)
-
-
-def test_words_are_those_of_all_labels():
-  task, batch = cloze.make(trunk=make_trunk('bert'), vocab=VOCAB, words=WORDS[:2]), make_batch()
+def test_rows_are_those_that_are_asked_for():
+  task, batch = cloze.make(trunk=make_trunk('bert'), vocab=VOCAB, words=WORDS), make_batch()
+  task.check(batch)
+  with pytest.raises(ValueError, match=r'no row has the blank that is filled, the mask .*data\.blank'):
+    task.check(batch | {'tokens': batch['tokens'].at[:, 1].set(7)})
+  with pytest.raises(ValueError, match='names 3 words, one for each label, and rows have no labels'):
+    task.check({**batch, **{key: test_prompt.make_batch(options=False)[key] for key in ('option_tokens', 'label')}})
   with pytest.raises(ValueError, match=r'names 2 words, one for each label, and rows have 3 labels: .*form\.options'):
-    task.prepare(jax.random.key(0), with_step(batch, 0))
-  bare = {**batch, **test_prompt.make_batch(options=False)}
-  with pytest.raises(ValueError, match='rows have no labels'):
-    task.prepare(jax.random.key(0), with_step(bare, 0))
+    cloze.make(trunk=make_trunk('bert'), vocab=VOCAB, words=WORDS[:2]).check(batch)
 
 
 @functools.cache
