@@ -1,6 +1,7 @@
 """Comparing two configs: what differs, and what may change when a run is resumed."""
 
 import contextlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +19,13 @@ def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
   return [
     f'{key}: {before.get(key, "not there")} -> {after.get(key, "not there")}'
     for key in keys
-    if before.get(key, _ABSENT) != after.get(key, _ABSENT)
+    if not _same(before.get(key, _ABSENT), after.get(key, _ABSENT))
   ]
+
+
+def _same(one: Any, other: Any) -> bool:
+  """Whether two plain values are equal, and numbers in them of one type: warmup=1 is a step, 1.0 the whole run."""
+  return one == other and (one is _ABSENT or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
 
 
 def check_resume(new: Mapping[str, Any], old: Mapping[str, Any], *, what: str = 'run') -> list[str]:

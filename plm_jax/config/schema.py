@@ -25,7 +25,7 @@ class Run:
     adapter: a file of `adapters/` and its keywords.
     seed: of parameters, data order, noise and dropout.
     steps: number of updates, the horizon of the schedule. Exactly one of steps and epochs is given.
-    epochs: passes over the data, from which the run computes the steps.
+    epochs: passes over the data, of rows / batch size steps each, rounded up, from which the run computes the steps.
     extend: (step, more steps) pairs; from that step on the run, and its schedule, are so much longer. `train --extend`
       adds one.
     skip: (step, batches) pairs; after that step so many batches of the order are left out. `rewind --skip` adds one.

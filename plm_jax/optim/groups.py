@@ -206,7 +206,8 @@ def _parse(value: Any, *, steps: int, what: str, words: Mapping[str, Schedule]) 
         f'optim.{what}: {dict(value)!r}: a period is one step or more, and {value["gradual"]} of {steps} is none'
       )
     return Gradual(period, float(value.get('layerwise', 1.0)), float(value.get('scale', 1.0)))
-  if isinstance(value, Mapping) and 'layerwise' in value and set(value) <= {'layerwise', 'below', 'scale'}:
+  whole = isinstance(value, Mapping) and float(value.get('below', 0)).is_integer()
+  if whole and 'layerwise' in value and set(value) <= {'layerwise', 'below', 'scale'}:
     return Layerwise(float(value['layerwise']), float(value.get('scale', 1.0)), int(value.get('below', 0)))
   if isinstance(value, int | float) and not isinstance(value, bool):
     return float(value)

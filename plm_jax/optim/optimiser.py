@@ -236,7 +236,7 @@ def _check_rows(
   for path in tables:
     reasons = {
       f'optim.name={rule.__name__!r} moves whole tensors': rule not in rules.BY_ROW,
-      'optim.decay shrinks all of its rows': any(value != 0 for value in decays[path]),
+      'optim.decay shrinks all of its rows': any(value not in (0, None) for value in decays[path]),
       'evaluation reads an average of all of its rows': average is not None,
     }
     for reason, holds in reasons.items():

@@ -134,7 +134,7 @@ def adafactor(
     b1: decay of the first moment; None keeps none (T5), PaLM 0.9.
     b2_power: second-moment decay 1 - t^-b2_power.
     eps: added to squared gradients.
-    block_clip: largest root mean square of one tensor's direction; infinity for no limit.
+    block_clip: largest root mean square of one tensor's direction; a large number, as 1e9, is no limit.
     factored: row and column means of the second moment instead of all of it; PaLM keeps all.
     factor_min: tensors are factored where their two largest axes have at least this size. An attention kernel
       [d, h, k] with h and k below it keeps its whole second moment; the T5 code factors it as [d, h k].

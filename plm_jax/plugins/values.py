@@ -155,7 +155,7 @@ def as_steps(value: int | float, steps: int, what: str) -> int:
     ConfigError: negative, or a float above 1 that is not a whole number.
   """
   if isinstance(value, float) and 0.0 <= value <= 1.0:
-    return int(value * steps)
+    return int(round(value * steps, 9))  # .29 * 100 is 28.999999999999996
   if value < 0 or value != int(value):
     raise ConfigError(f'optim.{what}={value}: give whole steps, or a fraction of the run between 0.0 and 1.0.')
   return int(value)

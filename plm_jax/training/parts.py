@@ -383,7 +383,8 @@ def init_params_from(
   """
   entries = []
   for entry in settings['init_from']:
-    if entry.get('fitting') and (reason := _unlike(entry['source'], settings, parts, names)):
+    of_head = not f'{entry["to"]}/'.startswith('trunk/')
+    if entry.get('fitting') and of_head and (reason := _unlike(entry['source'], settings, parts, names)):
       log.info(f'init_from: {entry["to"]} of {entry["source"]} is left out, and new here: {reason}')
     else:
       entries.append(entry)

@@ -315,7 +315,7 @@ def _is_number(text: str | bytes) -> bool:
     float(text)
   except ValueError:
     return False
-  return ('_' if isinstance(text, str) else b'_') not in text  # which Python takes between digits
+  return '_' not in (text if isinstance(text, str) else text.decode(errors='replace'))  # as Python takes it
 
 
 def _check_not_text(file: files.Where) -> None:

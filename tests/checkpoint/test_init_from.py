@@ -84,6 +84,18 @@ def test_all_of_a_source(pretrained: pathlib.Path) -> None:
   assert report.skipped == (f'{pretrained}:mlm_head/bias',)
 
 
+@pytest.mark.parametrize('place', ['', 'trunk', 'trunk/norm/scale'])
+def test_what_fits_is_taken_wherever_it_goes(tmp_path: pathlib.Path, place: str) -> None:
+  checkpoint.save_params(tmp_path, {'trunk': trunk(5)})
+  where = [{'source': tmp_path, 'from_': place, 'to': place, 'fitting': True}]
+  params, report = initialise({'trunk': trunk(1)}, where)
+  assert report.restored and not report.skipped
+  assert equal(params['trunk']['norm'], trunk(5)['norm'])
+  larger = {'trunk': trunk(1), 'other': jnp.zeros(2)}
+  if not place:  # the source lacks a leaf
+    assert initialise(larger, where)[1].restored == {}
+
+
 def test_saved_parameters_are_a_source_too(tmp_path: pathlib.Path) -> None:
   checkpoint.save_params(tmp_path, {'trunk': trunk(5)})
   params, _ = initialise(fresh(), entry(tmp_path))

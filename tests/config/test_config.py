@@ -400,6 +400,14 @@ def test_only_what_leaves_results_alone_may_change_on_resume():
   assert 'keep: 2' not in told
 
 
+def test_a_step_is_no_whole_run_on_resume():
+  old, _ = changed(('optim.schedule', 'linear'), ('optim.warmup', '1'))
+  new, _ = changed(('optim.schedule', 'linear'), ('optim.warmup', '1.0'))
+  assert old['optim']['warmup'] == new['optim']['warmup'] == 1
+  assert 'optim.warmup: 1 -> 1.0' in message(config.check_resume, new, old)
+  assert config.check_resume(new, new) == []
+
+
 def test_nulls_that_earlier_versions_wrote_are_left_out(tmp_path):
   new = config.resolve(base())
   old = {**new, 'optim': {**new['optim'], 'b1': None, 'adapt': None, 'floor': None, 'clip': None}}

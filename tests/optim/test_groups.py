@@ -9,6 +9,7 @@ import pytest
 from plm_jax import paths
 from plm_jax.errors import ConfigError
 from plm_jax.optim import groups
+from plm_jax.plugins import values as of_plugins
 
 S = jax.ShapeDtypeStruct
 PARAMS = {
@@ -149,6 +150,16 @@ def test_a_period_without_a_step_is_refused():
     resolve((('.*', {'gradual': 0.0001}),))
   with pytest.raises(ConfigError, match=r'none of .*dict\(gradual=period, layerwise=1.0, scale=1.0\)'):
     resolve((('.*', {'gradual': 3, 'below': 1}),))
+
+
+def test_a_part_of_a_layer_is_none():
+  with pytest.raises(ConfigError, match=r"'below': 0.5} is none of .*dict\(layerwise=factor, below=0"):
+    resolve((('.*', {'layerwise': 0.5, 'below': 0.5}),))
+
+
+@pytest.mark.parametrize(('share', 'steps', 'whole'), [(0.29, 100, 29), (0.57, 10_000, 5_700), (0.1, 15, 1)])
+def test_a_share_of_the_run_is_whole_steps(share, steps, whole):
+  assert of_plugins.as_steps(share, steps, 'warmup') == whole
 
 
 def test_what_counts_as_stacked():
