@@ -123,10 +123,7 @@ def write(
     return
   lines = []
   for row, record in zip(predictions, records, strict=True):
-    words = in_words(row, record) if record else {}
-    if taken := words.keys() & row.keys():  # what is read again would be another thing
-      raise ValueError(f'in_words of the task gives {", ".join(sorted(taken))}, which its predictions have already')
-    lines.append(_json({'row_id': row['row_id'], **row, **words, 'record': record}))
+    lines.append(_json({'row_id': row['row_id'], **row, **(in_words(row, record) if record else {}), 'record': record}))
   files.write_text(file, '\n'.join([*lines, '']))
 
 
