@@ -29,7 +29,7 @@ def draw(table: Table, cells: Cells, file: files.Path, *, remark: str = '') -> N
   with matplotlib.rc_context():
     matplotlib.rcdefaults()
     figure = _drawn(table, cells)
-    figure.suptitle('\n'.join(filter(None, [pictures.plain(table.title), remark])))
+    figure.suptitle('\n'.join(filter(None, [pictures.plain(table.title), remark])), wrap=True)
     with files.replacing(file) as temporary:
       figure.savefig(temporary, format='png', dpi=120, metadata={'Software': None})
 
