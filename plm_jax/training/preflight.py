@@ -80,10 +80,12 @@ def _check_watched(settings: Settings) -> None:
         f"best, as in ('validation/loss', 'min'), or {cure}. Evaluations: {', '.join(settings['eval']) or 'none'}"
       )
   least = (rule.get('nonmonotone') or rules.NONMONOTONE) + 2
-  every = settings['eval_every']
-  if best is not None:
-    every = settings['eval'].get(best[0].partition('/')[0], {}).get('every') or every
-  if mean_waits and settings['steps'] is not None and (count := -(-settings['steps'] // every)) < least:
+  if mean_waits and best is not None and settings['steps'] is not None:
+    every = settings['eval'].get(best[0].partition('/')[0], {}).get('every') or settings['eval_every']
+    count = settings['steps'] // every
+  else:
+    count = least
+  if count < least:
     log.warning(
       f'config.optim: the mean of asgd cannot begin before evaluation {least}, and the run has {count}: it is SGD to '
       'its end. A smaller eval_every or optim.start changes that.'
