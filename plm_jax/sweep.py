@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       sweep_trial.check_metric(made, arguments.trial)
       return 0
     return sweep_trial.run(made, arguments.trial)
-  points = sweep.preview(made)
+  points = sweep.preview(made) if arguments.dry_run or made.method != 'grid' else []
   if made.method != 'grid':  # whose points are sound already
     sweep_space.check_points(points, made.changed)
   if arguments.dry_run:

@@ -30,7 +30,6 @@ ROWS = {
     ('xxlarge', 'all', 128), (2, 256, 21, 0.042, 1e-3), (235, 94.1, 88.1, 88.0, 95.2, 82.3, 88.7), 0.3
   ),
 }  # fmt: skip
-COLUMNS = ('parameters, millions', *common.ALBERT)
 
 
 def get_table(scale):
@@ -38,14 +37,13 @@ def get_table(scale):
   rows = {}
   for name, ((size, sharing, embed_dim), sizes, published, speed) in ROWS.items():
     layers, width, narrow, start, rate = sizes
-    small = common.SIZES | dict(
-      num_layers=layers, hidden_dim=width, mlp_dim=4 * width, num_heads=width // 64, init_std=start,
-      embed_dim=narrow, sharing=sharing,
+    rows[name] = common.albert_row(
+      scale, size, sharing=sharing, embed_dim=embed_dim, published=published,
+      small=dict(num_layers=layers, hidden_dim=width, mlp_dim=4 * width, num_heads=width // 64, init_std=start,
+                 embed_dim=narrow),
+      **(dict(optim__rate=rate) if scale == 'small' else {}),
     )  # fmt: skip
-    own = dict(optim__rate=rate) if scale == 'small' else dict(model__overrides__sharing=sharing)
-    own |= dict(model__overrides__embed_dim=embed_dim) if scale == 'paper' else {}
-    rows[name] = common.pretraining(scale, 'albert/pretrain.py', size, small=small, **own, **common.masks(scale))
-    rows[name] |= dict(published=common.by_column(COLUMNS, published) | {'speed': speed})
+    rows[name]['published']['speed'] = speed
   rows['BERT large']['marks'] = {'parameters, millions': 'D'}
   columns = common.albert_columns(scale)
   columns['speed'] = dict(empty="it is that of training on the paper's TPUs; a run says how fast it was in its log")

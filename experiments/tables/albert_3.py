@@ -24,14 +24,11 @@ ROWS = {
 def get_table(scale):
   """Takes a scale."""
   rows = {}
-  rate = common.masks(scale)
   for name, (shared, paper, here, published) in ROWS.items():
-    small = dict(common.SIZES, embed_dim=here, sharing=shared)
-    own = {} if scale == 'small' else dict(model__overrides__sharing=shared)
-    own |= dict(model__overrides__embed_dim=paper) if scale == 'paper' else {}
-    own |= dict(model__overrides__embed_dim=here) if scale == 'tiny' else {}
-    rows[name] = common.pretraining(scale, 'albert/pretrain.py', small=small, **own, **rate)
-    rows[name] |= dict(published=common.by_column(('parameters, millions', *common.ALBERT), published))
+    own = dict(model__overrides__embed_dim=here) if scale == 'tiny' else {}
+    rows[name] = common.albert_row(
+      scale, sharing=shared, embed_dim=paper, small=dict(embed_dim=here), published=published, **own
+    )
   columns = common.albert_columns(scale)
   return dict(
     title='ALBERT, Table 3: width of the embeddings',

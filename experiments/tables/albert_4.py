@@ -26,12 +26,9 @@ def get_table(scale):
   """Takes a scale."""
   rows = {}
   for name, (paper, here, shared, published) in ROWS.items():
-    small = dict(common.SIZES, embed_dim=here, sharing=shared)
-    own = {} if scale == 'small' else dict(model__overrides__sharing=shared)
-    own |= dict(model__overrides__embed_dim=paper) if scale == 'paper' else {}
-    rate = common.masks(scale)
-    rows[name] = common.pretraining(scale, 'albert/pretrain.py', small=small, **own, **rate)
-    rows[name] |= dict(published=common.by_column(('parameters, millions', *common.ALBERT), published))
+    rows[name] = common.albert_row(
+      scale, sharing=shared, embed_dim=paper, small=dict(embed_dim=here), published=published
+    )
   columns = common.albert_columns(scale)
   return dict(
     title='ALBERT, Table 4: what the layers share',

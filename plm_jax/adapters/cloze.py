@@ -117,8 +117,8 @@ def make(
     s = Setup('written', mask_id, table, sizes, (mask_id,) if reader.kind == 'encoder-decoder' else (), reader)
     model = answers.Model(trunk)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s)
-  in_these = partial(check, s, 'the mask' if mask is None else repr(mask))
-  return Task(model, *functions, classes=len(words), in_words=partial(in_words, words), check=in_these)
+  task = Task(model, *functions, classes=len(words), in_words=partial(in_words, words))
+  return task._replace(check=partial(check, s, 'the mask' if mask is None else repr(mask)))
 
 
 def check(s: Setup, mask: str, batch: Mapping[str, Any]) -> None:

@@ -243,7 +243,7 @@ def interpolate_positions(table: np.ndarray, length: int, *, before: int = 0) ->
 def _fits(source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: Entry) -> bool:
   """Whether a part of a source has the leaves of this model's part, of the same shapes."""
   inside = entry.to and f'{entry.to}/'
-  here = {path: leaf.shape for path, leaf in fresh.items() if path == entry.to or path.startswith(inside)}
+  here = {path: leaf.shape for path, leaf in fresh.items() if f'{path}/'.startswith(inside)}
   return here == {join(entry.to, name): value.shape for name, value in source.items()}
 
 

@@ -100,8 +100,8 @@ def make(
       `layout`: of a folder the training split, and for an evaluation the validation split or a tenth of the former.
     fields: that hold the text, in order; () finds the names that TFDS uses for single sentences and pairs.
     label: field that holds the label, with kind='words' the list of labels, with kind='arcs' that of relations, with
-      kind='text' what is to be written,
-      with kind='spans' the answers. None: the one of the first row that is meant (`rows/first_row.py`).
+      kind='text' what is to be written, with kind='spans' the answers. None: the one of the first row that is meant
+      (`rows/first_row.py`).
     kind: what is labelled: 'class' delivers int32 labels, 'regression' float32, 'words' one for each word of a field,
       'arcs' the head of each word as well, 'text' a text to be written, 'options' the one of several sequences that is
       right, 'spans' a part of a text that answers a question.

@@ -74,10 +74,11 @@ def compare(
     for (folder, own), found in zip(configs.items(), lines, strict=True)
     if metric in found.lines and len(found.lines[metric][0])
   ]
-  for folder, found in zip(configs, lines, strict=True):
-    if metric not in found.lines and metric in found.diverged:
-      log.warning('%s diverged: %s is never finite; it is neither drawn nor counted', folder, metric)
-  if not read and any(metric in found.diverged for found in lines):
+  by_folder = zip(configs, lines, strict=True)
+  never = {folder for folder, found in by_folder if metric in found.diverged and metric not in found.lines}
+  for folder in sorted(never):
+    log.warning('%s diverged: %s is never finite; it is neither drawn nor counted', folder, metric)
+  if never and not read:
     raise ConfigError(f'--metric={metric}: no run has a finite value of it')
   if not read:
     there = sorted({name for folder in configs for name in curves.names(RunFolder(folder).metrics)})
@@ -86,8 +87,7 @@ def compare(
     raise ConfigError(
       f'--metric={metric}: no run has it.{errors.suggest(metric, there)} There are: {", ".join(there)}.'
     )
-  has = {folder for folder, found in zip(configs, lines, strict=True) if metric in {*found.lines, *found.diverged}}
-  if missing := [str(folder) for folder in configs if folder not in has]:
+  if missing := [str(folder) for folder in configs if folder not in {run.folder for run in read} | never]:
     log.warning('without %s, and left out: %s', metric, ', '.join(missing))
   read, copies = curves.apart(read, lambda run: run.line)
   for copy, original in copies.items():

@@ -80,16 +80,13 @@ def _check_watched(settings: Settings) -> None:
         f"best, as in ('validation/loss', 'min'), or {cure}. Evaluations: {', '.join(settings['eval']) or 'none'}"
       )
   least = (rule.get('nonmonotone') or rules.NONMONOTONE) + 2
-  if mean_waits and best is not None and settings['steps'] is not None:
-    every = settings['eval'].get(best[0].partition('/')[0], {}).get('every') or settings['eval_every']
-    count = settings['steps'] // every
-  else:
-    count = least
-  if count < least:
-    log.warning(
-      f'config.optim: the mean of asgd cannot begin before evaluation {least}, and the run has {count}: it is SGD to '
-      'its end. A smaller eval_every or optim.start changes that.'
-    )
+  if mean_waits and settings['steps'] is not None:
+    count = settings['steps'] // evaluation.steps_between(settings, best[0].partition('/')[0])
+    if count < least:
+      log.warning(
+        f'config.optim: the mean of asgd cannot begin before evaluation {least}, and the run has {count}: it is SGD to '
+        'its end. A smaller eval_every or optim.start changes that.'
+      )
   if rule.get('schedule') == 'plateau' and rule.get('mode', 'min') != best[1]:
     raise ConfigError(
       f'config.optim.mode={rule.get("mode", "min")!r} is not the way of config.best={tuple(best)!r}: choices are min, '

@@ -352,9 +352,9 @@ def _binary_entries(stream: IO[bytes], file: files.Where) -> Iterator[Entry]:
 
 def _vector(entry: Entry) -> np.ndarray:
   """The numbers of a word as f32[d]; raises ValueError where one is none, or not finite."""
+  if isinstance(entry.numbers, list) and (odd := [one for one in entry.numbers if '_' in one]):
+    raise ValueError(f'{entry.where}: no number, {odd[0]!r}: mend or remove the line')  # to numpy, 1_0 is 10
   try:
-    if isinstance(entry.numbers, list) and (odd := [one for one in entry.numbers if '_' in one]):
-      raise ValueError(f'could not convert string to float: {odd[0]!r}')
     with np.errstate(over='ignore'):  # said below
       vector = np.array(entry.numbers, np.float32)
   except ValueError as error:
