@@ -38,7 +38,7 @@ def get_table(scale):
   for name, ((size, sharing, embed_dim), sizes, published, speed) in ROWS.items():
     layers, width, narrow, start, rate = sizes
     rows[name] = common.albert_row(
-      scale, size, sharing=sharing, embed_dim=embed_dim, published=published,
+      scale, 'albert/pretrain.py', size, sharing=sharing, embed_dim=embed_dim, published=published,
       small=dict(num_layers=layers, hidden_dim=width, mlp_dim=4 * width, num_heads=width // 64, init_std=start,
                  embed_dim=narrow),
       **(dict(optim__rate=rate) if scale == 'small' else {}),

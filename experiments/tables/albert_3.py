@@ -27,7 +27,13 @@ def get_table(scale):
   for name, (shared, paper, here, published) in ROWS.items():
     own = dict(model__overrides__embed_dim=here) if scale == 'tiny' else {}
     rows[name] = common.albert_row(
-      scale, sharing=shared, embed_dim=paper, small=dict(embed_dim=here), published=published, **own
+      scale,
+      'albert/pretrain.py',
+      sharing=shared,
+      embed_dim=paper,
+      small=dict(embed_dim=here),
+      published=published,
+      **own,
     )
   columns = common.albert_columns(scale)
   return dict(

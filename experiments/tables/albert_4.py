@@ -27,7 +27,7 @@ def get_table(scale):
   rows = {}
   for name, (paper, here, shared, published) in ROWS.items():
     rows[name] = common.albert_row(
-      scale, sharing=shared, embed_dim=paper, small=dict(embed_dim=here), published=published
+      scale, 'albert/pretrain.py', sharing=shared, embed_dim=paper, small=dict(embed_dim=here), published=published
     )
   columns = common.albert_columns(scale)
   return dict(

@@ -229,13 +229,21 @@ def columns(scale: str, *names: str) -> dict[str, dict[str, Any]]:
 
 
 def albert_row(
-  scale: str, *words: str, sharing: str, embed_dim: int, small: Mapping[str, Any], published: Sequence[Any], **keys: Any
+  scale: str,
+  config: str,
+  *words: str,
+  sharing: str,
+  embed_dim: int,
+  small: Mapping[str, Any],
+  published: Sequence[Any],
+  **keys: Any,
 ) -> dict[str, Any]:
   """A row of ALBERT's tables, which differ in what layers share and in the width of embeddings.
 
   Args:
     scale: of the table.
-    *words: of the config of the pre-training.
+    config: of the pre-training.
+    *words: of that config.
     sharing: what the layers share.
     embed_dim: width of embeddings at the scale of the paper.
     small: sizes where the table is small, beside `SIZES`.
@@ -245,7 +253,7 @@ def albert_row(
   own = {} if scale == 'small' else dict(model__overrides__sharing=sharing)
   own |= dict(model__overrides__embed_dim=embed_dim) if scale == 'paper' else {}
   sizes = {**SIZES, 'sharing': sharing, **small}
-  made = pretraining(scale, 'albert/pretrain.py', *words, small=sizes, **own, **keys, **masks(scale))
+  made = pretraining(scale, config, *words, small=sizes, **own, **keys, **masks(scale))
   return made | dict(published=by_column(('parameters, millions', *ALBERT), published))
 
 
