@@ -85,6 +85,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
   'similarity': {'dropout': 0.0},
   'tag': {'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
   'translate': {'word_dim': 16, 'dropout': 0.0},
+  'translate_views': {'word_dim': 16, 'dropout': 0.0, 'attention_dropout': 0.0},
   'translate_bart': {'source': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES}, 'stage': 'second'},
   'span_boundary': {'where': {'name': 'geometric_spans', 'rate': 0.3, 'max_words': 1}},
   'rtd': {'sharing': 'all', 'weight': 1.0},
@@ -106,6 +107,7 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
   ('scalar_mix', r'trunk/(?!scalar_mix/|vectors/).*'): 'the trunk is frozen',
   ('multitask', r'two/.*'): 'the rows are those of another part',
   ('multiview', r'text/.*'): 'the rows are labelled',
+  ('translate_views', r'text/.*'): 'the rows have translations',
   **{
     (f'{name}-cvt', r'trunk/words/(character|filters).*'): 'noise is of tokens, and says nothing of letters'
     for name in ('contrastive', 'distill', 'mixture', 'mlm', 'rtd', 'sentence_pair', 'span_boundary')

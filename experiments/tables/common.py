@@ -490,6 +490,9 @@ def ulmfit(scale: str, *rows: str, labels: int | None = None) -> dict[str, dict[
       keys |= {'data.split': f'train[:{labels}shuffled]', 'data.batch_size': 32}
       keys |= {'epochs': 50} if scale == 'paper' else {'epochs': None, 'steps': 300}
       between |= {'data.split': keys['data.split'], 'data.batch_size': 8}
+    if task == 'IMDb' and scale == 'small':  # a review has 200 tokens, a question 12
+      keys |= {'data.length': 140, 'data.buckets': (70,)} | ({'steps': 150} if labels else {})
+      between |= {'epochs': 3}
     columns[task] = dict(
       metric='test/accuracy' if 'eval' in keys else 'validation/accuracy',
       better='min',

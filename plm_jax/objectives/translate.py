@@ -7,13 +7,14 @@ A decoder of LSTM layers reads the states H of the encoder and writes the text i
     h~_t = tanh(W2 [H^T a_t; s_t] + b2)            the context-adjusted state, which the next step reads (input feeding)
     p(w_t) = softmax(W h~_t + b)
 
+Without feeding, as views of another objective need it (`objectives/translate_views.py`), s_t = LSTM(z_(t-1), s_(t-1)).
 Each layer of the decoder begins where the two directions of the same layer of the encoder end, side by side; h~_0 = 0.
 Rows are those of `data/text_to_text` with `second='targets'`: the source is of the run's vocabulary, which is the
 encoder's, and what is written is of its `second_vocab`. The loss, and what an evaluation writes, are those of the
 adapter `sequence`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -29,7 +30,7 @@ from plm_jax.generate.rules import Generated
 from plm_jax.layers import cache as caches
 from plm_jax.layers.cudnn_lstm import Gates
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, uniform
+from plm_jax.layers.linear import Dense, Embed, Initializer, uniform
 from plm_jax.layers.lstm import State, cell
 from plm_jax.layers.means import perplexity_of
 from plm_jax.types import Array, AttentionKind, Count, Ends, Execution, HeadStyle, Paper, PartRate, Std, Task, Vocab
@@ -63,6 +64,44 @@ class Source(NamedTuple):
   real: Array
 
 
+class Attention(NamedTuple):
+  """Parameters of the attention.
+
+  Attributes:
+    score: W1 [d, d].
+    score_bias: b1 [d].
+    adjust: W2 [2 d, d].
+    adjust_bias: b2 [d].
+  """
+
+  score: Array
+  score_bias: Array
+  adjust: Array
+  adjust_bias: Array
+
+  def source(self, hidden: Array, segment_ids: Array) -> Source:
+    """What is computed once per text, from states [b, m, d] and int[b, m]."""
+    return Source(hidden, hidden @ self.score, hidden @ self.score_bias, segment_ids > 0)
+
+  def look(self, states: Array, source: Source, drop: Callable[[Array], Array] = lambda weights: weights) -> Array:
+    """h~ of states s_t [b, (k,) d], likewise; `drop` is done to the weights of attention."""
+    weights = drop(attention(states, source)).astype(states.dtype)
+    context = jnp.einsum('b...m,bmd->b...d', weights, source.hidden)
+    return jnp.tanh(jnp.concatenate([context, states], axis=-1) @ self.adjust + self.adjust_bias)
+
+
+def attention_params(module: nn.Module, d: int, biases: bool, init: Initializer, dtype: str) -> Attention:
+  """The parameters of an attention in `setup` of a module: 'score', 'adjust' and, with `biases`, theirs."""
+
+  def leaf(name: str, *shape: int) -> Array:
+    axes = ('embed', 'embed_out')[-len(shape) :]
+    return module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32).astype(dtype)
+
+  score, adjust = leaf('score', d, d), leaf('adjust', 2 * d, d)
+  score_bias, adjust_bias = (leaf(name, d) if biases else jnp.zeros(d, dtype) for name in ('score_bias', 'adjust_bias'))
+  return Attention(score, score_bias, adjust, adjust_bias)
+
+
 class Memory(NamedTuple):
   """What one step of the decoder hands to the next; k texts per row where there is an axis k.
 
@@ -81,18 +120,16 @@ class Weights(NamedTuple):
   """Parameters that each step reads.
 
   Attributes:
-    feed: [d, 4, d], of h~ in the gates of the first layer.
+    feed: [d, 4, d], of h~ in the gates of the first layer; None without input feeding.
     kernels: [d, 4, d] and bias [4, d] of each layer above the first.
     recurrent: [d, 4, d] of each layer.
-    adjust: W2 [2 d, d].
-    adjust_bias: b2 [d].
+    attention: W1, W2 and their biases.
   """
 
-  feed: Array
+  feed: Array | None
   kernels: tuple[tuple[Array, Array], ...]
   recurrent: tuple[Array, ...]
-  adjust: Array
-  adjust_bias: Array
+  attention: Attention
 
 
 def attention(state: Array, source: Source) -> Array:
@@ -112,22 +149,25 @@ def advance(w: Weights, memory: Memory, source: Source, given: Array, masks: Arr
     given: W z + b [b, (k,) 4, d], the part of the first layer's gates that the word before decides.
     masks: [n - 1, b, d], dropout between layers; None for none.
   """
+  fed = given if w.feed is None else given + jnp.einsum('...d,dgf->...gf', memory.adjusted, w.feed)
+  h, c = recur(w, (memory.h, memory.c), fed, masks)
+  return Memory(h, c, w.attention.look(h[..., -1, :], source))
+
+
+def recur(w: Weights, before: State, gates: Array, masks: Array | None) -> State:
+  """The layers read one word: h and c [b, (k,) n, d] of the step before -> those of this one; `gates` of the first."""
   h: list[Array] = []
   c: list[Array] = []
-  gates = given + jnp.einsum('...d,dgf->...gf', memory.adjusted, w.feed)
   for number, recurrent in enumerate(w.recurrent):
     if number:
       kernel, bias = w.kernels[number - 1]
       below = h[-1] if masks is None else h[-1] * masks[number - 1]
       gates = jnp.einsum('...d,dgf->...gf', below, kernel) + bias
-    gates = gates + jnp.einsum('...d,dgf->...gf', memory.h[..., number, :], recurrent)
-    out = cell(gates, memory.c[..., number, :])
+    gates = gates + jnp.einsum('...d,dgf->...gf', before[0][..., number, :], recurrent)
+    out = cell(gates, before[1][..., number, :])
     h.append(out[0])
     c.append(out[1])
-  weights = attention(h[-1], source).astype(h[-1].dtype)
-  context = jnp.einsum('b...m,bmd->b...d', weights, source.hidden)
-  adjusted = jnp.tanh(jnp.concatenate([context, h[-1]], axis=-1) @ w.adjust + w.adjust_bias)
-  return Memory(jnp.stack(h, axis=-2), jnp.stack(c, axis=-2), adjusted)
+  return jnp.stack(h, axis=-2), jnp.stack(c, axis=-2)
 
 
 class Decoder(nn.Module):
@@ -139,6 +179,7 @@ class Decoder(nn.Module):
     hidden_dim: d.
     num_layers: n.
     biases: whether there are b1 and b2.
+    feeding: whether a step reads h~ of the step before.
     dropout: rate between layers.
     init_range: parameters start from U(-init_range, init_range), the bias of the output from 0.
     dtype: of states and products.
@@ -149,49 +190,58 @@ class Decoder(nn.Module):
   hidden_dim: int
   num_layers: int
   biases: bool
+  feeding: bool
   dropout: float
   init_range: float
   dtype: str
 
   def setup(self) -> None:
     e, d, init = self.word_dim, self.hidden_dim, uniform(self.init_range)
-
-    def leaf(name: str, *shape: int) -> Array:
-      axes = ('embed', 'embed_out')[-len(shape) :]
-      return self.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32).astype(self.dtype)
-
     self.embed = Embed(self.vocab_size, e, ('vocab', 'embed'), init, dtype=self.dtype)
-    widths = (e + d, *(self.num_layers - 1) * (d,))
+    widths = (e + d * self.feeding, *(self.num_layers - 1) * (d,))
     self.lstm = [Gates(width, d, init, dtype=self.dtype) for width in widths]
-    self.score, self.adjust = leaf('score', d, d), leaf('adjust', 2 * d, d)
-    self.score_bias = leaf('score_bias', d) if self.biases else jnp.zeros(d, self.dtype)
-    self.adjust_bias = leaf('adjust_bias', d) if self.biases else jnp.zeros(d, self.dtype)
+    self.attention = attention_params(self, d, self.biases, init, self.dtype)
     self.between = Dropout(self.dropout)
     self.output = Dense(self.vocab_size, axes=('embed', 'vocab'), kernel_init=init, dtype=self.dtype)
 
   def __call__(self, tokens: Array, source: Source, ends: State, *, train: bool) -> Array:
     """h~ of every step [b, t, d]; `tokens` int[b, t] are those read, `ends` h and c [b, n, d] of the encoder."""
-    w, given = self.weights(), jnp.moveaxis(self.given(tokens), 1, 0)  # [t, b, 4, d]
-    rows = len(tokens)
-    masks = jnp.ones((len(given), self.num_layers - 1, rows, self.hidden_dim), self.dtype)
-    masks = self.between(masks, train=train)
+    w = self.weights()
+    if not self.feeding:
+      return self.attention.look(self.states(tokens, ends, train=train), source)
 
     def step(memory: Memory, read: tuple[Array, Array]) -> tuple[Memory, Array]:
       memory = advance(w, memory, source, *read)
       return memory, memory.adjusted
 
-    first = Memory(*ends, jnp.zeros((rows, self.hidden_dim), self.dtype))
-    return jnp.moveaxis(jax.lax.scan(step, first, (given, masks))[1], 0, 1)
+    first = Memory(*ends, jnp.zeros((len(tokens), self.hidden_dim), self.dtype))
+    return jnp.moveaxis(jax.lax.scan(step, first, self._reads(tokens, train=train))[1], 0, 1)
+
+  def states(self, tokens: Array, ends: State, *, train: bool) -> Array:
+    """s_t of every step [b, t, d] of a decoder without feeding: what depends on no attention."""
+    w = self.weights()
+
+    def step(before: State, read: tuple[Array, Array]) -> tuple[State, Array]:
+      after = recur(w, before, *read)
+      return after, after[0][..., -1, :]
+
+    return jnp.moveaxis(jax.lax.scan(step, ends, self._reads(tokens, train=train))[1], 0, 1)
+
+  def _reads(self, tokens: Array, *, train: bool) -> tuple[Array, Array]:
+    """What each step reads: the gates that words decide [t, b, 4, d], and masks between layers [t, n - 1, b, d]."""
+    given = jnp.moveaxis(self.given(tokens), 1, 0)
+    masks = jnp.ones((len(given), self.num_layers - 1, len(tokens), self.hidden_dim), self.dtype)
+    return given, self.between(masks, train=train)
 
   def source(self, hidden: Array, segment_ids: Array) -> Source:
     """What is computed once per text, from states [b, m, d] and int[b, m]."""
-    return Source(hidden, hidden @ self.score, hidden @ self.score_bias, segment_ids > 0)
+    return self.attention.source(hidden, segment_ids)
 
   def weights(self) -> Weights:
     """What each step reads."""
     above = tuple((one.kernel[:, 0], (one.bias + one.recurrent_bias)[0]) for one in self.lstm[1:])
-    feed = self.lstm[0].kernel[self.word_dim :, 0]
-    return Weights(feed, above, tuple(one.recurrent[0] for one in self.lstm), self.adjust, self.adjust_bias)
+    feed = self.lstm[0].kernel[self.word_dim :, 0] if self.feeding else None
+    return Weights(feed, above, tuple(one.recurrent[0] for one in self.lstm), self.attention)
 
   def given(self, tokens: Array) -> Array:
     """W z + b of the first layer for tokens that are read: int[...] -> [..., 4, d]."""
@@ -247,10 +297,15 @@ class Model(nn.Module):
     return self.decoder.attend(features)
 
   def write(self, tokens: Array, segment_ids: Array, settings: Mapping[str, Any], train: bool = False) -> Generated:
-    """Text for texts int[b, m]; `settings` are keywords of `generate`."""
+    """Text for texts int[b, m]; `settings` are keywords of `generate`. It has no gradient."""
     del train
     model, variables = self.unbind()
-    return generate(model, variables['params'], tokens, segment_ids=segment_ids, **settings)
+    params = jax.lax.stop_gradient(variables['params'])
+    return generate(model, params, tokens, segment_ids=segment_ids, **settings)
+
+  def states(self, tokens: Array, ends: State, train: bool = False) -> Array:
+    """As `Decoder.states`: s_t of the tokens int[b, t] that a decoder without feeding reads."""
+    return self.decoder.states(tokens, ends, train=train)
 
   def encode(
     self, tokens: Array, *, segment_ids: Array, positions: Array | None = None, train: bool = False
@@ -324,6 +379,7 @@ def make(
   second_vocab: Vocab,
   word_dim: Count = 300,
   biases: bool = True,
+  feeding: bool = True,
   dropout: PartRate = 0.2,
   init_range: Std = 0.1,
   start: Start = 'bos',
@@ -339,6 +395,7 @@ def make(
     second_vocab: of what is written, with an end token, which targets end with.
     word_dim: e, width of the vectors of words that were written.
     biases: b1 and b2 of the attention; the paper has them, its released code has not.
+    feeding: the decoder reads the context-adjusted state of the step before.
     dropout: rate between layers of the decoder.
     init_range: see `Decoder`.
     start: what the decoder reads first.
@@ -356,7 +413,7 @@ def make(
     raise ValueError(f'{user} needs a second vocabulary with an end token; second_vocab.roles can name one')
   size, execution = second_vocab.size, trunk.execution
   decoder = Decoder(
-    size, word_dim, trunk.hidden_dim, trunk.num_layers, biases, dropout, init_range, execution.dtype
+    size, word_dim, trunk.hidden_dim, trunk.num_layers, biases, feeding, dropout, init_range, execution.dtype
   )  # fmt: skip
   model = Model(trunk, decoder, size, execution)
   reader = answers.make_reader(model, second_vocab, user=user, start=start, mask=None, rows=logit_rows)

@@ -2,8 +2,9 @@
 
 What asks, scores or exports a part takes both from here, and knows nothing of the others. An adapter or an objective
 whose parts have heads of their own states `adapters_by_part(settings)`, of its own block: part -> the adapter that
-computes it by itself, with 'trunk/...' and what stands under its name, as 'cola/head/kernel', for parameters. Where one
-adapter reads rows of several sources, a part is the rows of one of them.
+computes it by itself, with 'trunk/...' and what stands under its name, as 'cola/head/kernel', for parameters; or
+`objectives_by_part(settings)`, where that is an objective. Where one adapter reads rows of several sources, a part is
+the rows of one of them.
 """
 
 from collections.abc import Mapping
@@ -62,25 +63,29 @@ def settings_of(settings: Settings, part: str | None, *, where: str = 'part') ->
   }
   return {
     **settings,
-    'objective': None,
-    'adapter': adapter_of(settings, part),
+    **_task_of(settings, part),
     'data': _rows_of(settings['data'], part),
     'eval': evaluations,
     'best': _best_of(settings, part, evaluations),
   }
 
 
-def adapter_of(settings: Settings, part: str) -> dict[str, Any]:
-  """The adapter that computes a part by itself, inside the wrappers of the run."""
-  heads = _heads(settings)
+def adapter_of(settings: Settings, part: str) -> Settings:
+  """The adapter that computes a part by itself, inside the wrappers of the run; empty where an objective does."""
+  return _task_of(settings, part)['adapter'] or {}
+
+
+def _task_of(settings: Settings, part: str) -> dict[str, Any]:
+  """The blocks 'adapter' and 'objective' of the run of one part, one of which is None."""
+  role, heads = _alone(settings)
   if not heads:
-    return settings['adapter']
+    return {'adapter': settings['adapter'], 'objective': None}
   inside = next(block for block in _task(settings) if block)
 
   def replaced(block: Settings) -> dict[str, Any]:
     return dict(heads[part]) if block == inside else {**block, 'inner': replaced(block['inner'])}
 
-  return replaced(settings.get('adapter') or inside)
+  return {'adapter': None, 'objective': None, role: replaced(settings.get('adapter') or inside)}
 
 
 def path_of(settings: Settings, part: str, path: str) -> str | None:
@@ -98,12 +103,18 @@ def _task(settings: Settings) -> tuple[Settings | None, Settings | None]:
 
 
 def _heads(settings: Settings) -> Mapping[str, Settings]:
-  """Part -> the adapter that computes it alone, of tasks with heads of their own; else empty."""
+  """Part -> what computes it alone, of tasks with heads of their own; else empty."""
+  return _alone(settings)[1]
+
+
+def _alone(settings: Settings) -> tuple[str, Mapping[str, Settings]]:
+  """'adapter' or 'objective', which computes each part alone, and its blocks by part; empty without heads of parts."""
   for folder, block in zip(('adapters', 'objectives'), _task(settings), strict=True):
     module = f'{folder}.{(block or {}).get("name")}'
-    if block and signatures.has(module, 'adapters_by_part'):
-      return build.import_file(module).adapters_by_part(block)
-  return {}
+    for role in ('adapter', 'objective') if block else ():
+      if signatures.has(module, hook := f'{role}s_by_part'):
+        return role, getattr(build.import_file(module), hook)(block)
+  return 'adapter', {}
 
 
 def _parts_of_data(settings: Settings) -> Mapping[str, Settings]:
@@ -130,5 +141,5 @@ def _scores_of(settings: Settings, evaluation: Settings, part: str) -> list[str]
     return evaluation.get('scores')
   if (named := evaluation.get('scores')) is not None:
     return [name.removeprefix(f'{part}/') for name in named if name.startswith(f'{part}/')]
-  own = ((_task(settings)[0] or {}).get('scores') or {}).get(part)
+  own = next((block.get('scores') or {} for block in _task(settings) if block), {}).get(part)
   return None if own is None else list(own)

@@ -187,6 +187,7 @@ def test_every_objective_has_a_run():
     'multiview',
     'skipgram',
     'translate',
+    'translate_views',
     'glove',
     'fasttext',
     'hierarchical_softmax',

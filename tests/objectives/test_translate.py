@@ -34,8 +34,8 @@ def batch():
 
 
 @functools.cache
-def params(biases=True, seed=0):
-  abstract = step.abstract_params(make(biases=biases), tiny.spec(batch()))
+def params(biases=True, seed=0, feeding=True):
+  abstract = step.abstract_params(make(biases=biases, feeding=feeding), tiny.spec(batch()))
   return jax.tree.map(lambda leaf: 6 * leaf, tiny.draw(abstract, seed=seed))  # gates that open and close
 
 
@@ -46,7 +46,9 @@ def sigmoid(x):
 def one_step(p, memory, hidden, token):
   """The equations of the paper for one text, float64: (weights of attention, memory) after reading a token."""
   hs, cs, adjusted = memory
-  x, h_new, c_new = np.concatenate([p['embed']['table'][token], adjusted]), [], []
+  x, h_new, c_new = p['embed']['table'][token], [], []
+  if len(p['lstm_0']['kernel']) > len(x):  # input feeding
+    x = np.concatenate([x, adjusted])
   for number, (h, c) in enumerate(zip(hs, cs, strict=True)):
     own = p[f'lstm_{number}']
     i, f, g, o = (
@@ -65,12 +67,12 @@ def one_step(p, memory, hidden, token):
   return weights, (h_new, c_new, adjusted)
 
 
-def in_numpy(biases):
-  """log p of every target token, and the sums of the weights of attention, text by text and step by step."""
-  tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params(biases))
+def in_numpy(biases, feeding):
+  """-log p of every target token, text by text and step by step."""
+  tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params(biases, feeding=feeding))
   rows, nats = {name: np.asarray(value) for name, value in batch().items()}, []
   out = make().model.trunk.apply(
-    {'params': params(biases)['trunk']}, batch()['tokens'], segment_ids=batch()['segment_ids']
+    {'params': params(biases, feeding=feeding)['trunk']}, batch()['tokens'], segment_ids=batch()['segment_ids']
   )
   for row, tokens in enumerate(rows['target_tokens']):
     real = rows['segment_ids'][row] > 0
@@ -85,10 +87,11 @@ def in_numpy(biases):
   return nats
 
 
-@pytest.mark.parametrize('biases', [True, False])
-def test_equals_numpy_step_by_step(biases):
-  loss, gradient = tiny.loss_and_gradient(make(biases=biases), params(biases), batch())
-  nats = in_numpy(biases)
+@pytest.mark.parametrize(('biases', 'feeding'), [(True, True), (False, True), (True, False)])
+def test_equals_numpy_step_by_step(biases, feeding):
+  task = make(biases=biases, feeding=feeding)
+  loss, gradient = tiny.loss_and_gradient(task, params(biases, feeding=feeding), batch())
+  nats = in_numpy(biases, feeding)
   assert float(loss.metrics['loss'][1]) == len(nats)
   assert tiny.means(loss.metrics)['loss'] == pytest.approx(np.mean(nats), rel=1e-5)
   assert ('score_bias' in gradient['decoder']) is biases
@@ -106,10 +109,10 @@ def test_weights_of_attention_are_over_the_words_of_a_text():
   np.testing.assert_allclose(translate.attention(states[:, 1], source), weights[:, 1], atol=1e-6)
 
 
-def written(seed=0, **decoding):
-  task = make(decoding={'max_new': 6, **decoding})
+def written(seed=0, feeding=True, **decoding):
+  task = make(decoding={'max_new': 6, **decoding}, feeding=feeding)
   example = task.prepare(jax.random.key(0), batch())
-  return step.bind(task, params(seed=seed), train=False, rng=jax.random.key(0))(
+  return step.bind(task, params(seed=seed, feeding=feeding), train=False, rng=jax.random.key(0))(
     method='write',
     tokens=example.targets['tokens'],
     segment_ids=example.targets['segment_ids'],
@@ -121,21 +124,22 @@ def settings_of(task):
   return task.predict.args[0].decoding
 
 
-def nats_of(tokens, lengths, seed=0):
+def nats_of(tokens, lengths, seed=0, feeding=True):
   """-log p of texts int[b, t] by the training forward."""
-  task = make()
+  task = make(feeding=feeding)
   there = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
   rows = batch() | {'target_tokens': tokens * there, 'target_segment_ids': there}
   example = task.prepare(jax.random.key(0), rows)
-  model, tree = task.model, {'params': params(seed=seed)}
+  model, tree = task.model, {'params': params(seed=seed, feeding=feeding)}
   logits = model.apply(tree, model.apply(tree, **example.inputs), method='attend')
   each = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], axis=-1)[..., 0]
   return -(each * there).sum(axis=1), logits
 
 
-def test_greedy_writing_follows_the_training_forward():
-  made = written()
-  nats, logits = nats_of(made.tokens, made.lengths)
+@pytest.mark.parametrize('feeding', [True, False])
+def test_greedy_writing_follows_the_training_forward(feeding):
+  made = written(feeding=feeding)
+  nats, logits = nats_of(made.tokens, made.lengths, feeding=feeding)
   np.testing.assert_allclose(made.scores, -nats, rtol=1e-4)
   for row, length in enumerate(np.asarray(made.lengths)):
     np.testing.assert_array_equal(logits[row, :length].argmax(axis=-1), made.tokens[row, :length])
