@@ -50,6 +50,12 @@ def test_there_are_configs():
   assert 'experiments/common.py' not in NAMES
 
 
+def test_a_run_goes_on_from_the_config_that_it_keeps(name):
+  """A default -1 of a number that may be a float, as of `data.missing`, is read again as -1.0."""
+  made = config.resolve(config.load(str(ROOT / name)))
+  assert config.check_resume(made, json.loads(json.dumps(made))) == []
+
+
 def test_the_header_has_a_command_the_hardware_an_expectation_and_the_differences(name):
   text = header(name)
   assert re.search(rf'^ *python -m plm_jax\.train --config={name}\S* --workdir=runs/\S+', text, re.MULTILINE)

@@ -39,10 +39,8 @@ def check_resume(new: Mapping[str, Any], old: Mapping[str, Any], *, what: str = 
   Raises:
     ConfigError: any other key differs; every such difference is shown.
   """
-  before = earlier.current(old)
-  with contextlib.suppress(ConfigError):  # a config that is not valid any more is compared as it stands
-    before = resolve(before)
-  changes = differences(new, before)
+  before, after = _read_again(earlier.current(old)), _read_again(new)
+  changes = differences(after, before)
   refused = [change for change in changes if change.partition(':')[0].partition('.')[0] not in RESUMABLE]
   if refused:
     other_steps = any(change.startswith('steps:') for change in refused)
@@ -53,6 +51,16 @@ def check_resume(new: Mapping[str, Any], old: Mapping[str, Any], *, what: str = 
       + f'\nOnly {", ".join(RESUMABLE)} may change on the way.{cure}'
     )
   return changes
+
+
+def _read_again(values: Mapping[str, Any]) -> Mapping[str, Any]:
+  """A config as it is read from a file, where a default of -1 for a float, as of `data.missing`, is -1.0.
+
+  One that is not valid any more is compared as it stands.
+  """
+  with contextlib.suppress(ConfigError):
+    return resolve(values)
+  return values
 
 
 def _how_to_extend(new: Mapping[str, Any], old: Mapping[str, Any]) -> str:

@@ -157,8 +157,10 @@ def make_template(settings: Settings, vocab: Vocab) -> Template | None:
 
 def reads_second(settings: Settings) -> bool:
   """Whether a run reads texts in its second vocabulary and writes in the first; else it reads in the first."""
+  if not settings.get('second_vocab'):
+    return False
   parts = settings['data'].get('parts', {'': settings['data']}).values()
-  return bool(settings.get('second_vocab')) and not any(block.get('second') == 'targets' for block in parts)
+  return not any(block.get('second') == 'targets' for block in parts)
 
 
 def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab, folder: RunFolder | None = None) -> Parts:

@@ -56,18 +56,21 @@ def settings(data, **changes):
   }  # fmt: skip
 
 
-@pytest.fixture(scope='module')
-def translated(data):
+def pairs_of(data):
   form = {'name': 'template', 'inputs': '{en}', 'target': '{de}'}
   rows = {'name': 'text_to_text', 'path': str(data / 'parallel'), 'form': form, 'second': 'targets'}
-  rows |= {'layout': 'bare', 'target_layout': 'text'}
+  return rows | {'layout': 'bare', 'target_layout': 'text', 'cache': str(data / 'cache')}
+
+
+@pytest.fixture(scope='module')
+def translated(data):
   plain = settings(
     data,
     second_vocab={'name': 'words', 'path': str(data / 'de')},
     objective={'name': 'translate', 'word_dim': 8, 'decoding': {'method': 'greedy', 'max_new': 4}},
     init_from=({'source': str(data / 'vectors.txt'), 'from_': '', 'to': 'trunk/token_embed'},),
   )
-  plain['data'] |= rows
+  plain['data'] |= pairs_of(data)
   plain['eval']['validation']['scores'] = ()
   one = config.resolve(plain)
   whole, stopped = data / 'WHOLE', data / 'COVE'
@@ -106,6 +109,32 @@ def test_what_is_generated_is_what_an_evaluation_writes(translated, tmp_path, ca
   said = capsys.readouterr().out
   assert wanted[0] in said and 'taken' in said
   assert np.asarray(model.encode(asked[0])).shape == (16,)  # the encoder, as without generation
+
+
+def test_a_translator_learns_from_texts_without_a_translation(data, tmp_path, capsys):
+  """Killed and resumed bit for bit; what its part writes is what an evaluation of the run writes."""
+  parts = {'pairs': pairs_of(data), 'text': {'name': 'labelled', 'path': str(data / 'tags'), 'layout': 'bare'}}
+  parts['text'] |= {'kind': 'words', 'fields': ('tokens',), 'label': 'tags', 'cache': str(data / 'cache')}
+  objective = {'name': 'translate_views', 'word_dim': 8, 'scores': {'pairs': ('bleu',)}, 'search': {'max_new': 4}}
+  plain = settings(data, second_vocab={'name': 'words', 'path': str(data / 'de')}, objective=objective)
+  plain['objective']['decoding'] = {'method': 'greedy', 'max_new': 4}
+  plain['data'] = {'name': 'mixture', 'per': 'step', 'alternate': 'text', 'parts': parts, 'length': 16, 'batch_size': 8}
+  one = config.resolve(plain)
+  whole, stopped = tmp_path / 'WHOLE', tmp_path / 'VIEWS'
+  assert loop.train(one, whole).exit_code == loop.DONE
+  assert loop.train(one, stopped, stop_at=3).exit_code == loop.DONE
+  assert loop.train(one, stopped).exit_code == loop.DONE
+  assert not runs.differing(runs.saved_state(whole), runs.saved_state(stopped))
+  last = json.loads((stopped / 'metrics.jsonl').read_text().splitlines()[-1])
+  assert {'validation/pairs/bleu', 'validation/pairs/loss', 'validation/text/future'} <= set(last)
+  file = tmp_path / 'translations.jsonl'
+  assert evaluate.main([f'--workdir={stopped}', '--part=pairs', f'--predictions={file}']) == 0
+  rows = [json.loads(line) for line in file.read_text().splitlines()]
+  model = plm_jax.load(stopped, part='pairs')
+  written = [text.strip() for text in model.generate([row['record']['inputs'] for row in rows], max_new=4)]
+  assert written == [row['text'] for row in rows]
+  assert generate.main([f'--workdir={stopped}', '--part=pairs', '--prompt=Anna is in the kitchen']) == 0
+  assert capsys.readouterr().out
 
 
 def tagging(data, translated, adapter):
