@@ -51,7 +51,7 @@ def get_config(arg=''):
   if size == 'small':
     pairs, text = rows(f'train[:{LABELLED}]'), rows(f'train[{LABELLED}:]')
   elif 'quick' not in common.words(arg):
-    text = dict(name='stream', layout='rows', path='tfds:lm1b', documents='line')
+    text = dict(name='stream', layout='rows', begin='', end='', path='tfds:lm1b', documents='line')
   if 'quick' in common.words(arg):
     path, form = common.TEXTS['translate']
     pairs, text = (dict(part, path=path, form=form, split='train') for part in (pairs, text))

@@ -99,8 +99,9 @@ def join(made: Tasks, *, scores: Mapping[str, tuple[str, ...]] = {}) -> Task:
 
 def trained(parts: Tasks) -> tuple[str, ...]:
   """`Task.trains`: of the trunk what any part trains, and of what stands under its name what a part trains there."""
-  if all(task.trains == EVERYTHING for task in parts.values()):
-    return EVERYTHING
+  first, *others = dict.fromkeys(task.trains for task in parts.values())
+  if not others and len(first) == 1 and (first == EVERYTHING or first[0].startswith('(?!trunk/')):
+    return first  # it holds back parameters of the trunk alone, or none
   pairs = [(name, pattern) for name, task in parts.items() for pattern in task.trains]
   return (*(f'(?=trunk/)(?:{own})' for _, own in pairs), *(f'{re.escape(name)}/(?:{own})' for name, own in pairs))
 

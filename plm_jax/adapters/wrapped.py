@@ -27,7 +27,7 @@ from plm_jax.errors import suggest
 from plm_jax.layers.linear import Dense
 from plm_jax.paths import both, flat, nested, virtual_paths
 from plm_jax.plugins import build, signatures
-from plm_jax.types import Array, PyTree, Task, Vocab
+from plm_jax.types import EVERYTHING, Array, PyTree, Task, Vocab
 
 INNER = 'adapters | objectives'  # what `inner` may name
 HEADS_AND_NORMS = ('(?!trunk/).*', '.*norm/(scale|bias)')
@@ -161,13 +161,13 @@ def make_inner(inner: Mapping[str, Any], *, trunk: nn.Module, vocab: Vocab, seco
   if folder == 'adapters' and signatures.literal(f'adapters.{name}', 'ADDS'):
     raise ValueError(f'adapter.inner.name={name!r} wraps a task itself: name the task there')
   task: Task = build.make(folder, inner, trunk=trunk, vocab=vocab, offered={'second_vocab': second_vocab})
-  if task.trains != texts.all_but_fixed(trunk):
+  if task.trains not in (EVERYTHING, texts.all_but_fixed(trunk)):
     cure = 'leave adapter.inner.frozen out' if inner.get('frozen') else 'choose another adapter.inner.name'
     raise ValueError(
       f'adapter.inner.name={name!r} stops the gradient of its trunk, which the wrapper needs: {cure}; the wrapper '
       'keeps the trunk as it is'
     )
-  return task
+  return task._replace(trains=texts.all_but_fixed(trunk))
 
 
 def check_patterns(patterns: Sequence[str], params: PyTree) -> None:

@@ -2,7 +2,8 @@
 
     objective = dict(name='translate_views', labelled='pairs', unlabelled='text', ...)
     data = dict(name='mixture', per='step', alternate='text', parts=dict(
-                pairs=dict(name='text_to_text', second='targets', ...), text=dict(name='stream', ...)), ...)
+                pairs=dict(name='text_to_text', second='targets', layout='bare', ...),
+                text=dict(name='stream', layout='rows', begin='', end='', ...)), ...)
 
 On rows of `labelled` a step is that of `translate`, whose decoder here reads no context-adjusted state. On rows of
 `unlabelled` this decoder writes a translation w without a gradient, by beam search, and two views learn to write it:
@@ -204,9 +205,11 @@ def objectives_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]
 
 
 def prepare(root: Array, batch: Batch) -> Example:
-  """Texts without a translation."""
+  """Texts without a translation; of a row that holds several the first."""
+  # segments 1 1 2 2 0   ->   1 1 0 0 0
   del root
-  return Example({name: batch[name] for name in ('tokens', 'segment_ids')}, row_terms(batch['row_weight']))
+  first = (batch['segment_ids'] == 1).astype(jnp.int32)
+  return Example({'tokens': batch['tokens'], 'segment_ids': first}, row_terms(batch['row_weight']))
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:

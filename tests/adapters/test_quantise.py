@@ -1,6 +1,7 @@
 """Training for 8 bits: one network in training, by its fold, and as int8."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from plm_jax import paths
 from plm_jax.adapters import quantise
 from plm_jax.compression import quantise as maps
+from plm_jax.models import cove
 from plm_jax.training import step
 from tests import tiny
 
@@ -73,3 +75,15 @@ def test_scales_get_no_gradient_and_all_weights_do():
   own, scales = split(gradient)
   assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradient['quantise']))
   assert all(own[path].any() for path in scales)
+
+
+def test_tasks_over_a_trunk_with_given_vectors_are_quantised():
+  parts = {'one': CLASSIFY, 'two': {'name': 'tag', 'tags': ('O', 'B-name')}}
+  trunk = cove.make(vocab_size=tiny.VOCAB.size, variant='tiny')
+  task = quantise.make(trunk=trunk, vocab=tiny.VOCAB, inner={'name': 'multitask', 'parts': parts})
+
+  def trains(path):
+    return any(re.fullmatch(pattern, path) for pattern in task.trains)
+
+  assert trains('one/head/kernel') and trains('trunk/lstm_0/gates/kernel')
+  assert not trains('trunk/token_embed/table') and not trains('quantise/one/head/scale')

@@ -146,6 +146,14 @@ def test_attention_is_dropped_in_training_alone():
   jax.tree.map(np.testing.assert_array_equal, seen(before, **given), seen(before))
 
 
+def test_of_a_row_with_several_texts_the_first_is_read():
+  rows = batch()
+  behind = jnp.where(jnp.arange(rows['tokens'].shape[1]) < 3, rows['segment_ids'], 2 * rows['segment_ids'])
+  alone = jnp.where(jnp.arange(rows['tokens'].shape[1]) < 3, rows['segment_ids'], 0)
+  one, other = (tiny.loss_and_gradient(make(), params(), rows | {'segment_ids': each})[0] for each in (behind, alone))
+  assert float(one.value) == float(other.value) != float(trained('text')[0].value)
+
+
 def test_evaluation_writes_by_the_part_with_translations():
   assert make().scores == ('pairs/match',)
   assert make(scores={'pairs': ('bleu',)}).scores == ('pairs/bleu',)
