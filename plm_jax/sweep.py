@@ -36,6 +36,7 @@ import functools
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from plm_jax import config, files
@@ -81,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       return 0
     return sweep_trial.run(made, arguments.trial)
   points = sweep.preview(made) if arguments.dry_run or made.method != 'grid' else []
-  if made.method != 'grid':  # whose points are sound already
+  if made.method != 'grid' and not _begun(made.folder):  # those of a grid are sound already
     sweep_space.check_points(points, made.changed)
   if arguments.dry_run:
     later = '' if len(points) == made.trials else f', then {made.trials - len(points)} that depend on the results'
@@ -156,9 +157,10 @@ def _sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep
       f'them twice: --trials={len(drawn)} at most, or --method=grid for all of them'
     )
   first_rung = arguments.first_rung or settings['eval_every']
-  if method == 'halving' and not {key.name for key in space} & {'steps', 'epochs', 'eval_every'}:
-    _check_rungs(first_rung, settings)
   folder = files.local_path(arguments.workdir, what='--workdir')
+  moves = any(key.name in ('steps', 'epochs', 'eval_every') or key.name.endswith('.every') for key in space)
+  if method == 'halving' and not moves and not _begun(folder):
+    _check_rungs(first_rung, settings)
   if arguments.trial is None:
     sweep_space.check(space, lambda changes: changed_by(tuple(changes)), points=points[: arguments.trials])
     files.check_no_run(folder, name='--workdir')
@@ -180,13 +182,18 @@ def _sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep
   )
 
 
+def _begun(folder: Path) -> bool:
+  """Whether a sweep is there, which goes on whatever would be said of a new one."""
+  return files.exists(folder / 'sweep.json')
+
+
 def _check_rungs(first_rung: int, settings: Mapping[str, Any]) -> None:
   """Raises ConfigError where no trial could be stopped: no evaluation is between the first rung and the last step."""
-  every, steps = settings['eval_every'], settings['steps']
+  every, steps = config.steps_between(settings, settings['best'][0].partition('/')[0]), settings['steps']
   if steps is not None and (first := -(-first_rung // every) * every) >= steps:
     raise ConfigError(
       f'sweep: --method=halving would stop no trial: the first evaluation from --first_rung={first_rung} on is at step '
-      f'{first}, and a trial ends at {steps}: choose --first_rung and --config.eval_every below it'
+      f'{first}, and a trial ends at {steps}: choose --first_rung and the steps between evaluations below it'
     )
 
 

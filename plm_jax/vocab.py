@@ -54,7 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(arguments: argparse.Namespace) -> int:
   """Trains a vocabulary into `--out`, unless the same request has already filled it."""
   request = _request(arguments)
-  files.check_new_folder(arguments.out, name='--out')
   from plm_jax.cli import logs
   from plm_jax.text import tokenizer
 
@@ -67,6 +66,7 @@ def train(arguments: argparse.Namespace) -> int:
       if _documents(request, arguments).digest != vocab.record['source_digest']:
         print('The text has changed since; remove that folder to train on it as it is now.')
     else:
+      files.check_new_folder(arguments.out, name='--out')
       began = time.monotonic()
       with signals.raising():
         vocab = _train(request, arguments)

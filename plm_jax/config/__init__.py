@@ -1,6 +1,6 @@
 from plm_jax.config.batches import gives, reads
-from plm_jax.config.blocks import of_data
+from plm_jax.config.blocks import of_data, steps_between
 from plm_jax.config.load import load, resolve
 from plm_jax.config.resume import check_resume, differences
 
-__all__ = ['check_resume', 'differences', 'gives', 'load', 'of_data', 'reads', 'resolve']
+__all__ = ['check_resume', 'differences', 'gives', 'load', 'of_data', 'reads', 'resolve', 'steps_between']

@@ -114,6 +114,11 @@ def of_data(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
   return {'data': settings['data']} | {f'eval.{name}.data': block['data'] for name, block in settings['eval'].items()}
 
 
+def steps_between(settings: Mapping[str, Any], name: str) -> int:
+  """After how many steps an evaluation of a complete config is made again."""
+  return settings['eval'][name]['every'] or settings['eval_every']
+
+
 def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = ()) -> Any:
   """A block with every default filled in, as plain data.
 

@@ -22,11 +22,6 @@ from plm_jax.types import Array, PyTree, Source, Task
 _IN_FLIGHT = 2  # batches whose predictions are still on the device
 
 
-def steps_between(settings: Settings, name: str) -> int:
-  """After how many steps an evaluation is made again."""
-  return settings['eval'][name]['every'] or settings['eval_every']
-
-
 def scores_of(settings: Settings, made: Parts, sources: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
   """Evaluation -> names of its scores, which can be computed of what the task predicts and the source keeps.
 

@@ -60,16 +60,22 @@ def filled(settings: Settings, kept: Settings | None = None, *, model: Where | N
 
 
 def _with_splits(settings: Settings) -> dict[str, Any]:
-  """The settings without evaluations on a split that is optional and that the data lack; the log names them."""
-  kept = {}
+  """The settings without evaluations of `left_out`; the log names them."""
+  lacking = left_out(settings)
+  for name, split in lacking.items():
+    log.info(f'eval.{name} is left out: {settings["eval"][name]["data"]["path"]} has no split {split!r}')
+  return {**settings, 'eval': {name: block for name, block in settings['eval'].items() if name not in lacking}}
+
+
+def left_out(settings: Settings) -> dict[str, str]:
+  """Evaluations on a split that is optional and that the data lack, and that split; never the one that judges."""
+  judge = (settings['best'] or ('',))[0].partition('/')[0]
+  found = {}
   for name, block in settings['eval'].items():
-    judges = settings['best'] is not None and settings['best'][0].startswith(f'{name}/')
-    lacking = () if judges else _lacking(block['data'], block['optional'] or (), where=f'eval.{name}.data')
-    if lacking:
-      log.info(f'eval.{name} is left out: {block["data"]["path"]} has no split {lacking[0]!r}')
-    else:
-      kept[name] = block
-  return {**settings, 'eval': kept}
+    lacking = _lacking(block['data'], block['optional'] or (), where=f'eval.{name}.data')
+    if lacking and name != judge:
+      found[name] = lacking[0]
+  return found
 
 
 def _lacking(block: Settings, optional: Sequence[str], *, where: str) -> Sequence[str]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from plm_jax import files
+from plm_jax import config, files
 from plm_jax.files import RunFolder, Where
 from plm_jax.training import (
   agreement,
@@ -28,7 +28,7 @@ from plm_jax.training import (
   spikes,
 )
 from plm_jax.training.begin import Begun, Run, Tools, Way
-from plm_jax.training.evaluation import evaluate, steps_between
+from plm_jax.training.evaluation import evaluate
 from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome, code, made, way_on
 from plm_jax.training.stopping import as_loss, catch_signals
 
@@ -167,7 +167,9 @@ def _due(run: Run, tools: Tools, done: int) -> _Due:
   settings, ends = run.start.settings, run.start.ends
   last = done == run.start.last or done in ends
   interrupted = tools.stopping.agreed(done)
-  evaluating = [name for name in run.data.evaluations if done in ends or done % steps_between(settings, name) == 0]
+  evaluating = [
+    name for name in run.data.evaluations if done in ends or done % config.steps_between(settings, name) == 0
+  ]
   watching = settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating
   saving = interrupted or watching or last or done % settings['save_every'] == 0
   return _Due(interrupted, evaluating, watching, saving, last or done % settings['log_every'] == 0)

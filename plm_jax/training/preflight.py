@@ -81,7 +81,7 @@ def _check_watched(settings: Settings) -> None:
       )
   least = (rule.get('nonmonotone') or rules.NONMONOTONE) + 2
   if mean_waits and settings['steps'] is not None:
-    count = settings['steps'] // evaluation.steps_between(settings, best[0].partition('/')[0])
+    count = settings['steps'] // config.steps_between(settings, best[0].partition('/')[0])
     if count < least:
       log.warning(
         f'config.optim: the mean of asgd cannot begin before evaluation {least}, and the run has {count}: it is SGD to '

@@ -623,6 +623,24 @@ def test_mistakes_end_before_the_first_trial(data, tmp_path, literal, more, said
   assert not (tmp_path / 'sweep').exists()
 
 
+def test_rungs_are_those_of_the_evaluation_that_judges(data, tmp_path):
+  words = ['--method=halving', '--first_rung=2', '--trials=2', '--dry_run', '--config.eval_every=6']
+  assert sweep.main(flags(data, tmp_path / 'sweep', SPACE, *words, '--config.eval.validation.every=2')) == 0
+  words[-1] = '--config.eval_every=2'
+  with pytest.raises(ConfigError, match=r'would stop no trial: .*--first_rung=2 on is at step 6'):
+    sweep.main(flags(data, tmp_path / 'sweep', SPACE, *words, '--config.eval.validation.every=6'))
+
+
+def test_a_sweep_that_has_begun_goes_on_with_an_unsound_point(data, tmp_path):
+  """It is a trial that fails, as it was before such points were refused."""
+  words = flags(data, tmp_path / 'sweep', {'model.variant': ['tiny', 'nope']}, '--method=random', '--trials=2')
+  with pytest.raises(ConfigError, match="no variant 'nope'"):
+    sweep.main([*words, '--dry_run'])
+  (tmp_path / 'sweep').mkdir()
+  (tmp_path / 'sweep' / 'sweep.json').write_text('{}')
+  assert sweep.main([*words, '--dry_run']) == 0
+
+
 def test_a_sweep_needs_a_config():
   """The folder of a run is none for its trials."""
   with pytest.raises(ConfigError, match=r'needs --config=FILE; the config of a run is RUN/config\.json'):

@@ -10,7 +10,7 @@ from plm_jax.studies.tables import folders, metric_names, runs
 from plm_jax.studies.tables.file import BEFORE, Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
 from plm_jax.text import recipe
-from plm_jax.training import parts
+from plm_jax.training import from_data, parts
 
 
 def check(
@@ -53,10 +53,10 @@ def _lacking(run: Run, head: str) -> Iterator[str]:
         continue
       if said := parts.missing_vocab(run.settings, name, heads=(head, run.config)):
         yield said
-  told = set()
+  told, left_out = set(), from_data.left_out(run.settings)
   for where, block in config.of_data(run.settings).items():
     path = block.get('path')
-    if path is None or BEFORE in path or path in told:
+    if path is None or BEFORE in path or path in told or where in {f'eval.{name}.data' for name in left_out}:
       continue
     try:
       sources.opens_quickly(path, split=block.get('split') or 'train')

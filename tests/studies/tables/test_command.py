@@ -4,12 +4,13 @@ import json
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
 
-from plm_jax import params, tables
+from plm_jax import config, params, tables
 from plm_jax.errors import ConfigError
-from plm_jax.studies.tables import cells, counting, file, making, render, runs
+from plm_jax.studies.tables import cells, counting, file, making, needs, render, runs
 from plm_jax.text import byte_bpe
 from tests import conftest
 
@@ -190,6 +191,18 @@ def test_what_is_there_is_not_asked_for(data, tmp_path, monkeypatch):
   asked = [str(tmp_path / 'mine.py'), f'--workdir={tmp_path / "work"}', f'--corpus={data / "corpus"}']
   assert tables.main(asked) == 1  # no run of it was made
   assert len(began) == 1
+
+
+def test_an_optional_split_that_the_data_lack_is_not_asked_for(tmp_path):
+  """MNLI has two validation splits, of which a folder may have one."""
+  for split in ('train', 'validation_matched'):
+    (tmp_path / f'{split}.jsonl').write_text('{"premise": "a", "hypothesis": "b", "label": 1}\n')
+  words = config.load(f'{conftest.ROOT}/experiments/bert/glue.py:mnli')
+  settings = config.resolve({**words, 'data': {**words['data'], 'path': str(tmp_path)}})
+  run = types.SimpleNamespace(source='one', names_its_source=False, settings=settings)
+  assert 'validation_mismatched' in settings['eval'] and list(needs._lacking(run, 'x.py')) == []
+  (tmp_path / 'validation_matched.jsonl').unlink()
+  assert len(list(needs._lacking(run, 'x.py'))) == 1  # the one that judges
 
 
 def test_known_tables_are_named_as_they_are_typed(tmp_path, monkeypatch):

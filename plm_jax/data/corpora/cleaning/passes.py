@@ -111,7 +111,8 @@ def run(
 def check_out(out: files.Where) -> None:
   """Raises ConfigError for a file, and for a folder with files of something else; of a pass, `run` looks closer."""
   folder = files.local_path(out, what='OUT')
-  files.check_new_folder(folder, name='OUT')
+  if not files.exists(folder / REPORT):  # of a pass that is done nothing is written again
+    files.check_new_folder(folder, name='OUT')
   there = {one.name for one in files.listing(folder)} - {LOCK} if files.is_folder(folder) else set()
   if there and not there & {REPORT, PROGRESS}:
     raise ConfigError(f'{folder} holds files that are not of such a pass: name another folder')
