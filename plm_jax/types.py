@@ -145,6 +145,7 @@ class Source(NamedTuple):
     parts: name -> source, where each batch is one part's, which `part` numbers in the order of names.
     unlabelled: some rows have no label. Rows are kept so that they can be predicted (a setting `keep_unlabelled` of
       the source, for the test sets of benchmarks); nothing is trained or scored on such a source.
+    places: labels are numbers of options of the row, whatever a list calls them.
   """
 
   spec: dict[str, jax.ShapeDtypeStruct]
@@ -161,6 +162,7 @@ class Source(NamedTuple):
   ids: int = 0
   unlabelled: bool = False
   parts: 'Mapping[str, Source]' = MappingProxyType({})
+  places: bool = False
 
 
 class WordTable(NamedTuple):
@@ -193,7 +195,8 @@ class Template(NamedTuple):
 class Labels:
   """The labels of the rows of a source, as in `Source`: their names, if any, their number, and whether any lack.
 
-  `largest` is the file and line of the first row with the largest label, for messages; `parts` are as in `Source`.
+  `largest` is the file and line of the first row with the largest label, for messages; `parts` and `places` are as in
+  `Source`.
   `mixed` are the labels of each source whose rows stand in the same batches.
   """
 
@@ -203,6 +206,7 @@ class Labels:
   largest: str = dataclasses.field(default='', compare=False)
   parts: 'Mapping[str, Labels]' = dataclasses.field(default_factory=dict)
   mixed: 'Mapping[str, Labels]' = dataclasses.field(default_factory=dict)
+  places: bool = False
 
 
 class Vocab(Protocol):

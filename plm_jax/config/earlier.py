@@ -12,7 +12,8 @@ def current(config: Mapping[str, Any]) -> dict[str, Any]:
   """A config in today's form; one that has it comes back unchanged.
 
   Earlier versions wrote every keyword of every update rule and schedule into `optim`, null where it was not set. Nulls
-  of keywords that the named rule and schedule do not take, or take with another default, are left out.
+  of keywords that the named rule and schedule do not take, or take with another default, are left out. So is
+  `nonmonotone` of an asgd with a `start`, which waits for nothing; its default was 5.
   """
   optim = config.get('optim')
   if not isinstance(optim, Mapping):
@@ -23,6 +24,8 @@ def current(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(config)
 
   def stays(key: str, value: Any) -> bool:
+    if key == 'nonmonotone' and optim.get('name') == 'asgd' and optim.get('start') is not None and value == 5:
+      return False
     return value is not None or (key not in elsewhere if key not in known else values.fits(known[key].annotation, None))
 
   return {**config, 'optim': {key: value for key, value in optim.items() if stays(key, value)}}

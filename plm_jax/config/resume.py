@@ -56,8 +56,12 @@ def check_resume(new: Mapping[str, Any], old: Mapping[str, Any], *, what: str = 
 def _read_again(values: Mapping[str, Any]) -> Mapping[str, Any]:
   """A config as it is read from a file, where a default of -1 for a float, as of `data.missing`, is -1.0.
 
-  One that is not valid any more is compared as it stands.
+  Null as `nonmonotone` of an asgd that waits is the 5 that earlier versions wrote. A config that is not valid any more
+  is compared as it stands.
   """
+  optim = values.get('optim')
+  if isinstance(optim, Mapping) and optim.get('name') == 'asgd' and optim.get('start') is None:
+    values = {**values, 'optim': {**optim, 'nonmonotone': optim.get('nonmonotone') or 5}}
   with contextlib.suppress(ConfigError):
     return resolve(values)
   return values

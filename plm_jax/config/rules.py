@@ -125,7 +125,8 @@ def check_stretches(optim: Settings, steps: int) -> None:
         'fraction of the run between 0.0 and 1.0.'
       )
   warmup, until = (as_steps(optim.get(key) or 0, steps, key) for key in ('warmup', 'until'))
-  if optim.get('until') and until < steps and (until <= warmup or until == 1):
+  over = 0 < until <= warmup or (isinstance(optim.get('until'), int) and until == 1)
+  if over and until < steps and not optim.get('floor'):
     raise ConfigError(
       f'config.optim.until={optim["until"]}: the decay ends at step {until} of {steps}, and the warmup at {warmup}, so '
       'that the rate is 0 from there on; 1.0 is the whole run, and a whole number counts steps.'

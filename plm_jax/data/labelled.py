@@ -254,6 +254,7 @@ def _serve(
     path=path,
     widest=lambda chosen: dataclasses.replace(chosen, bucket=len(widths) - 1),
     names=given.names,
+    places=given.sequences > 1,
     classes=given.classes,
     ids=int(row_ids[-1]) + 1,
     record=record and (lambda row_id: record(place_of(row_id, row_ids))),
@@ -278,7 +279,7 @@ def look(
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   given = _examples(records, kind, asked)
   _looked_at[records.where, records.digest, kind, asked] = given
-  return Labels(given.names, given.classes, given.unlabelled, given.largest)
+  return Labels(given.names, given.classes, given.unlabelled, given.largest, places=given.sequences > 1)
 
 
 def place_of(row_id: int, row_ids: np.ndarray) -> int:

@@ -103,7 +103,8 @@ def _fill_data(made: dict[str, Any], kept: Settings) -> None:
   records = sources.open_source(own['path'], split=found['split'], cache=own['cache'], max_bytes=own['max_bytes'])
   found['label'] = own['label'] or before.get('label') or first_row.find_label(records, own['kind'])
   if not own['fields']:
-    found['fields'] = before.get('fields') or list(first_row.find_fields(records, own['kind'], found['label']))
+    known = 'fields' in before  # also none: earlier versions left known ones of options to their kind
+    found['fields'] = before['fields'] if known else list(first_row.find_fields(records, own['kind'], found['label']))
   made['data'] = {**own, **found}
   evaluations = {}
   for name, block in made['eval'].items():

@@ -357,6 +357,8 @@ def check_names(names: Mapping[str, Source | Labels]) -> None:
     for part in training.parts:
       if part in source.parts:
         check_names({f'{first}.parts.{part}': training.parts[part], f'{where}.parts.{part}': source.parts[part]})
+    if source.places or training.places:
+      continue
     if source.classes and training.classes and bool(source.names) != bool(training.names):
       named, numbered = (where, first) if source.names else (first, where)
       raise ValueError(

@@ -575,5 +575,8 @@ def test_a_decay_that_ends_before_the_warmup_is_refused(optim, said):
     {'until': 0.5, 'warmup': 0.2},
     {'until': 1.0},
     {'until': 90, 'warmup': 9},
+    {'until': 0.1, 'warmup': 0.2, 'floor': 0.05},
   ):
     rules.check_stretches(sound, 100)
+  for steps in (1, 2, 3):  # a smoke test of a config
+    rules.check_stretches({'until': 0.8}, steps)

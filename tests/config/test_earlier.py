@@ -3,8 +3,11 @@
 import json
 import pathlib
 
+import pytest
+
 from plm_jax import config
 from plm_jax.config import earlier
+from plm_jax.errors import ConfigError
 
 FILE = pathlib.Path(__file__).with_name('earlier_config.json')
 OLD = json.loads(FILE.read_text())
@@ -22,6 +25,20 @@ def test_it_is_read_and_resumes_without_a_difference():
 def test_a_config_of_today_is_left_as_it_is():
   new = config.resolve(config.load(str(FILE)))
   assert earlier.current(new) == new
+
+
+def test_an_asgd_whose_default_was_written_out_goes_on():
+  base = {key: value for key, value in OLD.items() if key != 'optim'}
+  own = {'name': 'asgd', 'rate': 1.0, 'schedule': 'constant'}
+  for start in ({}, {'start': 2}):
+    new = config.resolve({**base, 'optim': own | start})
+    old = {**new, 'optim': {**new['optim'], 'nonmonotone': 5}}
+    assert config.check_resume(new, old) == config.check_resume(new, new) == []
+  assert config.resolve(earlier.current(old))['optim']['nonmonotone'] is None  # with a start nothing is waited for
+  waits = config.resolve({**base, 'optim': own | {'nonmonotone': 5}})
+  assert config.check_resume(waits, {**waits, 'optim': {**waits['optim'], 'nonmonotone': None}}) == []
+  with pytest.raises(ConfigError, match=r'optim\.nonmonotone: 3 -> 5'):
+    config.check_resume(waits, {**waits, 'optim': {**waits['optim'], 'nonmonotone': 3}})
 
 
 def test_what_is_none_by_default_stays_none():

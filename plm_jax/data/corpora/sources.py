@@ -186,8 +186,9 @@ def documents(
   rows = splits.without_tokens(split, path=path) if by_tokens else split
   records = open_source(path, split=rows, cache=cache, documents=documents, max_bytes=max_bytes)
   sample = _sample(records)
-  strings = [field for field, value in sample.items() if isinstance(value, str)]
+  strings = _strings(sample)
   if text is None:
+    strings = _strings(records[0]) or strings  # a second text that begins with null leaves no doubt of the first
     text = 'text' if 'text' in strings else strings[0] if len(strings) == 1 else None
   if text is None or (text not in strings and not is_words(sample.get(text))):
     wanted = 'no single field of text' if text is None else f'no text in a field {text!r}'
@@ -198,6 +199,10 @@ def documents(
   digest = hashlib.sha256(f'{records.digest}/{text}'.encode()).hexdigest()
   every = Texts(records, text, digest, split=None if rows == split else split)
   return every if quality is None else _filtered(every, quality=quality)
+
+
+def _strings(row: Mapping[str, Any]) -> list[str]:
+  return [field for field, value in row.items() if isinstance(value, str)]
 
 
 def _sample(records: Records) -> dict[str, Any]:

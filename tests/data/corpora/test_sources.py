@@ -226,6 +226,14 @@ def test_windows_line_ends_and_a_byte_order_mark(tmp_path):
   assert list(sources.documents(str(path), cache=str(tmp_path))) == ['one', 'two']
 
 
+def test_a_second_text_that_begins_with_null_leaves_no_doubt_of_the_first(tmp_path):
+  path = tmp_path / 'text.jsonl'
+  path.write_text('{"body": "one", "note": null}\n{"body": "two", "note": "x"}\n')
+  assert list(sources.documents(str(path), cache=str(tmp_path))) == ['one', 'two']
+  path.write_text('{"body": null, "id": 3}\n{"body": "two", "id": 4}\n')
+  assert sources.documents(str(path), cache=str(tmp_path), text='body').field == 'body'
+
+
 def test_how_documents_end_is_part_of_the_digest(tmp_path):
   (tmp_path / 'a.txt').write_text('one\ntwo\n')
   ways = [

@@ -6,6 +6,7 @@ import pytest
 from plm_jax.data import labelled
 from plm_jax.data.corpora import sources
 from plm_jax.data.rows import first_row
+from plm_jax.training import from_data, parts
 from tests.data import small
 from tests.data.small import CLASSIFY, CLS, DELIMITER, PAD, SEP, START
 
@@ -136,6 +137,37 @@ def test_a_label_may_be_a_name_of_the_list(tmp_path):
   source = make(tmp_path, [{**ENDINGS[0], 'label': 'third'}])
   assert next(source.once())['label'].tolist() == [2]
   assert source.names == ('first', 'second', 'third')
+
+
+def test_options_are_places_whatever_a_list_calls_them(tmp_path):
+  """Rows that are judged may have fewer options than the list, or no list beside them."""
+  three, two = ENDINGS[0], {'context': '7', 'endings': ['8', '9'], 'label': 1}
+  for name, rows, listed in (('a', [three], True), ('b', [two], True), ('c', [three], False)):
+    (tmp_path / name).mkdir()
+    if listed:
+      (tmp_path / name / 'labels.json').write_text('{"label": ["first", "second", "third"]}')
+    small.write_rows(tmp_path / name / 'train.jsonl', rows)
+  block = {'fields': ('context', 'endings'), 'label': 'label', 'kind': 'options', 'layout': 'bert', 'length': 16}
+  found = [labelled.look(path=str(tmp_path / name), split='train', **block) for name in 'abc']
+  assert all(labels.places for labels in found)
+  for other in found[1:]:
+    parts.check_names({'data': found[0], 'eval.x.data': other})
+    parts.check_names({'data': other, 'eval.x.data': found[0]})
+
+
+def test_known_fields_that_an_earlier_version_left_open_stay_open(tmp_path):
+  row = {'premise': 'It rained.', 'choice1': 'Wet.', 'choice2': 'Snow.', 'question': 'effect', 'label': 0}
+  for split in ('train', 'validation'):
+    small.write_rows(tmp_path / f'{split}.jsonl', [row])
+  data = {'name': 'labelled', 'kind': 'options', 'path': str(tmp_path), 'split': None, 'label': None, 'fields': []}
+  settings = {'data': {**data, 'cache': str(tmp_path), 'max_bytes': 2**20}, 'eval': {}}
+  kept = {'data': {'split': 'train', 'label': 'label', 'fields': []}}
+  found = []
+  for before in (kept, {}):
+    made = {**settings}
+    from_data._fill_data(made, before)
+    found.append(made['data']['fields'])
+  assert found == [[], ['premise', 'What was the {question} of this? {choice1|choice2}']]
 
 
 def test_a_text_that_is_an_option_comes_before_a_name_of_the_list(tmp_path):
