@@ -111,9 +111,10 @@ def _alone(settings: Settings) -> tuple[str, Mapping[str, Settings]]:
   """'adapter' or 'objective', which computes each part alone, and its blocks by part; empty without heads of parts."""
   for folder, block in zip(('adapters', 'objectives'), _task(settings), strict=True):
     module = f'{folder}.{(block or {}).get("name")}'
-    for role in ('adapter', 'objective') if block else ():
-      if signatures.has(module, hook := f'{role}s_by_part'):
-        return role, getattr(build.import_file(module), hook)(block)
+    if block and signatures.has(module, 'adapters_by_part'):
+      return 'adapter', build.import_file(module).adapters_by_part(block)
+    if block and signatures.has(module, 'objectives_by_part'):
+      return 'objective', build.import_file(module).objectives_by_part(block)
   return 'adapter', {}
 
 
