@@ -15,7 +15,6 @@ RESULTS = pathlib.Path('experiments/results')
 DRAWN_WITH = {'matplotlib': '3.11.2', 'pillow': '13.0.0'}  # what drew the pictures that are there
 OTHER_FORM = {  # tables whose command would make their runs again, and why
   'gpt/table_5': 'the layer of its classifiers had a bias, which that of the paper has not (adapter.bias)',
-  'ulmfit/table_7': 'its classifiers read <s> before a text, and their .4 of dropout stood before the pooling',
   'roberta/table_1': 'its kernels start from .02, and those of the table today from .06',
 }
 FOLDERS = sorted(found.parent for found in RESULTS.glob('*/*/cells.json'))
