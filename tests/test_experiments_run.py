@@ -45,6 +45,7 @@ def data(tmp_path_factory):
   for split in ('train', 'validation', 'test'):
     tokens = [conftest.story(draw).split() for _ in range(64)]
     rows = [{'tokens': row, 'tags': [n % 5 for n in range(len(row))]} for row in tokens]
+    rows = [{**row, 'heads': [0, *[1] * (len(row['tokens']) - 1)]} for row in rows]  # all hang on the first word
     (folder / 'words' / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, rows)) + '\n')
   for name in ('options', 'spans'):
     (folder / name).mkdir()
@@ -117,6 +118,8 @@ def take_two_steps(settings: dict[str, Any], data: pathlib.Path, workdir: pathli
   for block in settings['data'].get('parts', {'': settings['data']}).values():
     if block.get('kind') in ('words', 'options', 'spans'):
       kind = block['kind']
+    elif block.get('kind') == 'arcs':
+      kind = 'words'
     elif block['name'] == 'text_to_text':
       kind = 'pairs'
     elif settings['objective']:

@@ -188,8 +188,9 @@ def documents(
   sample = _sample(records)
   strings = _strings(sample)
   if text is None:
-    strings = _strings(records[0]) or strings  # a second text that begins with null leaves no doubt of the first
-    text = 'text' if 'text' in strings else strings[0] if len(strings) == 1 else None
+    first = _strings(records[0])  # a second text that begins with null leaves no doubt of this one
+    known = first if len(first) == 1 else strings
+    text = 'text' if 'text' in strings else known[0] if len(known) == 1 else None
   if text is None or (text not in strings and not is_words(sample.get(text))):
     wanted = 'no single field of text' if text is None else f'no text in a field {text!r}'
     raise ValueError(
