@@ -27,6 +27,11 @@ TEXTS = {
   'classify': ('pydocs/summary_pair', dict(name='template', inputs='{summary} {body}', options=('a', 'b'))),
   'cloze': ('pydocs/summary_pair', dict(name='template', inputs='{summary} [MASK] {body}', options=('a', 'b'))),
 }
+# Rows of Multi30k for an encoder of words, and a decoder with a vocabulary of its own
+TRANSLATION = dict(
+  name='text_to_text', form=dict(name='template', inputs='{en}', target='{de}'), second='targets', layout='bare',
+  target_layout='text',
+)  # fmt: skip
 # name: (fields, classes, evaluation splits)
 GLUE = {
   'cola': (('sentence',), 2, ('validation',)),

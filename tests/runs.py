@@ -23,7 +23,7 @@ import numpy as np
 from plm_jax import checkpoint, config
 from plm_jax.checkpoint import records
 from plm_jax.text import byte_bpe
-from plm_jax.training import metrics
+from plm_jax.training import loop, metrics
 from tests import conftest
 
 STEPS = 12  # of short runs, 6 epochs of the labelled rows
@@ -223,6 +223,16 @@ def differing(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) 
     or ours[name].dtype != theirs[name].dtype
     or ours[name].tobytes() != theirs[name].tobytes()
   ]
+
+
+def gone_on(settings: dict[str, Any], folder: pathlib.Path) -> pathlib.Path:
+  """The folder of a run that was stopped at step 3 and went on, with the bits of one that nobody stopped."""
+  whole = folder.with_name(f'{folder.name}_WHOLE')
+  assert loop.train(settings, whole).exit_code == loop.DONE
+  assert loop.train(settings, folder, stop_at=3).exit_code == loop.DONE
+  assert loop.train(settings, folder).exit_code == loop.DONE
+  assert not differing(saved_state(whole), saved_state(folder))
+  return folder
 
 
 def params_of(state: Mapping[str, np.ndarray], below: str = 'params') -> dict[str, np.ndarray]:

@@ -43,16 +43,7 @@ def get_config(arg=''):
     logit_rows=64,
     decoding=dict(method='beam', beams=5, length_penalty=1.0),
   )
-  c.data = dict(
-    name='text_to_text',
-    path='runs/data/multi30k_en_de',
-    form=dict(name='template', inputs='{en}', target='{de}'),
-    second='targets',
-    layout='bare',
-    target_layout='text',
-    length=26,
-    batch_size=64,
-  )
+  c.data = dict(common.TRANSLATION, path='runs/data/multi30k_en_de', length=26, batch_size=64)
   c.optim = dict(name='adamw', schedule='linear', rate=4e-3, warmup=0.02, clip=5.0)
   c.init_from = (dict(source=vectors, from_='', to='trunk/token_embed'),)
   c.sharding = dict(mesh=dict(data=-1), rules='data')

@@ -39,15 +39,7 @@ def get_config(arg=''):
   c.model = dict(name='cove', variant='cove', overrides=dict(word_dim=width, hidden_dim=hidden))
 
   def rows(split):
-    return dict(
-      name='text_to_text',
-      path=PATH,
-      form=dict(name='template', inputs='{en}', target='{de}'),
-      second='targets',
-      layout='bare',
-      target_layout='text',
-      split=split,
-    )
+    return dict(common.TRANSLATION, path=PATH, split=split)
 
   pairs, text, held_out = rows('train'), rows('train'), {name: rows(name) for name in ('validation', 'test')}
   if size == 'small':
@@ -60,12 +52,11 @@ def get_config(arg=''):
   batch = dict(length=26, batch_size=64)
   network = dict(word_dim=written, label_smoothing=0.1, logit_rows=64)
   network.update(decoding=dict(method='beam', beams=5, length_penalty=1.0))
-  few = dict(scores=())
   if alone:
     c.objective = dict(name='translate', feeding=False, **network)
     c.data = dict(pairs, **batch)
     c.eval = dict(
-      validation=dict(data=dict(held_out['validation'], **batch), **few),
+      validation=dict(data=dict(held_out['validation'], **batch), scores=()),
       test=dict(data=dict(held_out['test'], **batch), scores=('bleu',), every=steps),
     )
     c.best = ('validation/loss', 'min')
@@ -76,7 +67,7 @@ def get_config(arg=''):
     c.data = dict(name='mixture', per='step', alternate='text', parts=dict(pairs=pairs, text=text), **batch)
     parts = {name: dict(data=dict(parts=dict(pairs=own, text=own))) for name, own in held_out.items()}
     c.eval = dict(
-      validation=dict(parts['validation'], **few),
+      validation=dict(parts['validation'], scores=()),
       test=dict(parts['test'], every=2 * steps),
     )
     c.best = ('validation/pairs/loss', 'min')

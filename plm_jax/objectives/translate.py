@@ -206,9 +206,9 @@ class Decoder(nn.Module):
 
   def __call__(self, tokens: Array, source: Source, ends: State, *, train: bool) -> Array:
     """h~ of every step [b, t, d]; `tokens` int[b, t] are those read, `ends` h and c [b, n, d] of the encoder."""
-    w = self.weights()
     if not self.feeding:
       return self.attention.look(self.states(tokens, ends, train=train), source)
+    w = self.weights()
 
     def step(memory: Memory, read: tuple[Array, Array]) -> tuple[Memory, Array]:
       memory = advance(w, memory, source, *read)

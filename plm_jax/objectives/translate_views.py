@@ -190,9 +190,7 @@ def make(
   settings, _ = sequence.decoding_settings(search, second_vocab, reader)
   model = Views(trunk, second_vocab.size, biases, attention_dropout, init_range)
   s = Setup(labelled, reader, settings)
-  views = Task(
-    model, prepare, partial(loss, s), lambda forward, example: {}, trains=texts.all_but_fixed(trunk)
-  )  # fmt: skip
+  views = Task(model, prepare, partial(loss, s), lambda forward, example: {}, trains=texts.all_but_fixed(trunk))
   both = {labelled: writer, unlabelled: views}
   return multitask.join({name: both[name] for name in sorted(both)}, scores=scores)
 
@@ -215,17 +213,15 @@ def prepare(root: Array, batch: Batch) -> Example:
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """sum over views of the mean over texts of -log p(w_t), the mean over tokens of the translation that is written."""
   del carry
-  text, targets = (example.inputs['tokens'], example.inputs['segment_ids']), example.targets
-  settings = {'max_new': text[0].shape[1], **s.search}
+  text, targets = example.inputs, example.targets
+  settings = {'max_new': text['tokens'].shape[1], **s.search}
   settings |= {'rng': rng} if settings.get('method') == 'sample' else {}
-  made = forward(
-    part=s.labelled, method='write', train=False, tokens=text[0], segment_ids=text[1], settings=settings
-  )  # fmt: skip
+  made = forward(part=s.labelled, method='write', train=False, settings=settings, **text)
   there = jnp.arange(made.tokens.shape[1]) < made.lengths[:, None]  # bool[b, t]
-  read = answers.read(s.reader, *text, made.tokens, there.astype(jnp.int32))
-  hidden, ends = forward(**example.inputs)
+  read = answers.read(s.reader, **text, answer=made.tokens, answer_segments=there.astype(jnp.int32))
+  hidden, ends = forward(**text)
   states = forward(part=s.labelled, method='states', tokens=read['decoder_tokens'], ends=ends)
-  seen = forward(method='look', states=states, hidden=hidden, segment_ids=text[1])
+  seen = forward(method='look', states=states, hidden=hidden, segment_ids=text['segment_ids'])
   value, metrics = jnp.zeros(()), dict[str, tuple[Array, Array]]()
   for view in VIEWS:
     told = there.at[:, 0].set(False) if view == 'future' else there

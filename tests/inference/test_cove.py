@@ -72,13 +72,7 @@ def translated(data):
   )
   plain['data'] |= pairs_of(data)
   plain['eval']['validation']['scores'] = ()
-  one = config.resolve(plain)
-  whole, stopped = data / 'WHOLE', data / 'COVE'
-  assert loop.train(one, whole).exit_code == loop.DONE
-  assert loop.train(one, stopped, stop_at=3).exit_code == loop.DONE
-  assert loop.train(one, stopped).exit_code == loop.DONE
-  assert not runs.differing(runs.saved_state(whole), runs.saved_state(stopped))
-  return stopped
+  return runs.gone_on(config.resolve(plain), data / 'COVE')
 
 
 def test_what_is_saved_by_itself_says_the_same_as_the_run(translated, tmp_path):
@@ -119,12 +113,7 @@ def test_a_translator_learns_from_texts_without_a_translation(data, tmp_path, ca
   plain = settings(data, second_vocab={'name': 'words', 'path': str(data / 'de')}, objective=objective)
   plain['objective']['decoding'] = {'method': 'greedy', 'max_new': 4}
   plain['data'] = {'name': 'mixture', 'per': 'step', 'alternate': 'text', 'parts': parts, 'length': 16, 'batch_size': 8}
-  one = config.resolve(plain)
-  whole, stopped = tmp_path / 'WHOLE', tmp_path / 'VIEWS'
-  assert loop.train(one, whole).exit_code == loop.DONE
-  assert loop.train(one, stopped, stop_at=3).exit_code == loop.DONE
-  assert loop.train(one, stopped).exit_code == loop.DONE
-  assert not runs.differing(runs.saved_state(whole), runs.saved_state(stopped))
+  stopped = runs.gone_on(config.resolve(plain), tmp_path / 'VIEWS')
   last = json.loads((stopped / 'metrics.jsonl').read_text().splitlines()[-1])
   assert {'validation/pairs/bleu', 'validation/pairs/loss', 'validation/text/future'} <= set(last)
   file = tmp_path / 'translations.jsonl'

@@ -53,10 +53,10 @@ def _lacking(run: Run, head: str) -> Iterator[str]:
         continue
       if said := parts.missing_vocab(run.settings, name, heads=(head, run.config)):
         yield said
-  told, left_out = set(), from_data.left_out(run.settings)
+  told, left_out = set(), {f'eval.{name}.data' for name in from_data.left_out(run.settings)}
   for where, block in config.of_data(run.settings).items():
     path = block.get('path')
-    if path is None or BEFORE in path or path in told or where in {f'eval.{name}.data' for name in left_out}:
+    if path is None or BEFORE in path or path in told or where in left_out:
       continue
     try:
       sources.opens_quickly(path, split=block.get('split') or 'train')
