@@ -125,8 +125,9 @@ def check_stretches(optim: Settings, steps: int) -> None:
         'fraction of the run between 0.0 and 1.0.'
       )
   warmup, until = (as_steps(optim.get(key) or 0, steps, key) for key in ('warmup', 'until'))
-  over = 0 < until <= warmup or (isinstance(optim.get('until'), int) and until == 1)
-  if over and until < steps and not optim.get('floor'):
+  in_warmup = warmup > 0 and until <= warmup  # a fraction of few steps may be none of them
+  one_step = isinstance(optim.get('until'), int) and until == 1
+  if optim.get('until') and (in_warmup or one_step) and until < steps and not optim.get('floor'):
     raise ConfigError(
       f'config.optim.until={optim["until"]}: the decay ends at step {until} of {steps}, and the warmup at {warmup}, so '
       'that the rate is 0 from there on; 1.0 is the whole run, and a whole number counts steps.'

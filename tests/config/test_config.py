@@ -580,3 +580,5 @@ def test_a_decay_that_ends_before_the_warmup_is_refused(optim, said):
     rules.check_stretches(sound, 100)
   for steps in (1, 2, 3):  # a smoke test of a config
     rules.check_stretches({'until': 0.8}, steps)
+  with pytest.raises(ConfigError, match='the decay ends at step 0 of 5, and the warmup at 1'):
+    rules.check_stretches({'until': 0.1, 'warmup': 1}, 5)
