@@ -4,7 +4,6 @@
 put what is predicted of a row, or of the windows of a question, into words, and do so for files too (`predicting.py`).
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -230,8 +229,8 @@ def answer_of(group: Group, *, best: int, knows_none: bool) -> dict[str, Any]:
   scores = [score for _, score in ordered]
   nothing = [min(float(one['no_answer']) for one in group.predictions)] if knows_none else []
   told = [float(one['impossible']) for one in group.predictions if 'impossible' in one]
-  if knows_none and told:  # by a classifier of its own
-    unanswered = 1 / (1 + math.exp(-min(told)))
+  if knows_none and told:  # by a logit of its own
+    unanswered = _softmax([min(told), 0.0])[0]
     shares = [*((1 - unanswered) * share for share in _softmax(scores)), unanswered]
   else:
     shares = _softmax([*scores, *nothing])  # of all, so that how many are named changes none

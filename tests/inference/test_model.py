@@ -65,6 +65,16 @@ def tag(data: pathlib.Path) -> Model:
 
 
 @pytest.fixture(scope='module')
+def parse(data: pathlib.Path) -> Model:
+  rows = [
+    {'tokens': ['Anna', 'is', 'in', place], 'head': [2, 0, 4, 2], 'deprel': ['who', 'root', 'in', 'where']}
+    for place in conftest.PLACES
+  ]
+  about = {'kind': 'arcs', 'fields': ('tokens', 'head'), 'label': 'deprel', 'path': write_rows(data / 'trees', rows)}
+  return trained(adapted(data, {'name': 'parse', 'width': 8}, about), data / 'TREES')
+
+
+@pytest.fixture(scope='module')
 def span(data: pathlib.Path) -> Model:
   answers = [{'text': [text.split()[0]], 'answer_start': [0]} for text in STORIES]
   pairs = zip(STORIES, [*answers[:-1], {'text': [], 'answer_start': []}], strict=True)
@@ -619,7 +629,7 @@ def test_the_package_is_imported_without_jax() -> None:
   assert subprocess.run([sys.executable, '-c', code], cwd=conftest.ROOT, check=False).returncode == 0
 
 
-@pytest.mark.usefixtures('mlm', 'gpt', 'classify', 'tag', 'span', 'choose')
+@pytest.mark.usefixtures('mlm', 'gpt', 'classify', 'tag', 'parse', 'span', 'choose')
 def test_the_readme_runs_as_it_stands(data: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
   """Each folder that it names is a run here."""
   blocks = re.findall(r'```python\n(.*?)```', (conftest.ROOT / 'README.md').read_text(), flags=re.DOTALL)
