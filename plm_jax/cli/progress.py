@@ -16,8 +16,8 @@ from plm_jax.plugins import signatures
 log = logging.getLogger(__name__)
 
 SHOWN = (
-  'loss', 'perplexity', 'unit_perplexity', 'word_perplexity', 'answer_perplexity', 'bits_per_byte', 'accuracy',
-  'word_accuracy', 'answer_accuracy', 'f1', 'learning_rate', 'gradient_norm', 'tokens_per_second', 'mfu',
+  'loss', 'sampled_loss', 'perplexity', 'unit_perplexity', 'word_perplexity', 'answer_perplexity', 'bits_per_byte',
+  'accuracy', 'word_accuracy', 'answer_accuracy', 'f1', 'learning_rate', 'gradient_norm', 'tokens_per_second', 'mfu',
 )  # fmt: skip
 WIDEST, NARROWEST = 24, 4  # columns of the bar
 PATIENCE = 1.0  # seconds of work before a bar appears

@@ -179,6 +179,7 @@ class Way:
     code: of the end, so far.
     pending: steps whose metrics are still on the device.
     skipped_in_a_row: updates that were not finite, up to the last step whose metrics were read.
+    learns: whether a row had a target since the run began.
     scores: of the last evaluation.
     given_up: whether the caller wants no more steps.
     spike: the one that ends the loop.
@@ -190,6 +191,7 @@ class Way:
   code: int = DONE
   pending: deque[tuple[int, Any]] = dataclasses.field(default_factory=deque)
   skipped_in_a_row: int = 0
+  learns: bool = False
   scores: dict[str, float] = dataclasses.field(default_factory=dict)
   given_up: bool = False
   spike: spikes.Spike | None = None
@@ -317,7 +319,7 @@ def make_start(
   ends = history.ends(settings)
   made = (settings, saved, tx, tx_of, key, maker, part)
   start = Start(*made, restored is not None, step, total, last, past, ends)
-  return start, Way(state, None, step)
+  return start, Way(state, None, step, learns=step > 0)
 
 
 def _first_state(

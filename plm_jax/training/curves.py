@@ -62,7 +62,10 @@ def _panels(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
   """Axis label -> name of the line -> (steps, values)."""
   measured = {name.removesuffix('/loss') for row in rows for name in row if name.endswith('/loss')}
   wanted = {
-    LOSS: {TRAINING: 'loss', **{name: f'{name}/loss' for name in sorted(measured)}},
+    LOSS: {
+      TRAINING: 'loss' if any('loss' in row for row in rows) else 'sampled_loss',
+      **{name: f'{name}/loss' for name in sorted(measured)},
+    },
     RATE: {RATE: 'learning_rate'},
     NORM: {NORM: 'gradient_norm'},
     SPEED: {SPEED: 'tokens_per_second'},

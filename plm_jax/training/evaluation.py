@@ -1,6 +1,7 @@
 """The scores of one evaluation: exact means over all rows of a source, and scores of all predictions at once."""
 
 import functools
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from plm_jax.training.feed import to_devices
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, eval_step, predict_step, predicting_step
 from plm_jax.types import Array, PyTree, Source, Task
+
+log = logging.getLogger(__name__)
 
 _IN_FLIGHT = 2  # batches whose predictions are still on the device
 
@@ -143,6 +146,8 @@ def evaluate(
   if source.unlabelled and not scoring.takes_unlabelled(scores, task):
     return Evaluated({}, predictions, records)
   means = metrics.mean(totals)
+  if 'loss' in totals and not totals['loss'][1]:
+    log.warning('an evaluation measures nothing: no row of it has a target')
   found = {**means, **task.summary(means)}
   if units is not None:
     nats = float(totals['loss'][0]) / units

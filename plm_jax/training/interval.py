@@ -73,6 +73,12 @@ def from_sums(sums: Sums, names: Collection[str], *, mesh: Mesh) -> Interval:
   return Interval(place(values), place(np.array(sums.get(LARGEST, (0.0, 0.0))[0], np.float32)))
 
 
+def is_empty(interval: Interval, sums: Sums) -> bool:
+  """Whether no row of it had a target, though updates counted."""
+  found = to_sums(interval, sums)
+  return found[NORM][1] > 0 and metrics.trained_on(found)[1] == 0
+
+
 def means(interval: Interval, sums: Sums) -> dict[str, float]:
   """What a line says: means over the interval, and of the last step what is not averaged (`sums` are its metrics)."""
   host = jax.device_get(dict(sums))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from plm_jax import config, files
+from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
 from plm_jax.training import (
   agreement,
@@ -33,6 +34,8 @@ from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome, code,
 from plm_jax.training.stopping import as_loss, catch_signals
 
 log = logging.getLogger(__name__)
+
+FIRST = 10  # steps; fewer may have no target by chance
 
 
 def train(
@@ -185,12 +188,23 @@ def _read_metrics(run: Run, tools: Tools, way: Way, due: _Due) -> None:
       log.warning(f'step {number}: a gradient was not finite, the update was skipped ({way.skipped_in_a_row} in a row)')
     if number % settings['log_every'] == 0 or number == start.last or number in start.ends:
       means = interval.means(way.summed, sums)
+      _check_targets(run, way, number, sums)
       means = {**means, **run.data.parts.task.summary(means), **run.meter.read()}
       tools.writer.write(number, means)
       tools.bar.show(number, means)
     if tools.watch.on and (spike := tools.watch.see(number, spikes.loss_of(sums), start.saved)):
       way.spike = spike
       return
+
+
+def _check_targets(run: Run, way: Way, number: int, sums: interval.Sums) -> None:
+  """Raises ConfigError for a run that had nothing to learn from since it began."""
+  way.learns = way.learns or not interval.is_empty(way.summed, sums)
+  if not way.learns and number >= min(FIRST, run.start.total):
+    raise ConfigError(
+      f'data: no row of the first {number} steps has a target for {run.data.parts.user}, and nothing would be trained: '
+      'name a longer text, or a vocabulary that knows its words'
+    )
 
 
 def _evaluate(run: Run, tools: Tools, way: Way, due: _Due, *, gives_up: Callable[[int, float], bool]) -> None:

@@ -191,7 +191,8 @@ def _targets(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], batch: Mappin
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), outputs)
 
   example = task.prepare(noise_root(key), with_step(dict(batch), 0))
-  return task.loss(forward, example, task.init_carry(spec['row_id'].shape[0]), rng).metrics['loss'][1]
+  found = task.loss(forward, example, task.init_carry(spec['row_id'].shape[0]), rng)
+  return metrics.trained_on(found.metrics)[1]
 
 
 def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:

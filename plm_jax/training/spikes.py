@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 
 from plm_jax import files
 from plm_jax.files import RunFolder
-from plm_jax.training import rewind
+from plm_jax.training import metrics, rewind
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +121,9 @@ class Watch:
     return None
 
 
-def loss_of(metrics: Mapping[str, tuple[jax.Array, jax.Array]]) -> float:
+def loss_of(sums: Mapping[str, tuple[jax.Array, jax.Array]]) -> float:
   """The mean loss of one step, from its metrics on the device."""
-  total, weight = jax.device_get(metrics['loss'])
+  total, weight = jax.device_get(metrics.trained_on(sums))
   return float(total) / float(weight) if weight else math.nan
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from plm_jax import config
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
-from plm_jax.training import history, loop, metrics, spikes
+from plm_jax.training import curves, history, loop, metrics, spikes
 from plm_jax.types import Source
 from tests import runs
 
@@ -133,6 +134,16 @@ def test_a_watch_that_may_not_go_back_changes_nothing(data: pathlib.Path, tmp_pa
   loop.train(settings(data, spikes=WATCH | {'most': 0}), plain)  # asked for on the way
   loop.train(settings(data), watched)
   assert not runs.differing(runs.saved_state(plain), runs.saved_state(watched))
+
+
+def test_a_loss_of_drawn_words_is_watched_and_shown(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  """ELMo with `negatives` measures the loss of all words in evaluations alone."""
+  chosen = runs.settings('bidirectional_lm', data, objective={'negatives': 8}, spikes=WATCH | {'deviations': 1e3})
+  assert loop.train(chosen, tmp_path).result['finished']
+  assert re.search(r'step 2/\d+  sampled_loss \d', (tmp_path / 'log.txt').read_text())
+  assert spikes.read(RunFolder.at(tmp_path)) == []
+  drawn = curves._panels(metrics.read(tmp_path))['loss']
+  assert len(drawn['training'][0]) and len(drawn['validation'][0])
 
 
 def test_a_watch_is_checked(data: pathlib.Path) -> None:
