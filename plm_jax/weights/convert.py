@@ -36,6 +36,8 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   Raises:
     WeightsError: what is wrong with the source, by file and tensor.
   """
+  if files.is_file(source / params.INDEX):
+    raise WeightsError(f'{source} is an import already, which --config.model.from and every command read as it is')
   opened = folders.Published(source, architecture=architecture)
   reader = opened.reader
   layers = {path: leaf.shape[0] if reader.entries[path].stacked else None for path, leaf in opened.params.items()}

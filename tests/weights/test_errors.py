@@ -322,6 +322,15 @@ def test_a_tokenizer_that_is_not_read_is_said_at_once_and_its_weights_are_used(
   assert code == 0 and 'cannot be read here' not in said
 
 
+def test_an_import_is_not_imported_again(
+  folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  assert command('import', folder, tmp_path / 'ours', capsys=capsys)[0] == 0
+  code, said = command('import', tmp_path / 'ours', tmp_path / 'again', capsys=capsys)
+  assert code == WRONG_USAGE and f'{tmp_path / "ours"} is an import already' in said
+  assert not (tmp_path / 'again').exists()
+
+
 @pytest.mark.parametrize(
   ('flag', 'what'), [('--step=3', 'steps'), ('--part=kinds', 'parts'), ('--part=trunk', 'parts')]
 )
