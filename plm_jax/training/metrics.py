@@ -38,7 +38,7 @@ def mean(sums: Mapping[str, tuple[Array | float, Array | float]]) -> dict[str, f
   return {name: float(total) / float(weight) if weight else math.nan for name, (total, weight) in host.items()}
 
 
-def trained_on(sums: Mapping[str, tuple[Array | float, Array | float]]) -> tuple[Array | float, Array | float]:
+def trained_on(sums: Mapping[str, tuple[Any, Any]]) -> tuple[Any, Any]:
   """(sum, weight) of what a step trains on: 'loss', or 'sampled_loss' where the loss of all words is measured alone."""
   return sums['loss'] if 'loss' in sums else sums['sampled_loss']
 
