@@ -76,7 +76,8 @@ def from_sums(sums: Sums, names: Collection[str], *, mesh: Mesh) -> Interval:
 def is_empty(interval: Interval, sums: Sums) -> bool:
   """Whether no row of it had a target, though updates counted."""
   found = to_sums(interval, sums)
-  return bool(found[NORM][1] > 0 and metrics.trained_on(found)[1] == 0)
+  trained = metrics.trained_on(found)
+  return found[NORM][1] > 0 and trained is not None and trained[1] == 0
 
 
 def means(interval: Interval, sums: Sums) -> dict[str, float]:

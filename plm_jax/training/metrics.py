@@ -38,9 +38,12 @@ def mean(sums: Mapping[str, tuple[Array | float, Array | float]]) -> dict[str, f
   return {name: float(total) / float(weight) if weight else math.nan for name, (total, weight) in host.items()}
 
 
-def trained_on(sums: Mapping[str, tuple[Any, Any]]) -> tuple[Any, Any]:
-  """(sum, weight) of what a step trains on: 'loss', or 'sampled_loss' where the loss of all words is measured alone."""
-  return sums['loss'] if 'loss' in sums else sums['sampled_loss']
+def trained_on(sums: Mapping[str, tuple[Any, Any]]) -> tuple[Any, Any] | None:
+  """(sum, weight) of what a step trains on: 'loss', or 'sampled_loss' where evaluations alone have that of all words.
+
+  None for an objective that names neither among its metrics.
+  """
+  return sums.get('loss', sums.get('sampled_loss'))
 
 
 def plain(value: Any) -> Any:

@@ -192,7 +192,8 @@ def _targets(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], batch: Mappin
 
   example = task.prepare(noise_root(key), with_step(dict(batch), 0))
   found = task.loss(forward, example, task.init_carry(spec['row_id'].shape[0]), rng)
-  return metrics.trained_on(found.metrics)[1]
+  _, weight = metrics.trained_on(found.metrics) or (0.0, jnp.ones(()))
+  return weight
 
 
 def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:

@@ -122,8 +122,8 @@ class Watch:
 
 
 def loss_of(sums: Mapping[str, tuple[jax.Array, jax.Array]]) -> float:
-  """The mean loss of one step, from its metrics on the device."""
-  total, weight = jax.device_get(metrics.trained_on(sums))
+  """The mean loss of one step, from its metrics on the device; NaN where there is none."""
+  total, weight = jax.device_get(metrics.trained_on(sums) or (0.0, 0.0))
   return float(total) / float(weight) if weight else math.nan
 
 
