@@ -178,6 +178,7 @@ def make(
     classes=max(kept.options, 1),
     record=partial(record, records, kept, writer.form),
     unlabelled=bool((kept.answers < 0).any()),
+    places=True,
   )
   if not buckets:
     padded = order.shuffled(rows, share, seed=seed, shuffle=shuffle)
@@ -296,7 +297,8 @@ def look(
   if chosen.count:
     before = _drawer(chosen, made, records, kept, split=split, gap=' ', on_bad_row=on_bad_row, opened=opened)
     before.draw(int(kept.row_ids[0]), 0)
-  return Labels(made.options, max(kept.options, 1), bool((kept.answers < 0).any()))
+  # an answer is a text: of tasks that stand in one batch each numbers its own options
+  return Labels(made.options, max(kept.options, 1), bool((kept.answers < 0).any()), places=True)
 
 
 def template(*, vocab: Vocab, layout: str = 'plain', **rest: Any) -> Template:

@@ -1,11 +1,13 @@
 """Mixed sources: the shares of T5's rule, exact rounds, pure reading, each row once."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 
 from plm_jax.data import mixture, text_to_text
+from plm_jax.training.parts import check_names
 from tests.data import small
 
 pytestmark = pytest.mark.turns
@@ -413,3 +415,24 @@ def test_labels_are_those_of_each_part(tasks):
   }
   found = mixture.look(parts=parts, per='step', length=12)
   assert {name: part.classes for name, part in found.parts.items()} == {'pair': 2, 'words': 3}
+
+
+def test_tasks_that_are_answered_in_words_number_their_own_options(tmp_path):
+  """In one batch: one without options, and two of which each has a name that the other has at another place."""
+  answered = {
+    'free': {'name': 'template', 'inputs': '{text}', 'target': '{answer}'},
+    'three': {'name': 'template', 'inputs': '{text}', 'options': ['yes', 'maybe', 'no']},
+    'two': {'name': 'template', 'inputs': '{text}', 'options': ['no', 'yes']},
+  }
+  (tmp_path / 'train.jsonl').write_text('{"text": "Is it so?", "answer": "It is.", "label": 1}\n' * 4)
+  parts = {
+    name: {'name': 'text_to_text', 'path': str(tmp_path), 'cache': str(tmp_path / 'cache'), 'form': form}
+    for name, form in answered.items()
+  }
+  mixed = mixture.look(parts=parts, length=12).mixed
+  assert {name: labels.names for name, labels in mixed.items()} == {
+    'free': (), 'three': ('yes', 'maybe', 'no'), 'two': ('no', 'yes')
+  }  # fmt: skip
+  check_names(mixed)
+  with pytest.raises(ValueError, match=r'put a labels\.json'):
+    check_names({name: dataclasses.replace(labels, places=False) for name, labels in mixed.items()})
