@@ -13,7 +13,7 @@ from plm_jax import files
 from plm_jax.cli import pictures
 from plm_jax.files import RunFolder, Where
 from plm_jax.training import run_folder
-from plm_jax.training.metrics import Row, read
+from plm_jax.training.metrics import TRAINED_ON, Row, read
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +61,9 @@ def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
 def _panels(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
   """Axis label -> name of the line -> (steps, values)."""
   measured = {name.removesuffix('/loss') for row in rows for name in row if name.endswith('/loss')}
+  trained = next((name for name in TRAINED_ON if any(name in row for row in rows)), TRAINED_ON[0])
   wanted = {
-    LOSS: {
-      TRAINING: 'loss' if any('loss' in row for row in rows) else 'sampled_loss',
-      **{name: f'{name}/loss' for name in sorted(measured)},
-    },
+    LOSS: {TRAINING: trained, **{name: f'{name}/loss' for name in sorted(measured)}},
     RATE: {RATE: 'learning_rate'},
     NORM: {NORM: 'gradient_norm'},
     SPEED: {SPEED: 'tokens_per_second'},

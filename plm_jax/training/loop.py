@@ -25,6 +25,7 @@ from plm_jax.training import (
   interval,
   metrics,
   predicted,
+  preflight,
   profiling,
   spikes,
 )
@@ -34,8 +35,6 @@ from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome, code,
 from plm_jax.training.stopping import as_loss, catch_signals
 
 log = logging.getLogger(__name__)
-
-FIRST = 10  # steps; fewer may have no target by chance
 
 
 def train(
@@ -200,7 +199,7 @@ def _read_metrics(run: Run, tools: Tools, way: Way, due: _Due) -> None:
 def _check_targets(run: Run, way: Way, number: int, sums: interval.Sums) -> None:
   """Raises ConfigError for a run that had nothing to learn from since it began."""
   way.learns = way.learns or not interval.is_empty(way.summed, sums)
-  if not way.learns and number >= min(FIRST, run.start.total):
+  if not way.learns and number >= min(preflight.FIRST, run.start.total):
     raise ConfigError(
       f'data: no row of the first {number} steps has a target for {run.data.parts.user}, and nothing would be trained: '
       'name a longer text, or a vocabulary that knows its words'

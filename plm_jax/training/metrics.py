@@ -38,12 +38,13 @@ def mean(sums: Mapping[str, tuple[Array | float, Array | float]]) -> dict[str, f
   return {name: float(total) / float(weight) if weight else math.nan for name, (total, weight) in host.items()}
 
 
-def trained_on(sums: Mapping[str, tuple[Any, Any]]) -> tuple[Any, Any] | None:
-  """(sum, weight) of what a step trains on: 'loss', or 'sampled_loss' where evaluations alone have that of all words.
+# What a step trains on is the first of these that it measures: the second where words are drawn (ELMo with negatives)
+TRAINED_ON = ('loss', 'sampled_loss')
 
-  None for an objective that names neither among its metrics.
-  """
-  return sums.get('loss', sums.get('sampled_loss'))
+
+def trained_on(sums: Mapping[str, tuple[Any, Any]]) -> tuple[Any, Any] | None:
+  """(sum, weight) of the metric of `TRAINED_ON`; None for an objective that has none of them."""
+  return next((sums[name] for name in TRAINED_ON if name in sums), None)
 
 
 def plain(value: Any) -> Any:

@@ -26,7 +26,7 @@ from plm_jax.weights import task_heads, writer
 
 log = logging.getLogger(__name__)
 
-FIRST = 10  # batches that are looked at
+FIRST = 10  # batches that are looked at for a target; fewer may have none by chance
 Settings = Mapping[str, Any]
 
 
