@@ -42,11 +42,14 @@ class Loss(NamedTuple):
     value: f32[], the scalar to differentiate: a sum over the rows given, already divided by the whole batch's weight.
     metrics: name -> (sum, weight), both f32[]; divided only when they are read.
     carry: recurrent state for the next step; leaves lead with the batch axis.
+    kept: path -> new value of a parameter that no gradient moves, as the averages of a batch norm, of all rows of the
+      batch (`Task.keeps`).
   """
 
   value: Array
   metrics: dict[str, tuple[Array, Array]]
   carry: PyTree = ()
+  kept: Mapping[str, Array] = FrozenDict()
 
 
 class Forward(Protocol):
@@ -99,6 +102,7 @@ class Task(NamedTuple):
     rows: example -> {path of a table: ids that are read of it}, of tables of which a step reads few rows. Only these
       are differentiated, updated and measured (optim/rows.py).
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
+    keeps: True where `Loss.kept` has values of parameters, which a mixture of tasks refuses.
   """
 
   model: nn.Module
@@ -108,6 +112,7 @@ class Task(NamedTuple):
   init_carry: Callable[[int], PyTree] = lambda batch_size: ()
   summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: {}
   couples_rows: bool = False
+  keeps: bool = False
   rows: Callable[[Example], Mapping[str, Array]] = lambda example: FrozenDict()
   advance: Callable[[PyTree, Array], PyTree] | None = None
   evaluate: Callable[[Forward, Example, PyTree, Array], Loss] | None = None

@@ -172,11 +172,11 @@ def make_optimiser(task: Task, batch: Batch, **settings: Any) -> optim.Optimiser
 
 
 def draw(abstract: PyTree, *, seed: int = 0) -> PyTree:
-  """Parameters drawn by numpy: no compilation, and no bias or scale that hides by being 0 or 1."""
+  """Parameters drawn by numpy: no compilation, no bias or scale that hides by being 0 or 1, no variance below 0."""
 
   def one(path, leaf):
     values = np.random.default_rng([seed, *map(ord, jax.tree_util.keystr(path))]).normal(0, 0.1, leaf.shape)
-    return jnp.asarray(1 + values if path[-1].key == 'scale' else values, jnp.float32)
+    return jnp.asarray(1 + values if path[-1].key in ('scale', 'variance') else values, jnp.float32)
 
   return jax.tree_util.tree_map_with_path(one, abstract)
 

@@ -495,13 +495,12 @@ def ulmfit(scale: str, *rows: str, labels: int | None = None) -> dict[str, dict[
       between |= {'data.split': keys['data.split'], 'data.batch_size': 8}
     cut = ''
     if is_long:
-      # with all of its dropout, or at the paper's rate of .01, most classifiers stay at chance
-      keys |= {'data.length': 140, 'data.buckets': (70,), 'model.overrides.dropout': 0.25, 'optim.rate': 0.003}
+      keys |= {'data.length': 140, 'data.buckets': (70,)}
       between |= {'epochs': 3}
-      cut = (
-        f'of {"" if labels else "500 "}reviews cut at 140 tokens, which the language model reads three times, with a '
-        'quarter of the dropout and less than a third of the rate; '
-      )
+      cut = f'of {"" if labels else "500 "}reviews cut at 140 tokens, which the language model reads three times; '
+    elif scale == 'small':
+      keys |= {'adapter.norms': True}  # its runs have a LayerNorm where the paper has a batch norm
+      cut = 'with a LayerNorm in the place of each batch norm; '
     columns[task] = dict(
       metric='test/accuracy' if 'eval' in keys else 'validation/accuracy',
       better='min',

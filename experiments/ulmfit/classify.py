@@ -16,9 +16,9 @@ Expect (Table 7, validation error, IMDb and TREC-6): scratch 9.93, 13.36; full 6
 AG's errors stand in tables/ulmfit_7.py. On test, with both directions (Tables 2 and 3): IMDb 4.6, TREC-6 3.6, AG 5.01;
 of IMDb 5.30 with one direction and 4.58 with both.
 Arguments: a set (imdb, trec, ag), a row of Table 7, `small`, a direction (forward, backward), `quick`.
-Differs from the paper: AG's rows are descriptions without titles; LayerNorm for batch norm in the head; one triangle
-for the run, where the released code has one for each stage of unfreezing; rows are cut at 1,400 tokens, where the
-released code reads on and pools the last 1,400 (`adapter.last`); ten epochs.
+Differs from the paper: AG's rows are descriptions without titles; one triangle for the run, where the released code has
+one for each stage of unfreezing; rows are cut at 1,400 tokens, where the released code reads on and pools the last
+1,400 (`adapter.last`); ten epochs.
 """
 
 from experiments import common
@@ -55,7 +55,7 @@ def get_config(arg=''):
   c.vocab = dict(name='byte_bpe', path=common.vocab('ulmfit' if size == 'full' else 'small'))
   c.model = dict(name='awd_lstm', variant='ulmfit', overrides=dict(common.AWD_LSTM[size], **common.AWD_DROPOUT))
   c.adapter = dict(
-    name='classify', classes=classes, pool='concat', hidden=50, activation='relu', norms=True, dropout=0.1,
+    name='classify', classes=classes, pool='concat', hidden=50, activation='relu', norms='batch', dropout=0.1,
     input_dropout=0.4, window=window, backward=backward,
   )  # fmt: skip
   c.data = dict(

@@ -20,6 +20,7 @@ from plm_jax.adapters.texts import Pool, label_weights, read_text, scaled_class_
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.losses import cross_entropy, smoothed_cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
+from plm_jax.layers.mlp import Norms
 from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
 from plm_jax.types import (
   Array,
@@ -66,7 +67,7 @@ class Model(nn.Module):
       the largest values and the mean side by side (ULMFiT).
     init_std: of the head's kernels.
     bias: the last layer has one.
-    norms: LayerNorms before both layers.
+    norms: before both layers, see `make`.
     window: tokens that are read at a time; None for whole rows.
     last: tokens of a row in whose windows states are pooled; None for all.
   """
@@ -83,7 +84,7 @@ class Model(nn.Module):
   pool: Pool
   init_std: float
   bias: bool
-  norms: bool
+  norms: Norms
   window: int | None
   last: int | None
   input_dropout: float | None = None
@@ -102,8 +103,8 @@ class Model(nn.Module):
     )
     self.head_dropout = Dropout(self.dropout)
 
-  def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """(outputs f32[b, c], the states they came from [b, l, d])."""
+  def __call__(self, train: bool = False, **inputs: Array) -> tuple[Any, ...]:
+    """(outputs f32[b, c], the states they came from [b, l, d]), and with batch norms what they keep (`Loss.kept`)."""
     noisy, segment_ids = train and not self.frozen, texts.segments_of(inputs)
     if self.window is None:
       out = self.trunk(**inputs, train=noisy)
@@ -113,6 +114,9 @@ class Model(nn.Module):
     pool = partial(texts.pooled, self.trunk, pool=self.pool, frozen=self.frozen)
     each = [pool(hidden, segment_ids) for hidden in read_layers(out, self.layers)]  # [b, l, d] -> [b, d]
     vectors = self.states(each).astype(jnp.float32)
+    if self.norms == 'batch':
+      outputs, kept = self.head(vectors, train=train, counts=(segment_ids > 0).any(axis=1))
+      return outputs, out['hidden'], {f'head/{name}': value for name, value in kept.items()}
     if self.hidden:
       return self.head(vectors, train=train), out['hidden']
     return self.head(self.head_dropout(vectors, train=train)), out['hidden']
@@ -161,7 +165,7 @@ def make(
   pool: Pool = 'trunk',
   init_std: Std = 0.02,
   bias: bool = True,
-  norms: bool = False,
+  norms: Norms = False,
   class_weights: tuple[Weight, ...] = (),
   label_smoothing: PartRate | None = None,
   window: Count | None = None,
@@ -191,8 +195,8 @@ def make(
       (ULMFiT).
     init_std: of the head's kernels.
     bias: the last layer has one; published decoders that classify (GPT-2, LLaMA) have none.
-    norms: a LayerNorm before each layer of a head with `hidden`, where ULMFiT normalises over the batch: a batch norm
-      would make rows depend on each other and keep averages from step to step.
+    norms: before each layer of a head with `hidden`: True for a LayerNorm, 'batch' for a batch norm (ULMFiT), which
+      refuses `accumulate` and stands in no `multitask`.
     class_weights: of the loss of each class, in the order of their numbers; the loss is the weighted mean. Weights of
       rows / (classes x rows of the class) balance the classes. Accuracy counts every row alike.
     label_smoothing: share a of the loss that all classes have alike: rows train on 1 - a of the right class and a / c
@@ -209,7 +213,9 @@ def make(
   if hidden and not bias:
     raise ValueError(f'adapter.bias=False with adapter.hidden={hidden}: both of two layers have biases')
   if norms and not hidden:
-    raise ValueError('adapter.norms=True with adapter.hidden=0: norms stand before each of two layers; give a width')
+    raise ValueError(
+      f'adapter.norms={norms!r} with adapter.hidden=0: norms stand before each of two layers; give a width'
+    )
   if hidden < 0:
     raise ValueError(f'adapter.hidden={hidden}: a width, or 0 for no layer')
   texts.check_head('classify', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
@@ -229,7 +235,9 @@ def make(
   head = dropout, hidden, activation
   model = Model(trunk, count or 1, *head, *states, frozen, pool, init_std, bias, norms, window, last, input_dropout)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s.regression)
+  batch_norms = norms == 'batch'
   task = Task(model, *functions, in_words=in_words, trains=texts.trained(frozen, trunk))
+  task = task._replace(couples_rows=batch_norms, keeps=batch_norms)
   return scored(task, regression=s.regression, classes=count)
 
 
@@ -285,7 +293,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
   loss_weights = targets.get('loss_weights', weights)
-  outputs, hidden = forward(**example.inputs)
+  outputs, hidden, *kept = forward(**example.inputs)
   values, metrics = costs(s.regression, outputs, targets)
   values, metrics = texts.with_language_model(s.lm_weight, forward, hidden, targets, values, metrics)
   trained = values
@@ -293,7 +301,9 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
     nats, smoothed = smoothed_cross_entropy(outputs, targets['label'], smoothing=s.label_smoothing)
     trained = values + smoothed - nats
     metrics['smoothed_loss'] = metric(trained, loss_weights)
-  return Loss(scaled_sum(trained, loss_weights, targets['scale']), metrics | {'loss': metric(values, loss_weights)})
+  metrics['loss'] = metric(values, loss_weights)
+  found = Loss(scaled_sum(trained, loss_weights, targets['scale']), metrics)
+  return found._replace(kept=kept[0]) if kept else found
 
 
 def costs(
@@ -316,7 +326,7 @@ def costs(
 
 def predict(regression: bool, forward: Forward, example: Example) -> dict[str, Array]:
   """The number, or the class and the probability of each class."""
-  outputs, _ = forward(**example.inputs)
+  outputs = forward(**example.inputs)[0]
   if regression:
     return {'value': outputs[:, 0]}
   return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}

@@ -148,7 +148,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   targets, weights = example.targets, example.targets['row_weight']
   value = (1 - s.weight) * found.value + s.weight * scaled_sum(values, weights, targets['row_scale'])
   metrics = {**found.metrics, 'task_loss': found.metrics['loss'], 'distil_loss': metric(values, weights)}
-  return Loss(value, {**metrics, 'loss': whole_loss(value, targets)}, found.carry)
+  return found._replace(value=value, metrics={**metrics, 'loss': whole_loss(value, targets)})
 
 
 def compare(s: Setup, own: Forward, theirs: Forward, example: Example) -> Array:

@@ -12,7 +12,7 @@ from plm_jax.layers import pooling
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import chunked_cross_entropy, next_tokens
 from plm_jax.layers.means import metric
-from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
+from plm_jax.layers.mlp import ACTIVATIONS, Norms, PredictionHead
 from plm_jax.types import EVERYTHING, HEADS, Array, Attends, Batch, Forward
 
 Pool = Literal['trunk', 'mean', 'concat']
@@ -107,7 +107,7 @@ def make_head(
   dropout: float,
   init_std: float,
   bias: bool = True,
-  norms: bool = False,
+  norms: Norms = False,
   input_dropout: float | None = None,
 ) -> nn.Module:
   """A dense layer, or with a `hidden` width two of them with an activation between and dropout before each."""

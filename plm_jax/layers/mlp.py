@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -11,9 +11,10 @@ import jax.numpy as jnp
 
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Initializer
-from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.norm import BatchNorm, LayerNorm
 from plm_jax.types import Array
 
+Norms = bool | Literal['batch']  # before the layers of a head: none, layer norms or batch norms
 _EPSILON = 1e-5  # of the norms of a head
 
 
@@ -134,7 +135,7 @@ class GatedMlp(nn.Module):
 class PredictionHead(nn.Module):
   """Linear, activation, linear, with dropout before each product: the head that classifies in BART and ELECTRA.
 
-  With norms it is the head of ULMFiT (Howard and Ruder 2018, §3.3), which normalises over the batch.
+  With norms='batch' it is the head of ULMFiT (Howard and Ruder 2018, §3.3).
 
   Attributes:
     hidden: width between the two products.
@@ -142,7 +143,7 @@ class PredictionHead(nn.Module):
     activation: a name of `ACTIVATIONS`.
     dropout: rate before each product.
     kernel_init: initializer of both kernels.
-    norms: a LayerNorm before each dropout.
+    norms: True puts a LayerNorm before each dropout, 'batch' a batch norm.
     input_dropout: rate before the first product, where it has one of its own.
   """
 
@@ -151,16 +152,31 @@ class PredictionHead(nn.Module):
   activation: str
   dropout: float
   kernel_init: Initializer
-  norms: bool = False
+  norms: Norms = False
   input_dropout: float | None = None
 
   @nn.compact
-  def __call__(self, x: Array, *, train: bool = False) -> Array:
-    """[..., d] -> f32[..., outputs]."""
+  def __call__(self, x: Array, *, train: bool = False, counts: Array | None = None) -> Any:
+    """[..., d] -> f32[..., outputs]; with batch norms, what they keep besides (`layers.norm.BatchNorm`), by path.
+
+    Args:
+      x: [..., d]; [b, d] for batch norms.
+      train: drops out.
+      counts: bool[b], rows of which batch norms are.
+    """
+    kept: dict[str, Array] = {}
+
+    def normalised(x: Array, name: str) -> Array:
+      if self.norms != 'batch':
+        return LayerNorm(_EPSILON, name=name)(x) if self.norms else x
+      x, own = BatchNorm(_EPSILON, name=name)(x, counts, train=train)
+      kept.update({f'{name}/{key}': value for key, value in own.items()})
+      return x
+
     first = self.dropout if self.input_dropout is None else self.input_dropout
     inner = Dense(self.hidden, axes=('embed', 'mlp'), kernel_init=self.kernel_init, name='hidden')
     out = Dense(self.outputs, axes=('mlp', 'classes'), kernel_init=self.kernel_init, name='out')
-    x = LayerNorm(_EPSILON, name='input_norm')(x) if self.norms else x
+    x = normalised(x, 'input_norm')
     x = ACTIVATIONS[self.activation](inner(Dropout(first)(x, train=train)))
-    x = LayerNorm(_EPSILON, name='hidden_norm')(x) if self.norms else x
-    return out(Dropout(self.dropout)(x, train=train))
+    outputs = out(Dropout(self.dropout)(normalised(x, 'hidden_norm'), train=train))
+    return (outputs, kept) if self.norms == 'batch' else outputs

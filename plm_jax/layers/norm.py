@@ -1,4 +1,6 @@
-"""Normalisation over the last axis, computed in float32 whatever the compute dtype."""
+"""Normalisation, computed in float32 whatever the compute dtype: over the last axis, or over the rows of a batch."""
+
+from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -56,3 +58,52 @@ class RMSNorm(nn.Module):
     x = x.astype(jnp.float32)
     y = x * jax.lax.rsqrt((x * x).mean(axis=-1, keepdims=True) + self.epsilon) * scale
     return y.astype(self.dtype)
+
+
+class BatchNorm(nn.Module):
+  """(x - mean) / sqrt(variance + epsilon) * scale + bias, of each feature over the rows (Ioffe and Szegedy 2015, §3).
+
+  In training mean and variance are those of the batch. Otherwise they are parameters, which no gradient moves: averages
+  over past batches, each of which weighs a tenth when it is new, as in torch.nn.BatchNorm1d. There a variance is
+  divided by n - 1, and by n where a batch is normalised.
+
+  Attributes:
+    epsilon: added to the variance.
+    momentum: weight of a new batch in the averages.
+  """
+
+  epsilon: float
+  momentum: float = 0.1
+
+  @nn.compact
+  def __call__(self, x: Array, counts: Array, *, train: bool = False) -> tuple[Array, dict[str, Array]]:
+    """The rows normalised, and in training the new averages.
+
+    Args:
+      x: [b, d].
+      counts: bool[b], rows of which the averages are.
+      train: normalises by this batch.
+
+    Returns:
+      f32[b, d], and parameter -> its next value: 'mean' and 'variance' f32[d]; nothing where `train` is False.
+    """
+    init = {'scale': nn.initializers.ones, 'bias': nn.initializers.zeros}
+    init |= {'mean': nn.initializers.zeros, 'variance': nn.initializers.ones}
+    own = {
+      name: self.param(name, nn.with_logical_partitioning(one, ('embed',)), (x.shape[-1],), jnp.float32)
+      for name, one in init.items()
+    }
+    x = x.astype(jnp.float32)
+    if not train:
+      return _normalised(x, own, own['mean'], own['variance'], self.epsilon), {}
+    weights = counts.astype(jnp.float32)[:, None]
+    rows = weights.sum()
+    mean = (weights * x).sum(axis=0) / jnp.maximum(rows, 1)
+    squares = (weights * jnp.square(x - mean)).sum(axis=0)
+    found = {'mean': mean, 'variance': squares / jnp.maximum(rows - 1, 1)}
+    kept = {name: own[name] + self.momentum * (found[name] - own[name]) for name in found}
+    return _normalised(x, own, mean, squares / jnp.maximum(rows, 1), self.epsilon), jax.lax.stop_gradient(kept)
+
+
+def _normalised(x: Array, own: Mapping[str, Array], mean: Array, variance: Array, epsilon: float) -> Array:
+  return (x - mean) * jax.lax.rsqrt(variance + epsilon) * own['scale'] + own['bias']

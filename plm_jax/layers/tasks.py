@@ -93,6 +93,8 @@ def check(tasks: Tasks, *, where: str) -> None:
   for name, task in tasks.items():
     if jax.tree.leaves(task.init_carry(1)):
       raise ValueError(f'{where}: {name!r} carries state from step to step, which a mixture cannot')
+    if task.keeps:
+      raise ValueError(f'{where}: {name!r} keeps averages over batches, which a mixture cannot: give it norms=True')
 
 
 def part_loss(tasks: Tasks, name: str, forward: Forward, example: Example, rng: Array, *, evaluate: bool) -> Loss:

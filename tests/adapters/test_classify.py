@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from plm_jax import paths
-from plm_jax.adapters import classify, texts
+from plm_jax.adapters import classify, multitask, texts
 from plm_jax.layers import pooling
 from plm_jax.models import bart
 from plm_jax.objectives import causal_lm, mlm
+from plm_jax.plugins import build
 from plm_jax.training import step
 from plm_jax.types import EVERYTHING, HEADS
 from tests import tiny
@@ -376,6 +377,87 @@ def test_the_head_of_ulmfit():
     x = np.maximum(x @ head['hidden']['kernel'] + head['hidden']['bias'], 0)
     expected = norm(x, head['hidden_norm']) @ head['out']['kernel'] + head['out']['bias']
     assert tiny.worst(outputs[row], expected) < 1e-5, row
+
+
+BATCH_NORMS = {'pool': 'concat', 'hidden': 5, 'activation': 'relu', 'norms': 'batch', 'dropout': 0.0}
+AVERAGES = [f'head/{norm}/{name}' for norm in ('hidden_norm', 'input_norm') for name in ('mean', 'variance')]
+
+
+@functools.cache
+def with_batch_norms():
+  """A task, a batch with a row of padding, an optimiser with decay and a first state."""
+  task = make_task('gpt', classes=3, **BATCH_NORMS)
+  batch = tiny.make_batch((*ROWS[:3], ()))
+  tx = tiny.make_optimiser(task, batch, name='adamw', rate=0.1, decay=0.5)
+  return task, batch, tx, tiny.make_state(task, batch, tx)
+
+
+def test_the_head_of_ulmfit_normalises_over_the_batch():
+  """A step by numpy: what is trained on, the averages behind it, and what is predicted from these."""
+  task, batch, tx, state = with_batch_norms()
+  head = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), state.params['head'])
+  outputs, hidden, kept = step.bind(task, state.params, train=True, rng=jax.random.key(0))(
+    tokens=batch['tokens'], segment_ids=batch['segment_ids']
+  )
+  states = [np.asarray(hidden, np.float64)[row, :size] for row, (size,) in enumerate(ROWS[:3])]
+  x = np.stack([np.concatenate([own[-1], own.max(axis=0), own.mean(axis=0)]) for own in states])
+  wanted = {}
+
+  def norm(x, name):
+    averages = {'mean': x.mean(axis=0), 'variance': x.var(axis=0, ddof=1)}
+    wanted.update({f'head/{name}/{key}': 0.9 * head[name][key] + 0.1 * value for key, value in averages.items()})
+    return (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5) * head[name]['scale'] + head[name]['bias']
+
+  inner = np.maximum(norm(x, 'input_norm') @ head['hidden']['kernel'] + head['hidden']['bias'], 0)
+  expected = norm(inner, 'hidden_norm') @ head['out']['kernel'] + head['out']['bias']
+  assert tiny.worst(outputs[:3], expected) < 1e-4
+  assert sorted(kept) == sorted(wanted) == AVERAGES
+  assert tiny.worst(kept, wanted) < 1e-5
+  new, _ = jax.jit(functools.partial(step.train_step, task=task, tx=tx))(state, batch, jax.random.key(0))
+  leaves = paths.flat(new.params)
+  assert tiny.worst({path: leaves[path] for path in AVERAGES}, wanted) < 1e-5  # decay has no part in them
+  # an evaluation reads them, row by row
+  rows = [predict(task, {key: value[:count] for key, value in batch.items()}, new.params) for count in (1, 4)]
+  assert tiny.worst(rows[0]['probability'][0], rows[1]['probability'][0]) < 1e-6
+
+
+def test_a_step_that_is_skipped_leaves_the_averages():
+  task, batch, tx, state = with_batch_norms()
+  params = paths.replaced(state.params, {'head/out/bias': jnp.full(3, jnp.nan)})
+  broken = state.replace(params=params)
+  new, metrics = jax.jit(functools.partial(step.train_step, task=task, tx=tx))(broken, batch, jax.random.key(0))
+  assert float(metrics['skipped'][0]) == 1
+  old, leaves = paths.flat(state.params), paths.flat(new.params)
+  assert all(tiny.same(leaves[path], old[path]) for path in AVERAGES)
+
+
+def test_batch_norms_need_the_whole_batch():
+  task, batch, tx, state = with_batch_norms()
+  with pytest.raises(ValueError, match='accumulate must be 1'):
+    step.train_step(state, batch, jax.random.key(0), task=task, tx=tx, accumulate=2)
+  parts = {'one': {'name': 'classify', **BATCH_NORMS}}
+  with pytest.raises(ValueError, match=r"adapter\.parts: 'one' keeps averages over batches.*norms=True"):
+    multitask.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB, parts=parts)
+
+
+@pytest.mark.parametrize('wrapper', ['lora', 'distil'])
+def test_a_wrapper_hands_on_what_batch_norms_keep(wrapper):
+  """Averages behind a step are those of the task alone, where LoRA adds zeros and where distil has a teacher beside."""
+  own = {'name': 'classify', 'classes': 3, **BATCH_NORMS}
+  more = {'teacher': {'name': 'gpt', 'variant': 'tiny', 'overrides': tiny.SIZES}} if wrapper == 'distil' else {}
+  block = {'name': wrapper, 'inner': own, **more}
+  task = build.make('adapters', block, trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB)
+  alone, batch, _, _ = with_batch_norms()
+  tx = tiny.make_optimiser(task, batch, name='adam', rate=0.1)
+  state = tiny.make_state(task, batch, tx)
+  zeros = {path: jnp.zeros_like(leaf) for path, leaf in paths.flat(state.params).items() if path.startswith('lora/')}
+  state = state.replace(params=paths.replaced(state.params, zeros))
+  new, _ = jax.jit(functools.partial(step.train_step, task=task, tx=tx))(state, batch, jax.random.key(0))
+  params = {name: state.params[name] for name in ('trunk', 'head')}
+  loss, _ = tiny.loss_and_gradient(alone, params, batch, train=True)
+  leaves = paths.flat(new.params)
+  assert sorted(loss.kept) == AVERAGES
+  assert tiny.worst({path: leaves[path] for path in AVERAGES}, dict(loss.kept)) < 1e-5
 
 
 def test_what_a_trunk_holds_fixed_stays_so_under_an_adapter():

@@ -1,11 +1,11 @@
-"""LayerNorm and RMSNorm against their formulas."""
+"""LayerNorm and RMSNorm against their formulas, BatchNorm against torch's."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.layers.norm import LayerNorm, RMSNorm
+from plm_jax.layers.norm import BatchNorm, LayerNorm, RMSNorm
 from tests import tiny
 
 
@@ -73,3 +73,51 @@ def test_rms_of_zeros_has_a_finite_gradient():
   apply = lambda x: RMSNorm(1e-6).apply({'params': {'scale': jnp.ones(4)}}, x)  # noqa: E731
   assert tiny.same(apply(jnp.zeros(4)), jnp.zeros(4))
   assert np.isfinite(jax.grad(lambda x: apply(x)[0])(jnp.zeros(4))).all()
+
+
+def test_batch_norm_is_that_of_torch():
+  """What it returns, its gradients and its averages, over batches in training, and what it returns in an evaluation."""
+  torch = pytest.importorskip('torch')
+  draw = np.random.default_rng(0)
+  theirs = torch.nn.BatchNorm1d(6, eps=1e-3, momentum=0.3)
+  params = {'mean': np.zeros(6, np.float32), 'variance': np.ones(6, np.float32)}
+  params |= {name: draw.normal(1, 0.3, 6).astype(np.float32) for name in ('scale', 'bias')}
+  with torch.no_grad():
+    theirs.weight[:], theirs.bias[:] = torch.tensor(params['scale']), torch.tensor(params['bias'])
+  ours = BatchNorm(1e-3, 0.3)
+  everyone = np.ones(5, bool)
+  for _ in range(4):
+    x, gradient = (draw.normal(2.0, 3.0, (5, 6)).astype(np.float32) for _ in range(2))
+    entered = torch.tensor(x, requires_grad=True)
+    wanted = theirs(entered)
+    theirs.zero_grad()
+    wanted.backward(torch.tensor(gradient))
+    apply = lambda params, x: ours.apply({'params': params}, x, everyone, train=True)  # noqa: E731
+    found, backward, kept = jax.vjp(apply, params, x, has_aux=True)
+    assert tiny.worst(found, wanted.detach().numpy()) < 1e-5
+    own, of_x = backward(gradient)
+    assert tiny.worst(of_x, entered.grad.numpy()) < 1e-5
+    assert tiny.worst(own['scale'], theirs.weight.grad.numpy()) < 1e-5
+    assert tiny.worst(own['bias'], theirs.bias.grad.numpy()) < 1e-5
+    assert tiny.same(own['mean'], np.zeros(6, np.float32))
+    assert tiny.same(own['variance'], np.zeros(6, np.float32))
+    params |= kept
+    assert tiny.worst(params['mean'], theirs.running_mean.numpy()) < 1e-6
+    assert tiny.worst(params['variance'], theirs.running_var.numpy()) < 1e-5
+  found, kept = ours.apply({'params': params}, x, everyone)
+  assert not kept
+  assert tiny.worst(found, theirs.eval()(torch.tensor(x)).detach().numpy()) < 1e-5
+
+
+def test_rows_of_padding_have_no_part_in_batch_norms():
+  x = np.random.default_rng(0).normal(2.0, 3.0, (6, 4)).astype(np.float32)
+  ours = BatchNorm(1e-5)
+  params = ours.init(jax.random.key(0), x, np.ones(6, bool))['params']
+  padded = np.concatenate([x, np.full((2, 4), 1e3, np.float32)])
+  found, kept = ours.apply({'params': params}, padded, np.arange(8) < 6, train=True)
+  alone, wanted = ours.apply({'params': params}, x, np.ones(6, bool), train=True)
+  assert tiny.worst((found[:6], kept), (alone, wanted)) < 1e-6
+  # one row, and none: a variance of zero
+  for count in (1, 0):
+    found, kept = ours.apply({'params': params}, x, np.arange(6) < count, train=True)
+    assert np.isfinite(found).all() and np.allclose(kept['variance'], 0.9)
