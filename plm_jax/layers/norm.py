@@ -76,12 +76,12 @@ class BatchNorm(nn.Module):
   momentum: float = 0.1
 
   @nn.compact
-  def __call__(self, x: Array, counts: Array, *, train: bool = False) -> tuple[Array, dict[str, Array]]:
+  def __call__(self, x: Array, counts: Array | None = None, *, train: bool = False) -> tuple[Array, dict[str, Array]]:
     """The rows normalised, and in training the new averages.
 
     Args:
       x: [b, d].
-      counts: bool[b], rows of which the averages are.
+      counts: bool[b], rows of which mean and variance are; None for all.
       train: normalises by this batch.
 
     Returns:
@@ -96,7 +96,7 @@ class BatchNorm(nn.Module):
     x = x.astype(jnp.float32)
     if not train:
       return _normalised(x, own, own['mean'], own['variance'], self.epsilon), {}
-    weights = counts.astype(jnp.float32)[:, None]
+    weights = jnp.ones((len(x), 1)) if counts is None else counts.astype(jnp.float32)[:, None]
     rows = weights.sum()
     mean = (weights * x).sum(axis=0) / jnp.maximum(rows, 1)
     squares = (weights * jnp.square(x - mean)).sum(axis=0)
