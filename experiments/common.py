@@ -208,6 +208,20 @@ def awd_groups(factor: float, *, period: float = 0.0, first: int = 0) -> tuple[t
   return (*groups, ('.*', 1.0))
 
 
+def chain_thaw(period: float) -> tuple[tuple[str, Any], ...]:
+  """Multipliers of chain-thaw (Felbo et al. 2017, §3.3): the head, each group from the lowest up alone, then all.
+
+  Args:
+    period: share of the run in which one of them trains.
+  """
+
+  def turn(number: int) -> dict[str, Any]:
+    return dict(during=((period * number, period * (number + 1)), (period * (len(AWD_GROUPS) + 1), 1.0)))
+
+  groups = ((pattern, turn(len(AWD_GROUPS) - place)) for place, pattern in enumerate(AWD_GROUPS))
+  return (*groups, ('.*', turn(0)))
+
+
 def gpt_adam() -> dict[str, Any]:
   """The optimiser with which GPT is fine-tuned (Radford et al. 2018, §4.1, and the released code)."""
   plain = dict(name='adamw', rate=6.25e-5, schedule='gpt', warmup=0.002, decay=NO_DECAY_ON_NORMS)

@@ -31,7 +31,10 @@ Written = Sequence[
     Annotated[str, 'pattern'],
     Multiplier
     | Literal['rate']
-    | Mapping[Literal['unfreeze', 'gradual', 'layerwise', 'below', 'scale'], Stretch]
+    | Mapping[
+      Literal['unfreeze', 'during', 'gradual', 'layerwise', 'below', 'scale'],
+      Stretch | Sequence[tuple[Stretch, Stretch]],
+    ]
     | None,
   ]
 ]
@@ -53,6 +56,25 @@ class Unfreeze:
 
   def __str__(self) -> str:
     return f'{self.scale:g} from step {self.start}'
+
+
+@dataclasses.dataclass(frozen=True)
+class During:
+  """The schedule of a part that trains by turns: `scale` from `begin` to before `end` of each stretch, and 0 elsewhere.
+
+  A config spells it `dict(during=((begin, end), ...), scale=scale)`; floats are fractions of the run. Chain-thaw (Felbo
+  et al. 2017, §3.3) has one part at a time and then all of them.
+  """
+
+  stretches: tuple[tuple[int, int], ...]
+  scale: float = 1.0
+
+  def __call__(self, step: Array) -> Array:
+    inside = [(step >= begin) & (step < end) for begin, end in self.stretches]
+    return jnp.where(jnp.stack(inside).any(axis=0), self.scale, 0.0)
+
+  def __str__(self) -> str:
+    return f'{self.scale:g} in steps {", ".join(f"{begin}-{end - 1}" for begin, end in self.stretches)}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +137,7 @@ def resolve(
 
   Args:
     groups: (pattern, value) pairs; a bare number holds for every parameter. A value is a number, None, a function of
-      the step, one of `words`, or a dict as `Unfreeze`, `Layerwise` and `Gradual` spell it.
+      the step, one of `words`, or a dict as `Unfreeze`, `During`, `Layerwise` and `Gradual` spell it.
     params: tree of arrays or of their shapes.
     steps: horizon of the run, for starts given as a fraction.
     what: the config key, for messages.
@@ -199,6 +221,8 @@ def _parse(value: Any, *, steps: int, what: str, words: Mapping[str, Schedule]) 
     return value
   if isinstance(value, Mapping) and 'unfreeze' in value and set(value) <= {'unfreeze', 'scale'}:
     return Unfreeze(as_steps(value['unfreeze'], steps, f'{what} unfreeze'), float(value.get('scale', 1.0)))
+  if isinstance(value, Mapping) and 'during' in value and set(value) <= {'during', 'scale'}:
+    return During(_stretches(value['during'], steps=steps, what=what), float(value.get('scale', 1.0)))
   if isinstance(value, Mapping) and 'gradual' in value and set(value) <= {'gradual', 'layerwise', 'scale'}:
     period = as_steps(value['gradual'], steps, f'{what} gradual')
     if not period:
@@ -213,12 +237,33 @@ def _parse(value: Any, *, steps: int, what: str, words: Mapping[str, Schedule]) 
     return float(value)
   spelled = [
     'dict(unfreeze=step, scale=1.0)',
+    'dict(during=((begin, end), ...), scale=1.0)',
     'dict(gradual=period, layerwise=1.0, scale=1.0)',
     'dict(layerwise=factor, below=0, scale=1.0)',
     *map(repr, words),
   ]
   choices = ['a number', 'None', 'a function of the step', *spelled]
   raise ConfigError(f'optim.{what}: {value!r} is none of {", ".join(choices)}')
+
+
+def _stretches(pairs: Any, *, steps: int, what: str) -> tuple[tuple[int, int], ...]:
+  """Pairs of begin and end as steps.
+
+  Raises:
+    ConfigError: there is none, or one is no pair or has no step.
+  """
+  is_list = isinstance(pairs, list | tuple)
+  if not is_list or not pairs or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+    raise ConfigError(
+      f'optim.{what}: during={pairs!r}: give pairs of a begin and an end, such as ((0, 0.1), (0.5, 1.0))'
+    )
+  found = tuple(
+    (as_steps(begin, steps, f'{what} during'), as_steps(end, steps, f'{what} during')) for begin, end in pairs
+  )
+  for written, (begin, end) in zip(pairs, found, strict=True):
+    if begin >= end:
+      raise ConfigError(f'optim.{what}: during={tuple(written)!r} has no step: from {begin} to before {end} of {steps}')
+  return found
 
 
 def _check_used(

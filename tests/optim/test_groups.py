@@ -145,6 +145,41 @@ def test_gradual_unfreezing_with_a_rate_by_layer():
   assert float(groups.factor(values['trunk/embed/tokens/table'], 199, 2)) == 0
 
 
+def test_a_part_that_trains_by_turns():
+  """Chain-thaw of a head, an embedding and a stack: each alone for a tenth of the run, and all from .3 on."""
+  turn = lambda number: {'during': ((0.1 * number, 0.1 * (number + 1)), (0.3, 1.0)), 'scale': 0.5}  # noqa: E731
+  values = resolve((('head/.*', turn(0)), ('trunk/embed/.*', turn(1)), ('.*', turn(2))))
+  parts = [{'head/kernel', 'head/bias'}, {'trunk/embed/tokens/table'}]
+  for number, part in enumerate(parts):
+    assert joined(values, 100 * number) == joined(values, 100 * number + 99) == part
+  everything = joined(values, 300)
+  assert joined(values, 200) == joined(values, 299) == everything - parts[0] - parts[1]
+  assert joined(values, 999) == everything >= parts[0] | parts[1]
+  assert joined(values, 1000) == set()
+  (head,) = values['head/kernel']
+  assert str(head) == '0.5 in steps 0-99, 300-999'
+  assert float(jax.jit(head)(5)) == 0.5
+  text = groups.table(PARAMS, scale=(('head/.*', turn(0)), ('.*', 1.0)), decay=0.0, steps=1000)
+  assert '0.5 in steps 0-99, 300-999' in text
+  assert text.endswith('1,093 of 1,093 parameters train')
+
+
+@pytest.mark.parametrize(
+  ('during', 'message'),
+  [
+    ((), r'during=\(\): give pairs of a begin and an end'),
+    (3, 'during=3: give pairs'),
+    ((0.1, 0.2), r'during=\(0.1, 0.2\): give pairs'),
+    (((0, 0.1), (0.5, 0.5)), r'during=\(0.5, 0.5\) has no step: from 500 to before 500 of 1000'),
+    (((0, 0.0001),), r'during=\(0, 0.0001\) has no step'),
+    (((-1, 5),), 'during=-1: give whole steps'),
+  ],
+)
+def test_turns_without_a_step_are_refused(during, message):
+  with pytest.raises(ConfigError, match=f'optim.scale.*{message}'):
+    resolve((('.*', {'during': during}),))
+
+
 def test_a_period_without_a_step_is_refused():
   with pytest.raises(ConfigError, match=r"optim.scale: {'gradual': 0.0001}: a period is one step or more"):
     resolve((('.*', {'gradual': 0.0001}),))
