@@ -27,7 +27,7 @@ KEYS: dict[str, str] = {
   'optim.ema': 'ema_decay ema_rate polyak',
   'optim.scale':
     'freeze frozen_layers freeze_encoder freeze_layers freeze_embeddings layer_decay layerwise_lr_decay llrd '
-    'lr_layer_decay param_groups unfreeze unfreezing gradual_unfreezing discriminative_lr '
+    'lr_layer_decay param_groups unfreeze unfreezing gradual_unfreezing chain_thaw discriminative_lr '
     'discriminative_learning_rates',
   'data.batch_size':
     'bs batch batchsize train_batch_size global_batch_size per_device_train_batch_size per_gpu_train_batch_size '
