@@ -67,14 +67,3 @@ def nested(leaves: Mapping[str, Any]) -> PyTree:
       node = node.setdefault(parent, {})
     node[name] = leaf
   return tree
-
-
-def replaced(tree: PyTree, leaves: Mapping[str, Any]) -> PyTree:
-  """A tree with other leaves at some of its paths.
-
-  Raises:
-    KeyError: it has no leaf there.
-  """
-  if absent := set(leaves) - set(flat(tree)):
-    raise KeyError(f'there is no leaf {min(absent)!r}')
-  return jax.tree_util.tree_map_with_path(lambda path, leaf: leaves.get(path_name(path), leaf), tree)

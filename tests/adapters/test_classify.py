@@ -423,7 +423,7 @@ def test_the_head_of_ulmfit_normalises_over_the_batch():
 
 def test_a_step_that_is_skipped_leaves_the_averages():
   task, batch, tx, state = with_batch_norms()
-  params = paths.replaced(state.params, {'head/out/bias': jnp.full(3, jnp.nan)})
+  params = paths.nested(paths.flat(state.params) | {'head/out/bias': jnp.full(3, jnp.nan)})
   broken = state.replace(params=params)
   new, metrics = jax.jit(functools.partial(step.train_step, task=task, tx=tx))(broken, batch, jax.random.key(0))
   assert float(metrics['skipped'][0]) == 1
@@ -451,7 +451,7 @@ def test_a_wrapper_hands_on_what_batch_norms_keep(wrapper):
   tx = tiny.make_optimiser(task, batch, name='adam', rate=0.1)
   state = tiny.make_state(task, batch, tx)
   zeros = {path: jnp.zeros_like(leaf) for path, leaf in paths.flat(state.params).items() if path.startswith('lora/')}
-  state = state.replace(params=paths.replaced(state.params, zeros))
+  state = state.replace(params=paths.nested(paths.flat(state.params) | zeros))
   new, _ = jax.jit(functools.partial(step.train_step, task=task, tx=tx))(state, batch, jax.random.key(0))
   params = {name: state.params[name] for name in ('trunk', 'head')}
   loss, _ = tiny.loss_and_gradient(alone, params, batch, train=True)
