@@ -26,6 +26,7 @@ from plm_jax.training import parts
 from tests import conftest, runs
 
 BOTH = pytest.mark.parametrize('number', signals.SIGNALS, ids=lambda number: number.name)
+READY = b'ready\n'
 STAGES, SECONDS = 12, 15.0  # signals, spread over the time in which a command begins
 
 
@@ -49,7 +50,8 @@ def script(body: str) -> subprocess.Popen[str]:
     stderr=subprocess.PIPE,
     text=True,
   )
-  assert process.stdout is not None and process.stdout.readline() == 'ready\n'
+  # Not by readline, which takes all that has come: `communicate` would not find the rest.
+  assert process.stdout is not None and os.read(process.stdout.fileno(), len(READY)) == READY
   return process
 
 
