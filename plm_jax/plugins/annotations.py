@@ -20,6 +20,7 @@ import builtins
 import functools
 import operator
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -113,7 +114,8 @@ def _compiles(pattern: str) -> bool:
 def _fault(pattern: str) -> str:
   """What is wrong with a regular expression; empty where nothing is."""
   try:
-    re.compile(pattern)
+    with warnings.catch_warnings(action='ignore', category=FutureWarning):  # of '[[', which may be no pattern at all
+      re.compile(pattern)
   except (re.error, OverflowError, RecursionError) as error:
     return str(error)
   return ''

@@ -171,8 +171,8 @@ def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab, folder: RunFold
     task = build.make(f'{role}s', settings[role], trunk=trunk, vocab=vocab, offered={'second_vocab': second})
   if task.couples_rows and settings['accumulate'] > 1:
     raise ConfigError(
-      f'accumulate={settings["accumulate"]}: {role} {settings[role]["name"]!r} compares the rows of a batch with each '
-      'other, so the batch cannot be cut: set accumulate=1'
+      f'accumulate={settings["accumulate"]}: {role} {settings[role]["name"]!r} couples the rows of a batch, '
+      'so that it cannot be cut: set accumulate=1'
     )
   for where, block in config.of_data(settings).items():
     check_length(trunk, task.row_length(block['length']), where=where)

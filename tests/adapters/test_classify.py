@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import paths
+from plm_jax import errors, paths
 from plm_jax.adapters import classify, multitask, texts
 from plm_jax.layers import pooling
 from plm_jax.models import bart
 from plm_jax.objectives import causal_lm, mlm
 from plm_jax.plugins import build
+from plm_jax.training import parts as training_parts
 from plm_jax.training import step
 from plm_jax.types import EVERYTHING, HEADS
 from tests import tiny
@@ -435,6 +436,9 @@ def test_batch_norms_need_the_whole_batch():
   task, batch, tx, state = with_batch_norms()
   with pytest.raises(ValueError, match='accumulate must be 1'):
     step.train_step(state, batch, jax.random.key(0), task=task, tx=tx, accumulate=2)
+  settings = {'accumulate': 2, 'adapter': {'name': 'classify', 'classes': 3, **BATCH_NORMS}}
+  with pytest.raises(errors.ConfigError, match=r"accumulate=2: adapter 'classify' couples the rows of a batch"):
+    training_parts.parts_of(tiny.make_trunk('gpt'), settings, tiny.VOCAB)
   parts = {'one': {'name': 'classify', **BATCH_NORMS}}
   with pytest.raises(ValueError, match=r"adapter\.parts: 'one' keeps averages over batches.*norms=True"):
     multitask.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB, parts=parts)

@@ -50,8 +50,9 @@ def script(body: str) -> subprocess.Popen[str]:
     stderr=subprocess.PIPE,
     text=True,
   )
+  assert process.stdout is not None
   # Not by readline, which takes all that has come: `communicate` would not find the rest.
-  assert process.stdout is not None and os.read(process.stdout.fileno(), len(READY)) == READY
+  assert b''.join(os.read(process.stdout.fileno(), 1) for _ in READY) == READY
   return process
 
 

@@ -153,6 +153,13 @@ def test_the_whole_config_is_of_known_kinds():
   assert set(blocks.GIVEN) - {'data.corpora.filters:filter_documents'} <= {k for found in kinds.values() for k in found}
 
 
+@pytest.mark.filterwarnings('error')
+def test_a_text_that_is_no_pattern_brings_no_warning():
+  assert values.fits("Annotated[str, 'pattern']", '[[a]')
+  with pytest.raises(TypeError, match=r"'\(' is no regular expression: missing \)"):
+    values.coerce("Sequence[tuple[Annotated[str, 'pattern'], float]]", [['(', 1.0]])
+
+
 @pytest.mark.parametrize('value', [1e-300, -1e-300, 1e39, pytest.param(10**400, id='integer')])
 def test_numbers_that_arrays_cannot_hold_are_refused(value):
   with pytest.raises(TypeError, match='numbers have 32 bits'):
