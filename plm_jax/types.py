@@ -43,7 +43,7 @@ class Loss(NamedTuple):
     metrics: name -> (sum, weight), both f32[]; divided only when they are read.
     carry: recurrent state for the next step; leaves lead with the batch axis.
     kept: path -> new value of a parameter that no gradient moves, as the averages of a batch norm, of all rows of the
-      batch (`Task.keeps`).
+      batch (`Task.keeps`). The optimiser puts them in, unless it freezes the parameter.
   """
 
   value: Array

@@ -103,8 +103,14 @@ class Model(nn.Module):
     )
     self.head_dropout = Dropout(self.dropout)
 
-  def __call__(self, train: bool = False, **inputs: Array) -> tuple[Any, ...]:
-    """(outputs f32[b, c], the states they came from [b, l, d]), and with batch norms what they keep (`Loss.kept`)."""
+  def __call__(self, train: bool = False, counts: Array | None = None, **inputs: Array) -> tuple[Any, ...]:
+    """(outputs f32[b, c], the states they came from [b, l, d]), and with batch norms what they keep (`Loss.kept`).
+
+    Args:
+      train: drops out, and normalises by the batch.
+      counts: bool[b], rows of which batch norms are; of rows without a token they never are.
+      **inputs: what the trunk reads.
+    """
     noisy, segment_ids = train and not self.frozen, texts.segments_of(inputs)
     if self.window is None:
       out = self.trunk(**inputs, train=noisy)
@@ -115,7 +121,8 @@ class Model(nn.Module):
     each = [pool(hidden, segment_ids) for hidden in read_layers(out, self.layers)]  # [b, l, d] -> [b, d]
     vectors = self.states(each).astype(jnp.float32)
     if self.norms == 'batch':
-      outputs, kept = self.head(vectors, train=train, counts=(segment_ids > 0).any(axis=1))
+      is_text = (segment_ids > 0).any(axis=1)
+      outputs, kept = self.head(vectors, train=train, counts=is_text if counts is None else is_text & counts)
       return outputs, out['hidden'], {f'head/{name}': value for name, value in kept.items()}
     if self.hidden:
       return self.head(vectors, train=train), out['hidden']
@@ -137,6 +144,7 @@ class Setup(NamedTuple):
     class_weights: of the loss of each class; () where all weigh the same.
     label_smoothing: share of the loss that all classes have alike.
     backward: rows are read from their last token to their first.
+    batch_norms: the head has some, of which rows that fill a batch up are no part.
   """
 
   inputs: tuple[str, ...]
@@ -145,6 +153,7 @@ class Setup(NamedTuple):
   class_weights: tuple[float, ...]
   label_smoothing: float
   backward: bool
+  batch_norms: bool
 
 
 def make(
@@ -230,12 +239,13 @@ def make(
   if label_smoothing and not count:
     raise ValueError(f'adapter.label_smoothing={label_smoothing}: a regression has no classes; leave it out')
   check_reading(trunk, window=window, last=last, backward=backward)
-  s = Setup(texts.inputs_of(trunk), kind == 'regression', lm_weight, class_weights, label_smoothing or 0.0, backward)
+  batch_norms = norms == 'batch'
+  of_loss = lm_weight, class_weights, label_smoothing or 0.0
+  s = Setup(texts.inputs_of(trunk), kind == 'regression', *of_loss, backward, batch_norms)
   states = layers, join, tuple(layer_weights)
   head = dropout, hidden, activation
   model = Model(trunk, count or 1, *head, *states, frozen, pool, init_std, bias, norms, window, last, input_dropout)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s.regression)
-  batch_norms = norms == 'batch'
   task = Task(model, *functions, in_words=in_words, trains=texts.trained(frozen, trunk))
   task = task._replace(couples_rows=batch_norms, keeps=batch_norms)
   return scored(task, regression=s.regression, classes=count)
@@ -285,7 +295,8 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   targets['scale'] = batch_scale(weights)
   if s.lm_weight:
     targets |= texts.lm_targets(batch['tokens'][:, None], batch['segment_ids'][:, None])
-  return Example(read_text(batch, s.inputs), targets)
+  inputs = read_text(batch, s.inputs)
+  return Example(inputs | {'counts': batch['row_weight'] > 0} if s.batch_norms else inputs, targets)
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:

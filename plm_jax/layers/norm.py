@@ -65,7 +65,8 @@ class BatchNorm(nn.Module):
 
   In training mean and variance are those of the batch. Otherwise they are parameters, which no gradient moves: averages
   over past batches, each of which weighs a tenth when it is new, as in torch.nn.BatchNorm1d. There a variance is
-  divided by n - 1, and by n where a batch is normalised.
+  divided by n - 1, and by n where a batch is normalised. A batch of fewer than two rows has no variance: it is
+  normalised by the averages, which stay as they are, where torch raises an error.
 
   Attributes:
     epsilon: added to the variance.
@@ -101,8 +102,10 @@ class BatchNorm(nn.Module):
     mean = (weights * x).sum(axis=0) / jnp.maximum(rows, 1)
     squares = (weights * jnp.square(x - mean)).sum(axis=0)
     found = {'mean': mean, 'variance': squares / jnp.maximum(rows - 1, 1)}
-    kept = {name: own[name] + self.momentum * (found[name] - own[name]) for name in found}
-    return _normalised(x, own, mean, squares / jnp.maximum(rows, 1), self.epsilon), jax.lax.stop_gradient(kept)
+    kept = {name: own[name] + jnp.where(rows > 1, self.momentum * (found[name] - own[name]), 0) for name in found}
+    mean = jnp.where(rows > 1, mean, own['mean'])
+    variance = jnp.where(rows > 1, squares / jnp.maximum(rows, 1), own['variance'])
+    return _normalised(x, own, mean, variance, self.epsilon), jax.lax.stop_gradient(kept)
 
 
 def _normalised(x: Array, own: Mapping[str, Array], mean: Array, variance: Array, epsilon: float) -> Array:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from flax.core import FrozenDict
 
 from plm_jax.errors import ConfigError, one_of, suggest
 from plm_jax.optim import averages, groups, rules, schedules
@@ -36,7 +37,8 @@ class Optimiser(NamedTuple):
 
   Attributes:
     init: trainable -> state. Moments are float32, of the shape of their parameter and in its box of axis names, if any.
-    update: (gradients, state, trainable) -> (what to add to trainable, state). Gradients as they come.
+    update: (gradients, state, trainable, kept) -> (what to add to trainable, state). Gradients as they come; `kept` is
+      `Loss.kept`, whose parameters get these values in place of an update by the rule.
     rate: step -> base learning rate f32[], without multipliers and without the fall of a plateau schedule.
     now: state -> the base rate of the next update f32[], with that fall, and without updates that were skipped.
     eval_params: (state, parameters) -> the parameters to evaluate: averaged where the run averages, else the same.
@@ -49,7 +51,7 @@ class Optimiser(NamedTuple):
   """
 
   init: Callable[[PyTree], PyTree]
-  update: Callable[[PyTree, PyTree, PyTree], tuple[PyTree, PyTree]]
+  update: Callable[..., tuple[PyTree, PyTree]]
   rate: Callable[[Array], Array]
   now: Callable[[PyTree], Array]
   eval_params: Callable[[PyTree, PyTree], PyTree]
@@ -175,7 +177,9 @@ def _init(s: _Settings, trainable: PyTree) -> PyTree:
   return state | ({} if s.observe_plateau is None else {'plateau': schedules.start_plateau()})
 
 
-def _update(s: _Settings, gradients: PyTree, state: PyTree, trainable: PyTree) -> tuple[PyTree, PyTree]:
+def _update(
+  s: _Settings, gradients: PyTree, state: PyTree, trainable: PyTree, kept: Mapping[str, Array] = FrozenDict()
+) -> tuple[PyTree, PyTree]:
   _check_split(trainable, s.trained)
   step = state['count']
   full = jax.tree.map(lambda param: param.astype(jnp.float32), trainable)
@@ -190,11 +194,22 @@ def _update(s: _Settings, gradients: PyTree, state: PyTree, trainable: PyTree) -
     direction,
     trainable,
   )
+  updates = _towards(kept, updates, trainable)
   state = state | {'count': step + 1, 'rule': rule_state}
   if s.average is not None:
     after = jax.tree.map(jnp.add, trainable, updates)
     state |= {'average': s.average.update(state['average'], after, step)}
   return updates, state
+
+
+def _towards(kept: Mapping[str, Array], updates: PyTree, trainable: PyTree) -> PyTree:
+  """The updates, of parameters that have a value in `kept` those that give it to them."""
+
+  def one(path: tuple[Any, ...], update: Array, param: Array) -> Array:
+    name = path_name(path)
+    return kept[name] - param if name in kept else update
+
+  return jax.tree_util.tree_map_with_path(one, updates, trainable)
 
 
 def _now(s: _Settings, state: PyTree) -> Array:

@@ -174,6 +174,11 @@ def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab, folder: RunFold
       f'accumulate={settings["accumulate"]}: {role} {settings[role]["name"]!r} couples the rows of a batch, '
       'so that it cannot be cut: set accumulate=1'
     )
+  if task.keeps and settings['data']['batch_size'] == 1:
+    raise ConfigError(
+      f'data.batch_size=1: {role} {settings[role]["name"]!r} has norms over the rows of a batch, and one row has no '
+      'variance: take more rows, or another norm'
+    )
   for where, block in config.of_data(settings).items():
     check_length(trunk, task.row_length(block['length']), where=where)
   reads = _with_characters(config.reads(settings), trunk)

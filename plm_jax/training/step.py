@@ -19,7 +19,7 @@ from plm_jax import optim
 from plm_jax.layers.tasks import computed_once
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.optim import rows
-from plm_jax.paths import flat, nested
+from plm_jax.paths import flat
 from plm_jax.sharding import Layout, batch_sharding, shardings, sum_over_devices, use
 from plm_jax.training import interval
 from plm_jax.training.interval import Interval
@@ -271,16 +271,15 @@ def train_step(
   gradients = _materialise(gradients)
   norms = optim.norms(gradients)
   total_norm = jnp.sqrt(sum(norm * norm for norm in norms.values()))
-  updates = _materialise(tx.update(gradients, old_state, trainable)[0])
+  updates = _materialise(tx.update(gradients, old_state, trainable, kept)[0])
   finite = jnp.isfinite(total_norm) & jnp.isfinite(sum(optim.norms(updates).values()))
   new_trainable = jax.tree.map(jnp.add, trainable, updates)
   # The moments are computed twice, for the updates and again once `finite` is known: on a CPU that is faster than to
   # write them, read them and write them again. Elsewhere the compiler sees that both are the same.
   known, old_moments = _materialise((finite, old_state))
-  opt_state = _choose(known, tx.update(gradients, old_moments, trainable)[1], old_moments)
+  opt_state = _choose(known, tx.update(gradients, old_moments, trainable, kept)[1], old_moments)
 
   new_params = optim.merge(rows.put(whole, _choose(finite, new_trainable, trainable), tables), frozen)
-  new_params = _choose(finite, nested({**flat(new_params), **kept}), new_params) if kept else new_params
   params = advanced(task, new_params, state.step + 1)
   # the norm of a table would be that of the rows of this step; the whole of it is not read
   known = rows.others(optim.merge(trainable, frozen), tables)

@@ -13,6 +13,7 @@ from plm_jax import errors, paths
 from plm_jax.adapters import classify, multitask, texts
 from plm_jax.layers import pooling
 from plm_jax.models import bart
+from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm, mlm
 from plm_jax.plugins import build
 from plm_jax.training import parts as training_parts
@@ -420,6 +421,53 @@ def test_the_head_of_ulmfit_normalises_over_the_batch():
   # an evaluation reads them, row by row
   rows = [predict(task, {key: value[:count] for key, value in batch.items()}, new.params) for count in (1, 4)]
   assert tiny.worst(rows[0]['probability'][0], rows[1]['probability'][0]) < 1e-6
+
+
+def test_copies_that_fill_a_batch_up_have_no_part_in_batch_norms():
+  """The last batch of an epoch holds rows of weight 0, which are copies of another."""
+  task, _, _, state = with_batch_norms()
+  alone = tiny.make_batch(ROWS[:3])
+  filled = tiny.make_batch((*ROWS[:3], ROWS[0], ROWS[0]))
+  filled = {**filled, 'row_weight': jnp.array([1.0, 1, 1, 0, 0])}
+
+  @jax.jit
+  def trained_on(batch):
+    example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
+    forward = step.bind(task, state.params, train=True, rng=jax.random.key(0))
+    return task.loss(forward, example, (), jax.random.key(0))
+
+  wanted, found = map(trained_on, (alone, filled))
+  assert sorted(found.kept) == AVERAGES
+  assert tiny.worst((found.value, found.kept), (wanted.value, wanted.kept)) < 1e-6
+
+
+def test_averages_of_batch_norms_are_updated_by_themselves_alone():
+  """Decay, and Adam's step for it, have no part in them, nor in an average of the parameters."""
+  task, batch, _, _ = with_batch_norms()
+  states = {}
+  for decay in (0.0, 0.5):
+    tx = tiny.make_optimiser(task, batch, name='adam', rate=0.1, decay=decay, ema=0.5)
+    states[decay], _ = jax.jit(functools.partial(step.train_step, task=task, tx=tx))(
+      tiny.make_state(task, batch, tx), batch, jax.random.key(0)
+    )
+    first, live = (paths.flat(one.params) for one in (tiny.make_state(task, batch, tx), states[decay]))
+    averaged = paths.flat(tx.eval_params(states[decay].opt_state, states[decay].params))
+    for path in AVERAGES:
+      assert not tiny.same(live[path], first[path])
+      assert tiny.worst(averaged[path], (first[path] + live[path]) / 2) < 1e-6, path
+  without, decayed = (paths.flat(states[decay].params) for decay in (0.0, 0.5))
+  assert all(tiny.worst(without[path], decayed[path]) < 1e-7 for path in AVERAGES)
+  assert not tiny.same(without['head/out/kernel'], decayed['head/out/kernel'])
+
+
+def test_batch_norms_refuse_a_batch_of_one_row():
+  settings = {
+    'accumulate': 1,
+    'adapter': {'name': 'classify', 'classes': 3, **BATCH_NORMS},
+    'data': {'batch_size': 1, 'length': 8},
+  }
+  with pytest.raises(errors.ConfigError, match=r"data\.batch_size=1: adapter 'classify' has norms over the rows"):
+    training_parts.parts_of(tiny.make_trunk('gpt'), settings, tiny.VOCAB)
 
 
 def test_a_step_that_is_skipped_leaves_the_averages():

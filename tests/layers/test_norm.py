@@ -117,7 +117,14 @@ def test_rows_of_padding_have_no_part_in_batch_norms():
   found, kept = ours.apply({'params': params}, padded, np.arange(8) < 6, train=True)
   alone, wanted = ours.apply({'params': params}, x, np.ones(6, bool), train=True)
   assert tiny.worst((found[:6], kept), (alone, wanted)) < 1e-6
-  # one row, and none: a variance of zero
+
+
+def test_fewer_than_two_rows_are_normalised_by_the_averages():
+  x = np.random.default_rng(0).normal(2.0, 3.0, (6, 4)).astype(np.float32)
+  ours = BatchNorm(1e-5)
+  names = ('scale', 'bias', 'mean', 'variance')
+  params = {name: np.full(4, number, np.float32) for name, number in zip(names, (2, 1, 0.5, 3), strict=True)}
   for count in (1, 0):
     found, kept = ours.apply({'params': params}, x, np.arange(6) < count, train=True)
-    assert np.isfinite(found).all() and np.allclose(kept['variance'], 0.9)
+    assert tiny.worst(found, (x - 0.5) / np.sqrt(3 + 1e-5) * 2 + 1) < 1e-6
+    assert all(tiny.same(value, params[name]) for name, value in kept.items()) and len(kept) == 2
