@@ -220,7 +220,13 @@ def _parse(value: Any, *, steps: int, what: str, words: Mapping[str, Schedule]) 
   if value is None or (callable(value) and not isinstance(value, type)):
     return value
   if isinstance(value, Mapping) and 'unfreeze' in value and set(value) <= {'unfreeze', 'scale'}:
-    return Unfreeze(as_steps(value['unfreeze'], steps, f'{what} unfreeze'), float(value.get('scale', 1.0)))
+    start = as_steps(value['unfreeze'], steps, f'{what} unfreeze')
+    if start >= steps:
+      raise ConfigError(
+        f'optim.{what}: unfreeze={value["unfreeze"]!r}: the part joins at step {start} and never trains in a run of '
+        f'{steps} steps: give an earlier step, or None in place of the dict'
+      )
+    return Unfreeze(start, float(value.get('scale', 1.0)))
   if isinstance(value, Mapping) and 'during' in value and set(value) <= {'during', 'scale'}:
     return During(_stretches(value['during'], steps=steps, what=what), float(value.get('scale', 1.0)))
   if isinstance(value, Mapping) and 'gradual' in value and set(value) <= {'gradual', 'layerwise', 'scale'}:
@@ -250,7 +256,7 @@ def _stretches(pairs: Any, *, steps: int, what: str) -> tuple[tuple[int, int], .
   """Pairs of begin and end as steps.
 
   Raises:
-    ConfigError: there is none, or one is no pair or has no step.
+    ConfigError: there is none, or one is no pair, has no step or begins behind the run.
   """
   is_list = isinstance(pairs, list | tuple)
   if not is_list or not pairs or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
@@ -263,6 +269,10 @@ def _stretches(pairs: Any, *, steps: int, what: str) -> tuple[tuple[int, int], .
   for written, (begin, end) in zip(pairs, found, strict=True):
     if begin >= end:
       raise ConfigError(f'optim.{what}: during={tuple(written)!r} has no step: from {begin} to before {end} of {steps}')
+    if begin >= steps:
+      raise ConfigError(
+        f'optim.{what}: during={tuple(written)!r} begins at step {begin}, behind the last one of a run of {steps} steps'
+      )
   return found
 
 

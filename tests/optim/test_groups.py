@@ -172,12 +172,24 @@ def test_a_part_that_trains_by_turns():
     ((0.1, 0.2), r'during=\(0.1, 0.2\): give pairs'),
     (((0, 0.1), (0.5, 0.5)), r'during=\(0.5, 0.5\) has no step: from 500 to before 500 of 1000'),
     (((0, 0.0001),), r'during=\(0, 0.0001\) has no step'),
+    (
+      ((0, 0.1), (1000, 2000)),
+      r'during=\(1000, 2000\) begins at step 1000, behind the last one of a run of 1000 steps',
+    ),
     (((-1, 5),), 'during=-1: give whole steps'),
   ],
 )
 def test_turns_without_a_step_are_refused(during, message):
   with pytest.raises(ConfigError, match=f'optim.scale.*{message}'):
     resolve((('.*', {'during': during}),))
+
+
+@pytest.mark.parametrize('start', [1000, 1.0, 5000])
+def test_a_part_that_joins_behind_the_run_is_refused(start):
+  with pytest.raises(
+    ConfigError, match=r'unfreeze=.*never trains in a run of 1000 steps: give an earlier step, or None'
+  ):
+    resolve((('.*', {'unfreeze': start}),))
 
 
 def test_a_period_without_a_step_is_refused():
