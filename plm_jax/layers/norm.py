@@ -102,9 +102,11 @@ class BatchNorm(nn.Module):
     mean = (weights * x).sum(axis=0) / jnp.maximum(rows, 1)
     squares = (weights * jnp.square(x - mean)).sum(axis=0)
     found = {'mean': mean, 'variance': squares / jnp.maximum(rows - 1, 1)}
-    kept = {name: own[name] + jnp.where(rows > 1, self.momentum * (found[name] - own[name]), 0) for name in found}
-    mean = jnp.where(rows > 1, mean, own['mean'])
-    variance = jnp.where(rows > 1, squares / jnp.maximum(rows, 1), own['variance'])
+    several = rows > 1
+    share = jnp.where(several, self.momentum, 0)  # of this batch in the averages
+    kept = {name: own[name] + share * (found[name] - own[name]) for name in found}
+    mean = jnp.where(several, mean, own['mean'])
+    variance = jnp.where(several, squares / jnp.maximum(rows, 1), own['variance'])
     return _normalised(x, own, mean, variance, self.epsilon), jax.lax.stop_gradient(kept)
 
 

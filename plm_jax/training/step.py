@@ -261,6 +261,8 @@ def train_step(
   if accumulate == 1:
     gradients, loss = _gradient(task, whole_batch, closed)
     metrics, new_carry, kept = loss.metrics, loss.carry, loss.kept
+    if absent := set(kept) - set(flat(state.params)):
+      raise KeyError(f'the loss keeps {min(absent)!r}, which is no parameter')
   else:
     if task.couples_rows:
       raise ValueError('this objective couples the rows of a batch: accumulate must be 1')

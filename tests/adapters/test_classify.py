@@ -460,6 +460,13 @@ def test_averages_of_batch_norms_are_updated_by_themselves_alone():
   assert not tiny.same(without['head/out/kernel'], decayed['head/out/kernel'])
 
 
+def test_what_a_loss_keeps_has_to_be_a_parameter():
+  task, batch, tx, state = with_batch_norms()
+  wrong = task._replace(loss=lambda *given: task.loss(*given)._replace(kept={'head/men': jnp.zeros(5)}))
+  with pytest.raises(KeyError, match="the loss keeps 'head/men', which is no parameter"):
+    step.train_step(state, batch, jax.random.key(0), task=wrong, tx=tx)
+
+
 def test_batch_norms_refuse_a_batch_of_one_row():
   settings = {
     'accumulate': 1,
