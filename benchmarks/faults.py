@@ -75,7 +75,7 @@ def words(config: str, folder: pathlib.Path, *more: str) -> list[str]:
     'log': '()',
   }
   flags = [f'--config.{key}={value}' for key, value in keys.items()]
-  return ['-m', 'plm_jax.train', f'--config={ROOT / "experiments" / config}', f'--workdir={folder}', *flags, *more]
+  return ['-m', 'plm_jax', 'train', f'--config={ROOT / "experiments" / config}', f'--workdir={folder}', *flags, *more]
 
 
 def start(arguments: list[str], log: pathlib.Path, *, devices: int = 1) -> subprocess.Popen[bytes]:
@@ -240,7 +240,8 @@ def make_vocabulary(out: pathlib.Path) -> None:
   """Of byte pairs."""
   command = [
     '-m',
-    'plm_jax.vocab',
+    'plm_jax',
+    'vocab',
     'train',
     '--source=pydocs',
     f'--out={out / "vocab"}',

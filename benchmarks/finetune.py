@@ -35,15 +35,16 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import train_step
-from plm_jax import optim, sharding, weights
+from plm_jax import optim, weights
 from plm_jax.adapters import classify
 from plm_jax.cli import memory
+from plm_jax.core import sharding
+from plm_jax.core.types import Execution, Source, Task, Vocab
 from plm_jax.data import labelled
 from plm_jax.data.corpora import sources
 from plm_jax.models import bert
 from plm_jax.text import wordpiece
 from plm_jax.training import step as steps
-from plm_jax.types import Execution, Source, Task, Vocab
 
 Batch = Mapping[str, np.ndarray]
 RATE, DECAY, CLIP = 2e-5, 0.01, 1.0

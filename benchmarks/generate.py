@@ -26,9 +26,9 @@ import numpy as np
 
 from plm_jax import weights
 from plm_jax.cli import memory
+from plm_jax.core.types import Execution
 from plm_jax.generate import generate
 from plm_jax.models import gpt
-from plm_jax.types import Execution
 from plm_jax.weights import shapes
 
 VOCAB = 50_257

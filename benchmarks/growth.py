@@ -5,7 +5,7 @@
 
 chips    the training step compiled for 1, 4, 16, 64, 256 and 1,024 chips of TPU v5e (the last as four slices), with the
          same rows on each chip: GiB at most, GiB sent and cycles of a chip, as the compiler gives them, and the tokens
-         a second that a chip can reach at most by these cycles. No chip is needed, but libtpu (requirements-plan.txt).
+         a second that a chip can reach at most by these cycles. No chip is needed, but libtpu (requirements/plan.txt).
          What is flat costs nothing; what is not is named
 devices  seconds of a step of the config's `quick` form on 1, 2 and 4 simulated devices, rows of the batch held: what
          spreading a step costs by itself, since the devices share the cores
@@ -62,11 +62,11 @@ WHY = {
 Point = dict[str, float]
 
 
-def python(*words: str, devices: int = 1) -> str:
-  """What `python -m` prints, in a process of its own."""
+def command(*words: str, devices: int = 1) -> str:
+  """What `plm-jax` prints, in a process of its own."""
   flags = f'--xla_force_host_platform_device_count={devices}'
   env = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags}
-  done = subprocess.run([sys.executable, '-m', *words], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
+  done = subprocess.run([sys.executable, '-m', 'plm_jax', *words], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
                         capture_output=True, text=True, check=False)  # fmt: skip
   if done.returncode:
     raise SystemExit(f'{" ".join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}')
@@ -80,18 +80,18 @@ def planned(
   topology, slices = SLICES[chips]
   flags = [f'--config.{key}={value}' for key, value in keys.items()]
   target = [f'--config={arguments.config}', f'--topology={topology}', f'--slices={slices}', f'--vocab_size={words}']
-  command = ('plm_jax.plan', *target, '--json', f'--config.data.batch_size={rows * chips}', *flags)
+  command = ('plan', *target, '--json', f'--config.data.batch_size={rows * chips}', *flags)
   file = arguments.out / 'programs.json'
   known: dict[str, Point] = json.loads(file.read_text()) if file.exists() else {}
   name = ' '.join(command)
   if name not in known:
-    known[name] = _point(json.loads(python(*command)), chips)
+    known[name] = _point(json.loads(command(*command)), chips)
     file.write_text(json.dumps(known, indent=1))
   return known[name]
 
 
 def _point(found: Mapping[str, Any], chips: int) -> Point:
-  """Of what `python -m plm_jax.plan` says."""
+  """Of what `plm-jax plan` says."""
   step = found['train']
   if not step['fits']:
     return {'TFLOP': found['tflop_per_step'] / chips}
@@ -119,12 +119,12 @@ def devices_of(arguments: argparse.Namespace) -> dict[str, Point]:
   found = {}
   with tempfile.TemporaryDirectory() as temporary:
     vocab = pathlib.Path(temporary) / 'vocab'
-    python('plm_jax.vocab', 'train', '--source=pydocs', '--name=byte_bpe', '--size=2000', f'--out={vocab}')
+    command('vocab', 'train', '--source=pydocs', '--name=byte_bpe', '--size=2000', f'--out={vocab}')
     keys = {'vocab.path': vocab, 'steps': 40, 'log_every': 5, 'save_every': 40, 'eval_every': 40, 'log': '()'}
     flags = [f'--config.{key}={value}' for key, value in {**keys, 'data.batch_size': 32, 'best': None}.items()]
     for devices in (1, 2, 4):
       folder = pathlib.Path(temporary) / str(devices)
-      python('plm_jax.train', f'--config={arguments.config}:quick', f'--workdir={folder}', *flags, devices=devices)
+      command('train', f'--config={arguments.config}:quick', f'--workdir={folder}', *flags, devices=devices)
       rows = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
       speed = max(row['tokens_per_second'] for row in rows[1:] if 'tokens_per_second' in row)
       result = json.loads((folder / 'result.json').read_text())

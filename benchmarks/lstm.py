@@ -32,8 +32,8 @@ from rich.console import Console
 from rich.table import Table
 
 from plm_jax.cli import memory
+from plm_jax.core.types import Array, PyTree, Remat
 from plm_jax.layers.lstm import WINDOW, both_ways, recur, recur_over
-from plm_jax.types import Array, PyTree, Remat
 
 Step = Callable[[], Any]
 ROW = 512

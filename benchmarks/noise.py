@@ -41,7 +41,7 @@ def seconds(run: Callable[..., Any], *args: Any, rounds: int, calls: int = 5) ->
 
 def make_rows(batch: int, length: int) -> tuple[Any, np.ndarray]:
   """A vocabulary of 30,000 words, pieces and a full stop, and rows int32[batch, length] with 20 tokens per sentence."""
-  from plm_jax.noise.__main__ import WordVocab
+  from plm_jax.commands.noise import WordVocab
 
   vocab = WordVocab(' '.join(f'##w{n}' if n % 4 == 0 else f'w{n}' for n in range(VOCAB)), '.')
   draw = np.random.default_rng(0)
@@ -55,9 +55,9 @@ def ours(vocab: Any, rows: np.ndarray, *, rounds: int) -> dict[str, float]:
   """Seconds per call of `prepare`, by the name of the objective in `noise/gallery.py`."""
   import jax
 
-  from plm_jax.noise.gallery import GALLERY
+  from plm_jax.config import build
+  from plm_jax.inference.noise_examples import GALLERY
   from plm_jax.noise.keys import noise_root, with_step
-  from plm_jax.plugins import build
 
   batch = {
     'tokens': rows,
@@ -144,9 +144,9 @@ def parts(flags: argparse.Namespace) -> None:
   import jax
   import jax.numpy as jnp
 
+  from plm_jax.config import build, signatures
   from plm_jax.noise import edit
   from plm_jax.noise.row import Row
-  from plm_jax.plugins import build, signatures
 
   shape = flags.batch, flags.length
   draw = np.random.default_rng(0)

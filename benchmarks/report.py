@@ -62,7 +62,9 @@ def report(runs: pathlib.Path, page: pathlib.Path) -> tuple[float, float]:
   """Seconds of the command by the clock, and of all cores."""
   before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
   subprocess.run(
-    [sys.executable, '-m', 'plm_jax.report', str(runs), f'--out={page}', '--samples=0'], check=True, capture_output=True
+    [sys.executable, '-m', 'plm_jax', 'report', str(runs), f'--out={page}', '--samples=0'],
+    check=True,
+    capture_output=True,
   )
   spent, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
   return spent, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -5,7 +5,7 @@
 
 Fills experiments/slices.json, row by row, and writes experiments/SLICES.md from it. The state of a device and the hours
 are counted; the peak of a training step and of the evaluations, and what a device sends, are said by libtpu
-(requirements-plan.txt), which compiles the steps without a TPU; of v5p it does not say what is sent. A row that is
+(requirements/plan.txt), which compiles the steps without a TPU; of v5p it does not say what is sent. A row that is
 there is not compiled again, so the same command goes on where it was stopped; `--count` compiles nothing. A compilation
 that takes more than 30 minutes or 20 GiB is given up.
 
@@ -101,8 +101,8 @@ def write(known: Mapping[str, Any]) -> None:
 
 
 def planned(row: Row, *, count: bool) -> dict[str, Any] | str:
-  """What `python -m plm_jax.plan` says of a row, or why it says nothing."""
-  words = ['plm_jax.plan', f'--config=experiments/{row.config}', f'--topology={row.topology}', '--json']
+  """What `plm-jax plan` says of a row, or why it says nothing."""
+  words = ['plm_jax', 'plan', f'--config=experiments/{row.config}', f'--topology={row.topology}', '--json']
   words += ['--state_only'] * count
 
   def limit() -> None:
@@ -270,7 +270,7 @@ def main() -> int:
   if not rows:
     parser.error(f'--only={arguments.only}: no row begins so; {", ".join(sorted({row.config for row in ROWS}))}')
   if not arguments.count and not any(importlib.metadata.distributions(name='libtpu')):
-    parser.error('needs libtpu, which compiles for TPUs: pip install -r requirements-plan.txt; --count needs none')
+    parser.error('needs libtpu, which compiles for TPUs: pip install -r requirements/plan.txt; --count needs none')
   if arguments.check:
     wrong, left = check(rows, minutes=arguments.minutes, out=arguments.out)
     print(f'{wrong} of {len(rows)} rows differ' + (f', {left} are left: the same command goes on' if left else ''))

@@ -22,7 +22,7 @@ SPACE = "{'optim.rate': [1e-2, 1e-3, 1e-4], 'seed': [0, 1]}"
 
 def command(arguments: argparse.Namespace, folder: pathlib.Path) -> list[str]:
   own = [f'--config={arguments.config}', f'--space={arguments.space}', f'--workdir={folder}', '--method=grid']
-  return [sys.executable, '-m', 'plm_jax.sweep', *own, *arguments.rest]
+  return [sys.executable, '-m', 'plm_jax', 'sweep', *own, *arguments.rest]
 
 
 def start(words: list[str], log: pathlib.Path) -> subprocess.Popen[bytes]:

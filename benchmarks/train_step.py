@@ -27,14 +27,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from plm_jax import optim, sharding
+from plm_jax import optim
 from plm_jax.cli import memory
+from plm_jax.core import sharding
+from plm_jax.core.types import Execution
 from plm_jax.models import bert
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.objectives import mlm
-from plm_jax.training import flops
+from plm_jax.training.cost import flops
 from plm_jax.training.step import abstract_params, bind, init_state, train_step
-from plm_jax.types import Execution
 from plm_jax.weights import writer
 
 VOCAB = 30_522

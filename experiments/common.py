@@ -147,7 +147,7 @@ def either(arg: str, choices: Sequence[str]) -> str | None:
 
 
 def vocab(name: str) -> str:
-  """Where a vocabulary lies; `python -m plm_jax.vocab train --out=<there> ...` makes it."""
+  """Where a vocabulary lies; `plm-jax vocab train --out=<there> ...` makes it."""
   return f'runs/vocab/{name}'
 
 
@@ -434,7 +434,7 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
   """The config; with the word `quick` it has few steps and the vocabulary and labelled rows of the embedded corpus.
 
   The rest of what `quick` changes is stated by plug-in files, in `QUICK`, and applied when the config is loaded. Needs
-  `python -m plm_jax.vocab train --source=pydocs --name=byte_bpe --size=6000 --out=runs/quickstart/vocab` once.
+  `plm-jax vocab train --source=pydocs --name=byte_bpe --size=6000 --out=runs/quickstart/vocab` once.
   """
   if 'quick' not in words(arg):
     return c

@@ -1,13 +1,13 @@
 """Runs one command as several processes of one distributed run, all on this machine.
 
-python launch/local.py --processes=2 --devices=2 -- -m plm_jax.train --config=... --workdir=runs/two
+python launch/local.py --processes=2 --devices=2 -- -m plm_jax train --config=... --workdir=runs/two
 
 The words after `--` are arguments of this Python; `--coordinator=localhost:PORT --processes=N --process=I` is added to
 them. Each process sees `--devices` simulated CPU devices unless JAX_PLATFORMS names others. Each line of output begins
 with the index of its process. SIGINT and SIGTERM are passed on, and a second one kills. If a process fails, the others
 get SIGTERM; a process that still runs `--grace` seconds after the first exit or signal is killed. The exit code is the
 highest of the processes that ended by themselves. With `--restarts=N` all are started again, up to N times, when one
-was killed or ended with a code that Python and `plm_jax.train` do not give by themselves; a run goes on from its newest
+was killed or ended with a code that Python and `plm-jax train` do not give by themselves; a run goes on from its newest
 checkpoint. A mistake in code or a failure that was told, exit code 1, would only come again.
 """
 
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 POLL_SECONDS = 0.05
-OWN_CODES = (0, 1, 2, 3, 4)  # of plm_jax.train: done, failed, wrong usage, stopped by a signal, diverged
+OWN_CODES = (0, 1, 2, 3, 4)  # of plm-jax train: done, failed, wrong usage, stopped by a signal, diverged
 DEVICE_COUNT = '--xla_force_host_platform_device_count'
 
 

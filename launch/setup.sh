@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes or repairs .venv in the repository root, installs requirements.txt into it, and puts plm-jax beside its python.
 #
-#   bash launch/setup.sh [EXTRA ...]     also installs requirements-EXTRA.txt: test, compare, scores, corpus, lm_eval, sentencepiece, hdf5, sweep, plan, buckets, wandb, tpu
+#   bash launch/setup.sh [EXTRA ...]     also installs requirements/EXTRA.txt: test, compare, scores, corpus, lm_eval, sentencepiece, hdf5, sweep, plan, buckets, wandb, tpu
 #
 # Does nothing if everything is installed. PYTHON=/path/to/python chooses the interpreter of a new .venv.
 set -euo pipefail
@@ -81,13 +81,12 @@ trap 'exit 143' TERM
 
 lists=("$root/requirements.txt")
 for extra in "$@"; do
-  if [[ ! -f $root/requirements-$extra.txt ]]; then
-    choices="$(cd -- "$root" && echo requirements-*.txt)"
-    choices="${choices//requirements-/}"
+  if [[ ! -f $root/requirements/$extra.txt ]]; then
+    choices="$(cd -- "$root/requirements" && echo *.txt)"
     say "No extra is called '$extra'; there are: ${choices//.txt/}."
     exit 2
   fi
-  lists+=("$root/requirements-$extra.txt")
+  lists+=("$root/requirements/$extra.txt")
 done
 
 # One set-up at a time; a lock on this file itself leaves nothing behind.

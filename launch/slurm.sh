@@ -48,7 +48,7 @@ trap 'cancelled=1' TERM
 # shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 --label bash -c '
   exec "$@" ${SLURM_NTASKS:+$([ "$SLURM_NTASKS" = 1 ] || echo "--process=$SLURM_PROCID")}
-' task "$python" -m plm_jax.train "$@" ${others[@]+"${others[@]}"} &
+' task "$python" -m plm_jax train "$@" ${others[@]+"${others[@]}"} &
 step=$!
 code=0
 while kill -0 "$step" 2>/dev/null; do

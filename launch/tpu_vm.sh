@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Trains on a Cloud TPU from your own machine, through gcloud; launch/README.md goes through it step by step.
 #
-#   bash launch/tpu_vm.sh COMMAND NAME [flags] [-- arguments of plm_jax.train]
+#   bash launch/tpu_vm.sh COMMAND NAME [flags] [-- arguments of plm-jax train]
 #
 # Commands, each of which may be repeated without harm:
 #   create     asks for the TPU NAME and waits until it is there
 #   install    copies this checkout to every host and installs it (launch/tpu_worker.sh)
-#   prepare    makes the vocabulary and the token store ahead of training (plm_jax.prepare), on every host
-#   doctor     checks that the hosts agree and the run can begin (plm_jax.doctor)
+#   prepare    makes the vocabulary and the token store ahead of training (plm-jax prepare), on every host
+#   doctor     checks that the hosts agree and the run can begin (plm-jax doctor)
 #   start      starts the run on every host, where it outlives your connection
 #   up         the five above, in this order
 #   tail       prints what the first host says, until Ctrl-C
@@ -356,13 +356,13 @@ config_arguments() {
 }
 
 prepare() {
-  on all ssh NODE --command="$worker python -m plm_jax.prepare $(config_arguments)"
+  on all ssh NODE --command="$worker plm-jax prepare $(config_arguments)"
 }
 
 doctor() {
   local workdir
   workdir="$(quoted "--workdir=$(argument_of --workdir)")"
-  on all ssh NODE --command="$worker python -m plm_jax.doctor $(config_arguments) $workdir"
+  on all ssh NODE --command="$worker plm-jax doctor $(config_arguments) $workdir"
 }
 
 start() {

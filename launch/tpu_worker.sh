@@ -3,7 +3,7 @@
 #
 #   bash launch/tpu_worker.sh install            makes .venv with everything for TPUs
 #   bash launch/tpu_worker.sh python ARGUMENTS   runs the python of .venv
-#   bash launch/tpu_worker.sh start ARGUMENTS    plm_jax.train in the background, unless it runs
+#   bash launch/tpu_worker.sh start ARGUMENTS    plm-jax train in the background, unless it runs
 #   bash launch/tpu_worker.sh state              'running', 'ended CODE', 'lost' (killed with its host) or 'none'
 #   bash launch/tpu_worker.sh stop               SIGTERM, and waits until it is gone
 #   bash launch/tpu_worker.sh tail               prints the output of the run, until Ctrl-C
@@ -56,7 +56,7 @@ start() {
   setsid nohup bash -c '
     notes=$1 python=$2
     shift 2
-    "$python" -m plm_jax.train "$@" &
+    "$python" -m plm_jax train "$@" &
     echo "$!" >"$notes/process"
     wait "$!"
     echo "$?" >"$notes/code"

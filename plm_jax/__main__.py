@@ -1,7 +1,7 @@
 """Lists the commands by purpose, or runs one of them.
 
 plm-jax                            the list; `python -m plm_jax` is the same
-plm-jax train --config=FILE ...    the same as `python -m plm_jax.train --config=FILE ...`
+plm-jax train --config=FILE ...    runs a command
 plm-jax train --help               the flags of a command
 """
 
@@ -10,15 +10,14 @@ from plm_jax.cli import signals
 if __name__ == '__main__':
   signals.begin()  # before the other imports, which take a while
 
-import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
-from plm_jax import files
 from plm_jax.cli import command
-from plm_jax.errors import ConfigError, suggest
-from plm_jax.plugins import build, signatures
+from plm_jax.config import build, signatures
+from plm_jax.core.errors import ConfigError, suggest
+from plm_jax.io import files
 
 # Purpose -> commands, in the order of the list. A command in no row is shown under OTHERS.
 PURPOSES: dict[str, tuple[str, ...]] = {
@@ -40,7 +39,7 @@ PURPOSES: dict[str, tuple[str, ...]] = {
   'Score and predict': ('evaluate', 'predict', 'lm_eval'),
   'Look inside': ('fill', 'generate', 'heads', 'vectors', 'params'),
   'Weights and vocabularies': ('convert', 'vocab'),
-  'Data and noise': ('noise', 'corpus', 'data.pydocs'),
+  'Data and noise': ('noise', 'corpus', 'pydocs'),
 }
 OTHERS = 'Others'
 
@@ -74,8 +73,9 @@ def script() -> NoReturn:
 
 
 def commands() -> dict[str, str]:
-  """What a person types -> the module with its `main`; read from the source, nothing is imported."""
-  return {module.removesuffix('.__main__'): module for module in _modules()}
+  """Map each command to its module; nothing is imported."""
+  inside = files.listing(signatures.ROOT / 'commands', '[!_]*.py')
+  return {file.stem: f'commands.{file.stem}' for file in inside}
 
 
 def listing(known: dict[str, str]) -> str:
@@ -83,22 +83,12 @@ def listing(known: dict[str, str]) -> str:
   listed = {name for names in PURPOSES.values() for name in names}
   groups = {**PURPOSES, OTHERS: tuple(name for name in known if name not in listed)}
   width = max(map(len, known))
-  lines = ['plm-jax COMMAND [FLAGS], or python -m plm_jax.COMMAND [FLAGS]; COMMAND --help shows the flags']
+  lines = ['plm-jax COMMAND [FLAGS], or plm-jax COMMAND [FLAGS]; COMMAND --help shows the flags']
   for purpose, names in groups.items():
     if names:
       lines += ['', purpose]
       lines += [f'  {name:{width}}  {signatures.first_line(known[name]).rstrip(".")}' for name in names]
   return '\n'.join(lines)
-
-
-def _modules() -> Iterator[str]:
-  """The files that define `main`, but for this one: 'train', 'noise.__main__', ..."""
-  for file in files.files_below(signatures.ROOT):
-    text = files.read_text(file) if file.suffix == '.py' and file != signatures.ROOT / '__main__.py' else ''
-    if '\ndef main(' not in text or "__name__ == '__main__'" not in text:
-      continue
-    if any(isinstance(node, ast.FunctionDef) and node.name == 'main' for node in ast.parse(text).body):
-      yield '.'.join(file.relative_to(signatures.ROOT).with_suffix('').parts)
 
 
 if __name__ == '__main__':

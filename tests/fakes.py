@@ -2,8 +2,7 @@
 
 import pathlib
 
-from plm_jax.config import schema
-from plm_jax.plugins import signatures
+from plm_jax.config import schema, signatures
 
 FILES = {
   'types.py': """

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.core.types import Batch, Example, PyTree, Task
 from plm_jax.training import step
-from plm_jax.types import Batch, Example, PyTree, Task
 from tests import tiny
 
 FIRST = len(tiny.VOCAB.special_ids)

@@ -22,8 +22,9 @@ import numpy as np
 
 from plm_jax import checkpoint, config
 from plm_jax.checkpoint import records
+from plm_jax.runs import metrics
 from plm_jax.text import byte_bpe
-from plm_jax.training import loop, metrics
+from plm_jax.training import loop
 from tests import conftest
 
 STEPS = 12  # of short runs, 6 epochs of the labelled rows
@@ -141,7 +142,7 @@ def logging_on() -> Iterator[None]:
 
 
 def words(name: str, *flags: Any) -> list[str]:
-  return [sys.executable, '-m', f'plm_jax.{name}', *map(str, flags)]
+  return [sys.executable, '-m', 'plm_jax', name, *map(str, flags)]
 
 
 def environment(*, devices: int, **changes: str) -> dict[str, str]:
@@ -151,7 +152,7 @@ def environment(*, devices: int, **changes: str) -> dict[str, str]:
 
 
 def command(name: str, *flags: Any, devices: int = 1, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-  """`python -m plm_jax.<name>` to its end."""
+  """`plm-jax <name>` to its end."""
   return subprocess.run(
     words(name, *flags),
     cwd=conftest.ROOT,

@@ -15,7 +15,8 @@ import pytest
 
 from plm_jax.checkpoint import records
 from plm_jax.cli import command
-from plm_jax.training import loop, metrics
+from plm_jax.runs import metrics
+from plm_jax.training import loop
 from tests import conftest, runs
 
 pytestmark = pytest.mark.turns
@@ -126,8 +127,8 @@ def test_the_container_prepares_and_becomes_the_run(jobset: dict[str, Any], tmp_
   assert process.wait() == 0
   first, second = (line.split(maxsplit=1) for line in (tmp_path / 'asked').read_text().splitlines())
   config = container['args'][2]
-  assert first[1] == f'-m plm_jax.prepare {config}'
-  assert second == [str(process.pid), f'-m plm_jax.train {config} --workdir=gs://bucket/a run']  # so SIGTERM reaches it
+  assert first[1] == f'-m plm_jax prepare {config}'
+  assert second == [str(process.pid), f'-m plm_jax train {config} --workdir=gs://bucket/a run']  # so SIGTERM reaches it
   assert (conftest.ROOT / config.removeprefix('--config=')).is_file()
 
 
@@ -251,7 +252,7 @@ def test_only_a_saved_run_goes_back_into_the_queue(slurm: Slurm, code: int, rest
   assert slurm.requeued() == requeued
   asked = [(slurm.folder / f'asked{i}').read_text().strip() for i in (0, 1)]
   port = 61440 + os.getpid() % 4096
-  shared = f'-m plm_jax.train --config=a b --coordinator=localhost:{port} --processes=2'
+  shared = f'-m plm_jax train --config=a b --coordinator=localhost:{port} --processes=2'
   assert asked == [f'{shared} --process={i}' for i in (0, 1)]
 
 
@@ -260,7 +261,7 @@ def test_one_task_looks_for_no_others(slurm: Slurm) -> None:
   slurm.env['SLURM_NTASKS'] = '1'
   with slurm.job('--config=c.py', CODE='0') as process:
     assert process.wait(timeout=60) == 0
-  assert (slurm.folder / 'asked0').read_text() == '-m plm_jax.train --config=c.py\n'
+  assert (slurm.folder / 'asked0').read_text() == '-m plm_jax train --config=c.py\n'
 
 
 def test_a_cancelled_job_saves_and_stays_away(slurm: Slurm) -> None:

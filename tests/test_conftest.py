@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from plm_jax.types import Vocab
+from plm_jax.core.types import Vocab
 from tests import conftest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

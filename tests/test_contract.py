@@ -26,11 +26,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import sharding
-from plm_jax.errors import require
+from plm_jax.config import build, signatures
+from plm_jax.core import sharding
+from plm_jax.core.batch import BATCH, axes_of
+from plm_jax.core.errors import require
+from plm_jax.core.param_paths import flat, is_stacked, path_name, virtual_paths
+from plm_jax.core.trunk import Attends, AttentionKind, SharesTokens
+from plm_jax.core.types import Batch, Execution, Paper, Task
 from plm_jax.noise import keys
-from plm_jax.paths import flat, is_stacked, path_name, virtual_paths
-from plm_jax.plugins import build, signatures
 from plm_jax.training.step import (
   abstract_params,
   advanced,
@@ -40,7 +43,6 @@ from plm_jax.training.step import (
   state_maker,
   train_step,
 )
-from plm_jax.types import BATCH, Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task, axes_of
 from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own

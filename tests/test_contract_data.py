@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plm_jax.config import batches
-from plm_jax.plugins import build, signatures
+from plm_jax.config import batches, build, signatures
+from plm_jax.core.batch import BATCH, SLOTS
+from plm_jax.core.types import Source
 from plm_jax.text import tokenizer
-from plm_jax.types import BATCH, SLOTS, Source
 from tests import runs
 
 ALWAYS = {'row_id', 'epoch', 'row_weight'}

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import config
-from plm_jax.plugins import build
-from plm_jax.types import Execution
+from plm_jax.config import build
+from plm_jax.core.types import Execution
 
 CONFIG = pathlib.Path(__file__).resolve().parent.parent / 'experiments' / 'encoders' / 'compare.py'
 ENCODERS = ('transformer', 'cnn', 'lstm')

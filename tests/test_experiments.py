@@ -12,13 +12,13 @@ import pytest
 
 from plm_jax import config
 from plm_jax.cli import command
+from plm_jax.config import signatures
 from plm_jax.config.load import call
+from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora import sources
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.kinds import regression
-from plm_jax.errors import ConfigError
 from plm_jax.optim import schedules
-from plm_jax.plugins import signatures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = signatures.experiment_files()
@@ -58,7 +58,7 @@ def test_a_run_goes_on_from_the_config_that_it_keeps(name):
 
 def test_the_header_has_a_command_the_hardware_an_expectation_and_the_differences(name):
   text = header(name)
-  assert re.search(rf'^ *python -m plm_jax\.train --config={name}\S* --workdir=runs/\S+', text, re.MULTILINE)
+  assert re.search(rf'^ *plm-jax train --config={name}\S* --workdir=runs/\S+', text, re.MULTILINE)
   for start in ('Hardware: ', 'Expect', 'Differs from the paper: '):
     assert re.search(rf'^{start}', text, re.MULTILINE), f'no line begins with {start!r}'
   assert re.search(r'\b(18|19|20)\d\d\b', text), 'names no paper'
@@ -454,9 +454,9 @@ assert not heavy, heavy
 def test_commands_answer_without_jax(words):
   program = f"""
 import runpy, sys
-sys.argv = ['train', *{words!r}]
+sys.argv = ['plm-jax', 'train', *{words!r}]
 try:
-  runpy.run_module('plm_jax.train', run_name='__main__')
+  runpy.run_module('plm_jax', run_name='__main__')
 except SystemExit as error:
   code = error.code or 0
 assert 'jax' not in sys.modules

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from plm_jax import config
-from plm_jax.config import overrides
-from plm_jax.plugins import signatures
-from plm_jax.training import loop, metrics
+from plm_jax.config import overrides, signatures
+from plm_jax.runs import metrics
+from plm_jax.training import loop
 from tests import conftest, runs, test_migration
 
 FILES = signatures.experiment_files()

@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plm_jax import config, files, seals, weights
+from plm_jax import config, weights
 from plm_jax.checkpoint import params, tensor_files
 from plm_jax.cli import command
+from plm_jax.core.errors import ConfigError, RunError, stage
 from plm_jax.data.corpora import sources
-from plm_jax.errors import ConfigError, RunError, stage
 from plm_jax.inference import opened
-from plm_jax.training import curves, metrics, model_from, run_folder
+from plm_jax.io import checksums, files, run_paths
+from plm_jax.runs import curves, metrics, run_folder
+from plm_jax.training.before import model_from
 from plm_jax.weights import release
 from tests import conftest
 
@@ -156,7 +158,7 @@ def test_the_digest_of_a_config_is_compared_before_it_is_parsed(
   (tmp_path / 'config.json').write_text('(' + (tmp_path / 'config.json').read_text()[1:])
   with pytest.raises(RunError, match=r'config\.json is not as it was written: .* SHA256SUMS'):
     read(tmp_path)
-  (tmp_path / seals.SUMS).unlink()
+  (tmp_path / checksums.SUMS).unlink()
   with pytest.raises((ConfigError, RunError), match=r'config\.json.* (not JSON|cannot be read)'):
     read(tmp_path)
 
@@ -166,7 +168,7 @@ def test_a_result_that_cannot_be_read_is_no_result(
   damage: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
   (NO_JSON | NO_FILES)[damage](tmp_path / 'result.json')
-  assert run_folder.read_result(files.RunFolder(tmp_path)) == {}
+  assert run_folder.read_result(run_paths.RunFolder(tmp_path)) == {}
   assert 'result.json is damaged' in caplog.text
 
 
@@ -334,7 +336,7 @@ def full(patch: pytest.MonkeyPatch, *names: str) -> None:
 WRITERS: dict[str, Callable[[pathlib.Path], object]] = {
   'text.txt': lambda folder: files.write_text(folder / 'text.txt', 'a'),
   'config.json': lambda folder: metrics.write_json(folder / 'config.json', {'a': 1}),
-  'result.json': lambda folder: seals.write(folder, {'result.json': '{}\n'}),
+  'result.json': lambda folder: checksums.write(folder, {'result.json': '{}\n'}),
   'SHA256SUMS': lambda folder: metrics.write_json(folder / 'data.json', {'a': 1}),
   'curves.txt': lambda folder: files.write_json(folder / 'curves.txt', [1]),
 }
@@ -349,12 +351,12 @@ def test_a_full_disk(
   full(monkeypatch, name)
   one_line(lambda: WRITERS[name](tmp_path), name, 'No space left on device', capsys=capsys)
   after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-  assert {file: after[file] for file in before if file != seals.SUMS} == {
-    file: before[file] for file in before if file != seals.SUMS
+  assert {file: after[file] for file in before if file != checksums.SUMS} == {
+    file: before[file] for file in before if file != checksums.SUMS
   }
   assert not list(tmp_path.glob('*.tmp'))
   for file in tmp_path.iterdir():
-    seals.check(file)  # whatever was written, what is there is sound
+    checksums.check(file)  # whatever was written, what is there is sound
 
 
 def test_metrics_on_a_full_disk(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -394,7 +396,7 @@ def test_flipped_bits_of_settings_are_found(tmp_path: pathlib.Path) -> None:
   settings = {'steps': 100, 'optim': {'rate': 1e-3, 'name': 'adamw'}, 'seed': 0}
   metrics.write_json(tmp_path / 'data.json', {'data_digest': 'a' * 64})
   metrics.write_json(tmp_path / 'config.json', settings)
-  for name in ('config.json', 'data.json', seals.SUMS):
+  for name in ('config.json', 'data.json', checksums.SUMS):
     file = tmp_path / name
     before = file.read_bytes()
     for place in draw.integers(len(before), size=100):
@@ -404,7 +406,7 @@ def test_flipped_bits_of_settings_are_found(tmp_path: pathlib.Path) -> None:
       try:
         assert run_folder.read_json(tmp_path / 'config.json') == settings
         assert run_folder.read_json(tmp_path / 'data.json') == {'data_digest': 'a' * 64}
-        assert name == seals.SUMS  # a name in it: the files are as they were
+        assert name == checksums.SUMS  # a name in it: the files are as they were
       except RunError as error:
         assert str(tmp_path) in str(error)
     file.write_bytes(before)
@@ -413,7 +415,7 @@ def test_flipped_bits_of_settings_are_found(tmp_path: pathlib.Path) -> None:
     config.load(str(tmp_path / 'config.json'))
   (tmp_path / 'mine.json').write_bytes((tmp_path / 'config.json').read_bytes())
   assert config.load(str(tmp_path / 'mine.json'))['seed'] == 1
-  (tmp_path / seals.SUMS).unlink()  # as a folder of before there were digests
+  (tmp_path / checksums.SUMS).unlink()  # as a folder of before there were digests
   assert run_folder.read_json(tmp_path / 'config.json')['seed'] == 1
 
 
@@ -434,12 +436,12 @@ def test_a_kill_between_any_two_writes_leaves_sound_digests(
   for number in range(60):
     left[0] = number % 5
     try:
-      seals.write(tmp_path, {'data.json': f'{{"b": {number}}}', 'config.json': f'{{"a": {number}}}'})
+      checksums.write(tmp_path, {'data.json': f'{{"b": {number}}}', 'config.json': f'{{"a": {number}}}'})
       done += 1
     except KeyboardInterrupt:
       pass
     for name in ('config.json', 'data.json'):
-      seals.check(tmp_path / name)
+      checksums.check(tmp_path / name)
   assert done == 12
 
 

@@ -35,7 +35,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
   """A folder that is set up and whose requirement files are empty."""
   folder = tmp_path_factory.mktemp('check out')
   shutil.copytree(ROOT / 'launch', folder / 'launch')
-  for name in ('requirements.txt', 'requirements-test.txt'):
+  for name in ('requirements.txt', 'requirements/test.txt'):
     (folder / name).write_text('# nothing\n')
   done = set_up(folder / 'launch' / 'setup.sh')
   assert done.returncode == 0, done.stderr
@@ -77,7 +77,7 @@ def test_changed_list_is_installed_again(checkout: pathlib.Path) -> None:
   (checkout / 'requirements.txt').write_text('# nothing more\n')
   done = set_up(checkout / 'launch' / 'setup.sh', 'test')
   assert done.returncode == 0, done.stderr
-  assert 'Installing requirements.txt requirements-test.txt' in done.stderr
+  assert 'Installing requirements.txt requirements/test.txt' in done.stderr
   assert 'Making' not in done.stderr
 
 

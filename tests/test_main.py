@@ -8,13 +8,13 @@ import pytest
 
 import plm_jax.__main__ as plm_jax
 from plm_jax.cli import command
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from tests import conftest
 
 
 def test_every_command_has_a_purpose_and_one_line() -> None:
   known = plm_jax.commands()
-  assert {'train', 'noise', 'generate', 'data.pydocs'} <= known.keys()
+  assert {'train', 'noise', 'generate', 'pydocs'} <= known.keys()
   listed = [name for names in plm_jax.PURPOSES.values() for name in names]
   assert sorted(listed) == sorted(known)
   text = plm_jax.listing(known)
@@ -24,7 +24,7 @@ def test_every_command_has_a_purpose_and_one_line() -> None:
 
 
 def test_a_command_without_a_purpose_is_shown_all_the_same() -> None:
-  lines = plm_jax.listing({**plm_jax.commands(), 'new': 'train'}).splitlines()
+  lines = plm_jax.listing({**plm_jax.commands(), 'new': 'commands.train'}).splitlines()
   assert lines[-2:][0] == plm_jax.OTHERS
   assert lines[-1].split()[0] == 'new'
 
@@ -42,7 +42,7 @@ def test_a_command_gets_its_words(capsys: pytest.CaptureFixture[str]) -> None:
   with pytest.raises(SystemExit) as left:
     plm_jax.main(['fill', '--help'])
   assert left.value.code == 0
-  assert 'python -m plm_jax.fill' in capsys.readouterr().out
+  assert 'plm-jax fill' in capsys.readouterr().out
   with pytest.raises(ConfigError, match='--config=FILE'):
     plm_jax.main(['train'])
 

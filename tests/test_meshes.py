@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from plm_jax import sharding
+from plm_jax.core import sharding
 from tests.planning import described
 
 # of chips: what jax places without splitting an axis of the network, and what it refuses to

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from plm_jax.cli import command
-from plm_jax.plugins import signatures
-from plm_jax.training.model_from import expand
+from plm_jax.config import signatures
+from plm_jax.training.before.model_from import expand
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = (ROOT / 'experiments' / 'MIGRATION.md').read_text(encoding='utf-8')
@@ -22,7 +22,7 @@ INDEX = (ROOT / 'experiments' / 'README.md').read_text(encoding='utf-8')
 MODEL = ROOT / 'tests' / 'fixtures' / 'bert_mlm' / 'run'
 COMMANDS = [
   shlex.split(block.replace('\\\n', ' ').replace('FOLDER', str(MODEL)))[3:]
-  for block in re.findall(r'^```\n(python -m plm_jax\.train .*?)^```', PAGE, re.MULTILINE | re.DOTALL)
+  for block in re.findall(r'^```\n(plm-jax train .*?)^```', PAGE, re.MULTILINE | re.DOTALL)
 ]
 IDS = [next(word for word in words if word.startswith('--workdir=')).rpartition('/')[2] for words in COMMANDS]
 KEY = re.compile(r'`((?:data|eval|optim|objective|adapter|model|vocab|execution|sharding)\.[\w.]+)')

@@ -8,11 +8,12 @@ import pathlib
 
 import pytest
 
-from plm_jax import errors
 from plm_jax.cli import command
+from plm_jax.core import errors
 from plm_jax.scores import multirc, record, seqeval, squad2, superglue, wsc
 from plm_jax.text import byte_bpe, tokenizer
-from plm_jax.training import from_data, parts
+from plm_jax.training import parts
+from plm_jax.training.before import from_data
 from tests import conftest
 
 ROOT = conftest.ROOT

@@ -3,9 +3,8 @@
 import pytest
 
 from plm_jax import config
-from plm_jax.config import overrides
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import signatures, values
+from plm_jax.config import overrides, signatures, values
+from plm_jax.core.errors import ConfigError
 
 WHOLE = {('models', 'awd_lstm', 'dropout')}  # a factor on the rates, of which 1 changes none
 

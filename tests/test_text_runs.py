@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, convert, evaluate, predict, weights
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
-from plm_jax.generate import __main__ as generate_command
+from plm_jax import config, weights
+from plm_jax.commands import convert, evaluate, predict
+from plm_jax.commands import generate as generate_command
+from plm_jax.core.errors import ConfigError
 from plm_jax.generate import settings as generation
 from plm_jax.inference import continued, translating
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.text import byte_bpe, tokenizer
 from plm_jax.training import loop
 from tests import conftest, runs

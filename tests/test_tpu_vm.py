@@ -31,7 +31,7 @@ cat >"$root/.venv/bin/python" <<'PYTHON'
 trap 'exit 3' TERM
 for word in "$@"; do printf '%s\\0' "$word" >>"$HOME/asked"; done
 printf '\\n' >>"$HOME/asked"
-[[ ${2:-} == plm_jax.train ]] || exit "$(cat "$HOME/../code_of_others" 2>/dev/null || echo 0)"
+[[ ${2:-} == plm-jax train ]] || exit "$(cat "$HOME/../code_of_others" 2>/dev/null || echo 0)"
 printf '%s\\n' "${GREETING:-}" >>"$HOME/greetings"
 while [[ ! -e $HOME/../end ]]; do sleep 0.05; done
 exit "$(cat "$HOME/../end")"
@@ -159,7 +159,7 @@ class Cloud:
   def trained(self, host: int = 0) -> int:
     """How often training began on a host, as it is now."""
     file = self.folder / f'host{host}' / 'asked'
-    return sum('plm_jax.train' in words for words in self.python(host)) if file.exists() else 0
+    return sum('train' in words for words in self.python(host)) if file.exists() else 0
 
 
 @pytest.fixture
@@ -258,9 +258,9 @@ def test_arguments_reach_every_host_as_they_were_given(cloud: Cloud) -> None:
   cloud.run('up', *TPU, "--env=GREETING=it's $me", *RUN, *strange)
   for host in (0, 1):
     cloud.wait_for(lambda host=host: (cloud.folder / f'host{host}' / 'greetings').exists())
-    train, rest = ['-m', 'plm_jax.train', *RUN[1:], *strange], cloud.python(host)
+    train, rest = ['-m', 'plm_jax', 'train', *RUN[1:], *strange], cloud.python(host)
     config, workdir = [RUN[1], *strange], [one for one in RUN if one.startswith('--workdir=')]
-    assert rest == [['-m', 'plm_jax.prepare', *config], ['-m', 'plm_jax.doctor', *config, *workdir], train]
+    assert rest == [['-m', 'plm_jax', 'prepare', *config], ['-m', 'plm_jax', 'doctor', *config, *workdir], train]
     assert (cloud.folder / f'host{host}' / 'greetings').read_text() == "it's $me\n"
   unpacked = cloud.folder / 'host0' / 'plm_jax'
   assert (unpacked / 'launch' / 'tpu_vm.sh').exists()

@@ -1,4 +1,4 @@
-"""Scores of a model as it is, `python -m plm_jax.evaluate --weights`, by the config of GPT-2's language modelling."""
+"""Scores of a model as it is, `plm-jax evaluate --weights`, by the config of GPT-2's language modelling."""
 
 import gzip
 import json
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import evaluate
-from plm_jax.errors import ConfigError
+from plm_jax.commands import evaluate
+from plm_jax.core.errors import ConfigError
 from plm_jax.objectives import causal_lm
 from plm_jax.text import byte_bpe, tokenizer
 from plm_jax.training import loop

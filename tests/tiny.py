@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import optim
+from plm_jax.core.batch import SLOTS
+from plm_jax.core.types import Batch, Execution, PyTree, Task
 from plm_jax.models import bert, gpt
 from plm_jax.noise import keys
 from plm_jax.training import step
-from plm_jax.types import SLOTS, Batch, Execution, PyTree, Task
 
 SIZES = {
   'hidden_dim': 32,

@@ -1,7 +1,7 @@
 """ALBERT on GLUE, SQuAD and RACE by fine-tuning: Lan et al. 2019, §4.2 and appendix A.4; Tables 2, 9 and 14.
 
-python -m plm_jax.train --config=experiments/albert/fine_tune.py:mnli --workdir=runs/albert/mnli
-python -m plm_jax.train --config=experiments/albert/fine_tune.py:squad2,xxlarge --workdir=runs/albert/squad2
+plm-jax train --config=experiments/albert/fine_tune.py:mnli --workdir=runs/albert/mnli
+plm-jax train --config=experiments/albert/fine_tune.py:squad2,xxlarge --workdir=runs/albert/squad2
 
 Hardware: one accelerator, minutes to hours.
 Expect (dev: SQuAD 1.1 F1/EM, SQuAD 2.0 F1/EM, MNLI, SST-2; test: RACE), trunks of 125,000 steps:

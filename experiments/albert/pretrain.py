@@ -1,7 +1,7 @@
 """ALBERT: masked n-grams and sentence order: Lan et al. 2019, §3 and §4.1; Tables 2 to 5.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30000 --out=runs/vocab/albert
-python -m plm_jax.train --config=experiments/albert/pretrain.py:base --workdir=runs/albert/base
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30000 --out=runs/vocab/albert
+plm-jax train --config=experiments/albert/pretrain.py:base --workdir=runs/albert/base
 
 Hardware: the paper used 64 to 512 Cloud TPU v3 chips. Slices, at 40 % of peak: `base` v5e:8x8, 8.2 hours; `xxlarge`
 v5e:16x16, 2.2 days.

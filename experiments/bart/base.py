@@ -1,8 +1,8 @@
 """BART base, with the noise of the final models: Lewis et al. 2019, §2.2 and §4.1, the last row of Table 1.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
+plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
     --out=runs/vocab/roberta
-python -m plm_jax.train --config=experiments/bart/base.py --workdir=runs/bart/base
+plm-jax train --config=experiments/bart/base.py --workdir=runs/bart/base
 
 Hardware: not published. Slice, at 40 % of peak: v5e:4x4, 26 hours.
 Expect, SQuAD F1 / MNLI / perplexity of ELI5, XSum, ConvAI2, CNN-DM, fine-tuned: 90.8 / 83.8 / 24.17 6.62 11.12 5.41.

@@ -1,8 +1,8 @@
 """The objectives that BART compares, at base size: Lewis et al. 2019, §4.1 and §4.2, Table 1.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
+plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
     --out=runs/vocab/roberta
-python -m plm_jax.train --config=experiments/bart/comparison.py:rotation --workdir=runs/bart/rotation
+plm-jax train --config=experiments/bart/comparison.py:rotation --workdir=runs/bart/rotation
 
 Hardware: not published. Slices, at 40 % of peak: v5e:4x4, 26 hours; `masked_seq2seq` v5e:4x4, 18 hours; of one stack
 `masked_lm` v5e:4x4, 17 hours, as long as `multitask`; `permuted_lm` v5e:4x4, 20 hours; `lm` v5e:4x4, 23 hours.

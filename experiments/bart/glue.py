@@ -1,6 +1,6 @@
 """BART on GLUE by fine-tuning: Lewis et al. 2019, §5.2, Table 2; settings of the released scripts.
 
-python -m plm_jax.train --config=experiments/bart/glue.py:mnli --workdir=runs/bart/mnli
+plm-jax train --config=experiments/bart/glue.py:mnli --workdir=runs/bart/mnli
 
 The same text goes to both sides, and the top state of the decoder at its last token is classified by two layers.
 

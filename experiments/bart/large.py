@@ -1,9 +1,9 @@
 """BART large: Lewis et al. 2019, §5.1; text infilling of 30 % of the words and permutation of all sentences.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
+plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --specials=roberta \
     --out=runs/vocab/roberta
-python -m plm_jax.train --config=experiments/bart/large.py --workdir=runs/bart/large --stop_at=450000
-python -m plm_jax.train --config=experiments/bart/large.py:last --workdir=runs/bart/large-last
+plm-jax train --config=experiments/bart/large.py --workdir=runs/bart/large --stop_at=450000
+plm-jax train --config=experiments/bart/large.py:last --workdir=runs/bart/large-last
 
 Hardware: not published. Slice, at 40 % of peak: v5e:16x16, 3.2 days.
 Expect, fine-tuned: MNLI 89.9, QNLI 94.9, QQP 92.5, RTE 87.0, SST-2 96.6, MRPC 90.4, CoLA 62.8, STS-B 91.2; SQuAD 1.1

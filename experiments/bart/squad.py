@@ -1,6 +1,6 @@
 """BART on SQuAD by fine-tuning: Lewis et al. 2019, §3.2 and §5.2, Table 2.
 
-python -m plm_jax.train --config=experiments/bart/squad.py --workdir=runs/bart/squad
+plm-jax train --config=experiments/bart/squad.py --workdir=runs/bart/squad
 
 Question and text go to both sides, and the top states of the decoder stand for the tokens.
 

@@ -1,9 +1,9 @@
 """BART on summaries by fine-tuning: Lewis et al. 2019, §5.3, Table 3; settings of fairseq's README.summarization.md.
 
-python -m plm_jax.train --config=experiments/bart/summarise.py:cnn_dailymail --workdir=runs/bart/cnn_dailymail
-python -m plm_jax.train --config=experiments/bart/summarise.py:scitldr --workdir=runs/bart/scitldr \
+plm-jax train --config=experiments/bart/summarise.py:cnn_dailymail --workdir=runs/bart/cnn_dailymail
+plm-jax train --config=experiments/bart/summarise.py:scitldr --workdir=runs/bart/scitldr \
     --config.data.path=../shared/data/scitldr_abstract
-python -m plm_jax.evaluate --workdir=runs/bart/cnn_dailymail --evaluation=test --predictions=summaries.jsonl
+plm-jax evaluate --workdir=runs/bart/cnn_dailymail --evaluation=test --predictions=summaries.jsonl
 
 SciTLDR is not in TensorFlow Datasets: its path is a folder with train.jsonl, validation.jsonl and test.jsonl (fields
 source, a list of sentences, and target, a list of summaries), as its authors publish it.

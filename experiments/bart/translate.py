@@ -1,17 +1,17 @@
 """BART on translation into the language it was pre-trained on: Lewis et al. 2019, §3.4 and §5.4, Table 6.
 
-python -m plm_jax.vocab train --source=parallel:data/wmt16_ro_en --text=ro --name=byte_bpe --specials=roberta \
+plm-jax vocab train --source=parallel:data/wmt16_ro_en --text=ro --name=byte_bpe --specials=roberta \
     --size=32000 --out=runs/vocab/ro
-python -m plm_jax.train --config=experiments/bart/translate.py --workdir=runs/bart/ro_en
-python -m plm_jax.train --config=experiments/bart/translate.py:second --workdir=runs/bart/ro_en-second
-python -m plm_jax.train --config=experiments/bart/translate.py:multi30k,base --workdir=runs/bart/multi30k \
+plm-jax train --config=experiments/bart/translate.py --workdir=runs/bart/ro_en
+plm-jax train --config=experiments/bart/translate.py:second --workdir=runs/bart/ro_en-second
+plm-jax train --config=experiments/bart/translate.py:multi30k,base --workdir=runs/bart/multi30k \
     --config.data.path=../shared/data/multi30k_en_de
-python -m plm_jax.evaluate --workdir=runs/bart/ro_en-second --evaluation=test --predictions=translations.jsonl
-python -m plm_jax.vocab train --source=../shared/data/multi30k_en_de --text=en --name=byte_bpe --specials=roberta \
+plm-jax evaluate --workdir=runs/bart/ro_en-second --evaluation=test --predictions=translations.jsonl
+plm-jax vocab train --source=../shared/data/multi30k_en_de --text=en --name=byte_bpe --specials=roberta \
     --size=2000 --out=runs/vocab/multi30k_en_bytes
-python -m plm_jax.train --config=experiments/bart/translate.py:multi30k,second,small --workdir=runs/bart/small \
+plm-jax train --config=experiments/bart/translate.py:multi30k,second,small --workdir=runs/bart/small \
     --config.data.path=../shared/data/multi30k_en_de
-python -m plm_jax.generate --workdir=runs/bart/small --prompt="Ein Mann schläft." --method=beam
+plm-jax generate --workdir=runs/bart/small --prompt="Ein Mann schläft." --method=beam
 
 An encoder of 6 layers with a vocabulary of its own reads Romanian in place of BART's embeddings. The first stage trains
 it, BART's positions and the projections of BART's first self-attention; the second, a run of its own that begins with

@@ -1,15 +1,15 @@
 """BERT base, masked language modelling and next-sentence prediction: Devlin et al. 2018, §3.1 and A.2; Table 5.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
-python -m plm_jax.train --config=experiments/bert/base.py --workdir=runs/bert/base
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax train --config=experiments/bert/base.py --workdir=runs/bert/base
 
 Hardware: the paper took 4 days on 4 Cloud TPUs (16 chips). Slice, at 40 % of peak: v5e:4x4, 17 hours.
 Expect, fine-tuned (dev): MNLI-m 84.4, QNLI 88.4, MRPC 86.7, SST-2 92.7; with `mlm` 83.9, 84.9, 86.5, 92.6 ("No NSP").
 Held-out perplexity of the masked tokens: 3.99 (Table 6, with BooksCorpus).
 
 Arguments: `quick`; `128` is the paper's first 90 % of steps, in rows of 128, and `512` its last 10 %, from there:
-  python -m plm_jax.train --config=experiments/bert/base.py:128 --workdir=runs/bert/base-128 --stop_at=900000
-  python -m plm_jax.train --config=experiments/bert/base.py:512 --workdir=runs/bert/base
+  plm-jax train --config=experiments/bert/base.py:128 --workdir=runs/bert/base-128 --stop_at=900000
+  plm-jax train --config=experiments/bert/base.py:512 --workdir=runs/bert/base
 Without one, all 1M steps have rows of 512, which costs more and is no worse. `mlm` leaves next-sentence prediction out;
 its rows are pieces of documents packed side by side with attention kept inside them.
 

@@ -1,6 +1,6 @@
 """BERT on options by fine-tuning: SWAG (Devlin et al. 2018, §4.4; Table 4), HellaSwag, RACE, COPA, ReCoRD.
 
-python -m plm_jax.train --config=experiments/bert/choose.py:hellaswag --workdir=runs/bert/hellaswag
+plm-jax train --config=experiments/bert/choose.py:hellaswag --workdir=runs/bert/hellaswag
 
 Hardware: one accelerator, hours; a row is as many sequences as it has options.
 Expect: SWAG (dev) base 81.6, large 86.6; HellaSwag (dev; Zellers et al. 2019, Table 1) base 39.5, large 46.7; RACE

@@ -1,6 +1,6 @@
 """BERT as a source of features, frozen under one trained layer: Devlin et al. 2018, §5.3; Table 7 does it for NER.
 
-python -m plm_jax.train --config=experiments/bert/features.py --workdir=runs/bert/features
+plm-jax train --config=experiments/bert/features.py --workdir=runs/bert/features
 
 Hardware: one accelerator, minutes.
 Expect: SST-2 (dev) well below the 92.7 of fine-tuning, as one linear layer reads one vector; the paper has no such row.

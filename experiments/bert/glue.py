@@ -1,13 +1,13 @@
 """BERT on GLUE by fine-tuning: Devlin et al. 2018, §4.1 and A.3; Tables 1, 5 and 6.
 
-python -m plm_jax.train --config=experiments/bert/glue.py:sst2 --workdir=runs/bert/sst2
+plm-jax train --config=experiments/bert/glue.py:sst2 --workdir=runs/bert/sst2
 
 Hardware: one accelerator; the paper says an hour at most on a Cloud TPU, a few hours on a GPU.
 Expect (dev): base MNLI-m 84.4, QNLI 88.4, MRPC 86.7, SST-2 92.7; large MNLI-m 86.6, MRPC 87.8, SST-2 93.7; ltr MNLI-m
 82.1, QNLI 84.3, MRPC 77.5, SST-2 92.1 (Table 5). A trunk pre-trained on Wikipedia alone stays a little below.
 
 The paper's grid, of which the best on dev counts, is SPACE below; its table has the median of the seeds:
-  python -m plm_jax.sweep --config=experiments/bert/glue.py:sst2 --space=experiments/bert/glue.py --workdir=runs/grid
+  plm-jax sweep --config=experiments/bert/glue.py:sst2 --space=experiments/bert/glue.py --workdir=runs/grid
 Large is unstable on small sets, where the paper takes the best of several seeds.
 
 Arguments: a task (sst2, cola, mrpc, stsb, qqp, mnli, qnli, rte, wnli), a trunk (base, large, ltr), `quick`; `mean`

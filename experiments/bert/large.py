@@ -1,7 +1,7 @@
 """BERT large, masked words and next sentences: Devlin et al. 2018, §3.1 and A.2; Tables 1 and 6, last row.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
-python -m plm_jax.train --config=experiments/bert/large.py --workdir=runs/bert/large
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax train --config=experiments/bert/large.py --workdir=runs/bert/large
 
 Hardware: the paper took 4 days on 16 Cloud TPUs (64 chips). Slice, at 40 % of peak: v5e:8x8, 14 hours.
 Expect, fine-tuned (dev, Table 6): MNLI-m 86.6, MRPC 87.8, SST-2 93.7; held-out perplexity of masked tokens 3.23.

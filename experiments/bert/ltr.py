@@ -1,7 +1,7 @@
 """The left-to-right twin of BERT base: Devlin et al. 2018, §5.1; Table 5, row "LTR & No NSP".
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
-python -m plm_jax.train --config=experiments/bert/ltr.py --workdir=runs/bert/ltr
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax train --config=experiments/bert/ltr.py --workdir=runs/bert/ltr
 
 Same data, rows, size, steps and optimiser as base.py; only the attention is causal and the objective is a language
 model. Fine-tune it with `experiments/bert/glue.py:TASK,ltr`.

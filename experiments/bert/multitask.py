@@ -1,8 +1,8 @@
 """BERT on all GLUE tasks at once, each with a head of its own: MT-DNN, Liu et al. 2019, §3 and §4.2.
 
-python -m plm_jax.train --config=experiments/bert/multitask.py --workdir=runs/bert/multitask
-python -m plm_jax.train --config=experiments/bert/multitask.py:temperature --workdir=runs/bert/multitask_t2
-python -m plm_jax.predict --workdir=runs/bert/multitask --part=cola --file=sentences.txt --out=predicted.jsonl
+plm-jax train --config=experiments/bert/multitask.py --workdir=runs/bert/multitask
+plm-jax train --config=experiments/bert/multitask.py:temperature --workdir=runs/bert/multitask_t2
+plm-jax predict --workdir=runs/bert/multitask --part=cola --file=sentences.txt --out=predicted.jsonl
 
 Hardware: one accelerator; large needs 16 GB.
 Expect (test, Table 2): MT-DNN on large CoLA 62.5, SST-2 95.6, MRPC 88.2, STS-B 88.8, QQP 89.6, MNLI 86.7, QNLI 93.1,

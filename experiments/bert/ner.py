@@ -1,9 +1,9 @@
 """BERT on names in text, CoNLL-2003, by fine-tuning or as features: Devlin et al. 2018, §5.3 and A.3; Table 7.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=28996 --cased --out=runs/vocab/bert-cased
-python -m plm_jax.train --config=experiments/bert/base.py --config.vocab.path=runs/vocab/bert-cased \
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=28996 --cased --out=runs/vocab/bert-cased
+plm-jax train --config=experiments/bert/base.py --config.vocab.path=runs/vocab/bert-cased \
     --workdir=runs/bert/base-cased
-python -m plm_jax.train --config=experiments/bert/ner.py --workdir=runs/bert/ner
+plm-jax train --config=experiments/bert/ner.py --workdir=runs/bert/ner
 
 Hardware: one accelerator, minutes.
 Expect (dev F1): base 96.4, large 96.6; under two layers of LSTM the last four side by side (`features`) 96.1 and their

@@ -1,6 +1,6 @@
 """BERT on SQuAD by fine-tuning: Devlin et al. 2018, §4.2, §4.3 and A.3; Tables 2 and 3.
 
-python -m plm_jax.train --config=experiments/bert/squad.py --workdir=runs/bert/squad
+plm-jax train --config=experiments/bert/squad.py --workdir=runs/bert/squad
 
 Hardware: one accelerator; half an hour on a Cloud TPU.
 Expect (dev, exact match and F1): 1.1 base 80.8, 88.5, large 84.1, 90.9; 2.0 large 78.7, 81.9. A trunk pre-trained on

@@ -1,9 +1,9 @@
 """Ways to adapt one trunk: which layers are read, what trains and when, at what rate, from which task (Qiu et al. 2020,
 "Pre-trained Models for Natural Language Processing: A Survey", §5.2 and §5.3), with BERT on GLUE.
 
-python -m plm_jax.train --config=experiments/bert/strategies.py:rte,gradual --workdir=runs/bert/rte-gradual
-python -m plm_jax.train --config=experiments/bert/glue.py:mnli --workdir=runs/bert/mnli
-python -m plm_jax.train --config=experiments/bert/strategies.py:rte,intermediate --workdir=runs/bert/rte-mnli
+plm-jax train --config=experiments/bert/strategies.py:rte,gradual --workdir=runs/bert/rte-gradual
+plm-jax train --config=experiments/bert/glue.py:mnli --workdir=runs/bert/mnli
+plm-jax train --config=experiments/bert/strategies.py:rte,intermediate --workdir=runs/bert/rte-mnli
 
   full             all parameters at one rate
   features         the trunk is frozen; its last layer, pooled by the mean, is classified; --config.adapter.layer=0

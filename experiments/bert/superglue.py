@@ -1,7 +1,7 @@
 """BERT on the classification tasks of SuperGLUE by fine-tuning: Wang et al. 2019, §4 and Table 3.
 
-python -m plm_jax.train --config=experiments/bert/superglue.py:cb --workdir=runs/bert/cb
-python -m plm_jax.evaluate --workdir=runs/bert/cb --evaluation=validation --predictions=runs/CB.jsonl \
+plm-jax train --config=experiments/bert/superglue.py:cb --workdir=runs/bert/cb
+plm-jax evaluate --workdir=runs/bert/cb --evaluation=validation --predictions=runs/CB.jsonl \
     --format=superglue --config.eval.validation.data.split=test --config.eval.validation.data.keep_unlabelled=True
 
 Hardware: one accelerator, minutes.

@@ -1,15 +1,15 @@
 """A small BERT on TREC's six classes of questions, and four ways to make it smaller.
 
-python -m plm_jax.vocab train --source=../shared/data/trec --name=byte_bpe --size=4000 --text=text \\
+plm-jax vocab train --source=../shared/data/trec --name=byte_bpe --size=4000 --text=text \\
     --out=runs/vocab/trec
-python -m plm_jax.train --config=experiments/compression/trec.py --workdir=runs/compression/base
-python -m plm_jax.train --config=experiments/compression/trec.py:prune --workdir=runs/compression/prune
-python -m plm_jax.train --config=experiments/compression/trec.py:quantise --workdir=runs/compression/quantise
-python -m plm_jax.train --config=experiments/compression/trec.py:distil --workdir=runs/compression/distil
-python -m plm_jax.train --config=experiments/compression/trec.py:share --workdir=runs/compression/share
-python -m plm_jax.compress --workdir=runs/compression/base --methods=int8,prune:0.5,prune:0.9,heads:0.25,layers:0.5 \\
+plm-jax train --config=experiments/compression/trec.py --workdir=runs/compression/base
+plm-jax train --config=experiments/compression/trec.py:prune --workdir=runs/compression/prune
+plm-jax train --config=experiments/compression/trec.py:quantise --workdir=runs/compression/quantise
+plm-jax train --config=experiments/compression/trec.py:distil --workdir=runs/compression/distil
+plm-jax train --config=experiments/compression/trec.py:share --workdir=runs/compression/share
+plm-jax compress --workdir=runs/compression/base --methods=int8,prune:0.5,prune:0.9,heads:0.25,layers:0.5 \\
     --beside=runs/compression/prune,runs/compression/distil,runs/compression/share --out=runs/compression/small
-python -m plm_jax.compress --workdir=runs/compression/quantise --methods=int8 --out=runs/compression/small-quantise
+plm-jax compress --workdir=runs/compression/quantise --methods=int8 --out=runs/compression/small-quantise
 
 Papers: Zhu & Gupta 2017 (prune), Jacob et al. 2017 (quantise), Turc et al. 2019 (distil), Lan et al. 2019 (share).
 Hardware: two CPU cores, a few minutes each.

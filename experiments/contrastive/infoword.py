@@ -1,7 +1,7 @@
 """Masked language modelling and n-grams against the rows they come from: Kong et al. 2020, InfoWord, §4.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
-python -m plm_jax.train --config=experiments/contrastive/infoword.py --workdir=runs/contrastive/infoword
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax train --config=experiments/contrastive/infoword.py --workdir=runs/contrastive/infoword
 
 Hardware: that of experiments/bert/base.py, with about twice the work a row: one pass for each of the two terms. Slice,
 at 40 % of peak: v5e:4x4, 7.9 hours.

@@ -1,7 +1,7 @@
 """Sentence vectors by dropout alone, from a pre-trained BERT: Gao et al. 2021, SimCSE, §3.
 
-python -m plm_jax.train --config=experiments/bert/base.py --workdir=runs/bert/base
-python -m plm_jax.train --config=experiments/contrastive/simcse.py --workdir=runs/contrastive/simcse
+plm-jax train --config=experiments/bert/base.py --workdir=runs/bert/base
+plm-jax train --config=experiments/contrastive/simcse.py --workdir=runs/contrastive/simcse
 
 Hardware: any one accelerator; an epoch has rows of 32 tokens.
 Expect: held-out accuracy of telling a row's own vector from those of 63 others; without dropout, at evaluation, the two

@@ -1,8 +1,8 @@
 """A frozen CoVe beside GloVe, [GloVe(x); CoVe(x)], for classes of questions or labels of words: McCann et al. 2017, §4.
 
-python -m plm_jax.train --config=experiments/cove/features.py:trec --workdir=runs/cove/trec \\
+plm-jax train --config=experiments/cove/features.py:trec --workdir=runs/cove/trec \\
     --config.data.path=../shared/data/trec
-python -m plm_jax.train --config=experiments/cove/features.py:trec,glove --workdir=runs/cove/trec_glove \\
+plm-jax train --config=experiments/cove/features.py:trec,glove --workdir=runs/cove/trec_glove \\
     --config.data.path=../shared/data/trec
 
 The trunk is the run that `small` of translate.py makes, whose word vectors stand beside its states. `glove` leaves CoVe

@@ -1,13 +1,13 @@
 """CoVe: an encoder pre-trained by translation, McCann et al. 2017, §3 (MT-Small: Multi30k, English to German).
 
-python -m plm_jax.vocab train --source=../shared/data/multi30k_en_de --text=en --name=words --lowercase \
+plm-jax vocab train --source=../shared/data/multi30k_en_de --text=en --name=words --lowercase \
     --min_frequency=2 --size=50000 --out=runs/vocab/multi30k_en
-python -m plm_jax.vocab train --source=../shared/data/multi30k_en_de --text=de --name=byte_bpe --specials=roberta \
+plm-jax vocab train --source=../shared/data/multi30k_en_de --text=de --name=byte_bpe --specials=roberta \
     --size=2000 --out=runs/vocab/multi30k_de
-python -m plm_jax.train --config=experiments/cove/translate.py:small --workdir=runs/cove/small \
+plm-jax train --config=experiments/cove/translate.py:small --workdir=runs/cove/small \
     --config.data.path=../shared/data/multi30k_en_de \
     --config.init_from.0.source=../shared/data/glove/glove.6B.50d.5k.txt.gz
-python -m plm_jax.evaluate --workdir=runs/cove/small --evaluation=test --predictions=translations.jsonl
+plm-jax evaluate --workdir=runs/cove/small --evaluation=test --predictions=translations.jsonl
 
 An English word is its GloVe vector, which does not train, or zeros where the file lacks it. The size `full` reads the
 300 numbers of glove.840B.300d.txt and has the encoder of the paper, 3,609,600 parameters.

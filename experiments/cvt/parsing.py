@@ -1,9 +1,9 @@
 """Cross-view training of a dependency parser, Clark et al. 2018, §3 and §4: few sentences with trees, many without.
 
-python -m plm_jax.vocab train --source=../shared/data/universal_dependencies_en_ewt --text=tokens --name=words \
+plm-jax vocab train --source=../shared/data/universal_dependencies_en_ewt --text=tokens --name=words \
     --boundaries=spaces --min_frequency=1 --size=30000 --out=runs/vocab/ewt_words
-python -m plm_jax.train --config=experiments/cvt/parsing.py:small --workdir=runs/cvt/trees
-python -m plm_jax.train --config=experiments/cvt/parsing.py:small,supervised --workdir=runs/cvt/trees_supervised
+plm-jax train --config=experiments/cvt/parsing.py:small --workdir=runs/cvt/trees
+plm-jax train --config=experiments/cvt/parsing.py:small,supervised --workdir=runs/cvt/trees_supervised
 
 Trees are those of Universal Dependencies (EWT), where the paper has Stanford's of the Penn Treebank. `tags` trains a
 tagger of parts of speech beside the parser. The size `full` is the paper's: all trees, 1B Word, GloVe's 300 numbers.

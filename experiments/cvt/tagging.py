@@ -1,10 +1,10 @@
 """Cross-view training of taggers, Clark et al. 2018, §3 and §4: few sentences with labels, many without.
 
-python -m plm_jax.vocab train --source=../shared/data/universal_dependencies_en_ewt --text=tokens --name=words \
+plm-jax vocab train --source=../shared/data/universal_dependencies_en_ewt --text=tokens --name=words \
     --boundaries=spaces --min_frequency=1 --size=30000 --out=runs/vocab/ewt_words
-python -m plm_jax.train --config=experiments/cvt/tagging.py:ewt,small --workdir=runs/cvt/ewt
-python -m plm_jax.train --config=experiments/cvt/tagging.py:ewt,small,supervised --workdir=runs/cvt/supervised
-python -m plm_jax.train --config=experiments/cvt/tagging.py:both,small --workdir=runs/cvt/both
+plm-jax train --config=experiments/cvt/tagging.py:ewt,small --workdir=runs/cvt/ewt
+plm-jax train --config=experiments/cvt/tagging.py:ewt,small,supervised --workdir=runs/cvt/supervised
+plm-jax train --config=experiments/cvt/tagging.py:both,small --workdir=runs/cvt/both
 
 `both` trains two tasks over one encoder. The size `full` is the paper's: all labels, 1B Word, GloVe's 300 numbers.
 

@@ -2,9 +2,9 @@
 
 The vocabularies are those of experiments/cove/translate.py, whose encoder and decoder these are as well.
 
-python -m plm_jax.train --config=experiments/cvt/translation.py:small --workdir=runs/cvt/translation
-python -m plm_jax.train --config=experiments/cvt/translation.py:small,supervised --workdir=runs/cvt/pairs_alone
-python -m plm_jax.evaluate --workdir=runs/cvt/translation --evaluation=test
+plm-jax train --config=experiments/cvt/translation.py:small --workdir=runs/cvt/translation
+plm-jax train --config=experiments/cvt/translation.py:small,supervised --workdir=runs/cvt/pairs_alone
+plm-jax evaluate --workdir=runs/cvt/translation --evaluation=test
 
 `small` reads a tenth of Multi30k's pairs and the English of the others; `full` reads all pairs and English of 1B Word.
 

@@ -2,10 +2,10 @@
 Deep Neural Networks with Multitask Learning", §5; sizes of Collobert et al. 2011, "Natural Language Processing (Almost)
 from Scratch", §4: vectors of 50, windows of 11 words, 100 hidden units.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=100000 \\
+plm-jax vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=100000 \\
     --out=runs/vocab/words_100k
-python -m plm_jax.train --config=experiments/cw/ranking.py --workdir=runs/cw/ranking
-python -m plm_jax.vectors neighbours --workdir=runs/cw/ranking --words=king
+plm-jax train --config=experiments/cw/ranking.py --workdir=runs/cw/ranking
+plm-jax vectors neighbours --workdir=runs/cw/ranking --words=king
 
 Hardware: two cores of a CPU.
 Expect: neighbours that mean the like. Measured, 600 steps of 8 rows of docstrings: the hinge falls from 1 to 0.20 on

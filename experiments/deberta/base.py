@@ -1,7 +1,7 @@
 """DeBERTa, masked language modelling with the enhanced mask decoder: He et al. 2021, §3 and A.2; version 2 as released.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --out=runs/vocab/deberta
-python -m plm_jax.train --config=experiments/deberta/base.py --workdir=runs/deberta/base
+plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50265 --out=runs/vocab/deberta
+plm-jax train --config=experiments/deberta/base.py --workdir=runs/deberta/base
 
 Hardware: a pod of accelerators for a batch of 2048 rows of 512, in two parts; where memory ends, in more
 (--config.accumulate=8).

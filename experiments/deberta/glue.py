@@ -1,6 +1,6 @@
 """DeBERTa on GLUE by fine-tuning: He et al. 2021, §5.1; settings of the released scripts for MNLI.
 
-python -m plm_jax.train --config=experiments/deberta/glue.py:mnli,large --workdir=runs/deberta/mnli
+plm-jax train --config=experiments/deberta/glue.py:mnli,large --workdir=runs/deberta/mnli
 
 Hardware: one accelerator.
 Expect (dev): large MNLI-m 91.3, MNLI-mm 91.1.

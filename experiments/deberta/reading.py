@@ -1,6 +1,6 @@
 """DeBERTa on SQuAD, RACE and SWAG by fine-tuning: He et al. 2021, §5.1 and appendix; Tables 2 and 3.
 
-python -m plm_jax.train --config=experiments/deberta/reading.py:squad2 --workdir=runs/deberta/squad2
+plm-jax train --config=experiments/deberta/reading.py:squad2 --workdir=runs/deberta/squad2
 
 Hardware: one accelerator, hours.
 Expect (dev), large: SQuAD 1.1 F1/EM 95.5/90.1, SQuAD 2.0 90.7/88.0, RACE 86.8, SWAG 90.8; base: SQuAD 1.1 93.1/87.2,

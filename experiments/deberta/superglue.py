@@ -1,9 +1,9 @@
 """DeBERTa on SuperGLUE by fine-tuning: He et al. 2021, §5.3 and Table 5; settings of the released scripts.
 
-python -m plm_jax.train --config=experiments/deberta/superglue.py:copa,xxlarge --workdir=runs/deberta/copa
-python -m plm_jax.train --config=experiments/deberta/superglue.py:copa --workdir=runs/deberta/copa \
+plm-jax train --config=experiments/deberta/superglue.py:copa,xxlarge --workdir=runs/deberta/copa
+plm-jax train --config=experiments/deberta/superglue.py:copa --workdir=runs/deberta/copa \
     --config.data.path=../shared/data/super_glue_copa
-python -m plm_jax.evaluate --workdir=runs/deberta/cb --evaluation=validation --predictions=runs/CB.jsonl \
+plm-jax evaluate --workdir=runs/deberta/cb --evaluation=validation --predictions=runs/CB.jsonl \
     --format=superglue --config.eval.validation.data.split=test --config.eval.validation.data.keep_unlabelled=True
 
 Hardware: one accelerator; xxlarge several.

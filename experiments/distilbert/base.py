@@ -1,8 +1,8 @@
 """DistilBERT from BERT base: Sanh et al. 2019, §3; Tables 1 and 4.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
-python -m plm_jax.train --config=experiments/bert/base.py --workdir=runs/bert/base
-python -m plm_jax.train --config=experiments/distilbert/base.py --workdir=runs/distilbert/base
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax train --config=experiments/bert/base.py --workdir=runs/bert/base
+plm-jax train --config=experiments/distilbert/base.py --workdir=runs/distilbert/base
 
 Hardware: the paper took 90 hours on 8 V100. Slice: v5e:4x4.
 Expect, fine-tuned (GLUE dev average, Table 1): 77.0, against 79.5 of BERT base.

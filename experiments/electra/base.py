@@ -1,7 +1,7 @@
 """ELECTRA base: Clark et al. 2020, §2 and appendix A; Table 1, last row.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
-python -m plm_jax.train --config=experiments/electra/base.py --workdir=runs/electra/base
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax train --config=experiments/electra/base.py --workdir=runs/electra/base
 
 Hardware: the paper took 4 days on 16 TPU v3 chips. Slice, at 40 % of peak: v5e:4x4, 15 hours.
 Expect, fine-tuned (GLUE dev average): 85.1, against 82.2 of BERT base; on the test set 82.7.

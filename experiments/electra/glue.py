@@ -1,6 +1,6 @@
 """ELECTRA on GLUE by fine-tuning: Clark et al. 2020, §3.1 and appendix B; Tables 1 to 3; settings of the released code.
 
-python -m plm_jax.train --config=experiments/electra/glue.py:mnli,base --workdir=runs/electra/mnli
+plm-jax train --config=experiments/electra/glue.py:mnli,base --workdir=runs/electra/mnli
 
 Hardware: one accelerator, minutes to hours.
 Expect (mean of the eight tasks on dev): small 79.9, base 85.1, large 89.5; medians of ten runs (--config.seed). A trunk

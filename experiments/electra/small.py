@@ -1,7 +1,7 @@
 """ELECTRA small, and what the paper compares it with: Clark et al. 2020, §2 and §3; Tables 1 and 5.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
-python -m plm_jax.train --config=experiments/electra/small.py --workdir=runs/electra/small
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax train --config=experiments/electra/small.py --workdir=runs/electra/small
 
 Hardware: the paper took 4 days on one V100. Slice, at 40 % of peak: v5e:2x2, 1 hour.
 Expect, fine-tuned (GLUE dev average, Table 1): 79.9, against 75.1 of a BERT of this size.
@@ -13,7 +13,7 @@ Arguments: `quick`, or one of
   untied, tied                            nothing or everything shared (§3.2; tied needs networks of one size)
   uniform, adversarial                    random replacements; a generator that learns to fool (§3.2, appendix F)
   two_stage                               the discriminator alone, after a run of objective mlm at the same size:
-  python -m plm_jax.train --config=experiments/electra/small.py:two_stage --workdir=runs/electra/two-stage
+  plm-jax train --config=experiments/electra/small.py:two_stage --workdir=runs/electra/two-stage
   with its folder, runs/electra/generator, in init_from.
 
 Differs from the paper: English Wikipedia without BooksCorpus, and a vocabulary trained on it; pieces of documents

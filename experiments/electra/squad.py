@@ -1,6 +1,6 @@
 """ELECTRA on SQuAD by fine-tuning: Clark et al. 2020, §3.1 and appendix B; Table 4; settings of the released code.
 
-python -m plm_jax.train --config=experiments/electra/squad.py --workdir=runs/electra/squad
+plm-jax train --config=experiments/electra/squad.py --workdir=runs/electra/squad
 
 Where the answer ends depends on where it starts, and a classifier on both and on [CLS] tells whether there is one.
 

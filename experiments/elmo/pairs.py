@@ -1,8 +1,8 @@
 """A frozen ELMo as features of a network that reads two texts: Peters et al. 2018, §4 and Tables 1 to 3, textual
 entailment (SNLI) and answers in a text (SQuAD).
 
-python -m plm_jax.train --config=experiments/elmo/pairs.py:snli,input --workdir=runs/elmo/snli_input
-python -m plm_jax.train --config=experiments/elmo/pairs.py:squad,both --workdir=runs/elmo/squad_both
+plm-jax train --config=experiments/elmo/pairs.py:snli,input --workdir=runs/elmo/snli_input
+plm-jax train --config=experiments/elmo/pairs.py:squad,both --workdir=runs/elmo/squad_both
 
 A word is x, a vector of GloVe that does not train, and a learned mix of all layers of the trunk, which reads each text
 as a sentence of its own. Layers of LSTM read both texts one behind the other (`fields='joined'`), so that each word of

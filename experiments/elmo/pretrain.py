@@ -1,15 +1,15 @@
 """ELMo, two language models that read words by their characters: Peters et al. 2018, §3.1 and §3.4.
 
-python -m plm_jax.vocab train --source=tfds:lm1b --name=words --size=793471 --min_frequency=3 --boundaries=spaces \
+plm-jax vocab train --source=tfds:lm1b --name=words --size=793471 --min_frequency=3 --boundaries=spaces \
   --specials=elmo --out=runs/vocab/elmo
-python -m plm_jax.train --config=experiments/elmo/pretrain.py --workdir=runs/elmo/original
+plm-jax train --config=experiments/elmo/pretrain.py --workdir=runs/elmo/original
 
 A config of a folder of texts, one sentence a line: --config.data.path=FOLDER --config.data.documents=line. The size
 `cut` reads such a folder on a CPU:
 
-python -m plm_jax.vocab train --source=../shared/data/classic_books --name=words --size=8000 --min_frequency=3 \
+plm-jax vocab train --source=../shared/data/classic_books --name=words --size=8000 --min_frequency=3 \
   --specials=elmo --out=runs/vocab/elmo_8k
-python -m plm_jax.train --config=experiments/elmo/pretrain.py:cut --workdir=runs/elmo/cut
+plm-jax train --config=experiments/elmo/pretrain.py:cut --workdir=runs/elmo/cut
 
 Hardware: the released code took three GTX 1080 and two weeks for 10 epochs.
 Expect (1B Word, test): perplexity 39.7, the mean of both directions, of original (§3.4). Our own figure of `cut`,

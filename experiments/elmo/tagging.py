@@ -1,6 +1,6 @@
 """A frozen ELMo as features of a network that labels words: Peters et al. 2018, §3.2, §3.3, §4 and Tables 2 and 3.
 
-python -m plm_jax.train --config=experiments/elmo/tagging.py:ewt,both --workdir=runs/elmo/ewt_both \\
+plm-jax train --config=experiments/elmo/tagging.py:ewt,both --workdir=runs/elmo/ewt_both \\
     --config.data.path=../shared/data/universal_dependencies_en_ewt
 
 A word is x, a vector of GloVe that does not train, and a learned mix of all layers of the trunk. Layers of LSTM read
@@ -11,7 +11,7 @@ trunk is the run that `cut` of pretrain.py makes.
 The published trunk (*options.json, *.hdf5; the extra `hdf5` reads it), with --config.model.from=runs/elmo/import
 beside the flags above:
 
-python -m plm_jax.convert import FOLDER runs/elmo/import
+plm-jax convert import FOLDER runs/elmo/import
 
 Hardware: two CPU cores, minutes.
 Expect (CoNLL-2003, test F1): 92.22 with ELMo, 90.15 without (Table 1). SQuAD in Table 3: 85.1 at the input, 84.8 at

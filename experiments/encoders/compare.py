@@ -1,9 +1,9 @@
 """The three kinds of encoders at one size, by masked language modelling: Qiu et al. 2020, "Pre-trained Models for
 Natural Language Processing: A Survey", §2.2: convolutional, sequential, and the fully connected graph of attention.
 
-python -m plm_jax.vocab train --source=pydocs --name=byte_bpe --size=6000 --out=runs/quickstart/vocab
-python -m plm_jax.train --config=experiments/encoders/compare.py:transformer --workdir=runs/encoders/transformer
-python -m plm_jax.train --config=experiments/encoders/compare.py:transformer,small --workdir=runs/encoders/transformer_s
+plm-jax vocab train --source=pydocs --name=byte_bpe --size=6000 --out=runs/quickstart/vocab
+plm-jax train --config=experiments/encoders/compare.py:transformer --workdir=runs/encoders/transformer
+plm-jax train --config=experiments/encoders/compare.py:transformer,small --workdir=runs/encoders/transformer_s
 
 Hardware: two cores of a CPU.
 Expect, as the survey has it: attention, a fully connected graph with no nearness built in, needs the most text and

@@ -1,9 +1,9 @@
 """Word vectors made of letters: Bojanowski et al. 2017, "Enriching Word Vectors with Subword Information", §3; defaults
 of the released code (`fasttext skipgram`).
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=400000 --out=runs/vocab/words
-python -m plm_jax.train --config=experiments/fasttext/fasttext.py --workdir=runs/fasttext/fasttext
-python -m plm_jax.vectors neighbours --workdir=runs/fasttext/fasttext --words=unforeseeably
+plm-jax vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=400000 --out=runs/vocab/words
+plm-jax train --config=experiments/fasttext/fasttext.py --workdir=runs/fasttext/fasttext
+plm-jax vectors neighbours --workdir=runs/fasttext/fasttext --words=unforeseeably
 
 Hardware: two cores of a CPU, 2 GB for the vectors of words and n-grams.
 Expect: vectors of words that were never seen, near to words of the same stem. Not measured yet: no run of this config

@@ -1,8 +1,8 @@
 """A person's own questions with options, by fine-tuning: the recipe of Devlin et al. 2018, §4.4, for SWAG.
 
-python -m plm_jax.train --config=experiments/finetune/choose.py --workdir=runs/options \
+plm-jax train --config=experiments/finetune/choose.py --workdir=runs/options \
     --config.data.path=FOLDER --config.model.from=MODEL
-python -m plm_jax.predict --workdir=runs/options --file=new.jsonl --out=predicted.jsonl
+plm-jax predict --workdir=runs/options --file=new.jsonl --out=predicted.jsonl
 
 FOLDER as in `classify.py`, with a text and a list of options in each row of .jsonl, or with fields as SWAG, RACE, COPA
 and HellaSwag have them; of a table, --config.data.fields="('question', '{a|b|c}')" says where the options are. The

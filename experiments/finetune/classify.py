@@ -1,8 +1,8 @@
 """A person's own classes of texts, by fine-tuning: the recipe of Devlin et al. 2018, §4.1 and A.3.
 
-python -m plm_jax.train --config=experiments/finetune/classify.py --workdir=runs/mine \
+plm-jax train --config=experiments/finetune/classify.py --workdir=runs/mine \
     --config.data.path=FOLDER --config.model.from=MODEL
-python -m plm_jax.predict --workdir=runs/mine --file=new.csv --out=predicted.csv
+plm-jax predict --workdir=runs/mine --file=new.csv --out=predicted.csv
 
 FOLDER is one file, or holds train and, where there are any, validation and test, as .csv, .tsv, .jsonl or .parquet with
 a text and a class in each row: "text,label" and "it never came,complaint". Fields, classes and their names are found

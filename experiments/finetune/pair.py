@@ -1,8 +1,8 @@
 """A person's own classes of pairs of texts, by fine-tuning: the recipe of Devlin et al. 2018, §4.1 and A.3.
 
-python -m plm_jax.train --config=experiments/finetune/pair.py --workdir=runs/pair \
+plm-jax train --config=experiments/finetune/pair.py --workdir=runs/pair \
     --config.data.path=FOLDER --config.model.from=MODEL
-python -m plm_jax.predict --workdir=runs/pair --file=new.csv --out=predicted.csv
+plm-jax predict --workdir=runs/pair --file=new.csv --out=predicted.csv
 
 FOLDER as in `classify.py`, with two texts in each row: sentence1 and sentence2, premise and hypothesis, question1 and
 question2, question and sentence, or the only two fields of text that there are. The second text stands as MODEL was

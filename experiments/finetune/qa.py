@@ -1,8 +1,8 @@
 """A person's own questions on texts, by fine-tuning: the recipe of Devlin et al. 2018, §4.2 and §4.3, for SQuAD.
 
-python -m plm_jax.train --config=experiments/finetune/qa.py --workdir=runs/answers \
+plm-jax train --config=experiments/finetune/qa.py --workdir=runs/answers \
     --config.data.path=FOLDER --config.model.from=MODEL
-python -m plm_jax.predict --workdir=runs/answers --file=new.jsonl --out=predicted.jsonl
+plm-jax predict --workdir=runs/answers --file=new.jsonl --out=predicted.jsonl
 
 FOLDER as in `classify.py`, as .jsonl, .parquet or SQuAD's .json, with question, context and answers in each row:
 {"text": ["at noon"], "answer_start": [17]}. A long text is read in windows. Rows without answers are predicted.

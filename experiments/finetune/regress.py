@@ -1,8 +1,8 @@
 """A person's own scores of texts or pairs, by fine-tuning: the recipe of Devlin et al. 2018, §4.1 and A.3, for STS-B.
 
-python -m plm_jax.train --config=experiments/finetune/regress.py --workdir=runs/scores \
+plm-jax train --config=experiments/finetune/regress.py --workdir=runs/scores \
     --config.data.path=FOLDER --config.model.from=MODEL
-python -m plm_jax.predict --workdir=runs/scores --file=new.csv --out=predicted.csv
+plm-jax predict --workdir=runs/scores --file=new.csv --out=predicted.csv
 
 FOLDER as in `classify.py`, with a number in each row: a field named label, score, value, rating, similarity or target.
 -1 is a number as any other; where it stands for none, as in the test sets of benchmarks: --config.data.missing=-1.

@@ -1,8 +1,8 @@
 """A person's own labels of words, by fine-tuning: the recipe of Devlin et al. 2018, §5.3 and A.3.
 
-python -m plm_jax.train --config=experiments/finetune/tag.py --workdir=runs/tags \
+plm-jax train --config=experiments/finetune/tag.py --workdir=runs/tags \
     --config.data.path=FOLDER --config.model.from=MODEL
-python -m plm_jax.predict --workdir=runs/tags --file=new.txt --out=predicted.jsonl
+plm-jax predict --workdir=runs/tags --file=new.txt --out=predicted.jsonl
 
 FOLDER as in `classify.py`, or .conll: a word and its tag a line, a blank line behind each sentence. Rows of .jsonl have
 tokens and tags as lists, those of a table as texts with spaces between the words. Tags are found in the training rows;

@@ -1,8 +1,8 @@
 """GLM-10B, in the released code's settings: Du et al. 2021, §3.3 and the script of the 10B model; 9.9B parameters.
 
-python -m plm_jax.vocab train --source=tfds:c4/webtextlike --name=byte_bpe --size=50257 \
+plm-jax vocab train --source=tfds:c4/webtextlike --name=byte_bpe --size=50257 \
     --specials=gpt2 --out=runs/vocab/gpt2
-python -m plm_jax.train --config=experiments/glm/10b.py --workdir=runs/glm/10b
+plm-jax train --config=experiments/glm/10b.py --workdir=runs/glm/10b
 
 Three levels of blanks, each with a mask token of its own: short ones in half of the rows, sentences in 30 %, one long
 blank of a quarter of the text or more in 20 %. A tenth of the tokens that short blanks read are hidden, and 2 % of rows

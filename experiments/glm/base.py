@@ -1,7 +1,7 @@
 """GLM base: Du et al. 2021, "General Language Model Pretraining with Autoregressive Blank Infilling", §3.1; 110M.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
-python -m plm_jax.train --config=experiments/glm/base.py --workdir=runs/glm/base
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax train --config=experiments/glm/base.py --workdir=runs/glm/base
 
 Token level only: blanks of 3.2 tokens on average that hold 15 % of a text.
 

@@ -1,7 +1,7 @@
 """GLM large: Du et al. 2021, §3.1; 335M.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
-python -m plm_jax.train --config=experiments/glm/large.py --workdir=runs/glm/large
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+plm-jax train --config=experiments/glm/large.py --workdir=runs/glm/large
 
 Vocabulary, rows and blanks are those of base.py.
 

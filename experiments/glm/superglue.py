@@ -1,9 +1,9 @@
 """GLM on SuperGLUE as words in a blank: Du et al. 2021, §2.3, §3.2 and Table 1; patterns of the released code.
 
-python -m plm_jax.train --config=experiments/glm/superglue.py:copa --workdir=runs/glm/copa
-python -m plm_jax.train --config=experiments/glm/superglue.py:copa --workdir=runs/glm/copa \
+plm-jax train --config=experiments/glm/superglue.py:copa --workdir=runs/glm/copa
+plm-jax train --config=experiments/glm/superglue.py:copa --workdir=runs/glm/copa \
     --config.data.path=../shared/data/super_glue_copa
-python -m plm_jax.train --config=experiments/glm/superglue.py:boolq --workdir=runs/glm/boolq
+plm-jax train --config=experiments/glm/superglue.py:boolq --workdir=runs/glm/boolq
 
 The patterns and the words of labels are those of `plm_jax/data/rows/forms/patterns.py`.
 

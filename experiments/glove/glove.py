@@ -1,9 +1,9 @@
 """Word vectors from counts: Pennington et al. 2014, "GloVe: Global Vectors for Word Representation", §3 and §4.2;
 defaults of the released glove.c.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=400000 --out=runs/vocab/words
-python -m plm_jax.train --config=experiments/glove/glove.py --workdir=runs/glove/glove
-python -m plm_jax.vectors save --workdir=runs/glove/glove --out=glove.txt --form=glove
+plm-jax vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=400000 --out=runs/vocab/words
+plm-jax train --config=experiments/glove/glove.py --workdir=runs/glove/glove
+plm-jax vectors save --workdir=runs/glove/glove --out=glove.txt --form=glove
 
 Hardware: two cores of a CPU.
 Expect: the vectors of the released code on the same text. Not measured yet: no run of this config was compared with it.

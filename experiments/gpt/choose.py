@@ -1,6 +1,6 @@
 """GPT on questions with several answers by fine-tuning: Radford et al. 2018, §3.2, §3.3 and §4.1; Table 2.
 
-python -m plm_jax.train --config=experiments/gpt/choose.py:race --workdir=runs/gpt/race
+plm-jax train --config=experiments/gpt/choose.py:race --workdir=runs/gpt/race
 
 Hardware: one accelerator, hours; a row is as many sequences as it has options.
 Expect: RACE-h 57.4, RACE-m 62.9 (test); HellaSwag 41.9 (dev; Zellers et al. 2019, Table 1).

@@ -1,6 +1,6 @@
 """GPT on classification and entailment by fine-tuning: Radford et al. 2018, §3.2, §3.3 and §4.1; Tables 4 and 5.
 
-python -m plm_jax.train --config=experiments/gpt/classify.py:sst2 --workdir=runs/gpt/sst2
+plm-jax train --config=experiments/gpt/classify.py:sst2 --workdir=runs/gpt/sst2
 
 Hardware: one accelerator, minutes to hours.
 Expect (Table 5), CoLA, SST-2, MNLI, QNLI, RTE: full 45.4, 91.3, 81.8, 88.1, 56.0; `no_lm` (no auxiliary language model)

@@ -1,8 +1,8 @@
 """GPT: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", §3.1 and §4.1.
 
-python -m plm_jax.vocab train --source=tfds:pg19 --text=book_text --name=byte_bpe \
+plm-jax vocab train --source=tfds:pg19 --text=book_text --name=byte_bpe \
     --size=40478 --out=runs/vocab/gpt
-python -m plm_jax.train --config=experiments/gpt/gpt.py --workdir=runs/gpt/gpt
+plm-jax train --config=experiments/gpt/gpt.py --workdir=runs/gpt/gpt
 
 Hardware: the authors took a month on 8 GPUs. Slice: v5e:4x4.
 Expect: a perplexity of 18.4 a token on BooksCorpus (§4.1); fine-tuned, see classify.py. On other books the number is

@@ -1,8 +1,8 @@
 """GPT-2: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", §2.3; Table 2, all sizes.
 
-python -m plm_jax.vocab train --source=tfds:c4/webtextlike --name=byte_bpe --size=50257 \
+plm-jax vocab train --source=tfds:c4/webtextlike --name=byte_bpe --size=50257 \
     --specials=gpt2 --out=runs/vocab/gpt2
-python -m plm_jax.train --config=experiments/gpt/gpt2.py:gpt2-medium --workdir=runs/gpt/gpt2-medium
+plm-jax train --config=experiments/gpt/gpt2.py:gpt2-medium --workdir=runs/gpt/gpt2-medium
 
 Hardware: not published. Slices, at 40 % of peak: `gpt2` v5e:4x4, 9.9 hours; `gpt2-xl` v5e:8x8, 30 hours.
 Expect: perplexity, zero-shot, of WikiText-2 29.4 / 22.8 / 19.9 / 18.3 from the smallest to the largest (Table 3).

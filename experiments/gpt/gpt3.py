@@ -1,9 +1,9 @@
 """GPT-3: Brown et al. 2020, "Language Models are Few-Shot Learners", §2.1 to §2.3 and appendix B; Table 2.1, all sizes.
 
-python -m plm_jax.vocab train --source=tfds:c4/webtextlike --name=byte_bpe --size=50257 \
+plm-jax vocab train --source=tfds:c4/webtextlike --name=byte_bpe --size=50257 \
     --specials=gpt2 --out=runs/vocab/gpt2
-python -m plm_jax.train --config=experiments/gpt/gpt3.py:gpt3-small --workdir=runs/gpt/gpt3-small
-python -m plm_jax.train --config=experiments/gpt/gpt3.py:gpt3-xl,local --workdir=runs/gpt/gpt3-xl-local
+plm-jax train --config=experiments/gpt/gpt3.py:gpt3-small --workdir=runs/gpt/gpt3-small
+plm-jax train --config=experiments/gpt/gpt3.py:gpt3-xl,local --workdir=runs/gpt/gpt3-xl-local
 
 Hardware: V100 GPUs of a Microsoft cluster. Slices, at 40 % of peak: `gpt3-small` v5e:8x16, 8 hours; `gpt3-xl`
 v5e:16x16, 38 hours; `gpt3-175b` v5p:8x8x16, 19.9 days.

@@ -1,10 +1,10 @@
 """GPT's tasks without training, by rules of thumb: Radford et al. 2018, §5, "Zero-shot Behaviors", and Figure 2.
 
-python -m plm_jax.evaluate --config=experiments/gpt/heuristics.py:sst2 --weights=FOLDER \
+plm-jax evaluate --config=experiments/gpt/heuristics.py:sst2 --weights=FOLDER \
     --config.eval.validation.data.path=../shared/data/glue_sst2
-python -m plm_jax.evaluate --config=experiments/gpt/heuristics.py:cola --weights=FOLDER \
+plm-jax evaluate --config=experiments/gpt/heuristics.py:cola --weights=FOLDER \
     --config.eval.validation.data.path=../shared/data/glue_cola
-python -m plm_jax.train --config=experiments/gpt/heuristics.py:quick --workdir=runs/gpt/heuristics
+plm-jax train --config=experiments/gpt/heuristics.py:quick --workdir=runs/gpt/heuristics
 
 FOLDER is a decoder: one of Hugging Face's openai-gpt or gpt2, an import, or a run. Nothing is trained.
 

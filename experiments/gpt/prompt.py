@@ -1,11 +1,11 @@
 """Zero-, one- and few-shot prompts without an update: Brown et al. 2020, §2.4 and §3, Tables 3.2 and H.1.
 
-python -m plm_jax.evaluate --config=experiments/gpt/prompt.py:copa --weights=FOLDER \
+plm-jax evaluate --config=experiments/gpt/prompt.py:copa --weights=FOLDER \
     --config.eval.validation.data.path=../shared/data/super_glue_copa
-python -m plm_jax.evaluate --config=experiments/gpt/prompt.py:copa,few --weights=FOLDER
-python -m plm_jax.evaluate --config=experiments/gpt/prompt.py:lambada --weights=FOLDER \
+plm-jax evaluate --config=experiments/gpt/prompt.py:copa,few --weights=FOLDER
+plm-jax evaluate --config=experiments/gpt/prompt.py:lambada --weights=FOLDER \
     --config.eval.test.data.path=../shared/data/lambada
-python -m plm_jax.train --config=experiments/gpt/prompt.py:quick --workdir=runs/gpt/prompt
+plm-jax train --config=experiments/gpt/prompt.py:quick --workdir=runs/gpt/prompt
 
 FOLDER is a decoder: one of Hugging Face's gpt2 family, an import, or a run. Nothing is trained; `train` with this
 config trains on the right answers. Demonstrations are drawn for each row, by `--config.eval.NAME.data.shots.seed`.

@@ -1,6 +1,6 @@
 """GPT on the similarity of two sentences by fine-tuning, both orders read: Radford et al. 2018, §3.3; Tables 4 and 5.
 
-python -m plm_jax.train --config=experiments/gpt/similarity.py:stsb --workdir=runs/gpt/stsb
+plm-jax train --config=experiments/gpt/similarity.py:stsb --workdir=runs/gpt/stsb
 
 Hardware: one accelerator, minutes to hours.
 Expect (test; Table 5), MRPC (F1), STS-B (Pearson), QQP (F1): full 82.3, 82.0, 70.3; `no_lm` (no auxiliary language

@@ -1,8 +1,8 @@
 """A decoder that writes summaries behind a prompt: Radford et al. 2019, §3.6 and Table 4, by 'TL;DR:'.
 
-python -m plm_jax.evaluate --config=experiments/gpt/summarise.py --weights=FOLDER --evaluation=test
-python -m plm_jax.train --config=experiments/gpt/summarise.py --workdir=runs/gpt/summarise
-python -m plm_jax.train --config=experiments/gpt/summarise.py:scitldr --workdir=runs/gpt/scitldr \
+plm-jax evaluate --config=experiments/gpt/summarise.py --weights=FOLDER --evaluation=test
+plm-jax train --config=experiments/gpt/summarise.py --workdir=runs/gpt/summarise
+plm-jax train --config=experiments/gpt/summarise.py:scitldr --workdir=runs/gpt/scitldr \
     --config.data.path=../shared/data/scitldr_abstract
 
 `evaluate` with a release of GPT-2 is the paper's experiment, without an update; `train` fine-tunes on the summaries.

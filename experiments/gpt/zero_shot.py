@@ -1,13 +1,13 @@
 """GPT-2's language modelling without training: Radford et al. 2019, "Language Models are Unsupervised Multitask
 Learners", §3.1 to §3.3 and Table 3. Perplexity on text that the model was not trained for.
 
-python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER
-python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py:lambada --weights=FOLDER
-python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py:lambada --weights=FOLDER \
+plm-jax evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER
+plm-jax evaluate --config=experiments/gpt/zero_shot.py:lambada --weights=FOLDER
+plm-jax evaluate --config=experiments/gpt/zero_shot.py:lambada --weights=FOLDER \
     --config.eval.lambada.data.path=../shared/data/lambada
-python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER --evaluation=wikitext2 \
+plm-jax evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER --evaluation=wikitext2 \
     --config.eval.wikitext2.data.path=ANOTHER_FOLDER
-python -m plm_jax.train --config=experiments/gpt/zero_shot.py:quick --workdir=runs/gpt/zero_shot
+plm-jax train --config=experiments/gpt/zero_shot.py:quick --workdir=runs/gpt/zero_shot
 
 FOLDER is one of Hugging Face's gpt2, gpt2-medium, gpt2-large, gpt2-xl, or a run of experiments/gpt/gpt2.py; it says the
 size and the vocabulary. Sets that TensorFlow Datasets lacks are files: runs/data/wikitext2/test.txt and so on.

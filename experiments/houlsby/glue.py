@@ -1,6 +1,6 @@
 """Bottleneck adapters on GLUE: Houlsby et al. 2019, "Parameter-Efficient Transfer Learning for NLP", §3.2; Table 1.
 
-python -m plm_jax.train --config=experiments/houlsby/glue.py:mrpc --workdir=runs/houlsby/mrpc
+plm-jax train --config=experiments/houlsby/glue.py:mrpc --workdir=runs/houlsby/mrpc
 
 Hardware: one accelerator. BERT-base trains 2.4M of 110M numbers; the paper's BERT-large with 64 units 2.1 % of its own.
 Expect (test, large, the best of 8, 64, 256 units): CoLA 59.5 (Matthews), SST-2 94.0, MRPC 89.5 (F1), STS-B 86.9, QQP

@@ -1,8 +1,8 @@
 """LLaMA and LLaMA 2: Touvron et al. 2023, §2 of "Open and Efficient Foundation Language Models" and of "Llama 2".
 
-python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=gpt2 --out=runs/vocab/llama
-python -m plm_jax.train --config=experiments/llama/pretrain.py:llama-7b --workdir=runs/llama/llama-7b
-python -m plm_jax.train --config=experiments/llama/pretrain.py:llama2-70b --workdir=runs/llama/llama2-70b
+plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=gpt2 --out=runs/vocab/llama
+plm-jax train --config=experiments/llama/pretrain.py:llama-7b --workdir=runs/llama/llama-7b
+plm-jax train --config=experiments/llama/pretrain.py:llama2-70b --workdir=runs/llama/llama2-70b
 
 Hardware: 2,048 A100 GPUs, 21 days for llama-65b (§2.4). Slices, at 40 % of peak: `llama-7b` v5p:4x8x8, 10.6 days;
 `llama-65b` v5p:8x8x16, 35 days.

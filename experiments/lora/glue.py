@@ -1,13 +1,13 @@
 """LoRA on GLUE: RoBERTa with small trained updates of its queries and values: Hu et al. 2021, §5.2; Tables 2 and 9.
 
-python -m plm_jax.train --config=experiments/lora/glue.py:sst2 --workdir=runs/lora/sst2
+plm-jax train --config=experiments/lora/glue.py:sst2 --workdir=runs/lora/sst2
 
 Hardware: one accelerator. RoBERTa-base trains 0.3M of its 125M numbers, and a head of 0.6M.
 Expect (dev, base): MNLI 87.5, SST-2 95.1, MRPC 89.7, CoLA 63.4 (Matthews), QNLI 93.3, QQP 90.8, RTE 86.6, STS-B 91.5.
 
 The updates alone, for PEFT; the whole model with them merged, for anything else:
-  python -m plm_jax.convert export runs/lora/sst2 DST --form=peft
-  python -m plm_jax.convert export runs/lora/sst2 DST
+  plm-jax convert export runs/lora/sst2 DST --form=peft
+  plm-jax convert export runs/lora/sst2 DST
 
 Arguments: a task (sst2, mnli, mrpc, cola, qnli, qqp, rte, stsb), `quick`.
 Differs from the paper: MRPC, RTE and STS-B begin from the trunk as it is and not from one tuned on MNLI; rows of 128

@@ -1,8 +1,8 @@
 """Options to choose from by fine-tuning: SWAG (Zellers et al. 2018), HellaSwag (Zellers et al. 2019), RACE (Lai et al.
 2017), COPA and ReCoRD (Wang et al. 2019, SuperGLUE), for trunks of nine papers.
 
-python -m plm_jax.train --config=experiments/options/fine_tune.py:hellaswag,roberta --workdir=runs/options/hellaswag
-python -m plm_jax.train --config=experiments/options/fine_tune.py:copa,deberta --workdir=runs/options/copa \
+plm-jax train --config=experiments/options/fine_tune.py:hellaswag,roberta --workdir=runs/options/hellaswag
+plm-jax train --config=experiments/options/fine_tune.py:copa,deberta --workdir=runs/options/copa \
     --config.data.path=../shared/data/super_glue_copa
 
 Every option is a sequence of its own, and one layer scores what the trunk pools of it. Where a paper has its own form

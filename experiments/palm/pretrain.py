@@ -1,7 +1,7 @@
 """PaLM: Chowdhery et al. 2022, "PaLM: Scaling Language Modeling with Pathways", §2, §3 and §5; all three sizes.
 
-python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=256000 --specials=gpt2 --out=runs/vocab/palm
-python -m plm_jax.train --config=experiments/palm/pretrain.py:palm-8b --workdir=runs/palm/palm-8b
+plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=256000 --specials=gpt2 --out=runs/vocab/palm
+plm-jax train --config=experiments/palm/pretrain.py:palm-8b --workdir=runs/palm/palm-8b
 
 Hardware: 6,144 TPU v4 chips for palm-540b (§4). Slices, at 40 % of peak: `palm-8b` v5p:4x8x8, 10.6 days; `palm-540b`
 v5p:16x16x16, 39 days.

@@ -1,6 +1,6 @@
 """Prefix tuning of an encoder: Liu et al. 2021, "P-Tuning v2", Table 2; after Li and Liang 2021, "Prefix-Tuning".
 
-python -m plm_jax.train --config=experiments/prefix/rte.py --workdir=runs/prefix/rte
+plm-jax train --config=experiments/prefix/rte.py --workdir=runs/prefix/rte
 
 Hardware: one accelerator. RoBERTa-large trains 6.3M of 355M numbers, and its head.
 Expect (dev, RoBERTa-large): 89.5 accuracy; 86.6 where all parameters train.

@@ -1,9 +1,9 @@
 """Which layer knows parts of speech, and which names? A linear probe on each layer of a frozen trunk: Peters et al.
 2018, §5.3 and Tables 5 and 6; Tenney et al. 2019.
 
-python -m plm_jax.probe --config=experiments/probe/words.py:ewt --workdir=runs/probe/pos --seeds=3 \
+plm-jax probe --config=experiments/probe/words.py:ewt --workdir=runs/probe/pos --seeds=3 \
     --config.model.from=MODEL --config.data.path=../shared/data/universal_dependencies_en_ewt
-python -m plm_jax.train --config=experiments/probe/words.py:ewt --workdir=runs/probe/last
+plm-jax train --config=experiments/probe/words.py:ewt --workdir=runs/probe/last
 
 MODEL is a folder in Hugging Face's form, an import or a run; with a run of ELMo, --config.data.layout=elmo. The second
 command trains the probe of the last layer of BERT-base alone.

@@ -1,6 +1,6 @@
 """Which package a docstring is from, learnt from 8 labels a class: fine-tuning the tiny BERT of the quickstart.
 
-python -m plm_jax.train --config=experiments/quickstart/classify.py --workdir=runs/quickstart/classify
+plm-jax train --config=experiments/quickstart/classify.py --workdir=runs/quickstart/classify
 
 Paper: the recipe of Devlin et al. 2018, §4.1; the task is ours (8 packages, their names masked in the text).
 Hardware: two CPU cores, half a minute.
@@ -9,7 +9,7 @@ Expect (measured on test, three seeds, the better of two rates on validation): 5
 32 % and 55 % against 37 %; chance is 12.5 %. From 1,600 steps of `pretrain.py` alone 44 % and 50 % on validation:
 `contrast.py` teaches the subject. A linear classifier on TF-IDF of as many tokens has 48 % and 66 % on test, one on 128
 factors of TF-IDF of the corpus 54 % and 63 %. With more steps of fine-tuning, scratch gains more with 32 labels.
-`python -m plm_jax.sample_efficiency` with this config compares the two over seeds and sizes.
+`plm-jax sample_efficiency` with this config compares the two over seeds and sizes.
 Differs from the paper: states pooled by the mean; rate 1e-3, as the network is small and new; 8 labels a class
 (--config.data.per_class=32).
 """

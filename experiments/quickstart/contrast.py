@@ -1,6 +1,6 @@
 """The tiny BERT of the quickstart learns what a text is about: a part of a row has to find its row among 32.
 
-python -m plm_jax.train --config=experiments/quickstart/contrast.py --workdir=runs/quickstart/contrast
+plm-jax train --config=experiments/quickstart/contrast.py --workdir=runs/quickstart/contrast
 
 Paper: Kong et al. 2020, InfoWord, §4, as a run of its own that goes on from masked language modelling (`pretrain.py`).
 Hardware: two CPU cores, 1 minute (a row costs .86 of the operations of one of `pretrain.py`).

@@ -1,7 +1,7 @@
 """A tiny BERT pre-trained on docstrings: masked language modelling in minutes on a laptop, no download.
 
-python -m plm_jax.vocab train --source=pydocs --name=byte_bpe --size=6000 --out=runs/quickstart/vocab
-python -m plm_jax.train --config=experiments/quickstart/pretrain.py --workdir=runs/quickstart/pretrain
+plm-jax vocab train --source=pydocs --name=byte_bpe --size=6000 --out=runs/quickstart/vocab
+plm-jax train --config=experiments/quickstart/pretrain.py --workdir=runs/quickstart/pretrain
 
 Paper: Devlin et al. 2018, the network of "BERT-Tiny" (2 layers, 128 wide; Turc et al. 2019).
 Hardware: two CPU cores, 2 minutes.

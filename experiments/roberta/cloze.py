@@ -1,9 +1,9 @@
 """RoBERTa as a word in a blank, from few labels: Schick and Schütze 2020 (PET), §3.1 and §4, Table 1.
 
-python -m plm_jax.train --config=experiments/roberta/cloze.py --workdir=runs/roberta/cloze
-python -m plm_jax.train --config=experiments/roberta/cloze.py:mnli --workdir=runs/roberta/cloze-mnli \
+plm-jax train --config=experiments/roberta/cloze.py --workdir=runs/roberta/cloze
+plm-jax train --config=experiments/roberta/cloze.py:mnli --workdir=runs/roberta/cloze-mnli \
     --config.data.path=../shared/data/glue_mnli
-python -m plm_jax.evaluate --config=experiments/roberta/cloze.py --weights=FOLDER
+plm-jax evaluate --config=experiments/roberta/cloze.py --weights=FOLDER
 
 `evaluate` with a release of RoBERTa compares the words without an update.
 Hardware: one accelerator, minutes.

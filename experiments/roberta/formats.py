@@ -1,8 +1,8 @@
 """RoBERTa's four input formats: Liu et al. 2019, §4.2; Table 2.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --specials=roberta --size=50265 \\
+plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --specials=roberta --size=50265 \\
   --out=runs/vocab/roberta
-python -m plm_jax.train --config=experiments/roberta/formats.py:full --workdir=runs/roberta/full
+plm-jax train --config=experiments/roberta/formats.py:full --workdir=runs/roberta/full
 
 Hardware: as experiments/bert/base.py; all formats run 1M steps of about the same number of tokens. Slices, at 40 % of
 peak: v5e:4x4, 17 hours; `sentence_pair` v5e:4x4, 16 hours.

@@ -1,6 +1,6 @@
 """RoBERTa on GLUE by fine-tuning: Liu et al. 2019, §5.1, appendix C; Tables 5 and 10; settings of fairseq's README.
 
-python -m plm_jax.train --config=experiments/roberta/glue.py:mnli --workdir=runs/roberta/mnli
+plm-jax train --config=experiments/roberta/glue.py:mnli --workdir=runs/roberta/mnli
 
 Hardware: one accelerator, minutes to hours.
 Expect (dev): large MNLI-m 90.2, QNLI 94.7, QQP 92.2, RTE 86.6, SST-2 96.4, MRPC 90.9, CoLA 68.0, STS-B 92.4; base

@@ -1,6 +1,6 @@
 """RoBERTa on SQuAD and RACE by fine-tuning: Liu et al. 2019, §5.2 and §5.3, appendix C; Tables 6, 7 and 10.
 
-python -m plm_jax.train --config=experiments/roberta/reading.py:squad1 --workdir=runs/roberta/squad1
+plm-jax train --config=experiments/roberta/reading.py:squad1 --workdir=runs/roberta/squad1
 
 Hardware: one accelerator, hours.
 Expect, large: SQuAD 1.1 (dev, exact match and F1) 88.9, 94.6; SQuAD 2 (dev) 86.5, 89.4; RACE (test) 83.2, of which

@@ -1,7 +1,7 @@
 """A BERT, a GPT or a BART of 5 M parameters, pre-trained on English in about an hour on a laptop.
 
-python -m plm_jax.vocab train --source=runs/data/english --name=byte_bpe --size=8000 --out=runs/vocab/small
-python -m plm_jax.train --config=experiments/small/pretrain.py:bert --workdir=runs/small/bert
+plm-jax vocab train --source=runs/data/english --name=byte_bpe --size=8000 --out=runs/vocab/small
+plm-jax train --config=experiments/small/pretrain.py:bert --workdir=runs/small/bert
 
 `runs/data/english` is a folder with train.txt and validation.txt, blank lines between documents. Ours is 53.6 MB of
 classic novels and 3.2 MB of Wikipedia, 14 M tokens of this vocabulary.

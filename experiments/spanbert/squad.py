@@ -1,6 +1,6 @@
 """SpanBERT on SQuAD by fine-tuning: Joshi et al. 2019, §4.1 and appendix B; Table 1; settings of the released code.
 
-python -m plm_jax.train --config=experiments/spanbert/squad.py:v2 --workdir=runs/spanbert/squad2
+plm-jax train --config=experiments/spanbert/squad.py:v2 --workdir=runs/spanbert/squad2
 
 Hardware: one accelerator, hours.
 Expect, large (exact match and F1): SQuAD 1.1 88.8, 94.6, SQuAD 2 85.7, 88.7, both on test. A trunk pre-trained on

@@ -1,8 +1,8 @@
 """The architectures that T5 compares, each with denoising or language modelling: Raffel et al. 2020, §3.2; Table 2.
 
-python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=roberta --out=runs/vocab/t5
-python -m plm_jax.train --config=experiments/t5/architectures.py:prefix --workdir=runs/t5/prefix
-python -m plm_jax.train --config=experiments/t5/architectures.py:prefix,lm --workdir=runs/t5/prefix_lm
+plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=roberta --out=runs/vocab/t5
+plm-jax train --config=experiments/t5/architectures.py:prefix --workdir=runs/t5/prefix
+plm-jax train --config=experiments/t5/architectures.py:prefix,lm --workdir=runs/t5/prefix_lm
 
 Hardware: slices of Cloud TPU pods; 2^19 steps of 2^16 tokens. Slices, at 40 % of peak: v5e:4x4, 7.7 hours, `shared`
 likewise; `six` v5e:4x4, 4.1 hours; `prefix` v5e:4x4, 7 hours, `decoder` likewise; `enc_dec,lm` v5e:4x4, 11.4 hours;

@@ -1,12 +1,12 @@
 """T5 on all GLUE tasks at once, as text to text: multi-task learning, Raffel et al. 2020, §3.5.2 and Table 11.
 
-python -m plm_jax.train --config=experiments/t5/mixture.py --workdir=runs/t5/mixture
-python -m plm_jax.train --config=experiments/t5/mixture.py:temperature --workdir=runs/t5/mixture_t2
-python -m plm_jax.train --config=experiments/t5/mixture.py:cola,rte --workdir=runs/t5/cola_rte \
+plm-jax train --config=experiments/t5/mixture.py --workdir=runs/t5/mixture
+plm-jax train --config=experiments/t5/mixture.py:temperature --workdir=runs/t5/mixture_t2
+plm-jax train --config=experiments/t5/mixture.py:cola,rte --workdir=runs/t5/cola_rte \
     --config.data.parts.cola.path=../shared/data/glue_cola --config.data.parts.rte.path=../shared/data/glue_rte \
     --config.eval.cola.data.parts.cola.path=../shared/data/glue_cola \
     --config.eval.rte.data.parts.rte.path=../shared/data/glue_rte
-python -m plm_jax.predict --workdir=runs/t5/mixture --part=cola --file=sentences.jsonl --out=predicted.jsonl
+plm-jax predict --workdir=runs/t5/mixture --part=cola --file=sentences.jsonl --out=predicted.jsonl
 
 The rows of a batch are of all tasks. A task with N rows has the rate min(N, K) ** (1 / T), divided by the sum of all:
 `proportional` has K = 2**17 and T = 1, `temperature` K = 2**21 and T = 2; with `equal` all rates are the same. The

@@ -1,9 +1,9 @@
 """T5: the unsupervised objectives that it compares in base size (Raffel et al. 2020, §3.1 and §3.3, Tables 4 to 7), and
 the five sizes of its final models (§3.7).
 
-python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=roberta --out=runs/vocab/t5
-python -m plm_jax.train --config=experiments/t5/pretrain.py --workdir=runs/t5/pretrain
-python -m plm_jax.train --config=experiments/t5/pretrain.py:deshuffle --workdir=runs/t5/deshuffle
+plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=roberta --out=runs/vocab/t5
+plm-jax train --config=experiments/t5/pretrain.py --workdir=runs/t5/pretrain
+plm-jax train --config=experiments/t5/pretrain.py:deshuffle --workdir=runs/t5/deshuffle
 
 Hardware: slices of Cloud TPU pods; 2^19 steps of 2^16 tokens. Slices, at 40 % of peak: v5e:4x4, 6.3 hours; `large`
 v5e:8x8, 6.8 days; `3b` v5p:4x4x4, 11.5 days; `11b` v5p:4x8x8, 11.5 days.

@@ -1,10 +1,10 @@
 """T5 on one task as text to text: Raffel et al. 2020, §2.4, §3.1.2, Table 14 and appendix D.
 
-python -m plm_jax.train --config=experiments/t5/tasks.py:mnli --workdir=runs/t5/mnli
-python -m plm_jax.train --config=experiments/t5/tasks.py:rte --workdir=runs/t5/rte \
+plm-jax train --config=experiments/t5/tasks.py:mnli --workdir=runs/t5/mnli
+plm-jax train --config=experiments/t5/tasks.py:rte --workdir=runs/t5/rte \
     --config.data.path=../shared/data/glue_rte
-python -m plm_jax.train --config=experiments/t5/tasks.py:wmt_en_de --workdir=runs/t5/wmt_en_de
-python -m plm_jax.train --config=experiments/t5/tasks.py:multi30k --workdir=runs/t5/multi30k \
+plm-jax train --config=experiments/t5/tasks.py:wmt_en_de --workdir=runs/t5/wmt_en_de
+plm-jax train --config=experiments/t5/tasks.py:multi30k --workdir=runs/t5/multi30k \
     --config.data.path=../shared/data/multi30k_en_de
 
 The inputs and the words of every task are those of `plm_jax/data/rows/forms/t5.py`. An output that is none of a task's

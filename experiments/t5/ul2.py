@@ -1,7 +1,7 @@
 """UL2's mixture of denoisers on T5.1.1: Tay et al. 2022, "UL2: Unifying Language Learning Paradigms", §3.1 and Table 1.
 
-python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=roberta --out=runs/vocab/t5
-python -m plm_jax.train --config=experiments/t5/ul2.py --workdir=runs/t5/ul2
+plm-jax vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=roberta --out=runs/vocab/t5
+plm-jax train --config=experiments/t5/ul2.py --workdir=runs/t5/ul2
 
 Hardware: TPU v4 pods. Slice, at 40 % of peak: v5e:4x4, 8.6 hours.
 Expect: the loss of each mode (`loss/R`, `loss/S`, `loss/X`) falls through the run; no published figure is of this size.

@@ -1,6 +1,6 @@
 """ALBERT, Table 2: four sizes, and BERT's two (Lan et al. 2019, §4.3).
 
-python -m plm_jax.tables experiments/tables/albert_2.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/albert_2.py --scale=small --workdir=runs/tables --data=../shared/data
 
 BERT is the same trunk without shared layers, and with embeddings as wide as the layers. Small: two and four layers of
 128, 192 and 256, and smaller starts and rates for wider ones, as in bert_6.py.

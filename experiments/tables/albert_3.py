@@ -1,6 +1,6 @@
 """ALBERT, Table 3: width of the embeddings (Lan et al. 2019, §4.4).
 
-python -m plm_jax.tables experiments/tables/albert_3.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/albert_3.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: layers of 128, embeddings of a sixth of the paper's widths; the widest is as wide as the layers.
 """

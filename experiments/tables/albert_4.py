@@ -1,6 +1,6 @@
 """ALBERT, Table 4: what the layers share (Lan et al. 2019, §4.5).
 
-python -m plm_jax.tables experiments/tables/albert_4.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/albert_4.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: two layers of 128, embeddings of 128 and of 21 in place of 768 and 128.
 """

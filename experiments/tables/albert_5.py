@@ -1,6 +1,6 @@
 """ALBERT, Table 5: no second task, next sentences, sentence order (Lan et al. 2019, §4.6).
 
-python -m plm_jax.tables experiments/tables/albert_5.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/albert_5.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: three pre-trainings a row, of rows of 64 tokens: a pair has two segments of 30.
 """

@@ -1,6 +1,6 @@
 """BART, Table 1: eleven ways to pre-train (Lewis et al. 2019, §4).
 
-python -m plm_jax.tables experiments/tables/bart_1.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/bart_1.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: three pre-trainings a row; two stacks of one layer, or one of two.
 """

@@ -1,6 +1,6 @@
 """BERT, Table 5: what its two tasks are worth (Devlin et al. 2018, §5.1).
 
-python -m plm_jax.tables experiments/tables/bert_5.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/bert_5.py --scale=small --workdir=runs/tables --data=../shared/data
 """
 
 from experiments.tables import common

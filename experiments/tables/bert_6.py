@@ -1,6 +1,6 @@
 """BERT, Table 6: sizes (Devlin et al. 2018, §5.2).
 
-python -m plm_jax.tables experiments/tables/bert_6.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/bert_6.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: a third of the layers, widths of 128 and 256; the largest row has 7 million parameters and takes hours on a CPU.
 Four layers of 256 start their kernels from .042 and learn at half the rate of the rows of 128. With the start and the

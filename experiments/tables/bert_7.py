@@ -1,6 +1,6 @@
 """BERT, Table 7: which layers are worth reading as features (Devlin et al. 2018, §5.3).
 
-python -m plm_jax.tables experiments/tables/bert_7.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/bert_7.py --scale=small --workdir=runs/tables --data=../shared/data
 
 At the scale of the paper the vocabulary is cased, runs/vocab/bert-cased, which the head of bert/ner.py makes. Small:
 four layers of 128, eight for the large one; the last two stand for the last four, so that all are more.

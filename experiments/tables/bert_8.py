@@ -1,6 +1,6 @@
 """BERT, Table 8: what stands in place of a chosen token (Devlin et al. 2018, appendix C.2).
 
-python -m plm_jax.tables experiments/tables/bert_8.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/bert_8.py --scale=small --workdir=runs/tables --data=../shared/data
 """
 
 from experiments.tables import common

@@ -3,7 +3,7 @@
 paper   the configs as they are
 small   about a million parameters, 800 steps of 64 rows of 64 tokens on the text in runs/data/english, or in --corpus,
         ten minutes of one core a pre-training; with the vocabulary that
-        python -m plm_jax.vocab train --source=runs/data/english --name=byte_bpe --size=4000 \\
+        plm-jax vocab train --source=runs/data/english --name=byte_bpe --size=4000 \\
           --out=runs/vocab/small_4000
         makes; task sets as TFDS has them, or in --data
 tiny    `quick` configs: it shows that a table works, and nothing else

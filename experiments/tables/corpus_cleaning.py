@@ -1,9 +1,9 @@
-"""What a corpus gains from rules of quality and without copies: `plm_jax.corpus`, at equal numbers of steps.
+"""What a corpus gains from rules of quality and without copies: `plm-jax corpus`, at equal numbers of steps.
 
-python -m plm_jax.corpus filter runs/data/english runs/data/english_filtered --rules=gopher
-python -m plm_jax.corpus dedup runs/data/english runs/data/english_unique
-python -m plm_jax.corpus dedup runs/data/english_filtered runs/data/english_clean
-python -m plm_jax.tables experiments/tables/corpus_cleaning.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax corpus filter runs/data/english runs/data/english_filtered --rules=gopher
+plm-jax corpus dedup runs/data/english runs/data/english_unique
+plm-jax corpus dedup runs/data/english_filtered runs/data/english_clean
+plm-jax tables experiments/tables/corpus_cleaning.py --scale=small --workdir=runs/tables --data=../shared/data
 
 With --corpus=TEXT the copies are TEXT_filtered, TEXT_unique and TEXT_clean; held-out text is that of TEXT for all rows.
 The last row has a twentieth of the text again and again, which is what copies cost at their worst. T5's Tables 8 and 9

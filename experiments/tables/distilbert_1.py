@@ -1,6 +1,6 @@
 """DistilBERT, Tables 1 to 3: half of the layers, and what is left (Sanh et al. 2019, §4).
 
-python -m plm_jax.tables experiments/tables/distilbert_1.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/distilbert_1.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: a student of two layers and a teacher of four, both 128 wide.
 """
@@ -21,8 +21,8 @@ OTHERS = ('IMDb', 'SQuAD EM', 'SQuAD F1', 'parameters', 'seconds')
 MEASURED = ('CoLA', 'MNLI', 'MRPC', 'RTE', 'SST-2', 'STS-B', 'IMDb', 'SQuAD F1')
 EMPTY = {
   'SQuAD EM': 'SQuAD F1 says the same of these runs',
-  'parameters': '`python -m plm_jax.params` counts them: 109,482,240 of BERT base, 66,362,880 of DistilBERT',
-  'seconds': 'they are of a CPU of 2019; the operations of a row are in `python -m plm_jax.params`',
+  'parameters': '`plm-jax params` counts them: 109,482,240 of BERT base, 66,362,880 of DistilBERT',
+  'seconds': 'they are of a CPU of 2019; the operations of a row are in `plm-jax params`',
 }
 
 

@@ -1,6 +1,6 @@
 """DistilBERT, Table 4: what each term of the loss and the start are worth (Sanh et al. 2019, §4.2).
 
-python -m plm_jax.tables experiments/tables/distilbert_4.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/distilbert_4.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: a student of two layers and a teacher of four, both 128 wide.
 """

@@ -1,6 +1,6 @@
 """ELECTRA, Table 1: how far a part of the training goes (Clark et al. 2020, §3.3; its curve of efficiency).
 
-python -m plm_jax.tables experiments/tables/electra_1.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/electra_1.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Every row is a training of its own, whose rate falls to zero at its own last step. Small: 1,600 steps are all of it, a
 generator half as wide as the trunk, rows of 64 tokens.

@@ -1,6 +1,6 @@
 """ELECTRA, Table 5: what makes it efficient (Clark et al. 2020, §3.4).
 
-python -m plm_jax.tables experiments/tables/electra_5.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/electra_5.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: a generator half as wide as the trunk; rows of 64 tokens.
 """

@@ -1,6 +1,6 @@
 """ELMo, Table 2: which layers are mixed (Peters et al. 2018, §5.1).
 
-python -m plm_jax.tables experiments/tables/elmo_2.py --scale=small --workdir=runs/tables --data=../shared/data \\
+plm-jax tables experiments/tables/elmo_2.py --scale=small --workdir=runs/tables --data=../shared/data \\
     --corpus=../shared/data/classic_books
 
 Small: the size `cut` of experiments/elmo/pretrain.py, with the vocabulary that its head makes; 25 minutes of two cores.

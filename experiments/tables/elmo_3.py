@@ -1,6 +1,6 @@
 """ELMo, Table 3: where the mix is put (Peters et al. 2018, §5.2).
 
-python -m plm_jax.tables experiments/tables/elmo_3.py --scale=small --workdir=runs/tables --data=../shared/data \\
+plm-jax tables experiments/tables/elmo_3.py --scale=small --workdir=runs/tables --data=../shared/data \\
     --corpus=../shared/data/classic_books
 
 Small: as elmo_2.py, whose pre-training and last row are `input` here.

@@ -1,11 +1,11 @@
 """Convolution, recurrence and attention at one size, with all of the text and with little (Qiu et al. 2020, §2.2).
 
-python -m plm_jax.tables experiments/tables/encoders_2.py --scale=small --workdir=runs/tables
-python -m plm_jax.tables experiments/tables/encoders_2.py --scale=small --workdir=runs/tables --commands
+plm-jax tables experiments/tables/encoders_2.py --scale=small --workdir=runs/tables
+plm-jax tables experiments/tables/encoders_2.py --scale=small --workdir=runs/tables --commands
 
 The configs are small by themselves: `paper` has three seeds of 4,000 steps, `small` two of 1,000. `seen` is the loss on
 text that was trained on; what it is below `held out` is learnt by heart. `table.png` is the picture; the curves of the
-runs, by `plm_jax.compare` with their folders, have each encoder's seeds as a mean and a band.
+runs, by `plm-jax compare` with their folders, have each encoder's seeds as a mean and a band.
 """
 
 from experiments.tables import common

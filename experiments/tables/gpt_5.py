@@ -1,6 +1,6 @@
 """GPT, Table 5: pre-training and the auxiliary objective (Radford et al. 2018, §5).
 
-python -m plm_jax.tables experiments/tables/gpt_5.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/gpt_5.py --scale=small --workdir=runs/tables --data=../shared/data
 """
 
 from experiments.tables import common

@@ -1,6 +1,6 @@
 """GPT-3, Table H.1: zero, one and few demonstrations by size (Brown et al. 2020, §3 and appendix H).
 
-python -m plm_jax.tables experiments/tables/gpt_shots.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/gpt_shots.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: three networks of .5 to 4.7 M parameters that read rows of 256 tokens, and as many demonstrations as these hold.
 """

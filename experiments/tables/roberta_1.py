@@ -1,6 +1,6 @@
 """RoBERTa, Table 1: static against dynamic masking (Liu et al. 2019, §4.1).
 
-python -m plm_jax.tables experiments/tables/roberta_1.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/roberta_1.py --scale=small --workdir=runs/tables --data=../shared/data
 
 The numbers of dynamic masks are those of SEGMENT-PAIR+NSP in Table 2, so that is the format at the scale of the paper.
 Small: full sentences; three pre-trainings a row, on a twenty-fifth of the text, which 800 steps read four times: static

@@ -1,6 +1,6 @@
 """RoBERTa, Table 2: four formats of the input (Liu et al. 2019, §4.2).
 
-python -m plm_jax.tables experiments/tables/roberta_2.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/roberta_2.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: rows of 64 tokens in all formats, so that a pair has two segments of 30; the paper's have 512. Batches have as
 many tokens as those of full sentences, padding left out: on the text of common.py, with 4,000 pieces, a row of segment

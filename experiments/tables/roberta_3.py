@@ -1,6 +1,6 @@
 """RoBERTa, Table 3: size of the batch at an equal number of rows (Liu et al. 2019, §4.3).
 
-python -m plm_jax.tables experiments/tables/roberta_3.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/roberta_3.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Rows are full sentences, as the paper says of everything behind its Table 2. Small: 800 steps of 64 rows, 200 of 256, 50
 of 1,024, with rates that grow as the paper's do.

@@ -1,6 +1,6 @@
 """RoBERTa, Table 4: more text, and more steps (Liu et al. 2019, §5).
 
-python -m plm_jax.tables experiments/tables/roberta_4.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/roberta_4.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: a tenth of the text, then all of it, for 400 steps, and three and five times as many. `tokens` are those that
 were read, padding left out. At the scale of the paper the text has to be named: --corpus, and a first row that reads a

@@ -1,7 +1,7 @@
 """What is pre-training worth to a BART of 5 M parameters? Tasks, from what it learned and from fresh parameters.
 
-python -m plm_jax.tables experiments/tables/small_bart.py --scale=small --workdir=runs/tables --data=../shared/data
-python -m plm_jax.vocab train --source=../shared/data/multi30k_en_de --text=de --name=byte_bpe --specials=roberta \\
+plm-jax tables experiments/tables/small_bart.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax vocab train --source=../shared/data/multi30k_en_de --text=de --name=byte_bpe --specials=roberta \\
     --size=6000 --out=runs/vocab/de
 
 `small_bart.py:medium` asks a BART of 30 M parameters, on a GPU. The network is that of

@@ -1,6 +1,6 @@
 """What is pre-training worth to a BERT of 5 M parameters? Twelve tasks, from what it learned and from fresh parameters.
 
-python -m plm_jax.tables experiments/tables/small_bert.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/small_bert.py --scale=small --workdir=runs/tables --data=../shared/data
 
 `small_bert.py:medium` asks a BERT of 30 M parameters, on a GPU. The network is that of
 experiments/small/pretrain.py:bert, whose head says which text and vocabulary it needs.

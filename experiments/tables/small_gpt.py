@@ -1,6 +1,6 @@
 """What is pre-training worth to a GPT of 5 M parameters? Tasks, from what it learned and from fresh parameters.
 
-python -m plm_jax.tables experiments/tables/small_gpt.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/small_gpt.py --scale=small --workdir=runs/tables --data=../shared/data
 
 `small_gpt.py:medium` asks a GPT of 30 M parameters, on a GPU. The network is that of
 experiments/small/pretrain.py:gpt, whose head says which text and vocabulary it needs.

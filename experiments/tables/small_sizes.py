@@ -1,6 +1,6 @@
 """How many labels does pre-training save? A BERT of 5 M parameters on TREC, with six numbers of labelled texts.
 
-python -m plm_jax.tables experiments/tables/small_sizes.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/small_sizes.py --scale=small --workdir=runs/tables --data=../shared/data
 
 The network is that of experiments/small/pretrain.py:bert, whose head says which text and vocabulary it needs. Every
 run takes 200 steps of 32 rows, whatever the number of texts; each draws them by the number of rows alone.

@@ -1,6 +1,6 @@
 """SpanBERT, Table 6: which tokens are masked together (Joshi et al. 2019, §6.1).
 
-python -m plm_jax.tables experiments/tables/spanbert_6.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/spanbert_6.py --scale=small --workdir=runs/tables --data=../shared/data
 
 The paper's rows have two segments and next-sentence prediction: the last one is the first of its Table 7. So do those
 at its scale, pre-trained as in spanbert_7.py. Small: one segment.

@@ -1,6 +1,6 @@
 """SpanBERT, Table 7: next sentences, one segment, the boundary of spans (Joshi et al. 2019, §6.2).
 
-python -m plm_jax.tables experiments/tables/spanbert_7.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/spanbert_7.py --scale=small --workdir=runs/tables --data=../shared/data
 
 All rows hide the same spans, and differ in nothing else: steps, optimiser and vocabulary are SpanBERT's. Small: rows of
 64 tokens, so that a pair has two segments of 30.

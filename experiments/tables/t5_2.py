@@ -1,6 +1,6 @@
 """T5, Table 2: architectures, each with denoising or language modelling (Raffel et al. 2020, §3.2).
 
-python -m plm_jax.tables experiments/tables/t5_2.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/t5_2.py --scale=small --workdir=runs/tables --data=../shared/data
 
 The last row, which is not pre-trained, is of Table 1 (§3.1.4). Small: stacks of 2 layers (`six`: of 1), rows of 64
 tokens, AdamW; SST-2 written as text and scored by exact match.

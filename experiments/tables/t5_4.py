@@ -1,6 +1,6 @@
 """T5, Tables 4 to 7: what is corrupted, how much of it, and in how long spans (Raffel et al. 2020, §3.3).
 
-python -m plm_jax.tables experiments/tables/t5_4.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/t5_4.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: two stacks of 2 layers, rows of 64 tokens, AdamW; SST-2 written as text and scored by exact match.
 """

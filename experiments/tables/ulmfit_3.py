@@ -1,6 +1,6 @@
 """ULMFiT, Figure 3: errors by the number of labelled texts (Howard and Ruder 2018, §5).
 
-python -m plm_jax.tables experiments/tables/ulmfit_3.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/ulmfit_3.py --scale=small --workdir=runs/tables --data=../shared/data
 
 `supervised` fine-tunes the language model on the labelled texts alone, `semi-supervised` on all texts of the task. The
 figure has no numbers; its text says that 100 labels are worth as much as 10 times (IMDb) and 20 times (AG) as many from

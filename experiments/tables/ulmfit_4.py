@@ -1,6 +1,6 @@
 """ULMFiT, Tables 4 to 6: pre-training, its language model, and how that is fine-tuned (Howard and Ruder 2018, §5).
 
-python -m plm_jax.tables experiments/tables/ulmfit_4.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/ulmfit_4.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: the size `small` of experiments/ulmfit/, layers of 256, 256 and 128 that read 4,000 steps of 32 rows of 70.
 """

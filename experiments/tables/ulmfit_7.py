@@ -1,6 +1,6 @@
 """ULMFiT, Table 7: how the classifier is fine-tuned (Howard and Ruder 2018, §5).
 
-python -m plm_jax.tables experiments/tables/ulmfit_7.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/ulmfit_7.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: as ulmfit_4.py, with which it shares the first two stages.
 """

@@ -1,6 +1,6 @@
 """XLNet, Table 6: what its parts are worth (Yang et al. 2019, §3.4).
 
-python -m plm_jax.tables experiments/tables/xlnet_6.py --scale=small --workdir=runs/tables --data=../shared/data
+plm-jax tables experiments/tables/xlnet_6.py --scale=small --workdir=runs/tables --data=../shared/data
 """
 
 from experiments.tables import common

@@ -1,8 +1,8 @@
 """Names and parts of speech by fine-tuning: CoNLL-2003 (Tjong Kim Sang and De Meulder 2003), WNUT-17 (Derczynski et al.
 2017) and the English Web Treebank of Universal Dependencies (Silveira et al. 2014), for trunks of nine papers.
 
-python -m plm_jax.train --config=experiments/tagging/fine_tune.py:conll2003,bert --workdir=runs/tagging/conll2003
-python -m plm_jax.train --config=experiments/tagging/fine_tune.py:wnut17,roberta \
+plm-jax train --config=experiments/tagging/fine_tune.py:conll2003,bert --workdir=runs/tagging/conll2003
+plm-jax train --config=experiments/tagging/fine_tune.py:wnut17,roberta \
     --config.data.path=data/wnut_17 --workdir=runs/tagging/wnut17
 
 Hardware: one accelerator, minutes.

@@ -1,8 +1,8 @@
 """ULMFiT, stage 3: a classifier on the fine-tuned language model, Howard and Ruder 2018, §3.3; Table 7.
 
-python -m plm_jax.train --config=experiments/ulmfit/classify.py:trec --workdir=runs/ulmfit/trec
-python -m plm_jax.evaluate --workdir=runs/ulmfit/trec --evaluation=test --predictions=runs/ulmfit/trec.jsonl
-python -m plm_jax.evaluate --score runs/ulmfit/trec.jsonl runs/ulmfit/trec-backward.jsonl
+plm-jax train --config=experiments/ulmfit/classify.py:trec --workdir=runs/ulmfit/trec
+plm-jax evaluate --workdir=runs/ulmfit/trec --evaluation=test --predictions=runs/ulmfit/trec.jsonl
+plm-jax evaluate --score runs/ulmfit/trec.jsonl runs/ulmfit/trec-backward.jsonl
 
 The last state, the largest values and the mean are read together by two layers. A row of Table 7 says which of three
 things is done: `freez` joins a group of layers from the top every tenth of the run, `discr` divides rates by 2.6 a

@@ -1,6 +1,6 @@
 """ULMFiT, stage 2: the language model goes on with the text of a task, Howard and Ruder 2018, §3.2.
 
-python -m plm_jax.train --config=experiments/ulmfit/fine_tune.py:imdb --workdir=runs/ulmfit/imdb-lm
+plm-jax train --config=experiments/ulmfit/fine_tune.py:imdb --workdir=runs/ulmfit/imdb-lm
 
 Rates fall by 2.6 a layer from the last one down, along the slanted triangle of eq. 3. A vocabulary of the task's own
 (--config.vocab.path) takes the rows of its tokens by their text, and new ones start from the mean of the others.

@@ -1,7 +1,7 @@
 """ULMFiT, stage 1: an AWD-LSTM language model of general text, Howard and Ruder 2018, §3.1.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=30000 --out=runs/vocab/ulmfit
-python -m plm_jax.train --config=experiments/ulmfit/pretrain.py --workdir=runs/ulmfit/pretrain
+plm-jax vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=30000 --out=runs/vocab/ulmfit
+plm-jax train --config=experiments/ulmfit/pretrain.py --workdir=runs/ulmfit/pretrain
 
 `small` has layers of 256, 256 and 128 and the vocabulary and text of experiments/small/pretrain.py. `asgd` has the
 optimiser of Merity et al. 2018 in place of Adam: the mean of the parameters is evaluated, from the evaluation on at

@@ -1,9 +1,9 @@
 """Word vectors by skip-gram or continuous bag of words with negative sampling: Mikolov et al. 2013, "Distributed
 Representations of Words and Phrases and their Compositionality", §2; defaults of the released word2vec.c.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=400000 --out=runs/vocab/words
-python -m plm_jax.train --config=experiments/word2vec/skipgram.py --workdir=runs/word2vec/skipgram
-python -m plm_jax.vectors neighbours --workdir=runs/word2vec/skipgram --words=king
+plm-jax vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=400000 --out=runs/vocab/words
+plm-jax train --config=experiments/word2vec/skipgram.py --workdir=runs/word2vec/skipgram
+plm-jax vectors neighbours --workdir=runs/word2vec/skipgram --words=king
 
 Hardware: two cores of a CPU; 5 to 14 thousand words a second beside other work.
 Expect: neighbours that mean the like. Measured, one epoch of a quarter of 76 old novels, 3.0 M words, 30,000 of them in
@@ -12,7 +12,7 @@ pleasant. That is too little text for WordSim-353: gensim's word2vec with the sa
 
 Arguments: `cbow`, the continuous bag of words at its rate; `hs`, a hierarchical softmax in place of negatives; `quick`;
 `vectors` trains on from a file in the form of word2vec or GloVe, whose width the model has to have:
-  python -m plm_jax.train --config=experiments/word2vec/skipgram.py:vectors --workdir=runs/word2vec/further \\
+  plm-jax train --config=experiments/word2vec/skipgram.py:vectors --workdir=runs/word2vec/further \\
     --config.init_from.0.source=vectors.txt --config.model.overrides.hidden_dim=50
 Words that the file lacks begin as they would without it. No file has the output table, which begins with zeros.
 Differs from the paper: the text is Wikipedia; the pairs of BATCH rows move the vectors at once, by the sum of their

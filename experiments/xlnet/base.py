@@ -1,7 +1,7 @@
 """XLNet base on Wikipedia: Yang et al. 2019, §3.4, the ablation of Table 6.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=32000 --out=runs/vocab/xlnet
-python -m plm_jax.train --config=experiments/xlnet/base.py --workdir=runs/xlnet/base
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=32000 --out=runs/vocab/xlnet
+plm-jax train --config=experiments/xlnet/base.py --workdir=runs/xlnet/base
 
 Hardware: the paper names none for its ablation. Slice, at 40 % of peak: v5e:4x4, 25 hours.
 Expect, fine-tuned, medians of 5 runs (RACE; SQuAD 2.0 F1 / EM; MNLI m/mm; SST-2):

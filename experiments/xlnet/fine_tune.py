@@ -1,7 +1,7 @@
 """XLNet on RACE and GLUE by fine-tuning: Yang et al. 2019, §3.4 and A.4; Tables 2, 5 and 8.
 
-python -m plm_jax.train --config=experiments/xlnet/fine_tune.py:race --workdir=runs/xlnet/race
-python -m plm_jax.train --config=experiments/xlnet/fine_tune.py:mnli --workdir=runs/xlnet/mnli
+plm-jax train --config=experiments/xlnet/fine_tune.py:race --workdir=runs/xlnet/race
+plm-jax train --config=experiments/xlnet/fine_tune.py:mnli --workdir=runs/xlnet/mnli
 
 Hardware: the released scripts ask for a TPU v3-8 for MNLI and a larger slice for RACE; hours.
 Expect, large: RACE (test) 85.4, of which middle 88.6 and high 84.0; GLUE (dev) MNLI 90.8, QNLI 94.9, QQP 92.3, RTE

@@ -1,7 +1,7 @@
 """XLNet large: Yang et al. 2019, §3.1 and appendix A.4.1, Table 8.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=32000 --out=runs/vocab/xlnet
-python -m plm_jax.train --config=experiments/xlnet/large.py --workdir=runs/xlnet/large
+plm-jax vocab train --source=tfds:wiki40b/en --name=wordpiece --size=32000 --out=runs/vocab/xlnet
+plm-jax train --config=experiments/xlnet/large.py --workdir=runs/xlnet/large
 
 Hardware: the paper took 5.5 days on 512 TPU v3 chips. Slice, at 40 % of peak: v5e:16x16, 3.5 days.
 Expect, fine-tuned (dev, with the paper's 126 GB of text): SQuAD 1.1/2.0 F1 94.5/88.8, MNLI-m 89.8, SST-2 95.6; with

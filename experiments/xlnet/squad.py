@@ -1,6 +1,6 @@
 """XLNet on SQuAD by fine-tuning: Yang et al. 2019, §3.4 and A.4; Table 3; settings of the released run_squad.py.
 
-python -m plm_jax.train --config=experiments/xlnet/squad.py --workdir=runs/xlnet/squad
+plm-jax train --config=experiments/xlnet/squad.py --workdir=runs/xlnet/squad
 
 Where the answer ends depends on where it starts, and a classifier on both and on <cls> tells whether there is one.
 

@@ -13,12 +13,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import require
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import Attends, Decodes
+from plm_jax.core.types import Array, Forward, Vocab
 from plm_jax.generate.decode import generate
 from plm_jax.generate.reader import align_right, fills_blanks
 from plm_jax.generate.rules import NEVER, Generated
 from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
-from plm_jax.types import Array, Attends, Decodes, Forward, Vocab
 
 Kind = Literal['encoder-decoder', 'causal', 'prefix', 'blank']
 Start = Literal['pad', 'bos', 'eos']

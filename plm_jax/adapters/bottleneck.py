@@ -19,8 +19,8 @@ import jax.numpy as jnp
 
 from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
+from plm_jax.core.types import Array, Count, Paper, Std, Task, Vocab
 from plm_jax.layers.linear import truncated_normal
-from plm_jax.types import Array, Count, Paper, Std, Task, Vocab
 
 PAPER = Paper(
   year=2019, title='Houlsby et al.', architecture='any', objective_family='supervised', supervision='supervised'

@@ -14,15 +14,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax import errors
 from plm_jax.adapters import texts, windows
 from plm_jax.adapters.texts import Pool, label_weights, read_text, scaled_class_weights
-from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.losses import cross_entropy, smoothed_cross_entropy
-from plm_jax.layers.means import batch_scale, metric, scaled_sum
-from plm_jax.layers.mlp import Norms
-from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
-from plm_jax.types import (
+from plm_jax.core import errors
+from plm_jax.core.types import (
   Array,
   Batch,
   Count,
@@ -39,6 +34,11 @@ from plm_jax.types import (
   Weight,
   Whole,
 )
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.losses import cross_entropy, smoothed_cross_entropy
+from plm_jax.layers.means import batch_scale, metric, scaled_sum
+from plm_jax.layers.mlp import Norms
+from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
 
 PAPER = Paper(
   year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised', supervision='supervised'

@@ -19,11 +19,12 @@ import numpy as np
 
 from plm_jax.adapters import answers, texts
 from plm_jax.adapters.answers import Reader, Start
-from plm_jax.errors import require
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.vocab_head import make_head
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(
   year=2020, title='PET §3.1, GLM §2.3', architecture='any', objective_family='supervised', supervision='supervised'

@@ -23,12 +23,12 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.adapters import wrapped
+from plm_jax.config import build, signatures
+from plm_jax.core.param_paths import both
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Temperature, Vocab
 from plm_jax.layers.losses import divergence
 from plm_jax.layers.means import metric, row_terms, scaled_sum, whole_loss
 from plm_jax.layers.tasks import computed_once
-from plm_jax.paths import both
-from plm_jax.plugins import build, signatures
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Temperature, Vocab
 
 PAPER = Paper(
   year=2015,

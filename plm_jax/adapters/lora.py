@@ -19,8 +19,8 @@ import numpy as np
 
 from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
+from plm_jax.core.types import HEADS, Array, Count, Paper, PartRate, Task, Vocab
 from plm_jax.layers.dropout import drop
-from plm_jax.types import HEADS, Array, Count, Paper, PartRate, Task, Vocab
 
 PAPER = Paper(
   year=2021, title='Hu et al., LoRA', architecture='any', objective_family='supervised', supervision='supervised'

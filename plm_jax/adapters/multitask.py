@@ -18,10 +18,10 @@ from typing import Annotated, Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.config import build
+from plm_jax.core.types import EVERYTHING, Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers import tasks
 from plm_jax.layers.tasks import Tasks
-from plm_jax.plugins import build
-from plm_jax.types import EVERYTHING, Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(
   year=2019,
@@ -67,7 +67,7 @@ def make(
 
 
 def adapters_by_part(settings: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-  """Part -> the adapter that computes it by itself (`plugins/one_part.py`), from the block of this one."""
+  """Part -> the adapter that computes it by itself (`config/one_part.py`), from the block of this one."""
   return settings['parts']
 
 

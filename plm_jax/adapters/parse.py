@@ -19,14 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.adapters.texts import check_names, inputs_of, read_text, segments_of, trained
-from plm_jax.layers.arcs import ArcScores, over_arcs
-from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import normal
-from plm_jax.layers.losses import cross_entropy
-from plm_jax.layers.means import batch_scale, metric, scaled_sum
-from plm_jax.layers.scalar_mix import read_layers
-from plm_jax.scores import attachment
-from plm_jax.types import (
+from plm_jax.core.types import (
   Array,
   Batch,
   Count,
@@ -41,6 +34,13 @@ from plm_jax.types import (
   Task,
   Vocab,
 )
+from plm_jax.layers.arcs import ArcScores, over_arcs
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import normal
+from plm_jax.layers.losses import cross_entropy
+from plm_jax.layers.means import batch_scale, metric, scaled_sum
+from plm_jax.layers.scalar_mix import read_layers
+from plm_jax.scores import attachment
 
 PAPER = Paper(
   year=2018,

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.adapters import wrapped
+from plm_jax.core.types import HEADS, Array, Count, Paper, Std, Task, Vocab, Whole
 from plm_jax.layers.linear import normal
-from plm_jax.types import HEADS, Array, Count, Paper, Std, Task, Vocab, Whole
 
 PAPER = Paper(
   year=2021,

@@ -6,7 +6,7 @@ log p(option | prompt) - log p(option | `against`), and all four accuracies are 
 option begins with what is read only (Winograd schemas), the rest of it is compared. Rows without options have one
 answer each, which counts as right where each of its tokens is the likeliest one (LAMBADA).
 
-Evaluation needs no training: `python -m plm_jax.evaluate --config=... --weights=FOLDER` reads a folder in Hugging
+Evaluation needs no training: `plm-jax evaluate --config=... --weights=FOLDER` reads a folder in Hugging
 Face's form, an import or a run; a checkpoint of a run with this adapter is evaluated by `--workdir`. The loss is that
 of the right answer, so that the same config can also be trained.
 """
@@ -19,13 +19,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax import errors
 from plm_jax.adapters import answers
 from plm_jax.adapters.answers import Model, Reader, Start
+from plm_jax.core import errors
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.generate.rules import NEVER
 from plm_jax.layers.losses import perplexity
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
-from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(
   year=2020,

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
 from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
 from plm_jax.compression import prune
-from plm_jax.types import Array, Count, Paper, Task, Vocab, Whole
+from plm_jax.core import errors
+from plm_jax.core.types import Array, Count, Paper, Task, Vocab, Whole
 
 PAPER = Paper(
   year=2017,

@@ -4,8 +4,8 @@
 
 Dense layers and vocabulary tables of the trunk are rounded to 8 bits in every pass, a scale per output channel
 (compression/quantise.py); gradients pass the rounding unchanged. The scales stand beside the trunk and follow the
-weights after each update. A run is opened, exported and generated from with its weights rounded, so that `python -m
-plm_jax.compress --methods=int8` writes the same network as int8, with these scales. Q8BERT (Zafrir et al. 2019) also
+weights after each update. A run is opened, exported and generated from with its weights rounded, so that
+`plm-jax compress --methods=int8` writes the same network as int8, with these scales. Q8BERT (Zafrir et al. 2019) also
 rounds activations, which stay in float32 here.
 """
 
@@ -19,9 +19,9 @@ import numpy as np
 
 from plm_jax.adapters import wrapped
 from plm_jax.compression import quantise
+from plm_jax.core.param_paths import flat
+from plm_jax.core.types import Array, Paper, Task, Vocab
 from plm_jax.layers.linear import Dense, Embed
-from plm_jax.paths import flat
-from plm_jax.types import Array, Paper, Task, Vocab
 
 PAPER = Paper(
   year=2017,

@@ -28,18 +28,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import one_of
-from plm_jax.layers import pooling
-from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Embed, normal
-from plm_jax.layers.lstm import StackedLstm
-from plm_jax.layers.means import row_terms
-from plm_jax.layers.scalar_mix import ScalarMix, read_layers
-from plm_jax.plugins import build
-from plm_jax.types import (
+from plm_jax.config import build
+from plm_jax.core.errors import one_of
+from plm_jax.core.trunk import AttentionKind
+from plm_jax.core.types import (
   HEADS,
   Array,
-  AttentionKind,
   Batch,
   Count,
   Example,
@@ -56,6 +50,12 @@ from plm_jax.types import (
   Weight,
   Whole,
 )
+from plm_jax.layers import pooling
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Embed, normal
+from plm_jax.layers.lstm import StackedLstm
+from plm_jax.layers.means import row_terms
+from plm_jax.layers.scalar_mix import ScalarMix, read_layers
 
 PAPER = Paper(
   year=2018,

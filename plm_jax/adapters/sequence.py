@@ -18,12 +18,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 import flax.linen as nn
 import jax
 
-from plm_jax import errors
 from plm_jax.adapters import answers
 from plm_jax.adapters.answers import Model, Reader, Start
-from plm_jax.generate import rules
-from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
-from plm_jax.types import (
+from plm_jax.core import errors
+from plm_jax.core.types import (
   Array,
   Batch,
   Count,
@@ -39,6 +37,8 @@ from plm_jax.types import (
   Vocab,
   Whole,
 )
+from plm_jax.generate import rules
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 
 PAPER = Paper(
   year=2019, title='T5 §2.4, BART §3.3', architecture='any', objective_family='supervised', supervision='supervised'

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from plm_jax.adapters import texts
 from plm_jax.adapters.texts import Pool
+from plm_jax.core.types import Array
 from plm_jax.layers.dropout import Dropout
-from plm_jax.types import Array
 
 Join = Literal['each', 'sum']
 

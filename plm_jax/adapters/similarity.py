@@ -13,8 +13,22 @@ import jax.numpy as jnp
 from plm_jax.adapters import classify, sequences, texts
 from plm_jax.adapters.classify import Kind
 from plm_jax.adapters.texts import Pool
+from plm_jax.core.types import (
+  Array,
+  Batch,
+  Example,
+  Forward,
+  Loss,
+  Paper,
+  PartRate,
+  PyTree,
+  Std,
+  Task,
+  Vocab,
+  Weight,
+  Whole,
+)
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PartRate, PyTree, Std, Task, Vocab, Weight, Whole
 
 PAPER = Paper(year=2018, title='GPT §3.3', architecture='any', objective_family='supervised', supervision='supervised')
 READS = ('tokens', 'segment_ids', 'swapped_tokens', 'swapped_segment_ids', 'label')

@@ -19,15 +19,29 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax import errors
 from plm_jax.adapters.texts import inputs_of, read_text, trained
+from plm_jax.core import errors
+from plm_jax.core.types import (
+  Array,
+  Batch,
+  Count,
+  Example,
+  Forward,
+  Loss,
+  Paper,
+  PartRate,
+  PyTree,
+  Std,
+  Task,
+  Vocab,
+  Weight,
+)
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.scores import Group, squad, squad2
-from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PartRate, PyTree, Std, Task, Vocab, Weight
 
 PAPER = Paper(
   year=2018, title='BERT §4.2, §4.3', architecture='any', objective_family='supervised', supervision='supervised'

@@ -28,16 +28,8 @@ from plm_jax.adapters.texts import (
   segments_of,
   trained,
 )
-from plm_jax.errors import one_of
-from plm_jax.layers.crf import Chain, Crf, best_path, log_likelihood, probabilities, side_by_side
-from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.losses import smoothed_cross_entropy
-from plm_jax.layers.lstm import StackedLstm
-from plm_jax.layers.means import batch_scale, metric
-from plm_jax.layers.mlp import Activation
-from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
-from plm_jax.scores.seqeval import tags_of
-from plm_jax.types import (
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import (
   Array,
   Batch,
   Count,
@@ -54,6 +46,14 @@ from plm_jax.types import (
   Weight,
   Whole,
 )
+from plm_jax.layers.crf import Chain, Crf, best_path, log_likelihood, probabilities, side_by_side
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.losses import smoothed_cross_entropy
+from plm_jax.layers.lstm import StackedLstm
+from plm_jax.layers.means import batch_scale, metric
+from plm_jax.layers.mlp import Activation
+from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
+from plm_jax.scores.seqeval import tags_of
 
 PAPER = Paper(
   year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised', supervision='supervised'

@@ -7,13 +7,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax import errors
+from plm_jax.core import errors
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import EVERYTHING, HEADS, Array, Batch, Forward
 from plm_jax.layers import pooling
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import chunked_cross_entropy, next_tokens
 from plm_jax.layers.means import metric
 from plm_jax.layers.mlp import ACTIVATIONS, Norms, PredictionHead
-from plm_jax.types import EVERYTHING, HEADS, Array, Attends, Batch, Forward
 
 Pool = Literal['trunk', 'mean', 'concat']
 OF_TEXT = ('tokens', 'characters', 'segment_ids', 'type_ids')  # keys of a batch

@@ -22,9 +22,10 @@ import flax.linen as nn
 
 from plm_jax.adapters import sequence
 from plm_jax.adapters.answers import Start
-from plm_jax.errors import one_of, require
-from plm_jax.plugins import build
-from plm_jax.types import Attends, Count, Decodes, Paper, PartRate, ReadsStates, Task, Vocab
+from plm_jax.config import build
+from plm_jax.core.errors import one_of, require
+from plm_jax.core.trunk import Attends, Decodes, ReadsStates
+from plm_jax.core.types import Count, Paper, PartRate, Task, Vocab
 
 PAPER = Paper(
   year=2019,

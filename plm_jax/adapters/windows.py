@@ -9,7 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from plm_jax.types import Array
+from plm_jax.core.types import Array
 
 
 def read(trunk: nn.Module, tokens: Array, segment_ids: Array, *, window: int, train: bool) -> dict[str, Any]:

@@ -23,11 +23,11 @@ import flax.linen as nn
 import jax
 
 from plm_jax.adapters import texts
-from plm_jax.errors import suggest
+from plm_jax.config import build, signatures
+from plm_jax.core.errors import suggest
+from plm_jax.core.param_paths import both, flat, nested, virtual_paths
+from plm_jax.core.types import EVERYTHING, Array, PyTree, Task, Vocab
 from plm_jax.layers.linear import Dense
-from plm_jax.paths import both, flat, nested, virtual_paths
-from plm_jax.plugins import build, signatures
-from plm_jax.types import EVERYTHING, Array, PyTree, Task, Vocab
 
 INNER = 'adapters | objectives'  # what `inner` may name
 HEADS_AND_NORMS = ('(?!trunk/).*', '.*norm/(scale|bias)')

@@ -23,12 +23,13 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from plm_jax import files, sharding
 from plm_jax.checkpoint import digests, records
 from plm_jax.checkpoint.params import AVERAGES
 from plm_jax.checkpoint.records import CheckpointError, Leaves, Record, Step, best_step
-from plm_jax.paths import flat
-from plm_jax.types import PyTree
+from plm_jax.core import sharding
+from plm_jax.core.param_paths import flat
+from plm_jax.core.types import PyTree
+from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 

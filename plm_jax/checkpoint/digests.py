@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from plm_jax import files
+from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 

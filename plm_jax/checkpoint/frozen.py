@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from plm_jax import files, seals
 from plm_jax.checkpoint.init_from import Entry, is_stacked, join
 from plm_jax.checkpoint.params import Leaf, Params, on_host
 from plm_jax.checkpoint.records import CheckpointError
-from plm_jax.paths import flat
-from plm_jax.types import PyTree
+from plm_jax.core.param_paths import flat
+from plm_jax.core.types import PyTree
+from plm_jax.io import checksums, files
 
 NAME = 'frozen.json'  # in the folder of the checkpoints: path -> sha256
 
@@ -37,14 +37,14 @@ def write(checkpoints: Path, params: PyTree, *, main: bool, anew: bool = False) 
   now = {path: _digest(on_host(leaf)) for path, leaf in flat(params).items()}
   before = {} if anew else read(checkpoints)
   if not before and main:
-    seals.write(checkpoints, {NAME: json.dumps(now, indent=1)})
+    checksums.write(checkpoints, {NAME: json.dumps(now, indent=1)})
   if changed := [path for path in before if before[path] != now.get(path)]:
     raise CheckpointError(_changed(changed[0], checkpoints))
 
 
 def read(checkpoints: Path) -> dict[str, str]:
   """Path of each frozen parameter -> its digest; empty for a run that saves all."""
-  return seals.read_json(checkpoints / NAME) if files.is_file(checkpoints / NAME) else {}
+  return checksums.read_json(checkpoints / NAME) if files.is_file(checkpoints / NAME) else {}
 
 
 def leaves(checkpoints: Path, entries: Sequence[tuple[Entry, Params]]) -> dict[str, Leaf]:

@@ -15,9 +15,9 @@ import numpy as np
 
 from plm_jax.checkpoint.params import Params, open_params
 from plm_jax.checkpoint.records import Step
-from plm_jax.errors import one_of, suggest
-from plm_jax.paths import flat
-from plm_jax.types import Array, PyTree, Whole
+from plm_jax.core.errors import one_of, suggest
+from plm_jax.core.param_paths import flat
+from plm_jax.core.types import Array, PyTree, Whole
 
 Resize = Literal['interpolate', 'new_rows', 'mean_rows', 'same_tokens']
 TOKEN_TABLE = 'token_embed/table'  # the end of its path

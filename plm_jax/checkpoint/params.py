@@ -1,7 +1,7 @@
 """Parameters without the rest of a training state: read from a run's checkpoint or from safetensors files, and saved.
 
 Three forms are read: a step of a run (Orbax); what `save_params` wrote, one `params.safetensors` with its sha256 beside
-it; and what `python -m plm_jax.convert import` wrote, several files with an index. Everything is checked against its
+it; and what `plm-jax convert import` wrote, several files with an index. Everything is checked against its
 digest before it is used.
 """
 
@@ -18,12 +18,12 @@ import orbax.checkpoint as ocp
 import safetensors.numpy
 from jax.experimental import multihost_utils
 
-from plm_jax import files, seals
 from plm_jax.checkpoint import records, tensor_files
 from plm_jax.checkpoint.records import CheckpointError, Step
-from plm_jax.errors import RunError
-from plm_jax.paths import flat, nested
-from plm_jax.types import PyTree
+from plm_jax.core.errors import RunError
+from plm_jax.core.param_paths import flat, nested
+from plm_jax.core.types import PyTree
+from plm_jax.io import checksums, files, run_paths
 
 NAME = 'params.safetensors'
 # what `weights.word_vectors.is_vectors` takes, in words
@@ -133,7 +133,7 @@ def open_params(source: str | os.PathLike[str], *, step: Step = 'newest') -> Par
 
   Args:
     source: a run folder, its `checkpoints`, a folder made by `save_params` or the `.safetensors` file in it, or a
-      folder made by `python -m plm_jax.convert import`.
+      folder made by `plm-jax convert import`.
     step: of a run; see `records.choose`.
 
   Raises:
@@ -145,7 +145,7 @@ def open_params(source: str | os.PathLike[str], *, step: Step = 'newest') -> Par
   file = folder / NAME if files.is_folder(folder) else folder
   if files.is_file(file):
     return _open_file(file)
-  inside = files.RunFolder(folder).checkpoints
+  inside = run_paths.RunFolder(folder).checkpoints
   return _open_step(inside if files.is_folder(inside) else folder, step)
 
 
@@ -242,7 +242,7 @@ def _open_file(file: Path) -> Params:
 def _open_index(folder: Path) -> Params:
   """The parameters of several files, a leaf or a layer of it read when it is asked for."""
   try:
-    index = seals.read_json(folder / INDEX)
+    index = checksums.read_json(folder / INDEX)
     layers, digests = dict(index['leaves']), dict(index['sha256'])
     arrays = {name for path, count in layers.items() for name in _arrays(path, count)}
   except (OSError, ValueError, KeyError, TypeError, RunError) as error:

@@ -19,9 +19,9 @@ import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
 
-from plm_jax import files, stores
 from plm_jax.checkpoint import digests
-from plm_jax.errors import ConfigError, RunError
+from plm_jax.core.errors import ConfigError, RunError
+from plm_jax.io import files, object_store
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def for_orbax(folder: Path) -> Path:
   Raises:
     ConfigError: an address of a store that Orbax does not know.
   """
-  stores.check_holds_checkpoints(folder)
+  object_store.check_holds_checkpoints(folder)
   return folder
 
 
@@ -122,7 +122,7 @@ def _written(folder: Path) -> tuple[Record, Mapping[str, int]]:
     if stored['sha256'] != _sha256(stored['record']):
       raise Damaged(f'{RECORD} does not match its own sha256')
     return _record(stored['record']), _sizes(folder)
-  except stores.StoreError:  # it says nothing about the step
+  except object_store.StoreError:  # it says nothing about the step
     raise
   except FileNotFoundError as error:
     raise Damaged(f'{Path(error.filename).name} is missing: the step is unfinished or was changed') from error
@@ -178,7 +178,7 @@ def _changed(folder: Path, record: Record, names: Iterable[str]) -> str | None:
   """The first of these files with another digest than the record has; raises Damaged where one cannot be read."""
   try:
     return digests.changed(folder, record.files, names)
-  except stores.StoreError:
+  except object_store.StoreError:
     raise
   except OSError as error:
     raise Damaged(f'{error.filename} cannot be read ({error.strerror})') from error

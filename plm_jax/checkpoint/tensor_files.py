@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 
-from plm_jax import files
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
 
 DTYPES = {
   'F64': np.dtype(np.float64),

@@ -14,13 +14,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from plm_jax import files, stores, words
 from plm_jax.cli import signals
-from plm_jax.config import load, overrides, resolve
-from plm_jax.errors import ConfigError, RunError
-from plm_jax.files import RunFolder
-from plm_jax.plugins import values
-from plm_jax.plugins.signatures import experiment_files
+from plm_jax.config import aliases as words
+from plm_jax.config import load, overrides, resolve, values
+from plm_jax.config.signatures import experiment_files
+from plm_jax.core.errors import ConfigError, RunError
+from plm_jax.io import files, object_store
+from plm_jax.io.run_paths import RunFolder
 
 # What disks and paths do to a command; other errors of the system are mistakes in code, and keep their traceback.
 OF_THE_SYSTEM = {
@@ -99,14 +99,14 @@ SEED = number("Annotated[int, '0 <= x < 4_294_967_296']")
 
 
 def command(name: str, description: str) -> Parser:
-  """The parser of `python -m plm_jax.<name>` with the flags that all commands share; the command adds its own.
+  """The parser of `plm-jax <name>` with the flags that all commands share; the command adds its own.
 
   Args:
     name: of the command.
     description: the docstring of its file, with which `--help` begins.
   """
   parser = Parser(
-    prog=f'python -m plm_jax.{name}',
+    prog=f'plm-jax {name}',
     description=description,
     formatter_class=argparse.RawDescriptionHelpFormatter,
     allow_abbrev=False,
@@ -132,7 +132,7 @@ def add_step(parser: Parser, *, every: bool = False) -> None:
 
 
 def add_part(parser: Parser) -> None:
-  """Adds `--part`, which task of a run of several to take; `plugins.one_part` makes it a run of that task alone."""
+  """Adds `--part`, which task of a run of several to take; `config.one_part` makes it a run of that task alone."""
   parser.add_argument('--part', metavar='NAME', help='the task of a run that learned several (adapter multitask)')
 
 
@@ -176,7 +176,7 @@ def parse(
   arguments = parser.parse_args(rest)
   arguments.changes = changes
   if arguments.list:
-    from plm_jax.plugins import listing
+    from plm_jax.config import listing
 
     show(listing.text())
     return arguments, None
@@ -210,7 +210,7 @@ def parse(
 
 def _run_folder(arguments: argparse.Namespace) -> RunFolder:
   """The folder that --workdir names; ConfigError for an address where no run can be, before its client is asked for."""
-  stores.check_holds_checkpoints(arguments.workdir or '')
+  object_store.check_holds_checkpoints(arguments.workdir or '')
   return RunFolder.at(arguments.workdir or '')
 
 
@@ -232,7 +232,7 @@ def _taken(arguments: argparse.Namespace, parser: Parser) -> str:
     return '--weights names it'
   return (
     f'{parser.prog.rpartition(".")[-1]} needs the folder of a run. In Python plm_jax.load({arguments.workdir!r}) opens '
-    'this one, and its classify, tag or answer asks it; python -m plm_jax.evaluate --config=FILE '
+    'this one, and its classify, tag or answer asks it; plm-jax evaluate --config=FILE '
     f'--weights={arguments.workdir} scores it'
   )
 

@@ -4,7 +4,7 @@ import argparse
 from typing import NamedTuple
 
 from plm_jax.cli import command
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 
 TIMEOUT = 300  # seconds
 

@@ -7,7 +7,7 @@ they are freed. Every page then causes a page fault again, which took a fifth of
 import ctypes
 import os
 
-from plm_jax import files
+from plm_jax.io import files
 
 # of <malloc.h>: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX
 _SETTINGS = ((-1, -1), (-2, 256 * 2**20), (-4, 0), (-8, 1))

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from plm_jax import files
 from plm_jax.cli import signals
+from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from plm_jax import files
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import run_paths
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def check_place(file: Path, *, name: str) -> None:
   """
   from matplotlib.backend_bases import FigureCanvasBase
 
-  files.check_place(file, name=name)
+  run_paths.check_place(file, name=name)
   forms = sorted(FigureCanvasBase.get_supported_filetypes())
   if form_of(file) not in forms:
     known = ', '.join(f'.{form}' for form in forms)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from plm_jax.plugins import signatures
+from plm_jax.config import signatures
 
 log = logging.getLogger(__name__)
 

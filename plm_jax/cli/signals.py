@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from plm_jax.errors import KILLED as KILLED
-from plm_jax.errors import STOPPED as STOPPED
-from plm_jax.errors import Interrupted as Interrupted
+from plm_jax.core.errors import KILLED as KILLED
+from plm_jax.core.errors import STOPPED as STOPPED
+from plm_jax.core.errors import Interrupted as Interrupted
 
 T = TypeVar('T')
 ENDS_WITH_STDIN = 'PLM_JAX_ENDS_WITH_STDIN'  # in the environment: this process is asked to stop when its stdin closes

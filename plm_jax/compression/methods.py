@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from plm_jax.errors import ConfigError, suggest
+from plm_jax.core.errors import ConfigError, suggest
 
 # name -> what it does, for --help and messages; those of SHARES take the share that goes, as in prune:0.5
 SHARES = {

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from plm_jax.types import Array
+from plm_jax.core.types import Array
 
 
 def keep_largest(importance: Array, sparsity: Array | float) -> Array:

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.paths import SCALE
-from plm_jax.types import Array
+from plm_jax.core.param_paths import SCALE
+from plm_jax.core.types import Array
 
 LARGEST = 127  # -128 is not used, so that numbers are symmetric
 

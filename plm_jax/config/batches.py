@@ -7,9 +7,8 @@ Files of `objectives/` and `adapters/` declare `READS`, files of `data/` declare
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plm_jax.config import blocks
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import annotations, build, signatures
+from plm_jax.config import annotations, blocks, build, signatures
+from plm_jax.core.errors import ConfigError
 
 ROLES = {'objective': 'objectives', 'adapter': 'adapters'}
 

@@ -8,12 +8,13 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from plm_jax import errors, files
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import annotations, build, signatures
-from plm_jax.plugins.signatures import Keyword, Missing
-from plm_jax.plugins.values import check_keywords, describe, fits
-from plm_jax.words import EVALUATION
+from plm_jax.config import annotations, build, signatures
+from plm_jax.config.aliases import EVALUATION
+from plm_jax.config.signatures import Keyword, Missing
+from plm_jax.config.values import check_keywords, describe, fits
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
 
 WHOLE = 'config.schema:Run'  # the kind of the whole config
 PARTIAL = (':Config', ':filter_documents')  # ends of kinds of which a config holds what it sets, without defaults
@@ -47,7 +48,7 @@ class Block(NamedTuple):
 
 
 def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
-  """The keywords of a block of a kind (see `plugins/annotations.py`).
+  """The keywords of a block of a kind (see `config/annotations.py`).
 
   Raises:
     ConfigError: the block names no file or function of its kind.

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from plm_jax.config import blocks
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import values
+from plm_jax.config import blocks, values
+from plm_jax.core.errors import ConfigError
 
 
 def current(config: Mapping[str, Any]) -> dict[str, Any]:

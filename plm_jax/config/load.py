@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from plm_jax import errors, files, seals
 from plm_jax.config import batches, blocks, earlier, quick, rules
-from plm_jax.errors import ConfigError
-from plm_jax.plugins.signatures import experiment_files
+from plm_jax.config.signatures import experiment_files
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import checksums, files, run_paths
 
 # Reading -------------------------------------------------------------------------------------------------------------
 
@@ -35,7 +36,7 @@ def load(target: str) -> dict[str, Any]:
   """
   name, _, argument = target.partition('.py:')
   path = files.path(f'{name}.py' if '.py:' in target else target)
-  path = files.RunFolder(path).config if files.is_folder(path) else path
+  path = run_paths.RunFolder(path).config if files.is_folder(path) else path
   if not files.is_file(path):
     known = [os.path.relpath(str(file)) for file in experiment_files()]
     raise ConfigError(
@@ -63,7 +64,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
   try:
-    value = seals.read_json(path)  # that of a run says what it trained; a copy in another folder may be edited
+    value = checksums.read_json(path)  # that of a run says what it trained; a copy in another folder may be edited
   except ValueError as error:
     raise ConfigError(f'{path}: not JSON: {error}.') from None
   if not isinstance(value, dict):

@@ -9,10 +9,11 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plm_jax import errors, files
+from plm_jax.config import annotations, values
 from plm_jax.config.blocks import NAMES, WHOLE, as_keys, block
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import annotations, values
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
 
 
 def apply(config: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], list[str]]:

@@ -9,9 +9,8 @@ the vocabulary, is left to the config.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from plm_jax.config import blocks
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import annotations, signatures
+from plm_jax.config import annotations, blocks, signatures
+from plm_jax.core.errors import ConfigError
 
 
 def shrink(config: Mapping[str, Any]) -> dict[str, Any]:

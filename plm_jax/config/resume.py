@@ -7,7 +7,7 @@ from typing import Any
 
 from plm_jax.config import earlier
 from plm_jax.config.load import resolve
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 
 RESUMABLE = ('execution', 'sharding', 'log_every', 'eval_every', 'save_every', 'keep', 'log', 'spikes', 'verify_every')
 

@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from plm_jax import errors, files
-from plm_jax.config import batches, blocks
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import signatures
-from plm_jax.plugins.signatures import Missing
-from plm_jax.plugins.values import as_steps
+from plm_jax.config import batches, blocks, signatures
+from plm_jax.config.signatures import Missing
+from plm_jax.config.values import as_steps
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
 
 Settings = Mapping[str, Any]
 

@@ -1,7 +1,7 @@
 """The keys of a config.
 
 A config is plain data: the keys of `Run`, some of which hold blocks. A block names a file (`name`) and gives keywords
-of its `make`, or has the fields of a class. The annotations say which (see `plugins/annotations.py`); `blocks.py`
+of its `make`, or has the fields of a class. The annotations say which (see `config/annotations.py`); `blocks.py`
 reads them from source and fills in defaults.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from plm_jax.types import Count, Seed, Whole
+from plm_jax.core.types import Count, Seed, Whole
 
 
 class Run:
@@ -75,7 +75,7 @@ class Run:
   verify_every: Count | None = None
   log: Sequence[Literal['tensorboard', 'wandb']] = ('tensorboard',)
   sharding: Annotated[Mapping[str, Any], 'config.schema:Sharding'] = field(default_factory=dict)
-  execution: Annotated[Mapping[str, Any], 'types:Execution'] = field(default_factory=dict)
+  execution: Annotated[Mapping[str, Any], 'core.types:Execution'] = field(default_factory=dict)
   eval: Mapping[str, Annotated[Mapping[str, Any], 'config.schema:Evaluation']] = field(default_factory=dict)
   init_from: Sequence[Annotated[Mapping[str, Any], 'checkpoint.init_from:Entry']] = ()
 
@@ -90,7 +90,7 @@ class Sharding:
   """
 
   mesh: Mapping[Literal['replica', 'data', 'model'], Count | Literal[-1]] = field(default_factory=lambda: {'data': -1})
-  rules: Annotated[str, 'sharding:RULES'] | Sequence[tuple[str, str | None]] = 'data'
+  rules: Annotated[str, 'core.sharding:RULES'] | Sequence[tuple[str, str | None]] = 'data'
 
 
 class Spikes:

@@ -26,6 +26,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from plm_jax.core.types import Count, Source, Template, Vocab, nothing_after
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import framing, order, store
 from plm_jax.data.rows.documents import look as look
@@ -33,7 +34,6 @@ from plm_jax.data.rows.documents import spelt, tokenised
 from plm_jax.data.rows.layouts import xlnet
 from plm_jax.data.rows.spelling import SpeltIds
 from plm_jax.text import chars
-from plm_jax.types import Count, Source, Template, Vocab, nothing_after
 
 log = logging.getLogger(__name__)
 # of a smoke test (`file.py:quick`)

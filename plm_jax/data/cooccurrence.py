@@ -21,15 +21,15 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from plm_jax import files
+from plm_jax.core.errors import RunError
+from plm_jax.core.types import Count, Source, Vocab
 from plm_jax.data import made
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import order, store
 from plm_jax.data.rows.documents import look as look
 from plm_jax.data.rows.documents import tokenised
 from plm_jax.data.rows.first_read import FirstRead
-from plm_jax.errors import RunError
-from plm_jax.types import Count, Source, Vocab
+from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 # of a smoke test (`file.py:quick`)

@@ -28,7 +28,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
-from plm_jax import errors
+from plm_jax.config import build
+from plm_jax.core import errors
+from plm_jax.core.types import Count, Labels, Seed, Source, Template, Vocab
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
@@ -37,8 +39,6 @@ from plm_jax.data.rows.buckets import Members, batches
 from plm_jax.data.rows.checked import OnBadRow
 from plm_jax.data.rows.first_row import check_said
 from plm_jax.data.rows.laid import Laid, lay_out
-from plm_jax.plugins import build
-from plm_jax.types import Count, Labels, Seed, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
 QUICK = dict(length=64, batch_size=8, buckets=())  # of a smoke test (`file.py:quick`)

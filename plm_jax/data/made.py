@@ -1,7 +1,7 @@
 """What is made of texts once and kept in `data.cache`: who watches is told of it, and may ask that nothing is made.
 
-Sources of rows make token stores and tables where they need them, whoever asks for rows. `python -m plm_jax.prepare`
-lists what they made, and `python -m plm_jax.doctor` asks what they would make.
+Sources of rows make token stores and tables where they need them, whoever asks for rows. `plm-jax prepare`
+lists what they made, and `plm-jax doctor` asks what they would make.
 """
 
 import contextlib

@@ -21,10 +21,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from plm_jax import errors
+from plm_jax.config import build
+from plm_jax.core import errors
+from plm_jax.core.types import Count, Labels, Source, Temperature, Template, Vocab
 from plm_jax.data.rows import mixed, order, store
-from plm_jax.plugins import build
-from plm_jax.types import Count, Labels, Source, Temperature, Template, Vocab
 
 GIVES = ('part',)  # beside what all its parts give
 UNION = {'per': 'step'}  # with these settings: beside what any of its parts gives

@@ -19,11 +19,11 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from plm_jax.core.types import Count, Source, Template, Vocab
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.data.rows.documents import look as look
 from plm_jax.data.rows.documents import spelt, tokenised
-from plm_jax.types import Count, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
 # of a smoke test (`file.py:quick`)

@@ -23,7 +23,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from plm_jax import errors
+from plm_jax.config import build
+from plm_jax.core import errors
+from plm_jax.core.types import Count, Labels, Source, Template, Vocab
 from plm_jax.data.corpora import local, sources, splits
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
@@ -32,8 +34,6 @@ from plm_jax.data.rows import encoded, framing, order, store, written
 from plm_jax.data.rows.checked import OnBadRow
 from plm_jax.data.rows.demonstrations import Drawer, Shots
 from plm_jax.data.rows.written import Form, Kept
-from plm_jax.plugins import build
-from plm_jax.types import Count, Labels, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
 # of a smoke test (`file.py:quick`)

@@ -1,4 +1,4 @@
-"""Text from a trunk with a decode cache; `python -m plm_jax.generate` is the command.
+"""Text from a trunk with a decode cache; `plm-jax generate` is the command.
 
     from plm_jax.generate import generate
 

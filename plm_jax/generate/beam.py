@@ -11,10 +11,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array
 from plm_jax.generate import reader as readers
 from plm_jax.generate.reader import Cache, Reader
 from plm_jax.generate.rules import NEVER, Beam, Constraints, Generated, allow, ids_of, is_one_of
-from plm_jax.types import Array
 
 
 class _State(NamedTuple):

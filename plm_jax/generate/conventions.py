@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plm_jax import files
+from plm_jax.io import files
 from plm_jax.text import probe, tokenizer
 from plm_jax.text.spec import SENTINEL
 
 if TYPE_CHECKING:
+  from plm_jax.core.types import Template  # loads jax
   from plm_jax.text.tokenizer import Vocab
-  from plm_jax.types import Template  # loads jax
 
 log = logging.getLogger(__name__)
 

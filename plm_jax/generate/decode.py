@@ -17,12 +17,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import require
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import Decodes
+from plm_jax.core.types import Array, PyTree
 from plm_jax.generate import reader, rules
 from plm_jax.generate.beam import beam_search
 from plm_jax.generate.rules import Beam, Constraints, Generated, Method, Sampling
 from plm_jax.generate.sample import sample_tokens
-from plm_jax.types import Array, Decodes, PyTree
 
 
 def generate(

@@ -9,8 +9,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.paths import is_stacked, path_name
-from plm_jax.types import Array, PyTree
+from plm_jax.core.param_paths import is_stacked, path_name
+from plm_jax.core.types import Array, PyTree
 
 Cache = PyTree  # a dictionary, see `types.Decodes`
 

@@ -6,9 +6,9 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import one_of
-from plm_jax.types import Array
-from plm_jax.words import hint
+from plm_jax.config.aliases import hint
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import Array
 
 OWN = frozenset({'segment_ids', 'max_new', 'method', 'start_id', 'blank', 'rng'})  # keywords of `generate` itself
 NEVER = -1e9  # log-probability of what cannot be: finite, so that sums of it can be compared

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array
 from plm_jax.generate.reader import Cache, Reader, resize, stages
 from plm_jax.generate.rules import Constraints, Generated, Sampling, allow, is_one_of
-from plm_jax.types import Array
 
 
 class _State(NamedTuple):

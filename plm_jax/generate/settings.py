@@ -4,7 +4,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 
 # settings that belong to one method
 OF_METHOD = {

@@ -8,8 +8,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import require
-from plm_jax.types import Array, Attends, PyTree
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import Array, PyTree
 
 
 def likeliest(

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from plm_jax import files
 from plm_jax.cli import pictures, tables
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.inference.opened import Opened
+from plm_jax.io import files
 from plm_jax.training.parts import check_length
 
 

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from plm_jax.cli import progress
+from plm_jax.core.types import PyTree
 from plm_jax.data.rows import buckets
-from plm_jax.types import PyTree
 
 SHORTEST = 16  # tokens of the narrowest batch
 ROWS = 32  # of a full batch

@@ -9,16 +9,17 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from plm_jax import errors
 from plm_jax.cli import tables
-from plm_jax.errors import ConfigError
+from plm_jax.config import build
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.trunk import longest_row
+from plm_jax.core.types import Array, PyTree
 from plm_jax.inference import batches, written
 from plm_jax.inference.opened import Opened, with_ends
 from plm_jax.objectives import mlm
-from plm_jax.plugins import build
 from plm_jax.text.spec import BLANKS
 from plm_jax.training.parts import check_length, make_parts
-from plm_jax.types import Array, PyTree, longest_row
 
 
 class Filled(NamedTuple):

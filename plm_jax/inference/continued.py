@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import ConfigError
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Vocab
 from plm_jax.generate import conventions, decode, reader, rules
 from plm_jax.generate.settings import OF_METHOD
 from plm_jax.inference import batches
 from plm_jax.inference.opened import Opened
 from plm_jax.text.spec import BLANKS
-from plm_jax.types import Vocab
 
 
 class Written(NamedTuple):

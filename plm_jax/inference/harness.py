@@ -22,11 +22,12 @@ from lm_eval.api.model import TemplateLM
 
 from plm_jax.adapters import answers
 from plm_jax.cli import signals
-from plm_jax.errors import ConfigError, suggest
+from plm_jax.core.errors import ConfigError, suggest
+from plm_jax.core.trunk import longest_row
+from plm_jax.core.types import Array, PyTree
 from plm_jax.generate import conventions, decode
 from plm_jax.inference.opened import Opened
 from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
-from plm_jax.types import Array, PyTree, longest_row
 
 MAX_NEW = 256  # tokens to make where a task does not say, as in the harness
 LOGIT_ROWS = 8  # rows whose logits are in memory at a time

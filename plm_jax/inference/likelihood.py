@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import ConfigError
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Array, PyTree
 from plm_jax.generate import conventions
 from plm_jax.inference import batches, blanks, vectors
 from plm_jax.inference.opened import Opened, Read
 from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, next_tokens
-from plm_jax.types import Array, PyTree
 
 LOGIT_ROWS = 8  # rows of a batch whose logits are in memory at a time
 

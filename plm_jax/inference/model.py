@@ -17,15 +17,16 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from plm_jax import errors, files
 from plm_jax.checkpoint import Step
-from plm_jax.errors import ConfigError
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Execution
 from plm_jax.generate import settings
 from plm_jax.inference import batches, blanks, continued, likelihood, opened, replies, tasks, translating, vectors
 from plm_jax.inference.blanks import Filled
 from plm_jax.inference.likelihood import LogProbability, PseudoLogLikelihood
 from plm_jax.inference.vectors import Pool, TokenVectors
-from plm_jax.types import Execution
+from plm_jax.io import files
 
 Texts = str | Sequence[str]
 Pair = tuple[str, ...]
@@ -45,7 +46,7 @@ def load(
   """Opens a folder to ask it something; parameters are read when they are first needed.
 
   Args:
-    folder: a run, an import (`python -m plm_jax.convert import`), or one in Hugging Face's form with its tokenizer.
+    folder: a run, an import (`plm-jax convert import`), or one in Hugging Face's form with its tokenizer.
     step: of a run: a number, 'newest' or 'best'; None is the best where one was kept, else the newest.
     part: one task of a run that learned several, which is opened as a run of that task alone.
     batch_size: rows that are computed at a time.
@@ -163,7 +164,7 @@ class Model:
 
     Args:
       prompts: of any length that the network has positions for.
-      **given: the settings of `python -m plm_jax.generate`: method 'greedy', 'sample' or 'beam'; max_new (40), min_new,
+      **given: the settings of `plm-jax generate`: method 'greedy', 'sample' or 'beam'; max_new (40), min_new,
         no_repeat; temperature, top_k, top_p and draws of 'sample'; beams, length_penalty and early_stop of 'beam';
         start, first and last, which name tokens; seed (0). What is drawn depends on all prompts of a call.
 

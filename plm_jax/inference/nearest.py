@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plm_jax import files
-from plm_jax.errors import ConfigError, suggest
+from plm_jax.config import build
+from plm_jax.core.errors import ConfigError, suggest
+from plm_jax.core.types import WordTable
 from plm_jax.inference.opened import Opened
-from plm_jax.plugins import build
+from plm_jax.io import files
 from plm_jax.scores import correlation
-from plm_jax.types import WordTable
 from plm_jax.weights.word_vectors import WordVectors
 
 

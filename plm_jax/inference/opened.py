@@ -11,16 +11,19 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import tokenizers
 
-from plm_jax import checkpoint, config, errors, files, seals, types, weights
+from plm_jax import checkpoint, config, weights
 from plm_jax.checkpoint import CheckpointError, Step
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.config import build, one_part
+from plm_jax.core import errors, types
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.trunk import longest_row
+from plm_jax.core.types import Execution, PyTree
 from plm_jax.generate import conventions
-from plm_jax.plugins import build, one_part
+from plm_jax.io import checksums, files
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.text import probe, tokenizer
 from plm_jax.text.tokenizer import Vocab
 from plm_jax.training.parts import Settings, make_template, reads_second
-from plm_jax.types import Execution, PyTree, longest_row
 from plm_jax.weights import Part, Weights
 
 
@@ -268,8 +271,8 @@ def open(
     if not about and not files.is_file(path / files.IMPORT):
       weights.open(path)  # says what a folder of PEFT lacks
       raise ConfigError(
-        f'{folder} has no model: it is no run (config.json, vocab and checkpoints), no import of `python -m '
-        f"plm_jax.convert import` ({files.IMPORT} and parameters), and no folder in Hugging Face's form (config.json "
+        f'{folder} has no model: it is no run (config.json, vocab and checkpoints), no import of `'
+        f"plm-jax convert import` ({files.IMPORT} and parameters), and no folder in Hugging Face's form (config.json "
         'with a model_type, safetensors and a tokenizer)'
       )
     settings = config.load(str(RunFolder(path).config)) if is_run else {}
@@ -294,6 +297,6 @@ def open(
 def _read_json(file: Path) -> Any:
   """The content of a `config.json`; a RunError where that of a run was changed, a ConfigError where it is no JSON."""
   try:
-    return seals.read_json(file, default={})
+    return checksums.read_json(file, default={})
   except ValueError as error:
     raise ConfigError(f'{file}: not JSON: {error}.') from error

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from rich.table import Table as Grid
 
-from plm_jax import files
 from plm_jax.cli import pictures, tables
-from plm_jax.errors import ConfigError, counted
+from plm_jax.core.errors import ConfigError, counted
 from plm_jax.inference import nearest, vectors
 from plm_jax.inference.opened import Opened
+from plm_jax.io import files
 from plm_jax.text import scripts
 
 

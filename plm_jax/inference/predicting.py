@@ -1,4 +1,4 @@
-"""Predicts a person's own file with a run: the engine of `python -m plm_jax.predict`.
+"""Predicts a person's own file with a run: the engine of `plm-jax predict`.
 
 Rows need no label, and a label that they have is not read. Every row keeps its fields, and gets what its task says:
 
@@ -22,20 +22,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax import config, errors, files
+from plm_jax import config
 from plm_jax.checkpoint import Step
+from plm_jax.config import one_part, signatures
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError, stage
+from plm_jax.core.types import Task
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import examples, first_row
 from plm_jax.data.rows.class_names import one_by_one
-from plm_jax.errors import ConfigError, stage
-from plm_jax.files import RunFolder, Where
 from plm_jax.inference import replies
-from plm_jax.plugins import one_part, signatures
+from plm_jax.io import files, run_paths
+from plm_jax.io.files import Where
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import run_folder
 from plm_jax.scores import Group, Row, attachment, grouped, squad
-from plm_jax.training import evaluate_saved, run_folder
+from plm_jax.training import evaluate_saved
 from plm_jax.training.parts import Settings
-from plm_jax.types import Task
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +59,7 @@ _NO_LABEL = '(none)'  # a field that no row has
 _SOURCES = ('labelled', 'text_to_text')
 _COLUMN = 'probability of '  # and the name of a class, in a table
 _DIGITS = 6
-_OF_EVALUATIONS = (
-  'python -m plm_jax.evaluate --workdir=DIR --evaluation=NAME --predictions=FILE writes those of its evaluations'
-)
+_OF_EVALUATIONS = 'plm-jax evaluate --workdir=DIR --evaluation=NAME --predictions=FILE writes those of its evaluations'
 
 
 def predict(
@@ -126,7 +128,7 @@ def check_output(out: Where, file: Where, *, force: bool) -> None:
   path = files.path(out)
   if path.suffix not in SUFFIXES:
     raise ConfigError(f'--out={out}: name a file that ends in {" or ".join(SUFFIXES)}')
-  files.check_place(out, name='--out')
+  run_paths.check_place(out, name='--out')
   if files.exists(path) and (not force or files.followed(path) == files.followed(files.path(file))):
     cure = 'name another file' if files.followed(path) == files.followed(files.path(file)) else '--force replaces it'
     raise ConfigError(f'--out={out}: the file is there already: {cure}')

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plm_jax import files
 from plm_jax.cli import pictures
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.inference.nearest import Table
+from plm_jax.io import files
 
 
 class Map(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 from plm_jax.config import blocks
 from plm_jax.data.rows import windows
 from plm_jax.inference.opened import Opened
-from plm_jax.training import from_data
+from plm_jax.training.before import from_data
 from plm_jax.training.parts import Settings
 
 LONGEST = 512  # tokens of a row where nothing bounds it: what most networks without learned positions were trained on

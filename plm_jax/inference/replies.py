@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from plm_jax.config import build
+from plm_jax.core.errors import ConfigError, counted
 from plm_jax.data.rows.examples import word_gap
 from plm_jax.data.rows.written import Form
-from plm_jax.errors import ConfigError, counted
 from plm_jax.inference import tasks, windows
 from plm_jax.inference.tasks import Asked, Predicted
-from plm_jax.plugins import build
 from plm_jax.scores import Group, Row, attachment, grouped, seqeval, squad, squad2
 from plm_jax.text import scripts
 

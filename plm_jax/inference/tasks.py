@@ -1,7 +1,7 @@
 """What a folder was fine-tuned for, asked of new rows: its own adapter, wrappers included, reads them as its data does.
 
 The rows go through the data block of the run, as those of an evaluation without labels do: the same fields, layout and
-length, so that a row gets the prediction that `plm_jax.evaluate` writes for it. A release or an import with the head of
+length, so that a row gets the prediction that `plm-jax evaluate` writes for it. A release or an import with the head of
 a task has a block made for it (`released.py`).
 """
 
@@ -13,19 +13,22 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
-from plm_jax import config, errors, files, weights
+from plm_jax import config, weights
 from plm_jax.checkpoint import CheckpointError
 from plm_jax.cli import progress
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.config import build, one_part
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import PyTree, Source
 from plm_jax.inference import batches, released
 from plm_jax.inference.opened import Opened
-from plm_jax.plugins import build, one_part
-from plm_jax.training import parts, scoring
+from plm_jax.io import files
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import scoring
+from plm_jax.training import parts
 from plm_jax.training.evaluation import rows_of
 from plm_jax.training.parts import Parts
 from plm_jax.training.step import predict_step
-from plm_jax.types import PyTree, Source
 from plm_jax.weights.table import HEAD
 
 Ability = Literal['classify', 'tag', 'parse', 'answer', 'choose', 'generate']
@@ -72,7 +75,7 @@ class Predicted(NamedTuple):
 
 
 def open_task(opened: Opened) -> Asked:
-  """The task of a folder with an adapter, and its parameters, as `plm_jax.evaluate` computes with them.
+  """The task of a folder with an adapter, and its parameters, as `plm-jax evaluate` computes with them.
 
   Raises:
     ConfigError: new rows cannot be made for it, or its parameters are missing or damaged.
@@ -81,12 +84,12 @@ def open_task(opened: Opened) -> Asked:
   if 'keep_unlabelled' not in settings['data']:
     raise ConfigError(
       f'{opened.folder} was trained on data {settings["data"]["name"]!r}, of which new rows cannot be made: '
-      'write them to files and use python -m plm_jax.evaluate --predictions=FILE'
+      'write them to files and use plm-jax evaluate --predictions=FILE'
     )
   if (settings['data'].get('shots') or {}).get('count'):
     raise ConfigError(
       f'{opened.folder}: demonstrations are drawn from the training data (data.shots): write new rows to files and use '
-      'python -m plm_jax.evaluate --predictions=FILE'
+      'plm-jax evaluate --predictions=FILE'
     )
   if opened.settings:
     execution = {**settings['execution'], 'dtype': opened.execution.dtype}

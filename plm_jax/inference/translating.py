@@ -11,17 +11,18 @@ from typing import Any
 
 import flax.linen as nn
 
-from plm_jax import errors, weights
+from plm_jax import weights
 from plm_jax.adapters import answers
 from plm_jax.checkpoint import CheckpointError
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.config import build
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import PyTree
 from plm_jax.inference.opened import Opened
-from plm_jax.plugins import build
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.text import tokenizer
 from plm_jax.text.tokenizer import Vocab
 from plm_jax.training import parts
-from plm_jax.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True)

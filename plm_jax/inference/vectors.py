@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Array, PyTree, Vocab
 from plm_jax.inference import batches, tasks, windows
 from plm_jax.inference.opened import Opened, Read
 from plm_jax.layers.scalar_mix import read_layers
 from plm_jax.text import chars
-from plm_jax.types import Array, PyTree, Vocab
 
 Pool = Literal['mean', 'first', 'last', 'none']
 

@@ -14,15 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import ConfigError
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Array, PyTree, Vocab
 from plm_jax.generate import conventions, decode, rules
 from plm_jax.inference import batches
 from plm_jax.inference.opened import Opened
 from plm_jax.layers.losses import chunked_cross_entropy
 from plm_jax.text.spec import BLANKS, SENTINEL
 from plm_jax.training.parts import check_length
-from plm_jax.types import Array, PyTree, Vocab
 
 SPAN = 16  # most tokens for a blank
 LOGIT_ROWS = 8  # rows whose logits are in memory at a time

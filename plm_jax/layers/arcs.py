@@ -11,8 +11,8 @@ with a matrix for each relation and one that all share (Clark et al. 2018, §3; 
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array
 from plm_jax.layers.linear import Dense, Initializer
-from plm_jax.types import Array
 
 NEVER = -1e9  # the score of an arc from what is no word of the text
 

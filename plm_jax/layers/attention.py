@@ -26,13 +26,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax import sharding
-from plm_jax.errors import one_of
+from plm_jax.core import sharding
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import Array, Implementation
 from plm_jax.layers import fused, tiled
 from plm_jax.layers.cache import in_order
 from plm_jax.layers.dropout import drop
 from plm_jax.layers.masks import Mask, visible
-from plm_jax.types import Array, Implementation
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array
 from plm_jax.layers.masks import Mask
-from plm_jax.types import Array
 
 Cache = dict[str, Array]
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array
 from plm_jax.layers.linear import Dense, Initializer
-from plm_jax.types import Array
 
 CHARACTERS = 262  # as `text/chars.py` numbers them; 0 stands where there is no word
 

@@ -7,8 +7,8 @@ same rate, how fast a bias moves.
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array
 from plm_jax.layers.linear import Initializer
-from plm_jax.types import Array
 
 
 class Gates(nn.Module):

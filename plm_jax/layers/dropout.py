@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import threefry2x32_p
 
-from plm_jax import sharding
-from plm_jax.types import Array
+from plm_jax.core import sharding
+from plm_jax.core.types import Array
 
 
 def own_bits(rng: Array, shape: tuple[int, ...], dtype: Any, *, rows: bool = True) -> Array:

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-from plm_jax import sharding
+from plm_jax.core import sharding
+from plm_jax.core.types import Array
 from plm_jax.layers.masks import Mask, visible
-from plm_jax.types import Array
 
 # rows and columns of the smallest block of the TPU kernel; other lengths are padded to a multiple
 LANES = 128

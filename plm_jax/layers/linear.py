@@ -12,9 +12,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax import sharding
-from plm_jax.paths import PLACE, SCALE
-from plm_jax.types import Array
+from plm_jax.core import sharding
+from plm_jax.core.param_paths import PLACE, SCALE
+from plm_jax.core.types import Array
 
 Initializer = Callable[..., Array]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from plm_jax import sharding
-from plm_jax.types import Array, PyTree
+from plm_jax.core import sharding
+from plm_jax.core.types import Array, PyTree
 
 
 def cross_entropy(logits: Array, targets: Array) -> Array:

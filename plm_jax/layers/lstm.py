@@ -13,10 +13,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import one_of
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import Array, Remat
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal, uniform
-from plm_jax.types import Array, Remat
 
 State = tuple[Array, Array]  # h and c
 FORGET = 1  # index of the forget gate among input, forget, cell and output

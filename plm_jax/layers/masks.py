@@ -3,7 +3,7 @@
 import flax.struct
 import jax.numpy as jnp
 
-from plm_jax.types import Array
+from plm_jax.core.types import Array
 
 
 @flax.struct.dataclass

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array
 from plm_jax.layers.losses import perplexity
-from plm_jax.types import Array
 
 
 def batch_scale(weights: Array) -> Array:

@@ -9,10 +9,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Initializer
 from plm_jax.layers.norm import BatchNorm, LayerNorm
-from plm_jax.types import Array
 
 Norms = bool | Literal['batch']  # before the layers of a head: none, layer norms or batch norms
 _EPSILON = 1e-5  # of the norms of a head

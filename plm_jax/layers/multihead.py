@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import flax.linen as nn
 
+from plm_jax.core.types import Array, Implementation
 from plm_jax.layers.attention import Way, attend_in
 from plm_jax.layers.linear import Dense, Initializer
 from plm_jax.layers.masks import Mask
-from plm_jax.types import Array, Implementation
 
 
 class Encoded(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from plm_jax.sharding import sum_over_devices
-from plm_jax.types import Array
+from plm_jax.core.sharding import sum_over_devices
+from plm_jax.core.types import Array
 
 BLOCK = 256  # pairs of a block
 IN_BOUNDS = 'promise_in_bounds'  # `_block` clips

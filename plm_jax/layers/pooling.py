@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from plm_jax.types import Array
+from plm_jax.core.types import Array
 
 
 def largest(hidden: Array, segment_ids: Array) -> Array:

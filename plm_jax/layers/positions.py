@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.types import Array
+from plm_jax.core.types import Array
 
 MOST_OF_A_CONSTANT = 2**31  # bytes: programs travel as protocol buffers
 

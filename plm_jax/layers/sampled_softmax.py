@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.types import Array
+from plm_jax.core.types import Array
 
 NOTHING = -1e9  # logit of a drawn word that is the true one
 

@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import one_of
-from plm_jax.types import Array
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import Array
 
 Join = Literal['concat', 'sum', 'weighted', 'mix']
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax
 
-from plm_jax.errors import one_of
-from plm_jax.types import Execution, Layers, Remat
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import Execution, Layers, Remat
 
 POLICIES = {
   'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,

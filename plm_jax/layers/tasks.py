@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
-from plm_jax.paths import path_name, virtual_paths
-from plm_jax.types import EVERYTHING, Array, Example, Forward, Loss, PyTree, Task
+from plm_jax.core.param_paths import path_name, virtual_paths
+from plm_jax.core.types import EVERYTHING, Array, Example, Forward, Loss, PyTree, Task
 
 Tasks = Mapping[str, Task]
 

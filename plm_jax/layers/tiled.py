@@ -20,11 +20,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from plm_jax import sharding
+from plm_jax.core import sharding
+from plm_jax.core.types import Array
 from plm_jax.layers import fused
 from plm_jax.layers.dropout import cut_of, own_bits
 from plm_jax.layers.masks import Mask
-from plm_jax.types import Array
 
 # a head of this size fits the fast memory of a core in float32, with the largest tiles and a bias
 WIDEST = 256

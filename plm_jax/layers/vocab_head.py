@@ -5,10 +5,10 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array, Vocab
 from plm_jax.layers.linear import Dense, truncated_normal
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.types import Array, Vocab
 
 
 class Head(nn.Module):

@@ -16,6 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.sharding import constrain
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Rate, Std
 from plm_jax.layers import cache as caches
 from plm_jax.layers import pooling
 from plm_jax.layers.cache import Cache
@@ -24,8 +26,6 @@ from plm_jax.layers.linear import OutputBias, uniform
 from plm_jax.layers.lstm import DroppedLstm, State, begins
 from plm_jax.layers.mlp import Activation
 from plm_jax.models.base import Base, check_choices
-from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Rate, Std
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.sharding import constrain
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
 from plm_jax.layers.cache import Cache, Past
@@ -28,8 +30,6 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded, check_multiple
-from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)

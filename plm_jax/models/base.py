@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Literal, get_origin
 import flax.linen as nn
 import jax.numpy as jnp
 
-from plm_jax.errors import one_of
+from plm_jax.core.errors import one_of
+from plm_jax.core.trunk import AttentionKind, HeadStyle
+from plm_jax.core.types import Array, Execution, PyTree
 from plm_jax.layers.linear import Embed, Initializer
-from plm_jax.types import Array, AttentionKind, Execution, HeadStyle, PyTree
 
 # INPUTS of a trunk with an encoder and a decoder
 TWO_STACKS = (

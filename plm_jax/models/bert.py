@@ -15,6 +15,8 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.sharding import constrain
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, Whole
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
@@ -24,8 +26,6 @@ from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
-from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,8 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.sharding import constrain
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.mlp import ACTIVATIONS, Activation
@@ -24,8 +26,6 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices
-from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,14 +16,15 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.sharding import constrain
+from plm_jax.core.trunk import HeadStyle
+from plm_jax.core.types import Array, Count, Depth, Execution, Paper, PartRate, Published, Remat, Std
 from plm_jax.layers.cudnn_lstm import Gates
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import normal, uniform
 from plm_jax.layers.lstm import State, begins, both_ways, recur_over
 from plm_jax.layers.pooling import largest
 from plm_jax.models.base import Base
-from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Execution, HeadStyle, Paper, PartRate, Published, Remat, Std
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,14 +20,16 @@ from typing import Annotated, Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.batch import SLOTS
+from plm_jax.core.sharding import constrain
+from plm_jax.core.trunk import HeadStyle
+from plm_jax.core.types import Array, Count, Execution, Paper, PartRate, Published, Std, Whole
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal, uniform
 from plm_jax.layers.lstm import Lstm, apart
 from plm_jax.layers.pooling import largest
 from plm_jax.models.base import Base
-from plm_jax.sharding import constrain
-from plm_jax.types import SLOTS, Array, Count, Execution, HeadStyle, Paper, PartRate, Published, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,9 @@ from typing import Any, Literal, NamedTuple
 import flax.linen as nn
 import jax.numpy as jnp
 
-from plm_jax.errors import one_of
+from plm_jax.core.errors import one_of
+from plm_jax.core.sharding import constrain
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, Whole
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
@@ -34,8 +36,6 @@ from plm_jax.layers.mlp import ACTIVATIONS, Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
-from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, Whole
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']

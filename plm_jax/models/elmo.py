@@ -26,26 +26,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.batch import SLOTS
+from plm_jax.core.sharding import constrain
+from plm_jax.core.trunk import AttentionKind
+from plm_jax.core.types import Array, Count, Depth, Execution, Paper, PartRate, Published, PyTree, Whole
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, Initializer, normal
 from plm_jax.layers.lstm import State, apart, begins, both_ways, forget_one, recur_over
 from plm_jax.layers.pooling import mean
 from plm_jax.layers.stack import stack
-from plm_jax.sharding import constrain
-from plm_jax.types import (
-  SLOTS,
-  Array,
-  AttentionKind,
-  Count,
-  Depth,
-  Execution,
-  Paper,
-  PartRate,
-  Published,
-  PyTree,
-  Whole,
-)
 
 Clip = Annotated[float, '0 < x']
 

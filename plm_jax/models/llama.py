@@ -24,6 +24,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.core.sharding import constrain
+from plm_jax.core.trunk import HeadStyle
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Rate, Std
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
@@ -36,8 +39,6 @@ from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
-from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, HeadStyle, Paper, PartRate, Published, Rate, Std
 
 Angles = tuple[Array, Array]
 

@@ -20,6 +20,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.sharding import constrain
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.lstm import Lstm
@@ -28,8 +30,6 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices
-from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std
 
 
 @dataclasses.dataclass(frozen=True)

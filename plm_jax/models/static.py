@@ -13,11 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.sharding import constrain
+from plm_jax.core.trunk import HeadStyle
+from plm_jax.core.types import Array, Count, Execution, Paper, Published
 from plm_jax.layers.linear import Initializer
 from plm_jax.layers.pooling import mean
 from plm_jax.models.base import Base
-from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, HeadStyle, Paper, Published
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.sharding import constrain
+from plm_jax.core.trunk import AttentionKind, HeadStyle
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
 from plm_jax.layers.cache import Cache, Past
@@ -34,20 +37,6 @@ from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.pooling import last, mean
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded
-from plm_jax.sharding import constrain
-from plm_jax.types import (
-  Array,
-  AttentionKind,
-  Count,
-  Depth,
-  Epsilon,
-  Execution,
-  HeadStyle,
-  Paper,
-  PartRate,
-  Published,
-  PyTree,
-)
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix', 'encoder']
 

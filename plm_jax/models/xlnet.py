@@ -19,6 +19,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.sharding import constrain
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend, weights, with_prefix
 from plm_jax.layers.dropout import Dropout
@@ -29,8 +31,6 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
-from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.types import Array
+from plm_jax.core.types import Array
 
 
 class Alias(NamedTuple):

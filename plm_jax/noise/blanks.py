@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.core.types import Array, Count
 from plm_jax.noise.row import Row, Spans
-from plm_jax.types import Array, Count
 
 Share = Annotated[float, '0 < x <= 1']
 Mean = Annotated[float, '0 < x <= 50']

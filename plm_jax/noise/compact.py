@@ -7,8 +7,8 @@
 
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array
 from plm_jax.noise.row import Slots
-from plm_jax.types import Array
 
 
 def compact(slots: Slots, *, size: int, pad_id: int) -> Array:

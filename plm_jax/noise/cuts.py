@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.core.types import Array
 from plm_jax.noise.stretches import Stretches
-from plm_jax.types import Array
 
 _AT_ONCE = 57  # parts between two questions whether all rows are cut: all of T5's 56, and a third of UL2's 170 at most
 

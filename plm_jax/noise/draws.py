@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from plm_jax.types import Array
+from plm_jax.core.types import Array
 
 
 def draw_scores(key: Array, length: int) -> tuple[Array, int]:

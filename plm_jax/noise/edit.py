@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import one_of
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import Array, Rate
 from plm_jax.noise.row import Row, Slots, Spans
-from plm_jax.types import Array, Rate
 
 MostInserted = Annotated[int, '1 <= x <= 100']  # each takes a place for every token of a row
 

@@ -5,8 +5,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import one_of
-from plm_jax.types import Array, Batch
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import Array, Batch
 
 Every = Literal['step', 'epoch']
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.types import Array
+from plm_jax.core.types import Array
 
 
 class NextSentence(enum.IntEnum):

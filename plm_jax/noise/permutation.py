@@ -7,9 +7,9 @@ targets and its own order, and the first part does not see the second.
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array, Count
 from plm_jax.noise.draws import choose, draw_scores
 from plm_jax.noise.row import Row
-from plm_jax.types import Array, Count
 
 
 def goals(length: int, *, boundary: int, one_in: int) -> tuple[int, int]:

@@ -6,10 +6,10 @@ No token leaves its stretch (`noise/stretches.py`); special tokens and padding k
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array, Rate
 from plm_jax.noise.row import Row
 from plm_jax.noise.stretches import Stretches, find_stretches, select
 from plm_jax.noise.where.counts import check_rate, count_table, round_up
-from plm_jax.types import Array, Rate
 
 
 def permute_sentences(key: Array, row: Row, *, ratio: Rate = 1.0) -> Array:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from plm_jax.types import Array
+from plm_jax.core.types import Array
 
 
 class Row(NamedTuple):

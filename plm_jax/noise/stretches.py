@@ -13,8 +13,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.types import Array
 from plm_jax.noise.row import Row
-from plm_jax.types import Array
 
 
 class Stretches(NamedTuple):

@@ -22,26 +22,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import one_of, require
+from plm_jax.core.errors import one_of, require
+from plm_jax.core.trunk import Streams
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight, Whole
 from plm_jax.layers import sampled_softmax
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.losses import chunked_cross_entropy
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
-from plm_jax.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Streams,
-  Task,
-  Vocab,
-  Weight,
-  Whole,
-)
 
 PAPER = Paper(year=2018, title='Peters et al., ELMo', architecture='lstm', objective_family='autoregressive')
 READS = (

@@ -15,8 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.sharding import each_row
+from plm_jax.core.trunk import Attends, longest_row
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab, Weight
 from plm_jax.layers import positions
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import blanks
@@ -24,23 +27,6 @@ from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row, Spans
 from plm_jax.objectives import corrupt
 from plm_jax.objectives.causal_lm import Model, score
-from plm_jax.sharding import each_row
-from plm_jax.types import (
-  Array,
-  Attends,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Rate,
-  Task,
-  Vocab,
-  Weight,
-  longest_row,
-)
 
 PAPER = Paper(year=2021, title='Du et al., GLM', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')

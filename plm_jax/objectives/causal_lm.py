@@ -15,22 +15,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
-from plm_jax.layers.losses import (
-  chunked_cross_entropy,
-  cross_entropy,
-  in_chunks,
-  most_likely,
-  next_tokens,
-  perplexity,
-  squared_log_partition,
-)
-from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
-from plm_jax.objectives import corrupt
-from plm_jax.types import (
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import (
   Array,
-  Attends,
   Batch,
   Count,
   Example,
@@ -43,6 +32,17 @@ from plm_jax.types import (
   Weight,
   nothing_after,
 )
+from plm_jax.layers.losses import (
+  chunked_cross_entropy,
+  cross_entropy,
+  in_chunks,
+  most_likely,
+  next_tokens,
+  perplexity,
+  squared_log_partition,
+)
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
+from plm_jax.objectives import corrupt
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')

@@ -20,17 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
-from plm_jax.layers import pooling
-from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, whole_loss
-from plm_jax.noise.keys import row_keys
-from plm_jax.noise.row import Row
-from plm_jax.objectives import corrupt, mlm
-from plm_jax.sharding import each_row
-from plm_jax.types import (
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.sharding import each_row
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import (
   Array,
-  Attends,
   Batch,
   Count,
   Example,
@@ -43,6 +38,11 @@ from plm_jax.types import (
   Vocab,
   Weight,
 )
+from plm_jax.layers import pooling
+from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, whole_loss
+from plm_jax.noise.keys import row_keys
+from plm_jax.noise.row import Row
+from plm_jax.objectives import corrupt, mlm
 
 PAPER = Paper(year=2021, title='Gao et al., SimCSE', architecture='any', objective_family='contrastive')
 READS = ('tokens', 'segment_ids')

@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.config import build, signatures
+from plm_jax.core.types import Array, Batch, Vocab
 from plm_jax.noise import edit
 from plm_jax.noise.row import Row, sentence_ids, word_ids
 from plm_jax.noise.where import spans
-from plm_jax.plugins import build, signatures
-from plm_jax.types import Array, Batch, Vocab
 
 Masking = Literal['dynamic', 'static']  # noise of every step anew (RoBERTa), or of some copies of each row (BERT)
 EVERY: Mapping[Masking, Literal['step', 'epoch']] = {'dynamic': 'step', 'static': 'epoch'}  # as `row_keys` calls it

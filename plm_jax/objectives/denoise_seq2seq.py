@@ -28,8 +28,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
+from plm_jax.config import build
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.sharding import each_row
+from plm_jax.core.trunk import Attends, longest_row
+from plm_jax.core.types import (
+  Array,
+  Batch,
+  Count,
+  Example,
+  Forward,
+  Loss,
+  Paper,
+  PyTree,
+  Rate,
+  Task,
+  Template,
+  Vocab,
+  Weight,
+)
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import edit as edits
 from plm_jax.noise.keys import row_keys
@@ -50,25 +68,6 @@ from plm_jax.objectives.denoising import (
   select,
   shift_right,
   sizes,
-)
-from plm_jax.plugins import build
-from plm_jax.sharding import each_row
-from plm_jax.types import (
-  Array,
-  Attends,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Rate,
-  Task,
-  Template,
-  Vocab,
-  Weight,
-  longest_row,
 )
 
 PAPER = Paper(year=2019, title='Raffel et al., T5', architecture='encoder-decoder', objective_family='denoising')

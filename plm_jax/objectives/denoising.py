@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.core.types import Array, Vocab
 from plm_jax.layers.positions import from_segments
 from plm_jax.noise import edit as edits
 from plm_jax.noise.compact import compact_from, total
@@ -20,7 +21,6 @@ from plm_jax.noise.row import Row, Slots, Spans
 from plm_jax.noise.where import counts
 from plm_jax.noise.where import spans as where_spans
 from plm_jax.objectives import corrupt
-from plm_jax.types import Array, Vocab
 
 Target = Literal['text', 'masked', 'chosen', 'sentinels']
 

@@ -14,15 +14,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax import errors
-from plm_jax.errors import require
-from plm_jax.layers.losses import divergence, in_chunks
-from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
-from plm_jax.objectives import corrupt, mlm
-from plm_jax.plugins import build
-from plm_jax.types import (
+from plm_jax.config import build
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import (
   Array,
-  Attends,
   Batch,
   Count,
   Example,
@@ -35,6 +32,9 @@ from plm_jax.types import (
   Vocab,
   Weight,
 )
+from plm_jax.layers.losses import divergence, in_chunks
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
+from plm_jax.objectives import corrupt, mlm
 
 PAPER = Paper(
   year=2019,

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import flax.linen as nn
 
-from plm_jax.errors import require
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import Attends, Refines
+from plm_jax.core.types import Array, Count, Paper, Task, Vocab
 from plm_jax.layers import positions as position
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.types import Array, Attends, Count, Paper, Refines, Task, Vocab
 
 PAPER = Paper(year=2020, title='He et al., DeBERTa', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')

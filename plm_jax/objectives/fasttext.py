@@ -19,13 +19,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.types import Array, Batch, Count, Example, Paper, PyTree, Task, Vocab, WordTable
 from plm_jax.layers.linear import Embed, uniform
 from plm_jax.noise import alias
 from plm_jax.objectives import skipgram, subwords
 from plm_jax.objectives.windows import Reduction, Update, Windows, counts_of, keep_rates, mean_by_whole_gradient
-from plm_jax.types import Array, Batch, Count, Example, Paper, PyTree, Task, Vocab, WordTable
 
 PAPER = Paper(
   year=2016,

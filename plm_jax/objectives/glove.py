@@ -16,12 +16,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, WordTable
 from plm_jax.layers.linear import Embed, uniform
 from plm_jax.layers.means import metric
 from plm_jax.objectives.windows import Update, words_of
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, WordTable
 
 PAPER = Paper(
   year=2014,

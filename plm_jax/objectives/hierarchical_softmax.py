@@ -14,8 +14,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.linear import Embed
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.noise.keys import row_keys
@@ -31,7 +32,6 @@ from plm_jax.objectives.windows import (
   lay,
   pair_weights,
 )
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(
   year=2013,

@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.config import build
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers import tasks
 from plm_jax.objectives import corrupt
-from plm_jax.plugins import build
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2019, title='Raffel et al., T5 §3.5.2', architecture='any', objective_family='denoising')
 READS = ()  # beside what its parts read

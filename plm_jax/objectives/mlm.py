@@ -13,16 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.sharding import each_row
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.losses import cross_entropy, most_likely
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.layers.vocab_head import make_head as make_head
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row, Spans
 from plm_jax.objectives import corrupt
-from plm_jax.sharding import each_row
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')

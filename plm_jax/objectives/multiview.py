@@ -32,20 +32,13 @@ import numpy as np
 
 from plm_jax.adapters import multitask
 from plm_jax.adapters.texts import inputs_of, read_text
-from plm_jax.errors import one_of, require
-from plm_jax.layers.arcs import ArcScores, over_arcs
-from plm_jax.layers.linear import normal
-from plm_jax.layers.losses import divergence
-from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, whole_loss
-from plm_jax.layers.mlp import PredictionHead
-from plm_jax.layers.scalar_mix import read_layers
-from plm_jax.objectives import corrupt
-from plm_jax.plugins import build
-from plm_jax.types import (
+from plm_jax.config import build
+from plm_jax.core.errors import one_of, require
+from plm_jax.core.trunk import Directions
+from plm_jax.core.types import (
   Array,
   Batch,
   Count,
-  Directions,
   Example,
   Forward,
   LayerNumber,
@@ -57,6 +50,13 @@ from plm_jax.types import (
   Task,
   Vocab,
 )
+from plm_jax.layers.arcs import ArcScores, over_arcs
+from plm_jax.layers.linear import normal
+from plm_jax.layers.losses import divergence
+from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, whole_loss
+from plm_jax.layers.mlp import PredictionHead
+from plm_jax.layers.scalar_mix import read_layers
+from plm_jax.objectives import corrupt
 
 PAPER = Paper(
   year=2018,
@@ -231,7 +231,7 @@ def make(
 
 
 def adapters_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-  """Task -> the adapter of its primary head (`plugins/one_part.py`), from the block of this objective."""
+  """Task -> the adapter of its primary head (`config/one_part.py`), from the block of this objective."""
   shared = {'dropout': 0.0, 'layers': settings['layers'], 'init_std': settings['init_std']}
   head = {key: settings[key] for key in ('hidden', 'label_smoothing')}
   taggers = {

@@ -15,15 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import require
+from plm_jax.core.errors import require
+from plm_jax.core.sharding import each_row
+from plm_jax.core.trunk import Attends, Remembers
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.linear import OutputBias
 from plm_jax.layers.losses import cross_entropy, most_likely
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import permutation
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt
-from plm_jax.sharding import each_row
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Remembers, Task, Vocab
 
 Gram = Annotated[int, '1 <= x <= 10_000']  # tokens, or tokens of context for each of them: products are int32
 

@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import require
+from plm_jax.core.errors import require
+from plm_jax.core.sharding import each_row
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import Array, Batch, Example, Paper, Task, Vocab
 from plm_jax.layers.positions import from_segments
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.sharding import each_row
-from plm_jax.types import Array, Attends, Batch, Example, Paper, Task, Vocab
 
 PAPER = Paper(year=2019, title='Lewis et al., BART', architecture='encoder', objective_family='permutation')
 READS = ('tokens', 'segment_ids')

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.linear import Dense, uniform
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives.windows import Reduction, Update, around, words_of
-from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(
   year=2008,

@@ -15,17 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
-from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy
-from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
-from plm_jax.noise.keys import row_keys
-from plm_jax.objectives import corrupt, mlm, rtd_model
-from plm_jax.objectives.rtd_model import Sharing
-from plm_jax.sharding import each_row
-from plm_jax.types import (
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.sharding import each_row
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import (
   Array,
-  Attends,
   Batch,
   Count,
   Example,
@@ -39,6 +34,11 @@ from plm_jax.types import (
   Vocab,
   Weight,
 )
+from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
+from plm_jax.noise.keys import row_keys
+from plm_jax.objectives import corrupt, mlm, rtd_model
+from plm_jax.objectives.rtd_model import Sharing
 
 PAPER = Paper(year=2020, title='Clark et al., ELECTRA', architecture='encoder', objective_family='contrastive')
 READS = ('tokens', 'segment_ids')

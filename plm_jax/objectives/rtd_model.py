@@ -7,12 +7,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import require
+from plm_jax.config import build
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import Attends, Shares, SharesTokens
+from plm_jax.core.types import Array, Vocab
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.objectives import mlm
-from plm_jax.plugins import build
-from plm_jax.types import Array, Attends, Shares, SharesTokens, Vocab
 
 Sharing = Literal['embeddings', 'tokens', 'all', 'none', 'gradient_disentangled']
 

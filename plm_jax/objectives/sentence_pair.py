@@ -13,16 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.sharding import each_row
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Template, Vocab
 from plm_jax.layers.linear import Dense, truncated_normal
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.noise import pair as pairs
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.sharding import each_row
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Template, Vocab
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='contrastive')
 READS = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length')

@@ -15,8 +15,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax import errors
-from plm_jax.errors import require
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.linear import Embed
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.pairs import products
@@ -34,7 +35,6 @@ from plm_jax.objectives.windows import (
   lay,
   listed,
 )
-from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(
   year=2013,

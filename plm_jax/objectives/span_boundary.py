@@ -14,7 +14,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import require
+from plm_jax.core.errors import require
+from plm_jax.core.sharding import each_row
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.losses import cross_entropy, most_likely
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
@@ -22,8 +25,6 @@ from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.sharding import each_row
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight
 
 PAPER = Paper(year=2019, title='Joshi et al., SpanBERT', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')

@@ -24,7 +24,9 @@ import jax.numpy as jnp
 
 from plm_jax.adapters import answers, sequence, texts
 from plm_jax.adapters.answers import Start
-from plm_jax.errors import require
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import AttentionKind, Ends, HeadStyle
+from plm_jax.core.types import Array, Count, Execution, Paper, PartRate, Std, Task, Vocab
 from plm_jax.generate.decode import generate
 from plm_jax.generate.rules import Generated
 from plm_jax.layers import cache as caches
@@ -33,7 +35,6 @@ from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, Initializer, uniform
 from plm_jax.layers.lstm import State, cell
 from plm_jax.layers.means import perplexity_of
-from plm_jax.types import Array, AttentionKind, Count, Ends, Execution, HeadStyle, Paper, PartRate, Std, Task, Vocab
 
 PAPER = Paper(
   year=2017,

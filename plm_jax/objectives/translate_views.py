@@ -25,13 +25,13 @@ import jax.numpy as jnp
 
 from plm_jax.adapters import answers, multitask, sequence, texts
 from plm_jax.adapters.answers import Reader, Start
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PartRate, PyTree, Std, Task, Vocab
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, uniform
 from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
 from plm_jax.layers.lstm import State
 from plm_jax.layers.means import metric, row_terms, scaled_sum, whole_loss
 from plm_jax.objectives import translate
-from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PartRate, PyTree, Std, Task, Vocab
 
 PAPER = Paper(
   year=2018,
@@ -196,7 +196,7 @@ def make(
 
 
 def objectives_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-  """The objective of the translator by itself (`plugins/one_part.py`), from the block of this one."""
+  """The objective of the translator by itself (`config/one_part.py`), from the block of this one."""
   of_views = ('name', 'labelled', 'unlabelled', 'attention_dropout', 'search', 'scores')
   own = {key: value for key, value in settings.items() if key not in of_views}
   return {settings.get('labelled', 'pairs'): {'name': 'translate', 'feeding': False, **own}}

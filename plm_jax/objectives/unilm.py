@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import errors
-from plm_jax.errors import require
+from plm_jax.core import errors
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import Array, Batch, Count, Example, Paper, Task, Vocab, Weight
 from plm_jax.layers.positions import from_segments
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.types import Array, Attends, Batch, Count, Example, Paper, Task, Vocab, Weight
 
 PAPER = Paper(year=2019, title='Dong et al., UniLM', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')

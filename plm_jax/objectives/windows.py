@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.core.sharding import each_row
+from plm_jax.core.types import Array, Batch, Vocab
 from plm_jax.noise.compact import compact_from
 from plm_jax.noise.row import Slots
-from plm_jax.sharding import each_row
-from plm_jax.types import Array, Batch, Vocab
 
 Architecture = Literal['skipgram', 'cbow']
 Reduction = Literal['sum', 'mean']
@@ -58,7 +58,7 @@ def counts_of(vocab: Vocab, *, user: str) -> np.ndarray:
   if vocab.counts is None:
     raise ValueError(
       f'{user} draws words by frequency, and this vocabulary has no counts: make one with '
-      '`python -m plm_jax.vocab train --name=words`'
+      '`plm-jax vocab train --name=words`'
     )
   counts = np.asarray(vocab.counts, np.float64).copy()
   counts[list(vocab.special_ids)] = 0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.types import Array, PyTree
+from plm_jax.core.types import Array, PyTree
 
 
 class Average(NamedTuple):

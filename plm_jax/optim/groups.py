@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import ConfigError, near
+from plm_jax.config.values import as_steps
+from plm_jax.core.errors import ConfigError, near
+from plm_jax.core.param_paths import group_name, is_stacked, path_name, virtual_paths
+from plm_jax.core.types import EVERYTHING, Array, PyTree, Stretch
 from plm_jax.optim.schedules import Schedule
-from plm_jax.paths import group_name, is_stacked, path_name, virtual_paths
-from plm_jax.plugins.values import as_steps
-from plm_jax.types import EVERYTHING, Array, PyTree, Stretch
 
 Value = float | None | Schedule
 Groups = Sequence[tuple[str, Any]]

@@ -22,11 +22,11 @@ import jax.numpy as jnp
 import optax
 from flax.core import FrozenDict
 
-from plm_jax.errors import ConfigError, one_of, suggest
+from plm_jax.core.errors import ConfigError, one_of, suggest
+from plm_jax.core.param_paths import group_name, path_name
+from plm_jax.core.types import EVERYTHING, Array, Momentum, PyTree, Stretch
 from plm_jax.optim import averages, groups, rules, schedules
 from plm_jax.optim.groups import Multiplier, Settings, Written
-from plm_jax.paths import group_name, path_name
-from plm_jax.types import EVERYTHING, Array, Momentum, PyTree, Stretch
 
 ClipBy = Literal['norm', 'element']
 _OWN = ('steps', 'warmup')  # keywords of schedules that `make` has itself

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.paths import PLACE, flat, group_name, nested, path_name
-from plm_jax.types import Array, PyTree
+from plm_jax.core.param_paths import PLACE, flat, group_name, nested, path_name
+from plm_jax.core.types import Array, PyTree
 
 
 class Rows(NamedTuple):

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from plm_jax import paths
+from plm_jax.core import param_paths
+from plm_jax.core.types import Array, Count, Epsilon, Momentum, PyTree, Whole
 from plm_jax.optim import groups
 from plm_jax.optim.averages import Average, iterate_mean
 from plm_jax.optim.groups import Settings, Written
-from plm_jax.types import Array, Count, Epsilon, Momentum, PyTree, Whole
 
 
 class Rule(NamedTuple):
@@ -212,7 +212,7 @@ def per_layer(inner: optax.GradientTransformation) -> optax.GradientTransformati
 
   def each(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(path: tuple[Any, ...], leaf: Array, *rest: Any) -> Any:
-      stacked = paths.is_stacked(paths.path_name(path), leaf)
+      stacked = param_paths.is_stacked(param_paths.path_name(path), leaf)
       return (jax.vmap(function) if stacked else function)(leaf, *rest)
 
     return call

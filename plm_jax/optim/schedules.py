@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 
-from plm_jax.errors import ConfigError, check_choice, one_of
-from plm_jax.plugins.values import as_steps
-from plm_jax.types import Array, Rate, Stretch, Whole
+from plm_jax.config.values import as_steps
+from plm_jax.core.errors import ConfigError, check_choice, one_of
+from plm_jax.core.types import Array, Rate, Stretch, Whole
 
 Schedule = Callable[[Array], Array]
 Mode = Literal['min', 'max']

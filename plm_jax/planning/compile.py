@@ -14,17 +14,21 @@ import flax.linen as nn
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
-from plm_jax import errors, optim, sharding
+from plm_jax import optim
+from plm_jax.core import errors, sharding
+from plm_jax.core.param_paths import path_name
+from plm_jax.core.sharding import Layout
+from plm_jax.core.types import Vocab
 from plm_jax.layers import attention
 from plm_jax.noise.keys import noise_root, with_step
-from plm_jax.paths import path_name
 from plm_jax.planning import hlo
 from plm_jax.planning.topology import Topology
-from plm_jax.sharding import Layout
-from plm_jax.training import evaluation, feed, flops, history, preflight, sizes
+from plm_jax.runs import history
+from plm_jax.training import evaluation, feed
+from plm_jax.training.before import preflight
+from plm_jax.training.cost import flops, sizes
 from plm_jax.training.parts import Parts, Settings, make_layout, make_parts
 from plm_jax.training.step import Maker, abstract_params, eval_step, init_params, state_maker, train_step
-from plm_jax.types import Vocab
 
 GIB = 2**30
 MFU = (0.4, 0.5, 0.6)

@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plm_jax import sharding
-from plm_jax.errors import ConfigError
+from plm_jax.core import sharding
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Vocab
 from plm_jax.planning import compile as compiling
 from plm_jax.planning import search as searching
 from plm_jax.planning import topology as topologies
 from plm_jax.planning.topology import Topology
 from plm_jax.training.parts import Settings
-from plm_jax.types import Vocab
 
 
 def plan(

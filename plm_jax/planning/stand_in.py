@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import files
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Template, Vocab
+from plm_jax.io import files
 from plm_jax.text import recipe, tokenizer
 from plm_jax.training.parts import make_vocab
-from plm_jax.types import Template, Vocab
 
 _SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '.')
 
@@ -125,5 +125,5 @@ def vocab_of(settings: Mapping[str, Any], *, header: str = '', size: int | None 
     return Words(int(number[1]), extra)
   raise ConfigError(
     f'vocab.path: there is no vocabulary {block["path"]} yet, and the config does not say its size: '
-    'make it with `python -m plm_jax.vocab train`, or let `python -m plm_jax.plan --vocab_size=N` count with N ids'
+    'make it with `plm-jax vocab train`, or let `plm-jax plan --vocab_size=N` count with N ids'
   )

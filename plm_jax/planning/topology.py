@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies
 
-from plm_jax.errors import ConfigError, check_choice
+from plm_jax.core.errors import ConfigError, check_choice
 
-PIP = 'pip install -r requirements-plan.txt'
+PIP = 'pip install -r requirements/plan.txt'
 # The compiler asks the machine for its TPU and complains where there is none; several may use the library at once.
 ENVIRONMENT = {
   'TPU_SKIP_MDS_QUERY': '1',

@@ -41,7 +41,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 
 Row = Mapping[str, Any]
 
@@ -78,5 +78,5 @@ def check_installed(name: str, packages: Iterable[str]) -> None:
     except metadata.PackageNotFoundError:
       raise ConfigError(
         f'score {name!r} needs the package {package}, which is not installed: pip install {package}, or all of its '
-        'kind with pip install -r requirements-scores.txt; or leave the score out (eval.NAME.scores)'
+        'kind with pip install -r requirements/scores.txt; or leave the score out (eval.NAME.scores)'
       ) from None

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-from plm_jax import files
 from plm_jax.cli import signals
+from plm_jax.io import files
 
 CACHE = 'JAX_COMPILATION_CACHE_DIR'
 POLL = 0.2  # seconds between looks at the process

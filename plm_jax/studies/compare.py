@@ -1,6 +1,6 @@
 """Curves of many runs in one picture: runs that differ in nothing but their seed are one curve, mean and band.
 
-The engine of `python -m plm_jax.compare`.
+The engine of `plm-jax compare`.
 """
 
 import logging
@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from plm_jax import errors, files
 from plm_jax.cli import pictures, tables
 from plm_jax.config.resume import leaves
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder, Where
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files, run_paths
+from plm_jax.io.files import Where
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies import curves
 from plm_jax.studies.curves import Line
 
@@ -62,7 +64,7 @@ def compare(
   Raises:
     ConfigError: no run, a key that no run has, a metric that no run has, or a place that cannot be written.
   """
-  files.check_new_folder(files.path(out).parent, name='the folder of --out')
+  run_paths.check_new_folder(files.path(out).parent, name='the folder of --out')
   where = list(dict.fromkeys(found for folder in folders for found in curves.expanded(files.path(folder))))
   configs = _configs(where)
   first = next(iter(configs.values())).get('best')

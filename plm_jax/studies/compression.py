@@ -1,6 +1,6 @@
 """A trained network beside smaller ones that are made of it: size, speed and score, measured, in one table.
 
-The engine of `python -m plm_jax.compress`. Each way writes a folder in the form of an import; what is measured is read
+The engine of `plm-jax compress`. Each way writes a folder in the form of an import; what is measured is read
 from that folder, as a user would, and the original is written and read alike.
 """
 
@@ -18,24 +18,27 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from plm_jax import config, files, sharding, weights
+from plm_jax import config, weights
 from plm_jax.adapters import quantise as training_in_8_bits
 from plm_jax.adapters import wrapped
 from plm_jax.checkpoint import Step
 from plm_jax.cli import signals, tables
 from plm_jax.compression import prune, quantise
 from plm_jax.compression.methods import Method
-from plm_jax.errors import ConfigError, stage
-from plm_jax.files import RunFolder, Where
+from plm_jax.config import build, one_part
+from plm_jax.core import sharding
+from plm_jax.core.errors import ConfigError, stage
+from plm_jax.core.param_paths import SCALE, flat, is_stacked, nested
+from plm_jax.core.types import Array, Execution, PyTree, Source, Task
+from plm_jax.io import files, run_paths
+from plm_jax.io.files import Where
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.noise.keys import noise_root, with_step
-from plm_jax.paths import SCALE, flat, is_stacked, nested
-from plm_jax.plugins import build, one_part
+from plm_jax.runs.metrics import write_json
 from plm_jax.training import evaluation, feed, parts
 from plm_jax.training.evaluate_saved import placed
-from plm_jax.training.metrics import write_json
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, bind, eval_step, step_rng
-from plm_jax.types import Array, Execution, PyTree, Source, Task
 from plm_jax.weights import shapes
 from plm_jax.weights.convert import save_changed
 
@@ -467,7 +470,7 @@ def _check_out(out: Path, workdir: Path, names: Sequence[str]) -> None:
   """Raises ConfigError where results would stand in the run, or in place of something else."""
   if files.is_inside(out, workdir) or files.absolute(out) == files.absolute(workdir):
     raise ConfigError(f'--out={out} lies in the run, which is not changed: name another folder')
-  files.check_new_folder(out, name='--out')
+  run_paths.check_new_folder(out, name='--out')
   if len({*map(_file_name, names), ORIGINAL}) <= len(names):
     raise ConfigError(f'--methods and --beside give two results the same name: {", ".join([ORIGINAL, *names])}')
   for name in (ORIGINAL, *names):

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from plm_jax import config, errors, files
-from plm_jax.errors import ConfigError, RunError
-from plm_jax.files import RunFolder
-from plm_jax.training import history
+from plm_jax import config
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError, RunError
+from plm_jax.io import files
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import history
 
 log = logging.getLogger(__name__)
 

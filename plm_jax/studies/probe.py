@@ -1,6 +1,6 @@
 """The same probe on each layer of a frozen trunk, and on a learned mix of all: a table and a picture.
 
-The engine of `python -m plm_jax.probe`. A probe is an ordinary run of adapter `tag` or `classify`, so that it can be
+The engine of `plm-jax probe`. A probe is an ordinary run of adapter `tag` or `classify`, so that it can be
 resumed, evaluated and compared as any other.
 """
 
@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 from rich.table import Table
 
-from plm_jax import files
 from plm_jax.cli import pictures, signals, tables
-from plm_jax.errors import ConfigError
-from plm_jax.files import Where
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files, run_paths
+from plm_jax.io.files import Where
 from plm_jax.noise.keys import with_step
-from plm_jax.training import from_data, loop, parts
-from plm_jax.training.metrics import write_json
+from plm_jax.runs.metrics import write_json
+from plm_jax.training import loop, parts
+from plm_jax.training.before import from_data
 from plm_jax.training.parts import Settings
 
 log = logging.getLogger(__name__)
@@ -52,8 +53,8 @@ def run_study(
   if adapter.get('name') not in ADAPTERS or settings['best'] is None:
     raise ConfigError(f'probe needs a config with adapter {" or ".join(ADAPTERS)}, and with a metric in config.best')
   folder, (metric, better) = files.local_path(workdir, what='--workdir'), settings['best']
-  files.check_no_run(folder, name='--workdir')
-  files.check_new_folder(folder, name='--workdir')
+  run_paths.check_no_run(folder, name='--workdir')
+  run_paths.check_new_folder(folder, name='--workdir')
   others = [_read(files.path(folder)) for folder in beside]
   last = _last_layer(settings)
   chosen: list[Layer] = [*range(last + 1), MIX] if layers is None else list(dict.fromkeys(layers))
@@ -126,11 +127,9 @@ def _read(folder: Path) -> dict[str, Any]:
     if not _is_of_probes(table):
       raise ValueError('its table.json has no scores of layers')
   except FileNotFoundError:
-    raise ConfigError(
-      f'--beside={folder}: there is no {folder / "table.json"}, which python -m plm_jax.probe writes'
-    ) from None
+    raise ConfigError(f'--beside={folder}: there is no {folder / "table.json"}, which plm-jax probe writes') from None
   except (OSError, ValueError) as error:
-    raise ConfigError(f'--beside={folder}: is no folder of `python -m plm_jax.probe`: {error}') from None
+    raise ConfigError(f'--beside={folder}: is no folder of `plm-jax probe`: {error}') from None
   return table
 
 

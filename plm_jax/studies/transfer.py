@@ -1,6 +1,6 @@
 """Fine-tuning from pre-trained parameters against training from scratch, at several sizes of labelled data.
 
-The engine of `python -m plm_jax.sample_efficiency`. All runs share one task and one schedule length, and those with the
+The engine of `plm-jax sample_efficiency`. All runs share one task and one schedule length, and those with the
 same learning rate one compiled step, so that a run costs no more than its steps.
 
 A line of `runs.jsonl` is a finished run, with a digest of its settings and those of what it was made from (`Origins`).
@@ -24,12 +24,17 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from plm_jax import errors, files, optim, sharding
+from plm_jax import optim
 from plm_jax.cli import pictures, signals, tables
-from plm_jax.errors import ConfigError, stage
-from plm_jax.files import Where
-from plm_jax.training import evaluation, feed, from_data, history, preflight
-from plm_jax.training.metrics import write_json
+from plm_jax.core import errors, sharding
+from plm_jax.core.errors import ConfigError, stage
+from plm_jax.core.types import Source
+from plm_jax.io import files
+from plm_jax.io.files import Where
+from plm_jax.runs import history
+from plm_jax.runs.metrics import write_json
+from plm_jax.training import evaluation, feed
+from plm_jax.training.before import from_data, preflight
 from plm_jax.training.parts import (
   Parts,
   check_sources,
@@ -43,7 +48,6 @@ from plm_jax.training.parts import (
   source_digest,
 )
 from plm_jax.training.step import TrainState, abstract_params, advance_first, state_maker, train_step
-from plm_jax.types import Source
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from plm_jax.text.spec import END_OF_TEXT, added_tokens
 from plm_jax.text.tokenizer import Vocab
 
 if TYPE_CHECKING:
-  from plm_jax.types import Template  # loads jax, which commands do without
+  from plm_jax.core.types import Template  # loads jax, which commands do without
 
 Specials = Literal['all', 'gpt2', 'roberta']
 SPECIALS: dict[Specials, tuple[dict[str, str], dict[str, str]]] = {  # role -> token, at the front and at the end
@@ -33,7 +33,7 @@ def make(*, path: str, extra: tuple[str, ...] = (), roles: Mapping[str, str] | N
   """Reads a byte-level BPE vocabulary.
 
   Args:
-    path: a folder of `python -m plm_jax.vocab train --name=byte_bpe`, or a published `tokenizer.json`.
+    path: a folder of `plm-jax vocab train --name=byte_bpe`, or a published `tokenizer.json`.
     extra: special tokens to append, with ids behind all others: GPT's ('_start_', '_delimiter_', '_classify_').
     roles: role -> token, where a published vocabulary leaves it open, e.g. dict(pad='<pad>').
 

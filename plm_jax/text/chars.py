@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-  from plm_jax.types import Vocab  # loads jax, which commands do without
+  from plm_jax.core.types import Vocab  # loads jax, which commands do without
 
 SLOTS = 50  # of a word
 SENTENCE_BEGINS, SENTENCE_ENDS, WORD_BEGINS, WORD_ENDS, PADDING = (256 + number + 1 for number in range(5))

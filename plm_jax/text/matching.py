@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-  from plm_jax.types import Vocab  # loads jax, which commands do without
+  from plm_jax.core.types import Vocab  # loads jax, which commands do without
 
 
 def rows_of(new: 'Vocab', old: 'Vocab') -> np.ndarray:

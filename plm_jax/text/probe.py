@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plm_jax.errors import RunError
+from plm_jax.core.errors import RunError
 from plm_jax.text.spec import Spec, token_ids
 
 SECONDS, BYTES = 30, 4 * 2**30  # of the process

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_jax import files, seals
+from plm_jax.io import checksums, files
 from plm_jax.text import spec as specs
 from plm_jax.text import spm
 from plm_jax.text.spec import Spec
@@ -101,7 +101,7 @@ def read(file: Path) -> Published:
     ValueError: damaged, or of a kind that is not read here.
     RunError: the copy of an import, and changed since.
   """
-  seals.check_all(file.parent)
+  checksums.check_all(file.parent)
   if file.suffix == '.json' and file.name not in (IDS, SETTINGS[-1]):
     settings = _settings(file.parent)
     return Published(_as_loaded(as_saved(file), settings), _names(settings))
@@ -138,7 +138,7 @@ def read_folder(path: Path) -> Published:
 def read_table(file: Path) -> dict[str, Any]:
   """The object in a JSON file; a ValueError where it is damaged, a RunError where it was changed after an import."""
   try:
-    content = seals.read_json(file)
+    content = checksums.read_json(file)
   except (ValueError, RecursionError) as error:
     raise ValueError(f'is damaged ({file.name}: {error})') from error
   if not isinstance(content, dict):

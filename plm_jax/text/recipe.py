@@ -6,19 +6,19 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from plm_jax import files
-from plm_jax.plugins import signatures
+from plm_jax.config import signatures
+from plm_jax.io import files
 
-# What `plm_jax.vocab train` makes; of the other kinds there are only published ones.
+# What `plm-jax vocab train` makes; of the other kinds there are only published ones.
 TRAINED = ('wordpiece', 'byte_bpe', 'sentencepiece', 'words')
-_COMMAND = 'python -m plm_jax.vocab train'
+_COMMAND = 'plm-jax vocab train'
 _OF_ALL = ('source', 'text', 'name', 'size', 'out')
 _SIZE = 6000  # where no head names one
 
 
 def in_header(header: str, path: Any) -> str | None:
-  """The flags behind `python -m plm_jax.vocab train` in a config's docstring that make the vocabulary in `path`."""
-  for made in re.findall(r'plm_jax\.vocab train(.*?)(?:\n\s*\n|\npython|\Z)', header.replace('\\\n', ' '), re.DOTALL):
+  """The flags behind `plm-jax vocab train` in a config's docstring that make the vocabulary in `path`."""
+  for made in re.findall(r'plm-jax vocab train(.*?)(?:\n\s*\n|\nplm-jax|\Z)', header.replace('\\\n', ' '), re.DOTALL):
     out = re.search(r'--out=(\S+)', made)
     if out and out[1] == str(path):
       return made

@@ -11,13 +11,13 @@ import io
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from plm_jax.errors import one_of
+from plm_jax.core.errors import one_of
 from plm_jax.text import spec as specs
 from plm_jax.text import spm, tokenizer
 from plm_jax.text.tokenizer import Vocab
 
 if TYPE_CHECKING:
-  from plm_jax.types import Template  # loads jax, which commands do without
+  from plm_jax.core.types import Template  # loads jax, which commands do without
 
 Algorithm = Literal['unigram', 'bpe']
 Specials = Literal['all', 't5', 'llama', 'albert', 'xlnet']
@@ -40,7 +40,7 @@ def make(*, path: str, extra: tuple[str, ...] = (), roles: Mapping[str, str] | N
   """Reads a SentencePiece vocabulary.
 
   Args:
-    path: a folder of `python -m plm_jax.vocab train --name=sentencepiece`, a folder with a published `tokenizer.json`
+    path: a folder of `plm-jax vocab train --name=sentencepiece`, a folder with a published `tokenizer.json`
       or model file, such a file, or the `vocab/` of a run.
     extra: special tokens to append, with ids behind all others.
     roles: role -> token, where the names leave it open, e.g. dict(pad='</s>').
@@ -107,7 +107,7 @@ def train(
 
 def template(vocab: Vocab) -> 'Template':
   """What stands around a text under the names of the published vocabularies."""
-  from plm_jax.types import Template  # loads jax
+  from plm_jax.core.types import Template  # loads jax
 
   if vocab.mask_id is None:  # T5 and LLaMA
     before = () if vocab.bos_id is None else ((vocab.bos_id, 0),)

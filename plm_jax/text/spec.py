@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax.errors import shown
+from plm_jax.core.errors import shown
 
 Spec = Mapping[str, Any]
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tokenizers
 
-from plm_jax import files, seals
-from plm_jax.errors import suggest
+from plm_jax.core.errors import suggest
+from plm_jax.io import checksums, files
 from plm_jax.text import probe, published, recipe
 from plm_jax.text import spec as specs
 from plm_jax.text.spec import Spec
 
 if TYPE_CHECKING:
-  from plm_jax import types  # loads jax, which commands do without
+  from plm_jax.core import types  # loads jax, which commands do without
 
 _BATCH_CHARACTERS = 2_000_000
 MODEL = 'spiece.model'
@@ -192,7 +192,7 @@ class Vocab:
     if self.model is not None:
       files.write_bytes(path / MODEL, self.model)
       facts['sha256_of_files'][MODEL] = [hashlib.sha256(self.model).hexdigest()]
-    files.write_text(path / 'vocab.json', json.dumps(seals.sealed(facts), ensure_ascii=False))
+    files.write_text(path / 'vocab.json', json.dumps(checksums.sealed(facts), ensure_ascii=False))
     files.write_text(path / 'tokenizer.json', content)
 
   def __getstate__(self) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def around(vocab: Vocab, *, separators: int, typed: bool) -> 'types.Template':
     separators: between two texts.
     typed: whether the second text has type 1.
   """
-  from plm_jax.types import Template  # loads jax
+  from plm_jax.core.types import Template  # loads jax
 
   cls_id, sep_id, second = vocab.cls_id, vocab.sep_id, int(typed)
   assert cls_id is not None and sep_id is not None
@@ -405,7 +405,7 @@ def _facts(file: Path) -> Spec:
   facts = published.read_table(beside) if file.name == published.TOKENIZER and files.exists(beside) else {}
   if not isinstance(facts.get('roles'), dict):
     return {}
-  if not seals.holds(facts):
+  if not checksums.holds(facts):
     raise ValueError('is damaged (vocab.json was changed since it was saved: its sha256 is another)')
   return facts
 

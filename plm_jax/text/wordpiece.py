@@ -22,7 +22,7 @@ from plm_jax.text import tokenizer
 from plm_jax.text.tokenizer import Vocab
 
 if TYPE_CHECKING:
-  from plm_jax.types import Template  # loads jax, which commands do without
+  from plm_jax.core.types import Template  # loads jax, which commands do without
 
 SPECIALS = {'pad': '[PAD]', 'unk': '[UNK]', 'cls': '[CLS]', 'sep': '[SEP]', 'mask': '[MASK]'}
 PREFIX = '##'
@@ -33,7 +33,7 @@ def make(*, path: str, extra: tuple[str, ...] = (), roles: Mapping[str, str] | N
   """Reads a WordPiece vocabulary.
 
   Args:
-    path: a folder of `python -m plm_jax.vocab train --name=wordpiece`, or a published `tokenizer.json`.
+    path: a folder of `plm-jax vocab train --name=wordpiece`, or a published `tokenizer.json`.
     extra: special tokens to append, with ids behind all others.
     roles: role -> token, where a published vocabulary leaves it open, e.g. dict(pad='<pad>').
 

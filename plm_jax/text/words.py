@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from plm_jax import errors
+from plm_jax.core import errors
 from plm_jax.text import tokenizer
 from plm_jax.text.tokenizer import Vocab
 
 if TYPE_CHECKING:
-  from plm_jax.types import Template  # loads jax, which commands do without
+  from plm_jax.core.types import Template  # loads jax, which commands do without
 
 Specials = Literal['all', 'elmo']
 SPECIALS: dict[Specials, dict[str, str]] = {  # role -> token, in the order of their ids
@@ -33,7 +33,7 @@ def make(*, path: str, extra: tuple[str, ...] = (), roles: Mapping[str, str] | N
   """Reads a vocabulary of words.
 
   Args:
-    path: a folder of `python -m plm_jax.vocab train --name=words`, or a `tokenizer.json` with a WordLevel model.
+    path: a folder of `plm-jax vocab train --name=words`, or a `tokenizer.json` with a WordLevel model.
     extra: special tokens to append, with ids behind all others.
     roles: role -> token, where a published vocabulary leaves it open, e.g. dict(pad='<pad>').
 

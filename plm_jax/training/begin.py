@@ -19,32 +19,23 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plm_jax import checkpoint, errors, optim, sharding
+from plm_jax import checkpoint, optim
 from plm_jax.checkpoint import frozen
 from plm_jax.cli import progress
 from plm_jax.config import rules
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
-from plm_jax.sharding import Layout
-from plm_jax.training import (
-  agreement,
-  evaluation,
-  feed,
-  from_data,
-  history,
-  host_facts,
-  interval,
-  metrics,
-  predicted,
-  preflight,
-  profiling,
-  run_folder,
-  sizes,
-  spikes,
-  trained_part,
-  verify,
-)
-from plm_jax.training.meter import Meter
+from plm_jax.core import errors, sharding
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.sharding import Layout
+from plm_jax.core.types import Source, Vocab
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import history, interval, metrics, predicted, run_folder
+from plm_jax.training import evaluation, feed, profiling, trained_part
+from plm_jax.training.before import from_data, preflight
+from plm_jax.training.cost import sizes
+from plm_jax.training.cost.meter import Meter
+from plm_jax.training.guards import spikes, verify
+from plm_jax.training.hosts import agreement, host_facts
+from plm_jax.training.hosts.watchdog import Watchdog
 from plm_jax.training.outcome import DONE, Outcome
 from plm_jax.training.parts import (
   Parts,
@@ -72,8 +63,6 @@ from plm_jax.training.step import (
   unsound,
 )
 from plm_jax.training.stopping import Patience, Stopping
-from plm_jax.training.watchdog import Watchdog
-from plm_jax.types import Source, Vocab
 
 log = logging.getLogger(__name__)
 
@@ -274,7 +263,10 @@ def _facts(begun: Begun, settings: Mapping[str, Any], parts: Parts, source: Sour
   """What `data.json` says of the data; `alone`: whether `source` has the rows of all hosts."""
   vocab, second = parts.vocab, parts.second_vocab
   whole = source if alone else make_source(settings['data'], vocab, seed=settings['seed'], reader=parts)
-  return run_folder.check_data(begun.folder, whole, vocab, second_vocab=second, begun=bool(begun.old))
+  first = feed.first_batches_digest(whole)
+  return run_folder.check_data(
+    begun.folder, whole, vocab, first_batches=first, second_vocab=second, begun=bool(begun.old)
+  )
 
 
 def make_start(

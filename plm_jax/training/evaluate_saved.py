@@ -1,4 +1,4 @@
-"""Evaluates saved parameters, those of checkpoints or of a folder: the engine of `python -m plm_jax.evaluate`."""
+"""Evaluates saved parameters, those of checkpoints or of a folder: the engine of `plm-jax evaluate`."""
 
 import functools
 import json
@@ -11,31 +11,23 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from plm_jax import checkpoint, errors, files, optim, paths, sharding, weights
+from plm_jax import checkpoint, optim, weights
 from plm_jax.checkpoint import CheckpointError, Step, records
 from plm_jax.cli import progress, signals
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder, Where
-from plm_jax.plugins import build, one_part, signatures
+from plm_jax.config import build, one_part, signatures
+from plm_jax.core import errors, param_paths, sharding
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Execution, PyTree, Source, Task
+from plm_jax.io import files
+from plm_jax.io.files import Where
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import by_class as by_classes
+from plm_jax.runs import history, metrics, predicted, run_folder, scoring
 from plm_jax.text import tokenizer
-from plm_jax.training import by_class as by_classes
-from plm_jax.training import (
-  evaluation,
-  feed,
-  from_data,
-  history,
-  metrics,
-  outcome,
-  parts,
-  predicted,
-  preflight,
-  run_folder,
-  scoring,
-  trained_part,
-)
+from plm_jax.training import evaluation, feed, outcome, parts, trained_part
+from plm_jax.training.before import from_data, preflight
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, init_params, state_maker
-from plm_jax.types import Execution, PyTree, Source, Task
 from plm_jax.weights import task_heads
 
 log = logging.getLogger(__name__)
@@ -476,14 +468,14 @@ def _with_head(settings: Settings, head: Mapping[str, Any], source: Where) -> Se
 def placed(params: PyTree, task: Task, spec: Spec, *, layout: sharding.Layout) -> PyTree:
   """Those parameters of a folder that the task needs, each on its devices."""
   boxed = jax.eval_shape(lambda key: init_params(task, spec, key), jax.random.key(0))
-  wanted, places = paths.flat(nn.unbox(boxed)), paths.flat(sharding.shardings(boxed, layout=layout))
-  given = paths.flat(params)
+  wanted, places = param_paths.flat(nn.unbox(boxed)), param_paths.flat(sharding.shardings(boxed, layout=layout))
+  given = param_paths.flat(params)
   if missing := [path for path in wanted if path not in given]:
     raise ConfigError(f'--weights: has no {", ".join(missing[:4])}, which this task needs: train it first')
   placed = {path: jax.device_put(_to_compute(given[path], leaf.dtype), places[path]) for path, leaf in wanted.items()}
   everywhere = jax.sharding.NamedSharding(layout.mesh, jax.sharding.PartitionSpec())
-  scales = {scale: given[scale] for path in wanted if (scale := f'{path}{paths.SCALE}') in given}
-  return paths.nested({**placed, **{path: jax.device_put(scale, everywhere) for path, scale in scales.items()}})
+  scales = {scale: given[scale] for path in wanted if (scale := f'{path}{param_paths.SCALE}') in given}
+  return param_paths.nested({**placed, **{path: jax.device_put(scale, everywhere) for path, scale in scales.items()}})
 
 
 def _to_compute(array: np.ndarray, dtype: Any) -> np.ndarray:

@@ -11,14 +11,14 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from plm_jax import sharding
-from plm_jax.errors import ConfigError
+from plm_jax.core import sharding
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Array, PyTree, Source, Task
 from plm_jax.layers import losses
-from plm_jax.training import metrics, scoring
+from plm_jax.runs import metrics, scoring
 from plm_jax.training.feed import to_devices
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, eval_step, predict_step, predicting_step
-from plm_jax.types import Array, PyTree, Source, Task
 
 log = logging.getLogger(__name__)
 

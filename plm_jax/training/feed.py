@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from plm_jax import sharding
-from plm_jax.errors import ConfigError
-from plm_jax.types import Batch, Source
+from plm_jax.core import sharding
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Batch, Source
 
 
 def host_share(layout: sharding.Layout) -> tuple[int, int]:

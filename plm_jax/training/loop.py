@@ -12,25 +12,18 @@ from typing import Any, NamedTuple
 
 import jax
 
-from plm_jax import config, files
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder, Where
-from plm_jax.training import (
-  agreement,
-  begin,
-  curves,
-  failures,
-  history,
-  host_facts,
-  interval,
-  metrics,
-  predicted,
-  preflight,
-  profiling,
-  spikes,
-)
+from plm_jax import config
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
+from plm_jax.io.files import Where
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import curves, history, interval, metrics, predicted
+from plm_jax.training import begin, profiling
+from plm_jax.training.before import preflight
 from plm_jax.training.begin import Begun, Run, Tools, Way
 from plm_jax.training.evaluation import evaluate
+from plm_jax.training.guards import spikes
+from plm_jax.training.hosts import agreement, failures, host_facts
 from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome, code, made, way_on
 from plm_jax.training.stopping import as_loss, catch_signals
 
@@ -93,7 +86,7 @@ def _train(
     if isinstance(begun, Outcome):
       if flags.predictions and not files.is_file(files.path(flags.predictions.file)):
         file = flags.predictions.file
-        log.warning(f'--predictions={file}: nothing is evaluated here; plm_jax.evaluate takes it as well')
+        log.warning(f'--predictions={file}: nothing is evaluated here; plm-jax evaluate takes it as well')
       return begun
     if begun.main:
       code()  # what is running; files may change under a long run

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plm_jax.files import RunFolder
-from plm_jax.plugins import signatures
+from plm_jax.config import signatures
+from plm_jax.io.run_paths import RunFolder
 
 if TYPE_CHECKING:
   import jax
@@ -32,7 +32,7 @@ def way_on(folder: RunFolder, steps: Sequence[int], done: int) -> str:
   skip = f' --skip={done - newest}' if done > newest else ''
   return (
     f'the newest sound step is {newest} (there are {", ".join(map(str, steps))}). The same command would meet the same '
-    f'batches; to leave them out, run it again after\n  python -m plm_jax.rewind --workdir={workdir} '
+    f'batches; to leave them out, run it again after\n  plm-jax rewind --workdir={workdir} '
     f'--to_step={newest}{skip}\nor begin again in another --workdir, say with a lower optim.rate'
   )
 
@@ -65,7 +65,7 @@ def code() -> str:
 
   Empty where the package stands in no repository, or git is not there or cannot be asked.
   """
-  if _git('ls-files', '--error-unmatch', 'types.py') is None:  # another project's repository around it
+  if _git('ls-files', '--error-unmatch', 'core/types.py') is None:  # another project's repository around it
     return ''
   commit, changed = _git('rev-parse', '--short=12', 'HEAD'), _git('status', '--porcelain', '--', '.')
   return '' if not commit or changed is None else commit + '+changes' * bool(changed)

@@ -15,18 +15,21 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import numpy as np
 
-from plm_jax import config, copies, errors, files, sharding, weights
+from plm_jax import config, weights
 from plm_jax.checkpoint import init_from
 from plm_jax.checkpoint.params import VECTOR_FILES, Params, in_memory
 from plm_jax.checkpoint.records import Step
 from plm_jax.cli import signals
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.config import annotations, build, signatures
+from plm_jax.core import errors, sharding
+from plm_jax.core.batch import BATCH, axes_of
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.sharding import Layout
+from plm_jax.core.types import Execution, Labels, PyTree, Source, Task, Template, Vocab
+from plm_jax.io import downloads, files
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.layers import positions
-from plm_jax.plugins import annotations, build, signatures
-from plm_jax.sharding import Layout
 from plm_jax.text import matching, recipe, tokenizer
-from plm_jax.types import BATCH, Execution, Labels, PyTree, Source, Task, Template, Vocab, axes_of
 from plm_jax.weights import task_heads, word_vectors
 
 log = logging.getLogger(__name__)
@@ -99,7 +102,7 @@ def _kept_or_made(name: str, block: Settings, kept_in: Path | None, settings: Se
       if lacking := missing_vocab(settings, name):
         raise FileNotFoundError(lacking)
       return build.make('text', block)
-    copy = copies.fetched(block['path'], _cache_of(settings['data']))
+    copy = downloads.fetched(block['path'], _cache_of(settings['data']))
     return build.make('text', {**block, 'path': str(copy)})
 
   with errors.stage(name):

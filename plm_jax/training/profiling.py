@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from plm_jax import files
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 

@@ -16,14 +16,14 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import optim
+from plm_jax.core.param_paths import flat
+from plm_jax.core.sharding import Layout, batch_sharding, shardings, sum_over_devices, use
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Task
 from plm_jax.layers.tasks import computed_once
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.optim import rows
-from plm_jax.paths import flat
-from plm_jax.sharding import Layout, batch_sharding, shardings, sum_over_devices, use
-from plm_jax.training import interval
-from plm_jax.training.interval import Interval
-from plm_jax.types import Array, Batch, Example, Forward, Loss, PyTree, Task
+from plm_jax.runs import interval
+from plm_jax.runs.interval import Interval
 
 
 @flax.struct.dataclass

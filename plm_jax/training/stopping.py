@@ -10,8 +10,8 @@ import jax
 from jax.experimental import multihost_utils
 
 from plm_jax.cli import notices, signals
-from plm_jax.files import RunFolder
-from plm_jax.training import metrics
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import metrics
 
 log = logging.getLogger(__name__)
 

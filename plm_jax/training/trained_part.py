@@ -11,10 +11,10 @@ import jax
 
 from plm_jax import optim
 from plm_jax.checkpoint.init_from import Report
-from plm_jax.errors import ConfigError
-from plm_jax.paths import flat, nested
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.param_paths import flat, nested
+from plm_jax.core.types import PyTree
 from plm_jax.training.step import TrainState
-from plm_jax.types import PyTree
 
 
 def cut(state: TrainState, tx: optim.Optimiser) -> TrainState:

@@ -25,14 +25,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plm_jax import errors, files
 from plm_jax.checkpoint import Leaf
 from plm_jax.checkpoint.tensor_files import WeightsError
+from plm_jax.config import build
+from plm_jax.core import errors
+from plm_jax.core.types import Template
+from plm_jax.io import files
 from plm_jax.models.elmo import Config, Elmo
-from plm_jax.plugins import build
 from plm_jax.text import chars, words
 from plm_jax.text.tokenizer import Vocab
-from plm_jax.types import Template
 from plm_jax.weights import fields, release, shapes
 
 log = logging.getLogger(__name__)
@@ -273,7 +274,7 @@ def _file(path: Path) -> Iterator[Any]:
   except ModuleNotFoundError:
     raise WeightsError(
       f'{path} is read by the package h5py, which is not installed: bash launch/setup.sh hdf5, or pip install -r '
-      'requirements-hdf5.txt'
+      'requirements/hdf5.txt'
     ) from None
   with _reading(path):
     file = h5py.File(path, 'r')

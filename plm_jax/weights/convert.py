@@ -1,4 +1,4 @@
-"""Imports and exports of whole folders in bounded memory: what `python -m plm_jax.convert` does."""
+"""Imports and exports of whole folders in bounded memory: what `plm-jax convert` does."""
 
 import functools
 import json
@@ -11,12 +11,13 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plm_jax import files, paths, seals
 from plm_jax.checkpoint import Leaf, Step, params, tensor_files
 from plm_jax.checkpoint.tensor_files import WeightsError
-from plm_jax.errors import ConfigError
+from plm_jax.core import param_paths
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Template
+from plm_jax.io import checksums, files, run_paths
 from plm_jax.text import tokenizer
-from plm_jax.types import Template
 from plm_jax.weights import bilm, folders, release, writer
 from plm_jax.weights.folders import Part
 from plm_jax.weights.table import HEAD, pieces
@@ -58,8 +59,8 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
     copied.extend(release.copy_tokenizer(source, vocab))
     if copied:
       copied.extend(_put_generation(vocab, opened))
-      seals.seal(vocab, copied)
-      reasons.extend(_unread(vocab, files.RunFolder(target).vocab))
+      checksums.seal(vocab, copied)
+      reasons.extend(_unread(vocab, run_paths.RunFolder(target).vocab))
 
   _save(target, _plans(opened.params, layers), layers, about=about, put_vocab=put_vocab, shard=shard)
   count = sum(math.prod(shape) for shape in reader.shapes.values())
@@ -103,7 +104,9 @@ def import_bilm(source: Path, target: Path, *, shard: int = 4 * 10**9) -> None:
   """
   with bilm.opened(source) as found:
     block, vocab = found.block, found.vocab
-    layers = {path: leaf.shape[0] if paths.is_stacked(path, leaf) else None for path, leaf in found.leaves.items()}
+    layers = {
+      path: leaf.shape[0] if param_paths.is_stacked(path, leaf) else None for path, leaf in found.leaves.items()
+    }
     about = {'model': block, 'vocab_size': vocab.size, 'heads': [], 'source': str(source)}
 
     def put_vocab(folder: Path) -> None:
@@ -135,7 +138,7 @@ def save_changed(
     template: what stands around a text, where it is not what the vocabulary says.
     shard: the most bytes per file of tensors.
   """
-  layers = {path: leaf.shape[0] if paths.is_stacked(path, leaf) else None for path, leaf in leaves.items()}
+  layers = {path: leaf.shape[0] if param_paths.is_stacked(path, leaf) else None for path, leaf in leaves.items()}
   about = {
     'model': block,
     'vocab_size': opened.model.vocab_size,
@@ -189,9 +192,9 @@ def _save(
     for number, group in enumerate(tensor_files.shards(plans, shard), start=1):
       tensor_files.write(partial / f'params-{number:05}.safetensors', group)
     files.write_json(partial / folders.MODEL, dict(about))
-    put_vocab(files.RunFolder(partial).vocab)
+    put_vocab(run_paths.RunFolder(partial).vocab)
     params.write_index(partial, layers)
-    seals.seal(partial, (folders.MODEL, params.INDEX))
+    checksums.seal(partial, (folders.MODEL, params.INDEX))
     gone = [file.name for file in files.listing(target, 'params-*.safetensors')]
     release.put_in_place(partial, target, mark=params.INDEX, replaced=gone)
 

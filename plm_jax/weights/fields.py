@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from plm_jax.errors import shown
-from plm_jax.plugins import values
+from plm_jax.config import values
+from plm_jax.core.errors import shown
 
 REQUIRED = object()  # in place of a default: a file without the field is refused
 INERT = object()  # in place of a default: nobody reads the field

@@ -14,14 +14,16 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from plm_jax import checkpoint, errors, files, seals
+from plm_jax import checkpoint
 from plm_jax.checkpoint import Leaf, Params, Step, frozen, in_memory
 from plm_jax.checkpoint.init_from import Entry
 from plm_jax.checkpoint.tensor_files import WeightsError
-from plm_jax.errors import ConfigError
-from plm_jax.paths import SCALE, nested
-from plm_jax.plugins import build, one_part, signatures
-from plm_jax.types import Execution, PyTree
+from plm_jax.config import build, one_part, signatures
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.param_paths import SCALE, nested
+from plm_jax.core.types import Execution, PyTree
+from plm_jax.io import checksums, files, run_paths
 from plm_jax.weights import release, shapes, task_heads
 from plm_jax.weights.reader import Reader
 from plm_jax.weights.release import TOKEN_IDS, Release
@@ -71,15 +73,15 @@ class Weights:
 
   def __init__(self, folder: Path, *, step: Step, part: Part | None):
     self.folder = folder
-    self.vocab = files.RunFolder(folder).vocab
+    self.vocab = run_paths.RunFolder(folder).vocab
     self.step = step
     self.part = part
 
   @functools.cached_property
   def _whole(self) -> Mapping[str, Any]:
     """The config of a run as it stands in its folder; empty where there is none."""
-    file = files.RunFolder(self.folder).config
-    return seals.read_json(file) if files.is_file(file) else {}
+    file = run_paths.RunFolder(self.folder).config
+    return checksums.read_json(file) if files.is_file(file) else {}
 
   @functools.cached_property
   def task(self) -> str | None:
@@ -108,10 +110,10 @@ class Weights:
     """
     try:
       if files.is_file(self.folder / checkpoint.INDEX):
-        about = seals.read_json(self.folder / MODEL)
+        about = checksums.read_json(self.folder / MODEL)
         return Model(about['model'], about['vocab_size'])
-      settings = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config))
-      vocab = seals.read_json(self.vocab / 'vocab.json')
+      settings = build.unwrapped(checksums.read_json(run_paths.RunFolder(self.folder).config))
+      vocab = checksums.read_json(self.vocab / 'vocab.json')
       second = self.part == 'generator' and self.task is None
       block = (settings['objective'] or {}).get('generator') if second else settings['model']
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
@@ -120,7 +122,7 @@ class Weights:
         f'import: {error}'
       ) from error
     if block is None:
-      raise WeightsError(f'{files.RunFolder(self.folder).config}: the objective of this run has no generator')
+      raise WeightsError(f'{run_paths.RunFolder(self.folder).config}: the objective of this run has no generator')
     return Model(block, vocab['size'])
 
   @functools.cached_property
@@ -173,7 +175,7 @@ class Weights:
 
   def _all_saved(self) -> Params:
     saved = checkpoint.open_params(self.folder, step=self.step)
-    inside = files.RunFolder(self.folder).checkpoints
+    inside = run_paths.RunFolder(self.folder).checkpoints
     steps = inside if files.is_folder(inside) else self.folder
     if not frozen.read(steps):
       return saved
@@ -226,7 +228,7 @@ class Weights:
     else:
       raise WeightsError(
         f'{self.folder} was trained with adapter {wrapper!r}, and its trunk alone computes something else: '
-        'open the run itself, with plm_jax.load or --workdir of plm_jax.evaluate, plm_jax.predict and plm_jax.generate'
+        'open the run itself, with plm_jax.load or --workdir of plm-jax evaluate, plm-jax predict and plm-jax generate'
       )
     return Params({**others, **own}, where=str(self.folder))
 
@@ -234,8 +236,8 @@ class Weights:
   def token_ids(self) -> dict[str, int | None]:
     """Fields of config.json in Hugging Face's form, such as pad_token_id -> id."""
     if files.is_file(self.folder / MODEL):
-      return seals.read_json(self.folder / MODEL).get('token_ids', {})
-    settings = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config))
+      return checksums.read_json(self.folder / MODEL).get('token_ids', {})
+    settings = build.unwrapped(checksums.read_json(run_paths.RunFolder(self.folder).config))
     ids = release.token_ids(self.vocab)
     found: dict[str, int | None] = {f'{role}_token_id': ids.get(role) for role in ('pad', 'bos', 'eos')}
     task = settings.get('objective') or self.adapter
@@ -260,18 +262,18 @@ class Weights:
   def adapter(self) -> Mapping[str, Any]:
     """The block of the adapter that computes the head, as a config has it; empty where there is none, or not known."""
     if files.is_file(self.folder / MODEL):
-      return seals.read_json(self.folder / MODEL).get('adapter', {})
+      return checksums.read_json(self.folder / MODEL).get('adapter', {})
     return build.unwrapped({'adapter': self._adapter}).get('adapter') or {}
 
   @functools.cached_property
   def labels(self) -> tuple[str, ...]:
     """Names of the classes of a head that classifies, in the order of their numbers; else empty."""
     if files.is_file(self.folder / MODEL):
-      return tuple(seals.read_json(self.folder / MODEL).get('labels', ()))
+      return tuple(checksums.read_json(self.folder / MODEL).get('labels', ()))
     if 'tags' in self.adapter:
       return tuple(self.adapter['tags'])
-    file = files.RunFolder(self.folder).data
-    names = seals.read_json(file, default={}).get('class_names', ()) if self.adapter else ()
+    file = run_paths.RunFolder(self.folder).data
+    names = checksums.read_json(file, default={}).get('class_names', ()) if self.adapter else ()
     names = names.get(self.task, ()) if isinstance(names, dict) else names
     return tuple(names)
 
@@ -286,12 +288,12 @@ class Weights:
     Raises:
       WeightsError: it has other sizes than the parameters of an import, or another encoder reads for it.
     """
-    second = files.is_folder(files.RunFolder(self.folder).second_vocab)
+    second = files.is_folder(run_paths.RunFolder(self.folder).second_vocab)
     if second and any(path.startswith('trunk/source/') for path in self.params):
       raise WeightsError(
         f'{self.folder} reads texts of a second vocabulary through an encoder that no other model has, and its trunk '
-        'alone computes something else: open the run itself, with plm_jax.load or --workdir of plm_jax.evaluate, '
-        'plm_jax.predict and plm_jax.generate, or begin another run with it (init_from)'
+        'alone computes something else: open the run itself, with plm_jax.load or --workdir of plm-jax evaluate, '
+        'plm-jax predict and plm-jax generate, or begin another run with it (init_from)'
       )
     trunk = build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
     if files.is_file(self.folder / checkpoint.INDEX):
@@ -388,7 +390,7 @@ def open(
   """Opens a folder of weights.
 
   Args:
-    folder: one in Hugging Face's form, a run folder, what `python -m plm_jax.convert import` wrote, or what
+    folder: one in Hugging Face's form, a run folder, what `plm-jax convert import` wrote, or what
       `checkpoint.save_params` wrote (which says nothing of its model).
     step: of a run: a number, 'newest' or 'best'; None is the best where steps have scores, else the newest.
     part: of a run that trains two trunks (replaced token detection): the 'trunk' as it is used alone, or the
@@ -410,7 +412,7 @@ def open(
   if files.is_file(path / release.PEFT):
     raise WeightsError(
       f"{path} is a folder of PEFT: updates of a model that is elsewhere. Name the run of adapter 'lora' that it was "
-      'written from, or what `plm_jax.convert export RUN FOLDER` writes, the whole model'
+      'written from, or what `plm-jax convert export RUN FOLDER` writes, the whole model'
     )
   return Weights(path, step=step, part=part)
 
@@ -426,7 +428,7 @@ def load(
   """The trunk of a folder and its parameters, all on a device: the short form of `open`.
 
   Args:
-    folder: a Hugging Face folder, a run folder, or a folder written by `python -m plm_jax.convert import`.
+    folder: a Hugging Face folder, a run folder, or a folder written by `plm-jax convert import`.
     step: of a run folder; None is the best where one was kept, else the newest.
     part: 'generator' is the second trunk of a run folder of replaced token detection; see `open`.
     execution: how the trunk computes.

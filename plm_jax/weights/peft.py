@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plm_jax import files, seals
 from plm_jax.checkpoint import Params, Step, tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
-from plm_jax.errors import ConfigError
-from plm_jax.types import Template, longest_row
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.trunk import longest_row
+from plm_jax.core.types import Template
+from plm_jax.io import checksums, files, run_paths
 from plm_jax.weights import folders, release, table, writer
 from plm_jax.weights.folders import Weights
 from plm_jax.weights.table import Architecture, Entry
@@ -107,7 +108,7 @@ def _check_base(opened: Weights, saved: Collection[str]) -> str:
   Raises:
     WeightsError: something else of the trunk trained, or did not come from there: PEFT's base model would lack it.
   """
-  settings = seals.read_json(files.RunFolder(opened.folder).config)
+  settings = checksums.read_json(run_paths.RunFolder(opened.folder).config)
   sources = {one['source'] for one in settings.get('init_from') or () if one.get('to', 'trunk') in ('', 'trunk')}
   if opened.wrapper.get('trained') not in (None, [], ['(?!trunk/).*']):
     raise WeightsError(

@@ -10,8 +10,8 @@ import numpy as np
 
 from plm_jax.checkpoint import Leaf
 from plm_jax.checkpoint.tensor_files import WeightsError
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import build
+from plm_jax.config import build
+from plm_jax.core.errors import ConfigError
 from plm_jax.weights import release, shapes, table
 from plm_jax.weights.release import Release
 from plm_jax.weights.table import HEAD, POOLER, TOKENS, Architecture, Entry, TaskHead, architectures, entries_of, pieces

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import copies, files, seals
 from plm_jax.checkpoint import tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
-from plm_jax.errors import stage
+from plm_jax.core.errors import stage
+from plm_jax.core.types import Template
+from plm_jax.io import checksums, downloads, files
 from plm_jax.text import published
 from plm_jax.text import spec as specs
-from plm_jax.types import Template
 
 CONFIG, SINGLE, INDEX = 'config.json', 'model.safetensors', 'model.safetensors.index.json'
 PEFT = 'adapter_config.json'  # of updates without their model
@@ -222,7 +222,7 @@ def put_in_place(partial: Path, folder: Path, *, mark: str, replaced: Iterable[s
   (`copies.publish`).
   """
   if files.is_address(folder):
-    copies.publish(partial, folder, mark=mark, replaced=replaced)
+    downloads.publish(partial, folder, mark=mark, replaced=replaced)
     return
   aside = _aside(folder)
   if files.exists(folder):
@@ -328,7 +328,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 def read_json(file: Path) -> dict[str, Any]:
   """The JSON object in a file; raises WeightsError where there is none."""
   try:
-    content = seals.read_json(file)
+    content = checksums.read_json(file)
   except FileNotFoundError:
     raise WeightsError(f'there is no {file}') from None
   except (OSError, ValueError) as error:

@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax
 
-from plm_jax.paths import path_name
+from plm_jax.core.param_paths import path_name
 
 
 def shapes(trunk: nn.Module) -> dict[str, tuple[int, ...]]:

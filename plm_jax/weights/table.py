@@ -30,8 +30,8 @@ from typing import Any, Literal, NamedTuple
 import flax.linen as nn
 import numpy as np
 
-from plm_jax import files
-from plm_jax.plugins import build
+from plm_jax.config import build
+from plm_jax.io import files
 
 Derived = Callable[[Any, np.ndarray], bool]  # (trunk, tensor)
 

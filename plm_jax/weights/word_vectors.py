@@ -19,9 +19,9 @@ from typing import IO, Literal, NamedTuple
 
 import numpy as np
 
-from plm_jax import files
-from plm_jax.errors import one_of
-from plm_jax.types import Vocab
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import Vocab
+from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 

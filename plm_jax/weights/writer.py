@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import numpy as np
 
-from plm_jax import files
 from plm_jax.checkpoint import Leaf, in_memory
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
-from plm_jax.types import PyTree, Template, longest_row
+from plm_jax.core.trunk import longest_row
+from plm_jax.core.types import PyTree, Template
+from plm_jax.io import files
 from plm_jax.weights import release, shapes, table, task_heads
 from plm_jax.weights.table import HEAD, OUTPUT, TOKENS, Architecture, Entry, architectures, entries_of, is_task, pieces
 
@@ -295,8 +296,8 @@ def published_form(
 
 def _other_forms(trunk: nn.Module) -> str:
   """What writes a trunk that has no published form, for a message."""
-  own = '`python -m plm_jax.convert export RUN FOLDER --form=own` writes the trunk for use here'
-  vectors = ', and `python -m plm_jax.vectors save --workdir=RUN --out=FILE` the word vectors for other libraries'
+  own = '`plm-jax convert export RUN FOLDER --form=own` writes the trunk for use here'
+  vectors = ', and `plm-jax vectors save --workdir=RUN --out=FILE` the word vectors for other libraries'
   return f': {own}{vectors if trunk.NAME == "static" else ""}'
 
 

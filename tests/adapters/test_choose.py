@@ -12,8 +12,9 @@ from plm_jax import config, weights
 from plm_jax.adapters import choose
 from plm_jax.models import bart
 from plm_jax.noise import keys
+from plm_jax.runs import metrics
 from plm_jax.text import byte_bpe
-from plm_jax.training import loop, metrics, step
+from plm_jax.training import loop, step
 from tests import runs, tiny
 from tests.adapters import running
 from tests.adapters.running import nats_of, predict

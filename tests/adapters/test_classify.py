@@ -9,16 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import errors, paths
 from plm_jax.adapters import classify, multitask, texts
+from plm_jax.config import build
+from plm_jax.core import errors
+from plm_jax.core import param_paths as paths
+from plm_jax.core.types import EVERYTHING, HEADS
 from plm_jax.layers import pooling
 from plm_jax.models import bart
 from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm, mlm
-from plm_jax.plugins import build
 from plm_jax.training import parts as training_parts
 from plm_jax.training import step
-from plm_jax.types import EVERYTHING, HEADS
 from tests import tiny
 from tests.adapters.running import check_that_the_trunk_is_kept, nats_of, predict, run, train
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from plm_jax.adapters import distil
+from plm_jax.config import build
 from plm_jax.layers.losses import divergence
-from plm_jax.plugins import build
 from plm_jax.training import step
 from tests import tiny
 

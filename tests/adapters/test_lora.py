@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import config, convert, errors, optim, paths, weights
+from plm_jax import config, optim, weights
 from plm_jax.adapters import lora, wrapped
-from plm_jax.generate import __main__ as generate
+from plm_jax.commands import convert
+from plm_jax.commands import generate as generate
+from plm_jax.config import build
+from plm_jax.core import errors, param_paths
 from plm_jax.generate import decode
-from plm_jax.plugins import build
 from plm_jax.training import evaluate_saved, loop, parts, step
 from plm_jax.weights.folders import WeightsError
 from tests import runs, tiny
@@ -47,7 +49,7 @@ def test_it_begins_as_the_inner_task_bit_for_bit(model):
   added = params.pop('lora')
   assert tiny.same(params, own)
   assert tiny.same(metrics(task, BATCH, {**params, 'lora': added}), metrics(plain, BATCH, own))
-  for path, leaf in paths.flat(added).items():
+  for path, leaf in param_paths.flat(added).items():
     assert (np.asarray(leaf) == 0).all() == path.endswith('/b'), path
 
 
@@ -85,15 +87,15 @@ def test_the_count_is_that_of_the_closed_form(model, variant, vocab_size, expect
 def test_the_frozen_part_keeps_every_bit_and_the_rest_trains():
   first, last = train(make(targets=('query', 'value', 'trunk/layers/mlp/.*')), BATCH, rate=1e-2)
   assert tiny.same(last.params['trunk'], first.params['trunk'])
-  old, new = (paths.flat({name: state.params[name] for name in ('lora', 'head')}) for state in (first, last))
+  old, new = (param_paths.flat({name: state.params[name] for name in ('lora', 'head')}) for state in (first, last))
   assert {path for path in old if not tiny.same(old[path], new[path])} == old.keys()
-  held = {path.partition('/mu/')[2] for path in paths.flat(last.opt_state) if '/mu/' in path}
+  held = {path.partition('/mu/')[2] for path in param_paths.flat(last.opt_state) if '/mu/' in path}
   assert held == old.keys()  # no moment of a frozen parameter
 
 
 def test_other_parameters_train_where_they_are_named():
   first, last = train(make(trained=('(?!trunk/).*', 'trunk/layers/1/.*norm/.*')), BATCH, rate=1e-2)
-  old, new = (paths.flat(state.params['trunk']) for state in (first, last))
+  old, new = (param_paths.flat(state.params['trunk']) for state in (first, last))
   changed = {path for path in old if not tiny.same(old[path], new[path])}
   assert changed == {f'layers/{norm}_norm/{part}' for norm in ('attention', 'mlp') for part in ('scale', 'bias')}
   for path in changed:
@@ -104,7 +106,7 @@ def test_other_parameters_train_where_they_are_named():
 def test_the_model_runs_on_the_folded_matrices():
   task = make(targets=('query', 'out', 'down'), rank=3, alpha=7.5)
   params = tiny.init_params(task, BATCH)  # B is not zero
-  leaves, added = paths.flat({name: params[name] for name in ('trunk', 'head')}), paths.flat(params['lora'])
+  leaves, added = param_paths.flat({name: params[name] for name in ('trunk', 'head')}), param_paths.flat(params['lora'])
   for path in {path.rpartition('/')[0] for path in added}:
     parts_ = {part: np.asarray(added[f'{path}/{part}']) for part in 'ab'}
     kernel = np.asarray(leaves[f'{path}/kernel'])
@@ -114,7 +116,7 @@ def test_the_model_runs_on_the_folded_matrices():
       expected = kernel[layer] + 2.5 * (a @ b).reshape(kernel[layer].shape)
       np.testing.assert_allclose(whole[layer], expected, rtol=1e-5, atol=1e-6)
     leaves[f'{path}/kernel'] = jnp.asarray(whole)
-  ours, theirs = metrics(task, BATCH, params), metrics(inner_task(), BATCH, paths.nested(leaves))
+  ours, theirs = metrics(task, BATCH, params), metrics(inner_task(), BATCH, param_paths.nested(leaves))
   assert tiny.worst(ours, theirs) < 1e-5
   assert tiny.worst(ours, metrics(inner_task(), BATCH, {name: params[name] for name in ('trunk', 'head')})) > 1e-3
 

@@ -8,14 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import paths, weights
+from plm_jax import weights
 from plm_jax.adapters import lora, multitask
-from plm_jax.errors import ConfigError
+from plm_jax.config import build
+from plm_jax.core import param_paths
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Labels
 from plm_jax.noise import keys
-from plm_jax.plugins import build
-from plm_jax.training import evaluation, scoring, step
+from plm_jax.runs import scoring
+from plm_jax.training import evaluation, step
 from plm_jax.training.parts import check_labels
-from plm_jax.types import Labels
 from plm_jax.weights.folders import WeightsError
 from tests import tiny
 
@@ -141,13 +143,13 @@ def gradient_of(task, rows, variables):
 
 
 def moving(gradient):
-  return {path for path, leaf in paths.flat(gradient).items() if np.any(leaf)}
+  return {path for path, leaf in param_paths.flat(gradient).items() if np.any(leaf)}
 
 
 def test_lora_of_one_part_trains_what_it_adds_and_no_other_part_reads_it():
   task, rows = multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=WRAPPED), batch(1)
   variables = tiny.init_params(task, rows)
-  own, added = gradient_of(task, rows, variables), paths.flat(variables['sentiment'])
+  own, added = gradient_of(task, rows, variables), param_paths.flat(variables['sentiment'])
   assert {path.split('/')[0] for path in added} == {'lora', 'head'}
   assert moving(own) == {f'sentiment/{path}' for path in added}
   alone = build.make('adapters', WRAPPED['sentiment'], trunk=tiny.make_trunk(), vocab=tiny.VOCAB)
@@ -176,7 +178,7 @@ def test_a_trunk_that_only_wrapped_parts_read_is_frozen():
   shapes = step.abstract_params(task, tiny.spec(batch(0)))
   trainable, frozen = tiny.make_optimiser(task, batch(0)).split(shapes)
   assert not jax.tree.leaves(trainable['trunk'])
-  assert {path.split('/')[0] for path in paths.flat(frozen)} == {'trunk'}
+  assert {path.split('/')[0] for path in param_paths.flat(frozen)} == {'trunk'}
 
 
 def test_one_lora_around_all_parts_is_shared_by_them():
@@ -184,7 +186,7 @@ def test_one_lora_around_all_parts_is_shared_by_them():
   variables = tiny.init_params(task, batch(0))
   found = moving(gradient_of(task, batch(0), variables))
   assert {path for path in found if path.startswith('lora/')} == {
-    f'lora/{path}' for path in paths.flat(variables['lora'])
+    f'lora/{path}' for path in param_paths.flat(variables['lora'])
   }
   trainable, _ = tiny.make_optimiser(task, batch(0)).split(step.abstract_params(task, tiny.spec(batch(0))))
   assert not jax.tree.leaves(trainable['trunk'])

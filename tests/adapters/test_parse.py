@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from plm_jax import paths
 from plm_jax.adapters import parse
+from plm_jax.core import param_paths
 from plm_jax.scores import attachment
 from tests import tiny
 from tests.adapters.running import check_that_the_trunk_is_kept, predict, run
@@ -41,7 +41,7 @@ def expected(batch, params):
   """(row, word) -> f64[l, r], the scores of its arcs by the formula, -inf where there can be none."""
   inputs = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids')}
   states = np.asarray(TASK.model.trunk.apply({'params': params['trunk']}, **inputs)['hidden'], np.float64)
-  own = {name: np.asarray(leaf, np.float64) for name, leaf in paths.flat(params['arcs']).items()}
+  own = {name: np.asarray(leaf, np.float64) for name, leaf in param_paths.flat(params['arcs']).items()}
   part = lambda name: np.maximum(states @ own[f'{name}/kernel'] + own[f'{name}/bias'], 0)  # noqa: E731
   heads, words = part('head'), part('word')
   found, segments = {}, np.asarray(batch['segment_ids'])

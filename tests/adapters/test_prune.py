@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import paths
 from plm_jax.adapters import prune
 from plm_jax.compression import prune as rules
+from plm_jax.core import param_paths
 from plm_jax.training import step
 from tests import tiny
 
@@ -38,7 +38,7 @@ def trained(task, *, steps):
 
 def pruned(state):
   """Path of each kernel -> its mask, its values."""
-  leaves = paths.flat(state.params)
+  leaves = param_paths.flat(state.params)
   masks = {path: leaf for path, leaf in leaves.items() if path.startswith('prune/')}
   return {
     path: (np.asarray(mask), np.asarray(leaves[f'{path.removeprefix("prune/").removesuffix("/mask")}/kernel']))
@@ -80,11 +80,11 @@ def test_the_fold_is_what_the_model_computes_with():
   (state,) = trained(task, steps=0)
   params = tiny.init_params(task, BATCH)  # weights that are not 0 where the masks are: the model must see to it
   params = {**params, 'prune': state.params['prune']}
-  leaves = {path: np.asarray(leaf) for path, leaf in paths.flat(params).items()}
+  leaves = {path: np.asarray(leaf) for path, leaf in param_paths.flat(params).items()}
   for path in [path for path in leaves if path.startswith('prune/')]:
     kernel = f'{path.removeprefix("prune/").removesuffix("/mask")}/kernel'
     leaves[kernel] = prune.fold(leaves[kernel], {'mask': leaves[path]}, {})
-  folded = paths.nested({path: leaf for path, leaf in leaves.items() if not path.startswith('prune/')})
+  folded = param_paths.nested({path: leaf for path, leaf in leaves.items() if not path.startswith('prune/')})
   own, plain = task.model, task.model.inner
   inputs = {name: BATCH[name] for name in ('tokens', 'segment_ids')}
   ours, theirs = own.apply({'params': params}, **inputs)[0], plain.apply({'params': folded}, **inputs)[0]
@@ -95,7 +95,7 @@ def test_what_is_pruned_gets_no_gradient():
   task = make(sparsity=0.5)
   (state,) = trained(task, steps=0)
   _, gradient = tiny.loss_and_gradient(task, state.params, BATCH)
-  leaves = paths.flat(gradient)
+  leaves = param_paths.flat(gradient)
   for path, (mask, _) in pruned(state).items():
     kernel = np.asarray(leaves[f'{path.removeprefix("prune/").removesuffix("/mask")}/kernel'])
     assert not kernel[mask == 0].any() and kernel[mask == 1].any(), path

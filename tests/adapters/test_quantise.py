@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import paths
 from plm_jax.adapters import quantise
 from plm_jax.compression import quantise as maps
+from plm_jax.core import param_paths
 from plm_jax.models import cove
 from plm_jax.training import step
 from tests import tiny
@@ -36,7 +36,7 @@ def trained(model='bert'):
 
 def split(params):
   """(the parameters of the inner task by path, the scale of each quantised one)."""
-  leaves = {path: np.asarray(leaf) for path, leaf in paths.flat(params).items()}
+  leaves = {path: np.asarray(leaf) for path, leaf in param_paths.flat(params).items()}
   own = {path: leaf for path, leaf in leaves.items() if not path.startswith('quantise/')}
   scales = {path: leaves[at] for path in own if (at := f'quantise/{path.rpartition("/")[0]}/scale') in leaves
             if path.endswith(('kernel', 'table'))}  # fmt: skip
@@ -59,13 +59,13 @@ def test_int8_and_fold_compute_what_was_trained(model):
   folded = {path: quantise.fold(own[path], {'scale': scale}, {}) for path, scale in scales.items()}
   numbers = {path: maps.quantise(folded[path], scale) for path, scale in scales.items()}
   assert {leaf.dtype for leaf in numbers.values()} == {np.dtype(np.int8)}
-  beside = {f'{path}{paths.SCALE}': scale for path, scale in scales.items()}
+  beside = {f'{path}{param_paths.SCALE}': scale for path, scale in scales.items()}
   ours = task.model.apply({'params': params}, **INPUTS)[0]
-  by_fold = task.model.inner.apply({'params': paths.nested({**own, **folded})}, **INPUTS)[0]
-  as_int8 = task.model.inner.apply({'params': paths.nested({**own, **numbers, **beside})}, **INPUTS)[0]
+  by_fold = task.model.inner.apply({'params': param_paths.nested({**own, **folded})}, **INPUTS)[0]
+  as_int8 = task.model.inner.apply({'params': param_paths.nested({**own, **numbers, **beside})}, **INPUTS)[0]
   np.testing.assert_array_equal(ours, by_fold)
   np.testing.assert_allclose(as_int8, ours, rtol=1e-5, atol=1e-6)
-  plain = task.model.inner.apply({'params': paths.nested(own)}, **INPUTS)[0]
+  plain = task.model.inner.apply({'params': param_paths.nested(own)}, **INPUTS)[0]
   assert np.abs(np.asarray(plain) - ours).max() > 1e-5  # the rounding is there
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import paths
 from plm_jax.adapters import scalar_mix, tag
+from plm_jax.core import param_paths
 from plm_jax.layers.lstm import StackedLstm
 from plm_jax.models import bart, elmo
 from plm_jax.noise import keys
@@ -171,7 +171,7 @@ def test_the_trunk_keeps_its_paths_and_its_initial_values():
   """So that `init_from` reads it, and a run differs from one without a mix by the mix alone."""
   plain = tag.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, tags=NAMES)
   own, others = (
-    paths.flat(
+    param_paths.flat(
       nn.unbox(jax.jit(lambda key, task=task: step.init_params(task, tiny.spec(BATCH), key))(jax.random.key(3)))
     )
     for task in (make_task(vectors=6), plain)
@@ -194,9 +194,9 @@ def test_only_the_mix_and_the_head_train_and_the_trunk_keeps_every_bit():
   for _ in range(3):
     last, _ = train(last, BATCH, jax.random.key(0))
   assert tiny.same(trunk_of(last.params), trunk_of(first.params))
-  for path, leaf in paths.flat(first.params).items():
+  for path, leaf in param_paths.flat(first.params).items():
     if path.startswith(('head', 'trunk/scalar_mix', 'trunk/vectors')):
-      assert not tiny.same(paths.flat(last.params)[path], leaf), path
+      assert not tiny.same(param_paths.flat(last.params)[path], leaf), path
 
 
 def test_the_trunk_drops_nothing_out_and_gets_no_gradient():
@@ -245,7 +245,7 @@ def test_names_are_found_by_lstm_and_crf_over_the_mix():
   task = make_task(inner={**TAG, 'lstm_layers': 2, 'lstm_dim': 4, 'crf': True}, vectors=6)
   loss, gradient = tiny.loss_and_gradient(task, tiny.init_params(task, BATCH), BATCH, train=True)
   assert np.isfinite(float(loss.value))
-  new = {path: leaf for path, leaf in paths.flat(gradient).items() if not path.startswith('trunk')}
+  new = {path: leaf for path, leaf in param_paths.flat(gradient).items() if not path.startswith('trunk')}
   assert {path.partition('/')[0] for path in new} == {'lstm', 'head', 'label_path'}
   assert all((np.asarray(leaf) != 0).any() for leaf in new.values())
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from plm_jax.adapters import answers, sequence
+from plm_jax.config import build
 from plm_jax.generate import generate
 from plm_jax.models import glm, t5
 from plm_jax.noise.keys import with_step
-from plm_jax.plugins import build
 from plm_jax.training import step
 from tests import tiny
 from tests.generate import peers

@@ -15,9 +15,10 @@ from plm_jax.data.corpora import sources
 from plm_jax.data.rows import windows
 from plm_jax.inference import replies
 from plm_jax.models import bart
+from plm_jax.runs import metrics
 from plm_jax.scores import Group, squad, squad2
 from plm_jax.text import byte_bpe
-from plm_jax.training import loop, metrics, parts, step
+from plm_jax.training import loop, parts, step
 from tests import conftest, runs, tiny
 from tests.adapters import running
 from tests.adapters.running import predict, run

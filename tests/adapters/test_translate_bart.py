@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import optim, paths
+from plm_jax import optim
 from plm_jax.adapters import sequence, translate_bart
+from plm_jax.core import param_paths
 from plm_jax.models import bart, bert, t5
 from plm_jax.optim import groups
 from plm_jax.training import step
@@ -51,8 +52,8 @@ def params():
 def each(tree) -> dict[str, np.ndarray]:
   """Every layer of every parameter by its path."""
   found = {}
-  for path, leaf in paths.flat(tree).items():
-    names = paths.virtual_paths(path, leaf)
+  for path, leaf in param_paths.flat(tree).items():
+    names = param_paths.virtual_paths(path, leaf)
     found |= dict(zip(names, np.asarray(leaf) if len(names) > 1 else [np.asarray(leaf)], strict=True))
   return found
 

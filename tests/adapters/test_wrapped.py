@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import convert, optim, paths, weights
+from plm_jax import optim, weights
 from plm_jax.adapters import bottleneck, lora, prefix, prune
-from plm_jax.generate import __main__ as generate
+from plm_jax.commands import convert
+from plm_jax.commands import generate as generate
+from plm_jax.config import build
+from plm_jax.core import param_paths
 from plm_jax.generate import decode
 from plm_jax.layers.attention import plain, with_prefix
 from plm_jax.layers.masks import Mask
-from plm_jax.plugins import build
 from plm_jax.training import loop, step
 from plm_jax.weights.folders import WeightsError
 from tests import runs, tiny
@@ -69,8 +71,8 @@ def test_a_bottleneck_stands_behind_its_layer():
   inputs = {name: BATCH[name] for name in ('tokens', 'segment_ids', 'type_ids')}
 
   def states(added):
-    grafted = paths.nested({**paths.flat(params['trunk']), **{
-      path.removeprefix('trunk/'): leaf for path, leaf in bottleneck.grafts(paths.flat(added)).items()
+    grafted = param_paths.nested({**param_paths.flat(params['trunk']), **{
+      path.removeprefix('trunk/'): leaf for path, leaf in bottleneck.grafts(param_paths.flat(added)).items()
     }})  # fmt: skip
     return trunk.apply({'params': grafted}, **inputs)['hidden']
 
@@ -81,9 +83,9 @@ def test_a_bottleneck_stands_behind_its_layer():
   bias = {
     'trunk': {'layers': {'mlp': {'down': {**silent['trunk']['layers']['mlp']['down'], 'up_bias': jnp.stack([by, by])}}}}
   }
-  kernel_bias = paths.flat(params['trunk'])
+  kernel_bias = param_paths.flat(params['trunk'])
   kernel_bias['layers/mlp/down/bias'] = kernel_bias['layers/mlp/down/bias'] + by
-  expected = trunk.apply({'params': paths.nested(kernel_bias)}, **inputs)['hidden']
+  expected = trunk.apply({'params': param_paths.nested(kernel_bias)}, **inputs)['hidden']
   assert tiny.worst(states(bias), expected) < 1e-5
 
 
@@ -139,13 +141,13 @@ def test_nothing_changes_without_a_prefix():
 @pytest.mark.parametrize('name', ['bottleneck', 'prefix'])
 def test_the_frozen_part_keeps_every_bit_and_the_rest_trains(name):
   first, last = train(make(name), BATCH, rate=1e-2)
-  old, new = (paths.flat(state.params) for state in (first, last))
+  old, new = (param_paths.flat(state.params) for state in (first, last))
   changed = {path for path in old if not tiny.same(old[path], new[path])}
   added = {path for path in old if path.startswith((f'{name}/', 'head/'))}
   norms = {path for path in old if path.startswith('trunk/') and path.split('/')[-2].endswith('norm')}
   assert len(norms) == 6  # of embeddings, attention and feed-forward: scale and bias
   assert changed == added | (norms if name == 'bottleneck' else set())
-  held = {path.partition('/mu/')[2] for path in paths.flat(last.opt_state) if '/mu/' in path}
+  held = {path.partition('/mu/')[2] for path in param_paths.flat(last.opt_state) if '/mu/' in path}
   assert held == changed
 
 
@@ -230,7 +232,9 @@ def test_generation_reads_what_is_added(run, capsys):
     return row[:, 6:].tolist()
 
   assert made.tolist() == by_passes(params)
-  alone = paths.nested({path: leaf for path, leaf in paths.flat(params).items() if f'/{run.name}/' not in path})
+  alone = param_paths.nested(
+    {path: leaf for path, leaf in param_paths.flat(params).items() if f'/{run.name}/' not in path}
+  )
   assert made.tolist() != by_passes(alone)
   assert generate.main([f'--workdir={run}', '--prompt=Anna is in the', '--max_new=4']) == 0
   assert 'Anna is in the' in capsys.readouterr().out
@@ -238,7 +242,7 @@ def test_generation_reads_what_is_added(run, capsys):
 
 def test_a_prefix_is_generated_from_without_what_made_it(run):
   _, params = weights.load(run)
-  found = {path for path in paths.flat(params) if 'prefix' in path}
+  found = {path for path in param_paths.flat(params) if 'prefix' in path}
   assert found == ({'layers/prefix/key', 'layers/prefix/value'} if run.name == 'prefix' else set())
 
 
@@ -266,7 +270,9 @@ def test_transformers_gives_the_same_with_the_prefix_as_its_past(data):
   own = {
     name: np.random.default_rng(n).standard_normal((2, 3, 2, 16), np.float32) for n, name in enumerate(('key', 'value'))
   }
-  grafted = paths.nested({**paths.flat(params), **{f'layers/prefix/{name}': jnp.asarray(x) for name, x in own.items()}})
+  grafted = param_paths.nested(
+    {**param_paths.flat(params), **{f'layers/prefix/{name}': jnp.asarray(x) for name, x in own.items()}}
+  )
   ids = np.arange(8, 24).reshape(2, 8)
   hidden = trunk.apply({'params': grafted}, jnp.asarray(ids), segment_ids=jnp.ones((2, 8), jnp.int32))['hidden']
   ours = trunk.apply({'params': grafted}, hidden, method='attend')

@@ -22,7 +22,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from plm_jax import checkpoint
 from plm_jax.checkpoint import CheckpointError, Checkpoints, records
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.training.step import TrainState
 
 LOSS = ('validation/loss', 'min')

@@ -5,8 +5,9 @@ import pathlib
 
 import pytest
 
-from plm_jax import evaluate, files, fill, heads, predict, train
-from plm_jax.errors import ConfigError
+from plm_jax.commands import evaluate, fill, heads, predict, train
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
 from plm_jax.weights import folders
 
 FILES = ('--file=in.txt', '--out=out.jsonl')
@@ -30,7 +31,7 @@ def test_a_model_that_is_no_run_is_named_where_it_is_taken(
     said = str(caught.value)
     assert f'{workdir} is {kind} and no run: ' in said
     assert f'needs the folder of a run. In Python plm_jax.load({str(tmp_path)!r}) opens this one' in said
-    assert f'python -m plm_jax.evaluate --config=FILE --weights={tmp_path} scores it' in said
+    assert f'plm-jax evaluate --config=FILE --weights={tmp_path} scores it' in said
     assert 'convert' not in said
   for asked, flags in ((fill, ('--text=a',)), (heads, ('--text=a', '--out=a.png')), (evaluate, ())):
     with pytest.raises(ConfigError, match=f'is {kind} and no run: --weights names it'):

@@ -22,7 +22,7 @@ import pytest
 
 from plm_jax.checkpoint import records
 from plm_jax.cli import notices, signals
-from plm_jax.training import metrics
+from plm_jax.runs import metrics
 from tests import conftest, google_storage, runs
 
 QUIET = {'preempted': 'FALSE', 'maintenance-event': 'NONE'}

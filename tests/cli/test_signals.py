@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from plm_jax import __main__
-from plm_jax import vocab as vocabularies
 from plm_jax.cli import signals
+from plm_jax.commands import vocab as vocabularies
+from plm_jax.config import signatures
 from plm_jax.data.corpora import local, records
 from plm_jax.data.rows import order, store
-from plm_jax.plugins import signatures
 from plm_jax.text import recipe, tokenizer
 from plm_jax.training import parts
 from tests import conftest, runs
@@ -142,12 +142,16 @@ def test_the_first_one_ends_a_command_that_never_asks(number: signal.Signals) ->
   assert (process.returncode, said, printed) == (130, f'{number.name}: interrupted\n', 'held back\n')
 
 
+def test_signals_are_taken_before_a_command_is_imported() -> None:
+  text = text_of('__main__')
+  first = text.partition('\nfrom ')[2]
+  assert re.match(r"plm_jax\.cli import signals\n\nif __name__ == '__main__':\n  signals\.begin\(", first)
+  assert not re.search(r'^import ', text.partition('signals.begin(')[0], re.MULTILINE)
+
+
 @pytest.mark.parametrize('name', __main__.commands().values())
-def test_every_command_takes_signals_before_it_imports_anything_else(name: str) -> None:
-  text = text_of(name)
-  first = text.partition('\nfrom ')[2] if '\nfrom ' in text else ''
-  assert re.match(r"plm_jax\.cli import signals\n\nif __name__ == '__main__':\n  signals\.begin\(", first), name
-  assert not re.search(r'^import ', text.partition('signals.begin(')[0], re.MULTILINE), name
+def test_there_is_one_way_to_run_a_command(name: str) -> None:
+  assert '__main__' not in text_of(name)
 
 
 def test_what_was_taken_is_given_back() -> None:
@@ -396,7 +400,7 @@ def test_a_signal_to_a_run_that_begins(
   check_stopped(commands['train'], tmp_path, number, when)
 
 
-NEVER_ASK = [name for name, module in __main__.commands().items() if 'begin(ends=True)' in text_of(module)]
+NEVER_ASK = [name for name, module in __main__.commands().items() if 'signals.caught()' not in text_of(module)]
 
 
 @pytest.mark.skipif(not os.path.isdir('/proc/self'), reason='looks into /proc')

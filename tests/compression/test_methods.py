@@ -4,7 +4,7 @@ import pytest
 
 from plm_jax.compression import methods
 from plm_jax.compression.methods import Method
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 
 
 def test_ways_are_read():

@@ -3,10 +3,9 @@
 import pytest
 
 from plm_jax import config
-from plm_jax.config import batches
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import signatures
-from plm_jax.types import BATCH
+from plm_jax.config import batches, signatures
+from plm_jax.core.batch import BATCH
+from plm_jax.core.errors import ConfigError
 from tests import fakes
 
 LABELLED = {'name': 'labelled', 'path': 'x', 'length': 8, 'batch_size': 4}

@@ -11,10 +11,11 @@ from typing import Literal
 
 import pytest
 
-from plm_jax import config, errors
+from plm_jax import config
 from plm_jax.cli import command
 from plm_jax.config import overrides, rules
-from plm_jax.errors import ConfigError
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
 from tests import fakes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

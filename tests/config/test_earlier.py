@@ -7,7 +7,7 @@ import pytest
 
 from plm_jax import config
 from plm_jax.config import earlier
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 
 FILE = pathlib.Path(__file__).with_name('earlier_config.json')
 OLD = json.loads(FILE.read_text())

@@ -8,7 +8,7 @@ import pytest
 
 from plm_jax import config
 from plm_jax.config import overrides
-from plm_jax.errors import ConfigError, RunError
+from plm_jax.core.errors import ConfigError, RunError
 from plm_jax.training import loop
 from tests import runs
 from tests.config import mutations

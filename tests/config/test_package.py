@@ -6,7 +6,7 @@ import pytest
 
 from plm_jax import config
 from plm_jax.config import overrides
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 
 EXPERIMENTS = pathlib.Path(__file__).resolve().parents[2] / 'experiments'
 

@@ -3,7 +3,7 @@
 import pytest
 
 from plm_jax import config
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from tests import fakes
 
 SIZES = {'length': 8, 'batch_size': 4}

@@ -3,9 +3,8 @@
 import pytest
 
 from plm_jax import config
-from plm_jax.config import quick
-from plm_jax.plugins import annotations, signatures
-from plm_jax.plugins.values import fits
+from plm_jax.config import annotations, quick, signatures
+from plm_jax.config.values import fits
 
 FILE = """
 def get_config(arg=''):

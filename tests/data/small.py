@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import types
+from plm_jax.core import types
 from plm_jax.text import sentencepiece, tokenizer
 
 SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '_start_', '_delimiter_', '_classify_')

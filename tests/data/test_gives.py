@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from plm_jax.config import build, signatures
+from plm_jax.core.batch import BATCH
 from plm_jax.data import bptt, cooccurrence, labelled, mixture, pairs, stream, text_to_text
-from plm_jax.plugins import build, signatures
-from plm_jax.types import BATCH
 from tests.data import small
 
 ALWAYS = {'row_id', 'epoch', 'row_weight'}

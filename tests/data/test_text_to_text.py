@@ -6,13 +6,13 @@ import re
 import numpy as np
 import pytest
 
+from plm_jax.config import build
+from plm_jax.core.errors import ConfigError
 from plm_jax.data import text_to_text
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.records import Whole
 from plm_jax.data.rows import demonstrations, written
 from plm_jax.data.rows.forms import marked, patterns, prompts, t5, template
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import build
 from plm_jax.scores import glue, superglue
 from plm_jax.text import byte_bpe
 from tests import conftest

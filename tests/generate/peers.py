@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 from plm_jax import weights
+from plm_jax.core.types import PyTree
 from plm_jax.generate import generate
 from plm_jax.models import bart, gpt, llama, t5
-from plm_jax.types import PyTree
 from plm_jax.weights import shapes
 
 REFERENCES = pathlib.Path(__file__).parent / 'references.json'

@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
-from plm_jax.generate import __main__ as command
+from plm_jax.commands import generate as command
 from plm_jax.generate import conventions, rules, settings
 from plm_jax.inference import continued, opened
 from plm_jax.text import tokenizer

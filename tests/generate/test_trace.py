@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.errors import ConfigError
-from plm_jax.generate import __main__ as command
+from plm_jax.commands import generate as command
+from plm_jax.core.errors import ConfigError
 from plm_jax.generate import trace
 from plm_jax.text import byte_bpe
 from plm_jax.training import loop

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import heads
-from plm_jax.errors import ConfigError
+from plm_jax.commands import heads
+from plm_jax.core.errors import ConfigError
 from plm_jax.inference import attention_maps, opened
 from tests import test_contract, tiny
 

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, convert, evaluate, probe
-from plm_jax.errors import ConfigError
-from plm_jax.generate import __main__ as generate
+from plm_jax import config
+from plm_jax.commands import convert, evaluate, probe
+from plm_jax.commands import generate as generate
+from plm_jax.core.errors import ConfigError
 from plm_jax.generate.settings import DEFAULTS
 from plm_jax.inference import continued, likelihood
-from plm_jax.training import loop, predicted
+from plm_jax.runs import predicted
+from plm_jax.training import loop
 from tests import runs
 
 pytestmark = pytest.mark.turns

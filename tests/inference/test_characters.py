@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, convert, predict, probe, vectors
-from plm_jax.errors import ConfigError
+from plm_jax import config
+from plm_jax.commands import convert, predict, probe, vectors
+from plm_jax.core.errors import ConfigError
 from plm_jax.text import words
 from plm_jax.training import loop
 from tests import conftest, runs

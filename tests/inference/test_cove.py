@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, convert, evaluate, probe
-from plm_jax.generate import __main__ as generate
+from plm_jax import config
+from plm_jax.commands import convert, evaluate, probe
+from plm_jax.commands import generate as generate
 from plm_jax.generate import settings as generation
 from plm_jax.inference import continued, translating
 from plm_jax.text import words

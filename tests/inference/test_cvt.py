@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, convert, evaluate, predict, probe
-from plm_jax.errors import ConfigError
+from plm_jax import config
+from plm_jax.commands import convert, evaluate, predict, probe
+from plm_jax.core.errors import ConfigError
+from plm_jax.runs import metrics
 from plm_jax.text import words
-from plm_jax.training import loop, metrics
+from plm_jax.training import loop
 from tests import conftest, runs
 
 pytestmark = pytest.mark.turns

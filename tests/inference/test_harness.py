@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.inference import opened
 from plm_jax.text import byte_bpe
 from tests import conftest

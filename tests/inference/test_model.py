@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, evaluate, fill, weights
+from plm_jax import config, weights
 from plm_jax.cli import progress
-from plm_jax.errors import ConfigError
-from plm_jax.generate import __main__ as generate
+from plm_jax.commands import evaluate, fill
+from plm_jax.commands import generate as generate
+from plm_jax.core.errors import ConfigError
 from plm_jax.generate import decode, settings
 from plm_jax.inference import batches, continued, replies, vectors, windows
 from plm_jax.inference.likelihood import LogProbability, PseudoLogLikelihood
@@ -118,7 +119,7 @@ def trained(settings: dict[str, Any], folder: pathlib.Path) -> Model:
 
 
 def written(model: Model, file: pathlib.Path) -> list[dict[str, Any]]:
-  """What `plm_jax.evaluate` predicts of the validation rows of a run."""
+  """What `plm-jax evaluate` predicts of the validation rows of a run."""
   assert evaluate.main([f'--workdir={model.folder.folder}', f'--predictions={file}']) == 0
   return [json.loads(line) for line in file.read_text().splitlines()]
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import compress, config, convert, evaluate, heads, lm_eval, predict, vectors, weights
+from plm_jax import config, weights
 from plm_jax.adapters import multitask
-from plm_jax.errors import ConfigError
-from plm_jax.generate import __main__ as generate
+from plm_jax.commands import compress, convert, evaluate, heads, lm_eval, predict, vectors
+from plm_jax.commands import generate as generate
+from plm_jax.config import one_part, signatures
+from plm_jax.core.errors import ConfigError
 from plm_jax.inference import tasks
-from plm_jax.plugins import one_part, signatures
 from plm_jax.training import loop
 from plm_jax.weights import WeightsError
 from tests import conftest, runs

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import vectors
-from plm_jax.errors import ConfigError
+from plm_jax.commands import vectors
+from plm_jax.core.errors import ConfigError
 from plm_jax.inference import nearest, polysemy, projection
 from plm_jax.inference.model import Model
 from plm_jax.text import words

@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plm_jax import config, evaluate, predict
+from plm_jax import config
+from plm_jax.commands import evaluate, predict
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Task
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.records import NotText
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
 from plm_jax.inference import predicting
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import predicted as predicted_rows
 from plm_jax.text import tokenizer
-from plm_jax.training import evaluate_saved, from_data, loop, parts
-from plm_jax.training import predicted as predicted_rows
-from plm_jax.types import Task
+from plm_jax.training import evaluate_saved, loop, parts
+from plm_jax.training.before import from_data
 from plm_jax.weights import convert
 from tests import conftest, runs
 
@@ -251,7 +253,7 @@ def test_what_predict_cannot_do_names_no_flag_that_it_lacks(run, letters, tmp_pa
       predicted(run, file, tmp_path / 'out.jsonl')
   assert '--' not in str(caught.value)
   settings = {'adapter': {'name': 'prompt'}, 'data': {'name': 'text_to_text', 'shots': {'count': 2}}}
-  with pytest.raises(ConfigError, match=r'demonstrations .*: python -m plm_jax\.evaluate .*--predictions=FILE'):
+  with pytest.raises(ConfigError, match=r'demonstrations .*: plm-jax evaluate .*--predictions=FILE'):
     predicting.rows_of(settings, file)
 
 
@@ -393,7 +395,7 @@ def test_numbers_texts_and_words_for_classes():
     'probabilities': [0.25, 0.75],
   }
   assert say(cloze, {'names': ()})['prediction'] == '1'
-  with pytest.raises(ConfigError, match=r'says nothing of a row: python -m plm_jax\.evaluate'):
+  with pytest.raises(ConfigError, match=r'says nothing of a row: plm-jax evaluate'):
     say({'nats': np.float32(1)}, {})
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, fill, heads
-from plm_jax.errors import ConfigError
+from plm_jax import config
+from plm_jax.commands import fill, heads
+from plm_jax.core.errors import ConfigError
 from plm_jax.inference.model import Model
 from plm_jax.training import evaluate_saved
 from plm_jax.weights import convert

@@ -5,8 +5,8 @@ import re
 import pytest
 
 import plm_jax
-from plm_jax import fill
-from plm_jax.errors import ConfigError
+from plm_jax.commands import fill
+from plm_jax.core.errors import ConfigError
 from plm_jax.generate import decode
 from plm_jax.inference import written
 from plm_jax.training import loop

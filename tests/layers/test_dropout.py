@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.extend.random import threefry_2x32
 
-from plm_jax import sharding
+from plm_jax.core import sharding
 from plm_jax.layers.dropout import Dropout, _counted, drop
 from tests import tiny
 

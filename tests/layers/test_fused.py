@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import sharding
+from plm_jax.core import sharding
 from plm_jax.layers import attention, fused, tiled
 from plm_jax.layers.masks import Mask, visible
 from plm_jax.planning import topology

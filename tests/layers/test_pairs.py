@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import sharding
+from plm_jax.core import sharding
 from plm_jax.layers import pairs
 
 

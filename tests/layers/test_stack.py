@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core.types import Execution
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.stack import POLICIES, stack
-from plm_jax.types import Execution
 from tests import tiny
 
 pytestmark = pytest.mark.turns

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import sharding
+from plm_jax.core import sharding
 from plm_jax.layers import attention, dropout, tiled
 from plm_jax.layers.masks import Mask
 from tests import tiny

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.core.types import Batch, Example, PyTree, Task
 from plm_jax.models import albert, bert, deberta, gpt, llama
 from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm, mlm, rtd
 from plm_jax.training import step
-from plm_jax.types import Batch, Example, PyTree, Task
 from plm_jax.weights import table
 from plm_jax.weights.architectures import albert as albert_weights
 from plm_jax.weights.architectures import deberta as deberta_weights

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import paths
+from plm_jax.core import param_paths
+from plm_jax.core.types import Execution, PyTree
 from plm_jax.models import bart, t5
-from plm_jax.types import Execution, PyTree
 from plm_jax.weights import table
 from plm_jax.weights.architectures import bart as bart_weights
 from plm_jax.weights.architectures import mbart as mbart_weights
@@ -144,7 +144,7 @@ def draw_params(trunk: nn.Module) -> PyTree:
 
 def their_names(case: Case, params: PyTree) -> dict[str, np.ndarray]:
   """Our parameters, or a gradient, under their names and in their shapes."""
-  flat = {paths.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+  flat = {param_paths.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
   flat = {f'trunk/{name}': leaf for name, leaf in flat.items()}
   entries = case.weights.entries(case.trunk, ())
   assert sorted(entry.ours for entry in entries) == sorted(flat)
@@ -290,7 +290,7 @@ def check_names(name: str) -> None:
   params = draw_params(case.trunk)
   tensors = their_names(case, params)
   leaves = jax.tree_util.tree_leaves_with_path(params)
-  ours = {f'trunk/{paths.path_name(path)}': np.asarray(leaf) for path, leaf in leaves}
+  ours = {f'trunk/{param_paths.path_name(path)}': np.asarray(leaf) for path, leaf in leaves}
   again = table.read(case.weights.entries(case.trunk, ()), tensors, {name: leaf.shape for name, leaf in ours.items()})
   assert ours.keys() == again.keys()
   assert all(np.array_equal(ours[name], again[name]) for name in ours)

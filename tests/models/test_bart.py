@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core.types import Execution
 from plm_jax.models import bart
-from plm_jax.types import Execution
 from plm_jax.weights.architectures import bart as bart_weights
 from plm_jax.weights.architectures import mbart as mbart_weights
 from tests import tiny

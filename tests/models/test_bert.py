@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from plm_jax.adapters import classify
+from plm_jax.core.types import Execution
 from plm_jax.models import bert
 from plm_jax.objectives import mlm
 from plm_jax.training import step
-from plm_jax.types import Execution
 from tests import tiny
 from tests.models import parity, peers
 

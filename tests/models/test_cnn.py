@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core.types import Execution
 from plm_jax.models import bert, cnn
-from plm_jax.types import Execution
 from tests import tiny
 
 WIDTHS = (1, 3, 5)

@@ -11,11 +11,11 @@ import pytest
 
 from plm_jax import weights as published
 from plm_jax.adapters import classify
+from plm_jax.core.types import Execution
 from plm_jax.layers.dropout import Dropout
 from plm_jax.models import deberta
 from plm_jax.objectives import emd_mlm, mlm, rtd
 from plm_jax.training import step
-from plm_jax.types import Execution
 from plm_jax.weights import table
 from plm_jax.weights.architectures import deberta as weights
 from tests import tiny

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import paths
 from plm_jax.adapters import classify
+from plm_jax.core import param_paths
 from plm_jax.models import bert
 from plm_jax.objectives import mlm, rtd
 from plm_jax.training import step
@@ -73,7 +73,7 @@ def test_names_go_there_and_back(name):
   case, weights = peers.CASES[name], distilbert if name == 'distilbert' else electra
   params = peers.draw_params(peers.make_task(case), peers.make_batch())
   theirs = case.names(params)
-  flat = {paths.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+  flat = {param_paths.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
   entries = weights.entries(case.trunk, [head for head in params if head != 'trunk'])
   back = table.read(entries, theirs, {path: leaf.shape for path, leaf in flat.items()})
   assert back.keys() == flat.keys()

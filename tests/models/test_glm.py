@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core.types import Execution
 from plm_jax.models import glm
 from plm_jax.noise import keys
 from plm_jax.objectives import blank_infilling
 from plm_jax.training import step
-from plm_jax.types import Execution
 from tests import tiny
 from tests.models import glm_reference
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from plm_jax.adapters import classify
+from plm_jax.core.types import Execution
 from plm_jax.models import gpt
 from plm_jax.objectives import causal_lm
 from plm_jax.training import step
-from plm_jax.types import Execution
 from tests import tiny
 from tests.models import parity, peers, stepping
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core.types import Execution
 from plm_jax.layers import positions as position
 from plm_jax.models import llama
-from plm_jax.types import Execution
 from plm_jax.weights.architectures import glm4 as glm4_weights
 from plm_jax.weights.architectures import llama as llama_weights
 from tests import tiny

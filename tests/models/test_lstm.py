@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core.types import Execution
 from plm_jax.models import bert, lstm
-from plm_jax.types import Execution
 from tests import tiny
 
 

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.errors import require
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import Decodes
+from plm_jax.core.types import Execution
 from plm_jax.models import t5
-from plm_jax.types import Decodes, Execution
 from plm_jax.weights.architectures import t5 as t5_weights
 from tests import tiny
 from tests.models import seq2seq

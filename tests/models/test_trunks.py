@@ -12,19 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.errors import require
-from plm_jax.models import bert, deberta, gpt, llama, lstm, t5, xlnet
-from plm_jax.plugins import signatures
-from plm_jax.text import chars
-from plm_jax.types import (
+from plm_jax.config import signatures
+from plm_jax.core.errors import require
+from plm_jax.core.trunk import (
   Attends,
   Decodes,
   Directions,
   Ends,
-  Execution,
   HeadStyle,
-  Paper,
-  Published,
   Refines,
   Remembers,
   Shares,
@@ -32,6 +27,9 @@ from plm_jax.types import (
   Streams,
   Trunk,
 )
+from plm_jax.core.types import Execution, Paper, Published
+from plm_jax.models import bert, deberta, gpt, llama, lstm, t5, xlnet
+from plm_jax.text import chars
 
 pytestmark = pytest.mark.turns
 

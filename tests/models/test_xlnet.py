@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from plm_jax.adapters import classify
+from plm_jax.core.types import Execution
 from plm_jax.models import xlnet
 from plm_jax.noise import permutation
-from plm_jax.types import Execution
 from plm_jax.weights import table
 from plm_jax.weights.architectures import xlnet as weights
 from tests import tiny

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.core.types import PyTree
 from plm_jax.layers import linear
 from plm_jax.models import xlnet
 from plm_jax.objectives import permutation_lm
-from plm_jax.types import PyTree
 from plm_jax.weights import table
 from plm_jax.weights.architectures import xlnet as weights
 from tests import tiny

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.config import build, signatures
 from plm_jax.noise import compact, edit
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.where import spans
-from plm_jax.plugins import build, signatures
 from tests import tiny
 from tests.noise import reference
 

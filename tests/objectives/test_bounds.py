@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.errors import ConfigError
+from plm_jax.config import build, signatures, values
+from plm_jax.core.errors import ConfigError
 from plm_jax.noise import keys
 from plm_jax.noise.row import Row, Spans
-from plm_jax.plugins import build, signatures, values
 from tests import test_contract, tiny
 from tests.objectives import test_hard_rows as hard
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core.types import nothing_after
 from plm_jax.models import awd_lstm
 from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm
 from plm_jax.training import step
-from plm_jax.types import nothing_after
 from tests import tiny
 
 V = tiny.VOCAB

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import sharding
+from plm_jax.core import sharding
 from plm_jax.noise import keys
 from plm_jax.noise.row import Row
 from plm_jax.objectives import contrastive

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plm_jax.config import blocks
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.noise import edit
 from plm_jax.noise.where import spans, tokens
 from plm_jax.objectives import corrupt

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.models import bart, t5
 from plm_jax.noise import edit, rearrange
 from plm_jax.noise.keys import with_step

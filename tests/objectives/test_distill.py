@@ -9,10 +9,10 @@ import pytest
 
 from plm_jax import checkpoint, optim
 from plm_jax.checkpoint import init_from
+from plm_jax.config import build
 from plm_jax.layers import losses
 from plm_jax.noise import keys
 from plm_jax.objectives import distill, mlm
-from plm_jax.plugins import build
 from tests import learning, tiny
 
 pytestmark = pytest.mark.turns

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.config import build
 from plm_jax.models import deberta
 from plm_jax.noise import keys
 from plm_jax.objectives import emd_mlm, mlm
-from plm_jax.plugins import build
 from plm_jax.training import step
 from tests import tiny
 from tests.models import plain_deberta

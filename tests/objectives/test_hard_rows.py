@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import sharding
+from plm_jax.config import build, signatures
+from plm_jax.core import sharding
 from plm_jax.noise import keys
-from plm_jax.plugins import build, signatures
 from plm_jax.training import step
 from tests import test_contract, tiny
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.config import build, signatures
+from plm_jax.core.types import Task
 from plm_jax.noise import keys
-from plm_jax.plugins import build, signatures
-from plm_jax.types import Task
 from tests import learning, tiny
 
 pytestmark = pytest.mark.turns

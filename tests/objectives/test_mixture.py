@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.config import build
+from plm_jax.core.types import Labels
 from plm_jax.noise import keys
 from plm_jax.objectives import mixture, mlm
-from plm_jax.plugins import build
 from plm_jax.training import step
 from plm_jax.training.parts import check_labels
-from plm_jax.types import Labels
 from tests import tiny
 
 pytestmark = pytest.mark.turns

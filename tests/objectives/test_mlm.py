@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.layers.mlp import gelu_tanh
 from plm_jax.noise import keys
 from plm_jax.objectives import corrupt, mlm

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core.types import Batch
 from plm_jax.models import xlnet
 from plm_jax.noise import keys
 from plm_jax.objectives import permutation_lm
 from plm_jax.training import step
-from plm_jax.types import Batch
 from tests import tiny
 
 pytestmark = pytest.mark.turns

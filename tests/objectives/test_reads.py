@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from plm_jax import types
+from plm_jax.config import build, signatures
+from plm_jax.core import batch, trunk, types
 from plm_jax.noise import keys
-from plm_jax.plugins import build, signatures
 from tests import tiny
 
 FILES = [(folder, name) for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
@@ -84,12 +84,12 @@ def make_task(folder: str, name: str) -> types.Task:
 @pytest.mark.parametrize(('folder', 'name'), FILES)
 def test_reads_are_all_keys_that_prepare_cannot_do_without(folder, name):
   """A batch of exactly these keys is enough, and each of them is read."""
-  reads = dict(map(types.axes_of, importlib.import_module(f'plm_jax.{folder}.{name}').READS))
-  assert set(reads) <= set(types.BATCH) - ALWAYS
+  reads = dict(map(batch.axes_of, importlib.import_module(f'plm_jax.{folder}.{name}').READS))
+  assert set(reads) <= set(batch.BATCH) - ALWAYS
   wanted = {*reads, *NESTED.get(name, ())}
-  sizes = {'b': 4, 'k': 3, 'l': 16, 't': 8, 'c': types.SLOTS}
+  sizes = {'b': 4, 'k': 3, 'l': 16, 't': 8, 'c': batch.SLOTS}
   batch = {
-    key: jnp.zeros([sizes[axis] for axis in reads.get(key, types.BATCH[key].axes)], types.BATCH[key].dtype)
+    key: jnp.zeros([sizes[axis] for axis in reads.get(key, batch.BATCH[key].axes)], batch.BATCH[key].dtype)
     for key in (*wanted, *(ALWAYS - {'step'}))
   }
   recording = Recording(keys.with_step(batch, 0))
@@ -110,15 +110,15 @@ def test_reads_are_a_literal(folder, name):
 
 
 PROTOCOLS = (
-  types.Trunk,
-  types.Attends,
-  types.SharesTokens,
-  types.Shares,
-  types.Directions,
-  types.Refines,
-  types.Remembers,
-  types.Streams,
-  types.Ends,
+  trunk.Trunk,
+  trunk.Attends,
+  trunk.SharesTokens,
+  trunk.Shares,
+  trunk.Directions,
+  trunk.Refines,
+  trunk.Remembers,
+  trunk.Streams,
+  trunk.Ends,
 )
 PROMISED = {name for one in PROTOCOLS for name in (*one.__annotations__, *vars(one))} - {'config'}
 OF_A_MODULE = {'clone', 'init', 'unbind'}  # of every module of flax

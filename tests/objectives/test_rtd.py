@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core.param_paths import path_name
 from plm_jax.layers.mlp import gelu_tanh
 from plm_jax.noise import keys
 from plm_jax.objectives import rtd, rtd_model
-from plm_jax.paths import path_name
 from plm_jax.training import step
 from tests import learning, tiny
 

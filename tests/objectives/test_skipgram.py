@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core.types import Example
 from plm_jax.models import static
 from plm_jax.noise import keys
 from plm_jax.objectives import skipgram, windows
-from plm_jax.types import Example
 from tests import tiny
 
 pytestmark = pytest.mark.turns
@@ -169,7 +169,7 @@ def test_negatives_are_drawn_by_frequency():
 
 def test_mistakes():
   trunk = static.make(vocab_size=40, variant='tiny')
-  with pytest.raises(ValueError, match='has no counts: make one with `python -m plm_jax'):
+  with pytest.raises(ValueError, match='has no counts: make one with `plm-jax'):
     skipgram.make(trunk=trunk, vocab=tiny.FakeVocab(size=40, counts=None))
   with pytest.raises(ValueError, match=r"objective\.architecture='glove'; choices are skipgram, cbow"):
     make(architecture='glove')

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core.param_paths import flat
 from plm_jax.models import bert, cove
 from plm_jax.objectives import translate
-from plm_jax.paths import flat
 from plm_jax.training import step
 from tests import learning, tiny
 from tests.adapters import test_sequence

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.config import one_part
 from plm_jax.objectives import translate_views
-from plm_jax.plugins import one_part
 from plm_jax.training import step
 from tests import tiny
 from tests.objectives import test_translate as alone

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import paths
-from plm_jax.errors import ConfigError
+from plm_jax.config import values as of_plugins
+from plm_jax.core import param_paths
+from plm_jax.core.errors import ConfigError
 from plm_jax.optim import groups
-from plm_jax.plugins import values as of_plugins
 
 S = jax.ShapeDtypeStruct
 PARAMS = {
@@ -211,11 +211,11 @@ def test_a_share_of_the_run_is_whole_steps(share, steps, whole):
 
 def test_what_counts_as_stacked():
   leaf = S((3, 8), jnp.float32)
-  assert paths.virtual_paths('trunk/decoder/layers/mlp/bias', leaf)[2] == 'trunk/decoder/layers/2/mlp/bias'
-  assert paths.virtual_paths('trunk/layers/0/bias', leaf) == ['trunk/layers/0/bias']
-  assert paths.virtual_paths('trunk/my_layers/bias', leaf) == ['trunk/my_layers/bias']
-  assert paths.virtual_paths('head/layers', leaf) == ['head/layers']
-  assert paths.virtual_paths('trunk/layers/count', S((), jnp.int32)) == ['trunk/layers/count']
+  assert param_paths.virtual_paths('trunk/decoder/layers/mlp/bias', leaf)[2] == 'trunk/decoder/layers/2/mlp/bias'
+  assert param_paths.virtual_paths('trunk/layers/0/bias', leaf) == ['trunk/layers/0/bias']
+  assert param_paths.virtual_paths('trunk/my_layers/bias', leaf) == ['trunk/my_layers/bias']
+  assert param_paths.virtual_paths('head/layers', leaf) == ['head/layers']
+  assert param_paths.virtual_paths('trunk/layers/count', S((), jnp.int32)) == ['trunk/layers/count']
 
 
 def test_boxes_of_axis_names_do_not_show():

@@ -9,8 +9,9 @@ import numpy as np
 import optax
 import pytest
 
-from plm_jax import optim, sharding
-from plm_jax.errors import ConfigError
+from plm_jax import optim
+from plm_jax.core import sharding
+from plm_jax.core.errors import ConfigError
 
 BASE = {'name': 'adamw', 'rate': 0.1, 'schedule': 'constant', 'steps': 100}
 

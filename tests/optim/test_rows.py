@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import paths, sharding
-from plm_jax.errors import ConfigError
+from plm_jax.core import param_paths, sharding
+from plm_jax.core.errors import ConfigError
 from plm_jax.models import static
 from plm_jax.noise import keys
 from plm_jax.objectives import skipgram
@@ -113,7 +113,7 @@ def test_adagrad_gathers_the_squares_of_each_row_by_itself():
 
 def gathered(state):
   """AdaGrad's sums for the table of words, f32[v, d]."""
-  leaves = paths.flat(state.opt_state)
+  leaves = param_paths.flat(state.opt_state)
   (name,) = (name for name in leaves if 'sum_of_squares' in name and name.endswith('trunk/token_embed/table'))
   return np.asarray(leaves[name])
 

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.optim import schedules
 
 T, W, RATE = 1000, 100, 3e-4

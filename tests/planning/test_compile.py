@@ -11,8 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import errors, plan
-from plm_jax.errors import ConfigError
+from plm_jax.commands import plan
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
 from plm_jax.planning import compile as compiling
 from plm_jax.planning import report, stand_in, topology
 from tests import conftest, runs
@@ -96,7 +97,16 @@ def test_a_tiny_run_is_compiled(data, tmp_path):
   config.write_text(json.dumps(changed))
   # in a process of its own: the flags of the tests are for CPUs
   done = subprocess.run(
-    [sys.executable, '-m', 'plm_jax.plan', f'--config={config}', '--topology=v5e:2x2', '--vocab_size=1000', '--json'],
+    [
+      sys.executable,
+      '-m',
+      'plm_jax',
+      'plan',
+      f'--config={config}',
+      '--topology=v5e:2x2',
+      '--vocab_size=1000',
+      '--json',
+    ],
     cwd=conftest.ROOT,
     capture_output=True,
     text=True,
@@ -219,7 +229,7 @@ def test_without_a_compiler_the_command_says_how_to_get_one(monkeypatch, capsys)
   monkeypatch.setattr(topology, 'installed', lambda: False)
   for name in ('JAX_PLATFORMS', 'XLA_FLAGS'):  # as the tests have them, put back afterwards
     monkeypatch.setenv(name, os.environ[name])
-  with pytest.raises(ConfigError, match=r'pip install -r requirements-plan.txt brings it.*--state_only'):
+  with pytest.raises(ConfigError, match=r'pip install -r requirements/plan.txt brings it.*--state_only'):
     plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4'])
   assert plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4', '--state_only']) == 0
   assert 'state       1.23 GiB a device, 0.08 if all were cut evenly' in capsys.readouterr().out
@@ -227,9 +237,9 @@ def test_without_a_compiler_the_command_says_how_to_get_one(monkeypatch, capsys)
 
 HEADER = """Something.
 
-python -m plm_jax.vocab train --source=tfds:a --name=byte_bpe --size=50257 \\
+plm-jax vocab train --source=tfds:a --name=byte_bpe --size=50257 \\
     --specials=gpt2 --out=runs/vocab/gpt2
-python -m plm_jax.vocab train --source=tfds:b --size=32000 --out=runs/vocab/t5
+plm-jax vocab train --source=tfds:b --size=32000 --out=runs/vocab/t5
 
 Hardware: none. Estimate: 9
 hours.

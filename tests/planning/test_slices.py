@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import slices
 from plm_jax import config
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.planning import compile as compiling
 from plm_jax.planning import report, stand_in, topology
 from plm_jax.text import recipe

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from plm_jax import scores
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import build, signatures
+from plm_jax.config import build, signatures
+from plm_jax.core.errors import ConfigError
 from plm_jax.scores import (
   accuracy,
   correlation,

@@ -6,10 +6,10 @@ import pathlib
 import numpy as np
 import pytest
 
+from plm_jax.core.errors import ConfigError
 from plm_jax.data.rows.forms import t5
-from plm_jax.errors import ConfigError
+from plm_jax.runs import predicted, scoring
 from plm_jax.scores import multirc, record, squad, squad2, superglue
-from plm_jax.training import predicted, scoring
 
 # 150 hand-made and random answers, and the numbers of evaluate-v1.1.py (of those with an answer) and evaluate-v2.0.py
 OFFICIAL = json.loads((pathlib.Path(__file__).parent / 'squad_official.json').read_text(encoding='utf-8'))

@@ -6,10 +6,11 @@ import statistics
 import numpy as np
 import pytest
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Source, Task
+from plm_jax.runs import predicted, scoring
 from plm_jax.scores import bleu, draws, f1, macro_f1, match, rouge
-from plm_jax.training import evaluation, predicted, scoring
-from plm_jax.types import Source, Task
+from plm_jax.training import evaluation
 
 
 def rows(texts):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from plm_jax import compare
-from plm_jax.errors import ConfigError
+from plm_jax.commands import compare
+from plm_jax.core.errors import ConfigError
 from plm_jax.studies import compare as study
 from plm_jax.studies import curves
 

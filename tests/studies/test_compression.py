@@ -7,11 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import compress, config, convert, weights
+from plm_jax import config, weights
 from plm_jax.checkpoint import tensor_files
+from plm_jax.commands import compress, convert
 from plm_jax.compression import quantise
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.core.errors import ConfigError
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies import compression
 from plm_jax.training import evaluate_saved, loop
 from tests import runs

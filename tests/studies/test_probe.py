@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from plm_jax import probe
 from plm_jax.adapters import classify
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.commands import probe
+from plm_jax.core.errors import ConfigError
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.models import bert
 from plm_jax.studies import probe as study
 from plm_jax.training import loop

@@ -14,8 +14,8 @@ import sys
 import numpy as np
 import pytest
 
-from plm_jax import report
-from plm_jax.errors import ConfigError
+from plm_jax.commands import report
+from plm_jax.core.errors import ConfigError
 from plm_jax.studies import curves
 from plm_jax.studies.report import asked, figures, papers, sections
 from plm_jax.training import loop
@@ -149,7 +149,7 @@ def test_environment_and_data_have_a_row_for_runs_that_agree(tmp_path):
 def test_sweeps_and_tables_of_papers(tmp_path):
   write(tmp_path / 'w' / 'sweep' / 'trials' / '0000')
   rows = [{'point': {'optim.rate': '0.1'}, 'numbers': [0], 'score': 2.5, 'mean': 2.5, 'deviation': None, 'n': 1}]
-  best = {'command': 'python -m plm_jax.train --x', 'said': 'best: 2.5, the median over <2> seeds'}
+  best = {'command': 'plm-jax train --x', 'said': 'best: 2.5, the median over <2> seeds'}
   table = {'metric': 'validation/loss', 'rows': rows, 'best': best}
   (tmp_path / 'w' / 'sweep' / 'table.json').write_text(json.dumps(table))
   (tmp_path / 'w' / 'paper' / 'small').mkdir(parents=True)
@@ -158,7 +158,7 @@ def test_sweeps_and_tables_of_papers(tmp_path):
   page = made(tmp_path, tmp_path / 'w')
   assert page.table('optim.rate')['0.1']['validation/loss, median'] == '2.5'
   assert page.table('row')['a'] == {'row': 'a', 'acc, measured': '78.3 ± 0.4 (3)'}
-  assert 'python -m plm_jax.train --x' in page.text and 'A paper <b>.' in page.text
+  assert 'plm-jax train --x' in page.text and 'A paper <b>.' in page.text
   assert 'best: 2.5, the median over <2> seeds:' in page.text
   assert papers.cell('1,234.5 ± 2').key == 1234.5 and papers.cell('-').key is None
   assert list(page.table('run')) == ['sweep/trials/0000']

@@ -6,8 +6,9 @@ import logging
 import numpy as np
 import pytest
 
-from plm_jax import checkpoint, sample_efficiency
-from plm_jax.errors import ConfigError
+from plm_jax import checkpoint
+from plm_jax.commands import sample_efficiency
+from plm_jax.core.errors import ConfigError
 from plm_jax.studies import transfer
 from plm_jax.studies.transfer import Cell
 from plm_jax.text import byte_bpe

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from plm_jax import types
+from plm_jax.core import batch
 from plm_jax.layers import characters
 from plm_jax.models import elmo
 from plm_jax.text import chars, words
@@ -54,7 +54,7 @@ def test_a_vocabulary_with_one_token_for_both_ends_is_refused():
 
 
 def test_the_trunk_numbers_characters_alike():
-  assert chars.SLOTS == types.SLOTS
+  assert chars.SLOTS == batch.SLOTS
   for word, character in ((elmo.BEGINS, chars.SENTENCE_BEGINS), (elmo.ENDS, chars.SENTENCE_ENDS)):
     assert chars.boundary(character)[:3].tolist() == list(word)
   assert elmo.PADDING == chars.PADDING == characters.CHARACTERS - 1

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from plm_jax.errors import RunError
+from plm_jax.core.errors import RunError
 from plm_jax.text import probe, tokenizer, wordpiece
 from tests import conftest
 
@@ -73,7 +73,7 @@ def test_one_line_and_no_traceback(name, tmp_path, monkeypatch):
 
 def test_the_command_ends_with_one_line(tmp_path):
   folder = write(tmp_path / 'v', HOSTILE['panics when used'][0])
-  words = [sys.executable, '-m', 'plm_jax.vocab', 'show', str(folder)]
+  words = [sys.executable, '-m', 'plm_jax', 'vocab', 'show', str(folder)]
   done = subprocess.run(words, cwd=conftest.ROOT, capture_output=True, text=True, timeout=60)
   assert done.returncode == 2 and not done.stdout
   assert len(done.stderr.strip().split('\n')) == 1 and 'cannot be used' in done.stderr
@@ -126,7 +126,7 @@ def test_a_pattern_that_gives_up_on_a_text_is_no_mistake_of_ours(tmp_path):
   for call in (vocab.encode, vocab.encode_offsets, lambda text: vocab.encode_batch([text])):
     with pytest.raises(RunError, match='cannot read a text'):
       call(text)
-  words = [sys.executable, '-m', 'plm_jax.vocab', 'show', str(folder), f'--text={text}']
+  words = [sys.executable, '-m', 'plm_jax', 'vocab', 'show', str(folder), f'--text={text}']
   done = subprocess.run(words, cwd=conftest.ROOT, capture_output=True, text=True, timeout=60)
   assert done.returncode == 1 and 'Traceback' not in done.stderr
   assert 'gives up' in done.stderr.strip().rpartition('\n')[2]

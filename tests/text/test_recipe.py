@@ -5,16 +5,17 @@ import shlex
 
 import pytest
 
-from plm_jax import config, vocab
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import signatures
+from plm_jax import config
+from plm_jax.commands import vocab
+from plm_jax.config import signatures
+from plm_jax.core.errors import ConfigError
 from plm_jax.text import recipe
 from plm_jax.training import parts
 
 
 def command_of(said: str) -> dict[str, str]:
   """The flags of the command in a message, which is its last line."""
-  made = said.splitlines()[-1].removeprefix('  python -m plm_jax.vocab train ')
+  made = said.splitlines()[-1].removeprefix('  plm-jax vocab train ')
   return {word.partition('=')[0].removeprefix('--'): word.partition('=')[2] for word in shlex.split(made)}
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.inference import polysemy, replies
 from plm_jax.text import scripts
 

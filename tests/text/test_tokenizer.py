@@ -10,7 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from plm_jax import files, types
+from plm_jax.core import types
+from plm_jax.io import files
 from plm_jax.text import byte_bpe, tokenizer, wordpiece
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

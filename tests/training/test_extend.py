@@ -10,11 +10,13 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from plm_jax import config, optim, train
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax import config, optim
+from plm_jax.commands import train
+from plm_jax.core.errors import ConfigError
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.optim import schedules
-from plm_jax.training import history, loop, metrics, stopping
+from plm_jax.runs import history, metrics
+from plm_jax.training import loop, stopping
 from tests import runs
 
 pytestmark = [pytest.mark.turns, pytest.mark.usefixtures('log')]

@@ -12,7 +12,8 @@ import pytest
 from jax.sharding import Mesh
 
 from plm_jax.checkpoint import records
-from plm_jax.training import interval, loop
+from plm_jax.runs import interval
+from plm_jax.training import loop
 from tests import runs
 
 MESH = Mesh(np.array(jax.devices()[:2]), ('data',))

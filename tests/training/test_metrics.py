@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
-from plm_jax.errors import RunError
-from plm_jax.training import curves, metrics
-from plm_jax.training.metrics import Writer
+from plm_jax.core.errors import RunError
+from plm_jax.runs import curves, metrics
+from plm_jax.runs.metrics import Writer
 
 
 def lines(workdir: pathlib.Path) -> list[Any]:
@@ -197,7 +197,7 @@ def test_wandb_gets_the_same_numbers_and_one_run_for_a_folder(
 
 def test_wandb_is_asked_for_and_absent(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
   monkeypatch.setitem(sys.modules, 'wandb', None)
-  with pytest.raises(ImportError, match=r'pip install -r requirements-wandb.txt, or leave it out of log'):
+  with pytest.raises(ImportError, match=r'pip install -r requirements/wandb.txt, or leave it out of log'):
     Writer(tmp_path, sinks=('wandb',))
 
 

@@ -22,11 +22,12 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import paths, sharding
 from plm_jax.checkpoint import records
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
-from plm_jax.training import begin, feed, history, loop, metrics, parts
+from plm_jax.core import param_paths, sharding
+from plm_jax.core.errors import ConfigError
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import history, metrics
+from plm_jax.training import begin, feed, loop, parts
 from plm_jax.training.stopping import catch_signals
 from tests import conftest, runs
 
@@ -55,7 +56,7 @@ def alone(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathl
 def local(*flags: Any) -> list[str]:
   """The command line of a training run in two processes of two devices each."""
   launch = [sys.executable, str(conftest.ROOT / 'launch' / 'local.py'), '--processes=2', '--devices=2', '--grace=60']
-  return [*launch, '--', '-m', 'plm_jax.train', *map(str, flags)]
+  return [*launch, '--', '-m', 'plm_jax', 'train', *map(str, flags)]
 
 
 @pytest.fixture(scope='module')
@@ -151,7 +152,7 @@ def restored(settings: dict[str, Any], workdir: pathlib.Path) -> Restored:
     start, way = begin.make_start(begun, data, stack, stopping, extend=None, stop_at=None)
     place = sharding.batch_sharding(data.layout)
     batches = feed.to_devices(history.read(data.source, start.step, skip=()), place)
-    leaves = paths.flat(way.state)
+    leaves = param_paths.flat(way.state)
     return Restored(
       start.step,
       data.layout.mesh.size,

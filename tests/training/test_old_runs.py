@@ -17,7 +17,8 @@ from importlib import metadata
 import pytest
 
 from plm_jax import config
-from plm_jax.training import loop, metrics
+from plm_jax.runs import metrics
+from plm_jax.training import loop
 from tests import conftest, runs
 
 FIXTURES = conftest.ROOT / 'tests' / 'fixtures'

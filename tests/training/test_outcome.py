@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from plm_jax.plugins import signatures
+from plm_jax.config import signatures
 from plm_jax.training import outcome
 
 
@@ -13,7 +13,8 @@ def package(tmp_path, monkeypatch):
   """A package that is committed in a repository, in place of ours."""
   folder = tmp_path / 'package'
   folder.mkdir()
-  (folder / 'types.py').write_text('one = 1\n')
+  (folder / 'core').mkdir()
+  (folder / 'core' / 'types.py').write_text('one = 1\n')
   (tmp_path / 'notes.txt').write_text('one\n')
   for words in (['init', '-q'], ['add', '.'], ['commit', '-qm', 'first']):
     git(tmp_path, *words)
@@ -33,7 +34,7 @@ def test_the_commit_of_files_that_are_committed(package):
   assert outcome.code() == git(package, 'rev-parse', '--short=12', 'HEAD').strip()
 
 
-@pytest.mark.parametrize('name', ['types.py', 'new.py'])
+@pytest.mark.parametrize('name', ['core/types.py', 'new.py'])
 def test_changes_of_the_package_are_said(package, name):
   (package / name).write_text('two = 2\n')
   assert outcome.code() == git(package, 'rev-parse', '--short=12', 'HEAD').strip() + '+changes'
@@ -41,12 +42,12 @@ def test_changes_of_the_package_are_said(package, name):
 
 def test_it_is_asked_once(package):
   before = outcome.code()
-  (package / 'types.py').write_text('two = 2\n')
+  (package / 'core' / 'types.py').write_text('two = 2\n')
   assert outcome.code() == before
 
 
 def test_a_package_that_no_repository_keeps_has_no_commit(package, tmp_path, monkeypatch):
-  git(package.parent, 'rm', '-q', '--cached', 'package/types.py')
+  git(package.parent, 'rm', '-q', '--cached', 'package/core/types.py')
   assert outcome.code() == ''
   outcome.code.cache_clear()
   monkeypatch.setenv('PATH', str(tmp_path))  # no git

@@ -7,9 +7,11 @@ import pathlib
 
 import pytest
 
-from plm_jax import train
-from plm_jax.errors import ConfigError
-from plm_jax.training import flops, loop, memory, metrics, profiling
+from plm_jax.commands import train
+from plm_jax.core.errors import ConfigError
+from plm_jax.runs import metrics
+from plm_jax.training import loop, profiling
+from plm_jax.training.cost import flops, memory
 from tests import runs
 
 pytestmark = [pytest.mark.turns, pytest.mark.usefixtures('log')]

@@ -7,12 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import config, convert, evaluate, train, weights
-from plm_jax.errors import ConfigError
-from plm_jax.paths import flat
-from plm_jax.training.model_from import expand
+from plm_jax import config, weights
+from plm_jax.commands import convert, evaluate, train
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.param_paths import flat
+from plm_jax.training.before.model_from import expand
+from plm_jax.training.before.preflight import batch_spec
 from plm_jax.training.parts import init_params_from, make_parts, make_vocab
-from plm_jax.training.preflight import batch_spec
 from plm_jax.training.step import init_params
 from tests import runs, tiny
 

@@ -14,9 +14,10 @@ import pytest
 
 from plm_jax import config
 from plm_jax.checkpoint import records
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.models import bert, gpt, xlnet
-from plm_jax.training import loop, metrics, stopping
+from plm_jax.runs import metrics
+from plm_jax.training import loop, stopping
 from tests import runs
 
 LONG = {'steps': 100, 'log_every': 5, 'save_every': 5, 'eval_every': 50}

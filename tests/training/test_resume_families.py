@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plm_jax import config
-from plm_jax.plugins import signatures
+from plm_jax.config import signatures
 from plm_jax.training import loop
 from tests import conftest, runs
 

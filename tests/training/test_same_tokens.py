@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.text import byte_bpe, words
 from plm_jax.training import loop, parts
 from tests import runs

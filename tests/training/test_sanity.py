@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from plm_jax import config
+from plm_jax.core.types import Vocab
+from plm_jax.runs import metrics
 from plm_jax.text import byte_bpe
-from plm_jax.training import loop, metrics, parts
-from plm_jax.types import Vocab
+from plm_jax.training import loop, parts
 
 SIZE = 512
 SIZES = {

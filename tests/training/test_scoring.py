@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from sklearn import metrics as peers
 
-from plm_jax import evaluate
 from plm_jax.adapters import classify, span
-from plm_jax.errors import ConfigError
+from plm_jax.commands import evaluate
+from plm_jax.core.errors import ConfigError
+from plm_jax.runs import by_class, metrics, predicted
 from plm_jax.scores import macro_f1
-from plm_jax.training import by_class, evaluation, loop, metrics, predicted, step
+from plm_jax.training import evaluation, loop, step
 from tests import conftest, runs, tiny
 
 pytestmark = pytest.mark.turns
@@ -95,7 +96,7 @@ def test_a_run_keeps_what_its_last_evaluation_predicts(
   settings = runs.settings('classify', data, **CHANGES)
   kept = predicted.kept(settings, tmp_path / 'more.jsonl', 'validation', workdir=run)
   loop.train(settings, run, predictions=kept)
-  assert 'more.jsonl: nothing is evaluated here; plm_jax.evaluate takes it as well' in caplog.text
+  assert 'more.jsonl: nothing is evaluated here; plm-jax evaluate takes it as well' in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -400,7 +401,7 @@ def test_two_processes_score_as_one(run: pathlib.Path, data: pathlib.Path, tmp_p
   file = runs.write_config(tmp_path / 'config.json', runs.settings('classify', data, **CHANGES))
   launch = [sys.executable, str(conftest.ROOT / 'launch' / 'local.py'), '--processes=2', '--devices=2', '--grace=60']
   done = subprocess.run(
-    [*launch, '--', '-m', 'plm_jax.train', f'--config={file}', f'--workdir={tmp_path / "run"}'],
+    [*launch, '--', '-m', 'plm_jax', 'train', f'--config={file}', f'--workdir={tmp_path / "run"}'],
     cwd=conftest.ROOT,
     env={**os.environ, 'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'},
     stdin=subprocess.DEVNULL,

@@ -4,11 +4,12 @@ import shutil
 
 import pytest
 
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Source
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import metrics, run_folder
 from plm_jax.text import byte_bpe
-from plm_jax.training import metrics, parts, run_folder
-from plm_jax.types import Source
+from plm_jax.training import parts
 from tests.data import small
 
 pytestmark = pytest.mark.turns
@@ -44,21 +45,26 @@ def test_another_one_is_other_data(places):
   source = Source({}, 0, lambda step: iter(()), lambda: iter(()), 'digest')
   one, other = (parts.make_second_vocab(block(places, name)) for name in ('one', 'other'))
   vocab = small.NumberVocab()
-  facts = run_folder.check_data(folder, source, vocab, second_vocab=one, begun=False)
+  facts = run_folder.check_data(folder, source, vocab, first_batches='', second_vocab=one, begun=False)
   assert facts['second_vocab_digest'] == one.digest
-  assert 'second_vocab_digest' not in run_folder.check_data(folder, source, vocab, begun=False)
+  assert 'second_vocab_digest' not in run_folder.check_data(folder, source, vocab, first_batches='', begun=False)
   metrics.write_json(folder.data, facts)
-  assert run_folder.check_data(folder, source, vocab, second_vocab=one, begun=True) == facts
+  assert run_folder.check_data(folder, source, vocab, first_batches='', second_vocab=one, begun=True) == facts
   with pytest.raises(ConfigError, match=r'second_vocab_digest of .* was'):
-    run_folder.check_data(folder, source, vocab, second_vocab=other, begun=True)
+    run_folder.check_data(folder, source, vocab, first_batches='', second_vocab=other, begun=True)
 
 
 def test_names_of_classes_are_kept(tmp_path):
   folder, vocab = RunFolder.at(tmp_path), small.NumberVocab()
   plain = Source({}, 0, lambda step: iter(()), lambda: iter(()), 'digest')
   named = plain._replace(names=('no', 'yes'))
-  old = run_folder.check_data(folder, plain, vocab, begun=False)  # as an earlier version wrote it
+  old = run_folder.check_data(folder, plain, vocab, first_batches='', begun=False)  # as an earlier version wrote it
   metrics.write_json(folder.data, old)
-  assert run_folder.check_data(folder, named, vocab, begun=True) == {**old, 'class_names': ['no', 'yes']}
+  assert run_folder.check_data(folder, named, vocab, first_batches='', begun=True) == {
+    **old,
+    'class_names': ['no', 'yes'],
+  }
   several = plain._replace(parts={'a': named, 'b': plain})
-  assert run_folder.check_data(folder, several, vocab, begun=False)['class_names'] == {'a': ['no', 'yes']}
+  assert run_folder.check_data(folder, several, vocab, first_batches='', begun=False)['class_names'] == {
+    'a': ['no', 'yes']
+  }

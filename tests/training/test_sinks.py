@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plm_jax.training import metrics, sinks
+from plm_jax.runs import metrics, sinks
 from tests import conftest
 
 Act = Callable[[], Any]

@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import optim, sharding
+from plm_jax import optim
 from plm_jax.adapters import classify
+from plm_jax.core import sharding
+from plm_jax.core.types import Example, Loss, Task
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.noise import keys
 from plm_jax.planning import hlo
 from plm_jax.training import step
-from plm_jax.types import Example, Loss, Task
 from tests import tiny
 
 LENGTHS = ((16,), (7, 5), (11,), (3, 4, 5), (2,), (16,), (9, 7), (13,))

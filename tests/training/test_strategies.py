@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plm_jax import config
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.training import loop
 from tests import conftest, runs
 

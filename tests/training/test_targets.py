@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from plm_jax import config
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.core.errors import ConfigError
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.text import words
-from plm_jax.training import loop, parts, preflight
+from plm_jax.training import loop, parts
+from plm_jax.training.before import preflight
 from tests import runs
 
 MLM = {'name': 'mlm', 'where': {'name': 'fixed_count', 'rate': 0}}

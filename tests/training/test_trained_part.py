@@ -9,8 +9,8 @@ import pytest
 
 from plm_jax import weights
 from plm_jax.checkpoint import CheckpointError, frozen
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.core.errors import ConfigError
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.training import evaluate_saved, loop
 from tests import runs
 

@@ -9,8 +9,8 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from plm_jax.core.types import PyTree
 from plm_jax.layers.mlp import ACTIVATIONS
-from plm_jax.types import PyTree
 
 VOCAB_SIZE, LENGTH = 61, 11
 

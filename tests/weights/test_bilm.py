@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import convert, files, weights
-from plm_jax.errors import ConfigError
+from plm_jax import weights
+from plm_jax.commands import convert
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
 from plm_jax.weights import bilm
 from plm_jax.weights.convert import import_bilm
 

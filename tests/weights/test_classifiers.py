@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from plm_jax import files, paths, weights
+from plm_jax import weights
 from plm_jax.adapters import classify
 from plm_jax.adapters.texts import read_text
 from plm_jax.checkpoint import Checkpoints
-from plm_jax.plugins import build
+from plm_jax.config import build
+from plm_jax.core import param_paths
+from plm_jax.io import files, run_paths
 from plm_jax.weights import WeightsError, convert, release, shapes
 from tests import tiny
 from tests.weights import published
@@ -147,8 +149,10 @@ def test_a_head_is_written_where_theirs_has_its_activation(name: str, activation
   wanted = {f'trunk/{path}': shape for path, shape in shapes.shapes(trunk).items()}
   wanted |= {'head/hidden/kernel': (width, width), 'head/hidden/bias': (width,)}
   wanted |= {'head/out/kernel': (width, 3), 'head/out/bias': (3,)}
-  params = paths.nested({path: draw.normal(size=shape, scale=0.3).astype(np.float32) for path, shape in wanted.items()})
-  run = files.RunFolder(tmp_path / 'run')
+  params = param_paths.nested(
+    {path: draw.normal(size=shape, scale=0.3).astype(np.float32) for path, shape in wanted.items()}
+  )
+  run = run_paths.RunFolder(tmp_path / 'run')
   files.make_folder(run.vocab)
   adapter = {'name': 'classify', 'classes': 3, 'hidden': width, 'activation': activation}
   files.write_json(run.config, {'model': block, 'objective': None, 'adapter': adapter})
@@ -177,14 +181,14 @@ def test_a_head_is_written_where_theirs_has_its_activation(name: str, activation
 def test_a_head_on_other_states_is_not_written_as_theirs(tmp_path: pathlib.Path) -> None:
   trunk = build.make('models', BLOCK, vocab_size=61)
   leaves = {path: np.zeros(shape, np.float32) for path, shape in shapes.shapes(trunk).items()}
-  params = {'trunk': paths.nested(leaves), 'head': {'kernel': np.zeros((128, CLASSES), np.float32)}}
+  params = {'trunk': param_paths.nested(leaves), 'head': {'kernel': np.zeros((128, CLASSES), np.float32)}}
   for name, adapter, place in (
     ('theirs', {}, True),
     ('complete', {'layers': [], 'layer': -1}, True),
     ('mean', {'pool': 'mean'}, False),
     ('low', {'layer': 1}, False),
   ):
-    run = files.RunFolder(tmp_path / name)
+    run = run_paths.RunFolder(tmp_path / name)
     files.make_folder(run.vocab)
     about = {'model': BLOCK, 'objective': None, 'adapter': {'name': 'classify', 'bias': False, **adapter}}
     files.write_json(run.config, about)

@@ -10,8 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import convert, paths, train, types, weights
+from plm_jax import weights
 from plm_jax.cli.command import run
+from plm_jax.commands import convert, train
+from plm_jax.core import param_paths
 from plm_jax.text import tokenizer
 from plm_jax.training import loop, parts
 from tests import runs, tiny
@@ -122,7 +124,7 @@ def test_what_was_trained_here_is_read_by_theirs(
       assert theirs(text, add_special_tokens=False)['input_ids'] == ids
       assert theirs(text)['input_ids'] == [n for part, _ in form.single for n in (ids if part == 'A' else [part])]
       assert theirs.decode(vocab.encode(text)) == text
-    if (longest := types.longest_row(trunk)) is not None:
+    if (longest := trunk.longest_row(trunk)) is not None:
       cut = theirs('a ' * 2 * longest, truncation=True, return_tensors='pt')
       assert cut['input_ids'].shape == (1, longest)
       assert model(**cut) is not None
@@ -132,11 +134,11 @@ def test_what_was_trained_here_is_read_by_theirs(
   assert tokenizer.load(tmp_path / 'ours' / 'vocab').digest == vocab.digest
   first, again = weights.load(tmp_path / 'hf')[1], weights.load(tmp_path / 'ours')[1]
   jax.tree.map(np.testing.assert_array_equal, first, again)
-  found = paths.flat(again)
-  for path, leaf in paths.flat(params).items():
+  found = param_paths.flat(again)
+  for path, leaf in param_paths.flat(params).items():
     if path in found:
       np.testing.assert_array_equal(found[path], leaf[: len(found[path])] if path.endswith('/table') else leaf)
-  assert len(found) >= len(paths.flat(params))
+  assert len(found) >= len(param_paths.flat(params))
   if own.kind == 'classify':
     names = dict(enumerate(runs.CLASSES))
     assert model.config.id2label == names and weights.open(tmp_path / 'ours').labels == runs.CLASSES

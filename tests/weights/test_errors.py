@@ -15,12 +15,15 @@ import pytest
 import safetensors.numpy
 
 import plm_jax
-from plm_jax import checkpoint, convert, paths, seals, weights
+from plm_jax import checkpoint, weights
 from plm_jax.checkpoint import CheckpointError, tensor_files
 from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.cli.command import FAILED, WRONG_USAGE, run
-from plm_jax.errors import ConfigError, RunError
-from plm_jax.types import PyTree
+from plm_jax.commands import convert
+from plm_jax.core import param_paths
+from plm_jax.core.errors import ConfigError, RunError
+from plm_jax.core.types import PyTree
+from plm_jax.io import checksums
 from plm_jax.weights import release, shapes
 from tests import tiny
 
@@ -34,7 +37,7 @@ def make_model() -> tuple[nn.Module, PyTree]:
   trunk = tiny.make_trunk('bert', num_types=2)
   draw = np.random.default_rng(0)
   leaves = {path: draw.standard_normal(shape, np.float32) for path, shape in shapes.shapes(trunk).items()}
-  return trunk, paths.nested(leaves)
+  return trunk, param_paths.nested(leaves)
 
 
 def write_tokenizer(folder: pathlib.Path, size: int) -> None:
@@ -469,7 +472,7 @@ def test_flipped_bits_of_an_import_are_found(
   def read() -> None:
     opened = weights.open(ours)
     assert opened.model and opened.params and opened.token_ids
-    seals.check_all(opened.vocab)  # as `tokenizer.load` does
+    checksums.check_all(opened.vocab)  # as `tokenizer.load` does
 
   for file in sorted(file for file in ours.rglob('*') if file.is_file()):
     sound = file.read_bytes()
@@ -479,7 +482,7 @@ def test_flipped_bits_of_an_import_are_found(
       file.write_bytes(damaged)
       try:
         read()
-        assert file.name == seals.SUMS  # a name in it: the others are as they were
+        assert file.name == checksums.SUMS  # a name in it: the others are as they were
       except RunError as error:
         assert str(ours) in str(error)
     file.write_bytes(sound)
@@ -491,7 +494,7 @@ def test_an_import_of_other_sizes_than_its_model_is_refused(
 ) -> None:
   ours = tmp_path / 'ours'
   assert command('import', folder, ours, capsys=capsys)[0] == 0
-  (ours / seals.SUMS).unlink()  # as earlier versions wrote it
+  (ours / checksums.SUMS).unlink()  # as earlier versions wrote it
   assert weights.load(ours)
   sound = (ours / 'model.json').read_bytes()
   for name, size in {'num_layers': 3, 'hidden_dim': 48, 'mlp_dim': 65, 'max_length': 33, 'num_types': 3}.items():
@@ -503,13 +506,13 @@ def test_an_import_of_other_sizes_than_its_model_is_refused(
 
 def test_parameters_that_are_missing_or_of_another_shape_are_not_saved(tmp_path: pathlib.Path) -> None:
   trunk, params = make_model()
-  leaves = paths.flat(params)
+  leaves = param_paths.flat(params)
   missing = {path: leaf for path, leaf in leaves.items() if path != 'layers/query/kernel'}
   with pytest.raises(WeightsError, match=r"'trunk/layers/query/kernel' is missing \(1 in all\)"):
-    weights.save(tmp_path / 'saved', trunk, paths.nested(missing))
+    weights.save(tmp_path / 'saved', trunk, param_paths.nested(missing))
   wrong = leaves | {'layers/mlp/up/kernel': leaves['layers/mlp/up/kernel'][:, :-1]}
   with pytest.raises(WeightsError, match=r"'trunk/layers/mlp/up/kernel' is \[2, 31, 64\].*has \[2, 32, 64\]"):
-    weights.save(tmp_path / 'saved', trunk, paths.nested(wrong))
+    weights.save(tmp_path / 'saved', trunk, param_paths.nested(wrong))
   with pytest.raises(WeightsError, match='no place for trunk/extra'):
     weights.save(tmp_path / 'saved', trunk, {'trunk': {**params, 'extra': np.zeros(3, np.float32)}})
   assert not list(tmp_path.iterdir())

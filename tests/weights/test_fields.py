@@ -16,9 +16,9 @@ import pytest
 
 from plm_jax import weights
 from plm_jax.cli.command import WRONG_USAGE, run
+from plm_jax.config import build
 from plm_jax.layers import mlp
 from plm_jax.models import bert
-from plm_jax.plugins import build
 from plm_jax.weights import WeightsError, fields, release, table
 from tests import tiny
 from tests.weights import published

@@ -13,8 +13,8 @@ import pytest
 
 from plm_jax import weights
 from plm_jax.checkpoint import tensor_files
+from plm_jax.core.types import PyTree
 from plm_jax.text import byte_bpe
-from plm_jax.types import PyTree
 from plm_jax.weights import convert, reader, release
 from plm_jax.weights.table import architectures
 from tests import tiny

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plm_jax import checkpoint, files, paths, weights
+from plm_jax import checkpoint, weights
 from plm_jax.checkpoint import CheckpointError, Checkpoints, tensor_files
-from plm_jax.plugins import build
+from plm_jax.config import build
+from plm_jax.core import param_paths
+from plm_jax.core.types import Execution
+from plm_jax.io import files, run_paths
 from plm_jax.text import byte_bpe
-from plm_jax.types import Execution
 from plm_jax.weights import WeightsError, convert, release, shapes
 from tests import tiny
 
@@ -22,12 +24,12 @@ def make_params(seed: int = 0) -> dict[str, Any]:
   trunk = build.make('models', BLOCK, vocab_size=tiny.VOCAB.size)
   draw = np.random.default_rng(seed)
   leaves = {path: draw.standard_normal(shape, np.float32) for path, shape in shapes.shapes(trunk).items()}
-  return {'trunk': paths.nested(leaves)}
+  return {'trunk': param_paths.nested(leaves)}
 
 
 def make_run(folder: pathlib.Path, *states: dict[str, Any], objective: dict[str, Any] | None = None) -> pathlib.Path:
   """A run folder with a step for each state: 1, 2, ...; none is scored."""
-  run = files.RunFolder(folder)
+  run = run_paths.RunFolder(folder)
   files.make_folder(run.vocab)
   files.write_json(run.config, {'model': BLOCK, 'objective': objective})
   files.write_json(run.vocab / 'vocab.json', {'size': tiny.VOCAB.size})
@@ -45,7 +47,7 @@ def published(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def assert_same(params: checkpoint.Params, expected: Any) -> None:
-  found, wanted = params.arrays(), paths.flat(expected)
+  found, wanted = params.arrays(), param_paths.flat(expected)
   assert found.keys() == wanted.keys() == params.keys()
   for path, leaf in wanted.items():
     assert params[path].shape == leaf.shape
@@ -155,7 +157,7 @@ def test_parts_of_a_run_with_two_trunks(tmp_path: pathlib.Path) -> None:
 def test_a_decoder_starts_with_the_token_that_its_adapter_trained_with(
   name: str, adapter: dict[str, Any], start: str | None, tmp_path: pathlib.Path
 ) -> None:
-  run = files.RunFolder(tmp_path / 'run')
+  run = run_paths.RunFolder(tmp_path / 'run')
   vocab = byte_bpe.train(['a text of some words'] * 4, size=280)
   files.make_folder(run.root)
   vocab.save(run.vocab)

@@ -11,12 +11,13 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import paths, weights
+from plm_jax import weights
 from plm_jax.checkpoint import in_memory
 from plm_jax.checkpoint.tensor_files import WeightsError
-from plm_jax.plugins import build
+from plm_jax.config import build
+from plm_jax.core import param_paths
+from plm_jax.core.types import PyTree
 from plm_jax.training import step
-from plm_jax.types import PyTree
 from plm_jax.weights import shapes, writer
 from tests import tiny
 from tests.weights import published
@@ -78,7 +79,9 @@ def make_own(name: str) -> tuple[nn.Module, PyTree]:
   trunk = build.make('models', block, vocab_size=tiny.VOCAB.size)
   if own.objective is None:
     leaves = shapes.shapes(trunk)
-    tree = {'trunk': paths.nested({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in leaves.items()})}
+    tree = {
+      'trunk': param_paths.nested({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in leaves.items()})
+    }
   else:
     settings = {'name': own.objective, **SETTINGS.get(own.objective, {})}
     task = build.make('objectives', settings, trunk=trunk, vocab=tiny.VOCAB)
@@ -105,8 +108,8 @@ def test_what_was_made_here_is_read_by_theirs(name: str, tmp_path: pathlib.Path)
   again, read = weights.load(tmp_path / 'saved')
   parts = {path.split('/')[0] for path in shapes.shapes(again)}
   assert set(read) - parts == set(heads)
-  for path, leaf in paths.flat({**own, **{head: params[head] for head in heads}}).items():
-    found = paths.flat(read)[path]
+  for path, leaf in param_paths.flat({**own, **{head: params[head] for head in heads}}).items():
+    found = param_paths.flat(read)[path]
     np.testing.assert_array_equal(found, leaf[: len(found)] if path.endswith('/table') else leaf)
   assert tiny.worst(published.states_of_ours(again, read), states) < TOLERANCE
 

@@ -10,10 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import config, files, paths, weights
+from plm_jax import config, weights
 from plm_jax.checkpoint import Checkpoints
-from plm_jax.plugins import build
-from plm_jax.types import Task
+from plm_jax.config import build
+from plm_jax.core import param_paths
+from plm_jax.core.types import Task
+from plm_jax.io import files, run_paths
 from plm_jax.weights import WeightsError, convert
 from tests import conftest, tiny
 from tests.weights import published
@@ -141,12 +143,12 @@ def inputs_of(task: Task, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def shapes_of(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
   """Path -> shape of the parameters of its model."""
   made = jax.eval_shape(lambda key: task.model.init(key, **inputs), jax.random.key(0))
-  return {path: leaf.shape for path, leaf in paths.flat(nn.unbox(made['params'])).items()}
+  return {path: leaf.shape for path, leaf in param_paths.flat(nn.unbox(made['params'])).items()}
 
 
 def outputs_of_ours(task: Task, params: Mapping[str, np.ndarray], inputs: Mapping[str, Any]) -> np.ndarray:
   """What a head computes, by parameters of their paths."""
-  out = jax.jit(lambda params: task.model.apply({'params': params}, **inputs))(paths.nested(dict(params)))
+  out = jax.jit(lambda params: task.model.apply({'params': params}, **inputs))(param_paths.nested(dict(params)))
   found = np.asarray(out[0] if isinstance(out, tuple) else out)
   return found[..., 0] if found.shape[-1] == 1 and found.ndim == 3 else found  # of options: f32[b, k, 1]
 
@@ -226,7 +228,7 @@ def test_an_end_that_depends_on_the_start(tmp_path: pathlib.Path) -> None:
   opened = weights.open(tmp_path)
   task = build.make('adapters', dict(opened.adapter), trunk=opened.trunk(), vocab=tiny.VOCAB)
   inputs = inputs_of(task, batch)
-  params = paths.nested({path: opened.params[path].read(None) for path in shapes_of(task, inputs)})
+  params = param_paths.nested({path: opened.params[path].read(None) for path in shapes_of(task, inputs)})
 
   def apply(method: str | None = None, **inputs: Any) -> Any:
     return task.model.apply({'params': params}, method=method, **inputs)
@@ -275,13 +277,13 @@ def write_run(
   params = {
     path: draw.normal(size=shape, scale=0.3).astype(np.float32) for path, shape in shapes_of(task, inputs).items()
   }
-  run = files.RunFolder(folder)
+  run = run_paths.RunFolder(folder)
   files.make_folder(run.vocab)
   files.write_json(run.config, {'model': block, 'objective': None, 'adapter': adapter})
   files.write_json(run.data, {'class_names': names} if names else {})
   files.write_json(run.vocab / 'vocab.json', {'size': 61})
   with Checkpoints(run.checkpoints, keep=1) as saved:
-    saved.save(1, {'params': paths.nested(params), 'step': np.asarray(1, np.int32)})
+    saved.save(1, {'params': param_paths.nested(params), 'step': np.asarray(1, np.int32)})
   return outputs_of_ours(task, params, inputs)
 
 

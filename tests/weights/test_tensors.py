@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from plm_jax import paths, weights
-from plm_jax.plugins import build
+from plm_jax import weights
+from plm_jax.config import build
+from plm_jax.core import param_paths
 from plm_jax.weights import WeightsError, release, table
 from tests import tiny
 from tests.weights import published
@@ -216,7 +217,9 @@ def test_a_head_loads_into_its_adapter(name: str, root: pathlib.Path) -> None:
   wanted = jax.eval_shape(
     lambda key: task.model.init(key, **{k: jnp.zeros(v.shape, int) for k, v in spec.items()}), jax.random.key(0)
   )
-  params = paths.nested({path: opened.params[path].read(None) for path in paths.flat(nn.unbox(wanted['params']))})
+  params = param_paths.nested(
+    {path: opened.params[path].read(None) for path in param_paths.flat(nn.unbox(wanted['params']))}
+  )
   out = jax.jit(lambda params: task.model.apply({'params': params}, **example.inputs))(params)
   _, logits = published.states_of_theirs(published.make_model(name))
   assert tiny.worst(out[0] if ADAPTERS[name]['name'] == 'classify' else out, logits) < TOLERANCE

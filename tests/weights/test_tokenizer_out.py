@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from plm_jax.plugins import build
+from plm_jax.config import build
 from plm_jax.text import byte_bpe, tokenizer, wordpiece, words
 from plm_jax.training import parts
 from plm_jax.weights import release

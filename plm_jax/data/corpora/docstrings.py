@@ -20,8 +20,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from plm_jax import files
 from plm_jax.data.corpora import markup
+from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 

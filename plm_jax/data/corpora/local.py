@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from plm_jax import files
+from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax import files, seals
 from plm_jax.data import made
 from plm_jax.data.corpora import docstrings, filters, pydocs_tasks
 from plm_jax.data.corpora.docstrings import Document, Package
+from plm_jax.io import checksums, files
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ def _summary(root: Path, build: str) -> dict[str, Any] | None:
   file = root / f'{build}.json'
   try:
     found = files.read_json(file)
-    if not seals.holds(found):
+    if not checksums.holds(found):
       raise ValueError('another sha256')
     return {'sha256_of_files': {}, **found, 'rows': {name: found['rows'][name] for name in SETS}}
   except FileNotFoundError:
@@ -194,7 +194,7 @@ def _build(packages: Sequence[Package], *, build: str, root: Path, quiet: bool) 
     'seconds': round(time.perf_counter() - start, 1),
     'sha256_of_files': {name: _digests(root, name, build) for name in SETS},
   }
-  files.write_json(root / f'{build}.json', seals.sealed(summary))
+  files.write_json(root / f'{build}.json', checksums.sealed(summary))
 
 
 def _table(packages: Sequence[Package], splits: Mapping[str, Sequence[Document]]) -> list[dict[str, Any]]:

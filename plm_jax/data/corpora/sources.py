@@ -26,12 +26,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax import copies, errors, files
+from plm_jax.config import build, signatures, values
+from plm_jax.core import errors
 from plm_jax.data.corpora import local, pydocs, splits
 from plm_jax.data.corpora.filters import FilterStats, filter_documents
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.corpora.records import PROGRESS, REPORT, Opened, Records, Texts, is_words
-from plm_jax.plugins import build, signatures, values
+from plm_jax.io import downloads, files
 
 __all__ = ['Boundary', 'FilterStats', 'Records', 'Texts', 'documents', 'filter_documents', 'open_source']
 
@@ -260,7 +261,7 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
   if isinstance(place, str):
     bound = {'max_bytes': max_bytes} if 'max_bytes' in taken else {}
     return formats[name].open(place, split, cache, **given, **bound)
-  here = copies.fetched(place, cache)
+  here = downloads.fetched(place, cache)
   rows = formats[name].open(local.File.at(here, max_bytes=max_bytes), split, cache, **given)
   return dataclasses.replace(rows, labels={**rows.labels, **_labels(place.parent / LABELS)})
 
@@ -282,7 +283,7 @@ def _find(path: str, split: str) -> tuple[str, str | Path]:
   if files.is_folder(place):
     if files.exists(place / PROGRESS) and not files.exists(place / REPORT):
       raise ValueError(
-        f'{path!r} is not whole: a pass of `python -m plm_jax.corpus` was stopped there. The same command goes on with '
+        f'{path!r} is not whole: a pass of `plm-jax corpus` was stopped there. The same command goes on with '
         'it; or remove the folder'
       )
     marks = {name: form.matches for name, form in formats.items() if getattr(form, 'matches', None)}

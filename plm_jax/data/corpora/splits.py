@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plm_jax import errors
+from plm_jax.core import errors
 
 _PART = re.compile(
   r'\s*([\w.\-]+)\s*(?:\[\s*(-?\d+%?(?:tokens|shuffled)?)?\s*:\s*(-?\d+%?(?:tokens|shuffled)?)?\s*\])?\s*$'

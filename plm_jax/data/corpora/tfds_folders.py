@@ -14,7 +14,8 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from plm_jax import errors, files
+from plm_jax.core import errors
+from plm_jax.io import files
 
 INFO, FEATURES, METADATA = 'dataset_info.json', 'features.json', 'metadata.json'
 

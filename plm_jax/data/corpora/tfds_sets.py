@@ -17,10 +17,11 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from plm_jax import errors, files
+from plm_jax.core import errors
 from plm_jax.data import made
 from plm_jax.data.corpora import splits, tfds_folders
 from plm_jax.data.corpora.records import Opened
+from plm_jax.io import files
 
 _FORMAT = 'array_record'
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from plm_jax.types import Vocab
+from plm_jax.core.types import Vocab
 
 if TYPE_CHECKING:
   from plm_jax.data.rows.store import Ids

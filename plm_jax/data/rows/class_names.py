@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from plm_jax.core.errors import suggest
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows.checked import BadSplit
-from plm_jax.errors import suggest
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from plm_jax.core.types import Count, Seed, Whole
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows.written import MARK, Form, Written
-from plm_jax.types import Count, Seed, Whole
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from plm_jax.core.types import Labels, Vocab
 from plm_jax.data.corpora import sources, splits
 from plm_jax.data.rows import spelling, store
-from plm_jax.types import Labels, Vocab
 
 log = logging.getLogger(__name__)
 READ = ('cache', 'text', 'documents', 'max_bytes')  # keywords of row sources that `sources.documents` takes too

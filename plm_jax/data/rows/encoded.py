@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from plm_jax.config import build
+from plm_jax.core.types import Vocab
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import written
 from plm_jax.data.rows.demonstrations import Drawer
 from plm_jax.data.rows.written import MARK, Form, Kept, Written
-from plm_jax.plugins import build
-from plm_jax.types import Vocab
 
 _CHUNK = 1_000  # rows that are tokenised together
 Ids = list[int]

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import order, store
 from plm_jax.data.rows.checked import BadRows, OnBadRow
 from plm_jax.data.rows.class_names import ClassNames
-from plm_jax.types import Vocab
 
 log = logging.getLogger(__name__)
 

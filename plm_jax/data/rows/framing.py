@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from plm_jax.core.types import Template
 from plm_jax.data.rows.packing import Frame
-from plm_jax.types import Template
 
 
 class Layout(NamedTuple):

@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import examples, packing, spelling, store
 from plm_jax.data.rows.examples import Examples
 from plm_jax.data.rows.order import Batch
-from plm_jax.types import Vocab
 
 
 class Laid(NamedTuple):

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from plm_jax.core.batch import BATCH
+from plm_jax.core.types import Source
 from plm_jax.data.rows import order
-from plm_jax.types import BATCH, Source
 
 ROUND = 4096  # draws; shares are exact to 1 / 4096
 

@@ -24,8 +24,8 @@ import jax
 import numpy as np
 from grain.experimental import index_shuffle
 
+from plm_jax.core.types import Source
 from plm_jax.data.corpora.splits import permutation as permutation
-from plm_jax.types import Source
 
 Batch = dict[str, np.ndarray]
 

@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import store
 from plm_jax.text import chars
-from plm_jax.types import Vocab
 
 
 class SpeltIds(NamedTuple):

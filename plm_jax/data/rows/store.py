@@ -23,11 +23,11 @@ import numpy as np
 import rich.console
 import rich.progress
 
-from plm_jax import files
+from plm_jax.core.errors import STOPPED, Interrupted, RunError
+from plm_jax.core.types import Vocab
 from plm_jax.data import made
 from plm_jax.data.rows.first_read import FirstRead
-from plm_jax.errors import STOPPED, Interrupted, RunError
-from plm_jax.types import Vocab
+from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import packing, spelling, store
 from plm_jax.data.rows.examples import Examples
 from plm_jax.data.rows.laid import Laid
 from plm_jax.data.rows.order import Batch
-from plm_jax.types import Vocab
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import one_of
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import Array, Count, Rate
 from plm_jax.noise.row import Row, Spans
-from plm_jax.types import Array, Count, Rate
 
 BudgetRule = Literal['bert', 'roberta']
 

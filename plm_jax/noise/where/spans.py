@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import one_of
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import Array, Rate
 from plm_jax.noise.cuts import cut
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.stretches import Stretches, continues_document, find_stretches, select
 from plm_jax.noise.where.counts import capacity_of_iid, check_rate, count_table, number_spans, round_up
-from plm_jax.types import Array, Rate
 
 Units = Literal['words', 'tokens']
 MeanLength = Annotated[float, '1 <= x']

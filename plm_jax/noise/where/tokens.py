@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import one_of
+from plm_jax.core.errors import one_of
+from plm_jax.core.types import Array, Count, Rate
 from plm_jax.noise.draws import choose
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.where.counts import (
@@ -23,7 +24,6 @@ from plm_jax.noise.where.counts import (
   share_of,
   single_tokens,
 )
-from plm_jax.types import Array, Count, Rate
 
 Candidates = Literal['ordinary', 'all']
 

@@ -2,5 +2,5 @@
 curves small enough for a page, `sections` and `page` write HTML by `markup`, whose script and style are `page.js` and
 `page.css`.
 
-The command is `python -m plm_jax.report`.
+The command is `plm-jax report`.
 """

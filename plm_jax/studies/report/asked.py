@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plm_jax import files
-from plm_jax.errors import ConfigError, RunError
-from plm_jax.files import RunFolder
+from plm_jax.core.errors import ConfigError, RunError
+from plm_jax.io import files
+from plm_jax.io.run_paths import RunFolder
 
 if TYPE_CHECKING:
   from plm_jax.inference.opened import Opened
@@ -125,10 +125,10 @@ def _document(block: Mapping[str, Any]) -> str | None:
 
 def _noise(run: 'Opened', text: str) -> dict[str, Any]:
   """What the objective of a run makes of a text; nothing of a run with an adapter."""
-  from plm_jax import config, errors
-  from plm_jax.config import batches
-  from plm_jax.noise import shown
-  from plm_jax.plugins import build
+  from plm_jax import config
+  from plm_jax.config import batches, build
+  from plm_jax.core import errors
+  from plm_jax.inference import noise_page
   from plm_jax.training import parts
 
   settings = build.unwrapped(run.resolved)
@@ -138,18 +138,23 @@ def _noise(run: 'Opened', text: str) -> dict[str, Any]:
   reads = {batches.name_of(entry) for entry in config.reads(settings)}
   words = run.vocab.encode(text)
   plain = settings['data'].get('layout') == 'stream' or settings['data']['name'] == 'bptt'
-  kind: shown.Rows = 'pair' if 'first' in reads else 'plain' if plain else 'text'
-  batch = shown.batch(kind, words, run.vocab, rows=ROWS, other=run.vocab.encode(OTHER))
+  kind: noise_page.Rows = 'pair' if 'first' in reads else 'plain' if plain else 'text'
+  batch = noise_page.batch(kind, words, run.vocab, rows=ROWS, other=run.vocab.encode(OTHER))
   if missing := sorted(reads - batch.keys()):
     return {'noise': {'remark': f'The noise of this objective is not shown: it reads {", ".join(missing)} too.'}}
   with errors.stage('objective'):
-    example, measured = shown.examples(made.task.prepare, batch, seed=settings['seed'], draws=2)
+    example, measured = noise_page.examples(made.task.prepare, batch, seed=settings['seed'], draws=2)
   before = batch.get('tokens')
   lines = [
     {'label': line.label, 'gap': line.gap, 'items': [[list(word) for word in item] for item in line.items]}
-    for line in [shown.Line('text', shown.marked(words, run.vocab)), *shown.lines(example, before, run.vocab)]
+    for line in [
+      noise_page.Line('text', noise_page.marked(words, run.vocab)),
+      *noise_page.lines(example, before, run.vocab),
+    ]
   ]
-  return {'noise': {'objective': settings['objective']['name'], 'lines': lines, 'rates': shown.rates(measured, before)}}
+  return {
+    'noise': {'objective': settings['objective']['name'], 'lines': lines, 'rates': noise_page.rates(measured, before)}
+  }
 
 
 # Samples -------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The curves of a report as numbers for its script: so few points that a page stays small, and no spike is lost.
 
 A long curve is its smallest and its largest value in each of some stretches of steps, and a line of means on top; runs
-that differ in nothing but the seed have a mean and a band, as `plm_jax.compare` draws them.
+that differ in nothing but the seed have a mean and a band, as `plm-jax compare` draws them.
 """
 
 import fnmatch

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_jax import files, seals
 from plm_jax.config.resume import leaves
-from plm_jax.errors import STOPPED, ConfigError, RunError
-from plm_jax.files import RunFolder
+from plm_jax.core.errors import STOPPED, ConfigError, RunError
+from plm_jax.io import checksums, files
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies import curves
 from plm_jax.studies.curves import Metrics
 
@@ -166,7 +166,7 @@ def _run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> Run |
 def _json(file: Path, remarks: list[str]) -> dict[str, Any]:
   """The object in a file; empty where there is none, or a damaged one, which is a remark."""
   try:
-    value = seals.read_json(file, default={})
+    value = checksums.read_json(file, default={})
     if not isinstance(value, dict):
       raise ValueError('no object')
   except (OSError, ValueError, RunError) as error:

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax import errors, files
 from plm_jax.cli import signals
 from plm_jax.cli.progress import clock
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files, run_paths
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies import curves
 from plm_jax.studies.report import asked, figures, found, markup, sections
 from plm_jax.studies.report.found import Found, Run
@@ -55,7 +56,7 @@ def report(
   target = files.path(out)
   if files.is_folder(target):
     raise ConfigError(f'--out={out} is a folder: name a file, such as report.html')
-  files.check_new_folder(target.parent, name='the folder of --out')
+  run_paths.check_new_folder(target.parent, name='the folder of --out')
   what = found.find(folders, figures.wanted(more, metric))
   _check_patterns(what.runs, more)
   metric = _headline(what.runs, metric)

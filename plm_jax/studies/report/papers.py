@@ -1,4 +1,4 @@
-"""Tables of papers on a page: the Markdown that `plm_jax.tables` writes, its headings, paragraphs, lists and tables."""
+"""Tables of papers on a page: the Markdown that `plm-jax tables` writes, its headings, paragraphs, lists and tables."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -59,7 +59,7 @@ def ends(run: Run, metric: str) -> tuple[float | None, int | None, float | None]
 
 
 def _together(groups: Groups, metric: str) -> str:
-  """The table of `plm_jax.compare`."""
+  """The table of `plm-jax compare`."""
   rows = []
   for name, own in groups.items():
     there = [

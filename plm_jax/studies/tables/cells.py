@@ -19,16 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import files, scores
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax import scores
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import predicted, run_folder, scoring
 from plm_jax.scores import Row
 from plm_jax.studies import curves
 from plm_jax.studies.tables import intervals
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.folders import PREDICTIONS
 from plm_jax.studies.tables.runs import Cell, Run
-from plm_jax.training import predicted, run_folder, scoring
 
 log = logging.getLogger(__name__)
 

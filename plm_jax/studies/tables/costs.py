@@ -5,14 +5,15 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table as Shown
 
 from plm_jax.cli import tables
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.core.errors import ConfigError
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import run_folder
 from plm_jax.studies.tables import folders, runs
 from plm_jax.studies.tables.counting import Counts
 from plm_jax.studies.tables.epochs import Epochs
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
-from plm_jax.training import flops, run_folder
+from plm_jax.training.cost import flops
 
 CHIP, SHARE = 'TPU v5e', 0.4  # hours on one chip at this share of its peak
 NOT_KNOWN = ('not known', '', '')

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plm_jax import config
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.studies import child
 from plm_jax.studies.tables import runs
 from plm_jax.studies.tables.runs import Run
@@ -78,7 +78,7 @@ def _ask(questions: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 def _count(question: Mapping[str, Any]) -> Any:
   from plm_jax.planning import stand_in  # loads jax
-  from plm_jax.training import sizes
+  from plm_jax.training.cost import sizes
 
   try:
     settings = config.resolve(question['settings'])

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import files
+from plm_jax.core.errors import ConfigError
 from plm_jax.data import made
 from plm_jax.data.corpora import sources, splits
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.io import files
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import run_folder
 from plm_jax.studies.tables import runs
 from plm_jax.studies.tables.runs import Run
-from plm_jax.training import parts, run_folder
+from plm_jax.training import parts
 
 SAMPLE = 300  # documents, evenly spread, whose tokens are counted
 

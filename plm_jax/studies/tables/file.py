@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-from plm_jax import errors, files
+from plm_jax.config import signatures
 from plm_jax.config.load import call
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import signatures
-from plm_jax.plugins.values import check_keywords
+from plm_jax.config.values import check_keywords
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
 
 Scale = Literal['tiny', 'small', 'paper']
 Of = Literal['tuning', 'evaluation', 'pretraining', 'parameters', 'tokens']
@@ -93,7 +94,7 @@ class Row:
     config: of the pre-training.
     keys: changes of it, dotted key -> value. The word '{before}' in a value is the folder of the run of `after`.
     after: an earlier row whose pre-training this one begins with, as a student does with its teacher; '' for none.
-    corpus: what is put behind the path of the text, as '_filtered' for a copy that `plm_jax.corpus` made; held-out text
+    corpus: what is put behind the path of the text, as '_filtered' for a copy that `plm-jax corpus` made; held-out text
       stays that of the path.
     family: of the fine-tuning configs, a key of `Column.configs`.
     between: changes of every second stage of pre-training of this row.

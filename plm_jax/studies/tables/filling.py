@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax import files
 from plm_jax.cli import signals
 from plm_jax.cli.progress import Waiting, clock
-from plm_jax.errors import ConfigError, Interrupted
+from plm_jax.core.errors import ConfigError, Interrupted
+from plm_jax.io import files
 from plm_jax.studies.tables import cells, folders, making, render, runs
 from plm_jax.studies.tables.counting import Counts
 from plm_jax.studies.tables.file import BEST, Table

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax import config, files
+from plm_jax import config
 from plm_jax.config import overrides
 from plm_jax.config.resume import RESUMABLE, leaves
-from plm_jax.errors import ConfigError, RunError
-from plm_jax.files import RunFolder
+from plm_jax.core.errors import ConfigError, RunError
+from plm_jax.io import files
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies.tables import runs
 from plm_jax.studies.tables.file import BEFORE
 from plm_jax.studies.tables.runs import DIGITS, Places, Run
@@ -46,7 +47,7 @@ def is_finished(folder: RunFolder) -> bool:
     if files.is_file(folder.config) or not files.is_file(folder.evaluations):
       return False
     return files.read_text(folder.evaluations).endswith('\n')
-  from plm_jax.training import run_folder  # loads jax
+  from plm_jax.runs import run_folder  # loads jax
 
   return bool(run_folder.read_result(folder).get('finished'))
 
@@ -80,7 +81,7 @@ def _standing_for(run: Run, places: Places) -> Iterator[RunFolder]:
 
 def _asked(run: Run, kept: Mapping[str, Any], folder: RunFolder, places: Places) -> dict[str, Any] | None:
   """The config of a run of the table, where that which a folder keeps is the same; None where it is another."""
-  from plm_jax.training import from_data  # loads jax
+  from plm_jax.training.before import from_data  # loads jax
 
   if run.source is None:
     asked = from_data.filled(run.settings, kept)
@@ -118,7 +119,7 @@ def _begun(run: Run, before: RunFolder) -> dict[str, Any] | None:
   """The config of a run that begins with a folder, as `train` writes it out; None where it does not resolve."""
   asked = (run.digest, str(before.root))
   if asked not in _begun_with:
-    from plm_jax.training import model_from  # loads the tokenizers
+    from plm_jax.training.before import model_from  # loads the tokenizers
 
     try:
       loaded = config.load(runs.config_file(run.config))
@@ -196,7 +197,8 @@ def _other_data(folder: RunFolder, run: Run, settings: Mapping[str, Any], places
 
 def _differs(folder: RunFolder, settings: Mapping[str, Any], places: Places) -> str:
   from plm_jax.data import made
-  from plm_jax.training import prepare, run_folder  # load jax
+  from plm_jax.runs import run_folder  # load jax
+  from plm_jax.training.before import prepare
 
   if not files.is_file(folder.data):
     return 'it has no data.json, which says over which text and vocabulary it was made'
@@ -210,7 +212,7 @@ def _differs(folder: RunFolder, settings: Mapping[str, Any], places: Places) -> 
   except made.Unmade as unmade:
     return (
       f'its data_digest cannot be compared: the {unmade.made.what} of this table are not made yet, which it does when '
-      'it makes runs, and `python -m plm_jax.prepare` with the config and the changes that --commands prints'
+      'it makes runs, and `plm-jax prepare` with the config and the changes that --commands prints'
     )
   except (ConfigError, RunError) as error:
     return f'its digests cannot be compared: {error}'

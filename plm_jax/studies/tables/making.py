@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from plm_jax import files
 from plm_jax.cli import signals
-from plm_jax.errors import KILLED, STOPPED
-from plm_jax.files import RunFolder
+from plm_jax.core.errors import KILLED, STOPPED
+from plm_jax.io import files
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies import child
 from plm_jax.studies.tables import folders, runs
 from plm_jax.studies.tables.runs import Places, Run
@@ -41,7 +41,7 @@ def _predicting(folder: RunFolder, asked: Sequence[str]) -> list[str]:
 def spelt(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
   """The command that makes a run, as a person types it; `asked` as of `make`."""
   name, *rest = words(run, places, asked=asked)
-  return f'python -m plm_jax.{name} {shlex.join(rest)}'
+  return f'plm-jax {name} {shlex.join(rest)}'
 
 
 def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
@@ -96,7 +96,7 @@ def _call(command: Sequence[str], out: Path, compiled: Path) -> str:
   line of its output where it fails."""
   name, *rest = command
   with files.open(out, 'a') as stream:
-    code = child.run([sys.executable, '-m', f'plm_jax.{name}', *rest], out=stream, compiled=compiled)
+    code = child.run([sys.executable, '-m', 'plm_jax', name, *rest], out=stream, compiled=compiled)
   if signals.asked() or code in (STOPPED, KILLED):
     raise signals.Interrupted(f'stopped by a signal: the same command goes on with {out.stem}', STOPPED)
   if code == 0:

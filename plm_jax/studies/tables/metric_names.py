@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plm_jax import config
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.studies import child
 from plm_jax.studies.tables import counting
 from plm_jax.studies.tables.file import Table
@@ -51,7 +51,8 @@ def check(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], left: Sequ
 def _problem(question: Mapping[str, Any]) -> str:
   """Why a run will not have a metric; empty where it will, or where the run itself will say why it cannot begin."""
   from plm_jax.planning import stand_in  # loads jax
-  from plm_jax.training import parts, preflight
+  from plm_jax.training import parts
+  from plm_jax.training.before import preflight
 
   try:
     settings = config.resolve(question['settings'])

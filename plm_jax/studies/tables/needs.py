@@ -3,14 +3,16 @@ evaluations and metrics that are asked for."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from plm_jax import config, errors
+from plm_jax import config
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora import sources
-from plm_jax.errors import ConfigError
 from plm_jax.studies.tables import folders, metric_names, runs
 from plm_jax.studies.tables.file import BEFORE, Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
 from plm_jax.text import recipe
-from plm_jax.training import from_data, parts
+from plm_jax.training import parts
+from plm_jax.training.before import from_data
 
 
 def check(

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import files
 from plm_jax.cli import pictures
+from plm_jax.io import files
 from plm_jax.studies.tables import intervals
 from plm_jax.studies.tables.file import Column, Table
 from plm_jax.studies.tables.intervals import Measured

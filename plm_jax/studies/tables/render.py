@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import files
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
 from plm_jax.studies.tables import cells, intervals, picture
 from plm_jax.studies.tables.file import BEST, COUNTED, Claim, Column, Origin, Table, origin
 from plm_jax.studies.tables.intervals import Measured

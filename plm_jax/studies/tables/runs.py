@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_jax import config, errors, files
-from plm_jax.config import overrides
+from plm_jax import config
+from plm_jax.config import overrides, signatures
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora import splits
-from plm_jax.errors import ConfigError
-from plm_jax.plugins import signatures
+from plm_jax.io import files
+from plm_jax.runs import history
 from plm_jax.studies.tables.file import BEFORE, BEST, Column, Row, Table
-from plm_jax.training import history
 
 DIGITS = 12  # of a digest, in names
 

@@ -12,9 +12,9 @@ from collections import Counter
 
 import pytest
 
+from plm_jax.commands import pydocs as command
 from plm_jax.data.corpora import docstrings, filters, markup, pydocs, pydocs_tasks, sources
 from plm_jax.data.corpora.docstrings import Document, Package
-from plm_jax.data.pydocs import __main__ as command
 
 ROOT = pathlib.Path(pydocs.__file__).parents[3]
 

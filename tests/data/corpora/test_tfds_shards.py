@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import tensorflow_datasets as tfds
 
+from plm_jax.core.errors import ConfigError
 from plm_jax.data import labelled
 from plm_jax.data.corpora import sources
-from plm_jax.errors import ConfigError
 from plm_jax.text import byte_bpe
 from plm_jax.training import parts
 from tests import runs

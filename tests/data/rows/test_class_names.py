@@ -4,13 +4,14 @@ import json
 
 import pytest
 
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Labels, Source, Task
 from plm_jax.data import labelled
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import metrics
 from plm_jax.scores import superglue
-from plm_jax.training import evaluate_saved, metrics
+from plm_jax.training import evaluate_saved
 from plm_jax.training.parts import check_labels, check_names
-from plm_jax.types import Labels, Source, Task
 from tests.data import small
 
 

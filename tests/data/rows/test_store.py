@@ -13,8 +13,8 @@ import time
 import numpy as np
 import pytest
 
+from plm_jax.core.errors import RunError
 from plm_jax.data.rows import store
-from plm_jax.errors import RunError
 from tests.data import small
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.studies.tables import file, render, runs
 
 TABLE = """

@@ -8,8 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.core.errors import ConfigError
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies.tables import cells
 from plm_jax.text import tokenizer
 

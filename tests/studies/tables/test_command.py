@@ -8,8 +8,9 @@ import types
 
 import pytest
 
-from plm_jax import config, params, tables
-from plm_jax.errors import ConfigError
+from plm_jax import config
+from plm_jax.commands import params, tables
+from plm_jax.core.errors import ConfigError
 from plm_jax.studies.tables import cells, counting, file, making, needs, render, runs
 from plm_jax.text import byte_bpe
 from tests import conftest
@@ -171,7 +172,7 @@ def test_the_head_of_a_table_names_what_its_runs_lack(tmp_path, monkeypatch):
   (tmp_path / 'text').mkdir()
   for split in ('train', 'validation'):
     (tmp_path / 'text' / f'{split}.txt').write_text('a text\n')
-  command = 'python -m plm_jax.vocab train --source=text --name=byte_bpe --size=700 --out=mine makes\nthe vocabulary.'
+  command = 'plm-jax vocab train --source=text --name=byte_bpe --size=700 --out=mine makes\nthe vocabulary.'
   keys = "dict(made, keys={'vocab.path': 'mine'})"
   table = TABLE.replace('one=made', f'one={keys}').replace(', two=', ') #')
   (tmp_path / 'mine.py').write_text(f'"""A table.\n\n{command}\n"""\n{table}')

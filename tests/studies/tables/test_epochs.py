@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.core.errors import ConfigError
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies.tables import runs
 from plm_jax.studies.tables.epochs import Epochs
 from plm_jax.training import parts

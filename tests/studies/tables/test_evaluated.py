@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.studies.tables import cells, costs, counting, file, filling, folders, making, render, runs
 
 TABLE = """

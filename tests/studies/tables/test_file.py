@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.studies.tables import file, runs
 
 FILES = file.known()

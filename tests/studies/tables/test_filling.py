@@ -10,13 +10,13 @@ import shutil
 import matplotlib
 import pytest
 
-from plm_jax import files, seals
 from plm_jax.cli import signals
-from plm_jax.errors import STOPPED, ConfigError, Interrupted
-from plm_jax.files import RunFolder
+from plm_jax.commands.tables import main
+from plm_jax.core.errors import STOPPED, ConfigError, Interrupted
+from plm_jax.io import checksums, files
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies.tables import cells, costs, counting, file, filling, folders, making, needs, render, runs
-from plm_jax.tables import main
-from plm_jax.training import prepare
+from plm_jax.training.before import prepare
 
 TABLE = """
 def get_table(scale):
@@ -195,7 +195,7 @@ def test_a_run_that_another_process_makes_is_left_to_it(set_up, tmp_path, monkey
   first = runs.needed(set_up[1])[0]
   lock = folders.folder_of(first, set_up[2]).root.with_suffix('.lock')
   lock.parent.mkdir(parents=True)
-  from plm_jax import files
+  from plm_jax.io import files
 
   with files.locked(lock, doing='testing'):
     machine = Machine(set_up[2])
@@ -630,7 +630,7 @@ def test_a_damaged_folder_is_named_and_the_others_are_adopted(to_adopt, tmp_path
   run, mine = to_adopt
   broken = RunFolder(mine.root.with_name('broken'))  # read before the other one
   shutil.copytree(mine.root, broken.root)
-  (broken.root / seals.SUMS).write_text(f'{"0" * 64}  {name}\n')
+  (broken.root / checksums.SUMS).write_text(f'{"0" * 64}  {name}\n')
   assert adopted(tmp_path, run) == mine
   assert f'{broken.root / name} is not as it was written' in caplog.text
 

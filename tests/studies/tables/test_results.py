@@ -26,7 +26,7 @@ def test_a_table_is_rendered_again(folder, tmp_path):
   there the picture has a tolerance."""
   kept = cells.read(folder / 'cells.json')
   words = shlex.split(kept['command'])
-  table_file = words[words.index('plm_jax.tables') + 1]
+  table_file = words[words.index('tables') + 1]
   render.write(file.read(table_file, kept['scale']), kept, tmp_path)
   same = all(importlib.metadata.version(name) == version for name, version in DRAWN_WITH.items())
   for name in ('table.md', 'table.csv', *['table.png'] * same):
@@ -42,7 +42,7 @@ def test_the_command_of_a_table_finds_its_runs(folder, tmp_path):
   kept = cells.read(folder / 'cells.json')
   words = shlex.split(kept['command'])
   given = dict(word.removeprefix('--').split('=', 1) for word in words if word.startswith('--'))
-  table = file.read(words[words.index('plm_jax.tables') + 1], kept['scale'])
+  table = file.read(words[words.index('tables') + 1], kept['scale'])
   plan = runs.plan(table, runs.Places(tmp_path, given.get('data'), given.get('corpus')))
   assert (cells.names(plan) == kept['cells']) is (folder.relative_to(RESULTS).as_posix() not in OTHER_FORM)
 

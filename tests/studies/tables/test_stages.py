@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from plm_jax.errors import ConfigError
+from plm_jax.core.errors import ConfigError
 from plm_jax.studies.tables import cells, file, folders, making, render, runs
 from tests.studies.tables.test_filling import Machine, fill
 

@@ -2,5 +2,5 @@
 read before, `words` says for both what counts as a word, and `passes` reads a corpus once, with bounded memory, and
 goes on where it was stopped.
 
-The command is `python -m plm_jax.corpus`.
+The command is `plm-jax corpus`.
 """

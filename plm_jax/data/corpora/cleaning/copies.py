@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora.cleaning.words import key_of, words_of
-from plm_jax.errors import ConfigError
 
 PERMUTATIONS = 128
 SHINGLE = 5  # words, as `words` counts them
@@ -56,7 +56,7 @@ class Copies:
         from datasketch import MinHash, MinHashLSH
       except ImportError:
         raise ConfigError(
-          'near duplicates need the package datasketch: pip install -r requirements-corpus.txt; --exact does without'
+          'near duplicates need the package datasketch: pip install -r requirements/corpus.txt; --exact does without'
         ) from None
       self._minhash = MinHash
       # their number and width for this threshold: what shares a band by chance is compared, what shares none is lost

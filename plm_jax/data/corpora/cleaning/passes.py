@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_jax import files
+from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora.records import PROGRESS, REPORT, Texts
-from plm_jax.errors import ConfigError
+from plm_jax.io import files, run_paths
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def check_out(out: files.Where) -> None:
   """Raises ConfigError for a file, and for a folder with files of something else; of a pass, `run` looks closer."""
   folder = files.local_path(out, what='OUT')
   if not files.exists(folder / REPORT):  # of a pass that is done nothing is written again
-    files.check_new_folder(folder, name='OUT')
+    run_paths.check_new_folder(folder, name='OUT')
   there = {one.name for one in files.listing(folder)} - {LOCK} if files.is_folder(folder) else set()
   if there and not there & {REPORT, PROGRESS}:
     raise ConfigError(f'{folder} holds files that are not of such a pass: name another folder')

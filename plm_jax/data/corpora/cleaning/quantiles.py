@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from plm_jax import files
+from plm_jax.io import files
 
 AT_ONCE = 65_536  # numbers in memory
 _DIGIT = 16  # bits that one pass settles

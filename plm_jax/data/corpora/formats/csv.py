@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from plm_jax.core.errors import counted
 from plm_jax.data.corpora import local
 from plm_jax.data.corpora.records import Opened, Real, Whole
-from plm_jax.errors import counted
 
 SUFFIXES = ('.csv', '.tsv')
 SCHEME = None

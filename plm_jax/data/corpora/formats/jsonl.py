@@ -2,9 +2,9 @@
 
 import json
 
-from plm_jax import files
 from plm_jax.data.corpora import local
 from plm_jax.data.corpora.records import Opened
+from plm_jax.io import files
 
 SUFFIXES = ('.jsonl',)
 SCHEME = None

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from plm_jax import copies, files
 from plm_jax.data.corpora import local, splits
 from plm_jax.data.corpora.records import Opened
+from plm_jax.io import downloads, files
 
 SUFFIXES = ()
 SCHEME = 'parallel:'
@@ -74,7 +74,7 @@ def _sides(path: str, split: str, *, cache: str, max_bytes: int) -> dict[str, lo
   several = {name: sides for name, sides in found.items() if len(sides) > 1}
   splits.check(split, sorted(several), path=path)
   chosen = sorted(several[split].items())
-  return {field: local.File.at(copies.fetched(file, cache), max_bytes=max_bytes) for field, file in chosen}
+  return {field: local.File.at(downloads.fetched(file, cache), max_bytes=max_bytes) for field, file in chosen}
 
 
 def _every_line(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """The embedded corpus, 'pydocs', and its tasks, 'pydocs/<task>' (`corpora/pydocs.py`)."""
 
-from plm_jax import errors
+from plm_jax.core import errors
 from plm_jax.data.corpora import pydocs
 from plm_jax.data.corpora.records import Opened
 

@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from plm_jax import files
 from plm_jax.data.corpora import local
 from plm_jax.data.corpora.records import Opened
+from plm_jax.io import files
 
 SUFFIXES = ('.json',)
 SCHEME = None

@@ -12,10 +12,10 @@ import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from plm_jax import copies, files
 from plm_jax.data.corpora import local, splits
 from plm_jax.data.corpora.formats import jsonl
 from plm_jax.data.corpora.records import Opened
+from plm_jax.io import downloads, files
 
 SUFFIXES = ()
 SCHEME = 'superglue:'
@@ -29,7 +29,7 @@ def open(path: str, split: str, cache: str, *, max_bytes: int = local.MAX_BYTES)
   found = {file.name.removesuffix(local.ZIPPED).removesuffix('.jsonl'): file for file in files.listing(folder)}
   found = {name: file for name, file in found.items() if '.jsonl' in file.name}
   splits.check(split, sorted(found), path=path)
-  file = local.File.at(copies.fetched(found[split], cache), max_bytes=max_bytes)
+  file = local.File.at(downloads.fetched(found[split], cache), max_bytes=max_bytes)
   return Opened(Rows(local.Rows(file, local.line_spans(file.lines()), jsonl.parse)), f'{file.digest(cache=cache)} rows')
 
 

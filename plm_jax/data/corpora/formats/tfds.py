@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from plm_jax import copies, files
 from plm_jax.data.corpora.records import Opened
+from plm_jax.io import downloads, files
 
 SUFFIXES = ()
 SCHEME = 'tfds:'
@@ -20,4 +20,4 @@ def open(path: str, split: str, cache: str) -> Opened:
 
   if path.startswith(SCHEME):
     return tfds_sets.from_name(path.removeprefix(SCHEME), split, cache=cache)
-  return tfds_sets.from_folder(copies.fetched(path, cache), split, path=path)
+  return tfds_sets.from_folder(downloads.fetched(path, cache), split, path=path)

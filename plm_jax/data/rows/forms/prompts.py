@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from plm_jax import errors
+from plm_jax.core import errors
 from plm_jax.data.rows import written
 from plm_jax.data.rows.written import Form, Row, Written
 

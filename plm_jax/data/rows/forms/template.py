@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from plm_jax import errors
+from plm_jax.core import errors
 from plm_jax.data.rows import written
 from plm_jax.data.rows.written import BLANK, Form, Keep, Written
 

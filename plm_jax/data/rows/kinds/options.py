@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plm_jax import errors
+from plm_jax.core import errors
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.checked import BadRows

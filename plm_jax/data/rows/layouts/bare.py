@@ -1,8 +1,8 @@
 """A (B) with nothing around them: a prompt that a decoder goes on with (Radford et al. 2019, §3.7)."""
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import framing
 from plm_jax.data.rows.framing import Layout
-from plm_jax.types import Vocab
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:

@@ -1,8 +1,8 @@
 """<s> A (<s> B): each text begins anew and nothing ends it (Touvron et al. 2023; LLaMA's tokenizer)."""
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import framing
 from plm_jax.data.rows.framing import Layout
-from plm_jax.types import Vocab
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:

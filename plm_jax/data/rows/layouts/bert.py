@@ -1,8 +1,8 @@
 """[CLS] A [SEP] (B [SEP]), type_ids 0 through the first [SEP], then 1 (Devlin et al. 2019, §3.2)."""
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import framing
 from plm_jax.data.rows.framing import Layout
-from plm_jax.types import Vocab
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:

@@ -1,8 +1,8 @@
 """A (B), each a sentence of its own with nothing around it: the model puts both ends of a sentence there (ELMo)."""
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import framing
 from plm_jax.data.rows.framing import Layout
-from plm_jax.types import Vocab
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:

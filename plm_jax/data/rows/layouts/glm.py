@@ -1,8 +1,8 @@
 """[CLS] A (B) and, behind a text that has no blank, the mask that is to be filled (Du et al. 2021, §2.4)."""
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import framing
 from plm_jax.data.rows.framing import Layout
-from plm_jax.types import Vocab
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:

@@ -1,8 +1,8 @@
 """_start_ A (_delimiter_ B) _classify_ (Radford et al. 2018, §3.3: <s> A $ B <e>)."""
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import framing
 from plm_jax.data.rows.framing import Layout
-from plm_jax.types import Vocab
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:

@@ -1,8 +1,8 @@
 """[beginning token] A end (B end), for models without tokens of their own for tasks."""
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import framing
 from plm_jax.data.rows.framing import Layout
-from plm_jax.types import Vocab
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:

@@ -1,8 +1,8 @@
 """<s> A </s> (</s> B </s>), no type_ids (Liu et al. 2019; fairseq)."""
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import framing
 from plm_jax.data.rows.framing import Layout
-from plm_jax.types import Vocab
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:

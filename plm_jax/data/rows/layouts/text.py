@@ -1,8 +1,8 @@
 """A (B) end: the fields run on as one text, nothing stands before it (Raffel et al. 2019, §2.4)."""
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import framing
 from plm_jax.data.rows.framing import Layout
-from plm_jax.types import Vocab
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:

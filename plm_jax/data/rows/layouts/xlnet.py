@@ -1,8 +1,8 @@
 """A <sep> (B <sep>) <cls>, type_ids 0 for A <sep>, 1 for B <sep>, 2 for <cls> (Yang et al. 2019, §2.5)."""
 
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows import framing
 from plm_jax.data.rows.framing import Layout
-from plm_jax.types import Vocab
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:

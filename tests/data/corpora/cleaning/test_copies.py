@@ -8,9 +8,9 @@ import sqlite3
 import numpy as np
 import pytest
 
+from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora.cleaning import contamination
 from plm_jax.data.corpora.cleaning.copies import SHINGLE, Copies
-from plm_jax.errors import ConfigError
 
 needs_datasketch = pytest.mark.skipif(
   not __import__('importlib.util', fromlist=['util']).find_spec('datasketch'),

@@ -15,11 +15,11 @@ import textwrap
 import numpy as np
 import pytest
 
-from plm_jax import vocab
+from plm_jax.commands import vocab
+from plm_jax.config import build
 from plm_jax.data import bptt, labelled, pairs, stream
 from plm_jax.data.corpora import formats, local, records, sources
 from plm_jax.data.rows import examples
-from plm_jax.plugins import build
 from plm_jax.text import tokenizer
 from tests.data import small
 

@@ -6,10 +6,10 @@ import textwrap
 import numpy as np
 import pytest
 
+from plm_jax.config import build
+from plm_jax.core.batch import BATCH
 from plm_jax.data import labelled
 from plm_jax.data.rows import kinds, layouts
-from plm_jax.plugins import build
-from plm_jax.types import BATCH
 from tests.data import small
 from tests.data.small import CLS, PAD, SEP
 

@@ -6,7 +6,8 @@ import pytest
 from plm_jax.data import labelled
 from plm_jax.data.corpora import sources
 from plm_jax.data.rows import first_row
-from plm_jax.training import from_data, parts
+from plm_jax.training import parts
+from plm_jax.training.before import from_data
 from tests.data import small
 from tests.data.small import CLASSIFY, CLS, DELIMITER, PAD, SEP, START
 

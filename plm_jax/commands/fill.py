@@ -1,0 +1,35 @@
+"""Fills blanks in a text with a masked language model.
+
+plm-jax fill --workdir=runs/quickstart/pretrain --text="Returns the [MASK] of the array."
+
+plm-jax fill --workdir=runs/t5 --text="Thank you <extra_id_0> me to your party <extra_id_1> week."
+
+plm-jax fill --weights=FOLDER --text="Paris is the [MASK] of France."        a release or an import
+
+Prints a row for each blank: `[MASK]`, the mask token of the model's vocabulary, or a sentinel. A masked language model
+gives the likeliest tokens, an encoder-decoder the text that it writes there, with its probability.
+"""
+
+from collections.abc import Sequence
+
+from plm_jax.cli import command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  parser = command.command('fill', __doc__)
+  parser.add_argument('--text', required=True, help='a text with at least one blank')
+  parser.add_argument('--top', type=command.COUNT, default=5, help='tokens to show per blank (default 5)')
+  command.add_step(parser)
+  command.add_weights(parser)
+  arguments, settings = command.parse_model(parser, argv)
+  if settings is None and arguments.weights is None:
+    return 0
+  from plm_jax.checkpoint import step_named
+  from plm_jax.cli import logs
+  from plm_jax.inference import blanks, opened
+
+  logs.start()
+  model = opened.open(arguments.weights or arguments.workdir, step=step_named(arguments.step), settings=settings)
+  blanks.show(blanks.fill(model, [arguments.text], top=arguments.top)[0])
+  return 0

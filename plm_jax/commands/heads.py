@@ -1,0 +1,39 @@
+"""Draws the attention weights of every head for one text.
+
+plm-jax heads --workdir=runs/quickstart/pretrain --text="Returns the sum of the array." --out=heads.png
+plm-jax heads --weights=FOLDER --text="The cat sat on the mat."        a release or an import
+
+One panel per head, queries down and keys across, darker is more. Prints for each head the mean distance between a query
+and what it looks at, and the entropy of its weights in bits, beside that of uniform weights.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from plm_jax.cli import command, pictures
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  parser = command.command('heads', __doc__)
+  parser.add_argument('--text', required=True, help='a text of a few words')
+  parser.add_argument('--out', default='heads.png', type=Path, help='the picture (default: heads.png)')
+  command.add_step(parser)
+  command.add_part(parser)
+  command.add_weights(parser)
+  arguments, settings = command.parse_model(parser, argv)
+  if settings is None and arguments.weights is None:
+    return 0
+  pictures.check_place(arguments.out, name='--out')
+  from plm_jax.checkpoint import step_named
+  from plm_jax.cli import logs
+  from plm_jax.inference import attention_maps, opened
+
+  logs.start()
+  folder, step = arguments.weights or arguments.workdir, step_named(arguments.step)
+  model = opened.open(folder, step=step, part=arguments.part, settings=settings)
+  maps = attention_maps.look(model, text=arguments.text)
+  attention_maps.draw(maps, arguments.out)
+  attention_maps.show(attention_maps.measure(maps), title=arguments.text)
+  print(f'Pictures in {arguments.out}')
+  return 0

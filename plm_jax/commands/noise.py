@@ -1,0 +1,186 @@
+"""Shows what a pre-training objective makes of a text: before, after, and what is predicted.
+
+    plm-jax noise --text="Thank you for inviting me to your party last week ." --objective=t5
+    plm-jax noise --all                   # every objective on one text
+    plm-jax noise --objective=bart --draws=5 --vocab=FOLDER
+
+Without --vocab each word and each punctuation mark of the text is a token, and a token such as ##ful continues a word.
+Red tokens are corrupted, green ones are predicted, blue ones are special.
+"""
+
+import argparse
+import functools
+import random
+import re
+import statistics
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from plm_jax.cli import command
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+from plm_jax.inference import noise_page
+from plm_jax.inference.noise_examples import GALLERY, Show
+
+TEXT = (
+  'Thank you for invit ##ing me to your par ##ty last week . The cake was won ##der ##ful , and so were the songs . '
+  'We should meet a ##gain soon .'
+)
+OTHER = 'A transformer reads all words of a sentence at once .'
+SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '[R]', '[S]', '[X]')
+SENTINELS = tuple(f'<extra_id_{number}>' for number in range(50))
+LONGEST = 120  # tokens shown
+DRAWS = command.number("Annotated[int, '1 <= x <= 10_000']")
+STYLES = {
+  '': '',
+  'special': 'blue',
+  'predicted': 'green',
+  'changed': 'red',
+  'changed predicted': 'red underline',
+  'place': 'dim',
+}
+CHARACTER = '[\u3040-\u30ff\u3400-\u9fff]'  # Chinese and Japanese
+
+
+class WordVocab:
+  """A `types.Vocab` with each word and each punctuation mark of some texts as a token."""
+
+  pad_id, unk_id, cls_id, sep_id, mask_id, bos_id, eos_id = range(7)
+  digest = 'words'
+
+  def __init__(self, *texts: str):
+    words = [word for text in texts for word in self.split(text)]
+    self._tokens = (*SPECIALS, *dict.fromkeys(words), *reversed(SENTINELS))  # T5 numbers its sentinels downwards
+    self._ids = {token: number for number, token in enumerate(self._tokens)}
+    self.size = len(self._tokens)
+    self.special_ids = tuple(self._ids[token] for token in (*SPECIALS, *SENTINELS))
+    self.starts_word = np.array([not token.startswith('##') for token in self._tokens])
+    self.num_bytes = np.array([len(token.encode()) for token in self._tokens])
+    self.counts = np.array([words.count(token) for token in self._tokens])
+
+  @staticmethod
+  def split(text: str) -> list[str]:
+    """Words, pieces that continue a word and begin with ##, marks, and characters of scripts without spaces."""
+    return re.findall(rf"##\w+|{CHARACTER}|(?:(?!{CHARACTER})\w)+(?:['’]\w+)?|[^\w\s]", text)
+
+  def encode(self, text: str, *, specials: bool = False) -> list[int]:
+    """Ids of a text."""
+    del specials
+    return [self._ids.get(word, self.unk_id) for word in self.split(text)]
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of texts."""
+    return [self.encode(text) for text in texts]
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """The text of some ids."""
+    return ' '.join(self._tokens[i] for i in ids)
+
+  def token(self, token_id: int) -> str:
+    """The token of an id."""
+    return self._tokens[token_id]
+
+  def id(self, token: str) -> int:
+    """The id of a token."""
+    return self._ids[token]
+
+  def save(self, folder: str) -> None:
+    """Raises ValueError: this vocabulary is made from its texts and has no file."""
+    raise ValueError(f'a vocabulary of one text cannot be saved to {folder}')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Shows one objective, or all."""
+  names = [show.name for show in GALLERY]
+  parser = command.Parser('plm-jax noise', allow_abbrev=False, description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+  parser.add_argument('--text', default=TEXT)
+  parser.add_argument('--objective', help=f'one of {", ".join(names)}')
+  parser.add_argument('--all', action='store_true', help='every objective')
+  parser.add_argument('--vocab', help='a vocabulary folder, or a published tokenizer.json')
+  parser.add_argument('--seed', type=command.SEED, default=0)
+  parser.add_argument('--draws', type=DRAWS, default=1, help='how many different corruptions to show')
+  parser.add_argument('--rows', type=command.COUNT, default=400, help='rows from which rates are measured')
+  arguments = parser.parse_args(argv)
+  if arguments.objective and arguments.objective not in names:
+    from plm_jax.core.errors import suggest
+
+    raise ConfigError(
+      f'--objective={arguments.objective}: the gallery does not show it.{suggest(arguments.objective, names)} '
+      f'Choices: {", ".join(names)}; a row of GALLERY in plm_jax/inference/noise_examples.py adds one'
+    )
+  if not arguments.objective and not arguments.all:
+    arguments.objective = 'bert'
+  from rich.console import Console
+
+  # some more words, so that random tokens are not all of the text: the docstrings of some modules
+  filler = [module.__doc__ or '' for module in (argparse, functools, random, re, statistics, textwrap)]
+  vocab: Any = WordVocab(arguments.text, OTHER, TEXT, *filler)
+  if arguments.vocab:
+    from plm_jax.text import tokenizer
+
+    with errors.stage('vocab'):
+      vocab = tokenizer.load(arguments.vocab, extra=SENTINELS[::-1])
+  console = Console(highlight=False)
+  chosen = [show for show in GALLERY if arguments.all or show.name == arguments.objective]
+  words = vocab.encode(arguments.text)
+  if len(words) < 4:
+    raise ConfigError(f'--text has {len(words)} tokens; at least 4 are needed')
+  if len(words) > LONGEST:
+    console.print(f'The first {LONGEST} of {len(words):,} tokens:')
+    words = words[:LONGEST]
+  _table(console, [('text', _markup(noise_page.Line('text', noise_page.marked(words, vocab))))])
+  console.print()
+  for show in chosen:
+    try:
+      _show(console, show, words, vocab, seed=arguments.seed, draws=arguments.draws, rows=arguments.rows)
+    except ConfigError as error:
+      if not arguments.all:
+        raise
+      _table(console, [('not here', str(error))])
+  return 0
+
+
+def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, draws: int, rows: int) -> None:
+  """Prints some corruptions of one row by an objective, and rates measured over many copies of it."""
+  from plm_jax.config import build
+
+  with errors.stage('model'):
+    trunk = build.make('models', {'name': show.model, 'variant': 'tiny'}, vocab_size=vocab.size)
+  with errors.stage('objective'):
+    task = build.make('objectives', show.objective, trunk=trunk, vocab=vocab)
+  batch = noise_page.batch(show.rows, words, vocab, rows=rows, other=vocab.encode(OTHER))  # the first row is shown
+  before = batch.get('tokens')
+  console.rule(f'[bold]{show.name}[/]  {show.what}', align='left')
+  with errors.stage('objective'):  # which may refuse a text that is too short
+    examples = noise_page.examples(task.prepare, batch, seed=seed, draws=draws + 1)
+  for example in examples[:-1]:
+    _table(console, [(line.label, _markup(line)) for line in noise_page.lines(example, before, vocab)])
+  _table(console, [('measured', noise_page.rates(examples[-1], before))])
+  console.print()
+
+
+def _table(console: Any, lines: Sequence[tuple[str, str]]) -> None:
+  """Prints lines of (label, text)."""
+  from rich.table import Table
+
+  table = Table.grid(padding=(0, 2, 0, 0))
+  table.add_column(style='dim', justify='right', width=16)
+  table.add_column(overflow='fold')
+  for label, line in lines:
+    table.add_row(label, line)
+  console.print(table)
+
+
+def _markup(line: noise_page.Line) -> str:
+  """A line in rich's markup."""
+  from rich.markup import escape
+
+  def word(one: noise_page.Word) -> str:
+    style = STYLES[one.mark]
+    return f'[{style}]{escape(one.text)}[/]' if style else escape(one.text)
+
+  return line.gap.join(' '.join(map(word, item)) for item in line.items)

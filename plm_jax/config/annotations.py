@@ -1,0 +1,278 @@
+"""What an annotation says about a keyword: the values it takes, their bounds, and the blocks of a config in it.
+
+An annotation is text in which `signatures.py` has written out every alias. It is parsed and never evaluated. Beside
+builtins, containers and `Literal` it may hold
+
+    Annotated[float, '0 <= x < 1']                   a bound: x compared with numbers
+    Annotated[float, 'any']                          a number without a bound
+    Annotated[str, 'pattern']                        a regular expression
+    Annotated[Mapping[str, Any], 'models']           a block that names a file of a folder
+    Annotated[Mapping[str, Any], 'adapters | objectives']    the same for a file of either folder
+    Annotated[Mapping[str, Any], 'noise.where']      a block that names a function of a file or folder
+    Annotated[Mapping[str, Any], 'core.types:Execution']  a block with the fields of a class
+    Annotated[str, 'optim.rules']                    the name of a file of a folder, or of a function of a file
+
+and unions and containers of these. The text after the type is its kind.
+"""
+
+import ast
+import builtins
+import functools
+import operator
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from plm_jax.core.errors import shown
+
+SCALARS = ('bool', 'float', 'int', 'str')
+SEQUENCES = ('tuple', 'list', 'Sequence', 'Collection', 'Iterable')
+MAPPINGS = ('dict', 'Mapping', 'MutableMapping')
+OTHERS = ('Any', 'Annotated', 'Callable', 'Final', 'Literal', 'Optional', 'Union')
+# Types of what a run gives to a `make` or a function; no config can write a value of these.
+GIVEN = ('Array', 'Execution', 'Module', 'Trunk', 'Vocab', 'ndarray')
+KNOWN = (*SCALARS, *SEQUENCES, *MAPPINGS, *OTHERS, *GIVEN)
+ANY, PATTERN = 'any', 'pattern'  # notes that are no kinds: a number without a bound, a regular expression
+MOST = 2**31 - 1  # of int32
+COMPARISONS = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
+
+
+class Part(NamedTuple):
+  """What stands in a keyword, as far as a dotted key can go further into it.
+
+  Attributes:
+    form: a 'block', a 'name', a 'sequence', a 'mapping', or 'any' plain data.
+    inner: the kind of a block or name, the annotation of the items of a container.
+  """
+
+  form: Literal['block', 'name', 'sequence', 'mapping', 'any']
+  inner: str
+
+
+@functools.cache
+def parse(annotation: str) -> ast.expr:
+  """The syntax tree of an annotation, of one in quotation marks as well."""
+  node = ast.parse(annotation, mode='eval').body
+  return parse(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, str) else node
+
+
+def tail(node: ast.expr) -> str:
+  """The last part of a possibly dotted name: 'Mapping' of `collections.abc.Mapping`."""
+  return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ''
+
+
+def arguments(node: ast.Subscript) -> list[ast.expr]:
+  """What stands in the brackets: A and B of `tuple[A, B]`."""
+  return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+
+
+def unknown(annotation: str) -> list[str]:
+  """Names in an annotation that mean nothing to `values.coerce`."""
+  return list(_unknown(parse(annotation)))
+
+
+def _unknown(node: ast.expr) -> list[str]:
+  match node:
+    case ast.Name() | ast.Attribute():
+      return [] if tail(node) in KNOWN else [ast.unparse(node)]
+    case ast.BinOp():
+      return _unknown(node.left) + _unknown(node.right)
+    case ast.Subscript():
+      name = tail(node.value)
+      inner = {'Literal': [], 'Callable': [], 'Annotated': arguments(node)[:1]}.get(name, arguments(node))
+      return _unknown(node.value) + [found for item in inner for found in _unknown(item)]
+  return []
+
+
+# Bounds ------------------------------------------------------------------------------------------------------------
+
+
+def kind(node: ast.Subscript) -> str | None:
+  """The kind in an `Annotated[...]`; None where the text is a bound."""
+  texts = [note.value for note in arguments(node)[1:] if isinstance(note, ast.Constant) and isinstance(note.value, str)]
+  return next((text for text in texts if text not in (ANY, PATTERN) and not _comparison(text)), None)
+
+
+def within(node: ast.Subscript, value: Any) -> bool:
+  """Whether a value meets every bound of an `Annotated[...]`, and compiles where it is a regular expression.
+
+  Whole numbers that have no upper bound of their own end where those of arrays (int32) do.
+  """
+  notes = [note.value for note in arguments(node)[1:] if isinstance(note, ast.Constant) and isinstance(note.value, str)]
+  sound = PATTERN not in notes or _compiles(value)
+  bounds = [comparison for comparison in map(_comparison, notes) if comparison]
+  if isinstance(value, int) and value > MOST and not any(map(_ends, bounds)):
+    return False
+  return sound and all(_holds(comparison, value) for comparison in bounds)
+
+
+def _compiles(pattern: str) -> bool:
+  return not _fault(pattern)
+
+
+def _fault(pattern: str) -> str:
+  """What is wrong with a regular expression; empty where nothing is."""
+  try:
+    with warnings.catch_warnings(action='ignore', category=FutureWarning):  # of '[[', which may be no pattern at all
+      re.compile(pattern)
+  except (re.error, OverflowError, RecursionError) as error:
+    return str(error)
+  return ''
+
+
+def broken_pattern(annotation: str, value: Any) -> str:
+  """Why no regular expression in a value compiles, as the end of a message; empty where that is not the mistake."""
+  texts = [value] if isinstance(value, str) else []
+  if isinstance(value, list | tuple):
+    firsts = [item[0] if isinstance(item, list | tuple) and item else item for item in value]
+    texts = [text for text in firsts if isinstance(text, str)]
+  wrong = next((text for text in texts if _fault(text)), None) if repr(PATTERN) in annotation else None
+  return '' if wrong is None else f'; {shown(wrong)} is no regular expression: {_fault(wrong)}'
+
+
+def unbounded(annotation: str) -> bool:
+  """Whether a number may stand somewhere in an annotation without a bound beside it, or 'any'."""
+  return _unbounded(parse(annotation))
+
+
+def _unbounded(node: ast.expr) -> bool:
+  match node:
+    case ast.Name() | ast.Attribute():
+      return tail(node) in ('int', 'float')
+    case ast.Subscript() if tail(node.value) in ('Annotated', 'Literal', 'Callable'):
+      return False
+    case ast.Subscript():
+      return any(map(_unbounded, arguments(node)))
+    case ast.BinOp():
+      return _unbounded(node.left) or _unbounded(node.right)
+  return False
+
+
+@functools.cache
+def _comparison(text: str) -> ast.Compare | None:
+  """'0 <= x < 1' as a syntax tree; None for a text that is no comparison."""
+  try:
+    node = ast.parse(text, mode='eval').body
+  except SyntaxError:
+    return None
+  return node if isinstance(node, ast.Compare) else None
+
+
+def _ends(comparison: ast.Compare) -> bool:
+  """Whether a comparison bounds x from above."""
+  return isinstance(comparison.ops[-1], ast.Lt | ast.LtE) and not isinstance(comparison.comparators[-1], ast.Name)
+
+
+def _holds(comparison: ast.Compare, x: Any) -> bool:
+  def read(node: ast.expr) -> Any:
+    return x if isinstance(node, ast.Name) and node.id == 'x' else ast.literal_eval(node)
+
+  sides = [read(side) for side in (comparison.left, *comparison.comparators)]
+  return all(COMPARISONS[type(op)](a, b) for op, a, b in zip(comparison.ops, sides, sides[1:], strict=False))
+
+
+# Blocks and containers ----------------------------------------------------------------------------------------------
+
+
+def part(annotation: str, value: Any) -> Part | None:
+  """What a dotted key may go into where a keyword has this value; None for a single value."""
+  fits = {'block': Mapping, 'mapping': Mapping, 'sequence': list | tuple, 'name': str, 'any': object}
+  return next((found for found in _parts(parse(annotation)) if isinstance(value, fits[found.form])), None)
+
+
+def parts(annotation: str) -> list[Part]:
+  """The blocks, names and containers in an annotation, those in its unions and containers included."""
+  found = _parts(parse(annotation))
+  return [inner for one in found for inner in (one, *(parts(one.inner) if one.form in ('sequence', 'mapping') else ()))]
+
+
+def rebuild(annotation: str, value: Any, change: Callable[[Part, Any, str], Any], label: str) -> Any:
+  """A value with each block and each name in it replaced by `change(part, block or name, its dotted key)`.
+
+  Args:
+    annotation: of the value.
+    value: of a keyword; None stays None.
+    change: also called for what stands inside containers. What it returns is not gone through again.
+    label: the dotted key of the value.
+  """
+  found = None if value is None else part(annotation, value)
+  if found is None or found.form == 'any':
+    return value
+  if found.form == 'sequence':
+    return type(value)(rebuild(found.inner, item, change, f'{label}.{index}') for index, item in enumerate(value))
+  if found.form == 'mapping':
+    return {key: rebuild(found.inner, item, change, f'{label}.{key}') for key, item in value.items()}
+  return change(found, value, label)
+
+
+def _parts(node: ast.expr) -> list[Part]:
+  match node:
+    case ast.BinOp():
+      return _parts(node.left) + _parts(node.right)
+    case ast.Name() | ast.Attribute():
+      return [Part('any', 'Any')] if tail(node) in (*SEQUENCES, *MAPPINGS, 'Any', 'Callable') else []
+    case ast.Subscript():
+      return _parts_of_generic(node)
+  return []
+
+
+def _parts_of_generic(node: ast.Subscript) -> list[Part]:
+  name, inside = tail(node.value), arguments(node)
+  if name == 'Annotated' and (named := kind(node)):
+    return [Part('block' if _is_mapping(inside[0]) else 'name', named)]
+  if name in ('Annotated', 'Optional', 'Final', 'Union'):
+    return [found for item in inside for found in _parts(item)]
+  if name in MAPPINGS:
+    return [Part('mapping', ast.unparse(inside[1]))]
+  if name in SEQUENCES:
+    alike = name != 'tuple' or ast.unparse(inside[-1]) == '...'
+    return [Part('sequence', ast.unparse(inside[0]) if alike else 'Any')]
+  return [Part('any', 'Any')] if name == 'Callable' else []
+
+
+def _is_mapping(node: ast.expr) -> bool:
+  return tail(node.value if isinstance(node, ast.Subscript) else node) in MAPPINGS
+
+
+def with_kind(annotation: str, named: str) -> str:
+  """An annotation in which every text or `Mapping[str, Any]` without a kind is a name or block of this kind."""
+  return ast.unparse(_with_kind(parse(annotation), named))
+
+
+def _with_kind(node: ast.expr, named: str) -> ast.expr:
+  match node:
+    case ast.Name(id='str'):
+      return ast.Subscript(ast.Name('Annotated'), ast.Tuple([node, ast.Constant(named)]))
+    case ast.BinOp():
+      return ast.BinOp(_with_kind(node.left, named), node.op, _with_kind(node.right, named))
+    case ast.Subscript(slice=ast.Tuple([key, value])) if _is_mapping(node):
+      if tail(value) != 'Any':
+        return ast.Subscript(node.value, ast.Tuple([key, _with_kind(value, named)]))
+      return ast.Subscript(ast.Name('Annotated'), ast.Tuple([node, ast.Constant(named)]))
+    case ast.Subscript(slice=ast.Tuple([item, ast.Constant(value=builtins.Ellipsis)])):
+      return ast.Subscript(node.value, ast.Tuple([_with_kind(item, named), ast.Constant(...)]))
+  return node
+
+
+# Messages -----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def readable(annotation: str) -> str:
+  """An annotation for messages: 'float (0 <= x < 1)', 'block of noise.where | None'."""
+
+  class Rewrite(ast.NodeTransformer):
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+      self.generic_visit(node)
+      if tail(node.value) != 'Annotated':
+        return node
+      first, *notes = arguments(node)
+      named = kind(node)
+      if named is None:
+        words = {ANY: '', PATTERN: 'pattern'}
+        bounds = ' and '.join(words.get(text, text) for text in map(ast.literal_eval, notes))
+        return ast.Name(f'{ast.unparse(first)} ({bounds})' if bounds else ast.unparse(first))
+      return first if isinstance(first, ast.Name) else ast.Name(f'block of {named}')
+
+  return ast.unparse(Rewrite().visit(ast.parse(annotation, mode='eval').body))

@@ -1,0 +1,160 @@
+"""Names to code: the only place where a string from a config becomes a function.
+
+`make` calls the `make` of a plug-in file, `pick` binds the settings of a function of a noise file. The file name is the
+registry; a wrong name or keyword is an error that lists the right ones.
+"""
+
+import functools
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from plm_jax.config import signatures
+from plm_jax.config.signatures import Missing
+from plm_jax.config.values import check_keywords
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def make(folder: str, settings: Mapping[str, Any], *, offered: Mapping[str, Any] = NOTHING, **given: Any) -> Any:
+  """Calls the `make` of `<folder>/<name>.py`.
+
+  Args:
+    folder: 'models', 'objectives', 'adapters', 'data' or 'text'.
+    settings: a block of a config: `name`, and keywords of that `make`. Lists arrive as tuples.
+    offered: keywords that the caller may have, None where it does not: the `make` gets those that it names.
+    **given: keywords that the caller has and a config cannot, such as the trunk.
+
+  Raises:
+    ConfigError: an unknown name, or an unknown, missing or wrongly typed keyword.
+  """
+  label = singular(folder)
+  name, values = split(label, settings)
+  errors.check_choice(f'{label}.name', label, name, signatures.names(folder), place=signatures.path(folder))
+  known = signatures.signature(folder, name)
+  given |= {key: value for key, value in offered.items() if key in known and value is not None}
+  values = check(label, f'make in {signatures.path(f"{folder}.{name}")}', known, values, given)
+  if folder == 'models' and values.get('overrides'):
+    values['overrides'] = _check_overrides(f'models.{name}', values['overrides'])
+  return import_file(f'{folder}.{name}').make(**values, **given)
+
+
+def pick(kind: str, settings: Mapping[str, Any], **given: Any) -> Callable[..., Any]:
+  """Binds the settings of a function such as `fixed_count` of 'noise.where'.
+
+  Args:
+    kind: a file, as 'noise.edit', or a folder whose files count as one, as 'noise.where'.
+    settings: `name`, and keyword-only arguments of that function. Lists arrive as tuples.
+    **given: what the caller can offer; the function gets those that it names.
+
+  Raises:
+    ConfigError: an unknown name, or an unknown, missing or wrongly typed keyword.
+  """
+  label = kind.rpartition('.')[2]
+  name, values = split(label, settings)
+  places = signatures.places(kind)
+  errors.check_choice(f'{label}.name', 'function', name, places, place=signatures.path(kind))
+  module = places[name]
+  known = signatures.keywords(module, name)
+  offered = {key: value for key, value in given.items() if key in known}
+  values = check(label, f'{name} in {signatures.path(module)}', known, values, offered)
+  return functools.partial(getattr(import_file(module), name), **values, **offered)
+
+
+def check(
+  label: str,
+  owner: str,
+  known: Mapping[str, signatures.Keyword],
+  settings: Mapping[str, Any],
+  given: Mapping[str, Any],
+) -> dict[str, Any]:
+  """Settings ready to be passed on: checked against the keywords that are not given, lists as tuples."""
+  both = sorted(set(settings) & set(given))
+  if both:
+    raise ConfigError(f'{label}: {both[0]!r} is set by the run, not by the config: leave it out.')
+  if strangers := sorted(set(given) - set(known)):
+    raise ConfigError(f'{label}: {owner} does not take {strangers[0]!r}, which every one of its kind is given.')
+  free = {name: keyword for name, keyword in known.items() if name not in given}
+  return {name: frozen(value) for name, value in check_keywords(label, owner, free, settings).items()}
+
+
+def _check_overrides(module: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+  """Fields of a model's `Config` within their bounds, whoever gives them: a config, a release, an import, a program."""
+  fields = {
+    name: field._replace(default=Missing.COMPUTED) for name, field in signatures.keywords(module, 'Config').items()
+  }
+  return check('model.overrides', f'Config in {signatures.path(module)}', fields, settings, NOTHING)
+
+
+def split(label: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+  """A block as its name and its keywords."""
+  if 'name' not in settings:
+    raise ConfigError(f'{label}: needs a name, as in dict(name=..., ...); got {dict(settings)}.')
+  return settings['name'], {key: value for key, value in settings.items() if key != 'name'}
+
+
+def frozen(value: Any) -> Any:
+  """A plain value with every list as a tuple, so that settings from Python and from JSON are the same."""
+  if isinstance(value, list | tuple):
+    return tuple(frozen(item) for item in value)
+  if isinstance(value, Mapping):
+    return {key: frozen(item) for key, item in value.items()}
+  return value
+
+
+def singular(folder: str) -> str:
+  """The block that a folder serves: 'model' of 'models'; of several folders 'adapter or objective'."""
+  return ' or '.join({'text': 'vocab'}.get(one, one.removesuffix('s')) for one in folder.split(' | '))
+
+
+def unwrapped(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+  """The settings of a run with the task inside its wrappers in place of them; the same settings where there are none.
+
+  A wrapper is an adapter whose file states `ADDS`, the name of its parameters beside the trunk.
+  """
+  folder, block = 'adapters', settings.get('adapter')
+  while folder == 'adapters' and isinstance(block, Mapping) and isinstance(block.get('inner'), Mapping):
+    if not signatures.literal(f'adapters.{block.get("name")}', 'ADDS'):
+      break
+    block = block['inner']
+    folder = signatures.folder_of('adapters | objectives', block.get('name', ''))
+  if block is settings.get('adapter'):
+    return settings
+  return {**settings, 'adapter': None, 'objective': None, singular(folder): block}
+
+
+def look(settings: Mapping[str, Any]) -> Any:
+  """What `look` of a file of `data/` says of its rows (a `types.Labels`) from the keywords of its `make`.
+
+  It reads no more than it must and tokenises nothing. None where the file has no such function.
+  """
+  name, values = split('data', settings)
+  looks = getattr(import_file(f'data.{name}'), 'look', None)
+  return looks(**{key: frozen(value) for key, value in values.items()}) if looks else None
+
+
+def template(folder: str, settings: Mapping[str, Any], **given: Any) -> Any:
+  """What `template` of `<folder>/<name>.py` says of its rows (a `types.Template`); None where the file has none."""
+  made = getattr(import_file(f'{folder}.{settings["name"]}'), 'template', None)
+  return None if made is None else made(**frozen(settings), **given)
+
+
+def beside(function: Callable[..., Any], name: str) -> Any:
+  """What the file of a function defines under `name`, such as the table `CAPACITY` of a where-function."""
+  return getattr(sys.modules[function.__module__], name)
+
+
+def import_file(name: str) -> Any:
+  """The file of a dotted name such as 'models.bert', imported."""
+  return importlib.import_module(f'{signatures.ROOT.name}.{name}')
+
+
+def files_of(package: str) -> dict[str, Any]:
+  """Every file of a folder such as 'data.corpora.formats', imported: name -> module, sorted."""
+  found = sorted(file.name for file in pkgutil.iter_modules(import_file(package).__path__))
+  return {name: import_file(f'{package}.{name}') for name in found}

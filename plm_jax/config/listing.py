@@ -1,0 +1,68 @@
+"""What `--list` prints: a line for every model, objective, adapter, source, vocabulary, score, noise function, config.
+
+Only what a config can name is listed. Everything is read from source; nothing is imported.
+"""
+
+import ast
+import os
+import pathlib
+from collections.abc import Iterator
+
+from plm_jax.config import annotations, signatures
+from plm_jax.io import files
+
+FOLDERS = {
+  'Models': 'models',
+  'Objectives': 'objectives',
+  'Adapters': 'adapters',
+  'Data sources': 'data',
+  'Vocabularies': 'text',
+  'Scores (eval.NAME.scores)': 'scores',
+}
+WIDTH = 120
+
+
+def text() -> str:
+  """The listing, grouped under headings."""
+  groups = {title: list(_files(folder)) for title, folder in FOLDERS.items()}
+  for kind in noise_kinds():
+    places = signatures.places(kind)
+    rows = [(name, signatures.first_line(module, name), '') for name, module in places.items()]
+    groups[f'Noise: {kind.removeprefix("noise.")}'] = rows
+  groups['Configs (--config=...)'] = [
+    (os.path.relpath(str(f)), _docstring(f), '') for f in signatures.experiment_files()
+  ]
+  return '\n\n'.join(_group(title, rows) for title, rows in groups.items() if rows)
+
+
+def noise_kinds() -> list[str]:
+  """The kinds of noise functions that a block of an objective or adapter can name, such as 'noise.where', sorted."""
+  tasks = [(folder, name) for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
+  keywords = [keyword for folder, name in tasks for keyword in signatures.signature(folder, name).values()]
+  kinds = {part.inner for keyword in keywords for part in annotations.parts(keyword.annotation)}
+  return sorted(kind for kind in kinds if kind.startswith('noise.'))
+
+
+def _files(folder: str) -> Iterator[tuple[str, str, str]]:
+  """Name, first line, and the place in the field of each file of a folder."""
+  for name in signatures.names(folder):
+    module = f'{folder}.{name}'
+    paper = signatures.paper(module)
+    words = [str(paper[key]) for key in ('year', 'architecture', 'objective_family', 'supervision') if key in paper]
+    words += [f'adapters: {", ".join(paper["adapters"])}'] if paper.get('adapters') else []
+    words += [f'extension: {paper["extension"]}'] if paper.get('extension') else []
+    words += [f'variants: {", ".join(variants)}'] if (variants := signatures.table(module, 'CONFIGS')) else []
+    yield name, signatures.first_line(module), '; '.join(words)
+
+
+def _docstring(file: pathlib.Path) -> str:
+  return (ast.get_docstring(ast.parse(files.read_text(file))) or '').partition('\n')[0]
+
+
+def _group(title: str, rows: list[tuple[str, str, str]]) -> str:
+  width = max(len(name) for name, _, _ in rows)
+  lines = [title]
+  for name, line, place in rows:
+    whole = f'  {name:<{width}}  {line}{f" [{place}]" if place else ""}'
+    lines.append(whole if len(whole) <= WIDTH or not place else f'  {name:<{width}}  {line}\n{"":{width + 4}}[{place}]')
+  return '\n'.join(lines)

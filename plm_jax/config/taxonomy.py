@@ -1,0 +1,79 @@
+"""Where each model, objective and adapter stands in the field: the four ways in which Qiu et al. 2020, §3, order it.
+
+A row is read from the `PAPER` of a file (`types.Paper`). Its four ways are the representation (does a word's vector
+depend on its neighbours?), the architecture, the pre-training task with the origin of its labels, and the extension.
+`NOT_HERE` names the parts of the survey that no file is for.
+"""
+
+from typing import Any
+
+from plm_jax.config import signatures
+
+KINDS = ('models', 'objectives', 'adapters')
+COLUMNS = (
+  'kind', 'name', 'representation', 'architecture', 'task', 'supervision', 'extension', 'adapters', 'year', 'paper',
+)  # fmt: skip
+# part of the survey -> why it is not here
+NOT_HERE = {
+  'knowledge-enriched models (ERNIE, KnowBERT, K-BERT)': 'out of scope: they read entities and knowledge graphs',
+  'multi-modal models (VideoBERT, ViLBERT, LXMERT)': 'out of scope: rows hold text alone, no images, video or speech',
+  'encoders over parse trees and other graphs (Tree-LSTM, graph convolutions)': (
+    'out of scope: rows hold no graphs; a Transformer is the case in which each word is linked with every other'
+  ),
+  'multilingual models': (
+    'no file of their own: mT5, ByT5, mBART and XLM-R are sizes or releases of t5, bart and bert; the translation '
+    'language model of XLM is not here'
+  ),
+  'domain-specific and language-specific models': (
+    'no file of their own: they are other text, on which a config pre-trains a model that `init_from` or `model.from` '
+    'names'
+  ),
+  'words to be put in order again beside masks (StructBERT)': (
+    'not here; sentences and whole texts are, by the noise `permute_sentences` and `deshuffle`'
+  ),
+  'compression by replacing modules (BERT-of-Theseus)': 'not here; the other four ways of the survey are',
+}
+
+
+def rows() -> list[dict[str, Any]]:
+  """One row for each file, by kind, year and name; the keys are `COLUMNS`."""
+  found = [_row(kind, name) for kind in KINDS for name in signatures.names(kind)]
+  return sorted(found, key=lambda row: (KINDS.index(row['kind']), row['year'], row['name']))
+
+
+def _row(kind: str, name: str) -> dict[str, Any]:
+  fields = {field: keyword.default for field, keyword in signatures.keywords('types', 'Paper').items()}
+  paper = fields | signatures.paper(f'{kind}.{name}')
+  representation = {'static': 'non-contextual', 'any': 'any'}.get(paper['architecture'], 'contextual')
+  return {
+    'kind': kind,
+    'name': name,
+    'representation': representation,
+    'architecture': paper['architecture'],
+    'task': paper['objective_family'],
+    'supervision': paper['supervision'],
+    'extension': paper['extension'],
+    'adapters': list(paper['adapters']),
+    'year': paper['year'],
+    'paper': paper['title'],
+  }
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+  """A row as texts: lists with commas, nothing for what it has not."""
+  return [', '.join(row[one]) if isinstance(row[one], list) else str(row[one] or '') for one in COLUMNS]
+
+
+def markdown(table: list[dict[str, Any]]) -> str:
+  """The rows as a table of Markdown."""
+  lines = [list(COLUMNS), ['---'] * len(COLUMNS), *map(cells, table)]
+  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+
+
+def not_here() -> list[str]:
+  """A line for each part of the survey that no file is for, with the reason."""
+  return [
+    'Of the survey, not here or without a file of their own:',
+    '',
+    *(f'- {part}: {why}' for part, why in NOT_HERE.items()),
+  ]

@@ -1,0 +1,216 @@
+"""Plain values against annotations, and the messages for those that do not fit.
+
+Values are what JSON can hold; annotations are text, as `signatures.py` reads them. Nothing here imports jax.
+"""
+
+import ast
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from plm_jax.config import aliases, annotations
+from plm_jax.config.annotations import MAPPINGS, SEQUENCES, arguments, readable, tail
+from plm_jax.config.signatures import Keyword, Missing
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
+
+SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of the normal numbers of float32
+
+
+def coerce(annotation: str, value: Any) -> Any:
+  """A plain value as an annotation wants it: ints become floats where a float is meant, tuples become lists.
+
+  A Callable is given as the dict that names it. What kind of block a mapping is, is not looked at here.
+
+  Raises:
+    TypeError: the value does not fit; the message says what would.
+    NameError: the annotation holds a name of which nothing is known here, a mistake in the code.
+  """
+  try:
+    return _known(annotation, value)
+  except TypeError:
+    got = f'{type(value).__name__} {errors.shown(value)}{why_not(annotation, value)}'
+    raise TypeError(f'expected {readable(annotation)}, got {got}') from None
+
+
+def fits(annotation: str, value: Any) -> bool:
+  """Whether an annotation takes a plain value."""
+  try:
+    _known(annotation, value)
+  except TypeError:
+    return False
+  return True
+
+
+def _known(annotation: str, value: Any) -> Any:
+  """`coerce` without a message for a value that does not fit."""
+  if names := annotations.unknown(annotation):
+    raise NameError(f'annotation {annotation}: {names[0]} is no type that a config can be checked against')
+  return _coerce(annotations.parse(annotation), value)
+
+
+def in_float32(value: float) -> bool:
+  """Whether arrays can hold a number: in float32 it is neither 0 nor infinite, unless it is so itself."""
+  return value == 0 or SMALLEST <= abs(value) <= LARGEST or value in (math.inf, -math.inf) or value != value
+
+
+def _coerce(node: ast.expr, value: Any) -> Any:
+  match node:
+    case ast.Constant(value=None):
+      return _demand(value is None, None)
+    case ast.BinOp(op=ast.BitOr()):
+      return _first_fit([node.left, node.right], value)
+    case ast.Subscript():
+      return _coerce_generic(node, value)
+    case ast.Name() | ast.Attribute():
+      return _coerce_name(tail(node), value)
+  return value
+
+
+def _coerce_name(name: str, value: Any) -> Any:
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  match name:
+    case 'int':
+      return _demand(number and isinstance(value, int) and -(2**31) <= value < 2**32, value)  # what arrays can hold
+    case 'float':
+      return float(_demand(number and in_float32(value), value))
+    case 'bool':
+      return _demand(isinstance(value, bool), value)
+    case 'str':
+      return _demand(isinstance(value, str), value)
+    case 'Callable':
+      return _demand(isinstance(value, Mapping) and 'name' in value, value)
+    case _ if name in SEQUENCES:
+      _demand(isinstance(value, list | tuple), value)
+      return list(value)
+    case _ if name in MAPPINGS:
+      return _demand(isinstance(value, Mapping), value)
+  return _demand(name == 'Any', value)  # the other names are of what a run gives
+
+
+def _coerce_generic(node: ast.Subscript, value: Any) -> Any:
+  name, inside = tail(node.value), arguments(node)
+  if name == 'Literal':
+    return _demand(any(type(value) is type(c) and value == c for c in map(ast.literal_eval, inside)), value)
+  if name in ('Union', 'Optional'):
+    return _first_fit([*inside, ast.Constant(None)] if name == 'Optional' else inside, value)
+  if name in ('Annotated', 'Final'):
+    value = _coerce(inside[0], value)
+    return _demand(name == 'Final' or annotations.within(node, value), value)
+  value = _coerce_name(name, value)
+  if name in MAPPINGS:
+    return {_coerce(inside[0], key): _coerce(inside[1], item) for key, item in value.items()}
+  if name not in SEQUENCES:
+    return value
+  if name != 'tuple' or (isinstance(inside[-1], ast.Constant) and inside[-1].value is Ellipsis):
+    return [_coerce(inside[0], item) for item in value]
+  _demand(len(inside) == len(value), value)
+  return [_coerce(wanted, item) for wanted, item in zip(inside, value, strict=True)]
+
+
+def _first_fit(nodes: list[ast.expr], value: Any) -> Any:
+  for node in nodes:
+    try:
+      return _coerce(node, value)
+    except TypeError:
+      continue
+  raise TypeError
+
+
+def _demand(condition: bool, value: Any) -> Any:
+  if not condition:
+    raise TypeError
+  return value
+
+
+# Messages -----------------------------------------------------------------------------------------------------------
+
+
+def why_not(annotation: str, value: Any) -> str:
+  """Why a value does not fit, as the end of a message, where its annotation does not say it; else empty."""
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  if number and not in_float32(value) and 'float' in annotation:
+    return f'; numbers have 32 bits, and are 0 or from {SMALLEST:.3g} to {LARGEST:.3g} in size'
+  if number and value > annotations.MOST and fits(annotation, annotations.MOST) and not fits(annotation, 2**31):
+    return f'; whole numbers end at {annotations.MOST:,} (int32)'
+  return annotations.broken_pattern(annotation, value)
+
+
+def describe(known: Mapping[str, Keyword]) -> str:
+  """The keywords of a function as one line."""
+  return ', '.join(f'{name}: {_describe(keyword)}' for name, keyword in known.items()) or 'nothing'
+
+
+def _describe(keyword: Keyword) -> str:
+  wanted = readable(keyword.annotation)
+  if keyword.default is Missing.REQUIRED:
+    return wanted
+  return f'{wanted} = {"..." if keyword.default is Missing.COMPUTED else repr(keyword.default)}'
+
+
+def as_steps(value: int | float, steps: int, what: str) -> int:
+  """A number of steps; a float up to 1 is a fraction of the run.
+
+  Raises:
+    ConfigError: negative, or a float above 1 that is not a whole number.
+  """
+  if isinstance(value, float) and 0.0 <= value <= 1.0:
+    return int(round(value * steps, 9))  # .29 * 100 is 28.999999999999996
+  if value < 0 or value != int(value):
+    raise ConfigError(f'optim.{what}={value}: give whole steps, or a fraction of the run between 0.0 and 1.0.')
+  return int(value)
+
+
+def check_keywords(
+  label: str,
+  owner: str,
+  known: Mapping[str, Keyword],
+  settings: Mapping[str, Any],
+  *,
+  elsewhere: Mapping[str, str] | None = None,
+  cure: Callable[[str, Any, str], str] = lambda annotation, value, label: '',
+) -> dict[str, Any]:
+  """Settings as the annotations want them.
+
+  Args:
+    label: what the user wrote, such as 'objective.where'.
+    owner: where the keywords stand, such as 'fixed_count in plm_jax/noise/where/tokens.py'.
+    known: every keyword that may be set.
+    settings: the values, plain data.
+    elsewhere: keyword -> who takes it, for keywords that only others take.
+    cure: the end of the message for a value that does not fit, of its annotation, the value and its dotted key.
+
+  Raises:
+    ConfigError: an unknown, missing or wrongly typed keyword.
+  """
+  for name in settings:
+    if name not in known:
+      raise ConfigError(unknown_keyword(label, owner, known, name, elsewhere or {}))
+  for name, keyword in known.items():
+    if keyword.default is Missing.REQUIRED and name not in settings:
+      wanted = readable(keyword.annotation)
+      raise ConfigError(f'{label}: {owner} needs {name!r} ({wanted}). It takes: {describe(known)}.')
+  return dict(_checked(label, owner, known, settings, cure))
+
+
+def unknown_keyword(
+  label: str, owner: str, known: Mapping[str, Keyword], name: str, elsewhere: Mapping[str, str]
+) -> str:
+  """The message for a keyword that `owner` does not take."""
+  hint = f' {name} is a keyword of {elsewhere[name]}.' if name in elsewhere else aliases.hint(name, known)
+  return f'{label}: {owner} has no keyword {errors.shown(name)}.{hint} It takes: {describe(known)}.'
+
+
+def _checked(
+  label: str,
+  owner: str,
+  known: Mapping[str, Keyword],
+  settings: Mapping[str, Any],
+  cure: Callable[[str, Any, str], str],
+) -> Iterator[tuple[str, Any]]:
+  for name, value in settings.items():
+    try:
+      yield name, coerce(known[name].annotation, value)
+    except TypeError as error:
+      end = cure(known[name].annotation, value, f'{label}.{name}')
+      raise ConfigError(f'{label}.{name}: {error} ({owner}){end}.') from None

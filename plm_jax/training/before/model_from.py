@@ -1,0 +1,260 @@
+"""`model.from` in a config: the model, the vocabulary and the parameters of a folder, in place of those of the config.
+
+The folder is a release in Hugging Face's form, an import or a run. What it says is written out into the blocks `model`,
+`vocab` and `init_from`, so that a run's `config.json` says everything by itself. What can be found wrong without jax is
+found before it is loaded; only the sizes of a release need the code of `weights/`.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plm_jax import config
+from plm_jax.cli import memory, signals
+from plm_jax.config import build, signatures
+from plm_jax.config.overrides import apply
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError, stage
+from plm_jax.io import checksums, files
+from plm_jax.io.run_paths import RunFolder
+
+KEY = 'from'
+LABEL = f'config.model.{KEY}'
+RELEASE, IMPORT = 'config.json', files.IMPORT  # the files that say what a folder is
+PLACES = ('', 'trunk')  # of `init_from`, that hold the trunk
+HEAD = 'head'
+# adapters whose heads are read with a folder, and the settings that say how such a head is built
+TASKS = ('classify', 'tag', 'choose', 'span')
+BUILT = ('hidden', 'activation', 'bias', 'end')
+# overrides that say how a model is trained for a task and not what it is: rates of dropout, what stands for a text
+OF_TRAINING = re.compile(r'(.*_)?dropout|pooler')
+
+
+def expand(
+  settings: Mapping[str, Any], changes: Sequence[tuple[str, str]], folder: RunFolder | None
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+  """A config and changes of it without `model.from`.
+
+  A flag replaces the model of the file, but for its rates of dropout and its pooler where the folder is of its family:
+  these are of the task.
+
+  Args:
+    settings: as a config file gives them.
+    changes: (dotted key, value as text) pairs; those of `model`, `vocab` and `init_from` go on top of the folder.
+    folder: of the run: one that has begun keeps what it found then, should the folder be gone.
+
+  Raises:
+    ConfigError: no such folder, one that holds no model or no vocabulary, or any other mistake in the config.
+  """
+  model = settings.get('model')
+  own = dict(model) if isinstance(model, Mapping) else {}
+  given = [value for key, value in changes if key == f'model.{KEY}']
+  rest = [change for change in changes if change[0] != f'model.{KEY}']
+  source = given[-1] if given else own.pop(KEY, None)
+  if source is None:
+    return dict(settings), rest
+  if not isinstance(source, str) or not source:
+    raise ConfigError(f'{LABEL}={source!r}: name a folder: a release, an import or a run.')
+  if (began := _begun(source, folder)) is not None:
+    return {**settings, **began}, rest
+  from plm_jax.text import tokenizer  # no command loads it without need
+
+  about = _model_json(files.path(source))
+  block = _vocab_block(source, settings, rest)
+  with stage('vocab'):
+    vocab = tokenizer.load(block['path'], extra=block.get('extra', ()), roles=block.get('roles'))
+  _dry_run(settings, own, vocab.kind, block, rest)
+  name, variant, overrides, rows = _sizes(source) if about is None else about
+  same_family = own.get('name', name) == name
+  if not given and not same_family:
+    raise ConfigError(f'{LABEL}={source} is a {name!r}, and config.model.name={own["name"]!r}: leave the name out.')
+  on_top = own.get('overrides', {})
+  if given:  # a flag replaces the model of the file
+    on_top = _of_training(on_top) if same_family else {}
+  multiple = _multiple(vocab.size, rows, overrides.get('vocab_multiple', 1))
+  overrides = {**overrides, **({} if multiple == 1 else {'vocab_multiple': multiple}), **on_top}
+  more = vocab.size > rows
+  head = _head_of(source) if _task_of(settings).get('name') in TASKS and _takes_a_head(folder) else {}
+  settings = _built_alike(settings, head)
+  return {
+    **settings,
+    'model': {'name': name, 'variant': variant, 'overrides': overrides},
+    'vocab': {**block, 'name': vocab.kind},
+    'init_from': _entries(source, settings, more=more, head=head),
+  }, rest
+
+
+def _of_training(overrides: Any) -> dict[str, Any]:
+  """What a folder of the same family does not replace (`OF_TRAINING`); nothing of what is no block."""
+  kept = overrides if isinstance(overrides, Mapping) else {}
+  return {key: value for key, value in kept.items() if OF_TRAINING.fullmatch(key)}
+
+
+def asked(words: Sequence[str]) -> str | None:
+  """The folder that `--config.model.from` names among the words of a command."""
+  flag = f'--{LABEL}'
+  pairs = zip(words, [*words[1:], ''], strict=True)
+  found = [word.removeprefix(f'{flag}=') if word != flag else after for word, after in pairs if word.startswith(flag)]
+  return found[-1] if found else None
+
+
+def _begun(source: str, folder: RunFolder | None) -> dict[str, Any] | None:
+  """The blocks of a run that has begun, where the folder that it came from is gone; None where there is no need."""
+  if files.is_folder(files.path(source)) or folder is None or not files.is_file(folder.config):
+    return None
+  kept = config.load(str(folder.root))
+  return {key: kept[key] for key in ('model', 'vocab', 'init_from') if key in kept}
+
+
+def _model_json(path: Path) -> tuple[str, str, dict[str, Any], int] | None:
+  """Name, variant, overrides and rows of an import or a run; None for a release.
+
+  Raises:
+    ConfigError: the folder is none of them, or a release of an unknown kind.
+  """
+  path = files.path(path)
+  if not files.is_folder(path):
+    raise ConfigError(f'{LABEL}={path}: there is no such folder: name a release, an import or a run.')
+  found = {name: _read(path / name) for name in (RELEASE, IMPORT) if files.is_file(path / name)}
+  try:
+    if IMPORT in found:
+      block, rows = found[IMPORT]['model'], found[IMPORT]['vocab_size']
+    elif 'model_type' in found.get(RELEASE, {}):
+      _check_release(path, found[RELEASE]['model_type'])
+      return None
+    else:
+      block, rows = found[RELEASE]['model'], _read(RunFolder(path).vocab / 'vocab.json')['size']
+    return block['name'], block['variant'], dict(block.get('overrides') or {}), int(rows)
+  except (KeyError, TypeError, AttributeError):
+    raise ConfigError(
+      f'{LABEL}={path}: is no release ({RELEASE} with a model_type), no import ({IMPORT}) and no run.'
+    ) from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+  try:
+    content = checksums.read_json(file, default={})
+  except (ValueError, OSError, RecursionError) as error:
+    raise ConfigError(f'{LABEL}: {file} cannot be read: {error}.') from error
+  return content if isinstance(content, dict) else {}
+
+
+def _check_release(path: Path, model_type: Any) -> None:
+  """Raises ConfigError for a release of an unknown kind, or one without weights that are read here."""
+  names = [file.stem for file in files.listing(signatures.ROOT / 'weights' / 'architectures', '[a-z]*.py')]
+  types = {one for name in names for one in signatures.literal(f'weights.architectures.{name}', 'MODEL_TYPES') or ()}
+  errors.check_choice(f'{LABEL}={path}', 'model_type', model_type, sorted(types), place=RELEASE)
+  if not files.listing(path, '*.safetensors'):
+    raise ConfigError(f'{LABEL}={path}: has no *.safetensors, and other forms of weights are not read.')
+
+
+def _sizes(source: str) -> tuple[str, str, dict[str, Any], int]:
+  """As `_model_json`, of a release."""
+  signals.check()
+  memory.reuse()  # before jax is loaded
+  weights = build.import_file('weights.folders')
+  with stage(LABEL):
+    model = weights.open(source).model
+  signals.check()
+  block = json.loads(json.dumps(model.block))  # plain data
+  return block['name'], block['variant'], block['overrides'], model.vocab_size
+
+
+def _takes_a_head(folder: RunFolder | None) -> bool:
+  """Whether a run that began is one that took the head too, or may have; earlier versions took none."""
+  if folder is None or not files.is_file(folder.config):
+    return True
+  return any(entry.get('to') == HEAD for entry in config.load(str(folder.root)).get('init_from') or ())
+
+
+def _head_of(source: str) -> Mapping[str, Any]:
+  """The block of the adapter that computes the head of a folder; empty where it has none."""
+  path = files.path(source)
+  if files.is_file(path / IMPORT):
+    block = _read(path / IMPORT).get('adapter')
+  elif 'model_type' in (settings := _read(path / RELEASE)):
+    weights = build.import_file('weights.folders')
+    with stage(LABEL):
+      block = weights.open(source).adapter
+    signals.check()
+  else:
+    block = build.unwrapped(settings).get('adapter')
+  return block if isinstance(block, Mapping) and block.get('name') in TASKS else {}
+
+
+def _built_alike(settings: Mapping[str, Any], head: Mapping[str, Any]) -> dict[str, Any]:
+  """The settings with the layers of a head in the adapter that computes it, where the config says nothing of them."""
+  if not head or _task_of(settings).get('name') != head['name']:
+    return dict(settings)
+  built = {name: head[name] for name in BUILT if name in head}
+
+  def inside(block: Mapping[str, Any]) -> dict[str, Any]:
+    if block.get('name') == head['name']:
+      return {**built, **block}
+    return {**block, 'inner': inside(block['inner'])}
+
+  return {**settings, 'adapter': inside(settings['adapter'])}
+
+
+def _task_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+  """The block of the adapter inside its wrappers; empty for an objective."""
+  return build.unwrapped(settings).get('adapter') or {}
+
+
+def _vocab_block(source: str, settings: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> dict[str, Any]:
+  """The vocabulary of the folder, with the extra tokens of the config, or the one that a flag names."""
+  from plm_jax.text import tokenizer
+
+  path = files.path(source)
+  own = RunFolder(path).vocab
+  found = next((str(place) for place in (own, path) if tokenizer.exists(place)), None)
+  block = settings.get('vocab')
+  kept = {'extra': block['extra']} if isinstance(block, Mapping) and block.get('extra') else {}
+  changed, _ = apply(
+    {'vocab': {'name': 'wordpiece', 'path': '', **kept}},
+    [change for change in changes if change[0].startswith('vocab.') and change[0] != 'vocab.name'],
+  )
+  named = changed['vocab'].pop('path') or found
+  changed['vocab'].pop('name')
+  if named is None:
+    raise ConfigError(f'{LABEL}={source}: the folder has no tokenizer: name one with --config.vocab.path=FOLDER.')
+  return {'path': named, **changed['vocab']}
+
+
+def _dry_run(
+  settings: Mapping[str, Any], model: dict[str, Any], kind: str, vocab: Mapping[str, Any], changes: Sequence[Any]
+) -> None:
+  """Raises for every mistake in the rest of a config whose model is not known yet, before jax is loaded."""
+  if not {'name', 'variant'} <= model.keys():
+    return
+  others = [change for change in changes if change[0].partition('.')[0] not in ('model', 'vocab', 'init_from')]
+  changed, _ = apply({**settings, 'model': model, 'vocab': {**vocab, 'name': kind}}, others)
+  config.resolve(changed)
+
+
+def _multiple(size: int, rows: int, own: int) -> int:
+  """What pads a vocabulary to the rows of a table: a power of two if one does; 1 where there is nothing to pad."""
+  if size >= rows:
+    return own if -(-size // own) * own == rows else 1
+  powers = [2**power for power in range(3, 11)]
+  return next((one for one in (own, *powers) if -(-size // one) * one == rows), rows)
+
+
+def _entries(source: str, settings: Mapping[str, Any], *, more: bool, head: Mapping[str, Any]) -> list[dict[str, Any]]:
+  """`init_from` with the folder as the source of the trunk, and of the head of the same adapter where it fits.
+
+  Objectives go on with the heads of the folder as well.
+  """
+  entries = [dict(entry) for entry in settings.get('init_from') or ()]
+  is_trunk = [entry.get('to', 'trunk') in PLACES and entry.get('from_', 'trunk') in PLACES for entry in entries]
+  task = _task_of(settings)
+  part = 'trunk' if task else ''
+  first = next((entry for entry, own in zip(entries, is_trunk, strict=True) if own), {'from_': part, 'to': part})
+  kept = {key: value for key, value in first.items() if key in ('from_', 'to', 'resize', 'dtype')}
+  entry = {'source': source, **kept, **({'resize': 'new_rows'} if more and 'resize' not in kept else {})}
+  others = [one for one, own in zip(entries, is_trunk, strict=True) if not own]
+  if head and task.get('name') == head['name'] and not any(one.get('to') == HEAD for one in others):
+    others.append({'source': source, 'from_': HEAD, 'to': HEAD, 'fitting': True})
+  return [*others, entry]

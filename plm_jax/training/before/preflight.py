@@ -1,0 +1,366 @@
+"""What can be known of a run before a folder is claimed, text is tokenised or an array is made."""
+
+import functools
+import itertools
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax import config, optim
+from plm_jax.checkpoint import Leaf
+from plm_jax.cli import signals
+from plm_jax.config import build
+from plm_jax.core import errors, param_paths, sharding
+from plm_jax.core.batch import BATCH
+from plm_jax.core.errors import ConfigError
+from plm_jax.core.types import Array, Example, Labels, PyTree, Source, Task
+from plm_jax.noise.keys import noise_root, with_step
+from plm_jax.optim import groups, rows, rules
+from plm_jax.runs import history, metrics, scoring
+from plm_jax.training import evaluation, feed
+from plm_jax.training.before import from_data
+from plm_jax.training.cost import memory, sizes
+from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_layout, make_parts, make_vocab
+from plm_jax.training.step import TrainState, abstract_params, bind, eval_step, state_maker, step_rng
+from plm_jax.weights import task_heads, writer
+
+log = logging.getLogger(__name__)
+
+FIRST = 10  # batches that are looked at for a target; fewer may have none by chance
+Settings = Mapping[str, Any]
+
+
+def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
+  """Raises ConfigError for a run that could not begin, or would not fit; nothing is written.
+
+  Args:
+    settings: of the run.
+    scored: further metrics that evaluations have to give, such as 'test/accuracy'.
+  """
+  _check_watched(settings)
+  _check_memory(settings)
+  with errors.stage('config.log'):
+    metrics.check_sinks(settings['log'])
+  check_sources(settings['init_from'])
+  parts = make_parts(settings, make_vocab(settings))
+  layout = make_layout(settings)
+  feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=layout.mesh)
+  feed.check_evaluations(settings['eval'], mesh=layout.mesh)
+  labels = look(config.of_data(settings), parts)
+  scores = evaluation.asked(settings, parts.task)
+  anyway = {f'eval.{name}.data' for name, names in scores.items() if scoring.takes_unlabelled(names, parts.task)}
+  for where, found in labels.items():
+    if found.unlabelled and where not in anyway:
+      block = config.of_data(settings)[where]
+      raise ConfigError(
+        f'{where}.keep_unlabelled: some rows of {block.get("path", block["name"])} have no label, and nothing is '
+        'trained or scored on them: leave it out here, and predict them with evaluate --predictions=FILE'
+      )
+  with errors.stage('config'):
+    check_names({place: one for where, found in labels.items() for place, one in _each(where, found)})
+  with sharding.use(layout):
+    _check_shapes(settings, parts, layout, scored=scored)
+
+
+def _check_watched(settings: Settings) -> None:
+  """Raises ConfigError where the optimiser waits for a metric that nobody names, or of which another way is better."""
+  rule, best = settings['optim'], settings['best']
+  mean_waits = rule.get('name') == 'asgd' and rule.get('start') is None
+  waits = {
+    "schedule='plateau'": (rule.get('schedule') == 'plateau', 'choose another optim.schedule'),
+    "name='asgd' without optim.start": (
+      mean_waits,
+      'set optim.start to the update from which the mean is taken',
+    ),
+  }
+  for asked, (there, cure) in waits.items():
+    if there and best is None:
+      raise ConfigError(
+        f'config.optim.{asked} waits for the metric of config.best, which is not set, and would never act: set config.'
+        f"best, as in ('validation/loss', 'min'), or {cure}. Evaluations: {', '.join(settings['eval']) or 'none'}"
+      )
+  least = (rule.get('nonmonotone') or rules.NONMONOTONE) + 2
+  if mean_waits and settings['steps'] is not None:
+    count = settings['steps'] // config.steps_between(settings, best[0].partition('/')[0])
+    if count < least:
+      log.warning(
+        f'config.optim: the mean of asgd cannot begin before evaluation {least}, and the run has {count}: it is SGD to '
+        'its end. A smaller eval_every or optim.start changes that.'
+      )
+  if rule.get('schedule') == 'plateau' and rule.get('mode', 'min') != best[1]:
+    raise ConfigError(
+      f'config.optim.mode={rule.get("mode", "min")!r} is not the way of config.best={tuple(best)!r}: choices are min, '
+      f'max, and both have to be the same; set optim.mode={best[1]!r}'
+    )
+
+
+def _check_memory(settings: Settings) -> None:
+  """Raises ConfigError where a state is carried from row to row, and rows read tokens again."""
+  objective, data = settings['objective'] or {}, settings['data']
+  if objective.get('name') != 'causal_lm' or not objective.get('memory'):
+    return
+  if data.get('stride') not in (None, data.get('length')):
+    raise ConfigError(
+      f'config.data.stride={data["stride"]}: rows of {data["length"]} tokens overlap, and objective.memory=True carries'
+      ' the state behind each into the next, which would read tokens twice: leave stride out'
+    )
+  if data.get('second_segment'):
+    raise ConfigError(
+      'config.data.second_segment=True puts two texts into a row, and objective.memory=True reads rows as one text: '
+      'leave one of them out'
+    )
+
+
+def look(blocks: Mapping[str, Settings], parts: Parts) -> dict[str, Labels]:
+  """What the labels of data blocks are, before anything is tokenised; every part of a mixture is looked at.
+
+  Args:
+    blocks: place in the config, such as 'eval.test.data' -> data block.
+    parts: what will read the rows.
+
+  Raises:
+    ConfigError: a block names a split that is not there, has rows that cannot be used, or labels that the task has no
+      class for.
+  """
+  found: dict[str, Labels] = {}
+  for where, block in blocks.items():
+    with errors.stage(where), signals.raising():
+      found[where] = build.look(block) or Labels()
+      check_labels(parts.task, found[where], path=block.get('path', block['name']))
+  return found
+
+
+def _each(where: str, labels: Labels) -> Iterator[tuple[str, Labels]]:
+  """The place and the labels of each source whose rows stand in the batches of a block."""
+  if not labels.mixed:
+    yield where, labels
+  for name, inner in labels.mixed.items():
+    yield from _each(f'{where}.parts.{name}', inner)
+
+
+def remark(settings: Settings, source: Source) -> None:
+  """Logs a setting that can make no difference to the run, once its rows are counted."""
+  seen, rows = settings['steps'] * settings['data']['batch_size'], source.rows
+  if (build.unwrapped(settings)['objective'] or {}).get('masking') == 'static' and seen <= rows:
+    log.info(
+      f"config.objective.masking='static' is the same as 'dynamic' here: {settings['steps']:,} steps see {seen:,} of "
+      f'{rows:,} rows, none of them twice'
+    )
+
+
+def check_targets(settings: Settings, parts: Parts, source: Source, *, layout: sharding.Layout) -> None:
+  """Raises ConfigError for an objective that chooses no token to predict in any of the first batches.
+
+  Only where a rate is 0 are targets counted, since a function is compiled for it: objectives that learn from the tokens
+  that stay as well, and mixtures, have targets all the same.
+
+  Args:
+    settings: of the run.
+    parts: of the run.
+    source: its rows.
+    layout: mesh and rules, which are in use.
+  """
+  objective = build.unwrapped(settings)['objective']
+  where = next(_rates_of_0(objective, 'config.objective'), None) if objective else None
+  if where is None:
+    return
+  key, count = jax.random.key(settings['seed']), jax.jit(functools.partial(_targets, parts.task, source.spec))
+  batches = feed.to_devices(source.read(0), sharding.batch_sharding(layout))
+  if not any(float(count(batch, key)) for _, batch in itertools.islice(batches, FIRST)):
+    raise ConfigError(
+      f'{where}=0: {parts.user} has nothing to predict in the first {FIRST} batches, and nothing would be trained: set '
+      'a rate above 0'
+    )
+
+
+def _rates_of_0(block: Any, where: str) -> Iterator[str]:
+  """The places of rates that are 0 in a block and in those inside it."""
+  inside = block.items() if isinstance(block, Mapping) else enumerate(block) if isinstance(block, list | tuple) else ()
+  for key, value in inside:
+    if key == 'rate' and value == 0:
+      yield f'{where}.{key}'
+    yield from _rates_of_0(value, f'{where}.{key}')
+
+
+def _targets(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], batch: Mapping[str, Array], key: Array) -> Array:
+  """The weight of the loss of a batch, f32[]; the model is not run, since no weight depends on what it gives."""
+  shapes, rng = abstract_params(task, spec), step_rng(key, jnp.zeros((), jnp.int32))
+
+  def forward(**given: Any) -> PyTree:
+    outputs = jax.eval_shape(lambda params: bind(task, params, train=True, rng=rng)(**given), shapes)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), outputs)
+
+  example = task.prepare(noise_root(key), with_step(dict(batch), 0))
+  found = task.loss(forward, example, task.init_carry(spec['row_id'].shape[0]), rng)
+  _, weight = metrics.trained_on(found.metrics) or (0.0, jnp.ones(()))
+  return weight
+
+
+def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:
+  """Logs which part of the model trains, at which rate and from which step on, where that is not all of it alike.
+
+  Args:
+    settings: of the run.
+    shapes: of its parameters.
+    task: which says what may train at all.
+  """
+  scale, decay, steps = settings['optim']['scale'], settings['optim']['decay'], history.total(settings)
+  found = groups.resolve(scale, shapes, steps=steps, what='scale')
+  found = groups.restrict(found, scale, shapes, trains=task.trains)
+  if {value for values in found.values() for value in values} != {1.0}:
+    log.info(groups.table(shapes, scale=scale, decay=decay, steps=steps, trains=task.trains))
+
+
+def remark_export(settings: Settings, shapes: PyTree, trunk: nn.Module) -> None:
+  """Logs why the head that is trained has no class in transformers, which `convert export` would refuse it for.
+
+  Args:
+    settings: of the run.
+    shapes: of its parameters.
+    trunk: of the run.
+  """
+  adapter = settings['adapter'] or {}
+  if adapter.get('name') not in task_heads.ADAPTERS:
+    return
+  leaves = {path: Leaf(leaf.shape, _unread) for path, leaf in param_paths.flat(nn.unbox(shapes)).items()}
+  if reason := writer.without_class(trunk, leaves, adapter):
+    log.info(f'export: the trunk alone (--heads=none), since no class of transformers has this head. {reason}')
+
+
+def _unread(layer: int | None) -> np.ndarray:
+  raise AssertionError(f'only shapes are asked for, not layer {layer}')
+
+
+def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, scored: Collection[str]) -> None:
+  """The parameters that `optim` speaks of, the metrics of evaluations, and memory, by shape alone."""
+  data, key = settings['data'], jax.random.key(settings['seed'])
+  spec, read = batch_spec(parts, data), read_spec(parts, data)
+  memory.check_table(parts.trunk, settings, layout=layout)
+  memory.check_batch(read, parts.trunk, settings, layout=layout)
+  state, tx = abstract_state(settings, parts, layout)
+  shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.params)
+  memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings, layout=layout)
+  for block in settings['eval'].values():
+    batch = read_spec(parts, block['data'])
+    found = memory.leaves(state, tx, batch, layout=layout)
+    memory.check(found, parts.trunk, {'data': block['data']}, layout=layout)
+  prepared = _prepared(spec, parts.task, key, where='data')
+  specs = [spec]
+  for name, block in settings['eval'].items():
+    if (of_evaluation := batch_spec(parts, block['data'])) not in specs:
+      specs.append(of_evaluation)
+      _prepared(of_evaluation, parts.task, key, where=f'eval.{name}.data')
+  places = sharding.row_places(layout.mesh)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
+    size = leaf.size * leaf.dtype.itemsize // places
+    rows_of = memory.Leaf('prepared rows', jax.tree_util.keystr(path), leaf.shape, size)
+    memory.check([rows_of], parts.trunk, settings, layout=layout)
+  with errors.stage('optim'):
+    trainable, task = tx.split(shapes)[0], parts.task
+    tx.check_rows(jax.eval_shape(lambda example, params: rows.find(task.rows(example), params), prepared, trainable))
+  for name, names in evaluation.asked(settings, parts.task).items():
+    evaluation.check_scores(names, parts, batch_spec(parts, settings['eval'][name]['data']), where=f'eval.{name}')
+  asked = [(settings['best'], 'config.best')] if settings['best'] is not None else []
+  check_metrics([*asked, *(((metric, 'max'), 'scores') for metric in scored)], settings, parts, shapes)
+
+
+def check_metric_of_best(settings: Settings) -> None:
+  """Raises ConfigError where no evaluation of a run gives the metric of `best`, of all that `check` looks at.
+
+  Devices are not asked for, and no data are read but what is left to them.
+  """
+  settings = from_data.filled(settings)
+  parts = make_parts(settings, make_vocab(settings))
+  check_metrics([(settings['best'], 'config.best')], settings, parts, abstract_parameters(settings, parts))
+
+
+def abstract_parameters(settings: Settings, parts: Parts) -> PyTree:
+  """Shapes and dtypes of the parameters of a run, without where they lie."""
+  with errors.stage(parts.user):
+    return nn.unbox(abstract_params(parts.task, batch_spec(parts, settings['data'])))
+
+
+def check_metrics(
+  asked: Iterable[tuple[tuple[str, str], str]], settings: Settings, parts: Parts, shapes: PyTree
+) -> None:
+  """`check_best` of metrics, each with what asks for it, on the evaluation that each names, which is there."""
+  step, scores = functools.partial(eval_step, task=parts.task), evaluation.asked(settings, parts.task)
+  for best, label in asked:
+    name = best[0].partition('/')[0]
+    of_evaluation = batch_spec(parts, settings['eval'][name]['data'])
+    check_best(best, of_evaluation, shapes, task=parts.task, scores=scores[name], step=step, label=label)
+
+
+def _prepared(spec: Mapping[str, jax.ShapeDtypeStruct], task: Task, key: Array, *, where: str) -> Example:
+  """Shapes of what the task makes of a batch.
+
+  Raises:
+    ConfigError: its rows are too short for the task.
+  """
+  with errors.stage(where):
+    return jax.eval_shape(lambda batch: task.prepare(noise_root(key), with_step(batch, 0)), dict(spec))
+
+
+def abstract_state(settings: Settings, parts: Parts, layout: sharding.Layout) -> tuple[TrainState, optim.Optimiser]:
+  """Shapes with shardings of the state that a run begins with, and its optimiser; rows as the settings say.
+
+  Raises:
+    ConfigError: `optim` speaks of parameters that are not there.
+  """
+  spec = batch_spec(parts, settings['data'])
+  with errors.stage(parts.user):
+    shapes = abstract_params(parts.task, spec)
+  with errors.stage('optim'):
+    steps = settings['steps'] or history.MOST_STEPS
+    tx = optim.make(params=shapes, steps=steps, trains=parts.task.trains, **settings['optim'])
+  return state_maker(parts.task, tx, spec, layout=layout).abstract, tx
+
+
+def batch_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
+  """Shapes and dtypes of the batches of a data block with every key that it may give and that the task may read."""
+  given = [key for key in config.gives(block) or () if key in BATCH]
+  return _spec((*given, *parts.reads), block)
+
+
+def read_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
+  """The same with the keys that the task reads, and no others."""
+  return _spec(parts.reads, block)
+
+
+def _spec(keys: Collection[str], block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
+  inside = [block, *(block.get('parts') or {}).values()]
+  targets = max((one.get('target_length') or 0 for one in inside), default=0)
+  return sizes.batch_spec(keys, rows=block['batch_size'], length=block['length'], targets=targets or None)
+
+
+def check_best(
+  best: tuple[str, str],
+  spec: Mapping[str, Any],
+  params: Any,
+  *,
+  task: Task,
+  scores: Sequence[str],
+  step: Any,
+  label: str = 'config.best',
+) -> None:
+  """Raises ConfigError where `best` names a metric that its evaluation does not give; nothing is computed.
+
+  Args:
+    best: of the settings.
+    spec: shapes of a batch of the evaluation.
+    params: shapes of the parameters.
+    task: what is evaluated.
+    scores: names of the scores of the evaluation.
+    step: `eval_step` of the task, jitted or not.
+    label: what asks for it.
+  """
+  evaluation, _, name = best[0].partition('/')
+  carry = jax.eval_shape(lambda: task.init_carry(spec['row_id'].shape[0]))
+  sums, _ = jax.eval_shape(step, params, dict(spec), carry, jax.random.key(0))
+  known = sorted({*sums, *task.summary(dict.fromkeys(sums, 1.0)), *scoring.metrics(scores)})
+  errors.check_choice(label, 'metric', name, known, place=f'evaluation {evaluation!r}')

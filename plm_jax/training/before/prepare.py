@@ -1,0 +1,198 @@
+"""Makes what a run reads before there is a TPU: the engine of `plm-jax prepare`.
+
+With a shared place, a folder that all hosts see or an address, what one host made is taken by the others. What lies
+there has the name of its digest, its last file says that it is whole, and it is compared with its digests when it is
+opened, as anything in the cache.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plm_jax import config
+from plm_jax.core.types import Source
+from plm_jax.data import made
+from plm_jax.data.made import Made
+from plm_jax.io import downloads, files
+from plm_jax.io.files import Where
+from plm_jax.training import feed
+from plm_jax.training.before import from_data
+from plm_jax.training.parts import Parts, make_parts, make_source, make_vocab
+
+log = logging.getLogger(__name__)
+
+# what a shared place keeps -> its files, the one that says that it is whole last; '' is the thing itself
+SHARED = {
+  'tokens': ('lengths.bin', 'tokens.bin', 'manifest.json'),
+  'pairs of words': ('triples.bin', 'manifest.json'),
+  'rows': ('',),
+}
+
+
+class Line(NamedTuple):
+  """Something that the rows of a block are made from.
+
+  Attributes:
+    place: of the block in the config, such as 'eval.test.data'.
+    state: 'there', 'made' or 'taken' from the shared place; 'in memory' where it is not kept.
+    made: what it is.
+  """
+
+  place: str
+  state: str
+  made: Made
+
+
+class Prepared(NamedTuple):
+  """What is there for a run now; `facts` are digests by the names that they have in the `data.json` of a run."""
+
+  lines: list[Line]
+  facts: dict[str, str]
+
+
+def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prepared:
+  """Makes the token stores and tables of a run in `data.cache`; what is there, whole, is left as it is.
+
+  Safe to call in several processes, and in one that may be killed: what is under way has another name, or a journal.
+
+  Args:
+    settings: as `config.resolve` returns them.
+    shared: where what is missing is taken from, and what was made is left; None for nowhere.
+
+  Raises:
+    ConfigError: there is no vocabulary, or no text; something is to be left in a shared place that cannot be written
+      to; and as `parts.make_source`.
+  """
+  settings = from_data.filled(settings)
+  vocab = make_vocab(settings)
+  parts = make_parts(settings, vocab)
+  lines: list[Line] = []
+  facts = {}
+  for place, block in config.of_data(settings).items():
+    source, found = _opened(place, block, settings, parts, shared=shared)
+    lines += found
+    if place == 'data':
+      facts = {
+        'data_digest': source.digest,
+        'vocab_digest': vocab.digest,
+        'first_ten_batches': feed.first_batches_digest(source),
+      }
+  if parts.second_vocab is not None:
+    facts['second_vocab_digest'] = parts.second_vocab.digest
+  return Prepared(lines, facts)
+
+
+def digests(settings: Mapping[str, Any], *, makes: bool) -> Iterator[tuple[str, str]]:
+  """The digests that `data.json` of a run would have, by their names there: of vocabularies, then of its rows.
+
+  Args:
+    settings: as `config.resolve` returns them.
+    makes: whether what the rows are made from is made where it is not there.
+
+  Raises:
+    made.Unmade: it is not there, and `makes` says that it is not made.
+    ConfigError: as `prepare`.
+  """
+  settings = from_data.filled(settings)
+  vocab = make_vocab(settings)
+  yield 'vocab_digest', vocab.digest
+  parts = make_parts(settings, vocab)
+  if parts.second_vocab is not None:
+    yield 'second_vocab_digest', parts.second_vocab.digest
+  with made.watching(makes=makes):
+    source = make_source(settings['data'], vocab, seed=settings['seed'], reader=parts)
+  yield 'data_digest', source.digest
+
+
+def _opened(
+  place: str, block: Mapping[str, Any], settings: Mapping[str, Any], parts: Parts, *, shared: Where | None
+) -> tuple[Source, list[Line]]:
+  """The rows of a block, and what they are made from."""
+
+  def make() -> Source:
+    return make_source(block, parts.vocab, seed=settings['seed'], reader=parts, where=place)
+
+  taken: set[Path | None] = set()
+  renewed: set[Path | None] = set()  # what was made, or repaired, in this call
+  while shared is not None:
+    try:
+      with made.watching(makes=False) as told:
+        make()
+      break
+    except made.Unmade as unmade:
+      if unmade.made.folder in taken or not _take(unmade.made, block, shared):
+        files.check_writable(shared, name='--shared')  # before it is made, which may take hours
+        break
+      taken.add(unmade.made.folder)
+    finally:
+      renewed |= {one.folder for one in told if not one.found}
+  with made.watching() as told:
+    source = make()
+  renewed |= {one.folder for one in told if not one.found}
+  if shared is not None:
+    for one in told:
+      _leave(one, block, shared, replaces=one.folder in taken & renewed)
+  return source, [Line(place, _state(one, taken=taken, renewed=renewed), one) for one in told]
+
+
+def _state(one: Made, *, taken: set[Path | None], renewed: set[Path | None]) -> str:
+  if one.folder is None:
+    return 'in memory'
+  return 'made' if one.folder in renewed else 'taken' if one.folder in taken else 'there'
+
+
+def _take(one: Made, block: Mapping[str, Any], shared: Where) -> bool:
+  """Copies something from the shared place to the cache; False where that has nothing whole of it."""
+  there = _in_shared(one, block, shared)
+  if one.folder is None or there is None or not files.is_file(there / SHARED[one.what][-1]):
+    return False
+  own = one.folder if one.what != 'rows' else one.folder.parent
+  lock = own / 'lock' if one.what != 'rows' else one.folder.with_suffix('.lock')  # of who makes it
+  with files.locked(lock, doing='making it'):
+    for name in SHARED[one.what]:
+      _bring(there / name, one.folder / name)
+    if one.what == 'tokens':
+      files.remove(own / 'blocks.jsonl')  # of a store that was under way
+  log.info('%s: taken from %s', one.folder, there)
+  return True
+
+
+def _bring(source: Path, target: Path) -> None:
+  """Copies a file of a shared place to the cache; what was cut off on its way from an address goes on."""
+  if files.is_address(source):
+    downloads.fetched_file(source, target.parent, target.name)
+  else:
+    _copy(source, target)
+
+
+def _leave(one: Made, block: Mapping[str, Any], shared: Where, *, replaces: bool) -> None:
+  """Copies something from the cache to the shared place; what is there stays, unless it is damaged."""
+  there = _in_shared(one, block, shared)
+  if one.folder is None or there is None:
+    return
+  last = there / SHARED[one.what][-1]
+  if files.is_file(last):
+    if not replaces:
+      return
+    log.warning('%s is damaged, and replaced', there)
+    if last != there:
+      files.remove(last)  # nobody takes the files that are changed now
+  for name in SHARED[one.what]:
+    _copy(one.folder / name, there / name)
+  log.info('%s: left in %s', one.folder, there)
+
+
+def _in_shared(one: Made, block: Mapping[str, Any], shared: Where) -> Path | None:
+  """Where something lies in the shared place, as in the cache; None where it has no place there."""
+  cache = files.path(block.get('cache') or '')
+  if one.what not in SHARED or one.folder is None or cache not in one.folder.parents:
+    return None
+  return files.path(shared) / one.folder.relative_to(cache)
+
+
+def _copy(source: Path, target: Path) -> None:
+  """Copies a file, which is there whole or not at all."""
+  files.make_folder(target.parent)
+  with files.replacing(target) as temporary:
+    files.copy(source, temporary)

@@ -1,0 +1,86 @@
+"""The speed of a run: tokens per second, the share of the peak of its chips (model FLOPs utilisation), what waits."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from plm_jax.training.cost import flops, memory
+
+
+class Meter:
+  """Measures the speed over the steps since it was last read. Padding is not counted."""
+
+  def __init__(self, flops_per_row: float, *, dtype: str, mesh: Mesh, hosts: int):
+    """Starts the clock.
+
+    Args:
+      flops_per_row: operations of a training step per row.
+      dtype: of the matrix products.
+      mesh: of the devices.
+      hosts: into how many parts the hosts cut a batch.
+    """
+    self._flops_per_row = flops_per_row
+    self._peak = flops.peak_flops(mesh.devices.flat[0].device_kind, dtype)
+    self._devices, self._own = mesh.size, mesh.local_devices
+    self._hosts = hosts
+    self._all_tokens = self._tokens = self._rows = self._steps = 0
+    self._waited = 0.0
+    self._since = time.monotonic()
+
+  def count(self, batch: Mapping[str, np.ndarray]) -> None:
+    """Counts a host batch."""
+    fed = int(batch['num_tokens'].sum() if 'num_tokens' in batch else np.count_nonzero(batch['segment_ids']))
+    self._all_tokens += fed
+    self._tokens += fed
+    self._rows += batch['row_id'].shape[0]
+    self._steps += 1
+
+  @contextlib.contextmanager
+  def waiting(self) -> Iterator[None]:
+    """The body makes the next batch and hands it to the devices; traces call it 'next batch'."""
+    began = time.monotonic()
+    try:
+      with jax.profiler.TraceAnnotation('next batch'):
+        yield
+    finally:
+      self._waited += time.monotonic() - began
+
+  def read(self) -> dict[str, float]:
+    """What was measured since the last reading.
+
+    Returns:
+      'tokens_per_second' of the whole run; 'mfu' where the chip's peak is known; 'host_wait_seconds', the time per step
+      that the loop of this process waited for its next batch, while the devices work on the steps in flight; and
+      memory as it is now, from `memory.in_use`.
+    """
+    seconds = max(time.monotonic() - self._since, 1e-9)
+    rates = {'tokens_per_second': self._tokens * self._hosts / seconds}
+    if self._peak is not None:
+      rates['mfu'] = self._rows * self._hosts * self._flops_per_row / seconds / (self._peak * self._devices)
+    rates['host_wait_seconds'] = self._waited / max(self._steps, 1)
+    self._tokens = self._rows = self._steps = 0
+    self._waited = 0.0
+    self._since = time.monotonic()
+    return {**rates, **memory.in_use(self._own)}
+
+  def all_tokens(self) -> int:
+    """Tokens that all hosts have fed since the start; every process must call it."""
+    if jax.process_count() == 1:
+      return self._all_tokens
+    halves = np.array(divmod(self._all_tokens, 2**20), np.int32)  # jax has no int64
+    fed = sum(int(high) * 2**20 + int(low) for high, low in multihost_utils.process_allgather(halves))
+    return fed * self._hosts // jax.process_count()
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """The time of the body is not counted."""
+    began = time.monotonic()
+    try:
+      yield
+    finally:
+      self._since += time.monotonic() - began

@@ -1,0 +1,205 @@
+"""How large models are and what a row costs them: parameters and operations, counted from shapes; nothing is computed.
+
+The engine of `plm-jax params`, and of the counts that a run puts into its log and its result.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+from rich.table import Table
+
+from plm_jax import optim
+from plm_jax.config import build, signatures
+from plm_jax.core.batch import BATCH, SLOTS, axes_of
+from plm_jax.core.errors import lacking
+from plm_jax.core.trunk import Attends
+from plm_jax.core.types import PyTree, Task, Vocab
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.noise.keys import noise_root, with_step
+from plm_jax.training.cost import flops
+from plm_jax.training.parts import Settings, make_parts, make_vocab
+from plm_jax.training.step import TrainState, abstract_params, bind, step_rng
+
+UNBOUNDED = 512  # tokens of the row that is counted for a trunk whose rows may have any length
+OPTIONS = 4  # to choose from, of the row that is counted for a task with such rows
+ALWAYS = ('row_id', 'epoch', 'row_weight')  # keys of every batch
+CARRIED = ('reset',)  # keys that an objective reads where rows go on
+
+
+# Of a run ------------------------------------------------------------------------------------------------------------
+
+
+def parameter_counts(state: TrainState, tx: optim.Optimiser) -> dict[str, int]:
+  """The number of parameters, of those that train, and of those that the head adds to the trunk."""
+  return {
+    'parameters': _count(state.params),
+    'trained': tx.count(state.params),
+    'outside_trunk': _count({name: tree for name, tree in state.params.items() if name != 'trunk'}),
+  }
+
+
+def training_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], params: PyTree) -> float:
+  """Matrix-product operations per row of a training step: three forward passes, without recomputation."""
+  return 3 * _forward_flops(task, spec, params) / spec['row_id'].shape[0]
+
+
+def _forward_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], params: PyTree) -> int:
+  """Matrix-product operations of one evaluation of the loss on a batch of `spec`."""
+  key = jax.random.key(0)
+
+  def forward(params: Any, batch: Any) -> Any:
+    example = task.prepare(noise_root(key), with_step(batch, 0))
+    rng = step_rng(key, jnp.zeros((), jnp.int32))
+    carry = task.init_carry(spec['row_id'].shape[0])
+    return task.loss(bind(task, params, train=False, rng=rng), example, carry, rng).value
+
+  return flops.count(forward, params, dict(spec))
+
+
+def _count(tree: PyTree) -> int:
+  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+# Of a config ---------------------------------------------------------------------------------------------------------
+
+
+def of_config(settings: Settings, vocab: Vocab | None = None, folder: RunFolder | None = None) -> dict[str, Any]:
+  """The model of a config with its head; no data is read.
+
+  Args:
+    settings: of the config.
+    vocab: in place of the one that the config names.
+    folder: of a run, whose vocabularies stand for those that the config names.
+  """
+  vocab = vocab or make_vocab(settings, folder)
+  parts = make_parts(settings, vocab, folder)
+  task, length = parts.task, settings['data']['length']
+  gives = signatures.literal(f'data.{settings["data"]["name"]}', 'GIVES') or ()
+  reads = (*parts.reads, *(key for key in CARRIED if key in gives))
+  spec = batch_spec(reads, rows=1, length=length, targets=settings['data'].get('target_length'))
+  params = abstract_params(task, spec)
+  return {
+    'family': settings['model']['name'],
+    'variant': settings['model']['variant'],
+    'parameters': _count(params),
+    'trunk': _count(params['trunk']),
+    'head': _count(params) - _count(params['trunk']),
+    'vocab_size': vocab.size,
+    'length': length,
+    'gflop_per_row': round(_forward_flops(task, spec, params) / 1e9, 3),
+  }
+
+
+def batch_spec(
+  reads: Collection[str], *, rows: int, length: int, targets: int | None = None
+) -> dict[str, jax.ShapeDtypeStruct]:
+  """Shapes and dtypes of a batch with the keys of `reads`, by the table `types.BATCH`.
+
+  Args:
+    reads: keys, as in `READS`.
+    rows: of the batch.
+    length: tokens of a row.
+    targets: tokens of a text to write; None for as many.
+  """
+  sizes = {'b': rows, 'k': OPTIONS, 'l': length, 't': targets or length, 'c': SLOTS}
+  return {
+    name: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in axes), jnp.dtype(BATCH[name].dtype))
+    for name, axes in map(axes_of, dict.fromkeys((*reads, *ALWAYS)))
+  }
+
+
+# Of everything that was published ------------------------------------------------------------------------------------
+
+
+def published() -> list[dict[str, Any]]:
+  """A row per published size of every family: counted from shapes, beside what `PUBLISHED` of its file says."""
+  rows = []
+  for family in signatures.names('models'):
+    module = build.import_file(f'models.{family}')
+    for variant, known in module.PUBLISHED.items():
+      trunk = module.make(vocab_size=known.vocab_size, variant=variant)
+      sizes = dataclasses.asdict(module.CONFIGS[variant])
+      length = sizes.get('max_length', UNBOUNDED)
+      parts, cost = _of_trunk(trunk, length)
+      left_out = ['heads of pre-training']
+      if 'output' not in parts:
+        left_out.append('the output matrix, which is the token table')
+      year, title = known.source or (module.PAPER.year, module.PAPER.title)
+      rows.append(
+        {
+          'family': family,
+          'variant': variant,
+          'year': year,
+          'title': title,
+          'parameters': sum(parts.values()),
+          'paper': known.paper,
+          'vocab_size': known.vocab_size,
+          'length': length,
+          'gflop_per_row': round(cost / 1e9, 3),
+          'counted': parts,
+          'not_counted': left_out,
+          'also': dict(known.also),
+          'note': known.note,
+          'architecture': module.PAPER.architecture,
+          'objective_family': module.PAPER.objective_family,
+          'adapters': list(module.PAPER.adapters),
+        }
+      )
+  return rows
+
+
+def _of_trunk(trunk: Any, length: int) -> tuple[dict[str, int], int]:
+  """The parameters of the parts of a trunk, and the operations of a row.
+
+  The row is read, pooled, and scored against the vocabulary at every position where the trunk can do so.
+  """
+  ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
+  row = batch_spec([name for name in ('tokens', 'characters') if name in trunk.INPUTS], rows=1, length=length)
+  row = {name: leaf for name, leaf in row.items() if name not in ALWAYS} | {'segment_ids': ids}
+  if 'encoder_tokens' in trunk.INPUTS:  # a row of this length on each side
+    row = {f'{side}_{name}': ids for side in ('encoder', 'decoder') for name in ('tokens', 'segment_ids')}
+  init = functools.partial(trunk.init, method='init_all')
+  tree = nn.unbox(jax.eval_shape(lambda key: init(key)['params'], jax.random.key(0)))
+
+  def forward(tree: PyTree, row: Mapping[str, jax.Array]) -> Any:
+    apply = functools.partial(trunk.apply, {'params': tree})
+    segment_ids = row.get('segment_ids', row.get('decoder_segment_ids'))
+    pooled = apply(apply(**row)['hidden'], segment_ids, method='pool')
+    if lacking(trunk, Attends):
+      return pooled
+    return pooled, apply(jnp.zeros((1, length, trunk.token_dim)), method='attend')
+
+  return {name: _count(part) for name, part in tree.items()}, flops.count(forward, tree, row)
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+  """Prints rows of `published` or of `of_config` as a table."""
+  table = Table(title='Parameters, exact; operations of one forward row of the longest length')
+  hidden = 'title', 'counted', 'not_counted', 'also', 'architecture', 'objective_family', 'adapters'
+  columns = [column for column in rows[0] if column not in hidden]
+  for column in columns:
+    number = isinstance(rows[0][column], int | float)
+    table.add_column(column.replace('_', ' '), justify='right' if number else 'left', no_wrap=column != 'note')
+  for row in rows:
+    cells = [
+      f'{row[column]:,}' if isinstance(row[column], int | float) and column != 'year' else str(row[column])
+      for column in columns
+    ]
+    if row.get('also'):
+      also = [f'{what} {number:,}' for what, number in row['also'].items()]
+      cells[-1] = '; '.join(filter(None, [cells[-1], *also]))
+    table.add_row(*cells)
+  Console(width=max(Console().width, 160)).print(table)  # numbers are never cut
+  if 'counted' in rows[0]:
+    print(
+      'Counted: the trunk with its pooling and, where it is not the token table, its output matrix. Not counted: heads '
+      'of pre-training; sizes with them stand in the notes. --json has the count of each part,\n'
+      'the paper, the architecture, the kind of objective and the adapters of each row.'
+    )

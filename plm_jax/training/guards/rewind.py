@@ -1,0 +1,96 @@
+"""Makes an older step of a run its newest one: the engine of `plm-jax rewind`."""
+
+import logging
+from pathlib import Path
+
+from plm_jax import checkpoint
+from plm_jax.checkpoint import records
+from plm_jax.config import earlier
+from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
+from plm_jax.io.files import Where
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import history, run_folder
+
+log = logging.getLogger(__name__)
+
+
+def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
+  """Takes a run back to a saved step.
+
+  What the run did after it goes to `checkpoints/set_aside/`: newer steps, lines of metrics, the result. The config
+  comes last, so that the same call goes on where one was cut off.
+
+  Args:
+    workdir: the run folder; nobody trains in it.
+    step: a sound step whose numbers are finite; None raises the error that lists them.
+    skip: batches that the run leaves out from there on.
+
+  Raises:
+    ConfigError: no such step, no run, or another process trains in the folder.
+  """
+  folder = RunFolder.at(workdir)
+  if not files.is_file(folder.config):
+    raise ConfigError(f'--workdir={workdir}: it has no {folder.config.name}, so no run began there')
+  if skip < 0:
+    raise ConfigError(f'--skip={skip}: the number of batches to leave out, from 0 on')
+  with run_folder.claim(folder, main=True), run_folder.log_file(folder, main=True):
+    settings = {'extend': (), 'skip': (), **earlier.current(run_folder.read_json(folder.config))}
+    step = _sound(folder, step)
+    settings = history.back_at(settings, step, skip=skip)
+    if sum(count for _, count in settings['skip']) > history.MOST_STEPS:
+      raise ConfigError(f'--skip={skip}: a run leaves out at most {history.MOST_STEPS:,} batches in all')
+    aside = folder.checkpoints / checkpoint.SET_ASIDE
+    if files.exists(folder.result):
+      checkpoint.make_aside(folder.checkpoints)
+      files.move(folder.result, files.unused(aside / folder.result.name))
+    moved = checkpoint.set_aside(folder.checkpoints, step)
+    for file in (folder.metrics, folder.evaluations):
+      _cut(file, aside, after=step)
+    run_folder.write_config(folder, settings)
+    log.info(
+      f'{folder.root} is at step {step} of {history.total(settings)} now; '
+      f'steps set aside in {aside}: {", ".join(map(str, sorted(moved))) or "none"}. The next step reads '
+      f'{f"what comes after the {skip} batches behind it" if skip else "the batch that it read before"}; '
+      'the command that trained goes on from here'
+    )
+
+
+def _sound(folder: RunFolder, step: int | None) -> int:
+  """The step, if it can be gone back to; reads and checks all of it."""
+  there, damaged = records.records(folder.checkpoints)
+  choices = f'sound steps are {", ".join(map(str, there)) or "none"}'
+  if step is None:
+    raise ConfigError(f'needs --to_step=S; in {folder.checkpoints} {choices}')
+  if step in damaged:
+    raise ConfigError(f'--to_step={step}: it is damaged ({damaged[step]}); {choices}')
+  if step not in there:
+    raise ConfigError(f'--to_step={step}: there is no such step in {folder.checkpoints}; {choices}')
+  try:
+    records.check(folder.step(step))
+  except records.Damaged as error:
+    raise ConfigError(f'--to_step={step}: it is damaged ({error}); {choices}') from error
+  if broken := checkpoint.broken_leaves(folder.checkpoints, step):
+    raise ConfigError(f'--to_step={step}: numbers are not finite, in {", ".join(broken[:4])}; {choices}')
+  return step
+
+
+def _cut(file: Path, aside: Path, *, after: int) -> None:
+  """Moves the lines of later steps to the end of the file of its name in `aside`; a cut-off move is repeated whole."""
+  if not files.exists(file):
+    return
+  lines = files.read_text(file).splitlines(keepends=True)
+  gone = [line for line in lines if _step_of(line) > after]
+  if gone:
+    checkpoint.make_aside(aside.parent)
+    files.append(aside / file.name, ''.join(gone))
+    files.write_text(file, ''.join(line for line in lines if _step_of(line) <= after))
+
+
+def _step_of(line: str) -> int:
+  """The step that a line of metrics is about; 0 where it is about none, or torn."""
+  try:
+    row = files.parse_json(line)
+  except ValueError:
+    return 0
+  return row.get('step', 0) if isinstance(row, dict) else 0

@@ -1,0 +1,150 @@
+"""A watch over the loss: a run whose loss jumps goes back to a saved step and leaves the batches of the jump out.
+
+Chowdhery 2022 (PaLM), section 5.1: loss spikes at large scale did not come back when the run began again about 100
+steps before the spike and left out 200 to 500 batches, those that were seen before and during it. There it was done by
+hand. Here the config asks for it (`config.schema.Spikes`), and `train` calls what `plm-jax rewind` calls.
+
+The watch reads the loss of every step on the host. Its memory is saved with each checkpoint, so that a run that was
+stopped in between finds the same spikes; spikes so far stand in `spikes.jsonl` of the run folder.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+from jax.experimental import multihost_utils
+
+from plm_jax.io import files
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import metrics
+from plm_jax.training.guards import rewind
+
+log = logging.getLogger(__name__)
+
+MEAN, VARIANCE = 'spikes/mean', 'spikes/variance'  # in the sums of a checkpoint's record
+Sums = Mapping[str, tuple[float, float]]
+
+
+class Spike(NamedTuple):
+  """A jump of the loss.
+
+  Attributes:
+    step: whose loss it is.
+    loss: of this step.
+    bound: what it was above.
+    back_to: the saved step that the run goes back to.
+    skip: batches that the run leaves out behind that step.
+  """
+
+  step: int
+  loss: float
+  bound: float
+  back_to: int
+  skip: int
+
+
+class Saved(Protocol):
+  """What the watch asks of `checkpoint.Checkpoints`."""
+
+  def wait(self) -> None:
+    """Until what is being saved is saved."""
+
+  def steps(self) -> Sequence[int]:
+    """Those that can be gone back to."""
+
+
+class Watch:
+  """The running mean and deviation of the loss, and what is above them.
+
+  A step's weight falls by 1 - 1 / memory with every later step; the mean and the variance are corrected for the steps
+  that there have not been yet, as Adam corrects its moments.
+  """
+
+  def __init__(self, settings: Mapping[str, Any], folder: RunFolder, *, sums: Sums):
+    """Begins with what the checkpoint's record says.
+
+    Args:
+      settings: of the run; without a block `spikes` nothing is watched.
+      folder: of the run.
+      sums: of the checkpoint that the run goes on from.
+    """
+    self._settings, self._every = settings['spikes'], settings['save_every']
+    self._mean, self._count = sums.get(MEAN, (0.0, 0.0))
+    self._variance, _ = sums.get(VARIANCE, (0.0, 0.0))
+    self._left = self._settings['most'] - len(read(folder)) if self._settings else 0
+
+  @property
+  def on(self) -> bool:
+    """Whether it is asked for."""
+    return self._settings is not None
+
+  def sums(self) -> dict[str, tuple[float, float]]:
+    """What a checkpoint keeps of the watch."""
+    return {MEAN: (self._mean, self._count), VARIANCE: (self._variance, self._count)} if self._settings else {}
+
+  def bound(self) -> float:
+    """What the next loss should not be above; infinite until as many steps as `memory` were seen."""
+    if self._settings is None or self._count < self._settings['memory']:
+      return math.inf
+    there = 1 - (1 - 1 / self._settings['memory']) ** self._count
+    mean = self._mean / there
+    return mean + self._settings['deviations'] * math.sqrt(max(self._variance / there - mean**2, 0.0))
+
+  def see(self, step: int, loss: float, saved: Saved) -> Spike | None:
+    """Takes in the loss of a step; says where to go back to if it is a spike and there is such a place.
+
+    Args:
+      step: its number.
+      loss: its loss; one that is not finite is left to `max_skipped`.
+      saved: the checkpoints of the run.
+    """
+    if self._settings is None or not math.isfinite(loss):
+      return None
+    bound = self.bound()
+    if loss > bound:
+      said = f'step {step}: the loss of {loss:.4g} is above {bound:.4g}, a spike'
+      saved.wait()
+      places = [one for one in saved.steps() if one <= step - self._settings['back']]
+      if self._left > 0 and places:
+        # a step that was saved because the run was stopped there is taken only where there is no other
+        back_to = max([one for one in places if one % self._every == 0] or places)
+        log.warning('%s: the run goes back to step %d', said, back_to)
+        return Spike(step, loss, bound, back_to, step - back_to + self._settings['after'])
+      why = f'it went back {self._settings["most"]} times already' if places else 'no older step is saved'
+      log.warning('%s. The run goes on, since %s', said, why)
+    share = 1 / self._settings['memory']
+    self._mean += share * (loss - self._mean)
+    self._variance += share * (loss**2 - self._variance)  # of the second moment about 0
+    self._count += 1
+    return None
+
+
+def loss_of(sums: Mapping[str, tuple[jax.Array, jax.Array]]) -> float:
+  """The mean loss of one step, from its metrics on the device; NaN where there is none."""
+  total, weight = jax.device_get(metrics.trained_on(sums) or (0.0, 0.0))
+  return float(total) / float(weight) if weight else math.nan
+
+
+def go_back(folder: RunFolder, spike: Spike) -> None:
+  """Takes the run back to the step of a spike, and writes the spike down; every process waits for process 0.
+
+  It is written down first, so that it counts even if the run is killed here. Such a run goes on from its newest step,
+  meets the same spike, or the batches of it, again and comes here again: a spike that equals the last one counts once.
+  """
+  if jax.process_index() == 0:
+    rows = read(folder)
+    if rows[-1:] != [spike._asdict()]:
+      files.write_text(folder.spikes, ''.join(f'{json.dumps(row)}\n' for row in [*rows, spike._asdict()]))
+    rewind.rewind(folder.root, spike.back_to, skip=spike.skip)
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(f'spike at step {spike.step}')
+
+
+def read(folder: RunFolder) -> list[dict[str, Any]]:
+  """The spikes that a run went back for so far, oldest first."""
+  if not files.exists(folder.spikes):
+    return []
+  return [files.parse_json(line) for line in files.read_text(folder.spikes).splitlines()]

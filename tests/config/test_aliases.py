@@ -1,0 +1,156 @@
+"""Words of other libraries lead to our keys: in configs, in flags and in the keywords of `generate`."""
+
+import pytest
+
+from plm_jax.cli import command
+from plm_jax.config import aliases as words
+from plm_jax.config import blocks, overrides, signatures
+from plm_jax.core.errors import ConfigError
+from tests.config.test_annotations import DEFINITIONS
+
+CONFIG = {
+  'steps': 5,
+  'vocab': {'name': 'wordpiece', 'path': 'here'},
+  'model': {'name': 'bert', 'variant': 'tiny', 'overrides': {}},
+  'objective': {'name': 'mlm'},
+  'data': {'name': 'stream', 'path': 'there', 'length': 8, 'batch_size': 4},
+  'optim': {'rate': 0.1},
+}
+
+
+def told(key):
+  with pytest.raises(ConfigError) as caught:
+    overrides.apply(CONFIG, [(key, '1')])
+  return str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('key', 'words'),
+  [
+    ('optim.lr', "Did you mean 'rate'?"),
+    ('optim.learning_rate', "Did you mean 'rate'?"),
+    ('optim.learningRate', "Did you mean 'rate'?"),
+    ('optim.wd', "Did you mean 'decay'?"),
+    ('optim.warmup_steps', "Did you mean 'warmup'?"),
+    ('optim.max_grad_norm', "Did you mean 'clip'?"),
+    ('optim.weight-decay', "Did you mean 'decay'?"),
+    ('lr', 'Here it is --config.optim.rate.'),
+    ('batch_size', 'Here it is --config.data.batch_size.'),
+    ('bs', 'Here it is --config.data.batch_size.'),
+    ('eval_batch_size', "Here it is --config.eval.validation.data.batch_size, of the evaluation 'validation'."),
+    ('num_train_steps', "Did you mean 'steps'?"),
+    ('max_steps', "Did you mean 'steps'?"),
+    ('num_epochs', "Did you mean 'epochs'?"),
+    ('gradient_accumulation_steps', "Did you mean 'accumulate'?"),
+    ('model.hidden_size', 'Here it is --config.model.overrides.hidden_dim.'),
+    ('model.overrides.d_model', "Did you mean 'hidden_dim'?"),
+    ('model.overrides.n_layer', "Did you mean 'num_layers'?"),
+    ('model.overrides.heads', "Did you mean 'num_heads'?"),
+    ('model.overrides.dropout_rate', "Did you mean 'dropout'?"),
+    ('model.overrides.vocab_size', 'plm_jax.vocab train --size=N'),
+    ('model.model_name', "Did you mean 'name'?"),
+    ('data.max_seq_length', "Did you mean 'length'?"),
+    ('data.seq_len', "Did you mean 'length'?"),
+    ('tokenizer', 'Here it is --config.vocab.path.'),
+    ('output_dir', '--workdir=DIR'),
+    ('doc_stride', 'Here it is --config.data.stride.'),
+    ('fp16', 'Here it is --config.execution.dtype.'),
+    ('objective.mlm_probability', 'Here it is --config.objective.where.rate.'),
+    ('objective.where.mask_prob', "Did you mean 'rate'?"),
+    ('model_name_or_path', 'Here it is --config.init_from.0.source.'),
+    ('optm', "Did you mean 'optim'?"),
+  ],
+)
+def test_a_word_of_another_library_leads_to_our_key(key, words):
+  assert words in told(key)
+
+
+@pytest.mark.parametrize(
+  ('flag', 'words'),
+  [
+    ('--lr=1e-3', 'Here it is --config.optim.rate.'),
+    ('--batch_size=8', 'Here it is --config.data.batch_size.'),
+    ('--learning-rate=1e-3', 'Here it is --config.optim.rate.'),
+    ('--output_dir=x', 'The folder of a run is the flag --workdir=DIR.'),
+    ('--wrkdir=x', "Did you mean '--workdir'?"),
+  ],
+)
+def test_a_flag_of_another_library_leads_to_our_key(flag, words):
+  with pytest.raises(ConfigError) as caught:
+    command.command('train', '').parse_args([flag])
+  assert words in str(caught.value)
+
+
+KNOWN = {key for module, name in DEFINITIONS for key in signatures.keywords(module, name)}
+
+
+@pytest.mark.parametrize('key', words.KEYS)
+def test_every_key_of_the_table_exists(key):
+  *parents, last = key.replace('NAME', '0').split('.')
+  assert parents[:1] == [] or parents[0] in signatures.keywords('config.schema', 'Run')
+  assert last in KNOWN or (last in blocks.NAMES and parents)
+
+
+def test_no_word_stands_for_a_key_that_exists_in_its_place():
+  run = set(signatures.keywords('config.schema', 'Run'))
+  for key, theirs in words.KEYS.items():
+    if '.' not in key:
+      assert not run & set(theirs.split()) - {key}
+
+
+@pytest.mark.parametrize(
+  ('word', 'ours'),
+  [
+    ('max_new_tokens', 'max_new'),
+    ('num_beams', 'beams'),
+    ('do_sample', 'method'),
+    ('no_repeat_ngram_size', 'no_repeat'),
+    ('eos_token_id', 'eos_id'),
+    ('attention_mask', 'segment_ids'),
+    ('temprature', 'temperature'),
+  ],
+)
+def test_a_keyword_of_generate_of_another_library_leads_to_ours(word, ours):
+  from plm_jax.generate import rules
+
+  with pytest.raises(TypeError, match=f"no keyword '{word}'. Did you mean '{ours}'"):
+    rules.group('greedy', 4, {word: 1})
+
+
+def test_generate_names_its_keyword_before_one_that_is_missing():
+  from plm_jax.generate import generate
+
+  with pytest.raises(TypeError, match=r"no keyword 'max_new_tokens'\. Did you mean 'max_new'"):
+    generate(None, None, None, segment_ids=None, max_new_tokens=3)
+  with pytest.raises(TypeError, match='needs the keywords segment_ids and max_new'):
+    generate(None, None, None)
+
+
+@pytest.mark.parametrize(('flag', 'ours'), [('--num_beams=3', '--beams'), ('--max_new_tokens=3', '--max_new')])
+def test_a_flag_of_generation_leads_to_ours(flag, ours):
+  from plm_jax.commands import generate as generation
+
+  with pytest.raises(ConfigError, match=f"Did you mean '{ours}'"):
+    generation.main(['--workdir=x', '--prompt=a', flag])
+
+
+@pytest.mark.parametrize(
+  ('words', 'told'),
+  [
+    (['--stop_at=-3'], 'expected int (1 <= x)'),
+    (['--stop_at=0'], 'expected int (1 <= x)'),
+    (['--workdir='], '--workdir is empty'),
+    (['--workdir', ''], '--workdir is empty'),
+    (['--process=1', '--processes=1', '--coordinator=localhost:1'], 'numbered 0 to 0'),
+    (['--process=0', '--processes=0', '--coordinator=localhost:1'], 'expected int (1 <= x)'),
+    (['--process=0', '--processes=1', '--coordinator=localhost'], 'HOST:PORT'),
+    (['--process=5'], 'together or not at all'),
+  ],
+)
+def test_a_flag_of_training_out_of_bounds_is_told(words, told):
+  from plm_jax.commands import train
+
+  quick = ['--config=experiments/quickstart/pretrain.py:quick', '--workdir=x']
+  with pytest.raises(ConfigError) as caught:
+    train.main([*quick, *words])
+  assert told in str(caught.value)

@@ -1,0 +1,244 @@
+"""`prepare`: what a run reads is there before it, made once, whoever asks and whenever one is killed."""
+
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from plm_jax.cli import command
+from plm_jax.commands import prepare
+from plm_jax.core.errors import ConfigError
+from plm_jax.data.rows import store
+from plm_jax.text import tokenizer
+from plm_jax.training import loop, parts
+from tests import conftest, runs
+
+pytestmark = pytest.mark.turns
+
+FACTS = ('data_digest', 'vocab_digest', 'first_ten_batches')
+
+
+def write_config(folder: pathlib.Path, data: pathlib.Path, **changes: Any) -> pathlib.Path:
+  """A config whose caches, that of its evaluation as well, lie in the folder."""
+  cache = {'cache': str(folder / 'cache')}
+  evaluation = {'validation': {'data': {'split': 'validation', **cache}}}
+  settings = runs.settings('mlm', data, data=cache, eval=evaluation, **changes)
+  return runs.write_config(folder / 'config.json', settings)
+
+
+def prepared(config: pathlib.Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
+  assert prepare.main([f'--config={config}', '--json', *flags]) == 0
+  return json.loads(capsys.readouterr().out)
+
+
+def start(config: pathlib.Path) -> subprocess.Popen[str]:
+  return subprocess.Popen(
+    runs.words('prepare', f'--config={config}', '--json'), cwd=conftest.ROOT, env=runs.environment(devices=1),
+    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+  )  # fmt: skip
+
+
+def test_training_finds_what_was_prepared(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  config = write_config(tmp_path, data)
+  first = prepared(config, capsys)
+  assert [(one['place'], one['what'], one['state']) for one in first['lines']] == [
+    (place, what, 'made') for place in ('data', 'eval.validation.data') for what in ('tokens', 'rows')
+  ]
+  before = runs.snapshot(tmp_path / 'cache')
+  assert {one['where'] for one in first['lines']} <= {str(tmp_path / 'cache' / name) for name in before}
+  second = prepared(config, capsys)
+  assert all(one['state'] == 'there' for one in second['lines'])
+  assert runs.snapshot(tmp_path / 'cache') == before  # a second call does nothing
+  loop.train(json.loads(config.read_text()), tmp_path / 'run', stop_at=1)
+  assert runs.snapshot(tmp_path / 'cache') == before
+  kept = json.loads((tmp_path / 'run' / 'data.json').read_text())
+  assert {name: first[name] for name in FACTS} == {name: kept[name] for name in FACTS}
+
+
+def test_a_shared_place_that_is_none_is_refused_before_anything_is_made(
+  data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  config = write_config(tmp_path, data)
+  (tmp_path / 'file').touch()
+  for place, message in (('gs:/bucket/x', 'write gs://bucket/x'), (tmp_path / 'file' / 'x', '--shared=.* written to')):
+    with pytest.raises(ConfigError, match=message):
+      prepare.main([f'--config={config}', f'--shared={place}'])
+  assert not (tmp_path / 'cache' / 'tokens').exists()
+  shutil.rmtree(tmp_path / 'cache')
+  (tmp_path / 'cache').touch()
+  with pytest.raises(ConfigError, match=r'data\.cache=.* cannot be written to .*: name another place'):
+    prepare.main([f'--config={config}'])
+
+
+def test_the_table_says_where_things_are(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  assert prepare.main([f'--config={write_config(tmp_path, data)}']) == 0
+  said = capsys.readouterr().out
+  assert '64 documents, 10,647 tokens' in said
+  assert str(tmp_path / 'cache' / 'tokens') in said
+  assert 'first_ten_batches' in said
+
+
+def test_a_vocabulary_is_made_where_there_is_none(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  path = tmp_path / 'new' / 'vocab'
+  config = write_config(tmp_path, data, vocab={'path': str(path)})
+  with pytest.raises(ConfigError, match=f'no vocabulary in {path}.*--vocab_size=N'):
+    prepare.main([f'--config={config}'])
+  first = prepared(config, capsys, '--vocab_size=300')
+  assert tokenizer.load(path).size == 300
+  assert tokenizer.load(path).digest == first['vocab_digest']
+  assert prepared(config, capsys)['vocab_digest'] == first['vocab_digest']
+
+
+def test_a_missing_vocabulary_has_the_cure_that_doctor_names(
+  tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
+  path = tmp_path / 'runs' / 'quickstart' / 'vocab'
+  with pytest.raises(ConfigError, match=r'plm-jax vocab train') as told:
+    prepare.main(['--config=experiments/bert/base.py:quick', f'--config.vocab.path={path}'])
+  arguments = ['--config=experiments/bert/base.py:quick', f'--config.vocab.path={path}']
+  _, settings = command.parse(command.command('prepare', ''), arguments, workdir=False)
+  cure = parts.missing_vocab(settings, heads=['experiments/bert/base.py:quick'])
+  assert cure.partition('. ')[2] in str(told.value)
+
+
+HEADED = '''"""A config.
+
+plm-jax vocab train --source={corpus} --name=byte_bpe --size=310 --specials=roberta \\\\
+    --out={vocab}
+plm-jax train --config=this.py --workdir=run
+"""
+import json
+import ml_collections
+
+def get_config(arg=''):
+  return ml_collections.ConfigDict({settings!r})
+'''
+
+
+def test_a_vocabulary_is_made_as_the_config_says(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  vocab = tmp_path / 'vocab'
+  settings = json.loads(write_config(tmp_path, data, vocab={'path': str(vocab)}).read_text())
+  file = tmp_path / 'this.py'
+  file.write_text(HEADED.format(corpus=data / 'corpus', vocab=vocab, settings=settings))
+  assert prepared(file, capsys)['lines']
+  made = tokenizer.load(vocab)
+  assert (made.size, made.record['request']['specials']) == (310, 'roberta')
+
+
+def test_two_at_once_make_each_thing_once(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  config = write_config(tmp_path, data)
+  running = [start(config) for _ in range(2)]
+  ends = [process.communicate(timeout=120) for process in running]
+  assert [process.returncode for process in running] == [0, 0], ends
+  first, second = (json.loads(out) for out, _ in ends)
+  for one, other in zip(first['lines'], second['lines'], strict=True):
+    assert {one['state'], other['state']} == {'there', 'made'}
+    assert one['where'] == other['where']
+  assert {name: first[name] for name in FACTS} == {name: second[name] for name in FACTS}
+
+
+def contents(folder: pathlib.Path) -> dict[str, str]:
+  """Path -> digest of every file."""
+  return {name: digest for name, (_, digest) in runs.snapshot(folder).items() if digest}
+
+
+def states(found: dict[str, Any]) -> set[str]:
+  return {line['state'] for line in found['lines']}
+
+
+def test_other_hosts_take_what_one_has_made(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+  """Whole and sound, or it is made; also where a store was under way."""
+  shared, hosts = tmp_path / 'shared', [tmp_path / str(number) for number in range(5)]
+  for folder in hosts:
+    folder.mkdir()
+  configs = [write_config(folder, data) for folder in hosts]
+  first = prepared(configs[0], capsys, f'--shared={shared}')
+  assert states(first) == {'made'}
+  before, whole = runs.snapshot(shared), contents(shared)
+  [under_way, _] = (hosts[1] / 'cache' / 'tokens' / folder.name for folder in sorted((shared / 'tokens').iterdir()))
+  under_way.mkdir(parents=True)
+  (under_way / 'blocks.jsonl').write_text('{}')
+  (under_way / 'tokens.bin').write_text('half')
+  with monkeypatch.context() as patch:
+    patch.delattr(store, '_encode')  # nothing is tokenised
+    second = prepared(configs[1], capsys, f'--shared={shared}')
+    assert states(second) == {'taken'}
+    assert states(prepared(configs[1], capsys, f'--shared={shared}')) == {'there'}
+  assert runs.snapshot(shared) == before
+  for file in shared.rglob('manifest.json'):
+    file.unlink()  # as if it was killed before its end
+  third = prepared(configs[2], capsys, f'--shared={shared}')
+  assert states(third) == {'made'}
+  for file in shared.rglob('tokens.bin'):
+    file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+  fourth = prepared(configs[3], capsys, f'--shared={shared}')
+  assert {line['what']: line['state'] for line in fourth['lines']} == {'tokens': 'made', 'rows': 'taken'}
+  assert contents(shared) == whole  # what was damaged there is replaced
+  fifth = prepared(configs[4], capsys, f'--shared={shared}')
+  assert states(fifth) == {'taken'}
+  for found in (second, third, fourth, fifth):
+    assert {name: found[name] for name in FACTS} == {name: first[name] for name in FACTS}
+
+
+SLOW = """
+import time
+from plm_jax import prepare
+from plm_jax.cli import command
+from plm_jax.data.rows import store
+
+encode, store._BLOCK_DOCUMENTS = store._encode, 10
+
+def slowly(documents, vocab):
+  time.sleep(0.3)
+  return encode(documents, vocab)
+
+store._encode = slowly
+command.leave(command.run(prepare.main))
+"""
+
+
+def test_a_kill_loses_nothing_and_leaves_nothing_half(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  """Killed in the middle of seven blocks, which are tokenised slowly."""
+  folders = {name: tmp_path / name for name in ('killed', 'whole')}
+  for folder in folders.values():
+    folder.mkdir()
+  killed, tokens = write_config(folders['killed'], data), folders['killed'] / 'cache' / 'tokens'
+  log = tmp_path / 'log'
+  with runs.started([sys.executable, '-c', SLOW, f'--config={killed}'], log=log) as process:
+
+    def begun() -> bool:
+      return any(file.read_text().count('\n') >= 3 for file in tokens.glob('*/blocks.jsonl'))
+
+    runs.wait_until(begun, process=process, log=log)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+  assert not list(tokens.glob('*/manifest.json'))
+  [journal] = tokens.glob('*/blocks.jsonl')
+  kept, seen = len(journal.read_text().splitlines()), []
+  with pytest.MonkeyPatch.context() as patch:
+    encode = store._encode
+    patch.setattr(store, '_encode', lambda documents, vocab: seen.extend(documents) or encode(documents, vocab))
+    found = prepared(killed, capsys)
+  assert len(seen) == 64 - 10 * kept + 16  # what was not made, and the evaluation
+  whole = prepared(write_config(folders['whole'], data), capsys)
+  assert {name: found[name] for name in FACTS} == {name: whole[name] for name in FACTS}
+  store_of = {name: folder / 'cache' / 'tokens' / journal.parent.name for name, folder in folders.items()}
+  assert (store_of['killed'] / 'tokens.bin').read_bytes() == (store_of['whole'] / 'tokens.bin').read_bytes()
