@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from plm_jax.cli import memory
+from plm_jax.cli import malloc
 from plm_jax.layers.attention import attend
 from plm_jax.layers.masks import Mask
 
@@ -72,7 +72,7 @@ def main() -> None:
   parser.add_argument('--turns', type=int, default=3, help='timed calls of each')
   parser.add_argument('--limit_gib', type=float, default=8.0, help='what works in more is not run')
   arguments = parser.parse_args()
-  memory.reuse()
+  malloc.reuse()
   sizes = {name: vars(arguments)[name] for name in ('heads', 'head_dim', 'bias', 'dtype')}
   device = jax.devices()[0].device_kind
   names = arguments.implementations.split(',')

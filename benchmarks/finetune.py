@@ -37,7 +37,7 @@ from rich.table import Table
 from benchmarks import train_step
 from plm_jax import optim, weights
 from plm_jax.adapters import classify
-from plm_jax.cli import memory
+from plm_jax.cli import malloc
 from plm_jax.core import sharding
 from plm_jax.core.types import Execution, Source, Task, Vocab
 from plm_jax.data import labelled
@@ -340,7 +340,7 @@ def main() -> None:
   parser.add_argument('--layers', default='scan')
   parser.add_argument('--random', default='threefry2x32')
   arguments = parser.parse_args()
-  memory.reuse()  # serves both sides
+  malloc.reuse()  # serves both sides
   with tempfile.TemporaryDirectory() as temporary:
     measure(arguments, Path(temporary))
 

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import weights
-from plm_jax.cli import memory
+from plm_jax.cli import malloc
 from plm_jax.core.types import Execution
 from plm_jax.generate import generate
 from plm_jax.models import gpt
@@ -134,7 +134,7 @@ def main() -> None:
   parser.add_argument('--seconds', type=float, default=10, help='no further turn of a line after so many')
   parser.add_argument('--out', type=pathlib.Path, help='keeps each line here; a line that it has is not measured again')
   arguments = parser.parse_args()
-  memory.reuse()  # for both sides
+  malloc.reuse()  # for both sides
   trunk, params, theirs = models(arguments.variant, arguments.dtype)
   draw, lengths = np.random.default_rng(1), [int(length) for length in arguments.lengths.split(',')]
   kept = _kept(arguments.out)

@@ -31,7 +31,7 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
-from plm_jax.cli import memory
+from plm_jax.cli import malloc
 from plm_jax.core.types import Array, PyTree, Remat
 from plm_jax.layers.lstm import WINDOW, both_ways, recur, recur_over
 
@@ -74,7 +74,7 @@ def main() -> None:
   parser.add_argument('--steps', type=int, default=7, help='timed steps of each, after two that are not')
   parser.add_argument('--clock', choices=CLOCKS, default='wall')
   arguments = parser.parse_args()
-  memory.reuse()  # serves both sides
+  malloc.reuse()  # serves both sides
   table = Table(title=f'a step of {arguments.rows} x {arguments.length} tokens, float32, {arguments.clock} time')
   for column in ('layers', 'ms: median', 'least', 'torch: median', 'least', 'times torch: medians', 'least'):
     table.add_column(column, justify='left' if column == 'layers' else 'right')

@@ -52,7 +52,7 @@ def make_rows(batch: int, length: int) -> tuple[Any, np.ndarray]:
 
 
 def ours(vocab: Any, rows: np.ndarray, *, rounds: int) -> dict[str, float]:
-  """Seconds per call of `prepare`, by the name of the objective in `noise/gallery.py`."""
+  """Seconds per call of `prepare`, by the name of the objective in `inference/noise_examples.py`."""
   import jax
 
   from plm_jax.config import build
@@ -124,9 +124,9 @@ def main() -> None:
   parser.add_argument('--parts', action='store_true', help='also the where-functions alone')
   flags = parser.parse_args()
 
-  from plm_jax.cli import memory
+  from plm_jax.cli import malloc
 
-  memory.reuse()  # as training does
+  malloc.reuse()  # as training does
   vocab, rows = make_rows(flags.batch, flags.length)
   found, theirs = ours(vocab, rows, rounds=flags.rounds), peers(vocab, rows)
   print(f'{flags.batch} x {flags.length} tokens, one process\n')

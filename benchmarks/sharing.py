@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import train_step
-from plm_jax.cli import memory
+from plm_jax.cli import malloc
 from plm_jax.models import albert
 
 
@@ -26,7 +26,7 @@ def main() -> None:
   parser.add_argument('--length', type=int, default=128)
   parser.add_argument('--steps', type=int, default=5, help='timed steps of each, after two that are not')
   arguments = parser.parse_args()
-  memory.reuse()
+  malloc.reuse()
   runs = {}
   for sharing in albert.SHARING:
     trunk = albert.make(vocab_size=train_step.VOCAB, variant=arguments.variant, overrides={'sharing': sharing})

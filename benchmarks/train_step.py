@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from plm_jax import optim
-from plm_jax.cli import memory
+from plm_jax.cli import malloc
 from plm_jax.core import sharding
 from plm_jax.core.types import Execution
 from plm_jax.models import bert
@@ -164,7 +164,7 @@ def main() -> None:
   parser.add_argument('--random', default='threefry2x32,rbg')
   parser.add_argument('--noise', action='store_true', help='also time the step with the noise taken out')
   arguments = parser.parse_args()
-  memory.reuse()  # serves both sides
+  malloc.reuse()  # serves both sides
   device = jax.devices()[0]
   try:
     import torch

@@ -19,7 +19,7 @@ wordsim353, simlex999, with the share of each that the vocabulary covers, and th
 Where the time goes, in milliseconds of CPU time, 5,478 ids: of 24 for a step of 1,024 words, preparing the pairs took
 5, and most of the rest wrote 24 MB of rows to memory, turned them for a product and scattered their gradient, three
 fifths of it for pairs that are none; before `memory.reuse` as much again went to page faults. Now pairs stand first and
-are scored in blocks of 256 (`layers/pairs.py`), 5 to 6.5 in all: gather, products and scatter 2.2, derivative of the
+are scored in blocks of 256 (`layers/table_products.py`), 5 to 6.5 in all: gather, products and scatter 2.2, derivative of the
 softplus .6, the tables around them 1, draws .2. A scatter of 51,200 rows takes 1.8 as it is; sorting their ids alone
 takes 18, and one dense product of all rows 93. A choice among compiled lengths (`lax.switch`) took 10 to 12: it
 computes twice or keeps all.
@@ -45,7 +45,7 @@ from rich.console import Console
 from rich.table import Table
 
 from plm_jax import optim
-from plm_jax.cli import memory
+from plm_jax.cli import malloc
 from plm_jax.inference import nearest
 from plm_jax.models import static
 from plm_jax.objectives import skipgram
@@ -245,7 +245,7 @@ def main() -> None:
   parser.add_argument('--epochs', type=int, default=5, help='of each seed')
   parser.add_argument('--near', default='king,good,water,house', help='words whose nearest ones are printed')
   arguments = parser.parse_args()
-  memory.reuse()  # as a run does; without it half of a step is page faults
+  malloc.reuse()  # as a run does; without it half of a step is page faults
   text = read(arguments.data, count=arguments.words, size=arguments.size)
   side, compiled = ours(text, update=arguments.update)
   sides = [side, *(theirs(text, workers=workers) for workers in (1, 2))]

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from plm_jax import checkpoint, config
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.runs import metrics
 from plm_jax.text import byte_bpe
 from plm_jax.training import loop
@@ -207,8 +207,8 @@ def wait_until(
 def saved_state(workdir: pathlib.Path, *, step: int | None = None) -> dict[str, np.ndarray]:
   """Leaf path -> array of everything in a checkpoint, the newest by default."""
   folder = workdir / 'checkpoints'
-  step = max(records.numbered(folder)) if step is None else step
-  leaves = records.check(folder / str(step)).leaves
+  step = max(saved_steps.numbered(folder)) if step is None else step
+  leaves = saved_steps.check(folder / str(step)).leaves
   found = checkpoint.arrays(folder, step)
   assert found.keys() == leaves.keys()
   return found

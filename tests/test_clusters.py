@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.cli import command
 from plm_jax.runs import metrics
 from plm_jax.training import loop
@@ -217,7 +217,7 @@ def stopped_by_slurm(slurm: Slurm, data: pathlib.Path) -> tuple[list[str], int]:
 
 def test_a_job_whose_time_is_over_saves_and_goes_back_into_the_queue(slurm: Slurm, data: pathlib.Path) -> None:
   _, step = stopped_by_slurm(slurm, data)
-  assert records.numbered(slurm.folder / 'run' / 'checkpoints') == [step]
+  assert saved_steps.numbered(slurm.folder / 'run' / 'checkpoints') == [step]
   assert slurm.output.read_text().count(f'stopped by a signal at step {step}') == 2
   assert slurm.requeued() == 1
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plm_jax.config import batches, build, signatures
+from plm_jax.config import batch_keys, build, signatures
 from plm_jax.core.batch import BATCH, SLOTS
 from plm_jax.core.types import Source
 from plm_jax.text import tokenizer
@@ -76,7 +76,7 @@ def gives(name: str, folder: pathlib.Path) -> set[str]:
   """The keys that a config may count on, read from source."""
   known = signatures.signature('data', name.partition(',')[0])
   defaults = {key: one.default for key, one in known.items() if not isinstance(one.default, signatures.Missing)}
-  return set(batches.gives(defaults | block(name, folder)) or ())
+  return set(batch_keys.gives(defaults | block(name, folder)) or ())
 
 
 def take(source: Source, start: int, count: int) -> Batches:

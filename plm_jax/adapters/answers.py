@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from plm_jax.core.errors import require
 from plm_jax.core.trunk import Attends, Decodes
 from plm_jax.core.types import Array, Forward, Vocab
+from plm_jax.generate.constraints import NEVER, Generated
 from plm_jax.generate.decode import generate
 from plm_jax.generate.reader import align_right, fills_blanks
-from plm_jax.generate.rules import NEVER, Generated
 from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
 
 Kind = Literal['encoder-decoder', 'causal', 'prefix', 'blank']

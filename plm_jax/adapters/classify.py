@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.adapters import texts, windows
+from plm_jax.adapters import bpt3c, texts
 from plm_jax.adapters.texts import Pool, label_weights, read_text, scaled_class_weights
 from plm_jax.core import errors
 from plm_jax.core.types import (
@@ -115,8 +115,8 @@ class Model(nn.Module):
     if self.window is None:
       out = self.trunk(**inputs, train=noisy)
     else:
-      out = windows.read(self.trunk, inputs['tokens'], segment_ids, window=self.window, train=noisy)
-      segment_ids = windows.kept(segment_ids, window=self.window, last=self.last)
+      out = bpt3c.read(self.trunk, inputs['tokens'], segment_ids, window=self.window, train=noisy)
+      segment_ids = bpt3c.kept(segment_ids, window=self.window, last=self.last)
     pool = partial(texts.pooled, self.trunk, pool=self.pool, frozen=self.frozen)
     each = [pool(hidden, segment_ids) for hidden in read_layers(out, self.layers)]  # [b, l, d] -> [b, d]
     vectors = self.states(each).astype(jnp.float32)
@@ -287,7 +287,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """The text and its label; the next tokens where the language model is trained as well."""
   del root
   if s.backward:
-    batch = {**batch, 'tokens': windows.turned(batch['tokens'], batch['segment_ids'])}
+    batch = {**batch, 'tokens': bpt3c.turned(batch['tokens'], batch['segment_ids'])}
   targets = texts.labelled(batch, regression=s.regression)
   weights = targets['weights']
   if s.class_weights:

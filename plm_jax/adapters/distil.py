@@ -28,7 +28,7 @@ from plm_jax.core.param_paths import both
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Temperature, Vocab
 from plm_jax.layers.losses import divergence
 from plm_jax.layers.means import metric, row_terms, scaled_sum, whole_loss
-from plm_jax.layers.tasks import computed_once
+from plm_jax.layers.task_mixture import computed_once
 
 PAPER = Paper(
   year=2015,

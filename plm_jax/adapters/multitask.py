@@ -20,8 +20,8 @@ import jax.numpy as jnp
 
 from plm_jax.config import build
 from plm_jax.core.types import EVERYTHING, Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
-from plm_jax.layers import tasks
-from plm_jax.layers.tasks import Tasks
+from plm_jax.layers import task_mixture
+from plm_jax.layers.task_mixture import Tasks
 
 PAPER = Paper(
   year=2019,
@@ -60,7 +60,7 @@ def make(
   offered = {'second_vocab': second_vocab}
   names = sorted(parts)  # the order in which the data number them
   made = {name: build.make('adapters', parts[name], trunk=trunk, vocab=vocab, offered=offered) for name in names}
-  tasks.check(made, where='adapter.parts')
+  task_mixture.check(made, where='adapter.parts')
   if unknown := sorted(set(scores) - set(made)):
     raise ValueError(f'adapter.scores names {unknown[0]!r}, and adapter.parts {", ".join(made)}')
   return join(made, scores=scores)
@@ -79,16 +79,16 @@ def join(made: Tasks, *, scores: Mapping[str, tuple[str, ...]] = {}) -> Task:
     scores: of those whose scores are not those that they name themselves.
   """
   of_parts = {name: scores.get(name, task.scores) for name, task in made.items()}
-  model: Any = tasks.Model(made, own_heads=True)
+  model: Any = task_mixture.Model(made, own_heads=True)
   return Task(
     model,
     partial(prepare, made),
     partial(loss, made),
     partial(predict, made) if all(task.predict for task in made.values()) else None,
     evaluate=partial(evaluate, made),
-    summary=partial(tasks.summary, made),
+    summary=partial(task_mixture.summary, made),
     couples_rows=any(task.couples_rows for task in made.values()),
-    row_length=partial(tasks.row_length, made),
+    row_length=partial(task_mixture.row_length, made),
     scores=tuple(f'{name}/{score}' for name, own in of_parts.items() for score in own),
     in_words=partial(in_words, made),
     words=tuple(f'{name}/{word}' for name, task in made.items() for word in task.words),
@@ -123,13 +123,13 @@ def _own(task: Task, batch: Batch) -> Batch:
 def loss(parts: Tasks, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """The loss of the part whose rows these are; the metrics of the others weigh 0."""
   del carry
-  return tasks.loss_of_one(parts, example.targets['part'][0], forward, example, rng)
+  return task_mixture.loss_of_one(parts, example.targets['part'][0], forward, example, rng)
 
 
 def evaluate(parts: Tasks, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """The same with what the part scores in an evaluation."""
   del carry
-  return tasks.loss_of_one(parts, example.targets['part'][0], forward, example, rng, evaluate=True)
+  return task_mixture.loss_of_one(parts, example.targets['part'][0], forward, example, rng, evaluate=True)
 
 
 def predict(parts: Tasks, forward: Forward, example: Example) -> dict[str, Array]:

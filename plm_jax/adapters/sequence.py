@@ -37,7 +37,7 @@ from plm_jax.core.types import (
   Vocab,
   Whole,
 )
-from plm_jax.generate import rules
+from plm_jax.generate import constraints
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 
 PAPER = Paper(
@@ -65,7 +65,7 @@ class Decoding:
     last: token that a text of `max_new` tokens ends with.
   """
 
-  method: rules.Method = 'greedy'
+  method: constraints.Method = 'greedy'
   max_new: Count | None = None
   min_new: Whole = 0
   beams: Count = 4
@@ -144,14 +144,14 @@ def decoding_settings(decoding: Mapping[str, Any], vocab: Vocab, reader: Reader)
     ValueError: a value that cannot be, or no such token.
   """
   given = {name: value for name, value in decoding.items() if value is not None}
-  errors.one_of('adapter.decoding.method', given.get('method', 'greedy'), rules.Method)
+  errors.one_of('adapter.decoding.method', given.get('method', 'greedy'), constraints.Method)
   seed = given.pop('seed', 0)
   for end in ('first', 'last'):
     if end in given:
       given[f'{end}_id'] = vocab.id(given.pop(end))
   settings = {'eos_id': vocab.eos_id, 'pad_id': vocab.pad_id, **given}
   checked = {name: value for name, value in settings.items() if name not in ('method', 'max_new')}
-  rules.group(settings.get('method', 'greedy'), settings.get('max_new', 2**20), checked)
+  constraints.group(settings.get('method', 'greedy'), settings.get('max_new', 2**20), checked)
   return settings | ({} if reader.start_id is None else {'start_id': reader.start_id}), seed
 
 

@@ -48,7 +48,7 @@ PAPER = Paper(
 )
 READS = ('tokens', 'segment_ids', 'start', 'end', 'context')
 End = Literal['independent', 'conditional']
-SHOWN, MAXIMUM, NO_ANSWER = 1, 2, 3  # what stands in `context`, as `data/rows/windows.py` writes it
+SHOWN, MAXIMUM, NO_ANSWER = 1, 2, 3  # what stands in `context`, as `data/rows/question_windows.py` writes it
 NEVER = -1e30  # the score of a pair that is not legal; twice as much is finite in float32
 
 

@@ -8,7 +8,15 @@ others.
 
 from plm_jax.checkpoint.checkpoints import NOTHING, Checkpoints, arrays, broken_leaves, make_aside, restore, set_aside
 from plm_jax.checkpoint.params import INDEX, NAME, Leaf, Params, in_memory, open_params, save_params
-from plm_jax.checkpoint.records import SET_ASIDE, CheckpointError, Step, best_step, check_there, for_orbax, step_named
+from plm_jax.checkpoint.saved_steps import (
+  SET_ASIDE,
+  CheckpointError,
+  Step,
+  best_step,
+  check_there,
+  for_orbax,
+  step_named,
+)
 
 __all__ = [
   'INDEX',

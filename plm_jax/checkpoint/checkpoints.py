@@ -23,9 +23,9 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from plm_jax.checkpoint import digests, records
+from plm_jax.checkpoint import digests, saved_steps
 from plm_jax.checkpoint.params import AVERAGES
-from plm_jax.checkpoint.records import CheckpointError, Leaves, Record, Step, best_step
+from plm_jax.checkpoint.saved_steps import CheckpointError, Leaves, Record, Step, best_step
 from plm_jax.core import sharding
 from plm_jax.core.param_paths import flat
 from plm_jax.core.types import PyTree
@@ -53,7 +53,7 @@ class _KeepBest(checkpoint_managers.PreservationPolicy):
   ) -> Sequence[bool]:
     del context
     here = [info.step for info in checkpoints]
-    best = records.best_of({step: self.scores[step] for step in here if step in self.scores}, self.mode)
+    best = saved_steps.best_of({step: self.scores[step] for step in here if step in self.scores}, self.mode)
     return [step == best for step in here]
 
 
@@ -83,7 +83,7 @@ class Checkpoints:
       raise ValueError(f'keep={keep}: at least the newest checkpoint must be kept, or a run could not resume')
     if best is not None and best[1] not in ('min', 'max'):
       raise ValueError(f"best={best!r}: the second word is 'min' or 'max'")
-    self.folder = records.for_orbax(records.place(folder))
+    self.folder = saved_steps.for_orbax(saved_steps.place(folder))
     self._best = None if best is None else (best[0], best[1])  # a list if it comes from JSON
     self._at: int | None = None  # the step that the run continues from; None until `restore` or `save` sets it
     self._prepared = False
@@ -113,7 +113,7 @@ class Checkpoints:
 
   def steps(self) -> list[int]:
     """Steps that are complete by the names and sizes of their files, oldest first."""
-    return list(records.records(self.folder)[0])
+    return list(saved_steps.records(self.folder)[0])
 
   def best_step(self) -> int | None:
     """The complete step with the best score, the earlier one of equal scores; None if no step has a score."""
@@ -145,8 +145,10 @@ class Checkpoints:
     """
     self.wait()
     if self._at is None:
-      if records.numbered(self.folder):
-        raise ValueError(f'{self.folder} has steps {records.numbered(self.folder)}: restore one before saving another')
+      if saved_steps.numbered(self.folder):
+        raise ValueError(
+          f'{self.folder} has steps {saved_steps.numbered(self.folder)}: restore one before saving another'
+        )
       self._at = NOTHING
     if step < self._at:
       raise ValueError(f'step {step} cannot be saved: the run in {self.folder} is at step {self._at}')
@@ -161,8 +163,8 @@ class Checkpoints:
       self._keep_best.scores[step] = score[2]
     self._saving = Record(step=step, leaves=_describe(state), metrics=measured, score=score, sums=dict(sums or {}))
     try:
-      self._manager.save(step, args=ocp.args.Composite(**{records.ITEM: ocp.args.StandardSave(state)}), force=True)
-    except records.FAILURES as error:
+      self._manager.save(step, args=ocp.args.Composite(**{saved_steps.ITEM: ocp.args.StandardSave(state)}), force=True)
+    except saved_steps.FAILURES as error:
       self._give_up(error)
     self._at = step
 
@@ -176,7 +178,7 @@ class Checkpoints:
     """
     self.wait()
     self._prepared = False
-    if step == 'newest' and not records.numbered(self.folder):
+    if step == 'newest' and not saved_steps.numbered(self.folder):
       self._at = NOTHING
       return None
     restored = restore(self.folder, abstract_state, step=step)
@@ -187,7 +189,7 @@ class Checkpoints:
     """Waits until the last save is on disk with its record; raises CheckpointError if it could not be written."""
     try:
       self._manager.wait_until_finished()
-    except records.FAILURES as error:
+    except saved_steps.FAILURES as error:
       self._give_up(error)
     self._saving = None
 
@@ -219,7 +221,7 @@ class Checkpoints:
       set_aside(self.folder, at)
     ocp.multihost.sync_global_processes('plm_jax:set_aside')
     self._manager.reload()
-    whole, _ = records.records(self.folder)
+    whole, _ = saved_steps.records(self.folder)
     self._keep_best.scores = {
       step: record.score[2] for step, record in whole.items() if record.score and record.score[:2] == self._best
     }
@@ -229,7 +231,7 @@ class Checkpoints:
     """Called by Orbax in the thread of a save, in every process of several, before it goes on with the others."""
     if WRITTEN in key:
       try:
-        digests.write_own(self._unfinished(), process=jax.process_index(), item=records.ITEM)
+        digests.write_own(self._unfinished(), process=jax.process_index(), item=saved_steps.ITEM)
       except OSError as error:  # the others wait at the barrier; a disk that is full stops process 0
         log.warning('digests of process %d were not written (%s): process 0 makes them', jax.process_index(), error)
     self._barrier(key=key, timeout_ms=timeout_ms)
@@ -237,7 +239,7 @@ class Checkpoints:
   def _write_record(self) -> None:
     """Called by Orbax in process 0, after all processes have written and before the step gets its name."""
     assert self._saving is not None
-    records.write(self._unfinished(), self._saving)
+    saved_steps.write(self._unfinished(), self._saving)
 
   def _unfinished(self) -> Path:
     """The folder of the step that is being saved."""
@@ -253,7 +255,7 @@ class Checkpoints:
     self._at = max(self.steps(), default=NOTHING)
     if jax.process_index() == 0:
       files.remove_folder(_unnamed(self.folder, step))
-      if files.is_address(self.folder) and step not in records.numbered(self.folder):
+      if files.is_address(self.folder) and step not in saved_steps.numbered(self.folder):
         files.remove_folder(self.folder / str(step))
     self._manager.reload()
     raise CheckpointError(
@@ -277,18 +279,18 @@ def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Ste
     CheckpointError: no sound checkpoint.
     ValueError: the saved state has other leaves, shapes or dtypes.
   """
-  folder = records.place(folder)
-  chosen = records.choose(folder, step)
-  saved = records.read(folder / str(chosen)).leaves
+  folder = saved_steps.place(folder)
+  chosen = saved_steps.choose(folder, step)
+  saved = saved_steps.read(folder / str(chosen)).leaves
   _compare(_describe(abstract_state), saved, where=f'step {chosen} in {folder}')
   first = jax.sharding.SingleDeviceSharding(sharding.device())
   target = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding or first), abstract_state
   )
-  item = records.item(folder, chosen)
+  item = saved_steps.item(folder, chosen)
   try:
     return chosen, ocp.StandardCheckpointHandler().restore(item, args=ocp.args.StandardRestore(target))
-  except records.FAILURES as error:
+  except saved_steps.FAILURES as error:
     raise CheckpointError(f'step {chosen} in {folder} is complete and could not be read: {error}') from error
 
 
@@ -298,19 +300,19 @@ def _unnamed(folder: Path, step: int) -> Path:
 
 def make_aside(folder: Path) -> Path:
   """Makes the folder `set_aside` in a folder of checkpoints."""
-  aside = folder / records.SET_ASIDE
+  aside = folder / saved_steps.SET_ASIDE
   files.make_folder(aside)
   if files.is_address(aside):  # Orbax removes folders without this mark, as unfinished steps
-    files.write_text(aside / records.MARK, 'what was set aside is complete\n')
+    files.write_text(aside / saved_steps.MARK, 'what was set aside is complete\n')
   return aside
 
 
 def set_aside(folder: Path, at: int) -> list[int]:
   """Moves the steps that are newer than `at` to the folder `set_aside`, newest first; nothing is deleted."""
-  newer = [step for step in reversed(records.numbered(folder)) if step > at]
+  newer = [step for step in reversed(saved_steps.numbered(folder)) if step > at]
   for step in newer:
     target = files.unused(make_aside(folder) / str(step))
-    files.move(folder / str(step), target, marks=(records.MARK,))
+    files.move(folder / str(step), target, marks=(saved_steps.MARK,))
     log.warning(
       'step %d is newer than the step that this run continues from: moved to %s, which may be deleted', step, target
     )
@@ -323,12 +325,12 @@ def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
   Raises:
     CheckpointError: the step could not be read.
   """
-  item = records.item(folder, step)
+  item = saved_steps.item(folder, step)
   handler = ocp.PyTreeCheckpointHandler()
   try:
     as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(item).tree)
     restored = handler.restore(item, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
-  except records.FAILURES as error:
+  except saved_steps.FAILURES as error:
     raise CheckpointError(f'step {step} in {folder} is complete and could not be read: {error}') from error
   return {name: np.asarray(leaf) for name, leaf in flat(restored).items()}
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from plm_jax.checkpoint.init_from import Entry, is_stacked, join
 from plm_jax.checkpoint.params import Leaf, Params, on_host
-from plm_jax.checkpoint.records import CheckpointError
+from plm_jax.checkpoint.saved_steps import CheckpointError
 from plm_jax.core.param_paths import flat
 from plm_jax.core.types import PyTree
 from plm_jax.io import checksums, files

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.checkpoint.params import Params, open_params
-from plm_jax.checkpoint.records import Step
+from plm_jax.checkpoint.saved_steps import Step
 from plm_jax.core.errors import one_of, suggest
 from plm_jax.core.param_paths import flat
 from plm_jax.core.types import Array, PyTree, Whole

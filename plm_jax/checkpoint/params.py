@@ -18,8 +18,8 @@ import orbax.checkpoint as ocp
 import safetensors.numpy
 from jax.experimental import multihost_utils
 
-from plm_jax.checkpoint import records, tensor_files
-from plm_jax.checkpoint.records import CheckpointError, Step
+from plm_jax.checkpoint import saved_steps, tensor_files
+from plm_jax.checkpoint.saved_steps import CheckpointError, Step
 from plm_jax.core.errors import RunError
 from plm_jax.core.param_paths import flat, nested
 from plm_jax.core.types import PyTree
@@ -139,7 +139,7 @@ def open_params(source: str | os.PathLike[str], *, step: Step = 'newest') -> Par
   Raises:
     CheckpointError: nothing there, or damaged.
   """
-  folder = records.place(source)
+  folder = saved_steps.place(source)
   if files.is_file(folder / INDEX):
     return _open_index(folder)
   file = folder / NAME if files.is_folder(folder) else folder
@@ -159,7 +159,7 @@ def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
   Returns:
     The file. `sha256sum -c` in the folder checks it.
   """
-  folder = records.place(folder)
+  folder = saved_steps.place(folder)
   file = folder / NAME
   host = {name: np.ascontiguousarray(on_host(leaf)).reshape(leaf.shape) for name, leaf in flat(params).items()}
   if jax.process_index() == 0:
@@ -187,13 +187,13 @@ def write_index(folder: Path, layers: Mapping[str, int | None]) -> None:
 
 def _open_step(folder: Path, step: Step) -> Params:
   """The parameters of a step; the first leaf that is read brings all of them into memory."""
-  chosen = records.choose(folder, step)
+  chosen = saved_steps.choose(folder, step)
   where = f'step {chosen} in {folder}'
-  saved = records.read(folder / str(chosen)).leaves
+  saved = saved_steps.read(folder / str(chosen)).leaves
   names = _below(saved, 'params', where=where)
   averaged = {path: f'{AVERAGES}/{path}' for path in names}
   names = {path: averaged[path] if averaged[path] in saved else name for path, name in names.items()}
-  item = records.item(folder, chosen)
+  item = saved_steps.item(folder, chosen)
 
   def read(paths: Collection[str]) -> dict[str, np.ndarray]:
     wanted = {names[path]: saved[names[path]] for path in paths}
@@ -202,7 +202,7 @@ def _open_step(folder: Path, step: Step) -> Params:
     arguments = ocp.args.PyTreeRestore(item=target, restore_args=as_numpy, partial_restore=True)
     try:
       found = flat(ocp.PyTreeCheckpointHandler().restore(item, args=arguments))
-    except records.FAILURES as error:
+    except saved_steps.FAILURES as error:
       raise CheckpointError(f'{where} is complete and could not be read: {error}') from error
     return {path: found[names[path]] for path in paths}
 

@@ -261,7 +261,7 @@ def _dedup(arguments: argparse.Namespace) -> Pass:
 
 def _split(arguments: argparse.Namespace) -> Pass:
   from plm_jax.data.corpora.cleaning.passes import Verdict
-  from plm_jax.data.corpora.cleaning.words import key_of
+  from plm_jax.data.corpora.cleaning.word_sequences import key_of
 
   shares = {'validation': arguments.validation, 'test': arguments.test}
 

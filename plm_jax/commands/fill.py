@@ -27,9 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
-  from plm_jax.inference import blanks, opened
+  from plm_jax.inference import fill_mask, opened
 
   logs.start()
   model = opened.open(arguments.weights or arguments.workdir, step=step_named(arguments.step), settings=settings)
-  blanks.show(blanks.fill(model, [arguments.text], top=arguments.top)[0])
+  fill_mask.show(fill_mask.fill(model, [arguments.text], top=arguments.top)[0])
   return 0

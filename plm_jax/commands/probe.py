@@ -15,7 +15,7 @@ Source: Peters et al. 2018, §5.3, and Tenney et al. 2019, which layer of a lang
 
 from collections.abc import Sequence
 
-from plm_jax.cli import command, memory, signals
+from plm_jax.cli import command, malloc, signals
 from plm_jax.core.errors import ConfigError
 from plm_jax.training.before.model_from import expand
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if settings is None:
     return 0
   layers = None if arguments.layers == 'all' else [_layer(word) for word in arguments.layers.split(',')]
-  memory.reuse()
+  malloc.reuse()
   from plm_jax.cli import logs
   from plm_jax.studies import probe  # loads jax
 

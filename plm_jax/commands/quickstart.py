@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_jax import config
-from plm_jax.cli import command, memory, signals
+from plm_jax.cli import command, malloc, signals
 from plm_jax.io.run_paths import RunFolder
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   workdir: Path = arguments.workdir
   began = time.monotonic()
 
-  memory.reuse()
+  malloc.reuse()
   from plm_jax.cli import logs
 
   log = logs.start()

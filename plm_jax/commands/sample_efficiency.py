@@ -17,7 +17,7 @@ alone, are made again once. Their lines stay in the file.
 import argparse
 from collections.abc import Sequence
 
-from plm_jax.cli import command, memory, signals
+from plm_jax.cli import command, malloc, signals
 from plm_jax.core.errors import ConfigError
 from plm_jax.training.before.model_from import expand
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rates = [command.POSITIVE(rate) for rate in arguments.rates.split(',')]
   except argparse.ArgumentTypeError as error:
     raise ConfigError(f'--sizes and --rates are numbers separated by commas: {error}') from None
-  memory.reuse()
+  malloc.reuse()
   from plm_jax.cli import logs
   from plm_jax.studies import transfer  # loads jax
 

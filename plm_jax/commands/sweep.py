@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from plm_jax import config
-from plm_jax.cli import command, memory, signals
+from plm_jax.cli import command, malloc, signals
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files, run_paths
 from plm_jax.studies.sweep import space as sweep_space
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.start()
   made = _sweep(arguments, settings)
   if arguments.trial is not None:
-    memory.reuse()
+    malloc.reuse()
     from plm_jax.studies.sweep import trial  # loads jax
 
     if arguments.dry_run:  # asked by `sweep.check_metric`

@@ -57,12 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.workdir is None and not arguments.cost:
     return _show_cells(table, arguments)
   from plm_jax.cli import logs
-  from plm_jax.studies.tables import folders, runs
+  from plm_jax.studies.tables import run_folders, runs
 
   logs.start()
   workdir = None if arguments.workdir is None else files.local_path(arguments.workdir, what='--workdir')
   makes = not (arguments.only_print or arguments.commands or arguments.cost)
-  folders.check_adopt(arguments.adopt)
+  run_folders.check_adopt(arguments.adopt)
   places = runs.Places(workdir, arguments.data, arguments.corpus, tuple(arguments.adopt), makes)
   plan = runs.plan(table, places)
   from plm_jax.studies.tables import costs, filling, making, needs  # loads jax, and touches no device

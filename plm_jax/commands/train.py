@@ -24,7 +24,7 @@ a run that is started again, or another of the same shapes, reads what took over
 
 from collections.abc import Sequence
 
-from plm_jax.cli import command, hosts, memory, signals
+from plm_jax.cli import command, hosts, malloc, signals
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files
 from plm_jax.training import profiling
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   cache = None if arguments.compile_cache is None else _cache(arguments.compile_cache)
   profile = None if arguments.profile is None else profiling.steps(arguments.profile)
   signals.check()
-  memory.reuse()
+  malloc.reuse()
   from plm_jax.cli import logs
   from plm_jax.training import loop  # loads jax
   from plm_jax.training.hosts import join as joining

@@ -1,4 +1,4 @@
-from plm_jax.config.batches import gives, reads
+from plm_jax.config.batch_keys import gives, reads
 from plm_jax.config.blocks import of_data, steps_between
 from plm_jax.config.load import load, resolve
 from plm_jax.config.resume import check_resume, differences

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from plm_jax.config import batches, blocks, earlier, quick, rules
+from plm_jax.config import batch_keys, blocks, consistency, earlier, quick
 from plm_jax.config.signatures import experiment_files
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
@@ -57,8 +57,8 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     ConfigError: an unknown, missing or wrongly typed key, or keys that contradict each other.
   """
   values = blocks.complete(blocks.WHOLE, blocks.with_inherited(blocks.plain(config, 'config')), 'config')
-  rules.check(values)
-  batches.check(values)
+  consistency.check(values)
+  batch_keys.check(values)
   return values
 
 

@@ -41,7 +41,7 @@ class Run:
     max_skipped: the run counts as diverged after this many updates in a row that are not finite; None: after no number
       of them. A run none of whose updates was finite has diverged in any case.
     spikes: see `Spikes`; None: the run does not look for them.
-    verify_every: steps between checks for silent data corruption (`training/verify.py`), each of which makes its step
+    verify_every: steps between checks for silent data corruption (`training/guards/verify.py`), each of which makes its step
       twice; None: none.
     log: where metrics are written besides metrics.jsonl.
     sharding: see `Sharding`.

@@ -34,7 +34,7 @@ from plm_jax.core.types import Count, Labels, Seed, Source, Template, Vocab
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
-from plm_jax.data.rows import examples, framing, order, store, windows
+from plm_jax.data.rows import examples, framing, order, question_windows, store
 from plm_jax.data.rows.buckets import Members, batches
 from plm_jax.data.rows.checked import OnBadRow
 from plm_jax.data.rows.first_row import check_said
@@ -96,7 +96,7 @@ def make(
     second_vocab: does so for what is read of rows with a text to be written, which is in `vocab`.
     characters: rows have the characters of their words, which a run asks for where its model reads them.
     path: of the records, as `sources.open_source` takes it.
-    split: part of it, TFDS slicing allowed. None: a run finds it (`training/from_data.py`), as it does with `label` and
+    split: part of it, TFDS slicing allowed. None: a run finds it (`training/before/from_data.py`), as it does with `label` and
       `layout`: of a folder the training split, and for an evaluation the validation split or a tenth of the former.
     fields: that hold the text, in order; () finds the names that TFDS uses for single sentences and pairs.
     label: field that holds the label, with kind='words' the list of labels, with kind='arcs' that of relations, with
@@ -153,7 +153,7 @@ def make(
     read = vocab if given.target is None or second_vocab is None else second_vocab
     laid = lay(given, style, vocab=read, length=length, least=widths[0], both_orders=both_orders, characters=characters)
   else:
-    given, laid = windows.lay_out(
+    given, laid = question_windows.lay_out(
       given,
       style,
       vocab=vocab,

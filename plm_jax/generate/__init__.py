@@ -9,8 +9,8 @@ without jax.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+  from plm_jax.generate.constraints import Generated
   from plm_jax.generate.decode import generate
-  from plm_jax.generate.rules import Generated
 
 __all__ = ['Generated', 'generate']
 
@@ -19,6 +19,6 @@ def __getattr__(name: str) -> Any:
   """`generate` of `decode.py` and `Generated` of `rules.py`."""
   if name not in __all__:  # submodules among them: the import below then finds the file
     raise AttributeError(f'plm_jax.generate has no {name!r}')
-  from plm_jax.generate import decode, rules
+  from plm_jax.generate import constraints, decode
 
-  return {'Generated': rules.Generated, 'generate': decode.generate}[name]
+  return {'Generated': constraints.Generated, 'generate': decode.generate}[name]

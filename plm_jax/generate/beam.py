@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from plm_jax.core.types import Array
 from plm_jax.generate import reader as readers
+from plm_jax.generate.constraints import NEVER, Beam, Constraints, Generated, allow, ids_of, is_one_of
 from plm_jax.generate.reader import Cache, Reader
-from plm_jax.generate.rules import NEVER, Beam, Constraints, Generated, allow, ids_of, is_one_of
 
 
 class _State(NamedTuple):

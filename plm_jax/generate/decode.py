@@ -20,9 +20,10 @@ import jax.numpy as jnp
 from plm_jax.core.errors import require
 from plm_jax.core.trunk import Decodes
 from plm_jax.core.types import Array, PyTree
-from plm_jax.generate import reader, rules
+from plm_jax.generate import constraints as rules
+from plm_jax.generate import reader
 from plm_jax.generate.beam import beam_search
-from plm_jax.generate.rules import Beam, Constraints, Generated, Method, Sampling
+from plm_jax.generate.constraints import Beam, Constraints, Generated, Method, Sampling
 from plm_jax.generate.sample import sample_tokens
 
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.core.types import Array
+from plm_jax.generate.constraints import Constraints, Generated, Sampling, allow, is_one_of
 from plm_jax.generate.reader import Cache, Reader, resize, stages
-from plm_jax.generate.rules import Constraints, Generated, Sampling, allow, is_one_of
 
 
 class _State(NamedTuple):

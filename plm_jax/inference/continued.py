@@ -10,7 +10,7 @@ import numpy as np
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Vocab
-from plm_jax.generate import conventions, decode, reader, rules
+from plm_jax.generate import constraints, conventions, decode, reader
 from plm_jax.generate.settings import OF_METHOD
 from plm_jax.inference import batches
 from plm_jax.inference.opened import Opened
@@ -120,7 +120,7 @@ def _run(
   given = {name: value for name, value in given.items() if value is not None}
   key, sizes = jax.random.key(settings['seed']), list(map(len, prompts))
 
-  def compute(members: np.ndarray, width: int) -> rules.Generated:
+  def compute(members: np.ndarray, width: int) -> constraints.Generated:
     tokens, segments = batches.padded([prompts[row] for row in members], width, filler=opened.prompts[0].pad_id)
     first = places[members[0]]
     try:

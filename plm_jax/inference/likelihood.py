@@ -13,7 +13,7 @@ from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Array, PyTree
 from plm_jax.generate import conventions
-from plm_jax.inference import batches, blanks, vectors
+from plm_jax.inference import batches, fill_mask, vectors
 from plm_jax.inference.opened import Opened, Read
 from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, next_tokens
 
@@ -104,7 +104,7 @@ def _masked(opened: Opened, texts: Sequence[str], rows: int) -> list[PseudoLogLi
   vocab = opened.vocab
   if vocab.mask_id is None:
     raise ConfigError('score: the vocabulary has no mask token; name the folder of a masked language model')
-  model, params = blanks.head_of(opened, user='score')
+  model, params = fill_mask.head_of(opened, user='score')
   reads = opened.read(texts)
   every = vectors.pieces(reads, limit=opened.limit)
   asked = []

@@ -22,8 +22,8 @@ from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Execution
 from plm_jax.generate import settings
-from plm_jax.inference import batches, blanks, continued, likelihood, opened, replies, tasks, translating, vectors
-from plm_jax.inference.blanks import Filled
+from plm_jax.inference import batches, continued, fill_mask, likelihood, opened, replies, tasks, translating, vectors
+from plm_jax.inference.fill_mask import Filled
 from plm_jax.inference.likelihood import LogProbability, PseudoLogLikelihood
 from plm_jax.inference.vectors import Pool, TokenVectors
 from plm_jax.io import files
@@ -143,7 +143,7 @@ class Model:
     """
     tasks.check(self.folder, 'fill')
     number = _count('top', top)
-    return _each('fill', texts, lambda several: blanks.fill(self.folder, several, top=number, rows=self.batch_size))
+    return _each('fill', texts, lambda several: fill_mask.fill(self.folder, several, top=number, rows=self.batch_size))
 
   def score(
     self, texts: Texts

@@ -7,7 +7,7 @@ looked for in windows, which begin a third of a row apart as in BERT's released 
 from typing import Any
 
 from plm_jax.config import blocks
-from plm_jax.data.rows import windows
+from plm_jax.data.rows import question_windows
 from plm_jax.inference.opened import Opened
 from plm_jax.training.before import from_data
 from plm_jax.training.parts import Settings
@@ -37,6 +37,9 @@ def _data(opened: Opened, adapter: Settings) -> dict[str, Any]:
     return {**block, 'fields': ('tokens',)}
   if kind == 'spans':
     length = min(length, WINDOW)
-    stride, question = min(windows.STRIDE, -(-length // 3)), min(windows.QUESTION_LENGTH, -(-length // 6))
+    stride, question = (
+      min(question_windows.STRIDE, -(-length // 3)),
+      min(question_windows.QUESTION_LENGTH, -(-length // 6)),
+    )
     return {**block, 'length': length, 'stride': stride, 'question_length': question}
   return block

@@ -14,7 +14,7 @@ from plm_jax.config import build
 from plm_jax.core.errors import ConfigError, counted
 from plm_jax.data.rows.examples import word_gap
 from plm_jax.data.rows.written import Form
-from plm_jax.inference import tasks, windows
+from plm_jax.inference import overlapping_windows, tasks
 from plm_jax.inference.tasks import Asked, Predicted
 from plm_jax.scores import Group, Row, attachment, grouped, seqeval, squad, squad2
 from plm_jax.text import scripts
@@ -103,7 +103,7 @@ def tag(asked: Asked, texts: Sequence[str | Sequence[str]], *, rows: int) -> lis
   split = [_words(text) for text in texts]
   pieces, owners = [], []
   for number, sizes in enumerate(_sizes(asked, split)):
-    for window in windows.cut(sizes, room=tasks.room(asked)):
+    for window in overlapping_windows.cut(sizes, room=tasks.room(asked)):
       if window.stop > window.start:
         pieces.append([word for word, _, _ in split[number][window.start : window.stop]])
         owners.append((number, window))
@@ -187,7 +187,7 @@ def tags_of(prediction: Row, record: Row) -> tuple[list[str | None], list[float 
 def answer(asked: Asked, pairs: Sequence[tuple[str, str]], *, best: int, rows: int) -> list[dict[str, Any]]:
   """The part of a text that answers a question.
 
-  A long text is read in windows as in training (data/rows/windows.py).
+  A long text is read in windows as in training (data/rows/question_windows.py).
 
   Args:
     asked: a run that points at answers.

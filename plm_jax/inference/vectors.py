@@ -11,7 +11,7 @@ import numpy as np
 
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Array, PyTree, Vocab
-from plm_jax.inference import batches, tasks, windows
+from plm_jax.inference import batches, overlapping_windows, tasks
 from plm_jax.inference.opened import Opened, Read
 from plm_jax.layers.scalar_mix import read_layers
 from plm_jax.text import chars
@@ -63,7 +63,7 @@ def pieces(reads: Sequence[Read], *, limit: int | None, causal: bool = False) ->
   for number, read in enumerate(reads):
     inner = len(read.ids) - read.before - read.after
     room = None if limit is None else max(limit - read.before - read.after, 1)
-    spans = windows.cut(np.ones(inner, int), room=room, causal=causal)
+    spans = overlapping_windows.cut(np.ones(inner, int), room=room, causal=causal)
     for place, window in enumerate(spans):
       shown = slice(read.before + window.start, read.before + window.stop)
       ids, types = (

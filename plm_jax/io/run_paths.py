@@ -117,7 +117,7 @@ class RunFolder:
 
   @property
   def spikes(self) -> Path:
-    """One JSON object per line and spike of the loss that the run went back for; see `training/spikes.py`."""
+    """One JSON object per line and spike of the loss that the run went back for; see `training/guards/spikes.py`."""
     return self.root / 'spikes.jsonl'
 
   @property

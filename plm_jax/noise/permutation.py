@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.core.types import Array, Count
-from plm_jax.noise.draws import choose, draw_scores
 from plm_jax.noise.row import Row
+from plm_jax.noise.without_replacement import choose, draw_scores
 
 
 def goals(length: int, *, boundary: int, one_in: int) -> tuple[int, int]:

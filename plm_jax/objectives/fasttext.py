@@ -25,7 +25,7 @@ from plm_jax.core.types import Array, Batch, Count, Example, Paper, PyTree, Task
 from plm_jax.layers.linear import Embed, uniform
 from plm_jax.noise import alias
 from plm_jax.objectives import skipgram, subwords
-from plm_jax.objectives.windows import Reduction, Update, Windows, counts_of, keep_rates, mean_by_whole_gradient
+from plm_jax.objectives.context_windows import Reduction, Update, Windows, counts_of, keep_rates, mean_by_whole_gradient
 
 PAPER = Paper(
   year=2016,

@@ -21,7 +21,7 @@ from plm_jax.core.errors import require
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, WordTable
 from plm_jax.layers.linear import Embed, uniform
 from plm_jax.layers.means import metric
-from plm_jax.objectives.windows import Update, words_of
+from plm_jax.objectives.context_windows import Update, words_of
 
 PAPER = Paper(
   year=2014,

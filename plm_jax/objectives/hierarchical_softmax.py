@@ -20,7 +20,7 @@ from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTr
 from plm_jax.layers.linear import Embed
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.noise.keys import row_keys
-from plm_jax.objectives.windows import (
+from plm_jax.objectives.context_windows import (
   Architecture,
   Reduction,
   Update,

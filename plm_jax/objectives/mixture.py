@@ -22,7 +22,7 @@ import numpy as np
 
 from plm_jax.config import build
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
-from plm_jax.layers import tasks
+from plm_jax.layers import task_mixture as tasks
 from plm_jax.objectives import corrupt
 
 PAPER = Paper(year=2019, title='Raffel et al., T5 §3.5.2', architecture='any', objective_family='denoising')

@@ -21,7 +21,7 @@ from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Pape
 from plm_jax.layers.linear import Dense, uniform
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.noise.keys import row_keys
-from plm_jax.objectives.windows import Reduction, Update, around, words_of
+from plm_jax.objectives.context_windows import Reduction, Update, around, words_of
 
 PAPER = Paper(
   year=2008,

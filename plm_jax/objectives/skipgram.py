@@ -20,11 +20,11 @@ from plm_jax.core.errors import require
 from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.linear import Embed
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
-from plm_jax.layers.pairs import products
+from plm_jax.layers.table_products import products
 from plm_jax.noise import alias
 from plm_jax.noise.alias import Alias
 from plm_jax.noise.keys import row_keys
-from plm_jax.objectives.windows import (
+from plm_jax.objectives.context_windows import (
   Architecture,
   Reduction,
   Update,

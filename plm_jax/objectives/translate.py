@@ -27,8 +27,8 @@ from plm_jax.adapters.answers import Start
 from plm_jax.core.errors import require
 from plm_jax.core.trunk import AttentionKind, Ends, HeadStyle
 from plm_jax.core.types import Array, Count, Execution, Paper, PartRate, Std, Task, Vocab
+from plm_jax.generate.constraints import Generated
 from plm_jax.generate.decode import generate
-from plm_jax.generate.rules import Generated
 from plm_jax.layers import cache as caches
 from plm_jax.layers.cudnn_lstm import Gates
 from plm_jax.layers.dropout import Dropout

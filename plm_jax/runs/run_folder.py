@@ -11,7 +11,7 @@ from typing import Any
 
 from plm_jax import config
 from plm_jax.io import downloads, files, checksums
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.cli import logs
 from plm_jax.core.errors import ConfigError, RunError
 from plm_jax.io.run_paths import RunFolder
@@ -136,7 +136,7 @@ def write_config(folder: RunFolder, settings: Mapping[str, Any]) -> None:
 
 def begun(folder: RunFolder) -> dict[str, Any]:
   """The config that the run in a folder was begun with; nothing where no checkpoint keeps anything of it."""
-  kept = records.numbered(folder.checkpoints) or files.listing(folder.checkpoints / records.SET_ASIDE)
+  kept = saved_steps.numbered(folder.checkpoints) or files.listing(folder.checkpoints / saved_steps.SET_ASIDE)
   return read_json(folder.config) if kept else {}
 
 
@@ -159,8 +159,8 @@ def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
   if not old or result.get('steps') != history.total(old):
     return {}
   try:
-    records.check_together(folder.step(result['step']))
-  except records.Damaged as error:
+    saved_steps.check_together(folder.step(result['step']))
+  except saved_steps.Damaged as error:
     log.warning(f'{folder.root} was finished, and step {result["step"]} is damaged now ({error}): it is repeated')
     return {}
   digest = result.get('metrics_sha256')
@@ -199,13 +199,13 @@ def spent(folder: RunFolder, start: int) -> tuple[int, float]:
   """Tokens and seconds that the steps up to `start` took, as their checkpoint says."""
   if not start:
     return 0, 0.0
-  measured = records.read(folder.step(start)).metrics
+  measured = saved_steps.read(folder.step(start)).metrics
   return int(measured['tokens']), measured['seconds']
 
 
 def summed(folder: RunFolder, start: int) -> Mapping[str, tuple[float, float]]:
   """The metrics of the steps up to `start` that no line has yet; nothing where an earlier version saved the step."""
-  return records.read(folder.step(start)).sums if start else {}
+  return saved_steps.read(folder.step(start)).sums if start else {}
 
 
 def check_data(

@@ -19,8 +19,8 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.io import files, run_paths
 from plm_jax.io.files import Where
 from plm_jax.io.run_paths import RunFolder
-from plm_jax.studies import curves
-from plm_jax.studies.curves import Line
+from plm_jax.studies import curve_sets
+from plm_jax.studies.curve_sets import Line
 
 log = logging.getLogger(__name__)
 
@@ -65,12 +65,12 @@ def compare(
     ConfigError: no run, a key that no run has, a metric that no run has, or a place that cannot be written.
   """
   run_paths.check_new_folder(files.path(out).parent, name='the folder of --out')
-  where = list(dict.fromkeys(found for folder in folders for found in curves.expanded(files.path(folder))))
+  where = list(dict.fromkeys(found for folder in folders for found in curve_sets.expanded(files.path(folder))))
   configs = _configs(where)
   first = next(iter(configs.values())).get('best')
   metric = metric or (first[0] if first else 'loss')
-  names = curves.short_names(list(configs))
-  lines = curves.read([RunFolder(folder).metrics for folder in configs], lambda name: name == metric)
+  names = curve_sets.short_names(list(configs))
+  lines = curve_sets.read([RunFolder(folder).metrics for folder in configs], lambda name: name == metric)
   read = [
     Run(names[folder], folder, leaves(own), own.get('best'), found.lines[metric], found.diverged.get(metric))
     for (folder, own), found in zip(configs.items(), lines, strict=True)
@@ -83,7 +83,7 @@ def compare(
   if never and not read:
     raise ConfigError(f'--metric={metric}: no run has a finite value of it')
   if not read:
-    there = sorted({name for folder in configs for name in curves.names(RunFolder(folder).metrics)})
+    there = sorted({name for folder in configs for name in curve_sets.names(RunFolder(folder).metrics)})
     if not there:
       raise ConfigError(f'these runs have logged nothing yet: {", ".join(map(str, configs))}')
     raise ConfigError(
@@ -91,15 +91,15 @@ def compare(
     )
   if missing := [str(folder) for folder in configs if folder not in {run.folder for run in read} | never]:
     log.warning('without %s, and left out: %s', metric, ', '.join(missing))
-  read, copies = curves.apart(read, lambda run: run.line)
+  read, copies = curve_sets.apart(read, lambda run: run.line)
   for copy, original in copies.items():
-    log.warning('%s is left out: %s', copy, curves.COPY % original)
+    log.warning('%s is left out: %s', copy, curve_sets.COPY % original)
   for run in read:
     if run.diverged is not None:
       log.warning(
         '%s diverged: %s is not finite from step %d on; it is drawn and not counted', run.folder, metric, run.diverged
       )
-  groups = curves.named(curves.grouped(read, by), by)
+  groups = curve_sets.named(curve_sets.grouped(read, by), by)
   rows = [ends(name, runs, metric) for name, runs in groups.items()]
   draw({name: [run.line for run in runs] for name, runs in groups.items()}, metric, files.path(out))
   _show(rows, metric)
@@ -111,7 +111,7 @@ def _configs(where: Sequence[Path]) -> dict[Path, dict[str, Any]]:
   read, damaged = {}, []
   for folder in where:
     try:
-      read[folder] = curves.settings_of(RunFolder(folder))
+      read[folder] = curve_sets.settings_of(RunFolder(folder))
     except ConfigError as error:
       damaged.append(f'{folder} is left out: {error}')
   if not read:
@@ -170,7 +170,7 @@ def draw(groups: Mapping[str, Sequence[Line]], metric: str, file: Path) -> None:
   figure = Figure(figsize=(7.6, 4.8), layout='constrained')
   axes = figure.subplots()
   for number, (name, lines) in enumerate(groups.items()):
-    steps, mean, deviation = curves.band(lines)
+    steps, mean, deviation = curve_sets.band(lines)
     colour, label = f'C{number % 10}', pictures.label(f'{name} (n = {len(lines)})')
     style = ('-', '--', ':', '-.')[number // 10 % 4]
     axes.plot(steps, mean, style, color=colour, label=label, marker='o' if len(steps) < 30 else '', markersize=3)

@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plm_jax import checkpoint, optim
 from plm_jax.checkpoint import frozen
 from plm_jax.cli import progress
-from plm_jax.config import rules
+from plm_jax.config import consistency
 from plm_jax.core import errors, sharding
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.sharding import Layout
@@ -249,7 +249,7 @@ def make_data(
   scored_by = evaluation.scores_of(settings, parts, evaluations)
   settings = {**settings, 'steps': run_folder.begun_steps(settings, source.steps_per_epoch, old), 'epochs': None}
   if not old:
-    rules.check_stretches(settings['optim'], settings['steps'])  # of `epochs`, which are steps from now on
+    consistency.check_stretches(settings['optim'], settings['steps'])  # of `epochs`, which are steps from now on
   preflight.remark(settings, source)
   if not old:
     preflight.check_targets(settings, parts, source, layout=layout)

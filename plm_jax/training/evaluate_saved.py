@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from plm_jax import checkpoint, optim, weights
-from plm_jax.checkpoint import CheckpointError, Step, records
+from plm_jax.checkpoint import CheckpointError, Step, saved_steps
 from plm_jax.cli import progress, signals
 from plm_jax.config import build, one_part, signatures
 from plm_jax.core import errors, param_paths, sharding
@@ -167,7 +167,7 @@ def predict_run(
   signals.check()
   if made.task.predict is None:
     raise ConfigError(f'this run is of {made.user}, which predicts nothing of a row')
-  number, layout = records.choose(folder.checkpoints, step), parts.make_layout(settings)
+  number, layout = saved_steps.choose(folder.checkpoints, step), parts.make_layout(settings)
   block = settings['eval'][name]
   rows = feed.whole(block['data']['batch_size'], mesh=layout.mesh)  # predictions are the same in batches of any size
   settings = {**settings, 'eval': {name: {**block, 'data': {**block['data'], 'batch_size': rows}}}}
@@ -357,7 +357,7 @@ def _states(
     try:
       params = read(step)
     except CheckpointError:
-      if may_vanish and step not in records.numbered(folder.checkpoints):
+      if may_vanish and step not in saved_steps.numbered(folder.checkpoints):
         log.info(f'step {step} was deleted before it could be scored (keep)')
         continue
       raise
@@ -391,7 +391,7 @@ def _read_part(folder: RunFolder, part: str, task: Task, spec: Spec, step: int, 
 
 def _present(folder: RunFolder, step: Step, *, every: bool) -> list[int]:
   """The step that is asked for, or each sound one that is there."""
-  return sorted(records.records(folder.checkpoints)[0]) if every else [records.choose(folder.checkpoints, step)]
+  return sorted(saved_steps.records(folder.checkpoints)[0]) if every else [saved_steps.choose(folder.checkpoints, step)]
 
 
 def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
@@ -405,7 +405,7 @@ def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
   while True:
     signals.check()
     over = run_folder.read_result(folder).get('finished')  # before the listing, which then has its last step
-    new = [step for step in sorted(records.records(folder.checkpoints)[0]) if step not in seen]
+    new = [step for step in sorted(saved_steps.records(folder.checkpoints)[0]) if step not in seen]
     if new:  # one at a time: while it is evaluated, others come and go
       seen.add(new[0])
       yield new[0]

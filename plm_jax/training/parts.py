@@ -18,7 +18,7 @@ import numpy as np
 from plm_jax import config, weights
 from plm_jax.checkpoint import init_from
 from plm_jax.checkpoint.params import VECTOR_FILES, Params, in_memory
-from plm_jax.checkpoint.records import Step
+from plm_jax.checkpoint.saved_steps import Step
 from plm_jax.cli import signals
 from plm_jax.config import annotations, build, signatures
 from plm_jax.core import errors, sharding

@@ -19,7 +19,7 @@ from plm_jax import optim
 from plm_jax.core.param_paths import flat
 from plm_jax.core.sharding import Layout, batch_sharding, shardings, sum_over_devices, use
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Task
-from plm_jax.layers.tasks import computed_once
+from plm_jax.layers.task_mixture import computed_once
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.optim import rows
 from plm_jax.runs import interval

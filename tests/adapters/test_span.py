@@ -12,7 +12,7 @@ import pytest
 from plm_jax import config, weights
 from plm_jax.adapters import span
 from plm_jax.data.corpora import sources
-from plm_jax.data.rows import windows
+from plm_jax.data.rows import question_windows
 from plm_jax.inference import replies
 from plm_jax.models import bart
 from plm_jax.runs import metrics
@@ -86,7 +86,7 @@ def search(start, end, context, *, n_best, max_answer):
   found = []
   for i in range(len(start)):
     for j in range(i, min(i + max_answer, len(start))):
-      if context[i] == windows.MAXIMUM and context[j] in (windows.SHOWN, windows.MAXIMUM):
+      if context[i] == question_windows.MAXIMUM and context[j] in (question_windows.SHOWN, question_windows.MAXIMUM):
         found.append((start[i] + end[j], i, j))
   return sorted(found, key=lambda pair: -pair[0])[:n_best]
 

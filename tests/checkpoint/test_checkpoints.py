@@ -21,7 +21,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from plm_jax import checkpoint
-from plm_jax.checkpoint import CheckpointError, Checkpoints, records
+from plm_jax.checkpoint import CheckpointError, Checkpoints, saved_steps
 from plm_jax.core.errors import ConfigError
 from plm_jax.training.step import TrainState
 
@@ -150,7 +150,7 @@ def test_newest_and_best_stay_across_restarts(tmp_path: pathlib.Path) -> None:
     60: ([20, 50, 60], 20),  # the earlier of equals
   }
   assert checkpoint.best_step(tmp_path) == 20
-  assert records.read(tmp_path / '20').metrics == {'validation/loss': 1.0, 'validation/accuracy': 0.5}
+  assert saved_steps.read(tmp_path / '20').metrics == {'validation/loss': 1.0, 'validation/accuracy': 0.5}
 
 
 def test_highest_is_best_where_asked(tmp_path: pathlib.Path) -> None:
@@ -228,7 +228,7 @@ def test_every_flipped_bit_is_found_or_harmless(folder: pathlib.Path, caplog: py
       assert path.name in caplog.text
       assert 'taking step 10 instead' in caplog.text
     else:
-      assert path.name in records.UNCHECKED
+      assert path.name in saved_steps.UNCHECKED
     path.write_bytes(sound)
   assert found >= 150
   assert checkpoint.restore(folder, abstract(make_state(0)))[0] == 20
@@ -237,21 +237,21 @@ def test_every_flipped_bit_is_found_or_harmless(folder: pathlib.Path, caplog: py
 @pytest.mark.parametrize('harm', ['deleted', 'emptied', 'shortened', 'lengthened'])
 def test_missing_and_cut_files_are_found(folder: pathlib.Path, harm: str) -> None:
   for path in files_of(folder / '20'):
-    if path.name in records.UNCHECKED - {records.RECORD}:
+    if path.name in saved_steps.UNCHECKED - {saved_steps.RECORD}:
       continue
     sound = path.read_bytes()
     if harm == 'deleted':
       path.unlink()
     else:
       path.write_bytes({'emptied': b'', 'shortened': sound[:-1], 'lengthened': sound + b'\0'}[harm])
-    if (harm, path.name) != ('lengthened', records.RECORD):
-      assert list(records.records(folder)[0]) == [10], path
+    if (harm, path.name) != ('lengthened', saved_steps.RECORD):
+      assert list(saved_steps.records(folder)[0]) == [10], path
     assert checkpoint.restore(folder, abstract(make_state(0)))[0] == 10, path
     path.write_bytes(sound)
 
 
 def test_what_orbax_touches_last_may_be_missing(folder: pathlib.Path) -> None:
-  for name in records.UNCHECKED - {records.RECORD}:
+  for name in saved_steps.UNCHECKED - {saved_steps.RECORD}:
     (folder / '20' / name).unlink()
   with Checkpoints(folder, keep=2) as saved:
     step, state = saved.restore(abstract(make_state(0)))
@@ -263,7 +263,7 @@ def test_what_orbax_touches_last_may_be_missing(folder: pathlib.Path) -> None:
 
 
 def test_a_step_without_a_record_is_not_listed(folder: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
-  (folder / '20' / records.RECORD).unlink()
+  (folder / '20' / saved_steps.RECORD).unlink()
   with Checkpoints(folder, keep=2) as saved:
     assert saved.steps() == [10]
     assert saved.restore(abstract(make_state(0)))[0] == 10
@@ -309,7 +309,7 @@ def test_a_best_step_with_a_missing_file_is_not_best(tmp_path: pathlib.Path, cap
   assert 'cannot be the best one: state/_METADATA is missing' in caplog.text
 
 
-@pytest.mark.parametrize('name', [records.RECORD, 'state/_METADATA'])
+@pytest.mark.parametrize('name', [saved_steps.RECORD, 'state/_METADATA'])
 @pytest.mark.parametrize('gone', [False, True])
 def test_a_damaged_best_step_has_no_substitute(name: str, gone: bool, tmp_path: pathlib.Path) -> None:
   with Checkpoints(tmp_path / 'checkpoints', keep=3, best=LOSS) as saved:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from plm_jax import checkpoint
-from plm_jax.checkpoint import CheckpointError, digests, records
+from plm_jax.checkpoint import CheckpointError, digests, saved_steps
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OLD = ROOT / 'tests' / 'fixtures' / 'bert_mlm' / 'run' / 'checkpoints'  # of a version in which one process did all
@@ -156,7 +156,9 @@ def test_hosts_share_the_digests_of_a_checkpoint(tmp_path: pathlib.Path) -> None
     said += [json.loads(line.removeprefix('SAID ')) for line in out.splitlines() if line.startswith('SAID ')]
   first, second = said
 
-  every = [f'{step}.orbax-checkpoint-tmp/{name}' for step in (1, 2) for name in records.read(folder / str(step)).files]
+  every = [
+    f'{step}.orbax-checkpoint-tmp/{name}' for step in (1, 2) for name in saved_steps.read(folder / str(step)).files
+  ]
   written = [[name.partition('/')[0] + '/' + short(name) for name in one['written']] for one in said]
   assert sorted(written[0] + written[1]) == sorted(every)  # each once
   assert all('process_1' in name for name in written[1])
@@ -164,7 +166,7 @@ def test_hosts_share_the_digests_of_a_checkpoint(tmp_path: pathlib.Path) -> None
   assert any('ocdbt.process_1' in name for name in written[1])
   assert not [name for name in every if 'digests' in name]
 
-  sizes = {f'2/{name}': size for name, (size, _) in records.read(folder / '2').files.items()}
+  sizes = {f'2/{name}': size for name, (size, _) in saved_steps.read(folder / '2').files.items()}
   assert sorted(first['read'] + second['read']) == sorted(sizes)
   shares = [sum(sizes[name] for name in one['read']) for one in said]
   assert max(shares) < 0.6 * sum(shares)

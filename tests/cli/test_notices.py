@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.cli import notices, signals
 from plm_jax.runs import metrics
 from tests import conftest, google_storage, runs
@@ -261,7 +261,7 @@ def test_a_preempted_run_saves_and_goes_on(data: pathlib.Path, tmp_path: pathlib
     server.set('preempted', 'TRUE')
     assert process.wait(timeout=120) == 3, output.read_text()[-2000:]
   result = json.loads((workdir / 'result.json').read_text())
-  assert records.numbered(workdir / 'checkpoints') == [result['step']]
+  assert saved_steps.numbered(workdir / 'checkpoints') == [result['step']]
   text = (workdir / 'log.txt').read_text()
   assert 'this machine is preempted' in text
   assert f'stopped by a signal at step {result["step"]}' in text

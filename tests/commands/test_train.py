@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from plm_jax import checkpoint, config
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.cli import command
 from plm_jax.commands import evaluate, fill, heads, sample_efficiency, train
 from plm_jax.core.errors import ConfigError, RunError
@@ -156,7 +156,7 @@ def test_the_newest_and_the_best_steps_stay(mlm: pathlib.Path, classify: pathlib
     scores = {row['step']: row[name] for row in metrics.read(workdir) if name in row}
     best_step = next(step for step in scores if scores[step] == best(scores.values()))
     assert result_of(workdir)['best_step'] == best_step
-    assert records.numbered(workdir / 'checkpoints') == sorted({best_step, 8, 12})
+    assert saved_steps.numbered(workdir / 'checkpoints') == sorted({best_step, 8, 12})
 
 
 def test_the_log_tells_what_happened(mlm: pathlib.Path) -> None:
@@ -355,7 +355,7 @@ def test_a_run_that_diverges_stops_with_4(data: pathlib.Path, mlm: pathlib.Path,
   assert 'step 3: 3 updates in a row were not finite (max_skipped): training diverged' in text
   assert 'step 2 is not saved: numbers are not finite in params/mlm/bias' in text
   assert 'no step of' in text and 'begin again in another --workdir' in text
-  assert not records.numbered(workdir / 'checkpoints')
+  assert not saved_steps.numbered(workdir / 'checkpoints')
   assert train.main([f'--config={file}', f'--workdir={workdir}']) == 4
 
 
@@ -670,7 +670,7 @@ def test_evaluate_writes_predictions(classify: pathlib.Path, data: pathlib.Path,
 
 def test_evaluate_follows_a_run_to_its_end(gpt: pathlib.Path) -> None:
   assert evaluate.main([f'--workdir={gpt}', '--follow', '--timeout=60']) == 0
-  assert [row['step'] for row in scored(gpt)] == records.numbered(gpt / 'checkpoints')
+  assert [row['step'] for row in scored(gpt)] == saved_steps.numbered(gpt / 'checkpoints')
 
 
 @pytest.mark.parametrize(

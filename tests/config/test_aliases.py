@@ -111,10 +111,10 @@ def test_no_word_stands_for_a_key_that_exists_in_its_place():
   ],
 )
 def test_a_keyword_of_generate_of_another_library_leads_to_ours(word, ours):
-  from plm_jax.generate import rules
+  from plm_jax.generate import constraints
 
   with pytest.raises(TypeError, match=f"no keyword '{word}'. Did you mean '{ours}'"):
-    rules.group('greedy', 4, {word: 1})
+    constraints.group('greedy', 4, {word: 1})
 
 
 def test_generate_names_its_keyword_before_one_that_is_missing():

@@ -13,7 +13,7 @@ import pytest
 
 from plm_jax import config
 from plm_jax.cli import command
-from plm_jax.config import overrides, rules
+from plm_jax.config import consistency, overrides
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from tests import fakes
@@ -570,7 +570,7 @@ def test_suggestions_fall_back_on_parts_of_words():
 )
 def test_a_decay_that_ends_before_the_warmup_is_refused(optim, said):
   with pytest.raises(ConfigError, match=said):
-    rules.check_stretches(optim, 100)
+    consistency.check_stretches(optim, 100)
   for sound in (
     {'until': 1.0, 'warmup': 1.0},
     {'until': 0.5, 'warmup': 0.2},
@@ -578,8 +578,8 @@ def test_a_decay_that_ends_before_the_warmup_is_refused(optim, said):
     {'until': 90, 'warmup': 9},
     {'until': 0.1, 'warmup': 0.2, 'floor': 0.05},
   ):
-    rules.check_stretches(sound, 100)
+    consistency.check_stretches(sound, 100)
   for steps in (1, 2, 3):  # a smoke test of a config
-    rules.check_stretches({'until': 0.8}, steps)
+    consistency.check_stretches({'until': 0.8}, steps)
   with pytest.raises(ConfigError, match='the decay ends at step 0 of 5, and the warmup at 1'):
-    rules.check_stretches({'until': 0.1, 'warmup': 1}, 5)
+    consistency.check_stretches({'until': 0.1, 'warmup': 1}, 5)

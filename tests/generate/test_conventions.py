@@ -12,7 +12,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from plm_jax.commands import generate as command
-from plm_jax.generate import conventions, rules, settings
+from plm_jax.generate import constraints as rules
+from plm_jax.generate import conventions, settings
 from plm_jax.inference import continued, opened
 from plm_jax.text import tokenizer
 from plm_jax.weights import convert, folders

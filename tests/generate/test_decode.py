@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.generate import decode, generate, reader, rules, sample
+from plm_jax.generate import constraints as rules
+from plm_jax.generate import decode, generate, reader, sample
 from plm_jax.layers import cache as caches
 from plm_jax.models import awd_lstm, glm, gpt, t5
 from tests import tiny

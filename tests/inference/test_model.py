@@ -19,7 +19,7 @@ from plm_jax.commands import evaluate, fill
 from plm_jax.commands import generate as generate
 from plm_jax.core.errors import ConfigError
 from plm_jax.generate import decode, settings
-from plm_jax.inference import batches, continued, replies, vectors, windows
+from plm_jax.inference import batches, continued, overlapping_windows, replies, vectors
 from plm_jax.inference.likelihood import LogProbability, PseudoLogLikelihood
 from plm_jax.inference.model import Model
 from plm_jax.scores import Group
@@ -330,7 +330,9 @@ def test_a_long_text_is_encoded_in_windows(mlm: Model) -> None:
   assert whole.vectors.shape == (len(ids), 32)
   np.testing.assert_allclose(mlm.encode(STORIES[0]), whole.vectors.mean(axis=0), atol=1e-5)
   trunk, params = weights.load(mlm.folder.folder)
-  for start, stop, first, last in windows.cut([1] * (len(ids) - 2), room=30):  # 32 positions, two special tokens
+  for start, stop, first, last in overlapping_windows.cut(
+    [1] * (len(ids) - 2), room=30
+  ):  # 32 positions, two special tokens
     tokens = np.array([[ids[0], *ids[1 + start : 1 + stop], ids[-1]]])
     states = trunk.apply({'params': params}, tokens=tokens, segment_ids=np.ones_like(tokens))['hidden'][0]
     own = states[1 + first - start : 1 + last - start]

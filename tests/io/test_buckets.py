@@ -18,7 +18,7 @@ import pytest
 
 import plm_jax
 from plm_jax import checkpoint, weights
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import downloads, files
 from plm_jax.runs import metrics
@@ -83,15 +83,15 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(
   moments = [
     lambda: files.is_file(run / '.lock'),  # before anything is there
     lambda: files.is_folder(run / 'checkpoints' / '4'),  # while the first step is written
-    lambda: files.is_file(run / 'checkpoints' / '6' / records.RECORD),  # around the mark of another
+    lambda: files.is_file(run / 'checkpoints' / '6' / saved_steps.RECORD),  # around the mark of another
   ]
   for moment in moments:
     with runs.started(words, log=log) as process:
       runs.wait_until(moment, process=process, log=log)
       process.send_signal(signal.SIGKILL)
       process.wait()
-    for step in records.numbered(run / 'checkpoints'):  # whatever is marked is whole
-      records.check(run / 'checkpoints' / str(step))
+    for step in saved_steps.numbered(run / 'checkpoints'):  # whatever is marked is whole
+      saved_steps.check(run / 'checkpoints' / str(step))
   done = runs.command('train', f'--config={data}/config.json', f'--workdir={run}')
   assert done.returncode == 0, done.stderr
   assert 'going on from step' in log.read_text() + done.stderr
@@ -132,11 +132,11 @@ def test_what_is_done_with_a_run(
   np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
   done = runs.command('rewind', f'--workdir={run}', '--to_step=8')
   assert done.returncode == 0, done.stderr
-  assert records.numbered(files.path(run) / 'checkpoints')[-1] == 8
+  assert saved_steps.numbered(files.path(run) / 'checkpoints')[-1] == 8
   done = runs.command('train', f'--config={tmp_path}/config.json', f'--workdir={run}')
   assert done.returncode == 0, done.stderr
   assert not runs.differing(runs.saved_state(files.path(run)), runs.saved_state(undisturbed))
-  assert records.numbered(files.path(run) / 'checkpoints' / checkpoint.SET_ASIDE) == [12]
+  assert saved_steps.numbered(files.path(run) / 'checkpoints' / checkpoint.SET_ASIDE) == [12]
   done = runs.command('compare', run, undisturbed, f'--out={tmp_path}/x.png')
   assert done.returncode == 0, done.stderr
 

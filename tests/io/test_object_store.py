@@ -16,7 +16,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from plm_jax import checkpoint
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.commands import train
 from plm_jax.core.errors import ConfigError, RunError
 from plm_jax.data.corpora import sources
@@ -272,24 +272,24 @@ def test_a_store_that_does_not_answer_damages_no_step(bucket: dict[str, Any], mo
   """A sound step would be passed over for an older one."""
   step = files.path('gs://bucket/checkpoints/8')
   files.write_text(step / 'state' / 'a', 'a')
-  records.write(step, records.Record(8, {}, {}))
-  assert records.check(step).files == {'state/a': (1, files.digest(step / 'state' / 'a'))}
+  saved_steps.write(step, saved_steps.Record(8, {}, {}))
+  assert saved_steps.check(step).files == {'state/a': (1, files.digest(step / 'state' / 'a'))}
 
   def refuse(*arguments: Any, **keywords: Any) -> None:
     raise PermissionError(errno.EACCES, 'no rights')
 
   with monkeypatch.context() as patched, pytest.raises(object_store.StoreError, match='no rights'):
     patched.setattr(Bucket, 'cat_file', refuse)
-    records.read(step)
+    saved_steps.read(step)
   with monkeypatch.context() as patched, pytest.raises(RunError, match=r'gs://bucket/checkpoints/8.*no rights'):
     patched.setattr(Bucket, 'info', refuse)
-    records.check(step)
+    saved_steps.check(step)
   files.write_text(step / 'state' / 'a', 'b')
-  with pytest.raises(records.Damaged, match='another MD5'):
-    records.check(step)
+  with pytest.raises(saved_steps.Damaged, match='another MD5'):
+    saved_steps.check(step)
   files.remove(step / 'state' / 'a')
-  with pytest.raises(records.Damaged, match='is missing'):
-    records.read(step)
+  with pytest.raises(saved_steps.Damaged, match='is missing'):
+    saved_steps.read(step)
 
 
 # The order of writes, with a kill at each.

@@ -24,7 +24,7 @@ from plm_jax.noise.compact import compact
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.where import spans as where_spans
 from plm_jax.noise.where import tokens as where_tokens
-from plm_jax.noise.where import words as where_words
+from plm_jax.noise.where import whole_words as where_words
 from plm_jax.objectives import rtd
 from tests.noise import blanks_reference, exact, reference, spans_reference
 

@@ -11,8 +11,8 @@ from scipy import stats
 
 from plm_jax.noise.row import Row
 from plm_jax.noise.where import tokens
-from plm_jax.noise.where import words as where_words
-from plm_jax.noise.where.words import _draw_sizes, geometric_spans, ngram, ngram_windows, whole_word
+from plm_jax.noise.where import whole_words as where_words
+from plm_jax.noise.where.whole_words import _draw_sizes, geometric_spans, ngram, ngram_windows, whole_word
 from tests.noise import reference
 
 CAPACITY = {**tokens.CAPACITY, **where_words.CAPACITY}

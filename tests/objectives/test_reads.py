@@ -88,11 +88,11 @@ def test_reads_are_all_keys_that_prepare_cannot_do_without(folder, name):
   assert set(reads) <= set(batch.BATCH) - ALWAYS
   wanted = {*reads, *NESTED.get(name, ())}
   sizes = {'b': 4, 'k': 3, 'l': 16, 't': 8, 'c': batch.SLOTS}
-  batch = {
+  example = {
     key: jnp.zeros([sizes[axis] for axis in reads.get(key, batch.BATCH[key].axes)], batch.BATCH[key].dtype)
     for key in (*wanted, *(ALWAYS - {'step'}))
   }
-  recording = Recording(keys.with_step(batch, 0))
+  recording = Recording(keys.with_step(example, 0))
   jax.eval_shape(lambda: make_task(folder, name).prepare(jax.random.key(0), recording))
   assert recording.read - ALWAYS == wanted
 

@@ -8,7 +8,7 @@ import pytest
 from plm_jax.core.types import Example
 from plm_jax.models import static
 from plm_jax.noise import keys
-from plm_jax.objectives import skipgram, windows
+from plm_jax.objectives import context_windows, skipgram
 from tests import tiny
 
 pytestmark = pytest.mark.turns
@@ -132,7 +132,7 @@ def test_pairs_stand_first_and_in_order():
   pairs = np.random.default_rng(0).random((3, 7, 4)) < np.array([0.4, 0.0, 1.0])[:, None, None]
   places = np.arange(7)[:, None] + np.array([-2, -1, 1, 2])
   pairs &= (places >= 0) & (places < 7)
-  listed, number = windows.listed(jnp.asarray(pairs))
+  listed, number = context_windows.listed(jnp.asarray(pairs))
   for row in range(3):
     expected = [(place, places[place, slot]) for place, slot in np.argwhere(pairs[row])]
     assert number[row] == len(expected)
@@ -153,12 +153,12 @@ def test_reaches_are_uniform():
 
 
 def test_words_stay_by_their_frequency():
-  rates = windows.keep_rates(COUNTS, 0.01)
+  rates = context_windows.keep_rates(COUNTS, 0.01)
   frequency = COUNTS / COUNTS.sum()
   for word in (7, 20, 39):  # word2vec.c: (sqrt(f / t) + 1) t / f
     expected = min((np.sqrt(frequency[word] / 0.01) + 1) * 0.01 / frequency[word], 1)
     assert rates[word] == pytest.approx(expected)
-  assert not rates[:7].any() and (windows.keep_rates(COUNTS, 0.0)[7:] == 1).all()
+  assert not rates[:7].any() and (context_windows.keep_rates(COUNTS, 0.0)[7:] == 1).all()
 
 
 def test_negatives_are_drawn_by_frequency():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.runs import interval
 from plm_jax.training import loop
 from tests import runs
@@ -76,7 +76,7 @@ def test_lines_of_a_run_in_pieces(tmp_path: pathlib.Path) -> None:
   pairs = runs.settings('mlm', data, **changes)
   loop.train(each, tmp_path / 'each')
   loop.train(pairs, tmp_path / 'pairs', stop_at=5)
-  record = records.read(tmp_path / 'pairs' / 'checkpoints' / '5')
+  record = saved_steps.read(tmp_path / 'pairs' / 'checkpoints' / '5')
   loop.train(pairs, tmp_path / 'pairs')
   single = {row['step']: row for row in runs.curve(tmp_path / 'each')}
   lines = runs.curve(tmp_path / 'pairs')

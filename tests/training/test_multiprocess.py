@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.core import param_paths, sharding
 from plm_jax.core.errors import ConfigError
 from plm_jax.io.run_paths import RunFolder
@@ -94,7 +94,7 @@ def compare(workdir: pathlib.Path, other: pathlib.Path, *, upto: int = runs.STEP
     for name in names
     if name in theirs[step]
   }
-  found = [set(records.numbered(folder / 'checkpoints')) for folder in (workdir, other)]
+  found = [set(saved_steps.numbered(folder / 'checkpoints')) for folder in (workdir, other)]
   leaves = {}
   for step in found[0] & found[1]:
     a, b = (runs.params_of(runs.saved_state(folder, step=step)) for folder in (workdir, other))
@@ -220,7 +220,7 @@ def test_a_signal_to_one_process_stops_both_at_one_step(
     assert [process.wait(timeout=GRACE_S) for process in processes] == [3, 3], output.read_text()[-3000:]
   result = json.loads((workdir / 'result.json').read_text())
   assert (result['exit_code'], result['finished']) == (3, False)
-  assert records.numbered(workdir / 'checkpoints') == [result['step']]
+  assert saved_steps.numbered(workdir / 'checkpoints') == [result['step']]
   assert runs.saved_state(workdir)['step'] == result['step']
   assert output.read_text().count(f'stopped by a signal at step {result["step"]}') == 2
 

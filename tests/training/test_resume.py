@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from plm_jax import config
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.core.errors import ConfigError
 from plm_jax.models import bert, gpt, xlnet
 from plm_jax.runs import metrics
@@ -109,7 +109,7 @@ def test_a_flipped_bit_costs_steps_and_no_bits(
   settings = runs.settings('mlm', data, **KINDS['mlm'])
   loop.train(settings, tmp_path, stop_at=8)
   folder = tmp_path / 'checkpoints'
-  *_, good, newest = records.numbered(folder)
+  *_, good, newest = saved_steps.numbered(folder)
   file = max(
     (path for path in (folder / str(newest)).rglob('*') if path.is_file()), key=lambda path: path.stat().st_size
   )
@@ -124,7 +124,7 @@ def test_a_flipped_bit_costs_steps_and_no_bits(
   assert not runs.differing(runs.saved_state(tmp_path), runs.saved_state(whole['mlm']))
   assert logged(tmp_path) == logged(whole['mlm'])
 
-  (folder / '12' / records.RECORD).unlink()  # a finished run is mended, too
+  (folder / '12' / saved_steps.RECORD).unlink()  # a finished run is mended, too
   assert loop.train(settings, tmp_path).result['finished']
   assert (tmp_path / 'log.txt').read_text().count('going on from step') == 2
   assert not runs.differing(runs.saved_state(tmp_path), runs.saved_state(whole['mlm']))
@@ -179,7 +179,7 @@ def test_signals_save_and_leave_with_3(long: pathlib.Path, tmp_path: pathlib.Pat
       assert process.wait(timeout=60) == 3, output.read_text()
     result = json.loads((workdir / 'result.json').read_text())
     assert (result['finished'], result['exit_code']) == (False, 3)
-    assert records.numbered(workdir / 'checkpoints')[-1] == result['step'] < LONG['steps']
+    assert saved_steps.numbered(workdir / 'checkpoints')[-1] == result['step'] < LONG['steps']
     assert f'stopped by a signal at step {result["step"]}; the state is saved' in (workdir / 'log.txt').read_text()
   with runs.started(train(long, workdir), log=output) as process:
     assert process.wait(timeout=240) == 0, output.read_text()

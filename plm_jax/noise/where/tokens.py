@@ -10,7 +10,6 @@ import numpy as np
 
 from plm_jax.core.errors import one_of
 from plm_jax.core.types import Array, Count, Rate
-from plm_jax.noise.draws import choose
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.where.counts import (
   BudgetRule,
@@ -24,6 +23,7 @@ from plm_jax.noise.where.counts import (
   share_of,
   single_tokens,
 )
+from plm_jax.noise.without_replacement import choose
 
 Candidates = Literal['ordinary', 'all']
 

@@ -126,7 +126,7 @@ def _document(block: Mapping[str, Any]) -> str | None:
 def _noise(run: 'Opened', text: str) -> dict[str, Any]:
   """What the objective of a run makes of a text; nothing of a run with an adapter."""
   from plm_jax import config
-  from plm_jax.config import batches, build
+  from plm_jax.config import batch_keys, build
   from plm_jax.core import errors
   from plm_jax.inference import noise_page
   from plm_jax.training import parts
@@ -135,7 +135,7 @@ def _noise(run: 'Opened', text: str) -> dict[str, Any]:
   if not settings.get('objective'):
     return {}
   made = parts.make_parts(settings, run.vocab, RunFolder(run.folder))
-  reads = {batches.name_of(entry) for entry in config.reads(settings)}
+  reads = {batch_keys.name_of(entry) for entry in config.reads(settings)}
   words = run.vocab.encode(text)
   plain = settings['data'].get('layout') == 'stream' or settings['data']['name'] == 'bptt'
   kind: noise_page.Rows = 'pair' if 'first' in reads else 'plain' if plain else 'text'

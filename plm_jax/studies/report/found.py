@@ -11,8 +11,8 @@ from plm_jax.config.resume import leaves
 from plm_jax.core.errors import STOPPED, ConfigError, RunError
 from plm_jax.io import checksums, files
 from plm_jax.io.run_paths import RunFolder
-from plm_jax.studies import curves
-from plm_jax.studies.curves import Metrics
+from plm_jax.studies import curve_sets
+from plm_jax.studies.curve_sets import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -108,10 +108,10 @@ def find(folders: Sequence[files.Where], wanted: Callable[[str], bool]) -> Found
     runs |= dict.fromkeys(one for one in own if files.is_file(RunFolder(one).config))
     others |= dict.fromkeys(one for one in own if one not in runs)
   of_papers = [one for one in others if not files.is_folder(one / 'trials')]  # which lie elsewhere than runs and sweeps
-  names = curves.short_names([one for one in (*runs, *others) if one not in of_papers])
-  names |= curves.short_names(of_papers)
+  names = curve_sets.short_names([one for one in (*runs, *others) if one not in of_papers])
+  names |= curve_sets.short_names(of_papers)
   remarks: list[str] = []
-  read = curves.read([RunFolder(folder).metrics for folder in runs], wanted)
+  read = curve_sets.read([RunFolder(folder).metrics for folder in runs], wanted)
   found = [_run(names[folder], folder, lines, remarks) for folder, lines in zip(runs, read, strict=True)]
   kept = sorted((run for run in found if run is not None), key=lambda run: _natural(run.name))
   sweeps = {names[one]: table for one in others if (table := _sweep(one, remarks))}
@@ -146,7 +146,7 @@ def _run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> Run |
   own = RunFolder(folder)
   mine: list[str] = []
   try:
-    settings = curves.settings_of(own)
+    settings = curve_sets.settings_of(own)
   except ConfigError as error:
     remarks.append(f'{name} is left out: {error}')
     return None
@@ -155,8 +155,8 @@ def _run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> Run |
   if not metrics.sound:
     mine.append('no line of metrics')
   if metrics.damaged:
-    shown = ', '.join(map(str, metrics.damaged[: curves.NAMED]))
-    more = f' and {len(metrics.damaged) - curves.NAMED} more' if len(metrics.damaged) > curves.NAMED else ''
+    shown = ', '.join(map(str, metrics.damaged[: curve_sets.NAMED]))
+    more = f' and {len(metrics.damaged) - curve_sets.NAMED} more' if len(metrics.damaged) > curve_sets.NAMED else ''
     mine.append(f'{own.metrics.name}: damaged and left out: line {shown}{more}')
   for metric, step in ((name, at) for name, at in metrics.not_finite.items() if name.endswith(DIVERGING)):
     mine.append(f'{metric} is not finite at step {step:,}')

@@ -14,8 +14,8 @@ from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files, run_paths
 from plm_jax.io.run_paths import RunFolder
-from plm_jax.studies import curves
-from plm_jax.studies.report import asked, figures, found, markup, sections
+from plm_jax.studies import curve_sets
+from plm_jax.studies.report import asked, figures, found, html_parts, sections
 from plm_jax.studies.report.found import Found, Run
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def report(
   _check_patterns(what.runs, more)
   metric = _headline(what.runs, metric)
   what = _without_copies(what, metric)
-  groups = curves.named(curves.grouped(what.runs, by), by) if what.runs else {}
+  groups = curve_sets.named(curve_sets.grouped(what.runs, by), by) if what.runs else {}
   answers = _answers(groups, ask)
   parts = _parts(what, groups, metric, answers)
   drawn = figures.make(groups, figures.drawn(what.runs, metric))
@@ -75,9 +75,9 @@ def report(
 
 def _without_copies(what: Found, metric: str) -> Found:
   """Each run once; a copy is a remark."""
-  runs, copies = curves.apart(what.runs, lambda run: run.metrics.lines.get(metric))
+  runs, copies = curve_sets.apart(what.runs, lambda run: run.metrics.lines.get(metric))
   names = {run.folder: run.name for run in what.runs}
-  told = [f'{names[copy]} is left out: {curves.COPY % names[original]}' for copy, original in copies.items()]
+  told = [f'{names[copy]} is left out: {curve_sets.COPY % names[original]}' for copy, original in copies.items()]
   for line in told:
     log.warning(line)
   return what._replace(runs=runs, remarks=[*what.remarks, *told])
@@ -127,10 +127,10 @@ def _parts(
 ) -> list[str]:
   """The sections of the page, those that have something to say."""
   remarks = [*what.remarks, *(f'{run.name}: {remark}' for run in what.runs for remark in run.remarks)]
-  parts = [markup.section('remarks', 'Remarks', markup.bullets(remarks))] if remarks else []
+  parts = [html_parts.section('remarks', 'Remarks', html_parts.bullets(remarks))] if remarks else []
   if what.runs:
     parts += [
-      markup.section('curves', 'Curves', files.read_text(HERE / 'curves.html')),
+      html_parts.section('curves', 'Curves', files.read_text(HERE / 'curves.html')),
       sections.runs(groups, metric),
       sections.configs(groups),
       sections.noise(answers),
@@ -153,7 +153,7 @@ def _summary(runs: Sequence[Run]) -> str:
   if not runs:
     return ''
   done = sum(run.state == 'finished' for run in runs)
-  seconds = sum(markup.number(run.result.get('seconds')).key or 0 for run in runs)
+  seconds = sum(html_parts.number(run.result.get('seconds')).key or 0 for run in runs)
   devices = ', '.join(dict.fromkeys(run.devices for run in runs if run.devices))
   verb = {'diverged': '', 'no end yet': ' has', 'stopped': ' was'}.get(runs[0].state, ' is')
   said = f'The run{verb} {runs[0].state}' if len(runs) == 1 else f'{done} of {len(runs)} runs are finished'
@@ -165,15 +165,15 @@ def _page(title: str, summary: str, parts: Sequence[str], drawn: Mapping[str, An
   heads = [re.search(r'<section id="(\w+)"><h2>(.*?)</h2>', part) for part in parts]
   links = ''.join(f'<a href="#{head[1]}">{head[2]}</a>' for head in heads if head)
   now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%d %H:%M UTC')
-  made = f'plm_jax, {now}.' + (f' <code>{markup.text(command)}</code>' if command else '')
+  made = f'plm_jax, {now}.' + (f' <code>{html_parts.text(command)}</code>' if command else '')
   holes = {
-    'TITLE': markup.text(title),
-    'SUMMARY': markup.text(summary),
+    'TITLE': html_parts.text(title),
+    'SUMMARY': html_parts.text(summary),
     'STYLE': files.read_text(HERE / 'page.css'),
     'LINKS': links,
     'PARTS': ''.join(parts),
     'MADE': made,
-    'DATA': markup.data(drawn),
+    'DATA': html_parts.data(drawn),
     'SCRIPT': files.read_text(HERE / 'page.js'),
   }
   frame = files.read_text(HERE / 'page.html')

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from plm_jax.studies.report import markup
-from plm_jax.studies.report.markup import Cell
+from plm_jax.studies.report import html_parts
+from plm_jax.studies.report.html_parts import Cell
 
 _NUMBER = re.compile(r'[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?')
 
@@ -36,15 +36,17 @@ def _block(kind: str, lines: Sequence[str], label: str) -> str:
   if kind == '#':
     depth = len(lines[0]) - len(lines[0].lstrip('#'))
     tag = 'h3' if depth == 1 else 'h4'
-    return f'<{tag}>{markup.text(lines[0].lstrip("# "))}</{tag}>'
+    return f'<{tag}>{html_parts.text(lines[0].lstrip("# "))}</{tag}>'
   if kind == '- ':
-    return markup.bullets(line.removeprefix('- ') for line in lines)
+    return html_parts.bullets(line.removeprefix('- ') for line in lines)
   if kind == '|':
     rows = [[part.strip() for part in line.strip().strip('|').split('|')] for line in lines]
     heads, body = rows[0], [row for row in rows[1:] if set(''.join(row)) - set('-: ')]
     width = len(heads)
-    return markup.table(heads, ([*map(cell, row), *[markup.NOTHING] * width][:width] for row in body), label=label)
-  return f'<p>{markup.text(" ".join(lines).replace("`", ""))}</p>'
+    return html_parts.table(
+      heads, ([*map(cell, row), *[html_parts.NOTHING] * width][:width] for row in body), label=label
+    )
+  return f'<p>{html_parts.text(" ".join(lines).replace("`", ""))}</p>'
 
 
 def cell(shown: str) -> Cell:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from plm_jax.cli.progress import clock
-from plm_jax.studies import compare, curves
-from plm_jax.studies.report import markup, papers
+from plm_jax.studies import compare, curve_sets
+from plm_jax.studies.report import html_parts, papers
 from plm_jax.studies.report.found import Found, Run
-from plm_jax.studies.report.markup import Cell
+from plm_jax.studies.report.html_parts import Cell
 
 Groups = Mapping[str, Sequence[Run]]
 LONGEST = 100  # characters of a value in a table
@@ -25,24 +25,24 @@ def runs(groups: Groups, metric: str) -> str:
   together = ''
   if any(len(own) > 1 for own in groups.values()):
     together = '<h3>Seeds together</h3>' + _together(groups, metric)
-  return markup.section('runs', 'Runs', markup.table(heads, rows, label='runs') + together)
+  return html_parts.section('runs', 'Runs', html_parts.table(heads, rows, label='runs') + together)
 
 
 def _run(group: str, run: Run, metric: str) -> list[Cell]:
   best, at, last = ends(run, metric)
-  seconds = markup.number(run.result.get('seconds')).key
+  seconds = html_parts.number(run.result.get('seconds')).key
   return [
     Cell(run.name),
     Cell(group),
-    markup.number(run.settings.get(curves.SEED)),
+    html_parts.number(run.settings.get(curve_sets.SEED)),
     Cell(run.state),
-    markup.number(run.step),
-    markup.number(best),
-    markup.number(at),
-    markup.number(last),
-    markup.number(run.result.get('parameters')),
-    markup.number(run.result.get('tokens')),
-    markup.NOTHING if seconds is None else Cell(clock(seconds), seconds),
+    html_parts.number(run.step),
+    html_parts.number(best),
+    html_parts.number(at),
+    html_parts.number(last),
+    html_parts.number(run.result.get('parameters')),
+    html_parts.number(run.result.get('tokens')),
+    html_parts.NOTHING if seconds is None else Cell(clock(seconds), seconds),
     Cell('; '.join(run.remarks)),
   ]
 
@@ -77,9 +77,9 @@ def _together(groups: Groups, metric: str) -> str:
     if there:
       row = compare.ends(name, there, metric)
       numbers = ('n', 'step', 'best', 'best_deviation', 'last', 'last_deviation')
-      rows.append([Cell(name), *(markup.number(row.get(key)) for key in numbers)])
+      rows.append([Cell(name), *(html_parts.number(row.get(key)) for key in numbers)])
   heads = ['curve', 'runs', 'step', f'best {metric}', 'deviation', f'last {metric}', 'deviation']
-  return markup.table(heads, rows, label='seeds together')
+  return html_parts.table(heads, rows, label='seeds together')
 
 
 # Configs and environment ---------------------------------------------------------------------------------------------
@@ -88,22 +88,22 @@ def _together(groups: Groups, metric: str) -> str:
 def configs(groups: Groups) -> str:
   """The keys in which the configs differ, a column for each curve, and all others folded."""
   every = [run for own in groups.values() for run in own]
-  keys = curves.differing(every)
+  keys = curve_sets.differing(every)
   body = ''
   if keys:
     firsts = {name: own[0].settings for name, own in groups.items()}
     rows = [[Cell(key), *_values([own.get(key, _ABSENT) for own in firsts.values()])] for key in keys]
-    body = markup.table(['key', *firsts], rows, label='differences between the configs', left=True)
+    body = html_parts.table(['key', *firsts], rows, label='differences between the configs', left=True)
     note = f'{len(keys)} keys differ; grey is what most have.'
   elif len(every) > 1:
     note = 'The configs differ in nothing but the seed.'
   else:
     note = 'One run.'
-  same = [key for key in every[0].settings if key not in keys and key != curves.SEED]
+  same = [key for key in every[0].settings if key not in keys and key != curve_sets.SEED]
   rest = [[Cell(key), Cell(_said(every[0].settings[key]))] for key in same]
-  shown = markup.table(['key', 'value'], rest, label='keys that are the same')
-  body += markup.folded(f'{len(same)} keys that are the same in all', shown)
-  return markup.section('configs', 'Differences between the configs', body, note=note)
+  shown = html_parts.table(['key', 'value'], rest, label='keys that are the same')
+  body += html_parts.folded(f'{len(same)} keys that are the same in all', shown)
+  return html_parts.section('configs', 'Differences between the configs', body, note=note)
 
 
 _ABSENT = object()
@@ -113,7 +113,7 @@ def _values(values: Sequence[Any]) -> list[Cell]:
   """The values of a key; those that most configs have are quiet."""
   said = ['–' if value is _ABSENT else _said(value) for value in values]
   usual = max(dict.fromkeys(said), key=said.count)
-  numbers = [markup.number(value).key for value in values]
+  numbers = [html_parts.number(value).key for value in values]
   many = said.count(usual) > 1
   return [Cell(text, key, quiet=many and text == usual) for text, key in zip(said, numbers, strict=True)]
 
@@ -136,7 +136,7 @@ def environment(every: Sequence[Run]) -> str:
     return {**{key: value for key, value in shown.items() if value}, **digests}
 
   body = _agreeing(every, versions, 'environment') + '<h3>Data</h3>' + _agreeing(every, read, 'data')
-  return markup.section('environment', 'Environment', body)
+  return html_parts.section('environment', 'Environment', body)
 
 
 def _agreeing(every: Sequence[Run], ask: Callable[[Run], Mapping[str, Any]], label: str) -> str:
@@ -150,7 +150,7 @@ def _agreeing(every: Sequence[Run], ask: Callable[[Run], Mapping[str, Any]], lab
     [Cell('all' if len(found) == 1 else ', '.join(names)), *(Cell(str(own.get(head, ''))) for head in heads)]
     for own, names in found.values()
   ]
-  return markup.table(['runs', *heads], rows, label=label)
+  return html_parts.table(['runs', *heads], rows, label=label)
 
 
 # Noise and samples ---------------------------------------------------------------------------------------------------
@@ -167,21 +167,23 @@ def noise(answers: Mapping[str, Mapping[str, Any]]) -> str:
     alike.setdefault(json.dumps(own), []).append(name)
   body = f'<p class="note">{key}</p>'
   body += ''.join(_noise(', '.join(names), found[names[0]]) for names in alike.values())
-  return markup.section('noise', 'What the noise does to a text', body)
+  return html_parts.section('noise', 'What the noise does to a text', body)
 
 
 def _noise(name: str, found: Mapping[str, Any]) -> str:
-  title = f'<h3>{markup.text(name)}</h3>'
+  title = f'<h3>{html_parts.text(name)}</h3>'
   if 'remark' in found:
-    return f'{title}<p>{markup.text(found["remark"])}</p>'
+    return f'{title}<p>{html_parts.text(found["remark"])}</p>'
   lines: list[str] = []
   hidden: list[str] = []
   for line in found['lines']:
     shown = _line(line)
     (hidden if line['label'] in MASKS else lines).append(shown)
-  folded = markup.folded('the mask of attention', f'<dl class="tokens mask">{"".join(hidden)}</dl>') if hidden else ''
-  rates = f'<dt>measured</dt><dd>{markup.text(found["rates"])}</dd>'
-  about = f'<p class="note">objective {markup.text(found["objective"])}</p>'
+  folded = (
+    html_parts.folded('the mask of attention', f'<dl class="tokens mask">{"".join(hidden)}</dl>') if hidden else ''
+  )
+  rates = f'<dt>measured</dt><dd>{html_parts.text(found["rates"])}</dd>'
+  about = f'<p class="note">objective {html_parts.text(found["objective"])}</p>'
   return f'{title}{about}<dl class="tokens">{"".join(lines)}{rates}</dl>{folded}'
 
 
@@ -189,11 +191,11 @@ def _line(line: Mapping[str, Any]) -> str:
   """A label and its words, each with its mark."""
 
   def word(text: str, mark: str) -> str:
-    return f'<span class="{markup.text(mark)}">{markup.text(text)}</span>' if mark else markup.text(text)
+    return f'<span class="{html_parts.text(mark)}">{html_parts.text(text)}</span>' if mark else html_parts.text(text)
 
   gap = '<span class="gap"> </span>' if len(line['gap']) > 1 else ' '
   shown = gap.join(' '.join(word(*one) for one in item) for item in line['items'])
-  return f'<dt>{markup.text(line["label"])}</dt><dd>{shown}</dd>'
+  return f'<dt>{html_parts.text(line["label"])}</dt><dd>{shown}</dd>'
 
 
 def samples(answers: Mapping[str, Mapping[str, Any]]) -> str:
@@ -201,10 +203,10 @@ def samples(answers: Mapping[str, Mapping[str, Any]]) -> str:
   body = ''
   for name, own in answers.items():
     shown = _filled(own['blanks']) if own.get('blanks') else _written(own['written']) if own.get('written') else ''
-    remarks = markup.bullets(own['remarks']) if own.get('remarks') else ''
+    remarks = html_parts.bullets(own['remarks']) if own.get('remarks') else ''
     if shown or remarks:
-      body += f'<h3>{markup.text(name)}</h3>{shown}{remarks}'
-  return markup.section('samples', 'Samples', body) if body else ''
+      body += f'<h3>{html_parts.text(name)}</h3>{shown}{remarks}'
+  return html_parts.section('samples', 'Samples', body) if body else ''
 
 
 def _filled(blanks: Mapping[str, Any]) -> str:
@@ -213,14 +215,16 @@ def _filled(blanks: Mapping[str, Any]) -> str:
   rows = []
   for place, (hidden, found) in enumerate(zip(blanks['hidden'], blanks['found'], strict=False), start=1):
     cells = [Cell(f'{word}  {share:.1%}', None) for word, share in found]
-    rows.append([Cell(str(place), place), Cell(hidden), *cells, *[markup.NOTHING] * (top - len(cells))])
-  return f'<blockquote>{markup.text(blanks["text"])}</blockquote>' + markup.table(heads, rows, label='filled blanks')
+    rows.append([Cell(str(place), place), Cell(hidden), *cells, *[html_parts.NOTHING] * (top - len(cells))])
+  return f'<blockquote>{html_parts.text(blanks["text"])}</blockquote>' + html_parts.table(
+    heads, rows, label='filled blanks'
+  )
 
 
 def _written(written: Mapping[str, Any]) -> str:
-  prompt = markup.text(written['prompt'] + ' → ' * written.get('apart', False))
+  prompt = html_parts.text(written['prompt'] + ' → ' * written.get('apart', False))
   texts = ''.join(
-    f'<dt>{markup.text(how)}</dt><dd><span class="prompt">{prompt}</span>{markup.text(text)}</dd>'
+    f'<dt>{html_parts.text(how)}</dt><dd><span class="prompt">{prompt}</span>{html_parts.text(text)}</dd>'
     for how, text in written['texts']
   )
   return f'<dl class="written">{texts}</dl>'
@@ -232,7 +236,7 @@ def _written(written: Mapping[str, Any]) -> str:
 def sweeps(found: Mapping[str, Mapping[str, Any]]) -> str:
   """The points of sweeps, the best first."""
   body = ''.join(_sweep(name, own) for name, own in found.items())
-  return markup.section('sweeps', 'Sweeps', body) if body else ''
+  return html_parts.section('sweeps', 'Sweeps', body) if body else ''
 
 
 def _sweep(name: str, table: Mapping[str, Any]) -> str:
@@ -242,7 +246,7 @@ def _sweep(name: str, table: Mapping[str, Any]) -> str:
   body = [
     [
       *(papers.cell(str(row['point'].get(key, '–'))) for key in keys),
-      *(markup.number(row.get(key)) for key in ('score', 'mean', 'deviation', 'n')),
+      *(html_parts.number(row.get(key)) for key in ('score', 'mean', 'deviation', 'n')),
       Cell(' '.join(map(str, row.get('numbers', ())))),
       Cell('; '.join(dict.fromkeys(row.get('reasons', ())))),
     ]
@@ -251,11 +255,11 @@ def _sweep(name: str, table: Mapping[str, Any]) -> str:
   best = table.get('best')
   command, said = (str(best.get(key) or '') if isinstance(best, dict) else '' for key in ('command', 'said'))
   said = said or 'The best keys as a command'  # a sweep of an earlier version has the median alone
-  shown = f'<p>{markup.text(said)}:</p><pre>{markup.text(command)}</pre>' if command else ''
-  return f'<h3>{markup.text(name)}</h3>{markup.table(heads, body, label=f"sweep {name}")}{shown}'
+  shown = f'<p>{html_parts.text(said)}:</p><pre>{html_parts.text(command)}</pre>' if command else ''
+  return f'<h3>{html_parts.text(name)}</h3>{html_parts.table(heads, body, label=f"sweep {name}")}{shown}'
 
 
 def tables(found: Found) -> str:
   """Tables of papers, published and measured numbers side by side."""
   body = ''.join(papers.as_html(text, label=name) for name, text in found.tables.items())
-  return markup.section('tables', 'Tables of papers', body) if body else ''
+  return html_parts.section('tables', 'Tables of papers', body) if body else ''

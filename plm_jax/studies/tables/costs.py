@@ -8,7 +8,7 @@ from plm_jax.cli import tables
 from plm_jax.core.errors import ConfigError
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import run_folder
-from plm_jax.studies.tables import folders, runs
+from plm_jax.studies.tables import run_folders, runs
 from plm_jax.studies.tables.counting import Counts
 from plm_jax.studies.tables.epochs import Epochs
 from plm_jax.studies.tables.file import Table
@@ -35,7 +35,7 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
     shown.add_column(column, justify='left' if column == 'config' else 'right', overflow='fold')
   totals = [0, 0, 0.0]
   unknown: dict[str, list[str]] = {}  # why -> configs
-  ready = {run.digest: folders.finished(run, places) for run in needed}
+  ready = {run.digest: run_folders.finished(run, places) for run in needed}
   epochs = Epochs(needed, ready)
   spent, done = _measured(needed, ready, counts, epochs)
   for config, same in lines.items():

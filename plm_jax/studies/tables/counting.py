@@ -72,7 +72,7 @@ def _question(run: Run) -> tuple[str, dict[str, Any]]:
 
 
 def _ask(questions: Sequence[Mapping[str, Any]]) -> list[Any]:
-  """For each question what `training/sizes.py` counts, or why it cannot be counted."""
+  """For each question what `training/cost/sizes.py` counts, or why it cannot be counted."""
   return child.answers(__name__, questions)
 
 

@@ -14,7 +14,7 @@ from plm_jax.cli import signals
 from plm_jax.cli.progress import Waiting, clock
 from plm_jax.core.errors import ConfigError, Interrupted
 from plm_jax.io import files
-from plm_jax.studies.tables import cells, folders, making, render, runs
+from plm_jax.studies.tables import cells, making, render, run_folders, runs
 from plm_jax.studies.tables.counting import Counts
 from plm_jax.studies.tables.file import BEST, Table
 from plm_jax.studies.tables.making import BUSY
@@ -79,7 +79,7 @@ def fill(
       late = time.monotonic() - began > 60 * minutes
       try:
         make = run and not late
-        is_gone = make and one.digest in begun_with and folders.finished(one, places) is None
+        is_gone = make and one.digest in begun_with and run_folders.finished(one, places) is None
         is_left = is_gone or not _is_known(one, kept) or (make and _lacks_rows(one, kept, places))
         if is_left and one.digest not in failed_elsewhere:
           _settle(one, table, kept, places, asked[one.digest], counts, run=make)
@@ -156,7 +156,7 @@ def _has_metrics(digest: str, kept: Mapping[str, Any]) -> bool:
 def _lacks_rows(one: Run, kept: Mapping[str, Any], places: Places) -> bool:
   """Whether a run was recorded, as by a call that only prints, before its rows were predicted, and they can be."""
   known = kept['runs'].get(one.digest, {})
-  return one.is_tuning and 'metrics' in known and 'rows' not in known and folders.finished(one, places) is not None
+  return one.is_tuning and 'metrics' in known and 'rows' not in known and run_folders.finished(one, places) is not None
 
 
 def _settle(
@@ -175,8 +175,8 @@ def _settle(
     if one.digest not in kept['runs']:
       kept['runs'][one.digest] = {'name': one.name, **_counted(one, counts)}
     return
-  folder = folders.folder_of(one, places)
-  made = folders.is_finished(folder) and (not one.is_tuning or files.is_file(folder.root / folders.PREDICTIONS))
+  folder = run_folders.folder_of(one, places)
+  made = run_folders.is_finished(folder) and (not one.is_tuning or files.is_file(folder.root / run_folders.PREDICTIONS))
   if run and not made:
     if one.source is not None and one.source.digest in kept['failed'].keys() - kept['runs'].keys():
       busy = _is_busy(one.source, kept)
@@ -190,7 +190,7 @@ def _settle(
     except BlockingIOError:
       failed = BUSY
     except OSError as error:
-      if not folders.is_finished(folder):
+      if not run_folders.is_finished(folder):
         raise
       failed = ''  # an adopted run that cannot be written to
       log.warning(f'{one.name}: its rows cannot be predicted again, and intervals are made without them: {error}')
@@ -198,7 +198,7 @@ def _settle(
       kept['failed'][one.digest] = failed
       log.warning(f'{one.name}: {failed}')
       return
-  if folders.is_finished(folder):
+  if run_folders.is_finished(folder):
     kept['failed'].pop(one.digest, None)
     kept['runs'][one.digest] = found = cells.record(one, folder, asked)
     if lacking := [metric for metric in asked if metric != table.plateau and metric not in found['metrics']]:
@@ -229,6 +229,6 @@ def _look_at_the_reference(
   first = next((by_seed[0][0] for cell, by_seed in plan.items() if cell.row == table.reference), None)
   if first is None:
     return
-  folder = folders.folder_of(runs.pretraining_of(first), places)
-  if folders.is_finished(folder) and (found := cells.plateau(table, folder)):
+  folder = run_folders.folder_of(runs.pretraining_of(first), places)
+  if run_folders.is_finished(folder) and (found := cells.plateau(table, folder)):
     kept['plateau'] = found

@@ -15,7 +15,7 @@ from plm_jax.core.errors import KILLED, STOPPED
 from plm_jax.io import files
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies import child
-from plm_jax.studies.tables import folders, runs
+from plm_jax.studies.tables import run_folders, runs
 from plm_jax.studies.tables.runs import Places, Run
 
 BUSY = 'another process is making it'
@@ -24,18 +24,18 @@ STOPS = 120  # seconds that a run may take to save what it has
 
 def words(run: Run, places: Places, *, asked: Sequence[str] = ()) -> list[str]:
   """The words of the command that makes a run; `asked` as of `make`."""
-  before = None if run.source is None else str(folders.folder_of(run.source, places).root)
+  before = None if run.source is None else str(run_folders.folder_of(run.source, places).root)
   weights = [f'--weights={before}'] if run.evaluates else []
-  folder = folders.folder_of(run, places)
+  folder = run_folders.folder_of(run, places)
   named = [f'--config={runs.config_file(run.config)}', f'--workdir={folder.root}']
   predicts = _predicting(folder, asked) if asked else []
-  changes = [f'--config.{key}={value}' for key, value in folders.changes_behind(run, before).items()]
+  changes = [f'--config.{key}={value}' for key, value in run_folders.changes_behind(run, before).items()]
   return ['evaluate' if run.evaluates else 'train', *named, *weights, *predicts, *changes]
 
 
 def _predicting(folder: RunFolder, asked: Sequence[str]) -> list[str]:
   """Flags of `train` and `evaluate`: the rows of the evaluation of the first metric are predicted."""
-  return [f'--evaluation={asked[0].partition("/")[0]}', f'--predictions={folder.root / folders.PREDICTIONS}']
+  return [f'--evaluation={asked[0].partition("/")[0]}', f'--predictions={folder.root / run_folders.PREDICTIONS}']
 
 
 def spelt(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
@@ -59,19 +59,19 @@ def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
   Raises:
     Interrupted: by a signal; the run keeps what it has.
   """
-  folder = folders.folder_of(run, places)
+  folder = run_folders.folder_of(run, places)
   if not _is_left(folder):
     return BUSY
   assert places.workdir is not None  # as for `folder_of`
   out = folder.root.with_name(f'{folder.root.name}.out')
   call = functools.partial(_call, out=out, compiled=places.workdir / 'compiled')
   files.make_folder(folder.root.parent)
-  predicted = not asked or files.is_file(folder.root / folders.PREDICTIONS)
-  if not folders.is_finished(folder) or (run.evaluates and not predicted):
+  predicted = not asked or files.is_file(folder.root / run_folders.PREDICTIONS)
+  if not run_folders.is_finished(folder) or (run.evaluates and not predicted):
     failed = call(words(run, places, asked=asked))
-    if failed or not folders.is_finished(folder):
+    if failed or not run_folders.is_finished(folder):
       return failed or f'it ended before its last {"row" if run.evaluates else "step"}; {out} says more'
-  if not predicted and not files.is_file(folder.root / folders.PREDICTIONS):  # of a run that another command made
+  if not predicted and not files.is_file(folder.root / run_folders.PREDICTIONS):  # of a run that another command made
     return call(['evaluate', f'--workdir={folder.root}', '--step=newest', *_predicting(folder, asked)])
   return ''
 

@@ -7,7 +7,7 @@ from plm_jax import config
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora import sources
-from plm_jax.studies.tables import folders, metric_names, runs
+from plm_jax.studies.tables import metric_names, run_folders, runs
 from plm_jax.studies.tables.file import BEFORE, Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
 from plm_jax.text import recipe
@@ -37,7 +37,7 @@ def check(
       have.
     Interrupted: by a signal.
   """
-  left = [run for run in runs.needed(plan) if asked[run.digest] and folders.finished(run, places) is None]
+  left = [run for run in runs.needed(plan) if asked[run.digest] and run_folders.finished(run, places) is None]
   for run in left:
     for metric in asked[run.digest]:
       name, evaluations = metric.partition('/')[0], list(run.settings['eval'])

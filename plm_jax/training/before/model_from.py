@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_jax import config
-from plm_jax.cli import memory, signals
+from plm_jax.cli import malloc, signals
 from plm_jax.config import build, signatures
 from plm_jax.config.overrides import apply
 from plm_jax.core import errors
@@ -153,7 +153,7 @@ def _check_release(path: Path, model_type: Any) -> None:
 def _sizes(source: str) -> tuple[str, str, dict[str, Any], int]:
   """As `_model_json`, of a release."""
   signals.check()
-  memory.reuse()  # before jax is loaded
+  malloc.reuse()  # before jax is loaded
   weights = build.import_file('weights.folders')
   with stage(LABEL):
     model = weights.open(source).model

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from plm_jax import checkpoint
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.config import earlier
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files
@@ -58,7 +58,7 @@ def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
 
 def _sound(folder: RunFolder, step: int | None) -> int:
   """The step, if it can be gone back to; reads and checks all of it."""
-  there, damaged = records.records(folder.checkpoints)
+  there, damaged = saved_steps.records(folder.checkpoints)
   choices = f'sound steps are {", ".join(map(str, there)) or "none"}'
   if step is None:
     raise ConfigError(f'needs --to_step=S; in {folder.checkpoints} {choices}')
@@ -67,8 +67,8 @@ def _sound(folder: RunFolder, step: int | None) -> int:
   if step not in there:
     raise ConfigError(f'--to_step={step}: there is no such step in {folder.checkpoints}; {choices}')
   try:
-    records.check(folder.step(step))
-  except records.Damaged as error:
+    saved_steps.check(folder.step(step))
+  except saved_steps.Damaged as error:
     raise ConfigError(f'--to_step={step}: it is damaged ({error}); {choices}') from error
   if broken := checkpoint.broken_leaves(folder.checkpoints, step):
     raise ConfigError(f'--to_step={step}: numbers are not finite, in {", ".join(broken[:4])}; {choices}')

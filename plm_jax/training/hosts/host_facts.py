@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Mesh
 
 from plm_jax import config
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.config import resume, signatures
 from plm_jax.core import sharding
 from plm_jax.core.errors import ConfigError, RunError
@@ -136,7 +136,7 @@ def begun(settings: Settings, folder: RunFolder) -> Answer:
   if not old:
     return Answer('begins at step 0')
   run_folder.agree_with_folder(from_data.filled(settings, old), old)
-  numbers = records.numbered(folder.checkpoints)
+  numbers = saved_steps.numbered(folder.checkpoints)
   return Answer(f'goes on from step {max(numbers, default=0)}')
 
 

@@ -23,9 +23,9 @@ from tests import runs
 
 optuna = pytest.importorskip('optuna', reason='needs the extra sweep: bash launch/setup.sh sweep')
 
-from plm_jax.studies import child
+from plm_jax.studies import child  # noqa: E402
 from plm_jax.studies.sweep import report, space  # noqa: E402
-from plm_jax.studies.sweep import trial as sweep_trial
+from plm_jax.studies.sweep import trial as sweep_trial  # noqa: E402
 from plm_jax.studies.sweep import worker as study  # noqa: E402
 
 pytestmark = pytest.mark.turns

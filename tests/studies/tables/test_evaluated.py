@@ -5,7 +5,7 @@ import json
 import pytest
 
 from plm_jax.core.errors import ConfigError
-from plm_jax.studies.tables import cells, costs, counting, file, filling, folders, making, render, runs
+from plm_jax.studies.tables import cells, costs, counting, file, filling, making, render, run_folders, runs
 
 TABLE = """
 def get_table(scale):
@@ -38,7 +38,7 @@ def test_an_evaluation_is_one_of_each_pretraining_and_no_fine_tuning(made):
   assert one.digest != tuned.digest  # the same config, trained and not
   assert one.source.digest == tuned.source.digest
   name, *words = making.words(one, places, asked=('validation/accuracy',))
-  source, folder = (folders.folder_of(run, places).root for run in (one.source, one))
+  source, folder = (run_folders.folder_of(run, places).root for run in (one.source, one))
   assert name == 'evaluate'
   assert {f'--weights={source}', f'--workdir={folder}', '--evaluation=validation'} < set(words)
   assert not any('model.from' in word for word in words)
@@ -49,7 +49,7 @@ def test_an_evaluation_is_one_of_each_pretraining_and_no_fine_tuning(made):
 def test_what_it_wrote_is_the_result_of_its_cell(made, monkeypatch):
   table, plan, places = made
   one = plan[runs.Cell('one', 'asked')][0][0]
-  folder = folders.folder_of(one, places)
+  folder = run_folders.folder_of(one, places)
   called = []
 
   def evaluate(command, out, compiled):
@@ -57,21 +57,21 @@ def test_what_it_wrote_is_the_result_of_its_cell(made, monkeypatch):
     folder.root.mkdir(parents=True, exist_ok=True)
     folder.evaluations.write_text(json.dumps({'weights': 'w', 'validation/accuracy': 0.25}) + '\n')
     rows = [dict(row_id=n, label=0, record=dict(label=int(n > 0))) for n in range(4)]
-    (folder.root / folders.PREDICTIONS).write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    (folder.root / run_folders.PREDICTIONS).write_text(''.join(json.dumps(row) + '\n' for row in rows))
     return ''
 
   monkeypatch.setattr(making, '_call', evaluate)
   asked = ('validation/accuracy',)
-  assert not folders.is_finished(folder)
+  assert not run_folders.is_finished(folder)
   assert making.make(one, places, asked=asked) == ''
-  assert folders.is_finished(folder)
+  assert run_folders.is_finished(folder)
   assert making.make(one, places, asked=asked) == ''
   assert called == ['evaluate']
-  (folder.root / folders.PREDICTIONS).unlink()  # as after a kill between the two files
+  (folder.root / run_folders.PREDICTIONS).unlink()  # as after a kill between the two files
   assert making.make(one, places, asked=asked) == ''
   assert called == ['evaluate', 'evaluate']
   folder.evaluations.write_text('{"weights": "w", "valid')  # as after one in the middle of the first
-  assert not folders.is_finished(folder)
+  assert not run_folders.is_finished(folder)
   assert making.make(one, places, asked=asked) == ''
   found = cells.record(one, folder, asked)
   assert found['metrics'] == {'validation/accuracy': 0.25}

@@ -15,7 +15,7 @@ from plm_jax.commands.tables import main
 from plm_jax.core.errors import STOPPED, ConfigError, Interrupted
 from plm_jax.io import checksums, files
 from plm_jax.io.run_paths import RunFolder
-from plm_jax.studies.tables import cells, costs, counting, file, filling, folders, making, needs, render, runs
+from plm_jax.studies.tables import cells, costs, counting, file, filling, making, needs, render, run_folders, runs
 from plm_jax.training.before import prepare
 
 TABLE = """
@@ -53,7 +53,7 @@ class Machine:
     self.made.append(run.digest)
     if run.digest in self.fails:
       return 'exit 1: it is broken'
-    folder = folders.folder_of(run, places)
+    folder = run_folders.folder_of(run, places)
     folder.root.mkdir(parents=True)
     score = 0.25 * (run.settings['seed'] % 4)
     result = dict(finished=True, seconds=10.0, tokens=5, parameters=7, steps=20, versions=dict(jax='1'))
@@ -62,7 +62,7 @@ class Machine:
     folder.data.write_text(json.dumps(dict(data_digest='abc', vocab_digest='def', class_names=['a'])))
     if asked:
       rows = [dict(row_id=n, label=int(n < 4 * score), record=dict(label=1)) for n in range(4)]
-      (folder.root / folders.PREDICTIONS).write_text(''.join(json.dumps(row) + '\n' for row in rows))
+      (folder.root / run_folders.PREDICTIONS).write_text(''.join(json.dumps(row) + '\n' for row in rows))
     return ''
 
 
@@ -157,7 +157,7 @@ def test_a_metric_that_is_not_finite_is_named_with_its_value(set_up, tmp_path, m
 
   def make(run, places, *, asked):
     said = machine(run, places, asked=asked)
-    result = folders.folder_of(run, places).result
+    result = run_folders.folder_of(run, places).result
     result.write_text(result.read_text().replace('"validation/loss": 2.5', '"validation/loss": "nan"'))
     return said
 
@@ -193,7 +193,7 @@ def test_a_run_that_failed_elsewhere_meanwhile_is_not_tried_again(set_up, tmp_pa
 
 def test_a_run_that_another_process_makes_is_left_to_it(set_up, tmp_path, monkeypatch):
   first = runs.needed(set_up[1])[0]
-  lock = folders.folder_of(first, set_up[2]).root.with_suffix('.lock')
+  lock = run_folders.folder_of(first, set_up[2]).root.with_suffix('.lock')
   lock.parent.mkdir(parents=True)
   from plm_jax.io import files
 
@@ -209,7 +209,7 @@ def test_a_run_that_another_process_makes_is_left_to_it(set_up, tmp_path, monkey
 def test_a_run_that_is_still_training_is_waited_for(set_up, monkeypatch):
   """Of a command that was killed: its process was asked to stop, and saves what it has."""
   run, places = runs.needed(set_up[1])[0], set_up[2]
-  folder, called = folders.folder_of(run, places), []
+  folder, called = run_folders.folder_of(run, places), []
   monkeypatch.setattr(making, '_call', lambda words, **rest: called.append(words) or 'ended')
   with files.locked(folder.lock, doing='training'):
     monkeypatch.setattr(making, 'STOPS', 0)
@@ -226,7 +226,7 @@ def test_two_processes_keep_what_the_other_made(set_up, tmp_path, monkeypatch):
   alone = fill(set_up, tmp_path / 'alone', Machine(set_up[2]), monkeypatch)
   first, *_, last = runs.needed(set_up[1])
   for one in runs.needed(set_up[1]):
-    shutil.rmtree(folders.folder_of(one, set_up[2]).root)
+    shutil.rmtree(run_folders.folder_of(one, set_up[2]).root)
   machine = Machine(set_up[2])
   out = tmp_path / 'out' / 'cells.json'
 
@@ -257,7 +257,7 @@ def test_rows_that_were_missing_when_a_table_was_printed_are_predicted_by_the_ne
   machine = Machine(set_up[2])
   whole = fill(set_up, tmp_path, machine, monkeypatch)
   one = set_up[1][runs.Cell('one', 'score')][0][0]
-  predictions = folders.folder_of(one, set_up[2]).root / folders.PREDICTIONS
+  predictions = run_folders.folder_of(one, set_up[2]).root / run_folders.PREDICTIONS
   content = predictions.read_text()
   predictions.unlink()
   (tmp_path / 'out' / 'cells.json').unlink()
@@ -364,10 +364,10 @@ def test_rows_are_predicted_of_the_evaluation_that_counts(set_up, tmp_path, monk
   assert f'--evaluation={metric.partition("/")[0]}' in called[0]
   others = [metric] if metric.startswith('test') else []  # of rows with another mean; the run has validation alone
   for right, kept in ((0, [metric]), (1, others)):
-    (folders.folder_of(one, places).root / folders.PREDICTIONS).write_text(
+    (run_folders.folder_of(one, places).root / run_folders.PREDICTIONS).write_text(
       ''.join(json.dumps(dict(row_id=n, label=0, record=dict(label=int(n >= right)))) + '\n' for n in range(2))
     )
-    found = cells.record(one, folders.folder_of(one, places), (metric, 'other/accuracy'))
+    found = cells.record(one, run_folders.folder_of(one, places), (metric, 'other/accuracy'))
     assert list(found['rows']) == kept
   assert ('its rows have validation/accuracy=0.5 and the run 0' in caplog.text) == (not kept)
 
@@ -393,7 +393,7 @@ def test_the_run_that_is_best_on_dev_counts_and_is_named(set_up, tmp_path, monke
 
   def make(run, places, *, asked):
     said = machine(run, places, asked=asked)
-    folder = folders.folder_of(run, places)
+    folder = run_folders.folder_of(run, places)
     result = json.loads(folder.result.read_text())
     result['metrics']['dev/loss'] = 9.0 if run.settings['steps'] == 3 else result['metrics']['validation/accuracy']
     folder.result.write_text(json.dumps(result))
@@ -452,7 +452,7 @@ def test_a_table_names_every_commit_and_machine_that_made_its_runs(set_up, tmp_p
     def __call__(self, run, places, *, asked):
       failed = super().__call__(run, places, asked=asked)
       if not failed:
-        result = folders.folder_of(run, places).result
+        result = run_folders.folder_of(run, places).result
         commit = 'bbbbbbbbbbbb' if len(self.made) > 3 else ''
         result.write_text(json.dumps(json.loads(result.read_text()) | {'code': commit, 'machine': 'a TPU'}))
       return failed
@@ -568,7 +568,7 @@ def to_adopt(data, tmp_path):
 
 
 def adopted(tmp_path, run, *, makes=True):
-  return folders.folder_of(run, runs.Places(tmp_path / 'work', adopt=(str(tmp_path / 'elsewhere'),), makes=makes))
+  return run_folders.folder_of(run, runs.Places(tmp_path / 'work', adopt=(str(tmp_path / 'elsewhere'),), makes=makes))
 
 
 def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, caplog):
@@ -583,7 +583,7 @@ def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, cap
   other = run._replace(settings={**run.settings, 'steps': 3}, digest='other')
   assert adopted(tmp_path, other).root == tmp_path / 'work' / 'runs' / other.name
   mine.config.write_text(json.dumps({**run.settings, 'extend': [(2, 1)]}))
-  folders._kept.cache_clear()
+  run_folders._kept.cache_clear()
   assert adopted(tmp_path, run).root == tmp_path / 'work' / 'runs' / run.name
 
 
@@ -591,7 +591,7 @@ def test_the_runs_of_another_workdir_are_adopted(to_adopt, tmp_path):
   run, mine = to_adopt
   shutil.move(tmp_path / 'elsewhere', tmp_path / 'other' / 'runs')
   places = runs.Places(tmp_path / 'work', adopt=(str(tmp_path / 'other'),), makes=True)
-  assert folders.folder_of(run, places).root == tmp_path / 'other' / 'runs' / mine.root.name
+  assert run_folders.folder_of(run, places).root == tmp_path / 'other' / 'runs' / mine.root.name
 
 
 def test_nothing_to_adopt_is_said_before_any_run(to_adopt, tmp_path):
@@ -613,7 +613,7 @@ def test_an_adopted_run_that_cannot_be_written_to_is_recorded_without_rows(set_u
   _, plan, places = set_up
   one = plan[runs.Cell('one', 'score')][0][0]
   Machine(places)(one, places, asked=())
-  (folders.folder_of(one, places).root / folders.PREDICTIONS).unlink(missing_ok=True)
+  (run_folders.folder_of(one, places).root / run_folders.PREDICTIONS).unlink(missing_ok=True)
 
   def denied(*given, **named):
     raise PermissionError(13, 'Permission denied')
@@ -640,7 +640,7 @@ def test_a_run_that_was_extended_is_not_adopted(to_adopt, tmp_path):
   run, mine = to_adopt
   assert adopted(tmp_path, run) == mine
   mine.config.write_text(json.dumps({**run.settings, 'extend': [[run.settings['steps'], 40]]}))
-  folders._kept.cache_clear()
+  run_folders._kept.cache_clear()
   assert adopted(tmp_path, run) != mine
 
 
@@ -693,16 +693,16 @@ def test_a_table_from_pretraining_to_rows(data, tmp_path, monkeypatch, capsys):
   plan = runs.plan(file.read(asked[0], 'tiny'), runs.Places(tmp_path / 'fourth'))
   pretraining, tuning = runs.needed(plan)
   places = runs.Places(tmp_path / 'fourth', adopt=(str(moved / 'runs'),), makes=True)
-  assert folders.folder_of(tuning, places).root == moved / 'runs' / tuning.name
+  assert run_folders.folder_of(tuning, places).root == moved / 'runs' / tuning.name
   alone = places._replace(adopt=(str(moved / 'runs' / tuning.name),))  # and nothing says what it began with
-  assert folders.folder_of(tuning, alone).root == tmp_path / 'fourth' / 'runs' / tuning.name
+  assert run_folders.folder_of(tuning, alone).root == tmp_path / 'fourth' / 'runs' / tuning.name
   fresh = tuning._replace(scratch=True, digest='fresh')  # did not begin with the parameters
-  assert folders.folder_of(fresh, places).root == tmp_path / 'fourth' / 'runs' / fresh.name
+  assert run_folders.folder_of(fresh, places).root == tmp_path / 'fourth' / 'runs' / fresh.name
   train = tmp_path / 'data' / 'labelled' / 'train.jsonl'
   train.write_text(''.join(reversed(train.read_text().splitlines(keepends=True))))
-  folders._compared.clear()
-  assert folders.folder_of(tuning, places).root == tmp_path / 'fourth' / 'runs' / tuning.name
-  assert folders.folder_of(pretraining, places).root == moved / 'runs' / pretraining.name
+  run_folders._compared.clear()
+  assert run_folders.folder_of(tuning, places).root == tmp_path / 'fourth' / 'runs' / tuning.name
+  assert run_folders.folder_of(pretraining, places).root == moved / 'runs' / pretraining.name
   said = f'{moved / "runs" / tuning.name} has the config of {tuning.name} and is not adopted: its data_digest is '
   assert said in capsys.readouterr().err
 

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from plm_jax.core.errors import ConfigError
-from plm_jax.studies.tables import cells, file, folders, making, render, runs
+from plm_jax.studies.tables import cells, file, making, render, run_folders, runs
 from tests.studies.tables.test_filling import Machine, fill
 
 STAGES = """
@@ -56,8 +56,8 @@ def test_a_stage_between_goes_on_with_the_text_of_the_column(stages, tmp_path):
   assert between.settings['optim']['rate'] == 0.01
   assert runs.pretraining_of(tuned) == between.source == stages[1][runs.Cell('direct', 'error')][0][0].source
   asked = making.words(between, stages[2])
-  assert f'--config.model.from={folders.folder_of(between.source, stages[2]).root}' in asked
-  assert f'--config.model.from={folders.folder_of(between, stages[2]).root}' in making.words(tuned, stages[2])
+  assert f'--config.model.from={run_folders.folder_of(between.source, stages[2]).root}' in asked
+  assert f'--config.model.from={run_folders.folder_of(between, stages[2]).root}' in making.words(tuned, stages[2])
 
 
 def test_a_stage_between_may_begin_with_fresh_parameters(stages):
@@ -70,7 +70,7 @@ def test_a_row_begins_with_the_folder_of_another_where_its_changes_name_it(stage
   student = stages[1][runs.Cell('student', 'error')][0][0].source
   teacher = stages[1][runs.Cell('teacher', 'read')][0][0]
   assert student.source == teacher
-  folder = str(folders.folder_of(teacher, stages[2]).root)
+  folder = str(run_folders.folder_of(teacher, stages[2]).root)
   (said,) = (word for word in making.words(student, stages[2]) if word.startswith('--config.init_from='))
   assert ast.literal_eval(said.partition('=')[2]) == (dict(source=folder, from_='', to='teacher'),)
   assert not any('model.from' in word for word in making.words(student, stages[2]))
@@ -95,7 +95,7 @@ def test_runs_of_stages_are_made_in_order_and_only_tasks_predict(stages, tmp_pat
   assert {len(runs.sources(run)) for run in needed} == {0, 1, 2}
   for run in needed:
     assert all(place[source.digest] < place[run.digest] for source in runs.sources(run))
-    assert (folders.folder_of(run, stages[2]).root / folders.PREDICTIONS).exists() == ('classify' in run.config)
+    assert (run_folders.folder_of(run, stages[2]).root / run_folders.PREDICTIONS).exists() == ('classify' in run.config)
   assert set(cells.read(tmp_path / 'out' / 'cells.json')['runs']) == {run.digest for run in needed}
 
 

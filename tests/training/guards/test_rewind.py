@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from plm_jax import checkpoint, config
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.commands import rewind
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Source
@@ -105,9 +105,9 @@ def test_a_run_taken_back_is_one_that_was_never_beyond(kind: str, data: pathlib.
   (back / 'evaluations.jsonl').write_text('{"step": 4, "x": 1}\n{"step": 8, "x": 2}\n{"weights": "a"}\n')
   before = metrics.read(back)
   assert rewind.main([f'--workdir={back}', '--to_step=4']) == 0
-  assert records.numbered(back / 'checkpoints')[-1] == 4
+  assert saved_steps.numbered(back / 'checkpoints')[-1] == 4
   aside = back / 'checkpoints' / 'set_aside'
-  assert sorted([*records.numbered(back / 'checkpoints'), *records.numbered(aside)]) == records.numbered(
+  assert sorted([*saved_steps.numbered(back / 'checkpoints'), *saved_steps.numbered(aside)]) == saved_steps.numbered(
     whole / 'checkpoints'
   )
   assert [row['step'] for row in metrics.read(back)] == [2, 4]
@@ -123,7 +123,7 @@ def test_a_run_taken_back_is_one_that_was_never_beyond(kind: str, data: pathlib.
   assert logged(back) == logged(whole)
   assert outcome.result | runs.TIMED == result | runs.TIMED
   rewind.main([f'--workdir={back}', '--to_step=4'])  # once more: nothing set aside is overwritten
-  assert records.numbered(aside) and len(list(aside.glob('12*'))) == 2
+  assert saved_steps.numbered(aside) and len(list(aside.glob('12*'))) == 2
 
 
 def test_batches_left_out_are_recorded_and_repeatable(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -146,7 +146,7 @@ def test_batches_left_out_are_recorded_and_repeatable(data: pathlib.Path, tmp_pa
 
 
 def steps_of(workdir: pathlib.Path) -> list[int]:
-  return records.numbered(workdir / 'checkpoints')
+  return saved_steps.numbered(workdir / 'checkpoints')
 
 
 def test_updates_that_are_not_finite_are_skipped_and_the_way_on_is_named(

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plm_jax import config
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import saved_steps
 from plm_jax.core import sharding
 from plm_jax.core.errors import ConfigError, RunError
 from plm_jax.io.run_paths import RunFolder
@@ -210,7 +210,7 @@ def test_a_flipped_bit_of_one_replica_is_found_at_the_next_check(
   assert 'made again' not in told  # the step itself repeats its bits
   assert 'Leave out the hosts of these devices. The same command goes on from step 4' in told
   assert 'silent data corruption (verify_every): device 2 of' in (tmp_path / 'log.txt').read_text()
-  assert records.numbered(tmp_path / 'checkpoints') == [4]
+  assert saved_steps.numbered(tmp_path / 'checkpoints') == [4]
   assert [row['step'] for row in metrics.read(tmp_path)] == [2, 4, 6]
   monkeypatch.undo()
   assert loop.train(settings(data), tmp_path).result['finished']
@@ -228,7 +228,7 @@ def test_a_step_that_gives_another_number_when_it_is_made_again_is_found(
   assert told.startswith('step 8: ')
   assert 'made again from the same state and batch, the step gave other bits of skipped on device 0' in told
   assert 'which of them is wrong is not known' in told and 'leave out one host after another' in told
-  assert records.numbered(tmp_path / 'checkpoints') == [4]
+  assert saved_steps.numbered(tmp_path / 'checkpoints') == [4]
 
 
 def test_a_device_that_computes_wrong_in_one_of_the_two_is_named(
@@ -238,7 +238,7 @@ def test_a_device_that_computes_wrong_in_one_of_the_two_is_named(
   said = rf'^step 4: .*gave other bits of {ARRAY} on device 1 of process 0 \(host \S+\)\. '
   with pytest.raises(RunError, match=said):
     loop.train(settings(data), tmp_path)
-  assert records.numbered(tmp_path / 'checkpoints') == []
+  assert saved_steps.numbered(tmp_path / 'checkpoints') == []
 
 
 @pytest.mark.parametrize('layout', ['data', pytest.param('fsdp', marks=pytest.mark.slow), 'fsdp_tensor'])

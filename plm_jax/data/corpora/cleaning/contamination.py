@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from plm_jax.data.corpora import splits
-from plm_jax.data.corpora.cleaning.words import words_of
+from plm_jax.data.corpora.cleaning.word_sequences import words_of
 from plm_jax.data.corpora.sources import open_source
 
 IN_A_ROW = 13

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plm_jax.core.errors import ConfigError
-from plm_jax.data.corpora.cleaning.words import key_of, words_of
+from plm_jax.data.corpora.cleaning.word_sequences import key_of, words_of
 
 PERMUTATIONS = 128
 SHINGLE = 5  # words, as `words` counts them

@@ -2,7 +2,7 @@
 
 A row of the data has `question`, `context` and `answers`: their texts and the characters of the context where they
 begin, as {'text': [...], 'answer_start': [...]} or as a list of {'text', 'answer_start'}. No answer at all means that
-the context has none (SQuAD 2). A context that is too long for a row is read in windows (`rows/windows.py`), each of
+the context has none (SQuAD 2). A context that is too long for a row is read in windows (`rows/question_windows.py`), each of
 which is a row; those of a question belong together (`Source.group`).
 """
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plm_jax.data import labelled
-from plm_jax.data.rows import windows
+from plm_jax.data.rows import question_windows
 from plm_jax.text import byte_bpe, wordpiece
 from tests import conftest
 from tests.data import small
@@ -71,7 +71,7 @@ def test_a_long_text_is_read_in_windows(tmp_path):
   best = {(n, number): 0 for n in (0,) for number in range(100, 120)}
   for row in (first, second, third):
     for number, place in zip(row['tokens'], row['context'], strict=True):
-      if place == windows.MAXIMUM:
+      if place == question_windows.MAXIMUM:
         best[0, number - len(small.SPECIAL)] += 1
   assert set(best.values()) == {1}
   assert first['context'].tolist() == [3, 0, 0, *[2] * 9, *[1] * 3, 0]

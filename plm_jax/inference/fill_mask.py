@@ -15,7 +15,7 @@ from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.trunk import longest_row
 from plm_jax.core.types import Array, PyTree
-from plm_jax.inference import batches, written
+from plm_jax.inference import batches, fill_spans
 from plm_jax.inference.opened import Opened, with_ends
 from plm_jax.objectives import mlm
 from plm_jax.text.spec import BLANKS
@@ -49,7 +49,7 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5, rows: int = batc
   """
   check_fills(opened)
   if opened.kind == 'encoder-decoder':
-    return [Filled(*found) for found in written.fill(opened, texts, rows=rows)]
+    return [Filled(*found) for found in fill_spans.fill(opened, texts, rows=rows)]
   vocab: Any = opened.vocab
   model, params = head_of(opened, user='fill')
   spelt = [_with_masks(text, opened) for text in texts]

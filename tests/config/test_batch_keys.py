@@ -3,7 +3,7 @@
 import pytest
 
 from plm_jax import config
-from plm_jax.config import batches, signatures
+from plm_jax.config import batch_keys, signatures
 from plm_jax.core.batch import BATCH
 from plm_jax.core.errors import ConfigError
 from tests import fakes
@@ -92,5 +92,5 @@ def test_a_file_that_declares_nothing_is_not_checked(package):
 def test_every_file_declares_keys_of_a_batch(folder, name, table):
   keys = signatures.literal(f'{folder}.{name}', table)
   assert keys is not None, f'{folder}/{name}.py declares no {table}'
-  assert set(map(batches.name_of, keys)) <= set(BATCH) - ALWAYS
+  assert set(map(batch_keys.name_of, keys)) <= set(BATCH) - ALWAYS
   assert len(set(keys)) == len(keys)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from plm_jax.config import batches, blocks, signatures
+from plm_jax.config import batch_keys, blocks, signatures
 from plm_jax.config.signatures import Missing
 from plm_jax.config.values import as_steps
 from plm_jax.core import errors
@@ -80,9 +80,9 @@ def _check_save(settings: Settings) -> None:
 def _check_second_vocab(settings: Settings) -> None:
   """Whether there is a second vocabulary where the objective or adapter needs one, and none where it reads none."""
   takers = {}
-  for role, folder in batches.ROLES.items():
-    for kind, block in batches.blocks_in(folder, settings[role]) if settings[role] else ():
-      tasks = [inner for inner, _ in batches.blocks_in(kind, block) if inner in batches.ROLES.values()]
+  for role, folder in batch_keys.ROLES.items():
+    for kind, block in batch_keys.blocks_in(folder, settings[role]) if settings[role] else ():
+      tasks = [inner for inner, _ in batch_keys.blocks_in(kind, block) if inner in batch_keys.ROLES.values()]
       if len(tasks) == 1:  # a task, and none that only hands it on to others
         takers[role, block['name']] = signatures.signature(kind, block['name']).get('second_vocab')
   needing = [name for (_, name), keyword in takers.items() if keyword and keyword.default is Missing.REQUIRED]

@@ -8,7 +8,7 @@ import plm_jax
 from plm_jax.commands import fill
 from plm_jax.core.errors import ConfigError
 from plm_jax.generate import decode
-from plm_jax.inference import written
+from plm_jax.inference import fill_spans
 from plm_jax.training import loop
 from tests import runs
 
@@ -27,7 +27,7 @@ ENDS = {1, 90, 91, 92}
   ],
 )
 def test_spans_stand_after_their_sentinels(ids, expected):
-  assert written.after_sentinels(ids, [90, 91], ENDS) == expected
+  assert fill_spans.after_sentinels(ids, [90, 91], ENDS) == expected
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_spans_stand_after_their_sentinels(ids, expected):
   ],
 )
 def test_masks_are_found_again_in_the_whole_text(prompt, ids, expected):
-  assert written.in_place_of_masks(prompt, ids, 4) == expected
+  assert fill_spans.in_place_of_masks(prompt, ids, 4) == expected
 
 
 @pytest.fixture(scope='module')
@@ -90,9 +90,9 @@ def test_texts_are_filled_together_as_each_alone(made, name):
   texts = ['[MASK] is here.', 'Anna is in the [MASK] and [MASK] is not.', 'One [MASK]', 'In the [MASK] garden.']
   model = plm_jax.load(made / name, batch_size=4)
   decode._run.clear_cache()
-  written.chances.clear_cache()
+  fill_spans.chances.clear_cache()
   together = model.fill(texts)
-  assert decode._run._cache_size() <= 2 and written.chances._cache_size() <= 2
+  assert decode._run._cache_size() <= 2 and fill_spans.chances._cache_size() <= 2
   for one, alone in zip(together, map(model.fill, texts), strict=True):
     assert one.text == alone.text and len(one.blanks) == len(alone.blanks)
     for ((word, share),), ((expected, chance),) in zip(one.blanks, alone.blanks, strict=True):
@@ -101,4 +101,4 @@ def test_texts_are_filled_together_as_each_alone(made, name):
 
 def test_blanks_of_two_kinds_are_refused():
   with pytest.raises(ConfigError, match=r'blanks of two kinds, \[MASK\] and <extra_id_0>: write all of them as one'):
-    written.number_blanks('Thank [MASK] me to <extra_id_0> party', None)
+    fill_spans.number_blanks('Thank [MASK] me to <extra_id_0> party', None)

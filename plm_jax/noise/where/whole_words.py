@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.types import Array, Count, Rate
-from plm_jax.noise.draws import draw_scores
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.stretches import continues_document
 from plm_jax.noise.where.counts import (
@@ -25,6 +24,7 @@ from plm_jax.noise.where.counts import (
   share_of,
   single_tokens,
 )
+from plm_jax.noise.without_replacement import draw_scores
 
 Probability = Annotated[float, '0 < x < 1']
 MostWords = Annotated[int, '1 <= x <= 100']  # each is traced

@@ -17,7 +17,7 @@ import numpy as np
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Array, PyTree, Vocab
-from plm_jax.generate import conventions, decode, rules
+from plm_jax.generate import constraints, conventions, decode
 from plm_jax.inference import batches
 from plm_jax.inference.opened import Opened
 from plm_jax.layers.losses import chunked_cross_entropy
@@ -115,7 +115,7 @@ def _read(opened: Opened, text: str, *, sentinels: bool) -> _Asked:
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames='start_id')
 def chances(
-  trunk: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, made: rules.Generated, *, start_id: int
+  trunk: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, made: constraints.Generated, *, start_id: int
 ) -> Array:
   """The probability f32[b, t] of each token that was made, 1 behind the last one.
 

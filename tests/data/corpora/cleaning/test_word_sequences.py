@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from plm_jax.data.corpora.cleaning.words import words_of
+from plm_jax.data.corpora.cleaning.word_sequences import words_of
 
 ONE_BY_ONE = ('CJK UNIFIED', 'CJK COMPATIBILITY IDEOGRAPH', 'HIRAGANA', 'KATAKANA', 'THAI', 'LAO', 'KHMER', 'MYANMAR')
 
