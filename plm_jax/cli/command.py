@@ -110,7 +110,7 @@ def command(name: str, description: str) -> Parser:
     description=description,
     formatter_class=argparse.RawDescriptionHelpFormatter,
     allow_abbrev=False,
-    epilog='--config.KEY=VALUE changes one key, such as --config.optim.rate=1e-4; --print_config shows every key.',
+    epilog='--config.KEY=VALUE changes a key, as in --config.optim.rate=1e-4; --print_config=types shows every key.',
   )
   parser.add_argument(
     '--config', metavar='FILE', help='experiments/x/y.py, experiments/x/y.py:argument or the config.json of a run'
@@ -118,7 +118,13 @@ def command(name: str, description: str) -> Parser:
   parser.add_argument(
     '--workdir', metavar='DIR', help='the run folder; without --config, the config is that of the run'
   )
-  parser.add_argument('--print_config', action='store_true', help='print the config with every default, and exit')
+  parser.add_argument(
+    '--print_config',
+    nargs='?',
+    const='json',
+    choices=('json', 'types'),
+    help='print the config with every default as JSON, or each key with its type and value, and exit',
+  )
   parser.add_argument(
     '--list', action='store_true', help='list every model, objective, adapter, data source and config, and exit'
   )
@@ -201,7 +207,9 @@ def parse(
   for remark in remarks:
     print(remark, file=sys.stderr)
   if arguments.print_config:
-    show(json.dumps(settings, indent=2))
+    from plm_jax.config import listing
+
+    show(listing.types(settings) if arguments.print_config == 'types' else json.dumps(settings, indent=2))
     return arguments, None
   if workdir and arguments.workdir is None:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of the run.')

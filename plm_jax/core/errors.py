@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, get_args
 
 MOST_SHOWN = 80  # characters of a value that a message repeats
+MOST_LISTED = 80  # characters of a list of choices in a message
 STOPPED, KILLED = 3, 130  # exit codes of a command that a signal stopped
 
 
@@ -50,18 +51,46 @@ def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[s
 
 
 def suggest(wrong: str, choices: Collection[str]) -> str:
-  """' Did you mean 'x'?' with up to three near names; empty where nothing is near."""
-  found = near(wrong, choices)
-  return f' Did you mean {" or ".join(map(repr, found))}?' if found else ''
+  """Return " Did you mean 'x'?" with up to three similar names; empty if there is none."""
+  similar = near(wrong, choices)
+  return f' Did you mean {" or ".join(map(repr, similar))}?' if similar else ''
 
 
-def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, place: str = '') -> None:
-  """Raises ConfigError unless `name` is one of the choices; `what` is the noun, such as 'model', that `place` holds."""
-  if name not in list(choices):  # a name may be anything, of what has no hash as well
-    listing = ', '.join(choices) or 'none'
+def listed(choices: Collection[str], *, see: str = '') -> str:
+  """Return the choices separated by commas, up to `MOST_LISTED` characters.
+
+  listed(['sgd', 'adam'])                                'sgd, adam'
+  listed(['encoder_0', 'encoder_1', ...], see='--list')  'encoder_0, encoder_1, ... (--list shows all 40)'
+  """
+  names = list(choices)
+  count = len(names)
+  while count > 1 and len(', '.join(names[:count])) > MOST_LISTED:
+    count -= 1
+  rest = f', ... ({see} shows all {len(names)})' if see else f', ... ({len(names)} in total)'
+  return f'{", ".join(names[:count])}{rest if count < len(names) else ""}' if names else 'none'
+
+
+def key_of(label: str) -> str:
+  """Return a dotted label as users write the key: 'config.optim.rate' -> 'optim.rate'."""
+  return label.removeprefix('config.')
+
+
+def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, place: str = '', see: str = '') -> None:
+  """Raise ConfigError unless `name` is one of the choices.
+
+  Args:
+    label: the key or flag that names it.
+    what: the noun of a choice, such as 'model'.
+    name: to be checked.
+    choices: valid names.
+    place: what holds the choices, such as 'this run'.
+    see: the flag that prints all choices.
+  """
+  if name not in list(choices):  # `name` may be of any type, also without a hash
     where = f' in {place}' if place else ''
     raise ConfigError(
-      f'{label}: there is no {what} {shown(name)}{where}.{suggest(str(name), choices)} There are: {listing}.'
+      f'{key_of(label)}: unknown {what} {shown(name)}{where}.{suggest(str(name), choices)} '
+      f'Choices: {listed(choices, see=see)}.'
     )
 
 
