@@ -112,11 +112,11 @@ def test_module_is_the_identity_outside_training():
 
 @pytest.mark.parametrize('rate', [-0.1, 1.0, 1.5])
 def test_a_rate_out_of_range_is_refused(rate):
-  with pytest.raises(ValueError, match=r'not in \[0, 1\)'):
+  with pytest.raises(ValueError, match=r'\[0, 1\)'):
     drop(jnp.ones(3), rate=rate, rng=jax.random.key(0))
 
 
 @pytest.mark.parametrize('rate', [-0.1, 1.0, 0.999995])
 def test_a_rate_that_leaves_nothing_is_refused(rate):
-  with pytest.raises(ValueError, match=f'dropout rate {rate} is not in'):
+  with pytest.raises(ValueError, match=f'rate.*{rate}'):
     drop(jnp.ones(4), rate=rate, rng=jax.random.key(0))
