@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plm_jax.core import sharding
+from plm_jax.core import layouts, sharding
 from plm_jax.core.types import Execution
 from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm, mlm
@@ -46,7 +46,7 @@ def make_layout(name: str = 'fsdp_tensor') -> sharding.Layout:
 @pytest.fixture
 def said(caplog):
   """What is logged, as if nothing had been said before."""
-  sharding._log_once.cache_clear()
+  layouts.log_once.cache_clear()
   caplog.set_level(logging.INFO, logger='plm_jax')
   return lambda: [record.getMessage() for record in caplog.records]
 
@@ -156,7 +156,7 @@ def test_a_parameter_is_cut_where_much_is_kept(axes, shape, expected, said):
 
 
 def test_a_name_that_is_not_an_axis_is_refused():
-  with pytest.raises(ValueError, match="'vocabs'.*'vocab'"):
+  with pytest.raises(ValueError, match=r"'vocabs'.*'vocab'"):
     sharding.spec(('vocabs', None), (4, 4), make_layout())
   with pytest.raises(ValueError, match='zip'):
     sharding.spec(('vocab',), (4, 4), make_layout())
@@ -187,7 +187,7 @@ def test_constrain_acts_inside_use_only():
 def test_use_ends_with_an_error_too():
   with pytest.raises(RuntimeError), sharding.use(make_layout()):
     raise RuntimeError
-  assert sharding._LAYOUT.get() is None
+  assert layouts.CURRENT.get() is None
 
 
 def test_rows_of_a_batch_are_spread():
