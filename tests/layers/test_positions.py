@@ -155,7 +155,7 @@ def test_keys_on_the_right_have_buckets_of_their_own_or_none():
 
 
 def test_buckets_that_cannot_be_are_refused():
-  with pytest.raises(ValueError, match='256.*128'):
+  with pytest.raises(ValueError, match=r'256.*128'):
     positions.bucket_starts(256, 128)
-  with pytest.raises(ValueError, match='^1 '):
+  with pytest.raises(ValueError, match=r'^1 '):
     positions.bucket_starts(1, 128)

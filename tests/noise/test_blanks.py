@@ -370,7 +370,7 @@ def test_wrong_settings_are_refused():
       blanks.length_probabilities(**wrong)
   with pytest.raises(ValueError, match=r'suffix=1\.5.*\[0, 1\]'):
     blanks.document_blanks(key, row, suffix=1.5)
-  with pytest.raises(ValueError, match='sentence_blanks.*sentence ids'):
+  with pytest.raises(ValueError, match=r'sentence_blanks.*sentence ids'):
     blanks.sentence_blanks(key, row._replace(sentence_ids=None))
-  with pytest.raises(ValueError, match='slots=0'):
+  with pytest.raises(ValueError, match=r'slots=0'):
     blanks.arrange(key, row, Spans(row.segment_ids, row.segment_ids), slots=0, **SETTINGS)

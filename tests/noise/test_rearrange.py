@@ -117,7 +117,7 @@ def test_sentences_beyond_the_bound_stay():
 
 
 def test_sentence_permutation_needs_sentence_ids():
-  with pytest.raises(ValueError, match='permute_sentences.*sentence ids'):
+  with pytest.raises(ValueError, match=r'permute_sentences.*sentence ids'):
     rearrange.permute_sentences(jax.random.key(0), make_row(4)._replace(sentence_ids=None))
 
 

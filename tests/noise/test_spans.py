@@ -73,7 +73,7 @@ def test_length_of_a_raw_row(inputs, rate, mean, raw, targets):
 
 
 def test_no_row_fits_inputs_that_hold_nothing():
-  with pytest.raises(ValueError, match='length.* 1 '):
+  with pytest.raises(ValueError, match=r'length.* 1 '):
     spans.raw_length(1, rate=0.15, mean=3)
 
 
