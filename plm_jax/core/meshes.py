@@ -117,7 +117,9 @@ def check_sizes(sizes: Sizes, count: int, *, slices: int = 1, nearest: Callable[
       f'sharding.mesh={given} does not use all {count} devices; set one size to -1. Nearest that do: {describe()}'
     )
   if why := _over_slices(sizes, slices):
-    raise ValueError(f'sharding.mesh {sizes} does not fit {slices} slices: {why}. Nearest that fit: {describe()}')
+    raise ValueError(
+      f'sharding.mesh {sizes} cannot be placed on {slices} slices: {why}. Nearest that can: {describe()}'
+    )
 
 
 def _over_slices(sizes: Sizes, slices: int) -> str:
@@ -163,8 +165,8 @@ def _cannot_place(sizes: Sizes, devices: Sequence[Any], *, why: Exception) -> st
   """Describe a mesh that does not fit its devices, and the nearest sizes that do."""
   reason = str(why) if isinstance(why, ValueError) else 'their coordinates do not fill a box'
   return (
-    f'sharding.mesh {sizes} does not fit {len(devices)} x {devices[0].device_kind} in '
-    f'{slices_of(devices)} slice(s): {reason}. Nearest that fit: {_nearest(sizes, devices)}'
+    f'sharding.mesh {sizes} cannot be placed on {len(devices)} x {devices[0].device_kind} in '
+    f'{slices_of(devices)} slice(s): {reason}. Nearest that can: {_nearest(sizes, devices)}'
   )
 
 
