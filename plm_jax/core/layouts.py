@@ -60,7 +60,10 @@ CURRENT: contextvars.ContextVar[Layout | None] = contextvars.ContextVar('layout'
 
 @contextlib.contextmanager
 def use(layout: Layout) -> Iterator[None]:
-  """Make `layout` the current one for `constrain`, `device` and `per_device.py` while the body runs."""
+  """Make `layout` the current one while the body runs.
+
+  `constrain`, `device` and `per_device.py` use the current layout.
+  """
   token = CURRENT.set(layout)
   try:
     # code outside of a compiled function would run on the devices of the mesh, and described devices run nothing
@@ -117,7 +120,10 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
 
 
 def _spread(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> PartitionSpec:
-  """Cut a parameter along 'data' at one axis; replicate it if the devices divide none of them."""
+  """Cut a parameter along 'data' at one axis.
+
+  It is replicated if the devices divide none of its axes.
+  """
   parts = layout.mesh.shape['data']
   sizes = {axis: size for axis, size in zip(axes, shape, strict=True) if axis in layout.spread}
   fitting = [axis for axis in layout.spread if axis in sizes and sizes[axis] % parts == 0]
@@ -154,12 +160,18 @@ def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
 
 
 def batch_sharding(layout: Layout) -> NamedSharding:
-  """Return the sharding of a batch: cut by rows along the mesh axes of 'batch'."""
+  """Return the sharding of a batch.
+
+  It is cut by rows along the mesh axes of 'batch'.
+  """
   return NamedSharding(layout.mesh, PartitionSpec(layout.rules.get('batch')))
 
 
 def device() -> Any:
-  """Return a device of the current layout, or of the backend of this process."""
+  """Return a device of the current layout.
+
+  Without a layout it is one of the backend of this process.
+  """
   layout = CURRENT.get()
   mesh: Any = None if layout is None else layout.mesh
   if mesh is None or isinstance(mesh, AbstractMesh):  # an abstract mesh has sizes but no devices
@@ -168,7 +180,10 @@ def device() -> Any:
 
 
 def shared_mesh(layout: Layout | None) -> Any:
-  """Return the mesh over which the compiler divides arrays; None if each array is on one device."""
+  """Return the mesh over which the compiler divides arrays.
+
+  None if each array is on one device.
+  """
   if layout is None or layout.mesh.size == 1:
     return None
   if layout.apart is None:
@@ -178,7 +193,10 @@ def shared_mesh(layout: Layout | None) -> Any:
 
 
 def constrain(x: Array, *axes: str | None) -> Array:
-  """Shard an activation by the rules of its axes; return it unchanged outside of `use` or on one device."""
+  """Shard an activation by the rules of its axes.
+
+  It is returned unchanged outside of `use` or on one device.
+  """
   layout = CURRENT.get()
   mesh = shared_mesh(layout)
   if layout is None or mesh is None:
@@ -187,7 +205,7 @@ def constrain(x: Array, *axes: str | None) -> Array:
 
 
 def gather_length(x: Array, outputs: Sequence[str | None], sizes: Sequence[int]) -> Array:
-  """Gather all positions of states [b, l, d] before a product with a cut kernel.
+  """Gather all positions of states before a product with a cut kernel.
 
   States and kernel may be cut along the same mesh axis, so one of them has to be gathered. The compiler would choose
   the kernel in attention; this chooses the states. The gradient is cut again.
@@ -201,12 +219,18 @@ def gather_length(x: Array, outputs: Sequence[str | None], sizes: Sequence[int])
 
 
 def scatter_length(x: Array, inputs: Sequence[str | None], sizes: Sequence[int]) -> Array:
-  """Cut a product by positions, the inverse of `gather_length`; `inputs` are the contracted axes."""
+  """Cut a product by positions, the inverse of `gather_length`.
+
+  `inputs` are the contracted axes.
+  """
   return _reshard_length(x, inputs, sizes, gather=False)
 
 
 def _reshard_length(x: Array, axes: Sequence[str | None], sizes: Sequence[int], *, gather: bool) -> Array:
-  """Gather or cut the positions of x [b, l, d]; do the opposite with its gradient."""
+  """Gather or cut the positions of x [b, l, d].
+
+  Its gradient is resharded the other way.
+  """
   layout = CURRENT.get()
   mesh, along = shared_mesh(layout), None if layout is None else layout.rules.get('length')
   if layout is None or mesh is None or along is None or x.ndim != 3 or along not in spec(axes, sizes, layout):

@@ -58,7 +58,10 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[Any] | None = None) ->
 
 
 def axes_of(sizes: Sizes) -> tuple[tuple[int, ...], tuple[str, ...]]:
-  """Return the shape of a mesh and its axis names; a single copy has no axis 'replica'."""
+  """Return the shape of a mesh and its axis names.
+
+  A single copy has no axis 'replica'.
+  """
   named = sizes._asdict() if sizes.replica > 1 else {'data': sizes.data, 'model': sizes.model}
   return tuple(named.values()), tuple(named)
 
@@ -74,14 +77,14 @@ def mesh_names(axes: MeshAxes | None) -> set[str]:
 
 
 def row_places(mesh: Mesh) -> int:
-  """Count the parts into which a mesh cuts the rows of a batch."""
+  """Count the parts into which a mesh cuts rows."""
   return places(mesh, tuple(name for name in ROWS if name in mesh.shape))
 
 
 def sizes_of(shape: Mapping[str, int], count: int) -> Sizes:
-  """Compute the sizes of a mesh, with -1 filled in for `count` devices.
+  """Compute the sizes of a mesh over `count` devices.
 
-  `check_sizes` checks that they use all devices.
+  A size of -1 is filled in. `check_sizes` checks that they use all devices.
 
   Raises:
     ValueError: an unknown axis, or an impossible size.
@@ -100,7 +103,7 @@ def sizes_of(shape: Mapping[str, int], count: int) -> Sizes:
 
 
 def check_sizes(sizes: Sizes, count: int, *, slices: int = 1, nearest: Callable[[], str] | None = None) -> None:
-  """Raise ValueError if a mesh does not fit the devices and their slices.
+  """Raise ValueError if a mesh does not fit devices and slices.
 
   The sizes have to use all devices. Slices may not be cut along 'model' or through copies.
 
@@ -123,7 +126,7 @@ def check_sizes(sizes: Sizes, count: int, *, slices: int = 1, nearest: Callable[
 
 
 def _over_slices(sizes: Sizes, slices: int) -> str:
-  """Explain why a mesh does not fit this number of slices; empty if it fits."""
+  """Explain why a mesh does not fit these slices, if so."""
   rows = sizes.replica * sizes.data
   if rows % slices:
     what = 'data' if sizes.replica == 1 else 'replica x data'
@@ -134,7 +137,10 @@ def _over_slices(sizes: Sizes, slices: int) -> str:
 
 
 def slices_of(devices: Sequence[Any]) -> int:
-  """Count the TPU slices, each with its own fast network; all other devices count as one."""
+  """Count the TPU slices, each with its own fast network.
+
+  All other devices count as one slice.
+  """
   # a single slice may have no index
   return len({getattr(device, 'slice_index', 0) if device.platform == 'tpu' else 0 for device in devices})
 
@@ -162,7 +168,10 @@ def _place(sizes: Sizes, devices: Sequence[Any]) -> np.ndarray:
 
 
 def _cannot_place(sizes: Sizes, devices: Sequence[Any], *, why: Exception) -> str:
-  """Describe a mesh that does not fit its devices, and the nearest sizes that do."""
+  """Describe a mesh that does not fit its devices.
+
+  The message ends with the nearest sizes that fit.
+  """
   reason = str(why) if isinstance(why, ValueError) else 'their coordinates do not fill a box'
   return (
     f'sharding.mesh {sizes} cannot be placed on {len(devices)} x {devices[0].device_kind} in '
@@ -171,7 +180,10 @@ def _cannot_place(sizes: Sizes, devices: Sequence[Any], *, why: Exception) -> st
 
 
 def _nearest(sizes: Sizes, devices: Sequence[Any]) -> str:
-  """Describe the two possible meshes whose size of 'model' has the smallest ratio to the given one."""
+  """Describe the two nearest meshes that can be placed.
+
+  Their sizes of 'model' have the smallest ratio to the given one.
+  """
 
   def works(candidate: Sizes) -> bool:
     try:
@@ -184,7 +196,10 @@ def _nearest(sizes: Sizes, devices: Sequence[Any]) -> str:
 
 
 def _nearest_of(sizes: Sizes, count: int, works: Callable[[Sizes], bool]) -> str:
-  """Describe the two nearest meshes over `count` devices, with the same number of copies if that divides them."""
+  """Describe the two nearest meshes over `count` devices that work.
+
+  They have the same number of copies if it divides the devices, else one.
+  """
   replica = sizes.replica if count % sizes.replica == 0 else 1
   each = count // replica
   divisors = [size for size in range(1, each + 1) if each % size == 0]
@@ -194,10 +209,10 @@ def _nearest_of(sizes: Sizes, count: int, works: Callable[[Sizes], bool]) -> str
 
 
 def _by_process(placed: np.ndarray) -> np.ndarray:
-  """Reorder devices [data, model] along data so that those of each process are adjacent.
+  """Reorder devices [data, model] by process along data.
 
-  A process feeds the rows of its positions as one block (`feed.host_share`), but the order of the network may separate
-  its chips.
+  The devices of each process become adjacent. A process feeds the rows of its positions as one block
+  (`feed.host_share`), but the order of the network may separate its chips.
   """
   # processes at positions 0 1 0 1 2 3 2 3   order of positions 0 2 1 3 4 6 5 7
   holders = [frozenset(device.process_index for device in devices) for devices in placed]

@@ -13,7 +13,9 @@ from plm_jax.core.types import Array, PyTree
 def on_each_device(
   function: Callable[..., Array], *arrays: Array, axes: Sequence[Sequence[str | None]], whole: Sequence[str]
 ) -> Array:
-  """Compute `function(*arrays)` on each device's own part, for work that the compiler cannot divide.
+  """Compute `function(*arrays)`, each device for its own part.
+
+  This is for work that the compiler cannot divide.
 
   Args:
     function: of arrays to one array with the axes of the first of them.
@@ -35,14 +37,19 @@ def on_each_device(
 
 
 def row_parts(rows: int) -> int:
-  """Count the equal parts into which the devices cut `rows` rows; 1 if they cannot, and outside of `use`."""
+  """Count the equal parts into which devices cut `rows` rows.
+
+  1 if they cannot, and outside of `use`.
+  """
   layout = CURRENT.get()
   parts = 1 if layout is None else places(layout.mesh, layout.rules.get('batch'))
   return 1 if rows % parts else parts
 
 
 def cut_at(index: int, shape: Sequence[int], axes: Sequence[str | None]) -> int:
-  """Count the parts into which the devices cut an array at one of its axes; 1 outside of `use`.
+  """Count the parts into which devices cut an axis of an array.
+
+  1 outside of `use`.
 
   Args:
     index: of the axis.
@@ -79,10 +86,10 @@ def map_rows(
   *,
   rows: int,
 ) -> PyTree:
-  """Compute `loop(function, arrays)`, each device for its own rows; no row may need another.
+  """Compute `loop(function, arrays)`, each device for its own rows.
 
-  Arrays that `function` closes over, such as a table, are gathered once instead of in each round. Their gradient is
-  summed once as well.
+  No row may need another. Arrays that `function` closes over, such as a table, are gathered once instead of in each
+  round. Their gradient is summed once as well.
 
   Args:
     loop: (function, arrays [b, ...] each) -> arrays that lead with b.
@@ -120,7 +127,7 @@ def map_rows(
 def sum_over_devices(
   function: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], rows: PyTree, whole: PyTree, *, parts: int
 ) -> tuple[PyTree, PyTree]:
-  """Compute `function(rows, whole)` and add its sums over rows between devices once, at the end.
+  """Compute `function(rows, whole)` and sum over devices once, at the end.
 
   The compiler would add a sum over rows between devices as soon as it exists: gradients in each round of a loop over
   micro-batches. This runs the function on each device's own rows instead. Each device then needs whole parameters and
@@ -162,7 +169,7 @@ def sum_over_devices(
 
 
 def _adds_up_once(layout: Layout, rows: int, parts: int) -> bool:
-  """Check that each device along the row axes has all parameters, and equally many rows in each part."""
+  """Check that each device has all parameters and equal parts of rows."""
   axis = layout.rules['batch']
   cut = [name for name, other in layout.rules.items() if name != 'batch' and mesh_names(other) & mesh_names(axis)]
   devices = places(layout.mesh, axis)
@@ -170,9 +177,9 @@ def _adds_up_once(layout: Layout, rows: int, parts: int) -> bool:
 
 
 def apart() -> tuple[int, Array | int]:
-  """Return the number of devices that compute separately, each on its own rows, and the index of this device.
+  """Count the devices that compute separately, and return this one's index.
 
-  Outside of `sum_over_devices` it is (1, 0).
+  Each computes its own rows. Outside of `sum_over_devices` it is (1, 0).
   """
   layout = CURRENT.get()
   if layout is None or layout.apart is None:
