@@ -106,7 +106,7 @@ class SharesTokens(Protocol):
   """A trunk whose token table a second trunk may read, passed to it as `embed`.
 
   Attributes:
-    embed: the table of another trunk, which this one reads instead of its own.
+    embed: the table of another trunk, which this one reads instead of a separate one.
   """
 
   embed: nn.Module | None
@@ -159,7 +159,7 @@ class Decodes(Protocol):
     """Read s more tokens and compute their logits.
 
     The cache may have fewer or more slots than that of `init_cache`. With 'seen' bool[b, s, m] in it, a token sees the
-    slots of its own row of that table, and its own; otherwise it sees the slots up to its own.
+    slots of its row in that table, and its own slot; otherwise it sees the slots up to its own.
 
     Args:
       tokens: int[b, s].
