@@ -93,7 +93,7 @@ def test_rows_can_be_read_from_their_end():
 
 
 def test_what_cannot_be_read_so_is_refused():
-  with pytest.raises(ValueError, match=r'give adapter\.window'):
+  with pytest.raises(ValueError, match=r'adapter\.last.*adapter\.window'):
     make_task(last=3)
   with pytest.raises(ValueError, match='carry'):
     classify.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB, window=4)
