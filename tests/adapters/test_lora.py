@@ -271,7 +271,7 @@ def test_the_folder_of_peft_holds_the_updates_by_its_names(data, gpt, tuned, mer
     expected = before[f'{name}.weight'] + scale * (b @ a).T  # theirs is [inputs, outputs]
     np.testing.assert_allclose(after[f'{name}.weight'], expected, rtol=1e-5, atol=1e-6)
   assert not tensors
-  with pytest.raises(WeightsError, match='peft.*PEFT'):
+  with pytest.raises(WeightsError, match=r'peft.*PEFT'):
     weights.open(data / 'peft')
   with pytest.raises(errors.ConfigError, match=r"--form=peft.*gpt.*adapter 'lora'"):
     convert.main(['export', str(gpt), str(data / 'no_peft'), '--form=peft'])

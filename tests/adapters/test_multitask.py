@@ -196,7 +196,7 @@ def test_one_lora_around_all_parts_is_shared_by_them():
 
 def test_the_trunk_of_such_a_run_alone_is_refused(tmp_path):
   (tmp_path / 'config.json').write_text(json.dumps({'adapter': {'name': 'multitask', 'parts': WRAPPED}}))
-  with pytest.raises(WeightsError, match="adapter 'lora'.*'sentiment'"):
+  with pytest.raises(WeightsError, match=r"adapter 'lora'.*'sentiment'"):
     _ = weights.open(tmp_path).params
 
 
@@ -227,7 +227,7 @@ def test_scores_are_of_the_rows_and_predictions_of_a_part():
   scoring.check(task.scores, keys, where='eval.x', user='multitask')
   with pytest.raises(ConfigError, match=r"'mathews'.*'matthews'"):
     scoring.check(['sentiment/mathews'], keys, where='eval.x', user='multitask')
-  with pytest.raises(ConfigError, match="'names/matthews'.*names/label"):
+  with pytest.raises(ConfigError, match=r"'names/matthews'.*names/label"):
     scoring.check(['names/matthews'], keys, where='eval.x', user='multitask')
   with pytest.raises(ValueError, match=r"adapter\.scores.*'sentimnt'"):
     multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=PARTS, scores={'sentimnt': ()})
@@ -247,7 +247,7 @@ def test_data_with_other_parts_are_refused():
   check_labels(make(), Labels(parts=sound), path='data')
   with pytest.raises(ValueError, match=r'names, sentiment, similarity.*data'):
     check_labels(make(), Labels(), path='data')
-  with pytest.raises(ValueError, match='names, sentiment\\b'):
+  with pytest.raises(ValueError, match=r'names, sentiment\b'):
     check_labels(make(), Labels(parts={name: sound[name] for name in NAMES[:2]}), path='data')
   with pytest.raises(ValueError, match=r"data.*'sentiment'.*4"):
     check_labels(make(), Labels(parts={**sound, 'sentiment': Labels(classes=5)}), path='data')

@@ -260,5 +260,5 @@ def test_an_encoder_decoder_mixes_the_layers_of_its_decoder():
 
 def test_what_needs_the_words_of_the_trunk_is_refused():
   inner = {'name': 'classify', 'classes': 3, 'lm_weight': 0.5}
-  with pytest.raises(ValueError, match='Attends.*MixedTrunk'):
+  with pytest.raises(ValueError, match=r'Attends.*MixedTrunk'):
     make_task('gpt', inner=inner)

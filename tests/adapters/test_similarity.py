@@ -115,5 +115,5 @@ def test_what_cannot_be_is_refused():
     make_task(kind='rank')
   with pytest.raises(ValueError, match=r'adapter\.classes=1\b'):
     make_task(classes=1)
-  with pytest.raises(ValueError, match='similarity.*causal'):
+  with pytest.raises(ValueError, match=r'similarity.*causal'):
     make_task('bert', lm_weight=0.5)

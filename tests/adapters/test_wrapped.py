@@ -174,7 +174,7 @@ def test_counts_are_those_of_the_closed_forms():
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match="adapter 'prefix'.*Cnn"):
+  with pytest.raises(ValueError, match=r"adapter 'prefix'.*Cnn"):
     make('prefix', 'cnn')
   with pytest.raises(ValueError, match=r'adapter\.targets.*trunk/layers/query.*\b2\b'):
     make('bottleneck', targets=('query',))

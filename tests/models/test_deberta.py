@@ -179,7 +179,7 @@ def test_other_structures_are_refused(field, value):
 
 
 def test_what_theirs_cannot_say_is_not_written():
-  with pytest.raises(ValueError, match="reading.*'paper'"):
+  with pytest.raises(ValueError, match=r"reading.*'paper'"):
     weights.write_config(make_trunk('v1 as printed'), [])
   with pytest.raises(ValueError, match='bias'):
     weights.write_config(make_trunk('v1', table_norm=True), [])

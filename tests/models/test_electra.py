@@ -84,7 +84,7 @@ def test_names_go_there_and_back(name):
 
 
 def test_what_has_no_place_in_a_release_is_refused():
-  with pytest.raises(ValueError, match='ELECTRA.*rtd'):
+  with pytest.raises(ValueError, match=r'ELECTRA.*rtd'):
     electra.write_config(peers.CASES['electra'].trunk, ['rtd', 'mlm'])
   with pytest.raises(ValueError, match='sentence types'):
     electra.write_config(tiny.make_trunk('bert'), [])

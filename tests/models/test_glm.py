@@ -135,7 +135,7 @@ def test_placements_are_three_models():
   assert 'final_norm' not in params and 'final_norm' not in params_of('deepnorm')['trunk']
   post, deep = (runner(name)(params, example.inputs)['hidden'] for name in ('post', 'deepnorm'))
   assert tiny.worst(deep, post) > 0.1
-  with pytest.raises(ValueError, match="norm_placement='sandwich'.*pre, post, deepnorm"):
+  with pytest.raises(ValueError, match=r"norm_placement='sandwich'.*pre, post, deepnorm"):
     glm.Config(norm_placement='sandwich')
 
 

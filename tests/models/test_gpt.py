@@ -231,5 +231,5 @@ def test_a_row_longer_than_the_table_is_refused():
 def test_wrong_settings_are_refused():
   with pytest.raises(ValueError, match=r'hidden_dim\W30\b.*num_heads\W4\b'):
     tiny.make_trunk('gpt', hidden_dim=30, num_heads=4)
-  with pytest.raises(ValueError, match="norm_placement='middle'.*pre, post"):
+  with pytest.raises(ValueError, match=r"norm_placement='middle'.*pre, post"):
     tiny.make_trunk('gpt', norm_placement='middle')

@@ -133,16 +133,16 @@ def test_published_configs_are_read():
   assert t5.make(**t5_weights.read_config(first)).config == t5.CONFIGS['t5-small']
   deep = t5.make(**t5_weights.read_config(theirs | {'num_decoder_layers': 4})).config
   assert (deep.num_layers, deep.decoder_layers) == (8, 4)
-  with pytest.raises(ValueError, match="feed_forward_proj.*'gated-tanh'.*'relu'"):
+  with pytest.raises(ValueError, match=r"feed_forward_proj.*'gated-tanh'.*'relu'"):
     t5_weights.read_config(theirs | {'feed_forward_proj': 'gated-tanh'})
 
 
 def test_what_has_no_published_form_is_not_written():
-  with pytest.raises(ValueError, match="structure.*'shared'"):
+  with pytest.raises(ValueError, match=r"structure.*'shared'"):
     t5_weights.entries(make_trunk(structure='shared'), ())
   with pytest.raises(ValueError, match='head'):
     t5_weights.write_config(make_trunk(), ('head',))
-  with pytest.raises(ValueError, match="activation.*'silu'.*gated=False"):
+  with pytest.raises(ValueError, match=r"activation.*'silu'.*gated=False"):
     t5_weights.write_config(make_trunk(activation='silu'), ())
 
 
@@ -393,9 +393,9 @@ def test_an_untied_encoder_alone_may_come_without_an_output_matrix():
 
 
 def test_wrong_settings_are_refused():
-  with pytest.raises(ValueError, match="structure='both'.*encoder-decoder, shared, decoder, prefix"):
+  with pytest.raises(ValueError, match=r"structure='both'.*encoder-decoder, shared, decoder, prefix"):
     dataclasses.replace(t5.CONFIGS['tiny'], structure='both')
-  with pytest.raises(ValueError, match='num_decoder_layers=1.*num_layers=2'):
+  with pytest.raises(ValueError, match=r'num_decoder_layers=1.*num_layers=2'):
     dataclasses.replace(t5.CONFIGS['tiny'], structure='shared', num_decoder_layers=1)
   trunk = make_trunk()
   with pytest.raises(ValueError, match='encoder_hidden'):

@@ -214,7 +214,7 @@ def test_a_token_changes_nothing_that_may_not_see_it():
 
 
 def test_a_query_stream_without_a_mask_is_refused():
-  with pytest.raises(ValueError, match='target_positions.*permutation_mask'):
+  with pytest.raises(ValueError, match=r'target_positions.*permutation_mask'):
     run(make_trunk(), text(1, 4), target_positions=jnp.zeros((1, 1), jnp.int32))
 
 
