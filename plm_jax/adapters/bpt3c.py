@@ -50,7 +50,7 @@ def read(trunk: nn.Module, tokens: Array, segment_ids: Array, *, window: int, tr
   return {'hidden': hidden[:, :length], 'layers': layers[:, :, :length]}
 
 
-def kept(segment_ids: Array, *, window: int, last: int | None) -> Array:
+def pooled_windows(segment_ids: Array, *, window: int, last: int | None) -> Array:
   """Select the windows that are pooled.
 
   A window is pooled if its first token is one of the `last` tokens of its text.
@@ -71,7 +71,7 @@ def kept(segment_ids: Array, *, window: int, last: int | None) -> Array:
   return jnp.where(sizes - start <= last, segment_ids, 0)
 
 
-def turned(tokens: Array, segment_ids: Array) -> Array:
+def reversed_tokens(tokens: Array, segment_ids: Array) -> Array:
   """Reverse the tokens int[b, l] of texts; padding stays on the right."""
   # a b c 0 0  ->  c b a 0 0
   positions = jnp.arange(tokens.shape[1])
