@@ -213,7 +213,7 @@ def choices(s: ClozeSettings, batch: Batch) -> tuple[Array, Array]:
 
 
 def compare(s: ClozeSettings, forward: Forward, example: Example) -> Array:
-  """Compute log p of options f32[b, k], up to a constant per text."""
+  """Compute log p of options f32[b, k], up to a constant."""
   if s.kind == 'token':
     assert s.words is not None
     return forward(**example.inputs)[:, s.words[:, 0]]

@@ -80,7 +80,7 @@ def make(
 
 
 def add(s: LoraSettings, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
-  """Initialise A and B of every target, below the path of its layer."""
+  """Initialise A and B of every target, below its path."""
   added: dict[str, Any] = {}
   for path, axes in s.targets.items():
     if (kernel := leaves.get(f'{path}/kernel')) is None:  # unused by the inner task, such as a pooler
@@ -100,7 +100,7 @@ def add(s: LoraSettings, leaves: Mapping[str, Any], key: Array) -> dict[str, Any
 def updated(
   s: LoraSettings, leaves: Mapping[str, Any], added: Mapping[str, Any], rng: Array | None = None
 ) -> dict[str, Any]:
-  """Add the updates to their kernels; with a key, apply dropout to the updates."""
+  """Add updates to their kernels; a key applies dropout to them."""
   merged = dict(leaves)
   with jax.default_matmul_precision('highest'):
     for path in sorted({path.rpartition('/')[0] for path in added}):
@@ -112,15 +112,15 @@ def updated(
 
 
 def product(a: Any, b: Any) -> Any:
-  """Multiply A [..., i, r] by B [..., r, o...] -> [..., i, o].
+  """Multiply A [..., i, r] by B [..., r, o...].
 
-  Both are JAX or both are NumPy arrays; the output axes become one.
+  Returns [..., i, o] with all outputs in one axis; both are JAX or both NumPy arrays.
   """
   return a @ b.reshape(*b.shape[: a.ndim - 1], -1)
 
 
 def fold(kernel: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> np.ndarray:
-  """Add the update to a kernel, or to one layer of a stacked one.
+  """Add the update to a kernel or to a layer of one.
 
   Args:
     kernel: [..., i..., o...].

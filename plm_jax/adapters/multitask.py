@@ -117,14 +117,14 @@ def prepare(parts: Tasks, root: Array, batch: Batch) -> Example:
 
 
 def _own(task: Task, batch: Batch) -> Batch:
-  """Convert labels to the type of the task; a mixture with a regression has f32."""
+  """Convert class labels to int32; a mixture with a regression has f32."""
   if task.classes and 'label' in batch and batch['label'].dtype != jnp.int32:
     return {**batch, 'label': batch['label'].astype(jnp.int32)}
   return batch
 
 
 def loss(parts: Tasks, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the loss of the batch's part; metrics of the others have weight 0."""
+  """Compute the loss of the batch's part; other metrics weigh 0."""
   del carry
   return task_mixture.loss_of_one(parts, example.targets['part'][0], forward, example, rng)
 

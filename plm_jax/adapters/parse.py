@@ -159,7 +159,7 @@ def make(
 
 
 def prepare(s: ParseSettings, root: Array, batch: Batch) -> Example:
-  """Prepare texts, first pieces of words, and the right arcs inside the text."""
+  """Prepare texts, first pieces of words, and the right arcs."""
   del root
   words = (batch['heads'] != -1) & (batch['segment_ids'] > 0)
   row_weight = batch['row_weight'][:, None]
@@ -208,5 +208,5 @@ def predict(s: ParseSettings, forward: Forward, example: Example) -> dict[str, A
 
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-  """Format the arc of each word in CoNLL-U numbering, such as '3:case', or None."""
+  """Render arcs in CoNLL-U numbering, such as '3:case'."""
   return {'arcs': attachment.written(prediction, record)}

@@ -118,9 +118,9 @@ def add(s: PrefixSettings, leaves: Mapping[str, Any], key: Array) -> dict[str, A
 
 
 def grafts(added: Mapping[str, Any]) -> dict[str, Any]:
-  """Compute keys and values [n..., p, g, k] at the paths that blocks read.
+  """Compute the keys and values that attention reads, by path.
 
-  The paths are like 'trunk/layers/prefix/key' and '.../value'.
+  The paths are like 'trunk/layers/prefix/key' and '.../value', the shapes [n..., p, g, k].
   """
   vectors: dict[str, Any] = {}
   with jax.default_matmul_precision('highest'):
