@@ -96,7 +96,7 @@ class Model(nn.Module):
     return true, product('blp,np->bln', features.astype(own.dtype), others) + bias
 
 
-class Setup(NamedTuple):
+class BidirectionalLmSettings(NamedTuple):
   """Settings, explained in `make`."""
 
   factor: float
@@ -139,7 +139,7 @@ def make(
   require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Streams,))
   shares = sampled_softmax.log_uniform(vocab.size)
   counts = sampled_softmax.expected_counts(shares, negatives) if negatives else shares
-  s = Setup(factor, logit_rows, negatives, shares, counts)
+  s = BidirectionalLmSettings(factor, logit_rows, negatives, shares, counts)
   model = Model(trunk, Softmax(vocab.size, trunk.execution.dtype))
   task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), summary=perplexity_of)
   if negatives:
@@ -148,7 +148,7 @@ def make(
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: BidirectionalLmSettings, root: Array, batch: Batch) -> Example:
   """The windows of both directions, and what follows each of their words: targets [b, 2 l], forward first.
 
   With `negatives` the words that are drawn, int32[b, 2, n], in all rows the same.
@@ -172,7 +172,7 @@ def read_rows(example: Example) -> dict[str, Array]:
   return {TABLE: jnp.concatenate([targets['ids'].reshape(-1), targets['drawn'][0].reshape(-1)])}
 
 
-def sampled_loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def sampled_loss(s: BidirectionalLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Cross-entropy of every next word among those drawn for its direction; the next carry."""
   del rng
   targets, weights = example.targets, example.targets['weights']
@@ -189,7 +189,7 @@ def sampled_loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rn
   return Loss(s.factor * scaled_sum(nats, weights, targets['scale']), metrics, after)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: BidirectionalLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Cross-entropy of every next word, in both directions; the next carry."""
   del rng
   targets, weights = example.targets, example.targets['weights']
@@ -205,7 +205,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss(s.factor * scaled_sum(nats, weights, targets['scale']), metrics, after)
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+def predict(s: BidirectionalLmSettings, forward: Forward, example: Example) -> dict[str, Array]:
   """Nats of each target that counts, with states of zeros before each row."""
   targets = example.targets
   features, _ = forward(**example.inputs)
@@ -213,7 +213,9 @@ def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
   return {'nats': nats * targets['weights'], 'weights': targets['weights']}
 
 
-def score(s: Setup, forward: Forward, features: Array, targets: Mapping[str, Array]) -> tuple[Array, Array]:
+def score(
+  s: BidirectionalLmSettings, forward: Forward, features: Array, targets: Mapping[str, Array]
+) -> tuple[Array, Array]:
   """Nats and correctness of each next word, f32[b, 2 l] both."""
   attend = lambda part: forward(method='attend', features=part)  # noqa: E731
   return chunked_cross_entropy(attend, features, targets['ids'], rows=s.logit_rows)

@@ -54,7 +54,7 @@ class Ids(NamedTuple):
   pad: int
 
 
-class Setup(NamedTuple):
+class BlankInfillingSettings(NamedTuple):
   """What draws blanks; settings are explained in `make`.
 
   Attributes:
@@ -148,7 +148,7 @@ def make(
   used = tuple(number for number, level in enumerate(LEVELS) if levels.get(level, 0) > 0)
   bounds = corrupt.share_bounds([levels[LEVELS[number]] for number in used])
   ends = sentence_ends(vocab, marks) if levels.get('sentence') else np.zeros(vocab.size, bool)
-  s = Setup(
+  s = BlankInfillingSettings(
     ids=ids, special=corrupt.special_table(vocab), ends_sentence=ends, levels=used, bounds=bounds,
     every=corrupt.EVERY[masking], copies=copies, rate=rate, mean=mean, longest=longest, ratio=ratio, suffix=suffix,
     block=block, short=short, slots=slots, logit_rows=logit_rows, max_length=longest_row(trunk),
@@ -182,7 +182,7 @@ def find_ids(
   return Ids((token, sentence, document), first, last, find('block_token', block_token, token), vocab.pad_id)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: BlankInfillingSettings, root: Array, batch: Batch) -> Example:
   """Parts A and B in one row, and the tokens of the blanks as targets.
 
   Raises:
@@ -199,7 +199,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example({name: fields[name] for name in INPUTS}, targets)
 
 
-def draw(s: Setup, key: Array, ids: Array, segments: Array) -> blanks.Arranged:
+def draw(s: BlankInfillingSettings, key: Array, ids: Array, segments: Array) -> blanks.Arranged:
   """One row, int[l] both, with its blanks moved to part B."""
   cut_key, piece_key, level_key, where_key, arrange_key = jax.random.split(key, 5)
   if s.short:
@@ -223,7 +223,7 @@ def draw(s: Setup, key: Array, ids: Array, segments: Array) -> blanks.Arranged:
   )
 
 
-def choose(s: Setup, level: int, key: Array, row: Row) -> Array:
+def choose(s: BlankInfillingSettings, level: int, key: Array, row: Row) -> Array:
   """Numbers int32[l] of the blanks of one level, 0 outside."""
   if LEVELS[level] == 'token':
     return blanks.token_blanks(key, row, rate=s.rate, mean=s.mean, longest=s.longest).number
@@ -251,7 +251,7 @@ def sentence_ends(vocab: Vocab, marks: tuple[str, ...]) -> np.ndarray:
   return np.array([i not in specials and any(mark in vocab.token(i) for mark in marks) for i in range(vocab.size)])
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: BlankInfillingSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Cross-entropy of the tokens of part B."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
@@ -264,7 +264,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss(scaled_sum(nats, weights, targets['scale']), metrics)
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+def predict(s: BlankInfillingSettings, forward: Forward, example: Example) -> dict[str, Array]:
   """Nats of each target."""
   targets = example.targets
   nats, _ = score(forward, forward(**example.inputs), targets['ids'], rows=s.logit_rows)

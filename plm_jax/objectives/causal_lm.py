@@ -71,7 +71,7 @@ class Model(nn.Module):
     return self.trunk.attend(features)
 
 
-class Setup(NamedTuple):
+class CausalLmSettings(NamedTuple):
   """What picks targets and scores them; settings are explained in `make`.
 
   Attributes:
@@ -130,7 +130,7 @@ def make(
   errors.one_of('objective.packing', packing, Packing)
   errors.one_of('objective.predict', predict, Predicted)
   num_bytes = np.asarray(vocab.num_bytes, np.float32)
-  s = Setup(
+  s = CausalLmSettings(
     num_bytes=num_bytes,
     starts_word=np.asarray(vocab.starts_word),
     special=corrupt.mark_table(vocab) if predict == 'last_word' else np.zeros(vocab.size, bool),
@@ -147,7 +147,7 @@ def make(
   return task._replace(init_carry=trunk.init_carry) if memory else task
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: CausalLmSettings, root: Array, batch: Batch) -> Example:
   """The row as it is, and what follows each token.
 
   Raises:
@@ -175,7 +175,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   )
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: CausalLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Cross-entropy of every next token, and the next carry."""
   del rng
   targets, weights = example.targets, example.targets['weights']
@@ -225,7 +225,7 @@ def change(states: Array, segment_ids: Array) -> Array:
   return jnp.pad(mean_square(states[:, 1:] - states[:, :-1]) * inside, ((0, 0), (1, 0)))
 
 
-def predict_rows(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+def predict_rows(s: CausalLmSettings, forward: Forward, example: Example) -> dict[str, Array]:
   """Nats of each target that counts; with a memory, of states of zeros before each row, unlike those of `loss`."""
   targets = example.targets
   features, _, _ = forward(method='read', **example.inputs)  # as in `loss` without a memory, so that one call is made

@@ -83,7 +83,7 @@ class Model(nn.Module):
     return self.mlm(mlm.states_at(hidden, predict), self.trunk.attend)
 
 
-class Setup(NamedTuple):
+class ContrastiveSettings(NamedTuple):
   """What makes partners and compares them; settings are explained in `make`.
 
   Attributes:
@@ -95,7 +95,7 @@ class Setup(NamedTuple):
     texts: in a row of several.
   """
 
-  masking: mlm.Setup | None
+  masking: mlm.MlmSettings | None
   special: np.ndarray
   mask_id: int
   pad_id: int
@@ -158,7 +158,7 @@ def make(
   kinds, offers = ('bidirectional',) if fills or grams else ('bidirectional', 'causal'), (Attends,) if fills else ()
   require(trunk, user="objective 'contrastive'", attention=kinds, inputs=('tokens', 'segment_ids'), offers=offers)
   user = "objective contrastive with partners='ngram'"
-  s = Setup(
+  s = ContrastiveSettings(
     masking=mlm.bind(vocab, where=where, edit=edit, user='objective contrastive with mlm_weight') if fills else None,
     special=corrupt.special_table(vocab),
     mask_id=corrupt.find_mask(vocab, user=user) if grams else -1,
@@ -180,7 +180,7 @@ def make(
 # Partners ----------------------------------------------------------------------------------------------------------
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: ContrastiveSettings, root: Array, batch: Batch) -> Example:
   """The rows and the texts that are their partners; the masked rows where MLM is trained as well.
 
   Raises:
@@ -212,7 +212,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs, targets)
 
 
-def split_fields(s: Setup, fields: Mapping[str, Array]) -> dict[str, Array]:
+def split_fields(s: ContrastiveSettings, fields: Mapping[str, Array]) -> dict[str, Array]:
   """Each text of a row by itself: tokens and segment_ids [l], other_tokens and other_segment_ids [texts - 1, l].
 
   All begin with [CLS] where the row does. A text without a token that is not special has no tokens.
@@ -243,7 +243,7 @@ def alone(tokens: Array, keep: Array) -> tuple[Array, Array]:
   return tokens[order], jnp.sort(keep, descending=True).astype(jnp.int32)
 
 
-def cut_ngram(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+def cut_ngram(s: ContrastiveSettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
   """The row with an n-gram masked, and the n-gram by itself [1, m] behind [CLS] where there is one."""
   row = corrupt.make_row(ids, segments, special=s.special)
   start, size = draw_ngram(key, row, longest=s.longest)
@@ -285,7 +285,7 @@ def draw_ngram(key: Array, row: Row, *, longest: int) -> tuple[Array, Array]:
 # Loss --------------------------------------------------------------------------------------------------------------
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: ContrastiveSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """InfoNCE over the batch and, where it is trained, masked language modelling."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
@@ -312,7 +312,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss(value, metrics | {'loss': whole_loss(value, targets)})
 
 
-def encode(s: Setup, forward: Forward, example: Example) -> tuple[Array, Array]:
+def encode(s: ContrastiveSettings, forward: Forward, example: Example) -> tuple[Array, Array]:
   """Vectors of the anchors f32[b, d] and of the candidates f32[c, d], each row's own first."""
   inputs = example.inputs
   read: dict[str, Any] = {name: inputs[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in inputs}
@@ -368,6 +368,6 @@ def neighbours(rows: int, negatives: int | None) -> np.ndarray:
   return distance <= negatives
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+def predict(s: ContrastiveSettings, forward: Forward, example: Example) -> dict[str, Array]:
   """The vector of each row."""
   return {'vector': encode(s, forward, example)[0]}

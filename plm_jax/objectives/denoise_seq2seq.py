@@ -97,7 +97,7 @@ class DenoiserBlock:
   mode: str = ''
 
 
-class Setup(NamedTuple):
+class DenoiseSettings(NamedTuple):
   """What corrupts rows; settings are explained in `make`.
 
   Attributes:
@@ -175,7 +175,7 @@ def make(
   common = {'rearrange': rearrange, 'where': where, 'edit': edit, 'finish': finish, 'target': target}
   bound = tuple(bind(common, given, vocab=vocab, number=n) for n, given in enumerate(denoisers or ({},)))
   tables = make_tables(vocab, bound, append_eos=append_eos, mask_random=mask_random, sentence_ends=sentence_ends)
-  s = Setup(
+  s = DenoiseSettings(
     denoisers=bound,
     bounds=share_bounds(bound),
     tables=tables,
@@ -191,7 +191,7 @@ def make(
   return make_task(trunk, s)
 
 
-def make_task(trunk: nn.Module, s: Setup, documents: int | None = None) -> Task:
+def make_task(trunk: nn.Module, s: DenoiseSettings, documents: int | None = None) -> Task:
   """The task for rows of up to so many documents."""
   s = s._replace(documents=documents)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s)
@@ -323,7 +323,7 @@ def make_tables(
 # Lengths -----------------------------------------------------------------------------------------------------------
 
 
-def slots_of(s: Setup, length: int) -> tuple[int, int]:
+def slots_of(s: DenoiseSettings, length: int) -> tuple[int, int]:
   """Slots of the inputs and of the targets that rows of `length` tokens get.
 
   Inputs have a margin where their length is drawn, as far as the trunk has positions.
@@ -340,12 +340,12 @@ def slots_of(s: Setup, length: int) -> tuple[int, int]:
   return s.inputs_length or max(inputs, wide), targets
 
 
-def row_length(s: Setup, length: int) -> int:
+def row_length(s: DenoiseSettings, length: int) -> int:
   """The longest row that the trunk reads for rows of `length` tokens."""
   return (sum if s.joined else max)(slots_of(s, length))
 
 
-def check_length(s: Setup, length: int) -> None:
+def check_length(s: DenoiseSettings, length: int) -> None:
   """Raises ValueError where inputs or targets of rows of `length` tokens, or both, are too long for the trunk."""
   if s.max_length is None or row_length(s, length) <= s.max_length:
     return
@@ -361,7 +361,7 @@ def check_length(s: Setup, length: int) -> None:
 # Batches -----------------------------------------------------------------------------------------------------------
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: DenoiseSettings, root: Array, batch: Batch) -> Example:
   """What encoder and decoder read, and what the decoder is to write."""
   tokens, segments = batch['tokens'], causal_lm.one_document(batch['segment_ids'], s.packing)
   check_length(s, tokens.shape[1])
@@ -390,7 +390,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(read, found)
 
 
-def draw(s: Setup, key: Array, ids: Array, segments: Array) -> tuple[Side, Side, Array, Array]:
+def draw(s: DenoiseSettings, key: Array, ids: Array, segments: Array) -> tuple[Side, Side, Array, Array]:
   """Inputs, targets and spans without a sentinel of one row, int[l] both, and the number int32[] of its denoiser."""
   inputs_size, targets_size = slots_of(s, ids.shape[0])
   # denoisers a b c d, of which a and c are alike   groups [0 2] [1] [3]   group of 0 1 0 2   place in it 0 0 1 0
@@ -414,14 +414,14 @@ def draw(s: Setup, key: Array, ids: Array, segments: Array) -> tuple[Side, Side,
   return *jax.lax.switch(jnp.asarray(group_of)[which], branches, key, ids, segments), which
 
 
-def score(s: Setup, forward: Forward, example: Example) -> tuple[Array, Array]:
+def score(s: DenoiseSettings, forward: Forward, example: Example) -> tuple[Array, Array]:
   """Nats and correctness of each target, f32[b, t]."""
   ids = example.targets['ids']
   features = forward(**example.inputs)[:, -ids.shape[1] :]  # without the inputs, where they are in one row
   return causal_lm.score(forward, features, ids, rows=s.logit_rows)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: DenoiseSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Cross-entropy of the targets."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
@@ -443,7 +443,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss(scaled_sum(nats, weights, targets['scale']), metrics)
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+def predict(s: DenoiseSettings, forward: Forward, example: Example) -> dict[str, Array]:
   """Nats of each target."""
   targets = example.targets
   nats, _ = score(s, forward, example)

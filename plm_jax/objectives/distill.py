@@ -82,7 +82,7 @@ class Model(nn.Module):
     return jax.lax.stop_gradient(self.teacher.mlm(features, self.teacher.trunk.attend))
 
 
-class Setup(NamedTuple):
+class DistillSettings(NamedTuple):
   """What corrupts rows and compares; settings are explained in `make`.
 
   Attributes:
@@ -90,7 +90,7 @@ class Setup(NamedTuple):
     vocab_size: logits that are compared.
   """
 
-  masking: mlm.Setup
+  masking: mlm.MlmSettings
   vocab_size: int
   temperature: float
   kl_weight: float
@@ -148,7 +148,7 @@ def make(
       f'objective.cosine_weight={cosine_weight} compares states, and those of the student are {trunk.hidden_dim} wide '
       f'and of the teacher {second.hidden_dim}: choose a teacher of the same hidden_dim, or 0'
     )
-  s = Setup(
+  s = DistillSettings(
     masking=mlm.bind(vocab, where=where, edit=edit, user='objective distill'),
     vocab_size=vocab.size,
     temperature=temperature,
@@ -164,7 +164,7 @@ def make(
   return Task(model, partial(prepare, s), partial(loss, s), mlm.predict, summary=summary)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: DistillSettings, root: Array, batch: Batch) -> Example:
   """What `mlm.prepare` makes, and weights of all tokens."""
   inputs, targets = mlm.prepare(s.masking, root, batch)
   real = (batch['segment_ids'] > 0) * batch['row_weight'][:, None]
@@ -172,7 +172,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs, targets | more)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: DistillSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """The weighted sum of all terms in use."""
   del carry, rng
   targets, places = example.targets, example.inputs['predict']
@@ -204,7 +204,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss(value, metrics | {'loss': whole_loss(value, targets)})
 
 
-def compare(s: Setup, forward: Forward, states: tuple[Array, Array]) -> tuple[Array, Array]:
+def compare(s: DistillSettings, forward: Forward, states: tuple[Array, Array]) -> tuple[Array, Array]:
   """(divergence, squared distance of the logits) f32[b, t] at states [b, t, d] of the student and of the teacher."""
 
   def both(states: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -64,7 +64,7 @@ class Model(skipgram.Model):
     return mean_by_whole_gradient(total, number) if self.whole_gradient else total / number
 
 
-class Setup(NamedTuple):
+class FasttextSettings(NamedTuple):
   """What draws pairs, and the letters of words.
 
   Attributes:
@@ -72,7 +72,7 @@ class Setup(NamedTuple):
     grams: int32[v, g], the buckets of the n-grams of each word, -1 behind the last one; none of special tokens.
   """
 
-  skipgram: skipgram.Setup
+  skipgram: skipgram.SkipgramSettings
   grams: np.ndarray
 
 
@@ -123,14 +123,14 @@ def make(
   windows = Windows(keep_rates(counts, subsample), architecture, window)
   noise = alias.make(counts**power * (counts > 0))
   letters = {'shortest': shortest, 'longest': longest, 'buckets': buckets}
-  s = Setup(skipgram.Setup(windows, noise, negatives, reduction), grams_of(vocab, **letters))
+  s = FasttextSettings(skipgram.SkipgramSettings(windows, noise, negatives, reduction), grams_of(vocab, **letters))
   model = Model(trunk, vocab.size, architecture, whole_gradient=reduction == 'sum', buckets=buckets)
   task = Task(model, partial(prepare, s), partial(skipgram.loss, s.skipgram))
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 
 def grams_of(vocab: Vocab, *, shortest: int, longest: int, buckets: int) -> np.ndarray:
-  """int32[v, g]: the buckets of each word, see `Setup.grams`; the log says how many words have more of them."""
+  """int32[v, g]: the buckets of each word, see `FasttextSettings.grams`; the log says how many words have more of them."""
   special, most = set(vocab.special_ids), _most(shortest=shortest, longest=longest)
   found = [
     subwords.buckets_of(vocab.token(number), shortest=shortest, longest=longest, buckets=buckets)
@@ -152,7 +152,7 @@ def _most(*, shortest: int, longest: int) -> int:
   return len(subwords.ngrams('a' * max(MOST_LETTERS, longest), shortest=shortest, longest=longest))
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: FasttextSettings, root: Array, batch: Batch) -> Example:
   """Pairs of words as in objective 'skipgram', with the buckets of the words."""
   example = skipgram.prepare(s.skipgram, root, batch)
   return example._replace(inputs=example.inputs | {'grams': jnp.asarray(s.grams)[example.inputs['tokens']]})

@@ -52,7 +52,7 @@ class Model(nn.Module):
     return jnp.einsum('bld,bld->bl', words, others) + biases[..., 0]
 
 
-class Setup(NamedTuple):
+class GloveSettings(NamedTuple):
   """What weighs pairs; settings are explained in `make`."""
 
   x_max: float
@@ -84,12 +84,12 @@ def make(
   require(trunk, user=user, attention=('none',), inputs=('tokens',))
   words_of(vocab, user=user)  # for its errors
   errors.one_of('objective.update', update, Update)
-  s = Setup(x_max, alpha)
+  s = GloveSettings(x_max, alpha)
   task = Task(Model(trunk, vocab.size), partial(prepare, s), loss)
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: GloveSettings, root: Array, batch: Batch) -> Example:
   """The pairs of a batch with the logarithms of their counts and their weights."""
   del root
   count = batch['cooccurrence']

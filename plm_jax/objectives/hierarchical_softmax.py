@@ -93,7 +93,7 @@ class Model(nn.Module):
     return jnp.stack(logits, axis=2)
 
 
-class Setup(NamedTuple):
+class HierarchicalSoftmaxSettings(NamedTuple):
   """What lays windows and scores them; settings are explained in `make`."""
 
   windows: Windows
@@ -137,7 +137,7 @@ def make(
     np.zeros((vocab.size, way.nodes.shape[1]), np.int32), np.full((vocab.size, way.bits.shape[1]), -1, np.int32)
   )
   tree.nodes[words], tree.bits[words] = way
-  s = Setup(Windows(keep_rates(counts, subsample), architecture, window), tree, reduction)
+  s = HierarchicalSoftmaxSettings(Windows(keep_rates(counts, subsample), architecture, window), tree, reduction)
   model = Model(trunk, len(words) - 1, architecture, whole_gradient=reduction == 'sum')
   task = Task(model, partial(prepare, s), loss)
   return task._replace(rows=read_rows) if update == 'rows' else task
@@ -187,7 +187,7 @@ def _ways(parent: np.ndarray, bit: np.ndarray, order: np.ndarray) -> Tree:
   return Tree(nodes, bits)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: HierarchicalSoftmaxSettings, root: Array, batch: Batch) -> Example:
   """Subsampled rows with their windows, drawn by the keys of the rows, and the ways to their words."""
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
   nodes, bits = jnp.asarray(s.tree.nodes)[laid.tokens], jnp.asarray(s.tree.bits)[laid.tokens]  # [b, l, w]

@@ -32,7 +32,7 @@ READS = ()  # beside what its parts read
 _DRAW = np.uint32(2**31)
 
 
-class Setup(NamedTuple):
+class MixtureSettings(NamedTuple):
   """The parts and how often each is drawn.
 
   Attributes:
@@ -74,10 +74,12 @@ def make(
   names = sorted(parts)  # an order that does not depend on how the config was written
   made = {name: build.make('objectives', parts[name], trunk=trunk, vocab=vocab, offered=offered) for name in names}
   tasks.check(made, where='objective.parts')
-  return make_task(Setup(made, None if rates is None else corrupt.share_bounds([rates[name] for name in names])))
+  return make_task(
+    MixtureSettings(made, None if rates is None else corrupt.share_bounds([rates[name] for name in names]))
+  )
 
 
-def make_task(s: Setup) -> Task:
+def make_task(s: MixtureSettings) -> Task:
   """The task of the parts."""
   model: Any = tasks.Model(s.tasks)
   return Task(
@@ -93,7 +95,7 @@ def make_task(s: Setup) -> Task:
   )
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: MixtureSettings, root: Array, batch: Batch) -> Example:
   """Inputs and targets of every part by its name, and 'drawn' int32[b], the number of the part that is trained."""
   examples = {name: task.prepare(root, batch) for name, task in s.tasks.items()}
   targets: dict[str, Any] = {name: example.targets for name, example in examples.items()}
@@ -107,14 +109,14 @@ def draw(bounds: np.ndarray, root: Array, batch: Batch) -> Array:
   return jnp.broadcast_to(corrupt.pick_share(uniform, bounds), batch['row_id'].shape)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: MixtureSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """The loss of the part that was drawn; the metrics of the others weigh 0."""
   del carry
   targets: Any = example.targets
   return tasks.loss_of_one(s.tasks, targets['drawn'][0], forward, example, rng)
 
 
-def evaluate(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def evaluate(s: MixtureSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """The losses of all parts; of the part whose rows they are where the data decide."""
   del carry
   targets: Any = example.targets
@@ -128,6 +130,6 @@ def evaluate(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: A
   return Loss(sum(values), metrics)
 
 
-def for_documents(s: Setup, documents: int) -> Task:
+def for_documents(s: MixtureSettings, documents: int) -> Task:
   """The task whose parts have room for rows of so many documents."""
   return make_task(s._replace(tasks=tasks.sized(s.tasks, documents)))

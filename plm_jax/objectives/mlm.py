@@ -46,7 +46,7 @@ def states_at(hidden: Array, positions: Array) -> Array:
   return jnp.take_along_axis(hidden, positions[..., None], axis=1)
 
 
-class Setup(NamedTuple):
+class MlmSettings(NamedTuple):
   """What corrupts rows.
 
   Attributes:
@@ -100,11 +100,11 @@ def bind(
   masking: corrupt.Masking = 'dynamic',
   copies: int = 10,
   user: str = 'objective mlm',
-) -> Setup:
+) -> MlmSettings:
   """The settings of `make`, checked; `user` is who asks, for messages."""
   corrupt.find_mask(vocab, user=user)
   errors.one_of('objective.masking', masking, corrupt.Masking)
-  return Setup(
+  return MlmSettings(
     choose=corrupt.pick_where(where, vocab=vocab),
     write=corrupt.pick_edit(edit, vocab=vocab, in_place=True),
     special=corrupt.special_table(vocab),
@@ -114,13 +114,13 @@ def bind(
   )
 
 
-def make_task(trunk: nn.Module, vocab: Vocab, s: Setup) -> Task:
+def make_task(trunk: nn.Module, vocab: Vocab, s: MlmSettings) -> Task:
   """The task of a trunk that `Attends`, for objectives that change a part of it."""
   model = Model(trunk, make_head(trunk, vocab))
   return Task(model, partial(prepare, s), loss, predict, summary=perplexity_of)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: MlmSettings, root: Array, batch: Batch) -> Example:
   """The inputs of `Model` and the targets of `score`."""
   keys = row_keys(root, batch, every=s.every, copies=s.copies)
   rows = each_row(partial(mask_row, s), keys, batch['tokens'], batch['segment_ids'])
@@ -128,12 +128,12 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs | corrupt.present(batch, 'type_ids'), make_targets(rows, batch['row_weight']))
 
 
-def mask_row(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+def mask_row(s: MlmSettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
   """One row, int32[l] both: 'tokens' [l]; 'predict', 'ids' and 'weights' [t]; 'excess' []."""
   return choose_and_write(s, key, ids, segments)[2]
 
 
-def choose_and_write(s: Setup, key: Array, ids: Array, segments: Array) -> tuple[Row, Spans, dict[str, Array]]:
+def choose_and_write(s: MlmSettings, key: Array, ids: Array, segments: Array) -> tuple[Row, Spans, dict[str, Array]]:
   """`mask_row`, with the clean row and what was chosen in it, for objectives that ask more about that."""
   row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word)
   where_key, edit_key = jax.random.split(key)

@@ -153,7 +153,7 @@ def moved(x: Array, by: int) -> Array:
   return jnp.pad(x, pad)[:, : x.shape[1]] if by < 0 else jnp.pad(x, pad)[:, 1:]
 
 
-class Setup(NamedTuple):
+class MultiviewSettings(NamedTuple):
   """What is read of unlabelled rows.
 
   Attributes:
@@ -225,7 +225,7 @@ def make(
   model = Views(trunk.with_dropout(unlabelled_dropout), labels, arcs, *sizes)
   marks = corrupt.mark_table(vocab)
   learning = {**dict.fromkeys(labels, tuple(views)), **dict.fromkeys(arcs, ARC_VIEWS)}
-  s = Setup(learning, inputs_of(trunk), np.asarray(vocab.starts_word), marks)
+  s = MultiviewSettings(learning, inputs_of(trunk), np.asarray(vocab.starts_word), marks)
   made[unlabelled] = Task(model, partial(prepare, s), partial(loss, s), lambda forward, example: {})
   return multitask.join({name: made[name] for name in sorted(made)})
 
@@ -243,7 +243,7 @@ def adapters_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
   }
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: MultiviewSettings, root: Array, batch: Batch) -> Example:
   """Unlabelled rows, and the words of which each view says something.
 
   A word that is hidden has to have a neighbour of its own text that is no mark: 'past' of the last word would read the
@@ -266,7 +266,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(read_text(batch, s.inputs) | ({'may_be_head': words} if parses else {}), targets)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: MultiviewSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """sum over tasks and views of the mean of KL(primary || view), and how often both choose the same label.
 
   The entropy of what the primary head says has no gradient, so that cross-entropy trains alike.

@@ -44,7 +44,7 @@ class Model(nn.Module):
     return self.lm(self.trunk.attend(out['queries'])), out['carry']
 
 
-class Setup(NamedTuple):
+class PermutationLmSettings(NamedTuple):
   """What draws orders and targets; settings are explained in `make`.
 
   Attributes:
@@ -95,7 +95,7 @@ def make(
     offers=(Attends, Remembers),
   )
   functional = corrupt.among([one for one in (vocab.sep_id, vocab.cls_id) if one is not None], vocab.size)
-  s = Setup(
+  s = PermutationLmSettings(
     trunk=trunk,
     functional=functional,
     starts_word=np.asarray(vocab.starts_word),
@@ -112,7 +112,7 @@ def make(
   return task._replace(init_carry=trunk.init_carry) if memory else task
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: PermutationLmSettings, root: Array, batch: Batch) -> Example:
   """The row with the mask of its order and the positions of its targets; the targets of `score`."""
   tokens, segments = batch['tokens'], batch['segment_ids']
   reverse = batch['reversed'] if 'reversed' in batch else jnp.zeros(tokens.shape[0], bool)
@@ -123,7 +123,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs, {'ids': rows['ids'], 'weights': weights, 'scale': batch_scale(weights)})
 
 
-def draw(s: Setup, key: Array, tokens: Array, segment_ids: Array, reverse: Array) -> dict[str, Array]:
+def draw(s: PermutationLmSettings, key: Array, tokens: Array, segment_ids: Array, reverse: Array) -> dict[str, Array]:
   """One row, int[l], int[l] and bool[]: 'permutation_mask'; 'target_positions', 'weights' and 'ids' [t]."""
   length = tokens.shape[0]
   reused = s.trunk.reuse(length)
@@ -152,7 +152,7 @@ def draw(s: Setup, key: Array, tokens: Array, segment_ids: Array, reverse: Array
   }
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: PermutationLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Cross-entropy of the targets; the next memory."""
   del rng
   logits, after = forward(**example.inputs, carry=carry)

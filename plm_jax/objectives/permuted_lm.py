@@ -27,7 +27,7 @@ PAPER = Paper(year=2019, title='Lewis et al., BART', architecture='encoder', obj
 READS = ('tokens', 'segment_ids')
 
 
-class Setup(NamedTuple):
+class PermutedLmSettings(NamedTuple):
   """What chooses the targets and copies them.
 
   Attributes:
@@ -60,12 +60,12 @@ def make(
   require(trunk, user="objective 'permuted_lm'", attention=('bidirectional',), inputs=inputs, offers=(Attends,))
   mask_id = corrupt.find_mask(vocab, user='objective permuted_lm')
   choose = corrupt.pick_where(where, vocab=vocab)
-  s = Setup(choose, corrupt.special_table(vocab), np.asarray(vocab.starts_word), mask_id)
+  s = PermutedLmSettings(choose, corrupt.special_table(vocab), np.asarray(vocab.starts_word), mask_id)
   task = mlm.make(trunk=trunk, vocab=vocab, where=where)  # its model, loss and predictions
   return task._replace(prepare=partial(prepare, s), row_length=partial(row_length, s))
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: PermutedLmSettings, root: Array, batch: Batch) -> Example:
   """Rows of text and copies, with their positions and mask, and the targets of `mlm.score`."""
   segments = batch['segment_ids']
   fields = {'tokens': batch['tokens'], 'segment_ids': segments, 'positions': from_segments(segments)}
@@ -77,7 +77,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs, mlm.make_targets(rows, batch['row_weight']))
 
 
-def draw(s: Setup, key: Array, fields: Mapping[str, Array]) -> dict[str, Array]:
+def draw(s: PermutedLmSettings, key: Array, fields: Mapping[str, Array]) -> dict[str, Array]:
   """One row of l tokens with its t copies behind it.
 
   Args:
@@ -132,6 +132,6 @@ def context(targets: Array, ranks: Array, places: Array) -> Array:
   return jnp.concatenate([text, alone], axis=1)
 
 
-def row_length(s: Setup, length: int) -> int:
+def row_length(s: PermutedLmSettings, length: int) -> int:
   """Tokens of a row of text and copies."""
   return length + corrupt.capacity(s.choose, length)

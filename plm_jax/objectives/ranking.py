@@ -67,7 +67,7 @@ class Model(nn.Module):
     return self.second(nn.hard_tanh(self.first(vectors)))[..., 0].astype(jnp.float32)
 
 
-class Setup(NamedTuple):
+class RankingSettings(NamedTuple):
   """What makes windows; settings are explained in `make`.
 
   Attributes:
@@ -110,7 +110,7 @@ def make(
   errors.one_of('objective.update', update, Update)
   if window % 2 == 0:
     raise ValueError(f'objective.window={window} has no middle: choose {window - 1} or {window + 1}')
-  s = Setup(words_of(vocab, user=user), vocab.pad_id, window, reduction)
+  s = RankingSettings(words_of(vocab, user=user), vocab.pad_id, window, reduction)
   task = Task(Model(trunk, window, hidden), partial(prepare, s), loss)
   return task._replace(rows=read_rows) if update == 'rows' else task
 
@@ -125,7 +125,7 @@ def windows_of(tokens: Array, segment_ids: Array, *, window: int, pad_id: int) -
   return jnp.concatenate([near[..., :reach], tokens[..., None], near[..., reach:]], axis=-1)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: RankingSettings, root: Array, batch: Batch) -> Example:
   """The window around each word, and the word that is put in its middle, drawn by the keys of the rows."""
   tokens, segments = batch['tokens'], batch['segment_ids']
   length, words = tokens.shape[1], jnp.asarray(s.words)

@@ -49,7 +49,7 @@ Predicted = Literal['all', 'masked', 'replace_mlm', 'all_tokens_mlm']
 Metrics = dict[str, tuple[Array, Array]]
 
 
-class Setup(NamedTuple):
+class RtdSettings(NamedTuple):
   """What draws a row and scores it; settings are explained in `make`.
 
   Attributes:
@@ -130,7 +130,7 @@ def make(
   check(sharing, keep=keep, sampling=sampling, temperature=temperature, learning=learning, predict=predict)
   learns = sampling == 'generator' and learning != 'frozen'  # the generator does
   corrupt.check_weights(weight=weight, **({'generator_weight': generator_weight} if learns else {}))
-  s = Setup(
+  s = RtdSettings(
     choose=corrupt.pick_where(where, vocab=vocab), special=corrupt.special_table(vocab),
     starts_word=np.asarray(vocab.starts_word), mask_id=corrupt.find_mask(vocab, user='objective rtd'),
     vocab_size=vocab.size, keep=keep, sampling=sampling, temperature=temperature, learning=learning, predict=predict,
@@ -171,7 +171,7 @@ def check(
 # What the generator reads ------------------------------------------------------------------------------------------
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: RtdSettings, root: Array, batch: Batch) -> Example:
   """The inputs of the generator; the targets of both losses, and the keys that samples are drawn by."""
   tokens, segments, row_weight = batch['tokens'], batch['segment_ids'], batch['row_weight']
   rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), tokens, segments)
@@ -192,7 +192,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs | corrupt.present(batch, 'type_ids'), targets)
 
 
-def draw(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+def draw(s: RtdSettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
   """One row: what `mlm.mask_row` gives, with most of the chosen tokens masked, and 'draws' uint32[2]."""
   row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word)
   where_key, mask_key, sample_key = jax.random.split(key, 3)
@@ -211,14 +211,14 @@ def draw(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
 # What the discriminator reads --------------------------------------------------------------------------------------
 
 
-def generate(s: Setup, forward: Forward, example: Example) -> tuple[Array, Array] | None:
+def generate(s: RtdSettings, forward: Forward, example: Example) -> tuple[Array, Array] | None:
   """(logits f32[b, t, v], states [b, t, d]) of the generator; None where tokens are drawn uniformly."""
   if s.sampling == 'uniform':
     return None
   return forward(method='generate', train=False if s.learning == 'frozen' else None, **example.inputs)
 
 
-def replace(s: Setup, logits: Array | None, example: Example) -> tuple[Array, Array]:
+def replace(s: RtdSettings, logits: Array | None, example: Example) -> tuple[Array, Array]:
   """(the rows that the discriminator reads int[b, l], the samples int[b, t])."""
   targets, places = example.targets, example.inputs['predict']
   if logits is None:
@@ -258,7 +258,7 @@ def sample(logits: Array, draws: Array, *, temperature: float) -> Array:
 # Losses --------------------------------------------------------------------------------------------------------------
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: RtdSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """The discriminator's loss and, where it learns, the generator's."""
   del carry, rng  # samples have keys of their rows: they depend neither on micro-batches nor on devices
   generated = generate(s, forward, example)
@@ -299,7 +299,7 @@ def detect(forward: Forward, example: Example, tokens: Array) -> tuple[Array, Ar
   return scaled_sum(nats, weights, targets['token_scale']), nats, metrics
 
 
-def restore(s: Setup, forward: Forward, example: Example, tokens: Array) -> tuple[Array, Metrics]:
+def restore(s: RtdSettings, forward: Forward, example: Example, tokens: Array) -> tuple[Array, Metrics]:
   """(value of the loss, metrics) of predicting the original tokens."""
   targets = example.targets
   hidden = forward(method='encode', **read(example, tokens))
@@ -317,7 +317,7 @@ def restore(s: Setup, forward: Forward, example: Example, tokens: Array) -> tupl
 
 
 def reinforce(
-  s: Setup, forward: Forward, example: Example, logits: Array, features: Array, sampled: Array, nats: Array
+  s: RtdSettings, forward: Forward, example: Example, logits: Array, features: Array, sampled: Array, nats: Array
 ) -> tuple[Array, Metrics]:
   """(value of the loss, metrics): the generator is rewarded by the discriminator's loss on its samples (appendix F).
 
@@ -360,7 +360,7 @@ def copy_cross_entropy(nats: Array, gate: Array, copied: Array) -> Array:
   return -jnp.where(copied, jnp.logaddexp(-jax.nn.softplus(-gate), written), written)
 
 
-def predict_rows(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+def predict_rows(s: RtdSettings, forward: Forward, example: Example) -> dict[str, Array]:
   """The corrupted rows, and what the discriminator takes them for."""
   generated = generate(s, forward, example)
   tokens, _ = replace(s, None if generated is None else generated[0], example)

@@ -52,7 +52,7 @@ class Model(nn.Module):
     return self.mlm(mlm.states_at(hidden, predict), self.trunk.attend), head(pooled).astype(jnp.float32)
 
 
-class Setup(NamedTuple):
+class SentencePairSettings(NamedTuple):
   """What makes a row of two segments and masks it.
 
   Attributes:
@@ -63,7 +63,7 @@ class Setup(NamedTuple):
     frame: tokens of a row that are of neither segment.
   """
 
-  masking: mlm.Setup
+  masking: mlm.MlmSettings
   question: Question
   choose: Callable[..., pairs.Pair]
   join: Callable[..., pairs.Joined]
@@ -102,7 +102,7 @@ def make(
   if vocab.cls_id is None or vocab.sep_id is None:
     raise ValueError('objective sentence_pair needs a vocabulary with tokens [CLS] and [SEP]')
   frame = partial(pairs.join, cls_id=vocab.cls_id, sep_id=vocab.sep_id, pad_id=vocab.pad_id)
-  s = Setup(
+  s = SentencePairSettings(
     mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective sentence_pair'),
     question,
     QUESTIONS[question],
@@ -122,7 +122,7 @@ def template(*, vocab: Vocab, rows: Template | None, layout: Layout = 'bert', **
   return Template(((cls_id, 0), ('A', 0), (sep_id, 0)), ((cls_id, 0), ('A', 0), *between, ('B', 1), (sep_id, 1)))
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: SentencePairSettings, root: Array, batch: Batch) -> Example:
   """The inputs of `Model`; the targets of `mlm.score` and the label of each pair."""
   keys = row_keys(jax.random.fold_in(root, _PAIR), batch, every=s.masking.every, copies=s.masking.copies)
   rows, labels = each_row(partial(join, s), keys, {name: batch[name] for name in READS})
@@ -132,7 +132,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(example.inputs, example.targets | targets | row_terms(batch['row_weight']))
 
 
-def join(s: Setup, key: Array, row: Mapping[str, Array]) -> tuple[pairs.Joined, Array]:
+def join(s: SentencePairSettings, key: Array, row: Mapping[str, Array]) -> tuple[pairs.Joined, Array]:
   """A row of the two segments that its key chooses, cut to fit, and the label int32[]."""
   choose_key, cut_key = jax.random.split(key)
   parts = (pairs.Segment(row[name], row[f'{name}_length']) for name in ('first', 'next', 'other'))
@@ -142,7 +142,7 @@ def join(s: Setup, key: Array, row: Mapping[str, Array]) -> tuple[pairs.Joined, 
   return s.join(*cut, length=length), chosen.label
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: SentencePairSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Cross-entropy of the masked tokens and of the label."""
   del carry, rng
   targets = example.targets

@@ -91,7 +91,7 @@ class Model(nn.Module):
     return products(vectors, self.output.rows(), readers, words, number.max())
 
 
-class Setup(NamedTuple):
+class SkipgramSettings(NamedTuple):
   """What draws pairs and scores them; settings are explained in `make`.
 
   Attributes:
@@ -144,13 +144,13 @@ def make(
   errors.one_of('objective.update', update, Update)
   counts = counts_of(vocab, user="objective 'skipgram'")
   windows = Windows(keep_rates(counts, subsample), architecture, window)
-  s = Setup(windows, alias.make(counts**power * (counts > 0)), negatives, reduction)
+  s = SkipgramSettings(windows, alias.make(counts**power * (counts > 0)), negatives, reduction)
   model = Model(trunk, vocab.size, architecture, whole_gradient=reduction == 'sum')
   task = Task(model, partial(prepare, s), partial(loss, s))
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: SkipgramSettings, root: Array, batch: Batch) -> Example:
   """Subsampled rows with their windows and negatives, all drawn by the keys of the rows."""
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
   if s.windows.architecture == 'skipgram':
@@ -177,7 +177,7 @@ def read_rows(example: Example) -> dict[str, Array]:
   return {'trunk/token_embed/table': tokens, 'output/table': jnp.concatenate([tokens, negatives])}
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: SkipgramSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Nats of telling the true word of each pair from those drawn for it."""
   del s, carry, rng
   targets, weights = example.targets, example.targets['weights']

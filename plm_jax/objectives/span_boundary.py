@@ -91,7 +91,7 @@ class Model(nn.Module):
     return self.mlm(at, self.trunk.attend), self.boundary(before, behind, place, self.trunk.attend)
 
 
-class Setup(NamedTuple):
+class SpanBoundarySettings(NamedTuple):
   """What masks a row and finds the sides of its runs.
 
   Attributes:
@@ -100,7 +100,7 @@ class Setup(NamedTuple):
     max_targets: tokens of a run that are predicted from its neighbours.
   """
 
-  masking: mlm.Setup
+  masking: mlm.MlmSettings
   weight: float
   max_targets: int
 
@@ -136,7 +136,7 @@ def make(
   require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Attends,))
   if not 1 <= max_targets <= places:
     raise ValueError(f'objective.max_targets={max_targets} is not in 1..{places}, the rows of the table of places')
-  s = Setup(
+  s = SpanBoundarySettings(
     mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective span_boundary'),
     weight,
     max_targets,
@@ -149,7 +149,7 @@ def make(
   return Task(model, partial(prepare, s), partial(loss, s), predict, summary=summary)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: SpanBoundarySettings, root: Array, batch: Batch) -> Example:
   """The inputs of `Model`; the targets of `mlm.score` and of the span boundary term."""
   keys = row_keys(root, batch, every=s.masking.every, copies=s.masking.copies)
   rows = each_row(partial(mask_row, s), keys, batch['tokens'], batch['segment_ids'])
@@ -161,7 +161,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs, targets | row_terms(batch['row_weight']))
 
 
-def mask_row(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+def mask_row(s: SpanBoundarySettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
   """`mlm.mask_row` with 'left', 'right' and 'place' int[t] of `neighbours`, and their 'boundary_weights' f32[t]."""
   row, spans, fields = mlm.choose_and_write(s.masking, key, ids, segments)
   left, right, place, allowed = neighbours(spans.number > 0, row.eligible, segments, limit=s.max_targets)
@@ -170,7 +170,7 @@ def mask_row(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Arr
   return fields | {'left': left[at], 'right': right[at], 'place': place[at], 'boundary_weights': weights}
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: SpanBoundarySettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Cross-entropy of the masked tokens, by both heads."""
   del carry, rng
   targets = example.targets

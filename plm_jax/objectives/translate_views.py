@@ -116,7 +116,7 @@ class Views(nn.Module):
     return self.views[view].attend(features)
 
 
-class Setup(NamedTuple):
+class TranslateViewsSettings(NamedTuple):
   """How unlabelled texts are written and read.
 
   Attributes:
@@ -189,7 +189,7 @@ def make(
   )
   settings, _ = sequence.decoding_settings(search, second_vocab, reader)
   model = Views(trunk, second_vocab.size, biases, attention_dropout, init_range)
-  s = Setup(labelled, reader, settings)
+  s = TranslateViewsSettings(labelled, reader, settings)
   views = Task(model, prepare, partial(loss, s), lambda forward, example: {}, trains=texts.all_but_fixed(trunk))
   both = {labelled: writer, unlabelled: views}
   return multitask.join({name: both[name] for name in sorted(both)}, scores=scores)
@@ -210,7 +210,7 @@ def prepare(root: Array, batch: Batch) -> Example:
   return Example({'tokens': batch['tokens'], 'segment_ids': first}, row_terms(batch['row_weight']))
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+def loss(s: TranslateViewsSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """sum over views of the mean over texts of -log p(w_t), the mean over tokens of the translation that is written."""
   del carry
   text, targets = example.inputs, example.targets
@@ -233,7 +233,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss(value, metrics | {'loss': whole_loss(value, targets)})
 
 
-def _scored(s: Setup, forward: Forward, view: str, features: Array, ids: Array) -> tuple[Array, Array]:
+def _scored(s: TranslateViewsSettings, forward: Forward, view: str, features: Array, ids: Array) -> tuple[Array, Array]:
   """-log p of the tokens int[b, t], and whether each is the likeliest, of h~ [b, t, d]."""
 
   def one(chunk: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -29,7 +29,7 @@ KINDS = ('both', 'left', 'right', 'prefix')
 Prefix = Literal['half', 'types']
 
 
-class Setup(NamedTuple):
+class UnilmSettings(NamedTuple):
   """What masks a row and draws its context.
 
   Attributes:
@@ -38,7 +38,7 @@ class Setup(NamedTuple):
     prefix: 'half' or 'types', see `make`; 'half' where no row is read after a prefix.
   """
 
-  masking: mlm.Setup
+  masking: mlm.MlmSettings
   bounds: np.ndarray
   prefix: Prefix
 
@@ -71,7 +71,7 @@ def make(
   require(trunk, user="objective 'unilm'", attention=('bidirectional',), inputs=inputs, offers=(Attends,))
   corrupt.check_shares('kinds', kinds, KINDS)
   errors.one_of('objective.prefix', prefix, Prefix)
-  s = Setup(
+  s = UnilmSettings(
     mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective unilm'),
     corrupt.share_bounds([kinds.get(kind, 0) for kind in KINDS]),
     prefix if kinds.get('prefix') else 'half',
@@ -79,7 +79,7 @@ def make(
   return mlm.make_task(trunk, vocab, s.masking)._replace(prepare=partial(prepare, s))
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+def prepare(s: UnilmSettings, root: Array, batch: Batch) -> Example:
   """What `mlm.prepare` makes, and 'allowed' bool[b, l, l].
 
   Raises:
