@@ -23,7 +23,7 @@ from plm_jax.noise import edit, rearrange
 from plm_jax.noise.keys import with_step
 from plm_jax.noise.row import Spans
 from plm_jax.noise.where import spans
-from plm_jax.objectives import denoise_seq2seq, denoising
+from plm_jax.objectives import denoise_groups, denoise_seq2seq, denoise_sizes, denoising
 from plm_jax.objectives.denoising import Denoiser, VocabTables, denoise
 from plm_jax.training import step
 from tests import tiny
@@ -419,7 +419,7 @@ def test_slots_are_those_of_the_row_that_needs_most(needs):
   for count in range(1, 6):
     every = itertools.product(range(5), repeat=count)
     most = max(sum(needs[size] for size in sizes) for sizes in every if sum(sizes) == 4)
-    assert denoising.most_together(np.array(needs), count) == most
+    assert denoise_sizes.most_together(np.array(needs), count) == most
 
 
 PACKED = {
@@ -524,9 +524,9 @@ def test_inputs_have_room_for_the_insertions_of_infilling(mean, write):
 
 def test_infilling_of_the_paper_has_inputs_as_long_as_its_rows():
   common = {'rearrange': (), 'where': {'name': 'poisson_spans'}, 'finish': (), **BART}
-  way = denoise_seq2seq.bind(common, {}, vocab=V, number=0)
+  way = denoise_seq2seq.bind(common, {}, vocab=V, index=0)
   for length, count in ((128, None), (128, 8), (512, None), (512, 64)):
-    assert denoising.sizes(way, length, tables=WORDS, documents=count) == (length, length)
+    assert denoise_sizes.sizes(way, length, tables=WORDS, documents=count) == (length, length)
 
 
 def test_the_margin_of_infilling_ends_with_the_positions_of_the_trunk():
@@ -622,15 +622,15 @@ def test_a_row_is_corrupted_alike_in_any_batch():
 def test_denoisers_computed_together_are_those_computed_one_by_one():
   other = {'where': IID, 'edit': {'name': 'drop'}, 'target': 'chosen', 'mode': '[S]'}
   common = {'rearrange': (), 'where': IID, 'edit': {'name': 'to_sentinels'}, 'finish': (), 'target': 'sentinels'}
-  ways = [denoise_seq2seq.bind(common, way, vocab=V, number=n) for n, way in enumerate((*UL2, other, {}))]
-  assert denoising.alike(ways) == [[0, 1, 2, 3, 4, 5, 6], [7], [8]]  # the last has no mode
+  ways = [denoise_seq2seq.bind(common, way, vocab=V, index=n) for n, way in enumerate((*UL2, other, {}))]
+  assert denoise_groups.group(ways) == [[0, 1, 2, 3, 4, 5, 6], [7], [8]]  # the last has no mode
   sizes = {'tables': SPELT, 'inputs_size': 40, 'targets_size': 40}
   rows = make_rows(list(HARD.values()), length=32)
   keys = jax.random.split(jax.random.key(0), len(HARD))
 
   @jax.jit
   def together(which):
-    run = lambda *row: denoise(*row, denoiser=denoising.select(ways[:7], which), **sizes)  # noqa: E731
+    run = lambda *row: denoise(*row, denoiser=denoise_groups.select(ways[:7], which), **sizes)  # noqa: E731
     return jax.vmap(run)(keys, rows['tokens'], rows['segment_ids'])
 
   for number in (0, 3, 6):  # exact spans of two rates, and a prefix
@@ -651,7 +651,7 @@ def test_modes_are_left_out_where_the_vocabulary_has_none():
     {'rearrange': (), 'where': IID, 'edit': {'name': 'drop'}, 'finish': (), 'target': 'text'},
     {'mode': '[Q]'},
     vocab=V,
-    number=0,
+    index=0,
   )
   assert way.mode == ()
   assert way.label == 'Q'
