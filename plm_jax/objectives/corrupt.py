@@ -40,7 +40,7 @@ def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None, inser
       f'where {settings["name"]!r} chooses no token, so there is nothing to predict; choices are {choices}'
     )
   if 'counts' in choose.keywords and choose.keywords['counts'] is None:
-    raise ValueError(f'where {settings["name"]!r} needs a vocabulary with token counts: train one with `plm-jax vocab train`')
+    raise ValueError(f'where {settings["name"]!r} needs token counts: train a vocabulary with `plm-jax vocab train`')
   return choose
 
 
