@@ -37,7 +37,7 @@ Added = Callable[[np.ndarray, int], order.Batch]
 Record = Callable[[int], dict[str, Any]]
 
 
-class Asked(NamedTuple):
+class ExampleSettings(NamedTuple):
   """What a config says about the rows; the arguments of `labelled.make` with these names."""
 
   fields: tuple[str, ...] = ()
@@ -50,14 +50,14 @@ class Asked(NamedTuple):
   keep_unlabelled: bool = False
 
 
-def asked(**settings: Any) -> Asked:
+def asked(**settings: Any) -> ExampleSettings:
   """What `make` or `look` of `labelled` is asked for, the same whether values are as a config writes them or read."""
   known: dict[str, Any] = {
     name: tuple(value) if isinstance(value, list) else value
     for name, value in settings.items()
-    if name in Asked._fields
+    if name in ExampleSettings._fields
   }
-  return Asked(**known)
+  return ExampleSettings(**known)
 
 
 class Windows(NamedTuple):
@@ -147,7 +147,7 @@ def behind_gap(given: Examples, vocab: Vocab) -> store.Texts:
 # Fields and labels -------------------------------------------------------------------------------------------------
 
 
-def fields_of(records: Records, asked: Asked) -> tuple[str, ...]:
+def fields_of(records: Records, asked: ExampleSettings) -> tuple[str, ...]:
   """The fields that hold the text: those asked for, or the names that TFDS uses for single sentences and pairs.
 
   Raises:
@@ -196,7 +196,7 @@ def check_text(value: Any, index: int, field: str, records: Records) -> None:
 
 def one_label(
   records: Records,
-  asked: Asked,
+  asked: ExampleSettings,
   *,
   kind: str,
   label: Callable[[Any, int], float | None],
@@ -270,7 +270,9 @@ class Kept(NamedTuple):
   left_out: tuple[int, ...]
 
 
-def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label: Callable[[Any, int], Any]) -> Kept:
+def read_rows(
+  records: Records, asked: ExampleSettings, *, fields: tuple[str, ...], label: Callable[[Any, int], Any]
+) -> Kept:
   """Reads and checks every row of a split: fields that hold text, and the field `asked.label`.
 
   Args:
@@ -324,7 +326,12 @@ def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label:
 
 
 def digest_of(
-  records: Records, asked: Asked, fields: tuple[str, ...], kind: str, *added: Any, left_out: tuple[int, ...] = ()
+  records: Records,
+  asked: ExampleSettings,
+  fields: tuple[str, ...],
+  kind: str,
+  *added: Any,
+  left_out: tuple[int, ...] = (),
 ) -> str:
   """Of the rows and of everything that decides what becomes of them; `added` and `left_out` as in `changes`."""
   missing = asked.missing if isinstance(asked.missing, str) else float(asked.missing)
@@ -332,7 +339,7 @@ def digest_of(
   return store.digest_of(records.digest, fields, asked.label, kind, *drawn, *added, *changes(asked, left_out))
 
 
-def changes(asked: Asked, left_out: tuple[int, ...]) -> list[Any]:
+def changes(asked: ExampleSettings, left_out: tuple[int, ...]) -> list[Any]:
   """What a digest has only where a setting is not its default: prefixes, unlabelled rows, bad rows left out."""
   prefixes, bad = [list(asked.prefixes)] * any(asked.prefixes), [list(left_out)] * bool(left_out)
   return [*prefixes, *bad, *(['keep_unlabelled'] * asked.keep_unlabelled)]

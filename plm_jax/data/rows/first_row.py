@@ -107,7 +107,7 @@ def _first(records: Records) -> dict[str, Any]:
   return records[0]
 
 
-def check_said(**settings: str | None) -> None:
+def check_specified(**settings: str | None) -> None:
   """Raises ValueError for a setting that is None, which only a run finds in its data before it begins."""
   if bare := [name for name, value in settings.items() if value is None]:
     raise ValueError(f'data.{bare[0]}=None is found by `train` where a run begins; here it has to be said')

@@ -226,7 +226,7 @@ def _replaced(row: Row, names: Sequence[str], text: str) -> Row:
 # Rows of a split -----------------------------------------------------------------------------------------------------
 
 
-class Kept(NamedTuple):
+class WrittenRows(NamedTuple):
   """The rows of a split that are written.
 
   Attributes:
@@ -264,7 +264,9 @@ def again(records: Records, index: int, form: Form) -> Written:
   return text
 
 
-def find_rows(records: Records, form: Form, *, per_target: bool, keep_unlabelled: bool, on_bad_row: OnBadRow) -> Kept:
+def find_rows(
+  records: Records, form: Form, *, per_target: bool, keep_unlabelled: bool, on_bad_row: OnBadRow
+) -> WrittenRows:
   """Writes every row once, and says which are kept.
 
   Args:
@@ -298,7 +300,7 @@ def find_rows(records: Records, form: Form, *, per_target: bool, keep_unlabelled
     raise ValueError(f'{records.where}: a row has {options.max()} options, and there is room for {_MOST_OPTIONS}')
   if left_out := len(good.rows) - len(np.unique(row_ids)):
     log.info(f'{records.where}: {left_out} rows without a right answer are left out.')
-  return Kept(row_ids, answers, labels.astype(np.int32), int(options.max()), bad_rows)
+  return WrittenRows(row_ids, answers, labels.astype(np.int32), int(options.max()), bad_rows)
 
 
 def find_bad_rows(records: Records, form: Form, on_bad_row: OnBadRow) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ A file has
     make(*, records, asked)    -> `examples.Examples`: the rows that are kept, their texts, and what stands in a batch
                                beside their tokens
 
-`records` are the rows of the split (`corpora/records.py`), and `asked` is what the config says (`examples.Asked`).
-`make` raises ValueErrors that name the data, the row and the field, as `Records.value` and `Records.text` do. What
-kinds share stands in `examples`.
+`records` are the rows of the split (`corpora/records.py`), and `asked` is what the config says
+(`examples.ExampleSettings`). `make` raises ValueErrors that name the data, the row and the field, as `Records.value`
+and `Records.text` do. What kinds share stands in `examples`.
 """

@@ -28,7 +28,7 @@ UNKNOWN = -2  # in `heads`, of a word whose head is not known or not in the row
 _NONE = ('_', 'None', None, -1, '-1')
 
 
-def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
+def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
   """Every row that has words, with `labels` and `heads` int32[b, width]."""
   if len(asked.fields) != 2 or asked.per_class is not None:
     raise ValueError(

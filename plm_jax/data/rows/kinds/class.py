@@ -9,7 +9,7 @@ from plm_jax.data.rows.class_names import ClassNames
 GIVES = ('label',)
 
 
-def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
+def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
   """The rows that have a label, or `per_class` of each class, with `label` int32[b]."""
   names = ClassNames(records, asked.label, missing=asked.missing)
   return examples.one_label(records, asked, kind='class', label=names.number, dtype=np.int32, names=names)

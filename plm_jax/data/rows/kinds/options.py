@@ -60,7 +60,7 @@ class Item(NamedTuple):
   label: int | None
 
 
-def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
+def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
   """The rows that have a label, or `per_class` of each, with `label` int32[b]."""
   fields = asked.fields or known_fields(records)
   if not fields:
@@ -98,7 +98,7 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
 def _examples(
   kept: list[tuple[int, Item]],
   *,
-  asked: examples.Asked,
+  asked: examples.ExampleSettings,
   fields: tuple[str, ...],
   names: examples.ClassNames,
   digest: str,
@@ -214,7 +214,7 @@ class Reader(NamedTuple):
   """
 
   records: Records
-  asked: examples.Asked
+  asked: examples.ExampleSettings
   patterns: list[Pattern]
   names: examples.ClassNames
 

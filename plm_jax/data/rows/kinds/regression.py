@@ -14,7 +14,7 @@ _NUMBER = re.compile(r'[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?')
 QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
 
 
-def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
+def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
   """The rows that have a value, with `label` float32[b]."""
 
   def label(value: Any, index: int) -> float | None:

@@ -2,8 +2,8 @@
 
 A row of the data has `question`, `context` and `answers`: their texts and the characters of the context where they
 begin, as {'text': [...], 'answer_start': [...]} or as a list of {'text', 'answer_start'}. No answer at all means that
-the context has none (SQuAD 2). A context that is too long for a row is read in windows (`rows/question_windows.py`), each of
-which is a row; those of a question belong together (`Source.group`).
+the context has none (SQuAD 2). A context that is too long for a row is read in windows (`rows/question_windows.py`),
+each of which is a row; those of a question belong together (`Source.group`).
 """
 
 from typing import Any, NamedTuple
@@ -36,10 +36,12 @@ class Question(NamedTuple):
   answers: Answers | None
 
 
-def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
+def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
   """Every question that has its answers, with the first of them as characters of the context."""
   fields = asked.fields or _FIELDS
-  label = _LABEL if asked.label == examples.Asked().label and asked.label not in records.fields else asked.label
+  label = (
+    _LABEL if asked.label == examples.ExampleSettings().label and asked.label not in records.fields else asked.label
+  )
   needed = (*fields, *(() if asked.keep_unlabelled else (label,)))
   if len(fields) != 2 or (missing := [name for name in needed if name not in records.fields]):
     what = f'there is no field {missing[0]!r}' if len(fields) == 2 else f'fields={fields}'

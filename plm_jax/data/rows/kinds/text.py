@@ -65,7 +65,7 @@ class Targets:
     return value
 
 
-def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
+def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
   """The rows that have a text to write."""
   if asked.per_class is not None:
     raise ValueError(f"{records.where}: per_class={asked.per_class} needs classes; kind='text' has none.")

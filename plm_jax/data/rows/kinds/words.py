@@ -27,7 +27,7 @@ SPACED = True  # each word is tokenised by itself, with a space before it
 QUICK = dict(path='pydocs/parameters', fields=('tokens',), label='tags')  # of a smoke test (`file.py:quick`)
 
 
-def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
+def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
   """Every row that has words, with `labels` int32[b, width]."""
   if len(asked.fields) != 1 or asked.per_class is not None:
     raise ValueError(
@@ -63,7 +63,12 @@ class Words(NamedTuple):
 
 
 def rows_of(
-  records: Records, asked: examples.Asked, *, kind: str, add: Callable[..., examples.Added], beside: Beside = _NOTHING
+  records: Records,
+  asked: examples.ExampleSettings,
+  *,
+  kind: str,
+  add: Callable[..., examples.Added],
+  beside: Beside = _NOTHING,
 ) -> examples.Examples:
   """Every row that has words.
 
@@ -162,7 +167,7 @@ class Kept(NamedTuple):
   others: np.ndarray | None
 
 
-def _record(asked: examples.Asked, kept: Kept, offsets: np.ndarray) -> examples.Record:
+def _record(asked: examples.ExampleSettings, kept: Kept, offsets: np.ndarray) -> examples.Record:
   """The records of rows; `offsets` int64[words+1], word i of all rows is tokens `offsets[i]:offsets[i+1]`."""
   in_batch = (np.diff(offsets) > 0) & ((kept.labels >= 0) | asked.keep_unlabelled)
   in_batch &= True if kept.others is None else kept.others != NOT_COUNTED
