@@ -115,7 +115,7 @@ def make(
     epoch may contain examples of weight 0.
 
   Raises:
-    ValueError: settings that do not fit each other or the data, or a row that does not fit the kind.
+    ValueError: settings that do not fit each other or the data.
   """
   check_specified(split=split, label=label, layout=layout)
   assert split is not None and layout is not None

@@ -77,7 +77,7 @@ def make(
 ) -> Source:
   """Write and tokenise all examples of a split, in memory.
 
-  Other keywords: see `plm_jax.data`, and for `keep_unlabelled` and `on_bad_row` `rows.examples.ExampleSettings`.
+  Other keywords: see `plm_jax.data` and `rows.examples.ExampleSettings`.
 
   Args:
     second_vocab: vocabulary of one side of the examples, if the two sides have different ones.
@@ -85,14 +85,14 @@ def make(
     target_length: tokens of a target or an option, special tokens included; None is `length`.
     buckets: shorter lengths of inputs; a batch has the first that holds its examples. () pads every batch to `length`.
     target_buckets: length of targets and options for each of `buckets`; an example takes the first pair that holds both
-      sides. () pads them to `target_length`. An evaluation without options always does, because the room for a
+      sides. () pads them to `target_length`. An evaluation without options always does: the room for a
       generated text must not depend on the right answer.
     layout, target_layout: special tokens around inputs, and around targets and options; None is `layout`.
     second: the side of `second_vocab`: 'inputs', or 'targets' and options.
     blank: token in the blank; None is the mask token of the vocabulary of inputs.
     gap: text before a target or an option: ' ' if a decoder continues its inputs.
     per_target: one example for each right answer (T5's ReCoRD, several references), not only for the first.
-    shots: demonstrations before each example; None for none.
+    shots: demonstrations before each example.
 
   Returns:
     Batches with the keys of `GIVES`. `row_id` counts the examples, once for each sample of demonstrations. Records have
@@ -116,7 +116,7 @@ def make(
   rows = written.find_rows(
     records, writer.form, per_target=per_target, keep_unlabelled=keep_unlabelled, on_bad_row=on_bad_row
   )
-  drawing = {'split': split, 'gap': gap or ' ', 'on_bad_row': on_bad_row, 'opened': opened}
+  drawing: dict[str, Any] = {'split': split, 'gap': gap or ' ', 'on_bad_row': on_bad_row, 'opened': opened}
   writer = writer._replace(drawer=_drawer(shot_settings, writer.form, records, rows, **drawing))
   examples = Examples(
     records=records, rows=rows, tokens=encoded.tokenised(records, rows, writer, draws=shot_settings.draws),
@@ -239,8 +239,8 @@ def first_that_holds(
   """Find the first shape that holds inputs, target and options.
 
   Args:
-    made_of: the tokens.
-    sizes: lengths of inputs and targets of each shape, ascending.
+    tokens: the tokens.
+    shapes: lengths of inputs and targets of each shape, ascending.
     rows: number of written rows.
     options: options of each row.
 
@@ -327,8 +327,8 @@ def look(
   rows = written.find_rows(
     records, text_form, per_target=per_target, keep_unlabelled=keep_unlabelled, on_bad_row=on_bad_row
   )
-  if settings.count:
-    drawer = _drawer(settings, text_form, records, rows, split=split, gap=' ', on_bad_row=on_bad_row, opened=opened)
+  drawer = _drawer(settings, text_form, records, rows, split=split, gap=' ', on_bad_row=on_bad_row, opened=opened)
+  if drawer and settings.count:
     drawer.draw(int(rows.row_ids[0]), 0)
   # places: labels are indices of a row's own options, so tasks with other options may share a batch
   return Labels(text_form.options, max(rows.options, 1), bool((rows.answers < 0).any()), places=True)
