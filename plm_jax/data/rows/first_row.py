@@ -9,6 +9,7 @@ from typing import Any
 
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples
+from plm_jax.data.rows.field_texts import text_of
 from plm_jax.data.rows.kinds import options
 
 # Names of the label field by kind of examples; the first that exists counts.
@@ -82,7 +83,7 @@ def _of_text(records: Records, *, but: Sequence[str]) -> tuple[str, ...]:
   """Return the fields of the first row with a text or a list of texts."""
   row = _first(records)
   held = {name: value for name, value in row.items() if name not in but and not isinstance(value, int | float)}
-  return tuple(name for name, value in held.items() if examples.text_of(value) is not None)
+  return tuple(name for name, value in held.items() if text_of(value) is not None)
 
 
 def _options(records: Records, label: str) -> tuple[str, ...]:

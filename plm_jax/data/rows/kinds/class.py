@@ -1,4 +1,4 @@
-"""One class per row: a number from 0, or a name (`class_names.py`)."""
+"""One class per example: an index from 0, or a name (`class_names.py`)."""
 
 import numpy as np
 
@@ -10,6 +10,9 @@ GIVES = ('label',)
 
 
 def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
-  """The rows that have a label, or `per_class` of each class, with `label` int32[b]."""
+  """Read the labelled rows; adds `label` int32[b].
+
+  With `per_class`, a sample of the rows of each class.
+  """
   names = ClassNames(records, asked.label, missing=asked.missing)
   return examples.one_label(records, asked, kind='class', label=names.number, dtype=np.int32, names=names)
