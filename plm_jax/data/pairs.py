@@ -25,6 +25,7 @@ import numpy as np
 from plm_jax.core.types import Count, Rate, Source, Vocab
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
+from plm_jax.data.rows.cached import cached
 from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
 
@@ -111,7 +112,7 @@ def make(
   def plan() -> dict[str, np.ndarray]:
     return _plan(tokens, vocab=vocab, room=room, unit=unit, short_probability=short_probability, seed=seed)._asdict()
 
-  rows_of = Runs(**store.cached(tokens, f'pairs-{digest[:16]}', plan))
+  rows_of = Runs(**cached(tokens, f'pairs-{digest[:16]}', plan))
   _report(rows_of, room=room, batch_size=batch_size, where=str(corpus))
 
   def batch(chosen: order.Chosen) -> order.Batch:

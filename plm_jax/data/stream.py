@@ -22,6 +22,7 @@ import numpy as np
 from plm_jax.core.types import Count, Source, Template, Vocab
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
+from plm_jax.data.rows.cached import cached
 from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
 
@@ -129,7 +130,7 @@ def make(
   def plan() -> dict[str, np.ndarray]:
     return _plan(tokens, frame, vocab=vocab, length=length, whole_sentences=whole_sentences)._asdict()
 
-  rows = packing.Plan(**store.cached(tokens, f'rows-{digest[:16]}', plan))
+  rows = packing.Plan(**cached(tokens, f'rows-{digest[:16]}', plan))
   frames = packing.frames(frame.before, frame.after, between=frame.after * frame.layout.separators)
   count = len(rows.rows) - 1
   filled = 100 * len(tokens.ids) / (count * length)

@@ -32,7 +32,7 @@ from plm_jax.data.corpora.sources import Boundary
 from plm_jax.data.rows import buckets as bucketed
 from plm_jax.data.rows import encoded, framing, order, store, written
 from plm_jax.data.rows.checked import OnBadRow
-from plm_jax.data.rows.demonstrations import Drawer, Shots
+from plm_jax.data.rows.demonstrations import Sampler, Shots
 from plm_jax.data.rows.written import Form, WrittenRows
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def make(
     records, writer.form, per_target=per_target, keep_unlabelled=keep_unlabelled, on_bad_row=on_bad_row
   )
   drawing: dict[str, Any] = {'split': split, 'gap': gap or ' ', 'on_bad_row': on_bad_row, 'opened': opened}
-  writer = writer._replace(drawer=_drawer(shot_settings, writer.form, records, rows, **drawing))
+  writer = writer._replace(sampler=_sampler(shot_settings, writer.form, records, rows, **drawing))
   examples = Examples(
     records=records, rows=rows, tokens=encoded.tokenised(records, rows, writer, draws=shot_settings.draws),
     writer=writer, draws=shot_settings.draws,
@@ -263,7 +263,7 @@ def _form(form: Mapping[str, Any], *, keep_unlabelled: bool) -> Form:
   return written.without_answers(built) if keep_unlabelled else built
 
 
-def _drawer(
+def _sampler(
   shots: Shots,
   form: Form,
   records: Records,
@@ -273,7 +273,7 @@ def _drawer(
   gap: str,
   on_bad_row: OnBadRow,
   opened: Callable[..., Records],
-) -> Drawer | None:
+) -> Sampler | None:
   """Build the sampler of demonstrations; None without demonstrations.
 
   All rows that it may sample are checked now.
@@ -294,12 +294,12 @@ def _drawer(
   if not shots.count and not shots.instruction:
     return None
   if shots.split == split or not shots.count:
-    return Drawer(shots, form, records, gap=gap, same_split=True, left_out=rows.left_out)
+    return Sampler(shots, form, records, gap=gap, same_split=True, left_out=rows.left_out)
   others = opened(split=shots.split)
   left_out = written.find_bad_rows(others, form, on_bad_row)
   names, other_names = ({part.name for part in splits.parse(text, path=records.where)} for text in (split, shots.split))
   overlapping = records if names & other_names else None
-  return Drawer(shots, form, others, gap=gap, same_split=False, asked=overlapping, left_out=left_out)
+  return Sampler(shots, form, others, gap=gap, same_split=False, asked=overlapping, left_out=left_out)
 
 
 def look(
@@ -327,9 +327,9 @@ def look(
   rows = written.find_rows(
     records, text_form, per_target=per_target, keep_unlabelled=keep_unlabelled, on_bad_row=on_bad_row
   )
-  drawer = _drawer(settings, text_form, records, rows, split=split, gap=' ', on_bad_row=on_bad_row, opened=opened)
-  if drawer and settings.count:
-    drawer.draw(int(rows.row_ids[0]), 0)
+  sampler = _sampler(settings, text_form, records, rows, split=split, gap=' ', on_bad_row=on_bad_row, opened=opened)
+  if sampler and settings.count:
+    sampler.sample(int(rows.row_ids[0]), 0)
   # places: labels are indices of a row's own options, so tasks with other options may share a batch
   return Labels(text_form.options, max(rows.options, 1), bool((rows.answers < 0).any()), places=True)
 

@@ -772,7 +772,7 @@ def test_bad_rows_are_no_demonstrations(split, tmp_path, caplog):
   with caplog.at_level('WARNING'):
     text_to_text.look(**asked, **place, on_bad_row='skip')
   assert caplog.text.count('1 of 1,501 rows') == 1 and 'line 701' in caplog.text
-  drawer = demonstrations.Drawer(
+  sampler = demonstrations.Sampler(
     demonstrations.Shots(count=1499),
     build.make('data.rows.forms', form),
     sources.open_source(str(tmp_path), cache=str(tmp_path)),
@@ -780,16 +780,18 @@ def test_bad_rows_are_no_demonstrations(split, tmp_path, caplog):
     same_split=True,
     left_out=(700,),
   )
-  assert sorted(set(drawer.draw(3, 0))) == sorted(f'row {n} : {("good", "bad")[n % 2]}' for n in range(1500) if n != 3)
+  assert sorted(set(sampler.sample(3, 0))) == sorted(
+    f'row {n} : {("good", "bad")[n % 2]}' for n in range(1500) if n != 3
+  )
 
 
 def test_draws_are_those_of_the_seed(folder):
   """As they were before bad rows could be left out."""
   records = sources.open_source(str(folder), cache=str(folder))
   form = template.make(inputs='{text}', options=('good', 'bad'))
-  drawer = demonstrations.Drawer(demonstrations.Shots(count=2, seed=5), form, records, gap=' ', same_split=False)
+  sampler = demonstrations.Sampler(demonstrations.Shots(count=2, seed=5), form, records, gap=' ', same_split=False)
   first, second, third = ['a b c d e f g h good'], ['i j bad'], ['l m n good']
-  assert [drawer.draw(row, 0) for row in range(3)] == [second + third, third + second, third + first]
+  assert [sampler.sample(row, 0) for row in range(3)] == [second + third, third + second, third + first]
 
 
 def test_demonstrations_without_room_are_left_out(folder):

@@ -9,7 +9,7 @@ from plm_jax.config import build
 from plm_jax.core.types import Vocab
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import written
-from plm_jax.data.rows.demonstrations import Drawer
+from plm_jax.data.rows.demonstrations import Sampler
 from plm_jax.data.rows.written import MARK, Form, Written, WrittenRows
 
 _CHUNK = 1_000  # rows per call of the tokenizer
@@ -45,7 +45,7 @@ class Writer(NamedTuple):
     gap: text before a target or an option.
     length: tokens of inputs.
     target_length: tokens of a target or an option.
-    drawer: sampler of demonstrations; None for none.
+    sampler: sampler of demonstrations; None for none.
   """
 
   form: Form
@@ -57,7 +57,7 @@ class Writer(NamedTuple):
   gap: str
   length: int
   target_length: int
-  drawer: Drawer | None
+  sampler: Sampler | None
 
 
 class Ragged(NamedTuple):
@@ -125,7 +125,7 @@ def writer(
     gap=gap,
     length=length,
     target_length=target_length,
-    drawer=None,
+    sampler=None,
   )
 
 
@@ -195,7 +195,7 @@ def read_ids(
   Returns:
     The ids, and which rows were too long, bool[rows].
   """
-  before = [writer.drawer.draw(index, draw) if writer.drawer else [] for index, _ in texts]
+  before = [writer.sampler.sample(index, draw) if writer.sampler else [] for index, _ in texts]
   parts = [parts_of(text.inputs, lead, writer) for (_, text), lead in zip(texts, before, strict=True)]
   flat = writer.input_vocab.encode_batch([part for row in parts for part in row])
   rows, cut, first = [], np.zeros(len(texts), bool), 0
@@ -215,7 +215,7 @@ def parts_of(inputs: str, before: Sequence[str], writer: Writer) -> list[str]:
   Spaces before a blank are removed. They belong to the word that fills the blank in vocabularies that mark spaces;
   otherwise they would be a separate token.
   """
-  *texts, last = (writer.drawer.join(before, inputs) if writer.drawer else inputs).split(MARK)
+  *texts, last = (writer.sampler.join(before, inputs) if writer.sampler else inputs).split(MARK)
   return [*(text.rstrip(' ') for text in texts), last]
 
 
@@ -252,8 +252,8 @@ def fitted(records: Records, text: tuple[int, Written], before: list[str], write
     excess = len(ids) - room
     if excess <= 0:
       return ids
-    if before and writer.drawer:
-      before = writer.drawer.without_first(before)
+    if before and writer.sampler:
+      before = writer.sampler.without_first(before)
     elif MARK not in inputs and form.keep != 'fields':
       return ids[:room] if form.keep == 'start' else ids[-room:]
     else:

@@ -15,6 +15,7 @@ import pytest
 
 from plm_jax.core.errors import RunError
 from plm_jax.data.rows import store
+from plm_jax.data.rows.cached import cached
 from tests.data import small
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -320,7 +321,7 @@ def test_an_array_beside_the_store_is_kept_and_made_again_when_damaged(tmp_path,
     return {'a': np.arange(1000), 'b': np.zeros(0, np.int32)}
 
   for _ in range(2):
-    np.testing.assert_array_equal(store.cached(tokens, 'rows', make)['a'], np.arange(1000))
+    np.testing.assert_array_equal(cached(tokens, 'rows', make)['a'], np.arange(1000))
   assert len(made) == 1
   path = tokens.folder / 'rows.npz'
   before = path.read_bytes()
@@ -328,9 +329,9 @@ def test_an_array_beside_the_store_is_kept_and_made_again_when_damaged(tmp_path,
   places = [*range(70), *draw.integers(len(before), size=230).tolist()]
   for number, place in enumerate(places, start=2):
     damage_bit(path, place=place, bit=int(draw.integers(8)))
-    found = store.cached(tokens, 'rows', make)
+    found = cached(tokens, 'rows', make)
     np.testing.assert_array_equal(found['a'], np.arange(1000))
     assert (set(found), len(made)) == ({'a', 'b'}, number)
   assert caplog.text.count('damaged') == len(places)
   np.savez(path, a=np.zeros(1))  # as earlier versions wrote it, without a digest
-  np.testing.assert_array_equal(store.cached(tokens, 'rows', make)['a'], np.arange(1000))
+  np.testing.assert_array_equal(cached(tokens, 'rows', make)['a'], np.arange(1000))
