@@ -165,9 +165,9 @@ class ClassNames:
 
   def _check_lists(self) -> None:
     """Raise BadSplit if labels.json names only fields that no row has."""
-    if self._looked or self.listed or not self.records.labels:
+    if self._lists_checked or self.listed or not self.records.labels:
       return
-    self._looked = True
+    self._lists_checked = True
     try:
       records = self._naming()
     except (ValueError, FileNotFoundError):  # there is no training split: it may have the field
