@@ -56,7 +56,7 @@ def without_scales(params: Params) -> Params:
 
 
 def generator(params: Params, trunk: nn.Module) -> dict[str, Leaf]:
-  """Select the generator of a run that trains two trunks, with its head.
+  """Select the generator, with its head, of two trunks.
 
   Parameters that it shares are those of the first trunk.
 

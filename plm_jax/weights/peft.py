@@ -156,7 +156,7 @@ def _modules_of(names: Collection[str]) -> list[str]:
 
 
 def _pair(module: str, updates: Sequence[Update]) -> dict[str, np.ndarray]:
-  """Build A [k r, inputs] and B [outputs, k r] from k updates."""
+  """Build A [k r, inputs] and B [outputs, k r]."""
   # two updates of a joined layer      A  a1^T     B  b1^T  0
   #                                       a2^T        0     b2^T
   joined = updates[0].entry.part

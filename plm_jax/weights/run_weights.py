@@ -221,7 +221,7 @@ class Weights:
     return Params({**others, **own}, where=str(self.folder))
 
   def _check_one_trunk(self) -> None:
-    """Raise WeightsError if each task has its own trunk and none is selected."""
+    """Raise WeightsError for several trunks of which none is selected."""
     trunks = one_part.own_trunks(self._settings)
     if self.task is None and trunks:
       part, wrapper = next(iter(trunks.items()))
