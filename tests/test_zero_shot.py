@@ -146,13 +146,13 @@ def test_a_run_has_the_scores_of_its_training(data, tmp_path):
 
 
 def test_what_cannot_be_scored_is_said(data, tmp_path):
-  with pytest.raises(ConfigError, match='needs --workdir=DIR, the folder of a run, or --weights=FOLDER'):
+  with pytest.raises(ConfigError, match=r'--workdir=DIR.*--weights=FOLDER'):
     evaluate.main([f'--config={CONFIG}'])
-  with pytest.raises(ConfigError, match='there is no such folder'):
+  with pytest.raises(ConfigError, match=r'none.*folder|folder.*none'):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path / "none"}'])
-  with pytest.raises(ConfigError, match='--step and --follow choose among the checkpoints of a run'):
+  with pytest.raises(ConfigError, match=r'--step.*--follow'):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path}', '--step=3'])
-  with pytest.raises(ConfigError, match=r'config\.eval\.wikitext2\.units: expected int \(1 <= x\)'):
+  with pytest.raises(ConfigError, match=r'config\.eval\.wikitext2\.units'):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path}', '--config.eval.wikitext2.units=0'])
 
 
@@ -162,7 +162,7 @@ def test_the_last_word_of_a_row():
   tokens = np.array([[5, 1, 6, 2, 3, 0, 0, 0], [7, 8, 1, 9, 0, 0, 0, 0], [1, 2, 3, 0, 0, 0, 0, 0]])
   found = np.asarray(causal_lm.in_last_word(tokens, tokens > 0, starts)).astype(int).tolist()
   assert found == [[0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0]]
-  with pytest.raises(ValueError, match=r"objective\.predict='words'; choices are all, last_word"):
+  with pytest.raises(ValueError, match=r"objective\.predict='words'.*all, last_word"):
     causal_lm.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB, predict='words')
 
 

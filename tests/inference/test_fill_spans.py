@@ -78,9 +78,9 @@ def test_a_row_for_each_blank(made, name, blank, capsys):
 @pytest.mark.slow
 def test_a_text_without_a_blank_is_refused(made):
   for name, blank in (('t5', '<extra_id_0>'), ('bart', '<mask>')):
-    with pytest.raises(ConfigError, match=f'no blank; write {blank}'):
+    with pytest.raises(ConfigError, match=f'blank.*{blank}'):
       fill.main([f'--workdir={made / name}', '--text=Anna is here.'])
-  with pytest.raises(ConfigError, match="no token '<extra_id_7>'"):
+  with pytest.raises(ConfigError, match="'<extra_id_7>'"):
     fill.main([f'--workdir={made / "t5"}', '--text=Anna <extra_id_7>.'])
 
 
@@ -100,5 +100,5 @@ def test_texts_are_filled_together_as_each_alone(made, name):
 
 
 def test_blanks_of_two_kinds_are_refused():
-  with pytest.raises(ConfigError, match=r'blanks of two kinds, \[MASK\] and <extra_id_0>: write all of them as one'):
+  with pytest.raises(ConfigError, match=r'\[MASK\].*<extra_id_0>'):
     fill_spans.number_blanks('Thank [MASK] me to <extra_id_0> party', None)

@@ -143,8 +143,8 @@ def test_what_a_task_asks_for():
   )  # fmt: skip
   assert read(temperature=0, do_sample=True).method == 'greedy'
   assert read(num_beams=2).method == 'beam'
-  with pytest.raises(ConfigError, match=r'asks for repetition_penalty=2 in generation; followed are until, '):
+  with pytest.raises(ConfigError, match=r'repetition_penalty=2\b.*until, '):
     read(repetition_penalty=2)
-  with pytest.raises(ConfigError, match=r'a task makes 100 tokens \(max_gen_toks\), and the model has 100 for a row'):
+  with pytest.raises(ConfigError, match=r'\b100 tokens.*max_gen_toks.*\b100\b'):
     read(max_gen_toks=100)
   assert harness.Asked.read({'max_gen_toks': 100}, max_length=100, backend='seq2seq').max_new == 100

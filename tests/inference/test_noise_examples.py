@@ -166,7 +166,7 @@ def test_a_text_too_short_for_one_objective_does_not_end_the_page(monkeypatch, c
 
 
 def test_too_many_draws_and_a_text_of_three_tokens_are_refused(capsys):
-  with pytest.raises(ConfigError, match=r'--draws: expected int \(1 <= x <= 10_000\)'):
+  with pytest.raises(ConfigError, match=r'--(draws|num_samples)\b.*10_000'):
     noise.main(['--objective=bert', '--draws=1000000000'])
-  with pytest.raises(ConfigError, match='--text has 3 tokens; at least 4 are needed'):
+  with pytest.raises(ConfigError, match=r'--text.*\b3 tokens.*\b4\b'):
     noise.main(['--text=far too short'])

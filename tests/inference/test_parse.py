@@ -76,9 +76,9 @@ def test_new_sentences_are_parsed(parser):
   assert (found[4]['start'], found[4]['end']) == (16, 22) and 0.5 < found[4]['probability'] <= 1
   both = model.parse([['Today', 'Anna', 'is', 'in', 'the', 'kitchen'], []])
   assert [one['head'] for one in both[0]] == [3, 3, 0, 6, 6, 3] and both[1] == []
-  with pytest.raises(ConfigError, match=r'parse: text 1 has 40 tokens, and rows of this run room for 14'):
+  with pytest.raises(ConfigError, match=r'parse: text 1\b.*\b40 tokens.*\b14\b'):
     model.parse(['Anna is here', 'so ' * 40])
-  with pytest.raises(ConfigError, match="to tag, fine-tune it with adapter 'tag'"):
+  with pytest.raises(ConfigError, match=r"tag.*adapter.*'tag'"):
     model.tag('Anna')
 
 

@@ -183,10 +183,10 @@ def test_lines_of_a_text_are_rows_whatever_the_field_is_called(run, tmp_path):
     ('{"note": 3}\n', ['new.jsonl, line 1', 'no text']),
     (
       '{"txt": "a", "id": 1}\n',
-      ["new.jsonl: there is no field 'note', which the run was trained on; there are txt, id: rename the one"],
+      ['new.jsonl: ', "'note'", 'txt, id'],
     ),
-    ('{"note": "a", "prediction": "x"}\n', ["field 'prediction' already", 'rename it']),
-    ('{"note": "a"}\n{"note": "b", "prediction": "x"}\n', ["field 'prediction' already", 'new.jsonl, line 2']),
+    ('{"note": "a", "prediction": "x"}\n', ["'prediction'", 'new.jsonl']),
+    ('{"note": "a"}\n{"note": "b", "prediction": "x"}\n', ["'prediction'", 'new.jsonl, line 2']),
   ],
 )
 def test_a_bad_row_is_named_before_anything_is_computed(run, tmp_path, monkeypatch, content, words):
@@ -206,7 +206,7 @@ def test_a_column_of_the_probability_of_a_class_is_not_overwritten(run, tmp_path
   found = read_lines(predicted(run, tmp_path / 'new.csv', tmp_path / 'out.jsonl'))  # no column of a class in it
   assert (found[0][mine], found[0]['probability of rain']) == ('b', 'c')
   monkeypatch.setattr('plm_jax.training.evaluation.evaluate', lambda *rest, **more: pytest.fail('the network ran'))
-  with pytest.raises(ConfigError, match=f'new.csv: rows have a field {mine!r} already, .*: rename it'):
+  with pytest.raises(ConfigError, match=rf'new\.csv: .*{mine!r}'):
     predicted(run, tmp_path / 'new.csv', tmp_path / 'out.csv')
 
 
@@ -214,10 +214,10 @@ def test_a_file_is_not_replaced_unless_asked(run, tmp_path):
   file, out = write_lines(tmp_path / 'new.jsonl', [{'note': 'a'}]), tmp_path / 'out.jsonl'
   out.write_text('mine')
   for name, flags, words in (
-    (out, [], '--force replaces it'),
-    (file, ['--force'], 'name another file'),
+    (out, [], '--force'),
+    (file, ['--force'], 'new.jsonl.*another file'),
     (tmp_path / 'out.xlsx', [], r'\.jsonl or \.csv'),
-    (tmp_path / 'none' / 'out.csv', [], 'there is no folder'),
+    (tmp_path / 'none' / 'out.csv', [], r'none\b.*folder|folder.*none\b'),
   ):
     with pytest.raises(ConfigError, match=words):
       predict.main([f'--workdir={run}', f'--file={file}', f'--out={name}', *flags])
@@ -227,11 +227,11 @@ def test_a_file_is_not_replaced_unless_asked(run, tmp_path):
 
 def test_a_run_that_predicts_no_rows_is_refused(data, tmp_path):
   settings = runs.settings('mlm', data)
-  with pytest.raises(ConfigError, match='pre-trained and not fine-tuned'):
+  with pytest.raises(ConfigError, match='fine-tuned'):
     predicting.rows_of(settings, tmp_path / 'x.txt')
   parts = {'sst2': {}, 'rte': {}}
   settings |= {'adapter': {'name': 'multitask', 'parts': parts}, 'data': {'name': 'mixture', 'parts': parts}}
-  with pytest.raises(ConfigError, match='trained the parts sst2, rte: name one, --part=NAME'):
+  with pytest.raises(ConfigError, match=r'sst2, rte.*--part=NAME'):
     predicting.rows_of(settings, tmp_path / 'x.txt')
 
 
@@ -249,7 +249,7 @@ def test_what_predict_cannot_do_names_no_flag_that_it_lacks(run, letters, tmp_pa
   file = write_lines(tmp_path / 'rows.jsonl', [{'text': 'a b'}])
   with monkeypatch.context() as patched:
     patched.setattr(evaluate_saved.parts, 'make_parts', silent)
-    with pytest.raises(ConfigError, match='predicts nothing of a row') as caught:
+    with pytest.raises(ConfigError, match="'classify'") as caught:
       predicted(run, file, tmp_path / 'out.jsonl')
   assert '--' not in str(caught.value)
   settings = {'adapter': {'name': 'prompt'}, 'data': {'name': 'text_to_text', 'shots': {'count': 2}}}
@@ -285,7 +285,7 @@ def test_every_checkpoint_is_a_row(run, capsys):
   steps = sorted(int(file.name) for file in (run / 'checkpoints').iterdir() if file.name.isdecimal())
   assert len(steps) == 2
   assert [line.split('│')[1].strip() for line in shown.splitlines() if line.startswith('│')] == [str(n) for n in steps]
-  with pytest.raises(ConfigError, match='--step=all gives a table'):
+  with pytest.raises(ConfigError, match='--step=all'):
     evaluate.main([f'--workdir={run}', '--step=all', '--by_class'])
 
 
@@ -395,7 +395,7 @@ def test_numbers_texts_and_words_for_classes():
     'probabilities': [0.25, 0.75],
   }
   assert say(cloze, {'names': ()})['prediction'] == '1'
-  with pytest.raises(ConfigError, match=r'says nothing of a row: plm-jax evaluate'):
+  with pytest.raises(ConfigError, match='plm-jax evaluate'):
     say({'nats': np.float32(1)}, {})
 
 
@@ -471,7 +471,7 @@ def test_rows_stand_as_the_model_was_trained(kind, other, imported, data, tmp_pa
   settings = on_pairs(tmp_path / 'own', data, folder) | {'vocab': vocab}
   assert from_data.filled(settings)['data']['layout'] == kind
   settings['data'] = {**settings['data'], 'layout': other}
-  with pytest.raises(ConfigError, match=f"layout='{other}': .* trained on rows of layout '{kind}'"):
+  with pytest.raises(ConfigError, match=f"layout='{other}': .*'{kind}'"):
     from_data.filled(settings)
   assert from_data.filled(settings, settings)['data']['layout'] == other  # of a run that goes on
 
@@ -500,7 +500,7 @@ def test_rows_stand_as_those_of_the_run_before(own, data, tmp_path):
     source = begun(tmp_path / str(number), settings, data)
     wanted = on_pairs(tmp_path / 'own', data, source, layout=other)
     if settings in known:
-      with pytest.raises(ConfigError, match=f"layout='{other}': .* was trained on rows of layout '{own}'"):
+      with pytest.raises(ConfigError, match=f"layout='{other}': .*'{own}'"):
         from_data.filled(wanted)
     else:
       assert from_data.filled(wanted)['data']['layout'] == other
@@ -514,13 +514,13 @@ def test_a_run_says_its_layout_and_data_that_do_not_say_are_refused(run, data, l
   (tmp_path / 'own').mkdir()
   rows = [{'first': 'a', 'second': 'b', 'third': 'c', 'label': k % 2} for k in range(20)]
   write_lines(tmp_path / 'own' / 'train.jsonl', rows)
-  with pytest.raises(ConfigError, match=r'say which fields hold the text.*first, second, third, label'):
+  with pytest.raises(ConfigError, match=r'text.*first, second, third, label'):
     from_data.filled(resolved('classify', tmp_path / 'own', data))
   write_lines(tmp_path / 'own' / 'train.jsonl', [{'text': 'a', 'coarse': 0, 'fine': 1}] * 20)
-  with pytest.raises(ConfigError, match=r'say which field holds the label.*text, coarse, fine'):
+  with pytest.raises(ConfigError, match=r'label.*text, coarse, fine'):
     from_data.filled(resolved('classify', tmp_path / 'own', data))
   write_lines(tmp_path / 'own' / 'train.jsonl', [{'text': 'a', 'label': 'x'}] * 20)
-  with pytest.raises(ConfigError, match=r'has 1 class in .label.'):
+  with pytest.raises(ConfigError, match='1 class'):
     from_data.filled(resolved('classify', tmp_path / 'own', data))
   shutil.copy(tmp_path / 'own' / 'train.jsonl', tmp_path / 'own' / 'dev.jsonl')
   found = from_data.filled(resolved('classify', tmp_path / 'own', data) | {'adapter': None})

@@ -187,15 +187,15 @@ def test_a_long_text_is_read_in_windows(data: pathlib.Path, tmp_path: pathlib.Pa
 
 def test_what_a_release_cannot_be_asked(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   save('Bert', 'ForSequenceClassification', data, tmp_path / 'classes')
-  with pytest.raises(ConfigError, match=r"a head of adapter 'classify'. It can encode, classify; to tag, fine-tune"):
+  with pytest.raises(ConfigError, match=r"'classify'.*encode, classify.*\btag\b"):
     plm_jax.load(tmp_path / 'classes').tag('a')
   save('Bert', 'ForSequenceClassification', data, tmp_path / 'many', problem_type='multi_label_classification')
-  with pytest.raises(ConfigError, match=r'a head that no adapter computes. It can encode; to classify'):
+  with pytest.raises(ConfigError, match=r'encode\b.*\bclassify'):
     plm_jax.load(tmp_path / 'many').classify('a')
   save('Bert', 'ForSequenceClassification', data, tmp_path / 'strange')
   strange = make_tokenizer(data / 'vocab' / 'tokenizer.json', ('</s> $A <s>', '</s> $A $B <s>'))
   strange.save_pretrained(tmp_path / 'strange')
-  with pytest.raises(ConfigError, match='special tokens around texts as no layout does'):
+  with pytest.raises(ConfigError, match=r'special tokens.*layout'):
     plm_jax.load(tmp_path / 'strange').classify('a')
 
 
@@ -241,16 +241,16 @@ def test_blanks_and_heads_of_a_release(
   assert heads.main([f'--weights={tmp_path}', f'--text={text}', f'--out={tmp_path / "heads.png"}']) == 0
   assert (tmp_path / 'heads.png').stat().st_size > 5_000
   for command in (fill, heads):
-    with pytest.raises(ConfigError, match=r"a model in Hugging Face's form and no run: --weights names it"):
+    with pytest.raises(ConfigError, match=r'--workdir=.*Hugging Face.*--weights'):
       command.main([f'--workdir={tmp_path}', f'--text={text}'])
-    with pytest.raises(ConfigError, match='leave --workdir and --config out'):
+    with pytest.raises(ConfigError, match=r'--workdir.*--config'):
       command.main([f'--workdir={tmp_path}', f'--weights={tmp_path}', f'--text={text}'])
 
 
 def test_a_class_that_reads_the_token_before_the_end(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   save('Llama', 'ForSequenceClassification', data, tmp_path, pad_token_id=2)
   make_tokenizer(data / 'vocab' / 'tokenizer.json', ('<s> $A </s>', '<s> $A </s> $B </s>')).save_pretrained(tmp_path)
-  with pytest.raises(ConfigError, match=r'ends texts with the token 2, which pads rows as well'):
+  with pytest.raises(ConfigError, match=r'token 2\b.*pad'):
     plm_jax.load(tmp_path).classify('a')
 
 
@@ -266,7 +266,5 @@ def test_a_tokenizer_of_more_ids_than_the_model_has_rows(data: pathlib.Path, tmp
   assert plm_jax.load(tmp_path).generate('Anna', max_new=2)
   roles = tmp_path / 'tokenizer_config.json'
   roles.write_text(json.dumps(json.loads(roles.read_text()) | {'additional_special_tokens': ['<new>']}))
-  with pytest.raises(
-    ConfigError, match=f'has {len(vocab) + 1} ids, and the token table of the model {len(vocab)} rows'
-  ):
+  with pytest.raises(ConfigError, match=rf'{len(vocab) + 1} ids.*\b{len(vocab)}\b'):
     plm_jax.load(tmp_path).generate('Anna', max_new=2)

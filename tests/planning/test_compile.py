@@ -206,13 +206,13 @@ def test_what_does_not_fit_says_what_it_needs():
 @pytest.mark.parametrize(
   ('name', 'message'),
   [
-    ('v5x:4x4', "no chip 'v5x'. Did you mean 'v5p' or 'v5e'|no chip 'v5x'. Did you mean 'v5e' or 'v5p'"),
-    ('v5e', r'expected a chip and its sizes, such as v5e:4x4'),
-    ('v5e:4x4x4', r'v5e has 2 axes, such as v5e:4x4'),
-    ('v5p:4x4', r'v5p has 3 axes, such as v5p:4x4x4'),
-    ('v5e:3x5', r'v5e comes as 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16$'),
-    ('v5p:2x2x3', r'v5p comes as 1x1x1, 1x2x2, 2x2x2, 2x2x4, 2x4x4, or with sides that are multiples of 4'),
-    ('v5e:32x32', r'1,024 chips, and the largest slice of v5e has 256: .* --slices'),
+    ('v5x:4x4', r"'v5x'.*('v5p'.*'v5e'|'v5e'.*'v5p')"),
+    ('v5e', r'\bv5e:4x4'),
+    ('v5e:4x4x4', r'\b2 axes.*\bv5e:4x4$'),
+    ('v5p:4x4', r'\b3 axes.*\bv5p:4x4x4$'),
+    ('v5e:3x5', r'1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16$'),
+    ('v5p:2x2x3', r'1x1x1, 1x2x2, 2x2x2, 2x2x4, 2x4x4\b.*multiples of 4'),
+    ('v5e:32x32', r'\b1,024 chips.*v5e.*\b256\b.*--slices'),
   ],
 )
 def test_a_topology_that_is_none_is_refused(name, message):
@@ -229,7 +229,7 @@ def test_without_a_compiler_the_command_says_how_to_get_one(monkeypatch, capsys)
   monkeypatch.setattr(topology, 'installed', lambda: False)
   for name in ('JAX_PLATFORMS', 'XLA_FLAGS'):  # as the tests have them, put back afterwards
     monkeypatch.setenv(name, os.environ[name])
-  with pytest.raises(ConfigError, match=r'pip install -r requirements/plan.txt brings it.*--state_only'):
+  with pytest.raises(ConfigError, match=r'pip install -r requirements/plan\.txt.*--state_only'):
     plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4'])
   assert plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4', '--state_only']) == 0
   assert 'state       1.23 GiB a device, 0.08 if all were cut evenly' in capsys.readouterr().out
@@ -260,9 +260,9 @@ def test_a_search_passes_meshes_that_cannot_be_placed(data):
 @pytest.mark.parametrize(
   ('mesh', 'slices', 'message'),
   [
-    ({'data': 1, 'model': 32}, 2, r'cannot be placed on 2 slices.*multiple of 2. Nearest that can: data=2, model=16'),
-    ({'data': 8, 'model': 4}, 3, r'does not use all 48 devices.*do: data=12, model=4 or data=24, model=2'),
-    ({'data': 7}, 1, r'does not use all 16 devices.*Nearest that do: data=16, model=1 or data=8, model=2'),
+    ({'data': 1, 'model': 32}, 2, r'\b2 slices.*multiple of 2\b.*data=2, model=16'),
+    ({'data': 8, 'model': 4}, 3, r'\b48 devices.*data=12, model=4.*data=24, model=2'),
+    ({'data': 7}, 1, r'\b16 devices.*data=16, model=1.*data=8, model=2'),
   ],
 )
 def test_what_is_only_counted_is_placed_as_well(data, mesh, slices, message):
@@ -273,7 +273,7 @@ def test_what_is_only_counted_is_placed_as_well(data, mesh, slices, message):
 
 
 def test_a_search_is_not_passed_over_where_nothing_is_compiled():
-  with pytest.raises(ConfigError, match='leave one of them out'):
+  with pytest.raises(ConfigError, match=r'--state_only.*--search|--search.*--state_only'):
     plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4', '--state_only', '--search'])
 
 
@@ -311,7 +311,7 @@ def test_a_vocabulary_that_is_not_there_has_the_size_of_the_header(path, size, t
   assert len(vocab.starts_word) == len(vocab.num_bytes) == len(vocab.counts) == vocab.size
   assert not np.asarray(vocab.num_bytes)[list(vocab.special_ids)].any()
   assert stand_in.vocab_of(block, size=7000).size == 7002
-  with pytest.raises(errors.ConfigError, match=r'there is no vocabulary .*--vocab_size=N'):
+  with pytest.raises(errors.ConfigError, match=r'vocabulary.*--vocab_size=N'):
     stand_in.vocab_of(block)
 
 

@@ -193,14 +193,14 @@ def test_operations_of_convolutions(window, labels, shapes, products):
 
 
 def test_a_product_of_unknown_sizes_is_refused():
-  with pytest.raises(ValueError, match='does not say what dot multiplies'):
+  with pytest.raises(ValueError, match='dot'):
     hlo.operations(PRODUCTS.replace('dot(%x, %w)', 'dot(%x, %elsewhere)'))
-  with pytest.raises(ValueError, match='does not name the axes of weights'):
+  with pytest.raises(ValueError, match='axes of weights'):
     hlo.operations(PRODUCTS.replace('dim_labels=', 'labels='))
 
 
 def test_what_is_no_program_is_refused():
-  with pytest.raises(ValueError, match='no ENTRY'):
+  with pytest.raises(ValueError, match='ENTRY'):
     hlo.collectives('HloModule empty')
 
 

@@ -79,8 +79,8 @@ def test_a_sink_never_stops_a_run(
   assert [row['step'] for row in metrics.read(tmp_path)] == list(range(1, 201))
   assert healthy.lines == list(range(1, 201))
   warnings = [record.getMessage() for record in caplog.records]
-  assert len(warnings) == 1 and warnings[0].startswith('metrics may be missing in wandb: '), warnings
-  assert warnings[0].endswith('the run goes on, metrics.jsonl has every line')
+  assert len(warnings) == 1 and 'wandb: ' in warnings[0], warnings
+  assert 'metrics.jsonl' in warnings[0]
   if (at, how) == ('write', 'raises'):  # what fails once may be well again
     assert made[0].lines == [1, 2, *range(4, 201)]
 
@@ -96,7 +96,7 @@ def test_a_slow_sink_is_named_on_the_way(
       writer.write(step, {'loss': 1.0})
     time.sleep(0.3)
     writer.write(4, {'loss': 1.0})
-    assert 'it has been busy with one line for' in caplog.text
+    assert 'wandb' in caplog.text
 
 
 # Programs of their own: what a library leaves behind must not keep the process, either.
@@ -137,5 +137,5 @@ def test_a_process_ends_with_its_own_code(body: str, tmp_path: pathlib.Path) -> 
     check=False,
   )
   assert done.returncode == 3, done.stderr
-  assert 'metrics may be missing in' in done.stderr
+  assert f'{"wandb" if body == THREAD_THAT_STAYS else "tensorboard"}: ' in done.stderr
   assert len(metrics.read(tmp_path)) == 1500
