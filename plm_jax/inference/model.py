@@ -365,7 +365,7 @@ def _each(
   is_single: Callable[[Any], bool] = lambda given: isinstance(given, str),
   is_text: Callable[[Any], bool] = _is_text,
 ) -> Any:
-  """Compute the result of one text, or the list of results of several.
+  """Compute one result, or a list of results.
 
   Args:
     name: of the method, for messages.

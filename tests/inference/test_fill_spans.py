@@ -41,7 +41,7 @@ def test_spans_stand_after_their_sentinels(ids, expected):
   ],
 )
 def test_masks_are_found_again_in_the_whole_text(prompt, ids, expected):
-  assert fill_spans.in_place_of_masks(prompt, ids, 4) == expected
+  assert fill_spans.spans_of_masks(prompt, ids, 4) == expected
 
 
 @pytest.fixture(scope='module')

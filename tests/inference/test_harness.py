@@ -135,7 +135,7 @@ def test_few_programs_serve_many_lengths():
 
 def test_what_a_task_asks_for():
   def read(**given):
-    return harness.Asked.read(given, max_length=100, backend='causal')
+    return harness.GenerationOptions.read(given, max_length=100, backend='causal')
 
   assert read(until='\n') == (('\n',), 50, 'greedy', ())
   assert read(until=['', 'b'], max_tokens=3, do_sample=True, temperature=0.5, top_p=0.9) == (
@@ -147,4 +147,4 @@ def test_what_a_task_asks_for():
     read(repetition_penalty=2)
   with pytest.raises(ConfigError, match=r'\b100 tokens.*max_gen_toks.*\b100\b'):
     read(max_gen_toks=100)
-  assert harness.Asked.read({'max_gen_toks': 100}, max_length=100, backend='seq2seq').max_new == 100
+  assert harness.GenerationOptions.read({'max_gen_toks': 100}, max_length=100, backend='seq2seq').max_new == 100

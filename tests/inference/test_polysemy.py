@@ -91,7 +91,7 @@ def test_words_that_are_not_there(table, bert, tmp_path):
   other = nearest.Table(word_vectors.read(write(tmp_path / 'v.txt', ('gardens', 'old'), np.eye(2))))
   with pytest.raises(ConfigError, match=r"'garden'.*\b2\b"):
     polysemy.look(bert.folder, 'garden', TEXTS, table=other)
-  with pytest.raises(ConfigError, match=r'--beside.*vector'):
+  with pytest.raises(ConfigError, match=r"model\.name='static'"):
     vectors.main(
       ['polysemy', f'--workdir={bert.folder.folder}', f'--beside={bert.folder.folder}', '--word=a', '--text=a']
     )

@@ -379,7 +379,7 @@ def test_numbers_texts_and_words_for_classes():
 
   def say(prediction: dict[str, Any], record: dict[str, Any], **words: Any) -> dict[str, Any]:
     task = plain._replace(in_words=lambda *given: words)
-    ((_, found),) = predicting.said(task, [prediction], [record])
+    ((_, found),) = predicting.describe(task, [prediction], [record])
     return found
 
   assert say({'value': np.float32(2.5)}, {}) == {'prediction': 2.5}
