@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import types
@@ -73,7 +74,7 @@ def test_the_state_is_counted_as_numpy_does(data, rules):
   assert counted['gib'] * compiling.GIB == pytest.approx(3 * 4 * held + scalars)
   total = sum(one.size * one.dtype.itemsize for one in jax.tree.leaves(made.maker.abstract))
   assert counted['even_gib'] * compiling.GIB == pytest.approx(total / 16)
-  heads = ['heads of 2 is not cut over model=4, and computed 4 times; 4 would be'] if rules == 'fsdp_tensor' else []
+  heads = ['heads of 2 is not sharded over model=4, and computed 4 times; 4 would be'] if rules == 'fsdp_tensor' else []
   assert counted['axes'] == heads
   assert place.devices == 16
 
@@ -119,16 +120,14 @@ def test_a_tiny_run_is_compiled(data, tmp_path):
   assert step['fits']
   assert found['state']['gib'] < step['peak_gib'] < 1
   assert step['collectives']
-  assert step['attention'][0].startswith(
-    'attention with dropout 0.1 on weights: xla, since of flash it cannot drop out'
-  )
+  assert re.search(r'dropout 0\.1 .*: xla\b.*flash', step['attention'][0])
   assert found['evaluate']['validation']['fits']
   assert 0 < found['noise']['share'] < 0.5
   words = report.text(found)
-  assert 'mesh        data=4 x model=1, rules fsdp; 4 rows a device at once' in words
+  assert 'mesh        data=4 x model=1, rules fsdp; 4 rows' in words
   assert found['redundancy'] == step['tflop'] * 4 / found['tflop_per_step']
   assert 1 <= found['redundancy'] < 1.1  # nothing is computed again, and attention is counted as a whole
-  assert f'redundancy  all devices compute {found["redundancy"]:.2f} times that' in words
+  assert re.search(rf'redundancy  .*\b{found["redundancy"]:.2f} times', words)
 
 
 class Executable:
@@ -154,35 +153,35 @@ class Executable:
   ('text', 'why'),
   [
     ('', 'UNIMPLEMENTED: of a later version'),
-    ('HloModule empty', 'the text of the program has no ENTRY computation'),
+    ('HloModule empty', 'no ENTRY'),
     (
       'ENTRY %main (x: f32[8]) -> f32[] {\n  %x = f32[8]{0} parameter(0)\n  ROOT %y = f32[] dot(%x, %w)\n}',
-      'the text of the program does not say what y multiplies',
+      'operands of y',
     ),
   ],
 )
 def test_a_program_that_cannot_be_read_has_its_memory_all_the_same(data, text, why):
   made, _ = made_of(settings(data, data={'batch_size': 16}), 'v5e:4x4')
   found = compiling._measured(made, lambda: Executable(text))
-  assert found == {'fits': True, 'peak_gib': 1.0, 'temporary_gib': 0.25, 'attention': [], 'unread': why}
+  unread = found['unread']
+  assert why in unread and '\n' not in unread
+  assert found == {'fits': True, 'peak_gib': 1.0, 'temporary_gib': 0.25, 'attention': [], 'unread': unread}
   words = report._step('train', found, 15.75)
-  assert words[0].endswith('fits: 1.00 of 15.75 GiB at most')
-  assert words[1].strip().startswith('what it sends and how often it computes is unknown')
+  assert 'fits: 1.00 of 15.75 GiB' in words[0]
+  assert unread[:80] in words[1]
 
 
 def test_the_redundancy_says_what_it_lacks():
   step = {'silent_kernels': 0, 'open_loops': 0}
-  assert report.redundancy_line(1.337, step).startswith(
-    'redundancy  all devices compute 1.34 times that, by the products in the program;'
-  )
+  assert re.match(r'redundancy  .*\b1\.34 times', report.redundancy_line(1.337, step))
   lacks = report.redundancy_line(0.9, {'silent_kernels': 24, 'open_loops': 2})
-  assert 'without 24 runs of kernels that do not say theirs and more than a round of 2 loops of unknown length' in lacks
+  assert re.search(r'\b24 runs of kernels .*\b2 loops', lacks)
 
 
 @pytest.mark.parametrize(
   ('open_loops', 'step_open_loops', 'words'),
   [
-    (0, 0, 'noise       1.2 % of the step, by the cycles that the compiler estimates'),
+    (0, 0, 'noise       1.2 % of the step'),
     (1, 1, 'noise       at least 1.2 % of the step'),
     (0, 1, 'noise       at most 1.2 % of the step'),
     (1, 2, 'noise       about 1.2 % of the step'),
@@ -191,7 +190,7 @@ def test_the_redundancy_says_what_it_lacks():
 def test_the_share_of_the_noise_says_which_way_it_is_wrong(open_loops, step_open_loops, words):
   line = report.noise_line(0.012, open_loops, step_open_loops)
   assert line.startswith(words)
-  assert ('counted as one round' in line) == (open_loops + step_open_loops > 0)
+  assert (f'noise {open_loops}, step {step_open_loops}' in line) == (open_loops + step_open_loops > 0)
 
 
 def test_what_does_not_fit_says_what_it_needs():
@@ -232,7 +231,7 @@ def test_without_a_compiler_the_command_says_how_to_get_one(monkeypatch, capsys)
   with pytest.raises(ConfigError, match=r'pip install -r requirements/plan\.txt.*--state_only'):
     plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4'])
   assert plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4', '--state_only']) == 0
-  assert 'state       1.23 GiB a device, 0.08 if all were cut evenly' in capsys.readouterr().out
+  assert re.search(r'state       1\.23 GiB .*\b0\.08 ', capsys.readouterr().out)
 
 
 HEADER = """Something.

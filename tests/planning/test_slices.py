@@ -71,7 +71,7 @@ def test_the_head_of_a_config_names_its_slice_and_the_hours(row):
 
 
 FILES = {row.config.partition(':')[0]: row.topology for row in slices.ROWS}  # the last slice is that of the largest
-SHARED_KEYS = ['heads of 1 is not cut over model=8', 'heads of 1 is not cut over model=16']
+SHARED_KEYS = ['heads of 1 is not sharded over model=8', 'heads of 1 is not sharded over model=16']
 
 
 @pytest.mark.parametrize('file', FILES)
