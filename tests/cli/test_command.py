@@ -16,8 +16,8 @@ FILES = ('--file=in.txt', '--out=out.jsonl')
 @pytest.mark.parametrize(
   ('file', 'content', 'kind'),
   [
-    ('config.json', {'model_type': 'bert'}, "a model in Hugging Face's form"),
-    (folders.MODEL, {'model': {'name': 'bert'}}, 'an import'),
+    ('config.json', {'model_type': 'bert'}, "a model in Hugging Face's format"),
+    (folders.MODEL, {'model': {'name': 'bert'}}, 'a converted checkpoint'),
   ],
 )
 def test_a_model_that_is_no_run_is_named_where_it_is_taken(

