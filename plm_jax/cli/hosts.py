@@ -74,7 +74,7 @@ def given(arguments: argparse.Namespace) -> Flags:
   if coordinator is None and processes is None and process is None:
     return flags
   if coordinator is None or processes is None or process is None:
-    raise ConfigError('--coordinator, --processes and --process belong together: give all of them or none')
+    raise ConfigError('--coordinator, --processes and --process are given together or not at all')
   if process >= processes:
     raise ConfigError(f'--process={process}: the {processes} processes are numbered 0 to {processes - 1}')
   host, colon, port = coordinator.rpartition(':')

@@ -42,7 +42,7 @@ def check_place(file: Path, *, name: str) -> None:
   forms = sorted(FigureCanvasBase.get_supported_filetypes())
   if form_of(file) not in forms:
     endings = ', '.join(f'.{form}' for form in forms)
-    raise ConfigError(f'{name}={file}: cannot write pictures as {file.suffix}; the name must end in one of {endings}')
+    raise ConfigError(f'{name}={file}: no picture is written as {file.suffix}; the name must end in one of {endings}')
 
 
 def form_of(file: Path) -> str:

@@ -39,7 +39,7 @@ def claim(folder: RunFolder, *, main: bool) -> Iterator[None]:
           f'{folder.root}: another process is training here{details}; wait for it or name another --workdir'
         ) from None
       except OSError as error:
-        raise ConfigError(f'{folder.root} is not writable ({error.strerror}); name another --workdir') from error
+        raise ConfigError(f'{folder.root} cannot be written to ({error.strerror}); name another --workdir') from error
     try:
       yield
     except ConfigError:
@@ -193,7 +193,7 @@ def begun_steps(settings: Mapping[str, Any], steps_per_epoch: int, old: Mapping[
   total = max(1, round(settings['epochs'] * steps_per_epoch))
   if old and old['steps'] != total:
     raise ConfigError(
-      f'epochs={settings["epochs"]:g} are {total} steps, but this run was started with {old["steps"]}: '
+      f'epochs={settings["epochs"]:g} are {total} steps, and this run was begun with {old["steps"]}: '
       'undo the change, name another --workdir, or use --extend=N for N more steps'
     )
   return total
@@ -260,7 +260,7 @@ def check_data(
   for name, value in facts.items():
     if old and old.get(name) != value:
       raise ConfigError(
-        f'data: {name} of {folder.root} was {old.get(name)} at the start of the run and is {value} now: '
+        f'data: {name} of {folder.root} was {old.get(name)} when the run began and is {value} now: '
         'the data changed. Restore it, or name another --workdir'
       )
   parts = source.parts or {'': source}

@@ -185,7 +185,7 @@ def score(name: str, predictions: Sequence[Row], records: Sequence[Row]) -> dict
   either = known(named.file).either
   given = set(predictions[0]).intersection(*predictions)  # text depends on the example (`Task.words`)
   if missing := lacking([keys.reads for keys in either], given):
-    raise ConfigError(f'score {name!r} needs {", ".join(sorted(missing))}, which these predictions lack; remove it')
+    raise ConfigError(f'score {name!r} reads {", ".join(sorted(missing))}, which these rows do not give: leave it out')
   record_keys = next(keys.records for keys in either if set(keys.reads) <= given)
   for row, record in enumerate(records):
     if unknown := [key for key in record_keys if record[key] is None]:
