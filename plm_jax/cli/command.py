@@ -74,14 +74,14 @@ class Parser(argparse.ArgumentParser):
     Raises:
       ConfigError: a flag with an empty value, or a word that is not UTF-8.
     """
-    given = list(sys.argv[1:] if args is None else args)
-    if strange := [word for word in given if not files.is_unicode(word)]:
+    arguments = list(sys.argv[1:] if args is None else args)
+    if strange := [word for word in arguments if not files.is_unicode(word)]:
       raise ConfigError(f'{self.prog}: {strange[0]!a} is not UTF-8; set the terminal, or the file, to UTF-8.')
-    for before, word in itertools.pairwise(['', *given]):
+    for before, word in itertools.pairwise(['', *arguments]):
       flag = word[:-1] if re.fullmatch(r'--\w+=', word) else before if not word else ''
       if flag.startswith('--') and '=' not in flag:
         raise ConfigError(f'{self.prog}: {flag} is empty; give it a value, or remove it.')
-    return super().parse_known_args(given, namespace)
+    return super().parse_known_args(arguments, namespace)
 
 
 def number(annotation: str) -> Callable[[str], Any]:

@@ -78,8 +78,8 @@ def begin(*, ends: bool = False) -> None:
   threading.Thread(target=_answer, args=(reader,), name='signals', daemon=True).start()
   _State.undo.callback(os.close, writer)  # ends the thread
   _State.undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writer, warn_on_full_buffer=False))
-  for number in SIGNALS:
-    _State.undo.callback(signal.signal, number, signal.signal(number, _note) or signal.SIG_DFL)
+  for signum in SIGNALS:
+    _State.undo.callback(signal.signal, signum, signal.signal(signum, _note) or signal.SIG_DFL)
   _State.undo.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, _raise_again) or signal.SIG_DFL)
   _State.undo.callback(signal.setitimer, signal.ITIMER_REAL, 0)  # before its handler is removed
   _State.undo.callback(setattr, sys, 'unraisablehook', sys.unraisablehook)
@@ -205,22 +205,22 @@ def waiting(work: Callable[[], T], *, told: Callable[[float], None] = lambda sec
   return results[0]
 
 
-def pass_on(number: int) -> None:
+def pass_on(signum: int) -> None:
   """Raise this signal in the process at every later signal.
 
   Its handler is not one of Python's.
   """
-  _State.pass_on = number
+  _State.pass_on = signum
   if _State.asked:
-    signal.raise_signal(number)
+    signal.raise_signal(signum)
 
 
-def _note(number: int, frame: Any) -> None:
+def _note(signum: int, frame: Any) -> None:
   del frame
   _State.asked = True
   if _State.ends:  # the thread ends the process
     return
-  _tell(signal.Signals(number).name)  # the answer precedes further output of the command
+  _tell(signal.Signals(signum).name)  # the answer precedes further output of the command
   if _State.pass_on is not None:
     signal.raise_signal(_State.pass_on)
   elif _State.raises:
@@ -240,8 +240,8 @@ def _lost(hook: Callable[[Any], Any], unraisable: Any) -> None:
   signal.setitimer(signal.ITIMER_REAL, ONE)
 
 
-def _raise_again(number: int, frame: Any) -> None:
-  del number, frame
+def _raise_again(signum: int, frame: Any) -> None:
+  del signum, frame
   if _State.raises:  # otherwise the body has ended with a check
     _State.raises = False
     raise Interrupted
@@ -252,7 +252,7 @@ def _answer(reader: int) -> None:
   first: float | None = None
   while received := os.read(reader, 64):
     now = time.monotonic()
-    names = [signal.Signals(number).name for number in received if number in SIGNALS]
+    names = [signal.Signals(signum).name for signum in received if signum in SIGNALS]
     if names and _State.ends:
       _say(f'{names[0]}: interrupted')
       _leave()

@@ -129,8 +129,8 @@ def _run(
     ConfigError: the model does not support a setting.
   """
   (trunk, params), max_new, pad_id = opened.network, settings['max_new'], opened.vocab.pad_id
-  given = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'draws'}
-  given = {name: value for name, value in given.items() if value is not None}
+  options = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'draws'}
+  options = {name: value for name, value in options.items() if value is not None}
   key, sizes = jax.random.key(settings['seed']), list(map(len, prompts))
 
   def compute(members: np.ndarray, width: int) -> constraints.Generated:
@@ -153,7 +153,7 @@ def _run(
         no_repeat=settings['no_repeat'],
         first_id=special.first,
         last_id=special.last or None,
-        **given,
+        **options,
       )
     except ValueError as error:
       sizes_given = f'the longest prompt has {max(sizes)} tokens, and {dash}max_new is {max_new}'

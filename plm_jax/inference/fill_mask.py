@@ -127,7 +127,7 @@ def head_of(opened: Opened, *, user: str) -> tuple[Any, PyTree]:
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=('top', 'size'))
 def likeliest(
-  model: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, places: Array, *, top: int, size: int
+  model: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, positions: Array, *, top: int, size: int
 ) -> tuple[Array, Array]:
   """Predict the most likely tokens at some positions of each row.
 
@@ -136,14 +136,14 @@ def likeliest(
     params: of the model.
     tokens: int[b, l].
     segment_ids: int[b, l].
-    places: int[b, t], positions in a row.
+    positions: int[b, t].
     top: k, tokens per position.
     size: v, ids of the vocabulary.
 
   Returns:
     probabilities f32[b, t, k], falling, and ids int32[b, t, k].
   """
-  logits: Any = model.apply({'params': params}, predict=places, tokens=tokens, segment_ids=segment_ids)
+  logits: Any = model.apply({'params': params}, predict=positions, tokens=tokens, segment_ids=segment_ids)
   return jax.lax.top_k(jax.nn.softmax(logits[..., :size], axis=-1), top)
 
 

@@ -86,7 +86,10 @@ def _decoded(opened: Opened, texts: Sequence[str], rows: int) -> list[LogProbabi
   sums = np.zeros(len(texts))
   for piece, nats in zip(pieces, computed, strict=True):
     sums[piece.text] -= nats[: len(piece.ids) - 1][piece.own[1:]].sum(dtype=np.float64)
-  return [LogProbability(float(total), len(read.ids) - 1) for total, read in zip(sums, reads, strict=True)]
+  return [
+    LogProbability(log_probability=float(total), tokens=len(read.ids) - 1)
+    for total, read in zip(sums, reads, strict=True)
+  ]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -128,12 +131,15 @@ def _masked(opened: Opened, texts: Sequence[str], rows: int) -> list[PseudoLogLi
   for (index, _), nats in zip(targets, computed, strict=True):
     sums[pieces[index].text] -= float(nats)
     counts[pieces[index].text] += 1
-  return [PseudoLogLikelihood(*pair) for pair in zip(sums.tolist(), counts.tolist(), strict=True)]
+  return [
+    PseudoLogLikelihood(pseudo_log_likelihood=total, tokens=count)
+    for total, count in zip(sums.tolist(), counts.tolist(), strict=True)
+  ]
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames='mask')
 def hidden_nats(
-  model: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, places: Array, *, mask: int
+  model: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, positions: Array, *, mask: int
 ) -> Array:
   """Compute -log p of one token per row, which is masked.
 
@@ -142,13 +148,13 @@ def hidden_nats(
     params: of the model.
     tokens: int[b, l].
     segment_ids: int[b, l].
-    places: int[b], position of the token in its row.
+    positions: int[b], of the token in its row.
     mask: id of the mask token.
 
   Returns:
     f32[b], in nats.
   """
   rows = jnp.arange(len(tokens))
-  target, hidden = tokens[rows, places], tokens.at[rows, places].set(mask)
-  logits: Any = model.apply({'params': params}, predict=places[:, None], tokens=hidden, segment_ids=segment_ids)
+  target, hidden = tokens[rows, positions], tokens.at[rows, positions].set(mask)
+  logits: Any = model.apply({'params': params}, predict=positions[:, None], tokens=hidden, segment_ids=segment_ids)
   return cross_entropy(logits[:, 0], target)

@@ -128,8 +128,8 @@ class Model:
     layers = vectors.layers_of(self.folder, layer)
     one_layer = vectors.is_number(layer)
 
-    def compute(several: Sequence[str]) -> list[Any]:
-      encoded = vectors.encode(self.folder, several, layers=layers, pool=pool, rows=self.batch_size)
+    def compute(batch: Sequence[str]) -> list[Any]:
+      encoded = vectors.encode(self.folder, batch, layers=layers, pool=pool, rows=self.batch_size)
       if not one_layer:
         return list(encoded)
       if pool == 'none':
@@ -164,7 +164,7 @@ class Model:
     """
     tasks.check(self.folder, 'fill')
     words = _count('top', top)
-    return _each('fill', texts, lambda several: fill_mask.fill(self.folder, several, top=words, rows=self.batch_size))
+    return _each('fill', texts, lambda batch: fill_mask.fill(self.folder, batch, top=words, rows=self.batch_size))
 
   def score(
     self, texts: Texts
@@ -210,9 +210,9 @@ class Model:
     options = {**settings.DEFAULTS, **given}
     tasks.check(self.folder, 'generate')
 
-    def compute(several: Sequence[str]) -> list[Any]:
-      settings.check(options, several)
-      written = continued.write(self._writer, several, options, rows=self.batch_size)
+    def compute(batch: Sequence[str]) -> list[Any]:
+      settings.check(options, batch)
+      written = continued.write(self._writer, batch, options, rows=self.batch_size)
       texts = [[continuation.new for continuation in each] for each in written]
       return texts if options['draws'] else [each[0] for each in texts]
 
@@ -241,7 +241,7 @@ class Model:
     """
     tasks.check(self.folder, 'classify')
     compute = functools.partial(self._reply, replies.classify)
-    return _each('classify', texts, compute, is_single=lambda given: isinstance(given, str | tuple), is_text=_is_fields)
+    return _each('classify', texts, compute, is_single=lambda text: isinstance(text, str | tuple), is_text=_is_fields)
 
   def tag(self, texts: Texts | Sequence[Sequence[str]]) -> Any:
     """Predict the label of every word.
@@ -336,8 +336,8 @@ class Model:
     """
     alone = isinstance(texts, str | tuple)
     stems, choices = ([texts], [options]) if alone else (texts, options)
-    same = _is_list(stems) and _is_list(choices) and len(stems) == len(choices)
-    if not same or not all(map(_is_row, stems)) or not all(map(_is_words, choices)):
+    same_length = _is_list(stems) and _is_list(choices) and len(stems) == len(choices)
+    if not same_length or not all(map(_is_row, stems)) or not all(map(_is_words, choices)):
       raise ConfigError(
         'choose: give one text and a list of options, or a list of texts and a list of options for each'
       )
@@ -346,8 +346,8 @@ class Model:
     results = _each('choose', list(zip(stems, choices, strict=True)), compute, is_text=lambda item: True)
     return results[0] if alone else results
 
-  def _reply(self, reply: Callable[..., list[Any]], given: Sequence[Any]) -> list[Any]:
-    return reply(self._task, given, rows=self.batch_size)
+  def _reply(self, reply: Callable[..., list[Any]], examples: Sequence[Any]) -> list[Any]:
+    return reply(self._task, examples, rows=self.batch_size)
 
 
 # Arguments -----------------------------------------------------------------------------------------------------------
@@ -359,17 +359,17 @@ def _is_text(text: Any) -> bool:
 
 def _each(
   name: str,
-  given: Any,
+  argument: Any,
   compute: Callable[[Sequence[Any]], list[Result]],
   *,
-  is_single: Callable[[Any], bool] = lambda given: isinstance(given, str),
+  is_single: Callable[[Any], bool] = lambda argument: isinstance(argument, str),
   is_text: Callable[[Any], bool] = _is_text,
 ) -> Any:
   """Compute one result, or a list of results.
 
   Args:
     name: of the method, for messages.
-    given: argument of the caller.
+    argument: of the caller.
     compute: texts -> their results.
     is_single: returns True for one text.
     is_text: returns True for a valid item of a list.
@@ -377,10 +377,10 @@ def _each(
   Raises:
     ConfigError: neither a text nor a list of texts.
   """
-  alone = is_single(given)
-  texts = [given] if alone else given
+  alone = is_single(argument)
+  texts = [argument] if alone else argument
   if not _is_list(texts):
-    raise ConfigError(f'{name}: expected a text or a list of texts, got {type(given).__name__}')
+    raise ConfigError(f'{name}: expected a text or a list of texts, got {type(argument).__name__}')
   for index, text in enumerate(texts):
     if not is_text(text):
       raise ConfigError(f'{name}: text {index} of the list is {type(text).__name__}, expected a text: {text!r}')
@@ -390,18 +390,18 @@ def _each(
   return results[0] if alone else results
 
 
-def _strings(given: Any) -> Iterator[str]:
+def _strings(value: Any) -> Iterator[str]:
   """Yield the strings in nested lists and tuples."""
-  if isinstance(given, str):
-    yield given
-  elif isinstance(given, list | tuple):
-    for item in given:
+  if isinstance(value, str):
+    yield value
+  elif isinstance(value, list | tuple):
+    for item in value:
       yield from _strings(item)
 
 
-def _is_list(given: Any) -> bool:
-  array = isinstance(given, np.ndarray) and given.ndim > 0
-  return array or (isinstance(given, Sequence) and not isinstance(given, str | bytes))
+def _is_list(value: Any) -> bool:
+  array = isinstance(value, np.ndarray) and value.ndim > 0
+  return array or (isinstance(value, Sequence) and not isinstance(value, str | bytes))
 
 
 def _is_row(row: Any) -> bool:

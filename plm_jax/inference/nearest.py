@@ -116,9 +116,9 @@ class Table:
     target = self.vector(b) - self.vector(a) + self.vector(c)
     return self._nearest(unit(target), exclude=(a, b, c), top=top)
 
-  def similarity(self, one: str, other: str) -> float:
+  def similarity(self, first: str, second: str) -> float:
     """Compute the cosine of two words."""
-    return float(self.vector(one) @ self.vector(other))
+    return float(self.vector(first) @ self.vector(second))
 
   def _nearest(self, target: np.ndarray, *, exclude: Sequence[str], top: int) -> list[Near]:
     cosines = self.unit @ target
@@ -184,11 +184,11 @@ def answer(table: Table, file: files.Where) -> dict[str, Share]:
       continue
     if len(parts) != 4:
       raise ValueError(f'{file}, line {line}: {len(parts)} words; a question has four')
-    known = all(map(table.has_vector, parts[:3])) and parts[3] in table  # only stored words can be an answer
-    nearest = table.analogy(*parts[:3], top=1) if known else []  # empty if the table has no other words
+    is_known = all(map(table.has_vector, parts[:3])) and parts[3] in table  # only stored words can be an answer
+    nearest = table.analogy(*parts[:3], top=1) if is_known else []  # empty if the table has no other words
     right = bool(nearest) and nearest[0].word == parts[3]
     counts = counts_by_section.setdefault(section, [0, 0, 0])
-    counts_by_section[section] = [counts[0] + right, counts[1] + known, counts[2] + 1]
+    counts_by_section[section] = [counts[0] + right, counts[1] + is_known, counts[2] + 1]
   if not counts_by_section:
     raise ValueError(f'{file}: no question; expected lines with four words')
   return {name: Share(right=right, known=known, all=total) for name, (right, known, total) in counts_by_section.items()}
@@ -209,22 +209,22 @@ def agree(table: Table, file: files.Where) -> Agreement:
       parts = [part.strip() for part in by_commas]
     expected = f'{file}, line {line}: expected two words and a number'
     try:
-      one, other, judgement = parts[0], parts[1], float(parts[2])
+      first, second, judgement = parts[0], parts[1], float(parts[2])
     except (IndexError, ValueError):
       if index or re.match(r'[-+.]?[0-9]', ''.join(parts[2:3])):
         raise ValueError(expected) from None
       continue  # column names
     if not np.isfinite(judgement):
       raise ValueError(f'{expected}, got {parts[2]!r}, which is not finite')
-    pairs.append((one, other, judgement))
+    pairs.append((first, second, judgement))
   if not pairs:
     raise ValueError(f'{file}: no pair; expected lines with two words and a number')
-  known = [pair for pair in pairs if table.has_vector(pair[0]) and table.has_vector(pair[1])]
-  predictions = [{'value': table.similarity(one, other)} for one, other, _ in known]
-  if any(len(set(side)) < 2 for side in ([row['value'] for row in predictions], [label for *_, label in known])):
-    return Agreement(spearman=None, known=len(known), all=len(pairs))
-  scores = correlation.score(predictions, [{'label': label} for *_, label in known])
-  return Agreement(spearman=scores['spearman'], known=len(known), all=len(pairs))
+  known_pairs = [pair for pair in pairs if table.has_vector(pair[0]) and table.has_vector(pair[1])]
+  predictions = [{'value': table.similarity(first, second)} for first, second, _ in known_pairs]
+  if any(len(set(side)) < 2 for side in ([row['value'] for row in predictions], [label for *_, label in known_pairs])):
+    return Agreement(spearman=None, known=len(known_pairs), all=len(pairs))
+  scores = correlation.score(predictions, [{'label': label} for *_, label in known_pairs])
+  return Agreement(spearman=scores['spearman'], known=len(known_pairs), all=len(pairs))
 
 
 def _is_lower(table: Table) -> bool:
@@ -240,7 +240,7 @@ def _lines(file: files.Where, *, lower: bool) -> Iterator[tuple[int, list[str]]]
     text = files.read_utf8(file).removeprefix('\ufeff')  # byte order mark
   except ValueError as error:
     raise ValueError(f'{file}, {error}') from None
-  for number, line in enumerate(text.split('\n'), start=1):
+  for line_number, line in enumerate(text.split('\n'), start=1):
     parts = (line.lower() if lower else line).split()
     if parts and parts[0] != '#':
-      yield number, parts
+      yield line_number, parts

@@ -75,12 +75,12 @@ def batch(kind: Rows, words: list[int], vocab: Any, *, rows: int, other: list[in
   }
 
 
-def examples(prepare: Callable[..., Any], made: Mapping[str, Any], *, seed: int, draws: int) -> list[Any]:
+def examples(prepare: Callable[..., Any], arrays: Mapping[str, Any], *, seed: int, draws: int) -> list[Any]:
   """Apply the noise of a run's first steps to a batch.
 
   Args:
     prepare: of a `types.Task`.
-    made: by `batch`.
+    arrays: from `batch`.
     seed: of the run.
     draws: number of steps.
 
@@ -95,7 +95,7 @@ def examples(prepare: Callable[..., Any], made: Mapping[str, Any], *, seed: int,
   options: Any = {'xla_backend_optimization_level': 0} if jax.default_backend() == 'cpu' else None
   compiled = jax.jit(lambda root, rows, step: prepare(root, with_step(rows, step)), compiler_options=options)
   root = noise_root(jax.random.key(seed))
-  return [jax.device_get(compiled(root, made, step)) for step in range(draws)]
+  return [jax.device_get(compiled(root, arrays, step)) for step in range(draws)]
 
 
 def lines(example: Any, before: np.ndarray | None, vocab: Any) -> list[Line]:

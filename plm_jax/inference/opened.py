@@ -212,8 +212,10 @@ class Opened:
   def encoder(self) -> conventions.Encoder:
     """Return the function from a prompt to its ids."""
     with errors.stage('vocab'):
-      own = self._template if self.prompts[0] is self.vocab else None
-      return conventions.Encoder(*self.prompts, self.special, kind=self.kind, published=self.published, template=own)
+      template = self._template if self.prompts[0] is self.vocab else None
+      return conventions.Encoder(
+        *self.prompts, self.special, kind=self.kind, published=self.published, template=template
+      )
 
   @property
   def published(self) -> bool:

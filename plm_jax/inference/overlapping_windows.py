@@ -56,4 +56,7 @@ def cut(sizes: Sequence[int] | np.ndarray, *, room: int | None, causal: bool = F
   for (_, stop), (following, _) in itertools.pairwise(spans):
     edges.append(stop if causal else (following + stop + 1) // 2)
   edges.append(count)
-  return [Window(*span, first, last) for span, first, last in zip(spans, edges[:-1], edges[1:], strict=True)]
+  return [
+    Window(start=start, stop=stop, first=first, last=last)
+    for (start, stop), first, last in zip(spans, edges[:-1], edges[1:], strict=True)
+  ]

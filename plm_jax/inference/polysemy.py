@@ -120,7 +120,7 @@ def _pairs(uses: Uses) -> list[tuple[int, int]]:
 def show(uses: Uses) -> None:
   """Print a table: layers down, pairs of texts across."""
   grid = Grid(title=f'Cosines of {uses.word!r} in two texts')
-  for column in ('layer', *(f'{one + 1} and {other + 1}' for one, other in _pairs(uses))):
+  for column in ('layer', *(f'{first + 1} and {second + 1}' for first, second in _pairs(uses))):
     grid.add_column(column, justify='right')
   rows = list(zip(_layers(uses), uses.cosines, strict=True))
   for name, cosines in [*rows, *([('static', uses.static)] if uses.static is not None else [])]:
@@ -135,8 +135,10 @@ def draw(uses: Uses, out: Path) -> None:
 
   figure = Figure(figsize=(7, 4.2), layout='constrained')
   axes = figure.subplots()
-  for one, other in _pairs(uses):
-    axes.plot(_layers(uses), uses.cosines[:, one, other], marker='o', markersize=4, label=f'{one + 1} and {other + 1}')
+  for first, second in _pairs(uses):
+    axes.plot(
+      _layers(uses), uses.cosines[:, first, second], marker='o', markersize=4, label=f'{first + 1} and {second + 1}'
+    )
   if uses.static is not None:
     for index, pair in enumerate(_pairs(uses)):
       label = None if index else 'without context'

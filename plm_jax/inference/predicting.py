@@ -145,8 +145,8 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
   """
   data, path = settings['data'], files.path(file)
   if settings['adapter'] is None or data['name'] not in _SOURCES:
-    if several := one_part.left_open(settings):
-      raise ConfigError(f'predict: this run {several}, --part=NAME')
+    if open_parts := one_part.left_open(settings):
+      raise ConfigError(f'predict: this run {open_parts}, --part=NAME')
     reason = f'reads data {data["name"]!r}' if settings['adapter'] else 'was not fine-tuned'
     raise ConfigError(f'predict: this run {reason}; name a run with an adapter on data {" or ".join(_SOURCES)}')
   if not files.is_file(path):
@@ -154,8 +154,8 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
   if (data.get('shots') or {}).get('count'):
     raise ConfigError(f'predict: demonstrations are sampled from the training data (data.shots); {_USE_EVALUATE}')
   lines = {'documents': 'every_line' if path.name.removesuffix('.gz').endswith('.txt') else 'blank_line'}
-  every = {'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False}
-  block = {**data, 'path': str(file), 'split': _SPLIT, **every, **lines}
+  all_rows = {'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False}
+  block = {**data, 'path': str(file), 'split': _SPLIT, **all_rows, **lines}
   if data['name'] == 'text_to_text':
     return {**block, 'per_target': False}
   fields = tuple(data['fields'])

@@ -42,8 +42,8 @@ def classify(task: OpenTask, texts: Sequence[str | Sequence[Any]], *, rows: int)
   Raises:
     ConfigError: the number of texts differs from the fields of the run.
   """
-  given = [_row(task, (text,) if isinstance(text, str) else tuple(text)) for text in texts]
-  predicted = tasks.predictions(task, given, wanted='classify', batch_rows=rows)
+  examples = [_row(task, (text,) if isinstance(text, str) else tuple(text)) for text in texts]
+  predicted = tasks.predictions(task, examples, wanted='classify', batch_rows=rows)
   return [class_of(each.prediction, _named(task, each)) for each in predicted]
 
 
@@ -151,8 +151,8 @@ def parse(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) ->
       )
   indices = [index for index, words in enumerate(split) if words]
   field = next(iter(task.block['fields']), 'tokens')
-  given = [{field: [word for word, _, _ in split[index]]} for index in indices]
-  predicted = tasks.predictions(task, given, wanted='parse', batch_rows=rows) if indices else []
+  examples = [{field: [word for word, _, _ in split[index]]} for index in indices]
+  predicted = tasks.predictions(task, examples, wanted='parse', batch_rows=rows) if indices else []
   results: list[list[dict[str, Any]]] = [[] for _ in texts]
   for index, each in zip(indices, predicted, strict=True):
     record = _named(task, each)
@@ -186,8 +186,8 @@ def tags_of(prediction: Row, record: Row) -> tuple[list[str | None], list[float 
   """
   labels = np.asarray(prediction['labels'])
   shares: list[float | None] = [None] * len(record['labels'])
-  given = np.asarray(prediction['probability'])[labels >= 0].tolist()
-  for position, share in zip(record['places'], given, strict=False):
+  probabilities = np.asarray(prediction['probability'])[labels >= 0].tolist()
+  for position, share in zip(record['places'], probabilities, strict=False):
     shares[position] = share
   return seqeval.tags_of(labels, record), shares
 
@@ -215,8 +215,8 @@ def answer(task: OpenTask, pairs: Sequence[tuple[str, str]], *, best: int, rows:
   """
   fields = tuple(task.block.get('fields', ())) or ('question', 'context')
   side = fields.index('context') if 'context' in fields else 1
-  given = [{fields[1 - side]: question, fields[side]: text} for question, text in pairs]
-  predicted = tasks.predictions(task, given, wanted='answer', batch_rows=rows)
+  examples = [{fields[1 - side]: question, fields[side]: text} for question, text in pairs]
+  predicted = tasks.predictions(task, examples, wanted='answer', batch_rows=rows)
   groups = grouped([each.prediction for each in predicted], [each.record for each in predicted])
   return [answer_of(group, best=best, knows_none='squad2' in task.parts.task.scores) for group in groups]
 
@@ -282,8 +282,8 @@ def choose(
     Per item {'option', 'number', 'probabilities'}: the chosen text, its index from 0, and the probability of each
     option.
   """
-  given = [_item(task, (stem,) if isinstance(stem, str) else tuple(stem), options) for stem, options in items]
-  predicted = tasks.predictions(task, given, wanted='choose', batch_rows=rows)
+  examples = [_item(task, (stem,) if isinstance(stem, str) else tuple(stem), options) for stem, options in items]
+  predicted = tasks.predictions(task, examples, wanted='choose', batch_rows=rows)
   return [choice_of(each.prediction, each.record) for each in predicted]
 
 
@@ -305,12 +305,12 @@ def _item(task: OpenTask, stem: tuple[str, ...], options: Sequence[str]) -> dict
   names = list(dict.fromkeys(name for field in fields for name in _NAMES.findall(field) or [field]))
   position = next((index for index, name in enumerate(names) if '|' in name), len(names) - 1)
   named = names.pop(position)
-  several = named.split('|')
-  if len(stem) != len(names) or (len(several) > 1 and len(options) != len(several)) or len(options) < 2:
-    wanted = f'{len(several)} options' if len(several) > 1 else 'two options or more'
+  alternatives = named.split('|')
+  if len(stem) != len(names) or (len(alternatives) > 1 and len(options) != len(alternatives)) or len(options) < 2:
+    wanted = f'{len(alternatives)} options' if len(alternatives) > 1 else 'two options or more'
     raise ConfigError(
       f'choose: {task.opened.folder} reads {", ".join(names)} and {wanted}, got '
       f'{counted(len(stem), "text")} and {counted(len(options), "option")}'
     )
-  chosen = dict(zip(several, options, strict=True)) if len(several) > 1 else {named: list(options)}
+  chosen = dict(zip(alternatives, options, strict=True)) if len(alternatives) > 1 else {named: list(options)}
   return {**dict(zip(names, stem, strict=True)), **chosen}

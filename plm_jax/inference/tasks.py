@@ -126,12 +126,12 @@ def abilities(opened: Opened) -> list[str]:
   kind, heads = opened.kind, opened.weights.heads
   if HEAD in heads and not opened.settings:
     return _own({'adapter': opened.weights.adapter})
-  able = {
+  supported = {
     'fill': ('mlm' in heads and kind == 'bidirectional') or kind == 'encoder-decoder',
     'score': ('mlm' in heads and kind == 'bidirectional') or kind == 'causal',
     'generate': kind in ('causal', 'encoder-decoder', 'prefix') or bool(opened.settings.get('second_vocab')),
   }
-  return ['encode', *(name for name, there in able.items() if there)]
+  return ['encode', *(name for name, is_supported in supported.items() if is_supported)]
 
 
 def _own(settings: Mapping[str, Any]) -> list[str]:
@@ -140,11 +140,11 @@ def _own(settings: Mapping[str, Any]) -> list[str]:
   One task of several has to be opened by itself, see `one_part`.
   """
   reads, data = config.reads(settings), settings.get('data')
-  own = ability(reads)
+  method = ability(reads)
   by_rows = data is None or 'keep_unlabelled' in data  # a checkpoint has no data; its examples follow its tokenizer
-  able = own and (by_rows or (own == 'generate' and 'part' not in reads))
+  is_supported = method and (by_rows or (method == 'generate' and 'part' not in reads))
   encodes = not one_part.own_trunks(settings) and not _turns_text(settings)
-  return ['encode'] * encodes + ([own] if able and own else [])
+  return ['encode'] * encodes + ([method] if is_supported and method else [])
 
 
 def _reads_from_the_end(opened: Opened) -> bool:
@@ -179,23 +179,23 @@ def check(opened: Opened, wanted: str, *, part: str = 'plm_jax.load(FOLDER, part
     wanted: a method of `Model`.
     part: how a user names one task of several, for messages.
   """
-  able = abilities(opened)
-  if wanted in able:
+  supported = abilities(opened)
+  if wanted in supported:
     return
   check_direction(opened, wanted)
-  if opened.settings and (several := one_part.left_open(opened.settings)):
-    raise ConfigError(f'{wanted}: {opened.folder} {several}, as in {part}')
+  if opened.settings and (open_parts := one_part.left_open(opened.settings)):
+    raise ConfigError(f'{wanted}: {opened.folder} {open_parts}, as in {part}')
   if opened.settings:
-    what = f'was trained with {"adapter" if opened.adapted else "objective"} {opened.task.get("name")!r}'
+    reason = f'was trained with {"adapter" if opened.adapted else "objective"} {opened.task.get("name")!r}'
   elif HEAD in opened.weights.heads:
     name = opened.weights.adapter.get('name')
-    what = f'has a head of adapter {name!r}' if name else 'has a head without a matching adapter'
+    reason = f'has a head of adapter {name!r}' if name else 'has a head without a matching adapter'
   else:
     words = '' if opened.kind != 'bidirectional' or opened.weights.heads else ' or masked-LM head'
-    what = f'holds a pre-trained network without a task head{words}'
-  needed = next((adapter for adapter, own in _ADAPTERS.items() if own == wanted), None)
+    reason = f'holds a pre-trained network without a task head{words}'
+  needed = next((adapter for adapter, method in _ADAPTERS.items() if method == wanted), None)
   fix = f'fine-tune it with adapter {needed!r}' if needed else 'load another folder'
-  raise ConfigError(f'{wanted}: {opened.folder} {what}; it supports {", ".join(able)}. To {wanted}, {fix}')
+  raise ConfigError(f'{wanted}: {opened.folder} {reason}; it supports {", ".join(supported)}. To {wanted}, {fix}')
 
 
 def ability(reads: Collection[str]) -> Ability | None:

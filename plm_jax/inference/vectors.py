@@ -73,12 +73,12 @@ def pieces(reads: Sequence[Read], *, limit: int | None, causal: bool = False) ->
         values[: read.before] + values[shown] + values[len(values) - read.after :] for values in (read.ids, read.types)
       )
       # 2. the tokens of the window that belong to it; special tokens belong to the first and the last window
-      own = np.zeros(len(ids), bool)
-      own[read.before + window.first - window.start : read.before + window.last - window.start] = True
+      is_own = np.zeros(len(ids), bool)
+      is_own[read.before + window.first - window.start : read.before + window.last - window.start] = True
       first, last = position == 0, position == len(spans) - 1
-      own[: read.before] = first
-      own[len(own) - read.after :] = last
-      split.append(Piece(index, ids, types, own, first, last))
+      is_own[: read.before] = first
+      is_own[len(is_own) - read.after :] = last
+      split.append(Piece(text=index, ids=ids, types=types, own=is_own, first=first, last=last))
   return split
 
 

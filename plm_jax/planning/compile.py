@@ -35,7 +35,7 @@ MFU = (0.4, 0.5, 0.6)
 NAMED = 3  # transfers and arrays that a plan lists
 
 
-class Made(NamedTuple):
+class AbstractRun(NamedTuple):
   """The abstract parts of a run for compilation: layout, and shapes of batches and state."""
 
   parts: Parts
@@ -46,7 +46,7 @@ class Made(NamedTuple):
   rows: int
 
 
-def make(settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence[Any] | None) -> Made:
+def make(settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence[Any] | None) -> AbstractRun:
   """Build the parts of a run for described devices.
 
   Args:
@@ -70,7 +70,7 @@ def make(settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence
     steps = settings['steps'] or history.MOST_STEPS
     tx = optim.make(params=shapes, steps=steps, trains=parts.task.trains, **settings['optim'])
   maker = state_maker(parts.task, tx, spec, layout=layout)
-  return Made(parts=parts, layout=layout, spec=spec, tx=tx, maker=maker, rows=rows)
+  return AbstractRun(parts=parts, layout=layout, spec=spec, tx=tx, maker=maker, rows=rows)
 
 
 def abstract_layout(settings: Settings, topology: Topology) -> Layout:
@@ -91,7 +91,7 @@ def abstract_layout(settings: Settings, topology: Topology) -> Layout:
 # Arithmetic -------------------------------------------------------------------------------------------------------
 
 
-def state(made: Made) -> dict[str, Any]:
+def state(run_parts: AbstractRun) -> dict[str, Any]:
   """Compute the bytes of the training state on a device.
 
   Returns:
@@ -101,11 +101,11 @@ def state(made: Made) -> dict[str, Any]:
   """
   total = even = 0.0
   not_fully_sharded = []
-  for path, leaf in jax.tree_util.tree_leaves_with_path(made.maker.abstract):
+  for path, leaf in jax.tree_util.tree_leaves_with_path(run_parts.maker.abstract):
     size = math.prod(leaf.shape) * leaf.dtype.itemsize
     on_device = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-    total, even = total + on_device, even + size / made.layout.mesh.size
-    if on_device * made.layout.mesh.size > size:
+    total, even = total + on_device, even + size / run_parts.layout.mesh.size
+    if on_device * run_parts.layout.mesh.size > size:
       not_fully_sharded.append(
         {'array': path_name(path), 'shape': list(leaf.shape), 'gib': on_device / GIB, 'parts': size // on_device}
       )
@@ -116,23 +116,23 @@ def state(made: Made) -> dict[str, Any]:
     'whole_gib': sum(array['gib'] for array in not_fully_sharded),
     'whole_arrays': len(not_fully_sharded),
     'whole': not_fully_sharded[:NAMED],
-    'axes': whole_axes(made),
+    'axes': whole_axes(run_parts),
   }
 
 
-def whole_axes(made: Made) -> list[str]:
+def whole_axes(run_parts: AbstractRun) -> list[str]:
   """Describe the axes that the mesh should divide but does not.
 
   A line says how often the axis is computed, and the next size that divides.
   """
   lines: dict[str, None] = {}
-  named = jax.eval_shape(lambda key: init_params(made.parts.task, made.spec, key), jax.random.key(0))
+  named = jax.eval_shape(lambda key: init_params(run_parts.parts.task, run_parts.spec, key), jax.random.key(0))
   for leaf in jax.tree.leaves(named, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)):
     if not isinstance(leaf, nn.LogicallyPartitioned):
       continue
     for axis, size in zip(leaf.names, leaf.value.shape, strict=True):
-      mesh_axis = made.layout.rules.get(axis)
-      parts = sharding.places(made.layout.mesh, mesh_axis)
+      mesh_axis = run_parts.layout.rules.get(axis)
+      parts = sharding.places(run_parts.layout.mesh, mesh_axis)
       if size % parts:
         # under tensor parallelism, an unsharded parameter repeats its products; a gathered one does not
         repeated = f', and computed {parts} times' if mesh_axis == 'model' else ''
@@ -141,12 +141,12 @@ def whole_axes(made: Made) -> list[str]:
   return list(lines)
 
 
-def hours(made: Made, settings: Settings, topology: Topology) -> dict[str, Any]:
+def hours(run_parts: AbstractRun, settings: Settings, topology: Topology) -> dict[str, Any]:
   """Estimate the hours of the run from counted operations.
 
   They are given per fraction of the peak, if the peak of the chip is known.
   """
-  per_row = sizes.training_flops(made.parts.task, made.spec, made.maker.abstract.params)
+  per_row = sizes.training_flops(run_parts.parts.task, run_parts.spec, run_parts.maker.abstract.params)
   per_step = per_row * settings['data']['batch_size']
   peak = flops.peak_flops(topology.chip.kind, settings['execution']['dtype'])
   estimate: dict[str, Any] = {'tflop_per_step': per_step / 1e12}
@@ -161,52 +161,56 @@ def hours(made: Made, settings: Settings, topology: Topology) -> dict[str, Any]:
 # Compilation -----------------------------------------------------------------------------------------------------
 
 
-def compiled_train(made: Made, settings: Settings) -> dict[str, Any]:
+def compiled_train(run_parts: AbstractRun, settings: Settings) -> dict[str, Any]:
   """Compile a training step, see `_measured`."""
-  batch_sharding = sharding.batch_sharding(made.layout)
+  batch_sharding = sharding.batch_sharding(run_parts.layout)
   batch = {
-    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding) for name, array in made.spec.items()
+    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding)
+    for name, array in run_parts.spec.items()
   }
   step = functools.partial(
     train_step,
-    task=made.parts.task,
-    tx=made.tx,
+    task=run_parts.parts.task,
+    tx=run_parts.tx,
     accumulate=settings['accumulate'],
     random=settings['execution']['random'],
   )
-  places = made.maker.places
-  run = jax.jit(step, in_shardings=(places, batch_sharding, None), out_shardings=(places, None), donate_argnums=0)
-  return _measured(made, lambda: run.lower(made.maker.abstract, batch, _key()))
+  state_sharding = run_parts.maker.places
+  run = jax.jit(
+    step, in_shardings=(state_sharding, batch_sharding, None), out_shardings=(state_sharding, None), donate_argnums=0
+  )
+  return _measured(run_parts, lambda: run.lower(run_parts.maker.abstract, batch, _key()))
 
 
-def compiled_evaluation(made: Made, settings: Settings, name: str) -> dict[str, Any]:
+def compiled_evaluation(run_parts: AbstractRun, settings: Settings, name: str) -> dict[str, Any]:
   """Compile a step of an evaluation, see `_measured`."""
   block = settings['eval'][name]['data']
-  batch_sharding = sharding.batch_sharding(made.layout)
-  spec = preflight.batch_spec(made.parts, block)
-  task, rows = made.parts.task, block['batch_size']
+  batch_sharding = sharding.batch_sharding(run_parts.layout)
+  spec = preflight.batch_spec(run_parts.parts, block)
+  task, rows = run_parts.parts.task, block['batch_size']
 
   def shard(tree: Any) -> Any:
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding), tree)
 
   carry = shard(jax.eval_shape(lambda: task.init_carry(rows)))
   run = jax.jit(functools.partial(eval_step, task=task, rows=evaluation.rows_at_once(settings)))
-  return _measured(made, lambda: run.lower(made.maker.abstract.params, shard(dict(spec)), carry, _key()))
+  return _measured(run_parts, lambda: run.lower(run_parts.maker.abstract.params, shard(dict(spec)), carry, _key()))
 
 
-def noise(made: Made, step: Mapping[str, Any]) -> dict[str, Any] | None:
+def noise(run_parts: AbstractRun, step: Mapping[str, Any]) -> dict[str, Any] | None:
   """Compile `prepare` alone and compare its cycles with the training step.
 
   Returns:
     'share' of the step's cycles; 'open_loops' of `prepare` and 'step_open_loops', which count as one round each. None
     if the compiler gives no estimate.
   """
-  batch_sharding = sharding.batch_sharding(made.layout)
+  batch_sharding = sharding.batch_sharding(run_parts.layout)
   batch = {
-    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding) for name, array in made.spec.items()
+    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding)
+    for name, array in run_parts.spec.items()
   }
-  prepare = jax.jit(lambda key, batch: made.parts.task.prepare(noise_root(key), with_step(batch, 0)))
-  measured = _measured(made, lambda: prepare.lower(_key(), batch))
+  prepare = jax.jit(lambda key, batch: run_parts.parts.task.prepare(noise_root(key), with_step(batch, 0)))
+  measured = _measured(run_parts, lambda: prepare.lower(_key(), batch))
   if not measured.get('cycles') or not step.get('cycles'):
     return None
   share = measured['cycles'] / step['cycles']
@@ -217,14 +221,14 @@ def _key() -> Any:
   return jax.eval_shape(lambda: jax.random.key(0))
 
 
-def _measured(made: Made, lower: Any) -> dict[str, Any]:
+def _measured(run_parts: AbstractRun, lower: Any) -> dict[str, Any]:
   """Compile a step and read the compiler's report.
 
   Returns:
     'fits'; 'peak_gib' of a device, or 'needed_gib' if it does not fit; 'attention': the chosen implementations and the
     reasons; the keys of `_text_says`, or 'unread': the reason why the text of the program cannot be read.
   """
-  with sharding.use(made.layout), attention.recorded() as attention_log:
+  with sharding.use(run_parts.layout), attention.recorded() as attention_log:
     lowered = lower()
     try:
       compiled = lowered.compile()

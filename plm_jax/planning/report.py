@@ -37,30 +37,30 @@ def plan(
     ConfigError: the run could not start on these devices, or the compiler is not installed.
   """
   devices = None if state_only else topologies.describe(topology)
-  made = compiling.make(settings, vocab, topology, devices)
+  run_parts = compiling.make(settings, vocab, topology, devices)
   limit = topology.chip.memory
   result: dict[str, Any] = {
     'topology': topology.name,
     'slices': topology.slices,
     'devices': topology.devices,
     'kind': topology.chip.kind,
-    'mesh': dict(made.layout.mesh.shape),
+    'mesh': dict(run_parts.layout.mesh.shape),
     'rules': settings['sharding']['rules'],
-    'rows_per_device': made.rows,
+    'rows_per_device': run_parts.rows,
     'accumulate': settings['accumulate'],
     'limit_gib': limit,
-    'state': compiling.state(made),
-    **compiling.hours(made, settings, topology),
+    'state': compiling.state(run_parts),
+    **compiling.hours(run_parts, settings, topology),
     'header': _estimate(header),
   }
   if state_only:
     return result
-  result['train'] = compiling.compiled_train(made, settings)
-  result['evaluate'] = {name: compiling.compiled_evaluation(made, settings, name) for name in settings['eval']}
+  result['train'] = compiling.compiled_train(run_parts, settings)
+  result['evaluate'] = {name: compiling.compiled_evaluation(run_parts, settings, name) for name in settings['eval']}
   if 'tflop' in result['train']:
     result['redundancy'] = result['train']['tflop'] * topology.devices / result['tflop_per_step']
   if result['train']['fits']:
-    result['noise'] = compiling.noise(made, result['train'])
+    result['noise'] = compiling.noise(run_parts, result['train'])
   if search and not all(step['fits'] for step in (result['train'], *result['evaluate'].values())):
     result['search'] = _searched(settings, vocab, topology, devices, result)
   return result
@@ -72,7 +72,7 @@ def _searched(
   """Run `search.search` and report its change, with all that were tried."""
   first = [_gib(step) for step in (result['train'], *result['evaluate'].values())]
 
-  def changed(change: searching.Change) -> compiling.Made:
+  def changed(change: searching.Change) -> compiling.AbstractRun:
     return compiling.make(searching.applied(settings, change), vocab, topology, devices)
 
   def state(change: searching.Change) -> float:
@@ -82,13 +82,13 @@ def _searched(
       return math.inf
 
   def needs(change: searching.Change) -> searching.Needs:
-    made, own_settings = changed(change), searching.applied(settings, change)
+    run_parts, own_settings = changed(change), searching.applied(settings, change)
     gib = 0.0
     for compiled, name in enumerate(('', *own_settings['eval']), start=1):
       step = (
-        compiling.compiled_evaluation(made, own_settings, name)
+        compiling.compiled_evaluation(run_parts, own_settings, name)
         if name
-        else compiling.compiled_train(made, own_settings)
+        else compiling.compiled_train(run_parts, own_settings)
       )
       gib = max(gib, _gib(step) or 2 * topology.chip.memory)
       if not step['fits']:
@@ -129,15 +129,15 @@ def _estimate(header: str) -> str:
 # Text ---------------------------------------------------------------------------------------------------------------
 
 
-def text(found: Mapping[str, Any]) -> str:
+def text(plan: Mapping[str, Any]) -> str:
   """Write a plan as text."""
-  mesh, state = found['mesh'], found['state']
-  slices = f' in {found["slices"]} slices' if found['slices'] > 1 else ''
-  accumulated = f', {found["accumulate"]} times per step' if found['accumulate'] > 1 else ''
+  mesh, state = plan['mesh'], plan['state']
+  slices = f' in {plan["slices"]} slices' if plan['slices'] > 1 else ''
+  accumulated = f', {plan["accumulate"]} times per step' if plan['accumulate'] > 1 else ''
   lines = [
-    f'devices     {found["devices"]} x {found["kind"]} ({found["topology"]}{slices}), {found["limit_gib"]} GiB each',
-    f'mesh        {" x ".join(f"{name}={size}" for name, size in mesh.items())}, rules {found["rules"]}; '
-    f'{found["rows_per_device"]} rows per device at once{accumulated}',
+    f'devices     {plan["devices"]} x {plan["kind"]} ({plan["topology"]}{slices}), {plan["limit_gib"]} GiB each',
+    f'mesh        {" x ".join(f"{name}={size}" for name, size in mesh.items())}, rules {plan["rules"]}; '
+    f'{plan["rows_per_device"]} rows per device at once{accumulated}',
     f'state       {state["gib"]:.2f} GiB per device, {state["even_gib"]:.2f} if sharded evenly',
   ]
   if state['whole_gib'] >= 0.005:  # smaller ones are biases and scales
@@ -147,26 +147,26 @@ def text(found: Mapping[str, Any]) -> str:
   for item in (item for item in state['whole'] if item['gib'] >= 2**-10):
     lines.append(f'              {item["gib"]:.2f} GiB, in {item["parts"]} shards: {item["array"]} {item["shape"]}')
   lines += [f'            {line}' for line in state['axes']]
-  if state['gib'] > found['limit_gib']:
+  if state['gib'] > plan['limit_gib']:
     lines.append('            DOES NOT FIT: the state alone exceeds the memory of a device')
-  if 'train' in found:
-    lines += _step('train', found['train'], found['limit_gib'])
-    for name, step in found['evaluate'].items():
-      lines += _step('evaluation', step, found['limit_gib'], of=f'{name} ')
-  if found.get('noise') is not None:
-    lines.append(noise_line(**found['noise']))
-  lines.append(f'work        {found["tflop_per_step"]:,.1f} TFLOP per step, counted without recomputation')
-  if 'redundancy' in found:
-    lines.append(redundancy_line(found['redundancy'], found['train']))
-  if hours := found.get('hours'):
+  if 'train' in plan:
+    lines += _step('train', plan['train'], plan['limit_gib'])
+    for name, step in plan['evaluate'].items():
+      lines += _step('evaluation', step, plan['limit_gib'], of=f'{name} ')
+  if plan.get('noise') is not None:
+    lines.append(noise_line(**plan['noise']))
+  lines.append(f'work        {plan["tflop_per_step"]:,.1f} TFLOP per step, counted without recomputation')
+  if 'redundancy' in plan:
+    lines.append(redundancy_line(plan['redundancy'], plan['train']))
+  if hours := plan.get('hours'):
     shares = ', '.join(f'{item:,.1f} at {share}' for share, item in hours.items())
     lines.append(f'hours       {shares} of the peak')
-  if found['header']:
-    lines.append(f'the config  {found["header"]}')
-  if 'search' in found:
-    for item in found['search']['tried']:
+  if plan['header']:
+    lines.append(f'the config  {plan["header"]}')
+  if 'search' in plan:
+    for item in plan['search']['tried']:
       lines.append(f'tried       {item["needed_gib"]:.2f} GiB: {item["flags"]}')
-    lines.append(f'fits with   {found["search"]["flags"] or "none of these changes; use more devices"}')
+    lines.append(f'fits with   {plan["search"]["flags"] or "none of these changes; use more devices"}')
   return '\n'.join(lines)
 
 

@@ -257,14 +257,14 @@ def _rows(file: Path) -> Iterator[tuple[Row, bytes]]:
     RunError: a line other than the last one is damaged; the message names it.
   """
   lines = files.read_bytes(file).splitlines(keepends=True)
-  for number, line in enumerate(lines, start=1):
+  for line_number, line in enumerate(lines, start=1):
     row = _row(line)
     if row is None:
-      if number == len(lines):
+      if line_number == len(lines):
         return
-      raise RunError(f'{file}, line {number} is not a line of metrics; repair or remove it')
+      raise RunError(f'{file}, line {line_number} is not a line of metrics; repair or remove it')
     if not is_step(row['step']):
-      raise RunError(f'{file}, line {number} has the invalid step {shown(row["step"])}; repair or remove it')
+      raise RunError(f'{file}, line {line_number} has the invalid step {shown(row["step"])}; repair or remove it')
     yield {name: _number(value) for name, value in row.items()}, line
 
 

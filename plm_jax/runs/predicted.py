@@ -30,15 +30,15 @@ def formats() -> list[str]:
   return [module.rpartition('.')[2] for module in signatures.files_of('scores') if signatures.has(module, 'submission')]
 
 
-def check_task(task: Task, asked: Any, *, user: str) -> None:
+def check_task(task: Task, output: Any, *, user: str) -> None:
   """Raise ConfigError if predictions are requested of a task without any.
 
   Args:
     task: the task.
-    asked: output of the predictions; None without one.
+    output: of the predictions; None without one.
     user: the task's name in messages.
   """
-  if asked and task.predict is None:
+  if output and task.predict is None:
     raise ConfigError(f'--predictions: {user} makes no predictions; remove the flag')
 
 
@@ -148,14 +148,16 @@ def read(file: Where) -> list[dict[str, Any]]:
     raise ConfigError(f'--score: no file {file}; plm-jax evaluate --predictions=FILE writes one')
   rows = []
   text = files.read_text(files.path(file)).removesuffix('\n')
-  for number, line in enumerate(text.split('\n') if text else (), start=1):  # not splitlines: a text may hold U+2028
+  for line_number, line in enumerate(
+    text.split('\n') if text else (), start=1
+  ):  # not splitlines: a text may hold U+2028
     try:
       row = files.parse_json(line)
     except ValueError as error:
-      raise ConfigError(f'--score: line {number} of {file} is not JSON: {error}') from error
+      raise ConfigError(f'--score: line {line_number} of {file} is not JSON: {error}') from error
     if not isinstance(row, dict) or 'row_id' not in row or not isinstance(row.get('record'), dict):
       raise ConfigError(
-        f'--score: line {number} of {file} has no row_id and record; plm-jax evaluate --predictions=FILE writes them'
+        f'--score: line {line_number} of {file} has no row_id or record; use a file of plm-jax evaluate --predictions=FILE'
       )
     if 'group' in row['record']:
       row['record']['group'] = json.dumps(
@@ -170,7 +172,7 @@ def read(file: Where) -> list[dict[str, Any]]:
 # Several files -----------------------------------------------------------------------------------------------------
 
 
-def join(given: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def join(paths: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
   """Read predictions and records of a file, or average several files.
 
   Real numbers, such as probabilities and values, are averaged. Integers that are the argmax of such numbers, such as
@@ -179,19 +181,19 @@ def join(given: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, A
   Raises:
     ConfigError: files of different examples, or without values that can be averaged.
   """
-  tables = [read(file) for file in given]
+  tables = [read(file) for file in paths]
   first, ids = tables[0], [row['row_id'] for row in tables[0]]
-  for file, table in zip(given[1:], tables[1:], strict=True):
-    same = [row['row_id'] for row in table] == ids
-    if not same or any(a['record'] != b['record'] for a, b in zip(first, table, strict=True)):
-      raise ConfigError(f'--score: {given[0]} and {file} hold predictions of different examples')
+  for file, table in zip(paths[1:], tables[1:], strict=True):
+    same_ids = [row['row_id'] for row in table] == ids
+    if not same_ids or any(a['record'] != b['record'] for a, b in zip(first, table, strict=True)):
+      raise ConfigError(f'--score: {paths[0]} and {file} hold predictions of different examples')
   records = [row['record'] for row in first]
   predictions = [_arrays(row) for row in first]
-  if len(given) > 1:
+  if len(paths) > 1:
     others = [[_arrays(row) for row in table] for table in tables]
     predictions = _averaged([list(rows) for rows in zip(*others, strict=True)])
     if not any(set(row) - {'row_id'} for row in predictions):
-      raise ConfigError(f'--score: nothing in {given[0]} can be averaged: {", ".join(first[0])}')
+      raise ConfigError(f'--score: nothing in {paths[0]} can be averaged: {", ".join(first[0])}')
     alone = fitting(first, records)
     if alone and not fitting(predictions, records):
       raise ConfigError(

@@ -55,12 +55,12 @@ def known(name: str) -> Score:
   return Score(file=file, part=part, metrics=named_metrics, either=tuple(keys_of), by_row=named_by_row)
 
 
-def lacking(either: Iterable[Sequence[str]], there: Collection[str]) -> list[str]:
+def lacking(either: Iterable[Sequence[str]], present: Collection[str]) -> list[str]:
   """Return the missing keys of the list that misses fewest.
 
   The result is [] if one list is complete.
   """
-  return min(([key for key in keys if key not in there] for keys in either), key=len)
+  return min(([key for key in keys if key not in present] for keys in either), key=len)
 
 
 def in_words(either: Iterable[Sequence[str]]) -> str:
@@ -122,12 +122,12 @@ def _reads(score: Score) -> list[tuple[str, ...]]:
 def check_records(names: Sequence[str], source: Source, *, where: str) -> None:
   """Raise ConfigError if a source lacks record fields that scores read."""
   for name in names:
-    given = sorted(_some_record(source.parts.get(known(name).part, source)))
+    recorded = sorted(_some_record(source.parts.get(known(name).part, source)))
     records = [keys.records for keys in known(name).either]
-    if missing := lacking(records, given):
+    if missing := lacking(records, recorded):
       raise ConfigError(
         f'config.{where}.scores: {name!r} needs the record fields {in_words(records)}; this '
-        f'source gives {", ".join(given) or "nothing"}, without {", ".join(missing)}'
+        f'source gives {", ".join(recorded) or "nothing"}, without {", ".join(missing)}'
       )
 
 
@@ -179,14 +179,14 @@ def score(name: str, predictions: Sequence[Row], records: Sequence[Row]) -> dict
   """
   named = known(name)
   if named.part:
-    indices = [place for place, record in enumerate(records) if record['part'] == named.part]
-    records = [records[place] for place in indices]
-    predictions = [_without(named.part, predictions[place]) for place in indices]
+    indices = [index for index, record in enumerate(records) if record['part'] == named.part]
+    records = [records[index] for index in indices]
+    predictions = [_without(named.part, predictions[index]) for index in indices]
   either = known(named.file).either
-  given = set(predictions[0]).intersection(*predictions)  # text depends on the example (`Task.words`)
-  if missing := lacking([keys.reads for keys in either], given):
+  present = set(predictions[0]).intersection(*predictions)  # text depends on the example (`Task.words`)
+  if missing := lacking([keys.reads for keys in either], present):
     raise ConfigError(f'score {name!r} reads {", ".join(sorted(missing))}, which these rows do not give: leave it out')
-  record_keys = next(keys.records for keys in either if set(keys.reads) <= given)
+  record_keys = next(keys.records for keys in either if set(keys.reads) <= present)
   for row, record in enumerate(records):
     if unknown := [key for key in record_keys if record[key] is None]:
       raise ConfigError(f'score {name!r}: row {row} has no {unknown[0]} and cannot be scored')
