@@ -157,7 +157,7 @@ def read(file: Where) -> list[dict[str, Any]]:
       raise ConfigError(f'--score: line {line_number} of {file} is not JSON: {error}') from error
     if not isinstance(row, dict) or 'row_id' not in row or not isinstance(row.get('record'), dict):
       raise ConfigError(
-        f'--score: line {line_number} of {file} has no row_id or record; plm-jax evaluate --predictions=FILE writes both'
+        f'--score: line {line_number} of {file} has no row_id or record; use a file of evaluate --predictions=FILE'
       )
     if 'group' in row['record']:
       row['record']['group'] = json.dumps(
