@@ -32,7 +32,7 @@ def test_a_model_that_is_no_run_is_named_where_it_is_taken(
     assert workdir in said and kind in said
     assert f'plm_jax.load({str(tmp_path)!r})' in said
     assert f'plm-jax evaluate --config=FILE --weights={tmp_path}' in said
-    assert 'convert' not in said
+    assert 'plm-jax convert' not in said
   for asked, flags in ((fill, ('--text=a',)), (heads, ('--text=a', '--out=a.png')), (evaluate, ())):
     with pytest.raises(ConfigError, match=f'{kind}.*--weights'):
       asked.main([workdir, *flags])
