@@ -191,9 +191,9 @@ class Model:
 
     Args:
       prompts: one prompt or a list, no longer than the network has positions for.
-      **given: the settings of `plm-jax generate`: method 'greedy', 'sample' or 'beam'; max_new (40), min_new,
-        no_repeat; temperature, top_k, top_p and draws of 'sample'; beams, length_penalty and early_stop of 'beam';
-        start, first and last, which name tokens; seed (0). Samples depend on all prompts of a call.
+      **given: the settings of `plm-jax generate`. All methods: method ('greedy', 'sample' or 'beam'), max_new (40),
+        min_new, no_repeat, seed (0), and the names of tokens start, first and last. 'sample': temperature, top_k,
+        top_p, draws. 'beam': beams, length_penalty, early_stop. Samples depend on all prompts of a call.
 
     Returns:
       The new text of each prompt, without the prompt; with draws a list of texts per prompt.
@@ -229,8 +229,8 @@ class Model:
       model.classify(('A man eats .', 'Someone eats .'))  # a pair of texts
 
     Args:
-      texts: one example or a list of examples. An example is a string, or a tuple with one item per field of the run,
-        such as a pair, or (choice1, choice2, premise, question) of COPA. An item is a list of strings where the field
+      texts: one example or a list of examples. An example is a string, or a tuple with one item per field of the run:
+        a pair of texts, or COPA's (choice1, choice2, premise, question). An item is a list of strings if its field
         holds a list (the entities of ReCoRD).
 
     Returns:
@@ -302,8 +302,7 @@ class Model:
       Per question {'text', 'start', 'end', 'probability', 'best'}: the answer, its character offsets in the context,
       and the `best` most likely answers. The text is '' and its offsets are None if the run predicts that there is no
       answer (SQuAD 2). Probabilities are a softmax over all answers found: the `n_best` most likely spans of each
-      window of the context (20 unless the adapter sets it) and, if the run was trained with unanswerable questions, no
-      answer.
+      window of the context (20 unless the adapter sets it). A run with unanswerable questions adds no answer.
     """
     alone = isinstance(question, str)
     questions, contexts = ([question], [context]) if alone else (question, context)

@@ -1,8 +1,8 @@
 """Windows of half overlap, for texts longer than a network reads.
 
-Each part of the text belongs to one window. Of the parts that two windows share, the first half belongs to the earlier
-window, the second half to the later one, so each part has similar context on both sides. For a network that reads from
-left to right, a part belongs to the first window that contains it, with at least half a window before it.
+Each part of the text belongs to one window. The earlier of two windows owns the first half of the parts that they
+share, the later one the second half. So each part has similar context on both sides. If a network reads from left to
+right, the first window that contains a part owns it, and later windows have at least half a window before their parts.
 
     parts a b c d e f g h i j of size 1, room for 6
     windows         a b c d e f | d e f g h i | g h i j

@@ -210,8 +210,8 @@ def answer(task: OpenTask, pairs: Sequence[tuple[str, str]], *, best: int, rows:
     Per question {'text', 'start', 'end', 'probability', 'best'} with character offsets in the context, or '' and None
     for no answer. 'best' lists the most likely answers with the same keys. Probabilities are a softmax over all answers
     found, so they do not depend on `best`. Those are the adapter's `n_best` legal pairs of every window, each text span
-    with its largest score, and no answer if the run was trained with unanswerable questions. BERT's run_squad.py
-    instead keeps `n_best` of all windows together.
+    with its largest score. A run with unanswerable questions adds no answer. BERT's run_squad.py instead keeps `n_best`
+    of all windows together.
   """
   fields = tuple(task.block.get('fields', ())) or ('question', 'context')
   side = fields.index('context') if 'context' in fields else 1

@@ -1,7 +1,7 @@
 """Files of predictions: written per example or in a benchmark's format, read again, averaged and scored.
 
-A row is a JSON object: 'row_id', the prediction of the task, the same as text (`Task.in_words`), and 'record', the
-fields of the data, so that a file can be scored without the data and the model.
+A row is a JSON object with 'row_id', the prediction of the task, and the same as text (`Task.in_words`). Its 'record'
+holds the fields of the data, so a file can be scored without the data and the model.
 """
 
 import json
