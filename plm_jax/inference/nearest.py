@@ -145,8 +145,8 @@ def of_run(opened: Opened) -> WordVectors:
   """
   if opened.kind != 'none':
     raise ConfigError(
-      f'vectors: the {opened.trunk.NAME} in {opened.folder} has a different vector of a word in each text: name a run '
-      "of model.name='static'"
+      f'vectors: the {opened.trunk.NAME} in {opened.folder} has no fixed vector per word; name a run of '
+      "model.name='static'"
     )
   table = _word_table(opened)
   special = set(opened.vocab.special_ids)
