@@ -1,4 +1,4 @@
-"""What commands say of a --workdir that has a model and is no run."""
+"""Errors for a --workdir that holds a model without a run."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""What freed memory costs: with the setting a large block that is freed and taken again is not faulted in again."""
+"""Page faults: with `reuse`, freed blocks are used again without new faults."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Pictures with words of any script: letters without a font are named once, and other warnings stay."""
+"""Pictures with words of any script: letters without a font are logged once, and other warnings stay."""
 
 import logging
 import warnings

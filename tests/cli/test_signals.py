@@ -1,4 +1,4 @@
-"""No signal is lost and none is without a word, from the first line of a command on."""
+"""Signals are never lost and always answered, from the first line of a command on."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ STAGES, SECONDS = 12, 15.0  # signals, spread over the time in which a command b
 
 
 def text_of(module: str) -> str:
-  """The source of a command."""
+  """Read the source of a command."""
   return (conftest.ROOT / signatures.path(module)).read_text()
 
 
@@ -39,7 +39,7 @@ def text_of(module: str) -> str:
 
 
 def script(body: str) -> subprocess.Popen[str]:
-  """A program that has taken the signals, and runs `body` after it said 'ready'."""
+  """Start a program that installs the handlers, prints 'ready' and runs `body`."""
   text = 'from plm_jax.cli import command, signals\nsignals.begin()\nimport hashlib, os, signal, sys, time\n' + (
     "print('ready', flush=True)\n"
   )
@@ -203,7 +203,10 @@ def test_what_swallows_it_loses_nothing_and_cleaning_up_is_not_interrupted() -> 
 
 
 def test_a_signal_in_a_destructor_is_raised_behind_it() -> None:
-  """The interpreter drops what a destructor raises, and what jax's callback of the garbage collector does."""
+  """Raise a signal again after the interpreter dropped it.
+
+  It drops exceptions of destructors and of jax's garbage collector callback.
+  """
 
   class Dies:
     def __del__(self) -> None:
@@ -243,7 +246,7 @@ def test_what_computes_outside_the_interpreter_is_not_waited_for() -> None:
 
 
 def stop_at(count: int, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
-  """Sends a signal to this process when a method is called for the `count`th time, once."""
+  """Send a signal to this process at a method's `count`th call."""
   method, left = getattr(owner, name), [count]
 
   def called(*arguments: Any, **keywords: Any) -> Any:
@@ -263,7 +266,7 @@ def stop_at(count: int, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) 
 def test_rows_are_not_made_to_their_end(
   rows: str, owner: Any, name: str, data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-  """Wherever the signal comes while the rows of a source are made, they are made anew by the next call."""
+  """Interrupt the construction of a source; the next call starts again."""
   settings = runs.settings('classify' if rows == 'labelled' else 'mlm', data)
   path = settings['data']['path']
   block = {'name': rows, 'path': path, 'length': 32, 'batch_size': 8, 'cache': str(tmp_path)}
@@ -316,7 +319,7 @@ def test_a_vocabulary_is_not_trained_to_its_end(
 
 @pytest.fixture(scope='module')
 def commands(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-  """Commands that would take hours, by their name."""
+  """List the arguments of commands that would take hours, by name."""
   folder = tmp_path_factory.mktemp('runs')
   endless = {'steps': 10**6, 'log_every': 1, 'save_every': 10**6, 'eval_every': 10**6, 'best': None}
   config = runs.write_config(folder / 'mlm.json', runs.settings('mlm', data, **endless))
@@ -327,7 +330,10 @@ def commands(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> di
 def more_commands(
   commands: dict[str, list[str]], data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[str]]:
-  """The other commands that take a while: one follows a run that is not finished, one starts from it."""
+  """List the arguments of other slow commands.
+
+  One follows an unfinished run, one starts from it.
+  """
   folder = tmp_path_factory.mktemp('more')
   begun = folder / 'begun'
   train = [word.replace('{workdir}', str(begun)) for word in commands['train']]
@@ -346,7 +352,10 @@ def more_commands(
 
 
 def takes_signals(process: subprocess.Popen[bytes]) -> bool:
-  """Whether the process has a handler for SIGTERM; what comes earlier meets the interpreter alone."""
+  """Return True if the process has a handler for SIGTERM.
+
+  The interpreter alone handles earlier signals.
+  """
   status = pathlib.Path(f'/proc/{process.pid}/status').read_text()
   found = re.search(r'^SigCgt:\s*(\w+)', status, re.MULTILINE)
   return found is not None and bool(int(found[1], 16) >> (signal.SIGTERM - 1) & 1)
@@ -431,7 +440,10 @@ def test_a_signal_at_any_moment(name: str, more_commands: dict[str, list[str]], 
 
 @pytest.fixture(scope='module')
 def preparing(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-  """Commands that prepare data for a minute or so, by their name; `{workdir}` is where they write."""
+  """List commands that prepare data for about a minute, by name.
+
+  `{workdir}` is their output folder.
+  """
   folder = tmp_path_factory.mktemp('large')
   text = (data / 'corpus' / 'train.txt').read_text()
   (folder / 'train.txt').write_text('\n\n'.join([text] * (80_000_000 // len(text))))
@@ -483,7 +495,10 @@ for _ in range(600):
 
 @pytest.mark.parametrize('told', [True, False])
 def test_a_process_ends_with_the_one_that_started_it_where_it_is_told_to(told):
-  """Its stdin closes when that one ends in any way."""
+  """Check that a process ends when its parent does.
+
+  Its stdin closes however the parent ends.
+  """
   env = {**os.environ, **({signals.ENDS_WITH_STDIN: '1'} if told else {})}
   words = [sys.executable, '-c', ENDS]
   with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as one:

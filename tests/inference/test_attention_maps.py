@@ -1,4 +1,4 @@
-"""The weights of every head, of every trunk with attention in one stack."""
+"""Attention weights of every head, for every trunk with a single attention stack."""
 
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ def test_every_head_of_every_layer_is_there_in_order(name):
 
 
 class Reads(NamedTuple):
-  """Stands in for an opened model; a character is a token."""
+  """A fake opened model whose tokens are characters."""
 
   trunk: nn.Module
   vocab: Any = tiny.VOCAB

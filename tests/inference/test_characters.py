@@ -1,4 +1,4 @@
-"""Models that read words by their characters: pre-trained, fine-tuned and asked, with words that were never seen."""
+"""Character-level models, pre-trained and fine-tuned, on unseen words."""
 
 import json
 
@@ -90,7 +90,7 @@ def test_classes_of_texts(data, pretrained, tmp_path):
 
 
 def tagging(data, pretrained, adapter):
-  """A config of labels on words, with the trunk of ELMo."""
+  """Build a config of word labels with the trunk of ELMo."""
   rows = [{'tokens': ['Anna', 'is', 'in', place], 'tags': [1, 0, 0, 0]} for place in conftest.PLACES]
   folder = data / 'tags'
   folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Blanks that an encoder-decoder fills: what stands where in what it writes, and the table of a run."""
+"""Blanks filled by an encoder-decoder: the spans of its output, and the table of a run."""
 
 import re
 
@@ -46,7 +46,7 @@ def test_masks_are_found_again_in_the_whole_text(prompt, ids, expected):
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
-  """Short runs of T5 and BART."""
+  """Train short runs of T5 and BART."""
   folder = runs.write_data(tmp_path_factory.mktemp('written'))
   t5 = {'where': {'name': 'fixed_count', 'rate': 0.15}}
   bart = {'where': {'name': 'poisson_spans'}, 'edit': {'name': 'collapse_to_mask'}, 'target': 'text', 'start': 'eos'}

@@ -1,4 +1,4 @@
-"""A model for lm-evaluation-harness, beside the harness's own `hf` models of the same folder: numbers and texts."""
+"""Models for lm-evaluation-harness, compared with its own `hf` models of the same folder."""
 
 import json
 import random
@@ -32,7 +32,7 @@ PAIRS = (
 
 
 def make_release(folder, kind, *, positions=POSITIONS):
-  """A random model of Hugging Face with a vocabulary of a few stories."""
+  """Build a random Hugging Face model with a small vocabulary."""
   import torch
   import transformers as t
 
@@ -68,7 +68,7 @@ def make_release(folder, kind, *, positions=POSITIONS):
 
 @pytest.fixture(scope='module', params=KINDS)
 def both(request, tmp_path_factory):
-  """Our model and theirs of one folder."""
+  """Open one folder as our model and as theirs."""
   pytest.importorskip('torch')
   pytest.importorskip('transformers')
   from lm_eval.models.huggingface import HFLM

@@ -1,4 +1,4 @@
-"""`plm_jax.load`: what it says beside Hugging Face, beside the commands, alone and in a batch; what it refuses."""
+"""`plm_jax.load`: results compared with Hugging Face, with the commands, alone and in a batch; its errors."""
 
 import json
 import math
@@ -99,7 +99,10 @@ def write_rows(folder: pathlib.Path, rows: list[dict[str, Any]]) -> str:
 
 
 def adapted(data: pathlib.Path, adapter: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
-  """The config of a short run with an adapter, by a rate at which its predictions differ."""
+  """Build the config of a short run with an adapter.
+
+  Its rate makes predictions differ.
+  """
   return config.resolve(
     {
       'steps': 4, 'log_every': 2, 'eval_every': 4, 'save_every': 4, 'adapter': adapter,
@@ -113,13 +116,13 @@ def adapted(data: pathlib.Path, adapter: dict[str, Any], about: dict[str, Any]) 
 
 
 def trained(settings: dict[str, Any], folder: pathlib.Path) -> Model:
-  """A short run, open, with batches of few rows so that there are several."""
+  """Train a short run and open it with small batches."""
   assert loop.train(settings, folder).exit_code == 0
   return plm_jax.load(folder, batch_size=2)
 
 
 def written(model: Model, file: pathlib.Path) -> list[dict[str, Any]]:
-  """What `plm-jax evaluate` predicts of the validation rows of a run."""
+  """Read the validation predictions of `plm-jax evaluate`."""
   assert evaluate.main([f'--workdir={model.folder.folder}', f'--predictions={file}']) == 0
   return [json.loads(line) for line in file.read_text().splitlines()]
 
@@ -129,7 +132,7 @@ def written(model: Model, file: pathlib.Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope='module')
 def released(data: pathlib.Path) -> dict[str, tuple[Any, Any, Model]]:
-  """Random models of Hugging Face with a tokenizer: theirs, the tokenizer, ours."""
+  """Build random Hugging Face models with a tokenizer: theirs, the tokenizer, ours."""
   torch = pytest.importorskip('torch')
   transformers = pytest.importorskip('transformers')
   from tokenizers.processors import TemplateProcessing
@@ -160,7 +163,7 @@ def released(data: pathlib.Path) -> dict[str, tuple[Any, Any, Model]]:
 
 
 def states_of(model: Any, tokenizer: Any, text: str) -> np.ndarray:
-  """Their hidden states of one text, [l, n+1, d]."""
+  """Compute their hidden states of a text, [l, n+1, d]."""
   import torch
 
   ids = torch.tensor([tokenizer(text).input_ids])
@@ -491,7 +494,10 @@ def test_a_template_names_the_field_of_its_options() -> None:
 def test_words_in_a_blank_are_those_of_evaluate(
   task: str, rows: list[dict[str, Any]], data: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-  """A GLM is asked COPA and ReCoRD by the fields of their rows, in the order in which the form names them."""
+  """Compare a GLM on COPA and ReCoRD with `plm-jax evaluate`.
+
+  Fields follow the order of the form.
+  """
   about = {
     'name': 'text_to_text', 'path': write_rows(tmp_path / 'rows', rows), 'form': {'name': 'patterns', 'task': task},
     'layout': 'bert', 'target_layout': 'text', 'gap': ' ', 'length': 64, 'target_length': 16, 'shuffle': False,
@@ -634,7 +640,7 @@ def test_the_package_is_imported_without_jax() -> None:
 
 @pytest.mark.usefixtures('mlm', 'gpt', 'classify', 'tag', 'parse', 'span', 'choose')
 def test_the_readme_runs_as_it_stands(data: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-  """Each folder that it names is a run here."""
+  """Run the code of the README on runs for its folders."""
   blocks = re.findall(r'```python\n(.*?)```', (conftest.ROOT / 'README.md').read_text(), flags=re.DOTALL)
   (block,) = [block for block in blocks if 'import plm_jax\n' in block]
   monkeypatch.chdir(data)

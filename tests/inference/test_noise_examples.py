@@ -1,4 +1,4 @@
-"""The page of objectives: every one prints, what it prints is what it makes, rates, mistakes in the command."""
+"""The page of objectives: output of each, its agreement with the noise, rates, wrong commands."""
 
 import pathlib
 import random
@@ -27,7 +27,7 @@ def page(monkeypatch, capsys, *words: str) -> str:
 
 
 def lines(text: str) -> dict[str, list[str]]:
-  """The lines of a page by their labels."""
+  """Group the lines of a page by label."""
   found: dict[str, list[str]] = {}
   for line in text.splitlines():
     if match := re.match(r' +([a-z][a-z ]*?)  (.*\S)', line):

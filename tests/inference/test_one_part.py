@@ -1,4 +1,4 @@
-"""One task of a run that learned several is asked, predicted, scored and exported as a run of that task alone."""
+"""One task of a multi-task run, used as a run of that task alone: load, predict, score, export."""
 
 import json
 import pathlib
@@ -37,7 +37,10 @@ TEXTS = ['Anna is in the market .', 'Boris is in the castle , it was said .']
 
 @pytest.fixture(scope='module')
 def sets(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-  """The data blocks of four tasks: two of classes with names of their own, one of numbers, one of words."""
+  """Build the data blocks of four tasks.
+
+  Two have classes with their own names, one has values, one has words.
+  """
   folder, draw = tmp_path_factory.mktemp('sets'), random.Random(0)
   for split in ('train', 'validation'):
     texts = [f'{draw.choice(conftest.NAMES)} is in the {draw.choice(conftest.PLACES)} .' for _ in range(16)]
@@ -60,7 +63,10 @@ def sets(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def settings(data: pathlib.Path, sets: dict[str, dict[str, Any]]) -> dict[str, Any]:
-  """Four tasks over one BERT, whose evaluations read averages of its parameters."""
+  """Build a config of four tasks over one BERT.
+
+  Evaluations use averaged parameters.
+  """
   return config.resolve({
     'steps': 12, 'log_every': 4, 'eval_every': 6, 'save_every': 6,
     'vocab': {'name': 'byte_bpe', 'path': str(data / 'vocab')},
@@ -82,7 +88,7 @@ def run(data: pathlib.Path, sets: dict[str, dict[str, Any]], tmp_path_factory: p
 
 @pytest.fixture(scope='module')
 def scored(run: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-  """What the run as a whole predicts of the rows of all its tasks."""
+  """Predict the examples of all tasks with the whole run."""
   file = tmp_path_factory.mktemp('scored') / 'rows.jsonl'
   assert evaluate.main([f'--workdir={run}', f'--predictions={file}']) == 0
   return read_lines(file)
@@ -167,7 +173,7 @@ def test_a_part_is_asked_what_its_task_answers(run, scored):
 
 
 def test_a_part_with_lora_is_asked_with_its_updates(run, scored):
-  """The trunk of `places` is that of the others and its updates, which its predictions need."""
+  """Check that a part uses its LoRA updates of the shared trunk."""
   known = rows_of('places', scored)
   replies = plm_jax.load(run, part='places').classify([row['record']['row']['text'] for row in known])
   for reply, row in zip(replies, known, strict=True):
@@ -216,7 +222,7 @@ def test_a_part_has_the_forms_and_tables_of_one_task(run, scored, tmp_path):
 
 
 def test_rows_without_labels_of_a_part(run, scored, tmp_path):
-  """A test set for a submission: its block is that of the part, in the evaluation of all."""
+  """Predict a test set for a submission with a part's data."""
   shutil.copytree(run, tmp_path / 'run')
   block = '--config.eval.validation.data.parts.kinds'
   flags = [f'{block}.split=train', f'{block}.keep_unlabelled=True', f'--predictions={tmp_path / "rows.jsonl"}']
@@ -314,7 +320,10 @@ def test_the_best_step_of_a_part_is_chosen_by_its_own_metric(run):
 
 @pytest.fixture(scope='module')
 def writing(data, sets, tmp_path_factory) -> pathlib.Path:
-  """A GPT that learned to write a class, from rows without special tokens, and to choose it, from rows with them."""
+  """Train a GPT to generate a class and to classify.
+
+  It generates without special tokens and classifies with them.
+  """
   form = {'name': 'template', 'inputs': '{text} :', 'options': runs.CLASSES}
   rows = {name: sets['places'][name] for name in ('path', 'cache')}
   text = {**rows, 'name': 'text_to_text', 'form': form, 'layout': 'bare', 'target_layout': 'text', 'target_length': 8}
@@ -393,13 +402,16 @@ def test_a_mixture_that_one_adapter_reads_is_asked_by_the_rows_of_a_part(data, s
 
 @pytest.mark.parametrize('name', sorted(set(signatures.names('objectives')) - {'multiview'}))
 def test_a_run_of_one_objective_has_no_parts_of_its_own_heads(name):
-  """The hook has a name that no other function of an objective has."""
+  """Check that the hook's name is unique among the functions of objectives."""
   settings = {'adapter': None, 'objective': {'name': name}, 'data': {}, 'eval': {}}
   assert one_part.own_trunks(settings) == {}
 
 
 def test_pictures_are_of_one_part(run: pathlib.Path, tmp_path: pathlib.Path):
-  """A part that wraps its trunk is opened by its name alone; the cure of the message is a flag of both commands."""
+  """Open a part that wraps its trunk by its name.
+
+  The fix in the message is a flag of both commands.
+  """
   asked = {
     heads: ['--text=Anna is in the market .'],
     vectors: ['--word=market', '--text=Anna is in the market .', '--text=The market is old .'],

@@ -1,4 +1,4 @@
-"""A parser to its use: trained, scored, asked about new sentences in Python and by files, alone and among views."""
+"""A parser: trained, scored, applied to new sentences in Python and by files, alone and in multi-view training."""
 
 import json
 import random
@@ -22,7 +22,7 @@ SIZES = {'word_dim': 8, 'char_dim': 4, 'filters': (0, 4), 'hidden_dim': 16, 'mlp
 
 @pytest.fixture(scope='module')
 def trees(tmp_path_factory):
-  """Sentences of five words, some with a sixth before them, and their vocabulary."""
+  """Write sentences of five or six words, and their vocabulary."""
   folder, draw = tmp_path_factory.mktemp('trees'), random.Random(0)
   rows = []
   for number in range(24):
@@ -56,7 +56,7 @@ def rows_of(folder, **kind):
 
 @pytest.fixture(scope='module')
 def parser(trees):
-  """A run that finds its relations in its data."""
+  """Train a run whose relations come from its data."""
   adapter = {'name': 'parse', 'layers': (-2, -1), 'width': 8, 'dropout': 0.0, 'init_std': 0.2}
   data = {**rows_of(trees), 'length': 16, 'batch_size': 8}
   held_out = {'data': {'split': 'validation'}, 'scores': ('attachment',)}

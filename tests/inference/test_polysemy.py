@@ -1,4 +1,4 @@
-"""One word in several texts: cosines by hand from `encode`, 1 for a table, and what is refused."""
+"""One word in several texts: cosines from `encode`, 1 for a table, and errors."""
 
 import itertools
 import pathlib

@@ -1,4 +1,4 @@
-"""`predict`: rows of a person's own file, without labels, for every kind of task; what a config leaves to data."""
+"""`plm-jax predict` on a user's file, for every kind of task; values of a config that data decides."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ SHORT = {'steps': 2, 'epochs': None, 'log_every': 1, 'eval_every': 2, 'save_ever
 
 
 def resolved(name: str, path: pathlib.Path, data: pathlib.Path, **changes: Any) -> dict[str, Any]:
-  """A config of `experiments/finetune/` on rows of 32 tokens and a tiny network."""
+  """Resolve a config of `experiments/finetune/` for 32 tokens and a tiny network."""
   written = config.load(f'{CONFIGS}/{name}.py') | SHORT
   written['vocab'] = {'name': 'byte_bpe', 'path': str(data / 'vocab')}
   written['model'] = {'name': 'bert', 'variant': 'tiny', 'overrides': runs.SIZES}
@@ -70,7 +70,10 @@ def sentences(count: int, *, seed: int = 3) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope='module')
 def letters(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  """A table of a person: other names of columns, classes in words, sorted by class, and no file to judge by."""
+  """Write a user's table.
+
+  Its columns have other names, its classes are words, it is sorted by class and has no validation file.
+  """
   folder = tmp_path_factory.mktemp('letters')
   rows = [
     {'id': f'n{k}', 'note': row['text'], 'topic': runs.CLASSES[row['label']]} for k, row in enumerate(sentences(40))
@@ -128,7 +131,10 @@ def test_predictions_of_rows_without_labels_are_those_of_evaluate(run, letters, 
 
 
 def test_batches_that_the_devices_do_not_divide_are_filled_up(run, letters, tmp_path):
-  """A run of one device asked on four: nothing of it can be set by the command, so its batches grow."""
+  """Predict on four devices with a run of one device.
+
+  The command cannot change its batch size, so batches are padded.
+  """
   first = read_lines(predicted(run, letters / 'letters.csv', tmp_path / 'first.jsonl'))
   shutil.copytree(run, tmp_path / 'run')
   settings = json.loads((run / 'config.json').read_text())
@@ -239,7 +245,7 @@ def test_a_run_that_predicts_no_rows_is_refused(data, tmp_path):
 
 
 def test_what_predict_cannot_do_names_no_flag_that_it_lacks(run, letters, tmp_path, monkeypatch):
-  """A task without predictions has no flag to leave out; demonstrations and likelihoods are for evaluate."""
+  """Check that errors of predict name no flags of evaluate alone."""
   make = evaluate_saved.parts.make_parts
 
   def silent(*given):
@@ -374,7 +380,7 @@ def test_only_names_that_a_task_writes_are_refused(run, data, tmp_path):
 
 
 def test_numbers_texts_and_words_for_classes():
-  """What is said of a row by tasks whose runs are tried elsewhere."""
+  """Describe predictions of tasks whose runs are tested elsewhere."""
   plain = Task(None, None, None)  # type: ignore[arg-type]
 
   def say(prediction: dict[str, Any], record: dict[str, Any], **words: Any) -> dict[str, Any]:
@@ -428,7 +434,7 @@ def test_bytes_that_are_no_text_are_written_with_escapes(suffix, tmp_path):
 
 
 def release(folder: pathlib.Path, kind: str) -> pathlib.Path:
-  """A tiny release of transformers with the tokenizer of its class."""
+  """Write a tiny transformers model with the tokenizer of its class."""
   transformers = pytest.importorskip('transformers')
   words = {
     token: number for number, token in enumerate(['<pad>', '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b'])
@@ -450,7 +456,7 @@ def release(folder: pathlib.Path, kind: str) -> pathlib.Path:
 
 
 def on_pairs(folder: pathlib.Path, data: pathlib.Path, source: pathlib.Path, **changes: Any) -> dict[str, Any]:
-  """The settings of a run on rows of two texts that begins with the trunk of a folder."""
+  """Build settings of a run on text pairs from a trunk."""
   folder.mkdir(exist_ok=True)
   rows = [{'premise': 'a', 'hypothesis': 'b', 'label': name} for name in ('no', 'yes') * 20]
   write_lines(folder / 'train.jsonl', rows)
@@ -477,7 +483,7 @@ def test_rows_stand_as_the_model_was_trained(kind, other, imported, data, tmp_pa
 
 
 def begun(folder: pathlib.Path, settings: dict[str, Any], data: pathlib.Path) -> pathlib.Path:
-  """What a run keeps of its rows."""
+  """Write the files of a run that describe its data."""
   known = tokenizer.load(data / 'vocab')
   known.save(RunFolder(folder).vocab, template=parts.make_template(settings, known))
   RunFolder(folder).config.write_text(json.dumps(settings))
@@ -486,7 +492,10 @@ def begun(folder: pathlib.Path, settings: dict[str, Any], data: pathlib.Path) ->
 
 @pytest.mark.parametrize('own', ['bert', 'roberta'])
 def test_rows_stand_as_those_of_the_run_before(own, data, tmp_path):
-  """Of a run on one text a row nothing is known of two, nor of one on documents that stand one behind the other."""
+  """Take the layout of the previous run.
+
+  A run on single texts or on packed documents does not decide the layout of pairs.
+  """
   other = {'bert': 'roberta', 'roberta': 'bert'}[own]
   pair = on_pairs(tmp_path / 'own', data, tmp_path / 'nowhere', layout=own)
   single = {**pair, 'data': {**pair['data'], 'fields': ['premise']}}

@@ -1,4 +1,4 @@
-"""Releases with the head of a task, asked as `plm_jax.load` opens them: what they say is what transformers computes."""
+"""Pretrained checkpoints with a task head: `plm_jax.load` returns what transformers computes."""
 
 import itertools
 import json
@@ -43,12 +43,12 @@ OTHERS = ('Roberta', 'Deberta', 'DebertaV2', 'GPT2', 'Llama')
 
 
 def families(*others: str) -> Any:
-  """A test of BERT, and slow ones of others."""
+  """Mark the families: BERT is fast, others are slow."""
   return pytest.mark.parametrize('family', ['Bert', *(pytest.param(name, marks=pytest.mark.slow) for name in others)])
 
 
 def save(family: str, kind: str, data: pathlib.Path, folder: pathlib.Path, **fields: Any) -> tuple[Any, Any]:
-  """Writes a random model with a tokenizer; returns both, as transformers has them."""
+  """Write a random model with a tokenizer; return both, by transformers."""
   torch.manual_seed(0)
   sizes = {'max_position_embeddings': POSITIONS + 2 * (family == 'Roberta'), 'n_positions': POSITIONS}
   sizes |= {'vocab_size': runs.VOCAB_SIZE, 'bos_token_id': 0, 'pad_token_id': 1, 'eos_token_id': 2}
@@ -64,7 +64,10 @@ def save(family: str, kind: str, data: pathlib.Path, folder: pathlib.Path, **fie
 
 
 def make_tokenizer(file: pathlib.Path, around: tuple[str, str] | None) -> Any:
-  """That of a file with the ids of RoBERTa, and special tokens around texts; those of GPT-2 have none."""
+  """Build a tokenizer with RoBERTa's ids.
+
+  Special tokens surround texts, except for GPT-2.
+  """
   from tokenizers import Tokenizer, processors
 
   spec, ids = json.loads(file.read_text()), {'<s>': 0, '<pad>': 1, '</s>': 2}
@@ -84,7 +87,7 @@ def make_tokenizer(file: pathlib.Path, around: tuple[str, str] | None) -> Any:
 
 
 def outputs(model: Any, encoded: Any, *names: str) -> list[np.ndarray]:
-  """What their model computes of a row of their tokenizer."""
+  """Compute their model's outputs for an example."""
   row = {'input_ids': encoded['input_ids'], 'attention_mask': encoded['attention_mask']}
   if getattr(model.config, 'type_vocab_size', 0) > 1:
     row['token_type_ids'] = encoded['token_type_ids']
@@ -98,7 +101,7 @@ def shares(logits: Any) -> list[float]:
 
 
 def imported(folder: pathlib.Path) -> Model:
-  """An import of a release, with its tokenizer."""
+  """Convert a pretrained checkpoint with its tokenizer."""
   convert.import_release(folder, folder / 'import')
   return plm_jax.load(folder / 'import', batch_size=2)
 
@@ -255,7 +258,10 @@ def test_a_class_that_reads_the_token_before_the_end(data: pathlib.Path, tmp_pat
 
 
 def test_a_tokenizer_of_more_ids_than_the_model_has_rows(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
-  """A folder without a `tokenizer.json`, whose ids are known when its other files are read."""
+  """Reject a tokenizer with more ids than the model.
+
+  The folder has no `tokenizer.json`, so ids are known after reading its other files.
+  """
   save('GPT2', 'LMHeadModel', data, tmp_path)
   spec = json.loads((tmp_path / 'tokenizer.json').read_text())
   (tmp_path / 'tokenizer.json').unlink()

@@ -1,4 +1,4 @@
-"""Word vectors after training: the trunk saved by itself, vectors in files, both mixed and probed by another task."""
+"""Word vectors after training: exported, in files, mixed and probed by another task."""
 
 import json
 
@@ -29,7 +29,7 @@ TEXTS = ['In the morning Anna', 'One']
 
 @pytest.fixture(scope='module')
 def trained(data):
-  """A short run of each family."""
+  """Train a short run of each family."""
   texts = (data / 'corpus' / 'train.txt').read_text().split('\n\n')
   words.train(texts, size=60, min_frequency=2).save(data / 'words')
   read = {'path': str(data / 'corpus'), 'length': 16, 'batch_size': 8, 'cache': str(data / 'cache')}
@@ -48,7 +48,7 @@ def trained(data):
 
 
 def own(data, family):
-  """The trunk by itself, in a folder beside the run."""
+  """Export the trunk next to the run."""
   folder = data / f'{family}_own'
   if not folder.exists():
     assert convert.main(['export', str(data / family), str(folder), '--form=own']) == 0
@@ -56,7 +56,7 @@ def own(data, family):
 
 
 def used(data, family):
-  """The vectors that are used afterwards, f32[60, 8], by the formula of each paper."""
+  """Compute the final vectors f32[60, 8] by each paper's formula."""
   params = runs.params_of(runs.saved_state(data / family))
   found = params['params/trunk/token_embed/table'].copy()
   if family == 'glove':
@@ -100,7 +100,7 @@ def settings_of(data, adapter, start):
 
 @pytest.mark.parametrize('family', OBJECTIVES)
 def test_its_vectors_are_mixed(family, trained, tmp_path):
-  """Of GloVe and fastText those of the file, of the others the trunk by itself."""
+  """Mix vectors of the file (GloVe, fastText) or of the exported trunk."""
   start = {'source': str(own(trained, family)), 'from_': 'trunk', 'to': 'trunk'}
   if family in ('glove', 'fasttext'):
     assert vectors.main(['save', f'--workdir={trained / family}', f'--out={tmp_path / "v.txt"}']) == 0

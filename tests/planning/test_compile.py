@@ -1,4 +1,4 @@
-"""What a plan counts, against numpy; what the compiler for TPUs says of a tiny run; the command."""
+"""Estimates of a plan against numpy; the TPU compiler on a tiny run; the command."""
 
 import json
 import math
@@ -131,7 +131,7 @@ def test_a_tiny_run_is_compiled(data, tmp_path):
 
 
 class Executable:
-  """A compiled program: a peak of 1 GiB, and a text."""
+  """A fake compiled program with a peak of 1 GiB and a text."""
 
   def __init__(self, text: str):
     self.text = text
@@ -247,7 +247,10 @@ Expect: nothing.
 
 
 def test_a_search_passes_meshes_that_cannot_be_placed(data):
-  """Four slices of four chips have no mesh whose 'model' is 8 or more; before, the search ended with the first."""
+  """Skip meshes that slices cannot place.
+
+  Four slices of four chips have no mesh whose 'model' is 8 or more; such a mesh once ended the search.
+  """
   place = topology.parse('v5p:2x2x1', slices=4)
   tight = place._replace(chip=place.chip._replace(memory=1e-9))  # nothing fits, so every layout is asked
   devices = described.made_up((2, 2, 1), slices=4)
@@ -265,7 +268,7 @@ def test_a_search_passes_meshes_that_cannot_be_placed(data):
   ],
 )
 def test_what_is_only_counted_is_placed_as_well(data, mesh, slices, message):
-  """Before, the state of layouts that no slices can have was counted without a word."""
+  """Reject impossible layouts without compiling as well."""
   changed = settings(data, sharding={'mesh': mesh, 'rules': 'fsdp'}, data={'batch_size': 96})
   with pytest.raises(ConfigError, match=message):
     report.plan(changed, stand_in.Words(1000), topology.parse('v5e:4x4', slices=slices), state_only=True)
@@ -277,7 +280,10 @@ def test_a_search_is_not_passed_over_where_nothing_is_compiled():
 
 
 def test_an_evaluation_that_does_not_fit_is_searched_for(data, monkeypatch):
-  """Training fits, an evaluation needs 20 GiB until it takes the rows of half a batch."""
+  """Search for an evaluation that needs 20 GiB at the full batch.
+
+  Training fits. Half a batch fits the evaluation.
+  """
   asked = []
 
   def trained(made, settings):
@@ -334,9 +340,10 @@ print(json.dumps([size / 2**30, compile.compiled_train(made, settings)['collecti
 @pytest.mark.plan
 @pytest.mark.parametrize('rules', ['data', 'fsdp'])
 def test_slices_send_each_other_the_sums_of_gradients_and_nothing_else(data, rules):
-  """Each of the four chips of a slice has a quarter of the slice's sum, which goes to the other slice.
+  """Check that slices exchange only gradient sums.
 
-  Under 'fsdp' each slice has a copy of the parameters; cut over both, they would come from the other one each time.
+  Each of the four chips of a slice sends a quarter of the slice's sum to the other slice. Under 'fsdp' each slice has a
+  copy of the parameters; sharded over both, they would be sent each time.
   """
   described.tpus('v5e:2x2')
   mesh = {'replica': 2, 'data': -1} if rules == 'fsdp' else {'data': -1}

@@ -1,4 +1,4 @@
-"""Metrics: what stands in the files after each way a run can end, and that it is JSON."""
+"""Metrics: the files after each way a run can end, and strict JSON."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ from plm_jax.runs.metrics import Writer
 
 
 def lines(workdir: pathlib.Path) -> list[Any]:
-  """The lines, parsed by a reader that takes strict JSON only."""
+  """Parse the lines as strict JSON."""
 
   def refuse(constant: str) -> None:
     raise AssertionError(f'{constant} is not JSON')

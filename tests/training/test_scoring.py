@@ -1,4 +1,4 @@
-"""Scores of all predictions in runs: their numbers, `best`, what is refused, files of predictions, two processes."""
+"""Scores of all predictions in runs: values, `best`, errors, files of predictions, two processes."""
 
 import functools
 import json
@@ -47,7 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope='module')
 def run(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  """A run on all devices of this process, judged by a score of all predictions."""
+  """Train a run on all devices, with a score for `best`."""
   workdir, settings = tmp_path_factory.mktemp('run'), runs.settings('classify', data, **CHANGES)
   kept = predicted.kept(settings, workdir / 'newest.jsonl', None, workdir=workdir)
   assert loop.train(settings, workdir, predictions=kept).result['finished']
@@ -59,7 +59,7 @@ def lines(file: pathlib.Path) -> list[str]:
 
 
 def written(*flags: Any, file: pathlib.Path) -> list[dict[str, Any]]:
-  """The rows that `evaluate --predictions` writes."""
+  """Read the rows that `evaluate --predictions` writes."""
   assert evaluate.main([*map(str, flags), f'--predictions={file}']) == 0
   return [json.loads(line) for line in lines(file)]
 
@@ -117,7 +117,10 @@ def test_predictions_of_a_run_need_an_evaluation_and_a_folder(
 
 
 def test_metrics_and_predictions_are_those_of_one_pass() -> None:
-  """The model is traced once for both, and both are what each is alone."""
+  """Compute metrics and predictions in one trace.
+
+  Both equal those computed alone.
+  """
   task = classify.make(trunk=tiny.make_trunk('bert'), vocab=tiny.VOCAB, classes=2)
   batch = {**tiny.make_batch(), 'label': jnp.array([0, 1, 1, 0])}
   params, key = tiny.init_params(task, batch), jax.random.key(0)
@@ -219,7 +222,7 @@ def test_rows_without_labels_are_predicted_and_neither_trained_nor_scored(
 
 
 def row(number: int, gold: int, one: float) -> dict[str, Any]:
-  """A row of a file in which class 1 has the probability `one`."""
+  """Build a row in which class 1 has the probability `one`."""
   return {
     'row_id': number,
     'label': int(one > 0.5),
@@ -238,7 +241,7 @@ GOLD = (0, 1, 1, 0)
 
 @pytest.fixture
 def pair(tmp_path: pathlib.Path) -> list[str]:
-  """Two files, each with one of four rows wrong; the mean has all right."""
+  """Write two files, each wrong in one of four rows."""
   return [
     file_of(
       tmp_path / name, [row(number, gold, one) for number, (gold, one) in enumerate(zip(GOLD, ones, strict=True))]
@@ -420,7 +423,7 @@ def test_two_processes_score_as_one(run: pathlib.Path, data: pathlib.Path, tmp_p
 
 
 def test_a_batch_over_processes_is_read_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
-  """What every process would gather, in place of the network."""
+  """Read the gathered batch of all processes in order, without the network."""
   batch = {'label': np.array([4, 7, 5, 5]), 'row_id': np.array([8, 9, 10, -1]), 'row_weight': np.array([1.0, 1, 1, 0])}
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   monkeypatch.setattr(

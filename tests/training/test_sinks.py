@@ -1,4 +1,4 @@
-"""A sink never stops a run: whatever it does, wherever it does it, `metrics.jsonl` is whole and the run ends."""
+"""Sinks never stop a run: `metrics.jsonl` is complete and the run ends."""
 
 import logging
 import pathlib
@@ -20,14 +20,14 @@ Act = Callable[[], Any]
 
 @pytest.fixture
 def release() -> Iterator[threading.Event]:
-  """What a blocked sink waits for, so that no thread outlives its test."""
+  """Release a blocked sink, so that no thread outlives its test."""
   event = threading.Event()
   yield event
   event.set()
 
 
 class Fake:
-  """A sink that does something odd when it is opened, at its third line or when it is closed."""
+  """A sink that misbehaves when it is opened, at its third line or when it is closed."""
 
   def __init__(self, at: str, act: Act):
     self.at, self.act, self.lines = at, act, []
