@@ -95,7 +95,7 @@ def test_all_is_one_page(monkeypatch, capsys):
 
 # keywords of an objective that do not change what a page shows, and why
 NOT_SHOWN = {
-  'masking', 'copies',  # every draw of the page is another one
+  'masking', 'copies',  # samples of the page differ
   'generator',  # a tiny one
   'start', 'end', 'mask', 'sentence_mask', 'document_mask', 'block_token',  # names of a vocabulary's tokens
   'slots', 'logit_rows', 'packing',  # of long rows, of the loss, of several documents

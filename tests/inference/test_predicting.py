@@ -105,7 +105,7 @@ def test_what_a_config_leaves_open_is_found_and_kept(run, letters, data):
   judged = kept['eval']['validation']['data']
   assert (judged['split'], judged['label'], judged['fields']) == ('letters[90%shuffled:]', 'topic', ['note'])
   assert json.loads((run / 'data.json').read_text())['class_names'] == sorted(runs.CLASSES)
-  again = loop.train(resolved('classify', letters, data), run)  # the same command goes on, though the data say more now
+  again = loop.train(resolved('classify', letters, data), run)  # the same command resumes, although the data has changed
   assert again.result['step'] == 2
 
 
@@ -114,7 +114,7 @@ def test_predictions_of_rows_without_labels_are_those_of_evaluate(run, letters, 
     rows = list(csv.DictReader(opened))
   bare = [{'note': row['note'], 'sender': f'"{k}", me'} for k, row in enumerate(rows)]
   write_table(tmp_path / 'new.csv', bare)
-  write_lines(tmp_path / 'labels.json', [])  # beside a person's file, and none of ours
+  write_lines(tmp_path / 'labels.json', [])  # next to a user's file, not a file of the package
   (tmp_path / 'labels.json').write_text('{"label": ["x", "y", "z"]}')
   before = contents(run)
   found = read_lines(predicted(run, tmp_path / 'new.csv', tmp_path / 'out.jsonl'))
@@ -355,7 +355,7 @@ def test_options_and_answers(data, tmp_path):
       if name == 'choose':
         assert row['prediction'] == row['ends'][row['option']]
         assert len(row['probabilities']) == 3
-        assert row['probabilities'][row['option']] == max(row['probabilities'])  # rounded alike
+        assert row['probabilities'][row['option']] == max(row['probabilities'])  # both rounded
       else:  # of all windows of the question, one answer
         assert row['prediction'] in row['context'] and row['prediction']
         assert isinstance(row['score'], float)
@@ -479,7 +479,7 @@ def test_rows_stand_as_the_model_was_trained(kind, other, imported, data, tmp_pa
   settings['data'] = {**settings['data'], 'layout': other}
   with pytest.raises(ConfigError, match=f"layout='{other}': .*'{kind}'"):
     from_data.filled(settings)
-  assert from_data.filled(settings, settings)['data']['layout'] == other  # of a run that goes on
+  assert from_data.filled(settings, settings)['data']['layout'] == other  # a resumed run
 
 
 def begun(folder: pathlib.Path, settings: dict[str, Any], data: pathlib.Path) -> pathlib.Path:

@@ -96,7 +96,7 @@ def test_a_tiny_run_is_compiled(data, tmp_path):
   changed = settings(data, sharding={'mesh': {'data': -1}, 'rules': 'fsdp'}, data={'batch_size': 16})
   config = tmp_path / 'config.json'
   config.write_text(json.dumps(changed))
-  # in a process of its own: the flags of the tests are for CPUs
+  # in a separate process: the flags of the tests are for CPUs
   done = subprocess.run(
     [
       sys.executable,
@@ -252,7 +252,7 @@ def test_a_search_passes_meshes_that_cannot_be_placed(data):
   Four slices of four chips have no mesh whose 'model' is 8 or more; such a mesh once ended the search.
   """
   place = topology.parse('v5p:2x2x1', slices=4)
-  tight = place._replace(chip=place.chip._replace(memory=1e-9))  # nothing fits, so every layout is asked
+  tight = place._replace(chip=place.chip._replace(memory=1e-9))  # nothing fits, so every layout is tried
   devices = described.made_up((2, 2, 1), slices=4)
   first = {'train': {'fits': False, 'needed_gib': None, 'attention': []}, 'evaluate': {}}
   found = report._searched(settings(data, data={'batch_size': 64}), stand_in.Words(1000), tight, devices, first)

@@ -128,7 +128,7 @@ def test_loops_of_unknown_length_count_once_and_are_told():
   assert {one.kind: one.runs for one in hlo.collectives(unknown)}['all-gather'] == 4
   of_rows = NESTED.replace('%less = pred[] compare(%i, %limit)', '%less = pred[8]{0} compare(%rows, %limit)')
   assert hlo.open_loops(of_rows) == 1  # no counter, but a question about eight rows
-  until_none = NESTED.replace('constant(4)', 'constant(0)')  # goes on while something is above 0
+  until_none = NESTED.replace('constant(4)', 'constant(0)')  # continues while something is above 0
   assert hlo.open_loops(until_none) == 1
   assert {one.kind: one.runs for one in hlo.collectives(until_none)}['all-gather'] == 3
 

@@ -35,7 +35,7 @@ def test_every_row_has_figures_and_the_page_is_made_of_them():
   assert slices.PAGE.read_text() == slices.page(known)
 
 
-# whose slices stand in their heads alone: counted, and not compiled
+# whose slices appear only in their headers: estimated, not compiled
 COUNTED = tuple(
   slices.Row(config, 'v5e:4x4')
   for config in (

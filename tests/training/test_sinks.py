@@ -99,7 +99,7 @@ def test_a_slow_sink_is_named_on_the_way(
     assert 'wandb' in caplog.text
 
 
-# Programs of their own: what a library leaves behind must not keep the process, either.
+# Separate programs: threads that a library leaves running must not keep the process alive.
 
 DEAD_WRITER = """
   from tensorboardX import event_file_writer
