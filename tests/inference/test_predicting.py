@@ -105,7 +105,7 @@ def test_what_a_config_leaves_open_is_found_and_kept(run, letters, data):
   judged = kept['eval']['validation']['data']
   assert (judged['split'], judged['label'], judged['fields']) == ('letters[90%shuffled:]', 'topic', ['note'])
   assert json.loads((run / 'data.json').read_text())['class_names'] == sorted(runs.CLASSES)
-  again = loop.train(resolved('classify', letters, data), run)  # the same command resumes, although the data has changed
+  again = loop.train(resolved('classify', letters, data), run)  # the same command resumes, with changed data
   assert again.result['step'] == 2
 
 
