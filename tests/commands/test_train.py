@@ -445,7 +445,7 @@ def test_an_extended_vocabulary_continues(data: pathlib.Path, mlm: pathlib.Path,
 def call(*flags: Any) -> tuple[int, str, float, set[str]]:
   """Exit code, stderr, seconds of computation and loaded modules of `plm-jax train`."""
   code = (
-    'import sys\nfrom plm_jax import train\nfrom plm_jax.cli import command\ncode = command.run(train.main)\n'
+    'import sys\nfrom plm_jax.commands import train\nfrom plm_jax.cli import command\ncode = command.run(train.main)\n'
     'print(*sys.modules)\nsys.exit(code)'
   )
   before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -50,7 +50,7 @@ def test_the_same_request_is_not_trained_again(source, tmp_path, capsys, monkeyp
   first = capsys.readouterr().out
   before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / 'v').iterdir()}
   monkeypatch.setattr(vocab, '_train', lambda *_, **__: pytest.fail('trained again'))
-  monkeypatch.setattr(vocab.files, 'check_new_folder', lambda *_, **__: pytest.fail('the folder may be read-only'))
+  monkeypatch.setattr(vocab.run_paths, 'check_new_folder', lambda *_, **__: pytest.fail('the folder may be read-only'))
   assert train(source, tmp_path / 'v', '--specials=all', '--min_frequency=2', name='byte_bpe') == 0
   again = capsys.readouterr().out
   assert again.splitlines()[0] != first.splitlines()[0] and again.splitlines()[1:] == first.splitlines()[1:]
@@ -138,7 +138,7 @@ def test_exit_codes_without_a_traceback(tmp_path):
 def test_help_loads_nothing_heavy():
   code = """
 import sys
-from plm_jax import vocab
+from plm_jax.commands import vocab
 for words in (['--help'], ['train', '--help'], ['show', '--help']):
   try:
     vocab.main(words)

@@ -70,7 +70,7 @@ def test_a_finished_run_says_it_of_all_runs_over_the_same_data(data, pretraining
     ({'path': 'tfds:imdb_reviews'}, r'tfds:imdb_reviews.*--data=DIR'),
     ({'path': 'no/such'}, r"'no/such'"),
     ({'path': 'gs://bucket/set'}, r'gs://bucket/set'),
-    ({'kind': 'spans'}, r'one'),
+    ({'kind': 'spans'}, r'labelled'),
   ],
 )
 def test_what_is_not_here_is_not_known(data, pretraining, tmp_path, monkeypatch, more, why):
