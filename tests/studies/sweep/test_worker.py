@@ -149,7 +149,7 @@ def test_no_point_is_drawn_twice(tmp_path, method):
 
 
 def test_a_point_is_taken_from_those_that_are_left_where_draws_repeat(tmp_path, monkeypatch):
-  monkeypatch.setattr(study, 'DRAWS', 1)
+  monkeypatch.setattr(study, 'MAX_SAMPLES', 1)
   one = made(tmp_path, literal=DISCRETE, method='random')
   assert len({tuple(point.items()) for point in study.preview(one)}) == 6
   more = study.dataclasses.replace(one, trials=8)  # as in a journal of an earlier version
@@ -237,7 +237,7 @@ def test_tpe_draws_where_values_were_good(tmp_path):
 @pytest.mark.parametrize(
   ('code', 'over', 'said'),
   [
-    (-9, False, 'ended by SIGKILL, as by a system out of memory, and so was an earlier one'),
+    (-9, False, 'SIGKILL'),
     (7, False, 'exit code 7'),
     (2, False, ConfigError),
     (1, False, RunError),
@@ -374,8 +374,8 @@ def test_the_best_trial_is_told_where_no_point_has_most_of_its_seeds(tmp_path, c
     else:
       journal.tell(number, value)
   table = report.report(one, journal.trials, command=[])
-  said = 'of no point most seeds were finished; the best trial, with seed 0: validation/loss 0.1'
-  assert table['best']['said'] == said and said in capsys.readouterr().out
+  said = table['best']['said']
+  assert said.endswith('seed 0: validation/loss 0.1') and said in capsys.readouterr().out
   assert (table['best']['trial'], table['best']['score']) == (2, None)
   assert '--config.optim.rate=0.001 --config.seed=0' in table['best']['command']
   assert [row['point'] for row in table['rows']] == [{'optim.rate': '0.001'}, {'optim.rate': '0.01'}]
@@ -406,8 +406,9 @@ def test_a_point_with_its_seed_counts_once(tmp_path, seeds):
   mean = sum(known) / len(known)  # the median as well, of one or two
   assert (first.numbers, first.values, first.seeds, first.score) == (numbers, known, len(known), mean)
   assert (second.numbers, second.values, second.seeds) == ((4,), (5.0,), 1)
-  assert second.reasons == ('trial 3 is trial 4 again, and does not count',)
-  assert 'trial 5 is trial 1 again, and does not count' in first.reasons
+  (reason,) = second.reasons
+  assert re.match('trial 3 .*trial 4 ', reason)
+  assert any(re.match('trial 5 .*trial 1 ', reason) for reason in first.reasons)
   table = report.report(one, journal.trials, command=[])
   assert (table['rows'][0]['n'], table['rows'][0]['mean']) == (len(known), mean)
   assert ('of one seed' in table['best']['said']) == (len(seeds) == 1)
