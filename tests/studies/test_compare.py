@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from plm_jax.commands import compare
 from plm_jax.core.errors import ConfigError
+from plm_jax.studies import bands, curve_sets, metric_lines
 from plm_jax.studies import compare as study
-from plm_jax.studies import curve_sets
 
 
 def write(folder, *, rate, seed, values, name='validation/loss', **more):
@@ -104,7 +104,7 @@ def test_a_copy_of_a_run_counts_once_and_is_told(runs, tmp_path, caplog):
   for more, n in (([copy], 3), ([copy, other], 4), ([other, changed], 5)):
     assert [row['n'] for row in study.compare([*runs, *more], tmp_path / 'x.png')['rows']] == [n, 3]
   assert study.compare([copy, *runs], tmp_path / 'x.png')['rows'][0]['n'] == 3
-  told = [line for line in caplog.messages if 'counts once' in line]
+  told = [line for line in caplog.messages if 'left out' in line]
   assert told[0] == f'{copy} is left out: {curve_sets.COPY % runs[1]}'
   assert len(told) == 3
 
@@ -115,7 +115,7 @@ def test_a_copy_that_ends_earlier_counts_once(runs, tmp_path, caplog):
   longer = write(tmp_path / 'longer', rate=0.1, seed=1, values=[3.0, 2.0, 2.1, 1.5])
   table = study.compare([early, *runs, longer], tmp_path / 'x.png')
   assert [(row['n'], row['step']) for row in table['rows']] == [(3, 40), (3, 30)]
-  told = [line.partition(' is left out')[0] for line in caplog.messages if 'counts once' in line]
+  told = [line.partition(' is left out')[0] for line in caplog.messages if 'left out' in line]
   assert sorted(told) == sorted(map(str, (early, runs[1])))
 
 
@@ -129,7 +129,7 @@ def test_runs_of_other_configs_or_data_are_no_copies(runs, tmp_path, caplog):
   other = write(tmp_path / 'other', **given, accumulate=2)
   rows = study.compare([*runs, other], tmp_path / 'x.png', by=['optim.rate'])['rows']
   assert [row['n'] for row in rows] == [4, 3]
-  assert not [line for line in caplog.messages if 'counts once' in line]
+  assert not [line for line in caplog.messages if 'left out' in line]
 
 
 def test_digests_that_are_damaged_tell_runs_apart(runs, tmp_path):
@@ -151,12 +151,12 @@ def test_a_sweep_stands_for_its_trials(runs, tmp_path):
 def test_the_band_is_that_of_numpy_where_steps_agree_and_straight_between_steps():
   steps = np.arange(1, 9)
   values = np.random.default_rng(0).normal(size=(5, 8))
-  at, mean, deviation = curve_sets.band([(steps, one) for one in values])
+  at, mean, deviation = bands.band([(steps, one) for one in values])
   np.testing.assert_allclose(at, steps)
   np.testing.assert_allclose(mean, values.mean(axis=0), rtol=1e-12)
   np.testing.assert_allclose(deviation, values.std(axis=0, ddof=1), rtol=1e-12)
   # the second run has no step 2, where a straight line through (1, 4) and (3, 8) has 6, and ends before step 4
-  at, mean, deviation = curve_sets.band(
+  at, mean, deviation = bands.band(
     [(np.array([1, 2, 3, 4]), np.array([0.0, 0, 0, 7])), (np.array([1, 3]), np.array([4.0, 8]))]
   )
   np.testing.assert_allclose(at, [1, 2, 3, 4])
@@ -165,9 +165,9 @@ def test_the_band_is_that_of_numpy_where_steps_agree_and_straight_between_steps(
 
 
 def test_long_curves_become_means_of_stretches():
-  steps = np.arange(10 * curve_sets.POINTS)
-  at, mean, _ = curve_sets.band([(steps, np.where(steps % 2, 1.0, 3.0))])
-  assert len(at) == curve_sets.POINTS and set(mean) == {2.0}
+  steps = np.arange(10 * bands.POINTS)
+  at, mean, _ = bands.band([(steps, np.where(steps % 2, 1.0, 3.0))])
+  assert len(at) == bands.POINTS and set(mean) == {2.0}
 
 
 @pytest.mark.parametrize('rows', [3, 500])
@@ -180,7 +180,7 @@ def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path, caplog, rows,
   lines.append(b'{"step": 99')  # still being written
   file.write_bytes(b''.join(lines))
   with caplog.at_level(logging.WARNING, 'plm_jax'):
-    steps, values = curve_sets.series(file, 'loss')
+    steps, values = metric_lines.series(file, 'loss')
   (warning,) = caplog.messages
   assert f'{file}, line 2' in warning
   assert list(values) == [0.0, *range(2, rows)] and list(steps[:2]) == [10, 30]
@@ -226,7 +226,7 @@ def test_runs_without_a_line_are_named(tmp_path):
 def test_values_that_are_not_finite_are_left_out(tmp_path):
   file = tmp_path / 'metrics.jsonl'
   file.write_text('{"step": 1, "loss": "nan"}\n{"step": 2, "loss": 3.0}\n{"step": 3, "other": 1.0}\n')
-  steps, values = curve_sets.series(file, 'loss')
+  steps, values = metric_lines.series(file, 'loss')
   assert (list(steps), list(values)) == ([2], [3.0])
 
 

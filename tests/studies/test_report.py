@@ -16,7 +16,7 @@ import pytest
 
 from plm_jax.commands import report
 from plm_jax.core.errors import ConfigError
-from plm_jax.studies import curve_sets
+from plm_jax.studies import bands, metric_lines
 from plm_jax.studies.report import asked, figures, papers, sections
 from plm_jax.training import loop
 from tests import conftest
@@ -311,7 +311,7 @@ def test_no_spike_is_lost():
   steps = np.arange(0, 1_000_000, 10)
   values = np.random.default_rng(0).normal(size=len(steps))
   values[[0, 77_777, 99_999]] = 100.0, -50.0, 60.0
-  at, kept = curve_sets.extremes((steps, values), 300)
+  at, kept = bands.extremes((steps, values), 300)
   assert len(at) <= 600
   assert {100.0, -50.0, 60.0} <= set(kept) and (np.diff(at) > 0).all()
   assert all(values[step // 10] == value for step, value in zip(at, kept, strict=True))
@@ -321,7 +321,7 @@ def test_no_spike_is_lost():
     mine = kept[(at >= left) & (at < right)]
     assert mine.min() == inside.min() and mine.max() == inside.max()
   short = steps[:600], values[:600]
-  assert curve_sets.extremes(short, 300) is short
+  assert bands.extremes(short, 300) is short
 
 
 def test_a_page_of_many_long_curves_stays_small(monkeypatch):
@@ -330,7 +330,7 @@ def test_a_page_of_many_long_curves_stays_small(monkeypatch):
   }
 
   class Run:
-    name, metrics = 'run', curve_sets.Metrics(run, list(run), 5_000, (), {}, {}, 5_000)
+    name, metrics = 'run', metric_lines.Metrics(run, list(run), 5_000, (), {}, {}, 5_000)
 
   assert len(json.dumps(figures.make({'a': [Run()] * 30}, list(run)))) < 1.3 * figures.BUDGET + 30 * 9 * 300
   monkeypatch.setattr(figures, 'BUDGET', 100_000)
@@ -353,8 +353,8 @@ def test_blocks_of_any_size_give_the_same(tmp_path, monkeypatch, size):
   lines[41] = '{"step": 1.5, "loss": 1.0}'
   file = tmp_path / 'metrics.jsonl'
   file.write_text('\n'.join(lines) + '\n{"step": 9')
-  monkeypatch.setattr(curve_sets, 'BLOCK', size)
-  (read,) = curve_sets.read([file], lambda name: 'loss' in name)
+  monkeypatch.setattr(metric_lines, 'BLOCK', size)
+  (read,) = metric_lines.read([file], lambda name: 'loss' in name)
   assert list(read.damaged) == [21, 41, 42] and read.sound == 59 - 3
   assert read.not_finite == {'loss': 18} and not read.diverged
   assert read.last == max(row['step'] for row in rows)
@@ -371,7 +371,7 @@ def test_metrics_whose_names_differ_in_digits_alone(tmp_path):
   file = tmp_path / 'metrics.jsonl'
   rows = [{'step': step, f'wikitext{step}/loss': 0.5 * step, 'note': 'x1', 'none': None} for step in (2, 103)]
   file.write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
-  (read,) = curve_sets.read([file], lambda name: True)
+  (read,) = metric_lines.read([file], lambda name: True)
   assert list(read.names) == ['wikitext103/loss', 'wikitext2/loss'] and not read.damaged
   assert {name: (steps.tolist(), values.tolist()) for name, (steps, values) in read.lines.items()} == {
     'wikitext2/loss': ([2], [1.0]),
@@ -388,7 +388,7 @@ def test_a_name_with_a_digit_beside_one_without(tmp_path, names):
     file.write_text(''.join(f'{json.dumps(row)}\n' for row in own))
   both.write_text(''.join(f'{json.dumps(row)}\n' for pair in zip(*rows.values(), strict=True) for row in pair))
   for _ in range(10):
-    together, first, second = curve_sets.read([both, *apart], lambda name: True)
+    together, first, second = metric_lines.read([both, *apart], lambda name: True)
     assert set(together.lines) == set(names)
     assert (list(first.lines), list(second.lines)) == ([names[0]], [names[1]])
 
@@ -407,7 +407,7 @@ def test_numbers_near_the_largest_float_are_drawn(tmp_path):
 def test_the_script_ends_where_seeds_have_one_value(values):
   """The mean of equal numbers may be off by its last bit, which is no height that an axis could have."""
   lines = [(np.array([1, 2]), np.array([value, value])) for value in values]
-  _, mean, deviation = curve_sets.band(lines)
+  _, mean, deviation = bands.band(lines)
   assert (deviation == 0).all() == (len(set(values)) == 1)
   script = (conftest.ROOT / 'plm_jax' / 'studies' / 'report' / 'page.js').read_text()
   parts = [

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax.studies import curve_sets
-from plm_jax.studies.curve_sets import Line
+from plm_jax.studies import bands
+from plm_jax.studies.metric_lines import Line
 from plm_jax.studies.report.found import Run, is_headline
 
 BUDGET = 3_000_000  # bytes of all curves
@@ -71,7 +71,7 @@ def _figure(metric: str, groups: Mapping[str, Sequence[Run]], runs: Sequence[Run
   for place, own in enumerate(groups.values()):
     there = [run.metrics.lines[metric] for run in own if metric in run.metrics.lines]
     if len(there) > 1:
-      steps, mean, deviation = curve_sets.band(there, SMOOTH)
+      steps, mean, deviation = bands.band(there, SMOOTH)
       bands.append({'group': place, 'n': len(there), **_points((steps, mean)), 'deviation': _short(deviation)})
   return {
     'metric': metric,
@@ -85,9 +85,9 @@ def _figure(metric: str, groups: Mapping[str, Sequence[Run]], runs: Sequence[Run
 
 def _line(line: Line, stretches: int) -> dict[str, Any]:
   """The points of a curve; where there are many, 'smooth' has the line of means."""
-  made: dict[str, Any] = _points(curve_sets.extremes(line, stretches))
+  made: dict[str, Any] = _points(bands.extremes(line, stretches))
   if len(line[0]) > SMOOTH:
-    made['smooth'] = _points((curve_sets.thinned(line[0], SMOOTH), curve_sets.thinned(line[1], SMOOTH)))
+    made['smooth'] = _points((bands.thinned(line[0], SMOOTH), bands.thinned(line[1], SMOOTH)))
   return made
 
 

@@ -11,8 +11,8 @@ from plm_jax.config.resume import leaves
 from plm_jax.core.errors import STOPPED, ConfigError, RunError
 from plm_jax.io import checksums, files
 from plm_jax.io.run_paths import RunFolder
-from plm_jax.studies import curve_sets
-from plm_jax.studies.curve_sets import Metrics
+from plm_jax.studies import curve_sets, metric_lines
+from plm_jax.studies.metric_lines import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ def find(folders: Sequence[files.Where], wanted: Callable[[str], bool]) -> Found
   names = curve_sets.short_names([one for one in (*runs, *others) if one not in of_papers])
   names |= curve_sets.short_names(of_papers)
   remarks: list[str] = []
-  read = curve_sets.read([RunFolder(folder).metrics for folder in runs], wanted)
+  read = metric_lines.read([RunFolder(folder).metrics for folder in runs], wanted)
   found = [_run(names[folder], folder, lines, remarks) for folder, lines in zip(runs, read, strict=True)]
   kept = sorted((run for run in found if run is not None), key=lambda run: _natural(run.name))
   sweeps = {names[one]: table for one in others if (table := _sweep(one, remarks))}
@@ -155,8 +155,8 @@ def _run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> Run |
   if not metrics.sound:
     mine.append('no line of metrics')
   if metrics.damaged:
-    shown = ', '.join(map(str, metrics.damaged[: curve_sets.NAMED]))
-    more = f' and {len(metrics.damaged) - curve_sets.NAMED} more' if len(metrics.damaged) > curve_sets.NAMED else ''
+    shown = ', '.join(map(str, metrics.damaged[: metric_lines.NAMED]))
+    more = f' and {len(metrics.damaged) - metric_lines.NAMED} more' if len(metrics.damaged) > metric_lines.NAMED else ''
     mine.append(f'{own.metrics.name}: damaged and left out: line {shown}{more}')
   for metric, step in ((name, at) for name, at in metrics.not_finite.items() if name.endswith(DIVERGING)):
     mine.append(f'{metric} is not finite at step {step:,}')

@@ -14,7 +14,7 @@ from plm_jax.core.errors import ConfigError, RunError
 from plm_jax.io import files
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import metrics, run_folder
-from plm_jax.studies import curve_sets
+from plm_jax.studies import metric_lines
 from plm_jax.studies.sweep.space import point_of
 from plm_jax.studies.sweep.worker import REASON, STOP, Sweep, check_same, fail, preview
 from plm_jax.training import loop
@@ -119,7 +119,7 @@ def _complete(sweep: Sweep, study: optuna.Study, number: int) -> int:
   A trial whose metric was never finite counts as diverged. Damaged lines of metrics are reported and left out.
   """
   folder = RunFolder.at(sweep.trial_folder(number))
-  values = curve_sets.series(folder.metrics, sweep.metric)[1].tolist()
+  values = metric_lines.series(folder.metrics, sweep.metric)[1].tolist()
   if not values:
     return _stop(study, number, f'no value of {sweep.metric} is a number')
   result = run_folder.read_result(folder)
