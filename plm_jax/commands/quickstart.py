@@ -20,7 +20,7 @@ from plm_jax import config
 from plm_jax.cli import command, malloc, signals
 from plm_jax.io.run_paths import RunFolder
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 6000
 SIZES, SEEDS, RATES = (8, 32), 3, (2e-3, 1e-3)
 MINUTES, PRETRAINING = 6, 3  # of everything and of pre-training, on two CPU cores

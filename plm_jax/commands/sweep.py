@@ -179,7 +179,7 @@ def _make_sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> '
 
 
 def _check_trials(
-  arguments: argparse.Namespace, space: Sequence[sweep_space.Key], *, method: Method, points: int
+  arguments: argparse.Namespace, space: sweep_space.Space, *, method: Method, points: int
 ) -> None:
   """Raise ConfigError for a number of trials, or a seed, that the method does not allow."""
   trials = arguments.trials

@@ -230,8 +230,8 @@ def test_a_run_of_fasttext_knows_unseen_words(tmp_path, capsys):
 @pytest.mark.parametrize(
   ('words', 'said'),
   [
-    (['neighbours', '--words=king'], 'name either --workdir, a run, or --file'),
-    (['neighbours', '--file=FILE'], '--words has 0 words, and takes 1'),
+    (['neighbours', '--words=king'], '--workdir.*--file'),
+    (['neighbours', '--file=FILE'], '--words.*0.*1'),
     (['analogy', '--file=FILE', '--words=a,b'], '--words.*2.*3'),
     (['analogy', '--file=FILE'], '--words.*--questions'),
     (['similarity', '--file=FILE', '--words=a,b', '--pairs=x'], '--words.*--pairs'),

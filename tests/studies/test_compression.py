@@ -44,7 +44,7 @@ def table(data, run):
   flags = [f'--workdir={run}', f'--methods={METHODS}', f'--out={data / "small"}', '--rounds=3', f'--beside={run}']
   assert compress.main(flags) == 0
   assert runs.snapshot(run) == before
-  assert 'ms a row' in (data / 'small' / 'table.txt').read_text()
+  assert 'ms/example' in (data / 'small' / 'table.txt').read_text()
   return {row['method']: row for row in json.loads((data / 'small' / 'table.json').read_text())['rows']}
 
 
@@ -225,7 +225,7 @@ def test_masks_reach_an_export_that_transformers_reads(data, run):
     (['--methods=prune:1.5'], r'prune:1\.5|0 and 1'),
     (['--methods=int9'], "'int9'"),
     ([], '--methods'),
-    (['--methods=int8', '--evaluation=dev'], "'dev'"),
+    (['--methods=int8', '--evaluation=dev'], '--evaluation=dev'),
     (['--methods=int8', '--beside=nowhere'], '--beside=.*nowhere|nowhere.*run'),
     (['--methods=layers:0.1'], 'layers:0.1'),
   ],
