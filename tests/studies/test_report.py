@@ -17,7 +17,7 @@ import pytest
 from plm_jax.commands import report
 from plm_jax.core.errors import ConfigError
 from plm_jax.studies import bands, metric_lines
-from plm_jax.studies.report import asked, figures, papers, sections
+from plm_jax.studies.report import figures, papers, run_samples, sections
 from plm_jax.training import loop
 from tests import conftest
 from tests import runs as tiny_runs
@@ -176,14 +176,14 @@ def test_answers_that_are_kept_are_shown(runs, tmp_path):
     'rates': '15.0% of the text',
   }
   blanks = {'text': 'I <mask> you', 'hidden': ['love'], 'found': [[['see', 0.25], [EVIL, 0.125]]]}
-  kept = {'of': asked._identity(runs[0]), 'remarks': [], 'noise': noise, 'blanks': blanks}
+  kept = {'of': run_samples._identity(runs[0]), 'remarks': [], 'noise': noise, 'blanks': blanks}
   (runs[0] / 'samples.json').write_text(json.dumps(kept))
   page = made(tmp_path, tmp_path / 'runs')
   assert ('span', {'class': 'changed'}) in page.tags and '15.0% of the text' in page.text
   row = page.table('blank')['1']
-  assert (row['stood there'], row['1.'], row['2.']) == ('love', 'see  25.0%', f'{EVIL}  12.5%')
+  assert (row['original'], row['1.'], row['2.']) == ('love', 'see  25.0%', f'{EVIL}  12.5%')
   (runs[0] / 'checkpoints' / '7').mkdir(parents=True)  # another checkpoint: the answers are of an older one
-  assert 'stood there' not in made(tmp_path, tmp_path / 'runs').text
+  assert 'original' not in made(tmp_path, tmp_path / 'runs').text
 
 
 # What a run says stays text ------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_one_run_is_not_called_several(tmp_path, caplog):
   write(tmp_path / 'a', values=[3.0, 2.0], result=False)
   with caplog.at_level(logging.INFO):
     page = made(tmp_path, tmp_path / 'a')
-  assert 'The run has no end yet.' in page.text
+  assert 'The run has no result yet.' in page.text
   assert ': 1 run, ' in caplog.text
 
 
@@ -270,7 +270,7 @@ def test_what_is_not_finite_is_named(tmp_path):
   page = made(tmp_path, tmp_path / 'a')
   assert 'a: validation/loss is not finite at step 20' in page.text
   assert page.data['figures'][0]['lines'][0]['values'] == [3, 2]
-  assert page.table('run')['a']['state'] == 'no end yet'
+  assert page.table('run')['a']['state'] == 'no result yet'
 
 
 @pytest.mark.parametrize(
@@ -464,17 +464,17 @@ def test_a_run_is_asked_once(data, tmp_path, monkeypatch, kind, found):
   assert found in kept and kept['noise']['objective'] == kind
   text = kept['text'].split()
   assert (data / 'corpus' / 'validation.txt').read_text().split()[: len(text)] == text  # of that run
-  assert 5 < len(text) < asked.MOST  # the network has 32 positions
+  assert 5 < len(text) < run_samples.MOST  # the network has 32 positions
   if kind == 'mlm':
-    hidden = text[asked.FIRST_BLANK :: asked.EVERY]
+    hidden = text[run_samples.FIRST_BLANK :: run_samples.EVERY]
     assert kept['blanks']['hidden'] == hidden and len(kept['blanks']['found']) == len(hidden)
-    assert all(len(blank) == asked.TOP for blank in kept['blanks']['found'])
+    assert all(len(blank) == run_samples.TOP for blank in kept['blanks']['found'])
     assert ('span', {'class': 'changed predicted'}) in page.tags or ('span', {'class': 'changed'}) in page.tags
   else:
     prompt = kept['written']['prompt'].split()
     assert len(prompt) > 2 and prompt == text[: len(prompt)] and len(kept['written']['texts']) == 3
   assert kept['text'].split()[0] in page.text and kept['noise']['rates'] in page.text
-  monkeypatch.setattr(asked, 'ask', None)
+  monkeypatch.setattr(run_samples, 'compute', None)
   assert report.main([str(folder), f'--out={out}']) == 0  # from what is kept
 
 
@@ -483,8 +483,10 @@ def test_runs_whose_answers_are_kept_leave_the_others_their_turn(tmp_path, monke
   for number in range(5):
     (write(tmp_path / 'runs' / f'run_{number}', rate=0.1 * (1 + number)) / 'vocab').mkdir()
   called = []
-  monkeypatch.setattr(asked, 'kept', lambda folder: {'text': 'a'} if folder.name in ('run_0', *called[:2]) else {})
-  monkeypatch.setattr(asked, 'ask', lambda folder: called.append(folder.name) or {'text': 'a'})
+  monkeypatch.setattr(
+    run_samples, 'stored', lambda folder: {'text': 'a'} if folder.name in ('run_0', *called[:2]) else {}
+  )
+  monkeypatch.setattr(run_samples, 'compute', lambda folder: called.append(folder.name) or {'text': 'a'})
   assert report.main([str(tmp_path / 'runs'), f'--out={tmp_path / "x.html"}', '--samples=2']) == 0
   assert called == ['run_1', 'run_2']
   assert report.main([str(tmp_path / 'runs'), f'--out={tmp_path / "x.html"}', '--samples=2']) == 0
