@@ -175,8 +175,9 @@ def read(file: Where) -> list[dict[str, Any]]:
 def join(paths: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
   """Read predictions and records of a file, or average several files.
 
-  Real numbers, such as probabilities and values, are averaged. Integers that are the argmax of such numbers, such as
-  classes, become the argmax of the averages. Everything else is dropped, including words and positions in a text.
+  Numbers with a fraction, such as probabilities and values, are averaged. NonNegativeInt numbers are kept where they are the
+  places of the largest of such numbers, as classes are: those of the averages then. What is left is left out, words
+  and places in a text among them.
 
   Raises:
     ConfigError: files of different examples, or without values that can be averaged.
