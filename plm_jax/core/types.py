@@ -371,7 +371,7 @@ def nothing_after(vocab: Vocab) -> int:
 Rate = Annotated[float, '0 <= x <= 1']
 PartRate = Annotated[float, '0 <= x < 1']  # of what is lost, so that something is left: dropout, smoothing of labels
 Count = Annotated[int, '1 <= x']
-Whole = Annotated[int, '0 <= x']
+NonNegativeInt = Annotated[int, '0 <= x']
 Depth = Annotated[int, '1 <= x <= 10_000']  # layers, each of which costs time to trace or to index
 Weight = Annotated[float, '0 <= x <= 1_000_000']  # of a term of a loss, or a share in any proportion
 Std = Annotated[float, '0 <= x <= 100']  # of initial values
@@ -381,4 +381,4 @@ Temperature = Annotated[float, '0 < x <= 1_000_000']
 LayerNumber = Annotated[int, '-1000 <= x < 1000']  # from 0, or from -1 downwards
 Seed = Annotated[int, '0 <= x < 4_294_967_296']  # 32 bits
 # of a run: whole steps, or a fraction of it up to 1.0
-Stretch = Annotated[int, '0 <= x <= 1_000_000_000'] | Annotated[float, '0 <= x <= 1_000_000_000']
+Duration = Annotated[int, '0 <= x <= 1_000_000_000'] | Annotated[float, '0 <= x <= 1_000_000_000']

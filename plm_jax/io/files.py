@@ -80,7 +80,7 @@ def followed(where: Where) -> Path:
   return path(where) if is_address(where) else Path(where).resolve()
 
 
-# Whole files -------------------------------------------------------------------------------------------------------
+# NonNegativeInt files -------------------------------------------------------------------------------------------------------
 
 
 def read_utf8(file: Where) -> str:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from plm_jax.core.batch import SLOTS
 from plm_jax.core.sharding import constrain
 from plm_jax.core.trunk import HeadStyle
-from plm_jax.core.types import Array, Count, Execution, Paper, PartRate, Published, Std, Whole
+from plm_jax.core.types import Array, Count, Execution, Paper, PartRate, Published, Std, NonNegativeInt
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal, uniform
@@ -51,7 +51,7 @@ class Config:
   word_dim: Count = 300
   slots: Annotated[int, '1 <= x <= 50'] = 20
   char_dim: Count = 50
-  filters: tuple[Whole, ...] = (0, 100, 100, 100)
+  filters: tuple[NonNegativeInt, ...] = (0, 100, 100, 100)
   hidden_dim: Count = 1024
   mlp_dims: tuple[Count, ...] = (1024, 512)
   dropout: PartRate = 0.5

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax.data.corpora.records import Records, Whole
+from plm_jax.data.corpora.records import Records, NonNegativeInt
 from plm_jax.data.rows import examples
 
 GIVES = ('target_tokens', 'target_segment_ids')
@@ -46,7 +46,7 @@ class Targets:
       return (names[value] if names else str(value),)
     if isinstance(value, int) and names:
       return (names[value],) if 0 <= value < len(names) else ()
-    if isinstance(value, Whole):
+    if isinstance(value, NonNegativeInt):
       return (value.spelling,)
     number = isinstance(value, int | float) and math.isfinite(value)
     return (f'{round(value * 5) / 5:.1f}',) if number else ()
