@@ -178,9 +178,7 @@ def _make_sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> '
   )
 
 
-def _check_trials(
-  arguments: argparse.Namespace, space: sweep_space.Space, *, method: Method, points: int
-) -> None:
+def _check_trials(arguments: argparse.Namespace, space: sweep_space.Space, *, method: Method, points: int) -> None:
   """Raise ConfigError for a number of trials, or a seed, that the method does not allow."""
   trials = arguments.trials
   if arguments.seed is not None and method == 'grid':

@@ -16,7 +16,7 @@ from typing import Any
 
 from plm_jax.core.errors import counted
 from plm_jax.data.corpora import local
-from plm_jax.data.corpora.records import Opened, Real, NonNegativeInt
+from plm_jax.data.corpora.records import NonNegativeInt, Opened, Real
 
 SUFFIXES = ('.csv', '.tsv')
 SCHEME = None

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax.data.corpora.records import Records, NonNegativeInt
+from plm_jax.data.corpora.records import NonNegativeInt, Records
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.field_texts import FieldTexts
 
