@@ -37,7 +37,8 @@ def expand(
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
   """Return a config and its changes without `model.from`.
 
-  A flag replaces the model of the file. If the folder has the same family, the rates of dropout and the pooler of the file
+  A flag replaces the model of the file. If the folder has the same family, the rates of dropout and the pooler of the
+  file
   remain: they belong to the task.
 
   Args:

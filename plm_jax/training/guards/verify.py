@@ -2,13 +2,13 @@
 
 Every `verify_every` steps (`config.schema.Run`) the same compiled step runs twice from the same state and batch. Each
 device computes a digest of its part of each array of both results. Digests of the two results are compared, and those
-of devices that hold the same part. A bit that flipped in one copy of a parameter since the last check remains visible. A
-number that is computed wrongly is found if that happens in one of the two steps. A wrong number that all devices already
-used is in both results and cannot be found.
+of devices that hold the same part. A bit that flipped in one copy of a parameter since the last check remains visible.
+A number that is computed wrongly is found if that happens in one of the two steps. A wrong number that all devices
+already used is in both results and cannot be found.
 
-The results of a run do not change. A check costs one more step, a copy of the state, and memory for one more state while
-the second step runs: about 1 % of the time every 100 steps, more for steps of milliseconds (1.7 % for 6 ms). Steps must
-be repeatable, as on TPUs and CPUs; GPUs need XLA_FLAGS=--xla_gpu_deterministic_ops=true.
+The results of a run do not change. A check costs one more step, a copy of the state, and memory for one more state
+while the second step runs: about 1 % of the time every 100 steps, more for steps of milliseconds (1.7 % for 6 ms).
+Steps must be repeatable, as on TPUs and CPUs; GPUs need XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import collections
@@ -162,9 +162,9 @@ def digests(tree: PyTree, *, places: PyTree) -> Array:
 def _digest(part: Array) -> Array:
   """Compute two sums modulo 2**32 over the words of an array, u32[2].
 
-  Each word is mixed with its position. The sums are exact and do not depend on the order. Changing one word changes both,
-  since mixing is invertible; other changes are missed with a probability of about 2**-64. (Multiplying by an odd number
-  instead would miss two changed signs: the highest bit gives the same product for all factors.)
+  Each word is mixed with its position. The sums are exact and do not depend on the order. Changing one word changes
+  both, since mixing is invertible; other changes are missed with a probability of about 2**-64. (Multiplying by an odd
+  number instead would miss two changed signs: the highest bit gives the same product for all factors.)
   """
   if part.dtype == jnp.bool_:
     part = part.astype(jnp.uint8)

@@ -1,7 +1,7 @@
 """Agreement between hosts: `doctor` compares their answers before a run, and a run when it starts.
 
-Every host receives all answers through the coordinator and reaches the same verdict. Hosts that differ also exchange the
-values behind their digests, so that the message names keys and values.
+Every host receives all answers through the coordinator and reaches the same verdict. Hosts that differ also exchange
+the values behind their digests, so that the message names keys and values.
 """
 
 import itertools

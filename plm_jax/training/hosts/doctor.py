@@ -1,7 +1,7 @@
 """Checks that all hosts can start one run together: the engine of `plm-jax doctor`.
 
-Each host examines itself (`host_facts.py`). All exchange the answers through the coordinator, which needs no device, and
-reach the same verdict. What only shows between hosts is tried: clocks, one folder, one sum over all devices.
+Each host examines itself (`host_facts.py`). All exchange the answers through the coordinator, which needs no device,
+and reach the same verdict. What only shows between hosts is tried: clocks, one folder, one sum over all devices.
 """
 
 import contextlib
