@@ -1,6 +1,6 @@
 """Rows to corrupt, and slow corruptions of a row in plain Python with numpy's generator: the laws of the fast ones.
 
-A row is a list of stretches; a stretch is a list of units, each a list of positions.
+A row is a list of runs; a run is a list of units, each a list of positions.
 """
 
 import math
@@ -45,7 +45,7 @@ HARD_ROWS = {
 }
 
 
-def stretches(eligible, segments) -> list[list[int]]:
+def runs(eligible, segments) -> list[list[int]]:
   """Positions of the runs of eligible tokens of one document."""
   runs: list[list[int]] = []
   for place, (may, segment) in enumerate(zip(eligible, segments, strict=True)):
@@ -59,7 +59,7 @@ def stretches(eligible, segments) -> list[list[int]]:
 
 
 def words(run, word_ids) -> list[list[int]]:
-  """The words of a stretch."""
+  """The words of a run."""
   found: list[list[int]] = []
   for place in run:
     if found and word_ids[found[-1][-1]] == word_ids[place]:
@@ -78,7 +78,7 @@ def composition(draw: np.random.Generator, total: int, parts: int) -> list[int]:
 def exact_spans(draw, eligible, segments, *, rate, mean) -> list[int]:
   """Span number of each position."""
   number, count = [0] * len(eligible), 0
-  for run in stretches(eligible, segments):
+  for run in runs(eligible, segments):
     if len(run) < 2 or rate == 0:
       continue
     hidden = min(max(round(rate * len(run)), 1), len(run) - 1)
@@ -94,7 +94,7 @@ def exact_spans(draw, eligible, segments, *, rate, mean) -> list[int]:
 
 
 def infill(draw, units: list[list[int]], *, rate, mean) -> tuple[list[list[int]], int]:
-  """(positions of each span of a stretch, from left to right; insertions)."""
+  """(positions of each span of a run, from left to right; insertions)."""
   budget = math.ceil(round(rate * len(units), 9))
   lengths: list[int] = []
   while sum(lengths) < budget:
@@ -118,7 +118,7 @@ def infill(draw, units: list[list[int]], *, rate, mean) -> tuple[list[list[int]]
 
 
 def permute(draw, sentences: list[list[int]], *, ratio) -> list[int]:
-  """The order of the positions of a stretch after ceil(ratio * sentences) of its sentences changed places."""
+  """The order of the positions of a run after ceil(ratio * sentences) of its sentences changed places."""
   count = math.ceil(round(ratio * len(sentences), 9))
   moved = np.sort(draw.choice(len(sentences), count, replace=False))
   order = np.arange(len(sentences))

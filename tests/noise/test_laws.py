@@ -111,7 +111,7 @@ def windows(draw: Any) -> list[int]:
 
 
 def runs(row: reference.PlainRow) -> list[list[int]]:
-  return spans_reference.stretches(row.eligible, row.segment_ids)
+  return spans_reference.runs(row.eligible, row.segment_ids)
 
 
 def iid_spans(draw: Any) -> list[int]:
@@ -154,7 +154,7 @@ def gaps(draw: Any, places: list[int], wanted: int, length: int) -> list[int]:
 
 
 def random_gaps(draw: Any) -> tuple[list[int], list[int]]:
-  """Before a token of the stretch, or the special one that ends its document."""
+  """Before a token of the run, or the special one that ends its document."""
   first, second = gaps(draw, [1, 2, 3, 4], 2, 9), gaps(draw, [5, 6, 7, 8], 2, 9)
   return [0] * 9, [a + b for a, b in zip(first, second, strict=True)]
 

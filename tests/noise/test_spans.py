@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plm_jax.noise import stretches
+from plm_jax.noise import runs
 from plm_jax.noise.row import Row
 from plm_jax.noise.where import spans
 from plm_jax.noise.where.counts import round_up
@@ -44,7 +44,7 @@ def repeat(row: Row, count: int) -> Row:
 
 
 def runs_of(rows: Row, row: int) -> list[list[int]]:
-  return slow.stretches(np.asarray(rows.eligible[row]), np.asarray(rows.segment_ids[row]))
+  return slow.runs(np.asarray(rows.eligible[row]), np.asarray(rows.segment_ids[row]))
 
 
 def lengths_of(number: np.ndarray) -> list[int]:
@@ -138,7 +138,7 @@ def test_select_takes_what_is_wanted(wanted):
   candidates = jnp.asarray([0, 1, 1, 1, 0, 1, 1, 0, 1, 1, 1], bool)
   fresh = jnp.zeros(11, bool).at[0].set(True)
   run = jax.jit(
-    jax.vmap(lambda u: stretches.select(u, candidates, fresh=fresh, wanted=jnp.full(11, wanted), total=jnp.full(11, 8)))
+    jax.vmap(lambda u: runs.select(u, candidates, fresh=fresh, wanted=jnp.full(11, wanted), total=jnp.full(11, 8)))
   )
   taken = np.asarray(run(jax.random.uniform(jax.random.key(0), (400, 11))))
   assert (taken.sum(axis=1) == min(wanted, 8)).all()
@@ -148,9 +148,7 @@ def test_select_takes_what_is_wanted(wanted):
 def test_select_is_uniform_over_subsets():
   run = jax.jit(
     jax.vmap(
-      lambda u: stretches.select(
-        u, jnp.ones(7, bool), fresh=jnp.arange(7) == 0, wanted=jnp.full(7, 3), total=jnp.full(7, 7)
-      )
+      lambda u: runs.select(u, jnp.ones(7, bool), fresh=jnp.arange(7) == 0, wanted=jnp.full(7, 3), total=jnp.full(7, 7))
     )
   )
   taken = np.asarray(run(jax.random.uniform(jax.random.key(0), (14_000, 7))))
