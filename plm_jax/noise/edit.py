@@ -60,7 +60,7 @@ def _random_ids(bits: Array, *, vocab_size: int, special_ids: Sequence[int], ran
   ordinary = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), np.asarray(special_ids, np.int32))
   if not len(ordinary):
     raise ValueError(
-      f"random_ids='ordinary' needs an ordinary token, and all {vocab_size} are special: use random_ids='all'"
+      f"random_ids='ordinary' needs an ordinary token, and all {vocab_size} are special; or choose 'all'"
     )
   return jnp.asarray(ordinary)[bits % np.uint32(len(ordinary))]
 
