@@ -96,6 +96,7 @@ def log_likelihood(scores: Array, labels: Array, words: Words, chain: Chain) -> 
   Returns:
     f32[b]; 0 for a row without words.
   """
+  # log p(y) = score(y) - log sum over all paths of exp(score)
   labels = jnp.where(words.real, labels, 0)
   return path_score(scores, labels, words, chain) - log_partition(scores, words, chain)
 
@@ -138,6 +139,7 @@ def probabilities(scores: Array, words: Words, chain: Chain) -> Array:
 
   The sum is over all paths of the text: f32[b, w, c], 0 where there is no word. It is the gradient of `log_partition`.
   """
+  # d log Z / d scores[t, y] = p(y_t = y)
   return jax.grad(lambda scores: log_partition(scores, words, chain).sum())(scores)
 
 

@@ -81,6 +81,7 @@ def flash(
     scale: of the products; 1 / sqrt(k) by default.
     interpret: run on any device, slowly, for tests.
   """
+  # scaled queries, since the kernel does not scale
   scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
   local = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
   key, value = beside_heads(query, key), beside_heads(query, value)

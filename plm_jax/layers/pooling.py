@@ -12,6 +12,7 @@ def largest(hidden: Array, segment_ids: Array) -> Array:
   floats for equality and a compiler may have computed the two sides in different ways.
   """
   real = (segment_ids > 0)[..., None]
+  # [b, l, d] -> [b, 1, d], the token with the largest value of each component
   index = jnp.where(real, hidden, -jnp.inf).argmax(axis=1, keepdims=True)
   return jnp.where(real.any(axis=1), jnp.take_along_axis(hidden, index, axis=1)[:, 0], 0)
 
@@ -32,6 +33,7 @@ def mean(hidden: Array, segment_ids: Array) -> Array:
 
   [b, l, d] -> f32[b, d]; zeros for a row without tokens.
   """
+  # [b, l] -> [b, l, 1]
   real = (segment_ids > 0).astype(jnp.float32)[..., None]
   return (hidden * real).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1.0)
 

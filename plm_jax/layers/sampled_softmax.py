@@ -51,6 +51,7 @@ def draw(key: Array, log_shares: Array, count: int) -> Array:
 
   The result is as if they were sampled one after another (Gumbel's top k).
   """
+  # log p + Gumbel noise: the n largest are n samples without replacement
   scores = log_shares + jax.random.gumbel(key, log_shares.shape)
   return jax.lax.top_k(scores, count)[1].astype(jnp.int32)
 
@@ -66,5 +67,6 @@ def nats(true: Array, drawn: Array, same: Array) -> Array:
   Returns:
     f32[...].
   """
+  # -log (e^true / (e^true + sum e^others))
   others = jax.nn.logsumexp(jnp.where(same, NOTHING, drawn), axis=-1)
   return jnp.logaddexp(true, others) - true

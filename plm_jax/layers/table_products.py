@@ -70,6 +70,7 @@ def _products_backward(size: int, saved: Any, gradient: Array) -> tuple[Any, ...
   """
   vectors, (table, index), readers, ids, blocks = saved
 
+  # 1. gradients on one device, block by block
   def run(batch: tuple[Array, ...], whole: tuple[Rows, Array]) -> tuple[Array, Array]:
     vectors, readers, ids, gradient = batch
     rows, blocks = whole
@@ -78,14 +79,17 @@ def _products_backward(size: int, saved: Any, gradient: Array) -> tuple[Any, ...
     def add_block(block_index: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
       of_table, of_vectors = sums
       own, read, readers_at, rows_at = _block(size, block_index, vectors, rows, readers, ids)
+      # d product / d row = vector, d product / d vector = row
       slope = _cut(size, block_index, gradient).reshape(rows_at.shape)  # [b, s, k] -> [b s, k]
       of_table = of_table.at[rows_at].add(slope[..., None] * own[:, None], mode=IN_BOUNDS)
       return of_table, of_vectors.at[readers_at].add(jnp.einsum('nk,nkd->nd', slope, read), mode=IN_BOUNDS)
 
+    # [r, d] of the table and [b l, d] of the vectors
     zeros = jnp.zeros(rows[0].shape, jnp.float32), jnp.zeros((b * length, d), jnp.float32)
     of_table, of_vectors = jax.lax.fori_loop(0, blocks, add_block, zeros)
     return of_table, of_vectors.reshape(vectors.shape)
 
+  # 2. the gradient of the table is summed over devices
   rows = (vectors, readers, ids, gradient)
   of_table, of_vectors = sum_over_devices(run, rows, ((table, index), blocks), parts=1)
   return of_vectors, (of_table, None), None, None, None

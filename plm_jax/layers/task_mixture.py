@@ -42,8 +42,10 @@ class Model:
     owner: dict[str, str] = {}
     for name, model in self.parts.items():
       tree = model.init(key, **inputs[name], train=train)['params']
+      # a separate name for all parameters except the trunk
       if self.own_heads:
         tree = {'trunk': tree['trunk'], name: {head: tree[head] for head in tree if head != 'trunk'}}
+      # merge modules that parts share; `owner` is the first part with a module, for the message
       for module, below in tree.items():
         other = owner.setdefault(module, name)
         try:
@@ -69,8 +71,10 @@ def _training(params: PyTree, trains: Sequence[str]) -> PyTree:
 
   def stop(path: Sequence[Any], leaf: Array) -> Array:
     trained = [any(each.fullmatch(virtual) for each in patterns) for virtual in virtual_paths(path_name(path), leaf)]
+    # all layers agree: the whole leaf trains or not
     if len(set(trained)) == 1:
       return leaf if trained[0] else jax.lax.stop_gradient(leaf)
+    # a stacked leaf: select by layer
     layers = np.reshape(trained, (-1,) + (1,) * (leaf.ndim - 1))
     return jnp.where(layers, leaf, jax.lax.stop_gradient(leaf))
 
@@ -134,9 +138,11 @@ def loss_of_one(
   def loss_of(name: str) -> Loss:
     return part_loss(tasks, name, forward, example, rng, evaluate=evaluate)
 
+  # 1. zeros for the metrics of the other parts, since all branches of a switch return the same tree
   shapes = {name: jax.eval_shape(lambda name=name: loss_of(name).metrics) for name in tasks}
   nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
+  # 2. one branch per part
   def branch(name: str) -> Loss:
     result = loss_of(name)
     metrics = {key: value for other in tasks for key, value in named(nothing[other], other).items()}
@@ -184,6 +190,7 @@ def computed_once(forward: Forward) -> Forward:
   ) -> Any:
     if get_opaque_trace_state() != outside:
       return forward(method=method, train=train, rng=rng, **inputs)
+    # arrays are compared by identity, all other arguments by value
     leaves, form = jax.tree.flatten((rng, inputs))
     key = (method, train, form, *map(id, leaves))
     if key not in calls:  # the arguments are stored as well, so that their ids stay in use

@@ -43,7 +43,8 @@ class Head(nn.Module):
     init = truncated_normal(self.init_std)
     width = self.features or features.shape[-1]
     dense = Dense(width, axes=('embed', 'embed_out'), kernel_init=init, dtype=self.dtype, name='dense')
-    logits = attend(self.norm(ACTIVATIONS[self.activation](dense(features))))  # [..., d] -> [..., e] -> [..., v]
+    # [..., d] -> [..., e] -> [..., v]
+    logits = attend(self.norm(ACTIVATIONS[self.activation](dense(features))))
     padding = logits.shape[-1] - self.vocab_size  # the table is padded by vocab_multiple
     return logits + jnp.pad(self.bias, (0, padding))
 
