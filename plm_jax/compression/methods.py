@@ -62,12 +62,12 @@ def _method(word: str) -> Method:
       raise ConfigError(f'--methods: {word}: {name} takes no share; write {name}')
     return Method(name)
   try:
-    number = float(share)
+    value = float(share)
   except ValueError:
     raise ConfigError(f'--methods: {word}: {name} needs the share to remove, as in {name}:0.5') from None
-  if not 0 < number < 1:
+  if not 0 < value < 1:
     raise ConfigError(f'--methods: {word}: the share to remove is between 0 and 1, as in {name}:0.5')
-  return Method(name, number)
+  return Method(name, value)
 
 
 def _check_order(word: str, steps: Sequence[Method]) -> None:

@@ -23,6 +23,7 @@ def keep_largest(importance: Array, sparsity: Array | float) -> Array:
     f32 of the shape of `importance`, with exactly round(sparsity n) zeros.
   """
   # importance  .3 .1 .4 .2   sparsity .5   order 1 3 0 2   mask  1 0 1 0
+  # the order of the numbers, of equal ones the first; then 0 at the first round(sparsity n) of it
   values = importance.reshape(-1)
   order = jnp.argsort(values, stable=True)
   pruned = jnp.round(jnp.asarray(sparsity, jnp.float32) * values.size)
@@ -47,6 +48,7 @@ def keep_among_all(importance: Mapping[str, Array], sparsity: Array | float) -> 
 
   Some arrays end up sparser than others.
   """
+  # one mask over all numbers, then cut back into arrays
   mask = keep_largest(jnp.concatenate([array.reshape(-1) for array in importance.values()]), sparsity)
   masks, start = {}, 0
   for path, array in importance.items():

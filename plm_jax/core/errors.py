@@ -38,9 +38,9 @@ def shown(value: Any) -> str:
   return text if len(text) <= MOST_SHOWN else f'{text[: MOST_SHOWN - 3]}...'
 
 
-def counted(number: int, singular: str) -> str:
-  """Format a count with its noun: '1 cell' or '2 cells'."""
-  return f'{number:,} {singular if number == 1 else f"{singular}s"}'
+def counted(count: int, singular: str) -> str:
+  """Format a count with its noun, such as "2 cells"."""
+  return f'{count:,} {singular if count == 1 else f"{singular}s"}'
 
 
 def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[str]:

@@ -92,11 +92,12 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
   """
   if layout.spread and 'batch' not in axes:
     return _spread(axes, shape, layout)
+  # over a mesh data=2 x model=2: vocab 50257 x embed 8 -> (None, 'data'), since 2 does not divide 50257
   taken: set[str] = set()
   out: list[MeshAxes | None] = []
   for axis, size in zip(axes, shape, strict=True):
     if axis is not None and axis not in AXES:
-      raise ValueError(f'unknown axis {axis!r}.{suggest(axis, AXES)} See sharding.AXES')
+      raise ValueError(f'unknown axis {axis!r}.{suggest(axis, AXES)} Axes: {", ".join(AXES)}')
     mesh_axis = layout.rules.get(axis) if axis is not None else None
     if mesh_axis is None or places(layout.mesh, mesh_axis) == 1:
       out.append(None)
@@ -124,6 +125,7 @@ def _spread(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) ->
 
   It is replicated if the devices divide none of its axes.
   """
+  # 1. axes that the devices divide
   parts = layout.mesh.shape['data']
   sizes = {axis: size for axis, size in zip(axes, shape, strict=True) if axis in layout.spread}
   fitting = [axis for axis in layout.spread if axis in sizes and sizes[axis] % parts == 0]
@@ -131,7 +133,8 @@ def _spread(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) ->
     if parts > 1 and sizes:
       log_once(f'axes {tuple(axes)} of sizes {tuple(shape)} are replicated: {parts} devices divide none of them')
     return PartitionSpec(*(None,) * len(axes))
-  # over 128 devices: embed 1600 does not fit; mlp 6400 keeps 50, heads 25 does not fit   -> mlp
+  # 2. the first axis with `WIDE` columns left per device, else the largest. Over 128 devices: embed 1600 does not fit,
+  #    mlp 6400 leaves 50, heads 25 does not fit   -> mlp
   wide = [axis for axis in fitting if sizes[axis] // parts >= WIDE]
   chosen = wide[0] if wide else max(fitting, key=lambda axis: sizes[axis])
   cut = list(axes).index(chosen)
@@ -235,6 +238,7 @@ def _reshard_length(x: Array, axes: Sequence[str | None], sizes: Sequence[int], 
   mesh, along = shared_mesh(layout), None if layout is None else layout.rules.get('length')
   if layout is None or mesh is None or along is None or x.ndim != 3 or along not in spec(axes, sizes, layout):
     return x
+  # rows on 'data' in both; positions whole, or cut along the mesh axis of 'length'
   gathered = NamedSharding(mesh, spec(('batch', None, None), x.shape, layout))
   cut = NamedSharding(mesh, spec(('batch', 'length', None), x.shape, layout))
   return _with_shardings(x, gathered, cut) if gather else _with_shardings(x, cut, gathered)

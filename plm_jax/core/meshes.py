@@ -46,13 +46,16 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[Any] | None = None) ->
   Raises:
     ValueError: the sizes do not multiply to the number of devices, or do not fit their network.
   """
+  # 1. sizes, checked against the number of devices
   devices = list(jax.devices() if devices is None else devices)
   sizes = sizes_of(shape, len(devices))
   check_sizes(sizes, len(devices), nearest=lambda: _nearest(sizes, devices))
+  # 2. devices as [replica data, model], in the order of the network
   try:
     placed = _place(sizes, devices)
   except (ValueError, NotImplementedError, AssertionError) as error:
     raise ValueError(_cannot_place(sizes, devices, why=error)) from error
+  # 3. positions of one process adjacent, and 'replica' as a separate axis
   counts, names = axes_of(sizes)
   return Mesh(_by_process(placed).reshape(counts), names, axis_types=(AxisType.Auto,) * len(names))
 
@@ -154,6 +157,7 @@ def _place(sizes: Sizes, devices: Sequence[Any]) -> np.ndarray:
   if why := _over_slices(sizes, slices):
     raise ValueError(why)
 
+  # inside a slice by its network; between slices along the rows only
   def placed(split: bool) -> np.ndarray:
     if slices == 1:
       return mesh_utils.create_device_mesh((rows, model), devices, allow_split_physical_axes=split)
@@ -202,6 +206,7 @@ def _nearest_of(sizes: Sizes, count: int, works: Callable[[Sizes], bool]) -> str
   """
   replica = sizes.replica if count % sizes.replica == 0 else 1
   each = count // replica
+  # 8 devices, model=3: candidates for model by ratio are 4, 2, 8, 1
   divisors = [size for size in range(1, each + 1) if each % size == 0]
   by_ratio = sorted(divisors, key=lambda size: abs(math.log(size / max(sizes.model, 1))))
   meshes = (Sizes(replica, each // size, size) for size in by_ratio)

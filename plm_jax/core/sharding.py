@@ -61,6 +61,7 @@ def make_layout(mesh: Mesh, rules: str | Rules, *, described: bool = False) -> L
   Raises:
     ValueError: an unknown table, axis or mesh axis.
   """
+  # 1. a named table
   spread: Sequence[str] = ()
   if isinstance(rules, str):
     spread = SPREAD.get(rules, ())
@@ -69,12 +70,14 @@ def make_layout(mesh: Mesh, rules: str | Rules, *, described: bool = False) -> L
         f'sharding.rules: there is no table {rules!r}.{suggest(rules, RULES)} Tables: {", ".join(RULES)}'
       )
     rules = RULES[rules]
+  # 2. check its axes against the mesh
   table: dict[str, MeshAxes | None] = {str(axis): mesh_axis for axis, mesh_axis in rules}
   for axis, mesh_axis in table.items():
     if axis not in AXES:
       raise ValueError(f'sharding.rules: unknown axis {axis!r}; axes are {", ".join(AXES)}')
     if mesh_axis is not None and mesh_axis not in mesh.shape:
       raise ValueError(f'sharding.rules: {axis!r} -> unknown mesh axis {mesh_axis!r}; the mesh has {list(mesh.shape)}')
+  # 3. rows also run over copies; a rule along a mesh axis of size 1 has no effect
   idle = {str(name) for name in table.values() if name is not None and places(mesh, name) == 1}
   if 'replica' in mesh.shape and table.get('batch') == 'data':
     table['batch'] = ROWS

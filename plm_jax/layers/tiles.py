@@ -251,8 +251,8 @@ def keep_mask(words: tuple[Array, Array], index: Array, *, cut: int) -> Array:
   # triple32 of index + first, with the second word mixed in after the first round
   first, second = words
   x = index + first
-  for number, (shift, by) in enumerate(_ROUNDS):
-    x = x ^ second if number == 1 else x
+  for round_index, (shift, by) in enumerate(_ROUNDS):
+    x = x ^ second if round_index == 1 else x
     x = (x ^ lax.shift_right_logical(x, jnp.int32(shift))) * jnp.int32(by)
   return x >= cut * 2**16 - 2**31  # the high bits of a product depend on all bits of its factors
 

@@ -265,9 +265,11 @@ def document_blanks(key: Array, row: Row, *, ratio: Share = 0.5, suffix: float =
   documents = _documents(row)
   length_key, kind_key, start_key = jax.random.split(key, 3)
   shape, high = documents.size.shape, documents.size - 2
+  # 1. the length of each document's blank
   low = jnp.clip(_share(documents.size, rate=ratio), 1, jnp.maximum(high, 1))
   lengths = jax.random.randint(length_key, shape, low, jnp.maximum(high, low) + 1)
   lengths = jnp.where(high > 0, jnp.minimum(lengths, documents.eligible), 0)
+  # 2. its start, in eligible tokens of the document
   last = documents.eligible - lengths
   starts = jax.random.randint(start_key, shape, 0, last + 1)
   starts = jnp.where(jax.random.uniform(kind_key, shape) < suffix, last, starts)
@@ -278,12 +280,12 @@ class _PartA(NamedTuple):
   """Positions of the tokens of a row in part A.
 
   Attributes:
-    place: int32[l], index in the written row; its size, which is dropped, for tokens that are not in A.
+    target: int32[l], index in the written row; its size, which is dropped, for tokens that are not in A.
     position: int32[l], in the document.
     prefix: int32[], tokens of part A.
   """
 
-  place: Array
+  target: Array
   position: Array
   prefix: Array
 
@@ -295,10 +297,10 @@ def _part_a(row: Row, inside: Array, begins: Array, *, size: int) -> _PartA:
   """
   real = row.segment_ids > 0
   in_a = real & (~inside | begins)
-  place = jnp.cumsum(in_a) - 1
+  index = jnp.cumsum(in_a) - 1
   starts_document = real & (row.segment_ids != jnp.pad(row.segment_ids, (1, 0))[:-1])
-  position = place - jax.lax.cummax(jnp.where(starts_document, place, 0))
-  return _PartA(place=jnp.where(in_a, place, size), position=position, prefix=in_a.sum())
+  position = index - jax.lax.cummax(jnp.where(starts_document, index, 0))
+  return _PartA(target=jnp.where(in_a, index, size), position=position, prefix=in_a.sum())
 
 
 class _Blanks(NamedTuple):

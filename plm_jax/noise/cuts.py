@@ -49,7 +49,7 @@ def cut_by_token(
   """
 
   def visit(carry: tuple[Array, ...], token: tuple[Array, ...]) -> tuple[Any, tuple[Array, Array]]:
-    number, inside, begins, *counts = token
+    random, inside, begins, *counts = token
     # 1. a new run starts with its counts, and with text
     start = (*counts, counts[-1], jnp.zeros((), bool))
     hidden, clean, hidden_cuts, clean_cuts, hiding = (
@@ -57,7 +57,7 @@ def cut_by_token(
     )
     # 2. end the part here by a random cut, or because its kind is used up
     left, cuts = jnp.where(hiding, hidden, clean), jnp.where(hiding, hidden_cuts, clean_cuts)
-    cut = inside & ~begins & (number * left < cuts)
+    cut = inside & ~begins & (random * left < cuts)
     turns = cut | (inside & (left == 0))
     # 3. update the counts of the current kind
     hidden_cuts, clean_cuts = hidden_cuts - (cut & hiding), clean_cuts - (cut & ~hiding)

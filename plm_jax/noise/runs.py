@@ -93,9 +93,9 @@ def select_by_token(uniform: Array, candidates: Array, fresh: Array, wanted: Arr
 
   def visit(carry: tuple[Array, Array], token: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
     # a new group starts with its wanted and total counts
-    number, candidate, begins, wanted, total = token
+    random, candidate, begins, wanted, total = token
     missing, left = (jnp.where(begins, new, old) for new, old in zip((wanted, total), carry, strict=True))
-    taken = candidate & (number * left < missing)
+    taken = candidate & (random * left < missing)
     return (missing - taken, left - candidate), taken
 
   zero = jnp.zeros((), jnp.int32)

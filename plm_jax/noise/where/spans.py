@@ -74,12 +74,14 @@ def raw_length(inputs_length: int, *, rate: Rate, mean: MeanLength) -> tuple[int
   if rate == 1:
     raise ValueError('rate=1.0 hides all tokens except one, so rows of any length fit: choose a rate below 1')
 
+  # (inputs, targets) of a raw row
   def lengths(raw: int) -> tuple[int, int]:
     tokens, spans = exact_counts(raw, rate=rate, mean=mean)
     return raw - tokens + spans + 1, tokens + spans + 1
 
   if lengths(1)[0] > inputs_length:
     raise ValueError(f'inputs of length {inputs_length} have no room for a token and the end token: use at least 2')
+  # the largest raw row whose inputs fit
   raw = 1
   while lengths(raw + 1)[0] <= inputs_length:
     raw += 1
@@ -175,6 +177,7 @@ def prefix(key: Array, row: Row, *, rate: Rate | None = None) -> Spans:
     check_rate(rate)
     hidden = count_table(lambda count: suffix_count(count, rate=rate), row.ids.shape[0])[runs.size]
   index = jnp.arange(row.ids.shape[0]) - runs.first
+  # the last `hidden` tokens of the run
   chosen = runs.inside & (index >= runs.size - hidden)
   return number_spans(chosen & (index == runs.size - hidden), chosen)
 
@@ -232,12 +235,12 @@ def _length_table(mean: MeanLength) -> np.ndarray:
   return (shares / shares[-1]).astype(np.float32)
 
 
-def _gaps(row: Row, runs: Runs, kept: Array) -> Array:
+def _gaps(row: Row, runs: Runs, remaining: Array) -> Array:
   """Mark positions that may get an insertion: bool[l].
 
-  These are kept tokens of a run, and the special token right after it.
+  These are tokens that remain in a run, and the special token right after it.
   """
-  return (runs.inside & kept) | (~runs.inside & continues_document(row, row.eligible))
+  return (runs.inside & remaining) | (~runs.inside & continues_document(row, row.eligible))
 
 
 def _draw_lengths(

@@ -211,9 +211,9 @@ def geometric_spans(
 ) -> Spans:
   """Choose spans of geometric numbers of words within a budget.
 
-  Spans of Geo(0.2) whole words, at most 10. SpanBERT §3.1 and its code. The anchor of a span is uniform over the tokens not chosen yet. The span starts at the
-  first token of the anchor's word and ends at a boundary at the latest. Spans may overlap, and spans that touch are
-  joined. The last span is cut at the budget, within a word if necessary.
+  Spans of Geo(0.2) whole words, at most 10. SpanBERT §3.1 and its code. The anchor of a span is uniform over the tokens
+  not chosen yet. The span starts at the first token of the anchor's word and ends at a boundary at the latest. Spans
+  may overlap, and spans that touch are joined. The last span is cut at the budget, within a word if necessary.
 
   Args:
     key: noise key of the row.
@@ -287,11 +287,12 @@ def ngram_windows(
     return single_tokens(jnp.zeros(length, bool))
   width = int(min(1 / rate, length))  # a window of `length` words holds all words
   size_key, shift_key = jax.random.split(key)
-  number = math.ceil(length / width)
-  sizes = _draw_sizes(size_key, 1 / np.arange(1, max_words + 1), number)
+  num_windows = math.ceil(length / width)
+  sizes = _draw_sizes(size_key, 1 / np.arange(1, max_words + 1), num_windows)
   rank = jnp.cumsum(words.starts.astype(jnp.int32)) - 1  # [l], index of the word among those that may be chosen
-  # 1. by window, [number]: its first word, its words in the row, the words `first` to `stop` - 1 of its n-gram
-  uniform = jax.random.uniform(shift_key, (number,))
+  # 1. by window, [w] with w = num_windows: its first word, its words in the row, the words `first` to `stop` - 1 of its
+  #    n-gram
+  uniform = jax.random.uniform(shift_key, (num_windows,))
   taken = jnp.maximum(width * sizes, jnp.floor(uniform * (width * sizes)).astype(jnp.int32) + sizes)
   offset = jnp.cumsum(taken) - taken
   context = jnp.clip(rank[-1] + 1 - offset, 0, width * sizes)
