@@ -43,7 +43,7 @@ class Layout(NamedTuple):
     mesh: of all devices.
     rules: axis -> mesh axis, or several. An axis with None, or without a rule, is not cut.
     described: the devices are known by description only. Programs can be compiled for them but not run.
-    spread: axes of parameters, of which one is cut along 'data' (`sharding.SPREAD`).
+    spread: axes of parameters; one of them is cut along 'data' (`sharding.SPREAD`).
     apart: the mesh axis or axes along which each device computes separately, inside `sum_over_devices`; no rule names
       them.
   """

@@ -105,7 +105,7 @@ def map_rows(
   axis = layout.rules['batch']
   part = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), arrays)
   # 1. turn the closed-over arrays into arguments. closure_convert traces outside of shard_map, so mark these axes
-  #    Manual, and unset the layout: inside shard_map `constrain` has nothing to cut.
+  #    Manual. Unset the layout as well, because `constrain` must not cut inside of shard_map.
   manual = dict.fromkeys(mesh_names(axis), AxisType.Manual)
   token = CURRENT.set(None)
   try:

@@ -45,8 +45,9 @@ RULES: dict[str, Rules] = {
   'fsdp_tensor_sequence': (*_FSDP_TENSOR, ('length', 'model')),
   'fsdp_any': (('batch', 'data'),),
 }
-# Tables that cut each parameter along 'data' at one of these axes: the first one that leaves `layouts.WIDE` columns on
-# a device, else the one that leaves most. 'fsdp' replicates a model if the devices do not divide its hidden width.
+# Tables that cut each parameter along 'data' at one of these axes. This is the first one that leaves `layouts.WIDE`
+# columns on a device, else the one that leaves most. 'fsdp' replicates a model if the devices do not divide its hidden
+# width.
 SPREAD: dict[str, Sequence[str]] = {'fsdp_any': ('embed', 'mlp', 'vocab', 'embed_out', 'heads')}
 
 

@@ -213,8 +213,8 @@ class Directions(Protocol):
 class Ends(Protocol):
   """A recurrent trunk that reads both ways and returns its last states, so that a decoder may continue from them.
 
-  Its call also returns 'ends': h and c [b, n, d], the two directions of each layer side by side, after the last token
-  and after the first.
+  Its call also returns 'ends': h and c [b, n, d]. They hold the two directions of each layer side by side, after the
+  last token and after the first.
 
   Attributes:
     FIXED: patterns of its parameters that are given and never train.

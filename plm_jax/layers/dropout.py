@@ -48,10 +48,10 @@ def _bits(rng: Array, shape: tuple[int, ...], *, rows: bool) -> Array:
 def _halves(draw: Callable[[tuple[int, ...], Any], Array], shape: tuple[int, ...]) -> Array:
   """Sample uint16[shape], two from each 32-bit word.
 
-  `jax.random.bits` would use one word per element. The low halves come first, then the high halves, along the last axis
-  but one: a length or the queries of attention, which devices seldom cut. For shape [b, 4, d] and words w[b, 2, d] the
-  rows are low(w[:, 0]), low(w[:, 1]), high(w[:, 0]), high(w[:, 1]). Halves that alternate within the last axis cost a
-  TPU 2.4 times the cycles, because pairs of 16-bit numbers are a slow layout there.
+  `jax.random.bits` would use one word per element. The low halves come first, then the high halves, along the second
+  to last axis. This axis is a length or the queries of attention, and devices seldom cut it. For shape [b, 4, d] and
+  words w[b, 2, d] the rows are low(w[:, 0]), low(w[:, 1]), high(w[:, 0]), high(w[:, 1]). Halves that alternate within
+  the last axis cost a TPU 2.4 times the cycles, because pairs of 16-bit numbers are a slow layout there.
   """
   axis = len(shape) - (2 if len(shape) > 2 else 1)  # the last axis of [b, d], since devices cut the rows
   if not shape or shape[axis] % 2:

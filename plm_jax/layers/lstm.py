@@ -34,8 +34,8 @@ def forget_one(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> 
 class Lstm(nn.Module):
   """Both directions of one layer: [b, l, d] -> [b, l, 2, f], the forward states first.
 
-  With i, f, o = sigmoid and g = tanh of W x_t + U h + b: c' = f c + i g and h' = o tanh(c'). Here h and c are the
-  states of the token before (in the second direction, of the token after), and zero where a document begins.
+  The gates are i, f, o = sigmoid and g = tanh of W x_t + U h + b. Then c' = f c + i g and h' = o tanh(c'). Here h and
+  c are the states of the token before (in the second direction, of the token after), and zero where a document begins.
 
   Attributes:
     features: f.

@@ -53,7 +53,7 @@ def row_terms(row_weight: Array) -> dict[str, Array]:
 def whole_loss(value: Array, targets: Mapping[str, Array]) -> tuple[Array, Array]:
   """Build the metric 'loss' from terms with different divisors.
 
-  Their sum is reported as if it were a mean over rows, so the metrics of parts of a batch add up to it as well.
+  Their sum is reported like a mean over rows, so the metrics of parts of a batch add up to it.
 
   Args:
     value: f32[], the differentiated sum of terms, each divided by its own total.

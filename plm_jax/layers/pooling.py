@@ -8,8 +8,8 @@ from plm_jax.core.types import Array
 def largest(hidden: Array, segment_ids: Array) -> Array:
   """Compute the largest value of each component over real tokens.
 
-  [b, l, d] -> [b, d]; zeros for a row without tokens. It uses argmax and gather, because the gradient of `max` compares
-  floats for equality and a compiler may have computed the two sides in different ways.
+  [b, l, d] -> [b, d]; zeros for a row without tokens. It uses argmax and gather. The gradient of `max` compares floats
+  for equality, and a compiler may compute the two sides in different ways.
   """
   real = (segment_ids > 0)[..., None]
   # [b, l, d] -> [b, 1, d], the token with the largest value of each component

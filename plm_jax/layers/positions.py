@@ -103,8 +103,8 @@ def log_buckets(differences: np.ndarray, *, num_buckets: int, max_distance: int)
 def relative_rows(length: int, *, num_buckets: int, max_distance: int) -> np.ndarray:
   """Compute the table row for each difference i - j of positions.
 
-  The first half of the table is for keys on the right of the query, the nearest of them last: row i - j + k, clipped to
-  [0, 2k - 1] (DeBERTa, equation 3).
+  The row is i - j + k, clipped to [0, 2k - 1] (DeBERTa, equation 3). The first half of the table is for keys on the
+  right of the query, the nearest of them last.
 
   Args:
     length: of a row.

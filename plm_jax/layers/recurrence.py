@@ -139,9 +139,9 @@ def recur_over(
   return last, states.reshape(states.shape[0], count * size, *states.shape[3:])[:, :length]
 
 
-# The recurrence with rows along the last axis. Each product has the weights on its left, in the order in which it reads
-# them, which is up to twice as fast on a CPU. The gradient of the weights is not added up token by token: the scan
-# collects the gradients of the gates, and one product turns them into the gradient of the weights.
+# The recurrence with rows along the last axis. Each product reads the weights on its left in memory order, which is up
+# to twice as fast on a CPU. The gradient of the weights is not added up token by token. The scan collects the
+# gradients of the gates, and one product computes the gradient of the weights from them.
 
 
 class Clips(NamedTuple):

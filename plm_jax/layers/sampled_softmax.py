@@ -1,9 +1,9 @@
 """A softmax over the true word and sampled words (Jean et al. 2015; tf.nn.sampled_softmax_loss).
 
-Words are sampled by p(k) = log((k + 2) / (k + 1)) / log(v + 1), about their frequency if the most frequent words have
-the lowest ids. As in TensorFlow's default they are distinct: sampled one after another until there are n. The expected
-count of a word among them is Q(k) = 1 - (1 - p(k))^t. TensorFlow sets t to the number of samples that were needed; here
-t is the number with which the counts sum to n.
+Words are sampled by p(k) = log((k + 2) / (k + 1)) / log(v + 1). This is about their frequency if the most frequent
+words have the lowest ids. As in TensorFlow's default they are distinct: sampled one after another until there are n.
+The expected count of a word among them is Q(k) = 1 - (1 - p(k))^t. TensorFlow sets t to the number of samples that were
+needed; here t is the number with which the counts sum to n.
 
     loss = -log softmax([w_y h + b_y - log Q(y), w_k h + b_k - log Q(k) for each sampled k])[0]
 

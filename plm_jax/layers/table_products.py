@@ -1,8 +1,8 @@
 """Products of vectors with many rows of a table, in blocks that fit the cache of a CPU.
 
-Skip-gram multiplies the vector of a word with the rows of six words for each neighbour. For a thousand words these rows
-take 24 MB: written to memory, read again for the products and for their gradient, and as much for the gradient of the
-rows. A block takes half a megabyte, and no block after the last pair is computed.
+Skip-gram multiplies the vector of a word with the rows of six words for each neighbour. For a thousand words these
+rows take 24 MB. They would be written to memory, and read again for the products and for their gradient. The gradient
+of the rows would take as much. A block takes half a megabyte, and no block after the last pair is computed.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""Several tasks over one trunk, of which a step runs one, for mixtures of objectives and of adapters.
+"""Several tasks over one trunk, one per step, for mixtures of objectives and of adapters.
 
 Only the part of the step is computed (`jax.lax.switch`). Parameters of the other parts get a gradient of zero.
 """

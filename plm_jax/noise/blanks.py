@@ -183,8 +183,8 @@ def token_blanks(key: Array, row: Row, *, rate: Share = 0.15, mean: Mean = 3.0, 
   before = sum_before(drawn)
   wanted = (slot < after[-1]) & (before < budget[owner])
   taken = wanted & (before + drawn + index <= documents.eligible[owner])  # with `index` tokens between the blanks
-  # 4. swap the last length with a random one: it reaches the budget, so it is longer on average, and the order of the
-  #    others is random already
+  # 4. swap the last length with a random one. It reaches the budget, so it is longer on average; the order of the
+  #    others is random already.
   count = jnp.zeros_like(budget).at[owner].add(taken.astype(jnp.int32))
   last = count[owner] - 1
   other = (jax.random.uniform(order_key, (slots,))[first] * count[owner]).astype(jnp.int32)

@@ -18,8 +18,8 @@ def cut(uniform: Array, runs: Runs, hidden: Array, cuts: Array) -> tuple[Array, 
   """Cut each run into parts that alternate, text first.
 
   Every choice of cuts has the same probability. A part is hidden or text. With `left` tokens of its kind there are
-  `left` positions for its remaining `cuts`: from left to right, a part ends before a token with probability cuts /
-  left, and where the tokens of its kind are used up.
+  `left` positions for its remaining `cuts`. So from left to right, a part ends before a token with probability cuts /
+  left. It also ends if the tokens of its kind are used up.
 
   # run      a b c d e f     3 hidden tokens and 3 of text, 1 cut of each: text a | d e, hidden b c | f
   # turns    0 1 0 1 0 1
@@ -35,8 +35,8 @@ def cut(uniform: Array, runs: Runs, hidden: Array, cuts: Array) -> tuple[Array, 
     bool[l] hidden tokens, bool[l] the first of each hidden part.
   """
   arguments = uniform, runs.inside, runs.fresh, hidden, runs.size - hidden, cuts
-  # both give the same cuts: a loop over tokens is fastest on a CPU, but on a TPU each of its steps takes as long as one
-  # over the whole row
+  # Both give the same cuts. A loop over tokens is fastest on a CPU, but on a TPU each of its steps takes as long as
+  # one over the whole row.
   return jax.lax.platform_dependent(*arguments, cpu=cut_by_token, default=cut_by_part)
 
 

@@ -51,9 +51,9 @@ def choose_targets(
   """Choose the predicted tokens: bool[l].
 
   A part without padding has exactly `goals` of them; the goal of a part with padding is smaller in proportion. Spans
-  are sampled from left to right: n tokens in a context of n * window tokens, at a uniform position in it, moved right
-  to the next start of a word. The first span that would reach the end of its part ends the sampling. Uniform single
-  tokens fill up the goal. As in the released code n counts tokens, so a span may end within a word.
+  are sampled from left to right. A span of n tokens has a context of n * window tokens, and a uniform position in it,
+  moved right to the next start of a word. The first span that would reach the end of its part ends the sampling.
+  Uniform single tokens fill up the goal. As in the released code n counts tokens, so a span may end within a word.
 
   Args:
     key: noise key of the row.

@@ -2,7 +2,7 @@
 
 A corruption is *where* x *edit* x *compact*. Each is a pure function of (key, one row) with fixed shapes; `prepare` of
 an objective composes them under vmap inside the compiled step. The key of a row (`noise/keys.py`) does not depend on
-the rest of the batch, so a row gets the same corruption on one device and on many.
+the rest of the batch. So a row gets the same corruption on one device and on many.
 
   # ids       a  b  c  d  e  f
   # number    0  1  1  0  0  2     Spans: b c and f are chosen

@@ -82,7 +82,8 @@ def select(uniform: Array, candidates: Array, *, fresh: Array, wanted: Array, to
   Returns:
     bool[l].
   """
-  # both select the same: a CPU loops over the tokens in a tenth of the time of a sort, but a TPU takes 13 us per token
+  # Both select the same. A CPU loops over the tokens in a tenth of the time of a sort, but a TPU takes 13 us per
+  # token.
   return jax.lax.platform_dependent(
     uniform, candidates, fresh, wanted, total, cpu=select_by_token, default=select_in_rounds
   )

@@ -1,7 +1,7 @@
 """Numbers of tokens that the functions of this folder choose, and their bounds for `CAPACITY`.
 
 Counts depend on a rate and on the length of a text. Python computes them in float64 for every length from 0 to that of
-the row, and the device looks them up, so rounding does not depend on the dtype of the device.
+the row, and the device looks them up. So rounding does not depend on the dtype of the device.
 """
 
 import math

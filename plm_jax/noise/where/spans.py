@@ -46,8 +46,8 @@ def _unit_starts(row: Row, runs: Runs, units: Units) -> Array:
 def exact_counts(length: int, *, rate: Rate, mean: MeanLength) -> tuple[int, int]:
   """Compute the tokens and spans that `exact_spans` hides in a run.
 
-  tokens is round(rate * length) within [1, length - 1], spans is round(tokens / mean) within [1, length - tokens], with
-  Python's rounding of halves to even. Both are 0 for a single token and for rate 0.
+  tokens is round(rate * length) within [1, length - 1], and spans is round(tokens / mean) within [1, length - tokens].
+  Python rounds halves to even. Both are 0 for a single token and for rate 0.
 
   Returns:
     (tokens, spans) for a run of `length` tokens.
@@ -248,9 +248,9 @@ def _draw_lengths(
 ) -> tuple[Array, Array, Array]:
   """Sample Poisson lengths for each run until they sum to its budget.
 
-  The last length is cut to meet the sum. The n-th uniform number u of a run, at its n-th unit, gives the n-th length
-  above 0 and the number of lengths of 0 before it, by one inverse transform. A length is 0 with probability q =
-  exp(-mean). With v = 1 - u,
+  The last length is cut to meet the sum. The n-th uniform number u of a run is at its n-th unit. One inverse transform
+  gives the n-th length above 0 and the number of lengths of 0 before it. A length is 0 with probability q = exp(-mean).
+  With v = 1 - u,
 
       zeros = floor(-log(v) / mean)           P(zeros >= n) = P(v <= q^n) = q^n, the geometric law of failures before
                                               a success of probability 1 - q
@@ -388,15 +388,15 @@ def growth(
     spans[budget] = 1 + own @ spans[rest]
     squares[budget] = 1 + own @ (2 * spans[rest] + squares[rest])
   count, variance = spans[budgets], (squares - spans**2)[budgets]
-  # 2. insertions before a span: geometric with q = exp(-mean), so of mean z = q / (1 - q) = 1 / (exp(mean) - 1) and
-  #    variance q / (1 - q)^2 = z (1 + z)
+  # 2. insertions before a span: geometric with q = exp(-mean). Their mean is z = q / (1 - q) = 1 / (exp(mean) - 1),
+  # their variance q / (1 - q)^2 = z (1 + z).
   zeros = 1 / math.expm1(mean)
   noise = count * zeros * (1 + zeros)
   if not collapsed:
     return np.stack([count * zeros, variance * zeros**2 + noise])
   # 3. any token is a start with probability s. A span of length L is not joined with the next one with probability
-  #    (1 - s)^(L - 1). It covers E min(L, distance to the next start) = (1 - (1 - s)^L) / s tokens, and leaves one
-  # token    if it is not joined.
+  #    (1 - s)^(L - 1). It covers E min(L, distance to the next start) = (1 - (1 - s)^L) / s tokens. It leaves one
+  # token if it is not joined.
   start = min(rate / expected, 1 - 1e-6)
   apart = float(shares @ (1 - start) ** (lengths - 1))  # probability that a span does not reach the next one
   dropped = (1 - (1 - start) * apart) / start - apart

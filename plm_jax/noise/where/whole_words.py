@@ -191,8 +191,8 @@ def _take_grams(key: Array, words: WordBounds, sizes: Array, budget: Array, *, m
     end = jnp.zeros(length, jnp.int32)  # of the n-gram that each position would take now; 0 where none fits
     for n in range(1, most + 1):
       end = jnp.where((sizes >= n) & (ends[n - 1] - index <= left), ends[n - 1], end)
-    # `left` and `free` change only when an n-gram is taken, so of the words not visited yet (scores < last) the next
-    # one taken is the first in the order that fits
+    # `left` and `free` change only when an n-gram is taken. So the next one taken is the first in the order that fits,
+    # of the words not visited yet (scores < last).
     best = jnp.where(words.starts & (end > 0) & (end <= free) & (scores < last), scores, 0).max()
     first = (best & low) - 1
     stop = jnp.where(best > 0, end[first], 0)
