@@ -75,7 +75,7 @@ def make_layout(mesh: Mesh, rules: str | Rules, *, described: bool = False) -> L
   table: dict[str, MeshAxes | None] = {str(axis): mesh_axis for axis, mesh_axis in rules}
   for axis, mesh_axis in table.items():
     if axis not in AXES:
-      raise ValueError(f'sharding.rules: unknown axis {axis!r}; axes are {", ".join(AXES)}')
+      raise ValueError(f'sharding.rules: unknown axis {axis!r}.{suggest(axis, AXES)} Axes: {", ".join(AXES)}')
     if mesh_axis is not None and mesh_axis not in mesh.shape:
       raise ValueError(f'sharding.rules: {axis!r} -> unknown mesh axis {mesh_axis!r}; the mesh has {list(mesh.shape)}')
   # 3. rows also run over copies; a rule along a mesh axis of size 1 has no effect
