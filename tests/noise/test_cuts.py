@@ -1,4 +1,4 @@
-"""What is drawn from left to right is the same choice whether it is made by token or over the whole row at once."""
+"""Choices from left to right are equal token by token and over the whole row at once."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.turns
 
 
 def both(rows, forms, arguments):
-  """The two forms of a draw, of the same numbers for many rows."""
+  """Compare two forms of a choice from the same numbers."""
   keys = jax.random.split(jax.random.key(len(rows.ids)), len(rows.ids))
 
   def draw(form):

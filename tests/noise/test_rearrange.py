@@ -22,7 +22,7 @@ def compiled(name: str, **settings):
 
 
 def over_rows(name: str, rows: Row, *, seed: int = 0, **settings) -> np.ndarray:
-  """Where the token of each position comes from, int[rows, length]."""
+  """Compute the source of each position, int[rows, length]."""
   keys = jax.random.split(jax.random.key(seed), len(rows.ids))
   return np.asarray(compiled(name, **settings)(keys, rows))
 

@@ -215,7 +215,7 @@ def test_the_product_of_rate_and_count_is_not_rounded_up_by_its_error():
 
 
 def infilled(number: np.ndarray, insert: np.ndarray) -> dict[str, list[int]]:
-  """What is counted of infilled rows: hidden tokens, spans, insertions, and the length of each span."""
+  """Count hidden tokens, spans, insertions and span lengths."""
   return {
     'hidden': (number > 0).sum(axis=1).tolist(),
     'spans': number.max(axis=1).tolist(),
@@ -225,7 +225,7 @@ def infilled(number: np.ndarray, insert: np.ndarray) -> dict[str, list[int]]:
 
 
 def histograms(rows: int, *, seed: int) -> dict[str, list[int]]:
-  """Counts of `infilled` and of the position of the first span, of rows of 64 tokens."""
+  """Count `infilled` and the position of the first span."""
   number, insert = over_rows('poisson_spans', repeat(make_row(64), rows), seed=seed, rate=0.3, units='tokens')
   found = infilled(number, insert) | {
     'first': (number > 0).argmax(axis=1).tolist(),
@@ -251,7 +251,7 @@ def slow_histograms(rows: int, *, seed: int) -> dict[str, list[int]]:
 
 
 def distance(ours, theirs) -> float:
-  """Largest difference of two distributions, in units of its 99.9 % bound (Kolmogorov and Smirnov)."""
+  """Compute the Kolmogorov-Smirnov distance in units of its 99.9 % bound."""
   size = max(len(ours), len(theirs))
   one, two = (np.pad(np.asarray(x, float), (0, size - len(x))) for x in (ours, theirs))
   gap = np.abs(one.cumsum() / one.sum() - two.cumsum() / two.sum()).max()
