@@ -44,10 +44,7 @@ def keep_in_each(importance: Array, sparsity: Array | float, *, layers: int) -> 
 
 
 def keep_among_all(importance: Mapping[str, Array], sparsity: Array | float) -> dict[str, Array]:
-  """Compute `keep_largest` over all arrays at once.
-
-  Some arrays end up sparser than others.
-  """
+  """Compute `keep_largest` over all arrays at once, at different sparsities."""
   # one mask over all numbers, then cut back into arrays
   mask = keep_largest(jnp.concatenate([array.reshape(-1) for array in importance.values()]), sparsity)
   masks, start = {}, 0
@@ -77,10 +74,7 @@ def every_other(layers: int, sparsity: float) -> tuple[int, ...]:
 
 
 def lowest(layers: int, sparsity: float) -> tuple[int, ...]:
-  """List the layers that stay if the highest are pruned.
-
-  Sajjad et al. 2020 (2004.03844), §3.
-  """
+  """List the layers below the pruned (Sajjad et al. 2020; 2004.03844, §3)."""
   return tuple(range(layers - round(sparsity * layers)))
 
 

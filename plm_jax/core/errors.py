@@ -44,10 +44,7 @@ def counted(count: int, singular: str) -> str:
 
 
 def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[str]:
-  """Find up to three choices similar to a text, best first.
-
-  `cutoff` is the least similarity, of 1.
-  """
+  """Find up to three similar choices, of similarity `cutoff` or more."""
   matches = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)
   return matches or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
 
@@ -142,10 +139,7 @@ def require(
 
 
 def lacking(trunk: Any, protocol: type) -> list[str]:
-  """List the members of a protocol that a trunk does not have.
-
-  Empty if it offers the protocol, such as `types.Attends`.
-  """
+  """List the members of a protocol that a trunk lacks."""
   # bind first: submodules of `setup`, such as `token_embed`, do not exist before
   members = dir(trunk.bind({}) if 'bind' in dir(trunk) else trunk)
   return [member for member in _members(protocol) if member not in members]

@@ -121,10 +121,7 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
 
 
 def _spread(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> PartitionSpec:
-  """Cut a parameter along 'data' at one axis.
-
-  It is replicated if the devices divide none of its axes.
-  """
+  """Cut a parameter along 'data' at one axis, if any fits."""
   # 1. axes that the devices divide
   parts = layout.mesh.shape['data']
   sizes = {axis: size for axis, size in zip(axes, shape, strict=True) if axis in layout.spread}
@@ -163,18 +160,12 @@ def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
 
 
 def batch_sharding(layout: Layout) -> NamedSharding:
-  """Return the sharding of a batch.
-
-  It is cut by rows along the mesh axes of 'batch'.
-  """
+  """Return the sharding of a batch: cut by rows only."""
   return NamedSharding(layout.mesh, PartitionSpec(layout.rules.get('batch')))
 
 
 def device() -> Any:
-  """Return a device of the current layout.
-
-  Without a layout it is one of the backend of this process.
-  """
+  """Return a device of the current layout, or of this process."""
   layout = CURRENT.get()
   mesh: Any = None if layout is None else layout.mesh
   if mesh is None or isinstance(mesh, AbstractMesh):  # an abstract mesh has sizes but no devices
@@ -183,10 +174,7 @@ def device() -> Any:
 
 
 def shared_mesh(layout: Layout | None) -> Any:
-  """Return the mesh over which the compiler divides arrays.
-
-  None if each array is on one device.
-  """
+  """Return the mesh that the compiler divides arrays over, if any."""
   if layout is None or layout.mesh.size == 1:
     return None
   if layout.apart is None:
@@ -196,10 +184,7 @@ def shared_mesh(layout: Layout | None) -> Any:
 
 
 def constrain(x: Array, *axes: str | None) -> Array:
-  """Shard an activation by the rules of its axes.
-
-  It is returned unchanged outside of `use` or on one device.
-  """
+  """Shard an activation by its axes, inside `use` and over several devices."""
   layout = CURRENT.get()
   mesh = shared_mesh(layout)
   if layout is None or mesh is None:
@@ -230,10 +215,7 @@ def scatter_length(x: Array, inputs: Sequence[str | None], sizes: Sequence[int])
 
 
 def _reshard_length(x: Array, axes: Sequence[str | None], sizes: Sequence[int], *, gather: bool) -> Array:
-  """Gather or cut the positions of x [b, l, d].
-
-  Its gradient is resharded the other way.
-  """
+  """Gather or cut positions of x; its gradient the other way."""
   layout = CURRENT.get()
   mesh, along = shared_mesh(layout), None if layout is None else layout.rules.get('length')
   if layout is None or mesh is None or along is None or x.ndim != 3 or along not in spec(axes, sizes, layout):

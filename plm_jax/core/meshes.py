@@ -61,10 +61,7 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[Any] | None = None) ->
 
 
 def axes_of(sizes: Sizes) -> tuple[tuple[int, ...], tuple[str, ...]]:
-  """Return the shape of a mesh and its axis names.
-
-  A single copy has no axis 'replica'.
-  """
+  """Return shape and axis names; one copy has no axis 'replica'."""
   named = sizes._asdict() if sizes.replica > 1 else {'data': sizes.data, 'model': sizes.model}
   return tuple(named.values()), tuple(named)
 
@@ -140,10 +137,7 @@ def _over_slices(sizes: Sizes, slices: int) -> str:
 
 
 def slices_of(devices: Sequence[Any]) -> int:
-  """Count the TPU slices, each with its own fast network.
-
-  All other devices count as one slice.
-  """
+  """Count the TPU slices; all other devices count as one."""
   # a single slice may have no index
   return len({getattr(device, 'slice_index', 0) if device.platform == 'tpu' else 0 for device in devices})
 
@@ -172,10 +166,7 @@ def _place(sizes: Sizes, devices: Sequence[Any]) -> np.ndarray:
 
 
 def _cannot_place(sizes: Sizes, devices: Sequence[Any], *, why: Exception) -> str:
-  """Describe a mesh that does not fit its devices.
-
-  The message ends with the nearest sizes that fit.
-  """
+  """Describe a mesh that does not fit, and the nearest that do."""
   reason = str(why) if isinstance(why, ValueError) else 'their coordinates do not fill a box'
   return (
     f'sharding.mesh {sizes} cannot be placed on {len(devices)} x {devices[0].device_kind} in '

@@ -33,10 +33,7 @@ def is_stacked(path: str, leaf: Any) -> bool:
 
 
 def virtual_paths(path: str, leaf: Any) -> list[str]:
-  """List the paths that patterns are matched against.
-
-  There is one for each layer of a stacked parameter, else the path itself.
-  """
+  """List the paths for patterns, one per layer of a stacked parameter."""
   if not is_stacked(path, leaf):
     return [path]
   parts = path.split('/')
@@ -50,10 +47,7 @@ def both(pattern: str, other: str) -> str:
 
 
 def group_name(path: str) -> str:
-  """Return the part of the model that a path belongs to.
-
-  It is 'trunk/embed', 'trunk/layers', or the name of the head.
-  """
+  """Return 'trunk/embed', 'trunk/layers', or the name of the head."""
   parts = path.split('/')
   return '/'.join(parts[:2] if parts[0] == 'trunk' else parts[:1])
 

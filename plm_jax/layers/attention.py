@@ -311,10 +311,7 @@ def _auto_avoids_cudnn(query: Array, key: Array, *, mask: Mask, bias: Array | No
 
 @functools.cache
 def _device(device: Any) -> tuple[str, float]:
-  """Return the platform, and the compute capability of an Nvidia GPU.
-
-  The capability is 0 on other devices.
-  """
+  """Return the platform, and an Nvidia GPU's compute capability (else 0)."""
   nvidia = device.platform == 'gpu' and 'cuda' in device.client.platform_version
   return device.platform, float(device.compute_capability) if nvidia else 0.0
 

@@ -59,10 +59,7 @@ def put(old: Array, new: Array, index: Array, *, axis: int) -> Array:
 
 
 def in_order(key: Array, value: Array) -> tuple[Array, Array]:
-  """Bring keys and values into the order of a cache.
-
-  Two of [b, m, h, k] -> [b h, k, m] and [b h, m, k].
-  """
+  """Bring two of [b, m, h, k] into the order of a cache."""
   length, size = key.shape[1], key.shape[3]
   return key.transpose(0, 2, 3, 1).reshape(-1, size, length), jnp.swapaxes(value, 1, 2).reshape(-1, length, size)
 

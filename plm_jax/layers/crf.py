@@ -178,10 +178,7 @@ def _moves(inside: Array, chain: Chain) -> Array:
 
 
 def _by_word(scores: Array, words: Words) -> tuple[Array, Array, Array]:
-  """Return scores and flags of all words except the first.
-
-  The words are along axis 0.
-  """
+  """Return scores and flags of all later words, words along axis 0."""
   return jnp.moveaxis(scores[:, 1:], 1, 0), words.real[:, 1:].T, words.inside[:, 1:].T
 
 

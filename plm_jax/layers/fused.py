@@ -125,10 +125,7 @@ def _splash(
   window: int | None,
   interpret: bool,
 ) -> Array:
-  """Run the kernel on the rows and heads of one device.
-
-  Padding sees padding here.
-  """
+  """Run the kernel on one device; padding sees padding here."""
   # 1. pad queries and keys to whole blocks
   length, num_keys = query.shape[1], key.shape[1]
   query_block, key_block = block_size(length), block_size(num_keys)

@@ -11,10 +11,7 @@ from plm_jax.core.types import Array, PyTree
 
 
 def cross_entropy(logits: Array, targets: Array) -> Array:
-  """Compute -log softmax(logits)[target] in nats.
-
-  [..., v], int[...] -> f32[...].
-  """
+  """Compute -log softmax(logits)[target] in nats: [..., v], int[...] -> f32[...]."""
   logits = logits.astype(jnp.float32)
   # subtract the largest logit, so that no exponent overflows: log sum exp(s - top) + top - s_target
   top = jax.lax.stop_gradient(logits.max(axis=-1))
@@ -54,10 +51,7 @@ def perplexity(nats: float) -> float:
 
 
 def squared_log_partition(logits: Array) -> Array:
-  """Compute (log sum exp logits)^2: [..., v] -> f32[...].
-
-  PaLM keeps it near 0 (Chowdhery et al. 2022, §5).
-  """
+  """Compute (log sum exp logits)^2 of PaLM (Chowdhery et al. 2022, §5)."""
   return jnp.square(jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1))
 
 

@@ -43,10 +43,7 @@ def metric(values: Array, weights: Array) -> tuple[Array, Array]:
 
 
 def row_terms(row_weight: Array) -> dict[str, Array]:
-  """Build the targets that `whole_loss` reads: f32[b] each.
-
-  'row_weight' and 'row_scale'.
-  """
+  """Build the targets of `whole_loss`: 'row_weight', 'row_scale', f32[b] each."""
   return {'row_weight': row_weight, 'row_scale': batch_scale(row_weight)}
 
 

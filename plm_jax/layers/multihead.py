@@ -78,10 +78,7 @@ class MultiHead(nn.Module):
     return self.attend(x, key, value, mask=mask, bias=bias, train=train, implementation=self.implementation)
 
   def project(self, source: Array) -> tuple[Array, Array]:
-    """Compute keys and values of a sequence.
-
-    [b, m, d] -> two of [b, m, h, k].
-    """
+    """Compute keys and values [b, m, h, k] of [b, m, d]."""
     return self.key(source), self.value(source)
 
   def attend(

@@ -39,9 +39,6 @@ def mean(hidden: Array, segment_ids: Array) -> Array:
 
 
 def last_largest_and_mean(hidden: Array, segment_ids: Array) -> Array:
-  """Concatenate `last`, `largest` and `mean`: [b, l, d] -> [b, 3 d].
-
-  This is concat pooling (Howard and Ruder 2018, eq. 4).
-  """
+  """Concatenate `last`, `largest`, `mean` (Howard and Ruder 2018, eq. 4)."""
   parts = (pool(hidden, segment_ids) for pool in (last, largest, mean))
   return jnp.concatenate([part.astype(jnp.float32) for part in parts], axis=-1)

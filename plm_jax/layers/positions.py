@@ -213,10 +213,7 @@ def relative_shift(scores: Array, *, num_keys: int) -> Array:
 
 
 def relative_shift_at(scores: Array, positions: Array, *, num_queries: int, num_keys: int) -> Array:
-  """Compute some rows of `relative_shift`.
-
-  Rows `positions` int[b, t]: [b, h, t, p] -> [b, h, t, m].
-  """
+  """Compute rows int[b, t] of `relative_shift`, [b, h, t, m]."""
 
   def shift_row(row: Array, position: Array) -> Array:
     return jax.lax.dynamic_slice_in_dim(row, num_queries - position, num_keys, axis=-1)  # [h, p] -> [h, m]

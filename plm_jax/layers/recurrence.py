@@ -186,10 +186,7 @@ class Moving(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _read(clips: Clips, fresh: Array, passed: Array | None, weights: Weights, moving: Moving) -> tuple[State, Array]:
-  """Compute the state after the last token and h after each.
-
-  h is [l, c, p, b].
-  """
+  """Compute the last state, and h [l, c, p, b] after each token."""
   return _scan(clips, fresh, passed, weights, moving)[0]
 
 

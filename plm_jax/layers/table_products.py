@@ -45,10 +45,7 @@ def products(vectors: Array, rows: Rows, readers: Array, ids: Array, number: Arr
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _products(size: int, vectors: Array, rows: Rows, readers: Array, ids: Array, blocks: Array) -> Array:
-  """Compute `products` in whole blocks of `size` pairs of each row.
-
-  The first `blocks` int32[] of them are computed.
-  """
+  """Compute the first `blocks` blocks of `size` pairs of each row."""
 
   def add_block(block_index: Array, out: Array) -> Array:
     own, read = _block(size, block_index, vectors, rows, readers, ids)[:2]
@@ -64,10 +61,7 @@ def _products_forward(size: int, *arguments: Any) -> tuple[Array, Any]:
 
 
 def _products_backward(size: int, saved: Any, gradient: Array) -> tuple[Any, ...]:
-  """Compute the gradients of the vectors and of the table.
-
-  They are added up in place, block by block.
-  """
+  """Add up gradients of vectors and table, block by block."""
   vectors, (table, index), readers, ids, blocks = saved
 
   # 1. gradients on one device, block by block

@@ -34,10 +34,7 @@ class Model:
     self.own_heads = own_heads
 
   def init(self, key: Array, /, train: bool = False, **inputs: Mapping[str, Any]) -> dict[str, PyTree]:
-    """Initialise the parameters of every part.
-
-    `inputs` has the inputs of each part by its name.
-    """
+    """Initialise the parameters of every part; `inputs` are by name."""
     params: dict[str, PyTree] = {}
     owner: dict[str, str] = {}
     for name, model in self.parts.items():
@@ -99,10 +96,7 @@ def _joined(first: PyTree, second: PyTree) -> PyTree:
 
 
 def check(tasks: Tasks, *, where: str) -> None:
-  """Raise ValueError if a part carries state from step to step.
-
-  `where` is the owner of the parts, for the message.
-  """
+  """Raise ValueError if a part (of `where`) carries state across steps."""
   for name, task in tasks.items():
     if jax.tree.leaves(task.init_carry(1)):
       raise ValueError(f'{where}: {name!r} carries state from step to step, which a mixture does not support')
@@ -113,10 +107,7 @@ def check(tasks: Tasks, *, where: str) -> None:
 
 
 def part_loss(tasks: Tasks, name: str, forward: Forward, example: Example, rng: Array, *, evaluate: bool) -> Loss:
-  """Compute the loss of one part, or its scores in an evaluation.
-
-  Inputs and targets of the part are stored under its name.
-  """
+  """Compute the loss of one part, or its scores in an evaluation."""
   task, targets = tasks[name], example.targets[name]
   score = task.evaluate if evaluate and task.evaluate is not None else task.loss
   return score(partial(forward, part=name), Example(example.inputs[name], targets), (), rng)  # type: ignore[arg-type]

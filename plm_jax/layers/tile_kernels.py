@@ -91,10 +91,7 @@ def forward(form: Form, given: dict[str, Array]) -> tuple[Array, Array]:
 
 
 def _gradients(form: Form, sizes: Sizes, tile: Tile, reads: dict[str, Any]) -> tuple[Array, Array]:
-  """Compute the dropped weights and the gradient of the logits.
-
-  Both are [query_block, key_block], of one tile.
-  """
+  """Compute dropped weights and logit gradients of a tile."""
   logits, seen, index = logits_of(form, sizes, tile, reads)
   # p = exp(s - logs)
   weights = jnp.where(seen, jnp.exp(logits - column(reads['logs'])), 0.0)

@@ -211,10 +211,7 @@ def may_see(form: Form, sizes: Sizes, tile: Tile, reads: dict[str, Any]) -> Any:
 
 
 def logits_of(form: Form, sizes: Sizes, tile: Tile, reads: dict[str, Any]) -> tuple[Array, Array, Array]:
-  """Compute logits, visibility and query index of a tile's weights.
-
-  Each is [query_block, key_block].
-  """
+  """Compute logits, visibility and query indices, each [query_block, key_block]."""
   # 1. scaled products, with the bias
   logits = product(reads['query'][...], reads['key'][...], 1, 1)
   if 'bias' in reads:

@@ -75,10 +75,7 @@ def _documents(row: Row) -> _Documents:
 
 
 def _share(sizes: Array, *, rate: float) -> Array:
-  """Compute int(rate * size) of int32[l] sizes.
-
-  Python computes it in float64, whatever dtype the device uses.
-  """
+  """Compute int(rate * size) of int32[l] sizes, by Python in float64."""
   table = np.array([int(rate * size) for size in range(sizes.shape[0] + 1)], np.int32)
   return jnp.asarray(table)[sizes]
 

@@ -40,8 +40,5 @@ def compact_from(slots: Slots, *, size: int, pad_id: int) -> tuple[Array, Array]
 
 
 def total(slots: Slots) -> Array:
-  """Count the inserted and kept ids, int32[].
-
-  Ids that `compact` cuts off are included.
-  """
+  """Count inserted and kept ids, including those that `compact` cuts off."""
   return (slots.before >= 0).sum() + slots.keep.sum()

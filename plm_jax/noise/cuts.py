@@ -43,10 +43,7 @@ def cut(uniform: Array, runs: Runs, hidden: Array, cuts: Array) -> tuple[Array, 
 def cut_by_token(
   uniform: Array, inside: Array, fresh: Array, hidden: Array, clean: Array, cuts: Array
 ) -> tuple[Array, Array]:
-  """Compute `cut` token by token.
-
-  `clean` tokens of a run are not hidden.
-  """
+  """Compute `cut` token by token; `clean` tokens are not hidden."""
 
   def visit(carry: tuple[Array, ...], token: tuple[Array, ...]) -> tuple[Any, tuple[Array, Array]]:
     random, inside, begins, *counts = token
@@ -130,10 +127,7 @@ def cut_by_part(
 
 
 def _first(parts: _Part, *, none: int) -> _Part:
-  """Return the part of parts [l] that begins first.
-
-  If none begins below `none`, the result begins there.
-  """
+  """Return the part of parts [l] that begins first, below `none`."""
 
   def earlier(left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
     return [jnp.where(left[0] <= right[0], a, b) for a, b in zip(left, right, strict=True)]

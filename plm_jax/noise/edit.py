@@ -33,10 +33,7 @@ def _starts(spans: Spans) -> Array:
 
 
 def _inserted(spans: Spans, ids: Array) -> Array:
-  """Keep the first `spans.insert` of k ids at each position.
-
-  int32[l, k]; -1 for the others.
-  """
+  """Keep the first `spans.insert` of int32[l, k] ids; others become -1."""
   return jnp.where(jnp.arange(ids.shape[1]) < spans.insert[:, None], ids, -1)
 
 
@@ -133,20 +130,14 @@ def to_random(
   special_ids: Sequence[int],
   random_ids: RandomIds = 'all',
 ) -> Slots:
-  """Write a random token at every chosen position.
-
-  `random_ids` as in `bert_80_10_10`.
-  """
+  """Write random tokens at chosen positions; `random_ids`: see `bert_80_10_10`."""
   bits = jax.random.bits(key, row.ids.shape)
   drawn = _random_ids(bits, vocab_size=vocab_size, special_ids=special_ids, random_ids=random_ids)
   return _in_place(row, jnp.where(spans.number > 0, drawn, row.ids))
 
 
 def from_samples(key: Array, row: Row, spans: Spans, *, samples: Array) -> Slots:
-  """Write given ids int32[l] at the chosen positions.
-
-  They are samples of a generator (ELECTRA §3.1).
-  """
+  """Write ids int32[l], samples of a generator (ELECTRA §3.1)."""
   del key
   return _in_place(row, jnp.where(spans.number > 0, samples, row.ids))
 
@@ -191,10 +182,7 @@ def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_in
 
 
 def drop(key: Array, row: Row, spans: Spans) -> Slots:
-  """Drop chosen tokens (BART §2.2, token deletion).
-
-  Also T5 §3.3.1, "drop corrupted tokens".
-  """
+  """Drop chosen tokens (BART §2.2, token deletion; T5 §3.3.1)."""
   del key
   return _in_place(row, row.ids)._replace(keep=spans.number == 0)
 

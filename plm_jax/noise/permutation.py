@@ -29,10 +29,7 @@ def goals(length: int, *, boundary: int, one_in: int) -> tuple[int, int]:
 
 
 def gram_shares(max_gram: int) -> Array:
-  """Compute probabilities of n-gram lengths, proportional to 1/n.
-
-  f32[max_gram], for lengths 1 to max_gram.
-  """
+  """Compute probabilities f32[max_gram] of n-gram lengths, proportional to 1/n."""
   shares = 1 / jnp.arange(1, max_gram + 1, dtype=jnp.float32)
   return shares / shares.sum()
 

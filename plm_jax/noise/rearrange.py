@@ -49,10 +49,7 @@ def permute_sentences(key: Array, row: Row, *, ratio: Rate = 1.0) -> Array:
 
 
 def deshuffle(key: Array, row: Row) -> Array:
-  """Shuffle all tokens of each run.
-
-  The deshuffling objective of T5 (Raffel et al. 2020, §3.3.1).
-  """
+  """Shuffle the tokens of each run (T5, Raffel et al. 2020, §3.3.1)."""
   runs = find_runs(row)
   return _permute(key, runs, runs.inside, runs.inside, most=row.ids.shape[0])
 

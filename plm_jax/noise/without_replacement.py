@@ -35,9 +35,6 @@ def largest(scores: Array, count: Array) -> Array:
 
 
 def choose(key: Array, candidates: Array, count: Array) -> Array:
-  """Choose `count` of bool[l] `candidates` uniformly without replacement.
-
-  bool[l]; all of them if there are fewer.
-  """
+  """Choose `count` of bool[l] `candidates` uniformly, or all if fewer."""
   scores, _ = draw_scores(key, candidates.shape[0])
   return largest(jnp.where(candidates, scores, 0), jnp.minimum(count, candidates.sum()))

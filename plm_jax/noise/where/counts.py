@@ -20,19 +20,13 @@ BudgetRule = Literal['bert', 'roberta']
 
 
 def check_rate(rate: float, *, name: str = 'rate') -> None:
-  """Raise ValueError unless a share is in [0, 1].
-
-  `name` is its keyword, for the message.
-  """
+  """Raise ValueError unless the share called `name` is in [0, 1]."""
   if not 0.0 <= rate <= 1.0:
     raise ValueError(f'{name}={rate} is not in [0, 1]')
 
 
 def round_up(rate: float, count: int) -> int:
-  """Compute ceil(rate * count) without the rounding error of the product.
-
-  For example, .07 * 100 gives 7.
-  """
+  """Compute ceil(rate * count) without rounding errors: .07 * 100 gives 7."""
   return math.ceil(round(rate * count, 9))
 
 
@@ -75,10 +69,7 @@ def draw_budget(
 
 
 def share_of(tokens: Array, *, rate: Rate) -> Array:
-  """Compute ceil(rate * n) for the n true values of bool[l] `tokens`.
-
-  int32[].
-  """
+  """Compute ceil(rate * n) for the n true values of `tokens`, int32[]."""
   check_rate(rate)
   return count_table(lambda n: math.ceil(rate * n), tokens.shape[0])[tokens.sum()]
 
@@ -91,10 +82,7 @@ def largest_budget(length: int, *, rate: Rate, count: BudgetRule = 'bert', max_c
 
 
 def largest_share(length: int, *, rate: Rate, max_count: Count | None = None) -> int:
-  """Compute the largest `share_of` a row of `length` tokens.
-
-  At most `max_count`.
-  """
+  """Compute the largest `share_of`, at most `max_count`."""
   most = min(length, math.ceil(rate * length))
   return most if max_count is None else min(max_count, most)
 
@@ -115,10 +103,7 @@ def capacity_of_share(length: int, *, rate: Rate = 0.15, max_count: Count | None
 
 
 def capacity_of_iid(length: int, *, rate: Rate = 0.15) -> int:
-  """Bound the number of independently chosen tokens.
-
-  The mean and six standard deviations of the binomial distribution.
-  """
+  """Bound independent choices: mean plus six deviations of the binomial distribution."""
   return min(length, math.ceil(rate * length + 6 * math.sqrt(length * rate * (1 - rate))))
 
 

@@ -27,10 +27,7 @@ _ROUNDED_UP = 8  # tokens in CAPACITY for rounding up, one per document of a row
 
 
 def _unit_starts(row: Row, runs: Runs, units: Units) -> Array:
-  """Mark the first token of each unit: bool[l].
-
-  A word that begins before its run begins with the run.
-  """
+  """Mark the first token of each unit in its run: bool[l]."""
   one_of('units', units, Units)
   if units == 'tokens':
     return runs.inside
@@ -111,10 +108,7 @@ def exact_spans(key: Array, row: Row, *, rate: Rate = 0.15, mean: MeanLength = 3
 
 
 def exact_tables(length: int, *, rate: Rate = 0.15, mean: MeanLength = 3.0) -> np.ndarray:
-  """Tabulate `exact_counts` of runs of 0 to `length` tokens.
-
-  int32[2, length + 1], tokens and then spans.
-  """
+  """Tabulate `exact_counts` of 0 to `length` tokens: int32[2, length + 1]."""
   check_rate(rate)
   if mean < 1:
     raise ValueError(f'mean={mean}: the mean length of a span is at least 1')
@@ -140,20 +134,14 @@ def cut_spans(row: Row, key: Array, counts: np.ndarray, which: Array | int = 0) 
 
 
 def iid_spans(key: Array, row: Row, *, rate: Rate = 0.15) -> Spans:
-  """Choose each eligible token with probability `rate`.
-
-  Neighbours make one span (Raffel et al. 2020, §3.3.2).
-  """
+  """Choose tokens with probability `rate`; neighbours are one span (T5, §3.3.2)."""
   check_rate(rate)
   chosen = row.eligible & (jax.random.uniform(key, row.ids.shape) < rate)
   return number_spans(chosen & ~continues_document(row, chosen), chosen)
 
 
 def suffix_count(length: int, *, rate: Rate) -> int:
-  """Compute the tokens that `prefix` and `one_span` choose of a run.
-
-  round(rate * length) within [1, length - 1].
-  """
+  """Compute round(rate * length) within [1, length - 1], for suffixes."""
   return 0 if rate == 0 or length < 2 else min(max(round(rate * length), 1), length - 1)
 
 

@@ -58,10 +58,7 @@ def _touches(row: Row) -> Array:
 
 
 def _numbers(begins: Array) -> Array:
-  """Count the true values of bool[l] `begins` from 0: int32[l].
-
-  It rises by one at each of them.
-  """
+  """Count the true values of `begins` from 0: int32[l]."""
   return jnp.cumsum(begins.astype(jnp.int32)) - 1
 
 
@@ -90,10 +87,7 @@ def find_words(row: Row, *, user: str) -> WordBounds:
 
 
 def _join_neighbours(row: Row, chosen: Array) -> Spans:
-  """Build spans of bool[l] chosen positions.
-
-  Neighbours without a boundary between them are one span.
-  """
+  """Build spans; neighbours without a boundary between them are one span."""
   before = jnp.concatenate([jnp.zeros(1, bool), chosen[:-1]])
   return number_spans(~(before & _touches(row)), chosen)
 
