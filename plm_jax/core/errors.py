@@ -33,7 +33,8 @@ def shown(value: Any) -> str:
   """Format a value in one line for a message, shortened if long."""
   try:
     text = ' '.join(repr(value).split())
-  except ValueError:  # Python writes no integer of many thousand digits
+  except ValueError:
+    # Python does not print an integer of many thousand digits
     return f'an integer of {value.bit_length():,} bits'
   return text if len(text) <= MOST_SHOWN else f'{text[: MOST_SHOWN - 3]}...'
 
@@ -45,6 +46,7 @@ def counted(count: int, singular: str) -> str:
 
 def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[str]:
   """Find up to three similar choices, of similarity `cutoff` or more."""
+  # similar spelling, else names that contain the text or are part of it
   matches = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)
   return matches or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
 
@@ -125,10 +127,13 @@ def require(
   """
   name = type(trunk).__name__
   lacks = []
+  # 1. the kind of attention
   if attention is not None and trunk.ATTENTION not in attention:
     lacks.append(f'needs a trunk with {" or ".join(attention)} attention, and {name} is {trunk.ATTENTION}')
+  # 2. inputs
   if missing := [key for key in inputs if key not in trunk.INPUTS]:
     lacks.append(f'hands over {", ".join(missing)}, and {name} takes {", ".join(trunk.INPUTS)}')
+  # 3. methods of optional protocols
   for protocol in offers:
     if missing := lacking(trunk, protocol):
       lacks.append(f'needs a trunk that {protocol.__name__}, and {name} has no {", ".join(missing)}')

@@ -55,6 +55,7 @@ class Layout(NamedTuple):
   apart: MeshAxes | None = None
 
 
+# the layout in use; None outside of `use`
 CURRENT: contextvars.ContextVar[Layout | None] = contextvars.ContextVar('layout', default=None)
 
 
@@ -102,10 +103,12 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
     if mesh_axis is None or places(layout.mesh, mesh_axis) == 1:
       out.append(None)
     elif taken & mesh_names(mesh_axis):
-      if 'batch' not in axes:  # states are cut by rows and by positions on purpose
+      # states are cut by rows and by positions on purpose, so only parameters are logged
+      if 'batch' not in axes:
         log_once(f'axes {tuple(axes)}: {axis!r} is replicated, mesh axis {mesh_axis!r} is already used by this array')
       out.append(None)
-    elif size == 1:  # a shape that only creates parameters, a generated token, one head that all others share
+    elif size == 1:
+      # a shape that only creates parameters, a generated token, or one head that all others share
       out.append(None)
     elif size % (parts := places(layout.mesh, mesh_axis)):
       fix = ' (model.overrides.vocab_multiple pads a vocabulary)' if axis == 'vocab' else ''
@@ -151,7 +154,8 @@ def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
 
   def sharding_of(leaf):
     if isinstance(leaf, nn.LogicallyPartitioned):
-      if leaf.value is None:  # the box of a frozen parameter, which has no optimiser state
+      # the box of a frozen parameter, which has no optimiser state
+      if leaf.value is None:
         return None
       return NamedSharding(layout.mesh, spec(leaf.names, leaf.value.shape, layout))
     return NamedSharding(layout.mesh, PartitionSpec())
@@ -168,7 +172,8 @@ def device() -> Any:
   """Return a device of the current layout, or of this process."""
   layout = CURRENT.get()
   mesh: Any = None if layout is None else layout.mesh
-  if mesh is None or isinstance(mesh, AbstractMesh):  # an abstract mesh has sizes but no devices
+  # an abstract mesh has sizes but no devices
+  if mesh is None or isinstance(mesh, AbstractMesh):
     return jax.devices()[0]
   return mesh.devices.flat[0]
 

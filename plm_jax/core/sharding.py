@@ -37,12 +37,17 @@ from plm_jax.core.per_device import sum_over_devices as sum_over_devices
 
 _FSDP_TENSOR: Rules = (('batch', 'data'), ('embed', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model'))
 RULES: dict[str, Rules] = {
+  # rows; parameters are replicated
   'data': (('batch', 'data'),),
+  # also parameters, along the hidden width
   'fsdp': (('batch', 'data'), ('embed', 'data')),
+  # rows along 'data'; products along 'model', by vocabulary, heads and feed-forward width
   'tensor': (('batch', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model')),
+  # both
   'fsdp_tensor': _FSDP_TENSOR,
   # states between sublayers are also cut by position (Korthikanti et al. 2022); recurrences need them uncut
   'fsdp_tensor_sequence': (*_FSDP_TENSOR, ('length', 'model')),
+  # rows, and parameters along one of several axes (`SPREAD`)
   'fsdp_any': (('batch', 'data'),),
 }
 # Tables that cut each parameter along 'data' at one of these axes. This is the first one that leaves `layouts.WIDE`

@@ -69,7 +69,7 @@ class Trunk(Protocol):
     """Compute the vector of each row: [b, l, d] -> [b, d]."""
 
   def init_carry(self, batch_size: int) -> PyTree:
-    """Return the recurrent state at step 0, () for none; batch axis first."""
+    """Return the recurrent state at step 0, () if none, batch-first."""
 
   def init_all(self) -> None:
     """Create every parameter.
@@ -110,7 +110,7 @@ class SharesTokens(Protocol):
 
   @property
   def token_embed(self) -> nn.Module:
-    """Return the token table of a trunk that is bound or set up."""
+    """Return the token table of a trunk that is set up."""
 
 
 class Shares(Protocol):

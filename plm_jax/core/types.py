@@ -112,9 +112,11 @@ class Task(NamedTuple):
     keeps: True if `Loss.kept` has values of parameters; a mixture of tasks raises an error for it.
   """
 
+  # required
   model: nn.Module
   prepare: Callable[[Array, Batch], Example]
   loss: Callable[[Forward, Example, PyTree, Array], Loss]
+  # optional functions and facts
   predict: Callable[[Forward, Example], dict[str, Array]] | None = None
   init_carry: Callable[[int], PyTree] = lambda batch_size: ()
   summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: {}
@@ -160,11 +162,13 @@ class Source(NamedTuple):
     places: labels are indices of options of the row, whatever names a list has.
   """
 
+  # required
   spec: dict[str, jax.ShapeDtypeStruct]
   rows: int
   read: Callable[[int], Iterator[dict[str, np.ndarray]]]
   once: Callable[[], Iterator[dict[str, np.ndarray]]]
   digest: str
+  # optional facts about the rows
   names: tuple[str, ...] = ()
   classes: int = 0
   steps_per_epoch: int = 0

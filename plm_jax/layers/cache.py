@@ -59,7 +59,7 @@ def put(old: Array, new: Array, index: Array, *, axis: int) -> Array:
 
 
 def in_order(key: Array, value: Array) -> tuple[Array, Array]:
-  """Bring two of [b, m, h, k] into the order of a cache."""
+  """Bring two of [b, m, h, k] into cache order."""
   length, size = key.shape[1], key.shape[3]
   return key.transpose(0, 2, 3, 1).reshape(-1, size, length), jnp.swapaxes(value, 1, 2).reshape(-1, length, size)
 

@@ -43,5 +43,5 @@ class Gates(nn.Module):
     return jnp.einsum('...d,dcgf->...cgf', x.astype(self.dtype), self.kernel) + self.bias + self.recurrent_bias
 
   def of_each(self, x: Array) -> Array:
-    """Compute gates of separate inputs, [..., c, inputs] -> [..., c, 4, f]."""
+    """Compute gates of separate inputs [..., c, inputs]: [..., c, 4, f]."""
     return jnp.einsum('...cd,dcgf->...cgf', x.astype(self.dtype), self.kernel) + self.bias + self.recurrent_bias

@@ -186,7 +186,7 @@ class Moving(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _read(clips: Clips, fresh: Array, passed: Array | None, weights: Weights, moving: Moving) -> tuple[State, Array]:
-  """Compute the last state, and h [l, c, p, b] after each token."""
+  """Compute the last state, and h [l, c, p, b] by token."""
   return _scan(clips, fresh, passed, weights, moving)[0]
 
 
