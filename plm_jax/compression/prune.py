@@ -39,6 +39,7 @@ def keep_in_each(importance: Array, sparsity: Array | float, *, layers: int) -> 
     sparsity: of each layer.
     layers: number of leading axes that run over layers.
   """
+  # [layers..., ...] -> [n, ...], one mask for each of n layers
   stacked = importance.reshape(-1, *importance.shape[layers:])
   return jax.vmap(lambda layer: keep_largest(layer, sparsity))(stacked).reshape(importance.shape)
 
@@ -84,6 +85,7 @@ def cubic(step: Array, *, sparsity: float, begin: int, end: int) -> Array:
   It is sparsity (1 - (1 - (step - begin) / (end - begin))^3) between `begin` and `end`, 0 before and `sparsity`
   afterwards: fast at first, slow towards the end (Zhu & Gupta 2017, eq. 1).
   """
+  # progress from `begin` to `end`, 0 to 1
   share = jnp.clip((step - begin) / max(end - begin, 1), 0.0, 1.0)
   share = jnp.where(step >= end, 1.0, share)
   return jnp.where(step < begin, 0.0, sparsity * (1 - (1 - share) ** 3)).astype(jnp.float32)

@@ -34,6 +34,7 @@ def scales(weights: Any, axes: Sequence[int]) -> Any:
 def quantise(weights: Any, scale: Any) -> Any:
   """Round each weight to int8; 0 where the scale is 0."""
   library = jnp if isinstance(weights, jax.Array) else np
+  # a scale of 0 would divide by 0: its weights are 0 as well
   rounded = library.round(weights / library.where(scale > 0, scale, np.float32(1)))
   return library.clip(rounded, -LARGEST, LARGEST).astype(np.int8)
 
@@ -73,6 +74,7 @@ def errors(weights: np.ndarray, numbers: np.ndarray, scale: np.ndarray) -> dict[
     'largest': |difference| in units of half a scale, at most 1 up to rounding; 'relative': L2 norm of the difference
     over that of the weights.
   """
+  # half a scale is the largest rounding error
   difference = dequantise(numbers, scale) - weights
   units = np.abs(difference) / np.where(scale > 0, scale / 2, 1)
   norm = float(np.linalg.norm(weights))

@@ -184,5 +184,6 @@ def _by_word(scores: Array, words: Words) -> tuple[Array, Array, Array]:
 
 def _last(labels: Array, words: Words) -> Array:
   """Return the label of the last word of each row: int[b]."""
+  # words come first, so the last one has the index of their count - 1
   index = jnp.maximum(words.real.sum(axis=1) - 1, 0)
   return jnp.take_along_axis(labels, index[:, None], axis=1)[:, 0]

@@ -62,6 +62,7 @@ class Dense(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
+    # kernel [inputs..., features...]
     features = self.features if isinstance(self.features, tuple) else (self.features,)
     inputs = x.shape[x.ndim - self.num_inputs :]
     kernel = self.param(
@@ -133,6 +134,7 @@ class Embed(nn.Module):
     if _companion(self, 'table', PLACE) is not None:
       self.table: Array = self.get_variable('params', 'table')
       return
+    # 50,257 ids and multiple=128: 50,304 rows
     rows = -(-self.num_rows // self.multiple) * self.multiple
     self.table = self.param(
       'table', nn.with_logical_partitioning(self.table_init, self.axes), (rows, self.features), jnp.float32

@@ -29,6 +29,7 @@ def scaled_sum(values: Array, weights: Array, scale: Array) -> Array:
     weights: of the same shape.
     scale: f32[b], of `batch_scale` for the weights of the whole batch.
   """
+  # values .5 2 3, weights 1 1 0, scale 1/3 each   ->   (.5 + 2) / 3
   return (values * weights * (scale if weights.ndim == 1 else scale[:, None])).sum()
 
 

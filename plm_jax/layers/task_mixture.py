@@ -64,6 +64,7 @@ def _training(params: PyTree, trains: Sequence[str]) -> PyTree:
   """Stop the gradient of parameters that no pattern of `trains` matches."""
   if trains == EVERYTHING:
     return params
+  # a pattern matches the whole path of a layer
   patterns = [re.compile(pattern) for pattern in trains]
 
   def stop(path: Sequence[Any], leaf: Array) -> Array:
@@ -87,6 +88,7 @@ def _joined(first: PyTree, second: PyTree) -> PyTree:
     ValueError: a leaf has different shapes in the two trees.
   """
   if isinstance(first, Mapping) and isinstance(second, Mapping):
+    # keys of both are merged recursively
     both = {key: _joined(first[key], second[key]) for key in first if key in second}
     return {**first, **second, **both}
   shapes = [jax.tree.map(jnp.shape, nn.unbox(tree)) for tree in (first, second)]
