@@ -16,19 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import (
-  Array,
-  Count,
-  Depth,
-  Epsilon,
-  Execution,
-  NonNegativeInt,
-  Paper,
-  PartRate,
-  Published,
-  PyTree,
-  Std,
-)
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, NonNegativeInt
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
@@ -138,10 +126,7 @@ class FeedForward(nn.Module):
 
 
 def units(config: Config) -> tuple[np.ndarray, np.ndarray]:
-  """Map each block to its attention unit and feed-forward unit.
-
-  Both are int[n * num_inner].
-  """
+  """Map each block to its attention and feed-forward units, int[n * num_inner]."""
   # 4 layers, 2 groups, 1 inner block: group and shared unit 0 0 1 1
   #   sharing='attention': attention 0 0 1 1, feed-forward 0 1 2 3
   # the same with 2 inner blocks: shared 0 1 0 1 2 3 2 3, own 0 1 2 3 4 5 6 7
