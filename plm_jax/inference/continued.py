@@ -50,7 +50,7 @@ def write(
     dash: what stands before the name of a setting in messages.
 
   Returns:
-    for each prompt as many texts as it has draws.
+    for each prompt `num_samples` texts.
 
   Raises:
     ConfigError: settings that the model cannot meet, or a prompt without the blank that it needs.
@@ -63,8 +63,8 @@ def write(
   with errors.stage('generate'):
     ids = [_encode(text, opened, special) for text in prompts]
   blanks = _blanks(ids, prompts, opened, special, dash=dash)
-  draws = settings['draws'] or 1
-  every = [number for number in range(len(ids)) for _ in range(draws)]
+  num_samples = settings['num_samples'] or 1
+  every = [number for number in range(len(ids)) for _ in range(num_samples)]
   forced = [special.first is not None and _forces_first(opened, ids[number], settings) for number in every]
   made: dict[int, tuple[list[int], float]] = {}
   for force in dict.fromkeys(forced):
@@ -116,7 +116,7 @@ def _run(
     ConfigError: settings that the model cannot meet.
   """
   (trunk, params), max_new, pad_id = opened.network, settings['max_new'], opened.vocab.pad_id
-  given = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'draws'}
+  given = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'num_samples'}
   given = {name: value for name, value in given.items() if value is not None}
   key, sizes = jax.random.key(settings['seed']), list(map(len, prompts))
 

@@ -270,7 +270,7 @@ class Asked(NamedTuple):
     warm = float(rest.pop('temperature', 0))
     draws = bool(rest.pop('do_sample', warm > 0)) and warm != 0
     method: Any = 'sample' if draws else 'beam' if rest.get('num_beams', 1) > 1 else 'greedy'
-    names = {theirs: ours for theirs, ours in conventions.FLAGS.items() if ours not in ('max_new', 'draws')}
+    names = {theirs: ours for theirs, ours in conventions.FLAGS.items() if ours not in ('max_new', 'num_samples')}
     if odd := sorted(rest.keys() - names.keys()):
       known = ', '.join(['until', 'max_gen_toks', 'do_sample', *names])
       raise ConfigError(f'lm_eval: a task asks for {odd[0]}={rest[odd[0]]!r} in generation; followed are {known}')

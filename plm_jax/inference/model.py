@@ -165,12 +165,13 @@ class Model:
     Args:
       prompts: of any length that the network has positions for.
       **given: the settings of `plm-jax generate`: method 'greedy', 'sample' or 'beam'; max_new (40), min_new,
-        no_repeat; temperature, top_k, top_p and draws of 'sample'; beams, length_penalty and early_stop of 'beam';
-        start, first and last, which name tokens; seed (0). What is drawn depends on all prompts of a call.
+        no_repeat; temperature, top_k, top_p and num_samples of 'sample'; beams, length_penalty and early_stop of
+        'beam'; start, first and last, which name tokens; seed (0). What is drawn depends on all prompts of a call.
 
     Returns:
-      the new text of each prompt, without the prompt; with draws a list for each.
+      the new text of each prompt, without the prompt; with num_samples a list for each.
     """
+    given = settings.rename_old(given)
     for name in given:
       if name not in settings.DEFAULTS:
         raise ConfigError(
@@ -184,7 +185,7 @@ class Model:
       settings.check(asked, several)
       made = continued.write(self._writer, several, asked, rows=self.batch_size)
       texts = [[one.new for one in each] for each in made]
-      return texts if asked['draws'] else [each[0] for each in texts]
+      return texts if asked['num_samples'] else [each[0] for each in texts]
 
     return _each('generate', prompts, ask)
 

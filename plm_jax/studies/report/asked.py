@@ -194,6 +194,6 @@ def _written(run: 'Opened', model: Any, text: str) -> dict[str, Any]:
   taken = 0 if apart else len(run.vocab.encode(prompt))  # of the row that is written into
   new = max(1, min(NEW, (run.limit or NEW + TOKENS) - taken - AROUND // 2))
   greedy = model.generate(prompt, max_new=new)
-  drawn: Sequence[str] = model.generate(prompt, max_new=new, method='sample', top_p=0.9, draws=2)
+  drawn: Sequence[str] = model.generate(prompt, max_new=new, method='sample', top_p=0.9, num_samples=2)
   texts = [['greedy', greedy], *(['drawn, top_p=0.9', one] for one in drawn)]
   return {'prompt': prompt, 'apart': apart, 'texts': texts}
