@@ -5,9 +5,8 @@ plm-jax generate --weights=FOLDER --prompt="translate English to German: Thank y
 plm-jax generate --workdir=runs/gpt --prompt="今天天气" --max_new=4 --trace=5
 
 The folder is that of a run, a model in Hugging Face's form with its tokenizer.json, or a converted checkpoint. The
-prompt of a GLM has one [MASK], which is filled. A run that translates reads prompts in its source language. For a run
-of
-several tasks, --part names one that generates text.
+prompt of a GLM has one [MASK], which is filled. A run that translates reads prompts in its source language. For a
+run of several tasks, --part names one that generates text.
 """
 
 import pathlib
@@ -33,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Parse the command line; load jax only if the flags are valid."""
   parser = _parser()
   arguments = parser.parse_args(argv)
-  arguments = type(arguments)(**settings.rename_old(vars(arguments), dash='--'))
+  given = settings.rename_old(vars(arguments), dash='--') | {'early_stop': EARLY.get(arguments.early_stop)}
+  arguments = type(arguments)(**given)
   if (arguments.workdir is None) == (arguments.weights is None):
     raise ConfigError(f'{parser.prog}: give --workdir=DIR or --weights=FOLDER, not both')
   settings.check(vars(arguments), arguments.prompt, dash='--')
@@ -103,7 +103,7 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   console = Console(highlight=False)
   causal = model.kind == 'causal'
   gap, start = ('', None) if causal else (' ', model.special_with(start=arguments.start).start)
-  texts_by_prompt = continued.write(model, arguments.prompt, chosen, dash='--')
+  texts_by_prompt = continued.write(model, arguments.prompt, vars(arguments), dash='--')
   for written in (text for texts in texts_by_prompt for text in texts):
     parts = written.before, written.new, written.after
     _print(console, parts, gap=gap, note=f'{len(written.ids)} tokens, score {written.score:.3f}')
