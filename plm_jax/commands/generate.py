@@ -99,7 +99,6 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   if arguments.trace is not None and model.kind == 'prefix':
     raise ConfigError(f'--trace={arguments.trace} needs a causal model or an encoder-decoder; this model has a prefix')
   conventions.warn(model.generation, vars(arguments))
-  chosen = vars(arguments) | {'early_stop': EARLY.get(arguments.early_stop)}
   console = Console(highlight=False)
   causal = model.kind == 'causal'
   gap, start = ('', None) if causal else (' ', model.special_with(start=arguments.start).start)
