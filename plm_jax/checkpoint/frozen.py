@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from plm_jax.checkpoint.init_from import Entry, is_stacked, join
+from plm_jax.checkpoint.fit import is_stacked, join
+from plm_jax.checkpoint.init_from import Entry
 from plm_jax.checkpoint.params import Leaf, Params, on_host
 from plm_jax.checkpoint.saved_steps import CheckpointError
 from plm_jax.core.param_paths import flat

