@@ -110,7 +110,7 @@ class Checkpoints:
         ),
       )
     except OSError as error:
-      raise CheckpointError(f'{self.folder} is not writable ({error}): choose another --workdir') from error
+      raise CheckpointError(f'{self.folder} cannot be written to ({error}): name another --workdir') from error
 
   def steps(self) -> list[int]:
     """List the steps whose files have the recorded names and sizes, oldest first."""

@@ -112,8 +112,7 @@ def fit(
       f'set --config.{width_key}={width}'
     )
   raise ValueError(
-    f'{path} has {len(fresh)} rows here, but {len(value)} in {entry.source}, one for each word of the vocabulary: '
-    f'{fix}'
+    f'{path} has {len(fresh)} rows here, but {len(value)} in {entry.source}, one for each word of the vocabulary: {fix}'
   )
 
 

@@ -91,6 +91,6 @@ def _digest(array: np.ndarray) -> str:
 
 def _changed(path: str, checkpoints: Path) -> str:
   return (
-    f'{checkpoints} holds only trained parameters, and {path} in the sources of init_from has changed since the run '
-    'began: restore these sources'
+    f'{checkpoints} holds only what trained, and {path} is not in the sources of init_from with the values of the '
+    'start of the run: restore these sources'
   )

@@ -67,15 +67,13 @@ class Container:
         length = int.from_bytes(stream.read(8), 'little')
         if size < 8 or length > min(_MOST_HEADER, size - 8):
           raise WeightsError(
-            f'{file} is truncated or no safetensors file: its header does not fit into {size} bytes; download it again'
+            f'{file} is cut short or no safetensors file: its header does not fit into {size} bytes; fetch it again'
           )
         header = files.parse_json(stream.read(length).decode('utf-8'))
     except (OSError, ValueError) as error:
-      raise WeightsError(f'{file} cannot be read as a safetensors file: {error}; download it again') from error
+      raise WeightsError(f'{file} cannot be read as a safetensors file: {error}; fetch it again') from error
     if not isinstance(header, dict):
-      raise WeightsError(
-        f'{file} cannot be read as a safetensors file: its header is no JSON object; download it again'
-      )
+      raise WeightsError(f'{file} cannot be read as a safetensors file: its header is no JSON object; fetch it again')
     header.pop('__metadata__', None)
     self.tensors: dict[str, Tensor] = {}
     for name, entry in header.items():
@@ -84,22 +82,22 @@ class Container:
       with files.with_head(file, 8 + length) as head, safetensors.safe_open(head, 'np'):
         pass
     except (safetensors.SafetensorError, OSError) as error:
-      raise WeightsError(f'{file} violates the safetensors format ({error}): download it again') from error
+      raise WeightsError(f'{file} violates the safetensors format ({error}): fetch it again') from error
 
   def _check(self, name: str, entry: Any, *, start: int, size: int) -> Tensor:
     try:
       dtype, shape, (begin, end) = DTYPES[entry['dtype']], tuple(entry['shape']), entry['data_offsets']
     except (KeyError, TypeError, ValueError) as error:
-      raise WeightsError(f'{self.file}: tensor {name!r} has an invalid header ({error}); download it again') from error
+      raise WeightsError(f'{self.file}: tensor {name!r} has an invalid header ({error}); fetch it again') from error
     if len(shape) > _MOST_AXES or not all(type(n) is int and 0 <= n < 2**63 for n in (*shape, begin, end)):
-      raise WeightsError(f'{self.file}: tensor {name!r} has an invalid shape or offset; download it again')
+      raise WeightsError(f'{self.file}: tensor {name!r} has an invalid shape or offset; fetch it again')
     begin, end = start + begin, start + end
     if end - begin != math.prod(shape) * dtype.itemsize:
       raise WeightsError(
-        f'{self.file}: tensor {name!r} of shape {shape} does not fit its {end - begin} bytes; download it again'
+        f'{self.file}: tensor {name!r} of shape {shape} does not fit its {end - begin} bytes; fetch it again'
       )
     if end > size:
-      raise WeightsError(f'{self.file} is truncated: tensor {name!r} ends at byte {end} of {size}; download it again')
+      raise WeightsError(f'{self.file} is cut short: tensor {name!r} ends at byte {end} of {size}; fetch it again')
     return Tensor(dtype, shape, begin, end)
 
   def read(self, name: str) -> np.ndarray:
