@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes or repairs .venv in the repository root, installs requirements.txt into it, and puts plm-jax beside its python.
 #
-#   bash launch/setup.sh [EXTRA ...]     also installs requirements/EXTRA.txt: test, compare, scores, corpus, lm_eval, sentencepiece, hdf5, sweep, plan, buckets, wandb, tpu
+#   bash launch/setup.sh [EXTRA ...]     also installs requirements/EXTRA.txt: test, compare, scores, corpus, lm_eval, sentencepiece, hdf5, sweep, plan, docs, buckets, wandb, tpu
 #
 # Does nothing if everything is installed. PYTHON=/path/to/python chooses the interpreter of a new .venv.
 set -euo pipefail
@@ -55,7 +55,7 @@ make_venv() {
   local base
   base="$(find_python)"
   if [[ -e $venv || -L $venv ]]; then
-    say "$venv $1: making it anew."
+    say "$venv $1: creating it again."
     rm -rf -- "$venv"
   fi
   say "Making $venv with Python $(version_of "$base") ($base)."
@@ -111,7 +111,7 @@ stamp_folder() { echo "$venv/.installed-$(version_of "$python")"; }
 stamps="$(stamp_folder)"
 missing=()
 for list in "${lists[@]}"; do
-  cmp -s -- "$list" "$stamps/${list##*/}" || missing+=("${list##*/}")
+  cmp -s -- "$list" "$stamps/${list##*/}" || missing+=("${list#"$root/"}")
 done
 if [[ ${#missing[@]} -eq 0 ]]; then
   install_command
@@ -122,7 +122,7 @@ has_pip() { "$python" -I -m pip --version >/dev/null 2>&1; }
 if ! has_pip && ! { "$python" -I -m ensurepip >/dev/null 2>&1 && has_pip; }; then
   make_venv 'has no pip, and none could be put in'
   stamps="$(stamp_folder)"
-  missing=("${lists[@]##*/}")
+  missing=("${lists[@]#"$root/"}")
 fi
 
 say "Installing ${missing[*]} into $venv."

@@ -1,4 +1,4 @@
-"""Evaluates saved parameters, those of checkpoints or of a folder: the engine of `plm-jax evaluate`."""
+"""Evaluation of saved parameters, from checkpoints or a folder: the engine of `plm-jax evaluate`."""
 
 import functools
 import json
@@ -38,7 +38,7 @@ Spec = Mapping[str, jax.ShapeDtypeStruct]
 
 
 class Saved(NamedTuple):
-  """Parameters to evaluate: what a line says of them, and the parameters of the task's model."""
+  """Parameters to evaluate, and the fields that identify them in a line of results."""
 
   where: dict[str, Any]
   params: PyTree
@@ -67,11 +67,11 @@ class Evaluator(NamedTuple):
 
   @property
   def spec(self) -> Spec:
-    """Shapes of a batch of the first evaluation."""
+    """Shapes of a batch."""
     return next(iter(self.sources.values())).spec
 
   def evaluate(self, name: str, params: PyTree, *, keep: bool) -> evaluation.Evaluated:
-    """One evaluation; with `keep`, also predictions that no score needs."""
+    """Run one evaluation; `keep` also returns predictions that no score needs."""
     return evaluation.evaluate(
       self.sources[name],
       params,
@@ -87,7 +87,7 @@ class Evaluator(NamedTuple):
 
 
 class Output(NamedTuple):
-  """Where predictions go: the file, and its format, a file of `plm_jax/scores/` with `submission`; None for rows."""
+  """A file for predictions and its format: a file of `plm_jax/scores/` with `submission`, or None for JSON lines."""
 
   file: Where
   format: str | None = None
@@ -106,7 +106,7 @@ def evaluate_run(
   by_class: bool = False,
   every: bool = False,
 ) -> None:
-  """Evaluates checkpoints of a run and appends a line for each to `evaluations.jsonl` of its folder.
+  """Evaluate checkpoints of a run; append results to `evaluations.jsonl`.
 
   Args:
     settings: of the run; evaluations may differ from those it was trained with.
@@ -145,7 +145,7 @@ def evaluate_run(
 def predict_run(
   settings: Settings, folder: RunFolder, *, name: str, step: Step = None, part: str | None = None
 ) -> tuple[Task, evaluation.Evaluated]:
-  """What a run predicts of the rows of one evaluation; nothing is scored, and nothing is written to its folder.
+  """Return predictions of a run without scoring or writing.
 
   Args:
     settings: of the run, or of one task of several (`one_part.settings_of`), with an evaluation whose rows need no
@@ -187,7 +187,9 @@ def evaluate_folder(
   predictions: Output | None = None,
   by_class: bool = False,
 ) -> None:
-  """Evaluates the model in a folder as it is: one in Hugging Face's form with its tokenizer, a run, or an import.
+  """Evaluate the model in a folder.
+
+  The folder is a Hugging Face folder with its tokenizer, a run, or an import.
 
   Args:
     settings: what is measured on what; vocabulary, architecture and sizes are those of `source`.
@@ -217,12 +219,12 @@ def evaluate_folder(
 
 
 def _names(settings: Settings, name: str | None, predictions: Output | None, *, made: Where | None = None) -> list[str]:
-  """The evaluations to do."""
+  """Return the evaluations to make."""
   names = list(settings['eval']) if name is None else [name]
   if not names or (unknown := [name for name in names if name not in settings['eval']]):
     choices = ', '.join(settings['eval']) or 'none'
     what = f'no {unknown[0]!r}' if names else 'none'
-    raise ConfigError(f'evaluation: {what} in config.eval; there are {choices}')
+    raise ConfigError(f'evaluation: {what} in eval; there are {choices}')
   if predictions and len(names) > 1:
     raise ConfigError(f'--predictions needs one --evaluation; there are {", ".join(names)}')
   if predictions:
@@ -231,14 +233,14 @@ def _names(settings: Settings, name: str | None, predictions: Output | None, *, 
 
 
 def check_names(folder: RunFolder, sources: Mapping[str, Source], part: str | None = None) -> None:
-  """Raises ConfigError where an evaluation numbers classes otherwise than the rows that the run was trained on."""
+  """Raise ConfigError if an evaluation orders classes differently than the training data."""
   trained = run_folder.class_names(folder, part)
   with errors.stage('evaluate'):
     parts.check_names({str(folder.data): trained} | {f'eval.{name}.data': source for name, source in sources.items()})
 
 
 def _check_one(settings: Settings, predictions: Output | None, *, by_class: bool) -> None:
-  """Raises ConfigError where what is of one task alone is asked of a run of several, or of one without classes."""
+  """Raise ConfigError if a classification flag does not fit the run."""
   asked = '--by_class' if by_class else f'--format={predictions.format}' if predictions and predictions.format else ''
   if by_class and not settings['adapter'] and not one_part.has_heads(settings):
     raise ConfigError('--by_class is of runs that classify or tag, and this one was pre-trained: leave it out')
@@ -300,7 +302,7 @@ def _evaluate(
   predictions: Output | None,
   by_class: bool,
 ) -> list[dict[str, Any]]:
-  """Evaluates each of the states, writes what came out, and returns a line for each."""
+  """Evaluate each state, write the results, and return a line for each."""
   main, keep, lines = jax.process_index() == 0, predictions is not None or by_class, []
   for where, params in states:
     signals.check()
@@ -324,7 +326,7 @@ def _evaluate(
 
 
 def _by_class(found: Mapping[str, evaluation.Evaluated], where: Mapping[str, Any], folder: RunFolder | None) -> None:
-  """Prints what became of each class in each evaluation, and writes it to the folder."""
+  """Print and write the scores of each class."""
   measured = {name: by_classes.measure(one.predictions, one.records) for name, one in found.items()}
   for name, one in measured.items():
     by_classes.show(one, title=f'{name}, {", ".join(f"{key} {value}" for key, value in where.items())}')
@@ -348,7 +350,10 @@ def _states(
   may_vanish: bool,
   part: str | None = None,
 ) -> Iterator[Saved]:
-  """The parameters of each step; with `may_vanish`, steps that the run deleted in the meantime are left out."""
+  """Yield the parameters of each step.
+
+  `may_vanish` skips steps that the run deleted meanwhile.
+  """
   if part is None:
     read = _reader(settings, folder, task, spec, layout=layout)
   else:
@@ -367,7 +372,7 @@ def _states(
 def _reader(
   settings: Settings, folder: RunFolder, task: Task, spec: Spec, *, layout: sharding.Layout
 ) -> Callable[[int], PyTree]:
-  """step -> the parameters that evaluations of a run read there, each on its devices."""
+  """Return a function from step to evaluation parameters."""
   with errors.stage('optim'):
     horizon = settings['steps'] or history.MOST_STEPS  # rates are not read
     tx = optim.make(params=abstract_params(task, spec), steps=horizon, trains=task.trains, **settings['optim'])
@@ -385,17 +390,17 @@ def _reader(
 
 
 def _read_part(folder: RunFolder, part: str, task: Task, spec: Spec, step: int, *, layout: sharding.Layout) -> PyTree:
-  """The same of one task of a run of several, whose optimiser is of all of them."""
+  """Read the parameters of one task of a multi-task run."""
   return placed(weights.open(folder.root, step=step, part=part).as_saved.tree(), task, spec, layout=layout)
 
 
 def _present(folder: RunFolder, step: Step, *, every: bool) -> list[int]:
-  """The step that is asked for, or each sound one that is there."""
+  """Return the requested step, or every sound step."""
   return sorted(saved_steps.records(folder.checkpoints)[0]) if every else [saved_steps.choose(folder.checkpoints, step)]
 
 
 def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
-  """Each step of a run as it appears, up to the last one of the run.
+  """Yield each step of a run as it appears.
 
   Raises:
     ConfigError: nothing new appeared in `timeout` seconds, and the run is not finished.
@@ -422,13 +427,13 @@ def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
 
 
 def _without_folded(settings: Settings) -> Settings:
-  """The settings with the inner task of a wrapper whose updates are in the parameters that a folder gives (LoRA)."""
+  """Remove a wrapper whose updates are merged into the folder (LoRA)."""
   name = (settings['adapter'] or {}).get('name')
   return build.unwrapped(settings) if signatures.has(f'adapters.{name}', 'fold') else settings
 
 
 def _model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
-  """The task on the trunk of a folder, with its vocabulary, and all parameters there by name."""
+  """Load a folder and build the task on its trunk."""
   if not files.is_folder(files.path(source)):
     raise ConfigError(f'--weights={source}: there is no such folder')
   opened = weights.open(source)
@@ -444,7 +449,7 @@ def _model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
 
 
 def _with_head(settings: Settings, head: Mapping[str, Any], source: Where) -> Settings:
-  """The settings with the adapter as the head of a folder wants it: its classes, layers, what it reads.
+  """Return settings with the classes and layers of a folder's head.
 
   Args:
     settings: of the evaluations.
@@ -459,14 +464,14 @@ def _with_head(settings: Settings, head: Mapping[str, Any], source: Where) -> Se
     return settings
   if adapter['name'] != head['name']:
     raise ConfigError(
-      f'--weights={source}: its head is that of adapter {head["name"]!r}, and config.adapter.name={adapter["name"]!r}: '
+      f'--weights={source}: its head is that of adapter {head["name"]!r}, and adapter.name={adapter["name"]!r}: '
       'name a config with that adapter'
     )
   return {**settings, 'adapter': {**adapter, **head}}
 
 
 def placed(params: PyTree, task: Task, spec: Spec, *, layout: sharding.Layout) -> PyTree:
-  """Those parameters of a folder that the task needs, each on its devices."""
+  """Return the parameters that the task needs, each on its devices."""
   boxed = jax.eval_shape(lambda key: init_params(task, spec, key), jax.random.key(0))
   wanted, places = param_paths.flat(nn.unbox(boxed)), param_paths.flat(sharding.shardings(boxed, layout=layout))
   given = param_paths.flat(params)
@@ -479,5 +484,5 @@ def placed(params: PyTree, task: Task, spec: Spec, *, layout: sharding.Layout) -
 
 
 def _to_compute(array: np.ndarray, dtype: Any) -> np.ndarray:
-  """A parameter as a task computes with it: of its dtype, or int8 where it is saved in 8 bits."""
+  """Cast a parameter to the dtype of the task, except int8."""
   return array if array.dtype == np.int8 else np.asarray(array, dtype)

@@ -1,13 +1,13 @@
 """The compiled step: one for every objective, adapter and model.
 
-`train_step` and `eval_step` are pure functions of their arguments; a run jits them once. They know a `Task` and an
-`Optimiser` and nothing of papers, data or meshes.
+`train_step` and `eval_step` are pure functions of their arguments, which a run jits once. They know a `Task` and an
+`Optimiser`, and nothing of papers, data or meshes.
 """
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -25,10 +25,12 @@ from plm_jax.optim import rows
 from plm_jax.runs import interval
 from plm_jax.runs.interval import Interval
 
+Metrics = dict[str, tuple[Array, Array]]  # name -> (sum, weight)
+
 
 @flax.struct.dataclass
 class TrainState:
-  """Everything that a run carries from step to step; no key, model or setting.
+  """Everything that a run carries from step to step, except keys, model and settings.
 
   Attributes:
     step: int32[], updates attempted.
@@ -48,7 +50,10 @@ class TrainState:
 
 
 def step_rng(key: Array, step: Array, *, random: str = 'threefry2x32') -> Array:
-  """The key of dropout and sampling in a step; noise has keys of its own (`noise.keys`)."""
+  """Return the key of dropout and sampling of a step.
+
+  Noise has its own keys (`noise.keys`).
+  """
   folded = jax.random.fold_in(jax.random.fold_in(key, 1), step)
   if random == 'threefry2x32':
     return folded
@@ -57,7 +62,10 @@ def step_rng(key: Array, step: Array, *, random: str = 'threefry2x32') -> Array:
 
 
 def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
-  """The task's model with its parameters bound; each call that is given no key drops out differently."""
+  """Bind the parameters of the task's model.
+
+  Calls without a key drop out differently.
+  """
   calls = itertools.count()
   default_train, default_rng = train, rng
 
@@ -76,24 +84,24 @@ def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
 
 
 def init_params(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], key: Array) -> PyTree:
-  """Fresh parameters of the task's model for batches of `spec`, boxed with their axis names."""
+  """Initialise parameters for batches of `spec`, boxed with axis names."""
   abstract = jax.eval_shape(lambda batch: task.prepare(key, with_step(batch, 0)), dict(spec))
   inputs = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), abstract.inputs)
   return task.model.init(key, **inputs, train=False)['params']
 
 
 def abstract_params(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> PyTree:
-  """Shapes of the parameters, without their axis names and without memory."""
+  """Return the shapes of the parameters, without axis names and without memory."""
   return nn.unbox(jax.eval_shape(lambda key: init_params(task, spec, key), jax.random.key(0)))
 
 
 def advanced(task: Task, params: PyTree, step: Array) -> PyTree:
-  """The parameters with what the task keeps among them as it is after so many updates (`Task.advance`)."""
+  """Return the parameters after `Task.advance` for this many updates."""
   return params if task.advance is None else task.advance(params, step)
 
 
 class Maker(NamedTuple):
-  """Makes states of one task on one mesh, each leaf where it will live.
+  """Functions and shapes to make the states of one task on one mesh.
 
   Attributes:
     fresh: root key -> TrainState; compiled once, whatever the key.
@@ -107,7 +115,7 @@ class Maker(NamedTuple):
 
 
 def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], *, layout: Layout) -> Maker:
-  """Derives the shardings of a training state from the axis names of its parameters.
+  """Derive the shardings of a training state from axis names.
 
   Args:
     task: what is trained.
@@ -134,7 +142,7 @@ def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDty
 
 
 def advance_first(state: TrainState, maker: Maker, *, task: Task) -> TrainState:
-  """The first state of a run with what the task keeps among its parameters, once those of `init_from` are there."""
+  """Apply `Task.advance` to the first state of a run, after `init_from`."""
   if task.advance is None:
     return state
   begin = jax.jit(functools.partial(advanced, task), out_shardings=maker.places.params)
@@ -144,24 +152,32 @@ def advance_first(state: TrainState, maker: Maker, *, task: Task) -> TrainState:
 def init_state(
   task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], key: Array, *, layout: Layout
 ) -> tuple[TrainState, PyTree]:
-  """A fresh state and its shardings; see `state_maker`."""
+  """Return a fresh state and its shardings; see `state_maker`."""
   maker = state_maker(task, tx, spec, layout=layout)
   with use(layout):
     return maker.fresh(key), maker.places
 
 
 def _micro_batches(tree: PyTree, count: int) -> PyTree:
-  """[b, ...] -> [count, b / count, ...], strided so that each micro-batch has rows of every device."""
+  """Split [b, ...] into [count, b / count, ...].
+
+  The split is strided, so that each micro-batch has rows of every device:
+
+      [0 1 2 3 4 5], count 2  ->  [[0 2 4] [1 3 5]]
+  """
   return jax.tree.map(lambda x: jnp.moveaxis(x.reshape(x.shape[0] // count, count, *x.shape[1:]), 1, 0), tree)
 
 
 def _join(tree: PyTree) -> PyTree:
-  """The inverse of `_micro_batches`."""
+  """Invert `_micro_batches`."""
   return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:]), tree)
 
 
 def _reset(carry: PyTree, batch: Batch) -> PyTree:
-  """Zeroes the carry of rows whose `reset` is set: they start a document or an epoch."""
+  """Zero the carry of rows whose `reset` is set.
+
+  They start a document or an epoch.
+  """
   if 'reset' not in batch:
     return carry
   keep = ~batch['reset']
@@ -169,24 +185,34 @@ def _reset(carry: PyTree, batch: Batch) -> PyTree:
 
 
 def _materialise(tree: PyTree) -> PyTree:
-  """The same tree, computed once: the CPU compiler would compute it again for each norm and for each other use."""
+  """Return the same tree behind a barrier on CPUs.
+
+  Their compiler would otherwise compute it again for each use.
+  """
   return jax.lax.platform_dependent(tree, cpu=jax.lax.optimization_barrier, default=lambda tree: tree)
 
 
 def _choose(condition: Array, new: PyTree, old: PyTree) -> PyTree:
-  """`new` where the condition bool[] is true, else `old`."""
+  """Select `new` where the condition bool[] is true, else `old`."""
   return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
 class _Rows(NamedTuple):
-  """What a step computes for each row with; leaves lead with the batch axis."""
+  """The examples of a step and the recurrent state before them; leaves lead with the batch axis."""
 
   example: Example
   carry: PyTree
 
 
-class _Beside(NamedTuple):
-  """What a step computes all rows with: parameters, of `tables` only the rows that are read, and the key of dropout."""
+class _Shared(NamedTuple):
+  """Inputs of a step that all its examples share.
+
+  Attributes:
+    trainable: parameters that train; of `tables` only the rows that the step reads.
+    frozen: parameters that do not train.
+    tables: path -> rows that the step reads.
+    rng: key of dropout and sampling.
+  """
 
   trainable: PyTree
   frozen: PyTree
@@ -194,30 +220,55 @@ class _Beside(NamedTuple):
   rng: Array
 
 
-def _gradient(task: Task, part: _Rows, beside: _Beside) -> tuple[PyTree, Loss]:
-  """The gradient of the loss of some rows, and this loss."""
+def _gradient(task: Task, part: _Rows, shared: _Shared) -> tuple[PyTree, Loss]:
+  """Compute the gradient of the loss of some examples, and this loss."""
 
   def loss_of(trainable: PyTree) -> tuple[Array, Loss]:
-    forward_rng, loss_rng = jax.random.split(beside.rng)
-    params = rows.with_places(optim.merge(trainable, beside.frozen), beside.tables)
+    forward_rng, loss_rng = jax.random.split(shared.rng)
+    params = rows.with_places(optim.merge(trainable, shared.frozen), shared.tables)
     forward = bind(task, params, train=True, rng=forward_rng)
     loss = task.loss(forward, part.example, part.carry, loss_rng)
     return loss.value, loss
 
-  return jax.grad(loss_of, has_aux=True)(beside.trainable)
+  return jax.grad(loss_of, has_aux=True)(shared.trainable)
 
 
-def _accumulated(task: Task, count: int, batch: _Rows, beside: _Beside) -> tuple[tuple[PyTree, PyTree], PyTree]:
-  """((gradients, metrics), carry) of a batch that is computed in `count` micro-batches, one after another."""
+def _accumulated(task: Task, count: int, batch: _Rows, shared: _Shared) -> tuple[tuple[PyTree, Metrics], PyTree]:
+  """Compute ((gradients, metrics), carry) over micro-batches."""
 
   def add(total: PyTree, part: tuple[_Rows, Array]) -> tuple[PyTree, PyTree]:
-    own, number = part
-    gradients, loss = _gradient(task, own, beside._replace(rng=jax.random.fold_in(beside.rng, number)))
+    micro_batch, index = part
+    rng = jax.random.fold_in(shared.rng, index)
+    gradients, loss = _gradient(task, micro_batch, shared._replace(rng=rng))
     return jax.tree.map(jnp.add, total, gradients), (loss.metrics, loss.carry)
 
-  zeros = jax.tree.map(jnp.zeros_like, beside.trainable)
+  zeros = jax.tree.map(jnp.zeros_like, shared.trainable)
   gradients, (metrics, carries) = jax.lax.scan(add, zeros, (_micro_batches(batch, count), jnp.arange(count)))
   return (gradients, jax.tree.map(lambda x: x.sum(axis=0), metrics)), _join(carries)
+
+
+def _gradient_of_batch(
+  task: Task, batch: _Rows, shared: _Shared, *, accumulate: int, paths: Collection[str]
+) -> tuple[PyTree, Loss]:
+  """Compute the gradient of the mean loss, and the loss.
+
+  Args:
+    task: what is trained.
+    batch: all examples.
+    shared: parameters and the key of dropout.
+    accumulate: micro-batches that the batch is cut into.
+    paths: of all parameters.
+  """
+  if accumulate == 1:
+    gradients, loss = _gradient(task, batch, shared)
+    if absent := set(loss.kept) - set(paths):
+      raise KeyError(f'the loss keeps {min(absent)!r}, which is no parameter')
+    return gradients, loss
+  if task.couples_rows:
+    raise ValueError('this objective couples the rows of a batch: accumulate must be 1')
+  sums = functools.partial(_accumulated, task, accumulate)
+  (gradients, metrics), carry = sum_over_devices(sums, batch, shared, parts=accumulate)
+  return gradients, Loss(value=jnp.zeros(()), metrics=metrics, carry=carry)
 
 
 def train_step(
@@ -229,85 +280,77 @@ def train_step(
   tx: optim.Optimiser,
   accumulate: int = 1,
   random: str = 'threefry2x32',
-) -> tuple[TrainState, dict[str, tuple[Array, Array]]]:
-  """One update.
+) -> tuple[TrainState, Metrics]:
+  """Make one update.
 
   Args:
     state: of the run; may be donated.
     batch: the whole global batch, clean.
     key: root key of the run, the same at every step.
     task: what is trained.
-    tx: the optimiser; parameters that it freezes are not differentiated.
-    accumulate: micro-batches that the batch is cut into; the loss is the same exact mean.
+    tx: the optimiser. Parameters that it freezes are not differentiated.
+    accumulate: micro-batches that the batch is cut into. The loss is the same exact mean.
     random: bit generator of dropout, 'threefry2x32' or the faster 'rbg'.
 
-  Raises:
-    ValueError: `accumulate` cuts a batch whose rows the task compares with each other.
-
   Returns:
-    The next state, and metrics as (sum, weight). If a gradient or the update is not finite, parameters, optimiser and
-    carry stay as they were, and the skipped update is counted.
+    The next state, and metrics as (sum, weight). If the gradient or the update is not finite, parameters, optimiser
+    and carry stay the same, and the skipped update is counted.
+
+  Raises:
+    ValueError: `accumulate` cuts a batch whose examples the task compares with each other.
   """
+  # 1. Prepare: corrupt the batch, and take the rows of large tables that it reads.
   example = task.prepare(noise_root(key), with_step(batch, state.step))
   rng = step_rng(key, state.step, random=random)
-  whole, frozen = tx.split(state.params)
-  tables = rows.find(task.rows(example), whole)
+  all_trainable, frozen = tx.split(state.params)
+  tables = rows.find(task.rows(example), all_trainable)
   tx.check_rows(tables)
-  trainable, old_state = rows.take(whole, tables), rows.take(state.opt_state, tables)
-  carry = _reset(state.carry, batch)
+  trainable, old_opt_state = rows.take(all_trainable, tables), rows.take(state.opt_state, tables)
+  examples = _Rows(example, _reset(state.carry, batch))
 
-  whole_batch = _Rows(example, carry)
-  closed = _Beside(trainable, frozen, tables, rng)
-  if accumulate == 1:
-    gradients, loss = _gradient(task, whole_batch, closed)
-    metrics, new_carry, kept = loss.metrics, loss.carry, loss.kept
-    if absent := set(kept) - set(flat(state.params)):
-      raise KeyError(f'the loss keeps {min(absent)!r}, which is no parameter')
-  else:
-    if task.couples_rows:
-      raise ValueError('this objective couples the rows of a batch: accumulate must be 1')
-    sums = functools.partial(_accumulated, task, accumulate)
-    (gradients, metrics), new_carry = sum_over_devices(sums, whole_batch, closed, parts=accumulate)
-    kept = {}
-
+  # 2. Gradient of the loss, which may be summed over micro-batches.
+  shared = _Shared(trainable, frozen, tables, rng)
+  gradients, loss = _gradient_of_batch(task, examples, shared, accumulate=accumulate, paths=flat(state.params))
   gradients = _materialise(gradients)
-  norms = optim.norms(gradients)
-  total_norm = jnp.sqrt(sum(norm * norm for norm in norms.values()))
-  updates = _materialise(tx.update(gradients, old_state, trainable, kept)[0])
+  total_norm = jnp.sqrt(sum(norm * norm for norm in optim.norms(gradients).values()))
+
+  # 3. Update by the optimiser.
+  updates = _materialise(tx.update(gradients, old_opt_state, trainable, loss.kept)[0])
   finite = jnp.isfinite(total_norm) & jnp.isfinite(sum(optim.norms(updates).values()))
   new_trainable = jax.tree.map(jnp.add, trainable, updates)
-  # The moments are computed twice, for the updates and again once `finite` is known: on a CPU that is faster than to
-  # write them, read them and write them again. Elsewhere the compiler sees that both are the same.
-  known, old_moments = _materialise((finite, old_state))
-  opt_state = _choose(known, tx.update(gradients, old_moments, trainable, kept)[1], old_moments)
 
-  new_params = optim.merge(rows.put(whole, _choose(finite, new_trainable, trainable), tables), frozen)
-  params = advanced(task, new_params, state.step + 1)
-  # the norm of a table would be that of the rows of this step; the whole of it is not read
-  known = rows.others(optim.merge(trainable, frozen), tables)
-  measured = {'gradient': gradients, 'update': updates, 'parameter': known}
-  metrics = metrics | _measures(tx.now(state.opt_state), total_norm, measured)
-  skip = (~finite).astype(jnp.int32)
-  in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
-  metrics['skipped'] = ((state.skipped + skip).astype(jnp.float32), jnp.float32(1))
-  metrics['skipped_in_a_row'] = (in_a_row.astype(jnp.float32), jnp.float32(1))
+  # 4. Select: keep everything where a number is not finite. The moments are computed a second time, once `finite` is
+  # known: on a CPU that is faster than to write, read and write them again. Other compilers see that both are the same.
+  is_finite, old_moments = _materialise((finite, old_opt_state))
+  opt_state = _choose(is_finite, tx.update(gradients, old_moments, trainable, loss.kept)[1], old_moments)
+  new_params = optim.merge(rows.put(all_trainable, _choose(finite, new_trainable, trainable), tables), frozen)
   new_state = TrainState(
     step=state.step + 1,
-    params=params,
+    params=advanced(task, new_params, state.step + 1),
     opt_state=rows.put(state.opt_state, opt_state, tables),
-    skipped=state.skipped + skip,
-    skipped_in_a_row=in_a_row,
-    carry=_choose(finite, new_carry, state.carry),
+    skipped=state.skipped + (~finite).astype(jnp.int32),
+    skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
+    carry=_choose(finite, loss.carry, state.carry),
   )
+
+  # 5. Measure. Of a large table only the rows of this step are known, so its norm is left out.
+  measured = {
+    'gradient': gradients,
+    'update': updates,
+    'parameter': rows.others(optim.merge(trainable, frozen), tables),
+  }
+  metrics = loss.metrics | _measures(tx.now(state.opt_state), total_norm, measured)
+  metrics['skipped'] = (new_state.skipped.astype(jnp.float32), jnp.float32(1))
+  metrics['skipped_in_a_row'] = (new_state.skipped_in_a_row.astype(jnp.float32), jnp.float32(1))
   return new_state, metrics
 
 
-def _measures(rate: Array, total_norm: Array, trees: Mapping[str, PyTree]) -> dict[str, tuple[Array, Array]]:
-  """What is measured of every update, as (value, 1): the learning rate, and norms in total and by group."""
-  one = jnp.float32(1)
-  measured = {'learning_rate': (rate.astype(jnp.float32), one), 'gradient_norm': (total_norm, one)}
+def _measures(rate: Array, total_norm: Array, trees: Mapping[str, PyTree]) -> Metrics:
+  """Return learning rate and norms as (value, 1)."""
+  weight = jnp.float32(1)
+  measured = {'learning_rate': (rate.astype(jnp.float32), weight), 'gradient_norm': (total_norm, weight)}
   for kind, tree in trees.items():
-    measured |= {f'{kind}_norm/{group}': (norm, one) for group, norm in optim.norms(tree).items()}
+    measured |= {f'{kind}_norm/{group}': (norm, weight) for group, norm in optim.norms(tree).items()}
   return measured
 
 
@@ -317,18 +360,21 @@ def logged_step(
   batch: Batch,
   key: Array,
   *,
-  step: Callable[[TrainState, Batch, Array], tuple[TrainState, dict[str, tuple[Array, Array]]]],
+  step: Callable[[TrainState, Batch, Array], tuple[TrainState, Metrics]],
   log_every: int,
-) -> tuple[TrainState, Interval, dict[str, tuple[Array, Array]]]:
-  """`train_step`, bound as `step`, and its metrics added to those since the last multiple of `log_every`."""
+) -> tuple[TrainState, Interval, Metrics]:
+  """Call `step`, and add its metrics to the logging interval.
+
+  `step` is a bound `train_step`.
+  """
   new_state, metrics = step(state, batch, key)
   return new_state, interval.add(sums, metrics, first=state.step % log_every == 0), metrics
 
 
 def unsound(state: TrainState) -> dict[str, Array]:
-  """Path of each array that a run computes with -> bool[], whether a number in it is not finite; to be jitted.
+  """Return whether each array holds a number that is not finite.
 
-  Counters, and what a schedule remembers of evaluations, are left out: a best metric begins as infinity.
+  Counters and the memory of a schedule are left out: a best metric begins as infinity. To be jitted.
   """
   arrays = {'params': state.params, 'opt_state': optim.arrays(state.opt_state), 'carry': state.carry}
   floats = {path: leaf for path, leaf in flat(arrays).items() if jnp.issubdtype(leaf.dtype, jnp.inexact)}
@@ -337,8 +383,10 @@ def unsound(state: TrainState) -> dict[str, Array]:
 
 def eval_step(
   params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task, rows: int | None = None
-) -> tuple[dict[str, tuple[Array, Array]], PyTree]:
-  """Metrics of a batch as (sum, weight), and the carry for the next one; noise is that of step 0, nothing drops out.
+) -> tuple[Metrics, PyTree]:
+  """Compute metrics of a batch as (sum, weight), and the next carry.
+
+  Noise is that of step 0, without dropout.
 
   Args:
     params: of the task's model.
@@ -353,7 +401,7 @@ def eval_step(
   if parts == 1:
     return _score(opened, batch, carry, task=task)
 
-  def score(part: tuple[Example, Batch, PyTree, Array]) -> tuple[dict[str, tuple[Array, Array]], PyTree]:
+  def score(part: tuple[Example, Batch, PyTree, Array]) -> tuple[Metrics, PyTree]:
     example, batch, carry, number = part
     own = opened._replace(example=example, rng=jax.random.fold_in(opened.rng, number))
     return _score(own, batch, carry, task=task)
@@ -364,12 +412,12 @@ def eval_step(
 
 
 def _parts(batch_size: int, rows: int) -> int:
-  """Into how few equal parts a batch is cut so that each has at most so many rows."""
+  """Return the fewest equal parts of at most `rows` rows."""
   return next(parts for parts in range(1, batch_size + 1) if batch_size % parts == 0 and batch_size // parts <= rows)
 
 
 def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dict[str, Array]:
-  """Predictions of a batch, with `row_id` and `row_weight` of its rows.
+  """Return predictions of a batch, with `row_id` and `row_weight` of its rows.
 
   Raises:
     ValueError: the task makes no predictions.
@@ -380,8 +428,10 @@ def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dic
 
 def predicting_step(
   params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task
-) -> tuple[dict[str, tuple[Array, Array]], PyTree, dict[str, Array]]:
-  """What `eval_step` and `predict_step` return; the model runs once for both where it is called alike.
+) -> tuple[Metrics, PyTree, dict[str, Array]]:
+  """Return the results of `eval_step` and `predict_step`.
+
+  The model runs once if both call it alike.
 
   Raises:
     ValueError: the task makes no predictions.
@@ -392,7 +442,7 @@ def predicting_step(
 
 
 class _Opened(NamedTuple):
-  """What an evaluation reads of a batch, the model without dropout, and a key for what it samples."""
+  """Inputs of an evaluation: a noised batch, the model without dropout, and a key for sampling."""
 
   example: Example
   forward: Forward
@@ -400,23 +450,21 @@ class _Opened(NamedTuple):
 
 
 def _open(params: PyTree, batch: Batch, key: Array, *, task: Task) -> _Opened:
-  """A batch with the noise of step 0."""
+  """Prepare a batch with the noise of step 0."""
   rng = step_rng(key, jnp.zeros((), jnp.int32))
   example = task.prepare(noise_root(key), with_step(batch, 0))
   return _Opened(example, bind(task, params, train=False, rng=rng), rng)
 
 
-def _score(
-  opened: _Opened, batch: Batch, carry: PyTree, *, task: Task
-) -> tuple[dict[str, tuple[Array, Array]], PyTree]:
-  """Metrics of a batch, and the carry behind it."""
+def _score(opened: _Opened, batch: Batch, carry: PyTree, *, task: Task) -> tuple[Metrics, PyTree]:
+  """Compute the metrics of a batch, and the carry after it."""
   score = task.evaluate or task.loss
   loss = score(opened.forward, opened.example, _reset(carry, batch), opened.rng)
   return loss.metrics, loss.carry
 
 
 def _predict(opened: _Opened, batch: Batch, *, task: Task) -> dict[str, Array]:
-  """Predictions of a batch, with what says which rows they are of."""
+  """Compute the predictions of a batch, with the ids of its rows."""
   if task.predict is None:
     raise ValueError('this task makes no predictions')
   predicted = task.predict(opened.forward, opened.example)
