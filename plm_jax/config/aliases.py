@@ -147,7 +147,7 @@ GENERATE: dict[str, str] = {
   'beams': 'num_beams beam_size beam_width n_beams beam num_beam',
   'method': 'do_sample sample strategy decoding mode sampling greedy use_beam_search',
   'no_repeat': 'no_repeat_ngram_size no_repeat_ngram ngram_blocking block_ngram',
-  'draws': 'num_return_sequences num_samples n_samples n best_of num_sequences',
+  'num_samples': 'draws num_return_sequences n_samples n best_of num_sequences',
   'eos_id': 'eos_token_id end_id eos eos_token stop_token stop_id',
   'pad_id': 'pad_token_id pad',
   'early_stop': 'early_stopping',

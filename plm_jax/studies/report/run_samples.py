@@ -197,6 +197,6 @@ def _written(run: 'Opened', model: Any, text: str) -> dict[str, Any]:
   prompt_tokens = 0 if apart else len(run.vocab.encode(prompt))
   new = max(1, min(NEW, (run.limit or NEW + TOKENS) - prompt_tokens - AROUND // 2))
   greedy = model.generate(prompt, max_new=new)
-  sampled: Sequence[str] = model.generate(prompt, max_new=new, method='sample', top_p=0.9, draws=2)
+  sampled: Sequence[str] = model.generate(prompt, max_new=new, method='sample', top_p=0.9, num_samples=2)
   texts = [['greedy', greedy], *(['sampled, top_p=0.9', text] for text in sampled)]
   return {'prompt': prompt, 'apart': apart, 'texts': texts}
