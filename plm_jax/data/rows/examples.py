@@ -68,13 +68,12 @@ class ExampleSettings(NamedTuple):
 
 def asked(**settings: Any) -> ExampleSettings:
   """Select the settings of examples; lists become tuples."""
-  return ExampleSettings(
-    **{
-      name: tuple(value) if isinstance(value, list) else value
-      for name, value in settings.items()
-      if name in ExampleSettings._fields
-    }
-  )
+  selected: dict[str, Any] = {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in settings.items()
+    if name in ExampleSettings._fields
+  }
+  return ExampleSettings(**selected)
 
 
 class Windows(NamedTuple):
