@@ -197,8 +197,8 @@ def label_of(row: Row, field: str, options: Sequence[str], *, names: Sequence[st
     index = texts.index(spelling)
     if not names and 0 <= value < len(options) and value != index:
       raise ValueError(
-        f'{field!r} holds {spelling}, the text of option {index} and the index of another: write the text in JSON lines, '
-        'or indices that are no texts of options'
+        f'{field!r} holds {spelling}, the text of option {index} and the index of another: write the text in JSON '
+        'lines, or indices that are no texts of options'
       )
     return index
   value = int(value) if isinstance(value, float) and value.is_integer() else value  # pandas writes 1 as 1.0

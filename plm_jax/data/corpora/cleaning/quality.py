@@ -71,9 +71,9 @@ def _repeats(text: str, lines: list[str], words: list[str]) -> str:
 def c4(text: str) -> tuple[str, str]:
   """Apply the heuristics of C4, the Colossal Clean Crawled Corpus.
 
-  Raffel et al. 2020, §2.2, and the released code. A line is kept if it ends in a punctuation mark, has five words, and does
-  not mention JavaScript or policies. A document is kept with three sentences of such lines, without "lorem ipsum" and
-  without a curly bracket. The released list of bad words is not included.
+  Raffel et al. 2020, §2.2, and the released code. A line is kept if it ends in a punctuation mark, has five words, and
+  does not mention JavaScript or policies. A document is kept with three sentences of such lines, without "lorem ipsum"
+  and without a curly bracket. The released list of bad words is not included.
   """
   lowered = text.lower()
   if 'lorem ipsum' in lowered:
