@@ -44,7 +44,7 @@ from plm_jax.data.rows.laid import Laid, lay_out
 log = logging.getLogger(__name__)
 QUICK = dict(length=64, batch_size=8, buckets=())  # settings of a smoke test (`file.py:quick`)
 
-# The kind of label adds the keys of its own `GIVES`.
+# The kind of label adds the keys of its `GIVES`.
 GIVES = (
   'tokens',
   'segment_ids',

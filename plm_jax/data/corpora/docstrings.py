@@ -85,8 +85,8 @@ def version(package: Package) -> str:
 
 def fingerprint(packages: Sequence[Package]) -> str:
   """Compute the digest of names, paths and versions of packages, in hex."""
-  known = sorted((package.name, version(package), package.paths) for package in packages)
-  return hashlib.sha256(repr(known).encode()).hexdigest()
+  versions = sorted((package.name, version(package), package.paths) for package in packages)
+  return hashlib.sha256(repr(versions).encode()).hexdigest()
 
 
 def python_files(package: Package) -> list[tuple[str, str]]:
@@ -202,10 +202,10 @@ def _added(call: ast.Call, module: str) -> Iterator[tuple[str, str]]:
   if not (isinstance(call.func, ast.Name) and call.func.id == 'add_newdoc' and call.args):
     return
   try:
-    *place, texts = [ast.literal_eval(argument) for argument in call.args]
+    *target, texts = [ast.literal_eval(argument) for argument in call.args]
   except ValueError:  # built at run time
     return
-  name = '.'.join(map(str, place)) if len(place) > 1 else '.'.join([module, *map(str, place)])
+  name = '.'.join(map(str, target)) if len(target) > 1 else '.'.join([module, *map(str, target)])
   for entry in texts if isinstance(texts, list) else [texts]:
     suffix, text = entry if isinstance(entry, tuple) else ('', entry)
     if isinstance(text, str):

@@ -69,7 +69,7 @@ def filter_documents(
     dedup_prefix: also drop documents that share this many letters and digits of their beginning with an earlier one.
     text: document -> its string.
   """
-  kept: list[T] = []
+  selected: list[T] = []
   seen: set[bytes] = set()
   drops = dict.fromkeys(FilterStats._fields[3:], 0)
   read, chars = 0, 0
@@ -82,9 +82,9 @@ def filter_documents(
     if reason:
       drops[reason] += 1
     else:
-      kept.append(document)
+      selected.append(document)
       chars += len(words)
-  return kept, FilterStats(read=read, kept=len(kept), kept_chars=chars, **drops)
+  return selected, FilterStats(read=read, kept=len(selected), kept_chars=chars, **drops)
 
 
 def alphanumeric(text: str) -> str:

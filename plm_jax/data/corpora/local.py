@@ -96,10 +96,10 @@ class File:
       if self.content is not None or files.size(self.path) <= self.max_bytes:
         yield from stream
         return
-      number = 0
+      line_number = 0
       while line := stream.readline(self.max_bytes + 1):
-        number += 1
-        self.check_row(len(line), number=number)
+        line_number += 1
+        self.check_row(len(line), number=line_number)
         yield line
 
   def check_row(self, size: int, *, number: int) -> None:

@@ -1,6 +1,6 @@
 """Labelled tasks made from docstrings alone: no manual labels, no download.
 
-Every function here maps the documents of one split to the rows of a task. A row uses only documents of its own split.
+Every function here maps the documents of one split to the rows of a task. A row uses only documents of this split.
 Its choices (distractors, order) are sampled by the name of its document, so rows do not depend on each other.
 """
 

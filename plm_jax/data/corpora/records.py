@@ -86,8 +86,8 @@ class Records(Sequence[dict[str, Any]]):
     '' if its storage has no `place`.
     """
     rows, own = self._find(index)
-    place = getattr(rows, 'place', None)
-    return '' if place is None else place(own)
+    locate = getattr(rows, 'place', None)
+    return '' if locate is None else locate(own)
 
   def values(self, index: int, fields: Sequence[str], *, optional: Sequence[str] = ()) -> dict[str, Any]:
     """Return fields of a row, and the optional fields that it has.
@@ -106,7 +106,7 @@ class Records(Sequence[dict[str, Any]]):
     return self.values(index, (field,))[field]
 
   def text(self, index: int, field: str) -> str:
-    """Return a field that is a string, or a number of a table.
+    """Return a field that is a string or a number of a table.
 
     Raises:
       ValueError: it is missing or holds something else.

@@ -130,8 +130,8 @@ def opens_quickly(path: str, *, split: str) -> bool:
   Raises as `open_source` for a path or a split that does not exist.
   """
   for part in splits.parse(split, path=path):
-    _, place = _find(path, part.name)
-    if not isinstance(place, str) and files.size(place) > _QUICK_BYTES:
+    _, location = _find(path, part.name)
+    if not isinstance(location, str) and files.size(location) > _QUICK_BYTES:
       return False
   return True
 
@@ -145,11 +145,11 @@ def splits_of(path: str) -> tuple[str, ...] | None:
   formats = build.files_of('data.corpora.formats')
   if any(_has_scheme(path, form.SCHEME) for form in formats.values()):
     return None
-  place = files.path(path)
-  if not files.is_folder(place):
+  folder = files.path(path)
+  if not files.is_folder(folder):
     return (_NAMING,)
-  marked = any(form.matches(place) for form in formats.values() if getattr(form, 'matches', None))
-  return None if marked else tuple(_split_files(place, formats))
+  marked = any(form.matches(folder) for form in formats.values() if getattr(form, 'matches', None))
+  return None if marked else tuple(_split_files(folder, formats))
 
 
 def training_and_held_out(path: str) -> tuple[str, str]:
@@ -201,9 +201,9 @@ def documents(
     candidates = first if len(first) == 1 else strings
     text = 'text' if 'text' in strings else candidates[0] if len(candidates) == 1 else None
   if text is None or (text not in strings and not is_words(sample.get(text))):
-    wanted = 'no single field of text' if text is None else f'no text in a field {text!r}'
+    problem = 'no single field of text' if text is None else f'no text in a field {text!r}'
     raise ValueError(
-      f'{path!r} has {wanted}: set data.text to one of {", ".join(strings) or "(none)"}.'
+      f'{path!r} has {problem}: set data.text to one of {", ".join(strings) or "(none)"}.'
       f'{errors.suggest(text or "", strings)}'
     )
   digest = hashlib.sha256(f'{records.digest}/{text}'.encode()).hexdigest()
@@ -230,15 +230,15 @@ def _sample(records: Records) -> dict[str, Any]:
 
 
 def _filtered(texts: Texts, *, quality: Mapping[str, Any]) -> Texts:
-  known = signatures.keywords('data.corpora.filters', 'filter_documents')
-  del known['text']
+  keywords = signatures.keywords('data.corpora.filters', 'filter_documents')
+  del keywords['text']
   for name, value in quality.items():
-    if name not in known:
+    if name not in keywords:
       raise ValueError(
-        f'data.quality has no setting {name!r}.{errors.suggest(name, known)} Choose from {", ".join(known)}.'
+        f'data.quality has no setting {name!r}.{errors.suggest(name, keywords)} Choose from {", ".join(keywords)}.'
       )
     try:
-      values.coerce(known[name].annotation, value)
+      values.coerce(keywords[name].annotation, value)
     except TypeError as error:
       raise ValueError(f'quality.{name}: {error}') from error
   chosen, stats = filter_documents(range(len(texts)), text=texts.__getitem__, **quality)
@@ -287,28 +287,28 @@ def _find(path: str, split: str) -> tuple[str, str | Path]:
   formats = build.files_of('data.corpora.formats')
   if name := _only(path, (name for name, form in formats.items() if _has_scheme(path, form.SCHEME))):
     return name, path
-  place = files.path(path)
-  if not files.exists(place):
-    near = errors.suggest(place.name, [sibling.name for sibling in files.listing(place.parent)])
+  location = files.path(path)
+  if not files.exists(location):
+    near = errors.suggest(location.name, [sibling.name for sibling in files.listing(location.parent)])
     raise FileNotFoundError(f'there is no file or folder {path!r}.{near} {_kinds(formats)}')
-  if files.is_folder(place):
-    if files.exists(place / PROGRESS) and not files.exists(place / REPORT):
+  if files.is_folder(location):
+    if files.exists(location / PROGRESS) and not files.exists(location / REPORT):
       raise ValueError(
         f'{path!r} is incomplete: `plm-jax corpus` was stopped there. Repeat the command to continue, or remove the '
         'folder'
       )
     marks = {name: form.matches for name, form in formats.items() if getattr(form, 'matches', None)}
-    if name := _only(path, (name for name, matches in marks.items() if matches(place))):
-      return name, str(place)
-    split_files = _split_files(place, formats)
+    if name := _only(path, (name for name, matches in marks.items() if matches(location))):
+      return name, str(location)
+    split_files = _split_files(location, formats)
     splits.check(split, list(split_files), path=path)
-    place = split_files[split]
+    location = split_files[split]
   else:
     splits.check(split, ('train',), path=path)
-  name = _only(str(place), (name for name, form in formats.items() if _has_suffix(place, form.SUFFIXES)))
+  name = _only(str(location), (name for name, form in formats.items() if _has_suffix(location, form.SUFFIXES)))
   if name is None:
-    raise ValueError(f'{place} has none of the suffixes {", ".join(_suffixes(formats))} (or one of them and .gz)')
-  return name, place
+    raise ValueError(f'{location} has none of the suffixes {", ".join(_suffixes(formats))} (or one of them and .gz)')
+  return name, location
 
 
 def _only(path: str, names: Iterable[str]) -> str | None:

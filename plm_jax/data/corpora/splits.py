@@ -102,20 +102,20 @@ def tokens_of(split: str, *, path: str, tokens: int) -> range:
   return range(start, stop)
 
 
-def check(name: str, known: Sequence[str], *, path: str) -> None:
+def check(name: str, names: Sequence[str], *, path: str) -> None:
   """Raise ValueError if a data set lacks a split.
 
   The message lists its splits, and shows how to hold out a part.
   """
-  if name not in known:
+  if name not in names:
     fix = (
       " To hold a part out: data.split='train[:95%]' and eval.validation.data.split='train[95%:]'"
-      if 'train' in known
+      if 'train' in names
       else ' None of them is for training: use other data, or set data.split'
     )
     raise ValueError(
-      f'there is no split {name!r} in {path!r}. Choose from {", ".join(known)}, with an optional slice such as '
-      f'[:90%] or [10:20].{errors.suggest(name, known)}{fix if name != "test" else ""}'
+      f'there is no split {name!r} in {path!r}. Choose from {", ".join(names)}, with an optional slice such as '
+      f'[:90%] or [10:20].{errors.suggest(name, names)}{fix if name != "test" else ""}'
     )
 
 
@@ -143,16 +143,16 @@ def rows_of(part: Part, *, rows: int, split: str) -> Sequence[int]:
   return sorted(permutation(rows, 0)[start:stop].tolist()) if part.shuffled else range(start, stop)
 
 
-def overlap(one: Part, other: Part) -> bool:
+def overlap(part: Part, other: Part) -> bool:
   """Return True if two parts may have rows in common.
 
   Only names and bounds are compared, because the number of rows is unknown: 'train[:90%]' and 'train[80%:]' overlap,
   'train[:-100]' and 'train[-100:]' do not, 'train[:90%]' and 'train[500:]' may.
   """
-  if one.name != other.name:
+  if part.name != other.name:
     return False
-  units = {re.sub(r'^-?\d+', '', bound) for part in (one, other) for bound in part[1:] if bound is not None}
-  (start, stop), (first, last) = map(_ends, (one, other))
+  units = {re.sub(r'^-?\d+', '', bound) for item in (part, other) for bound in item[1:] if bound is not None}
+  (start, stop), (first, last) = map(_ends, (part, other))
   return len(units) > 1 or not (_is_before(stop, first) or _is_before(last, start))
 
 

@@ -308,7 +308,7 @@ def find_rows(
   """
 
   def read(index: int) -> tuple[int, int, int] | None:
-    """Count the right answers and options, and return the label between them; None for a dropped row."""
+    """Return number of right answers, label and number of options."""
     text = write(records, index, form)
     return None if text is None else (len(text.targets), text.label, len(text.options))
 

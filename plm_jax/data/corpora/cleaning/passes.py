@@ -207,7 +207,7 @@ def _agree(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None
 
 
 def _flag(key: str, value: Any) -> str:
-  """Format a part of a request as a flag."""
+  """Format a part of a request in the words of a command line."""
   flag = {'command': 'command', 'source': 'SOURCE'}.get(key, f'--{key}')
   if value in (None, []):
     return f'without {flag}'
@@ -239,13 +239,13 @@ def _read(
   tell: Callable[[int], None],
   stops: Callable[[], bool],
 ) -> None:
-  if (asked := _state(database, 'asked', None)) is None:
+  if (old_request := _state(database, 'asked', None)) is None:
     _save(database, asked=dict(request))  # before the first file exists
   else:
-    _agree(asked, request, folder)
+    _agree(old_request, request, folder)
   done, sizes = _state(database, 'read', 0), _state(database, 'sizes', dict.fromkeys(names, 0))
   zero = {'kept': dict.fromkeys(names[:-1], 0), 'kept_chars': dict.fromkeys(names[:-1], 0), 'dropped': {}}
-  kept, chars, dropped = (Counter({**begin, **_state(database, key, {})}) for key, begin in zero.items())
+  kept_rows, chars, dropped = (Counter({**begin, **_state(database, key, {})}) for key, begin in zero.items())
   with contextlib.ExitStack() as stack:
     streams = {name: stack.enter_context(_cut_back(folder / f'{name}.jsonl', sizes[name])) for name in names}
     tell(done)
@@ -260,7 +260,7 @@ def _read(
         text = text_of(texts, row)
         verdict = Verdict('', '', NO_TEXT) if text is None else judge(row, text)
         if verdict.split:
-          kept[verdict.split] += 1
+          kept_rows[verdict.split] += 1
           chars[verdict.split] += len(verdict.text)
           line: dict[str, Any] = {'text': verdict.text}
         else:
@@ -271,7 +271,7 @@ def _read(
       for stream in streams.values():
         files.flush_to_disk(stream)
       sizes = {name: stream.tell() for name, stream in streams.items()}
-      _save(database, read=read, sizes=sizes, kept=kept, kept_chars=chars, dropped=dropped)
+      _save(database, read=read, sizes=sizes, kept=kept_rows, kept_chars=chars, dropped=dropped)
       database.execute('commit')
       tell(read - start)
   log.info(f'{len(texts) - done:,} documents in {time.monotonic() - began:.1f} s')

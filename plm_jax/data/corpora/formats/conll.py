@@ -44,31 +44,31 @@ def parse_bare(text: str) -> local.Row:
 def parse(text: str) -> local.Row:
   """Parse a sentence of words and labels."""
   words: list[list[str]] = []
-  for number, line in enumerate(text.split('\n')):
+  for index, line in enumerate(text.split('\n')):
     columns = line.rstrip('\r').split('\t') if '\t' in line else re.split(f'[{_SPACE}]+', line.strip(_SPACE))
     if len(columns) < 2:
-      raise local.BadRow(f'a word and a label are needed, got {line!r}', line=number)
+      raise local.BadRow(f'a word and a label are needed, got {line!r}', line=index)
     if words and len(columns) != len(words[0]):
-      raise local.BadRow(f'{len(columns)} columns but the sentence begins with {len(words[0])}', line=number)
+      raise local.BadRow(f'{len(columns)} columns but the sentence begins with {len(words[0])}', line=index)
     words.append(columns)
   first, *between, last = (list(column) for column in zip(*words, strict=True))
-  numbered = {f'column_{number}': column for number, column in enumerate(between, start=2)}
+  numbered = {f'column_{index}': column for index, column in enumerate(between, start=2)}
   return {'text': ' '.join(first), 'tokens': first, **numbered, 'tags': last}
 
 
 def parse_universal(text: str) -> local.Row:
   """Parse a sentence of Universal Dependencies."""
   fields: dict[str, list[Any]] = {name: [] for name in _UNIVERSAL.values()}
-  for number, line in enumerate(text.split('\n')):
+  for index, line in enumerate(text.split('\n')):
     if line.startswith('#'):
       continue
     columns = line.rstrip('\r').split('\t')
     if len(columns) != _UNIVERSAL_COLUMNS:
-      raise local.BadRow(f'{_UNIVERSAL_COLUMNS} columns with tabs between them are needed, got {line!r}', line=number)
+      raise local.BadRow(f'{_UNIVERSAL_COLUMNS} columns with tabs between them are needed, got {line!r}', line=index)
     if not columns[0].isdecimal():  # a range of words or an empty one
       continue
     if not columns[_HEAD].isdecimal():
-      raise local.BadRow(f'column {_HEAD + 1} must be the index of the head, got {columns[_HEAD]!r}', line=number)
+      raise local.BadRow(f'column {_HEAD + 1} must be the index of the head, got {columns[_HEAD]!r}', line=index)
     for column, name in _UNIVERSAL.items():
       fields[name].append(int(columns[column]) if column == _HEAD else columns[column])
   return {'text': ' '.join(fields['tokens']), **fields}

@@ -30,15 +30,15 @@ _REAL = re.compile(r'-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]+)?')
 
 
 def _whole(cell: str) -> Whole:
-  number = Whole(cell)
-  number.spelling = cell
-  return number
+  value = Whole(cell)
+  value.spelling = cell
+  return value
 
 
 def _real(cell: str) -> Real:
-  number = Real(cell)
-  number.spelling = cell
-  return number
+  value = Real(cell)
+  value.spelling = cell
+  return value
 
 
 _KINDS: tuple[tuple[Callable[[str], Any], re.Pattern[str]], ...] = ((_whole, _WHOLE), (_real, _REAL))

@@ -89,18 +89,18 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
   every = [(index, item) for index, items in zip(*good, strict=True) for item in items]
   if any(len(items) > 1 for items in good.values):  # ids count the questions instead of the rows
     every = [(index, item) for index, (_, item) in enumerate(every)]
-  kept = [(index, item) for index, item in every if asked.keep_unlabelled or item.label is not None]
-  if not kept:
+  labelled = [(index, item) for index, item in every if asked.keep_unlabelled or item.label is not None]
+  if not labelled:
     raise ValueError(
       f'{records.where}: none of {len(every)} rows has a label ({asked.label!r}). keep_unlabelled=True keeps them for '
       'prediction.'
     )
   digest = examples.digest_of(records, asked, fields, 'options', *names.digest, left_out=left_out)
-  return _examples(kept, asked=asked, fields=fields, names=names, digest=digest, where=records.where)
+  return _examples(labelled, asked=asked, fields=fields, names=names, digest=digest, where=records.where)
 
 
 def _examples(
-  kept: list[tuple[int, Item]],
+  labelled: list[tuple[int, Item]],
   *,
   asked: examples.ExampleSettings,
   fields: tuple[str, ...],
@@ -112,7 +112,7 @@ def _examples(
 
   The options of an example share most of their texts.
   """
-  items, row_ids = [item for _, item in kept], np.array([index for index, _ in kept], np.int64)
+  items, row_ids = [item for _, item in labelled], np.array([index for index, _ in labelled], np.int64)
   labels = np.array([-1 if item.label is None else item.label for item in items], np.int32)
   if asked.per_class is not None:
     if (labels < 0).any():

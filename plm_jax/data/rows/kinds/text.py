@@ -72,26 +72,26 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
     raise ValueError(f"{records.where}: per_class={asked.per_class} needs classes; kind='text' has none: remove it.")
   fields = examples.fields_of(records, asked)
   targets = Targets(records, asked.label)
-  kept = examples.read_rows(records, asked, fields=fields, label=targets.check)
-  digest, rows = examples.digest_of(records, asked, fields, 'text', left_out=kept.left_out), len(kept.row_ids)
+  labelled = examples.read_rows(records, asked, fields=fields, label=targets.check)
+  digest, rows = examples.digest_of(records, asked, fields, 'text', left_out=labelled.left_out), len(labelled.row_ids)
 
   def part(names: tuple[str, ...], **settings: Any) -> examples.Examples:
     return examples.Examples(
-      texts=FieldTexts(kept.table, names, kept.row_ids, f'{digest} {names}', **settings),
+      texts=FieldTexts(labelled.table, names, labelled.row_ids, f'{digest} {names}', **settings),
       edges=np.arange(rows * len(names) + 1),
-      row_ids=kept.row_ids,
+      row_ids=labelled.row_ids,
       fields=names,
       add=lambda offsets, place: lambda chosen, width: {},
     )
 
   def record(row: int) -> dict[str, Any]:
-    value = kept.labels[row]
+    value = labelled.labels[row]
     return {
-      'row': records[int(kept.row_ids[row])],
+      'row': records[int(labelled.row_ids[row])],
       'references': list(targets.texts(value)) if value is not None else None,
       'names': records.labels.get(asked.label, ()),
     }
 
   return part(fields, prefixes=asked.prefixes)._replace(
-    target=part((asked.label,), write=targets.first), record=lambda offsets: record, unlabelled=None in kept.labels
+    target=part((asked.label,), write=targets.first), record=lambda offsets: record, unlabelled=None in labelled.labels
   )
