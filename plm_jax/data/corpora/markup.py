@@ -1,8 +1,8 @@
 """Conversion of a docstring to readable English prose.
 
-Knows the three conventions of Python docstrings (numpydoc, Google, Sphinx fields) and enough of reStructuredText and
-Markdown to drop code, tables and directives and to unwrap the rest. It is no validating parser: text of unknown form is
-kept as a paragraph, and lines that do not read like prose are dropped.
+Knows the three conventions of Python docstrings: numpydoc, Google, Sphinx fields. It knows enough of reStructuredText
+and Markdown to drop code, tables and directives and to unwrap the rest. It is no validating parser. Text of unknown
+form becomes a paragraph, and lines that do not read like prose are dropped.
 """
 
 import inspect

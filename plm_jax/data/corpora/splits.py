@@ -1,7 +1,7 @@
 """Names of splits with slices, as in TensorFlow Datasets: 'train[:90%]', 'train[-5%:]', 'train[:10]+test'.
 
-A slice counts rows. With the word `tokens` it counts tokens of a corpus of plain text, 'train[:98%tokens]' and
-'train[98%tokens:]', because documents differ in length, and so do shares of documents and of tokens.
+A slice counts rows. With the word `tokens` it counts tokens of a corpus of plain text: 'train[:98%tokens]' and
+'train[98%tokens:]'. Documents differ in length, so a share of documents is not the same share of tokens.
 """
 
 import re

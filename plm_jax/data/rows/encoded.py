@@ -301,7 +301,7 @@ def encode_after_gap(gap: str, texts: Sequence[str], *, vocab: Vocab) -> list[Id
   """Tokenise each text after a gap, as within a longer text.
 
   An empty text has no ids. A vocabulary that puts a space before any input (LLaMA's) would have two spaces instead of
-  the one of the gap, one of them as a separate token.
+  one, the first as a separate token.
   """
   # gap ' ', text b   ->   _ _b alone, but _a _b after an a: _b
   spelt = [f'{gap}{text}' if text else '' for text in texts]

@@ -1,9 +1,9 @@
 """A target text for each example: its translation, its summary, the name of its class (Raffel et al. 2019, §2.4).
 
 The field `label` holds the text, a list of texts of which any is right, a class, or a number. The first text is the
-training target. A class is written as its name, a cell of a column of whole numbers as in its table, and another number
-as T5 writes the scores of STS-B: to the nearest .2, with one decimal (Raffel et al. 2019, appendix D). `prefixes` are
-the texts that T5 puts before each field:
+training target. A class is written as its name, and a cell of a column of whole numbers as in its table. Other numbers
+are written as T5 writes the scores of STS-B: to the nearest .2, with one decimal (Raffel et al. 2019, appendix D).
+`prefixes` are the texts that T5 puts before each field:
 
     fields=('hypothesis', 'premise'), prefixes=('mnli hypothesis: ', 'premise: ')
 
