@@ -31,6 +31,7 @@ OWN_JSON = {
   'words.py',
   'sentencepiece.py',
   'tokenizer.py',
+  'vocab.py',
   'docstrings.py',
   'probe.py',
 }  # read what they wrote
