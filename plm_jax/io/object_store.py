@@ -388,7 +388,7 @@ def locked(where: Where, *, doing: str, wait: bool) -> Iterator[None]:
 def _live_holder(where: Where) -> dict[str, Any] | None:
   """Return the live holder of a lock.
 
-  None once the lock was removed.
+  It is None once the lock was removed.
   """
   first = _read_lock(where)
   if not first:

@@ -235,8 +235,8 @@ def _proto() -> Any:
   file = descriptor_pb2.FileDescriptorProto(name='plm_jax/spm.proto', package='plm_jax.spm', syntax='proto2')
   for name, fields in _MESSAGES.items():
     message_type = file.message_type.add(name=name)
-    for key, number, kind, default in fields:
-      entry = message_type.field.add(name=key, number=number, label=field.LABEL_OPTIONAL)
+    for key, field_number, kind, default in fields:
+      entry = message_type.field.add(name=key, number=field_number, label=field.LABEL_OPTIONAL)
       if kind in _MESSAGES:
         entry.type, entry.type_name = field.TYPE_MESSAGE, f'.plm_jax.spm.{kind}'
         entry.label = field.LABEL_REPEATED if key == 'pieces' else field.LABEL_OPTIONAL

@@ -260,7 +260,7 @@ class Weights:
   def adapter(self) -> Mapping[str, Any]:
     """Return the block of the adapter that computes the head.
 
-    Empty if none or unknown.
+    It is empty if there is none or it is unknown.
     """
     if files.is_file(self.folder / MODEL):
       return checksums.read_json(self.folder / MODEL).get('adapter', {})
@@ -268,9 +268,9 @@ class Weights:
 
   @functools.cached_property
   def labels(self) -> tuple[str, ...]:
-    """Return the class names of a classification head, by class index.
+    """Return the class names of a classification head.
 
-    Else empty.
+    They are in the order of class indices, and empty for other heads.
     """
     if files.is_file(self.folder / MODEL):
       return tuple(checksums.read_json(self.folder / MODEL).get('labels', ()))
