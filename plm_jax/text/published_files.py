@@ -94,9 +94,8 @@ def check_family(settings: Spec, supported: Collection[str], *, of: str) -> None
   if (family := family_of(settings)) and family not in supported:
     named = next(settings[key] for key in ('tokenizer_class', 'model_type') if family_of({key: settings.get(key)}))
     raise ValueError(
-      f'has {of} of {named}, which is not supported: save a tokenizer.json, with '
-      '`AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`. For another tokenizer set "tokenizer_class" in '
-      'tokenizer_config.json, such as "BertTokenizer"'
+      f'has {of} of {named}, which is not supported: write a tokenizer.json, by `AutoTokenizer.from_pretrained(FOLDER)'
+      '.save_pretrained(FOLDER)`, or set "tokenizer_class" ("BertTokenizer") in tokenizer_config.json'
     )
 
 

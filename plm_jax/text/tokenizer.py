@@ -1,8 +1,8 @@
 """Vocabularies of all kinds, based on HF `tokenizers`: load, build and compare them.
 
-A vocabulary is a folder: `tokenizer.json` in HF's format, which other tools read, and `vocab.json` with the digest, the
-roles of the special tokens, the token counts of the training text and how it was trained. A published `tokenizer.json`
-alone is read too. Nothing here trains a vocabulary: the ids of a run are those of one such folder.
+A vocabulary is a folder of two files. `tokenizer.json` is in HF's format, which other tools read. `vocab.json` has the
+digest, the roles of the special tokens, the token counts of the training text and how it was trained. A published
+`tokenizer.json` alone is read too. Nothing here trains a vocabulary: the ids of a run are those of one such folder.
 """
 
 import json

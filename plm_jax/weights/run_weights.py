@@ -296,8 +296,7 @@ class Weights:
     if second and any(path.startswith('trunk/source/') for path in self.params):
       raise WeightsError(
         f'{self.folder} reads a second vocabulary through its own encoder, which a trunk alone lacks: open the run, '
-        'with plm_jax.load or --workdir of plm-jax evaluate, predict or generate, or start another run from it '
-        '(init_from)'
+        'with plm_jax.load or --workdir of plm-jax evaluate, predict or generate'
       )
     trunk = build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
     if files.is_file(self.folder / checkpoint.INDEX):

@@ -160,8 +160,8 @@ def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
     raise ValueError(f'model_type={trunk.config.model_type!r} is exported under that name')
   if trunk.gives_logits and not trunk.config.tied and not task:
     log.warning(
-      'This T5 has an untied output matrix, lm_head, which is written. transformers from 5.0 on treats every T5 as '
-      'tied: tie_weights() replaces it by the token table. To be safe, use decoder states times lm_head'
+      'The untied output matrix lm_head is written, but transformers from 5.0 on treats every T5 as tied: '
+      'tie_weights() replaces it by the token table. To be safe, use decoder states times lm_head'
     )
   return {'model_type': 't5', 'architectures': [f'T5{kind_of(trunk, heads)}'], **shared}
 
