@@ -51,7 +51,7 @@ class StoreError(OSError, RunError):
 
 
 def is_address(where: Where) -> bool:
-  """Check whether a path is a URL of an object store.
+  """Check that a path is a URL of an object store.
 
   Raises:
     ConfigError: a URL that has lost a slash, which would be a local folder called 'gs:'.

@@ -1,8 +1,8 @@
 """Matching of the tokens of two vocabularies by their text instead of their ids.
 
-A token is identified by its text and by whether a word begins with it: '##ing' of WordPiece is 'ing' of byte-level BPE,
-and 'the' of words its 'Ġthe'. A token whose bytes are no text by themselves is identified by its name, and a special
-token by its name or else by its role.
+A token is identified by its text and its position in a word (`starts_word`): '##ing' of WordPiece is 'ing' of
+byte-level BPE, and 'the' of words its 'Ġthe'. A token whose bytes are no text by themselves is identified by its name,
+and a special token by its name or else by its role.
 """
 
 from collections.abc import Hashable

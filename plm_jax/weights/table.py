@@ -155,7 +155,7 @@ def score() -> TaskHead:
 
 
 def is_task(head: str) -> bool:
-  """Check whether a head is the suffix of a task class."""
+  """Check that a head is the suffix of a task class."""
   return head.startswith('For')
 
 
@@ -190,7 +190,7 @@ def other_depth(decoder: int, encoder: int) -> int | None:
 
 
 def has_output(names: Collection[str], *, tied: bool) -> bool:
-  """Check whether a checkpoint can give logits.
+  """Check that a checkpoint can give logits.
 
   It needs a tied table, or an output matrix among its tensors, if they are known.
   """
