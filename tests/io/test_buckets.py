@@ -107,7 +107,7 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(
 def test_what_is_done_with_a_run(
   google: str, data: pathlib.Path, undisturbed: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-  """Use a URL for data and vocabulary, evaluation, weights, the Python API, rewind and curves."""
+  """Use URLs in every command and in the Python API."""
   for file in files.files_below(data / 'corpus'):
     files.copy(file, files.path(f'{google}/corpus') / file.name)
   for file in files.files_below(data / 'vocab'):

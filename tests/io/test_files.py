@@ -38,7 +38,7 @@ OWN_JSON = {
 
 
 def modules_of(tree: ast.Module) -> set[str]:
-  """Return the names of modules in a file: their methods are functions, not methods of paths."""
+  """Return the names of modules in a file, whose methods are functions."""
   found = set()
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):
@@ -56,7 +56,7 @@ def modules_of(tree: ast.Module) -> set[str]:
 
 
 def forbidden(call: ast.Call, modules: set[str]) -> str | None:
-  """Return the function to use instead of a call, or None if it is allowed."""
+  """Return the replacement of a forbidden call, else None."""
   name = ast.unparse(call.func)
   first = ast.unparse(call.args[0]) if call.args else ''
   if name == 'open':

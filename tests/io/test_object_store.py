@@ -296,7 +296,7 @@ def test_a_store_that_does_not_answer_damages_no_step(bucket: dict[str, Any], mo
 
 
 def deaths(bucket: dict[str, Any], action: Any) -> Iterator[int]:
-  """Repeat an action from the same objects, killed at each write in turn, until it ends."""
+  """Repeat an action from the same objects, killed at each write."""
   before = dict(bucket)
   for left in range(100):
     bucket.clear()

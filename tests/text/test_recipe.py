@@ -14,13 +14,13 @@ from plm_jax.training import parts
 
 
 def command_of(said: str) -> dict[str, str]:
-  """The flags of the command in a message, which is its last line."""
+  """Parse the flags of the command in the last line of a message."""
   made = said.splitlines()[-1].removeprefix('  plm-jax vocab train ')
   return {word.partition('=')[0].removeprefix('--'): word.partition('=')[2] for word in shlex.split(made)}
 
 
 def missing(target: str, tmp_path, monkeypatch, **changes) -> str:
-  """What is said of a config whose vocabulary is not there."""
+  """Return the message for a config whose vocabulary is missing."""
   monkeypatch.chdir(tmp_path)
   settings = config.resolve(config.load(target.replace('experiments', f'{signatures.ROOT.parent}/experiments', 1)))
   for key, value in changes.items():
@@ -75,7 +75,7 @@ def test_the_text_of_a_mixture_is_that_of_its_first_part():
 
 
 def test_a_vocabulary_is_made_by_one_command():
-  """Two heads that name one path name one command, or a run finds the vocabulary of another experiment."""
+  """Check that all heads have the same command for the same path."""
   made = collections.defaultdict(set)
   for file in signatures.experiment_files():
     for line in recipe.header_of(str(file)).replace('\\\n', ' ').splitlines():
