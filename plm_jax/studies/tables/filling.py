@@ -1,6 +1,6 @@
-"""Fills a table: makes the runs that are missing, keeps what came out, and renders at the end.
+"""Fill a table: run what is missing, store the results, and render it.
 
-Several processes may fill one table: each makes the runs that no other makes, and keeps what the others recorded.
+Several processes may fill one table. Each runs what no other process runs, and merges the results of the others.
 """
 
 import itertools

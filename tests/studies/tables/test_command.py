@@ -210,4 +210,4 @@ def test_known_tables_are_named_as_they_are_typed(tmp_path, monkeypatch):
   assert "Did you mean 'experiments/tables/bert_5.py'" in str(caught.value)
   assert f'{conftest.ROOT}/' not in str(caught.value)
   monkeypatch.chdir(tmp_path)
-  assert str(conftest.ROOT / 'experiments' / 'tables' / 'bert_5.py') in file.known()
+  assert str(conftest.ROOT / 'experiments' / 'tables' / 'bert_5.py') in file.table_files()
