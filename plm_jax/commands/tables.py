@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.commands:
     metrics = filling.metrics_of(table, plan)
     predicted = [(run, metrics[run.digest] if run.is_tuning else ()) for run in runs.needed(plan)]
-    command.show('\n'.join(making.spelt(run, places, asked=names) for run, names in predicted))
+    command.show('\n'.join(making.spelt(run, places, metrics=names) for run, names in predicted))
     return 0
   if arguments.cost:
     for scale in scales:
