@@ -297,7 +297,10 @@ def test_what_cannot_be_reported_is_refused(runs, tmp_path, words, said):
 
 def test_tables_and_curves_need_no_jax(runs, tmp_path):
   words = [str(tmp_path / 'runs'), f'--out={tmp_path / "x.html"}']
-  code = f'import sys\nfrom plm_jax.commands import report\nreport.main({words!r})\nassert not {{"jax", "flax"}} & sys.modules.keys()'
+  code = (
+    f'import sys\nfrom plm_jax.commands import report\nreport.main({words!r})\n'
+    'assert not {"jax", "flax"} & sys.modules.keys()'
+  )
   done = subprocess.run([sys.executable, '-c', code], cwd=conftest.ROOT, capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
 

@@ -267,7 +267,7 @@ def test_rows_that_were_missing_when_a_table_was_printed_are_predicted_by_the_ne
   called = []
 
   def predict(run, places, *, metrics):
-    called.append((run.digest, asked))
+    called.append((run.digest, metrics))
     predictions.write_text(content)
     return ''
 
@@ -529,7 +529,7 @@ def test_a_mistake_in_the_table_ends_the_command(tmp_path):
 
 def test_the_command_fails_where_every_run_failed(tmp_path, monkeypatch):
   (tmp_path / 'mine.py').write_text(TABLE)
-  monkeypatch.setattr(making, 'make', lambda run, places, *, asked: 'exit 2: it is broken')
+  monkeypatch.setattr(making, 'make', lambda run, places, *, metrics: 'exit 2: it is broken')
   monkeypatch.setattr(needs, 'check', lambda *given, head: None)  # nothing is read
   asked = [str(tmp_path / 'mine.py'), '--scale=tiny', f'--workdir={tmp_path / "work"}']
   assert main(asked) == 1
