@@ -513,7 +513,7 @@ def test_the_sum_of_costs_counts_every_run_and_only_known_operations(tmp_path, m
   (tmp_path / 'mine.py').write_text(TABLE)
   assert main([str(tmp_path / 'mine.py'), '--cost', '--scale=small', f'--workdir={tmp_path / "work"}']) == 0
   lines = capsys.readouterr().out.splitlines()
-  row = next(line for line in lines if line.startswith('│ all')).strip('│').split('│')
+  row = next(line for line in lines if line.startswith('│ total')).strip('│').split('│')
   found = [cell.strip() for cell in row[:4]]
   total = str(PRETRAININGS + TUNINGS)
   assert found == (['all, operations where known', total, '0', '4e+12'] if known else ['all', total, '0', 'not known'])
