@@ -32,7 +32,7 @@ from plm_jax.io import files, run_paths
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Run `plm-jax tables`: make the runs of a table, or only print it."""
+  """Run `plm-jax tables`: make the runs or only print."""
   given = list(sys.argv[1:] if argv is None else argv)
   arguments = _parser().parse_args(given)
   from plm_jax.studies.tables import file

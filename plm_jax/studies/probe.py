@@ -91,7 +91,10 @@ def probe_of(settings: Settings, layer: Layer, *, seed: int, last: int) -> Setti
 
 
 def _last_layer(settings: Settings) -> int:
-  """Return the index of the trunk's last layer (0 is the embeddings), from shapes alone."""
+  """Return the index of the trunk's last layer.
+
+  It is found from shapes alone; 0 is the embeddings.
+  """
   settings = from_data.filled(settings)
   built = parts.make_parts(settings, parts.make_vocab(settings))
   spec = dict(parts.make_source(settings['data'], built.vocab, seed=settings['seed'], reader=built).spec)
@@ -136,7 +139,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _is_probe_table(table: Any) -> bool:
-  """Return whether a table has a name, a metric, and rows with a layer, scores and their mean."""
+  """Return whether a table has scores of layers."""
   if not isinstance(table, dict) or not all(isinstance(table.get(key), str) for key in ('name', 'metric')):
     return False
   rows = table.get('rows')
@@ -163,7 +166,10 @@ def show(table: Mapping[str, Any]) -> None:
 
 
 def draw(all_tables: Sequence[Mapping[str, Any]], file: Path) -> None:
-  """Plot a curve over the layers for each table, and the mix of all layers as a dashed line."""
+  """Plot a curve over the layers for each table.
+
+  The mix of all layers is a dashed line.
+  """
   from matplotlib.figure import Figure
   from matplotlib.ticker import MaxNLocator
 

@@ -129,7 +129,10 @@ def run_study(
 def _run_missing(
   settings: Mapping[str, Any], cells: Sequence[Cell], *, record: Path, metric: str
 ) -> dict[Cell, dict[str, Any]]:
-  """Return the result of each cell: read from `record`, or trained and appended to it."""
+  """Return the result of each cell; train the missing ones.
+
+  New results are appended to `record`.
+  """
   fixed = {key: value for key, value in settings.items() if key not in history.ON_ITS_WAY}
   fingerprint = hash_text(json.dumps(fixed, sort_keys=True))
   check_sources(settings['init_from'])  # without their source, finished runs cannot be verified
@@ -162,7 +165,7 @@ def _run_missing(
 
 
 def _lines(record: Path, fingerprint: str, *, steps: int) -> dict[Cell, list[dict[str, Any]]]:
-  """Read the runs of some settings in a record, by cell, in order."""
+  """Read the recorded runs of some settings, by cell."""
   by_cell: dict[Cell, list[dict[str, Any]]] = {}
   for number, line in enumerate(files.read_bytes(record).splitlines() if files.exists(record) else (), start=1):
     try:
@@ -178,7 +181,10 @@ def _lines(record: Path, fingerprint: str, *, steps: int) -> dict[Cell, list[dic
 def _finished(
   lines: Mapping[Cell, Sequence[dict[str, Any]]], cells: Sequence[Cell], origins: 'Origins', *, record: Path
 ) -> dict[Cell, dict[str, Any]]:
-  """Select the runs that need not be repeated; log why the others of the same settings are."""
+  """Select the runs that need not be repeated.
+
+  The log explains why the others are repeated.
+  """
   done: dict[Cell, dict[str, Any]] = {}
   repeated: Counter[str] = Counter()
   for cell in (cell for cell in cells if cell in lines):
@@ -198,7 +204,7 @@ def _finished(
 
 
 def _check_row(row: Mapping[str, Any], *, steps: int) -> None:
-  """Raise ValueError for a run without one of its scores, or with an incomplete curve."""
+  """Raise ValueError for a run with missing scores."""
   missing = [name for name in SCORES if not _is_score(row.get(name))]
   if missing:
     raise ValueError(f'it has no {" and no ".join(missing)}')
@@ -214,7 +220,7 @@ def _is_score(value: Any) -> bool:
 
 
 def _checks(steps: int) -> list[int]:
-  """List the steps at which a run is evaluated on validation, including the last one."""
+  """List the steps at which a run is validated."""
   return [*sorted({round(steps / 3), round(steps * 2 / 3)} & set(range(1, steps + 1))), steps]
 
 
@@ -231,7 +237,10 @@ class Origins:
     self._rows: dict[tuple[int, int], str] = {}
 
   def of(self, cell: Cell) -> Digests:
-    """Return the checksums of a run; with those of `init_from` if it is pre-trained."""
+    """Return the checksums of a run.
+
+    A pre-trained run has those of `init_from` too.
+    """
     if cell[1:3] not in self._rows:
       data = _data_of(self._settings, cell)
       source = make_source(data, self._parts.vocab, seed=cell.seed, reader=self._parts)
@@ -240,7 +249,7 @@ class Origins:
     return {**self._shared, 'data': self._rows[cell[1:3]], **start}
 
   def shown(self, key: str) -> str:
-    """Format a config key for messages, with the folder of an entry of `init_from`."""
+    """Format a config key with its folder for messages."""
     entries = {f'init_from.{i}': entry['source'] for i, entry in enumerate(self._settings['init_from'])}
     return f'{key} ({entries[key]})' if key in entries else key
 
@@ -292,7 +301,7 @@ class Trainer:
     self._compiled: dict[float, tuple[Any, Callable[..., Any], Any]] = {}
 
   def _at_rate(self, rate: float, spec: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[Any, Callable[..., Any], Any]:
-    """Build the optimizer, the compiled step and the maker of states for a learning rate."""
+    """Build the optimizer, step and state maker of a learning rate."""
     if rate not in self._compiled:
       optim_settings = {**self._settings['optim'], 'rate': rate}
       with stage('optim'):
@@ -353,14 +362,14 @@ class Trainer:
 
 
 def hash_text(text: str) -> str:
-  """Compute a short digest of a text, such as the settings of a run."""
+  """Compute a short digest of a text."""
   return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def summarise(
   chosen: Mapping[tuple[str, int, int], Mapping[str, Any]], *, sizes: Sequence[int], seeds: int, metric: str
 ) -> dict[str, Any]:
-  """Collect test scores by start and size, of the runs that validation selected."""
+  """Collect test scores of the selected runs."""
   rows = []
   for size in sizes:
     row: dict[str, Any] = {'labels_per_class': size}
@@ -375,7 +384,10 @@ def summarise(
 
 
 def print_table(table: Mapping[str, Any]) -> None:
-  """Print mean and range over seeds, and by how much the training score exceeds test (overfitting)."""
+  """Print means, ranges over seeds, and overfitting.
+
+  Overfitting is the training score minus the test score.
+  """
   show = Table(title=f'Test {table["metric"]}, mean of {table["seeds"]} seeds (lowest to highest)')
   columns = ('labels per class', 'from scratch', 'pre-trained', 'gain', 'seeds won', 'overfit: scratch', 'pre-trained')
   for column in columns:
@@ -399,7 +411,7 @@ def print_table(table: Mapping[str, Any]) -> None:
 
 
 def draw(table: Mapping[str, Any], chosen: Mapping[tuple[str, int, int], Mapping[str, Any]], file: Path) -> None:
-  """Plot the test score by size, and the validation score by step at the smallest size."""
+  """Plot test scores by size, and validation curves."""
   from matplotlib.figure import Figure
 
   figure = Figure(figsize=(11, 4.2), layout='constrained')

@@ -105,7 +105,10 @@ def _are_strings(values: Iterable[Any]) -> bool:
 
 
 def write(file: files.Path, results: Mapping[str, Any]) -> None:
-  """Write a `cells.json`, only with runs that a cell names or that such a run starts from."""
+  """Write a `cells.json` without unused runs.
+
+  Runs are used if a cell names them or a used run starts from them.
+  """
   used = digests(results['cells'])
   while more := {results['runs'].get(digest, {}).get('source') for digest in used} - used - {None, ''}:
     used |= more
@@ -122,7 +125,7 @@ def digests(names_of: Mapping[str, Mapping[str, Iterable[Iterable[str]]]]) -> se
 
 
 def names(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> dict[str, dict[str, list[list[str]]]]:
-  """Map row and column to the digests of the runs of a cell."""
+  """Map row and column to the digests of runs."""
   by_row: dict[str, dict[str, list[list[str]]]] = {}
   for cell, by_seed in plan.items():
     by_row.setdefault(cell.row, {})[cell.column] = [[run.digest for run in runs] for runs in by_seed]
@@ -185,13 +188,18 @@ def _scores(file: files.Path, metrics: Sequence[str], numbers: Mapping[str, floa
 
 
 def _evaluated(folder: RunFolder) -> dict[str, Any]:
-  """Read an evaluation without a run in the form of a result; earlier versions stored no `evaluated_by`."""
+  """Read an evaluation in the form of a result.
+
+  Earlier versions stored no `evaluated_by`.
+  """
   made_by = run_folder.read_json(folder.evaluated_by)
   return {'metrics': files.parse_json(files.read_text(folder.evaluations).splitlines()[-1]), **made_by}
 
 
 def by_row(file: files.Path, metric: str) -> np.ndarray | None:
-  """Compute the score of each predicted example, f64[rows]; None if the metric is no mean over them.
+  """Compute the score of each predicted example, f64[rows].
+
+  Returns None if the metric is no mean over examples.
 
   Parts of one example, such as the windows of a question, count as one.
 
@@ -212,7 +220,9 @@ def by_row(file: files.Path, metric: str) -> np.ndarray | None:
 
 
 def by_group(file: files.Path, metric: str) -> np.ndarray | None:
-  """Compute the contributions of groups of examples to a metric, f64[groups] as in `intervals.of_groups`.
+  """Compute the contributions of groups of examples, f64[groups].
+
+  They are those of `intervals.of_groups`.
 
   Returns None if no score computes the metric from predictions.
 
@@ -238,7 +248,10 @@ def by_group(file: files.Path, metric: str) -> np.ndarray | None:
 
 
 def _score_of(metric: str, predictions: Sequence[Row], records: Sequence[Row]) -> tuple[str, str]:
-  """Find the score that computes a metric ('' for none), and the metric without its evaluation."""
+  """Find the score that computes a metric.
+
+  Returns its name ('' for none), and the metric without its evaluation.
+  """
   short = metric.rpartition('/')[2]
   fitting = (name for name in predicted.fitting(predictions, records) if short in scoring.known(name).metrics)
   return next(fitting, ''), short
@@ -249,7 +262,10 @@ def _is_close(value: float, reference: float) -> bool:
 
 
 def packed(rows: np.ndarray) -> dict[str, Any]:
-  """Pack scores for JSON: scores of 0 and 1 as hexadecimal digits, four each; others as one string."""
+  """Pack scores for JSON.
+
+  Scores of 0 and 1 become hexadecimal digits, four scores each; others one string.
+  """
   if set(np.unique(rows)) <= {0.0, 1.0}:
     return {'count': len(rows), 'bits': np.packbits(rows.astype(bool)).tobytes().hex()}
   return {'count': len(rows), 'values': ' '.join(f'{round(float(value), 4):.12g}' for value in rows)}
@@ -274,7 +290,9 @@ def unpacked(scores_: Mapping[str, Any]) -> np.ndarray:
 
 
 def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
-  """Compute the loss of a pre-training and the entropy of word frequencies, in nats per token.
+  """Compute the loss of a pre-training and the entropy of frequencies.
+
+  Both are in nats per token.
 
   Empty if the run has no finite perplexity or its vocabulary no counts. Damaged lines of metrics are logged and left
   out.

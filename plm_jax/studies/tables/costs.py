@@ -64,7 +64,7 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
 
 
 def operations(run: Run, counts: Counts, epochs: Epochs) -> float:
-  """Count matrix-product operations of a run: three forward passes per sequence and step.
+  """Count operations of a run: three forward passes per step.
 
   Raises:
     ConfigError: they cannot be counted; gives the reason.

@@ -40,7 +40,9 @@ class Counts:
       self._answers |= dict(zip(new, _ask(list(new.values())), strict=True))
 
   def of(self, run: Run) -> Counted:
-    """Return 'parameters' of a model with its head, and 'flops' of a forward pass of one sequence.
+    """Return 'parameters' and 'flops' of a run's model.
+
+    The model includes its head; the operations are of a forward pass of one sequence.
 
     Raises:
       ConfigError: they cannot be counted, such as without a vocabulary of known size.
@@ -65,7 +67,7 @@ def described(run: Run) -> dict[str, Any]:
 
 
 def _question(run: Run) -> tuple[str, dict[str, Any]]:
-  """Build the key of all that the counts of a run depend on, and its description."""
+  """Build the key and the description of a run to count."""
   question = described(run)
   counted = {key: value for key, value in question['settings'].items() if key not in NOT_COUNTED}
   return json.dumps([counted, question['header']], sort_keys=True), question

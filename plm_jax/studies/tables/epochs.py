@@ -85,7 +85,10 @@ class Epochs:
     return f'the number of examples of {path} ({name}) is known only after a run'
 
   def _tokens(self, path: str, split: str, run: Run) -> float:
-    """Estimate the tokens of a text, including one at the end of each document, from a sample."""
+    """Estimate the tokens of a text from a sample.
+
+    There is one more token at the end of each document.
+    """
     block, first = run.settings['data'], runs.pretraining_of(run)
     vocab = parts.make_vocab(first.settings, self._folders.get(first.digest))
     options = {key: block[key] for key in ('text', 'quality') if block.get(key) is not None}
@@ -98,7 +101,7 @@ class Epochs:
 
 
 def _key(run: Run) -> str:
-  """Build a key of all that the steps of an epoch depend on."""
+  """Build a key of what determines the steps of an epoch."""
   return json.dumps([run.settings['data'], runs.pretraining_of(run).settings['vocab']], sort_keys=True)
 
 

@@ -191,14 +191,20 @@ class Origin(NamedTuple):
 
 
 def origin(table: Table, row: str, column: str) -> Origin:
-  """Find the origin of a published number: that of the number, its row, its column or the table."""
+  """Find the origin of a published number.
+
+  The mark of the number comes first, then those of its row, column and table.
+  """
   of_row, of_column = table.rows[row], table.columns[column]
   mark = of_row.marks.get(column) or of_row.mark or of_column.mark or table.mark
   return Origin(mark=mark, quoted=of_row.quoted or of_column.quoted)
 
 
 def table_files() -> list[str]:
-  """List the table files of the package, relative to the working directory if they are below it."""
+  """List the table files of the package.
+
+  Paths are relative if they are below the working directory.
+  """
   here, folder = files.absolute('.'), signatures.ROOT.parent / 'experiments' / 'tables'
   return [str(file).removeprefix(f'{here}/') for file in files.listing(folder, '*.py') if file.name != 'common.py']
 
@@ -269,7 +275,7 @@ def _mapping(data: Mapping[str, Any], key: str, label: str) -> Mapping[str, Any]
 
 
 def _build(kind: type[T], data: Any, label: str) -> T:
-  """Build a dataclass from a dict, whose fields are checked like the keys of a config."""
+  """Build a dataclass from a dict of checked fields."""
   if not isinstance(data, Mapping):
     raise ConfigError(f'{label}: expected a dict, got {data!r}.')
   keywords = signatures.keywords('studies.tables.file', kind.__name__)
@@ -280,7 +286,7 @@ def _build(kind: type[T], data: Any, label: str) -> T:
 
 
 def _check_keys(label: str, **changes: Mapping[str, Any]) -> None:
-  """Raise ConfigError for a change of the seed, which the table sets itself."""
+  """Raise ConfigError for a change of the seed."""
   for name, keys in changes.items():
     if 'seed' in keys:
       raise ConfigError(f'{label}: {name}: remove seed, which the table sets; see pretraining_seeds and tuning_seeds.')
@@ -307,7 +313,7 @@ def _check_sign(table: Table, claim: Claim, label: str) -> None:
 
 
 def _check_choice(table: Table, column: Column, label: str) -> None:
-  """Raise ConfigError if a run is not selected by a separate development evaluation."""
+  """Raise ConfigError unless a development evaluation selects runs."""
   for point in column.grid:
     if not isinstance(point, Mapping) or 'seed' in point:
       raise ConfigError(f'{label}: grid: expected dicts of changes, dotted key -> value, without seed, got {point!r}.')
@@ -325,7 +331,7 @@ def _check_choice(table: Table, column: Column, label: str) -> None:
 
 
 def _check_over(table: Table, name: str, label: str) -> None:
-  """Raise ConfigError if the columns of a mean have no runs, or different numbers of them."""
+  """Raise ConfigError if the columns of a mean do not match."""
   parts = [other for other, column in table.columns.items() if not column.over]
   for part in table.columns[name].over:
     errors.check_choice(f'{label}: over', 'column with runs', part, parts)
@@ -361,7 +367,7 @@ def _check(table: Table, label: str) -> None:
 
 
 def _check_row(table: Table, name: str, row: Row, label: str) -> None:
-  """Raise ConfigError for changes, numbers or references of a row that do not match the table."""
+  """Raise ConfigError for an inconsistent row."""
   _check_keys(label, keys=row.keys, between=row.between, tuning=row.tuning)
   _check_finite(f'{label}: published', row.published)
   for field, columns in (('published', row.published), ('without', row.without)):
@@ -378,7 +384,7 @@ def _check_row(table: Table, name: str, row: Row, label: str) -> None:
 
 
 def _check_column(table: Table, name: str, column: Column, label: str) -> None:
-  """Raise ConfigError for a column that is inconsistent, or does not match its rows."""
+  """Raise ConfigError for an inconsistent column."""
   _check_keys(label, keys=column.keys, between_keys=column.between_keys)
   _check_finite(label, {'times': column.times, 'plus': column.plus})
   _check_finite(f'{label}: trivial', column.trivial)

@@ -90,7 +90,7 @@ def fill(
 def _open_cells(
   file: Path, plan: Mapping[Cell, Sequence[Sequence[Run]]], *, scale: str, command: str, run: bool
 ) -> dict[str, Any]:
-  """Read the results of earlier runs, and set the cells of this table if it is filled."""
+  """Read earlier results and set the cells of this table."""
   results, names = cells.read(file), cells.names(plan)
   if run:
     _back_up(file, results, names)
@@ -122,7 +122,7 @@ def _is_open(one: Run, results: Mapping[str, Any], sources: Set[str], places: Pl
 
 
 def _back_up(file: Path, results: Mapping[str, Any], names: Mapping[str, Any]) -> None:
-  """Copy `cells.json` if it has measured runs that the table no longer uses."""
+  """Copy `cells.json` if the table no longer uses measured runs."""
   unused = cells.digests(results['cells']) - cells.digests(names)
   if measured := [digest for digest in unused if _has_metrics(digest, results)]:
     copy = files.unused(file.with_name('cells.previous.json'))
@@ -131,7 +131,10 @@ def _back_up(file: Path, results: Mapping[str, Any], names: Mapping[str, Any]) -
 
 
 def _merge(file: Path, results: dict[str, Any]) -> set[str]:
-  """Write the results, merged with those of other processes; return the runs that failed there."""
+  """Merge the results with those of other processes and write them.
+
+  Returns the runs that failed in other processes.
+  """
   failed = set()
   with files.locked(file.with_name('.lock'), doing='writing the cells of a table'):
     written = cells.read(file)
@@ -149,7 +152,10 @@ def _merge(file: Path, results: dict[str, Any]) -> set[str]:
 
 
 def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> dict[str, tuple[str, ...]]:
-  """Map the digest of each run to the metrics its columns need; () for a run that is only counted."""
+  """Map the digest of each run to the metrics of its columns.
+
+  A run that is only counted has ().
+  """
   metrics: dict[str, tuple[str, ...]] = {}
   for cell, by_seed in plan.items():
     column = table.columns[cell.column]
@@ -174,7 +180,10 @@ def _has_metrics(digest: str, results: Mapping[str, Any]) -> bool:
 
 
 def _lacks_rows(one: Run, results: Mapping[str, Any], places: Places) -> bool:
-  """Return whether a run was recorded (by --print) before its examples were predicted, and they can be."""
+  """Return whether a run was recorded without scores of its examples.
+
+  A call with --print records runs before their examples are predicted.
+  """
   if not one.is_tuning or not _has_metrics(one.digest, results) or 'rows' in results['runs'][one.digest]:
     return False
   return run_folders.finished(one, places) is not None
@@ -207,7 +216,10 @@ def _settle(
 
 
 def _failure_of_source(one: Run, results: Mapping[str, Any]) -> str:
-  """Explain that the run from which a run starts has failed; '' if it has not."""
+  """Explain the failure of the run from which a run starts.
+
+  Returns '' if it has not failed.
+  """
   if one.source is None or one.source.digest not in results['failed'].keys() - results['runs'].keys():
     return ''
   is_busy = _is_busy(one.source, results)
@@ -215,7 +227,10 @@ def _failure_of_source(one: Run, results: Mapping[str, Any]) -> str:
 
 
 def _make(one: Run, places: Places, metrics: Sequence[str]) -> str:
-  """Make a run that no other process makes; return why it failed, or ''."""
+  """Make a run that no other process makes.
+
+  Returns why it failed, or ''.
+  """
   folder = run_folders.folder_of(one, places)
   lock = folder.root.with_name(f'{folder.root.name}.lock')
   try:
@@ -252,7 +267,7 @@ def _counted(one: Run, counts: Counts) -> Mapping[str, int]:
 
 
 def _log_progress(done: int, total: int, one: Run, results: Mapping[str, Any], began: float) -> None:
-  """Log the result of a run, with an estimate of the time left."""
+  """Log the result of a run and the time left."""
   left = clock((time.monotonic() - began) / done * (total - done))
   result = results['failed'].get(one.digest) or f'{results["runs"].get(one.digest, {}).get("seconds", 0):.0f} s'
   log.info(f'{done}/{total}  {one.name}: {result}  left {left}')
@@ -261,7 +276,7 @@ def _log_progress(done: int, total: int, one: Run, results: Mapping[str, Any], b
 def _add_plateau(
   table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], results: dict[str, Any], places: Places
 ) -> None:
-  """Record the loss of the reference row's pre-training and the entropy of word frequencies."""
+  """Record the plateau of the reference row's pre-training."""
   first = next((by_seed[0][0] for cell, by_seed in plan.items() if cell.row == table.reference), None)
   if first is None:
     return

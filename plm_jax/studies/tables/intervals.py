@@ -48,7 +48,9 @@ class Interval(NamedTuple):
 
 
 def of_groups(score: Callable[[Sequence[int]], float], rows: int) -> np.ndarray:
-  """Compute the contributions of groups of examples to a metric that is no mean over examples, such as F1.
+  """Compute contributions of groups to a metric that is no mean.
+
+  An example of such a metric is F1.
 
   These are the pseudo-values of a grouped jackknife, f64[groups], shifted so that their mean is the metric. If a
   bootstrap resamples them, their mean varies like the metric over other examples, as far as the metric is nearly linear
@@ -71,7 +73,10 @@ def of_groups(score: Callable[[Sequence[int]], float], rows: int) -> np.ndarray:
 
 
 def _best(values: np.ndarray, dev: np.ndarray) -> np.ndarray:
-  """Select from f64[runs, draws] the value of the run that is best on development examples (first of ties)."""
+  """Select the value of the run that is best on dev.
+
+  `values` and `dev` are f64[runs, draws]; ties go to the first run.
+  """
   comparable = np.where(np.isnan(values) | np.isnan(dev), -np.inf, dev)
   best = comparable.argmax(0)[None]  # int[1, draws]
   selected = np.take_along_axis(values, best, 0)[0]
@@ -79,14 +84,17 @@ def _best(values: np.ndarray, dev: np.ndarray) -> np.ndarray:
 
 
 def _summary(values: np.ndarray, dev: np.ndarray | None, summary: Summary) -> np.ndarray:
-  """Summarise f64[runs, draws] per draw; by the mean if a run cannot be selected."""
+  """Summarise f64[runs, draws] per draw.
+
+  The mean is used if no run can be selected.
+  """
   if summary == 'best on dev' and dev is not None:
     return _best(values, dev)
   return np.nanmedian(values, axis=0) if summary == 'median' else np.nanmean(values, axis=0)
 
 
 def summarise(cell: Measured, summary: Summary) -> float:
-  """Summarise a cell: mean or median of its runs, or the run that is best on dev."""
+  """Summarise a cell by mean, median or its best run."""
   if cell.dev is None:
     return float(_summary(cell.values.reshape(-1), None, summary))
   return float(_summary(cell.values.reshape(-1, 1), cell.dev.reshape(-1, 1), summary)[0])
@@ -157,14 +165,17 @@ def _welch(variances: np.ndarray, seeds: Sequence[int]) -> float:
 
 
 def _num_seeds(cell: Measured) -> int:
-  """Count the seeds with a result: of pre-training, or of fine-tuning if there is one pre-training."""
+  """Count the seeds with a result.
+
+  With one pre-training, these are the seeds of fine-tuning.
+  """
   has_result = ~np.isnan(cell.values)
   pretrainings = int(has_result.any(axis=1).sum())
   return pretrainings if pretrainings > 1 else -(-int(has_result.sum()) // cell.points)
 
 
 def is_known(a: Measured, b: Measured) -> bool:
-  """Return whether `difference` can resample: examples of both cells, or several runs of each."""
+  """Return whether `difference` can resample examples or runs."""
   return are_paired(a, b) or min(int(np.count_nonzero(~np.isnan(cell.values))) for cell in (a, b)) > 1
 
 
@@ -174,7 +185,7 @@ def are_paired(a: Measured, b: Measured) -> bool:
 
 
 def _weights(rng: np.random.Generator, rows: int, draws: int) -> np.ndarray:
-  """Sample how often each example is in each draw, divided by their number: f64[rows, draws]."""
+  """Sample the weight of each example in each draw, f64[rows, draws]."""
   return rng.multinomial(rows, np.full(rows, 1 / rows), size=draws).T / rows
 
 

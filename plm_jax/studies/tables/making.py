@@ -23,7 +23,10 @@ STOPS = 120  # seconds in which a stopped run must save its state
 
 
 def words(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> list[str]:
-  """Build the words of the command that makes a run; `metrics` as in `make`."""
+  """Build the words of the command that makes a run.
+
+  `metrics` is as in `make`.
+  """
   before = None if run.source is None else str(run_folders.folder_of(run.source, places).root)
   weights = [f'--weights={before}'] if run.evaluates else []
   folder = run_folders.folder_of(run, places)
@@ -34,7 +37,10 @@ def words(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> list[str]
 
 
 def _prediction_flags(folder: RunFolder, metrics: Sequence[str]) -> list[str]:
-  """Build the flags that predict the examples of the evaluation of the first metric."""
+  """Build the flags that predict the examples of an evaluation.
+
+  It is the evaluation of the first metric.
+  """
   return [f'--evaluation={metrics[0].partition("/")[0]}', f'--predictions={folder.root / run_folders.PREDICTIONS}']
 
 
@@ -77,7 +83,10 @@ def make(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> str:
 
 
 def _wait_until_free(folder: RunFolder) -> bool:
-  """Wait for a process that still saves its state; return whether the folder is free."""
+  """Wait for a process that saves its state.
+
+  Returns whether the folder is free.
+  """
   ends = time.monotonic() + STOPS
   while files.exists(folder.lock):
     try:

@@ -22,7 +22,7 @@ def check(
   *,
   head: str,
 ) -> None:
-  """Raise ConfigError if an unfinished run lacks its vocabulary, text, evaluation or metric.
+  """Raise ConfigError if an unfinished run lacks something it needs.
 
   Args:
     table: the table.
@@ -46,7 +46,7 @@ def check(
 
 
 def _lacking(run: Run, head: str) -> Iterator[str]:
-  """Yield what a run lacks, with the fix; the vocabulary may come from the run it starts from."""
+  """Yield what a run lacks, with the fix."""
   if run.source is None or run.names_its_source:
     for name in ('vocab', 'second_vocab'):
       if BEFORE in str(run.settings[name]):

@@ -25,7 +25,7 @@ MARKS = {
 
 
 def measured(table: Table, results: Mapping[str, Any], row: str, column: str) -> Measured | None:
-  """Collect the runs of a cell, scaled as printed in the paper; None without a result."""
+  """Collect the scaled runs of a cell; None without a result."""
   if parts := table.columns[column].over:
     return _mean([measured(table, results, row, part) for part in parts])
   by_seed = results['cells'].get(row, {}).get(column)
@@ -59,7 +59,7 @@ def measured(table: Table, results: Mapping[str, Any], row: str, column: str) ->
 
 
 def _mean(parts: Sequence[Measured | None]) -> Measured | None:
-  """Average columns, run by run of each seed; None if one of them has no result."""
+  """Average columns, run by run; None if one is empty."""
   of_columns = [part.values for part in parts if part is not None]
   if len(of_columns) < len(parts):
     return None
@@ -86,7 +86,7 @@ def _metric(run: Mapping[str, Any] | None, name: str) -> float:
 
 
 def constant(value: float, like: Measured) -> Measured:
-  """Build a cell in which each run and each test example has this value."""
+  """Build a cell in which every value is the same."""
   rows = None if like.rows is None else np.full_like(like.rows, value)
   return like._replace(values=np.full_like(like.values, value), rows=rows)
 
@@ -97,7 +97,7 @@ def shown(value: float) -> str:
 
 
 def cell_text(cell: Measured | None, table: Table) -> str:
-  """Format a cell: '78.3 ± 0.4 (3)', with the number of runs; '78.3 (best of 3 on dev)'."""
+  """Format a cell, such as '78.3 ± 0.4 (3)'."""
   if cell is None:
     return ''
   values = cell.values[~np.isnan(cell.values)]
@@ -118,7 +118,7 @@ def write(table: Table, results: Mapping[str, Any], folder: files.Path) -> None:
 
 
 def markdown(table: Table, results: Mapping[str, Any]) -> str:
-  """Format the table with the claims of its paper, the facts behind it, and reasons of empty cells."""
+  """Format the table, its claims and the facts behind it."""
   lines = [f'# {table.title}', '', f'{table.paper}. Published numbers: {MARKS[table.mark]}.']
   lines += [table.note] if table.note else []
   lines += ['', f'Made by `{results["command"]}`.', '']
@@ -158,7 +158,7 @@ def _published(value: float | None) -> str:
 
 
 def footnotes(table: Table) -> dict[Origin, str]:
-  """Letter the origins of published numbers that differ from that of the table."""
+  """Letter the origins that differ from that of the table."""
   origins = [
     origin(table, name, column)
     for name, row in table.rows.items()
@@ -197,14 +197,14 @@ def _claims(table: Table, results: Mapping[str, Any]) -> list[str]:
 
 
 def _heading(table: Table, claim: Claim) -> str:
-  """Return the heading of a claim: of the paper, or only of this table file."""
+  """Return the heading of a claim."""
   if table.mark == 'none':
     return 'What is asked'
   return 'Asked here as well' if _difference(table, claim) is None else 'What the paper claims'
 
 
 def _difference(table: Table, claim: Claim) -> float | None:
-  """Compute the published difference; None if one of the two numbers is missing."""
+  """Compute the published difference; None if a number is missing."""
   first, second = (
     table.rows[row].published.get(claim.column) if row in table.rows else None for row in (claim.better, claim.than)
   )
@@ -212,7 +212,10 @@ def _difference(table: Table, claim: Claim) -> float | None:
 
 
 def _compared(table: Table, results: Mapping[str, Any], claim: Claim) -> list[Measured | None]:
-  """Return the two cells of a claim; a baseline score has the shape of the other cell."""
+  """Return the two cells of a claim.
+
+  A baseline score gets the shape of the other cell.
+  """
   both = [measured(table, results, row, claim.column) for row in (claim.better, claim.than)]
   trivial = table.columns[claim.column].trivial
   if claim.than in trivial and both[0] is not None:
@@ -267,7 +270,7 @@ def _facts(table: Table, results: Mapping[str, Any]) -> list[str]:
 
 
 def _notes(table: Table) -> list[str]:
-  """List the notes of columns, the reasons of empty cells, and the columns that are means."""
+  """List notes, reasons of empty cells, and columns that are means."""
   notes = [f'{name}: {column.note}.' for name, column in table.columns.items() if column.note]
   notes += [f'{name} stays empty: {column.empty}.' for name, column in table.columns.items() if column.empty]
   notes += [f'{name} stays empty: {row.empty}.' for name, row in table.rows.items() if row.empty]
@@ -280,7 +283,7 @@ def _notes(table: Table) -> list[str]:
 
 
 def _without(table: Table) -> dict[str, str]:
-  """Map reasons to single empty cells, such as 'LM (XSum, CNN/DM), masked LM (XSum)'."""
+  """Map reasons to empty cells, such as 'LM (XSum), masked LM (XSum)'."""
   by_reason: dict[str, dict[str, list[str]]] = {}
   for name, row in table.rows.items():
     for column, reason in row.without.items():
@@ -293,7 +296,7 @@ def _without(table: Table) -> dict[str, str]:
 
 
 def _made_by(results: Mapping[str, Any], key: str) -> str:
-  """List the commits or machines of the runs, with numbers of runs if there are several."""
+  """List the commits or machines of the runs."""
   counts = cells.made_by(results, key) or {results[key] or cells.NOT_KNOWN: 0}
   named = {name or 'no repository': count for name, count in counts.items()}
   if len(named) == 1:
@@ -317,7 +320,10 @@ def _summary_text(table: Table) -> tuple[str, str]:
 
 
 def _over_groups(table: Table, results: Mapping[str, Any]) -> list[str]:
-  """List the columns of claims whose metric is no mean over examples, so that groups are resampled."""
+  """List the claimed columns whose groups of examples are resampled.
+
+  Their metrics are no means over examples.
+  """
   claimed = {claim.column for claim in table.claims}
   grouped = {metric for run in results['runs'].values() for metric in run.get('groups', {})}
   return [name for name, column in table.columns.items() if name in claimed and column.metric in grouped]
@@ -350,7 +356,7 @@ def _plateau_facts(table: Table, results: Mapping[str, Any]) -> list[str]:
 
 
 def _below(table: Table, results: Mapping[str, Any]) -> dict[str, float]:
-  """Map each row to the least distance of its pre-trainings below the entropy of word frequencies, in nats."""
+  """Map each row to its least distance below the plateau, in nats."""
   distances: dict[str, float] = {}
   trained = [row for row in results['cells'] if row in table.rows and table.rows[row].start != 'scratch']
   for row in trained:
@@ -393,7 +399,7 @@ def comma_separated(table: Table, results: Mapping[str, Any]) -> str:
 
 
 def draw(table: Table, results: Mapping[str, Any], file: files.Path) -> None:
-  """Plot the table by `picture.draw`, with a remark if the reference did not leave the plateau."""
+  """Plot the table, with a remark on the plateau."""
   keys = ((row, name) for name in table.columns for row in table.rows)
   cells = {key: cell for key in keys if (cell := measured(table, results, *key)) is not None}
   warning = any('PLATEAU' in fact for fact in _plateau_facts(table, results))

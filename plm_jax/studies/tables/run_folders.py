@@ -29,7 +29,7 @@ _configs: dict[tuple[str, str], dict[str, Any] | None] = {}  # run, folder that 
 
 
 def folder_of(run: Run, places: Places) -> RunFolder:
-  """Find the folder of a run: in the work folder, or a folder to adopt with the same config and data."""
+  """Find the folder of a run, its own or an adopted one."""
   assert places.workdir is not None  # required by commands that make or read runs
   own = RunFolder(places.workdir / 'runs' / run.name)
   return own if files.is_folder(own.root) else _adopted(run, places) or own
@@ -42,7 +42,10 @@ def finished(run: Run, places: Places) -> RunFolder | None:
 
 
 def is_finished(folder: RunFolder) -> bool:
-  """Return whether a run is finished; an evaluation has no config, and a complete line when it is."""
+  """Return whether a run is finished.
+
+  An evaluation has no config, and a complete line when it is finished.
+  """
   if not files.is_file(folder.result):
     if files.is_file(folder.config) or not files.is_file(folder.evaluations):
       return False
@@ -53,7 +56,7 @@ def is_finished(folder: RunFolder) -> bool:
 
 
 def changes_after(run: Run, before: str | None) -> dict[str, str]:
-  """Return the changes of a run's config, with the folder of the run that it starts from."""
+  """Return the changes of a config, with the folder before it."""
   changes = dict(run.changes)
   if before is not None and run.names_its_source:
     changes = {key: value.replace(BEFORE, before) for key, value in changes.items()}
@@ -63,12 +66,15 @@ def changes_after(run: Run, before: str | None) -> dict[str, str]:
 
 
 def _adopted(run: Run, places: Places) -> RunFolder | None:
-  """Return the first folder to adopt for a run, if any; an evaluation has no config to compare."""
+  """Return the first folder to adopt for a run, if any.
+
+  An evaluation has no config to compare.
+  """
   return None if run.evaluates else next(_equivalents(run, places), None)
 
 
 def _equivalents(run: Run, places: Places) -> Iterator[RunFolder]:
-  """Yield the folders to adopt that have the config, data and start of a run."""
+  """Yield the folders to adopt that are equivalent to a run."""
   for folder in _adoptable(places.adopt):
     stored = _stored_config(str(folder.root))
     if stored is None or any(stored[key] != run.settings[key] for key in ('seed', 'steps', 'epochs', 'extend')):
@@ -79,7 +85,7 @@ def _equivalents(run: Run, places: Places) -> Iterator[RunFolder]:
 
 
 def _matching_config(run: Run, stored: Mapping[str, Any], folder: RunFolder, places: Places) -> dict[str, Any] | None:
-  """Return the config of a run of the table if the stored one is equivalent, else None."""
+  """Return the config of a run if the stored one is equivalent."""
   from plm_jax.training.before import from_data  # loads jax
 
   if run.source is None:
@@ -96,7 +102,7 @@ def _matching_config(run: Run, stored: Mapping[str, Any], folder: RunFolder, pla
 
 
 def _folders(run: Run, places: Places) -> Iterator[RunFolder]:
-  """Yield all folders of a run: that of the table, and those to adopt."""
+  """Yield all folders of a run."""
   if places.workdir is not None and files.is_folder((own := RunFolder(places.workdir / 'runs' / run.name)).root):
     yield own
   yield from _equivalents(run, places)
@@ -104,7 +110,7 @@ def _folders(run: Run, places: Places) -> Iterator[RunFolder]:
 
 @functools.cache
 def _stored_config(root: str) -> dict[str, Any] | None:
-  """Load the config of a folder; None if it is outdated, or damaged, which is logged."""
+  """Load the config of a folder; None if outdated or damaged."""
   try:
     return config.resolve(config.load(root))
   except ConfigError:
@@ -115,7 +121,10 @@ def _stored_config(root: str) -> dict[str, Any] | None:
 
 
 def _config_after(run: Run, before: RunFolder) -> dict[str, Any] | None:
-  """Return the config of a run that starts from a folder, as `train` writes it; None if it is invalid."""
+  """Return the config of a run that starts from a folder.
+
+  It is as `train` writes it; None if it is invalid.
+  """
   key = (run.digest, str(before.root))
   if key not in _configs:
     from plm_jax.training.before import model_from  # loads the tokenizers
@@ -131,7 +140,9 @@ def _config_after(run: Run, before: RunFolder) -> dict[str, Any] | None:
 
 
 def _spelling(stored: Mapping[str, Any], before: RunFolder, folder: RunFolder) -> str | None:
-  """Find how a stored config spells the folder that it started from; None if it is not named.
+  """Find how a stored config spells the folder it started from.
+
+  Returns None if it is not named.
 
   The folder may have been moved together with the one that it started from. For example, data/runs/pretrain-2/vocab in
   the config of elsewhere/runs/glue-1 means elsewhere/runs/pretrain-2.
@@ -163,7 +174,9 @@ def _replaced(value: Any, root: str) -> Any:
 
 
 def _identifying(settings: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the settings that identify a run, without paths that checksums cover and keys without effect.
+  """Return the settings that identify a run across folders.
+
+  Paths that checksums cover and keys without effect are left out.
 
   Evaluation data has no checksum; its path is dropped only if the training data has the same path.
   """
@@ -184,7 +197,10 @@ def _identifying(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data_difference(folder: RunFolder, run: Run, settings: Mapping[str, Any], places: Places) -> str:
-  """Explain once in the log why the data of a folder may differ from that of a run; '' if it is equal."""
+  """Explain why a folder's data may differ; '' if it is equal.
+
+  The reason is logged once.
+  """
   key = (str(folder.root), run.digest, places.makes)
   if key not in _compared:
     _compared[key] = _compare_data(folder, settings, places)
@@ -218,7 +234,7 @@ def _compare_data(folder: RunFolder, settings: Mapping[str, Any], places: Places
 
 
 def check_adopt(adopt: Sequence[str]) -> None:
-  """Raise ConfigError for a folder of `--adopt` that does not exist or holds no run."""
+  """Raise ConfigError for a folder of `--adopt` without runs."""
   for name in adopt:
     if not files.is_folder(files.path(name)):
       raise ConfigError(f'--adopt={name}: there is no such folder')
@@ -227,7 +243,7 @@ def check_adopt(adopt: Sequence[str]) -> None:
 
 
 def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:
-  """Yield the runs that folders are or contain, also in a folder `runs` as in WORKDIR of other tables."""
+  """Yield the runs in folders and in their `runs` folders."""
   for name in adopt:
     root = files.path(name)
     inner = [path for folder in (root, root / 'runs') if files.is_folder(folder) for path in files.listing(folder)]

@@ -57,7 +57,7 @@ class Run(NamedTuple):
 
   @property
   def is_tuning(self) -> bool:
-    """Return whether it is fine-tuned for a task, so that its examples can be predicted."""
+    """Return whether it is fine-tuned, with examples to predict."""
     return self.source is not None and bool(self.settings['adapter'])
 
 
@@ -87,7 +87,9 @@ class Places(NamedTuple):
 
 
 def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
-  """Plan the runs of each measured cell, by seed of pre-training and then of fine-tuning.
+  """Plan the runs of each measured cell.
+
+  They are ordered by seed of pre-training and then of fine-tuning.
 
   Raises:
     ConfigError: an invalid config; names row, column and key.
@@ -137,7 +139,7 @@ def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places)
 
 
 def _check_splits(column: Column, run: Run, label: str) -> None:
-  """Raise ConfigError if a run is selected by test, reported or training examples."""
+  """Raise ConfigError if test, reported or training examples select runs."""
   assert column.chosen_by is not None
   blocks = config.of_data(run.settings)
   reported, chooses = (f'eval.{name.partition("/")[0]}.data' for name in (column.metric, column.chosen_by[0]))
@@ -166,7 +168,7 @@ def _overlap(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 
 def _pretraining(table: Table, name: str, places: Places, seed: int) -> Run:
-  """Plan the pre-training of a row, and that of the row it starts from."""
+  """Plan the pre-training of a row and those before it."""
   row = table.rows[name]
   text = places.corpus or row.keys.get('data.path')
   changed = {'data.path': text} if places.corpus else {}
@@ -206,12 +208,12 @@ def _run(
 
 @functools.lru_cache(maxsize=1_000)
 def _resolved(target: str, changes: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-  """Resolve the complete config of a run except its seed, which differs within a cell."""
+  """Resolve the complete config of a run except its seed."""
   return config.resolve(overrides.apply(config.load(config_file(target)), changes)[0])
 
 
 def config_file(name: str) -> str:
-  """Return the path of a config file; those of the package are found from any folder."""
+  """Find a config file, here or in the package."""
   file, colon, words = name.partition(':')
   here = files.path(file)
   own = signatures.ROOT.parent / file
@@ -219,7 +221,9 @@ def config_file(name: str) -> str:
 
 
 def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the settings that identify a run, without those that may change during it.
+  """Return the settings that identify a run.
+
+  Keys that may change during a run are left out.
 
   Keys with value None are dropped, so that runs are still found after configs gain a key.
   """
@@ -233,7 +237,7 @@ def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def needed(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> list[Run]:
-  """List every run once, after the one it starts from, row by row."""
+  """List every run once, after those it starts from."""
   ordered: dict[str, Run] = {}
   for by_seed in plan.values():
     for run in (run for runs in by_seed for run in runs):
@@ -243,10 +247,10 @@ def needed(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> list[Run]:
 
 
 def sources(run: Run) -> list[Run]:
-  """List the run that a run starts from, the one that this starts from, and so on."""
+  """List the runs that a run starts from, nearest first."""
   return [] if run.source is None else [run.source, *sources(run.source)]
 
 
 def pretraining_of(run: Run) -> Run:
-  """Return the pre-training whose model a run uses; it may be the run itself."""
+  """Return the pre-training whose model a run uses."""
   return run if run.source is None or run.names_its_source else pretraining_of(run.source)
