@@ -14,7 +14,7 @@ import plm_jax  # noqa: E402
 
 project = 'plm_jax'
 author = 'plm_jax contributors'
-copyright = 'plm_jax contributors'  # noqa: A001
+copyright = 'plm_jax contributors'
 version = release = plm_jax.__version__
 
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinx.ext.viewcode']

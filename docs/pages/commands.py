@@ -24,7 +24,10 @@ def pages() -> dict[str, str]:
   made = {f'reference/commands/{name}.md': _page(name, parser_of(name)) for name in known}
   listed = {name for names in entry.PURPOSES.values() for name in names}
   groups = {**entry.PURPOSES, entry.OTHERS: tuple(name for name in known if name not in listed)}
-  parts = ['# Commands', '`plm-jax COMMAND ...` and `python -m plm_jax COMMAND ...` are the same. `--help` prints these pages.']
+  parts = [
+    '# Commands',
+    '`plm-jax COMMAND ...` and `python -m plm_jax COMMAND ...` are the same. `--help` prints these pages.',
+  ]
   for purpose, names in groups.items():
     if names:
       rows = [(f'[`{name}`]({name}.md)', markdown.escape(signatures.first_line(known[name]))) for name in names]
@@ -71,7 +74,9 @@ def _page(name: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _flags(parser: argparse.ArgumentParser, level: str) -> Iterator[str]:
-  shown = [action for action in parser._actions if not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)]
+  shown = [
+    action for action in parser._actions if not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
+  ]
   shared = [action for action in shown if action.dest in CONFIG_FLAGS]
   own = [action for action in shown if action not in shared or len(shared) < len(CONFIG_FLAGS)]
   if own:
@@ -80,7 +85,9 @@ def _flags(parser: argparse.ArgumentParser, level: str) -> Iterator[str]:
   if len(shared) == len(CONFIG_FLAGS):
     yield f'{level} Flags of every command with a config'
     yield '\n\n'.join(_flag(parser, action) for action in shared)
-    yield markdown.item('`--config.KEY=VALUE`', 'change one key, such as `--config.optim.rate=1e-4`; [all keys](../config.md)')
+    yield markdown.item(
+      '`--config.KEY=VALUE`', 'change one key, such as `--config.optim.rate=1e-4`; [all keys](../config.md)'
+    )
 
 
 def _flag(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
@@ -88,4 +95,6 @@ def _flag(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
   taken = action.metavar if isinstance(action.metavar, str) else choices or action.dest.upper()
   term = ' '.join(action.option_strings[-1:] + [taken] * (action.nargs != 0)) if action.option_strings else taken
   told = parser._get_formatter()._expand_help(action) if action.help else ''
-  return markdown.item(f'`{term}`', markdown.escape(told) + ('; required' if action.required and action.option_strings else ''))
+  return markdown.item(
+    f'`{term}`', markdown.escape(told) + ('; required' if action.required and action.option_strings else '')
+  )

@@ -48,7 +48,9 @@ def prose(docstring: str) -> str:
   made = []
   for paragraph in re.split(r'\n\s*\n', textwrap.dedent(docstring).strip('\n')):
     for is_code, lines in _runs(paragraph.splitlines()):
-      made.append(code(textwrap.dedent('\n'.join(lines)).splitlines()) if is_code else escape(' '.join(map(str.strip, lines))))
+      made.append(
+        code(textwrap.dedent('\n'.join(lines)).splitlines()) if is_code else escape(' '.join(map(str.strip, lines)))
+      )
   return '\n\n'.join(part for part in made if part.strip())
 
 
@@ -83,7 +85,9 @@ def sections(docstring: str) -> dict[str, str]:
 
 def summary(docstring: str) -> str:
   """Return a docstring without its sections."""
-  return re.split(r'^ *(?:Attributes|Args|Returns|Raises|Yields|Example|Examples):\s*$', docstring, flags=re.MULTILINE)[0]
+  return re.split(r'^ *(?:Attributes|Args|Returns|Raises|Yields|Example|Examples):\s*$', docstring, flags=re.MULTILINE)[
+    0
+  ]
 
 
 def item(term: str, *paragraphs: str) -> str:

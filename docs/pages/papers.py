@@ -32,10 +32,12 @@ def _index(intros: Mapping[str, Mapping[str, Any]]) -> str:
   ]
   parts = [
     '# Papers and configs',
-    'Each page has the idea of the paper, our configs with their commands, the hardware, the published numbers to expect, '
-    'and what differs from the paper. All of it but the first paragraph is read from the head of the config file.',
+    'Each page has the idea of the paper, our configs with their commands, the hardware, the published numbers to '
+    'expect, and what differs from the paper. All of it but the first paragraph is read from the head of the config file.',
     markdown.table(('page', 'paper', 'folder of `experiments/`'), rows),
-    ':::{toctree}\n:hidden:\n\n' + '\n'.join(name for _, name in sorted((about['title'].lower(), folder) for folder, about in intros.items())) + '\n:::',
+    ':::{toctree}\n:hidden:\n\n'
+    + '\n'.join(name for _, name in sorted((about['title'].lower(), folder) for folder, about in intros.items()))
+    + '\n:::',
   ]
   return '\n\n'.join(parts) + '\n'
 
@@ -49,7 +51,11 @@ def _page(root: pathlib.Path, folder: str, about: Mapping[str, Any]) -> str:
     if docstring:
       parts += [f'## {folder}/{file.name}', _head(docstring)]
   if tables := _tables(root, folder):
-    parts += ['## Tables', 'These files make a table of the paper with `plm-jax tables`. Links lead to measured ones.', tables]
+    parts += [
+      '## Tables',
+      'These files make a table of the paper with `plm-jax tables`. Links lead to measured ones.',
+      tables,
+    ]
   return '\n\n'.join(parts) + '\n'
 
 
@@ -73,11 +79,15 @@ def _tables(root: pathlib.Path, folder: str) -> str:
     if f"'{folder}/" in source and file.stem.startswith(folder):
       title = markdown.escape((ast.get_docstring(ast.parse(source)) or '').partition('\n')[0])
       measured = _measured(root, file.stem)
-      rows.append((f'`{file.name}`', title, f'[measured](../../results/table/{measured}.md)' if measured else 'not measured'))
+      rows.append(
+        (f'`{file.name}`', title, f'[measured](../../results/table/{measured}.md)' if measured else 'not measured')
+      )
   return markdown.table(('file', 'table', 'results'), rows) if rows else ''
 
 
 def _measured(root: pathlib.Path, stem: str) -> str:
   paper, _, number = stem.partition('_')
-  found = [folder for form in ('table', 'figure') for folder in (root / 'experiments/results').glob(f'{paper}/{form}_{number}')]
+  found = [
+    folder for form in ('table', 'figure') for folder in (root / 'experiments/results').glob(f'{paper}/{form}_{number}')
+  ]
   return '_'.join(found[0].parts[-2:]) if found else ''

@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 from pages import markdown
 
 CLAIMS = ('What the paper claims', 'What is asked', 'Asked here as well')
-TITLES = {'What the paper claims': 'Claims of the paper', 'What is asked': 'Questions', 'Asked here as well': 'Other questions'}
+TITLES = {
+  'What the paper claims': 'Claims of the paper',
+  'What is asked': 'Questions',
+  'Asked here as well': 'Other questions',
+}
 FEW = 7  # columns of a table that a page shows as they are; with more it is turned
 
 
@@ -36,7 +40,9 @@ def pages(root: pathlib.Path) -> dict[str, str]:
     text = (folder / 'table.md').read_text(encoding='utf-8')
     about = findings['/'.join(folder.parts[-2:])]
     made[f'results/table/{name}.md'] = _page(folder, text, about)
-    rows.append((f'[{_title(text)}]({name}.md)', counted([one for _, many in claims(text) for one in many]), about['cost']))
+    rows.append(
+      (f'[{_title(text)}]({name}.md)', counted([one for _, many in claims(text) for one in many]), about['cost'])
+    )
   parts = [
     '# Measured tables',
     'A claim **agrees** or is **opposite** where the 95 % interval of the measured difference excludes 0. '
@@ -93,7 +99,9 @@ def _page(folder: pathlib.Path, text: str, about: Mapping[str, Any]) -> str:
   if command:
     parts.append(markdown.code([command.group(1)]))
   parts.append(_escaped_list(text.partition('\n## What stands behind it\n')[2]))
-  parts.append(f'`experiments/results/{where}/cells.json` has every run with its seed, and checksums of its config and data.')
+  parts.append(
+    f'`experiments/results/{where}/cells.json` has every run with its seed, and checksums of its config and data.'
+  )
   return '\n\n'.join(part for part in parts if part.strip()) + '\n'
 
 

@@ -11,10 +11,16 @@ from plm_jax.io import files
 
 # The blocks of a config that are classes or functions: title -> kind, and an introduction.
 BLOCKS = {
-  'Top level': ('config.schema:Run', 'A block with a `name` takes the keywords of that plug-in: [all plug-ins](plugins/index.md).'),
+  'Top level': (
+    'config.schema:Run',
+    'A block with a `name` takes the keywords of that plug-in: [all plug-ins](plugins/index.md).',
+  ),
   'sharding': ('config.schema:Sharding', ''),
   'execution': ('core.types:Execution', ''),
-  'optim': ('optim.optimiser:make', 'The keywords of the [rule](plugins/rules.md) and the [schedule](plugins/schedules.md) that it names are keys as well.'),
+  'optim': (
+    'optim.optimiser:make',
+    'The keywords of the [rule](plugins/rules.md) and the [schedule](plugins/schedules.md) that it names are keys too.',
+  ),
   'eval.NAME': ('config.schema:Evaluation', ''),
   'init_from': ('checkpoint.init_from:Entry', 'A sequence of entries. Later ones overwrite earlier ones.'),
   'spikes': ('config.schema:Spikes', ''),
@@ -39,17 +45,26 @@ KINDS = {
   'schedules': ('Schedules', 'optim.schedules', '`optim.schedule`'),
 }
 RUN_GIVES = ('trunk', 'vocab', 'second_vocab', 'vocab_size', 'execution', 'characters', 'seed', 'host', 'hosts')
-FACTS = {'READS': 'reads', 'GIVES': 'gives', 'METRICS': 'metrics', 'RECORDS': 'needs of each example', 'NEEDS': 'packages', 'ADDS': 'adds'}
+FACTS = {
+  'READS': 'reads',
+  'GIVES': 'gives',
+  'METRICS': 'metrics',
+  'RECORDS': 'needs of each example',
+  'NEEDS': 'packages',
+  'ADDS': 'adds',
+}
 
 
 def pages() -> dict[str, str]:
   """Return the page of the keys, one page a kind of plug-ins, and their index."""
   made = {f'reference/plugins/{page}.md': _kind_page(*about) for page, about in KINDS.items()}
-  rows = [(f'[{title}]({page}.md)', where, str(len(signatures.places(kind)))) for page, (title, kind, where) in KINDS.items()]
+  rows = [
+    (f'[{title}]({page}.md)', where, str(len(signatures.places(kind)))) for page, (title, kind, where) in KINDS.items()
+  ]
   index = [
     '# Plug-ins',
     'A block of a config names a file or a function by `name`; its other keys are the keywords below. '
-    'These pages are read from the signatures in the source, with the bounds and defaults that a config is checked against.',
+    'These pages are read from the source, with the bounds and defaults that a config is checked against.',
     markdown.table(('kind', 'named by', 'how many'), rows),
     ':::{toctree}\n:hidden:\n\n' + '\n'.join(KINDS) + '\n:::',
   ]
