@@ -55,7 +55,7 @@ make_venv() {
   local base
   base="$(find_python)"
   if [[ -e $venv || -L $venv ]]; then
-    say "$venv $1: making it anew."
+    say "$venv $1: creating it again."
     rm -rf -- "$venv"
   fi
   say "Making $venv with Python $(version_of "$base") ($base)."

@@ -1,4 +1,4 @@
-"""Lists the commands by purpose, or runs one of them.
+"""List the commands by purpose, or run one of them.
 
 plm-jax                            the list; `python -m plm_jax` is the same
 plm-jax train --config=FILE ...    runs a command
@@ -19,7 +19,7 @@ from plm_jax.config import build, signatures
 from plm_jax.core.errors import ConfigError, suggest
 from plm_jax.io import files
 
-# Purpose -> commands, in the order of the list. A command in no row is shown under OTHERS.
+# purpose -> commands, in the order of the list; other commands are listed under OTHERS
 PURPOSES: dict[str, tuple[str, ...]] = {
   'Train': (
     'train',
@@ -45,7 +45,9 @@ OTHERS = 'Others'
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command that the first word names with the words behind it; without words, lists the commands.
+  """Run the command that the first word names.
+
+  Without words, list the commands.
 
   Args:
     argv: the words; None takes those of this process.
@@ -54,40 +56,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     ConfigError: no such command.
   """
   name, *rest = (sys.argv[1:] if argv is None else argv) or ['--help']
-  known = commands()
+  modules = commands()
   if name in ('-h', '--help', '--list'):
-    command.show(listing(known))
+    command.show(listing(modules))
     return 0
-  if name not in known:
-    raise ConfigError(f'plm-jax: there is no command {name!r}.{suggest(name, known)} Commands: {", ".join(known)}.')
-  named = build.import_file(known[name]).main
+  if name not in modules:
+    raise ConfigError(f'plm-jax: unknown command {name!r}.{suggest(name, modules)} Commands: {", ".join(modules)}.')
+  run_command = build.import_file(modules[name]).main
   signals.check()
-  signals.end()  # of this file, which asks
-  with signals.caught(ends=True):  # until a command that asks for signals takes them
-    return named(rest)
+  signals.end()  # those of this file, which polls
+  with signals.caught(ends=True):  # unless the command calls `begin` itself
+    return run_command(rest)
 
 
 def script() -> NoReturn:
-  """The console script `plm-jax`: `main`, with its errors as exit codes."""
+  """Run `main` as the console script `plm-jax`, with exit codes."""
   command.leave(command.run(main))
 
 
 def commands() -> dict[str, str]:
-  """Map each command to its module; nothing is imported."""
-  inside = files.listing(signatures.ROOT / 'commands', '[!_]*.py')
-  return {file.stem: f'commands.{file.stem}' for file in inside}
+  """Map each command to its module without importing it."""
+  module_files = files.listing(signatures.ROOT / 'commands', '[!_]*.py')
+  return {file.stem: f'commands.{file.stem}' for file in module_files}
 
 
-def listing(known: dict[str, str]) -> str:
-  """The commands by purpose, one line each: the first line of their docstrings."""
-  listed = {name for names in PURPOSES.values() for name in names}
-  groups = {**PURPOSES, OTHERS: tuple(name for name in known if name not in listed)}
-  width = max(map(len, known))
-  lines = ['plm-jax COMMAND [FLAGS], or plm-jax COMMAND [FLAGS]; COMMAND --help shows the flags']
+def listing(modules: dict[str, str]) -> str:
+  """List the commands by purpose.
+
+  A line has the first line of a command's docstring.
+  """
+  with_purpose = {name for names in PURPOSES.values() for name in names}
+  groups = {**PURPOSES, OTHERS: tuple(name for name in modules if name not in with_purpose)}
+  width = max(map(len, modules))
+  lines = ['plm-jax COMMAND [FLAGS], or python -m plm_jax COMMAND [FLAGS]; COMMAND --help shows the flags']
   for purpose, names in groups.items():
     if names:
       lines += ['', purpose]
-      lines += [f'  {name:{width}}  {signatures.first_line(known[name]).rstrip(".")}' for name in names]
+      lines += [f'  {name:{width}}  {signatures.first_line(modules[name]).rstrip(".")}' for name in names]
   return '\n'.join(lines)
 
 

@@ -12,7 +12,7 @@ FILES = {
     import jax_is_not_imported_by_reading_signatures
 
     Count = Annotated[int, '1 <= x']
-    Whole = Annotated[int, '0 <= x']
+    NonNegativeInt = Annotated[int, '0 <= x']
     Seed = Annotated[int, '0 <= x < 4_294_967_296']
 
     @dataclasses.dataclass(frozen=True)

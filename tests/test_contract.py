@@ -229,7 +229,7 @@ def pair_of(task: str, model: str) -> Pair | None:
       vocab=tiny.VOCAB,
     )
   except ValueError as error:
-    if 'choose another model.name' not in str(error):
+    if 'model.name' not in str(error):
       raise
     return None
   return Pair(folder, name, model, made, batch_of(folder, name))
@@ -399,7 +399,7 @@ WITHOUT_ATTENTION = ('awd_lstm', 'cnn', 'cove', 'cvt', 'elmo', 'lstm', 'static')
 @pytest.mark.parametrize('model', [model for model in MODELS if model not in WITHOUT_ATTENTION])
 def test_every_trunk_computes_attention_as_execution_says(model):
   trunk = make_trunk(model).clone(execution=Execution(attention='flash'))
-  with pytest.raises(ValueError, match=r"execution\.attention='flash' cannot be used here"):
+  with pytest.raises(ValueError, match=r"execution\.attention='flash'"):
     jax.eval_shape(lambda key: trunk.init(key, **reads(trunk)), jax.random.key(0))
 
 
@@ -418,7 +418,7 @@ def test_every_trunk_knows_its_learned_positions(model):
   if most is None:
     jax.eval_shape(lambda key: trunk.init(key, **batch), jax.random.key(0))
   else:
-    with pytest.raises(ValueError, match=rf'learned positions for {most} tokens and was given a row of {most + 1}'):
+    with pytest.raises(ValueError, match=rf'\b{most}\b.*\b{most + 1}\b'):
       jax.eval_shape(lambda key: trunk.init(key, **batch), jax.random.key(0))
 
 
@@ -616,7 +616,7 @@ def check_gradients(run, got, want, *, limit):
 def test_accumulating_changes_nothing(on):
   run = run_of(on)
   if run.pair.task.couples_rows:
-    with pytest.raises(ValueError, match='couples the rows of a batch'):
+    with pytest.raises(ValueError, match='accumulate'):
       run.step(accumulate=4)
     return
   (one, one_metrics), (four, four_metrics) = run.step(), run.step(accumulate=4)

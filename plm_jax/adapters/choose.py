@@ -1,7 +1,7 @@
-"""A choice between options: one score per option, softmax over the options of a row (BERT §4.4, GPT §3.3).
+"""Multiple choice: one score per option, softmax over the options of an example (BERT §4.4, GPT §3.3).
 
-Every option is a sequence of its own, with what stands before it: [CLS] stem [SEP] option [SEP] for BERT,
-<s> passage $ question $ option <e> for GPT. One dense layer on what stands for a sequence gives its score.
+Every option is a separate sequence that starts with the context: [CLS] stem [SEP] option [SEP] for BERT,
+<s> passage $ question $ option <e> for GPT. One dense layer on the pooled sequence gives its score.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from plm_jax.core.types import (
   Example,
   Forward,
   Loss,
+  NonNegativeInt,
   Paper,
   PartRate,
   PyTree,
@@ -27,7 +28,6 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  Whole,
 )
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
@@ -36,16 +36,16 @@ PAPER = Paper(
   year=2018, title='BERT §4.4, GPT §3.3', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens[bkl]', 'segment_ids[bkl]', 'label')
-OF_A_ROW = True  # what it predicts is of a whole row, so that adapters/distil.py can compare it
-NEVER = -1e30  # the score of an option that is not there
+OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
+NEVER = -1e30  # score of a missing option
 
 
-class Setup(NamedTuple):
-  """What is read and scored.
+class ChooseSettings(NamedTuple):
+  """Inputs and loss weights.
 
   Attributes:
-    inputs: what the trunk reads.
-    lm_weight: of the auxiliary language model.
+    inputs: inputs of the trunk.
+    lm_weight: weight of the auxiliary language model.
   """
 
   inputs: tuple[str, ...]
@@ -58,28 +58,30 @@ def make(
   vocab: Vocab,
   dropout: PartRate = 0.1,
   same_dropout: bool = False,
-  hidden: Whole = 0,
+  hidden: NonNegativeInt = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   frozen: bool = False,
   lm_weight: Weight = 0.0,
   pool: Pool = 'trunk',
   init_std: Std = 0.02,
 ) -> Task:
-  """The right one of the options of a row, as `data/labelled.py` makes them with kind='options'.
+  """Choose the right option of an example.
+
+  The data are those of `data/labelled.py` with kind='options'.
 
   Args:
     trunk: any trunk.
-    vocab: of the rows.
+    vocab: vocabulary of the data.
     dropout: rate before each layer of the head.
-    same_dropout: the options of a row lose the same components of their vectors, as in the released code of GPT.
-    hidden: width of a layer of the head before the last one, as RoBERTa has it; 0 leaves it out.
-    activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
-    frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
+    same_dropout: the options of an example share one dropout mask, as in the released code of GPT.
+    hidden: width of a layer of the head before the last one, as in RoBERTa; 0 for none.
+    activation: activation after that layer, a name of `layers.mlp.ACTIVATIONS`.
+    frozen: feature extraction: the trunk runs without dropout and does not train, whatever `optim` says.
     lm_weight: lambda of the auxiliary language model on the text of every option; needs a causal trunk that is not
       frozen (GPT: .5).
-    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens, 'concat' the last of them,
-      the largest values and the mean side by side (ULMFiT).
-    init_std: of the head's kernels.
+    pool: 'trunk' pools as in the trunk's paper, 'mean' averages the real tokens, 'concat' concatenates the last token,
+      the maximum and the mean (ULMFiT).
+    init_std: standard deviation of the head's kernels.
 
   Raises:
     ValueError: settings that contradict each other.
@@ -87,16 +89,34 @@ def make(
   del vocab
   texts.check_head('choose', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   if same_dropout and hidden:
-    raise ValueError(f'adapter.same_dropout is for a head of one layer, and adapter.hidden={hidden}: leave one out')
-  s = Setup(texts.inputs_of(trunk), lm_weight)
-  head = dropout, hidden, activation, frozen, pool, init_std, same_dropout
-  model = sequences.Model(trunk, 'each', 1, *head)
-  functions = partial(prepare, s), partial(loss, s), predict
-  return Task(model, *functions, in_words=in_words, trains=texts.trained(frozen, trunk))
+    raise ValueError(
+      f'adapter.same_dropout=True needs a head of one layer and adapter.hidden={hidden} makes two: remove one of them'
+    )
+  s = ChooseSettings(inputs=texts.inputs_of(trunk), lm_weight=lm_weight)
+  model = sequences.Model(
+    trunk=trunk,
+    join='each',
+    outputs=1,
+    dropout=dropout,
+    hidden=hidden,
+    activation=activation,
+    frozen=frozen,
+    pool=pool,
+    init_std=init_std,
+    same_dropout=same_dropout,
+  )
+  return Task(
+    model=model,
+    prepare=partial(prepare, s),
+    loss=partial(loss, s),
+    predict=predict,
+    in_words=in_words,
+    trains=texts.trained(frozen, trunk),
+  )
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The options of each row and which one is right; the next tokens where the language model is trained as well."""
+def prepare(s: ChooseSettings, root: Array, batch: Batch) -> Example:
+  """Prepare options and labels; with `lm_weight` also the next tokens."""
   del root
   targets = texts.labelled(batch)
   targets |= {
@@ -108,8 +128,8 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(sequences.read(batch, s.inputs), targets)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy over the options of each row, and the language model's loss where it is trained."""
+def loss(s: ChooseSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy over options; with `lm_weight` add the language model's loss."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
   scores, hidden = _scores(forward, example)
@@ -120,17 +140,17 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
 
 
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
-  """The option that is chosen and the probability of each."""
+  """Predict the option 'label' int[b] and the 'probability' f32[b, k] of each."""
   scores, _ = _scores(forward, example)
   return {'label': scores.argmax(axis=-1), 'probability': jax.nn.softmax(scores, axis=-1)}
 
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-  """The text of the option that is chosen."""
+  """Return the text of the predicted option."""
   return {'option': record['options'][int(prediction['label'])]}
 
 
 def _scores(forward: Forward, example: Example) -> tuple[Array, Array]:
-  """The scores of the options f32[b, k], `NEVER` for those that a row does not have, and the states."""
+  """Compute option scores f32[b, k], `NEVER` for missing ones, and states."""
   outputs, hidden = forward(**example.inputs)
   return jnp.where(example.targets['present'], outputs[..., 0], NEVER), hidden

@@ -1,9 +1,9 @@
-"""Classification or regression of one text or a pair from the trunk's own pooling (BERT §4.1, GPT §3.2).
+"""Classification or regression of a text or a pair from the trunk's pooled output (BERT §4.1, GPT §3.2).
 
-BERT reads the [CLS] vector through its tanh pooler, GPT the state of the last real token. `lm_weight` adds the language
+BERT pools the [CLS] vector with its tanh pooler, GPT the state of the last real token. `lm_weight` adds the language
 model's loss on the task text, L3 = L2 + lambda L1 (GPT eq. 5; both are negative log-likelihoods to minimise). Several
-layers may be read together (`layers`, `join`): each is pooled by itself, and the vectors are joined. ULMFiT reads a
-text in windows (`window`, `last`) and, for the second of two classifiers, from its end (`backward`).
+layers can be combined (`layers`, `join`): each is pooled separately, and the vectors are joined. ULMFiT reads a text in
+windows (`window`, `last`) and, for the second of two classifiers, backwards (`backward`).
 """
 
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ from plm_jax.core.types import (
   Forward,
   LayerNumber,
   Loss,
+  NonNegativeInt,
   Paper,
   PartRate,
   PyTree,
@@ -32,7 +33,6 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  Whole,
 )
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.losses import cross_entropy, smoothed_cross_entropy
@@ -44,32 +44,33 @@ PAPER = Paper(
   year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens', 'segment_ids', 'label')
-OF_A_ROW = True  # what it predicts is of a whole row, so that adapters/distil.py can compare it
-QUICK = dict(kind='class', layers=(), layer_weights=(), class_weights=())  # of a smoke test (`file.py:quick`)
+OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
+QUICK = dict(kind='class', layers=(), layer_weights=(), class_weights=())  # settings of a smoke test (`file.py:quick`)
 
 Kind = Literal['class', 'regression']
 
 
 class Model(nn.Module):
-  """Trunk, its pooling, dropout and one dense layer, or two with an activation between them.
+  """Trunk, pooling, dropout and one dense layer, or two with an activation between them.
 
   Attributes:
     trunk: any trunk with `pool`.
-    outputs: columns of the last layer.
-    dropout: rate before it.
-    hidden: width of a layer before it; 0 leaves it out.
-    activation: behind that layer, a name of `ACTIVATIONS`.
-    layers: which of the trunk's layers are pooled; -1 is the trunk's output, 0 the embeddings.
-    join: how their vectors become one, see `JoinedStates`.
-    layer_weights: of join='weighted'.
+    outputs: width of the last layer.
+    dropout: rate before the last layer.
+    hidden: width of a layer before the last one; 0 for none.
+    activation: activation after that layer, a name of `ACTIVATIONS`.
+    layers: layers of the trunk that are pooled; -1 is the trunk's output, 0 the embeddings.
+    join: how their vectors are combined, see `JoinedStates`.
+    layer_weights: weights of join='weighted'.
     frozen: the trunk runs without dropout and gets no gradient.
-    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens, 'concat' the last of them,
-      the largest values and the mean side by side (ULMFiT).
-    init_std: of the head's kernels.
-    bias: the last layer has one.
-    norms: before both layers, see `make`.
-    window: tokens that are read at a time; None for whole rows.
-    last: tokens of a row in whose windows states are pooled; None for all.
+    pool: 'trunk' pools as in the trunk's paper, 'mean' averages the real tokens, 'concat' concatenates the last token,
+      the maximum and the mean (ULMFiT).
+    init_std: standard deviation of the head's kernels.
+    bias: the last layer has a bias.
+    norms: norms before both layers, see `make`.
+    window: tokens that are read at a time; None for whole texts.
+    last: number of last tokens whose windows are pooled; None for all.
+    input_dropout: rate before the first of two layers; None for `dropout`.
   """
 
   trunk: nn.Module
@@ -104,47 +105,52 @@ class Model(nn.Module):
     self.head_dropout = Dropout(self.dropout)
 
   def __call__(self, train: bool = False, counts: Array | None = None, **inputs: Array) -> tuple[Any, ...]:
-    """(outputs f32[b, c], the states they came from [b, l, d]), and with batch norms what they keep (`Loss.kept`).
+    """Compute outputs f32[b, c] and trunk states [b, l, d].
+
+    With batch norms a third item holds their new averages by parameter path (`Loss.kept`).
 
     Args:
-      train: drops out, and normalises by the batch.
-      counts: bool[b], rows of which batch norms are; of rows without a token they never are.
-      **inputs: what the trunk reads.
+      train: applies dropout, and normalises by the batch.
+      counts: bool[b], examples that batch norms average over; examples without a token never count.
+      **inputs: inputs of the trunk.
     """
+    # 1. states of the trunk, [b, l, d] per layer
     noisy, segment_ids = train and not self.frozen, texts.segments_of(inputs)
     if self.window is None:
       out = self.trunk(**inputs, train=noisy)
     else:
       out = bpt3c.read(self.trunk, inputs['tokens'], segment_ids, window=self.window, train=noisy)
-      segment_ids = bpt3c.kept(segment_ids, window=self.window, last=self.last)
+      segment_ids = bpt3c.pooled_windows(segment_ids, window=self.window, last=self.last)
+    # 2. pool each layer, then join
     pool = partial(texts.pooled, self.trunk, pool=self.pool, frozen=self.frozen)
-    each = [pool(hidden, segment_ids) for hidden in read_layers(out, self.layers)]  # [b, l, d] -> [b, d]
-    vectors = self.states(each).astype(jnp.float32)
+    layer_vectors = [pool(hidden, segment_ids) for hidden in read_layers(out, self.layers)]  # [b, l, d] -> [b, d]
+    vectors = self.states(layer_vectors).astype(jnp.float32)
+    # 3. head
     if self.norms == 'batch':
       is_text = (segment_ids > 0).any(axis=1)
-      outputs, kept = self.head(vectors, train=train, counts=is_text if counts is None else is_text & counts)
-      return outputs, out['hidden'], {f'head/{name}': value for name, value in kept.items()}
+      outputs, averages = self.head(vectors, train=train, counts=is_text if counts is None else is_text & counts)
+      return outputs, out['hidden'], {f'head/{name}': value for name, value in averages.items()}
     if self.hidden:
       return self.head(vectors, train=train), out['hidden']
     return self.head(self.head_dropout(vectors, train=train)), out['hidden']
 
   def attend(self, features: Array, train: bool = False) -> Array:
-    """Vocabulary logits f32[..., v], for the auxiliary language model."""
+    """Compute vocabulary logits f32[..., v] for the auxiliary language model."""
     del train
     return self.trunk.attend(features)
 
 
-class Setup(NamedTuple):
-  """What is read and scored.
+class ClassifySettings(NamedTuple):
+  """Inputs and loss of a classification or regression.
 
   Attributes:
-    inputs: what the trunk reads.
-    regression: one number is predicted and no class.
-    lm_weight: of the auxiliary language model.
-    class_weights: of the loss of each class; () where all weigh the same.
-    label_smoothing: share of the loss that all classes have alike.
-    backward: rows are read from their last token to their first.
-    batch_norms: the head has some, of which rows that fill a batch up are no part.
+    inputs: inputs of the trunk.
+    regression: predict one number instead of a class.
+    lm_weight: weight of the auxiliary language model.
+    class_weights: weight of the loss of each class; () for equal weights.
+    label_smoothing: share of the loss that is spread evenly over all classes.
+    backward: texts are read from the last token to the first.
+    batch_norms: the head has batch norms, which ignore examples that pad a batch.
   """
 
   inputs: tuple[str, ...]
@@ -163,7 +169,7 @@ def make(
   classes: Annotated[int, '1 <= x'] | None = 2,
   kind: Kind = 'class',
   dropout: PartRate = 0.1,
-  hidden: Whole = 0,
+  hidden: NonNegativeInt = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   layer: LayerNumber = -1,
   layers: tuple[LayerNumber, ...] = (),
@@ -182,79 +188,113 @@ def make(
   backward: bool = False,
   input_dropout: PartRate | None = None,
 ) -> Task:
-  """Classification over `classes` labels, or regression of one number.
+  """Classify a text, or predict one number.
 
   Args:
     trunk: any trunk.
-    vocab: of the rows.
+    vocab: vocabulary of the data.
     classes: number of labels; ignored by regression. None: a run finds it in its training data.
     kind: 'class' is cross-entropy, 'regression' squared error.
     dropout: rate before each layer of the head.
-    hidden: width of a layer of the head before the last one, as BART and ELECTRA have it; 0 leaves it out.
-    activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
-    layer: which of the trunk's layers is pooled; -1 is its output, 0 its embeddings.
-    layers: several layers in place of `layer`, each pooled by itself, such as (-4, -3, -2, -1).
-    join: 'concat' puts the pooled vectors side by side, 'sum' adds them, 'weighted' adds them times `layer_weights`,
-      'mix' learns weights and a factor (layers/scalar_mix.py).
+    hidden: width of a layer of the head before the last one, as in BART and ELECTRA; 0 for none.
+    activation: activation after that layer, a name of `layers.mlp.ACTIVATIONS`.
+    layer: layer of the trunk that is pooled; -1 is its output, 0 its embeddings.
+    layers: several layers instead of `layer`, each pooled separately, such as (-4, -3, -2, -1).
+    join: 'concat' concatenates the pooled vectors, 'sum' adds them, 'weighted' adds them times `layer_weights`, 'mix'
+      learns weights and a factor (layers/scalar_mix.py).
     layer_weights: a number for each of `layers`.
-    frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
+    frozen: feature extraction: the trunk runs without dropout and does not train, whatever `optim` says.
     lm_weight: lambda of the auxiliary language model; needs a causal trunk that is not frozen (GPT: .5).
-    pool: 'trunk' pools as the trunk's paper does; 'mean' takes the mean of the real tokens, which needs no pooler that
-      pre-training has not seen; 'concat' puts the last real token, the largest values and the mean side by side
-      (ULMFiT).
-    init_std: of the head's kernels.
-    bias: the last layer has one; published decoders that classify (GPT-2, LLaMA) have none.
+    pool: 'trunk' pools as in the trunk's paper; 'mean' averages the real tokens, which needs no pooler that
+      pre-training has not seen; 'concat' concatenates the last token, the maximum and the mean (ULMFiT).
+    init_std: standard deviation of the head's kernels.
+    bias: the last layer has a bias; published decoders that classify (GPT-2, LLaMA) have none.
     norms: before each layer of a head with `hidden`: True for a LayerNorm, 'batch' for a batch norm (ULMFiT), which
-      refuses `accumulate` and stands in no `multitask`.
-    class_weights: of the loss of each class, in the order of their numbers; the loss is the weighted mean. Weights of
-      rows / (classes x rows of the class) balance the classes. Accuracy counts every row alike.
-    label_smoothing: share a of the loss that all classes have alike: rows train on 1 - a of the right class and a / c
-      of each of the c classes (Szegedy et al. 2016, §7); None and 0 for none. The metric is the loss without it.
-    window: read rows in windows of so many tokens, each from the state behind the one before, without a gradient from
-      one into another (ULMFiT's BPT3C: 70); for a causal trunk with a carry. None reads whole rows.
-    last: pool, and so train on, the windows that begin among so many last tokens of a row (there: 1,400); None for all.
-    backward: read rows from their last token to their first, for a trunk that was trained so (`data.bptt`, reverse).
-    input_dropout: rate before the first layer of a head with `hidden`, where it is not `dropout` (ULMFiT: .4 and .1).
+      supports neither `accumulate` nor `multitask`.
+    class_weights: weight of the loss of each class, by class id; the loss is the weighted mean. Weights of
+      examples / (classes x examples of the class) balance the classes. Accuracy is unweighted.
+    label_smoothing: share a of the loss that is spread over all classes: targets are 1 - a of the right class and a / c
+      of each of the c classes (Szegedy et al. 2016, §7); None and 0 for none. The metric 'loss' excludes it.
+    window: read texts in windows of this many tokens. Each starts from the state of the previous one, without a
+      gradient between them (ULMFiT's BPT3C: 70). For a causal trunk with a carry. None reads whole texts.
+    last: pool, and so train on, the windows that start in this many last tokens (ULMFiT: 1,400); None for all.
+    backward: read texts from the last token to the first, for a trunk trained this way (`data.bptt`, reverse).
+    input_dropout: rate before the first layer of a head with `hidden`; None for `dropout` (ULMFiT: .4 and .1).
+
+  Raises:
+    ValueError: settings that contradict each other.
   """
   del vocab
+  check_layers(hidden=hidden, bias=bias, norms=norms, input_dropout=input_dropout)
+  texts.check_head('classify', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
+  check_reading(trunk, window=window, last=last, backward=backward)
+  count = class_count(kind, classes=classes)
+  class_weights = scaled_class_weights(class_weights, classes=count)
+  s = ClassifySettings(
+    inputs=texts.inputs_of(trunk), regression=kind == 'regression', lm_weight=lm_weight, class_weights=class_weights,
+    label_smoothing=label_smoothing or 0.0, backward=backward, batch_norms=norms == 'batch',
+  )  # fmt: skip
+  check_loss(s, classes=count)
+  model = Model(
+    trunk=trunk, outputs=count or 1, dropout=dropout, hidden=hidden, activation=activation,
+    layers=chosen_layers(layer, layers), join=join, layer_weights=tuple(layer_weights), frozen=frozen, pool=pool,
+    init_std=init_std, bias=bias, norms=norms, window=window, last=last, input_dropout=input_dropout,
+  )  # fmt: skip
+  return _make_task(s, model, classes=count)
+
+
+def _make_task(s: ClassifySettings, model: Model, *, classes: int) -> Task:
+  check_join(layers=model.layers, join=model.join, weights=model.layer_weights)
+  task = Task(
+    model=model,
+    prepare=partial(prepare, s),
+    loss=partial(loss, s),
+    predict=partial(predict, s.regression),
+    in_words=in_words,
+    trains=texts.trained(model.frozen, model.trunk),
+    couples_rows=s.batch_norms,
+    keeps=s.batch_norms,
+  )
+  return scored(task, regression=s.regression, classes=classes)
+
+
+def check_layers(*, hidden: int, bias: bool, norms: Norms, input_dropout: float | None) -> None:
+  """Raise ValueError if settings do not fit the head's number of layers."""
   if input_dropout is not None and not hidden:
-    raise ValueError(f'adapter.input_dropout={input_dropout} with adapter.hidden=0: one layer has one rate, dropout')
+    raise ValueError(
+      f'adapter.input_dropout={input_dropout} needs a head of two layers and adapter.hidden=0: use adapter.dropout'
+    )
   if hidden and not bias:
-    raise ValueError(f'adapter.bias=False with adapter.hidden={hidden}: both of two layers have biases')
+    raise ValueError(f'adapter.bias=False needs a head of one layer and adapter.hidden={hidden}: remove one of them')
   if norms and not hidden:
     raise ValueError(
-      f'adapter.norms={norms!r} with adapter.hidden=0: norms stand before each of two layers; give a width'
+      f'adapter.norms={norms!r} needs a head of two layers and adapter.hidden=0: set adapter.hidden to a width'
     )
   if hidden < 0:
-    raise ValueError(f'adapter.hidden={hidden}: a width, or 0 for no layer')
-  texts.check_head('classify', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
-  count = class_count(kind, classes=classes)
+    raise ValueError(f'adapter.hidden={hidden} is negative: give a width, or 0 for no layer')
+
+
+def chosen_layers(layer: int, layers: tuple[int, ...]) -> tuple[int, ...]:
+  """Return the layers to pool; raise ValueError if both keywords are given."""
   if layers and layer != -1:
-    raise ValueError(f'adapter.layer={layer} and adapter.layers={layers}: give one of them')
-  layers = tuple(layers) or (layer,)
-  check_join(layers=layers, join=join, weights=layer_weights)
-  class_weights = scaled_class_weights(class_weights, classes=count)
-  if class_weights and lm_weight:
-    raise ValueError(f'adapter.class_weights do not go with adapter.lm_weight={lm_weight}: leave one of them out')
-  if label_smoothing and not count:
-    raise ValueError(f'adapter.label_smoothing={label_smoothing}: a regression has no classes; leave it out')
-  check_reading(trunk, window=window, last=last, backward=backward)
-  batch_norms = norms == 'batch'
-  of_loss = lm_weight, class_weights, label_smoothing or 0.0
-  s = Setup(texts.inputs_of(trunk), kind == 'regression', *of_loss, backward, batch_norms)
-  states = layers, join, tuple(layer_weights)
-  head = dropout, hidden, activation
-  model = Model(trunk, count or 1, *head, *states, frozen, pool, init_std, bias, norms, window, last, input_dropout)
-  functions = partial(prepare, s), partial(loss, s), partial(predict, s.regression)
-  task = Task(model, *functions, in_words=in_words, trains=texts.trained(frozen, trunk))
-  task = task._replace(couples_rows=batch_norms, keeps=batch_norms)
-  return scored(task, regression=s.regression, classes=count)
+    raise ValueError(f'adapter.layer={layer} and adapter.layers={layers} are both given: remove one of them')
+  return tuple(layers) or (layer,)
+
+
+def check_loss(s: ClassifySettings, *, classes: int) -> None:
+  """Raise ValueError if settings of the loss contradict each other."""
+  if s.class_weights and s.lm_weight:
+    raise ValueError(f'adapter.class_weights cannot be used with adapter.lm_weight={s.lm_weight}: remove one of them')
+  if s.label_smoothing and not classes:
+    raise ValueError(f'adapter.label_smoothing={s.label_smoothing} needs classes and this is a regression: remove it')
 
 
 def check_reading(trunk: nn.Module, *, window: int | None, last: int | None, backward: bool) -> None:
-  """Raises ValueError where rows cannot be read so; arguments as of `make`."""
+  """Raise ValueError if the trunk cannot read texts this way."""
   if last is not None and window is None:
-    raise ValueError(f'adapter.last={last} counts tokens in whose windows states are pooled: give adapter.window too')
+    raise ValueError(
+      f'adapter.last={last} selects windows and adapter.window=None reads whole texts: set adapter.window'
+    )
   if window is not None:
     errors.require(trunk, user="adapter 'classify' with window", attention=('causal',), inputs=('carry',))
   if backward:
@@ -263,31 +303,31 @@ def check_reading(trunk: nn.Module, *, window: int | None, last: int | None, bac
 
 
 def class_count(kind: str, *, classes: int | None) -> int:
-  """How many classes are told apart; 0 where real values are predicted.
+  """Return the number of classes; 0 for a regression.
 
   Raises:
-    ValueError: a kind of label that is none, fewer than two classes, or none said.
+    ValueError: an unknown kind, fewer than two classes, or no number.
   """
   errors.one_of('adapter.kind', kind, Kind)
   if kind == 'regression':
     return 0
   if classes is None:
-    raise ValueError('adapter.classes=None is found by `train` where a run begins; here it has to be said')
+    raise ValueError('adapter.classes=None is only for `plm-jax train`, which counts them: give the number of classes')
   if classes < 2:
-    raise ValueError(f'adapter.classes={classes}: a classification has two classes or more')
+    raise ValueError(f"adapter.classes={classes} is too few: give 2 or more, or set adapter.kind='regression'")
   return classes
 
 
 def scored(task: Task, *, regression: bool, classes: int) -> Task:
-  """The task with the scores of values, or with its number of classes."""
+  """Add a regression's score, or the number of classes, to a task."""
   return task._replace(scores=('correlation',)) if regression else task._replace(classes=classes)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The text and its label; the next tokens where the language model is trained as well."""
+def prepare(s: ClassifySettings, root: Array, batch: Batch) -> Example:
+  """Prepare texts and labels; with `lm_weight` also the next tokens."""
   del root
   if s.backward:
-    batch = {**batch, 'tokens': bpt3c.turned(batch['tokens'], batch['segment_ids'])}
+    batch = {**batch, 'tokens': bpt3c.reversed_tokens(batch['tokens'], batch['segment_ids'])}
   targets = texts.labelled(batch, regression=s.regression)
   weights = targets['weights']
   if s.class_weights:
@@ -299,12 +339,12 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs | {'counts': batch['row_weight'] > 0} if s.batch_norms else inputs, targets)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy or squared error of each row, and the language model's loss where it is trained."""
+def loss(s: ClassifySettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute cross-entropy or squared error, and the weighted language model's loss."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
   loss_weights = targets.get('loss_weights', weights)
-  outputs, hidden, *kept = forward(**example.inputs)
+  outputs, hidden, *averages = forward(**example.inputs)
   values, metrics = costs(s.regression, outputs, targets)
   values, metrics = texts.with_language_model(s.lm_weight, forward, hidden, targets, values, metrics)
   trained = values
@@ -313,19 +353,19 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
     trained = values + smoothed - nats
     metrics['smoothed_loss'] = metric(trained, loss_weights)
   metrics['loss'] = metric(values, loss_weights)
-  found = Loss(scaled_sum(trained, loss_weights, targets['scale']), metrics)
-  return found._replace(kept=kept[0]) if kept else found
+  result = Loss(scaled_sum(trained, loss_weights, targets['scale']), metrics)
+  return result._replace(kept=averages[0]) if averages else result
 
 
 def costs(
   regression: bool, outputs: Array, targets: Mapping[str, Array]
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-  """Squared error or cross-entropy of each row f32[b], and what is measured of the rows.
+  """Compute squared error or cross-entropy per example, f32[b], and metrics.
 
   Args:
-    regression: of one number, and not of classes.
+    regression: predict one number instead of classes.
     outputs: f32[b, c].
-    targets: with 'label' and 'weights' [b].
+    targets: has 'label' and 'weights' [b].
   """
   weights = targets['weights']
   if regression:
@@ -336,7 +376,7 @@ def costs(
 
 
 def predict(regression: bool, forward: Forward, example: Example) -> dict[str, Array]:
-  """The number, or the class and the probability of each class."""
+  """Predict 'value' f32[b], or 'label' int[b] and 'probability' f32[b, c]."""
   outputs = forward(**example.inputs)[0]
   if regression:
     return {'value': outputs[:, 0]}
@@ -344,6 +384,6 @@ def predict(regression: bool, forward: Forward, example: Example) -> dict[str, A
 
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-  """The name of the class, where the data names classes."""
+  """Return the name of the class, if the data names classes."""
   names = record.get('names', ())
   return {'name': names[int(prediction['label'])]} if names and 'label' in prediction else {}

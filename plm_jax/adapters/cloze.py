@@ -1,11 +1,11 @@
-"""Classification as a word in a blank: p(y | x) is the share of label y's word among the words of all labels.
+"""Classification by a word in a blank: p(y | x) is a softmax over the words of all labels.
 
-An encoder compares the logits of its vocabulary at the mask (Schick and Schütze 2020, §3.1), with the head that it was
-pre-trained with. A GLM writes each label's word into the blank, so that words may have several tokens (Du et al. 2021,
-§2.3), and an encoder-decoder writes it behind the sentinel of the blank (Raffel et al. 2020, §3.1.4).
+An encoder compares vocabulary logits at the mask (Schick and Schütze 2020, §3.1), with the head of its pre-training. A
+GLM scores each label's word in the blank, so words may have several tokens (Du et al. 2021, §2.3). An encoder-decoder
+scores the word after the sentinel of the blank (Raffel et al. 2020, §3.1.4).
 
-The data write the pattern with its blank: `data.name='text_to_text'`, form.inputs='{sentence} It was [MASK].' The words
-are those of `words`, one for each label, or else the options of each row.
+The data contain the pattern and its blank: `data.name='text_to_text'`, form.inputs='{sentence} It was [MASK].' The
+words are those of `words`, one for each label, or the options of each example.
 """
 
 from collections.abc import Mapping
@@ -30,38 +30,38 @@ PAPER = Paper(
   year=2020, title='PET §3.1, GLM §2.3', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens', 'segment_ids', 'option_tokens', 'option_segment_ids', 'label')
-OF_A_ROW = True  # what it predicts is of a whole row, so that adapters/distil.py can compare it
+OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
 SENTINEL = '<extra_id_0>'
 
 
 class Model(nn.Module):
-  """An encoder with the head of its pre-training, at one place of each row.
+  """An encoder with its pre-training head, at one position of each text.
 
   Attributes:
     trunk: a bidirectional trunk that `Attends`.
-    mlm: the head, which has the name that it has in pre-training.
+    mlm: the head, under its name in pre-training.
   """
 
   trunk: nn.Module
   mlm: nn.Module
 
   def __call__(self, place: Array, train: bool = False, **inputs: Array) -> Array:
-    """Vocabulary logits f32[b, v] at the places int[b]."""
+    """Compute vocabulary logits f32[b, v] at the positions `place` int[b]."""
     hidden = self.trunk(**inputs, train=train)['hidden']
     states = jnp.take_along_axis(hidden, place[:, None, None], axis=1)[:, 0]  # [b, l, d] -> [b, d]
     return self.mlm(states, self.trunk.attend)
 
 
-class Setup(NamedTuple):
-  """What is read and compared.
+class ClozeSettings(NamedTuple):
+  """Blank, words and reader.
 
   Attributes:
-    kind: what stands in the blank: a 'token' of an encoder, or words that are 'written'.
-    mask_id: of the blank.
-    words: int32[k, t], ids of the words, filled up with `pad_id`; None where rows have options of their own.
-    sizes: int32[k], tokens of each word.
-    lead: tokens that are written before a word.
-    reader: how the trunk reads a text and a word; None for an encoder.
+    kind: content of the blank: a 'token' of an encoder, or 'written' words.
+    mask_id: id of the blank.
+    words: int32[k, t], ids of the words, padded with `pad_id`; None if examples have options.
+    sizes: int32[k], number of tokens of each word.
+    lead: tokens before each word.
+    reader: reader of a text and a word; None for an encoder.
   """
 
   kind: Literal['token', 'written']
@@ -81,20 +81,20 @@ def make(
   start: Start | None = None,
   logit_rows: Count = 8,
 ) -> Task:
-  """Chooses the word that fills the blank of a text.
+  """Choose the word that fills the blank of a text.
 
   Args:
     trunk: an encoder that `Attends`, an encoder-decoder, or one that fills blanks.
-    vocab: of the rows.
-    words: one for each label, in order, as they stand in the text: ' great' in byte-level vocabularies. An encoder
-      needs them, and each has to be one token. () takes the options of each row.
-    mask: token of the blank, which the data put there (`data.blank`); None is the vocabulary's mask, or '<extra_id_0>'
-      for an encoder-decoder.
-    start: what the decoder reads first, see `adapters/sequence.py`.
-    logit_rows: rows of each device whose logits are in memory at a time, each option a row.
+    vocab: vocabulary of the data.
+    words: one for each label, in order, as written in the text: ' great' in byte-level vocabularies. An encoder
+      requires words of one token each. () uses the options of each example.
+    mask: token of the blank in the data (`data.blank`); None is the vocabulary's mask, or '<extra_id_0>' for an
+      encoder-decoder.
+    start: first token of the decoder, see `adapters/sequence.py`.
+    logit_rows: options on each device whose logits are in memory at a time.
 
   Raises:
-    ValueError: a trunk that fills no blank, a word that is not one token where it has to be, or no mask.
+    ValueError: a trunk that fills no blanks, a word of several tokens for an encoder, or no mask.
   """
   user = "adapter 'cloze'"
   require(trunk, user=user, attention=('bidirectional', 'encoder-decoder', 'prefix'), offers=(Attends,))
@@ -103,119 +103,128 @@ def make(
     mask = SENTINEL
   mask_id = vocab.mask_id if mask is None else vocab.id(mask)
   if mask_id is None:
-    raise ValueError(f'{user} needs a vocabulary with a mask token; vocab.extra adds one, adapter.mask names one')
+    raise ValueError(
+      f'{user} needs a vocabulary with a mask token: add one in vocab.extra, or name one in adapter.mask'
+    )
   ids = word_ids(words, vocab, single=not written)
   table, sizes = padded(ids, vocab.pad_id) if ids else (None, None)
   if not written:
-    s = Setup('token', mask_id, table, sizes, (), None)
+    s = ClozeSettings(kind='token', mask_id=mask_id, words=table, sizes=sizes, lead=(), reader=None)
     model: nn.Module = Model(trunk, make_head(trunk, vocab))
   else:
     reader = answers.make_reader(trunk, vocab, user=user, start=start, mask=mask, rows=logit_rows)
     if reader.kind == 'prefix':
-      raise ValueError(
-        f"{user}: {type(trunk).__name__} fills no blanks; adapter 'prompt' compares options behind a text"
-      )
-    s = Setup('written', mask_id, table, sizes, (mask_id,) if reader.kind == 'encoder-decoder' else (), reader)
+      raise ValueError(f"{user}: {type(trunk).__name__} fills no blanks: use adapter 'prompt' to compare options")
+    lead = (mask_id,) if reader.kind == 'encoder-decoder' else ()
+    s = ClozeSettings(kind='written', mask_id=mask_id, words=table, sizes=sizes, lead=lead, reader=reader)
     model = answers.Model(trunk)
-  functions = partial(prepare, s), partial(loss, s), partial(predict, s)
-  task = Task(model, *functions, classes=len(words), in_words=partial(in_words, words))
-  return task._replace(check=partial(check, s, 'the mask' if mask is None else repr(mask)))
+  return Task(
+    model=model,
+    prepare=partial(prepare, s),
+    loss=partial(loss, s),
+    predict=partial(predict, s),
+    classes=len(words),
+    in_words=partial(in_words, words),
+    check=partial(check, s, 'the mask' if mask is None else repr(mask)),
+  )
 
 
-def check(s: Setup, mask: str, batch: Mapping[str, Any]) -> None:
-  """Raises ValueError where no row has a blank, or where rows have other labels than there are words."""
+def check(s: ClozeSettings, mask: str, batch: Mapping[str, Any]) -> None:
+  """Raise ValueError for a batch without blanks or with other labels."""
   blanks = (np.asarray(batch['tokens']) == s.mask_id) & (np.asarray(batch['segment_ids']) > 0)
   if not blanks.any():
     raise ValueError(
-      f'no row has the blank that is filled, {mask} (adapter.mask): write [MASK] where it stands, as in '
+      f'no text has the blank {mask} (adapter.mask): write [MASK] in the pattern, as in '
       "form.inputs='{sentence} It was [MASK].', and name the same token in data.blank"
     )
   options = batch['option_tokens'].shape[1]
-  if s.words is not None and not 1 < options <= len(s.words):  # one: the text to be written, and no label
+  if s.words is not None and not 1 < options <= len(s.words):  # 1: the text to be written, no label
     labels = 'no labels' if options == 1 else f'{options} labels'
     raise ValueError(
-      f'adapter.words names {len(s.words)} words, one for each label, and rows have {labels}: name all labels in '
+      f'adapter.words names {len(s.words)} words, one for each label, and the data has {labels}: name all labels in '
       "form.options, as in ('negative', 'positive')"
     )
 
 
 def word_ids(words: tuple[str, ...], vocab: Vocab, *, single: bool) -> list[list[int]]:
-  """The ids of each word; an end token behind them where one of them has several.
+  """Encode words, with an end token if any has several tokens.
 
   Raises:
-    ValueError: fewer than two words, a word without tokens, a word twice, or with `single` one that is not one token.
+    ValueError: fewer than two words, a word without tokens, a word twice, or with `single` a word of several tokens.
   """
   if not words and not single:
     return []
   if len(words) < 2:
     raise ValueError(
-      f'adapter.words={words!r}: an encoder compares two words or more, one for each label: name them, or choose '
-      'another model.name, one that writes'
+      f'adapter.words={words!r}: an encoder compares two words or more: name one for each label, or choose a '
+      'model.name that generates text'
     )
   ids = [vocab.encode(word) for word in words]
-  for word, found in zip(words, ids, strict=True):
-    if not found or (single and len(found) > 1):
-      pieces = ' '.join(repr(vocab.token(token)) for token in found) or 'nothing'
+  for word, tokens in zip(words, ids, strict=True):
+    if not tokens or (single and len(tokens) > 1):
+      pieces = ' '.join(repr(vocab.token(token)) for token in tokens) or 'nothing'
       raise ValueError(
-        f'adapter.words: {word!r} is {pieces} in this vocabulary; a word has to be one token. Vocabularies of bytes '
-        "have most words with the space before them, as in ' great'"
+        f'adapter.words: {word!r} is {pieces} in this vocabulary and must be one token: choose another word. '
+        "Byte-level vocabularies need the space, as in ' great'"
       )
-  if len({tuple(found) for found in ids}) < len(ids):
-    raise ValueError(f'adapter.words={words!r}: two of them are the same tokens')
-  several = any(len(found) > 1 for found in ids)
-  return [[*found, vocab.eos_id] for found in ids] if several and vocab.eos_id is not None else ids
+  if len({tuple(tokens) for tokens in ids}) < len(ids):
+    raise ValueError(f'adapter.words={words!r} has the same tokens twice: give a different word for each label')
+  several = any(len(tokens) > 1 for tokens in ids)
+  return [[*tokens, vocab.eos_id] for tokens in ids] if several and vocab.eos_id is not None else ids
 
 
 def padded(ids: list[list[int]], pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-  """Lists of ids as int32[k, t] and their sizes int32[k]."""
-  sizes = np.array([len(found) for found in ids], np.int32)
-  return np.array([found + [pad_id] * (sizes.max() - len(found)) for found in ids], np.int32), sizes
+  """Pad lists of ids to int32[k, t]; also return their sizes int32[k]."""
+  sizes = np.array([len(tokens) for tokens in ids], np.int32)
+  return np.array([tokens + [pad_id] * (sizes.max() - len(tokens)) for tokens in ids], np.int32), sizes
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The text, and what may stand in its blank."""
+def prepare(s: ClozeSettings, root: Array, batch: Batch) -> Example:
+  """Prepare texts and the options for their blanks."""
   del root
   tokens, segments = batch['tokens'], batch['segment_ids']
   targets = texts.labelled(batch)
   targets['scale'] = batch_scale(targets['weights'])
   if s.kind == 'token':
-    place = jnp.argmax((tokens == s.mask_id) & (segments > 0), axis=1)
+    position = jnp.argmax((tokens == s.mask_id) & (segments > 0), axis=1)
     read = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in batch}
-    return Example(read | {'place': place}, targets)
+    return Example(read | {'place': position}, targets)
   options, real = choices(s, batch)
   assert s.reader is not None
-  # parameters are made by one call of the trunk, which the first option is enough for
+  # one call of the trunk initialises the parameters; the first option is enough for it
   first = answers.read(s.reader, tokens, segments, options[:, 0], real[:, 0])
-  kept = {'tokens': tokens, 'segment_ids': segments, 'options': options, 'real': real}
-  return Example(first, targets | kept)
+  compared = {'tokens': tokens, 'segment_ids': segments, 'options': options, 'real': real}
+  return Example(first, targets | compared)
 
 
-def choices(s: Setup, batch: Batch) -> tuple[Array, Array]:
-  """What may be written, and where it has tokens, int32[b, k, t]: after the sentinel of the blank where it has one."""
+def choices(s: ClozeSettings, batch: Batch) -> tuple[Array, Array]:
+  """Build the options and their segments, int32[b, k, t] each, after `lead`."""
+  # 1. the same words for every text, or the options of each
   if s.words is not None and s.sizes is not None:
     shape = (len(batch['tokens']), *s.words.shape)
     options = jnp.broadcast_to(jnp.asarray(s.words), shape)
     real = jnp.broadcast_to(jnp.arange(shape[2]) < jnp.asarray(s.sizes)[:, None], shape)
   else:
     options, real = batch['option_tokens'], batch['option_segment_ids']
+  # 2. the sentinel before each option that has tokens
   lead = jnp.broadcast_to(jnp.array(s.lead, jnp.int32), (*options.shape[:2], len(s.lead)))
-  there = jnp.broadcast_to((real > 0).any(axis=2, keepdims=True), lead.shape)
-  return jnp.concatenate([lead, options], axis=2), jnp.concatenate([there, real > 0], axis=2).astype(jnp.int32)
+  present = jnp.broadcast_to((real > 0).any(axis=2, keepdims=True), lead.shape)
+  return jnp.concatenate([lead, options], axis=2), jnp.concatenate([present, real > 0], axis=2).astype(jnp.int32)
 
 
-def compare(s: Setup, forward: Forward, example: Example) -> Array:
-  """log p of what may stand in the blank, f32[b, k], up to what all options have in common."""
+def compare(s: ClozeSettings, forward: Forward, example: Example) -> Array:
+  """Compute log p of options f32[b, k], up to a constant."""
   if s.kind == 'token':
     assert s.words is not None
     return forward(**example.inputs)[:, s.words[:, 0]]
   targets = example.targets
-  given = (targets[name] for name in ('tokens', 'segment_ids', 'options', 'real'))
+  compared = (targets[name] for name in ('tokens', 'segment_ids', 'options', 'real'))
   assert s.reader is not None
-  return -answers.option_nats(s.reader, forward, *given)
+  return -answers.option_nats(s.reader, forward, *compared)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of the right word among the words."""
+def loss(s: ClozeSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy of the right word among the words."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
   compared = compare(s, forward, example)
@@ -227,13 +236,13 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   )
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """The label, and the share of each label's word."""
+def predict(s: ClozeSettings, forward: Forward, example: Example) -> dict[str, Array]:
+  """Predict 'label' int32[b] and 'probability' f32[b, k] over the words."""
   compared = compare(s, forward, example)
   return {'label': compared.argmax(axis=1).astype(jnp.int32), 'probability': jax.nn.softmax(compared, axis=1)}
 
 
 def in_words(words: tuple[str, ...], prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-  """The word that was chosen."""
+  """Return the predicted word."""
   label, options = int(prediction['label']), words or tuple(record.get('options', ()))
   return {'text': options[label]} if label < len(options) else {}

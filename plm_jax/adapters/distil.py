@@ -3,15 +3,15 @@
     adapter = dict(name='distil', teacher=dict(name='bert', variant='bert-base'), inner=dict(name='classify'))
 
 Loss = (1 - weight) task loss + weight T^2 KL(teacher || student), both softened by temperature T. The teacher has the
-same inner task over a trunk of its own, reads the same rows without dropout or gradient, and stands beside the student
-under `distil`. `init_from` loads it from its run, and may give the student every other layer of it:
+same inner task over its own trunk, reads the same batch without dropout or gradient, and its parameters are stored
+under `distil`. `init_from` loads it from its run, and can initialise the student from every other layer of it:
 
     init_from = (dict(source=RUN, from_='', to='distil'), dict(source=RUN, layers=(0, 2, 4)), ...)
 
-What is compared are the predictions of the inner task: probabilities of classes or options, or a number (squared error
-in place of KL). A run is evaluated, opened and exported as the student alone. For pre-training: objective 'distill'.
+The predictions of the inner task are compared: probabilities of classes or options, or a number (squared error instead
+of KL). A run is evaluated, opened and exported as the student only. For pre-training: objective 'distill'.
 
-Logits are read off the probabilities, which differs from the networks' own where a class has less than e^-87 of them.
+Logits are computed from the probabilities. They differ from the networks' logits if a class has less than e^-87.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,15 +38,15 @@ PAPER = Paper(
   supervision='supervised',
   extension='compressed',
 )
-READS = ()  # beside what the inner task reads
+READS = ()  # in addition to the inner task
 ADDS = 'distil'
-TAUGHT = 'taught'  # what the teacher reads, among the inputs of the student
-ALONE = True  # the rest of the parameters is a whole network: weights/folders.py leaves these out
-NEVER = -1e9  # the softened score of an option that a row does not have
+TAUGHT = 'taught'  # key of the teacher's inputs among those of the student
+ALONE = True  # the other parameters are a whole network: weights/folders.py omits these
+NEVER = -1e9  # softened score of a missing option
 
 
-class Setup(NamedTuple):
-  """Both tasks, and how the student is compared; settings are explained in `make`."""
+class DistilSettings(NamedTuple):
+  """Both tasks, and the comparison; the settings are explained in `make`."""
 
   student: Task
   teacher: Task
@@ -55,20 +55,20 @@ class Setup(NamedTuple):
 
 
 class Model:
-  """The models of student and teacher, with the two methods of a linen module that a task uses."""
+  """Models of student and teacher, with the two linen methods that a task uses."""
 
   def __init__(self, student: Any, teacher: Any):
     self.student, self.teacher = student, teacher
 
   def init(self, key: Array, train: bool = False, *, taught: Mapping[str, Array], **inputs: Any) -> dict[str, PyTree]:
-    """Parameters of the student, the same as without a teacher, and those of the teacher under `distil`."""
+    """Initialise the student, as without a teacher, and the teacher under `distil`."""
     own, other = self.student.init(key, train=train, **inputs), self.teacher.init(key, train=train, **taught)
     return {'params': {**own['params'], ADDS: other['params']}}
 
   def apply(
     self, variables: Mapping[str, PyTree], *, teacher: bool = False, taught: Any = None, **arguments: Any
   ) -> Any:
-    """Runs the student, or the teacher; `taught` is what the teacher reads, which `compare` hands it."""
+    """Run the student, or the teacher; `taught` is read by `compare` only."""
     del taught
     params = variables['params']
     if teacher:
@@ -86,17 +86,17 @@ def make(
   temperature: Temperature = 2.0,
   weight: Rate = 0.5,
 ) -> Task:
-  """Trains the inner task on its labels and on what the teacher predicts.
+  """Train the inner task on its labels and on the teacher's predictions.
 
   Args:
-    trunk: the student.
-    vocab: of the rows, which both read.
-    second_vocab: of the run, for an inner task that takes one.
-    inner: what predicts probabilities or a number for each row, as its file states (`OF_A_ROW`), and its keywords;
-      those of the teacher's run.
-    teacher: its trunk, as a model block.
-    temperature: T; above 1, the teacher's opinion of the wrong classes counts more.
-    weight: of the comparison; the labels have the rest.
+    trunk: trunk of the student.
+    vocab: vocabulary of the data, for both networks.
+    second_vocab: second vocabulary of the run, if the inner task takes one.
+    inner: a task that predicts probabilities or a number per example (`OF_A_ROW` in its file), and its keywords; the
+      same as in the teacher's run.
+    teacher: trunk of the teacher, as a model block.
+    temperature: T; above 1, the teacher's probabilities of the wrong classes count more.
+    weight: weight of the comparison; the labels have 1 - weight.
 
   Raises:
     ValueError: the inner task is a wrapper, freezes its trunk, or predicts something else.
@@ -106,21 +106,22 @@ def make(
   compared = [name for name, file in signatures.places(wrapped.INNER).items() if signatures.literal(file, 'OF_A_ROW')]
   if inner['name'] not in compared:
     raise ValueError(
-      f'adapter.inner.name={inner["name"]!r}: distil compares what student and teacher predict for a whole row; '
-      f"choices are {', '.join(sorted(compared))}. For pre-training there is objective.name='distill'"
+      f'adapter.inner.name={inner["name"]!r} has no prediction per example to distil: choose '
+      f"{', '.join(sorted(compared))}. For pre-training set objective.name='distill'"
     )
-  other = build.make('models', teacher, vocab_size=vocab.size, execution=trunk.execution)
-  return _joined(Setup(student, make_inner(trunk=other), temperature, weight))
+  teacher_trunk = build.make('models', teacher, vocab_size=vocab.size, execution=trunk.execution)
+  s = DistilSettings(student=student, teacher=make_inner(trunk=teacher_trunk), temperature=temperature, weight=weight)
+  return _joined(s)
 
 
-def _joined(s: Setup) -> Task:
-  """The student's task with the teacher beside it; also with room for more documents."""
+def _joined(s: DistilSettings) -> Task:
+  """Add the teacher to the student's task."""
   student = s.student
 
   def sized(make: Callable[[int], Task], documents: int) -> Task:
-    other = s.teacher.for_documents
-    assert other is not None  # the same kind of task
-    return _joined(s._replace(student=make(documents), teacher=other(documents)))
+    make_teacher = s.teacher.for_documents
+    assert make_teacher is not None  # the same kind of task
+    return _joined(s._replace(student=make(documents), teacher=make_teacher(documents)))
 
   return student._replace(
     model=Model(student.model, s.teacher.model),  # type: ignore[arg-type]  # it has the two methods that a task uses
@@ -132,31 +133,34 @@ def _joined(s: Setup) -> Task:
   )
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """What the inner task makes, the weight of each row, and what the teacher reads: one may read letters, one tokens."""
+def prepare(s: DistilSettings, root: Array, batch: Batch) -> Example:
+  """Prepare the inner task's example, example weights and the teacher's inputs.
+
+  The inputs are separate because one network may read characters and the other tokens.
+  """
   inputs, targets = s.student.prepare(root, batch)
   taught = s.teacher.prepare(root, batch).inputs
   return Example({**inputs, TAUGHT: taught}, targets | row_terms(batch['row_weight']))
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """The loss of the inner task and the distance of both predictions."""
-  own = computed_once(forward)
-  found = s.student.loss(own, example, carry, rng)
-  theirs: Any = partial(forward, teacher=True, train=False)
-  values = compare(s, own, theirs, example)
+def loss(s: DistilSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the inner task's loss plus the distance of both predictions."""
+  student = computed_once(forward)
+  task_loss = s.student.loss(student, example, carry, rng)
+  teacher: Any = partial(forward, teacher=True, train=False)
+  values = compare(s, student, teacher, example)
   targets, weights = example.targets, example.targets['row_weight']
-  value = (1 - s.weight) * found.value + s.weight * scaled_sum(values, weights, targets['row_scale'])
-  metrics = {**found.metrics, 'task_loss': found.metrics['loss'], 'distil_loss': metric(values, weights)}
-  return found._replace(value=value, metrics={**metrics, 'loss': whole_loss(value, targets)})
+  value = (1 - s.weight) * task_loss.value + s.weight * scaled_sum(values, weights, targets['row_scale'])
+  metrics = {**task_loss.metrics, 'task_loss': task_loss.metrics['loss'], 'distil_loss': metric(values, weights)}
+  return task_loss._replace(value=value, metrics={**metrics, 'loss': whole_loss(value, targets)})
 
 
-def compare(s: Setup, own: Forward, theirs: Forward, example: Example) -> Array:
-  """How far the student's prediction of each row is from the teacher's, f32[b]."""
-  assert s.student.predict is not None and s.teacher.predict is not None  # as of all that state `OF_A_ROW`
-  ours = s.student.predict(own, example)
+def compare(s: DistilSettings, student: Forward, teacher: Forward, example: Example) -> Array:
+  """Compute the distance f32[b] between predictions of student and teacher."""
+  assert s.student.predict is not None and s.teacher.predict is not None  # given by `OF_A_ROW`
+  ours = s.student.predict(student, example)
   read = example._replace(inputs=example.inputs[TAUGHT])
-  taught = jax.tree.map(jax.lax.stop_gradient, s.teacher.predict(theirs, read))
+  taught = jax.tree.map(jax.lax.stop_gradient, s.teacher.predict(teacher, read))
   if 'value' in ours:
     return jnp.square(ours['value'] - taught['value'])
   return divergence(
@@ -165,15 +169,15 @@ def compare(s: Setup, own: Forward, theirs: Forward, example: Example) -> Array:
 
 
 def to_logits(ours: Array, theirs: Array, *, temperature: float) -> tuple[Array, Array]:
-  """Logits f32[b, c] of the probabilities f32[b, c] of student and teacher.
+  """Convert probabilities f32[b, c] of student and teacher to logits.
 
-  softmax(logits / T) is the same for log-probabilities in place of logits. An option to which neither gives anything is
-  one that the row does not have: it stays without a share at any temperature.
+  softmax(logits / T) is the same for log-probabilities instead of logits. An option with probability 0 from both is
+  missing from the example; it keeps probability 0 at any temperature.
   """
   # probabilities .5 .5 0 and .9 .1 0   logits log .5, log .5, never and log .9, log .1, never
-  there = (ours > 0) | (theirs > 0)
+  present = (ours > 0) | (theirs > 0)
 
-  def logits(shares: Array) -> Array:
-    return jnp.where(there, jnp.log(jnp.maximum(shares, jnp.finfo(jnp.float32).tiny)), NEVER * temperature)
+  def logits(probabilities: Array) -> Array:
+    return jnp.where(present, jnp.log(jnp.maximum(probabilities, jnp.finfo(jnp.float32).tiny)), NEVER * temperature)
 
   return logits(ours), logits(theirs)

@@ -1,10 +1,10 @@
-"""LoRA: a frozen matrix W is used as W + (alpha / r) A B with small A and B, which train (Hu et al. 2021, §4.1).
+"""LoRA: a frozen matrix W is replaced by W + (alpha / r) A B with small trained A and B (Hu et al. 2021, §4.1).
 
     adapter = dict(name='lora', rank=8, alpha=16.0, targets=('query', 'value'), inner=dict(name='classify', classes=2))
 
-A begins Kaiming-uniform as in the released code, B as zero: a run begins as the inner task. Both stand
-beside the trunk under the path of their matrix, A [..., i, r] and B [..., r, o...]. In a stack of layers each layer has
-its own, and layers that share a matrix (ALBERT) share them. The model is run on W + (alpha / r) A B, the same matrices
+A is initialised Kaiming-uniform as in the released code, B to zero, so a run starts as the inner task. Both are stored
+outside the trunk under the path of their matrix: A [..., i, r] and B [..., r, o...]. In a stack of layers each layer
+has its own; layers that share a matrix (ALBERT) share them. The model runs on W + (alpha / r) A B, the same matrices
 that generation and export read. Each adapted matrix adds r (i + o) parameters.
 """
 
@@ -25,12 +25,12 @@ from plm_jax.layers.dropout import drop
 PAPER = Paper(
   year=2021, title='Hu et al., LoRA', architecture='any', objective_family='supervised', supervision='supervised'
 )
-READS = ()  # beside what the inner task reads
+READS = ()  # in addition to the inner task
 ADDS = 'lora'
 
 
-class Setup(NamedTuple):
-  """What is adapted, and how; settings are explained in `make`.
+class LoraSettings(NamedTuple):
+  """Targets and updates; the settings are explained in `make`.
 
   Attributes:
     targets: path of each dense layer with an update -> its axes.
@@ -54,35 +54,36 @@ def make(
   dropout: PartRate = 0.0,
   trained: Sequence[Annotated[str, 'pattern']] = HEADS,
 ) -> Task:
-  """Trains small updates of chosen matrices of the trunk, and the head of the inner task.
+  """Train low-rank updates of matrices of the trunk, and the head.
 
   Args:
     trunk: any trunk.
-    vocab: of the rows.
-    second_vocab: of the run, for an inner task that takes one.
+    vocab: vocabulary of the data.
+    second_vocab: second vocabulary of the run, if the inner task takes one.
     inner: an adapter or an objective, and its keywords.
     targets: dense layers of the trunk: the last part of their path, or a regular expression of the whole path
       ('trunk/layers/mlp/.*').
     rank: r, of each update.
     alpha: the update is multiplied by alpha / r.
-    dropout: rate at which an update leaves out inputs of its matrix in training. One draw holds for all positions of a
-      call, since the update is part of the matrix; the released code draws for each position.
+    dropout: dropout rate on the inputs of an update in training. One mask holds for all positions of a call, since the
+      update is part of the matrix; the released code samples a mask for each position.
     trained: patterns of other parameters that train; by default everything outside the trunk. Norms and biases as well:
       ('(?!trunk/).*', '.*/(bias|scale)').
 
   Raises:
-    ValueError: the inner task is a wrapper or freezes its trunk, or a target is no dense layer of the trunk.
+    ValueError: the inner task is a wrapper or freezes its trunk, or a target is not a dense layer of the trunk.
   """
-  s = Setup(wrapped.named(targets, trunk, what='adapter.targets'), rank, alpha, dropout)
-  added = wrapped.Added(ADDS, partial(add, s), partial(updated, s), tuple(trained))
+  layers = wrapped.named(targets, trunk, what='adapter.targets')
+  s = LoraSettings(targets=layers, rank=rank, alpha=alpha, dropout=dropout)
+  added = wrapped.Added(name=ADDS, make=partial(add, s), read=partial(updated, s), trained=tuple(trained))
   return wrapped.make_task(inner, added, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
 
 
-def add(s: Setup, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
-  """A and B of every target, below the path of its dense layer."""
+def add(s: LoraSettings, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
+  """Initialise A and B of every target, below its path."""
   added: dict[str, Any] = {}
   for path, axes in s.targets.items():
-    if (kernel := leaves.get(f'{path}/kernel')) is None:  # a pooler, say, that the inner task has no use for
+    if (kernel := leaves.get(f'{path}/kernel')) is None:  # unused by the inner task, such as a pooler
       continue
     names, shape = wrapped.axis_names(kernel), nn.unbox(kernel).shape
     layers = len(shape) - axes.inputs - axes.outputs  # axes before those of the matrix
@@ -96,29 +97,34 @@ def add(s: Setup, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
   return added
 
 
-def updated(s: Setup, leaves: Mapping[str, Any], added: Mapping[str, Any], rng: Array | None = None) -> dict[str, Any]:
-  """The parameters of the inner model, each target with its update; with a key, inputs of the updates drop out."""
-  found = dict(leaves)
+def updated(
+  s: LoraSettings, leaves: Mapping[str, Any], added: Mapping[str, Any], rng: Array | None = None
+) -> dict[str, Any]:
+  """Add updates to their kernels; a key applies dropout to them."""
+  merged = dict(leaves)
   with jax.default_matmul_precision('highest'):
     for path in sorted({path.rpartition('/')[0] for path in added}):
       a, kernel = added[f'{path}/a'], leaves[f'{path}/kernel']
       if s.dropout and rng is not None:
         a = a * drop(jnp.ones((*a.shape[:-1], 1)), rate=s.dropout, rng=wrapped.own_key(rng, path), rows=False)
-      found[f'{path}/kernel'] = kernel + s.alpha / s.rank * product(a, added[f'{path}/b']).reshape(kernel.shape)
-  return found
+      merged[f'{path}/kernel'] = kernel + s.alpha / s.rank * product(a, added[f'{path}/b']).reshape(kernel.shape)
+  return merged
 
 
 def product(a: Any, b: Any) -> Any:
-  """A B: [..., i, r] and [..., r, o...], both of jax or both of numpy -> [..., i, o] with all outputs in one axis."""
+  """Multiply A [..., i, r] by B [..., r, o...].
+
+  Returns [..., i, o] with all outputs in one axis; both are JAX or both NumPy arrays.
+  """
   return a @ b.reshape(*b.shape[: a.ndim - 1], -1)
 
 
 def fold(kernel: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> np.ndarray:
-  """A kernel, or one layer of a stacked one, with its update.
+  """Add the update to a kernel or to a layer of one.
 
   Args:
     kernel: [..., i..., o...].
-    added: 'a' and 'b' of its path, of the same layers.
+    added: 'a' and 'b' of the same path and layers.
     settings: keywords of `make`.
   """
   scale = np.float32(settings['alpha'] / settings['rank'])

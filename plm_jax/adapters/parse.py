@@ -1,13 +1,13 @@
-"""Dependency trees: the head of each word and the relation to it (Clark et al. 2018, §3).
+"""Dependency parsing: the head of each word and its relation (Clark et al. 2018, §3).
 
     data = dict(name='labelled', kind='arcs', fields=('tokens', 'head'), label='deprel', ...)
 
-A word is read by the state of its first piece. Its arcs, to every word of its text and with every relation, are scored
-by `layers/arcs.py`, and the right one is learned by cross-entropy. A root hangs on itself. Each word takes the
-likeliest arc by itself, so that what is found need not be a tree.
+A word is represented by the state of its first piece. `layers/arcs.py` scores its arcs to every word of its text with
+every relation, and the loss is the cross-entropy of the right one. The head of a root is the root itself. Each word is
+predicted independently, so the result need not be a tree.
 
-Metrics: `uas`, the share of words whose head is right, and `las`, of those whose relation is right as well, punctuation
-counted (Buchholz and Marsi 2006, §3.2). Words whose head was cut off the row are neither trained nor counted.
+Metrics: `uas`, the share of words with the right head, and `las`, with the right head and relation, including
+punctuation (Buchholz and Marsi 2006, §3.2). Words whose head was truncated are neither trained nor counted.
 """
 
 from collections.abc import Mapping
@@ -50,20 +50,20 @@ PAPER = Paper(
   supervision='supervised',
 )
 READS = ('tokens', 'segment_ids', 'heads', 'labels')
-QUICK = dict(relations=('O', 'B-name', 'I-name', 'B-type', 'I-type'), layers=(-1,), width=16)  # (`file.py:quick`)
+QUICK = dict(relations=('O', 'B-name', 'I-name', 'B-type', 'I-type'), layers=(-1,), width=16)  # for `file.py:quick`
 
 
 class Model(nn.Module):
-  """A trunk, and the scores of the arcs between its words.
+  """A trunk and the scores of arcs between words.
 
   Attributes:
     trunk: any trunk.
-    relations: how many there are.
-    width: of what is compared.
-    layers: whose states are read side by side; -1 is the trunk's output, 0 the embeddings.
+    relations: number of relations.
+    width: width of the compared vectors.
+    layers: layers whose states are concatenated; -1 is the trunk's output, 0 the embeddings.
     dropout: rate on these states.
     frozen: the trunk runs without dropout and gets no gradient.
-    init_std: of all matrices.
+    init_std: standard deviation of all matrices.
   """
 
   trunk: nn.Module
@@ -79,27 +79,27 @@ class Model(nn.Module):
     self.arc_dropout = Dropout(self.dropout)
 
   def __call__(self, may_be_head: Array, train: bool = False, **inputs: Array) -> Array:
-    """Scores f32[b, l, l * r] of the arcs of each word, as `over_arcs` has them.
+    """Compute the scores f32[b, l, l * r] of arcs, see `over_arcs`.
 
     Args:
-      may_be_head: bool[b, l], a word begins here.
-      train: drops out.
-      **inputs: of the trunk.
+      may_be_head: bool[b, l], True at the first piece of a word.
+      train: applies dropout.
+      **inputs: inputs of the trunk.
     """
     out = self.trunk(**inputs, train=train and not self.frozen)
     states = read_layers(out, self.layers)
     if self.frozen:
       states = jax.lax.stop_gradient(states)
-    side_by_side = self.arc_dropout(jnp.concatenate(states, axis=-1), train=train)  # [b, l, d * layers]
-    return over_arcs(self.arcs(side_by_side, side_by_side), may_be_head, segments_of(inputs))
+    joined = self.arc_dropout(jnp.concatenate(states, axis=-1), train=train)  # [b, l, d * layers]
+    return over_arcs(self.arcs(joined, joined), may_be_head, segments_of(inputs))
 
 
-class Setup(NamedTuple):
-  """What is read and scored.
+class ParseSettings(NamedTuple):
+  """Inputs and labels.
 
   Attributes:
-    inputs: what the trunk reads.
-    relations: how many there are.
+    inputs: inputs of the trunk.
+    relations: number of relations.
   """
 
   inputs: tuple[str, ...]
@@ -117,17 +117,17 @@ def make(
   frozen: bool = False,
   init_std: Std = 0.02,
 ) -> Task:
-  """Heads and relations of words.
+  """Predict heads and relations of words.
 
   Args:
     trunk: any trunk.
-    vocab: of the rows, as `data/labelled.py` makes them with kind='arcs'.
-    relations: their names in the order of their numbers. (): a run finds them in its training data.
-    layers: whose states are read side by side; -1 is the trunk's output, 0 its embeddings.
-    width: of what is compared of a head and of a word.
+    vocab: vocabulary of the data, from `data/labelled.py` with kind='arcs'.
+    relations: names of the relations by id. (): a run finds them in its training data.
+    layers: layers whose states are concatenated; -1 is the trunk's output, 0 its embeddings.
+    width: width of the compared vectors of heads and words.
     dropout: rate on the states.
-    frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
-    init_std: of all matrices of the head.
+    frozen: feature extraction: the trunk runs without dropout and does not train, whatever `optim` says.
+    init_std: standard deviation of all matrices of the head.
 
   Raises:
     ValueError: fewer than two relations, a relation twice, or no layer.
@@ -135,22 +135,38 @@ def make(
   del vocab
   check_names('relations', relations)
   if not layers:
-    raise ValueError('adapter.layers=(): name one or more, as -1 for the output of the trunk')
-  s = Setup(inputs_of(trunk), len(relations))
-  model = Model(trunk, len(relations), width, tuple(layers), dropout, frozen, init_std)
-  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), in_words=in_words)
-  return task._replace(classes=len(relations), class_names=tuple(relations), trains=trained(frozen, trunk))
+    raise ValueError('adapter.layers=() is empty: give one or more, such as -1 for the output of the trunk')
+  s = ParseSettings(inputs=inputs_of(trunk), relations=len(relations))
+  model = Model(
+    trunk=trunk,
+    relations=len(relations),
+    width=width,
+    layers=tuple(layers),
+    dropout=dropout,
+    frozen=frozen,
+    init_std=init_std,
+  )
+  return Task(
+    model=model,
+    prepare=partial(prepare, s),
+    loss=partial(loss, s),
+    predict=partial(predict, s),
+    in_words=in_words,
+    classes=len(relations),
+    class_names=tuple(relations),
+    trains=trained(frozen, trunk),
+  )
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The text, where its words begin, and the right arc of each word whose head is in the row."""
+def prepare(s: ParseSettings, root: Array, batch: Batch) -> Example:
+  """Prepare texts, first pieces of words, and the right arcs."""
   del root
   words = (batch['heads'] != -1) & (batch['segment_ids'] > 0)
   row_weight = batch['row_weight'][:, None]
-  known = words & (batch['heads'] >= 0) & (batch['labels'] >= 0)
-  weights = known * row_weight
+  labelled = words & (batch['heads'] >= 0) & (batch['labels'] >= 0)
+  weights = labelled * row_weight
   targets = {
-    'arcs': jnp.where(known, batch['heads'] * s.relations + batch['labels'], 0),  # int[b, l], see `over_arcs`
+    'arcs': jnp.where(labelled, batch['heads'] * s.relations + batch['labels'], 0),  # int[b, l], see `over_arcs`
     'words': words & (batch['labels'] >= 0) & (row_weight > 0),
     'weights': weights,
     'scale': batch_scale(weights),
@@ -158,36 +174,39 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(read_text(batch, s.inputs) | {'may_be_head': words}, targets)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of the right arc of each word among all of them."""
+def loss(s: ParseSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy of the right arc of each word."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
   scores = forward(**example.inputs)
   nats = cross_entropy(scores, targets['arcs'])  # [b, l]
-  found, right = scores.argmax(axis=-1), targets['arcs']
-  same_head = found // s.relations == right // s.relations
+  predicted, right = scores.argmax(axis=-1), targets['arcs']
+  same_head = predicted // s.relations == right // s.relations
   return Loss(
     scaled_sum(nats, weights, targets['scale']),
     {
       'loss': metric(nats, weights),
       'uas': metric(same_head, weights),
-      'las': metric(found == right, weights),
+      'las': metric(predicted == right, weights),
     },
   )
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """The place of the head of each word, its relation and the probability of both; -1, -1 and 0 elsewhere."""
+def predict(s: ParseSettings, forward: Forward, example: Example) -> dict[str, Array]:
+  """Predict the head position, relation and probability of each word.
+
+  Elsewhere they are -1, -1 and 0; [b, l] each.
+  """
   words = example.targets['words']
-  shares = jax.nn.softmax(forward(**example.inputs), axis=-1)
-  found = shares.argmax(axis=-1)
+  probabilities = jax.nn.softmax(forward(**example.inputs), axis=-1)
+  arcs = probabilities.argmax(axis=-1)
   return {
-    'heads': jnp.where(words, found // s.relations, -1).astype(jnp.int32),
-    'labels': jnp.where(words, found % s.relations, -1).astype(jnp.int32),
-    'probability': jnp.where(words, shares.max(axis=-1), 0.0),
+    'heads': jnp.where(words, arcs // s.relations, -1).astype(jnp.int32),
+    'labels': jnp.where(words, arcs % s.relations, -1).astype(jnp.int32),
+    'probability': jnp.where(words, probabilities.max(axis=-1), 0.0),
   }
 
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-  """The arc of each word as CoNLL-U numbers its head, such as '3:case'; None for a word that has none."""
+  """Render arcs in CoNLL-U numbering, such as '3:case'."""
   return {'arcs': attachment.written(prediction, record)}

@@ -1,11 +1,11 @@
-"""Pruning while a network is trained: masks of its smallest weights or heads (Zhu & Gupta 2017; 1710.01878).
+"""Gradual pruning in training: masks of the smallest weights or heads (Zhu & Gupta 2017; 1710.01878).
 
     adapter = dict(name='prune', sparsity=0.9, begin=100, end=600, inner=dict(name='classify', classes=2))
 
-The masks stand beside the trunk under the paths of their kernels. They are drawn anew every so many steps until the
-schedule has reached its sparsity, and then kept; what is pruned is set to 0 after every update, so that neither moments
-nor weight decay bring it back, and it stays 0 in whatever is exported. The paper lets pruned weights keep their values;
-here a weight that was pruned stays pruned. Biases, norms, tables and what stands outside the trunk are not pruned.
+The masks are stored outside the trunk under the paths of their kernels. They are recomputed every `every` steps until
+the schedule has reached its sparsity, and then fixed. Pruned weights are set to 0 after every update, so neither
+moments nor weight decay restore them, and they stay 0 in exports. In the paper pruned weights retain their values; here
+a pruned weight stays pruned. Biases, norms, tables and parameters outside the trunk are not pruned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
 from plm_jax.compression import prune
 from plm_jax.core import errors
-from plm_jax.core.types import Array, Count, Paper, Task, Vocab, Whole
+from plm_jax.core.types import Array, Count, NonNegativeInt, Paper, Task, Vocab
 
 PAPER = Paper(
   year=2017,
@@ -31,18 +31,18 @@ PAPER = Paper(
   supervision='supervised',
   extension='compressed',
 )
-READS = ()  # beside what the inner task reads
+READS = ()  # in addition to the inner task
 ADDS = 'prune'
 
 Unit = Literal['weight', 'head']
 Scope = Literal['all', 'matrix']
 
 
-class Setup(NamedTuple):
-  """What is pruned, and when; settings are explained in `make`.
+class PruneSettings(NamedTuple):
+  """Targets and schedule; the settings are explained in `make`.
 
   Attributes:
-    targets: path of each dense layer that is pruned -> its axes.
+    targets: path of each pruned dense layer -> its axes.
   """
 
   targets: Mapping[str, Axes]
@@ -64,49 +64,51 @@ def make(
   unit: Unit = 'weight',
   scope: Scope = 'all',
   targets: Sequence[Annotated[str, 'pattern']] = ('.*',),
-  begin: Whole = 0,
-  end: Whole = 0,
+  begin: NonNegativeInt = 0,
+  end: NonNegativeInt = 0,
   every: Count = 100,
 ) -> Task:
-  """Trains the inner task on what is not pruned.
+  """Train the inner task while pruning the trunk.
 
   Args:
     trunk: any trunk.
-    vocab: of the rows.
-    second_vocab: of the run, for an inner task that takes one.
+    vocab: vocabulary of the data.
+    second_vocab: second vocabulary of the run, if the inner task takes one.
     inner: an adapter or an objective, and its keywords.
-    sparsity: share of the weights (or heads) that is pruned in the end.
+    sparsity: final share of pruned weights (or heads).
     unit: 'weight' prunes single weights, 'head' whole attention heads by their output projections.
     scope: 'all' compares all targets with each other, 'matrix' the weights (heads) of one matrix.
-    targets: dense layers: the last part of their path, or a regular expression of the whole path; for heads they are
-      those named 'out' in any case.
-    begin: updates before the first mask; at 0 the network that `init_from` names is pruned before it is trained.
-    end: updates at which `sparsity` is reached, along a cubic; up to `begin` all is pruned at once.
-    every: updates between two masks on the way.
+    targets: dense layers: the last part of their path, or a regular expression of the whole path; for heads always
+      those named 'out'.
+    begin: updates before the first mask; at 0 the network that `init_from` names is pruned before training.
+    end: updates at which `sparsity` is reached, on a cubic schedule; up to `begin` everything is pruned at once.
+    every: updates between two masks.
 
   Raises:
-    ValueError: the inner task is a wrapper or freezes its trunk, a target is no dense layer, or there are no heads.
+    ValueError: the inner task is a wrapper or freezes its trunk, a target is not a dense layer, or there are no heads.
   """
   errors.one_of('adapter.unit', unit, Unit)
   errors.one_of('adapter.scope', scope, Scope)
-  if unit == 'head':
-    targets = ('out',)
-  found = wrapped.named(targets, trunk, what='adapter.targets')
-  if unit == 'head' and (odd := [path for path, axes in found.items() if axes.inputs != 2]):
+  layers = wrapped.named(('out',) if unit == 'head' else targets, trunk, what='adapter.targets')
+  if unit == 'head' and (flat := [path for path, axes in layers.items() if axes.inputs != 2]):
     raise ValueError(
-      f"adapter.unit='head': {odd[0]} of this {type(trunk).__name__} has no axis of heads: take 'weight'"
+      f"adapter.unit='head': {flat[0]} of {type(trunk).__name__} has no axis of heads: set adapter.unit='weight'"
     )
-  s = Setup(found, sparsity, unit, scope, begin, max(begin, end), every)
-  added = wrapped.Added(ADDS, partial(masks, s), masked, (f'(?!{ADDS}/).*',), partial(advance, s))
+  s = PruneSettings(
+    targets=layers, sparsity=sparsity, unit=unit, scope=scope, begin=begin, end=max(begin, end), every=every
+  )
+  added = wrapped.Added(
+    name=ADDS, make=partial(masks, s), read=masked, trained=(f'(?!{ADDS}/).*',), advance=partial(advance, s)
+  )
   return wrapped.make_task(inner, added, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
 
 
-def masks(s: Setup, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
-  """A mask of ones for each target, below the path of its dense layer."""
+def masks(s: PruneSettings, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
+  """Initialise a mask of ones for each target, below its path."""
   del key
   added: dict[str, Any] = {}
   for path in s.targets:
-    if (kernel := leaves.get(f'{path}/kernel')) is None:  # a pooler, say, that the inner task has no use for
+    if (kernel := leaves.get(f'{path}/kernel')) is None:  # unused by the inner task, such as a pooler
       continue
     shape, names = nn.unbox(kernel).shape, wrapped.axis_names(kernel)
     if s.unit == 'head':  # [..., h, k, d] -> [..., h, 1, 1]
@@ -116,24 +118,26 @@ def masks(s: Setup, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
 
 
 def masked(leaves: Mapping[str, Any], added: Mapping[str, Any], rng: Array | None = None) -> dict[str, Any]:
-  """The parameters of the inner model, with 0 where their masks have it; their gradient is 0 there as well."""
+  """Set pruned weights, and so their gradients, to 0."""
   del rng
   kernels = {kernel_of(path): mask for path, mask in added.items()}
   return {**leaves, **{path: jnp.where(mask > 0, leaves[path], 0.0) for path, mask in kernels.items()}}
 
 
 def advance(
-  s: Setup, leaves: dict[str, Any], added: dict[str, Any], step: Array
+  s: PruneSettings, leaves: dict[str, Any], added: dict[str, Any], step: Array
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """The parameters and their masks after `step` updates: the masks that are due, and 0 in what is pruned."""
-  on_the_way = (step >= s.begin) & (step <= s.end)
-  due = on_the_way & ((step == s.begin) | (step == s.end) | (step % s.every == 0))
-  added = jax.lax.cond(due, lambda: draw(s, leaves, added, step), lambda: added)
+  """Update due masks and apply them to the parameters."""
+  in_schedule = (step >= s.begin) & (step <= s.end)
+  due = in_schedule & ((step == s.begin) | (step == s.end) | (step % s.every == 0))
+  added = jax.lax.cond(due, lambda: new_masks(s, leaves, added, step), lambda: added)
   return masked(leaves, added), added
 
 
-def draw(s: Setup, leaves: Mapping[str, Array], added: Mapping[str, Array], step: Array) -> dict[str, Array]:
-  """The masks of the smallest weights or heads at the sparsity that the schedule has reached."""
+def new_masks(
+  s: PruneSettings, leaves: Mapping[str, Array], added: Mapping[str, Array], step: Array
+) -> dict[str, Array]:
+  """Compute masks of the smallest weights or heads at the current sparsity."""
   sparsity = prune.cubic(step, sparsity=s.sparsity, begin=s.begin, end=s.end)
   importance = {}
   for path in added:
@@ -142,17 +146,17 @@ def draw(s: Setup, leaves: Mapping[str, Array], added: Mapping[str, Array], step
   if s.scope == 'all':
     return prune.keep_among_all(importance, sparsity)
   return {
-    path: prune.keep_in_each(one, sparsity, layers=one.ndim - sum(s.targets[path.removesuffix('/mask')]))
-    for path, one in importance.items()
+    path: prune.keep_in_each(values, sparsity, layers=values.ndim - sum(s.targets[path.removesuffix('/mask')]))
+    for path, values in importance.items()
   }
 
 
 def fold(kernel: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> np.ndarray:
-  """A kernel, or one layer of a stacked one, with 0 where its mask has it."""
+  """Apply the mask to a kernel or to a layer of one."""
   del settings
   return np.where(added['mask'] > 0, kernel, np.float32(0))
 
 
 def kernel_of(path: str) -> str:
-  """'trunk/layers/query/mask' -> 'trunk/layers/query/kernel'."""
+  """Map a path: 'trunk/layers/query/mask' -> 'trunk/layers/query/kernel'."""
   return f'{path.removesuffix("/mask")}/kernel'

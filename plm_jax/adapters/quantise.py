@@ -1,10 +1,10 @@
-"""Training for weights in 8 bits: the network runs on what 8 bits can express (Jacob et al. 2017, §3).
+"""Quantisation-aware training: the network runs on weights rounded to 8 bits (Jacob et al. 2017, §3).
 
     adapter = dict(name='quantise', inner=dict(name='classify', classes=2))
 
-Dense layers and vocabulary tables of the trunk are rounded to 8 bits in every pass, a scale per output channel
-(compression/quantise.py); gradients pass the rounding unchanged. The scales stand beside the trunk and follow the
-weights after each update. A run is opened, exported and generated from with its weights rounded, so that
+Dense layers and vocabulary tables of the trunk are rounded to 8 bits in every pass, with a scale per output channel
+(compression/quantise.py); gradients pass the rounding unchanged. The scales are stored outside the trunk and updated
+with the weights. A run is opened, exported and used for generation with rounded weights, so
 `plm-jax compress --methods=int8` writes the same network as int8, with these scales. Q8BERT (Zafrir et al. 2019) also
 rounds activations, which stay in float32 here.
 """
@@ -31,10 +31,10 @@ PAPER = Paper(
   supervision='supervised',
   extension='compressed',
 )
-READS = ()  # beside what the inner task reads
+READS = ()  # in addition to the inner task
 ADDS = 'quantise'
 
-TABLES = ('token_embed', 'output')  # those of the vocabulary; other tables are small, and some are read otherwise
+TABLES = ('token_embed', 'output')  # vocabulary tables; other tables are small, and some are read differently
 Channels = Mapping[str, tuple[int, ...]]  # path of a leaf -> its axes within a channel, from the end
 
 
@@ -45,86 +45,95 @@ def make(
   second_vocab: Vocab | None = None,
   inner: Annotated[Mapping[str, Any], 'adapters | objectives'],
 ) -> Task:
-  """Trains the inner task with the trunk's dense layers and vocabulary tables in 8 bits.
+  """Train the inner task with the trunk's weights in 8 bits.
 
   Args:
     trunk: any trunk.
-    vocab: of the rows.
-    second_vocab: of the run, for an inner task that takes one.
+    vocab: vocabulary of the data.
+    second_vocab: second vocabulary of the run, if the inner task takes one.
     inner: an adapter or an objective, and its keywords.
 
   Raises:
     ValueError: the inner task is a wrapper or freezes its trunk.
   """
   channels = channels_of(trunk)
-  own = partial(scales, channels), partial(rounded, channels)
-  added = wrapped.Added(ADDS, *own, (f'(?!{ADDS}/).*',), partial(advance, channels))
+  added = wrapped.Added(
+    name=ADDS,
+    make=partial(scales, channels),
+    read=partial(rounded, channels),
+    trained=(f'(?!{ADDS}/).*',),
+    advance=partial(advance, channels),
+  )
   return wrapped.make_task(inner, added, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
 
 
 def channels_of(trunk: nn.Module) -> dict[str, tuple[int, ...]]:
-  """The kernels and tables of a trunk that are quantised, as 'trunk/layers/query/kernel'; nothing is computed."""
-  found: dict[str, tuple[int, ...]] = {}
+  """Find the quantised kernels and tables of a trunk, without computing anything.
+
+  Returns:
+    path, such as 'trunk/layers/query/kernel' -> axes within a channel, counted from the end.
+  """
+  channels: dict[str, tuple[int, ...]] = {}
 
   def note(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
     module = context.module
     if isinstance(module, Dense):
       outputs = len(module.features) if isinstance(module.features, tuple) else 1
       axes = tuple(range(-module.num_inputs - outputs, -outputs))
-      found['/'.join(('trunk', *module.path, 'kernel'))] = axes
+      channels['/'.join(('trunk', *module.path, 'kernel'))] = axes
     elif isinstance(module, Embed) and module.name in TABLES:
-      found['/'.join(('trunk', *module.path, 'table'))] = (-1,)
+      channels['/'.join(('trunk', *module.path, 'table'))] = (-1,)
     return call(*args, **kwargs)
 
   with nn.intercept_methods(note):
     params = jax.eval_shape(lambda: trunk.init(jax.random.key(0), method='init_all')['params'])
   present = flat({'trunk': nn.unbox(params)})
-  return {path: found[path] for path in sorted(found) if path in present}
+  return {path: channels[path] for path in sorted(channels) if path in present}
 
 
 def scales(channels: Channels, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
-  """The scales of each leaf, below the path of what owns it."""
+  """Compute the scales of each leaf, below the path of its module."""
   del key
   added: dict[str, Any] = {}
   for path, axes in channels.items():
-    if (leaf := leaves.get(path)) is None:  # a pooler, say, that the inner task has no use for
+    if (leaf := leaves.get(path)) is None:  # unused by the inner task, such as a pooler
       continue
     scale, names = quantise.scales(nn.unbox(leaf), axes), wrapped.axis_names(leaf)
     within = {axis % len(names) for axis in axes}
     own = tuple(None if axis in within else name for axis, name in enumerate(names))
-    added[_beside(path)] = wrapped.boxed(scale, own)
+    added[_scale_path(path)] = wrapped.boxed(scale, own)
   return added
 
 
 def rounded(
   channels: Channels, leaves: Mapping[str, Any], added: Mapping[str, Any], rng: Array | None = None
 ) -> dict[str, Any]:
-  """The parameters of the inner model, those of `channels` as 8 bits express them."""
+  """Round the parameters in `channels` to 8 bits."""
   del rng
-  present = {path: added[_beside(path)] for path in channels if _beside(path) in added}
+  present = {path: added[_scale_path(path)] for path in channels if _scale_path(path) in added}
   return {**leaves, **{path: quantise.fake(leaves[path], scale) for path, scale in present.items()}}
 
 
 def advance(
   channels: Channels, leaves: dict[str, Any], added: dict[str, Any], step: Array
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """The parameters and the scales that belong to them."""
+  """Recompute the scales of the parameters."""
   del step
-  present = {path: axes for path, axes in channels.items() if _beside(path) in added}
-  return leaves, {_beside(path): quantise.scales(leaves[path], axes) for path, axes in present.items()}
+  present = {path: axes for path, axes in channels.items() if _scale_path(path) in added}
+  return leaves, {_scale_path(path): quantise.scales(leaves[path], axes) for path, axes in present.items()}
 
 
 def fold(weights: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> np.ndarray:
-  """A kernel or table, or one layer of a stacked one, as 8 bits express it."""
+  """Round a kernel or table, or a layer of one."""
   del settings
   return quantise.dequantise(quantise.quantise(weights, added['scale']), added['scale'])
 
 
 def places_of_scales(weights: Iterable[str]) -> dict[str, str]:
-  """Path of a kernel or table -> where a run with this wrapper saves its scale, if it has one."""
-  return {path: f'{ADDS}/{_beside(path)}' for path in weights if path.endswith(('/kernel', '/table'))}
+  """Map paths of kernels and tables to those of saved scales."""
+  return {path: f'{ADDS}/{_scale_path(path)}' for path in weights if path.endswith(('/kernel', '/table'))}
 
 
-def _beside(path: str) -> str:
-  """'trunk/layers/query/kernel' -> 'trunk/layers/query/scale', the path of its scales below the wrapper's name."""
+def _scale_path(path: str) -> str:
+  """Map a path: 'trunk/layers/query/kernel' -> 'trunk/layers/query/scale'."""
   return f'{path.rpartition("/")[0]}/scale'

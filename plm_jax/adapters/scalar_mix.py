@@ -1,23 +1,23 @@
-"""A frozen trunk as a source of features: another adapter reads a learned mix of all its layers (ELMo; Peters et al.
+"""Feature extraction with ELMo: another adapter reads a learned mix of all layers of a frozen trunk (Peters et al.
 2018, §3.2 and §3.3).
 
-A token is ELMo_k = gamma sum_j softmax(w)_j h_k,j over the trunk's embeddings and layers; `vectors` puts a vector x_k
-of the task's own in front of it, [x_k; ELMo_k], which `init_from` may read from a file of word vectors. The adapter
-`inner` sees these in place of the trunk's states: `tag` with `crf` is the paper's network for names, `classify` takes
-the largest value of each component over a row. With `lstm_layers` the network of the task has layers of LSTM here, and
-`side` says where its words meet the mix (Table 3):
+A token is ELMo_k = gamma sum_j softmax(w)_j h_k,j over the trunk's embeddings and layers. `vectors` prepends a trained
+vector x_k, [x_k; ELMo_k], which `init_from` can read from a file of word vectors. The adapter `inner` reads these
+instead of the trunk's states: `tag` with `crf` is the paper's network for names, `classify` takes the maximum of each
+component over a text. With `lstm_layers` the task network has LSTM layers here, and `side` selects where the mix enters
+(Table 3):
 
     input    LSTM([x; ELMo])             output    [LSTM(x); ELMo']
     both     [LSTM([x; ELMo]); ELMo']    none      LSTM(x), the network without the trunk
 
-where ELMo' has weights of its own. `layers=(-1,)` with `vectors` is [GloVe(x); CoVe(x)] (McCann et al. 2017, §4). A
-trunk may read the fields of a row apart, as ELMo reads sentences; with fields='joined' the layers of LSTM read them one
-behind the other, so that a hypothesis is read knowing its premise (conditional encoding, Rocktäschel et al. 2016,
-§2.2), and a text knowing the question.
+where ELMo' has separate weights. `layers=(-1,)` with `vectors` is [GloVe(x); CoVe(x)] (McCann et al. 2017, §4). A trunk
+may read the fields of an example separately, as ELMo reads sentences. With fields='joined' the LSTM layers read them as
+one sequence, so a hypothesis is read after its premise (conditional encoding, Rocktäschel et al. 2016, §2.2), and a
+text after the question.
 
-The trunk keeps its place in the parameters, so `init_from` reads it as ever, and its values, whatever `optim` says;
-what is new, and trains where `optim.scale` does not freeze it, stands in `trunk/scalar_mix`, `trunk/output_mix`,
-`trunk/task_lstm` and `trunk/vectors`.
+The parameters of the trunk have their usual paths, so `init_from` works, and do not train, whatever `optim` says. The
+new parameters are `trunk/scalar_mix`, `trunk/output_mix`, `trunk/task_lstm` and `trunk/vectors`; they train unless
+`optim.scale` freezes them.
 """
 
 from collections.abc import Mapping
@@ -41,6 +41,7 @@ from plm_jax.core.types import (
   Forward,
   LayerNumber,
   Loss,
+  NonNegativeInt,
   Paper,
   PartRate,
   PyTree,
@@ -48,7 +49,6 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  Whole,
 )
 from plm_jax.layers import pooling
 from plm_jax.layers.dropout import Dropout
@@ -65,9 +65,9 @@ PAPER = Paper(
   supervision='supervised',
   adapters=('tag', 'classify'),
 )
-READS = ()  # what `inner` reads
-QUICK = dict(vectors=8, lstm_dim=16, layers=())  # of a smoke test (`file.py:quick`)
-ADDED = 'trunk/(scalar_mix|output_mix|task_lstm|vectors)/.*'  # parameters beside those of the trunk
+READS = ()  # inputs of `inner`
+QUICK = dict(vectors=8, lstm_dim=16, layers=())  # settings of a smoke test (`file.py:quick`)
+ADDED = 'trunk/(scalar_mix|output_mix|task_lstm|vectors)/.*'  # new parameters
 
 Side = Literal['input', 'output', 'both', 'none']
 Fields = Literal['apart', 'joined']
@@ -75,21 +75,21 @@ MIXES = {'scalar_mix': ('input', 'both'), 'output_mix': ('output', 'both')}  # n
 
 
 class MixedTrunk(nn.Module):
-  """A trunk whose output is the mix of its layers, beside vectors of the task's own; a `types.Trunk`.
+  """A trunk whose output is the mix of its layers and trained vectors; a `types.Trunk`.
 
-  The trunk inside runs without dropout and gets no gradient.
+  The inner trunk runs without dropout and gets no gradient.
 
   Attributes:
-    trunk: any trunk; its parameters are those of this module.
-    vectors: width of a table of vectors for the vocabulary, which the task trains; 0 for none.
+    trunk: any trunk; this module shares its parameter scope.
+    vectors: width of a table of trained vectors for the vocabulary; 0 for none.
     dropout: rate on the mix and on these vectors.
     norm: see `ScalarMix`.
-    init_std: of the table.
-    layers: which are mixed; () for all.
-    side: of the layers of LSTM, see the head of this file.
-    lstm_layers: of the network of the task.
-    lstm_dim: width of the state of each of their directions.
-    fields: how the layers of LSTM read the fields of a row, see `make`.
+    init_std: standard deviation of the table.
+    layers: layers that are mixed; () for all.
+    side: where the mix enters, see the module docstring.
+    lstm_layers: number of LSTM layers of the task network.
+    lstm_dim: state width of each of their directions.
+    fields: how the LSTM layers read the fields of an example, see `make`.
   """
 
   trunk: nn.Module
@@ -118,10 +118,14 @@ class MixedTrunk(nn.Module):
       )  # fmt: skip
 
   def __call__(self, train: bool = False, **inputs: Array) -> dict[str, Any]:
-    """'hidden' f32[b, l, e], e as `hidden_dim`; 'layers' [1, b, l, e] holds it again; 'carry'."""
+    """Compute the mixed states 'hidden' f32[b, l, e].
+
+    The width e is `hidden_dim`. 'layers' [1, b, l, e] is the same array; 'carry' is the trunk's.
+    """
+    # 1. states of the frozen trunk, n of [b, l, d]: embeddings first, the output last
     out = self.trunk(**{name: value for name, value in inputs.items() if name in self.trunk.INPUTS}, train=False)
-    # embeddings first, the output last
     states = jax.lax.stop_gradient(read_layers(out, self.layers or (*range(len(out['layers']) - 1), -1)))
+    # 2. [x; ELMo]
     parts = []
     if self.vectors:
       own = self.table(inputs['encoder_tokens'] if 'encoder_tokens' in inputs else inputs['tokens'])
@@ -129,30 +133,32 @@ class MixedTrunk(nn.Module):
     if self.side in MIXES['scalar_mix']:
       parts.append(self.mix_dropout(self.scalar_mix(states), train=train))  # n of [b, l, d] -> [b, l, d]
     hidden = jnp.concatenate(parts, axis=-1)
+    # 3. LSTM layers
     if self.lstm_layers:
       segments = inputs['encoder_segment_ids'] if 'encoder_segment_ids' in inputs else inputs['segment_ids']
       if self.fields == 'joined':
-        later = (segments > 1)[..., None]  # words behind the first field
+        later = (segments > 1)[..., None]  # words after the first field
         hidden, segments = jnp.concatenate([hidden, later.astype(hidden.dtype)], axis=-1), jnp.minimum(segments, 1)
       hidden = self.task_lstm(hidden, segments, train=train)
+    # 4. ELMo' after them
     if self.side in MIXES['output_mix']:
       mixed = self.output_mix_dropout(self.output_mix(states), train=train)
       hidden = jnp.concatenate([hidden.astype(mixed.dtype), mixed], axis=-1)
     return {'hidden': hidden, 'layers': hidden[None], 'carry': out['carry']}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]."""
+    """Pool the maximum over real tokens: [b, l, d] -> [b, d]."""
     return pooling.largest(hidden, segment_ids)
 
   def squared_weights(self, train: bool = False) -> Array:
-    """Sum of the squares of w of both sides, before the softmax: f32[]."""
+    """Sum the squares f32[] of both mixes' weights w, before the softmax."""
     del train
     own = self.variables['params']
     return sum((jnp.square(own[name]['weights']).sum() for name in MIXES if name in own), jnp.zeros(()))
 
   @property
   def hidden_dim(self) -> int:
-    """Width of 'hidden'."""
+    """Return the width of 'hidden'."""
     mix = self.trunk.hidden_dim
     width = self.vectors + mix * (self.side in MIXES['scalar_mix'])
     width = 2 * self.lstm_dim if self.lstm_layers else width
@@ -160,7 +166,10 @@ class MixedTrunk(nn.Module):
 
   @property
   def INPUTS(self) -> tuple[str, ...]:
-    """Those of the trunk, and so with the other attributes; `vectors` are for tokens, whatever the trunk reads."""
+    """Return the inputs of the trunk; `vectors` also need tokens.
+
+    The other attributes below are those of the trunk.
+    """
     own = {'tokens', 'encoder_tokens'}.isdisjoint(self.trunk.INPUTS) and self.vectors
     return ('tokens', *self.trunk.INPUTS) if own else self.trunk.INPUTS
 
@@ -195,8 +204,8 @@ class MixedTrunk(nn.Module):
     self.trunk.init_all()
 
 
-class Setup(NamedTuple):
-  """The task of the inner adapter, and the penalty on the weights of the mix."""
+class ScalarMixSettings(NamedTuple):
+  """The inner task, and the penalty on the weights of the mix."""
 
   inner: Task
   penalty: float
@@ -207,74 +216,86 @@ def make(
   trunk: nn.Module,
   vocab: Vocab,
   inner: Annotated[Mapping[str, Any], 'adapters'],
-  vectors: Whole = 0,
+  vectors: NonNegativeInt = 0,
   dropout: PartRate = 0.5,
   norm: bool = False,
   penalty: Weight = 0.0,
   init_std: Std = 0.02,
   layers: tuple[LayerNumber, ...] = (),
   side: Side = 'input',
-  lstm_layers: Whole = 0,
+  lstm_layers: NonNegativeInt = 0,
   lstm_dim: Count = 256,
   fields: Fields = 'apart',
 ) -> Task:
-  """The task of `inner` on a mix of all layers of the trunk.
+  """Run the adapter `inner` on a mix of the trunk's layers.
 
   Args:
     trunk: any trunk.
-    vocab: of the rows.
-    inner: the adapter that reads the mix, such as dict(name='tag', tags=..., lstm_layers=2, crf=True). Leave its
-      `layers` and `frozen` alone: it sees one layer.
-    vectors: width of vectors of the task's own, one for each id of the vocabulary, which stand before the mix.
+    vocab: vocabulary of the data.
+    inner: the adapter that reads the mix, such as dict(name='tag', tags=..., lstm_layers=2, crf=True). Do not set its
+      `layers` and `frozen`: it sees one layer.
+    vectors: width of trained vectors, one for each id of the vocabulary, before the mix; 0 for none.
     dropout: rate on the mix and on these vectors.
     norm: each layer is normalised before it is mixed.
     penalty: lambda of the penalty on the squared L2 norm of w: at 1 the mix stays near a plain average, at 0.001 the
       weights vary.
-    init_std: of the table of `vectors`.
-    layers: which are mixed, -1 for the trunk's output and 0 for its embeddings; () for all.
-    side: where the network of the task reads the mix, see the head of this file.
-    lstm_layers: layers of LSTM of the network of the task, below the head of `inner`; 0 for none.
-    lstm_dim: width of the state of each of their directions.
-    fields: how they read the fields of a row that the layout of the data numbers apart (`elmo`): 'apart', each as a
-      text of its own, or 'joined', as one text, with a number beside each word that is 1 behind the first field.
+    init_std: standard deviation of the table of `vectors`.
+    layers: layers that are mixed, -1 for the trunk's output and 0 for its embeddings; () for all.
+    side: where the task network reads the mix, see the module docstring.
+    lstm_layers: number of LSTM layers of the task network, below the head of `inner`; 0 for none.
+    lstm_dim: state width of each of their directions.
+    fields: how they read the fields of an example, which the layout `elmo` stores as segments: 'apart', each as a
+      separate text, or 'joined', as one text with an extra input per word that is 1 after the first field.
 
   Raises:
-    ValueError: a side, or joined fields, without what they need.
+    ValueError: a side, or joined fields, without the layers or vectors they need.
   """
   one_of('adapter.side', side, Side)
   one_of('adapter.fields', fields, Fields)
   if side != 'input' and not lstm_layers:
-    raise ValueError(f"adapter.side={side!r} is a side of layers of LSTM: set adapter.lstm_layers, or side='input'")
+    raise ValueError(
+      f"adapter.side={side!r} needs LSTM layers: set adapter.lstm_layers above 0, or adapter.side='input'"
+    )
   if side in ('output', 'none') and not vectors:
-    raise ValueError(f'adapter.side={side!r}: the layers of LSTM then read `vectors` alone; set adapter.vectors')
+    raise ValueError(f'adapter.side={side!r} needs input for the LSTM layers: set adapter.vectors to a width')
   if fields == 'joined' and not lstm_layers:
-    raise ValueError("adapter.fields='joined' is how layers of LSTM read a row: set adapter.lstm_layers")
-  mixed = MixedTrunk(trunk, vectors, dropout, norm, init_std, tuple(layers), side, lstm_layers, lstm_dim, fields)
-  task = build.make('adapters', inner, trunk=mixed, vocab=vocab)
-  task = task._replace(trains=(*HEADS, ADDED))
-  s = Setup(task, penalty)
+    raise ValueError("adapter.fields='joined' needs LSTM layers: set adapter.lstm_layers above 0")
+  mixed = MixedTrunk(
+    trunk=trunk,
+    vectors=vectors,
+    dropout=dropout,
+    norm=norm,
+    init_std=init_std,
+    layers=tuple(layers),
+    side=side,
+    lstm_layers=lstm_layers,
+    lstm_dim=lstm_dim,
+    fields=fields,
+  )
+  task = build.make('adapters', inner, trunk=mixed, vocab=vocab)._replace(trains=(*HEADS, ADDED))
   if not penalty:
     return task
+  s = ScalarMixSettings(inner=task, penalty=penalty)
   return task._replace(prepare=partial(prepare, s), loss=partial(loss, s), evaluate=task.evaluate or task.loss)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The example of the inner adapter, and the share of each row in the penalty."""
+def prepare(s: ScalarMixSettings, root: Array, batch: Batch) -> Example:
+  """Prepare the inner example, and each example's share of the penalty."""
   example = s.inner.prepare(root, batch)
   terms = row_terms(batch['row_weight'])
   return example._replace(targets={**example.targets, 'penalty_share': terms['row_weight'] * terms['row_scale']})
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """The loss of the inner adapter and the penalty, in training."""
-  found = s.inner.loss(forward, example, carry, rng)
+def loss(s: ScalarMixSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the inner loss plus the penalty, in training."""
+  inner = s.inner.loss(forward, example, carry, rng)
   penalty = s.penalty * forward(method=squared_weights)
   share = example.targets['penalty_share'].sum()  # of a micro-batch in its batch
-  return found._replace(
-    value=found.value + penalty * share, metrics=found.metrics | {'penalty': (penalty * share, share)}
+  return inner._replace(
+    value=inner.value + penalty * share, metrics=inner.metrics | {'penalty': (penalty * share, share)}
   )
 
 
 def squared_weights(model: Any, train: bool = False) -> Array:
-  """That of the mixed trunk of a model."""
+  """Sum the squared weights of the mixed trunk of a model."""
   return model.trunk.squared_weights(train=train)

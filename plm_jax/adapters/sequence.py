@@ -1,13 +1,13 @@
-"""Text from text: summaries, translations, every task as text (Raffel et al. 2020, §2.4; Lewis et al. 2019, §3.3).
+"""Text to text: summaries, translations, every task as text (Raffel et al. 2020, §2.4; Lewis et al. 2019, §3.3).
 
-The loss is the cross-entropy of each token of the target; with `label_smoothing` a share of it goes to all tokens of
-the vocabulary alike (Szegedy et al. 2016, §7). An evaluation writes text with the settings of `decoding` where it has a
-score that reads text (`eval.NAME.scores`), and compares it with the texts that the data keep. To rank the options of a
-row by their likelihood instead, evaluate the run's folder with the adapter `prompt`.
+The loss is the cross-entropy of each target token; `label_smoothing` spreads a share of it evenly over the vocabulary
+(Szegedy et al. 2016, §7). An evaluation generates text with the settings of `decoding` if it has a score that reads
+text (`eval.NAME.scores`), and compares it with the references in the data. To rank options by their likelihood instead,
+evaluate the run's folder with the adapter `prompt`.
 
-Encoder-decoders read the text with their encoder. Other trunks read text and target in one row, so that the text is a
-prompt; what marks where the target begins stands in the data: 'TL;DR:', 'english = ' (Radford et al. 2019, §3.6 and
-§3.7). GLM writes into the blank of the text, or into the mask behind it (layout='glm').
+Encoder-decoders read the text with their encoder. Other trunks read text and target in one sequence, so the text is a
+prompt. The data contain the mark before the target: 'TL;DR:', 'english = ' (Radford et al. 2019, §3.6 and §3.7). GLM
+writes into the blank of the text, or into the mask after it (layout='glm').
 """
 
 import math
@@ -28,6 +28,7 @@ from plm_jax.core.types import (
   Example,
   Forward,
   Loss,
+  NonNegativeInt,
   Paper,
   PartRate,
   PyTree,
@@ -35,7 +36,6 @@ from plm_jax.core.types import (
   Task,
   Temperature,
   Vocab,
-  Whole,
 )
 from plm_jax.generate import constraints
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
@@ -47,31 +47,31 @@ READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
 
 
 class Decoding:
-  """How an evaluation writes text; keywords of `generate.rules`.
+  """Settings of text generation in an evaluation; keywords of `generate.rules`.
 
   Attributes:
-    method: 'greedy' takes the best token, 'beam' searches, 'sample' draws.
-    max_new: most tokens, the end token counted; None is the number that targets have room for.
-    min_new: tokens before the end token may come.
+    method: 'greedy', 'beam' or 'sample'.
+    max_new: maximum number of tokens, including the end token; None is the target length of the data.
+    min_new: minimum number of tokens before the end token.
     beams: beam width.
     length_penalty: texts are compared by log-probability / length ** length_penalty.
-    early_stop: when the search of a row ends, see `generate.rules.Beam`.
-    no_repeat: no n-gram of so many tokens comes twice; 0 allows it.
-    temperature: divisor of the logits of draws.
-    top_k: number of best tokens to draw from.
-    top_p: draws from the best tokens whose probabilities reach this sum.
-    seed: of draws.
-    first: token that every text begins with.
-    last: token that a text of `max_new` tokens ends with.
+    early_stop: when a search ends, see `generate.rules.Beam`.
+    no_repeat: size of n-grams that may not repeat; 0 allows all.
+    temperature: divisor of the logits when sampling.
+    top_k: number of best tokens to sample from.
+    top_p: probability mass of the best tokens to sample from.
+    seed: seed of samples.
+    first: first token of every text.
+    last: last token of a text of `max_new` tokens.
   """
 
   method: constraints.Method = 'greedy'
   max_new: Count | None = None
-  min_new: Whole = 0
+  min_new: NonNegativeInt = 0
   beams: Count = 4
   length_penalty: Annotated[float, '-100 <= x <= 100'] = 1.0
   early_stop: bool | Literal['never'] = False
-  no_repeat: Whole = 0
+  no_repeat: NonNegativeInt = 0
   temperature: Temperature = 1.0
   top_k: Count | None = None
   top_p: Annotated[float, '0 < x <= 1'] | None = None
@@ -80,14 +80,14 @@ class Decoding:
   last: str | None = None
 
 
-class Setup(NamedTuple):
-  """What is read and scored.
+class SequenceSettings(NamedTuple):
+  """Reader, loss and decoding.
 
   Attributes:
-    reader: how the trunk reads a text and a target.
-    label_smoothing: share of the loss that all tokens have alike.
-    decoding: keywords of `generate`, but `max_new` where it is None.
-    seed: of draws.
+    reader: reader of a text and a target.
+    label_smoothing: share of the loss that is spread evenly over the vocabulary.
+    decoding: keywords of `generate`, without `max_new` if it is None.
+    seed: seed of samples.
   """
 
   reader: Reader
@@ -106,30 +106,31 @@ def make(
   decoding: Annotated[Mapping[str, Any], 'adapters.sequence:Decoding'] = {},
   logit_rows: Count = 8,
 ) -> Task:
-  """Writes a text for a text.
+  """Generate a text from a text.
 
   Args:
     trunk: an encoder-decoder, a causal trunk, or one with a prefix.
-    vocab: of the rows, with an end token, which targets end with.
-    start: what the decoder reads first: 'pad' (T5, the default of encoder-decoders), 'eos' (BART), 'bos' (the default
-      of trunks with a prefix). A causal trunk has none.
+    vocab: vocabulary of the data, with an end token, which ends the targets.
+    start: first token of the decoder: 'pad' (T5, the default of encoder-decoders), 'eos' (BART), 'bos' (the default of
+      trunks with a prefix). A causal trunk has none.
     mask: token of the blank that a GLM fills; None is the vocabulary's mask.
-    label_smoothing: share of the loss that all tokens of the vocabulary have alike (BART: .1).
-    decoding: how an evaluation writes text.
-    logit_rows: rows of each device whose logits are in memory at a time.
+    label_smoothing: share of the loss that is spread evenly over the vocabulary (BART: .1).
+    decoding: how an evaluation generates text.
+    logit_rows: examples on each device whose logits are in memory at a time.
 
   Raises:
-    ValueError: a trunk that writes no text, no end token, or settings of `decoding` that do not fit together.
+    ValueError: a trunk that generates no text, no end token, or settings of `decoding` that contradict each other.
   """
   if vocab.eos_id is None:
-    raise ValueError('adapter sequence needs a vocabulary with an end token; vocab.roles can name one')
+    raise ValueError("adapter 'sequence' needs a vocabulary with an end token: name one in vocab.roles")
   reader = answers.make_reader(trunk, vocab, user="adapter 'sequence'", start=start, mask=mask, rows=logit_rows)
   settings, seed = decoding_settings(decoding, vocab, reader)
-  s = Setup(reader, label_smoothing, settings, seed)
-  functions = partial(prepare, s), partial(loss, s), partial(predict, s)
+  s = SequenceSettings(reader=reader, label_smoothing=label_smoothing, decoding=settings, seed=seed)
   return Task(
-    Model(trunk),
-    *functions,
+    model=Model(trunk),
+    prepare=partial(prepare, s),
+    loss=partial(loss, s),
+    predict=partial(predict, s),
     summary=perplexity_of,
     scores=('match',),
     words=('text', 'label', 'value'),
@@ -138,10 +139,10 @@ def make(
 
 
 def decoding_settings(decoding: Mapping[str, Any], vocab: Vocab, reader: Reader) -> tuple[dict[str, Any], int]:
-  """Keywords of `generate`, and the seed of draws.
+  """Convert `decoding` to keywords of `generate` and a seed.
 
   Raises:
-    ValueError: a value that cannot be, or no such token.
+    ValueError: an invalid value, or an unknown token.
   """
   given = {name: value for name, value in decoding.items() if value is not None}
   errors.one_of('adapter.decoding.method', given.get('method', 'greedy'), constraints.Method)
@@ -155,18 +156,18 @@ def decoding_settings(decoding: Mapping[str, Any], vocab: Vocab, reader: Reader)
   return settings | ({} if reader.start_id is None else {'start_id': reader.start_id}), seed
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The text, the target, and what is needed to write another."""
+def prepare(s: SequenceSettings, root: Array, batch: Batch) -> Example:
+  """Prepare texts, targets, and prompts for generation."""
   del root
-  given = tuple(batch[name] for name in READS)
+  texts_and_targets = tuple(batch[name] for name in READS)
   weights = (batch['target_segment_ids'] > 0) * batch['row_weight'][:, None]
-  kept = {name: batch[name] for name in ('tokens', 'segment_ids', 'row_id')}
+  prompts = {name: batch[name] for name in ('tokens', 'segment_ids', 'row_id')}
   targets = {'ids': batch['target_tokens'], 'weights': weights, 'scale': batch_scale(weights)}
-  return Example(answers.read(s.reader, *given), targets | kept)
+  return Example(answers.read(s.reader, *texts_and_targets), targets | prompts)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of the tokens of the targets."""
+def loss(s: SequenceSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy of the target tokens."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
   length = targets['tokens'].shape[1]
@@ -179,8 +180,11 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss(scaled_sum(trained, weights, targets['scale']), metrics)
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """The tokens that are written, `pad_id` after the end, their number and their score (`generate.rules.Generated`)."""
+def predict(s: SequenceSettings, forward: Forward, example: Example) -> dict[str, Array]:
+  """Generate text: tokens, their number and their score.
+
+  `pad_id` follows the end, see `generate.rules.Generated`.
+  """
   targets = example.targets
   text = targets['tokens'], targets['segment_ids']
   settings = {'max_new': targets['ids'].shape[1], **s.decoding}
@@ -188,28 +192,27 @@ def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
     settings['blank'] = answers.blank_of(s.reader, *text)
   if settings.get('method') == 'sample':
     settings['rng'] = jax.random.fold_in(jax.random.key(s.seed), targets['row_id'].max())
-  made = forward(method='write', tokens=text[0], segment_ids=text[1], settings=settings)
-  return {'tokens': made.tokens, 'written': made.lengths, 'score': made.scores}
+  generated = forward(method='write', tokens=text[0], segment_ids=text[1], settings=settings)
+  return {'tokens': generated.tokens, 'written': generated.lengths, 'score': generated.scores}
 
 
 def in_words(vocab: Vocab, prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-  """The text that was written.
+  """Decode the generated text.
 
-  Beside it 'label', the number of the option that it is, -1 for none, where rows have options; 'value', the number that
-  it spells, -1 for none, where rows have one (Raffel et al. 2020, §2.4). Space around a text or an option does not
-  count.
+  If the data have options, 'label' is the index of the option that equals the text, or -1. If the label is a number,
+  'value' is the number that the text spells, or -1 (Raffel et al. 2020, §2.4). Surrounding space is ignored.
   """
   text = vocab.decode(prediction['tokens'][: int(prediction['written'])]).strip()
-  found: dict[str, Any] = {'text': text}
+  readable: dict[str, Any] = {'text': text}
   if options := [option.strip() for option in record.get('options', ())]:
-    found['label'] = options.index(text) if text in options else -1
+    readable['label'] = options.index(text) if text in options else -1
   if isinstance(record.get('label'), float):
-    found['value'] = number_of(text)
-  return found
+    readable['value'] = number_of(text)
+  return readable
 
 
 def number_of(text: str) -> float:
-  """The number that a text spells; -1 where it spells none that is finite."""
+  """Parse a finite number; -1 if the text is none."""
   try:
     value = float(text)
   except ValueError:

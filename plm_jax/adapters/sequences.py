@@ -1,4 +1,4 @@
-"""What adapters share that read several texts per row: options to choose from, a pair in both orders."""
+"""Model of adapters that read several texts per example: options of a choice, a pair in both orders."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -15,20 +15,20 @@ Join = Literal['each', 'sum']
 
 
 class Model(nn.Module):
-  """Trunk, its pooling, dropout and a head, over k texts per row.
+  """Trunk, pooling, dropout and a head, over k texts per example.
 
   Attributes:
     trunk: any trunk with `pool`.
-    join: 'each' text has outputs of its own, or those of a row are for the 'sum' of its vectors.
-    outputs: columns of the last layer.
+    join: 'each' computes outputs for each text, 'sum' for the sum of the vectors of an example.
+    outputs: width of the last layer.
     dropout: rate before each layer of the head.
-    hidden: width of a layer of the head before the last one; 0 leaves it out.
-    activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
+    hidden: width of a layer of the head before the last one; 0 for none.
+    activation: activation after that layer, a name of `layers.mlp.ACTIVATIONS`.
     frozen: the trunk runs without dropout and gets no gradient.
-    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens, 'concat' the last of them,
-      the largest values and the mean side by side (ULMFiT).
-    init_std: of the head's kernels.
-    same_dropout: the texts of a row lose the same components of their vectors, of a head of one layer.
+    pool: 'trunk' pools as in the trunk's paper, 'mean' averages the real tokens, 'concat' concatenates the last token,
+      the maximum and the mean (ULMFiT).
+    init_std: standard deviation of the head's kernels.
+    same_dropout: the texts of an example share one dropout mask, in a head of one layer.
   """
 
   trunk: nn.Module
@@ -49,7 +49,10 @@ class Model(nn.Module):
     self.head_dropout = Dropout(self.dropout)
 
   def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """(outputs f32[b, k, c], or f32[b, c] of the sums; the states they came from [b k, l, d])."""
+    """Compute the outputs and the trunk's states [b k, l, d].
+
+    Outputs are f32[b, k, c], or f32[b, c] with join='sum'.
+    """
     folded = {name: fold(value) for name, value in inputs.items()}
     hidden = self.trunk(**folded, train=train and not self.frozen)['hidden']
     vectors = texts.pooled(self.trunk, hidden, texts.segments_of(folded), pool=self.pool, frozen=self.frozen)
@@ -66,24 +69,24 @@ class Model(nn.Module):
     return self.head(vectors), hidden
 
   def attend(self, features: Array, train: bool = False) -> Array:
-    """Vocabulary logits f32[..., v], for the auxiliary language model."""
+    """Compute vocabulary logits f32[..., v] for the auxiliary language model."""
     del train
     return self.trunk.attend(features)
 
 
 def read(batch: Mapping[str, Array], inputs: Sequence[str]) -> dict[str, Array]:
-  """The inputs of a trunk for rows of k texts, [b, k, l] each.
+  """Build trunk inputs [b, k, l] for k texts per example.
 
   Args:
-    batch: with tokens and segment_ids int[b, k, l], and type_ids and characters where they are of this shape too.
-    inputs: those of `texts.inputs_of`.
+    batch: has tokens and segment_ids int[b, k, l], and type_ids and characters if they have this shape too.
+    inputs: from `texts.inputs_of`.
   """
   shape = batch['tokens'].shape
   names = [name for name in texts.OF_TEXT if name in batch and batch[name].shape[:3] == shape]
-  read = texts.read_text({name: fold(batch[name]) for name in names}, inputs)
-  return {name: value.reshape(*shape, *value.shape[2:]) for name, value in read.items()}
+  folded = texts.read_text({name: fold(batch[name]) for name in names}, inputs)
+  return {name: value.reshape(*shape, *value.shape[2:]) for name, value in folded.items()}
 
 
 def fold(values: Array) -> Array:
-  """[b, k, ...] -> [b k, ...]."""
+  """Merge the first two axes: [b, k, ...] -> [b k, ...]."""
   return values.reshape(-1, *values.shape[2:])

@@ -1,7 +1,7 @@
-"""How alike two texts are, whatever their order: both orders are read and what stands for them is added (GPT §3.3).
+"""Similarity of two texts: both orders are read and their vectors are added (GPT §3.3).
 
-<s> A $ B <e> and <s> B $ A <e> each give the state of their last token; one dense layer on the sum of the two gives a
-value (STS-B) or classes (MRPC, QQP).
+<s> A $ B <e> and <s> B $ A <e> are each represented by the state of their last token. One dense layer on the sum of
+both computes a value (STS-B) or classes (MRPC, QQP).
 """
 
 from functools import partial
@@ -19,6 +19,7 @@ from plm_jax.core.types import (
   Example,
   Forward,
   Loss,
+  NonNegativeInt,
   Paper,
   PartRate,
   PyTree,
@@ -26,23 +27,22 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  Whole,
 )
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 
 PAPER = Paper(year=2018, title='GPT §3.3', architecture='any', objective_family='supervised', supervision='supervised')
 READS = ('tokens', 'segment_ids', 'swapped_tokens', 'swapped_segment_ids', 'label')
-OF_A_ROW = True  # what it predicts is of a whole row, so that adapters/distil.py can compare it
-QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
+OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
+QUICK = dict(kind='class')  # settings of a smoke test (`file.py:quick`)
 
 
-class Setup(NamedTuple):
-  """What is read and scored.
+class SimilaritySettings(NamedTuple):
+  """Inputs and loss.
 
   Attributes:
-    inputs: what the trunk reads.
-    regression: one number is predicted and no class.
-    lm_weight: of the auxiliary language model.
+    inputs: inputs of the trunk.
+    regression: predict one number instead of a class.
+    lm_weight: weight of the auxiliary language model.
   """
 
   inputs: tuple[str, ...]
@@ -57,28 +57,30 @@ def make(
   classes: Annotated[int, '1 <= x'] | None = 2,
   kind: Kind = 'class',
   dropout: PartRate = 0.1,
-  hidden: Whole = 0,
+  hidden: NonNegativeInt = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   frozen: bool = False,
   lm_weight: Weight = 0.0,
   pool: Pool = 'trunk',
   init_std: Std = 0.02,
 ) -> Task:
-  """Classification of a pair, or regression of one number, from rows made with `data.both_orders=True`.
+  """Classify a pair in both orders, or predict one number.
+
+  The data need `data.both_orders=True`.
 
   Args:
     trunk: any trunk.
-    vocab: of the rows.
+    vocab: vocabulary of the data.
     classes: number of labels; ignored by regression. None: a run finds it in its training data.
     kind: 'class' is cross-entropy, 'regression' squared error.
     dropout: rate before each layer of the head.
-    hidden: width of a layer of the head before the last one; 0 leaves it out.
-    activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
-    frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
+    hidden: width of a layer of the head before the last one; 0 for none.
+    activation: activation after that layer, a name of `layers.mlp.ACTIVATIONS`.
+    frozen: feature extraction: the trunk runs without dropout and does not train, whatever `optim` says.
     lm_weight: lambda of the auxiliary language model on both orders; needs a causal trunk that is not frozen (GPT: .5).
-    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens, 'concat' the last of them,
-      the largest values and the mean side by side (ULMFiT).
-    init_std: of the head's kernels.
+    pool: 'trunk' pools as in the trunk's paper, 'mean' averages the real tokens, 'concat' concatenates the last token,
+      the maximum and the mean (ULMFiT).
+    init_std: standard deviation of the head's kernels.
 
   Raises:
     ValueError: settings that contradict each other.
@@ -86,16 +88,34 @@ def make(
   del vocab
   texts.check_head('similarity', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   count = classify.class_count(kind, classes=classes)
-  s = Setup(texts.inputs_of(trunk), kind == 'regression', lm_weight)
-  head = dropout, hidden, activation, frozen, pool, init_std
-  model = sequences.Model(trunk, 'sum', count or 1, *head)
-  functions = partial(prepare, s), partial(loss, s), partial(classify.predict, s.regression)
-  task = Task(model, *functions, in_words=classify.in_words, trains=texts.trained(frozen, trunk))
+  s = SimilaritySettings(inputs=texts.inputs_of(trunk), regression=kind == 'regression', lm_weight=lm_weight)
+  model = sequences.Model(
+    trunk=trunk,
+    join='sum',
+    outputs=count or 1,
+    dropout=dropout,
+    hidden=hidden,
+    activation=activation,
+    frozen=frozen,
+    pool=pool,
+    init_std=init_std,
+  )
+  task = Task(
+    model=model,
+    prepare=partial(prepare, s),
+    loss=partial(loss, s),
+    predict=partial(classify.predict, s.regression),
+    in_words=classify.in_words,
+    trains=texts.trained(frozen, trunk),
+  )
   return classify.scored(task, regression=s.regression, classes=count)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """Both orders of each pair [b, 2, l] and its label; the next tokens where the language model is trained as well."""
+def prepare(s: SimilaritySettings, root: Array, batch: Batch) -> Example:
+  """Prepare pairs in both orders [b, 2, l] and labels.
+
+  With `lm_weight` also the next tokens.
+  """
   del root
   names = [name for name in texts.OF_TEXT if name in batch and f'swapped_{name}' in batch]
   both = {name: jnp.stack([batch[name], batch[f'swapped_{name}']], axis=1) for name in names}
@@ -106,8 +126,8 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(sequences.read(both, s.inputs), targets)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy or squared error of each pair, and the language model's loss where it is trained."""
+def loss(s: SimilaritySettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute cross-entropy or squared error, and the weighted language model's loss."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
   outputs, hidden = forward(**example.inputs)

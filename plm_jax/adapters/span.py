@@ -1,13 +1,13 @@
-"""The part of a text that answers a question (BERT §4.2 and §4.3): where it starts and where it ends.
+"""Extractive question answering: start and end of the answer in a text (BERT §4.2 and §4.3).
 
-The state of every token gives a score to start and one to end, and an answer costs the mean of the two cross-entropies
-over the places of the row; a row that does not hold it has to point at the token that stands for the whole of it. What
-is predicted are the `n_best` legal pairs (j >= i, both in the text, at most `max_answer` tokens, the start where no
-other window shows more around it) by the sum of their scores, and the sum at the token that stands for no answer.
+The state of every token gives a start score and an end score. The loss is the mean of the two cross-entropies over the
+positions of a window; a window without the answer has to point at its no-answer token ([CLS]). Predictions are the
+`n_best` legal pairs by the sum of their scores, and the sum at the no-answer token. A pair is legal if j >= i, both are
+in the text, it has at most `max_answer` tokens, and no other window has more context around the start.
 `scores/squad.py` and `scores/squad2.py` join the windows of a question, and read the characters of the text.
 
-With end='conditional' the score to end depends on where the answer starts, and a classifier tells whether there is one
-(XLNet §3.4 and its released code, ELECTRA §3.1): the end is learnt from the right start, and predicted from each of the
+With end='conditional' the end score depends on the start, and a classifier predicts whether there is an answer (XLNet
+§3.4 and its released code, ELECTRA §3.1). The end is trained from the right start, and predicted from each of the
 `starts` likeliest.
 """
 
@@ -48,16 +48,16 @@ PAPER = Paper(
 )
 READS = ('tokens', 'segment_ids', 'start', 'end', 'context')
 End = Literal['independent', 'conditional']
-SHOWN, MAXIMUM, NO_ANSWER = 1, 2, 3  # what stands in `context`, as `data/rows/question_windows.py` writes it
-NEVER = -1e30  # the score of a pair that is not legal; twice as much is finite in float32
+SHOWN, MAXIMUM, NO_ANSWER = 1, 2, 3  # values of `context`, see `data/rows/question_windows.py`
+NEVER = -1e30  # score of an illegal pair; twice this value is finite in float32
 
 
 class Conditional(nn.Module):
-  """Scores to start, to end behind a start, and to hold no answer (XLNet's released code, `get_qa_outputs`).
+  """Scores of starts, of ends given a start, and of no answer (XLNet's released code, `get_qa_outputs`).
 
   Attributes:
-    features: d, of the states.
-    init_std: of the kernels.
+    features: d, width of the states.
+    init_std: standard deviation of the kernels.
   """
 
   features: int
@@ -73,28 +73,38 @@ class Conditional(nn.Module):
     self.none = Dense(1, axes=('mlp', 'classes'), kernel_init=init, use_bias=False)
 
   def starts(self, hidden: Array) -> Array:
-    """f32[b, l], of states [b, l, d]."""
+    """Compute start scores f32[b, l] of states [b, l, d]."""
     return self.start(hidden)[..., 0]
 
   def ends(self, hidden: Array, states: Array) -> Array:
-    """f32[b, n, l], of states [b, l, d] where the answer starts with one of the states [b, n, d]."""
+    """Compute end scores f32[b, n, l] for n starts.
+
+    Args:
+      hidden: [b, l, d].
+      states: [b, n, d], states at the starts.
+    """
     shape = (*states.shape[:2], *hidden.shape[1:])  # [b, n, l, d]
     pair = jnp.concatenate([jnp.broadcast_to(x, shape) for x in (hidden[:, None], states[:, :, None])], axis=-1)
     return self.end(self.end_norm(jnp.tanh(self.end_inner(pair))))[..., 0]
 
   def impossible(self, whole: Array, state: Array) -> Array:
-    """f32[b], of what stands for the row [b, d] and the mean state where an answer might start [b, d]."""
+    """Compute no-answer logits f32[b].
+
+    Args:
+      whole: [b, d], state of the no-answer token.
+      state: [b, d], mean of the states, weighted by the probability to start.
+    """
     return self.none(jnp.tanh(self.none_inner(jnp.concatenate([state, whole], axis=-1))))[..., 0]
 
 
 class Model(nn.Module):
-  """Trunk, dropout and one dense layer of two outputs over every token, or the head `Conditional`.
+  """Trunk, dropout and one dense layer with two outputs per token, or the head `Conditional`.
 
   Attributes:
     trunk: any trunk.
     dropout: rate before the head.
     frozen: the trunk runs without dropout and gets no gradient.
-    init_std: of the head's kernels.
+    init_std: standard deviation of the head's kernels.
     conditional: the head is `Conditional`.
   """
 
@@ -112,7 +122,10 @@ class Model(nn.Module):
     self.head_dropout = Dropout(self.dropout)
 
   def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """(scores f32[b, l, 2] of each token to start and to end, or f32[b, l, 1] to start; the states [b, l, d])."""
+    """Compute scores f32[b, l, 2] of start and end, and states.
+
+    With `conditional` the scores are f32[b, l, 1], of starts only. States are [b, l, d].
+    """
     hidden = self.trunk(**inputs, train=train and not self.frozen)['hidden']
     if self.frozen:
       hidden = jax.lax.stop_gradient(hidden)
@@ -125,26 +138,26 @@ class Model(nn.Module):
     return self.joint.starts(hidden)[..., None], hidden
 
   def ends(self, hidden: Array, states: Array, train: bool = False) -> Array:
-    """See `Conditional`."""
+    """Call the method of `Conditional`."""
     del train
     return self.joint.ends(hidden, states)
 
   def impossible(self, whole: Array, state: Array, train: bool = False) -> Array:
-    """See `Conditional`."""
+    """Call the method of `Conditional`."""
     del train
     return self.joint.impossible(whole, state)
 
 
-class Setup(NamedTuple):
-  """What is read and predicted.
+class SpanSettings(NamedTuple):
+  """Inputs, loss and predictions.
 
   Attributes:
-    inputs: what the trunk reads.
-    n_best: pairs that are predicted.
-    max_answer: tokens of the longest answer that is predicted.
-    threshold: by which no answer has to score more than the best one.
-    starts: from which an end is predicted where it depends on them.
-    weight: of the classifier that tells whether there is an answer.
+    inputs: inputs of the trunk.
+    n_best: number of predicted pairs.
+    max_answer: maximum number of tokens of an answer.
+    threshold: margin by which no answer has to score above the best answer.
+    starts: number of starts from which ends are predicted, with a conditional end.
+    weight: weight of the classifier of questions without an answer.
   """
 
   inputs: tuple[str, ...]
@@ -170,41 +183,53 @@ def make(
   frozen: bool = False,
   init_std: Std = 0.02,
 ) -> Task:
-  """Answers to questions, from rows as `data/labelled.py` makes them with kind='spans'.
+  """Find the answer to a question in a text.
+
+  The data are those of `data/labelled.py` with kind='spans'.
 
   Args:
     trunk: any trunk.
-    vocab: of the rows.
-    n_best: pairs of start and end that are predicted for each row.
-    max_answer: tokens of the longest answer that is predicted.
-    no_answer: texts may hold no answer, as in SQuAD 2: answers are scored by its rule, and a question is left
-      unanswered where that scores more than the best answer.
-    threshold: by how much it has to score more; `best_f1_threshold` of `scores/squad2.py` is what to add, from a
-      validation set.
-    end: 'independent' of the start, or 'conditional' on it, with a classifier that tells whether there is an answer;
-      what it says decides whether a question is left unanswered.
-    starts: with 'conditional', the likeliest ones, from each of which ends are predicted.
-    answerable_weight: with 'conditional', of the loss of the classifier.
+    vocab: vocabulary of the data.
+    n_best: number of predicted pairs of start and end per window.
+    max_answer: maximum number of tokens of an answer.
+    no_answer: texts may contain no answer, as in SQuAD 2: answers are scored by its rule, and a question is left
+      unanswered if no answer scores above the best answer.
+    threshold: required margin; add `best_f1_threshold` of `scores/squad2.py` from a validation set.
+    end: 'independent' of the start, or 'conditional' on it, with a classifier that decides whether a question is left
+      unanswered.
+    starts: with 'conditional', number of likeliest starts from which ends are predicted.
+    answerable_weight: with 'conditional', weight of the classifier's loss.
     dropout: rate before the head.
-    frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
-    init_std: of the head's kernels.
+    frozen: feature extraction: the trunk runs without dropout and does not train, whatever `optim` says.
+    init_std: standard deviation of the head's kernels.
 
   Raises:
-    ValueError: an `end` that is no choice.
+    ValueError: an unknown `end`.
   """
   del vocab
   errors.one_of('adapter.end', end, End)
-  s = Setup(inputs_of(trunk), n_best, max_answer, threshold, starts, answerable_weight)
+  s = SpanSettings(
+    inputs=inputs_of(trunk),
+    n_best=n_best,
+    max_answer=max_answer,
+    threshold=threshold,
+    starts=starts,
+    weight=answerable_weight,
+  )
   conditional = end == 'conditional'
-  model = Model(trunk, dropout, frozen, init_std, conditional)
-  losses, predictions = (conditional_loss, conditional_predict) if conditional else (loss, predict)
-  words = partial(in_words, no_answer=no_answer)
-  task = Task(model, partial(prepare, s), partial(losses, s), partial(predictions, s), in_words=words)
-  return task._replace(scores=('squad2',) if no_answer else ('squad',), trains=trained(frozen, trunk))
+  return Task(
+    model=Model(trunk=trunk, dropout=dropout, frozen=frozen, init_std=init_std, conditional=conditional),
+    prepare=partial(prepare, s),
+    loss=partial(conditional_loss if conditional else loss, s),
+    predict=partial(conditional_predict if conditional else predict, s),
+    in_words=partial(in_words, no_answer=no_answer),
+    scores=('squad2',) if no_answer else ('squad',),
+    trains=trained(frozen, trunk),
+  )
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The row, where its answer starts and ends, and where one may."""
+def prepare(s: SpanSettings, root: Array, batch: Batch) -> Example:
+  """Prepare windows, their answers and the positions where answers may be."""
   del root
   weights = batch['row_weight']
   targets = {
@@ -218,8 +243,11 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(read_text(batch, s.inputs), targets)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """The mean of the cross-entropies of start and end; 'accuracy' counts rows with both of them right."""
+def loss(s: SpanSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the mean cross-entropy of start and end.
+
+  'accuracy' counts windows with both right.
+  """
   del s, carry, rng
   targets, weights = example.targets, example.targets['weights']
   start, end = _scores(forward, example)
@@ -229,20 +257,24 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss(scaled_sum(values, weights, targets['scale']), metrics)
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """The best pairs 'start' and 'end' int32[b, n] with 'score' f32[b, n], falling, and 'no_answer' f32[b], its score."""
+def predict(s: SpanSettings, forward: Forward, example: Example) -> dict[str, Array]:
+  """Predict the best pairs, in order of their score.
+
+  Returns:
+    'start', 'end' int32[b, n], 'score' f32[b, n], and 'no_answer' f32[b], the score of no answer.
+  """
   start, end = _scores(forward, example)
-  found = best_spans(start, end, example.targets['context'], n_best=s.n_best, max_answer=s.max_answer)
-  return {**found, 'no_answer': found['no_answer'] - s.threshold}
+  best = best_spans(start, end, example.targets['context'], n_best=s.n_best, max_answer=s.max_answer)
+  return {**best, 'no_answer': best['no_answer'] - s.threshold}
 
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any], *, no_answer: bool = False) -> dict[str, Any]:
-  """The best answer of one window, as it stands in the text; '' where it shows none.
+  """Return the best answer of a window, or ''.
 
   Args:
-    prediction: of the window.
-    record: of it.
-    no_answer: texts may hold no answer: '' as well where the window says so.
+    prediction: prediction of the window.
+    record: its record in the data.
+    no_answer: texts may contain no answer; then '' if that is predicted.
   """
   window = Group([prediction], [record])
   if no_answer and squad2.question_of(window).unanswered:
@@ -251,82 +283,101 @@ def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any], *, no_ans
 
 
 def _scores(forward: Forward, example: Example) -> tuple[Array, Array]:
-  """The scores to start and to end, f32[b, l] each, `NEVER` on padding."""
+  """Compute start and end scores, f32[b, l] each, `NEVER` on padding."""
   scores = jnp.where(example.targets['segment_ids'][..., None] > 0, forward(**example.inputs)[0], NEVER)
   return scores[..., 0], scores[..., 1]
 
 
 def best_spans(start: Array, end: Array, context: Array, *, n_best: int, max_answer: int) -> dict[str, Array]:
-  """The pairs i <= j < i + max_answer with the largest start[i] + end[j], and the sum where no answer is.
+  """Find the legal pairs with the largest start[i] + end[j].
+
+  A pair has i <= j < i + max_answer.
 
   Args:
     start: f32[b, l].
     end: f32[b, l].
     context: int[b, l], of the batch.
-    n_best: pairs that are returned; those that are no legal ones score `NEVER` or less.
+    n_best: number of pairs that are returned; illegal ones score `NEVER` or less.
     max_answer: largest j - i + 1.
 
   Returns:
-    'start', 'end' int32[b, n_best], 'score' f32[b, n_best], 'no_answer' f32[b].
+    'start', 'end' int32[b, n_best], 'score' f32[b, n_best], and 'no_answer' f32[b], the sum at the no-answer token.
   """
   # start 5 1 2, end 0 3 4, max_answer 2: sums of (i, i), (i, i + 1)   5 8 | 4 5 | 6 -   best (0, 1), (2, 2), (0, 0)
   length, widest = start.shape[1], min(max_answer, start.shape[1])
+  # 1. scores of legal starts and ends
   opens = jnp.where(context == MAXIMUM, start, NEVER)
   closes = jnp.where((context == SHOWN) | (context == MAXIMUM), end, NEVER)
+  # 2. sums of all pairs, [b, l, widest] -> [b, l widest], padded to n_best
   closes = jnp.pad(closes, ((0, 0), (0, widest)), constant_values=NEVER)
   ahead = jnp.stack([closes[:, more : more + length] for more in range(widest)], axis=2)  # [b, l, widest]
   sums = (opens[:, :, None] + ahead).reshape(len(start), -1)
   sums = jnp.pad(sums, ((0, 0), (0, max(0, n_best - sums.shape[1]))), constant_values=NEVER)
-  score, place = jax.lax.top_k(sums, n_best)
+  # 3. the best ones
+  score, index = jax.lax.top_k(sums, n_best)
   null = jnp.where(context == NO_ANSWER, start + end, 0.0).sum(axis=1)
-  first = jnp.minimum(place // widest, length - 1)
-  return {'start': first, 'end': jnp.minimum(first + place % widest, length - 1), 'score': score, 'no_answer': null}
+  first = jnp.minimum(index // widest, length - 1)
+  return {'start': first, 'end': jnp.minimum(first + index % widest, length - 1), 'score': score, 'no_answer': null}
 
 
 # An end that depends on the start ------------------------------------------------------------------------------------
 
 
-def conditional_loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """The mean of the cross-entropies of the start and of the end behind the right start, and the classifier's loss."""
+def conditional_loss(s: SpanSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the mean cross-entropy of start and end, plus the classifier's loss.
+
+  The end is conditional on the right start.
+  """
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
-  start, hidden, none = _start_and_none(forward, example)
+  # 1. start, and end given the right start
+  start, hidden, no_answer = _start_and_no_answer(forward, example)
   right = jnp.take_along_axis(hidden, targets['start'][:, None, None], axis=1)  # [b, 1, d]
   end = jnp.where(targets['context'] > 0, forward(method='ends', hidden=hidden, states=right)[:, 0], NEVER)
   values = (cross_entropy(start, targets['start']) + cross_entropy(end, targets['end'])) / 2
+  # 2. classifier
   absent = jnp.take_along_axis(targets['context'], targets['start'][:, None], axis=1)[:, 0] == NO_ANSWER
-  told = jax.nn.softplus(jnp.where(absent, -none, none))  # -log p of what is the case
+  answerable_nats = jax.nn.softplus(jnp.where(absent, -no_answer, no_answer))
   hits = (start.argmax(axis=1) == targets['start']) & (end.argmax(axis=1) == targets['end'])
-  metrics = {'span_loss': metric(values, weights), 'answerable_loss': metric(told, weights)}
-  metrics |= {'accuracy': metric(hits, weights), 'answerable_accuracy': metric((none > 0) == absent, weights)}
-  values = values + s.weight * told
-  return Loss(scaled_sum(values, weights, targets['scale']), metrics | {'loss': metric(values, weights)})
+  metrics = {'span_loss': metric(values, weights), 'answerable_loss': metric(answerable_nats, weights)}
+  metrics |= {'accuracy': metric(hits, weights), 'answerable_accuracy': metric((no_answer > 0) == absent, weights)}
+  total = values + s.weight * answerable_nats
+  return Loss(scaled_sum(total, weights, targets['scale']), metrics | {'loss': metric(total, weights)})
 
 
-def conditional_predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """As `predict`, by log-probabilities; 'impossible' f32[b] says whether a row holds no answer, from 0 on."""
+def conditional_predict(s: SpanSettings, forward: Forward, example: Example) -> dict[str, Array]:
+  """Predict like `predict`, by log-probabilities.
+
+  'impossible' f32[b] is 0 or more if a window is predicted to contain no answer.
+  """
   context = example.targets['context']
-  start, hidden, none = _start_and_none(forward, example)
+  start, hidden, no_answer = _start_and_no_answer(forward, example)
   length = start.shape[1]
+  # 1. the likeliest starts, [b, n]
   likeliest, first = jax.lax.top_k(
     jnp.where(context == MAXIMUM, jax.nn.log_softmax(start), NEVER), min(s.starts, length)
   )
+  # 2. ends given each of them
   states = jnp.take_along_axis(hidden, first[..., None], axis=1)  # [b, n, d]
   end = forward(method='ends', hidden=hidden, states=states)  # [b, n, l]
   end = jax.nn.log_softmax(jnp.where((context > 0)[:, None], end, NEVER))
-  place = jnp.arange(length)
-  legal = (place >= first[..., None]) & (place < first[..., None] + s.max_answer)
+  position = jnp.arange(length)
+  legal = (position >= first[..., None]) & (position < first[..., None] + s.max_answer)
   legal &= ((context == SHOWN) | (context == MAXIMUM))[:, None]
+  # 3. the best pairs, [b, n l] -> [b, n_best]
   sums = (likeliest[..., None] + jnp.where(legal, end, NEVER)).reshape(len(start), -1)
   sums = jnp.pad(sums, ((0, 0), (0, max(0, s.n_best - sums.shape[1]))), constant_values=NEVER)
   score, chosen = jax.lax.top_k(sums, s.n_best)
   begin = jnp.take_along_axis(first, jnp.minimum(chosen // length, first.shape[1] - 1), axis=1)
-  found = {'start': begin, 'end': chosen % length, 'score': score}
-  return {**found, 'no_answer': none, 'impossible': none - s.threshold}
+  pairs = {'start': begin, 'end': chosen % length, 'score': score}
+  return {**pairs, 'no_answer': no_answer, 'impossible': no_answer - s.threshold}
 
 
-def _start_and_none(forward: Forward, example: Example) -> tuple[Array, Array, Array]:
-  """Scores to start f32[b, l], `NEVER` outside of the text, the states [b, l, d], and the logit of no answer f32[b]."""
+def _start_and_no_answer(forward: Forward, example: Example) -> tuple[Array, Array, Array]:
+  """Compute start scores, states and no-answer logits.
+
+  They are f32[b, l] with `NEVER` outside of the text, [b, l, d] and f32[b].
+  """
   context = example.targets['context']
   scores, hidden = forward(**example.inputs)
   start = jnp.where(context > 0, scores[..., 0], NEVER)

@@ -1,12 +1,12 @@
-"""A label for every word: parts of speech, names, chunks (BERT §5.3; BART §3.2).
+"""Sequence labelling, a label for every word: parts of speech, names, chunks (BERT §5.3; BART §3.2).
 
-The state of a word's first piece is classified by one dense layer or two, or by layers of LSTM below them that read the
-states both ways (BERT's Table 7, for a frozen trunk). `crf` scores the labels of a text together, as one path (Lample
-et al. 2016, §2.2). Encoders and decoders give the states of their own tokens; an encoder-decoder reads the text on both
-sides, and the top state of its decoder labels each token.
+The state of a word's first piece is classified by one or two dense layers. Bidirectional LSTM layers can be added below
+them (BERT's Table 7, for a frozen trunk). `crf` scores the labels of a text as one path (Lample et al. 2016, §2.2).
+Encoders and decoders use the states of their tokens. An encoder-decoder reads the text on both sides, and the top
+decoder state labels each token.
 
-Where the labels are BIO, a span counts as found if its first word, its last word and its type are right, as in the
-shared task of CoNLL (Tjong Kim Sang and De Meulder 2003): F1 = 2 tp / (2 tp + fp + fn) over all rows.
+With BIO labels a span is correct if its first word, its last word and its type are right, as in the CoNLL shared task
+(Tjong Kim Sang and De Meulder 2003): F1 = 2 tp / (2 tp + fp + fn) over all examples.
 """
 
 from collections.abc import Mapping
@@ -37,6 +37,7 @@ from plm_jax.core.types import (
   Forward,
   LayerNumber,
   Loss,
+  NonNegativeInt,
   Paper,
   PartRate,
   PyTree,
@@ -44,7 +45,6 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  Whole,
 )
 from plm_jax.layers.crf import Chain, Crf, best_path, log_likelihood, probabilities, side_by_side
 from plm_jax.layers.dropout import Dropout
@@ -59,7 +59,7 @@ PAPER = Paper(
   year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens', 'segment_ids', 'labels')
-QUICK = dict(  # of a smoke test (`file.py:quick`)
+QUICK = dict(  # settings of a smoke test (`file.py:quick`)
   tags=('O', 'B-name', 'I-name', 'B-type', 'I-type'),
   layers=(-1,),
   layer_weights=(),
@@ -69,22 +69,22 @@ QUICK = dict(  # of a smoke test (`file.py:quick`)
 
 
 class Model(nn.Module):
-  """Trunk, layers of LSTM where asked, dropout and one or two dense layers over every token; parameters of a CRF.
+  """Trunk, optional LSTM layers, dropout and one or two dense layers over every token; an optional CRF.
 
   Attributes:
     trunk: any trunk.
-    outputs: columns of the last layer.
-    dropout: rate before it.
+    outputs: width of the last layer.
+    dropout: rate before each layer of the head.
     hidden: width of a dense layer before the last one; 0 for none.
-    activation: behind it.
-    layers: whose states are read; -1 is the trunk's output, 0 the embeddings.
-    join: how they become one, see `JoinedStates`.
-    layer_weights: of join='weighted'.
+    activation: activation after that layer.
+    layers: layers whose states are read; -1 is the trunk's output, 0 the embeddings.
+    join: how their states are combined, see `JoinedStates`.
+    layer_weights: weights of join='weighted'.
     frozen: the trunk runs without dropout and gets no gradient.
-    lstm_layers: of LSTM below the last layer; 0 for none.
-    lstm_dim: width of the state of each of their directions.
-    crf: labels of a text are scored as a path.
-    init_std: of the kernels of dense layers.
+    lstm_layers: number of LSTM layers below the dense layers; 0 for none.
+    lstm_dim: state width of each of their directions.
+    crf: score the labels of a text as one path.
+    init_std: standard deviation of the kernels of dense layers.
   """
 
   trunk: nn.Module
@@ -115,12 +115,12 @@ class Model(nn.Module):
     self.head_dropout = Dropout(self.dropout)
 
   def __call__(self, train: bool = False, **inputs: Array) -> Array:
-    """Logits f32[b, l, c] of each token."""
+    """Compute logits f32[b, l, c] per token."""
     out = self.trunk(**inputs, train=train and not self.frozen)
     states = read_layers(out, self.layers)
     if self.frozen:
       states = jax.lax.stop_gradient(states)
-    hidden = self.states(states)  # [b, l, d], or [b, l, d * layers] side by side
+    hidden = self.states(states)  # [b, l, d], or [b, l, d * layers] concatenated
     if self.lstm_layers:
       hidden = self.lstm(hidden, segments_of(inputs), train=train)
     if self.crf and self.is_initializing():
@@ -131,27 +131,32 @@ class Model(nn.Module):
     return self.head(self.head_dropout(hidden, train=train))
 
   def chain(self, train: bool = False) -> Chain:
-    """What neighbouring labels score, for a CRF."""
+    """Return the transition scores of the CRF."""
     del train
     return self.label_path()
 
 
 class Scheme(NamedTuple):
-  """BIO labels: the type int32[c] of each from 1, 0 for O, and bool[c], whether it is a B."""
+  """A BIO label scheme.
+
+  Attributes:
+    types: int32[c], type of each label from 1; 0 for O.
+    opens: bool[c], True for a B.
+  """
 
   types: np.ndarray
   opens: np.ndarray
 
 
-class Setup(NamedTuple):
-  """What is read and scored.
+class TagSettings(NamedTuple):
+  """Inputs and loss.
 
   Attributes:
-    inputs: what the trunk reads.
-    scheme: of the labels, where they are BIO.
-    crf: labels of a text are scored as a path.
-    class_weights: of the loss of each label; () where all weigh the same.
-    label_smoothing: share of the loss that all labels have alike.
+    inputs: inputs of the trunk.
+    scheme: scheme of the labels; None if they are not BIO.
+    crf: score the labels of a text as one path.
+    class_weights: weight of the loss of each label; () for equal weights.
+    label_smoothing: share of the loss that is spread evenly over all labels.
   """
 
   inputs: tuple[str, ...]
@@ -167,43 +172,43 @@ def make(
   vocab: Vocab,
   tags: tuple[str, ...] = (),
   dropout: PartRate = 0.1,
-  hidden: Whole = 0,
+  hidden: NonNegativeInt = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   layers: tuple[LayerNumber, ...] = (-1,),
   join: Join = 'concat',
   layer_weights: tuple[Annotated[float, 'any'], ...] = (),
   frozen: bool = False,
-  lstm_layers: Whole = 0,
+  lstm_layers: NonNegativeInt = 0,
   lstm_dim: Count = 768,
   crf: bool = False,
   class_weights: tuple[Weight, ...] = (),
   label_smoothing: PartRate = 0.0,
   init_std: Std = 0.02,
 ) -> Task:
-  """Labels of words from the states of their first pieces.
+  """Label words from the states of their first pieces.
 
   Args:
     trunk: any trunk.
-    vocab: of the rows, as `data/labelled.py` makes them with kind='words'.
-    tags: names of the labels in the order of their numbers. Where all are 'O', 'B-...' or 'I-...', spans are scored.
-      (): a run finds them in its training data.
-    dropout: rate before each dense layer, and before each layer of LSTM.
-    hidden: width of a dense layer before the last one; 0 leaves it out.
-    activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
-    layers: whose states are read; -1 is the trunk's output, 0 its embeddings. (-4, -3, -2, -1) side by side is the best
-      choice of BERT's Table 7 for a frozen trunk.
-    join: 'concat' puts the states side by side, 'sum' adds them, 'weighted' adds them times `layer_weights`, 'mix'
-      learns weights and a factor (layers/scalar_mix.py).
+    vocab: vocabulary of the data, from `data/labelled.py` with kind='words'.
+    tags: names of the labels by id. If all are 'O', 'B-...' or 'I-...', spans are scored. (): a run finds them in its
+      training data.
+    dropout: rate before each dense layer, and before each LSTM layer.
+    hidden: width of a dense layer before the last one; 0 for none.
+    activation: activation after that layer, a name of `layers.mlp.ACTIVATIONS`.
+    layers: layers whose states are read; -1 is the trunk's output, 0 its embeddings. (-4, -3, -2, -1) concatenated is
+      the best choice of BERT's Table 7 for a frozen trunk.
+    join: 'concat' concatenates the states, 'sum' adds them, 'weighted' adds them times `layer_weights`, 'mix' learns
+      weights and a factor (layers/scalar_mix.py).
     layer_weights: a number for each of `layers`.
-    frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
-    lstm_layers: layers of LSTM between the states and the last layer; Table 7 of BERT has 2 over a frozen trunk.
-    lstm_dim: width of the state of each of their directions.
+    frozen: feature extraction: the trunk runs without dropout and does not train, whatever `optim` says.
+    lstm_layers: number of LSTM layers below the dense layers; Table 7 of BERT has 2 over a frozen trunk.
+    lstm_dim: state width of each of their directions.
     crf: the labels of a text are one path of a conditional random field; the loss is its negative log-likelihood over
       the number of words, so that rates carry over.
-    class_weights: of the loss of each tag; the loss is the weighted mean. Not for a CRF.
-    label_smoothing: share a of the loss that all labels have alike: words train on 1 - a of the right label and a / c
-      of each of the c labels (Szegedy et al. 2016, §7). The metric is the loss without it. Not for a CRF.
-    init_std: of the kernels of the dense layers.
+    class_weights: weight of the loss of each tag; the loss is the weighted mean. Not for a CRF.
+    label_smoothing: share a of the loss that is spread over all labels: targets are 1 - a of the right label and a / c
+      of each of the c labels (Szegedy et al. 2016, §7). The metric 'loss' excludes it. Not for a CRF.
+    init_std: standard deviation of the kernels of the dense layers.
 
   Raises:
     ValueError: fewer than two tags, a tag twice, or settings that contradict each other.
@@ -211,22 +216,42 @@ def make(
   del vocab
   check_names('tags', tags)
   check_join(layers=layers, join=join, weights=layer_weights)
-  if crf and class_weights:
-    raise ValueError('adapter.class_weights weigh words, and adapter.crf scores whole texts: leave one of them out')
-  if crf and label_smoothing:
-    raise ValueError('adapter.label_smoothing is of words, and adapter.crf scores whole texts: leave one of them out')
+  for name, value in (('class_weights', class_weights), ('label_smoothing', label_smoothing)):
+    if crf and value:
+      raise ValueError(f'adapter.{name}={value} cannot be used with adapter.crf=True: remove one of them')
   one_of('adapter.activation', activation, Activation)
   class_weights = scaled_class_weights(class_weights, classes=len(tags))
-  s = Setup(inputs_of(trunk), bio(tuple(tags)), crf, class_weights, label_smoothing)
-  states = tuple(layers), join, tuple(layer_weights)
-  head = dropout, hidden, activation
-  model = Model(trunk, len(tags), *head, *states, frozen, lstm_layers, lstm_dim, crf, init_std)
-  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), summary=span_scores, in_words=in_words)
-  return task._replace(classes=len(tags), class_names=tuple(tags), trains=trained(frozen, trunk))
+  s = TagSettings(
+    inputs=inputs_of(trunk),
+    scheme=bio(tuple(tags)),
+    crf=crf,
+    class_weights=class_weights,
+    label_smoothing=label_smoothing,
+  )
+  model = Model(
+    trunk=trunk, outputs=len(tags), dropout=dropout, hidden=hidden, activation=activation, layers=tuple(layers),
+    join=join, layer_weights=tuple(layer_weights), frozen=frozen, lstm_layers=lstm_layers, lstm_dim=lstm_dim, crf=crf,
+    init_std=init_std,
+  )  # fmt: skip
+  return _make_task(s, model, tags)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The text and the label of each token that is a word's first piece."""
+def _make_task(s: TagSettings, model: Model, tags: tuple[str, ...]) -> Task:
+  return Task(
+    model=model,
+    prepare=partial(prepare, s),
+    loss=partial(loss, s),
+    predict=partial(predict, s),
+    summary=span_scores,
+    in_words=in_words,
+    classes=len(tags),
+    class_names=tuple(tags),
+    trains=trained(model.frozen, model.trunk),
+  )
+
+
+def prepare(s: TagSettings, root: Array, batch: Batch) -> Example:
+  """Prepare texts, and the labels of first pieces of words."""
   del root
   row_weight = batch['row_weight'][:, None]
   labelled = (batch['labels'] >= 0) & (batch['segment_ids'] > 0) & (row_weight > 0)
@@ -243,13 +268,17 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(read_text(batch, s.inputs), targets)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of each word's label, or of each text's path; counts of spans where the labels are BIO."""
+def loss(s: TagSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy of labels, or of the CRF's paths.
+
+  With BIO labels also count spans.
+  """
   del carry, rng
   targets = example.targets
   labels, weights = targets['labels'], targets['weights']
   loss_weights = targets.get('loss_weights', weights)
   logits = forward(**example.inputs)
+  # 1. loss and predicted labels
   if s.crf:
     words, order = side_by_side(labels >= 0, targets['segment_ids'])
     scores, right = to_words(logits, order), to_words(labels, order)
@@ -260,6 +289,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
     nats, smoothed = smoothed_cross_entropy(logits, jnp.maximum(labels, 0), smoothing=s.label_smoothing)
     values, trained_values = nats * loss_weights, smoothed * loss_weights  # [b, l]
     predicted = logits.argmax(axis=-1)
+  # 2. metrics
   total = weights.sum()
   metrics = {'loss': (values.sum(), loss_weights.sum()), 'accuracy': metric(predicted == labels, weights)}
   if s.scheme is not None:
@@ -268,8 +298,11 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss((trained_values.sum(axis=1) * targets['scale']).sum(), metrics)
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """The label of each word and its probability at its first piece, -1 and 0 elsewhere; of a CRF, the best path."""
+def predict(s: TagSettings, forward: Forward, example: Example) -> dict[str, Array]:
+  """Predict labels int[b, l] and probabilities f32[b, l] of words.
+
+  They are at first pieces, and -1 and 0 elsewhere. A CRF predicts the best path.
+  """
   targets = example.targets
   is_word = targets['labels'] >= 0
   logits = forward(**example.inputs)
@@ -277,25 +310,25 @@ def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
     words, order = side_by_side(is_word, targets['segment_ids'])
     scores, chain = to_words(logits, order), forward(method='chain')
     labels = to_tokens(best_path(scores, words, chain), order)
-    shares = to_tokens(probabilities(scores, words, chain), order)
+    marginals = to_tokens(probabilities(scores, words, chain), order)
   else:
-    labels, shares = logits.argmax(axis=-1), jax.nn.softmax(logits, axis=-1)
-  chosen = jnp.take_along_axis(shares, labels[..., None], axis=-1)[..., 0]  # [b, l, c] -> [b, l]
+    labels, marginals = logits.argmax(axis=-1), jax.nn.softmax(logits, axis=-1)
+  chosen = jnp.take_along_axis(marginals, labels[..., None], axis=-1)[..., 0]  # [b, l, c] -> [b, l]
   return {'labels': jnp.where(is_word, labels, -1), 'probability': jnp.where(is_word, chosen, 0.0)}
 
 
 def to_words(values: Array, order: Array) -> Array:
-  """Values of tokens [b, l, ...] in an order int[b, l], that of `side_by_side`."""
+  """Reorder token values [b, l, ...] by the order of `side_by_side`."""
   return jnp.take_along_axis(values, order.reshape(*order.shape, *(1,) * (values.ndim - 2)), axis=1)
 
 
 def to_tokens(values: Array, order: Array) -> Array:
-  """The inverse of `to_words`."""
+  """Invert `to_words`."""
   return to_words(values, jnp.argsort(order, axis=1))
 
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-  """One tag a word; None for a word that was cut off, or has no token."""
+  """Return one tag per word; None for a truncated word."""
   return {'tags': tags_of(prediction['labels'], record)}
 
 
@@ -303,7 +336,7 @@ def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[s
 
 
 def span_scores(means: dict[str, float]) -> dict[str, float]:
-  """Precision, recall and F1 of spans, where they were counted."""
+  """Compute precision, recall and F1 of spans, if they were counted."""
   if 'tp' not in means:
     return {}
   tp, fp, fn = (means[name] for name in ('tp', 'fp', 'fn'))  # each over the number of words, which cancels out
@@ -312,32 +345,32 @@ def span_scores(means: dict[str, float]) -> dict[str, float]:
 
 
 def spans(tags: Array, segment_ids: Array, *, types: Array, opens: Array) -> tuple[Array, Array, Array]:
-  """Where the spans of BIO labels are.
+  """Find the spans of BIO labels.
 
-  A span begins at a B, and at an I that continues nothing: after an O, another type or another text (conlleval).
+  A span starts at a B, and at an I that continues no span: after an O, another type or another text (conlleval).
 
   Args:
     tags: int[b, w], labels of words.
-    segment_ids: int[b, w], the text of each word; 0 is no word.
+    segment_ids: int[b, w], the text of each word; 0 for no word.
     types: int[c], the type of each label from 1; 0 for O.
-    opens: bool[c], the label is a B.
+    opens: bool[c], True for a B.
 
   Returns:
-    starts bool[b, w], the last word int[b, w] of the span that begins here, and its type int[b, w].
+    starts bool[b, w], the last word int[b, w] of the span that starts here, and its type int[b, w].
   """
-  # labels  O B-x I-x I-y   kind 0 1 1 2   starts 0 1 0 1   last, where one starts: - 2 - 3
+  # labels  O B-x I-x I-y   kind 0 1 1 2   starts 0 1 0 1   last, at the starts: - 2 - 3
   kind = jnp.where(segment_ids > 0, types[tags], 0)
   same = (kind[:, 1:] == kind[:, :-1]) & (segment_ids[:, 1:] == segment_ids[:, :-1])
-  goes_on = jnp.pad(same & ~opens[tags[:, 1:]], ((0, 0), (1, 0)))  # [b, w], with the word before
-  starts = (kind > 0) & ~goes_on
+  continues = jnp.pad(same & ~opens[tags[:, 1:]], ((0, 0), (1, 0)))  # [b, w], the span of the word before
+  starts = (kind > 0) & ~continues
   index, width = jnp.arange(tags.shape[1]), tags.shape[1]
-  closes = ~jnp.pad(goes_on[:, 1:], ((0, 0), (0, 1)))
+  closes = ~jnp.pad(continues[:, 1:], ((0, 0), (0, 1)))
   last = jax.lax.cummin(jnp.where(closes, index, width), axis=1, reverse=True)
   return starts, last, kind
 
 
 def bio(tags: tuple[str, ...]) -> Scheme | None:
-  """The scheme of label names 'O', 'B-...' and 'I-...'; None for others."""
+  """Parse label names 'O', 'B-...' and 'I-...'; return None for others."""
   parts = [tag.partition('-') for tag in tags]
   if not all(tag == 'O' or (prefix in ('B', 'I') and kind) for tag, (prefix, _, kind) in zip(tags, parts, strict=True)):
     return None
@@ -345,25 +378,27 @@ def bio(tags: tuple[str, ...]) -> Scheme | None:
   if not kinds:
     return None
   types = [kinds.index(kind) + 1 if kind else 0 for _, _, kind in parts]
-  return Scheme(np.array(types, np.int32), np.array([prefix == 'B' for prefix, _, _ in parts]))
+  return Scheme(types=np.array(types, np.int32), opens=np.array([prefix == 'B' for prefix, _, _ in parts]))
 
 
 def span_counts(predicted: Array, labels: Array, segment_ids: Array, scheme: Scheme) -> tuple[Array, Array, Array]:
-  """Spans found, spans that are none and spans missed, f32[] each.
+  """Count true positive, false positive and false negative spans, f32[] each.
 
   Args:
     predicted: int[b, l], a label for every token.
-    labels: int[b, l], the right one of each word; -1 for tokens that are not a word's first piece.
+    labels: int[b, l], the right label of each word; -1 for tokens that are not a word's first piece.
     segment_ids: int[b, l], the text of each token.
-    scheme: of `bio`.
+    scheme: from `bio`.
   """
   types, opens = map(jnp.asarray, scheme)
-  words = jnp.argsort(labels < 0, axis=1, stable=True)  # the words side by side, in order
+  # 1. the words of each example, in order, without other tokens
+  words = jnp.argsort(labels < 0, axis=1, stable=True)
   is_word, text = to_words(labels >= 0, words), to_words(segment_ids, words)
   text = jnp.where(is_word, text, 0)
-  (found, found_last, found_type), (right, right_last, right_type) = (
+  # 2. spans that start at the same word match if their ends and types are equal
+  (starts, last, kind), (right, right_last, right_kind) = (
     spans(to_words(jnp.maximum(tags, 0), words), text, types=types, opens=opens) for tags in (predicted, labels)
   )
-  both = found & right & (found_last == right_last) & (found_type == right_type)
-  tp, fp, fn = both, found & ~both, right & ~both
+  both = starts & right & (last == right_last) & (kind == right_kind)
+  tp, fp, fn = both, starts & ~both, right & ~both
   return tp.sum().astype(jnp.float32), fp.sum().astype(jnp.float32), fn.sum().astype(jnp.float32)

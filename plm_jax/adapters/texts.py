@@ -1,4 +1,4 @@
-"""What adapters share that label texts: what a trunk reads of a row, heads on what stands for it, and their losses."""
+"""Functions shared by adapters that label texts: inputs of a trunk, heads on pooled states, and losses."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -25,23 +25,24 @@ LM_ROWS = 8  # texts whose vocabulary logits are in memory at a time
 
 
 def read_text(batch: Batch, inputs: Sequence[str]) -> dict[str, Array]:
-  """What a trunk reads of the text of a batch; `inputs` are those of `inputs_of`."""
+  """Select the `inputs` of a trunk from a batch."""
   if 'encoder_tokens' in inputs:
     return both_sides(batch['tokens'], batch['segment_ids'])
   return {name: batch[name] for name in OF_TEXT if name in inputs and name in batch}
 
 
 def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
-  """What an encoder-decoder reads to label a text: the text, and for the decoder the text behind its own last token.
+  """Build the inputs of an encoder-decoder that labels texts.
 
-  The paper feeds both sides the same input (BART §3.1); released code shifts the decoder's by one, as in pre-training.
+  The encoder reads the text. The decoder reads it shifted by one, after its own last token. The paper feeds both sides
+  the same input (BART §3.1); the released code shifts the decoder's, as in pre-training.
 
   Args:
-    tokens: int[b, l], one text per row, or several side by side.
-    segment_ids: int[b, l], numbers the texts of a row; 0 is padding, on either side.
+    tokens: int[b, l], one or several texts per sequence.
+    segment_ids: int[b, l], ids of the texts of a sequence; 0 is padding, on either side.
   """
   # tokens a b c d e, segments 1 1 1 2 2   ->   c a b e d
-  inner = segment_ids[:, 1:] == segment_ids[:, :-1]  # [b, l - 1], a token and the next are of one text
+  inner = segment_ids[:, 1:] == segment_ids[:, :-1]  # [b, l - 1], a token and the next are in one text
   opens, ends = (
     jnp.pad(~inner, ((0, 0), (1, 0)), constant_values=True),
     jnp.pad(~inner, ((0, 0), (0, 1)), constant_values=True),
@@ -58,10 +59,10 @@ def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
 
 
 def inputs_of(trunk: nn.Module) -> tuple[str, ...]:
-  """The names of what a trunk reads.
+  """Return the names of a trunk's inputs.
 
   Raises:
-    ValueError: it reads no texts.
+    ValueError: the trunk reads no texts.
   """
   if 'encoder_tokens' not in trunk.INPUTS:
     words = 'characters' if 'characters' in trunk.INPUTS else 'tokens'
@@ -70,14 +71,14 @@ def inputs_of(trunk: nn.Module) -> tuple[str, ...]:
 
 
 def labelled(batch: Batch, *, regression: bool = False) -> dict[str, Array]:
-  """'label' and 'weights' [b] of the rows; one without a class, which is -1, weighs nothing."""
+  """Return 'label' and 'weights' [b]; class -1 has weight 0."""
   if regression:
     return {'label': batch['label'], 'weights': batch['row_weight']}
   return {'label': jnp.maximum(batch['label'], 0), 'weights': batch['row_weight'] * (batch['label'] >= 0)}
 
 
 def segments_of(inputs: Mapping[str, Array]) -> Array:
-  """The segments int[b, l] of the states that a trunk returns for these inputs: of its decoder where it has one."""
+  """Return the segments int[b, l] of the trunk's output states."""
   return inputs['decoder_segment_ids'] if 'decoder_segment_ids' in inputs else inputs['segment_ids']
 
 
@@ -85,15 +86,15 @@ def segments_of(inputs: Mapping[str, Array]) -> Array:
 
 
 def pooled(trunk: nn.Module, hidden: Array, segment_ids: Array, *, pool: Pool, frozen: bool) -> Array:
-  """What stands for each row of states: [b, l, d] -> [b, d], or [b, 3 d] with 'concat'.
+  """Pool states [b, l, d] to [b, d], or [b, 3 d] with 'concat'.
 
   Args:
     trunk: any trunk with `pool`.
     hidden: states of one of its layers.
-    segment_ids: int[b, l], of these states.
-    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens, 'concat' the last of them,
-      the largest values and the mean side by side (ULMFiT).
-    frozen: nothing before it gets a gradient.
+    segment_ids: int[b, l], segments of these states.
+    pool: 'trunk' pools as in the trunk's paper, 'mean' averages the real tokens, 'concat' concatenates the last token,
+      the maximum and the mean (ULMFiT).
+    frozen: stop the gradient.
   """
   pools = {'trunk': trunk.pool, 'mean': pooling.mean, 'concat': pooling.last_largest_and_mean}
   vectors = pools[pool](hidden, segment_ids)
@@ -111,7 +112,10 @@ def make_head(
   norms: Norms = False,
   input_dropout: float | None = None,
 ) -> nn.Module:
-  """A dense layer, or with a `hidden` width two of them with an activation between and dropout before each."""
+  """Build a head of one dense layer, or of two.
+
+  With a `hidden` width there are two, with an activation between them and dropout before each.
+  """
   kernel_init = normal(init_std)
   if hidden:
     return PredictionHead(hidden, outputs, activation, dropout, kernel_init, norms, input_dropout)
@@ -119,13 +123,13 @@ def make_head(
 
 
 def check_head(name: str, trunk: nn.Module, *, activation: str, pool: str, frozen: bool, lm_weight: float) -> None:
-  """Raises ValueError where settings of the adapter `name` contradict each other or need another trunk."""
+  """Raise ValueError if settings contradict each other or need another trunk."""
   errors.one_of('adapter.pool', pool, Pool)
   if activation not in ACTIVATIONS:
-    raise ValueError(f'adapter.activation={activation!r}; choices are {", ".join(ACTIVATIONS)}')
+    raise ValueError(f'adapter.activation={activation!r} is unknown: set it to one of {", ".join(ACTIVATIONS)}')
   if lm_weight and frozen:
     raise ValueError(
-      f'adapter.lm_weight={lm_weight} trains the trunk, which adapter.frozen keeps: leave one of them out'
+      f'adapter.lm_weight={lm_weight} trains the trunk and adapter.frozen=True does not: remove one of them'
     )
   if lm_weight:
     user, inputs = f'adapter {name!r} with lm_weight', ('tokens', 'segment_ids')
@@ -133,14 +137,17 @@ def check_head(name: str, trunk: nn.Module, *, activation: str, pool: str, froze
 
 
 def trained(frozen: bool, trunk: nn.Module) -> tuple[str, ...]:
-  """`Task.trains` of an adapter: all parameters but those that a trunk holds fixed, or those beside a frozen trunk."""
+  """Return `Task.trains`: all trainable parameters, or those outside a frozen trunk."""
   if frozen:
     return HEADS
   return all_but_fixed(trunk)
 
 
 def all_but_fixed(trunk: nn.Module) -> tuple[str, ...]:
-  """Patterns of all parameters but those that a trunk holds fixed, as CoVe its vectors of words."""
+  """Return patterns of all parameters except those fixed by the trunk.
+
+  CoVe, for example, fixes its word vectors.
+  """
   fixed = getattr(trunk, 'FIXED', ())
   return (rf'(?!trunk/({"|".join(fixed)})$).*',) if fixed else EVERYTHING
 
@@ -149,10 +156,10 @@ def all_but_fixed(trunk: nn.Module) -> tuple[str, ...]:
 
 
 def lm_targets(tokens: Array, segment_ids: Array) -> dict[str, Array]:
-  """What the auxiliary language model predicts, of k texts per row int[b, k, l]: 'next' and 'next_weights' likewise.
+  """Compute the targets 'next' and 'next_weights' of the auxiliary language model.
 
-  A text weighs as much as any other of its row, and a token as much as any other of its text (released GPT code); a
-  text without a token weighs nothing.
+  All arrays are [b, k, l], for k texts per example. The texts of an example have equal weight, and so have the tokens
+  of a text (released GPT code). A text without tokens has weight 0.
   """
   shape = tokens.shape
   following, real = (x.reshape(shape) for x in next_tokens(*(y.reshape(-1, shape[2]) for y in (tokens, segment_ids))))
@@ -162,12 +169,12 @@ def lm_targets(tokens: Array, segment_ids: Array) -> dict[str, Array]:
 
 
 def lm_nats(forward: Forward, hidden: Array, targets: Mapping[str, Array]) -> Array:
-  """Nats per token of the texts of each row, f32[b], by `attend` of the model.
+  """Compute the language model's nats per token, f32[b].
 
   Args:
-    forward: the model.
+    forward: the model, with `attend`.
     hidden: [b k, l, d].
-    targets: with those of `lm_targets`.
+    targets: includes those of `lm_targets`.
   """
   attend = lambda part: forward(method='attend', features=part)  # noqa: E731
   following = targets['next']
@@ -183,15 +190,20 @@ def with_language_model(
   values: Array,
   metrics: dict[str, tuple[Array, Array]],
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-  """L3 = L2 + lambda L1 (GPT eq. 5): what each row costs, f32[b], and metrics; the same for `lm_weight` 0.
+  """Add the auxiliary loss: L3 = L2 + lambda L1 (GPT eq. 5).
+
+  With `lm_weight` 0 the values and metrics are returned unchanged.
 
   Args:
-    lm_weight: lambda, of the auxiliary language model.
+    lm_weight: lambda, weight of the auxiliary language model.
     forward: the model, with `attend`.
     hidden: [b k, l, d], the states of its texts.
-    targets: with 'weights' f32[b], and those of `lm_targets`.
-    values: f32[b], what each row costs without it.
-    metrics: without it.
+    targets: includes 'weights' f32[b], and those of `lm_targets`.
+    values: f32[b], loss of each example without it.
+    metrics: metrics without it.
+
+  Returns:
+    losses f32[b] and metrics with it.
   """
   if not lm_weight:
     return values, metrics
@@ -204,34 +216,34 @@ def with_language_model(
 
 
 def check_names(setting: str, names: Sequence[str]) -> None:
-  """Raises ValueError where a setting names fewer than two labels, or one twice."""
+  """Raise ValueError for fewer than two names, or a name twice."""
   if len(names) < 2 or len(set(names)) < len(names):
-    raise ValueError(f'adapter.{setting}={names!r}: two names or more, each once')
+    raise ValueError(f'adapter.{setting}={names!r}: two names or more are needed, all different')
 
 
 def scaled_class_weights(weights: Sequence[float], *, classes: int) -> tuple[float, ...]:
-  """Weights of classes times a factor, so that the smallest that is not 0 is 1.
+  """Scale class weights so that the smallest nonzero weight is 1.
 
-  A weighted mean stays the same, and the total weight of a batch with any weight is at least 1, as `batch_scale` wants.
+  A weighted mean is unchanged, and the total weight of a batch is 0 or at least 1, as `batch_scale` requires.
 
   Args:
-    weights: one for each class, or () for none.
-    classes: how many there are; 0 where real values are predicted.
+    weights: one for each class, or () for equal weights.
+    classes: number of classes; 0 for a regression.
 
   Raises:
-    ValueError: another number of weights, a negative one, or all are 0.
+    ValueError: a wrong number of weights, a negative weight, or only zeros.
   """
   if not weights:
     return ()
   if len(weights) != classes or min(weights) < 0 or not any(weights):
-    given = f'adapter.class_weights={tuple(weights)}'
+    setting = f'adapter.class_weights={tuple(weights)}'
     if not classes:
-      raise ValueError(f'{given}: a regression has no classes; leave them out')
-    raise ValueError(f'{given}: give {classes} numbers from 0 on, one for each class and not all 0')
+      raise ValueError(f'{setting} needs classes and this is a regression: remove adapter.class_weights')
+    raise ValueError(f'{setting}: give {classes} numbers, one for each class, 0 or above and not all 0')
   least = min(weight for weight in weights if weight > 0)
   return tuple(weight / least for weight in weights)
 
 
 def label_weights(labels: Array, class_weights: Sequence[float]) -> Array:
-  """The weight of the class of each label, f32 of the shape of int labels; any for labels below 0."""
+  """Look up the weight f32[...] of each label int[...]; undefined below 0."""
   return jnp.asarray(class_weights, jnp.float32)[jnp.maximum(labels, 0)]

@@ -1,18 +1,18 @@
-"""Translation with a pre-trained BART that never read the source language (Lewis et al. 2019, §3.4 and §5.4).
+"""Translation with a pretrained BART that never read the source language (Lewis et al. 2019, §3.4 and §5.4).
 
-A new encoder with a vocabulary of its own stands in place of BART's embedding of the encoder's tokens, and maps a
-foreign text into states that BART reads as it reads the vectors of a noisy English text:
+A new encoder with a separate vocabulary replaces the token embedding of BART's encoder. It maps a foreign text to
+states that BART reads like the embeddings of a noisy English text:
 
     source text -> second_vocab -> new encoder -> BART's positions, encoder and decoder -> target text
 
-It is trained in two stages, each a run of its own; the second begins with the parameters of the first (`init_from`):
+It is trained in two stages, each a separate run; the second starts from the parameters of the first (`init_from`):
 
-    first     the new encoder, BART's tables of positions, and the projections to query, key and value in the
-              self-attention of the first layer of BART's encoder; the rest keeps its bits
+    first     the new encoder, BART's position tables, and the projections to query, key and value in the
+              self-attention of the first layer of BART's encoder; the rest is frozen
     second    all parameters, for a small number of steps
 
-The loss and what an evaluation writes are those of the adapter `sequence`. Texts that are read are of `second_vocab`
-of the config, those that are written of `vocab`.
+Loss and generation are those of the adapter `sequence`. Source texts use `second_vocab` of the config, target texts
+`vocab`.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ PAPER = Paper(
 READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
 
 Stage = Literal['first', 'second']
-# What trains in the first stage.
+# parameters that train in the first stage
 FIRST = (
   r'trunk/source/.*',  # the new encoder
   r'trunk/(encoder|decoder)/position_embed/table',
@@ -58,21 +58,21 @@ def make(
   decoding: Annotated[Mapping[str, Any], 'adapters.sequence:Decoding'] = {},
   logit_rows: Count = 8,
 ) -> Task:
-  """Writes the translation of a text.
+  """Translate a text.
 
   Args:
     trunk: a BART or an mBART.
-    vocab: of what is written, with an end token.
-    second_vocab: of what is read.
-    source: the new encoder: a model that reads both ways, as wide as the trunk; the paper has 6 layers.
-    stage: which parameters train, see the head of this file.
-    start: what the decoder reads first.
-    label_smoothing: share of the loss that all tokens of the vocabulary have alike.
-    decoding: how an evaluation writes text.
-    logit_rows: rows of each device whose logits are in memory at a time.
+    vocab: vocabulary of the target, with an end token.
+    second_vocab: vocabulary of the source.
+    source: the new encoder: a bidirectional model as wide as the trunk; the paper has 6 layers.
+    stage: parameters that train, see the module docstring.
+    start: first token of the decoder.
+    label_smoothing: share of the loss that is spread evenly over the vocabulary.
+    decoding: how an evaluation generates text.
+    logit_rows: examples on each device whose logits are in memory at a time.
 
   Raises:
-    ValueError: a trunk whose encoder cannot read states, or an encoder that does not fit it.
+    ValueError: the trunk's encoder cannot read states, or the new encoder does not fit it.
   """
   user = "adapter 'translate_bart'"
   one_of('adapter.stage', stage, Stage)
@@ -91,14 +91,13 @@ def make(
 
 
 def check_source(encoder: nn.Module, trunk: nn.Module) -> None:
-  """Raises ValueError where an encoder cannot stand in front of a trunk."""
+  """Raise ValueError if the trunk cannot read the encoder's states."""
   if encoder.ATTENTION != 'bidirectional':
     raise ValueError(
-      f'adapter.source.name: an encoder reads both ways, and {type(encoder).__name__} has {encoder.ATTENTION} '
-      'attention: choose another'
+      f'adapter.source.name: {type(encoder).__name__} has {encoder.ATTENTION} attention; choose a bidirectional model'
     )
   if encoder.hidden_dim != trunk.hidden_dim:
     raise ValueError(
-      f'adapter.source: {type(encoder).__name__} is {encoder.hidden_dim} wide, and {type(trunk).__name__} reads states '
-      f'of {trunk.hidden_dim}: choose another variant, or set overrides.hidden_dim={trunk.hidden_dim}'
+      f'adapter.source: {type(encoder).__name__} has width {encoder.hidden_dim} and {type(trunk).__name__} needs '
+      f'{trunk.hidden_dim}: choose another variant, or set overrides.hidden_dim={trunk.hidden_dim}'
     )

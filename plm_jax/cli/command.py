@@ -22,7 +22,7 @@ from plm_jax.core.errors import ConfigError, RunError
 from plm_jax.io import files, object_store
 from plm_jax.io.run_paths import RunFolder
 
-# What disks and paths do to a command; other errors of the system are mistakes in code, and keep their traceback.
+# errors of disks and paths; other system errors are bugs and keep their traceback
 OF_THE_SYSTEM = {
   errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG,
   errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
@@ -36,10 +36,10 @@ Expand = Callable[
 
 
 class Parser(argparse.ArgumentParser):
-  """An argument parser whose mistakes are ConfigErrors.
+  """An argument parser that raises ConfigError for mistakes.
 
   Attributes:
-    table: the words of others that its flags are compared with, a key of `words.TABLES`.
+    table: the flags of other libraries that unknown flags are compared with, a key of `words.TABLES`.
   """
 
   table = 'config'
@@ -48,36 +48,44 @@ class Parser(argparse.ArgumentParser):
     raise ConfigError(f'{self.prog}: {message}. --help shows every flag.')
 
   def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-    """Like that of argparse; ConfigError with the nearest flag for one that does not exist."""
+    """Parse as argparse does.
+
+    Raises:
+      ConfigError: an unknown flag; the message names the nearest one.
+    """
     arguments, unknown = self.parse_known_args(args, namespace)
     if not unknown:
       return arguments
     wrong, flags = unknown[0].partition('=')[0], sorted(set(re.findall(r'--\w+', self._usage_of(arguments))))
     if not wrong.startswith('-'):
-      raise ConfigError(f'{self.prog}: {wrong!r} belongs to no flag. --help shows every flag.')
+      raise ConfigError(f'{self.prog}: unexpected argument {wrong!r}. --help shows every flag.')
     hint = words.hint(wrong, flags, table=self.table)
     raise ConfigError(f'{self.prog}: there is no flag {unknown[0]}.{hint} Flags: {", ".join(flags)}.')
 
   def _usage_of(self, arguments: argparse.Namespace) -> str:
-    """The usage, with that of the command that was chosen where there are several."""
-    several = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
-    chosen = [one.choices[vars(arguments)[one.dest]] for one in several if vars(arguments).get(one.dest)]
+    """Return the usage, including that of the chosen subcommand."""
+    subparsers = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+    chosen = [action.choices[vars(arguments)[action.dest]] for action in subparsers if vars(arguments).get(action.dest)]
     return ' '.join(parser.format_usage() for parser in (self, *chosen))
 
   def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-    """Like that of argparse; ConfigError for a flag with nothing behind it."""
-    given = list(sys.argv[1:] if args is None else args)
-    if strange := [word for word in given if not files.is_unicode(word)]:
-      raise ConfigError(f'{self.prog}: {strange[0]!a} is not UTF-8: set the terminal, or the file, to UTF-8.')
-    for before, word in itertools.pairwise(['', *given]):
+    """Parse as argparse does.
+
+    Raises:
+      ConfigError: a flag with an empty value, or a word that is not UTF-8.
+    """
+    arguments = list(sys.argv[1:] if args is None else args)
+    if strange := [word for word in arguments if not files.is_unicode(word)]:
+      raise ConfigError(f'{self.prog}: {strange[0]!a} is not UTF-8; set the terminal, or the file, to UTF-8.')
+    for before, word in itertools.pairwise(['', *arguments]):
       flag = word[:-1] if re.fullmatch(r'--\w+=', word) else before if not word else ''
       if flag.startswith('--') and '=' not in flag:
-        raise ConfigError(f'{self.prog}: {flag} is empty: give it a value, or leave it out.')
-    return super().parse_known_args(given, namespace)
+        raise ConfigError(f'{self.prog}: {flag} is empty; give it a value, or remove it.')
+    return super().parse_known_args(arguments, namespace)
 
 
 def number(annotation: str) -> Callable[[str], Any]:
-  """The `type` of a flag that takes a number within a bound.
+  """Build the `type` of a flag for a bounded number.
 
   Args:
     annotation: as of a keyword, such as "Annotated[int, '1 <= x']".
@@ -99,54 +107,61 @@ SEED = number("Annotated[int, '0 <= x < 4_294_967_296']")
 
 
 def command(name: str, description: str) -> Parser:
-  """The parser of `plm-jax <name>` with the flags that all commands share; the command adds its own.
+  """Build the parser of `plm-jax <name>` with the shared flags.
 
   Args:
     name: of the command.
-    description: the docstring of its file, with which `--help` begins.
+    description: the docstring of its file, the beginning of `--help`.
   """
   parser = Parser(
     prog=f'plm-jax {name}',
     description=description,
     formatter_class=argparse.RawDescriptionHelpFormatter,
     allow_abbrev=False,
-    epilog='--config.KEY=VALUE changes one key, such as --config.optim.rate=1e-4; --print_config shows every key.',
+    epilog='--config.KEY=VALUE changes a key, as in --config.optim.rate=1e-4; --print_config=types shows every key.',
   )
   parser.add_argument(
     '--config', metavar='FILE', help='experiments/x/y.py, experiments/x/y.py:argument or the config.json of a run'
   )
+  parser.add_argument('--workdir', metavar='DIR', help='the run folder; its config is used without --config')
+  parser.add_argument('--print_config', action='store_true', help='print the config with every default and exit')
   parser.add_argument(
-    '--workdir', metavar='DIR', help='the run folder; without --config, the config is that of the run'
-  )
-  parser.add_argument('--print_config', action='store_true', help='print the config with every default, and exit')
-  parser.add_argument(
-    '--list', action='store_true', help='list every model, objective, adapter, data source and config, and exit'
+    '--list', action='store_true', help='list every model, objective, adapter, data source and config and exit'
   )
   return parser
 
 
 def add_step(parser: Parser, *, every: bool = False) -> None:
-  """Adds `--step`, which checkpoint of a run to take; `checkpoint.records.step_named` reads all of it but 'all'."""
+  """Add `--step`, the checkpoint of a run.
+
+  `checkpoint.records.step_named` parses every value except 'all'.
+  """
   choices = "a number, 'newest', 'best' or 'all'" if every else "a number, 'newest' or 'best'"
   parser.add_argument('--step', default='auto', help=f'{choices}; default: the best, else the newest')
 
 
 def add_part(parser: Parser) -> None:
-  """Adds `--part`, which task of a run of several to take; `config.one_part` makes it a run of that task alone."""
-  parser.add_argument('--part', metavar='NAME', help='the task of a run that learned several (adapter multitask)')
+  """Add `--part`, one task of a multi-task run.
+
+  `config.one_part` reduces the run to that task.
+  """
+  parser.add_argument('--part', metavar='NAME', help='a task of a multi-task run (adapter multitask)')
 
 
 def add_weights(parser: Parser) -> None:
-  """Adds `--weights`, the folder of a model that is no run."""
-  parser.add_argument('--weights', metavar='FOLDER', help="a folder in Hugging Face's form, or an import")
+  """Add `--weights`, a model that is not a run."""
+  parser.add_argument('--weights', metavar='FOLDER', help="a model in Hugging Face's format, or a converted checkpoint")
 
 
 def parse_model(parser: Parser, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, dict[str, Any] | None]:
-  """As `parse` of a command that asks one model: the run in --workdir, or what is in --weights, which has no config."""
+  """Parse the flags of a command that uses one model.
+
+  The model is the run in --workdir or the folder in --weights, which has no config.
+  """
   arguments, settings = parse(parser, argv, without=lambda arguments: arguments.weights is not None)
   if arguments.weights is not None and (arguments.workdir or arguments.config):
     raise ConfigError(
-      f'{parser.prog}: --weights={arguments.weights} names a model by itself: leave --workdir and --config out'
+      f'{parser.prog}: --weights={arguments.weights} names a model already; remove --workdir and --config'
     )
   return arguments, settings
 
@@ -159,18 +174,21 @@ def parse(
   expand: Expand = lambda settings, changes, folder: (dict(settings), list(changes)),
   without: Callable[[argparse.Namespace], bool] = lambda arguments: False,
 ) -> tuple[argparse.Namespace, dict[str, Any] | None]:
-  """The flags and the resolved config; None for the config if the command has nothing more to do.
+  """Parse the flags and resolve the config.
 
   Args:
     parser: from `command`.
-    argv: the words after the command; None takes those of this process. Its changes of the config are returned as
-      `changes` of the flags.
-    workdir: whether the command needs `--workdir`.
+    argv: the words after the command; None takes those of this process.
+    workdir: True if the command needs `--workdir`.
     expand: (config, changes, run folder or None) -> both, without keys that stand for several (`model.from`).
-    without: whether these flags ask for something that needs no config, which is None then.
+    without: returns True for flags that need no config.
+
+  Returns:
+    The flags, with the changes of the config as `changes`, and the config. The config is None if the command has
+    nothing more to do, or if the flags need no config.
 
   Raises:
-    ConfigError: a flag that does not exist, or any mistake in the config.
+    ConfigError: an unknown flag, or any mistake in the config.
   """
   changes, rest = _split_changes(list(sys.argv[1:] if argv is None else argv))
   arguments = parser.parse_args(rest)
@@ -182,68 +200,89 @@ def parse(
     return arguments, None
   if without(arguments):
     if changes:
-      raise ConfigError(f'{parser.prog}: --config.{changes[0][0]} changes a config, and these flags take none.')
+      raise ConfigError(
+        f'{parser.prog}: --config.{changes[0][0]} changes a config, but these flags use none; remove it.'
+      )
     return arguments, None
-  folder = _run_folder(arguments)
-  if arguments.config is None and arguments.workdir and (kind := _other_model(folder)):
-    raise ConfigError(f'{parser.prog}: --workdir={arguments.workdir} is {kind} and no run: {_taken(arguments, parser)}')
-  if arguments.config is None and arguments.workdir and not files.is_file(folder.config):
-    there = files.is_folder(folder.root)
-    what = f'it has no {folder.config.name}, so no run began there' if there else 'there is no such folder'
-    raise ConfigError(
-      f'{parser.prog}: --workdir={arguments.workdir}: {what}; name the folder of a run, or --config=FILE as well'
-    )
-  if arguments.config is None and not arguments.workdir:
-    begun = ', or --workdir=RUN, the folder of a run' if 'workdir' in vars(arguments) else ''
-    raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}{begun}; --list shows every config.')
+  _check_config(arguments, parser)
   changed_config, remarks = changed(arguments, changes, expand=expand)
   settings = resolve(changed_config)
   for remark in remarks:
     print(remark, file=sys.stderr)
   if arguments.print_config:
-    show(json.dumps(settings, indent=2))
+    from plm_jax.config import listing
+
+    show(listing.types(settings) if arguments.print_config == 'types' else json.dumps(settings, indent=2))
     return arguments, None
   if workdir and arguments.workdir is None:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of the run.')
   return arguments, settings
 
 
+def _check_config(arguments: argparse.Namespace, parser: Parser) -> None:
+  """Raise ConfigError unless `--config` or the run in `--workdir` has a config."""
+  folder = _run_folder(arguments)
+  if arguments.config is not None:
+    return
+  if not arguments.workdir:
+    or_run = ', or --workdir=RUN, the folder of a run' if 'workdir' in vars(arguments) else ''
+    raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}{or_run}; --list shows every config.')
+  if kind := _other_model(folder):
+    raise ConfigError(
+      f'{parser.prog}: --workdir={arguments.workdir} is {kind}, not a run: {_accepted_by(arguments, parser)}'
+    )
+  if not files.is_file(folder.config):
+    exists = files.is_folder(folder.root)
+    reason = f'it has no {folder.config.name}, so no run began there' if exists else 'there is no such folder'
+    raise ConfigError(
+      f'{parser.prog}: --workdir={arguments.workdir}: {reason}; name the folder of a run, or --config=FILE as well'
+    )
+
+
 def _run_folder(arguments: argparse.Namespace) -> RunFolder:
-  """The folder that --workdir names; ConfigError for an address where no run can be, before its client is asked for."""
+  """Return the folder of --workdir.
+
+  Raises:
+    ConfigError: a URL that cannot hold runs; this is checked before its client is imported.
+  """
   object_store.check_holds_checkpoints(arguments.workdir or '')
   return RunFolder.at(arguments.workdir or '')
 
 
 def _other_model(folder: RunFolder) -> str:
-  """What a folder is that has a model and is no run; '' for a run and for what has no model."""
+  """Name a folder's model that is not a run, else ''."""
   if not files.is_file(folder.config):
-    return 'an import' if files.is_file(folder.root / files.IMPORT) else ''
+    return 'a converted checkpoint' if files.is_file(folder.root / files.IMPORT) else ''
   try:
-    about = files.read_json(folder.config)
+    content = files.read_json(folder.config)
   except (OSError, ValueError):
-    return ''  # what is wrong with it is told where it is read
-  is_release = isinstance(about, dict) and 'data' not in about and {'model_type', 'architectures'} & about.keys()
-  return "a model in Hugging Face's form" if is_release else ''
+    return ''  # reading it as a config raises the error
+  is_hugging_face = (
+    isinstance(content, dict) and 'data' not in content and {'model_type', 'architectures'} & content.keys()
+  )
+  return "a model in Hugging Face's format" if is_hugging_face else ''
 
 
-def _taken(arguments: argparse.Namespace, parser: Parser) -> str:
-  """Where a model that is no run can be named instead of in --workdir."""
+def _accepted_by(arguments: argparse.Namespace, parser: Parser) -> str:
+  """Name the flag or command that accepts a model without a run."""
   if '--weights' in parser.format_usage():
-    return '--weights names it'
+    return 'use --weights'
   return (
-    f'{parser.prog.rpartition(".")[-1]} needs the folder of a run. In Python plm_jax.load({arguments.workdir!r}) opens '
-    'this one, and its classify, tag or answer asks it; plm-jax evaluate --config=FILE '
-    f'--weights={arguments.workdir} scores it'
+    f'use it in Python with plm_jax.load({arguments.workdir!r}), or score it with '
+    f'plm-jax evaluate --config=FILE --weights={arguments.workdir}'
   )
 
 
 def changed(
   arguments: argparse.Namespace, changes: Sequence[tuple[str, str]], *, expand: Expand
 ) -> tuple[dict[str, Any], list[str]]:
-  """The config that `--config` or `--workdir` names with single keys changed, not complete; remarks for the user.
+  """Load the config of `--config` or `--workdir` and change single keys.
+
+  Returns:
+    The config, without defaults, and remarks for the user.
 
   Raises:
-    ConfigError: no such config or key, or a value that a key does not take.
+    ConfigError: no such config or key, or an invalid value.
   """
   folder = _run_folder(arguments)
   written, rest = expand(load(arguments.config or str(folder.config)), changes, folder if arguments.workdir else None)
@@ -251,12 +290,13 @@ def changed(
 
 
 def run(main: Callable[[], int | None]) -> int:
-  """Calls a command and returns its exit code: 2 for a ConfigError, 1 for a RunError, 3 or 130 for an interruption.
+  """Call a command and return its exit code.
 
-  All are printed as one message on stderr, without a traceback.
+  It is 2 for a ConfigError, 1 for a RunError, 3 or 130 for an interruption. Each is printed as one message on stderr,
+  without a traceback.
   """
   try:
-    with signals.caught(ends=True):  # a command that asks for signals has begun, or begins in `main`
+    with signals.caught(ends=True):  # a command that polls for signals calls `begin` itself, before or in `main`
       return main() or 0
   except signals.Interrupted as interrupted:
     print(interrupted, file=sys.stderr)
@@ -278,7 +318,10 @@ def run(main: Callable[[], int | None]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-  """Ends the process, at once if a thread that may hang is still there: the interpreter would wait for its library."""
+  """End the process.
+
+  It ends at once if a thread may hang, since the interpreter would wait for it.
+  """
   if any(thread.name.startswith(signals.HANGS) for thread in threading.enumerate()):
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
@@ -289,7 +332,10 @@ def leave(code: int) -> NoReturn:
 
 
 def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
-  """Separates `--config.KEY=VALUE` and `--config.KEY VALUE`, as (key, value), from the other words of a command."""
+  """Separate changes of the config, as (key, value), from other words.
+
+  They are written `--config.KEY=VALUE` or `--config.KEY VALUE`.
+  """
   changes: list[tuple[str, str]] = []
   rest: list[str] = []
   queue = iter(words)
@@ -307,11 +353,14 @@ def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def show(text: str) -> None:
-  """Prints a long text; that a reader such as `head` closes the pipe early is not an error."""
+  """Print a long text.
+
+  A reader such as `head` may close the pipe early.
+  """
   try:
     print(text, flush=True)
   except BrokenPipeError:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter fails when it flushes stdout
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter fails to flush a closed stdout
 
 
 def _example() -> str:

@@ -1,4 +1,4 @@
-"""The flags of commands that several processes, usually one per host, run together."""
+"""The flags of commands that several processes run together, usually one process per host."""
 
 import argparse
 from typing import NamedTuple
@@ -10,13 +10,13 @@ TIMEOUT = 300  # seconds
 
 
 class Flags(NamedTuple):
-  """What the command line says of the other processes; None where it says nothing.
+  """The processes of a run by the command line; None for a flag that is not given.
 
   Attributes:
     coordinator: HOST:PORT of process 0.
-    processes: their number; 1 without a coordinator looks for no others.
-    process: index of this one.
-    timeout: seconds in which all have to come.
+    processes: their number; 1 without a coordinator means a single process.
+    process: index of this process.
+    timeout: seconds in which all processes have to connect.
   """
 
   coordinator: str | None = None
@@ -26,19 +26,25 @@ class Flags(NamedTuple):
 
   @property
   def alone(self) -> bool:
-    """Whether the user asks for one process, whatever the environment says."""
+    """Return True if the flags request a single process.
+
+    They override the environment.
+    """
     return self.processes == 1 and self.coordinator is None
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds the flags that `given` reads."""
+  """Add the flags that `given` reads."""
   parser.add_argument(
     '--coordinator',
     metavar='HOST:PORT',
-    help='of process 0, for a run of several processes; Cloud TPU, GKE and SLURM need none of these flags',
+    help='address of process 0 in a multi-process run; not needed on Cloud TPU, GKE and SLURM',
   )
   parser.add_argument(
-    '--processes', type=command.COUNT, metavar='N', help='number of processes; 1 looks for no others, wherever it runs'
+    '--processes',
+    type=command.COUNT,
+    metavar='N',
+    help='number of processes; 1 runs a single process in any environment',
   )
   parser.add_argument('--process', type=command.WHOLE, metavar='I', help='index of this process, from 0')
   parser.add_argument(
@@ -46,17 +52,22 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     type=command.COUNT,
     default=TIMEOUT,
     metavar='SECONDS',
-    help=f'in which all processes have to come (default {TIMEOUT})',
+    help=f'time for all processes to connect (default {TIMEOUT})',
   )
 
 
 def given(arguments: argparse.Namespace) -> Flags:
-  """What the flags say.
+  """Check and return the flags.
 
   Raises:
-    ConfigError: they do not go together.
+    ConfigError: they contradict each other.
   """
-  flags = Flags(arguments.coordinator, arguments.processes, arguments.process, arguments.join_timeout)
+  flags = Flags(
+    coordinator=arguments.coordinator,
+    processes=arguments.processes,
+    process=arguments.process,
+    timeout=arguments.join_timeout,
+  )
   coordinator, processes, process, _ = flags
   if flags.alone and process in (None, 0):
     return flags

@@ -1,7 +1,7 @@
-"""Where the log of a command goes: stderr, one plain line per message; a run adds its `log.txt`.
+"""Logging of a command to stderr, one plain line per message; a run adds its `log.txt`.
 
-Every file of the package logs to `logging.getLogger(__name__)`, below the logger of the package. A command that logs
-itself uses what `start` returns, since its `__name__` may be '__main__'.
+Every file of the package logs to `logging.getLogger(__name__)`, below the logger of the package. A command logs to the
+result of `start`, since its `__name__` may be '__main__'.
 """
 
 import logging
@@ -13,8 +13,11 @@ PACKAGE = 'plm_jax'
 
 
 def start(level: int = logging.INFO) -> logging.Logger:
-  """Sets up the logger of the package for a command and returns it; a second call changes nothing."""
-  # grpc and absl, which Grain and Orbax use, write to stderr before they read their own levels
+  """Set up the logger of the package and return it.
+
+  A second call changes nothing.
+  """
+  # grpc and absl (of Grain and Orbax) write to stderr before they read their own levels
   os.environ.setdefault('GRPC_VERBOSITY', 'ERROR')
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   log = logging.getLogger(PACKAGE)
@@ -30,7 +33,7 @@ def start(level: int = logging.INFO) -> logging.Logger:
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-  """Writes to what `sys.stderr` is at the time: while a live line is drawn, rich puts messages above it."""
+  """A handler that writes to the current `sys.stderr`: rich puts messages above a live line."""
 
   def emit(self, record: logging.LogRecord) -> None:
     self.stream = sys.stderr

@@ -1,7 +1,7 @@
-"""Keeps freed memory in the process, for training on a CPU.
+"""Reuse of freed memory in the process, for training on a CPU.
 
-The CPU backend allocates its work memory anew at each step, and glibc returns blocks of that size to the system when
-they are freed. Every page then causes a page fault again, which took a fifth of the CPU time of a small step.
+The CPU backend allocates its work memory again at each step, and glibc returns freed blocks of that size to the system.
+Every page then causes a page fault, which took a fifth of the CPU time of a small step.
 """
 
 import ctypes
@@ -15,10 +15,12 @@ _ACCELERATORS = ('/dev/nvidia0', '/dev/accel0', '/dev/vfio/0')
 
 
 def reuse() -> bool:
-  """Tells glibc to keep freed memory. Call it before jax starts its threads, which keep the arena they started with.
+  """Configure glibc to retain freed memory.
+
+  Call it before jax starts its threads, since a thread keeps its memory arena.
 
   Returns:
-    Whether it was done; not on a machine with an accelerator or with another C library.
+    True on success; False on a machine with an accelerator or with another C library.
   """
   if os.environ.get('JAX_PLATFORMS') != 'cpu' and any(map(files.exists, _ACCELERATORS)):
     return False
@@ -26,5 +28,5 @@ def reuse() -> bool:
     mallopt = ctypes.CDLL('libc.so.6').mallopt
   except (OSError, AttributeError):
     return False
-  taken = [mallopt(name, value) == 1 for name, value in _SETTINGS]
-  return all(taken)
+  accepted = [mallopt(name, value) == 1 for name, value in _SETTINGS]
+  return all(accepted)

@@ -1,9 +1,9 @@
-"""Notices of Google Compute Engine that this machine will be taken away ask a command to stop, as SIGTERM does.
+"""Stop requests from Google Compute Engine: a command stops before its machine is taken away, as after SIGTERM.
 
-The metadata server of a machine says when a spot machine is preempted (`instance/preempted`) and when maintenance will
-end it (`instance/maintenance-event`); cloud.google.com/compute/docs/instances/create-use-preemptible and
-cloud.google.com/compute/docs/metadata/getting-live-migration-notice. A request for one of them can wait until it
-changes, so a thread for each waits, on such machines only; nothing elsewhere asks the network.
+The metadata server of a machine announces the preemption of a spot machine (`instance/preempted`) and maintenance that
+ends the machine (`instance/maintenance-event`); cloud.google.com/compute/docs/instances/create-use-preemptible and
+cloud.google.com/compute/docs/metadata/getting-live-migration-notice. A request can wait until a key changes, so one
+thread per key waits. Other machines make no network request.
 """
 
 import contextlib
@@ -20,22 +20,22 @@ from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 
-HOST = 'GCE_METADATA_HOST'  # the variable that names another server, HOST or HOST:PORT, to Google's libraries as well
+HOST = 'GCE_METADATA_HOST'  # environment variable for another server, HOST or HOST:PORT, read by Google's libraries too
 SERVER = 'metadata.google.internal'
 PRODUCT = '/sys/class/dmi/id/product_name'  # 'Google' or 'Google Compute Engine' on their machines
-WAIT = 300  # seconds after which the server answers though nothing changed
-PAUSE, LONGEST = 1.0, 60.0  # seconds before the first and the next attempts after an answer that is none
+WAIT = 300  # seconds until the server answers without a change
+PAUSE, LONGEST = 1.0, 60.0  # seconds before the first and later retries
 
 
 class Notice(NamedTuple):
-  """What the metadata server says before it takes a machine away.
+  """An announcement of the metadata server.
 
   Attributes:
-    key: where it says so.
-    value: what it says then.
+    key: of the server.
+    value: of the key when the machine will end.
     meaning: for the log.
-    at_first: whether it stops a command that begins later as well. Maintenance is announced up to an hour before, and
-      a run that was started again meanwhile would never make a step.
+    at_first: True if a command that starts after the announcement stops as well. Maintenance is announced up to an hour
+      before; a run restarted in that hour must be able to train.
   """
 
   key: str
@@ -54,7 +54,10 @@ NOTICES = (
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-  """While the body runs, a notice asks the command to stop; does nothing on other machines."""
+  """Let a notice stop the command while the body runs.
+
+  On other machines it does nothing.
+  """
   server = _server()
   if server is None:
     yield
@@ -68,7 +71,7 @@ def watched() -> Iterator[None]:
 
 
 def _server() -> str | None:
-  """The metadata server of this machine; None where it has none."""
+  """Return the metadata server of this machine, or None."""
   if named := os.environ.get(HOST):
     return named
   with contextlib.suppress(OSError):
@@ -87,7 +90,7 @@ class _Watch:
     threading.Thread(target=self._wait_for_it, name=name, daemon=True).start()
 
   def end(self) -> None:
-    """Ends the thread, whether or not the server answers."""
+    """End the thread, even if the server does not answer."""
     self._over.set()
     sock = self._connection.sock if self._connection else None
     if sock is not None:
@@ -95,7 +98,7 @@ class _Watch:
         sock.shutdown(socket.SHUT_RDWR)
 
   def _wait_for_it(self) -> None:
-    etag, first, pause = '0', True, PAUSE  # a tag that is not that of the value is answered at once
+    etag, first, pause = '0', True, PAUSE  # a tag other than the current one is answered at once
     while not self._over.is_set():
       try:
         status, value, etag = self._ask(etag)
@@ -103,8 +106,8 @@ class _Watch:
         status, value = None, str(error)
       if self._over.is_set():
         return
-      if status is not None and 400 <= status < 500:  # the server of a GKE pod has not every key
-        log.debug(f'{self._server} does not say {self._notice.key}: {status}')
+      if status is not None and 400 <= status < 500:  # a GKE pod's server lacks some keys
+        log.debug(f'{self._server} has no key {self._notice.key}: {status}')
         return
       if status != 200:
         log.debug(f'{self._server}, {self._notice.key}: {status or value}')
@@ -119,19 +122,22 @@ class _Watch:
 
   def _tell(self, first: bool) -> None:
     if first and not self._notice.at_first:
-      log.warning(f'{self._notice.meaning}, as was known before this command began; SIGTERM will stop it')
+      log.warning(f'{self._notice.meaning}, as announced before this command started; SIGTERM will stop it')
       return
     log.warning(f'{self._notice.meaning} ({self._notice.key}={self._notice.value}): stopping as after SIGTERM')
     signals.notice()
 
   def _ask(self, etag: str) -> tuple[int, str, str]:
-    """Status, value and tag of the key, once its tag is not `etag` or after `WAIT` seconds."""
+    """Request the status, value and tag of the key.
+
+    The server answers when the tag is no longer `etag`, or after `WAIT` seconds.
+    """
     query = f'wait_for_change=true&timeout_sec={WAIT}&last_etag={etag}'
     connection = http.client.HTTPConnection(self._server, timeout=WAIT + 30)
     self._connection = connection
     with contextlib.closing(connection):
       connection.connect()
-      if self._over.is_set():  # `end` came before there was a socket to shut down
+      if self._over.is_set():  # `end` was called before there was a socket
         raise ConnectionAbortedError
       path = f'/computeMetadata/v1/instance/{self._notice.key}?{query}'
       connection.request('GET', path, headers={'Metadata-Flavor': 'Google'})

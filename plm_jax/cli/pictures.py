@@ -1,5 +1,7 @@
-"""Pictures: the colours of several things in one, and text that is not ours: values of configs, names of folders and
-metrics, words of texts."""
+"""Shared helpers of pictures: colours, fonts, and text of users.
+
+Such text is values of configs, names of folders and metrics, and words of texts.
+"""
 
 import contextlib
 import logging
@@ -13,7 +15,7 @@ from plm_jax.io import run_paths
 
 log = logging.getLogger(__name__)
 
-# fonts of scripts that matplotlib's own font has not, by the names of systems and distributions
+# fonts for scripts that matplotlib's default font lacks, by their names on common systems
 SCRIPTS = (
   'CJK SC', 'CJK JP', 'CJK KR', 'Arabic', 'Devanagari', 'Bengali', 'Tamil', 'Telugu', 'Kannada', 'Malayalam',
   'Gujarati', 'Gurmukhi', 'Thai', 'Lao', 'Khmer', 'Myanmar', 'Ethiopic', 'Hebrew', 'Georgian', 'Armenian',
@@ -26,10 +28,12 @@ COLOURS = ('#1f5f8b', '#b3541e', '#3c7a3c', '#7a3c7a', '#8a7a1f')
 
 
 def check_place(file: Path, *, name: str) -> None:
-  """Raises ConfigError where a picture has no folder to be written to, or an ending that matplotlib does not write.
+  """Raise ConfigError if a picture cannot be written.
+
+  Its folder is missing, or matplotlib does not write its file type.
 
   Args:
-    file: which one.
+    file: of the picture.
     name: of the flag that names the file.
   """
   from matplotlib.backend_bases import FigureCanvasBase
@@ -37,44 +41,52 @@ def check_place(file: Path, *, name: str) -> None:
   run_paths.check_place(file, name=name)
   forms = sorted(FigureCanvasBase.get_supported_filetypes())
   if form_of(file) not in forms:
-    known = ', '.join(f'.{form}' for form in forms)
-    raise ConfigError(f'{name}={file}: no picture is written as {file.suffix}: name a file that ends in one of {known}')
+    endings = ', '.join(f'.{form}' for form in forms)
+    raise ConfigError(f'{name}={file}: no picture is written as {file.suffix}; the name must end in one of {endings}')
 
 
 def form_of(file: Path) -> str:
-  """What a picture is written as, by the end of its name; png where that has none."""
+  """Return the file type of a picture's suffix, or png."""
   return file.suffix.removeprefix('.').lower() or 'png'
 
 
 @contextlib.contextmanager
 def every_script() -> Iterator[None]:
-  """Draws words of any script that a font of this machine has; the log names letters that none of them has."""
+  """Draw text of any script for which a font is installed.
+
+  The log names letters without a font.
+  """
   import matplotlib
   from matplotlib import font_manager
 
-  there = set(font_manager.get_font_names())
-  families = ['DejaVu Sans', *(name for name in FALLBACKS if name in there)]
+  installed = set(font_manager.get_font_names())
+  families = ['DejaVu Sans', *(name for name in FALLBACKS if name in installed)]
   missing: dict[str, None] = {}
   with warnings.catch_warnings(record=True) as caught, matplotlib.rc_context({'font.family': families}):
     warnings.filterwarnings('always', message='Glyph [0-9]+ .* missing')
     yield
-  for one in caught:
-    if found := re.match(r'Glyph (\d+) ', str(one.message)):
-      missing[chr(int(found[1]))] = None
+  for warning in caught:
+    if match := re.match(r'Glyph (\d+) ', str(warning.message)):
+      missing[chr(int(match[1]))] = None
     else:
-      warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+      warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
   if missing:
     log.warning(
-      f'no font of this machine has {"".join(missing)}, and boxes stand for them in the picture; Noto Sans of that '
-      'script has'
+      f'no installed font has {"".join(missing)}; the picture shows boxes instead. Install Noto Sans for that script'
     )
 
 
 def plain(text: str) -> str:
-  """The text for a picture that shows it as it is: matplotlib reads what stands between two dollars as mathematics."""
+  """Escape text for a picture.
+
+  Matplotlib reads text between two dollar signs as mathematics.
+  """
   return text.replace('$', r'\$')
 
 
 def label(text: str) -> str:
-  """The same for a line of a legend, which leaves out what begins with an underscore: a space stands before that."""
+  """Escape text for a legend.
+
+  A space is put before a leading underscore, since matplotlib omits such lines.
+  """
   return plain(f' {text}' if text.startswith('_') else text)

@@ -1,4 +1,4 @@
-"""The progress of a run: a live line on a terminal, elsewhere a plain line per logged step."""
+"""The progress of a run: a live line on a terminal, elsewhere one plain line per logged step."""
 
 import functools
 import logging
@@ -24,9 +24,12 @@ PATIENCE = 1.0  # seconds of work before a bar appears
 
 
 def items(values: Mapping[str, float], *, best: str | None = None) -> list[str]:
-  """The metrics named in `SHOWN`, in its order, and the one that a run is judged by, each as 'loss 3.214'."""
+  """Write metrics as 'loss 3.214', in the order of `SHOWN`.
+
+  Only those of `SHOWN` and the metric `best` are listed.
+  """
   parts = []
-  order = {short: place for place, short in enumerate(_shown())}
+  order = {short: position for position, short in enumerate(_shown())}
   for name, value in sorted(values.items(), key=lambda item: order.get(item[0].rpartition('/')[2], len(order))):
     short = name.rpartition('/')[2]
     if (short not in order and name != best) or name.startswith(('gradient_norm/', 'update_norm/', 'parameter_norm/')):
@@ -38,20 +41,23 @@ def items(values: Mapping[str, float], *, best: str | None = None) -> list[str]:
 
 @functools.cache
 def _shown() -> tuple[str, ...]:
-  """`SHOWN`, and the metrics of every file of `plm_jax/scores/`."""
-  found = [metric for name in signatures.names('scores') for metric in signatures.literal(f'scores.{name}', 'METRICS')]
-  return tuple(dict.fromkeys((*SHOWN, *found)))
+  """Extend `SHOWN` by the metrics of `plm_jax/scores/`."""
+  metrics = [
+    metric for name in signatures.names('scores') for metric in signatures.literal(f'scores.{name}', 'METRICS')
+  ]
+  return tuple(dict.fromkeys((*SHOWN, *metrics)))
 
 
 def line(values: Mapping[str, float], *, best: str | None = None) -> str:
-  """`items` as 'loss 3.214  accuracy 0.41 ...'."""
+  """Join `items` as 'loss 3.214  accuracy 0.41 ...'."""
   return '  '.join(items(values, best=best))
 
 
 def live_line(done: int, total: int, *, left: str, metrics: list[str], width: int) -> Text:
-  """Step, bar, time left and as many of the metrics as fit into `width` columns; the first three are always there.
+  """Build the live line: step, bar, time left and metrics.
 
-  A terminal of less than about 40 columns loses parts of the bar and of the numbers of steps, never a line's end.
+  Metrics are added as far as `width` columns allow. A terminal of less than about 40 columns crops the bar and the
+  steps, never the end of a line.
   """
   step, ending = f'step {done}/{total}', f'left {left}'
   room = width - len(step) - len(ending) - 2
@@ -67,7 +73,7 @@ def live_line(done: int, total: int, *, left: str, metrics: list[str], width: in
 
 
 class _Line(ProgressColumn):
-  """`live_line` for the width of the terminal as it is now."""
+  """The column of `live_line`, for the current width of the terminal."""
 
   max_refresh = 0.1
 
@@ -83,24 +89,24 @@ class _Line(ProgressColumn):
 
 
 def clock(seconds: float) -> str:
-  """Seconds as '1:02:03'."""
+  """Write seconds as '1:02:03'."""
   minutes, second = divmod(round(seconds), 60)
   hours, minute = divmod(minutes, 60)
   return f'{hours}:{minute:02}:{second:02}'
 
 
 class Bar:
-  """The progress of a run, with the time left. A context manager."""
+  """A context manager that shows the progress of a run, with the time left."""
 
   def __init__(self, *, total: int, start: int, shown: bool, best: str | None = None, console: Console | None = None):
-    """Draws nothing yet.
+    """Prepare the bar; nothing is drawn yet.
 
     Args:
       total: steps of the run.
-      start: step that it begins at.
-      shown: False in all processes but the first.
-      best: a metric to show beside those of `SHOWN`.
-      console: where to draw; stderr by default, and only if it is a terminal.
+      start: first step.
+      shown: True in the first process only.
+      best: a metric to show in addition to `SHOWN`.
+      console: output; stderr by default, and only if it is a terminal.
     """
     self._best = best
     self._total, self._start, self._shown = total, start, shown
@@ -120,16 +126,21 @@ class Bar:
     self._progress.stop()
 
   def advance(self, done: int) -> None:
-    """Moves the bar to `done` steps."""
+    """Move the bar to `done` steps."""
     self._progress.update(self._task, completed=done)
 
   def show(self, done: int, values: Mapping[str, float]) -> None:
-    """Shows the metrics of a step: on a terminal in the live line, until the next ones come."""
+    """Show the metrics of a step.
+
+    On a terminal they stay in the live line until the next ones.
+    """
     self._progress.update(self._task, items=items(values, best=self._best))
-    self._log(done, values, logging.DEBUG if self._live else logging.INFO)  # live, only the log file gets the line
+    self._log(
+      done, values, logging.DEBUG if self._live else logging.INFO
+    )  # with a live line, only the log file gets this one
 
   def keep(self, done: int, values: Mapping[str, float]) -> None:
-    """Shows the scores of an evaluation on a line of their own, which stays."""
+    """Print the scores of an evaluation on a separate line."""
     self._log(done, values, logging.INFO)
 
   def _log(self, done: int, values: Mapping[str, float], level: int) -> None:
@@ -145,18 +156,18 @@ class Bar:
 
 
 class Waiting:
-  """A bar for work that may take long, with the time left: it appears after a second, on a terminal only.
+  """A context manager that shows a bar for work that may take long, with the time left.
 
-  A context manager; nothing stays of it.
+  It appears after a second, on a terminal only, and is removed at the end.
   """
 
   def __init__(self, total: int, doing: str, *, console: Console | None = None):
-    """Draws nothing yet.
+    """Prepare the bar; nothing is drawn yet.
 
     Args:
       total: pieces of work.
-      doing: what is done, in a word or two.
-      console: where to draw; stderr by default, and only if it is a terminal.
+      doing: description of the work in a word or two.
+      console: output; stderr by default, and only if it is a terminal.
     """
     console = console or Console(stderr=True)
     columns = TextColumn('{task.description}'), BarColumn(WIDEST), MofNCompleteColumn(), TimeRemainingColumn()
@@ -174,7 +185,7 @@ class Waiting:
       self._progress.stop()
 
   def advance(self, count: int) -> None:
-    """Says that `count` more pieces are done."""
+    """Count `count` more completed pieces."""
     self._progress.advance(self._task, count)
     if not self._drawn and time.monotonic() - self._began > PATIENCE:
       self._progress.start()

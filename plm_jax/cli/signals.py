@@ -1,17 +1,17 @@
-"""SIGINT and SIGTERM ask a command to stop: noted at once, asked about between its stages and steps.
+"""Graceful stop of a command by SIGINT or SIGTERM: a signal is recorded, and polled between stages and steps.
 
-A KeyboardInterrupt that Python raises in the middle of an import or of a callback of jax may be lost there. So the
-handler raises nothing; the command calls `check` where it can stop. A thread answers the user even while the main
-thread compiles, and ends the process on a second signal. Nothing that takes time is imported, so that a command can
-call `begin` before its other imports.
+A KeyboardInterrupt that Python raises during an import or a callback of jax may be lost there. So the handler does not
+raise; the command calls `check` where it can stop. A thread answers the user even while the main thread compiles, and
+ends the process on a second signal. Slow imports are avoided, so that a command can call `begin` before its other
+imports.
 
-While a command only prepares data, which jax has no part in, it need not ask: in the body of `raising` a signal is
-raised where it comes. A library that computes for minutes outside the interpreter runs by `waiting`.
+A command that prepares data without jax need not poll: in the body of `raising` a signal raises at once. A library that
+computes for minutes outside the interpreter runs in `waiting`.
 
-A command that another one runs ends with it (`ENDS_WITH_STDIN`), however that one ends.
+A command started by another one ends with it (`ENDS_WITH_STDIN`), even if that one is killed.
 
-A command that never asks, since a kill costs it nothing, calls `begin(ends=True)`: there the first signal ends the
-process. `command.run` does so for every command that has not begun by itself.
+A command that never polls, since a kill does no harm, calls `begin(ends=True)`: the first signal ends the process.
+`command.run` does so for every command that has not called `begin`.
 """
 
 import contextlib
@@ -29,23 +29,24 @@ from plm_jax.core.errors import STOPPED as STOPPED
 from plm_jax.core.errors import Interrupted as Interrupted
 
 T = TypeVar('T')
-ENDS_WITH_STDIN = 'PLM_JAX_ENDS_WITH_STDIN'  # in the environment: this process is asked to stop when its stdin closes
-HANGS = 'may hang'  # begins the names of threads that nobody waits for
+ENDS_WITH_STDIN = 'PLM_JAX_ENDS_WITH_STDIN'  # environment variable: this process stops when its stdin closes
+HANGS = 'may hang'  # prefix of the names of threads that are not waited for
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ONE = 0.1  # seconds; `timeout` of coreutils sends a signal to the process and to its group, which is one request
+ONE = 0.1  # seconds within which signals count as one: coreutils `timeout` signals the process and its group
 
 
 class _State:
-  """Of the process: there is one set of handlers.
+  """The state of the process, which has one set of handlers.
 
   Attributes:
-    asked: whether a signal came.
-    raises: whether a signal is raised where it comes.
-    ends: whether the first signal ends the process, as nobody asks.
-    pass_on: what becomes of a signal in a run of several processes, where all have to stop at the same step.
-    told: whether the first signal was answered.
-    telling: held while it is, so that nothing is printed into the answer; a second signal may come in its holder.
-    undo: gives back what `begin` took; None before.
+    asked: a signal was received.
+    raises: a signal raises at once.
+    ends: the first signal ends the process, since the command does not poll.
+    pass_on: signal raised for each signal in a multi-process run, where all processes have to stop at the same step.
+    told: the first signal was answered.
+    telling: lock during the answer, so that no other output mixes in; reentrant, since a second signal may interrupt
+      it.
+    undo: restores the handlers; None before `begin`.
   """
 
   asked = False
@@ -58,10 +59,12 @@ class _State:
 
 
 def begin(*, ends: bool = False) -> None:
-  """Takes SIGINT and SIGTERM from now on; does nothing a second time, or in a thread.
+  """Install the handlers of SIGINT and SIGTERM.
+
+  A second call does nothing, nor does a call in a thread.
 
   Args:
-    ends: the first signal ends the process, until somebody begins without it.
+    ends: the first signal ends the process, until a call of `begin` without it.
   """
   if threading.current_thread() is not threading.main_thread():
     return
@@ -75,18 +78,21 @@ def begin(*, ends: bool = False) -> None:
   threading.Thread(target=_answer, args=(reader,), name='signals', daemon=True).start()
   _State.undo.callback(os.close, writer)  # ends the thread
   _State.undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writer, warn_on_full_buffer=False))
-  for number in SIGNALS:
-    _State.undo.callback(signal.signal, number, signal.signal(number, _note) or signal.SIG_DFL)
+  for signum in SIGNALS:
+    _State.undo.callback(signal.signal, signum, signal.signal(signum, _note) or signal.SIG_DFL)
   _State.undo.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, _raise_again) or signal.SIG_DFL)
-  _State.undo.callback(signal.setitimer, signal.ITIMER_REAL, 0)  # before its handler is taken away
+  _State.undo.callback(signal.setitimer, signal.ITIMER_REAL, 0)  # before its handler is removed
   _State.undo.callback(setattr, sys, 'unraisablehook', sys.unraisablehook)
   sys.unraisablehook = functools.partial(_lost, sys.unraisablehook)
-  if os.environ.pop(ENDS_WITH_STDIN, ''):  # taken out: processes that this one starts have a stdin of their own
+  if os.environ.pop(ENDS_WITH_STDIN, ''):  # removed: child processes have their own stdin
     _end_with_stdin()
 
 
 def _end_with_stdin() -> None:
-  """Asks this process to stop, as a signal does, when its stdin closes: what started it was stopped or killed."""
+  """Send this process SIGTERM when its stdin closes.
+
+  Then the process that started it was stopped or killed.
+  """
 
   def watch() -> None:
     while os.read(0, 64):
@@ -98,7 +104,7 @@ def _end_with_stdin() -> None:
 
 
 def end() -> None:
-  """Gives the signals back."""
+  """Restore the previous handlers."""
   if _State.undo is not None:
     _State.undo.close()
   _State.asked, _State.raises, _State.ends, _State.told = False, False, False, False
@@ -108,9 +114,9 @@ def end() -> None:
 
 @contextlib.contextmanager
 def caught(*, ends: bool = False) -> Iterator[None]:
-  """`begin` for the time of the body, or of the function that it decorates; inside another one it changes nothing.
+  """Call `begin` for the body, or for a decorated function.
 
-  But where that one ends the process at the first signal, this one has it asked about in its body.
+  A nested call changes nothing, except that it turns off `ends` of the outer one in its body.
   """
   outermost, before = _State.undo is None, _State.ends
   begin(ends=ends)
@@ -124,10 +130,10 @@ def caught(*, ends: bool = False) -> Iterator[None]:
 
 
 def notice() -> None:
-  """Asks the command to stop as a first signal does, from any thread, where signals are taken; nothing else changes.
+  """Request a stop as a first signal does, from any thread.
 
-  It counts as no signal: what the system sends next, as it ends its processes, is the first one. In the body of
-  `raising` it waits for the end of the body.
+  Nothing happens without handlers. It does not count as a signal: the next one of the system is the first. In the body
+  of `raising` it takes effect at the end of the body.
   """
   if _State.undo is None:
     return
@@ -137,22 +143,22 @@ def notice() -> None:
 
 
 def asked() -> bool:
-  """Whether a signal asked the command to stop."""
+  """Return True if a stop was requested."""
   return _State.asked
 
 
 def check() -> None:
-  """Raises Interrupted if a signal asked the command to stop."""
+  """Raise Interrupted if a stop was requested."""
   if _State.asked:
     raise Interrupted
 
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-  """A signal raises Interrupted in the main thread as soon as it comes, for the time of the body.
+  """Let a signal raise Interrupted in the main thread at once.
 
-  For work without jax whose files bear that the process is killed at any moment. Several processes stop at the same
-  step only: there it changes nothing.
+  For work without jax whose files are safe if the process is killed at any time. In a multi-process run it changes
+  nothing, since all processes have to stop at the same step.
   """
   alone = _State.pass_on is None
   if alone:
@@ -167,20 +173,23 @@ def raising() -> Iterator[None]:
 
 
 def waiting(work: Callable[[], T], *, told: Callable[[float], None] = lambda seconds: None) -> T:
-  """What `work` returns or raises; it runs in a thread, and a signal ends the waiting for it.
+  """Run `work` in a thread; a signal ends the wait.
 
-  The thread goes on until the process ends, so a command that waits ends by `command.leave`.
+  The thread continues until the process ends, so a command that waits ends by `command.leave`.
 
   Args:
-    work: what takes long.
-    told: is called with the seconds so far, again and again; what it raises ends the waiting.
+    work: slow work.
+    told: called repeatedly with the seconds so far; an exception ends the wait.
+
+  Returns:
+    The result of `work`; its exceptions are raised here.
   """
-  found: list[T] = []
+  results: list[T] = []
   failed: list[BaseException] = []
 
   def run() -> None:
     try:
-      found.append(work())
+      results.append(work())
     except BaseException as error:  # noqa: BLE001 - raised below
       failed.append(error)
 
@@ -193,33 +202,36 @@ def waiting(work: Callable[[], T], *, told: Callable[[float], None] = lambda sec
     thread.join(ONE)
   if failed:
     raise failed[0]
-  return found[0]
+  return results[0]
 
 
-def pass_on(number: int) -> None:
-  """Raises this signal in the process at every signal from now on; its handler is not one of Python's."""
-  _State.pass_on = number
+def pass_on(signum: int) -> None:
+  """Raise this signal in the process at every later signal.
+
+  Its handler is not one of Python's.
+  """
+  _State.pass_on = signum
   if _State.asked:
-    signal.raise_signal(number)
+    signal.raise_signal(signum)
 
 
-def _note(number: int, frame: Any) -> None:
+def _note(signum: int, frame: Any) -> None:
   del frame
   _State.asked = True
   if _State.ends:  # the thread ends the process
     return
-  _tell(signal.Signals(number).name)  # what the command prints next comes after the answer
+  _tell(signal.Signals(signum).name)  # the answer precedes further output of the command
   if _State.pass_on is not None:
     signal.raise_signal(_State.pass_on)
   elif _State.raises:
-    _State.raises = False  # once: what is raised next would interrupt the cleaning up
+    _State.raises = False  # once: a second exception would interrupt the cleanup
     raise Interrupted
 
 
 def _lost(hook: Callable[[Any], Any], unraisable: Any) -> None:
-  """Raises a signal once more, a moment later, where it came in a destructor or in a callback of the collector.
+  """Raise a signal again that the interpreter dropped.
 
-  The interpreter drops what is raised there, and the body of `raising` would go on.
+  It drops exceptions in a destructor or a callback of the garbage collector, and the body of `raising` would continue.
   """
   if unraisable.exc_type is not Interrupted:
     hook(unraisable)
@@ -228,19 +240,19 @@ def _lost(hook: Callable[[Any], Any], unraisable: Any) -> None:
   signal.setitimer(signal.ITIMER_REAL, ONE)
 
 
-def _raise_again(number: int, frame: Any) -> None:
-  del number, frame
-  if _State.raises:  # else the body has ended, and asked
+def _raise_again(signum: int, frame: Any) -> None:
+  del signum, frame
+  if _State.raises:  # otherwise the body has ended with a check
     _State.raises = False
     raise Interrupted
 
 
 def _answer(reader: int) -> None:
-  """Reads the number of each signal as it comes, which the interpreter writes before it calls a handler."""
+  """Read each signal's number, which the interpreter writes before calling handlers."""
   first: float | None = None
-  while came := os.read(reader, 64):
+  while received := os.read(reader, 64):
     now = time.monotonic()
-    names = [signal.Signals(number).name for number in came if number in SIGNALS]
+    names = [signal.Signals(signum).name for signum in received if signum in SIGNALS]
     if names and _State.ends:
       _say(f'{names[0]}: interrupted')
       _leave()
@@ -254,7 +266,10 @@ def _answer(reader: int) -> None:
 
 
 def _leave() -> None:
-  """Ends the process; what it printed is flushed, unless that takes long, as where nobody reads a pipe."""
+  """End the process after flushing its output.
+
+  It waits at most 10 seconds, as when no process reads a pipe.
+  """
   flushing = threading.Thread(target=_flush, daemon=True)
   flushing.start()
   flushing.join(10.0)
@@ -267,22 +282,25 @@ def _flush() -> None:
 
 
 def _tell(name: str) -> None:
-  """Answers the first signal, once; returns when it is answered, by whichever thread."""
+  """Answer the first signal once."""
   with _State.telling:
     if not _State.told:
       _State.told = True
-      _say(f'{name}: stopping as soon as nothing is lost; a second one ends the process at once')
+      _say(f'{name}: stopping at the next safe point; a second signal ends the process at once')
 
 
 def _say(text: str) -> None:
-  """One line on stderr, whatever the main thread holds; on a terminal, in place of a progress bar, with the cursor."""
+  """Write a line to stderr, without any lock of the main thread.
+
+  On a terminal it replaces a progress bar and shows the cursor.
+  """
   clear = '\r\x1b[2K\x1b[?25h' if os.isatty(2) else ''
   with contextlib.suppress(OSError):
     os.write(2, f'{clear}{text}\n'.encode())
 
 
 def _forget() -> None:
-  """In a forked child, whose signals are not those of the command."""
+  """Restore the handlers in a forked child."""
   if _State.undo is not None:
     end()
 

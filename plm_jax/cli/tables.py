@@ -1,6 +1,6 @@
 """Tables on stdout and in files.
 
-Cells are shown as they are: brackets and colons in names and texts are no markup and no pictures.
+Cells are shown literally: brackets and colons in names and texts are not rich markup or emoji.
 """
 
 import functools
@@ -13,7 +13,10 @@ _plain = functools.partial(Console, markup=False, emoji=False)
 
 
 def show(table: Table) -> None:
-  """Prints a table: as wide as the terminal, and in a pipe or a file as wide as it is, so that nothing is cut."""
+  """Print a table as wide as the terminal.
+
+  In a pipe or a file it has its full width, so that nothing is cropped.
+  """
   console = _plain()
   if not console.is_terminal:
     console = _plain(width=max(console.width, _width(table)))
@@ -21,7 +24,7 @@ def show(table: Table) -> None:
 
 
 def text(table: Table) -> str:
-  """A table as a file holds it, as wide as it is."""
+  """Render a table in its full width."""
   stream = io.StringIO()
   _plain(file=stream, width=_width(table)).print(table)
   return stream.getvalue()

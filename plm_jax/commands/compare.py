@@ -1,11 +1,14 @@
-"""Draws the curves of many runs in one picture, with a table of where they ended.
+"""Plot the learning curves of several runs in one picture.
 
 plm-jax compare runs/a runs/b runs/c --by=optim.rate --out=compare.png
 plm-jax compare runs/sweep --metric=loss --out=compare.png
 
-RUN is a run folder, or that of a sweep, which stands for all of its trials. Runs with the same value of --by are one
-curve, the mean of their values, in a band of one standard deviation; without --by, runs whose configs differ in nothing
-but the seed are. A damaged line of metrics, or a run whose config cannot be read, is named and left out.
+RUN is a run folder, or the folder of a sweep, which adds all of its trials. A table shows where each curve ends.
+
+--by=KEY groups the runs: those with the same value of the key become one curve, the mean with a band of one standard
+deviation. Without --by, runs whose configs differ only in the seed become one curve.
+
+Damaged lines of metrics and runs with an unreadable config are reported and left out.
 """
 
 import argparse
@@ -17,18 +20,18 @@ from plm_jax.core.errors import ConfigError
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Parses the command line."""
+  """Run `plm-jax compare`."""
   parser = command.Parser('plm-jax compare', description=__doc__, allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-  parser.add_argument('runs', nargs='*', metavar='RUN', help='run folders, or folders of sweeps')
-  parser.add_argument('--by', default='', metavar='KEY,KEY', help='dotted keys of the config that name a curve')
-  parser.add_argument('--metric', help="a metric (default: that of `best` of the first run, else 'loss')")
-  parser.add_argument('--out', metavar='FILE', help='the picture, a .png')
+  parser.add_argument('runs', nargs='*', metavar='RUN', help='folders of runs or sweeps')
+  parser.add_argument('--by', default='', metavar='KEY,KEY', help='config keys that group runs into curves')
+  parser.add_argument('--metric', help="metric to plot (default: that of `best` of the first run, else 'loss')")
+  parser.add_argument('--out', metavar='FILE', help='picture to write (.png)')
   arguments = parser.parse_args(argv)
   if not arguments.runs or not arguments.out:
-    raise ConfigError(f'{parser.prog}: needs folders of runs and --out=FILE, as in runs/a runs/b --out=compare.png')
+    raise ConfigError(f'{parser.prog}: needs run folders and --out=FILE, such as runs/a runs/b --out=compare.png')
   if not arguments.out.endswith('.png'):
-    raise ConfigError(f'--out={arguments.out}: the picture is a .png')
+    raise ConfigError(f'--out={arguments.out}: the name must end in .png')
   from plm_jax.cli import logs
   from plm_jax.studies import compare
 

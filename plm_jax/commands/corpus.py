@@ -1,24 +1,26 @@
-"""Prepares a corpus for pre-training: leaves out what is no text, copies, and evaluation sets.
+"""Filter, deduplicate and split a text corpus.
 
-plm-jax corpus stats SOURCE                                       what is in it
+plm-jax corpus stats SOURCE                                       lengths, letters and scripts
 plm-jax corpus filter SOURCE OUT --rules=gopher --against=../data/squad:validation
-plm-jax corpus dedup SOURCE OUT [--exact] [--threshold=0.8]
+plm-jax corpus dedup SOURCE OUT --threshold=0.8
+plm-jax corpus dedup SOURCE OUT --exact
 plm-jax corpus split SOURCE OUT --validation=0.01 --test=0.01
 
-SOURCE is anything that a config may name as `data.path`: tfds:NAME, a file or a folder. OUT becomes a folder that a
-config names in turn: `train.jsonl`, `left_out.jsonl` with the row and the reason of all that is missing, and
-`corpus.json` with what was asked, counts and digests. Each pass reads the corpus once with bounded memory. A pass that
-was stopped or killed goes on with the same command, to the same bytes. Once it is done, the same command compares the
-files of OUT with their digests and does nothing; other flags, another content of SOURCE or of an evaluation set, and
-a file that is missing or damaged are refused by name. `stats` writes nothing, so it begins again; it spills what it
-measures, 32 bytes a document, to a temporary folder, and its quantiles are exact. Rows whose text is null are left out
-as `no_text`; of the others the text alone goes into OUT, no other field.
+SOURCE is any value of `data.path` in a config: tfds:NAME, a file or a folder. OUT becomes a folder that a config can
+name: `train.jsonl`, `left_out.jsonl` with the row and reason of every removed document, and `corpus.json` with the
+flags, counts and checksums. Only the text field is copied. Rows whose text is null are removed as `no_text`.
 
---against leaves out documents that hold 13 words in a row of an evaluation set, or a whole text of it of 8 to 12 words.
-It counts the rows of that set that were found, in documents that a rule drops as well, and those of fewer than 8 words,
-which are not looked for. Letters of Chinese, Japanese, Thai, Lao, Khmer and Burmese count as words, one by one; the
-runs of words that `dedup` compares are made of the same. `split` draws by the text, so that copies of a document stay
-on one side.
+Each pass reads the corpus once with bounded memory. A stopped or killed pass resumes with the same command, to the same
+bytes. If OUT is complete, the same command only verifies its checksums. Other flags, a changed SOURCE or evaluation
+set, and a missing or damaged file are errors. `stats` writes nothing and starts again; it stores 32 bytes a document in
+a temporary folder, and its quantiles are exact.
+
+--against=PATH:SPLIT removes documents that contain 13 consecutive words of an evaluation set, or one of its texts of 8
+to 12 words. It reports how many examples of the set were found, also in documents removed by another rule, and how
+many have fewer than 8 words, which are not searched. Characters of Chinese, Japanese, Thai, Lao, Khmer and Burmese
+count as one word each, here and in the word sequences that `dedup` compares.
+
+`split` samples by a hash of the text, so copies of a document are in the same split.
 """
 
 import argparse
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHARE = command.number("Annotated[float, '0 <= x < 1']")
-ALIKE = command.number("Annotated[float, '0.1 <= x <= 0.99']")
+SIMILARITY = command.number("Annotated[float, '0.1 <= x <= 0.99']")
 THRESHOLD = 0.8
 DOCUMENTS = ('blank_line', 'line', 'every_line', 'file')
 BOUNDS = ('min_chars', 'max_chars', 'min_alpha', 'min_english')
@@ -50,7 +52,7 @@ BOUNDS = ('min_chars', 'max_chars', 'min_alpha', 'min_english')
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Parses the command line and runs one pass."""
+  """Run `plm-jax corpus`: one pass over a corpus."""
   arguments = _parsed(argv)
   from plm_jax.data.corpora import sources
   from plm_jax.data.corpora.cleaning import passes
@@ -63,11 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
       arguments.source, split=arguments.split, text=arguments.text, documents=arguments.documents
     )
   if arguments.command == 'stats':
-    with stage('corpus'):  # a row without a text
+    with stage('corpus'):  # for a row without a text
       _stats(texts)
     return 0
   with stage('corpus'), signals.raising():
-    make_judge, asked, more = PASSES[arguments.command](arguments)
+    make_judge, options, more = PASSES[arguments.command](arguments)
   splits = ('train', 'validation', 'test') if arguments.command == 'split' else ('train',)
   done = 0
 
@@ -78,18 +80,18 @@ def main(argv: Sequence[str] | None = None) -> int:
       done += count
       bar.advance(count)
       if signals.asked() and done < len(texts):
-        raise Interrupted(f'stopped at row {done:,} of {len(texts):,}; the same command goes on from here', STOPPED)
+        raise Interrupted(f'stopped at row {done:,} of {len(texts):,}; the same command resumes here', STOPPED)
 
-    given = {'command': arguments.command, 'source': arguments.source, 'split': arguments.split, 'text': texts.field}
-    if arguments.documents != DOCUMENTS[0]:  # older folders do not have the usual one
-      given['documents'] = arguments.documents
+    request = {'command': arguments.command, 'source': arguments.source, 'split': arguments.split, 'text': texts.field}
+    if arguments.documents != DOCUMENTS[0]:  # folders of older versions do not record the default
+      request['documents'] = arguments.documents
     with stage('corpus'):
       report = passes.run(
         texts,
         arguments.out,
         make_judge,
         splits=splits,
-        asked={**given, **asked},
+        asked={**request, **options},
         more=more,
         tell=tell,
         stops=signals.asked,
@@ -99,7 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-  """The flags; ConfigError for those that do not exist, contradict each other or ask for nothing."""
+  """Parse the flags.
+
+  Raises:
+    ConfigError: an unknown flag, flags that exclude each other, or no rule.
+  """
   words = list(sys.argv[1:] if argv is None else argv)
   try:
     arguments = _parser().parse_args(words)
@@ -107,8 +113,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     if '--against' not in words or 'are required' not in str(error):
       raise
     raise ConfigError(
-      f'{error} SOURCE and OUT stand before --against, which takes every word behind it; or write '
-      '--against=PATH:SPLIT, once for each set.'
+      f'{error} Write SOURCE and OUT before --against, or use --against=PATH:SPLIT once for each set.'
     ) from None
   if arguments.command in CHECKS:
     CHECKS[arguments.command](arguments)
@@ -116,30 +121,29 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check_filter(arguments: argparse.Namespace) -> None:
-  least, most = arguments.min_chars, arguments.max_chars
-  if most is not None and least > most:
-    raise ConfigError(f'--min_chars={least} and --max_chars={most} leave no document')
+  low, high = arguments.min_chars, arguments.max_chars
+  if high is not None and low > high:
+    raise ConfigError(f'--min_chars={low} is more than --max_chars={high}: lower it')
   if not any(vars(arguments)[name] for name in (*BOUNDS, 'rules', 'against')):
     raise ConfigError(
-      'filter has no rule: give at least one of --rules=gopher or c4, --min_chars, --max_chars, --min_alpha, '
-      '--min_english, --against'
+      'filter needs a rule: --rules=gopher, --rules=c4, --min_chars, --max_chars, --min_alpha, '
+      '--min_english, or --against'
     )
 
 
 def _check_dedup(arguments: argparse.Namespace) -> None:
   if arguments.exact and arguments.threshold is not None:
     raise ConfigError(
-      f'--exact looks for equal texts only, and --threshold={arguments.threshold} for near copies as well: leave one '
-      'of them out'
+      f'--exact removes equal texts only, --threshold={arguments.threshold} near duplicates too: remove one of them'
     )
 
 
 def _check_split(arguments: argparse.Namespace) -> None:
-  asked = f'--validation={arguments.validation} and --test={arguments.test}'
+  flags = f'--validation={arguments.validation} and --test={arguments.test}'
   if arguments.validation + arguments.test >= 1:
-    raise ConfigError(f'{asked} leave nothing to train on')
+    raise ConfigError(f'{flags} leave no training text: their sum must be below 1')
   if not arguments.validation + arguments.test:
-    raise ConfigError(f'{asked} draw nothing: give one of them a share above 0')
+    raise ConfigError(f'{flags} split nothing: set one of them above 0')
 
 
 CHECKS = {'filter': _check_filter, 'dedup': _check_dedup, 'split': _check_split}
@@ -149,52 +153,54 @@ def _parser() -> argparse.ArgumentParser:
   form = argparse.RawDescriptionHelpFormatter
   parser = command.Parser(prog='plm-jax corpus', description=__doc__, formatter_class=form, allow_abbrev=False)
   commands = parser.add_subparsers(dest='command', required=True, metavar='stats|filter|dedup|split')
-  made = {}
-  for name, what in (
-    ('stats', 'lengths, letters, scripts'),
-    ('filter', 'leave out what is not good text, and evaluation sets'),
-    ('dedup', 'leave out copies'),
-    ('split', 'draw validation and test documents'),
+  parsers = {}
+  for name, purpose in (
+    ('stats', 'print lengths, letters and scripts'),
+    ('filter', 'remove low-quality text and evaluation data'),
+    ('dedup', 'remove duplicates'),
+    ('split', 'sample validation and test documents'),
   ):
-    one = made[name] = commands.add_parser(name, help=what, allow_abbrev=False)
-    one.add_argument('source', metavar='SOURCE', help='what a config names as data.path')
+    parsers[name] = commands.add_parser(name, help=purpose, allow_abbrev=False)
+    add = parsers[name].add_argument
+    add('source', metavar='SOURCE', help='corpus, as in data.path of a config')
     if name != 'stats':
-      one.add_argument('out', metavar='OUT', help='folder of the new corpus')
-    one.add_argument('--split', default='train', help="such as 'train' or 'train[:10%%]' (default: train)")
-    one.add_argument('--text', metavar='FIELD', help='the field that holds the text, if there are several')
-    one.add_argument(
+      add('out', metavar='OUT', help='folder of the new corpus')
+    add('--split', default='train', help="split of SOURCE, such as 'train[:10%%]' (default: train)")
+    add('--text', metavar='FIELD', help='text field of SOURCE, if there are several')
+    add(
       '--documents',
       choices=DOCUMENTS,
       default=DOCUMENTS[0],
-      help=f'what ends a document of a .txt file (default: {DOCUMENTS[0]}), as data.documents of a config',
+      help=f'document boundary in a .txt file, as data.documents of a config (default: {DOCUMENTS[0]})',
     )
-  one = made['filter']
-  one.add_argument(
-    '--rules', choices=('gopher', 'c4'), action='append', default=[], help='published rules; may be repeated'
-  )
-  one.add_argument('--min_chars', type=command.WHOLE, default=0, help='shortest document')
-  one.add_argument('--max_chars', type=command.COUNT, help='longest document')
-  one.add_argument('--min_alpha', type=SHARE, default=0.0, help='share of letters among what is no space')
-  one.add_argument('--min_english', type=SHARE, default=0.0, help='share of English function words among words')
-  one.add_argument(
+  _add_filter_flags(parsers['filter'])
+  add = parsers['dedup'].add_argument
+  add('--exact', action='store_true', help='remove only equal texts, ignoring case, spaces and punctuation')
+  help_ = f'minimum share of common 5-word sequences of near duplicates (default: {THRESHOLD})'
+  add('--threshold', type=SIMILARITY, help=help_)
+  add = parsers['split'].add_argument
+  add('--validation', type=SHARE, default=0.01, help='share of documents for validation (default: 0.01)')
+  add('--test', type=SHARE, default=0.01, help='share of documents for testing (default: 0.01)')
+  add('--seed', type=command.SEED, default=0, help='random seed of the split (default: 0)')
+  return parser
+
+
+def _add_filter_flags(parser: argparse.ArgumentParser) -> None:
+  add = parser.add_argument
+  add('--rules', choices=('gopher', 'c4'), action='append', default=[], help='published rules; may be repeated')
+  add('--min_chars', type=command.WHOLE, default=0, help='minimum characters of a document')
+  add('--max_chars', type=command.COUNT, help='maximum characters of a document')
+  add('--min_alpha', type=SHARE, default=0.0, help='minimum share of letters among non-space characters')
+  add('--min_english', type=SHARE, default=0.0, help='minimum share of English function words among words')
+  add(
     '--against',
     metavar='PATH:SPLIT',
     nargs='+',
     action='extend',
     default=[],
-    help="evaluation sets to keep out, such as '../data/squad:validation[:10%%]'; behind SOURCE and OUT, or written "
-    'with =; may be repeated. Rows of fewer than 8 words are not looked for, and are counted',
+    help="evaluation sets to remove, such as '../data/squad:validation[:10%%]'; after SOURCE and OUT, or with =; may "
+    'be repeated. Examples of fewer than 8 words are only counted',
   )
-  one = made['dedup']
-  one.add_argument('--exact', action='store_true', help='only equal texts, apart from case, spaces and punctuation')
-  one.add_argument(
-    '--threshold', type=ALIKE, help=f'share of common runs of 5 words of near duplicates (default: {THRESHOLD})'
-  )
-  one = made['split']
-  one.add_argument('--validation', type=SHARE, default=0.01, help='share of the documents')
-  one.add_argument('--test', type=SHARE, default=0.01, help='share of the documents')
-  one.add_argument('--seed', type=command.SEED, default=0, help='another one draws others')
-  return parser
 
 
 Connection = sqlite3.Connection
@@ -213,19 +219,19 @@ def _filter(arguments: argparse.Namespace) -> Pass:
   def make(database: Connection) -> Callable[[int, str], Verdict]:
     database.execute('create table if not exists found (name text, row integer, primary key (name, row))')
 
-    def judge(number: int, document: str) -> Verdict:
-      found, text = sets.inside(document), document
-      database.executemany('insert or ignore into found values (?, ?)', found)
+    def judge(index: int, document: str) -> Verdict:
+      matches, text = sets.inside(document), document
+      database.executemany('insert or ignore into found values (?, ?)', matches)
       for rule in rules:
         text, reason = rule(text)
         if reason:
           return Verdict('', text, reason)
-      if text != document:  # a rule left lines out
+      if text != document:  # a rule removed lines
         text, reason = bounded(text)
         if reason:
           return Verdict('', text, reason)
-        found = sets.inside(text)
-      return Verdict('', text, 'evaluation_set', found[0][0]) if found else Verdict('train', text)
+        matches = sets.inside(text)
+      return Verdict('', text, 'evaluation_set', matches[0][0]) if matches else Verdict('train', text)
 
     return judge
 
@@ -250,8 +256,8 @@ def _dedup(arguments: argparse.Namespace) -> Pass:
   def make(database: Connection) -> Callable[[int, str], Verdict]:
     copies = Copies(database, threshold=threshold)
 
-    def judge(number: int, text: str) -> Verdict:
-      copy = copies.seen(number, text)
+    def judge(index: int, text: str) -> Verdict:
+      copy = copies.seen(index, text)
       return Verdict('train', text) if copy is None else Verdict('', text, copy.reason, copy.row)
 
     return judge
@@ -265,13 +271,13 @@ def _split(arguments: argparse.Namespace) -> Pass:
 
   shares = {'validation': arguments.validation, 'test': arguments.test}
 
-  def judge(number: int, text: str) -> Verdict:
+  def judge(index: int, text: str) -> Verdict:
     digest = hashlib.blake2b(f'{arguments.seed}/{key_of(text)}'.encode(), digest_size=8).digest()
-    place = int.from_bytes(digest, 'little') / 2**64
+    remainder = int.from_bytes(digest, 'little') / 2**64  # uniform in [0, 1)
     for name, share in shares.items():
-      if place < share:
+      if remainder < share:
         return Verdict(name, text)
-      place -= share
+      remainder -= share
     return Verdict('train', text)
 
   return lambda database: judge, {**shares, 'seed': arguments.seed}, lambda database: {}
@@ -281,61 +287,60 @@ PASSES: dict[str, Callable[[argparse.Namespace], Pass]] = {'filter': _filter, 'd
 
 
 def _show(report: Mapping[str, Any], out: str) -> None:
-  """Prints what a pass kept and left out."""
+  """Print the numbers of retained and removed documents."""
   table = Table(title=f'{report["read"]:,} documents read, {out}')
-  for column in ('what', 'documents', 'share', 'characters'):
-    table.add_column(column, justify='left' if column == 'what' else 'right')
+  for column in ('result', 'documents', 'share', 'characters'):
+    table.add_column(column, justify='left' if column == 'result' else 'right')
   for name, count in report['kept'].items():
     share = count / max(report['read'], 1)
     table.add_row(f'kept: {name}', f'{count:,}', f'{share:.2%}', f'{report["kept_chars"][name]:,}')
   for name, count in sorted(report['dropped'].items(), key=lambda item: -item[1]):
     table.add_row(f'left out: {name}', f'{count:,}', f'{count / report["read"]:.2%}', '')
   tables.show(table)
-  asked = report['asked']
-  if empty := [name for name, count in report['kept'].items() if not count and asked.get(name) != 0]:
-    cure = 'raise its share' if asked.get('command') == 'split' else 'leave less out'
-    log.warning(f'{" and ".join(empty)} got no document of {report["read"]:,}: {cure}')
+  request = report['asked']
+  if empty := [name for name, count in report['kept'].items() if not count and request.get(name) != 0]:
+    fix = 'increase its share' if request.get('command') == 'split' else 'use weaker rules'
+    log.warning(f'{" and ".join(empty)} got none of {report["read"]:,} documents: {fix}')
   for name, count in report.get('evaluation_rows', {}).items():
-    rows, are = ('row', 'is') if count['too_short'] == 1 else ('rows', 'are')
-    short = f'; {count["too_short"]:,} {rows} of fewer than 8 words {are} not looked for' if count['too_short'] else ''
-    print(f'{name}: {count["found"]:,} of {count["rows"]:,} rows found in the corpus{short}')
+    short = f'; {count["too_short"]:,} with fewer than 8 words not searched' if count['too_short'] else ''
+    print(f'{name}: {count["found"]:,} of {count["rows"]:,} examples found in the corpus{short}')
 
 
 def _stats(texts: 'Texts') -> None:
-  """Prints lengths, shares and scripts. What is measured of each document lies in a temporary folder, 32 bytes."""
+  """Print lengths, shares and scripts; store 32 bytes a document in a temporary folder."""
   from plm_jax.data.corpora.cleaning import passes, quality, quantiles
 
-  chars, english, empty, scripts = 0, 0, 0, Counter[str]()
+  total_chars, num_english, num_empty, scripts = 0, 0, 0, Counter[str]()
   with files.temporary_folder() as folder, progress.Waiting(len(texts), 'documents') as bar:
     columns = {name: quantiles.Spilled(folder / name) for name in NAMES}
     for start in range(0, len(texts), quantiles.AT_ONCE):
       measured = []
-      for number in range(start, min(start + quantiles.AT_ONCE, len(texts))):
+      for index in range(start, min(start + quantiles.AT_ONCE, len(texts))):
         signals.check()
         bar.advance(1)
-        if (text := passes.text_of(texts, number)) is None:
-          empty += 1
+        if (text := passes.text_of(texts, index)) is None:
+          num_empty += 1
         else:
           measured.append(quality.measure(text))
-      chars += sum(one.chars for one in measured)
-      english += sum(one.english >= 0.15 for one in measured)
-      scripts.update(one.script or 'none' for one in measured)
+      total_chars += sum(document.chars for document in measured)
+      num_english += sum(document.english >= 0.15 for document in measured)
+      scripts.update(document.script or 'none' for document in measured)
       for name, column in columns.items():
-        column.append([one._asdict()[name] for one in measured])
-    found = {name: column.quantiles([0.01, 0.25, 0.5, 0.75, 0.99]) for name, column in columns.items()}
-  if empty == len(texts):
-    raise ConfigError(f'all of the {empty:,} rows hold null for a text')
-  without = f', {empty:,} further rows that hold null for a text' if empty else ''
-  count = len(texts) - empty
-  table = Table(title=f'{count:,} documents, {chars:,} characters{without}')
-  for heading in ('of a document', '1 %', '25 %', 'median', '75 %', '99 %'):
-    table.add_column(heading, justify='left' if heading == 'of a document' else 'right')
-  for name, values in found.items():
-    whole = name in ('chars', 'words')
-    table.add_row(NAMES[name], *(f'{value:,.0f}' if whole else f'{value:.3f}' for value in values))
+        column.append([document._asdict()[name] for document in measured])
+    levels = {name: column.quantiles([0.01, 0.25, 0.5, 0.75, 0.99]) for name, column in columns.items()}
+  if num_empty == len(texts):
+    raise ConfigError(f'SOURCE: all of the {num_empty:,} rows hold null as text: choose another --text=FIELD')
+  without = f', {num_empty:,} further rows that hold null as text' if num_empty else ''
+  count = len(texts) - num_empty
+  table = Table(title=f'{count:,} documents, {total_chars:,} characters{without}')
+  for heading in ('per document', '1 %', '25 %', 'median', '75 %', '99 %'):
+    table.add_column(heading, justify='left' if heading == 'per document' else 'right')
+  for name, values in levels.items():
+    is_count = name in ('chars', 'words')
+    table.add_row(NAMES[name], *(f'{value:,.0f}' if is_count else f'{value:.3f}' for value in values))
   tables.show(table)
-  shares = ', '.join(f'{name.lower()} {of_it / count:.1%}' for name, of_it in scripts.most_common(6))
-  print(f'scripts: {shares}; English by its function words (15 % of all): {english / count:.1%}')
+  shares = ', '.join(f'{name.lower()} {documents / count:.1%}' for name, documents in scripts.most_common(6))
+  print(f'scripts: {shares}; English (15 % function words): {num_english / count:.1%}')
 
 
 NAMES = {

@@ -1,13 +1,14 @@
-"""Says, before training, whether all hosts agree and a run can begin.
+"""Check before training that all hosts agree.
 
-plm-jax doctor --config=experiments/bert/base.py --workdir=runs/bert/base [--json]
+plm-jax doctor --config=experiments/bert/base.py --workdir=runs/bert/base
+plm-jax doctor --config=experiments/bert/base.py --workdir=runs/bert/base --json
 
-Run it on every host, as `train`. All have to have the same code, config, versions, variables for the compiler, devices
-and clock, to see one run folder and to be able to write there, and to find the same vocabulary and the same text. The
-run has to fit: its mesh the devices, its state the memory and the disk. At the end all devices add one. Nothing is
-trained or tokenised, and nothing stays in the run folder. One host alone is asked what it can know.
+Run it on every host with the flags of `train`. All hosts must have the same code, config, package versions, compiler
+variables, devices and clock, see and be able to write to one run folder, and find the same vocabulary and text. The
+mesh must fit the devices, and the state the memory and disk. As a last check all devices add up one number. Nothing is
+trained or tokenized, and nothing is left in the run folder. A single host checks what it can check alone.
 
-Process 0 prints a table: the question, the result, and which host says what. Exit codes: 0 the run can begin, 2 it
+Process 0 prints a table: the check, the result, and the answers of the hosts. Exit codes: 0 the run can start, 2 it
 cannot.
 """
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints what all hosts say."""
+  """Run `plm-jax doctor`."""
   parser = command.command('doctor', __doc__)
   parser.add_argument('--json', action='store_true', help='print JSON')
   hosts.add_flags(parser)
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, settings = command.parse(parser, argv, expand=expand)
     if settings is None:
       return 0
-  except ConfigError as error:  # of this host, and perhaps of no other: they wait for it
+  except ConfigError as error:  # other hosts may be fine and would wait for this one
     wrong, settings = error, None
     arguments, _ = parser.parse_known_args(argv)
     if not arguments.workdir:
@@ -67,10 +68,10 @@ def _show(report: 'Report', rows: Sequence[tuple[str, str, str]]) -> None:
 
   from plm_jax.cli import tables
 
-  table = Table('check', 'result', 'what the hosts say', show_lines=any(result != 'ok' for _, result, _ in rows))
-  for name, result, said in rows:
-    table.add_row(name, Text(result, style='green' if result == 'ok' else 'red'), Text(said))
+  table = Table('check', 'result', 'answers of the hosts', show_lines=any(result != 'ok' for _, result, _ in rows))
+  for name, result, answer in rows:
+    table.add_row(name, Text(result, style='green' if result == 'ok' else 'red'), Text(answer))
   tables.show(table)
   several = f'{len(report.hosts)} processes' if len(report.hosts) > 1 else 'one process'
   bad = [name for name, result, _ in rows if result != 'ok']
-  print(f'{several}: {"the run can begin" if report.sound else "the run cannot begin: " + ", ".join(bad)}')
+  print(f'{several}: {"the run can start" if report.sound else "the run cannot start: " + ", ".join(bad)}')

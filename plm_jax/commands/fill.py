@@ -1,13 +1,12 @@
-"""Fills blanks in a text with a masked language model.
+"""Fill the blanks of a text with a language model.
 
 plm-jax fill --workdir=runs/quickstart/pretrain --text="Returns the [MASK] of the array."
-
 plm-jax fill --workdir=runs/t5 --text="Thank you <extra_id_0> me to your party <extra_id_1> week."
+plm-jax fill --weights=FOLDER --text="Paris is the [MASK] of France."        a pretrained or converted checkpoint
 
-plm-jax fill --weights=FOLDER --text="Paris is the [MASK] of France."        a release or an import
-
-Prints a row for each blank: `[MASK]`, the mask token of the model's vocabulary, or a sentinel. A masked language model
-gives the likeliest tokens, an encoder-decoder the text that it writes there, with its probability.
+A blank is `[MASK]`, the mask token of the model's vocabulary, or a sentinel such as <extra_id_0>. For each blank, a
+masked language model lists the most probable tokens, and an encoder-decoder the text it generates, with its
+probability.
 """
 
 from collections.abc import Sequence
@@ -16,10 +15,10 @@ from plm_jax.cli import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  """Run `plm-jax fill`; import jax only for a valid config."""
   parser = command.command('fill', __doc__)
-  parser.add_argument('--text', required=True, help='a text with at least one blank')
-  parser.add_argument('--top', type=command.COUNT, default=5, help='tokens to show per blank (default 5)')
+  parser.add_argument('--text', required=True, help='text with at least one blank')
+  parser.add_argument('--top', type=command.COUNT, default=5, help='number of tokens per blank (default 5)')
   command.add_step(parser)
   command.add_weights(parser)
   arguments, settings = command.parse_model(parser, argv)

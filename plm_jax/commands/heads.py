@@ -1,10 +1,11 @@
-"""Draws the attention weights of every head for one text.
+"""Plot the attention weights of every head.
 
 plm-jax heads --workdir=runs/quickstart/pretrain --text="Returns the sum of the array." --out=heads.png
-plm-jax heads --weights=FOLDER --text="The cat sat on the mat."        a release or an import
+plm-jax heads --weights=FOLDER --text="The cat sat on the mat."        a pretrained or converted checkpoint
 
-One panel per head, queries down and keys across, darker is more. Prints for each head the mean distance between a query
-and what it looks at, and the entropy of its weights in bits, beside that of uniform weights.
+One panel per head: rows are queries, columns are keys, darker means a larger weight. Prints for each head the mean
+distance between a query and the keys it attends to, and the entropy of its weights in bits, next to that of uniform
+weights.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,10 @@ from plm_jax.cli import command, pictures
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  """Run `plm-jax heads`; import jax only for a valid config."""
   parser = command.command('heads', __doc__)
-  parser.add_argument('--text', required=True, help='a text of a few words')
-  parser.add_argument('--out', default='heads.png', type=Path, help='the picture (default: heads.png)')
+  parser.add_argument('--text', required=True, help='text of a few words')
+  parser.add_argument('--out', default='heads.png', type=Path, help='picture to write (default: heads.png)')
   command.add_step(parser)
   command.add_part(parser)
   command.add_weights(parser)

@@ -1,12 +1,14 @@
-"""Scores a model on the tasks of EleutherAI's lm-evaluation-harness.
+"""Evaluate a language model with EleutherAI's lm-evaluation-harness.
 
 plm-jax lm_eval --weights=FOLDER --tasks=lambada_openai,hellaswag --num_fewshot=0 --out=scores.json
 plm-jax lm_eval --workdir=runs/gpt --tasks=mine --include_path=TASKS --limit=100
 
-The folder is that of a run, a model in Hugging Face's form with its tokenizer, or an import: a decoder, or an
-encoder-decoder whose encoder reads the context. Of a run that learned several tasks, --part names one that writes. The
-harness is an extra: bash launch/setup.sh lm_eval. Its own tasks download their data; TASKS is a folder with yaml files
-of yours, whose data may be files:
+The model is a decoder, or an encoder-decoder whose encoder reads the context. FOLDER is in Hugging Face's format, with
+its tokenizer, or a converted checkpoint. --part selects one generating task of a multi-task run. The harness is an
+optional dependency: bash launch/setup.sh lm_eval.
+
+The harness downloads the data of its own tasks. --include_path=TASKS adds a folder with yaml files of your own tasks,
+whose data may be files:
 
     task: mine
     dataset_path: json
@@ -17,17 +19,16 @@ of yours, whose data may be files:
     doc_to_choice: "{{options}}"
     doc_to_target: "{{label}}"
 
-A yaml file may name Python functions of files beside it, which the harness runs. Numbers are those of the harness's
-own models for PyTorch. The adapter `prompt` gives the same: 'answer_accuracy' and 'answer_perplexity' are acc and
-perplexity of LAMBADA; 'accuracy_sum' and 'accuracy_characters' are acc and acc_norm of texts to choose from. GPT-3's
-'accuracy_mean' is a mean over tokens, which the harness does not have.
+A yaml file may name Python functions of files in the same folder, which the harness executes. The numbers equal those
+of the harness's own PyTorch models. The adapter `prompt` computes the same ones: its 'answer_accuracy' and
+'answer_perplexity' are acc and perplexity of LAMBADA; 'accuracy_sum' and 'accuracy_characters' are acc and acc_norm of
+multiple choice. 'accuracy_mean' (GPT-3) averages over tokens; the harness has no such metric.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
 
 from plm_jax.cli import command, signals
 from plm_jax.core.errors import ConfigError
@@ -38,11 +39,11 @@ PACKAGE = 'lm_eval'
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Parses the command line; jax and the harness are loaded only after the flags are found to be sound."""
+  """Run `plm-jax lm_eval`; import jax and the harness only for valid flags."""
   parser = _parser()
   arguments = parser.parse_args(argv)
   if (arguments.workdir is None) == (arguments.weights is None):
-    raise ConfigError(f'{parser.prog}: give --workdir=DIR or --weights=FOLDER, and not both')
+    raise ConfigError(f'{parser.prog}: give either --workdir=DIR or --weights=FOLDER')
   flag = 'weights' if arguments.workdir is None else 'workdir'
   folder = files.path(arguments.workdir or arguments.weights)
   if not files.is_folder(folder):
@@ -50,14 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.include_path is not None and not files.is_folder(arguments.include_path):
     raise ConfigError(f'--include_path={arguments.include_path}: there is no such folder')
   if not (names := [name for name in arguments.tasks.split(',') if name]):
-    raise ConfigError(f'--tasks={arguments.tasks}: names no task; as in --tasks=lambada_openai,hellaswag')
+    raise ConfigError(f'--tasks={arguments.tasks}: names no task; write for example --tasks=lambada_openai,hellaswag')
   if arguments.out:
     run_paths.check_place(arguments.out, name='--out')
   try:
     metadata.distribution(PACKAGE)
   except metadata.PackageNotFoundError:
     raise ConfigError(
-      'lm_eval needs the lm-evaluation-harness, which is not installed: bash launch/setup.sh lm_eval'
+      'lm_eval: the lm-evaluation-harness is not installed; run: bash launch/setup.sh lm_eval'
     ) from None
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
@@ -65,15 +66,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.inference import harness, opened
 
   logs.start()
-  asked = vars(arguments)
-  there = opened.open(folder, step=step_named(arguments.step), part=arguments.part)
-  conventions.warn(there.generation, {})
-  model = harness.Model(there, batch_size=arguments.batch_size, max_length=arguments.max_length)
-  keywords = {name: asked[name] for name in ('include_path', 'num_fewshot', 'limit', 'seed')}
-  found = harness.run(model, names, **keywords)
-  command.show(harness.table(found))
+  opened_model = opened.open(folder, step=step_named(arguments.step), part=arguments.part)
+  conventions.warn(opened_model.generation, {})
+  model = harness.Model(opened_model, batch_size=arguments.batch_size, max_length=arguments.max_length)
+  keywords = {name: vars(arguments)[name] for name in ('include_path', 'num_fewshot', 'limit', 'seed')}
+  scores = harness.run(model, names, **keywords)
+  command.show(harness.table(scores))
   if arguments.out:
-    files.write_json(arguments.out, _plain(found))
+    files.write_json(arguments.out, json.loads(json.dumps(scores, default=str)))
   return 0
 
 
@@ -85,21 +85,16 @@ def _parser() -> command.Parser:
     allow_abbrev=False,
   )
   add = parser.add_argument
-  add('--workdir', metavar='DIR', help='a run folder')
-  add('--weights', metavar='FOLDER', help="a folder in Hugging Face's form, or an import")
+  add('--workdir', metavar='DIR', help='run folder')
+  add('--weights', metavar='FOLDER', help="model folder in Hugging Face's format, or a converted checkpoint")
   add('--tasks', required=True, metavar='NAME,NAME', help='tasks, tags or groups of the harness')
-  add('--include_path', metavar='FOLDER', help='a folder with yaml files of more tasks')
-  add('--num_fewshot', type=command.WHOLE, help='examples before each row (default: what the task says)')
-  add('--limit', type=command.COUNT, help='rows of each task (default: all)')
-  add('--batch_size', type=command.COUNT, default=8, help='rows computed together (default %(default)s)')
-  add('--max_length', type=command.COUNT, help='most tokens of a row (default: what the model has)')
-  add('--seed', type=command.SEED, default=1234, help='of the draws of examples (default %(default)s)')
-  add('--out', metavar='FILE', help='writes scores, settings and each row with its answers to this file of JSON')
+  add('--include_path', metavar='FOLDER', help='folder with yaml files of more tasks')
+  add('--num_fewshot', type=command.WHOLE, help='solved examples in the prompt (default: that of the task)')
+  add('--limit', type=command.COUNT, help='examples of each task (default: all)')
+  add('--batch_size', type=command.COUNT, default=8, help='sequences per batch (default %(default)s)')
+  add('--max_length', type=command.COUNT, help='maximum tokens of a sequence (default: that of the model)')
+  add('--seed', type=command.SEED, default=1234, help='random seed of the few-shot examples (default %(default)s)')
+  add('--out', metavar='FILE', help='JSON file for scores, settings and every example with its answers')
   command.add_step(parser)
   command.add_part(parser)
   return parser
-
-
-def _plain(found: Any) -> Any:
-  """Results as JSON has them."""
-  return json.loads(json.dumps(found, default=str))

@@ -1,11 +1,14 @@
-"""Shows what a pre-training objective makes of a text: before, after, and what is predicted.
+"""Show how pre-training objectives corrupt a text.
 
-    plm-jax noise --text="Thank you for inviting me to your party last week ." --objective=t5
-    plm-jax noise --all                   # every objective on one text
-    plm-jax noise --objective=bart --draws=5 --vocab=FOLDER
+plm-jax noise --text="Thank you for inviting me to your party last week ." --objective=t5
+plm-jax noise --all                   every objective on one text
+plm-jax noise --objective=bart --num_samples=5 --vocab=FOLDER
 
-Without --vocab each word and each punctuation mark of the text is a token, and a token such as ##ful continues a word.
-Red tokens are corrupted, green ones are predicted, blue ones are special.
+Prints the text before and after, and the prediction targets. Red tokens are corrupted, green ones are predicted, blue
+ones are special.
+
+--vocab names a vocabulary. Without it, each word and punctuation mark of the text is a token, and a token such as ##ful
+continues a word.
 """
 
 import argparse
@@ -33,7 +36,7 @@ OTHER = 'A transformer reads all words of a sentence at once .'
 SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '[R]', '[S]', '[X]')
 SENTINELS = tuple(f'<extra_id_{number}>' for number in range(50))
 LONGEST = 120  # tokens shown
-DRAWS = command.number("Annotated[int, '1 <= x <= 10_000']")
+NUM_SAMPLES = command.number("Annotated[int, '1 <= x <= 10_000']")
 STYLES = {
   '': '',
   'special': 'blue',
@@ -46,7 +49,7 @@ CHARACTER = '[\u3040-\u30ff\u3400-\u9fff]'  # Chinese and Japanese
 
 
 class WordVocab:
-  """A `types.Vocab` with each word and each punctuation mark of some texts as a token."""
+  """A `types.Vocab` whose tokens are the words and punctuation marks of some texts."""
 
   pad_id, unk_id, cls_id, sep_id, mask_id, bos_id, eos_id = range(7)
   digest = 'words'
@@ -54,7 +57,7 @@ class WordVocab:
   def __init__(self, *texts: str):
     words = [word for text in texts for word in self.split(text)]
     self._tokens = (*SPECIALS, *dict.fromkeys(words), *reversed(SENTINELS))  # T5 numbers its sentinels downwards
-    self._ids = {token: number for number, token in enumerate(self._tokens)}
+    self._ids = {token: i for i, token in enumerate(self._tokens)}
     self.size = len(self._tokens)
     self.special_ids = tuple(self._ids[token] for token in (*SPECIALS, *SENTINELS))
     self.starts_word = np.array([not token.startswith('##') for token in self._tokens])
@@ -63,7 +66,7 @@ class WordVocab:
 
   @staticmethod
   def split(text: str) -> list[str]:
-    """Words, pieces that continue a word and begin with ##, marks, and characters of scripts without spaces."""
+    """Split into words, ## pieces, marks, and characters of scripts without spaces."""
     return re.findall(rf"##\w+|{CHARACTER}|(?:(?!{CHARACTER})\w)+(?:['’]\w+)?|[^\w\s]", text)
 
   def encode(self, text: str, *, specials: bool = False) -> list[int]:
@@ -80,43 +83,45 @@ class WordVocab:
     return ' '.join(self._tokens[i] for i in ids)
 
   def token(self, token_id: int) -> str:
-    """The token of an id."""
     return self._tokens[token_id]
 
   def id(self, token: str) -> int:
-    """The id of a token."""
     return self._ids[token]
 
   def save(self, folder: str) -> None:
-    """Raises ValueError: this vocabulary is made from its texts and has no file."""
+    """Raise ValueError: this vocabulary has no file."""
     raise ValueError(f'a vocabulary of one text cannot be saved to {folder}')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Shows one objective, or all."""
+  """Run `plm-jax noise`."""
   names = [show.name for show in GALLERY]
   parser = command.Parser('plm-jax noise', allow_abbrev=False, description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-  parser.add_argument('--text', default=TEXT)
-  parser.add_argument('--objective', help=f'one of {", ".join(names)}')
-  parser.add_argument('--all', action='store_true', help='every objective')
-  parser.add_argument('--vocab', help='a vocabulary folder, or a published tokenizer.json')
-  parser.add_argument('--seed', type=command.SEED, default=0)
-  parser.add_argument('--draws', type=DRAWS, default=1, help='how many different corruptions to show')
-  parser.add_argument('--rows', type=command.COUNT, default=400, help='rows from which rates are measured')
+  parser.add_argument('--text', default=TEXT, help='text to corrupt (default: an example)')
+  parser.add_argument('--objective', help=f'one of {", ".join(names)} (default: bert)')
+  parser.add_argument('--all', action='store_true', help='show every objective')
+  parser.add_argument('--vocab', help='vocabulary folder, or a published tokenizer.json')
+  parser.add_argument('--seed', type=command.SEED, default=0, help='random seed (default 0)')
+  parser.add_argument(
+    '--num_samples', '--draws', type=NUM_SAMPLES, default=1, help='number of samples to show (default 1)'
+  )
+  parser.add_argument(
+    '--rows', type=command.COUNT, default=400, help='number of sequences to measure rates on (default 400)'
+  )
   arguments = parser.parse_args(argv)
   if arguments.objective and arguments.objective not in names:
     from plm_jax.core.errors import suggest
 
     raise ConfigError(
-      f'--objective={arguments.objective}: the gallery does not show it.{suggest(arguments.objective, names)} '
-      f'Choices: {", ".join(names)}; a row of GALLERY in plm_jax/inference/noise_examples.py adds one'
+      f'--objective={arguments.objective}: no such example.{suggest(arguments.objective, names)} '
+      f'Choices: {", ".join(names)}.'
     )
   if not arguments.objective and not arguments.all:
     arguments.objective = 'bert'
   from rich.console import Console
 
-  # some more words, so that random tokens are not all of the text: the docstrings of some modules
+  # more words, so that random tokens do not all come from the text: the docstrings of some modules
   filler = [module.__doc__ or '' for module in (argparse, functools, random, re, statistics, textwrap)]
   vocab: Any = WordVocab(arguments.text, OTHER, TEXT, *filler)
   if arguments.vocab:
@@ -134,28 +139,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = words[:LONGEST]
   _table(console, [('text', _markup(noise_page.Line('text', noise_page.marked(words, vocab))))])
   console.print()
-  for show in chosen:
+  for example in chosen:
     try:
-      _show(console, show, words, vocab, seed=arguments.seed, draws=arguments.draws, rows=arguments.rows)
+      _show(console, example, words, vocab, seed=arguments.seed, draws=arguments.num_samples, rows=arguments.rows)
     except ConfigError as error:
       if not arguments.all:
         raise
-      _table(console, [('not here', str(error))])
+      _table(console, [('error', str(error))])
   return 0
 
 
 def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, draws: int, rows: int) -> None:
-  """Prints some corruptions of one row by an objective, and rates measured over many copies of it."""
+  """Print samples of one sequence, and rates measured over many copies of it."""
   from plm_jax.config import build
 
   with errors.stage('model'):
     trunk = build.make('models', {'name': show.model, 'variant': 'tiny'}, vocab_size=vocab.size)
   with errors.stage('objective'):
     task = build.make('objectives', show.objective, trunk=trunk, vocab=vocab)
-  batch = noise_page.batch(show.rows, words, vocab, rows=rows, other=vocab.encode(OTHER))  # the first row is shown
+  batch = noise_page.batch(show.rows, words, vocab, rows=rows, other=vocab.encode(OTHER))  # the first sequence is shown
   before = batch.get('tokens')
   console.rule(f'[bold]{show.name}[/]  {show.what}', align='left')
-  with errors.stage('objective'):  # which may refuse a text that is too short
+  with errors.stage('objective'):  # raises if the text is too short
     examples = noise_page.examples(task.prepare, batch, seed=seed, draws=draws + 1)
   for example in examples[:-1]:
     _table(console, [(line.label, _markup(line)) for line in noise_page.lines(example, before, vocab)])
@@ -164,7 +169,7 @@ def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, 
 
 
 def _table(console: Any, lines: Sequence[tuple[str, str]]) -> None:
-  """Prints lines of (label, text)."""
+  """Print lines of (label, text)."""
   from rich.table import Table
 
   table = Table.grid(padding=(0, 2, 0, 0))
@@ -176,11 +181,11 @@ def _table(console: Any, lines: Sequence[tuple[str, str]]) -> None:
 
 
 def _markup(line: noise_page.Line) -> str:
-  """A line in rich's markup."""
+  """Format a line in rich's markup."""
   from rich.markup import escape
 
-  def word(one: noise_page.Word) -> str:
-    style = STYLES[one.mark]
-    return f'[{style}]{escape(one.text)}[/]' if style else escape(one.text)
+  def styled(word: noise_page.Word) -> str:
+    style = STYLES[word.mark]
+    return f'[{style}]{escape(word.text)}[/]' if style else escape(word.text)
 
-  return line.gap.join(' '.join(map(word, item)) for item in line.items)
+  return line.gap.join(' '.join(map(styled, item)) for item in line.items)

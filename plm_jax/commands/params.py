@@ -1,14 +1,16 @@
-"""Counts parameters and operations of every published size, or of a config, from shapes alone.
+"""Count parameters and operations of a model.
 
-plm-jax params                                           every published size, beside the paper's figure
-plm-jax params --config=experiments/bert/base.py         the model of a config, with its head
-plm-jax params --workdir=RUN                             the model of a run
-plm-jax params --json                                    the same for a program
-plm-jax params --taxonomy [--md]                         where each model, objective and adapter stands
+plm-jax params                                       every published size, next to the paper's figure
+plm-jax params --config=experiments/bert/base.py     the model of a config, with its head
+plm-jax params --workdir=RUN                         the model of a run
+plm-jax params --json                                the same as JSON
+plm-jax params --taxonomy --md                       every model, objective and adapter by type, as Markdown
 
-Operations are those of one forward row. Sharing layers divides the parameters, not the operations.
-The taxonomy is that of Qiu et al. 2020: representation, architecture, task and extension. Below it stand the parts of
-that survey that are out of scope here; the form for a program has the rows alone.
+Everything is computed from shapes. Operations are those of one forward pass of one sequence. Sharing layers divides the
+parameters, not the operations.
+
+--taxonomy classifies by Qiu et al. 2020: representation, architecture, task and extension. Below the table it lists the
+parts of that survey that are out of scope here; --json prints the table alone.
 """
 
 import json
@@ -26,12 +28,12 @@ from plm_jax.training.before.model_from import expand
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Prints the counts; nothing is allocated."""
+  """Run `plm-jax params`; allocate nothing."""
   parser = command.command('params', __doc__)
-  parser.add_argument('--all', action='store_true', help='every published size; the default without --config')
+  parser.add_argument('--all', action='store_true', help='count every published size (default without --config)')
   parser.add_argument('--json', action='store_true', help='print JSON')
-  parser.add_argument('--taxonomy', action='store_true', help='where each model, objective and adapter stands')
-  parser.add_argument('--md', action='store_true', help='print the taxonomy as a table of Markdown')
+  parser.add_argument('--taxonomy', action='store_true', help='print the taxonomy of models, objectives and adapters')
+  parser.add_argument('--md', action='store_true', help='print the taxonomy as a Markdown table')
   words = list(sys.argv[1:] if argv is None else argv)
   of_config = any(word.startswith(('--config', '--workdir', '--print_config', '--list')) for word in words)
   arguments, settings = (
@@ -40,11 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   if of_config and settings is None:
     return 0
   if arguments.taxonomy and of_config:
-    raise ConfigError('--taxonomy stands without --config and --workdir: it is of all files')
+    raise ConfigError('--taxonomy lists everything: remove --config and --workdir')
   if arguments.all and of_config:
-    raise ConfigError('--all counts every published size, --config and --workdir one model: leave one of them out')
+    raise ConfigError('--all counts every published size: remove it, or remove --config and --workdir')
   if arguments.md and (arguments.json or not arguments.taxonomy):
-    raise ConfigError('--md prints the taxonomy as Markdown: it stands beside --taxonomy and without --json')
+    raise ConfigError('--md prints the taxonomy as Markdown: use --taxonomy --md, without --json')
   if arguments.taxonomy:
     return _print_taxonomy(as_json=arguments.json, as_markdown=arguments.md)
   from plm_jax.training.cost import sizes  # loads jax
@@ -66,8 +68,8 @@ def _print_taxonomy(*, as_json: bool, as_markdown: bool) -> int:
   lines = [taxonomy.cells(row) for row in rows]
   table = Table(title='After Qiu et al. 2020: representation, architecture, task, extension')
   for column, *values in zip(taxonomy.COLUMNS, *lines, strict=True):
-    whole = None if column == 'paper' else max(map(len, (column, *values)))  # only titles may be folded
-    table.add_column(column, overflow='fold', min_width=whole)
+    width = None if column == 'paper' else max(map(len, (column, *values)))  # only titles may be folded
+    table.add_column(column, overflow='fold', min_width=width)
   for line in lines:
     table.add_row(*line)
   Console(width=max(Console().width, 200)).print(table)

@@ -1,14 +1,19 @@
-"""Predicts the rows of a file with a fine-tuned run: classes, numbers, tags, options, answers, texts.
+"""Predict the examples of a file with a fine-tuned model.
 
 plm-jax predict --workdir=runs/mine --file=letters.csv --out=predicted.csv
 plm-jax predict --workdir=runs/mine --file=sentences.txt --out=predicted.jsonl --step=newest
 plm-jax predict --workdir=runs/glue --part=cola --file=sentences.txt --out=predicted.jsonl
 
-No row needs a label, and none is read. The file may be .txt (each line a row), .jsonl, .csv, .tsv, .parquet, .conll or
-.json of SQuAD, with .gz behind it or without; the result is .jsonl or .csv. Each row keeps its fields and gets
-`prediction`, with its probability where there is one. Nothing is scored, and nothing is written to the run folder. A
-row that cannot be read is named with file and line before the network runs. Of a run that learned several tasks, --part
-names the one whose rows these are.
+Predicts classes, numbers, tags, options, answers or texts, depending on the task of the run. Labels are neither needed
+nor read.
+
+--file is a .txt file (one example per line), .jsonl, .csv, .tsv, .parquet, .conll, or SQuAD's .json, optionally with
+.gz. An unreadable example is reported with file and line before the network runs.
+
+--out is a .jsonl or .csv file. Each example keeps its fields and gets `prediction`, with its probability if the task
+has one. Nothing is scored, and nothing is written to the run folder.
+
+--part selects the task of a multi-task run.
 """
 
 from collections.abc import Sequence
@@ -18,12 +23,12 @@ from plm_jax.cli import command, signals
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  """Run `plm-jax predict`; import jax only for a valid config."""
   parser = command.command('predict', __doc__)
-  parser.add_argument('--file', required=True, metavar='IN', help='the rows')
-  parser.add_argument('--out', required=True, help='the rows with their predictions, a .jsonl or .csv file')
+  parser.add_argument('--file', required=True, metavar='IN', help='file of examples')
+  parser.add_argument('--out', required=True, help='file of examples with predictions (.jsonl or .csv)')
   command.add_part(parser)
-  parser.add_argument('--force', action='store_true', help='replace OUT where it is there')
+  parser.add_argument('--force', action='store_true', help='replace an existing OUT')
   command.add_step(parser)
   arguments, settings = command.parse(parser, argv)
   if settings is None:

@@ -1,16 +1,21 @@
-"""Trains the same probe on each layer of a trunk, and on a mix of all: which knows a task best?
+"""Train the same probe on each layer of a trunk.
 
 plm-jax probe --config=experiments/probe/words.py:ewt --workdir=runs/probe/pos --config.model.from=MODEL
 plm-jax probe --config=experiments/probe/words.py:wnut17 --workdir=runs/probe/names \\
     --config.model.from=MODEL --beside=runs/probe/pos
 
-The config is one of adapter `tag` or `classify`; here it reads one layer at a time from a frozen trunk (0 are the
-embeddings), whatever it says itself. Each probe is a run in a folder of its own below --workdir, `layer_0_seed_0` and
-so on: what is finished is not made again, and what was stopped goes on. Prints a table and writes `table.json` and
-`layers.png`, with the curves of the folders in --beside. Layers of one width can be compared and mixed: of an AWD-LSTM
-they are the embeddings and the last layer, as those between are wider.
+Shows which layer of a trunk (the backbone: the network without a task head) solves a task best. The config uses adapter
+`tag` or `classify`. The trunk is frozen, and each probe reads one layer (0 is the embeddings) or a learned mix of all.
 
-Source: Peters et al. 2018, §5.3, and Tenney et al. 2019, which layer of a language model knows what.
+Each probe is a run in its own folder below --workdir, such as `layer_0_seed_0`. Finished runs are not repeated and
+interrupted ones resume. Prints a table and writes `table.json` and `layers.png`.
+
+--layers=0,6,mix selects layers. Only layers of one width can be compared and mixed: of an AWD-LSTM the embeddings and
+the last layer, since those between are wider.
+
+--beside=DIRS adds the curves of earlier probes to the picture.
+
+Source: Peters et al. 2018, §5.3, and Tenney et al. 2019, on what the layers of a language model encode.
 """
 
 from collections.abc import Sequence
@@ -22,11 +27,13 @@ from plm_jax.training.before.model_from import expand
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  """Run `plm-jax probe`; import jax only for a valid config."""
   parser = command.command('probe', __doc__)
-  parser.add_argument('--layers', default='all', help="numbers and 'mix' separated by commas, or 'all' (default)")
-  parser.add_argument('--seeds', type=command.COUNT, default=1, help='probes of each layer')
-  parser.add_argument('--beside', default='', metavar='DIRS', help='folders of other probes, separated by commas')
+  parser.add_argument(
+    '--layers', default='all', help="layer indices and 'mix', separated by commas, or 'all' (default)"
+  )
+  parser.add_argument('--seeds', type=command.COUNT, default=1, help='number of seeds per layer (default 1)')
+  parser.add_argument('--beside', default='', metavar='DIRS', help='folders of earlier probes, separated by commas')
   arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
@@ -43,10 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _layer(word: str) -> int | str:
-  """A word of --layers."""
+  """Parse an item of --layers."""
   if word == 'mix':
     return word
   try:
     return int(word)
   except ValueError:
-    raise ConfigError(f"--layers={word}: give numbers and 'mix' separated by commas, or all.") from None
+    raise ConfigError(f"--layers={word}: expected layer indices and 'mix' separated by commas, or all.") from None

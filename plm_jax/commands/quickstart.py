@@ -1,10 +1,13 @@
-"""Pre-trains a tiny BERT on docstrings and fine-tunes it: a complete experiment in minutes.
+"""Run a complete experiment with a tiny BERT in minutes.
 
-plm-jax quickstart [--workdir=runs/quickstart]
+plm-jax quickstart
+plm-jax quickstart --workdir=runs/quickstart --minutes=20
 
-Builds the embedded corpus, trains a vocabulary and pre-trains twice: to fill in masked words, and then to find the text
-that a part is from. Then fine-tunes, with few labels, to tell which package a docstring is from: once from the
-pre-trained parameters and once from scratch. Finished stages are not repeated.
+Builds the built-in corpus, trains a vocabulary, and pre-trains twice: as a masked language model, then to match a span
+with the text it comes from. Then fine-tunes with few labels to classify which package a docstring is from, from the
+pre-trained parameters and from scratch. Finished stages are not repeated.
+
+--minutes=N pre-trains longer on two CPU cores.
 """
 
 import argparse
@@ -17,16 +20,16 @@ from plm_jax import config
 from plm_jax.cli import command, malloc, signals
 from plm_jax.io.run_paths import RunFolder
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 6000
 SIZES, SEEDS, RATES = (8, 32), 3, (2e-3, 1e-3)
-MINUTES, PRETRAINING = 6, 3  # of everything, and of both kinds of pre-training in it, on two CPU cores
+MINUTES, PRETRAINING = 6, 3  # of everything and of pre-training, on two CPU cores
 PRETRAIN, CONTRAST, CLASSIFY = 'pretrain', 'contrast', 'classify'  # configs, and the folders of their runs
 
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs every stage and prints a report."""
+  """Run every stage and print a report."""
   arguments = _parse(argv)
   workdir: Path = arguments.workdir
   began = time.monotonic()
@@ -49,45 +52,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
   signals.check()
 
-  log.info('3/5  pre-training a tiny BERT to fill in masked words')
+  log.info('3/5  pre-training a tiny BERT as a masked language model')
   from plm_jax.studies import transfer
   from plm_jax.training import loop
 
   longer = (arguments.minutes - MINUTES + PRETRAINING) / PRETRAINING
-  filling = loop.train(_settings(PRETRAIN, workdir, longer=longer), workdir / PRETRAIN)
-  if filling.exit_code:
-    return filling.exit_code
+  masked = loop.train(_settings(PRETRAIN, workdir, longer=longer), workdir / PRETRAIN)
+  if masked.exit_code:
+    return masked.exit_code
   signals.check()
 
-  log.info('4/5  pre-training it to find the text that a part is from')
-  finding = loop.train(_settings(CONTRAST, workdir, source=PRETRAIN, longer=longer), workdir / CONTRAST)
-  if finding.exit_code:
-    return finding.exit_code
+  log.info('4/5  pre-training it to match a span with its text')
+  contrast = loop.train(_settings(CONTRAST, workdir, source=PRETRAIN, longer=longer), workdir / CONTRAST)
+  if contrast.exit_code:
+    return contrast.exit_code
   signals.check()
 
   log.info(f'5/5  fine-tuning with {" and ".join(map(str, SIZES))} labels per class, {SEEDS} seeds, two rates each')
   classify = _settings(CLASSIFY, workdir, source=CONTRAST)
   table = transfer.run_study(classify, workdir / CLASSIFY, sizes=SIZES, seeds=SEEDS, rates=RATES)
-  _report(workdir, filling.result, finding.result, table, seconds=time.monotonic() - began)
+  _report(workdir, masked.result, contrast.result, table, seconds=time.monotonic() - began)
   return 0
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = command.Parser('plm-jax quickstart', description=__doc__, allow_abbrev=False,
                           formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-  parser.add_argument('--workdir', default='runs/quickstart', type=Path, help='where everything goes (runs/quickstart)')
+  parser.add_argument(
+    '--workdir', default='runs/quickstart', type=Path, help='folder of all results (default: runs/quickstart)'
+  )
   parser.add_argument(
     '--minutes', default=MINUTES, type=command.COUNT, metavar='N',
-    help=f'about how long it takes on two CPU cores; more than {MINUTES} pre-train longer ({MINUTES})',
+    help=f'approximate minutes on two CPU cores; more than {MINUTES} pre-train longer (default {MINUTES})',
   )  # fmt: skip
   arguments = parser.parse_args(argv)
   if arguments.minutes < MINUTES:
-    parser.error(f'--minutes={arguments.minutes}: it takes {MINUTES} minutes or more')
+    parser.error(f'--minutes={arguments.minutes}: expected {MINUTES} or more')
   return arguments
 
 
 def _settings(name: str, workdir: Path, *, source: str | None = None, longer: float = 1) -> dict[str, Any]:
-  """The config of one stage, with the folders of this run; `source` is the stage it goes on from."""
+  """Load the config of a stage; `source` is the stage whose parameters it starts from."""
   settings = config.load(str(ROOT / 'experiments' / 'quickstart' / f'{name}.py'))
   settings['vocab']['path'] = str(workdir / 'vocab')
   settings['steps'] = round(settings['steps'] * longer)
@@ -97,15 +102,15 @@ def _settings(name: str, workdir: Path, *, source: str | None = None, longer: fl
 
 
 def _report(
-  workdir: Path, filling: dict[str, Any], finding: dict[str, Any], table: dict[str, Any], *, seconds: float
+  workdir: Path, masked: dict[str, Any], contrast: dict[str, Any], table: dict[str, Any], *, seconds: float
 ) -> None:
   runs, wins = len(table['rows']) * table['seeds'], sum(row['wins'] for row in table['rows'])
-  loss, perplexity = (filling['metrics'][f'validation/{name}'] for name in ('loss', 'perplexity'))
-  found = finding['metrics']['validation/accuracy']
+  loss, perplexity = (masked['metrics'][f'validation/{name}'] for name in ('loss', 'perplexity'))
+  accuracy = contrast['metrics']['validation/accuracy']
   print(f"""
-Pre-training {_cost(filling)}, to a validation loss of {loss:.3f} nats per masked
-word, perplexity {perplexity:.0f}. It then {_cost(finding)}, and finds the row of a part among 32
-in {found:.0%} of cases. Fine-tuning from it beats training from scratch in {wins} of {runs} runs.""")
+Masked language modelling {_cost(masked)}: validation loss {loss:.3f} nats per masked
+word, perplexity {perplexity:.0f}. Matching spans then {_cost(contrast)}, and picks the right text
+of 32 in {accuracy:.0%} of cases. Fine-tuning from it beats training from scratch in {wins} of {runs} runs.""")
   print(f"""Everything took {seconds / 60:.1f} minutes.
 
 Curves:  {RunFolder(workdir / PRETRAIN).curves}
@@ -120,5 +125,5 @@ What to try next
 
 
 def _cost(result: dict[str, Any]) -> str:
-  """What a run read, and how long it took."""
+  """Describe the tokens and the time of a run."""
   return f'read {result["tokens"] / 1e6:.1f} M tokens in {result["seconds"]:.0f} s'

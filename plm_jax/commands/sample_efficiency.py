@@ -1,17 +1,16 @@
-"""Fine-tunes from pre-trained parameters and from scratch, with few labels and with more.
+"""Compare fine-tuning with training from scratch at few labels.
 
 plm-jax sample_efficiency --config=experiments/quickstart/classify.py --workdir=runs/mine \\
     --sizes=8,32 --seeds=3 --rates=1e-3,3e-4
 
-The config is one of fine-tuning with `init_from`, and with evaluations named `validation` and `test`. For each size
-(labelled examples per class), seed and start (pre-trained or from scratch) there is one run per learning rate; the rate
-is chosen on validation, and the table shows the test score of that run. Prints the table and writes `runs.jsonl`,
+The config fine-tunes from `init_from` and has evaluations named `validation` and `test`. For each size (labelled
+examples per class), seed and start (pre-trained or from scratch), one run is trained per learning rate. Validation
+selects the rate, and the table shows the test score of that run. Prints the table and writes `runs.jsonl`,
 `table.json` and `curves.png`.
 
-Finished runs are not repeated as long as all that they are made from is there and has the digests that `runs.jsonl`
-keeps: the settings, the vocabulary, the rows, and the parameters in the folders of `init_from`. Where one changed, its
-runs are made again, and the log says what changed; runs of an earlier version, which kept digests of the settings
-alone, are made again once. Their lines stay in the file.
+A finished run is repeated only if the settings, vocabulary, data or the parameters in `init_from` have changed:
+`runs.jsonl` stores their checksums, and the log names what changed. Runs of an earlier version, which stored only the
+checksum of the settings, are repeated once. Old lines stay in the file.
 """
 
 import argparse
@@ -24,11 +23,15 @@ from plm_jax.training.before.model_from import expand
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  """Run `plm-jax sample_efficiency`; import jax only for a valid config."""
   parser = command.command('sample_efficiency', __doc__)
-  parser.add_argument('--sizes', default='8,32', help='labelled examples per class, separated by commas')
-  parser.add_argument('--seeds', type=command.COUNT, default=3, help='number of seeds; each draws its own examples')
-  parser.add_argument('--rates', default='1e-3,3e-4', help='learning rates to choose from, separated by commas')
+  parser.add_argument('--sizes', default='8,32', help='labelled examples per class, separated by commas (default 8,32)')
+  parser.add_argument(
+    '--seeds', type=command.COUNT, default=3, help='number of seeds; each samples its own examples (default 3)'
+  )
+  parser.add_argument(
+    '--rates', default='1e-3,3e-4', help='learning rates to choose from, separated by commas (default 1e-3,3e-4)'
+  )
   arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
@@ -36,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sizes = [command.COUNT(size) for size in arguments.sizes.split(',')]
     rates = [command.POSITIVE(rate) for rate in arguments.rates.split(',')]
   except argparse.ArgumentTypeError as error:
-    raise ConfigError(f'--sizes and --rates are numbers separated by commas: {error}') from None
+    raise ConfigError(f'--sizes and --rates: expected numbers separated by commas: {error}') from None
   malloc.reuse()
   from plm_jax.cli import logs
   from plm_jax.studies import transfer  # loads jax

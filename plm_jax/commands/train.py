@@ -1,25 +1,26 @@
-"""Trains a model: pre-training and fine-tuning are the same command with another config.
+"""Train a model: pre-training and fine-tuning.
 
-plm-jax train --config=experiments/quickstart/pretrain.py --workdir=runs/mine [--config.optim.rate=1e-3 ...]
+plm-jax train --config=experiments/quickstart/pretrain.py --workdir=runs/mine
+plm-jax train --config=experiments/bert/base.py --workdir=runs/bert --config.optim.rate=1e-4
 
-The same command again continues the run in the folder up to `steps`; a finished run is left as it is. Exit codes:
-0 done, 2 wrong usage or config, 3 stopped by a signal after saving, 4 stopped because training diverged.
+The config decides whether a model is pre-trained or fine-tuned. The same command resumes an interrupted run from its
+newest checkpoint. A finished run is left unchanged. Exit codes: 0 finished, 2 wrong usage or config, 3 stopped by a
+signal after saving, 4 training diverged.
 
---extend=N gives a run N more steps than it has, whether it is finished or on its way, and goes on from its newest
-checkpoint; one that stopped early at step 6 of 20 goes on to step 20 + N. The schedule is stretched from there on: the
-learning rate becomes that of a run of so many steps in all (what is a fraction of the run, such as a warmup, too), so
-that after a decay to 0 it rises again; steps that are made keep theirs. The order of data goes on. `config.json`
-records it, later commands need no --extend, and the same command again, if the run was stopped in between, goes on
-without adding more.
+--extend=N adds N steps to a run, finished or not, and resumes from its newest checkpoint. A run that stopped early at
+step 6 of 20 ends at step 20 + N. From there on, the schedule is that of a run of the new total length. Fractions of the
+run, such as a warmup, count from the new length as well, so after a decay to 0 the learning rate rises again. Completed
+steps are unchanged and the data order continues. `config.json` records the extension: later commands need no --extend,
+and repeating the command after an interruption adds no more steps.
 
---profile=3 traces three steps, once the process is warm; --profile=10:13 the steps 10, 11 and 12 of the run. The trace
-is in the folder `profile` of the run: xprof --logdir=WORKDIR/profile shows it, launch/README.md says how to read it.
+--profile=3 traces three steps after warming up; --profile=10:13 traces steps 10, 11 and 12. The trace is in
+WORKDIR/profile: open it with `xprof --logdir=WORKDIR/profile` and read it with launch/README.md.
 
---predictions=FILE writes what each evaluation predicts of each row, in the place of what the one before predicted, as
-plm-jax evaluate --predictions=FILE does it of a finished run; --evaluation=NAME says of which where there are several.
+--predictions=FILE writes per-example predictions, overwriting those of the previous evaluation. The format is that of
+`plm-jax evaluate --predictions=FILE`. If there are several evaluations, --evaluation=NAME selects one.
 
---compile_cache=DIR keeps compiled programs in a folder, which hosts may share (or at an address, gs://...):
-a run that is started again, or another of the same shapes, reads what took over a second to compile.
+--compile_cache=DIR stores compiled programs in a folder or bucket (gs://...), which hosts may share. A restarted run,
+or another run with the same shapes, reads every program that took over a second to compile.
 """
 
 from collections.abc import Sequence
@@ -33,26 +34,26 @@ from plm_jax.training.before.model_from import expand
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  """Run `plm-jax train`; import jax only for a valid config."""
   parser = command.command('train', __doc__)
   parser.add_argument(
-    '--stop_at', type=command.COUNT, help='save and end after this step; the schedule ends at `steps`'
+    '--stop_at', type=command.COUNT, help='save and stop after this step; the schedule still ends at `steps`'
   )
-  parser.add_argument('--extend', type=command.COUNT, metavar='N', help='N more steps than the run in the folder has')
-  parser.add_argument('--compile_cache', metavar='DIR', help='keep compiled programs here; local, or gs://...')
-  parser.add_argument('--profile', metavar='STEPS', help='trace so many steps, or FIRST:END, for xprof')
+  parser.add_argument('--extend', type=command.COUNT, metavar='N', help='add N steps to the run in the folder')
+  parser.add_argument('--compile_cache', metavar='DIR', help='folder of compiled programs; local or gs://...')
+  parser.add_argument('--profile', metavar='STEPS', help='number of steps to trace for xprof, or FIRST:END')
+  parser.add_argument('--predictions', metavar='FILE', help='file of predictions, one JSON object per example')
   parser.add_argument(
-    '--predictions', metavar='FILE', help='one JSON object per row of an evaluation goes to this file'
+    '--evaluation', metavar='NAME', help='the evaluation that --predictions writes (default: the only one)'
   )
-  parser.add_argument('--evaluation', metavar='NAME', help='whose predictions these are; the only one without it')
   hosts.add_flags(parser)
   arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
   if arguments.evaluation and not arguments.predictions:
-    raise ConfigError('--evaluation says whose rows --predictions=FILE is of: give both.')
+    raise ConfigError('--evaluation selects the evaluation that --predictions=FILE writes: add --predictions=FILE.')
   flags = hosts.given(arguments)
-  cache = None if arguments.compile_cache is None else _cache(arguments.compile_cache)
+  cache = None if arguments.compile_cache is None else _make_cache(arguments.compile_cache)
   profile = None if arguments.profile is None else profiling.steps(arguments.profile)
   signals.check()
   malloc.reuse()
@@ -67,21 +68,22 @@ def main(argv: Sequence[str] | None = None) -> int:
   logs.start()
   signals.check()
   joining.join(flags)
-  asked = {'stop_at': arguments.stop_at, 'extend': arguments.extend, 'profile': profile}
+  options = {'stop_at': arguments.stop_at, 'extend': arguments.extend, 'profile': profile}
   if arguments.predictions:
     from plm_jax.runs import predicted
 
-    where = {'evaluation': arguments.evaluation, 'workdir': arguments.workdir}
-    asked['predictions'] = predicted.kept(settings, arguments.predictions, **where)
-  outcome = loop.train(settings, arguments.workdir, **asked)
+    options['predictions'] = predicted.kept(
+      settings, arguments.predictions, evaluation=arguments.evaluation, workdir=arguments.workdir
+    )
+  outcome = loop.train(settings, arguments.workdir, **options)
   joining.part()
   return outcome.exit_code
 
 
-def _cache(where: str) -> str:
-  """The folder of compiled programs, made where it lies on this machine; jax only warns of one that it cannot use."""
+def _make_cache(where: str) -> str:
+  """Create a local folder of compiled programs; jax only warns if it cannot be used."""
   if files.is_address(where):
-    files.path(where)  # refuses what has no client
+    files.path(where)  # raises for an unsupported URL
     return where
   folder = files.path(where)
   try:
@@ -90,5 +92,5 @@ def _cache(where: str) -> str:
     files.write_text(probe, '')
     files.remove(probe)
   except OSError as error:
-    raise ConfigError(f'--compile_cache={where} cannot be written to ({error.strerror}): name another folder') from None
+    raise ConfigError(f'--compile_cache={where} is not writable ({error.strerror}): choose another folder') from None
   return str(folder)

@@ -1,4 +1,4 @@
-"""Asks word vectors for nearest words, analogies and similarities, and saves them for other libraries.
+"""Query, evaluate, plot and export word vectors.
 
 plm-jax vectors neighbours --workdir=runs/word2vec/skipgram --words=king
 plm-jax vectors analogy --file=glove.6B.50d.txt --words=man,king,woman
@@ -9,10 +9,11 @@ plm-jax vectors project --workdir=runs/word2vec/skipgram --words=king,queen,brea
 plm-jax vectors polysemy --workdir=runs/bert/base --word=bank --text="We sat on the bank of the river." \\
   --text="The bank lent him money." --beside=runs/word2vec/skipgram
 
-The vectors are those of a run with model.name='static', or of a file in the form of word2vec or GloVe, .gz or not.
-A run of fastText, which has a vector for every word, reads a word as its vocabulary writes it, in small letters for
-example. Questions and pairs with a word that has no vector are left out of scores, and counted. `polysemy` asks any
-folder whose network reads text for the vectors of one word in several texts, at each of its layers.
+--workdir is a run with model.name='static'; --file is a file in word2vec's or GloVe's format, also as .gz. A fastText
+run has a vector for every word, normalized as its vocabulary does (for example to lower case). Questions and pairs with
+a word without a vector are counted and left out of the score.
+
+`polysemy` works with the run of any text encoder: it compares the vectors of one word in several texts, at each layer.
 """
 
 import argparse
@@ -34,7 +35,7 @@ PICTURES = ('project', 'polysemy')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Parses the command line and answers."""
+  """Run `plm-jax vectors`."""
   arguments = _parser().parse_args(argv)
   if arguments.command in PICTURES:
     pictures.check_place(arguments.out, name='--out')
@@ -42,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _polysemy(arguments)
     return 0
   if (arguments.workdir is None) == (arguments.file is None):
-    raise ConfigError('vectors: name either --workdir, a run, or --file, a file of vectors.')
+    raise ConfigError('vectors: give either --workdir=DIR, a run, or --file=FILE, a file of vectors.')
   if arguments.file is not None and arguments.step != 'auto':
-    raise ConfigError(f'--step={arguments.step}: a file of vectors has no steps, which a run has: leave it out.')
+    raise ConfigError(f'--step={arguments.step}: a file of vectors has no steps: remove --step.')
   words = _words(arguments)
   if arguments.command == 'save':
     run_paths.check_place(arguments.out, name='--out')
@@ -62,65 +63,72 @@ def _parser() -> argparse.ArgumentParser:
   form = argparse.RawDescriptionHelpFormatter
   parser = command.Parser(prog='plm-jax vectors', description=__doc__, formatter_class=form, allow_abbrev=False)
   helps = {
-    'neighbours': 'the words nearest to a word',
-    'analogy': 'A,B,C: what is to C as B is to A; or the share of a file of questions that is answered right',
-    'similarity': 'the cosine of A,B; or the correlation with a file of pairs that people have judged',
-    'save': 'write the vectors of a run, or those of a file in another form',
-    'project': 'draw a map of words, by the principal components of their vectors',
-    'polysemy': 'how alike the vectors of one word in several texts are at each layer of a network',
+    'neighbours': 'nearest words of a word',
+    'analogy': 'A is to B as C is to which word; or the accuracy on a file of questions',
+    'similarity': 'cosine of two words; or the correlation with human judgements of pairs',
+    'save': 'export vectors, or convert a file of vectors',
+    'project': 'plot words by the principal components of their vectors',
+    'polysemy': 'similarity of one word across texts, at each layer',
   }
   commands = parser.add_subparsers(dest='command', required=True, metavar='|'.join(helps))
   for name, text in helps.items():
-    one = commands.add_parser(name, help=text, allow_abbrev=False)
-    one.add_argument('--workdir', required=name == 'polysemy', metavar='DIR', help='the run')
-    command.add_step(one)
+    subparser = commands.add_parser(name, help=text, allow_abbrev=False)
+    add = subparser.add_argument
+    add('--workdir', required=name == 'polysemy', metavar='DIR', help='run folder')
+    command.add_step(subparser)
     if name != 'polysemy':
-      one.add_argument('--file', help='a file of vectors in the form of word2vec (.bin: binary) or GloVe')
+      add('--file', help="file of vectors in word2vec's (.bin: binary) or GloVe's format")
     if name in WORDS:
       count = WORDS[name]
-      one.add_argument('--words', metavar='WORD,...', help='one' if count == 1 else f'{count}, separated by commas')
+      add('--words', metavar='WORD,...', help='one word' if count == 1 else f'{count} words, separated by commas')
     if name in ('neighbours', 'analogy'):
-      one.add_argument('--top', type=command.COUNT, default=10, help='words to show (default 10)')
+      add('--top', type=command.COUNT, default=10, help='number of words to show (default 10)')
     if name in FILES:
-      one.add_argument(f'--{FILES[name]}', metavar='FILE', help='a file of them, in place of --words')
+      add(f'--{FILES[name]}', metavar='FILE', help=f'file of {FILES[name]}, instead of --words')
     if name == 'save':
-      one.add_argument('--out', required=True, help='the file to write; zipped where it ends in .gz')
-      help_ = 'default: binary where the file ends in .bin or .bin.gz, else word2vec'
-      one.add_argument('--form', choices=('word2vec', 'binary', 'glove'), help=help_)
+      add('--out', required=True, help='file to write; a name ending in .gz is compressed')
+      help_ = 'format (default: binary if --out ends in .bin or .bin.gz, else word2vec)'
+      add('--form', choices=('word2vec', 'binary', 'glove'), help=help_)
     if name in PICTURES:
-      one.add_argument('--out', type=Path, default=f'{name}.png', help=f'the picture (default: {name}.png)')
+      add('--out', type=Path, default=f'{name}.png', help=f'picture to write (default: {name}.png)')
     if name == 'project':
-      one.add_argument('--words', required=True, metavar='WORD,...', help='three or more, separated by commas')
+      add('--words', required=True, metavar='WORD,...', help='three or more words, separated by commas')
     if name == 'polysemy':
-      command.add_part(one)
-      one.add_argument('--word', required=True, help='the word')
-      one.add_argument('--text', action='append', required=True, help='a text with the word; give two or more')
-      one.add_argument('--beside', metavar='DIR|FILE', help='a run or a file of vectors without context, to compare')
+      command.add_part(subparser)
+      add('--word', required=True, help='word to compare')
+      add('--text', action='append', required=True, help='text with the word; give two or more')
+      add('--beside', metavar='DIR|FILE', help='run or file of static word vectors to compare with')
   return parser
 
 
 def _words(arguments: argparse.Namespace) -> list[str]:
-  """The words of a question, or none where a file has the questions; a ConfigError where neither is right."""
+  """Parse --words; [] if a file has the questions.
+
+  Raises:
+    ConfigError: the wrong number of words, or both words and a file.
+  """
   words = [word for part in (vars(arguments).get('words') or '').split(',') if (word := part.strip())]
   if arguments.command not in WORDS:
     return words
   count, file = WORDS[arguments.command], FILES.get(arguments.command, '')
-  if count == 1 and len(words) != 1 and (one := (arguments.words or '').strip()):
-    return [one]  # a word with a comma in it, such as 1,000
+  if count == 1 and len(words) != 1 and (word := (arguments.words or '').strip()):
+    return [word]  # a word that contains a comma, such as 1,000
   if file and (vars(arguments)[file] is None) == (not words):
-    raise ConfigError(f'vectors {arguments.command}: name either --words or --{file}.')
+    raise ConfigError(f'vectors {arguments.command}: give either --words or --{file}.')
   if len(words) != count and not (file and not words):
-    raise ConfigError(f'vectors {arguments.command}: --words has {len(words)} words, and takes {count}.')
+    raise ConfigError(f'vectors {arguments.command}: --words has {len(words)} words; expected {count}.')
   return words
 
 
 def _check_read(arguments: argparse.Namespace) -> None:
-  """ConfigError for a file to be read that is none, before another one is read."""
+  """Raise ConfigError if a file to read is missing or a folder."""
   for flag in ('file', *FILES.values()):
     if (file := vars(arguments).get(flag)) is None:
       continue
     if files.is_folder(file):
-      raise ConfigError(f'--{flag}={file} is a folder, and no file.' + ' A run is --workdir.' * (flag == 'file'))
+      raise ConfigError(
+        f'--{flag}={file} is a folder, not a file.' + ' Name a run by --workdir=DIR.' * (flag == 'file')
+      )
     if not files.exists(file):
       raise ConfigError(f'--{flag}={file}: there is no such file.')
 
@@ -138,7 +146,7 @@ def _vectors(arguments: argparse.Namespace) -> 'WordVectors':
 
 
 def _save(arguments: argparse.Namespace) -> None:
-  """Writes a file of vectors, whose form is checked before they are read."""
+  """Write a file of vectors; check its format before reading them."""
   from plm_jax.weights import word_vectors
 
   form = word_vectors.form_of(arguments.out, arguments.form)
@@ -148,18 +156,18 @@ def _save(arguments: argparse.Namespace) -> None:
 
 
 def _project(arguments: argparse.Namespace, vectors: 'WordVectors', words: list[str]) -> None:
-  """Draws the map, and prints where the words are."""
+  """Plot the words, and print their coordinates."""
   from plm_jax.inference import nearest, projection
 
-  found = projection.project(nearest.Table(vectors), words)
-  projection.draw(found, arguments.out)
-  for word, (across, up) in zip(found.words, found.places, strict=True):
-    print(f'{across:7.3f} {up:7.3f}  {word}')
-  print(f'{sum(found.share):.1%} of the variance; the picture is in {arguments.out}')
+  plane = projection.project(nearest.Table(vectors), words)
+  projection.draw(plane, arguments.out)
+  for word, (x, y) in zip(plane.words, plane.places, strict=True):
+    print(f'{x:7.3f} {y:7.3f}  {word}')
+  print(f'{sum(plane.share):.1%} of the variance; picture: {arguments.out}')
 
 
 def _polysemy(arguments: argparse.Namespace) -> None:
-  """Prints and draws the cosines of a word in several texts."""
+  """Print and plot the cosines of a word in several texts."""
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.inference import opened, polysemy
@@ -167,17 +175,17 @@ def _polysemy(arguments: argparse.Namespace) -> None:
   logs.start()
   with stage('vectors'):
     network = opened.open(arguments.workdir, step=step_named(arguments.step), part=arguments.part)
-    table = None if arguments.beside is None else _beside(arguments.beside)
+    table = None if arguments.beside is None else _static_vectors(arguments.beside)
     uses = polysemy.look(network, arguments.word, arguments.text, table=table)
-    for number, text in enumerate(arguments.text, start=1):
-      print(f'{number}  {text}')
+    for index, text in enumerate(arguments.text, start=1):
+      print(f'{index}  {text}')
     polysemy.show(uses)
     polysemy.draw(uses, arguments.out)
-  print(f'The picture is in {arguments.out}')
+  print(f'Picture: {arguments.out}')
 
 
-def _beside(where: str) -> 'Table':
-  """The vectors without context of a run or a file."""
+def _static_vectors(where: str) -> 'Table':
+  """Load the static word vectors of a run or a file."""
   from plm_jax.inference import nearest, opened
   from plm_jax.weights import word_vectors
 
@@ -186,30 +194,30 @@ def _beside(where: str) -> 'Table':
   return nearest.Table(nearest.of_run(opened.open(where)))
 
 
-def _ask(arguments: argparse.Namespace, vectors: 'WordVectors', asked: list[str]) -> None:
-  """Prints the answer."""
+def _ask(arguments: argparse.Namespace, vectors: 'WordVectors', words: list[str]) -> None:
+  """Print the answer to a question, or the scores of a file."""
   from plm_jax.inference import nearest
 
   table = nearest.Table(vectors)
   if arguments.command == 'similarity':
-    if asked:
-      print(f'{table.similarity(*asked):.4f}')
+    if words:
+      print(f'{table.similarity(*words):.4f}')
     else:
-      agreed = nearest.agree(table, arguments.pairs)
-      over = f'over {agreed.known} of {agreed.all} pairs'
-      if agreed.spearman is None:
-        print(f'no correlation {over}: it takes two that are known, with other cosines and other judgements')
+      agreement = nearest.agree(table, arguments.pairs)
+      over = f'over {agreement.known} of {agreement.all} pairs'
+      if agreement.spearman is None:
+        print(f'no correlation {over}: it needs two known pairs that differ in cosine and judgement')
       else:
-        print(f'Spearman {agreed.spearman:.4f} {over}')
-  elif asked:
-    near = table.neighbours if arguments.command == 'neighbours' else table.analogy
-    found = near(*asked, top=arguments.top)
-    for word, cosine in found:
+        print(f'Spearman {agreement.spearman:.4f} {over}')
+  elif words:
+    search = table.neighbours if arguments.command == 'neighbours' else table.analogy
+    nearest_words = search(*words, top=arguments.top)
+    for word, cosine in nearest_words:
       print(f'{cosine:7.4f}  {word}')
-    if not found:
+    if not nearest_words:
       print(f'no other word: the table has {counted(len(table.words), "vector")}')
   else:
     shares = nearest.answer(table, arguments.questions)
-    total = nearest.Share(*(sum(column) for column in zip(*shares.values(), strict=True)))
-    for name, share in {**shares, 'in all': total}.items():
+    sums = {field: sum(getattr(share, field) for share in shares.values()) for field in nearest.Share._fields}
+    for name, share in {**shares, 'total': nearest.Share(**sums)}.items():
       print(f'{name:28} {share.right / max(share.known, 1):7.2%}  {share.right} of {share.known} known of {share.all}')

@@ -1,4 +1,4 @@
-"""Trains a vocabulary and shows one.
+"""Train or inspect a vocabulary.
 
 plm-jax vocab train --source=pydocs --name=wordpiece --size=6000 --out=runs/vocab
 plm-jax vocab train --source=books.txt.gz --name=byte_bpe --size=16000 --specials=gpt2 --out=runs/books_vocab
@@ -6,8 +6,8 @@ plm-jax vocab train --source=TEXT --name=sentencepiece --specials=t5 --size=8000
 plm-jax vocab train --source=TEXT --name=words --lowercase --size=50000 --out=runs/words
 plm-jax vocab show runs/vocab --text="The encoder reads the whole sentence."
 
-If the folder holds the answer to the same request, nothing is trained; a note says if the text has changed since. A
-folder with another vocabulary is refused.
+If --out already holds the result of the same flags, nothing is trained; a note says if the text has changed since. A
+folder with another vocabulary is an error.
 """
 
 import argparse
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
   from plm_jax.data.corpora.records import Texts
   from plm_jax.text.tokenizer import Vocab
 
-DEFAULTS: dict[str, dict[str, Any]] = {  # settings of each kind
+DEFAULTS: dict[str, dict[str, Any]] = {  # of each kind of vocabulary
   'wordpiece': {'min_frequency': 2, 'lowercase': True, 'alphabet': None},
   'byte_bpe': {'min_frequency': 2, 'specials': 'all'},
   'sentencepiece': {
@@ -40,7 +40,7 @@ SHOWN = 12  # special tokens
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Parses the command line and runs `train` or `show`."""
+  """Run `plm-jax vocab train` or `plm-jax vocab show`."""
   arguments = _parser().parse_args(argv)
   if arguments.command == 'show':
     return show(arguments)
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(arguments: argparse.Namespace) -> int:
-  """Trains a vocabulary into `--out`, unless the same request has already filled it."""
+  """Train a vocabulary into `--out`, unless it holds the result of the same request."""
   request = _request(arguments)
   from plm_jax.cli import logs
   from plm_jax.text import tokenizer
@@ -57,23 +57,23 @@ def train(arguments: argparse.Namespace) -> int:
   with errors.stage('vocab'):
     if tokenizer.exists(arguments.out):
       vocab = tokenizer.load(arguments.out)
-      _refuse_another(vocab, request, out=arguments.out)
-      print(f'Nothing to do: {arguments.out} was made by the same request.')
+      _check_same(vocab, request, out=arguments.out)
+      print(f'Nothing to do: {arguments.out} was trained with the same flags.')
       if _documents(request, arguments).digest != vocab.record['source_digest']:
-        print('The text has changed since; remove that folder to train on it as it is now.')
+        print('The text has changed since then; remove that folder to train on the new text.')
     else:
       run_paths.check_new_folder(arguments.out, name='--out')
       began = time.monotonic()
       with signals.raising():
         vocab = _train(request, arguments)
       vocab.save(arguments.out, template=_maker(request).template(vocab))
-      print(f'Made in {time.monotonic() - began:.1f} s and saved in {arguments.out}.')
+      print(f'Trained in {time.monotonic() - began:.1f} s and saved in {arguments.out}.')
   _describe(vocab)
   return 0
 
 
 def show(arguments: argparse.Namespace) -> int:
-  """Prints what a vocabulary is and how it splits `--text`."""
+  """Print facts about a vocabulary, and how it splits `--text`."""
   from plm_jax.text import tokenizer
 
   with errors.stage('vocab'):
@@ -96,83 +96,87 @@ def _parser() -> argparse.ArgumentParser:
   form = argparse.RawDescriptionHelpFormatter
   parser = command.Parser(prog='plm-jax vocab', description=__doc__, formatter_class=form, allow_abbrev=False)
   commands = parser.add_subparsers(dest='command', required=True, metavar='train|show')
-  one = commands.add_parser('train', help='train a vocabulary', allow_abbrev=False)
-  one.add_argument(
-    '--source', required=True, help="'pydocs', tfds:NAME, or a file or folder in any format of data/corpora/formats"
-  )
-  one.add_argument('--name', required=True, choices=recipe.TRAINED, help='the kind of vocabulary')
-  one.add_argument('--size', required=True, type=command.COUNT, help='number of ids, special tokens included')
-  one.add_argument('--out', required=True, metavar='DIR', help='the folder to write')
-  one.add_argument('--split', default='train', help="such as 'train' or 'train[:90%%]' (default: train)")
-  one.add_argument('--text', metavar='FIELD', help='the field of the source that holds the text, if there are several')
-  one.add_argument(
-    '--min_frequency', type=command.COUNT, help='rarer pairs of pieces, and words, get no id (default: 2; words: 5)'
-  )
-  one.add_argument('--limit', type=command.COUNT, metavar='N', help='read the first N documents only')
-  one.add_argument(
-    '--max_bytes',
-    type=command.COUNT,
-    metavar='N',
-    help='most bytes of a document of a file, and of a .gz file unzipped (default: 1,073,741,824)',
-  )
-  one.add_argument('--cache', default='~/.cache/plm_jax', help='where the source is cached (default: ~/.cache/plm_jax)')
-  case = one.add_mutually_exclusive_group()
-  case.add_argument(
-    '--lowercase', action='store_true', default=None, help='wordpiece: without case and accents (default)'
-  )
-  case.add_argument(
-    '--cased', dest='lowercase', action='store_false', help='with case (default of sentencepiece and words)'
-  )
-  one.add_argument(
-    '--alphabet', type=command.COUNT, metavar='N', help='wordpiece: letters to keep (default: half of --size)'
-  )
-  one.add_argument(
-    '--specials',
-    metavar='NAME',
-    help='names and ids of the special tokens, as published; byte_bpe: all (default), gpt2, roberta; '
-    'sentencepiece: all (default), t5, llama, albert, xlnet; words: all (default), elmo',
-  )
-  one.add_argument(
-    '--boundaries', choices=('punctuation', 'spaces'), help='words: where they end (default: punctuation and spaces)'
-  )
-  one.add_argument('--algorithm', choices=('unigram', 'bpe'), help='sentencepiece: what is trained (default: unigram)')
-  one.add_argument(
-    '--sentinels', type=int, metavar='N', help='sentencepiece: tokens <extra_id_k> (default: 100 with --specials=t5)'
-  )
-  one.add_argument(
-    '--byte_fallback', action='store_true', default=None, help='sentencepiece: unknown characters become bytes'
-  )
-  other = commands.add_parser('show', help='what a vocabulary is and how it splits a text', allow_abbrev=False)
-  other.add_argument('path', metavar='DIR', help='a vocabulary folder, or a published tokenizer.json')
-  other.add_argument('--text', help='the text to split')
-  other.add_argument(
-    '--parse_specials',
-    action='store_true',
-    help="read names of special tokens in --text, such as '[MASK]', as those tokens",
+  _add_train_flags(commands.add_parser('train', help='train a vocabulary', allow_abbrev=False))
+  show_parser = commands.add_parser('show', help='show a vocabulary and how it splits a text', allow_abbrev=False)
+  show_parser.add_argument('path', metavar='DIR', help='vocabulary folder, or a published tokenizer.json')
+  show_parser.add_argument('--text', help='text to split')
+  show_parser.add_argument(
+    '--parse_specials', action='store_true', help="parse special tokens in --text, such as '[MASK]', as tokens"
   )
   return parser
 
 
+def _add_train_flags(parser: argparse.ArgumentParser) -> None:
+  add = parser.add_argument
+  add('--source', required=True, help="'pydocs', tfds:NAME, or a text file or folder")
+  add('--name', required=True, choices=recipe.TRAINED, help='kind of vocabulary')
+  add('--size', required=True, type=command.COUNT, help='number of ids, including special tokens')
+  add('--out', required=True, metavar='DIR', help='folder to write')
+  add('--split', default='train', help="split of the source, such as 'train[:90%%]' (default: train)")
+  add('--text', metavar='FIELD', help='text field of the source, if there are several')
+  add(
+    '--min_frequency', type=command.COUNT, help='minimum count of a pair of pieces, or of a word (default: 2; words: 5)'
+  )
+  add('--limit', type=command.COUNT, metavar='N', help='read only the first N documents')
+  add(
+    '--max_bytes',
+    type=command.COUNT,
+    metavar='N',
+    help='maximum bytes of a document, and of an unzipped .gz file (default: 1,073,741,824)',
+  )
+  add('--cache', default='~/.cache/plm_jax', help='cache folder (default: ~/.cache/plm_jax)')
+  case = parser.add_mutually_exclusive_group()
+  case.add_argument(
+    '--lowercase', action='store_true', default=None, help='remove case and accents (default of wordpiece)'
+  )
+  case.add_argument(
+    '--cased', dest='lowercase', action='store_false', help='keep case (default of sentencepiece and words)'
+  )
+  add(
+    '--alphabet',
+    type=command.COUNT,
+    metavar='N',
+    help='wordpiece: number of characters to keep (default: half of --size)',
+  )
+  add(
+    '--specials',
+    metavar='NAME',
+    help='published set of special tokens; byte_bpe: all (default), gpt2, roberta; '
+    'sentencepiece: all (default), t5, llama, albert, xlnet; words: all (default), elmo',
+  )
+  add(
+    '--boundaries', choices=('punctuation', 'spaces'), help='words: where words end (default: punctuation and spaces)'
+  )
+  add('--algorithm', choices=('unigram', 'bpe'), help='sentencepiece: algorithm (default: unigram)')
+  add(
+    '--sentinels',
+    type=int,
+    metavar='N',
+    help='sentencepiece: number of <extra_id_k> tokens (default: 100 with --specials=t5)',
+  )
+  add('--byte_fallback', action='store_true', default=None, help='sentencepiece: encode unknown characters as bytes')
+
+
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:
-  """Everything that the vocabulary depends on, as plain data; settings without a value are absent."""
+  """Collect everything that the vocabulary depends on; settings without a value are absent."""
   given = vars(arguments)
   own = DEFAULTS[arguments.name]
   for flag in (flag for flags in DEFAULTS.values() for flag in flags if flag not in own):
     if given[flag] is not None:
-      raise ConfigError(f'vocab train: --name={arguments.name} has no choice of {FLAGS.get(flag, f"--{flag}")}.')
+      raise ConfigError(f'vocab train: --name={arguments.name} does not use {FLAGS.get(flag, f"--{flag}")}: remove it.')
   common = {name: given[name] for name in ('source', 'split', 'text', 'limit', 'name', 'size')}
   chosen = {flag: default if given[flag] is None else given[flag] for flag, default in own.items()}
   return {name: value for name, value in (common | chosen).items() if value is not None}
 
 
-def _refuse_another(vocab: 'Vocab', request: dict[str, Any], *, out: str) -> None:
-  made = vocab.record.get('request', {})
-  changed = [name for name in {**request, **made} if made.get(name) != request.get(name)]
+def _check_same(vocab: 'Vocab', request: dict[str, Any], *, out: str) -> None:
+  before = vocab.record.get('request', {})
+  changed = [name for name in {**request, **before} if before.get(name) != request.get(name)]
   if changed:
-    how = ', '.join(f'{name} {made.get(name)} (asked: {request.get(name)})' for name in changed)
+    values = ', '.join(f'{name} is {before.get(name)}, not {request.get(name)}' for name in changed)
     raise ConfigError(
-      f'vocab train: {out} holds another vocabulary, of {vocab.size} tokens and digest {vocab.digest[:12]}, '
-      f'{f"made with {how}" if made else "not made by this command"}. Name another --out, or remove that folder.'
+      f'vocab train: {out} holds another vocabulary of {vocab.size} tokens '
+      f'({values if before else "not made by this command"}). Choose another --out, or remove that folder.'
     )
 
 
@@ -192,7 +196,7 @@ def _documents(request: dict[str, Any], arguments: argparse.Namespace) -> 'Texts
 
 
 def _maker(request: dict[str, Any]) -> Any:
-  """The file of `text/` that trains the kind of vocabulary."""
+  """Import the module of `text/` that trains this kind of vocabulary."""
   from plm_jax.config import build
 
   return build.import_file(f'text.{request["name"]}')
@@ -220,12 +224,12 @@ def _train(request: dict[str, Any], arguments: argparse.Namespace) -> 'Vocab':
 
 
 class Documents:
-  """The first documents of a source, which may be iterated several times; the first time they are counted.
+  """The first documents of a source, counted during the first iteration.
 
   Attributes:
-    words: number of words, split at white space.
-    bytes: number of bytes of UTF-8.
-    sample: the first words of the first document with any.
+    words: number of words separated by white space.
+    bytes: number of UTF-8 bytes.
+    sample: the first words of the first non-empty document.
   """
 
   def __init__(self, texts: Sequence[str], *, total: int, advance: Callable[[], None]):
@@ -247,17 +251,17 @@ class Documents:
 
 
 def _describe(vocab: 'Vocab') -> None:
-  """Prints what a vocabulary is."""
+  """Print size, checksum, special tokens and training statistics."""
   record = vocab.record
-  asked = record.get('request', {}).get('size', vocab.size)
+  requested = record.get('request', {}).get('size', vocab.size)
   lines = {
     'kind': vocab.kind,
-    'size': f'{vocab.size:,}' + (f' (asked {asked:,}; the text has no more)' if asked > vocab.size else ''),
+    'size': f'{vocab.size:,}' + (f' ({requested:,} requested; the text has no more)' if requested > vocab.size else ''),
   }
   lines['digest'] = vocab.digest
   special = [f'{vocab.token(i)} {i}' for i in vocab.special_ids]
-  few = special if len(special) <= SHOWN else [*special[: SHOWN - 1], '...', special[-1]]
-  lines['special tokens'] = ', '.join(few) + (f' ({len(special)})' if few != special else '')
+  shown = special if len(special) <= SHOWN else [*special[: SHOWN - 1], '...', special[-1]]
+  lines['special tokens'] = ', '.join(shown) + (f' ({len(special)})' if shown != special else '')
   lines['roles'] = ', '.join(f'{role} {token}' for role, token in vocab.roles.items())
   if vocab.counts is not None and record:
     tokens = int(vocab.counts.sum())

@@ -6,7 +6,7 @@
 import re
 from collections.abc import Collection
 
-from plm_jax.core.errors import suggest
+from plm_jax.core.errors import near, suggest
 
 EVALUATION = 'validation'  # the usual name of one, in flags that are suggested
 # our key -> the words of others for it. A key is spelled from the top of a config; NAME is that of an evaluation.
@@ -207,21 +207,43 @@ def cure(word: str) -> str:
 
 
 def hint(word: str, known: Collection[str], *, table: str = 'config') -> str:
-  """' Did you mean ...?' for a key, flag or keyword that does not exist; empty where nothing is near.
+  """Return ' Did you mean ...?' for an unknown flag or keyword; empty if nothing is similar.
 
   Args:
-    word: what the user wrote.
-    known: the keys that there are in its place; flags begin with '--'.
-    table: the table of words, a key of `TABLES`.
+    word: as the user wrote it.
+    known: the flags or keywords that exist there; flags begin with '--'.
+    table: the words of other libraries, a key of `TABLES`.
   """
   keys = ours(word, table=table)
   lasts = [key.rpartition('.')[2] for key in keys]
   here = [name for last in lasts for name in (last, f'--{last}') if name in known]
   if here:
     return f' Did you mean {" or ".join(map(repr, here))}?'
-  if keys and table == 'config':
-    of_one = f', of the evaluation {EVALUATION!r}' if any('NAME' in key for key in keys) else ''
+  if table != 'config':
+    return suggest(word, known)
+  if keys:
     flags = (f'--config.{key.replace("NAME", EVALUATION)}' for key in keys)
-    return f' Here it is {" or ".join(flags)}{of_one}.'
-  told = cure(word) if table == 'config' else ''
+    return f' Did you mean {" or ".join(flags)}?'
+  told = cure(word)
   return f' {told}' if told else suggest(word, known)
+
+
+def key_hint(word: str, known: Collection[str], *, label: str) -> str:
+  """Return the nearest right key for an unknown key of a config, or how the thing is done here; '' for neither.
+
+    key_hint('lr', ['rate', 'name'], label='optim')    'did you mean optim.rate?'
+
+  Args:
+    word: the last part of the unknown key.
+    known: the keys of its block.
+    label: the dotted key of the block, '' for the top of the config.
+  """
+  keys = ours(word)
+  here = [last for key in keys if (last := key.rpartition('.')[2]) in known]
+  inside = f'{label}.' if label else ''
+  if not here and keys:
+    return f'did you mean {" or ".join(key.replace("NAME", EVALUATION) for key in keys)}?'
+  if not here and (told := cure(word)):
+    return told.removesuffix('.')
+  similar = here or near(word, known)
+  return f'did you mean {" or ".join(f"{inside}{name}" for name in similar)}?' if similar else ''

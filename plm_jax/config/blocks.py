@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 from plm_jax.config import annotations, build, signatures
 from plm_jax.config.aliases import EVALUATION
 from plm_jax.config.signatures import Keyword, Missing
-from plm_jax.config.values import check_keywords, describe, fits
+from plm_jax.config.values import check_keywords, fits
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files
 
 WHOLE = 'config.schema:Run'  # the kind of the whole config
 PARTIAL = (':Config', ':filter_documents')  # ends of kinds of which a config holds what it sets, without defaults
+LISTED = '--list'
 NAMES = ('name', 'schedule')  # keys of a block whose values decide which other keys there are
 _EXAMPLES = (1, 0.5, True, 'VALUE')  # of values, for a flag that a user can type as it stands
 NOT_INHERITED = ('split', 'per_class', 'per_target')  # keywords of the training data that evaluations do not inherit
@@ -57,7 +58,7 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
   if definition:
     return _block_of_definition(kind, settings, label)
   places, functions = signatures.places(kind), signatures.names_functions(kind)
-  name = _name(label, 'function' if functions else build.singular(kind), settings, places, place=signatures.path(kind))
+  name = _name(label, 'function' if functions else build.singular(kind), settings, places)
   module, definition = places[name], name if functions else 'make'
   known = signatures.keywords(module, definition)
   required = [key for key, keyword in known.items() if keyword.default is Missing.REQUIRED]
@@ -92,7 +93,7 @@ def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> 
   for key, keyword in own.items():
     for _, named in (part for part in annotations.parts(keyword.annotation) if part.form == 'name'):
       places, name = signatures.places(named), settings.get(key, keyword.default)
-      errors.check_choice(f'{label}.{key}', key, name, places, place=signatures.path(named))
+      errors.check_choice(f'{label}.{key}', 'value', name, places)
       chosen.append(f'{key}={name!r}')
       rest |= {k: v for k, v in signatures.keywords(places[name], name).items() if k not in whole}
       for other, file in places.items():
@@ -133,7 +134,9 @@ def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = (
     ConfigError: an unknown, missing or wrongly typed key, anywhere below.
   """
   if not isinstance(settings, Mapping):
-    raise ConfigError(f'{label}: expected a block, as in dict(name=..., ...), got {errors.shown(settings)}.')
+    raise ConfigError(
+      f'{errors.key_of(label)}: expected a block, as in dict(name=..., ...), got {errors.shown(settings)}.'
+    )
   owner, known, elsewhere = block(kind, settings, label)
   # overrides change single fields, and the parts of a mixture take the length and the like from it
   optional = known if kind.endswith(PARTIAL) else outer if kind == 'data' else ()
@@ -188,8 +191,8 @@ def as_keys(annotation: str, value: Any, label: str, *, there: Any = None, readi
     'sequence': f"--{label}='{files.json_text([{key: chosen}], indent=None).strip()}'",
     'mapping': f'--{label}.{next(iter(settings), EVALUATION)}.{key}={chosen}',
   }.get(form, f'--{label}.{key}={chosen}')
-  keys = describe(known) if known else f'name (one of {", ".join(names)}) and what that takes'
-  return f'. A block has keys, which are set one by one, as in {flag}. This one takes: {keys}'
+  keys = errors.listed(known) if known else f'name ({errors.listed(names)}) and the keys of that name'
+  return f'. It is a block: set one key at a time, as in {flag}. Keys: {keys}'
 
 
 def _one_key(known: Mapping[str, Keyword], readings: Sequence[Any], names: Sequence[str]) -> tuple[str, Any]:
@@ -225,8 +228,8 @@ def _check_name(kind: str, name: str, label: str) -> None:
   choices = signatures.table(module, table) if table else signatures.places(kind)
   if choices:
     key = next(part for part in reversed(label.split('.')) if not part.isdigit())  # 'scores' of 'scores.0'
-    noun = key if label.endswith(key) else build.singular(key)
-    errors.check_choice(label, noun, name, choices, place=signatures.path(module))
+    noun = 'value' if label.endswith(key) else build.singular(key)
+    errors.check_choice(label, noun, name, choices, see=LISTED)
 
 
 def with_inherited(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,8 +273,8 @@ def plain(value: Any, label: str) -> Any:
   raise ConfigError(f'{label}: a config holds finite numbers, text, None, lists and dicts, not {errors.shown(value)}.')
 
 
-def _name(label: str, what: str, settings: Mapping[str, Any], choices: Collection[str], *, place: str) -> str:
+def _name(label: str, what: str, settings: Mapping[str, Any], choices: Collection[str]) -> str:
   if 'name' not in settings:
-    raise ConfigError(f'{label}: needs a name, as in dict(name=..., ...). Names: {", ".join(choices)}.')
-  errors.check_choice(f'{label}.name', what, settings['name'], choices, place=place)
+    raise ConfigError(f'missing key {errors.key_of(label)}.name. Choices: {errors.listed(choices, see=LISTED)}.')
+  errors.check_choice(f'{label}.name', what, settings['name'], choices, see=LISTED)
   return settings['name']

@@ -35,7 +35,7 @@ def make(folder: str, settings: Mapping[str, Any], *, offered: Mapping[str, Any]
   """
   label = singular(folder)
   name, values = split(label, settings)
-  errors.check_choice(f'{label}.name', label, name, signatures.names(folder), place=signatures.path(folder))
+  errors.check_choice(f'{label}.name', label, name, signatures.names(folder))
   known = signatures.signature(folder, name)
   given |= {key: value for key, value in offered.items() if key in known and value is not None}
   values = check(label, f'make in {signatures.path(f"{folder}.{name}")}', known, values, given)
@@ -58,7 +58,7 @@ def pick(kind: str, settings: Mapping[str, Any], **given: Any) -> Callable[..., 
   label = kind.rpartition('.')[2]
   name, values = split(label, settings)
   places = signatures.places(kind)
-  errors.check_choice(f'{label}.name', 'function', name, places, place=signatures.path(kind))
+  errors.check_choice(f'{label}.name', 'function', name, places)
   module = places[name]
   known = signatures.keywords(module, name)
   offered = {key: value for key, value in given.items() if key in known}

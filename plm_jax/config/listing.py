@@ -6,9 +6,10 @@ Only what a config can name is listed. Everything is read from source; nothing i
 import ast
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from plm_jax.config import annotations, signatures
+from plm_jax.config import annotations, blocks, signatures
 from plm_jax.io import files
 
 FOLDERS = {
@@ -66,3 +67,28 @@ def _group(title: str, rows: list[tuple[str, str, str]]) -> str:
     whole = f'  {name:<{width}}  {line}{f" [{place}]" if place else ""}'
     lines.append(whole if len(whole) <= WIDTH or not place else f'  {name:<{width}}  {line}\n{"":{width + 4}}[{place}]')
   return '\n'.join(lines)
+
+
+def types(settings: Mapping[str, Any]) -> str:
+  """Return every key of a complete config with its type and its value, one a line (`--print_config=types`)."""
+  return '\n'.join(f'{key}: {typed} = {value}' for key, typed, value in _typed(blocks.WHOLE, settings, ''))
+
+
+def _typed(kind: str, settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str, str]]:
+  """Yield (dotted key, type, value as JSON) of a block and of the blocks inside it."""
+  for key, keyword in blocks.block(kind, settings, prefix or 'config').known.items():
+    if key not in settings:
+      continue
+    inside: list[tuple[str, str, str]] = []
+
+    def enter(part: annotations.Part, value: Any, label: str, inside: list[tuple[str, str, str]] = inside) -> Any:
+      if part.form == 'block':
+        inside += _typed(part.inner, value, label)
+      return value
+
+    annotations.rebuild(keyword.annotation, settings[key], enter, f'{prefix}.{key}' if prefix else key)
+    if inside:
+      yield from inside
+    else:
+      value = files.json_text(settings[key], indent=None).strip()
+      yield f'{prefix}.{key}' if prefix else key, annotations.readable(keyword.annotation), value

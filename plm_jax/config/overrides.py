@@ -80,7 +80,7 @@ def _step(annotation: str, here: Any, part: str, label: str, config: Mapping[str
   found = annotations.part(annotation, here)
   if found is None or found.form == 'name' or not isinstance(here, Mapping | list):
     raise ConfigError(
-      f'{label} is a single value ({values.readable(annotation)}): it has no part {errors.shown(part)}.'
+      f'{errors.key_of(label)} is a single value ({values.short(annotation)}) and has no key {errors.shown(part)}.'
     )
   if isinstance(here, list):
     errors.check_choice(label, 'entry', part, [str(index) for index in range(len(here))])
@@ -117,7 +117,7 @@ def _parse(label: str, annotation: str, text: str, there: Any) -> Any:
     except TypeError:
       continue
   end = values.why_not(annotation, readings[0]) or as_keys(annotation, text, label, there=there, readings=readings)
-  raise ConfigError(f'{label}: expected {values.readable(annotation)}, got {errors.shown(text)}{end}.')
+  raise ConfigError(f'{errors.key_of(label)}: expected {values.short(annotation)}, got {errors.shown(text)}{end}.')
 
 
 def _drop_foreign(annotation: str, here: Any, key: str, name: Any, label: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from plm_jax.core.types import Count, Seed, Whole
+from plm_jax.core.types import Count, NonNegativeInt, Seed
 
 
 class Run:
@@ -60,8 +60,8 @@ class Run:
   seed: Seed = 0
   steps: Annotated[int, '1 <= x <= 2_000_000_000'] | None = None
   epochs: Annotated[float, '0 < x <= 1_000_000'] | None = None
-  extend: Sequence[tuple[Whole, Count]] = ()
-  skip: Sequence[tuple[Whole, Count]] = ()
+  extend: Sequence[tuple[NonNegativeInt, Count]] = ()
+  skip: Sequence[tuple[NonNegativeInt, Count]] = ()
   accumulate: Count = 1
   log_every: Count = 100
   eval_every: Count = 1000
@@ -107,8 +107,8 @@ class Spikes:
   deviations: Annotated[float, '0 < x'] = 6.0
   memory: Annotated[int, '2 <= x'] = 128
   back: Count = 100
-  after: Whole = 100
-  most: Whole = 3
+  after: NonNegativeInt = 100
+  most: NonNegativeInt = 3
 
 
 class Evaluation:

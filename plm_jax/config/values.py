@@ -5,6 +5,7 @@ Values are what JSON can hold; annotations are text, as `signatures.py` reads th
 
 import ast
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,8 +13,10 @@ from plm_jax.config import aliases, annotations
 from plm_jax.config.annotations import MAPPINGS, SEQUENCES, arguments, readable, tail
 from plm_jax.config.signatures import Keyword, Missing
 from plm_jax.core import errors
-from plm_jax.core.errors import ConfigError
+from plm_jax.core.errors import ConfigError, key_of
 
+MOST_TYPE = 90  # characters of a type in a message
+ALL_KEYS = '--print_config=types'
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of the normal numbers of float32
 
 
@@ -30,7 +33,7 @@ def coerce(annotation: str, value: Any) -> Any:
     return _known(annotation, value)
   except TypeError:
     got = f'{type(value).__name__} {errors.shown(value)}{why_not(annotation, value)}'
-    raise TypeError(f'expected {readable(annotation)}, got {got}') from None
+    raise TypeError(f'expected {short(annotation)}, got {got}') from None
 
 
 def fits(annotation: str, value: Any) -> bool:
@@ -136,16 +139,10 @@ def why_not(annotation: str, value: Any) -> str:
   return annotations.broken_pattern(annotation, value)
 
 
-def describe(known: Mapping[str, Keyword]) -> str:
-  """The keywords of a function as one line."""
-  return ', '.join(f'{name}: {_describe(keyword)}' for name, keyword in known.items()) or 'nothing'
-
-
-def _describe(keyword: Keyword) -> str:
-  wanted = readable(keyword.annotation)
-  if keyword.default is Missing.REQUIRED:
-    return wanted
-  return f'{wanted} = {"..." if keyword.default is Missing.COMPUTED else repr(keyword.default)}'
+def short(annotation: str) -> str:
+  """Return an annotation for a message, such as 'float (0 <= x < 1)'; a long one is cut."""
+  text = re.sub(r'block of \S+', 'block', readable(annotation))
+  return text if len(text) <= MOST_TYPE else f'{text[:MOST_TYPE]}... ({ALL_KEYS} shows all of it)'
 
 
 def as_steps(value: int | float, steps: int, what: str) -> int:
@@ -188,8 +185,7 @@ def check_keywords(
       raise ConfigError(unknown_keyword(label, owner, known, name, elsewhere or {}))
   for name, keyword in known.items():
     if keyword.default is Missing.REQUIRED and name not in settings:
-      wanted = readable(keyword.annotation)
-      raise ConfigError(f'{label}: {owner} needs {name!r} ({wanted}). It takes: {describe(known)}.')
+      raise ConfigError(f'missing key {dotted(label, name)}: {short(keyword.annotation)}. Keys: {_listed(known)}')
   return dict(_checked(label, owner, known, settings, cure))
 
 
@@ -197,8 +193,23 @@ def unknown_keyword(
   label: str, owner: str, known: Mapping[str, Keyword], name: str, elsewhere: Mapping[str, str]
 ) -> str:
   """The message for a keyword that `owner` does not take."""
-  hint = f' {name} is a keyword of {elsewhere[name]}.' if name in elsewhere else aliases.hint(name, known)
-  return f'{label}: {owner} has no keyword {errors.shown(name)}.{hint} It takes: {describe(known)}.'
+  key = dotted(label, name if isinstance(name, str) else errors.shown(name))
+  if name in elsewhere:
+    hint = f'it is a key of {elsewhere[name]}'
+  else:
+    hint = aliases.key_hint(str(name), known, label='' if label == 'config' else key_of(label)) or 'no key is similar'
+  return f'unknown key {key}: {hint}. Keys: {_listed(known)}'.replace('?.', '?')
+
+
+def _listed(known: Mapping[str, Keyword]) -> str:
+  """Return the first keys of a block, and how to see all of them with their types."""
+  text = errors.listed(known, see=ALL_KEYS)
+  return f'{text[:-1]} with types)' if ALL_KEYS in text else f'{text} ({ALL_KEYS} shows their types)'
+
+
+def dotted(label: str, name: str) -> str:
+  """Return the key `name` of the block with this label, as users write it."""
+  return name if label == 'config' else f'{key_of(label)}.{name}'
 
 
 def _checked(
@@ -213,4 +224,4 @@ def _checked(
       yield name, coerce(known[name].annotation, value)
     except TypeError as error:
       end = cure(known[name].annotation, value, f'{label}.{name}')
-      raise ConfigError(f'{label}.{name}: {error} ({owner}){end}.') from None
+      raise ConfigError(f'{dotted(label, name)}: {error}{end}.') from None

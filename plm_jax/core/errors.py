@@ -1,4 +1,4 @@
-"""Errors that end in one message, and how the messages are made: what is wrong, the choices, the cure."""
+"""Errors that end with one message: the problem, the choices, the fix."""
 
 import contextlib
 import difflib
@@ -6,18 +6,19 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, get_args
 
 MOST_SHOWN = 80  # characters of a value that a message repeats
+MOST_LISTED = 80  # characters of a list of choices in a message
 STOPPED, KILLED = 3, 130  # exit codes of a command that a signal stopped
 
 
 class RunError(Exception):
-  """A failure that neither the config nor the code caused, such as a damaged file or a full disk. Exit code 1."""
+  """A failure outside of config and code, such as a damaged file or a full disk. Exit code 1."""
 
 
 class Interrupted(KeyboardInterrupt):
-  """A signal stopped the command where it could stop.
+  """A stop of the command by a signal.
 
   Attributes:
-    exit_code: 3 where something was saved that the same command goes on from, else 130.
+    exit_code: 3 if the same command can resume from saved work, else 130.
   """
 
   def __init__(self, message: str = 'interrupted before there was anything new to save', exit_code: int = KILLED):
@@ -26,11 +27,11 @@ class Interrupted(KeyboardInterrupt):
 
 
 class ConfigError(Exception):
-  """A mistake of the user. One message names the thing, the choices and the cure. Exit code 2."""
+  """A mistake of the user. One message names the problem, the choices and the fix. Exit code 2."""
 
 
 def shown(value: Any) -> str:
-  """A value for a message: one line, shortened where it is long."""
+  """Format a value in one line for a message, shortened if long."""
   try:
     text = ' '.join(repr(value).split())
   except ValueError:  # Python writes no integer of many thousand digits
@@ -38,39 +39,72 @@ def shown(value: Any) -> str:
   return text if len(text) <= MOST_SHOWN else f'{text[: MOST_SHOWN - 3]}...'
 
 
-def counted(number: int, one: str) -> str:
-  """A number and what it counts, '1 cell' or '2 cells'."""
-  return f'{number:,} {one if number == 1 else f"{one}s"}'
+def counted(number: int, singular: str) -> str:
+  """Format a count with its noun: '1 cell' or '2 cells'."""
+  return f'{number:,} {singular if number == 1 else f"{singular}s"}'
 
 
 def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[str]:
-  """Up to three of the choices that are most like a text, best first; `cutoff` is the least similarity, of 1."""
-  found = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)
-  return found or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
+  """Find up to three choices similar to a text, best first.
+
+  `cutoff` is the least similarity, of 1.
+  """
+  matches = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)
+  return matches or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
 
 
 def suggest(wrong: str, choices: Collection[str]) -> str:
-  """' Did you mean 'x'?' with up to three near names; empty where nothing is near."""
-  found = near(wrong, choices)
-  return f' Did you mean {" or ".join(map(repr, found))}?' if found else ''
+  """Return " Did you mean 'x'?" with up to three similar names; empty if there is none."""
+  similar = near(wrong, choices)
+  return f' Did you mean {" or ".join(map(repr, similar))}?' if similar else ''
 
 
-def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, place: str = '') -> None:
-  """Raises ConfigError unless `name` is one of the choices; `what` is the noun, such as 'model', that `place` holds."""
-  if name not in list(choices):  # a name may be anything, of what has no hash as well
-    listing = ', '.join(choices) or 'none'
+def listed(choices: Collection[str], *, see: str = '') -> str:
+  """Return the choices separated by commas, up to `MOST_LISTED` characters.
+
+  listed(['sgd', 'adam'])                                'sgd, adam'
+  listed(['encoder_0', 'encoder_1', ...], see='--list')  'encoder_0, encoder_1, ... (--list shows all 40)'
+  """
+  names = list(choices)
+  count = len(names)
+  while count > 1 and len(', '.join(names[:count])) > MOST_LISTED:
+    count -= 1
+  rest = f', ... ({see} shows all {len(names)})' if see else f', ... ({len(names)} in total)'
+  return f'{", ".join(names[:count])}{rest if count < len(names) else ""}' if names else 'none'
+
+
+def key_of(label: str) -> str:
+  """Return a dotted label as users write the key: 'config.optim.rate' -> 'optim.rate'."""
+  return label.removeprefix('config.')
+
+
+def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, place: str = '', see: str = '') -> None:
+  """Raise ConfigError unless `name` is one of the choices.
+
+  Args:
+    label: the key or flag that names it.
+    what: the noun of a choice, such as 'model'.
+    name: to be checked.
+    choices: valid names.
+    place: what holds the choices, such as 'this run'.
+    see: the flag that prints all choices.
+  """
+  if name not in list(choices):  # `name` may be of any type, also without a hash
     where = f' in {place}' if place else ''
     raise ConfigError(
-      f'{label}: there is no {what} {shown(name)}{where}.{suggest(str(name), choices)} There are: {listing}.'
+      f'{key_of(label)}: unknown {what} {shown(name)}{where}.{suggest(str(name), choices)} '
+      f'Choices: {listed(choices, see=see)}.'
     )
 
 
 def one_of(label: str, value: Any, literal: Any) -> None:
-  """Raises unless a value is one of those of a `Literal` type, which is the only list of them.
+  """Raise ValueError unless a value is a choice of a `Literal` type.
+
+  The type is the only list of its choices.
 
   Args:
-    label: what the value was given for, such as 'objective.masking'.
-    value: what is checked.
+    label: key of the value, such as 'objective.masking'.
+    value: to check.
     literal: the type, such as `Literal['dynamic', 'static']`.
 
   Raises:
@@ -84,9 +118,10 @@ def one_of(label: str, value: Any, literal: Any) -> None:
 
 @contextlib.contextmanager
 def stage(block: str) -> Iterator[None]:
-  """Turns what a user can mend into a ConfigError that names the block: a ValueError, a file that cannot be read.
+  """Turn errors that a user can fix into a ConfigError.
 
-  Every other exception is a mistake in code. It keeps its traceback and gets the block as a note.
+  These are a ValueError, or a file that cannot be read. The message names the block. Every other exception is a mistake
+  in code: it keeps its traceback and gets the block as a note.
   """
   try:
     yield
@@ -108,23 +143,23 @@ def require(
   inputs: Sequence[str] = (),
   offers: Sequence[type] = (),
 ) -> None:
-  """Raises where `trunk` cannot serve `user`, naming what each of them has and wants.
+  """Raise ValueError if `trunk` does not fit its user.
 
   Args:
     trunk: a `types.Trunk`.
-    user: who asks, such as "objective 'mlm'", for the message.
-    attention: the kinds of attention that the user can work with; None takes every kind.
-    inputs: names of the inputs that the user hands over.
-    offers: protocols beside `Trunk` that the user relies on, such as `Attends`.
+    user: for the message, such as "objective 'mlm'".
+    attention: kinds of attention that the user supports; None for every kind.
+    inputs: names of the inputs that the user passes.
+    offers: protocols besides `Trunk` that the user needs, such as `Attends`.
 
   Raises:
-    ValueError: with all that is missing.
+    ValueError: with everything that is missing.
   """
   name = type(trunk).__name__
   lacks = []
   if attention is not None and trunk.ATTENTION not in attention:
     lacks.append(f'needs a trunk with {" or ".join(attention)} attention, and {name} is {trunk.ATTENTION}')
-  if missing := [one for one in inputs if one not in trunk.INPUTS]:
+  if missing := [key for key in inputs if key not in trunk.INPUTS]:
     lacks.append(f'hands over {", ".join(missing)}, and {name} takes {", ".join(trunk.INPUTS)}')
   for protocol in offers:
     if missing := lacking(trunk, protocol):
@@ -136,12 +171,14 @@ def require(
 
 
 def lacking(trunk: Any, protocol: type) -> list[str]:
-  """What a trunk has not of what an optional protocol, such as `types.Attends`, asks for; empty where it offers it."""
-  # bound, since submodules of `setup`, such as `token_embed`, do not exist before
-  there = dir(trunk.bind({}) if 'bind' in dir(trunk) else trunk)
-  return [member for member in _members(protocol) if member not in there]
+  """List the members of a protocol that a trunk does not have.
+
+  Empty if it offers the protocol, such as `types.Attends`.
+  """
+  # bind first: submodules of `setup`, such as `token_embed`, do not exist before
+  members = dir(trunk.bind({}) if 'bind' in dir(trunk) else trunk)
+  return [member for member in _members(protocol) if member not in members]
 
 
 def _members(protocol: type) -> list[str]:
-  """The names that a protocol asks for."""
   return sorted({*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith('_'))})

@@ -6,12 +6,12 @@ import flax.linen as nn
 
 from plm_jax.core.types import Array, Execution, PyTree
 
-# which positions a position sees; 'none' where its vector does not depend on its neighbours
+# positions that a position sees; 'none' if its vector does not depend on its neighbours
 AttentionKind = Literal['bidirectional', 'causal', 'prefix', 'permutation', 'encoder-decoder', 'none']
 
 
 class HeadStyle(NamedTuple):
-  """What a head on the vocabulary is built like, so that it fits its trunk.
+  """Settings of a vocabulary head that match its trunk.
 
   Attributes:
     activation: a name of `layers.mlp.ACTIVATIONS`.
@@ -25,15 +25,16 @@ class HeadStyle(NamedTuple):
 
 
 class Trunk(Protocol):
-  """What every file of `models/` makes. Heads, objectives, adapters and weights read this of a trunk and nothing else.
+  """The module that every file of `models/` builds. Heads, objectives, adapters and weights use only these members of
+  it.
 
   Attributes:
     INPUTS: names of the keyword arguments of `__call__`.
-    ATTENTION: which positions a position sees.
+    ATTENTION: positions that a position sees.
     NAME: the file of `models/` that defines it.
-    config: sizes; read by the file itself and by `weights/`, which writes them as another library names them.
+    config: sizes; read by the file itself and by `weights/`, which writes them with the names of another library.
     vocab_size: ids of the vocabulary.
-    execution: how it is computed.
+    execution: settings of the computation.
   """
 
   INPUTS: tuple[str, ...]
@@ -45,36 +46,47 @@ class Trunk(Protocol):
 
   @property
   def hidden_dim(self) -> int:
-    """d, the width of `hidden`."""
+    """Return d, the width of `hidden`."""
 
   @property
   def position_rows(self) -> dict[str, range]:
-    """Path of each learned table of positions -> its rows that stand for a position, from position 0 on."""
+    """Map the path of each learned position table to its rows.
+
+    Only rows that represent a position are listed, from position 0 on.
+    """
 
   def __call__(self, *args: Any, **inputs: Any) -> dict[str, Any]:
-    """'hidden' [b, l, d] after any final norm; 'layers' [n+1, b, l, d], embeddings first; 'carry'.
+    """Compute the states of all layers.
 
-    A layer whose width is not d is left out of 'layers'.
-    With two stacks `hidden` and `layers` are the decoder's, and 'encoder_hidden' and 'encoder_layers' stand beside.
-    All parameters of an untied output matrix exist after the first call, whether it was used or not.
+    Returns:
+      'hidden' [b, l, d] after any final norm; 'layers' [n+1, b, l, d], embeddings first; 'carry'. 'layers' leaves out
+      layers whose width is not d. With two stacks 'hidden' and 'layers' are those of the decoder, and the result also
+      has 'encoder_hidden' and 'encoder_layers'. The first call creates all parameters of an untied output matrix, even
+      if it does not use them.
     """
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """What stands for a row: [b, l, d] -> [b, d]."""
+    """Compute the vector of each row: [b, l, d] -> [b, d]."""
 
   def init_carry(self, batch_size: int) -> PyTree:
-    """Recurrent state at step 0, () for none; leaves lead with the batch axis."""
+    """Return the recurrent state at step 0, () for none.
+
+    Leaves lead with the batch axis.
+    """
 
   def init_all(self) -> None:
-    """Touches every parameter; `trunk.init(key, method='init_all')` makes a whole trunk."""
+    """Create every parameter.
+
+    `trunk.init(key, method='init_all')` initialises a whole trunk.
+    """
 
 
 class Attends(Protocol):
-  """A trunk that gives logits over its vocabulary.
+  """A trunk with logits over its vocabulary.
 
   Attributes:
     token_dim: e, the width of the features that `attend` takes.
-    head_style: what a head in front of `attend` is built like.
+    head_style: settings of a head before `attend`.
   """
 
   @property
@@ -84,28 +96,34 @@ class Attends(Protocol):
   def head_style(self) -> HeadStyle: ...
 
   def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] of features [..., e], by the tied table or the trunk's own output matrix."""
+    """Compute vocabulary logits f32[..., v] of features [..., e].
+
+    They use the tied table or the trunk's own output matrix.
+    """
 
 
 class SharesTokens(Protocol):
-  """A trunk whose token table a second trunk may read, which is given it as `embed`.
+  """A trunk whose token table a second trunk may read, passed to it as `embed`.
 
   Attributes:
-    embed: the table of another trunk, which this one reads in place of its own.
+    embed: the table of another trunk, which this one reads instead of a separate one.
   """
 
   embed: nn.Module | None
 
   @property
   def token_embed(self) -> nn.Module:
-    """The table, of a trunk that is bound or set up inside another module."""
+    """Return the token table.
+
+    The trunk has to be bound, or set up inside another module.
+    """
 
 
 class Shares(Protocol):
-  """A trunk whose tables a second one of the same NAME may all read, which is given the trunk as `embeddings`.
+  """A trunk whose tables a second trunk of the same NAME may all read. The trunk is passed to it as `embeddings`.
 
   Attributes:
-    embeddings: another trunk, whose tables this one reads in place of its own; its token table comes as `embed`.
+    embeddings: another trunk, whose tables this one reads instead of its own; its token table is passed as `embed`.
   """
 
   embeddings: nn.Module | None
@@ -115,7 +133,10 @@ class Shares(Protocol):
 
   @property
   def embedding_sizes(self) -> dict[str, int]:
-    """Sizes that two trunks must have in common to share all tables, by the names of `Config`."""
+    """Return the sizes that two trunks need in common to share tables.
+
+    Keys are names of `Config`.
+    """
 
 
 class Decodes(Protocol):
@@ -126,26 +147,35 @@ class Decodes(Protocol):
   """
 
   def init_cache(self, batch_size: int, length: int) -> PyTree:
-    """An empty cache with a slot for each of `length` tokens, a dictionary.
+    """Build an empty cache with a slot for each of `length` tokens.
 
-    'index' int32[], slots in use; 'segment_ids' and 'positions' int32[b, m]; 'keys' [n, b h, k, m] and
-    'values' [n, b h, m, k], or of a recurrent trunk 'states' and 'cells' [n, b, m, w]. What else there is has no slots;
-    all leaves of four axes are kept per layer.
+    Returns:
+      A dictionary. 'index' int32[], slots in use; 'segment_ids' and 'positions' int32[b, m]; 'keys' [n, b h, k, m] and
+      'values' [n, b h, m, k], or for a recurrent trunk 'states' and 'cells' [n, b, m, w]. Other entries have no slots.
+      All leaves of four axes are stored per layer.
     """
 
   def decode_step(self, tokens: Array, cache: PyTree, **inputs: Array) -> tuple[Array, PyTree]:
-    """Reads s more tokens int[b, s], with `segment_ids` and `positions`: logits f32[b, s, v] and the new cache.
+    """Read s more tokens and compute their logits.
 
-    The cache may have fewer or more slots than `init_cache` made. With 'seen' bool[b, s, m] in it, a token sees the
-    slots of its own row of that table, and its own; otherwise those up to its own.
+    The cache may have fewer or more slots than that of `init_cache`. With 'seen' bool[b, s, m] in it, a token sees the
+    slots of its row in that table, and its own slot; otherwise it sees the slots up to its own.
+
+    Args:
+      tokens: int[b, s].
+      cache: of the earlier tokens.
+      **inputs: `segment_ids` and `positions` of the tokens.
+
+    Returns:
+      Logits f32[b, s, v] and the new cache.
     """
 
 
 class ReadsStates(Protocol):
-  """A trunk with an encoder that may read the states of another encoder, which is given as `source`.
+  """A trunk with an encoder that may read the states of another encoder, passed as `source`.
 
   Attributes:
-    source: an encoder of any `Trunk`, of the same width; its vocabulary is that of the texts that are read.
+    source: an encoder of any `Trunk`, of the same width; its vocabulary is that of the input texts.
   """
 
   source: nn.Module | None
@@ -156,25 +186,34 @@ class Refines(Protocol):
 
   @property
   def decoder_positions(self) -> int:
-    """Absolute positions that the decoder tells apart; 0 where absolute positions enter at the input."""
+    """Count the absolute positions of the decoder.
+
+    0 if absolute positions enter at the input.
+    """
 
   def refine(self, query: Array, hidden: Array, segment_ids: Array, *, train: bool = False) -> Array: ...
 
 
 class Directions(Protocol):
-  """A recurrent trunk that reads both ways; the directions of its first layer have not seen each other."""
+  """A recurrent trunk that reads both ways; the directions of its first layer are independent."""
 
   def with_dropout(self, rate: float) -> Any:
-    """The same trunk, with the same names of parameters, under another rate of dropout."""
+    """Return the same trunk with another dropout rate.
+
+    Names of parameters are the same.
+    """
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
-    """States of each layer read forward and backward: [n+1, b, l, d] and int[b, l] -> two of [n, b, l, f]."""
+    """Split the states of each layer into forward and backward.
+
+    [n+1, b, l, d] and int[b, l] -> two of [n, b, l, f].
+    """
 
 
 class Ends(Protocol):
-  """A recurrent trunk that reads both ways and says where it ends, so that a decoder may go on from there.
+  """A recurrent trunk that reads both ways and returns its last states, so that a decoder may continue from them.
 
-  Its call also gives 'ends': h and c [b, n, d], the two directions of each layer side by side, after the last token
+  Its call also returns 'ends': h and c [b, n, d], the two directions of each layer side by side, after the last token
   and after the first.
 
   Attributes:
@@ -185,18 +224,21 @@ class Ends(Protocol):
 
   @property
   def num_layers(self) -> int:
-    """n."""
+    """Return n, the number of layers."""
 
 
 class Remembers(Protocol):
   """A trunk whose carry is a memory of the rows before (Transformer-XL)."""
 
   def reuse(self, length: int) -> int:
-    """Positions at the start of a row of this length that enter the memory."""
+    """Count the first positions of a row that enter the memory.
+
+    `length` is the length of the row.
+    """
 
 
 class Streams(Protocol):
-  """A trunk of two language models that read a text from either end, row after row (ELMo).
+  """A trunk of two language models that read a text in both directions, row after row (ELMo).
 
   Attributes:
     direction_dim: p, the width of a state of one direction.
@@ -206,9 +248,22 @@ class Streams(Protocol):
   def direction_dim(self) -> int: ...
 
   def stream(self, forward: Array, backward: Array, *, carry: PyTree, train: bool = False) -> tuple[Array, PyTree]:
-    """Characters int[b, l, 50] in the order of either direction -> states [b, l, 2, p] in the same, the next carry."""
+    """Read the characters of both directions.
+
+    Args:
+      forward: int[b, l, 50], in reading order.
+      backward: int[b, l, 50], in reverse order.
+      carry: states after the row before.
+      train: apply dropout.
+
+    Returns:
+      States [b, l, 2, p], each direction in its own order, and the next carry.
+    """
 
 
 def longest_row(trunk: Trunk) -> int | None:
-  """Tokens of the longest row that the learned positions of a trunk allow; None where it has none."""
+  """Compute the longest row that the learned positions allow, in tokens.
+
+  None if the trunk has no learned positions.
+  """
   return min(map(len, trunk.position_rows.values()), default=None)

@@ -1,6 +1,6 @@
-"""The vocabulary of the package: what passes between its parts.
+"""The types that pass between the parts of the package.
 
-Everything else in `plm_jax` is a function or a module that takes and returns these. Dimensions are named the same
+All other files of `plm_jax` hold functions or modules that take and return these. Dimensions have the same names
 everywhere: b batch, l query length, m key length, d hidden, h heads, k head size, f feed-forward, v vocabulary,
 n layers, t targets.
 """
@@ -20,15 +20,15 @@ PyTree = Any
 Batch = Mapping[str, Array]
 
 
-# Rows, tasks and where rows come from ------------------------------------------------------------------------------
+# Batches, tasks and data sources -----------------------------------------------------------------------------------
 
 
 class Example(NamedTuple):
-  """One corrupted or formatted batch: what the model reads and what the loss reads.
+  """One corrupted or formatted batch: inputs of the model and targets of the loss.
 
   Attributes:
     inputs: exactly the keyword arguments of the model's `__call__`; leaves lead with the batch axis.
-    targets: read by the loss that belongs to the `prepare` that made them, and by nobody else; likewise batched.
+    targets: read only by the loss that belongs to the same `prepare`; leaves lead with the batch axis.
   """
 
   inputs: dict[str, Any]
@@ -36,14 +36,15 @@ class Example(NamedTuple):
 
 
 class Loss(NamedTuple):
-  """What a loss returns.
+  """Result of a loss.
 
   Attributes:
-    value: f32[], the scalar to differentiate: a sum over the rows given, already divided by the whole batch's weight.
-    metrics: name -> (sum, weight), both f32[]; divided only when they are read.
+    value: f32[], the scalar to differentiate: a sum over the given rows, already divided by the weight of the whole
+      batch.
+    metrics: name -> (sum, weight), both f32[]; divided only when they are reported.
     carry: recurrent state for the next step; leaves lead with the batch axis.
-    kept: path -> new value of a parameter that no gradient moves, as the averages of a batch norm, of all rows of the
-      batch (`Task.keeps`). The optimiser puts them in, unless it freezes the parameter.
+    kept: path -> new value of a parameter without a gradient, such as the averages of a batch norm, over all rows of
+      the batch (`Task.keeps`). The optimiser stores them, unless it freezes the parameter.
   """
 
   value: Array
@@ -63,46 +64,52 @@ class Forward(Protocol):
     rng: Array | None = None,
     **inputs: Any,
   ) -> Any:
-    """Runs the model, a method of it by name, or a function of it; `train` and `rng` left None are the step's own."""
+    """Run the model, a method of it by name, or a function.
+
+    `train` and `rng` default to those of the step.
+    """
 
 
-EVERYTHING = ('.*',)  # patterns of all parameters
-HEADS = ('(?!trunk/).*',)  # of those outside the trunk
+EVERYTHING = ('.*',)  # pattern of all parameters
+HEADS = ('(?!trunk/).*',)  # pattern of parameters outside the trunk
 
 
 class Task(NamedTuple):
-  """A model and the pure functions that train and score it; made by every objective and every adapter.
+  """A model and the pure functions that train and score it; every objective and every adapter builds one.
 
   Attributes:
     model: trunk plus head; parameters are `{'trunk': ..., <head>: ...}`.
-    prepare: (root key, whole batch) -> Example. Pure, fixed shapes; each loss term's weights are divided here by
-      that term's total over the batch, so values of micro-batches and devices add up.
+    prepare: (root key, whole batch) -> Example. Pure, with fixed shapes. It divides the weights of each loss term by
+      their total over the batch, so values of micro-batches and devices add up.
     loss: (forward, example, carry, rng) -> Loss.
-    predict: (forward, example) -> host-side predictions, leaves lead with the batch axis. It reduces on the device:
-      what a row is thought to be (classes, probabilities, n-best spans, tokens), no logits over a vocabulary.
+    predict: (forward, example) -> predictions for the host, leaves lead with the batch axis. It reduces on the device
+      to classes, probabilities, n-best spans or tokens, and returns no logits over a vocabulary.
     init_carry: batch size -> recurrent state at step 0.
-    summary: summed metrics as means -> derived numbers (perplexity, bits per byte, ...).
-    evaluate: like `loss`, where evaluation scores more than a step trains; None where they are the same.
-    row_length: tokens of a raw row -> of the longest row that the trunk reads for it.
-    for_documents: most documents of a row -> the task with room for what each of them adds; None where none adds.
-    classes: labels of rows or tokens that it tells apart, 0 to classes - 1; 0 where it reads none.
-    class_names: their names, where the task depends on them.
-    scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
-    in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
-    words: keys of `in_words` that scores may read beside those of `predict`.
-    check: called with the first batch of each source, on the host; raises ValueError where its rows are not those that
-      the task is for, as where a blank to be filled is in none of them.
-    trains: patterns of the parameters that may train: one has to match the whole path, with the number of its layer
-      ('trunk/layers/3/query/kernel'). All others keep their values whatever `optim` says: they get no gradient and no
-      weight decay, and have no optimiser state.
-    parts: name -> task, of a task that trains one of several a step: that which `part` numbers, in the order of names.
-      The data have parts of the same names.
-    advance: (parameters, updates done int32[]) -> parameters, called on the first ones of a run and after each update.
-      It sets what a task keeps among its parameters and no gradient moves, as the masks of pruning; None for nothing.
-    rows: example -> {path of a table: ids that are read of it}, of tables of which a step reads few rows. Only these
-      are differentiated, updated and measured (optim/rows.py).
-    couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
-    keeps: True where `Loss.kept` has values of parameters, which a mixture of tasks refuses.
+    summary: means of metrics -> derived metrics (perplexity, bits per byte, ...).
+    evaluate: like `loss`, if evaluation scores more than a step trains; None for `loss` itself.
+    row_length: tokens of a raw row -> tokens of the longest row that the trunk reads for it.
+    for_documents: largest number of documents in a row -> the task with room for the tokens that each of them adds;
+      None if they add none.
+    classes: labels are 0 to classes - 1; 0 if the task reads no labels.
+    class_names: names of the labels, if the task depends on them.
+    scores: files of `plm_jax/scores/` that need all predictions at once; the default of `eval.NAME.scores`.
+    in_words: (predictions of one row, its record) -> the same in human-readable form: names, texts, a number.
+    words: keys of `in_words` that scores may read in addition to those of `predict`.
+    check: called on the host with the first batch of each source; raises ValueError if the task cannot use its rows,
+      for example if none of them has a blank to fill.
+    trains: patterns of the parameters that may train. One has to match the whole path, including the layer index
+      ('trunk/layers/3/query/kernel'). All other parameters keep their values whatever `optim` specifies: they get no
+      gradient, no weight decay and no optimiser state.
+    parts: name -> task, for a task that trains one of several tasks per step. The batch key `part` is the index of the
+      task in the order of names. The data have parts of the same names.
+    advance: (parameters, completed updates int32[]) -> parameters, called on the initial parameters and after each
+      update. It sets parameters without a gradient that depend on the step, such as the masks of pruning; None for
+      nothing.
+    rows: example -> {path of a table: ids that are read from it}, for tables of which a step reads few rows. Only these
+      rows are differentiated, updated and measured (optim/rows.py).
+    couples_rows: True if a row's loss depends on other rows (contrastive); such a task raises an error for
+      accumulation.
+    keeps: True if `Loss.kept` has values of parameters; a mixture of tasks raises an error for it.
   """
 
   model: nn.Module
@@ -125,32 +132,32 @@ class Task(NamedTuple):
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
   words: tuple[str, ...] = ()
   check: Callable[[Mapping[str, Any]], None] | None = None
-  parts: 'Mapping[str, Task]' = FrozenDict()  # a task without parts has a hash, as a cache asks for
+  parts: 'Mapping[str, Task]' = FrozenDict()  # hashable, since a cache needs the hash of a task
 
 
 class Source(NamedTuple):
   """Rows of one split, as a pure function of the step.
 
   Attributes:
-    spec: key -> global shape and dtype of a batch (the longest bucket where there are several).
-    rows: rows an epoch.
-    read: step -> this host's batches from that step on, endlessly.
-    once: every row exactly once; the last batch is padded with rows of `row_weight` 0.
+    spec: key -> global shape and dtype of a batch (of the longest bucket if there are several).
+    rows: rows per epoch.
+    read: step -> endless iterator over this host's batches from that step on.
+    once: iterator over every row exactly once; the last batch is padded with rows of `row_weight` 0.
     digest: hex digest of the source text, the vocabulary and the layout.
-    names: the label names, for labelled sources that have them.
-    classes: labels are 0 to classes - 1; 0 for a source without them.
+    names: label names, if a labelled source has them.
+    classes: labels are 0 to classes - 1; 0 for a source without labels.
     steps_per_epoch: batches that hold each row once.
-    documents: the most documents, as `segment_ids` numbers them, of any row.
-    record: row_id -> host data of the row that no batch carries: gold texts, references, offsets, names of labels. The
-      same on every host, whichever rows it reads; `scores/__init__.py` lists the keys that scores share. An
-      IndexError for a number that no row has. None where there is no such data.
-    group: row_id -> what the row belongs to together with others, anything hashable: the question of its window, the
-      item of its option, the pair of which it is one order. None where rows stand alone.
-    ids: numbers of rows (`row_id`) lie below it; 0 where they count the rows, and lie below `rows`.
-    parts: name -> source, where each batch is one part's, which `part` numbers in the order of names.
-    unlabelled: some rows have no label. Rows are kept so that they can be predicted (a setting `keep_unlabelled` of
-      the source, for the test sets of benchmarks); nothing is trained or scored on such a source.
-    places: labels are numbers of options of the row, whatever a list calls them.
+    documents: largest number of documents in any row, as `segment_ids` numbers them.
+    record: row_id -> host data of the row that no batch carries: gold texts, references, offsets, names of labels. It
+      is the same on every host, whichever rows the host reads; `scores/__init__.py` lists the keys that scores share.
+      It raises IndexError for an id that no row has. None without such data.
+    group: row_id -> a hashable id that the row shares with related rows: the question of its window, the item of its
+      option, the pair of which it is one order. None if rows are unrelated.
+    ids: exclusive upper bound of `row_id`; 0 means `rows`.
+    parts: name -> source, if each batch comes from one part. The batch key `part` is its index in the order of names.
+    unlabelled: some rows have no label. A setting `keep_unlabelled` of the source keeps them, for the test sets of
+      benchmarks. Such a source is only predicted, never trained on or scored.
+    places: labels are indices of options of the row, whatever names a list has.
   """
 
   spec: dict[str, jax.ShapeDtypeStruct]
@@ -171,11 +178,11 @@ class Source(NamedTuple):
 
 
 class WordTable(NamedTuple):
-  """The word vectors of a task, as `word_table` of its file makes them of its parameters.
+  """Word vectors of a task, which `word_table` of its file computes from its parameters.
 
   Attributes:
-    vectors: f32[v, d], of each id.
-    unseen: a word that has no id -> f32[d]; None where only words of the vocabulary have vectors.
+    vectors: f32[v, d], by id.
+    unseen: a word without an id -> f32[d]; None if only words of the vocabulary have vectors.
   """
 
   vectors: np.ndarray
@@ -183,12 +190,12 @@ class WordTable(NamedTuple):
 
 
 class Template(NamedTuple):
-  """The special tokens around the fields of a row, so that a tokenizer that is exported writes rows as training read.
+  """Special tokens around the fields of a row, so that an exported tokenizer writes rows as training read them.
 
   Attributes:
     single: a row of one text: (special id or 'A' for the text, type) of each part.
-    pair: a row of two, 'A' and 'B'.
-    spaced: words that are tokenised one by one have a space before each.
+    pair: a row of two texts, 'A' and 'B'.
+    spaced: words that are tokenised separately have a space before each.
   """
 
   single: tuple[tuple[int | str, int], ...]
@@ -198,11 +205,10 @@ class Template(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-  """The labels of the rows of a source, as in `Source`: their names, if any, their number, and whether any lack.
+  """Labels of the rows of a source, as in `Source`: names, number, and whether any are missing.
 
-  `largest` is the file and line of the first row with the largest label, for messages; `parts` and `places` are as in
-  `Source`.
-  `mixed` are the labels of each source whose rows stand in the same batches.
+  `largest` is the file and line of the first row with the largest label, for messages. `parts` and `places` are as in
+  `Source`. `mixed` has the labels of each source whose rows share batches.
   """
 
   names: tuple[str, ...] = ()
@@ -215,7 +221,7 @@ class Labels:
 
 
 class Vocab(Protocol):
-  """Text <-> ids. Special ids are None where the vocabulary has no such token."""
+  """Conversion between text and ids. Special ids are None if the vocabulary has no such token."""
 
   @property
   def size(self) -> int: ...
@@ -273,26 +279,25 @@ class Vocab(Protocol):
   def save(self, folder: str, *, template: Template | None = None) -> None: ...
 
 
-# What a file of the package says of itself, and how it is computed -------------------------------------------------
+# Descriptions of files, and settings of the computation --------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Paper:
-  """Where an architecture or an objective stands in the field; `--list` and the taxonomy read it.
+  """The position of an architecture or an objective in the field, for `--list` and the taxonomy.
 
   The choices follow the survey of Qiu et al. 2020, §3. Its masked language models (MLM) and denoising autoencoders
-  (DAE) are 'denoising' both; its CTL, with pairs of sentences (NSP, SOP), is 'contrastive'. 'co-occurrence' is for its
-  first generation (§2): which words stand near each other, counted (GloVe) or predicted, where no other word is drawn
-  for a contrast.
+  (DAE) are both 'denoising'. Its CTL, with pairs of sentences (NSP, SOP), is 'contrastive'. 'co-occurrence' is for its
+  first generation (§2): neighbouring words are counted (GloVe) or predicted, without sampled words for contrast.
 
   Attributes:
     year: of first publication.
     title: short reference, e.g. 'Devlin et al., BERT'.
-    architecture: the trunk's structure.
-    objective_family: what its pre-training task is.
-    supervision: where its pre-training labels come from.
-    adapters: the adapters that its paper uses.
-    extension: the kind of extended model, where it is one.
+    architecture: structure of the trunk.
+    objective_family: kind of pre-training task.
+    supervision: origin of the pre-training labels.
+    adapters: adapters that its paper uses.
+    extension: kind of extended model, if it is one.
   """
 
   year: int
@@ -306,15 +311,15 @@ class Paper:
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-  """The size of a published row.
+  """Size of a published model.
 
   Attributes:
     vocab_size: ids of its vocabulary.
-    parameters: the exact count of our trunk, pooler and output matrix included, pre-training head left out.
-    paper: what the paper prints.
-    note: what else is to be known about the figures.
-    also: other exact counts of the row by what is counted: with its pre-training heads, with another vocabulary.
-    source: year and short reference of its paper, where that is not the `PAPER` of the file.
+    parameters: exact count of our trunk, including pooler and output matrix, without the pre-training head.
+    paper: size as the paper prints it.
+    note: other remarks about the figures.
+    also: other exact counts of the model by what is counted: with its pre-training heads, with another vocabulary.
+    source: year and short reference of its paper, if it is not the `PAPER` of the file.
   """
 
   vocab_size: int
@@ -332,23 +337,23 @@ Implementation = Literal['auto', 'xla', 'chunked', 'flash', 'tiled', 'cudnn']
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-  """How a model is computed, as opposed to what it computes.
+  """Settings of how a model is computed, which do not change what it computes.
 
-  No field changes a result beyond rounding, but for other bits of dropout: `random` draws all of them otherwise, and
-  `attention` those on attention weights where it is 'chunked' or 'tiled'.
+  No field changes a result beyond rounding, except for the bits of dropout: `random` changes all of them, and
+  `attention` those on attention weights if it is 'chunked' or 'tiled'.
 
   Attributes:
     dtype: of activations and matrix products; parameters, norms, softmax and losses are float32.
-    remat: what the backward pass keeps: 'none' everything, 'dots' matrix products without batch axes, 'full' only
-      the input of each block. Layers of AWD-LSTM, CoVe, cross-view training and ELMo keep their states, under 'dots'
-      also the products of their inputs, and compute windows of a row again (layers/lstm.py).
-    layers: 'scan' compiles one block, 'loop' unrolls it; same parameter tree either way.
-    random: bit generator of dropout: 'threefry2x32', the same everywhere, or the faster 'rbg', which may differ from
-      one kind of chip to another. Noise always uses threefry.
-    attention: how softmax(q k) v is computed (layers/attention.py): 'xla' the plain formula, 'chunked' some queries at
-      a time for long rows, 'flash' and 'tiled' kernels on TPUs, of which the second has dropout, biases and any mask,
-      'cudnn' one on GPUs; 'auto' takes a kernel where there is one for the device and the inputs, and else the plain
-      formula, which every step of generation takes. The log says which, with the reason.
+    remat: values that the backward pass saves: 'none' all values, 'dots' matrix products without batch axes, 'full'
+      only the input of each block. Layers of AWD-LSTM, CoVe, cross-view training and ELMo save their states, under
+      'dots' also the products of their inputs, and compute windows of a row again (layers/recurrence.py).
+    layers: 'scan' compiles one block, 'loop' unrolls it; the parameter tree is the same.
+    random: bit generator of dropout: 'threefry2x32', the same everywhere, or the faster 'rbg', which may differ between
+      kinds of chips. Noise always uses threefry.
+    attention: implementation of softmax(q k) v (layers/attention.py). 'xla' is the plain formula, 'chunked' computes
+      some queries at a time for long rows. 'flash' and 'tiled' are kernels on TPUs; the second has dropout, biases and
+      any mask. 'cudnn' is a kernel on GPUs. 'auto' selects a kernel if the device has one for the inputs, and else the
+      plain formula, which every step of generation uses. The log reports the choice with its reason.
   """
 
   dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
@@ -359,26 +364,29 @@ class Execution:
 
 
 def nothing_after(vocab: Vocab) -> int:
-  """The `next_token` of a row that nothing follows: the padding, or -1 where texts end with that token as well."""
+  """Return the `next_token` of a row that nothing follows.
+
+  It is the padding, or -1 if texts end with the padding token as well.
+  """
   return -1 if vocab.pad_id == vocab.eos_id else vocab.pad_id
 
 
-# What a keyword is -------------------------------------------------------------------------------------------------
+# Types of keywords -------------------------------------------------------------------------------------------------
 
 # Annotations of keywords are read from source and never evaluated (config/values.py). A bound is written as a
-# comparison with x, or 'any' where every number has a meaning; a kind names what stands in a block:
+# comparison with x, or 'any' if every number is valid. A kind names the contents of a block:
 # `Annotated[Mapping[str, Any], 'noise.where']`. Any float is 0 or a number that float32 holds (`values.in_float32`).
 Rate = Annotated[float, '0 <= x <= 1']
-PartRate = Annotated[float, '0 <= x < 1']  # of what is lost, so that something is left: dropout, smoothing of labels
+PartRate = Annotated[float, '0 <= x < 1']  # below 1, so that something is left: dropout, smoothing of labels
 Count = Annotated[int, '1 <= x']
-Whole = Annotated[int, '0 <= x']
+NonNegativeInt = Annotated[int, '0 <= x']
 Depth = Annotated[int, '1 <= x <= 10_000']  # layers, each of which costs time to trace or to index
 Weight = Annotated[float, '0 <= x <= 1_000_000']  # of a term of a loss, or a share in any proportion
 Std = Annotated[float, '0 <= x <= 100']  # of initial values
-Epsilon = Annotated[float, '0 < x <= 1']  # keeps a divisor from 0
-Momentum = Annotated[float, '0 <= x < 1']  # decay of a mean over steps
+Epsilon = Annotated[float, '0 < x <= 1']  # added to a divisor that may be 0
+Momentum = Annotated[float, '0 <= x < 1']  # decay of a running mean
 Temperature = Annotated[float, '0 < x <= 1_000_000']
 LayerNumber = Annotated[int, '-1000 <= x < 1000']  # from 0, or from -1 downwards
 Seed = Annotated[int, '0 <= x < 4_294_967_296']  # 32 bits
 # of a run: whole steps, or a fraction of it up to 1.0
-Stretch = Annotated[int, '0 <= x <= 1_000_000_000'] | Annotated[float, '0 <= x <= 1_000_000_000']
+Duration = Annotated[int, '0 <= x <= 1_000_000_000'] | Annotated[float, '0 <= x <= 1_000_000_000']

@@ -1,16 +1,16 @@
-"""How often words stand near each other, as rows of (word, neighbour, count): what GloVe learns from.
+"""Word co-occurrence counts as sequences of (word, neighbour, count), for GloVe.
 
-Pennington et al. 2014, §3 and §4.2; stanfordnlp/GloVe, src/cooccur.c. Two words of a document that are at most `window`
-apart count 1 / distance for each other, in both orders. Special tokens, unknown words among them, are left out before
-distances are taken.
+Pennington et al. 2014, §3 and §4.2; stanfordnlp/GloVe, src/cooccur.c. Two words of a document at a distance of at most
+`window` count 1 / distance for each other, in both orders. Special tokens, including the unknown token, are removed
+before distances are computed.
 
   # the cat sat the   window 2   cat sat 1   cat the 1 + 1/2   sat the 1 + 1/2   the the 0 (3 apart)
 
-A corpus has more pairs than fit into memory, so they are counted in parts: each part of the text gives a run, a file of
-its pairs in ascending order with their counts. Then the pairs of some words at a time are added up over all runs, and
-put into random order. Runs stay on disk until the table is whole: who is killed meanwhile begins where the last run
-ended. Every file has a digest, and one that is damaged is made again. Every byte of the table is compared with its
-digest before it is used: those of a large table block by block, when a block is first read.
+A corpus has more pairs than fit into memory, so they are counted in parts. Each part of the text gives a run: a file of
+its pairs in ascending order with their counts. Then the pairs of a range of words are summed over all runs, and put
+into random order. Runs stay on disk until the table is complete, so an interrupted process continues after its last
+run. Every file has a checksum, and a damaged one is made again. Every byte of the table is compared with its checksum
+before it is used; blocks of a large table are compared when they are first read.
 """
 
 import hashlib
@@ -26,19 +26,19 @@ from plm_jax.core.types import Count, Source, Vocab
 from plm_jax.data import made
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import order, store
+from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
-from plm_jax.data.rows.documents import tokenised
 from plm_jax.data.rows.first_read import FirstRead
 from plm_jax.io import files
 
 log = logging.getLogger(__name__)
-# of a smoke test (`file.py:quick`)
+# settings of a smoke test (`file.py:quick`)
 QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)
 
 GIVES = ('tokens', 'segment_ids', 'neighbours', 'cooccurrence')
 
 TRIPLE = np.dtype([('word', '<i4'), ('neighbour', '<i4'), ('count', '<f4')])
-BLOCK = 65_536  # triples with a digest of their own, 768 KiB
+BLOCK = 65_536  # triples per checksum, 768 KiB
 _CHECKED_AT_ONCE = 64 * 2**20  # bytes; the blocks of larger tables are checked when they are first read
 _KEY, _COUNT = np.dtype('<u8'), np.dtype('<f8')
 
@@ -47,8 +47,8 @@ class Run(NamedTuple):
   """One line of the journal: a file of counted pairs.
 
   Attributes:
-    pairs: how many. The file has their keys, uint64 in ascending order, and then their counts, float64.
-    sha256: of the file.
+    pairs: number of pairs. The file has their keys, uint64 in ascending order, and then their counts, float64.
+    sha256: checksum of the file.
   """
 
   pairs: int
@@ -56,11 +56,11 @@ class Run(NamedTuple):
 
 
 class Counting(NamedTuple):
-  """What is counted.
+  """Settings of a table.
 
   Attributes:
     tokens: the text.
-    left_out: bool[v], the ids that are.
+    left_out: bool[v], True for ids that are not counted.
     window: the largest distance.
     room: pairs that are held in memory at once.
   """
@@ -72,19 +72,19 @@ class Counting(NamedTuple):
 
 
 class Triples:
-  """The triples of a table, `TRIPLE`[n], read from disk; may be read by several threads at once.
+  """The triples of a table, `TRIPLE`[n], read from disk; safe to read from several threads.
 
-  The first time that a block is read it is compared with its digest, and the table is made again where it is damaged.
+  A block is compared with its checksum when it is first read. The table is made again if the block is damaged.
   """
 
   def __init__(self, table: np.ndarray, digests: Sequence[str], remade: Callable[[], np.ndarray], *, known: bool):
-    """Checks nothing yet.
+    """Check nothing yet.
 
     Args:
       table: a memory map of the file.
-      digests: of its blocks.
-      remade: makes the file again; a memory map of that.
-      known: whether all blocks were compared with their digests already.
+      digests: checksums of its blocks.
+      remade: makes the file again and returns a memory map of it.
+      known: True if all blocks have already been compared with their checksums.
     """
     self._table, self._digests, self._remade = table, digests, remade
     self._first = FirstRead(len(digests), self._check, known=known)
@@ -92,27 +92,27 @@ class Triples:
   def __len__(self) -> int:
     return len(self._table)
 
-  def take(self, places: np.ndarray) -> np.ndarray:
-    """The triples at these places, an array of the same shape.
+  def take(self, positions: np.ndarray) -> np.ndarray:
+    """Return the triples at these positions, an array of the same shape.
 
     Raises:
-      RunError: a block is damaged and the text gives other triples now.
+      RunError: a block is damaged, and the text now gives other triples.
     """
     if not self._first.whole:
-      self._first.see(np.unique(places // BLOCK))
-    taken: np.ndarray = self._table[places]
+      self._first.see(np.unique(positions // BLOCK))
+    taken: np.ndarray = self._table[positions]
     return taken
 
-  def _check(self, number: int) -> None:
-    if self._digest(number) == self._digests[number]:
+  def _check(self, block: int) -> None:
+    if self._digest(block) == self._digests[block]:
       return
-    log.warning('triples %d.. of the pairs of words are damaged: counting again.', number * BLOCK)
+    log.warning('word pairs from %d on are damaged: counting again.', block * BLOCK)
     self._table = self._remade()
-    if self._digest(number) != self._digests[number]:
-      raise RunError('the pairs of words were damaged, and the text gives others now: begin with another cache')
+    if self._digest(block) != self._digests[block]:
+      raise RunError('the word pairs were damaged, and the text now gives other pairs: set data.cache to a new folder')
 
-  def _digest(self, number: int) -> str:
-    return hashlib.sha256(self._table[number * BLOCK : (number + 1) * BLOCK].tobytes()).hexdigest()
+  def _digest(self, block: int) -> str:
+    return hashlib.sha256(self._table[block * BLOCK : (block + 1) * BLOCK].tobytes()).hexdigest()
 
 
 def make(
@@ -134,64 +134,56 @@ def make(
   host: int = 0,
   hosts: int = 1,
 ) -> Source:
-  """Counts the pairs of words of `path`, once, and serves them as rows.
+  """Count the word pairs of `path` once and serve them.
 
   Args:
-    vocab: gives ids.
-    path: of the text, as `sources.documents` takes it.
-    split: part of it, TFDS slicing allowed.
-    length: triples per row.
-    batch_size: rows per step over all hosts.
-    seed: of the order of rows; which triples stand in a row is drawn once per corpus.
+    length: triples per sequence.
+    seed: seed of the order of sequences. Which triples form a sequence is sampled once per corpus.
     window: the largest distance of two words.
-    room: pairs that are held in memory at once while they are counted, of about 50 bytes each.
-    text: the field that holds the text, where there are several.
-    documents: what ends a document in a .txt file; no pair reaches beyond.
-    quality: keywords of `filters.filter_documents`.
-    max_bytes: most bytes of a document of a file, and of a .gz file unzipped, which is held in memory.
+    room: pairs that are held in memory at once while they are counted, about 50 bytes each.
     shuffle: False keeps the order of the table in every epoch, which is random too.
-    cache: folder for token stores and tables.
-    host: index of this process.
-    hosts: number of processes.
+    vocab, path, split, batch_size, text, documents, quality, max_bytes, cache, host, hosts: see `plm_jax.data`.
 
   Returns:
-    Batches with the keys of `GIVES`: place k of a row is one triple.
+    Batches with the keys of `GIVES`: index k of a sequence is one triple.
 
   Raises:
-    ValueError: no two words of the text stand near each other; a setting that cannot be met.
+    ValueError: no two words of the text are within `window`, or settings that do not fit each other.
   """
   share = order.share(batch_size, host=host, hosts=hosts)
-  read = {'split': split, 'text': text, 'documents': documents, 'quality': quality, 'max_bytes': max_bytes}
-  tokens = tokenised(path, vocab=vocab, cache=cache, **read)
+  corpus = Corpus(
+    path=path, split=split, text=text, documents=documents, quality=quality, max_bytes=max_bytes, cache=cache
+  )
+  tokens = corpus.tokenise(vocab)
   left_out = np.isin(np.arange(vocab.size), vocab.special_ids)
   counting = Counting(tokens, left_out, window, room)
   triples = counted(counting)
   if not len(triples):
     raise ValueError(
-      f'{path} ({split}): no two words of the vocabulary stand within {window} of each other in a document, among '
-      f'{len(tokens.ids)} tokens: name a longer text, or a vocabulary that knows its words'
+      f'{corpus}: no two words of the vocabulary are within {window} tokens in its {len(tokens.ids)} tokens: '
+      'use a longer text, or a vocabulary with its words'
     )
   rows = -(-len(triples) // length)
-  log.info(f'{path} ({split}): {len(tokens.ids):,} tokens, {len(triples):,} pairs of words, {rows:,} rows of {length}.')
+  log.info(f'{corpus}: {len(tokens.ids):,} tokens, {len(triples):,} word pairs, {rows:,} sequences of {length} pairs.')
 
   def batch(chosen: order.Chosen) -> order.Batch:
-    places = chosen.rows[:, None] * length + np.arange(length)  # [b, l]
-    real = places < len(triples)
-    found = triples.take(np.minimum(places, len(triples) - 1))
+    positions = chosen.rows[:, None] * length + np.arange(length)  # [b, l]
+    real = positions < len(triples)
+    triple = triples.take(np.minimum(positions, len(triples) - 1))
     return {
-      'tokens': np.where(real, found['word'], vocab.pad_id).astype(np.int32),
+      'tokens': np.where(real, triple['word'], vocab.pad_id).astype(np.int32),
       'segment_ids': real.astype(np.int32),
-      'neighbours': np.where(real, found['neighbour'], vocab.pad_id).astype(np.int32),
-      'cooccurrence': np.where(real, found['count'], 0).astype(np.float32),
+      'neighbours': np.where(real, triple['neighbour'], vocab.pad_id).astype(np.int32),
+      'cooccurrence': np.where(real, triple['count'], 0).astype(np.float32),
     }
 
   each = order.shuffled(rows, share, seed=seed, shuffle=shuffle)
   digest = store.digest_of(_digest(counting), length)
-  return order.serve(batch, each, share=share, digest=digest, path=f'{path} ({split})')
+  return order.serve(batch, each, share=share, digest=digest, path=str(corpus))
 
 
 def counted(c: Counting) -> Triples:
-  """The triples of a text in random order; counted where they are not there yet.
+  """Return the triples of a text in random order; count them if missing.
 
   Safe to call from many processes at once: one counts, the others wait.
   """
@@ -216,27 +208,30 @@ def counted(c: Counting) -> Triples:
     if digests is not None and not large and digests != list(_digests(file)):
       log.warning('%s is damaged: counting again.', file)
       digests = None
-    if found := digests is not None:
-      _clear(folder)  # of a process that was killed behind its last triple
+    if exists := digests is not None:
+      _clear(folder)  # runs of a process that was killed after its last triple
     else:
       digests = _count(c, folder)
-    size = f'{files.size(file) // TRIPLE.itemsize:,} pairs of words'
-    made.tell('pairs of words', digest=_digest(c), folder=folder, size=size, found=found)
+    size = f'{files.size(file) // TRIPLE.itemsize:,} word pairs'
+    made.tell('pairs of words', digest=_digest(c), folder=folder, size=size, found=exists)
     return Triples(mapped(), digests or [], remade, known=not large)
 
 
 def _digest(c: Counting) -> str:
-  """Of the table; `room` is in it, because the random order depends on it."""
+  """Compute the digest of the table.
+
+  It includes `room`, because the random order depends on it.
+  """
   return store.digest_of(c.tokens.digest, 'cooccurrence', c.window, c.room)
 
 
 def _whole(folder: Path) -> list[str] | None:
-  """The digests of the blocks of a table that is there, in its size; None where it or its manifest is not sound."""
+  """Return the block checksums of an intact table; None otherwise."""
   manifest, file = _record(folder / 'manifest.json'), folder / 'triples.bin'
   if not manifest:
     return None
   if 'blocks' not in manifest and files.is_file(file) and files.sha256(file) == manifest.get('sha256'):
-    return _seal(folder)  # of an earlier version, with one digest
+    return _seal(folder)  # from an earlier version, with one checksum
   size, blocks = manifest.get('size'), manifest.get('blocks')
   if files.is_file(file) and files.size(file) == size and manifest.get('sha256') == store.digest_of(size, blocks):
     return list(blocks or [])
@@ -245,14 +240,14 @@ def _whole(folder: Path) -> list[str] | None:
 
 
 def _digests(file: Path) -> Iterator[str]:
-  """Of each block of a table, as its file is now."""
+  """Compute the checksum of each block of the file."""
   with files.open(file, 'rb') as stream:
     while block := stream.read(BLOCK * TRIPLE.itemsize):
       yield hashlib.sha256(block).hexdigest()
 
 
 def _seal(folder: Path) -> list[str]:
-  """Writes the manifest of a table, which has a digest of its own; returns the digests of the blocks."""
+  """Write the manifest of a table; return the checksums of its blocks."""
   size, blocks = files.size(folder / 'triples.bin'), list(_digests(folder / 'triples.bin'))
   content = {'sha256': store.digest_of(size, blocks), 'size': size, 'blocks': blocks}
   files.write_json(folder / 'manifest.json', content, indent=None)
@@ -260,7 +255,7 @@ def _seal(folder: Path) -> list[str]:
 
 
 def _count(c: Counting, folder: Path) -> list[str]:
-  """Makes the table; returns the digests of its blocks."""
+  """Make the table; return the checksums of its blocks."""
   files.remove(folder / 'manifest.json')
   return _merge(c, folder, list(_runs(c, folder)))
 
@@ -269,32 +264,40 @@ def _count(c: Counting, folder: Path) -> list[str]:
 
 
 def _runs(c: Counting, folder: Path) -> Iterator[Run]:
-  """The runs of all parts of the text; those that the journal lists and that are intact are not made again."""
-  known = _known(folder)
-  if known:
-    log.info('%s: continuing after %d counted parts of the text.', folder, len(known))
-  done = list(known)
-  for number, (words, documents, old) in enumerate(_parts(c)):
-    if number < len(known):
+  """Yield the runs of all parts of the text.
+
+  Intact runs of the journal are not made again.
+  """
+  done = _journal(folder)
+  intact = len(done)
+  if intact:
+    log.info('%s: continuing after %d counted parts of the text.', folder, intact)
+  for index, (words, documents, old) in enumerate(_parts(c)):
+    if index < intact:
       continue
     keys, counts = pairs_of(words, documents, old=old, window=c.window, vocab_size=len(c.left_out))
-    files.write_bytes(_file(folder, number), keys.tobytes() + counts.tobytes())
-    done.append(Run(len(keys), files.sha256(_file(folder, number))))
+    files.write_bytes(_file(folder, index), keys.tobytes() + counts.tobytes())
+    done.append(Run(len(keys), files.sha256(_file(folder, index))))
     files.write_json(folder / 'runs.json', {'runs': done}, indent=None)
-    log.info('%s: part %d counted, %d pairs.', folder, number, len(keys))
+    log.info('%s: part %d counted, %d pairs.', folder, index, len(keys))
   yield from done
 
 
 def _parts(c: Counting) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-  """Words of consecutive parts of the text, the documents that they stand in, and how many are of the part before."""
+  """Yield consecutive parts of the text.
+
+  Returns:
+    The words of a part after up to `window` words of the part before, int64[n]; the document of each, int64[n]; the
+    number of words of the part before.
+  """
   size = max(c.room // (2 * c.window), 1)
   words = documents = np.zeros(0, np.int64)
   for start in range(0, len(c.tokens.ids), size):
     ids = np.asarray(c.tokens.ids[start : start + size]).astype(np.int64)
-    kept = np.flatnonzero(~c.left_out[ids])
+    counted_ids = np.flatnonzero(~c.left_out[ids])
     old = min(len(words), c.window)
-    words = np.concatenate([words[len(words) - old :], ids[kept]])
-    own = np.searchsorted(c.tokens.offsets, start + kept, side='right')
+    words = np.concatenate([words[len(words) - old :], ids[counted_ids]])
+    own = np.searchsorted(c.tokens.offsets, start + counted_ids, side='right')
     documents = np.concatenate([documents[len(documents) - old :], own])
     yield words, documents, old
 
@@ -302,12 +305,12 @@ def _parts(c: Counting) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
 def pairs_of(
   words: np.ndarray, documents: np.ndarray, *, old: int, window: int, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Counts the pairs of a part of a text.
+  """Count the pairs of a part of a text.
 
   Args:
-    words: int64[n], its words, and before them those of the part before that may be near.
-    documents: int64[n], which document each stands in.
-    old: words of the part before; pairs among them were counted there.
+    words: int64[n], its words, after those of the part before that may be near.
+    documents: int64[n], document of each word.
+    old: number of words of the part before; pairs among them have been counted.
     window: the largest distance.
     vocab_size: v; the key of a pair is word * v + neighbour.
 
@@ -318,37 +321,40 @@ def pairs_of(
   for distance in range(1, min(window, len(words) - 1) + 1):
     first = np.arange(max(old - distance, 0), len(words) - distance)
     first = first[documents[first] == documents[first + distance]]
-    one, other = words[first].astype(_KEY), words[first + distance].astype(_KEY)
-    keys += [one * _KEY.type(vocab_size) + other, other * _KEY.type(vocab_size) + one]
+    word, neighbour = words[first].astype(_KEY), words[first + distance].astype(_KEY)
+    keys += [word * _KEY.type(vocab_size) + neighbour, neighbour * _KEY.type(vocab_size) + word]
     weights += [np.full(2 * len(first), 1 / distance)]
   return summed(np.concatenate(keys), np.concatenate(weights))
 
 
 def summed(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Each key once, in ascending order, with the sum of its counts.
+  """Sum the counts of equal keys; return each key once, ascending.
 
   # keys 5 2 5   counts 1 1 .5   result 2 5   1 1.5
   """
-  places = np.argsort(keys, kind='stable')
-  keys, counts = keys[places], counts[places]
+  ascending = np.argsort(keys, kind='stable')
+  keys, counts = keys[ascending], counts[ascending]
   first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)])
   return keys[first], np.add.reduceat(counts, first) if len(first) else counts
 
 
-def _known(folder: Path) -> list[Run]:
-  """The runs of a counting that was cut off, up to the first one that is missing or damaged."""
-  found: list[Run] = []
-  for number, (pairs, sha256) in enumerate(_record(folder / 'runs.json').get('runs', ())):
-    file = _file(folder, number)
+def _journal(folder: Path) -> list[Run]:
+  """Return the intact runs of an interrupted count, in order.
+
+  Stops at the first run that is missing or damaged.
+  """
+  runs: list[Run] = []
+  for index, (pairs, sha256) in enumerate(_record(folder / 'runs.json').get('runs', ())):
+    file = _file(folder, index)
     if not files.is_file(file) or files.sha256(file) != sha256:
       log.warning('%s is damaged: counting from there.', file)
       break
-    found.append(Run(pairs, sha256))
-  return found
+    runs.append(Run(pairs, sha256))
+  return runs
 
 
 def _record(file: Path) -> dict[str, Any]:
-  """What is in a JSON file of ours; nothing where it is missing or damaged."""
+  """Read a JSON file; return {} if it is missing or damaged."""
   try:
     value = files.read_json(file, default={})
   except ValueError:
@@ -357,69 +363,72 @@ def _record(file: Path) -> dict[str, Any]:
   return value if isinstance(value, dict) else {}
 
 
-def _file(folder: Path, number: int) -> Path:
-  return folder / f'run-{number:05}.bin'
+def _file(folder: Path, index: int) -> Path:
+  return folder / f'run-{index:05}.bin'
 
 
 # The table -----------------------------------------------------------------------------------------------------------
 
 
 def _merge(c: Counting, folder: Path, runs: list[Run]) -> list[str]:
-  """Adds the runs up, writes the triples in random order with their manifest, and removes the runs.
+  """Sum the runs, write the shuffled table, and remove the runs.
 
-  The sums of some words at a time are dealt out to files at random, and each file is put into random order, so that
-  every order of all triples is as likely as any other and no more than `room` are in memory.
+  The sums of a range of words are distributed over files at random, and each file is shuffled. Thus every order of all
+  triples is equally likely, and no more than `room` triples are in memory.
   """
-  draw = np.random.default_rng(int(_digest(c)[:16], 16))
-  hands = [folder / f'hand-{number:05}.bin' for number in range(1 + sum(run.pairs for run in runs) // c.room)]
+  rng = np.random.default_rng(int(_digest(c)[:16], 16))
+  hands = [folder / f'hand-{index:05}.bin' for index in range(1 + sum(run.pairs for run in runs) // c.room)]
   for hand in hands:
     files.write_bytes(hand, b'')
   for triples in _sums(c, folder, runs):
-    dealt = draw.integers(0, len(hands), len(triples))
-    for number, hand in enumerate(hands):
+    dealt = rng.integers(0, len(hands), len(triples))
+    for index, hand in enumerate(hands):
       with files.open(hand, 'ab') as file:
-        file.write(triples[dealt == number].tobytes())
+        file.write(triples[dealt == index].tobytes())
   with files.replacing(folder / 'triples.bin') as part:
     for hand in hands:
       triples = files.read_array(hand, TRIPLE)
       with files.open(part, 'ab') as file:
-        file.write(triples[draw.permutation(len(triples))].tobytes())
+        file.write(triples[rng.permutation(len(triples))].tobytes())
   digests = _seal(folder)
   _clear(folder)
   return digests
 
 
 def _clear(folder: Path) -> None:
-  """Removes what a whole table was counted from."""
+  """Remove the files that a complete table was made from."""
   for file in files.listing(folder):
     if file.name.startswith(('run-', 'hand-')) or file.name == 'runs.json':
       files.remove(file)
 
 
 def _sums(c: Counting, folder: Path, runs: list[Run]) -> Iterator[np.ndarray]:
-  """The triples of all runs, added up, `TRIPLE` arrays with all pairs of some words each."""
+  """Yield the sums of all runs, a `TRIPLE` array per range of words."""
   size = len(c.left_out)
-  opened = [_open(_file(folder, number), run.pairs) for number, run in enumerate(runs) if run.pairs]
+  opened = [_open(_file(folder, index), run.pairs) for index, run in enumerate(runs) if run.pairs]
   for low, high in _ranges(opened, vocab_size=size, room=c.room):
     keys, counts = [np.zeros(0, _KEY)], [np.zeros(0, _COUNT)]
     for run_keys, run_counts in opened:
       begin, end = np.searchsorted(run_keys, np.array([low * size, high * size], _KEY))
       keys.append(run_keys[begin:end])
       counts.append(run_counts[begin:end])
-    found, sums = summed(np.concatenate(keys), np.concatenate(counts))
-    triples = np.empty(len(found), TRIPLE)
-    triples['word'], triples['neighbour'], triples['count'] = *np.divmod(found, size), sums
+    pairs, sums = summed(np.concatenate(keys), np.concatenate(counts))
+    triples = np.empty(len(pairs), TRIPLE)
+    triples['word'], triples['neighbour'], triples['count'] = *np.divmod(pairs, size), sums
     yield triples
 
 
 def _open(file: Path, pairs: int) -> tuple[np.ndarray, np.ndarray]:
-  """The keys and the counts of a run, read from disk where they are used."""
-  numbers = files.map_array(file, _KEY)
-  return numbers[:pairs], numbers[pairs:].view(_COUNT)
+  """Map the keys and the counts of a run into memory."""
+  words = files.map_array(file, _KEY)
+  return words[:pairs], words[pairs:].view(_COUNT)
 
 
 def _ranges(opened: list[tuple[np.ndarray, np.ndarray]], *, vocab_size: int, room: int) -> Iterator[tuple[int, int]]:
-  """Ranges of words [low, high) with about `room` pairs in all runs together, one word at least."""
+  """Yield ranges of words [low, high), at least one word each.
+
+  All runs together have about `room` pairs in a range.
+  """
   edges = np.arange(1, vocab_size + 1, dtype=np.uint64) * np.uint64(vocab_size)
   upto = np.sum([np.searchsorted(keys, edges) for keys, _ in opened], axis=0) if opened else np.zeros(vocab_size)
   low, before = 0, 0

@@ -1,6 +1,6 @@
-"""Labelled rows for fine-tuning and scoring: one example per row, in the input format of the model's paper.
+"""Labelled examples for fine-tuning and scoring, one per batch row, in the input format of the model's paper.
 
-The input format is a file of `rows/layouts/`, for one text A or a pair A, B (further fields follow likewise):
+The input format is a file of `rows/layouts/`, for one text A or a pair A, B (further fields follow in the same way):
 
   bert     [CLS] A [SEP] (B [SEP])
   roberta  <s> A </s> (</s> B </s>)
@@ -9,15 +9,15 @@ The input format is a file of `rows/layouts/`, for one text A or a pair A, B (fu
   plain    [beginning token] A end (B end)
   text     A (B) end
   bare     A (B)
-  elmo     A (B), each a text of its own
+  elmo     A (B), each a text by itself
 
-and what is labelled is a file of `rows/kinds/`: class, regression, words, arcs, text, options, spans. A row that is too
-long loses tokens from the end of its longest field, or is read in windows (kind='spans'); special tokens are never cut.
-A text to be written stands in keys of its own, `target_tokens` and `target_segment_ids`, in the layout `target_layout`.
-A model that reads words by their characters gets `characters`, those of a text for words that the vocabulary lacks.
+The kind of label is a file of `rows/kinds/`: class, regression, words, arcs, text, options, spans. An example that is
+too long loses tokens from the end of its longest field, or is read in windows (kind='spans'). Special tokens are never
+cut. A target text has its own keys, `target_tokens` and `target_segment_ids`, in the layout `target_layout`. A model
+that reads words by their characters gets `characters`; words that the vocabulary lacks get those of the text.
 
-Classes are numbers, or names, which are kept: those of the data set (TFDS, `labels.json` beside the files), else what
-the rows of the training split hold, sorted. Every row is read and checked before anything is tokenised.
+Classes are numbers or names. Names come from the data set (TFDS, or `labels.json` next to the files), or else are the
+sorted labels of the training split. Every row of the data is read and checked before anything is tokenised.
 """
 
 import dataclasses
@@ -37,13 +37,14 @@ from plm_jax.data.corpora.sources import Boundary
 from plm_jax.data.rows import examples, framing, order, question_windows, store
 from plm_jax.data.rows.buckets import Members, batches
 from plm_jax.data.rows.checked import OnBadRow
-from plm_jax.data.rows.first_row import check_said
+from plm_jax.data.rows.examples import Examples, ExampleSettings
+from plm_jax.data.rows.first_row import check_specified
 from plm_jax.data.rows.laid import Laid, lay_out
 
 log = logging.getLogger(__name__)
-QUICK = dict(length=64, batch_size=8, buckets=())  # of a smoke test (`file.py:quick`)
+QUICK = dict(length=64, batch_size=8, buckets=())  # settings of a smoke test (`file.py:quick`)
 
-# beside what the kind of rows gives: `GIVES` of its file
+# The kind of label adds the keys of its own `GIVES`.
 GIVES = (
   'tokens',
   'segment_ids',
@@ -89,105 +90,81 @@ def make(
   host: int = 0,
   hosts: int = 1,
 ) -> Source:
-  """Reads labelled records and serves them as rows; each epoch is a whole number of batches.
+  """Read labelled records and serve them as examples.
+
+  An epoch is a whole number of batches. Other keywords: see `plm_jax.data` and `rows.examples.ExampleSettings`.
 
   Args:
-    vocab: gives ids and special tokens.
-    second_vocab: does so for what is read of rows with a text to be written, which is in `vocab`.
-    characters: rows have the characters of their words, which a run asks for where its model reads them.
-    path: of the records, as `sources.open_source` takes it.
-    split: part of it, TFDS slicing allowed. None: a run finds it (`training/before/from_data.py`), as it does with `label` and
-      `layout`: of a folder the training split, and for an evaluation the validation split or a tenth of the former.
-    fields: that hold the text, in order; () finds the names that TFDS uses for single sentences and pairs.
-    label: field that holds the label, with kind='words' the list of labels, with kind='arcs' that of relations, with
-      kind='text' what is to be written, with kind='spans' the answers. None: the one of the first row that is meant
-      (`rows/first_row.py`).
-    kind: what is labelled: 'class' delivers int32 labels, 'regression' float32, 'words' one for each word of a field,
-      'arcs' the head of each word as well, 'text' a text to be written, 'options' the one of several sequences that is
-      right, 'spans' a part of a text that answers a question.
-    layout: where fields and special tokens stand. None: as the model was trained that the run begins with.
-    prefixes: text before each field, as T5 has it; () for none.
-    target_layout: of the text to be written, as one field; None is `layout`.
-    target_length: tokens of the longest text to be written, special ones counted; None is `length`.
-    both_orders: also deliver the fields in reverse, as `swapped_tokens` and `swapped_segment_ids` (GPT's similarity).
-    stride: with kind='spans', tokens from the beginning of one window of a text to that of the next; None is 128.
-    question_length: with kind='spans', tokens of the longest question; None is 64.
-    length: tokens of the longest row, special ones counted.
-    batch_size: rows per step over all hosts.
-    seed: of the order of rows.
-    buckets: shorter row lengths; a batch has the smallest that holds its rows. () pads every batch to `length`.
-    per_class: keep this many rows of each class.
-    sample_seed: of that choice.
-    missing: label of a row without one, a number or, as '-' in SNLI and MultiNLI, a text; such rows are left out. A
-      word without one has -1, and stays.
-    on_bad_row: a row that lacks a field, cannot be read, or has a label that is none: 'stop' ends with file, line and
-      reason, before anything is tokenised; 'skip' leaves up to 0.1 % of the rows out, and counts and lists them.
-    keep_unlabelled: rows without a label, or without its field, stay and have label -1, so that they can be predicted
-      (`evaluate --predictions`), as the test sets of benchmarks are. Nothing is trained or scored on them.
-    shuffle: False keeps the order of the source (within each bucket).
-    documents: what ends a row of a .txt file, which has no label: 'blank_line', 'line', 'every_line' or 'file'.
-    max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
-    cache: folder for what is downloaded or tokenised.
-    host: index of this process.
-    hosts: number of processes.
+    second_vocab: vocabulary of the inputs of examples with a target text; the target is in `vocab`.
+    split, label, layout: None is only for `train`, which then finds them (`training/before/from_data.py`): the training
+      split (of an evaluation the validation split or a tenth of the training split), the label field of the first row
+      (`rows/first_row.py`), the layout of the pretrained model.
+    kind: 'class' gives int32 labels, 'regression' float32, 'words' one label for each word of a field, 'arcs' also the
+      head of each word, 'text' a target text, 'options' the index of the right one of several sequences, 'spans' the
+      part of a text that answers a question.
+    target_layout, target_length: layout of the target text as one field, and its most tokens, special tokens included;
+      None is `layout`, `length`.
+    both_orders: add the fields in reverse order, as `swapped_tokens` and `swapped_segment_ids` (GPT's similarity).
+    stride, question_length: with kind='spans', tokens from the beginning of one window of a text to that of the next
+      (None is 128), and tokens of the longest question (None is 64).
+    buckets: shorter lengths; a batch has the smallest that holds its examples. () pads every batch to `length`.
 
   Returns:
-    Batches with the keys of `GIVES` (type_ids where the layout has them, the swapped ones with `both_orders`,
-    characters where they are asked for) and of the kind. `row_id` is the row's index in the split. Only the last batch
-    of an epoch may hold rows of weight 0. `once` keeps the order of the split.
+    Batches with the keys of `GIVES` and of the kind (`type_ids` only if the layout has them, the swapped ones with
+    `both_orders`, `characters` if requested). `row_id` is the index of the row in the split. Only the last batch of an
+    epoch may contain examples of weight 0.
 
   Raises:
-    ValueError: a setting that cannot be met, or a row that does not fit the kind.
+    ValueError: settings that do not fit each other or the data.
   """
-  check_said(split=split, label=label, layout=layout)
+  check_specified(split=split, label=label, layout=layout)
   assert split is not None and layout is not None
-  widths = _widths(length, buckets)
-  share = order.share(batch_size, host=host, hosts=hosts)
-  drawn = {'per_class': per_class, 'sample_seed': sample_seed, 'missing': missing, 'keep_unlabelled': keep_unlabelled}
-  asked = examples.asked(fields=fields, label=label, prefixes=prefixes, on_bad_row=on_bad_row, **drawn)
-  opened = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
-  given = _examples(opened, kind, asked)
-  style, lay = _file('layout', layout), functools.partial(lay_out, cache=cache)
+  widths, share = _widths(length, buckets), order.share(batch_size, host=host, hosts=hosts)
+  example_settings = examples.asked(
+    fields=fields, label=label, prefixes=prefixes, per_class=per_class, sample_seed=sample_seed, missing=missing,
+    on_bad_row=on_bad_row, keep_unlabelled=keep_unlabelled,
+  )  # fmt: skip
+  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
+  given = _read(records, kind, example_settings)
   check_windows(given, kind=kind, both_orders=both_orders, stride=stride, question_length=question_length)
-  if given.windows is None:
-    read = vocab if given.target is None or second_vocab is None else second_vocab
-    laid = lay(given, style, vocab=read, length=length, least=widths[0], both_orders=both_orders, characters=characters)
-  else:
-    given, laid = question_windows.lay_out(
-      given,
-      style,
-      vocab=vocab,
-      length=length,
-      stride=stride,
-      question_length=question_length,
-      characters=characters,
-    )
-  target = _target(given, target_layout or layout, target_length or length, lay=functools.partial(lay, vocab=vocab))
+  input_vocab = vocab if given.target is None or second_vocab is None else second_vocab
+  lay = functools.partial(lay_out, cache=cache, both_orders=both_orders, least=widths[0])
+  cut = functools.partial(question_windows.lay_out, stride=stride, question_length=question_length)
+  given, laid = _inputs(given, layout, lay=lay, cut=cut, vocab=input_vocab, length=length, characters=characters)
+  target = _target(given, target_layout or layout, target_length or length, vocab=vocab, cache=cache)
   digest = store.digest_of(
     laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *target.digest, *['characters'] * characters
   )
-  bucket = np.searchsorted(widths, laid.sizes)  # [rows], the shortest that holds the row
+  bucket = np.searchsorted(widths, laid.sizes)  # [examples], the shortest that holds the example
   rows = batches(bucket, given.row_ids, share=share, seed=seed if shuffle else None)
   return _serve(given, laid, target, rows, share=share, widths=widths, digest=digest, path=f'{path} ({split})')
 
 
 def check_windows(
-  given: examples.Examples, *, kind: str, both_orders: bool, stride: int | None, question_length: int | None
+  given: Examples, *, kind: str, both_orders: bool, stride: int | None, question_length: int | None
 ) -> None:
-  """Raises ValueError where a setting of windows stands beside rows of another kind, or one of others beside these."""
+  """Raise ValueError if a setting of windows does not fit the kind."""
   if given.windows is None and (stride or question_length):
     raise ValueError(f"stride={stride} and question_length={question_length} are for kind='spans', not {kind!r}")
   if given.windows is not None and both_orders:
-    raise ValueError(f'both_orders=True: rows of kind={kind!r} have one order')
+    raise ValueError(f'both_orders=True does not fit kind={kind!r}, which has one order: remove it')
+
+
+def _inputs(
+  given: Examples, layout: str, *, lay: Callable[..., Laid], cut: Callable[..., tuple[Examples, Laid]], **settings: Any
+) -> tuple[Examples, Laid]:
+  """Lay out the inputs with `lay`, or with `cut` in windows."""
+  style = _file('layout', layout)
+  return (given, lay(given, style, **settings)) if given.windows is None else cut(given, style, **settings)
 
 
 class Target(NamedTuple):
-  """The texts to be written for the rows of a source.
+  """Target texts of the examples of a source.
 
   Attributes:
-    laid: None where there are none.
+    laid: their tokens; None without target texts.
     length: tokens of the longest.
-    digest: what decides their tokens.
+    digest: everything that determines their tokens.
   """
 
   laid: Laid | None = None
@@ -195,25 +172,29 @@ class Target(NamedTuple):
   digest: tuple[Any, ...] = ()
 
   def batch(self, members: np.ndarray) -> order.Batch:
-    """Their tokens and segments, int32[b, length], of some rows int64[b]; none, not even special ones, of no text."""
+    """Return tokens and segments, int32[b, length], of examples int64[b].
+
+    An empty target has no tokens at all, not even special ones.
+    """
     if self.laid is None:
       return {}
-    made = self.laid.batch(members, self.length)
-    some = (self.laid.plans[''].counts > 0)[members, None]
-    tokens = np.where(some, made['tokens'], np.int32(self.laid.pad_id))
-    return {'target_tokens': tokens, 'target_segment_ids': np.where(some, made['segment_ids'], np.int32(0))}
+    arrays = self.laid.batch(members, self.length)
+    nonempty = (self.laid.plans[''].counts > 0)[members, None]  # [b, 1]
+    tokens = np.where(nonempty, arrays['tokens'], np.int32(self.laid.pad_id))
+    segments = np.where(nonempty, arrays['segment_ids'], np.int32(0))
+    return {'target_tokens': tokens, 'target_segment_ids': segments}
 
 
-def _target(given: examples.Examples, layout: str, length: int, *, lay: Callable[..., Laid]) -> Target:
-  """The texts to be written, laid out by `lay` in a layout."""
+def _target(given: Examples, layout: str, length: int, *, vocab: Vocab, cache: str) -> Target:
   if given.target is None:
     return Target()
-  laid = lay(given.target, _file('layout', layout), length=length, least=length, both_orders=False)
-  return Target(laid, length, (laid.tokens.digest, layout, length, laid.frames))
+  style = _file('layout', layout)
+  laid = lay_out(given.target, style, vocab=vocab, length=length, least=length, both_orders=False, cache=cache)
+  return Target(laid=laid, length=length, digest=(laid.tokens.digest, layout, length, laid.frames))
 
 
 def _serve(
-  given: examples.Examples,
+  given: Examples,
   laid: Laid,
   target: Target,
   rows: order.Order[Members],
@@ -223,28 +204,28 @@ def _serve(
   digest: str,
   path: str,
 ) -> Source:
-  """The source of rows that are laid out.
+  """Build the source.
 
   Args:
-    given: the rows.
+    given: the examples.
     laid: their tokens.
-    target: the texts to be written for them.
-    rows: which of them make which batch.
-    share: of this host.
-    widths: int64, the lengths that batches may have, rising.
-    digest: of all that decides the batches.
-    path: of the data, for messages.
+    target: their target texts.
+    rows: order of the examples.
+    share: part of each batch that this host reads.
+    widths: int64, lengths that batches may have, ascending.
+    digest: of everything that determines the batches.
+    path: path of the data, for messages.
   """
   log.info(f'{path}: {len(given.row_ids)} rows, {laid.cut} of them cut to {widths[-1]} tokens.')
   if target.laid is not None:
-    log.info(f'{path}: {target.laid.cut} of the texts to be written are cut to {target.length} tokens.')
+    log.info(f'{path}: {target.laid.cut} target texts are cut to {target.length} tokens.')
   row_ids, group = given.row_ids, given.group
   add, record = given.add(laid.tokens.offsets, laid.place), given.record and given.record(laid.tokens.offsets)
 
   def batch(chosen: Members) -> order.Batch:
     width = int(widths[chosen.bucket])
-    made = laid.batch(chosen.members, width) | add(chosen.members, width)
-    return made | target.batch(chosen.members)
+    arrays = laid.batch(chosen.members, width) | add(chosen.members, width)
+    return arrays | target.batch(chosen.members)
 
   return order.serve(
     batch,
@@ -273,70 +254,77 @@ def look(
   documents: Boundary = 'blank_line',
   **settings: Any,
 ) -> Labels:
-  """Reads and checks rows and labels, which `make` then takes over; nothing is tokenised. Keywords as there."""
-  check_said(split=split, label=settings.get('label', ''))
-  asked = examples.asked(**settings)
+  """Read and check the examples without tokenising them.
+
+  A later `make` with the same keywords takes them over.
+  """
+  check_specified(split=split, label=settings.get('label', ''))
+  example_settings = examples.asked(**settings)
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
-  given = _examples(records, kind, asked)
-  _looked_at[records.where, records.digest, kind, asked] = given
+  given = _read(records, kind, example_settings)
+  _checked[records.where, records.digest, kind, example_settings] = given
   return Labels(given.names, given.classes, given.unlabelled, given.largest, places=given.sequences > 1)
 
 
 def place_of(row_id: int, row_ids: np.ndarray) -> int:
-  """The number, among the rows that are kept, of a row of the split.
+  """Return the index of a row of the split among the examples.
 
   Args:
-    row_id: of the row.
-    row_ids: int64[rows], those that are kept, rising.
+    row_id: index of the row in the split.
+    row_ids: int64[examples], ascending.
 
   Raises:
-    IndexError: it is not kept.
+    IndexError: the row is not among them.
   """
-  place = int(np.searchsorted(row_ids, row_id))
-  if place == len(row_ids) or row_ids[place] != row_id:
+  index = int(np.searchsorted(row_ids, row_id))
+  if index == len(row_ids) or row_ids[index] != row_id:
     raise IndexError(f'no row {row_id}')
-  return place
+  return index
 
 
-_looked_at: dict[tuple[Any, ...], examples.Examples] = {}
+_checked: dict[tuple[Any, ...], Examples] = {}
 
 
-def _examples(records: Records, kind: str, asked: examples.Asked) -> examples.Examples:
-  """The rows that are kept, read now unless `look` has just read them."""
-  found = _looked_at.pop((records.where, records.digest, kind, asked), None)
-  return _file('kind', kind).make(records=records, asked=asked) if found is None else found
+def _read(records: Records, kind: str, settings: ExampleSettings) -> Examples:
+  """Return the examples; `look` may have read them already."""
+  checked = _checked.pop((records.where, records.digest, kind, settings), None)
+  return _file('kind', kind).make(records=records, asked=settings) if checked is None else checked
 
 
 def template(*, vocab: Vocab, layout: str = 'bert', kind: str = 'class', **rest: Any) -> Template:
-  """What stands around the fields of a row; a layout without a place for a second field has the two end to end."""
+  """Return the special tokens around the fields of an example.
+
+  If the layout allows one field only, a second field follows the first directly.
+  """
   del rest
   style = _file('layout', layout)
   single = style.make(vocab=vocab, fields=1)
   try:
     pair = style.make(vocab=vocab, fields=2)
-  except ValueError:  # GPT's delimiter, in a vocabulary of a task with one field
+  except ValueError:  # GPT's delimiter is not in the vocabulary of a task with one field
     (before, after), *_ = single.frames
     pair = single._replace(frames=((before, ()), ((), after)))
   return framing.template(single, pair)._replace(spaced=getattr(_file('kind', kind), 'SPACED', False))
 
 
 def _file(keyword: Literal['layout', 'kind'], name: str) -> Any:
-  """The file of `rows/layouts/` or `rows/kinds/` with this name.
+  """Return the module of `rows/layouts/` or `rows/kinds/` with this name.
 
   Raises:
-    ValueError: there is none.
+    ValueError: it does not exist.
   """
-  known = build.files_of(f'data.rows.{keyword}s')
-  if name not in known:
-    raise ValueError(f'{keyword}={name!r} is unknown: choose one of {", ".join(known)}.{errors.suggest(name, known)}')
-  return known[name]
+  modules = build.files_of(f'data.rows.{keyword}s')
+  if name not in modules:
+    choices = ', '.join(modules)
+    raise ValueError(f'{keyword}={name!r} does not exist: choose one of {choices}.{errors.suggest(name, modules)}')
+  return modules[name]
 
 
 def _widths(length: int, buckets: tuple[int, ...]) -> np.ndarray:
-  """int64: the lengths that rows may have, rising.
+  """Return the lengths that batches may have, int64, ascending.
 
   Raises:
-    ValueError: a bucket is longer than the longest row.
+    ValueError: a bucket is longer than `length`.
   """
   widths = np.array(sorted({*buckets, length}))
   if widths[-1] != length:

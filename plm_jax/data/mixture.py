@@ -1,19 +1,18 @@
-"""Rows of several sources by rate, mixed in each batch or from batch to batch (T5 §3.5.2: multi-task mixing).
+"""Examples of several sources by rate, mixed within a batch or from batch to batch (T5 §3.5.2: multi-task mixing).
 
-The rate of a source with N rows is min(N, limit) ** (1 / temperature), divided by the sum over sources: temperature 1
-is examples-proportional mixing with an artificial limit, and a higher one is more even. `rates` gives them explicitly;
-with rates='equal' all are the same.
+The rate of a source with N examples is min(N, limit) ** (1 / temperature), divided by the sum over sources. Temperature
+1 is examples-proportional mixing with an artificial limit; a higher temperature gives more equal rates. `rates` sets
+the rates explicitly; with rates='equal' all are the same.
 
-Which source a row comes from is a pure function of the seed and the row's position: positions are cut into rounds, in
-each of which every source has its exact share, in a random order. The rows of a source come in the order of that
-source, each once before any of them is repeated, so small sources are repeated during the first pass over large ones.
+The source of an example is a pure function of the seed and the position. Positions are cut into rounds; in each round
+every source has its exact share, in a random order. Examples of a source come in the order of that source, each once
+before any is repeated. Small sources are therefore repeated during the first pass over large ones.
 
-Rows of one batch have the same keys and length; one with fewer options or a shorter target than another is filled up.
-With per='step' a draw is not of a row but of a batch, and sources may differ in what they give: a batch has the keys
-of all of them, and rows as long as the longest source has them. What a source lacks is filled up (`types.BatchKey`),
-and read by nobody: `adapters/multitask`, or `objectives/mixture` without rates, runs that of its parts whose rows they
-are. Parts have the same names there. Every second batch may be of one part, `alternate`, as unlabelled text is in
-cross-view training (Clark et al. 2018, §2.1).
+Examples of one batch have the same keys and length; missing options and shorter targets are padded. With per='step' the
+source is sampled per batch, and sources may differ in keys. A batch then has the keys of all sources, as long as
+in the longest source. Keys that a source lacks are filled (`types.BatchKey`) and unused: `adapters/multitask`, or
+`objectives/mixture` without rates, runs the part of the batch, which has the same name there. Every second batch may
+come from one part, `alternate`, as unlabelled text in cross-view training (Clark et al. 2018, §2.1).
 """
 
 from collections.abc import Mapping
@@ -26,9 +25,9 @@ from plm_jax.core import errors
 from plm_jax.core.types import Count, Labels, Source, Temperature, Template, Vocab
 from plm_jax.data.rows import mixed, order, store
 
-GIVES = ('part',)  # beside what all its parts give
-UNION = {'per': 'step'}  # with these settings: beside what any of its parts gives
-QUICK = dict(length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
+GIVES = ('part',)  # and the keys that all its parts give
+UNION = {'per': 'step'}  # with these settings: and the keys that any of its parts gives
+QUICK = dict(length=64, batch_size=8)  # settings of a smoke test (`file.py:quick`)
 
 Per = Literal['row', 'step']
 
@@ -40,23 +39,23 @@ def shares(
   limit: float | None = None,
   temperature: float = 1.0,
 ) -> dict[str, float]:
-  """The share of each source, summing to 1.
+  """Compute the share of each source; shares sum to 1.
 
   Args:
-    rows: name -> number of rows.
+    rows: name -> number of examples.
     rates: name -> weight, or 'equal', instead of the rule.
-    limit: K, the most rows of a source that count; T5 tried 2**16 to 2**21.
+    limit: K, the most examples of a source that count; T5 tried 2**16 to 2**21.
     temperature: T.
 
   Raises:
-    ValueError: names that differ, or a number that is not positive.
+    ValueError: names that differ, or a value that is not positive.
   """
   if isinstance(rates, str):
     rates = dict.fromkeys(rows, 1.0)
   if rates is not None and set(rates) != set(rows):
-    raise ValueError(f'rates names {sorted(rates)}, and parts {sorted(rows)}: name the same sources')
+    raise ValueError(f'rates has the names {sorted(rates)} and parts has {sorted(rows)}: name the same sources')
   if temperature <= 0 or (limit is not None and limit <= 0) or (rates is not None and min(rates.values()) <= 0):
-    raise ValueError(f'temperature={temperature}, limit={limit} and rates={rates}: every number must be positive')
+    raise ValueError(f'temperature={temperature}, limit={limit} and rates={rates}: every value must be positive')
   if rates is None:
     rates = {name: min(count, limit or count) ** (1 / temperature) for name, count in rows.items()}
   total = sum(rates.values())
@@ -64,11 +63,14 @@ def shares(
 
 
 def counts(fractions: np.ndarray, *, total: int) -> np.ndarray:
-  """int64[n] with sum `total`: `fractions * total` rounded by the method of largest remainders, at least 1 each."""
+  """Round `fractions * total` to integers with sum `total`.
+
+  Uses the method of largest remainders. Returns int64[n], at least 1 each.
+  """
   exact = fractions * total
   whole = np.maximum(np.floor(exact).astype(np.int64), 1)
-  for place in np.argsort(-(exact - np.floor(exact)), kind='stable')[: max(0, total - whole.sum())]:
-    whole[place] += 1
+  for index in np.argsort(-(exact - np.floor(exact)), kind='stable')[: max(0, total - whole.sum())]:
+    whole[index] += 1
   while whole.sum() > total:
     whole[whole.argmax()] -= 1
   return whole
@@ -92,38 +94,36 @@ def make(
   host: int = 0,
   hosts: int = 1,
 ) -> Source:
-  """Mixes sources.
+  """Mix sources.
 
   Args:
-    vocab: of every part.
-    second_vocab: of the run, for parts that take one.
-    characters: rows have the characters of their words, which a run asks for where its model reads them.
-    parts: name -> a file of `data/` and its keywords, without batch_size and seed. A part may have a split of its own,
-      and with per='step' a smaller length.
-    length: tokens per row.
-    batch_size: rows per step over all hosts.
-    seed: of all orders.
-    split: of every part that does not name its own.
-    per: what is drawn: the source of each row, or one source for all rows of a step.
+    vocab: vocabulary of every part.
+    second_vocab: second vocabulary of the run, for parts that take one.
+    parts: name -> a file of `data/` and its keywords, without batch_size and seed. A part may have its own split, and
+      with per='step' a smaller length.
+    seed: seed of all orders.
+    split: split of every part without its own.
+    per: what is sampled: the source of each example, or one source for all examples of a step.
     rates: name -> weight, or 'equal', instead of the rule.
-    limit: most rows of a source that count.
-    temperature: 1 gives shares in proportion to rows; higher is more even.
-    alternate: with per='step', a part that every second batch is of; rates and shares are those of the others.
-    host: index of this process.
-    hosts: number of processes.
+    limit: the most examples of a source that count.
+    temperature: 1 gives shares in proportion to examples; higher values give more equal shares.
+    alternate: with per='step', the part of every second batch; rates and shares apply to the others.
+    characters, length, batch_size, host, hosts: see `plm_jax.data`.
 
   Returns:
-    Batches with the keys that all parts have, or with per='step' those that any has; `row_id` unique over the parts,
-    and `part` int32[b], the place of a row's part among the sorted names. `once` gives every row of every part once.
+    Batches with the keys that all parts have, or with per='step' those that any part has. `row_id` is unique over the
+    parts, and `part` int32[b] is the index of the part among the sorted names. `once` gives every example of every part
+    once.
 
   Raises:
-    ValueError: parts whose rows cannot stand in one batch, or rates that do not fit.
+    ValueError: parts that do not fit into one batch, or rates that do not fit the parts.
   """
   if not parts:
     raise ValueError('data.parts is empty: name at least one source')
   errors.one_of('data.per', per, Per)
   _check_alternate(alternate, parts, per=per)
   share = order.share(batch_size, host=host, hosts=hosts)
+  # 1. Open the sources: batches of one example, or whole batches.
   given: dict[str, Any] = {'seed': seed, 'vocab': vocab}
   offered = {'second_vocab': second_vocab, 'characters': characters or None}
   if per == 'step':
@@ -134,61 +134,70 @@ def make(
     given |= {'length': length, 'batch_size': 1, 'host': 0, 'hosts': 1}
     settings = {name: {'split': split, **parts[name]} for name in sorted(parts)}
   sources = {name: build.make('data', block, offered=offered, **given) for name, block in settings.items()}
-  rows = {name: source.rows for name, source in sources.items()}
-  drawn = {name: count for name, count in rows.items() if name != alternate}
-  part_shares = shares(drawn, rates=rates, limit=limit, temperature=temperature)
+  # 2. Count the positions of each sampled source in a round.
+  rows = {name: source.rows for name, source in sources.items() if name != alternate}
+  part_shares = shares(rows, rates=rates, limit=limit, temperature=temperature)
   total = mixed.ROUND // (1 if alternate is None else 2)
-  per_round = counts(np.array([part_shares[name] for name in drawn]), total=total)
-  one: mixed.ByRow | mixed.ByStep
+  per_round = counts(np.array([part_shares[name] for name in rows]), total=total)
+  # 3. Mix them.
+  mix: mixed.ByRow | mixed.ByStep
   if per == 'step':
-    number = None if alternate is None else list(sources).index(alternate)
-    one = mixed.ByStep(sources, per_round=per_round, seed=seed, pad_id=vocab.pad_id, alternate=number)
+    index = None if alternate is None else list(sources).index(alternate)
+    mix = mixed.ByStep(sources, per_round=per_round, seed=seed, pad_id=vocab.pad_id, alternate=index)
   else:
-    one = mixed.ByRow(sources, per_round=per_round, seed=seed, pad_id=vocab.pad_id, share=share)
+    mix = mixed.ByRow(sources, per_round=per_round, seed=seed, pad_id=vocab.pad_id, share=share)
+  return _source(mix, sources, per_round, per=per, alternate=alternate)
+
+
+def _source(
+  mix: mixed.ByRow | mixed.ByStep,
+  sources: Mapping[str, Source],
+  per_round: np.ndarray,
+  *,
+  per: Per,
+  alternate: str | None,
+) -> Source:
+  every = list(sources.values())
+  same_names = len({source.names for source in every}) == 1
+  by_step = per == 'step'
   return Source(
-    spec=one.spec,
-    rows=sum(rows.values()),
-    read=one.read,
-    once=one.once,
+    spec=mix.spec,
+    rows=sum(source.rows for source in every),
+    read=mix.read,
+    once=mix.once,
     digest=store.digest_of(
-      [source.digest for source in sources.values()],
+      [source.digest for source in every],
       per_round.tolist(),
-      *([per] if per == 'step' else []),
+      *([per] if by_step else []),
       *([alternate] if alternate else []),
     ),
-    names=next(iter(sources.values())).names if per == 'row' and _alike(sources) else (),
-    classes=max(source.classes for source in sources.values()) if per == 'row' else 0,
-    steps_per_epoch=one.steps,
-    documents=max(source.documents for source in sources.values()),
-    record=one.record if all(source.record for source in sources.values()) else None,
-    group=one.group if any(source.group for source in sources.values()) else None,
-    ids=one.ids,
-    unlabelled=any(source.unlabelled for source in sources.values()),
-    parts=sources if per == 'step' else {},
+    names=every[0].names if not by_step and same_names else (),
+    classes=0 if by_step else max(source.classes for source in every),
+    steps_per_epoch=mix.steps,
+    documents=max(source.documents for source in every),
+    record=mix.record if all(source.record for source in every) else None,
+    group=mix.group if any(source.group for source in every) else None,
+    ids=mix.ids,
+    unlabelled=any(source.unlabelled for source in every),
+    parts=sources if by_step else {},
   )
 
 
-def _alike(sources: Mapping[str, Source]) -> bool:
-  """Whether all sources name their classes alike."""
-  return len({source.names for source in sources.values()}) == 1
-
-
 def _check_alternate(alternate: str | None, parts: Mapping[str, Any], *, per: str) -> None:
-  """Raises ValueError where no batch is of the part that every second batch should be of, or none of another."""
+  """Raise ValueError unless `alternate` fits the parts and `per`."""
   if alternate is not None and (per != 'step' or alternate not in parts or len(parts) < 2):
     raise ValueError(
-      f'alternate={alternate!r} with per={per!r} and the parts {", ".join(parts)}: name one of two parts or more, with '
-      "per='step'"
+      f'alternate={alternate!r} (per={per!r}) does not fit the parts {", ".join(parts)}: '
+      "name one of two or more parts, with per='step'"
     )
 
 
 def _check_lengths(parts: Mapping[str, Mapping[str, Any]], length: int) -> None:
-  """Raises ValueError where the rows of a part are longer than those of the mixture."""
+  """Raise ValueError if a part is longer than the mixture."""
   for name, block in parts.items():
     if block.get('length', length) > length:
       raise ValueError(
-        f'data.parts.{name}.length={block["length"]} is more than data.length={length}, the longest row: raise '
-        'data.length'
+        f'data.parts.{name}.length={block["length"]} is more than data.length={length}: raise data.length or lower it'
       )
 
 
@@ -200,21 +209,25 @@ def look(
   alternate: str | None = None,
   **rest: Any,
 ) -> Labels:
-  """Looks at every part; what is wrong with one is a ValueError that names it."""
+  """Check every part; an error is a ValueError that names the part."""
   del rest
   _check_alternate(alternate, parts, per=per)
-  found = {}
+  labels_of_part = {}
   for name in sorted(parts):
     try:
-      found[name] = build.look({'split': split, **parts[name]}) or Labels()
+      labels_of_part[name] = build.look({'split': split, **parts[name]}) or Labels()
     except (ValueError, FileNotFoundError) as error:
       raise ValueError(f'parts.{name}{"." if str(error).startswith("parts.") else ": "}{error}') from error
-  unlabelled = any(labels.unlabelled for labels in found.values())
-  return Labels(unlabelled=unlabelled, parts=found) if per == 'step' else Labels(unlabelled=unlabelled, mixed=found)
+  unlabelled = any(labels.unlabelled for labels in labels_of_part.values())
+  return (
+    Labels(unlabelled=unlabelled, parts=labels_of_part)
+    if per == 'step'
+    else Labels(unlabelled=unlabelled, mixed=labels_of_part)
+  )
 
 
 def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: Any) -> Template | None:
-  """What stands around the texts of all parts; None where they differ."""
+  """Return the special tokens of all parts; None if they differ."""
   del rest
-  found = {build.template('data', parts[name], vocab=vocab) for name in parts}
-  return found.pop() if len(found) == 1 else None
+  templates = {build.template('data', parts[name], vocab=vocab) for name in parts}
+  return templates.pop() if len(templates) == 1 else None

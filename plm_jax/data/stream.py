@@ -1,16 +1,16 @@
-"""Plain text for pre-training: documents as rows of tokens.
+"""Plain text for pre-training: documents as sequences of tokens.
 
-Layouts, for `length` tokens per row:
+Layouts, for `length` tokens per sequence:
 
   stream     documents end to end with an end token after each, cut every `length` tokens (GPT-2, GPT-3)
-  documents  pieces of documents as `[CLS] piece [SEP]`, as many as fit side by side in a row (RoBERTa's DOC-SENTENCES,
-             with short rows packed where RoBERTa enlarges the batch)
-  rows       the same, one piece per row, the rest padding
+  documents  pieces of documents as `[CLS] piece [SEP]`, packed into sequences (RoBERTa's DOC-SENTENCES; RoBERTa
+             enlarges the batch where we pack short pieces)
+  rows       the same, one piece per sequence, the rest padding
   full       `[CLS] contiguous text [SEP]`, documents joined by `[SEP] [SEP]` (RoBERTa's FULL-SENTENCES)
 
-Rows are cut at tokens or, with `whole_sentences`, between sentences (see `boundaries.py`), as RoBERTa's are; a sentence
-that is longer than a row is cut all the same. `segment_ids` numbers the pieces of a row, so attention can be kept
-inside them; in 'full' the row is one segment.
+Sequences are cut at tokens or, with `whole_sentences`, between sentences as in RoBERTa (see `boundaries.py`). A
+sentence longer than a sequence is cut all the same. `segment_ids` counts the pieces of a sequence, so that attention
+can be restricted to a piece. In 'full' the sequence is one segment.
 """
 
 import logging
@@ -22,11 +22,12 @@ import numpy as np
 from plm_jax.core.types import Count, Source, Template, Vocab
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
+from plm_jax.data.rows.cached import cached
+from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
-from plm_jax.data.rows.documents import spelt, tokenised
 
 log = logging.getLogger(__name__)
-# of a smoke test (`file.py:quick`)
+# settings of a smoke test (`file.py:quick`)
 QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)
 
 GIVES = ('tokens', 'segment_ids', 'characters')
@@ -35,15 +36,15 @@ Name = Literal['stream', 'documents', 'rows', 'full']
 
 
 class Layout(NamedTuple):
-  """How a layout is planned.
+  """Plan and special tokens of a layout.
 
   Attributes:
-    plan: (offsets, length, tokens before, tokens after) -> plan.
-    whole: the plan that cuts between sentences; None where there are no framed pieces.
-    begin: the vocabulary's token that goes before a piece, where it has one.
-    end: the one that goes after a piece.
-    separators: end tokens between two pieces of one segment.
-    one_segment: whether a row is one segment.
+    plan: (offsets, length, number of tokens before, number of tokens after) -> plan.
+    whole: the plan that cuts between sentences; None for layouts without framed pieces.
+    begin: vocabulary -> id of the token before a piece, or None.
+    end: vocabulary -> id of the token after a piece, or None.
+    separators: number of end tokens between two pieces of one segment.
+    one_segment: True if a sequence is one segment.
   """
 
   plan: Callable[..., packing.Plan]
@@ -67,7 +68,7 @@ LAYOUTS: dict[Name, Layout] = {
 
 
 class Frame(NamedTuple):
-  """What stands around the pieces of rows: the layout, and the ids before and after a piece, none or one each."""
+  """A layout, and the ids before and after a piece (none or one each)."""
 
   layout: Layout
   before: tuple[int, ...]
@@ -97,73 +98,58 @@ def make(
   host: int = 0,
   hosts: int = 1,
 ) -> Source:
-  """Tokenises the text of `path`, once, and serves it as rows.
+  """Tokenise the text of `path` once and serve it as sequences.
 
   Args:
-    vocab: gives ids and special tokens.
-    characters: rows have the characters of their words, which a run asks for where its model reads them.
-    path: of the text, as `sources.documents` takes it.
-    split: part of it, TFDS slicing allowed.
-    length: tokens per row, special ones counted.
-    batch_size: rows per step over all hosts.
-    seed: of the order of rows.
-    layout: see the head of this file.
-    whole_sentences: cut rows between sentences; not in 'stream'.
-    begin: token before a piece; None is the layout's own ([CLS]; nothing in 'stream'), '' leaves it out.
-    end: token after a piece; None is the layout's own ([SEP]; in 'stream' the end-of-document token or else [SEP]), ''
-      leaves it out.
-    bos: in 'stream', put the vocabulary's beginning token before each document, so that its first token is predicted.
-    text: the field that holds the text, where there are several.
-    documents: what ends a document in a .txt file.
-    quality: keywords of `filters.filter_documents`, such as {'min_chars': 200}: documents that fail are left out, and
-      the log says how many and why.
-    shuffle: False keeps the order of the source.
-    max_bytes: most bytes of a document of a file, and of a .gz file unzipped, which is held in memory.
-    cache: folder for token stores.
-    host: index of this process.
-    hosts: number of processes.
+    layout: see the module docstring.
+    whole_sentences: cut between sentences; not in 'stream'.
+    begin: token before a piece. None is the one of the layout ([CLS]; nothing in 'stream'), '' is nothing.
+    end: token after a piece. None is the one of the layout ([SEP]; in 'stream' the end-of-document token or else
+      [SEP]), '' is nothing.
+    bos: in 'stream', put the beginning token of the vocabulary before each document, so that its first token is
+      predicted.
+    vocab, characters, path, split, length, batch_size, seed, text, documents, quality, max_bytes, shuffle, cache, host,
+      hosts: see `plm_jax.data`.
 
   Returns:
-    Batches with the keys of `GIVES`, characters where they are asked for. `read` goes from epoch to epoch without a
-    gap, so a batch may hold the end of one and the beginning of the next.
+    Batches with the keys of `GIVES`, `characters` only if requested. `read` continues from epoch to epoch without a
+    gap, so a batch may contain the end of one epoch and the beginning of the next.
 
   Raises:
-    ValueError: a setting that cannot be met.
+    ValueError: settings that do not fit each other, the vocabulary or the text.
   """
   frame = _frame(vocab, layout, length=length, whole_sentences=whole_sentences, begin=begin, end=end, bos=bos)
   share = order.share(batch_size, host=host, hosts=hosts)
-  read = {'split': split, 'text': text, 'documents': documents, 'quality': quality, 'max_bytes': max_bytes}
-  words = None
-  if characters:
-    tokens, words = spelt(path, vocab=vocab, cache=cache, **read)
-  else:
-    tokens = tokenised(path, vocab=vocab, cache=cache, **read)
+  corpus = Corpus(
+    path=path, split=split, text=text, documents=documents, quality=quality, max_bytes=max_bytes, cache=cache
+  )
+  tokens, words = corpus.tokenise_and_spell(vocab) if characters else (corpus.tokenise(vocab), None)
   extra = ['sentences'] * whole_sentences + ['characters'] * characters
   digest = store.digest_of(tokens.digest, layout, length, frame.before, frame.after, *extra)
 
   def plan() -> dict[str, np.ndarray]:
     return _plan(tokens, frame, vocab=vocab, length=length, whole_sentences=whole_sentences)._asdict()
 
-  rows = packing.Plan(**store.cached(tokens, f'rows-{digest[:16]}', plan))
+  rows = packing.Plan(**cached(tokens, f'rows-{digest[:16]}', plan))
   frames = packing.frames(frame.before, frame.after, between=frame.after * frame.layout.separators)
   count = len(rows.rows) - 1
   filled = 100 * len(tokens.ids) / (count * length)
   log.info(
-    f'{path} ({split}): {len(tokens.offsets) - 1} documents, {len(tokens.ids)} tokens, {count} rows of {length}, '
+    f'{corpus}: {len(tokens.offsets) - 1} documents, {len(tokens.ids)} tokens, {count} sequences of {length} tokens, '
     f'{filled:.1f} % filled.'
   )
 
   def batch(chosen: order.Chosen) -> order.Batch:
     source = tokens.ids if words is None else words
-    ids, numbers = packing.assemble(rows, source, chosen.rows, frames=frames, length=length, pad=vocab.pad_id)
-    made = {'segment_ids': np.minimum(numbers, 1) if frame.layout.one_segment else numbers}
+    ids, segments = packing.assemble(rows, source, chosen.rows, frames=frames, length=length, pad=vocab.pad_id)
+    arrays = {'segment_ids': np.minimum(segments, 1) if frame.layout.one_segment else segments}
     if words is not None:
-      made['characters'], ids = words.characters(ids, numbers > 0), words.tokens(ids)
-    return made | {'tokens': ids}
+      arrays['characters'], ids = words.characters(ids, segments > 0), words.tokens(ids)
+    return arrays | {'tokens': ids}
 
   each = order.shuffled(count, share, seed=seed, shuffle=shuffle)
   most = 1 if frame.layout.one_segment else int(np.diff(rows.rows).max(initial=1))
-  return order.serve(batch, each, share=share, digest=digest, path=f'{path} ({split})', documents=most)
+  return order.serve(batch, each, share=share, digest=digest, path=str(corpus), documents=most)
 
 
 def template(
@@ -175,7 +161,10 @@ def template(
   bos: bool = False,
   **rest: Any,
 ) -> Template:
-  """What stands around a document; a second text follows without a beginning token of its own."""
+  """Return the special tokens around a document.
+
+  A second text follows without its own beginning token.
+  """
   del rest
   frame = _frame(vocab, layout, length=16, whole_sentences=False, begin=begin, end=end, bos=bos)
   between = frame.after * (frame.layout.separators or 1)
@@ -189,44 +178,46 @@ def template(
 def _frame(
   vocab: Vocab, layout: Name, *, length: int, whole_sentences: bool, begin: str | None, end: str | None, bos: bool
 ) -> Frame:
-  """The layout and its special tokens.
+  """Resolve the layout and its special tokens.
 
   Raises:
-    ValueError: settings that do not go together, no such token, or rows that are too short.
+    ValueError: settings that exclude each other, a token that does not exist, or sequences that are too short.
   """
   if layout not in LAYOUTS:
     raise ValueError(f'layout={layout!r} is unknown: choose one of {", ".join(get_args(Name))}.')
   kind = LAYOUTS[layout]
   if bos and layout != 'stream':
-    raise ValueError(f"bos=True belongs to layout='stream'; with layout={layout!r} name the token: begin='<s>'.")
+    raise ValueError(f"bos=True is only for layout='stream'. With layout={layout!r} use begin='<s>'.")
   if layout == 'stream' and begin is None and not bos:
     begin = ''
   if whole_sentences and kind.whole is None:
-    raise ValueError(f'whole_sentences=True does not go with layout={layout!r}, which has no framed pieces.')
+    raise ValueError(
+      f"whole_sentences=True does not fit layout={layout!r}: choose layout='full', 'documents' or 'rows'."
+    )
   before = _token(vocab, begin, own=kind.begin(vocab), keyword='begin', layout=layout)
   after = _token(vocab, end, own=kind.end(vocab), keyword='end', layout=layout)
   least = 1 + len(before) + len(after) * (1 + kind.separators)
   if length < least:
-    raise ValueError(f'length={length} is too short for layout={layout!r}: it needs at least {least} tokens per row.')
+    raise ValueError(f'length={length} is too short for layout={layout!r}: choose at least {least} tokens.')
   return Frame(kind, before, after)
 
 
 def _token(vocab: Vocab, name: str | None, *, own: int | None, keyword: str, layout: str) -> tuple[int, ...]:
-  """The ids, one or none, that `begin` or `end` stands for."""
+  """Return the ids, one or none, of the keyword `begin` or `end`."""
   if name == '':
     return ()
   if name is not None:
     return (vocab.id(name),)
   if own is None:
     raise ValueError(
-      f'the vocabulary has no {keyword} token for layout={layout!r}: name one of its tokens ({keyword}=...), or leave '
-      f"it out ({keyword}='')."
+      f'the vocabulary has no {keyword} token for layout={layout!r}: set data.{keyword} to one of its tokens, or to '
+      "'' for none."
     )
   return (own,)
 
 
 def _plan(tokens: store.Tokens, frame: Frame, *, vocab: Vocab, length: int, whole_sentences: bool) -> packing.Plan:
-  """Which tokens make which row."""
+  """Plan which tokens form which sequence."""
   room = {'length': length, 'before': len(frame.before), 'after': len(frame.after)}
   if not whole_sentences or frame.layout.whole is None:
     return frame.layout.plan(tokens.offsets, **room)

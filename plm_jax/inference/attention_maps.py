@@ -1,4 +1,4 @@
-"""The attention weights of every head for one text: a picture, and the distance and entropy of each head."""
+"""Attention weights of every head for one text: a picture, and the distance and entropy of each head."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,11 +18,11 @@ from plm_jax.training.parts import check_length
 
 
 class Maps(NamedTuple):
-  """What the heads of a model look at in one text.
+  """The attention weights of a model on one text.
 
   Attributes:
-    tokens: the text, token by token.
-    weights: f32[n, h, l, l]; `weights[layer, head, query]` is a distribution over the positions.
+    tokens: the l tokens of the text.
+    weights: f32[n, h, l, l] for n layers; `weights[layer, head, query]` is a distribution over the keys.
   """
 
   tokens: list[str]
@@ -30,69 +30,68 @@ class Maps(NamedTuple):
 
 
 def look(model: Opened, *, text: str) -> Maps:
-  """Runs the trunk of a model on a text and keeps its attention weights.
+  """Compute the attention weights of a model on a text.
 
   Args:
-    model: a run, an import or a release.
+    model: a run, a converted or a pretrained checkpoint.
     text: of a few words.
 
   Raises:
-    ConfigError: the trunk reads something else than one text, or has no attention; or the text is longer than what it
-      has positions for.
+    ConfigError: the trunk does not read one text, or has no attention, or has too few positions for the text.
   """
   trunk = model.trunk
   if trunk.ATTENTION in ('encoder-decoder', 'none'):
     raise ConfigError(
       f'heads: the {trunk.NAME} in {model.folder} has {trunk.ATTENTION} attention; name the folder of a model with '
-      'attention in one stack'
+      'a single attention stack'
     )
-  (read,) = model.read([text])
-  check_length(trunk, len(read.ids), where='the text')
-  names = [model.vocab.decode([token]).strip() or model.vocab.token(token) for token in read.ids]
-  return Maps(names, _weights(trunk, model.params, read.ids))
+  (encoding,) = model.read([text])
+  check_length(trunk, len(encoding.ids), where='the text')
+  names = [model.vocab.decode([token]).strip() or model.vocab.token(token) for token in encoding.ids]
+  return Maps(names, _weights(trunk, model.params, encoding.ids))
 
 
 def _weights(trunk: nn.Module, params: Any, ids: Sequence[int]) -> np.ndarray:
-  """f32[n, h, l, l] of one row, from what the blocks sow into the collection 'attention'."""
+  """Compute f32[n, h, l, l] of one sequence from sown attention weights."""
   missing = ConfigError(f'heads: a {trunk.NAME} has no attention weights; name the folder of a model with attention')
-  if 'tokens' not in trunk.INPUTS:  # it reads words by their letters, as ELMo
+  if 'tokens' not in trunk.INPUTS:  # a character-level network such as ELMo
     raise missing
   tokens = jnp.asarray([ids])
-  look = jax.jit(
+  apply = jax.jit(
     lambda params: trunk.apply({'params': params}, tokens, segment_ids=jnp.ones_like(tokens), mutable=['attention'])
   )
-  _, sown = look(params)
-  found = _in_order(sown.get('attention', {}))
-  if not found:
+  _, sown = apply(params)
+  weights = _in_order(sown.get('attention', {}))
+  if not weights:
     raise missing
-  return np.concatenate([layers[:, 0] for layers in found])
+  return np.concatenate([layers[:, 0] for layers in weights])
 
 
 def _in_order(sown: Mapping[str, Any]) -> list[np.ndarray]:
-  """What was sown, from the first layer to the last: each f32[layers, b, h, l, l].
+  """List the sown weights from the first layer to the last.
 
-  Blocks of the scan are stacked, at any depth: under 'layers', or under a stack's own name. DeBERTa's blocks outside of
-  the scan stand beside it under 'first' and 'last'.
+  Each is f32[layers, b, h, l, l]. Scanned blocks are stacked, at any depth: under 'layers', or under the name of a
+  stack. DeBERTa's blocks outside of the scan are stored under 'first' and 'last'.
   """
-  places = {'first': 0, 'last': 2}
-  found: list[np.ndarray] = []
-  for name in sorted(sown, key=lambda name: places.get(name, 1)):
+  order = {'first': 0, 'last': 2}
+  weights: list[np.ndarray] = []
+  for name in sorted(sown, key=lambda name: order.get(name, 1)):
     if isinstance(sown[name], Mapping):
-      found += _in_order(sown[name])
+      weights += _in_order(sown[name])
     else:
-      found += [np.asarray(leaf).reshape(-1, *leaf.shape[-4:]) for leaf in jax.tree.leaves(sown[name])]
-  return found
+      weights += [np.asarray(leaf).reshape(-1, *leaf.shape[-4:]) for leaf in jax.tree.leaves(sown[name])]
+  return weights
 
 
 class Head(NamedTuple):
-  """How one head looks.
+  """Statistics of one head.
 
   Attributes:
-    layer: from 0.
-    head: from 0.
-    distance: mean distance in tokens between a query and what it looks at.
-    entropy: of its weights in bits, mean over the queries.
-    uniform: of weights that are equal wherever the head may look, in bits.
+    layer: index from 0.
+    head: index from 0.
+    distance: mean distance in tokens between a query and its keys, weighted by attention.
+    entropy: of the weights in bits, mean over the queries.
+    uniform: entropy in bits of equal weights over the keys that the head may attend to.
   """
 
   layer: int
@@ -103,20 +102,21 @@ class Head(NamedTuple):
 
 
 def measure(maps: Maps) -> list[Head]:
-  """Distance and entropy of every head."""
+  """Compute distance and entropy of every head."""
   length = len(maps.tokens)
   distance = np.abs(np.arange(length)[:, None] - np.arange(length))
   heads = []
   for layer, head in np.ndindex(maps.weights.shape[:2]):
-    shares = maps.weights[layer, head]  # [l, l]
+    shares = maps.weights[layer, head]  # [l, l]: queries, keys
     entropy = -(shares * np.log2(np.maximum(shares, 1e-30))).sum(axis=-1).mean()
     uniform = np.log2(np.maximum((shares > 0).sum(axis=-1), 1)).mean()
-    heads.append(Head(layer, head, (shares * distance).sum(axis=-1).mean(), entropy, uniform))
+    mean_distance = (shares * distance).sum(axis=-1).mean()
+    heads.append(Head(layer=layer, head=head, distance=mean_distance, entropy=entropy, uniform=uniform))
   return heads
 
 
 def show(heads: Sequence[Head], *, title: str) -> None:
-  """Prints a table with a row per head."""
+  """Print a table with one row per head."""
   table = Table(title=title)
   for column in ('layer', 'head', 'mean distance', 'entropy, bits', 'of uniform'):
     table.add_column(column, justify='right')
@@ -128,7 +128,7 @@ def show(heads: Sequence[Head], *, title: str) -> None:
 
 @pictures.every_script()
 def draw(maps: Maps, out: Path) -> None:
-  """Writes one picture with a panel per head: queries down, keys across, darker is more."""
+  """Draw one panel per head: queries down, keys across, darker is more."""
   from matplotlib.figure import Figure
 
   layers, heads, length, _ = maps.weights.shape

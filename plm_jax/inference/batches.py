@@ -1,8 +1,8 @@
-"""Rows of any length in few shapes: each shape of a batch is a program of its own, which takes seconds to compile.
+"""Batches of few shapes for sequences of any length.
 
-Rows are put together by length. A batch is as wide as the power of two, from 16 tokens on, that holds its longest row,
-and has 1, 8 or `rows` rows, so that a thousand texts need no more programs than there are widths. What fills a batch up
-is another row, and what belongs to it is dropped.
+Each batch shape is compiled separately, which takes seconds. Sequences are therefore batched by length. The width of a
+batch is the smallest power of two, from 16 tokens on, that holds its longest sequence. A batch has 1, 8 or `rows` rows.
+An incomplete batch is filled up with a copy of a row, whose results are dropped.
 """
 
 from collections import deque
@@ -17,20 +17,23 @@ from plm_jax.data.rows import buckets
 
 SHORTEST = 16  # tokens of the narrowest batch
 ROWS = 32  # of a full batch
-FEW = (1, 8)  # of a batch where there are no more rows at all
+FEW = (1, 8)  # rows of a batch if there are no more in total
 _IN_FLIGHT = 2  # batches whose results are still on the device
 
 
 def widths(longest: int, *, limit: int | None = None) -> tuple[int, ...]:
-  """The widths that batches with rows of up to `longest` tokens may have, rising; none above `limit` tokens."""
-  found = [SHORTEST]
-  while found[-1] < longest:
-    found.append(2 * found[-1])
-  return tuple(sorted({min(width, limit or width) for width in found}))
+  """List the batch widths for sequences of up to `longest` tokens.
+
+  The widths rise; none exceeds `limit` tokens.
+  """
+  powers = [SHORTEST]
+  while powers[-1] < longest:
+    powers.append(2 * powers[-1])
+  return tuple(sorted({min(width, limit or width) for width in powers}))
 
 
 def rows_for(count: int, *, rows: int = ROWS) -> int:
-  """Rows of a batch where there are `count` in all."""
+  """Return the rows per batch for `count` rows in total."""
   return next((few for few in FEW if count <= few < rows), rows)
 
 
@@ -43,52 +46,57 @@ def run(
   by_length: bool = True,
   doing: str,
 ) -> list[PyTree]:
-  """Computes something of every row, in batches; the results are in the order of the rows.
+  """Compute a result for every row, in batches.
 
   Args:
-    compute: (numbers of the rows of a batch int64[b], its width in tokens) -> arrays on the device that lead with b.
+    compute: (row indices of a batch int64[b], its width in tokens) -> arrays on the device with leading axis b.
     sizes: tokens of each row.
-    limit: most tokens of a row that the network reads; None for no bound.
+    limit: maximum tokens per row; None for no bound.
     rows: of a full batch.
-    by_length: rows of like length make a batch; False: rows that follow each other, for results that depend on it.
-    doing: what takes its time, for the bar.
+    by_length: True batches rows of similar length; False batches consecutive rows, for results that depend on the
+      batch.
+    doing: label of the progress bar.
 
   Returns:
-    for each row the tree of `compute`, with arrays on the host, without the batch axis.
+    For each row, in the order of the rows, the tree of `compute` on the host without the batch axis.
   """
   if not len(sizes):
     return []
-  known = np.array(widths(max(sizes), limit=limit))
-  bucket = np.searchsorted(known, np.asarray(sizes))
+  all_widths = np.array(widths(max(sizes), limit=limit))
+  bucket = np.searchsorted(all_widths, np.asarray(sizes))
   order = bucket if by_length else np.zeros_like(bucket)
   plan = buckets.plan_epoch(order, batch_size=rows_for(len(sizes), rows=rows), key=None)
-  found: list[PyTree] = [None] * len(sizes)
+  results: list[PyTree] = [None] * len(sizes)
   waiting: deque[tuple[np.ndarray, PyTree]] = deque()
 
   def take() -> None:
-    members, made = waiting.popleft()
-    host = jax.device_get(made)
-    for place, row in enumerate(members):
+    members, computed = waiting.popleft()
+    host = jax.device_get(computed)
+    for index, row in enumerate(members):
       if row >= 0:
-        found[row] = jax.tree.map(lambda leaf, place=place: leaf[place], host)
+        results[row] = jax.tree.map(lambda leaf, index=index: leaf[index], host)
     bar.advance(int((members >= 0).sum()))
 
   with progress.Waiting(len(sizes), doing) as bar:
-    for members in plan[::-1]:  # the widest first: a batch that does not fit into memory is met at once
+    for members in plan[::-1]:  # widest first: running out of memory shows at once
       filled = np.where(members >= 0, members, members[0])
-      waiting.append((members, compute(filled, int(known[bucket[filled].max()]))))
+      waiting.append((members, compute(filled, int(all_widths[bucket[filled].max()]))))
       if len(waiting) > _IN_FLIGHT:
         take()
     while waiting:
       take()
-  return found
+  return results
 
 
 def padded(rows: Sequence[Sequence[int]], width: int, *, filler: int) -> tuple[np.ndarray, np.ndarray]:
-  """Rows of ids as int32[b, width], and their segments int32[b, width], 1 where there is a token."""
+  """Pad rows of ids to a batch.
+
+  Returns:
+    ids int32[b, width], and segments int32[b, width]: 1 at tokens, 0 at padding.
+  """
   ids = np.full((len(rows), width), filler, np.int32)
   segments = np.zeros((len(rows), width), np.int32)
-  for place, row in enumerate(rows):
-    ids[place, : len(row)] = row
-    segments[place, : len(row)] = 1
+  for index, row in enumerate(rows):
+    ids[index, : len(row)] = row
+    segments[index, : len(row)] = 1
   return ids, segments

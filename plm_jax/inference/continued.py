@@ -1,4 +1,4 @@
-"""Texts that a model writes: what follows a prompt, what answers it, what fills its blank."""
+"""Text generated for prompts: a continuation, an answer, or the content of a blank."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,15 +18,15 @@ from plm_jax.text.spec import BLANKS
 
 
 class Written(NamedTuple):
-  """A text that was made for a prompt.
+  """A text generated for a prompt.
 
   Attributes:
-    prompt: ids of the prompt as the model reads it.
-    ids: that were made.
+    prompt: ids of the prompt.
+    ids: generated ids.
     score: sum of their log-probabilities; of a beam search, divided by length ** length_penalty.
-    before: the text up to what was made; that of the prompt, or of what precedes its blank.
-    new: the text that was made.
-    after: what follows a blank.
+    before: the text before the generated one: the prompt, or the part before its blank.
+    new: the generated text.
+    after: the text after a blank.
   """
 
   prompt: list[int]
@@ -40,52 +40,62 @@ class Written(NamedTuple):
 def write(
   opened: Opened, prompts: Sequence[str], settings: Mapping[str, Any], *, rows: int = batches.ROWS, dash: str = ''
 ) -> list[list[Written]]:
-  """Continues prompts, or fills their blanks.
+  """Generate texts for prompts: continue them, or fill their blanks.
 
   Args:
-    opened: a model that writes; `translating.writer` of a run.
+    opened: a generating model; `translating.writer` of a run.
     prompts: texts.
     settings: all of `generate.settings.DEFAULTS`, checked.
-    rows: that are computed at a time.
-    dash: what stands before the name of a setting in messages.
+    rows: per batch.
+    dash: prefix of the name of a setting in messages.
 
   Returns:
-    for each prompt as many texts as it has draws.
+    Per prompt one text per sample.
 
   Raises:
-    ConfigError: settings that the model cannot meet, or a prompt without the blank that it needs.
+    ConfigError: the model does not support a setting, or a prompt lacks the blank that it needs.
   """
   if settings['start'] is not None and opened.kind == 'causal':
     raise ConfigError(
-      f'{dash}start={settings["start"]}: a decoder without an encoder goes on from its prompt: write the token there'
+      f'{dash}start={settings["start"]}: a decoder-only model continues its prompt; write the token into the prompt'
     )
   special = opened.special_with(**{name: settings[name] for name in ('start', 'first', 'last')})
   with errors.stage('generate'):
-    ids = [_encode(text, opened, special) for text in prompts]
-  blanks = _blanks(ids, prompts, opened, special, dash=dash)
+    prompt_ids = [_encode(text, opened, special) for text in prompts]
+  blanks = _blanks(prompt_ids, prompts, opened, special, dash=dash)
   draws = settings['draws'] or 1
-  every = [number for number in range(len(ids)) for _ in range(draws)]
-  forced = [special.first is not None and _forces_first(opened, ids[number], settings) for number in every]
-  made: dict[int, tuple[list[int], float]] = {}
+  # 1. one row per sample of a prompt; rows with and without a forced first token are generated separately
+  owners = [prompt for prompt in range(len(prompt_ids)) for _ in range(draws)]
+  forced = [special.first is not None and _forces_first(opened, prompt_ids[owner], settings) for owner in owners]
+  generated: dict[int, tuple[list[int], float]] = {}
   for force in dict.fromkeys(forced):
-    these = [place for place, one in enumerate(forced) if one == force]
-    asked = special if force else special._replace(first=None)
-    some = None if blanks is None else [blanks[every[place]] for place in these]
-    texts = _run(
-      opened, [ids[every[place]] for place in these], some, settings, asked, places=these, rows=rows, dash=dash
+    indices = [row for row, is_forced in enumerate(forced) if is_forced == force]
+    results = _run(
+      opened,
+      [prompt_ids[owners[row]] for row in indices],
+      None if blanks is None else [blanks[owners[row]] for row in indices],
+      settings,
+      special if force else special._replace(first=None),
+      row_indices=indices,
+      rows=rows,
+      dash=dash,
     )
-    made |= dict(zip(these, texts, strict=True))
-  found: list[list[Written]] = [[] for _ in prompts]
-  for place, number in enumerate(every):
-    row, (new, score) = ids[number], made[place]
-    around = _around(opened, prompts[number], row, new, None if blanks is None else blanks[number])
-    found[number].append(Written(row, new, score, *around))
-  return found
+    generated |= dict(zip(indices, results, strict=True))
+  # 2. decoded texts by prompt
+  written: list[list[Written]] = [[] for _ in prompts]
+  for row, owner in enumerate(owners):
+    new_ids, score = generated[row]
+    blank = None if blanks is None else blanks[owner]
+    before, new, after = _around(opened, prompts[owner], prompt_ids[owner], new_ids, blank)
+    written[owner].append(
+      Written(prompt=prompt_ids[owner], ids=new_ids, score=score, before=before, new=new, after=after)
+    )
+  return written
 
 
 def _forces_first(opened: Opened, prompt: Sequence[int], settings: Mapping[str, Any]) -> bool:
-  """Whether the text of a prompt begins with the token that the folder forces, or the settings."""
-  # transformers forces the second token of a decoder's row, which is that of the text for a prompt of one token
+  """Return True if the generated text must begin with the forced token."""
+  # transformers forces the second token of a sequence: the first generated one only after a one-token prompt
   return opened.kind != 'causal' or len(prompt) == 1 or settings['first'] is not None
 
 
@@ -96,33 +106,36 @@ def _run(
   settings: Mapping[str, Any],
   special: conventions.Tokens,
   *,
-  places: Sequence[int],
+  row_indices: Sequence[int],
   rows: int,
   dash: str,
 ) -> list[tuple[list[int], float]]:
-  """The ids made for each prompt, and their score.
+  """Generate ids for prompts.
 
   Args:
     opened: the model.
     prompts: their ids.
-    blanks: of each prompt, the place of the mask to fill; None for models without blanks.
+    blanks: position of the mask to fill in each prompt; None for models without blanks.
     settings: as `write` takes them.
     special: tokens by role; every text begins with `first`, if there is one.
-    places: of the prompts among all, so that each batch draws otherwise.
-    rows: that are computed at a time.
-    dash: what stands before the name of a setting in messages.
+    row_indices: of these rows among all, so that each batch has a different random key.
+    rows: per batch.
+    dash: prefix of the name of a setting in messages.
+
+  Returns:
+    Per prompt the generated ids and their score.
 
   Raises:
-    ConfigError: settings that the model cannot meet.
+    ConfigError: the model does not support a setting.
   """
   (trunk, params), max_new, pad_id = opened.network, settings['max_new'], opened.vocab.pad_id
-  given = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'draws'}
-  given = {name: value for name, value in given.items() if value is not None}
+  options = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'draws'}
+  options = {name: value for name, value in options.items() if value is not None}
   key, sizes = jax.random.key(settings['seed']), list(map(len, prompts))
 
   def compute(members: np.ndarray, width: int) -> constraints.Generated:
     tokens, segments = batches.padded([prompts[row] for row in members], width, filler=opened.prompts[0].pad_id)
-    first = places[members[0]]
+    first = row_indices[members[0]]
     try:
       return decode.generate(
         trunk,
@@ -140,39 +153,39 @@ def _run(
         no_repeat=settings['no_repeat'],
         first_id=special.first,
         last_id=special.last or None,
-        **given,
+        **options,
       )
     except ValueError as error:
-      said = f'the longest prompt has {max(sizes)} tokens, and {dash}max_new is {max_new}'
-      raise ConfigError(f'generate: {error} ({said})') from error
+      sizes_given = f'the longest prompt has {max(sizes)} tokens, and {dash}max_new is {max_new}'
+      raise ConfigError(f'generate: {error} ({sizes_given})') from error
 
-  found = batches.run(
+  results = batches.run(
     compute,
     sizes,
     limit=_widest(trunk, sizes, max_new=max_new),
     rows=rows,
-    by_length=settings['method'] != 'sample',  # what is drawn depends on the place in a batch
+    by_length=settings['method'] != 'sample',  # samples depend on the row of the batch
     doing='generate',
   )
-  return [(one.tokens[: one.lengths].tolist(), float(one.scores)) for one in found]
+  return [(result.tokens[: result.lengths].tolist(), float(result.scores)) for result in results]
 
 
 def _widest(trunk: Any, sizes: Sequence[int], *, max_new: int) -> int | None:
-  """Most tokens of a batch of prompts that the trunk has positions for; None for no bound.
+  """Compute the maximum prompt tokens per batch; None for no bound.
 
-  A prompt that is longer is read as it is, so that generation refuses it.
+  The positions of the trunk bound it. A longer prompt keeps its length, so that generation rejects it.
   """
   tables = list(trunk.position_rows.values())
   if (encoder := getattr(trunk, 'source', None)) is not None:  # of `translate_bart`
     tables += encoder.position_rows.values()
   if not tables:
     return None
-  taken = max_new - 1 if trunk.ATTENTION == 'causal' else 0  # a decoder goes on in the row of its prompt
+  taken = max_new - 1 if trunk.ATTENTION == 'causal' else 0  # a decoder continues the sequence of its prompt
   return max(min(map(len, tables)) - taken, *sizes)
 
 
 def _encode(text: str, opened: Opened, special: conventions.Tokens) -> list[int]:
-  """Ids of a prompt; however a user writes the blank of a prompt, it becomes the mask of the vocabulary."""
+  """Encode a prompt, with the vocabulary's mask in its blanks."""
   if opened.kind != 'causal' and special.mask is not None and opened.prompts[0] is opened.vocab:
     for blank in BLANKS:
       text = text.replace(blank, opened.vocab.token(special.mask))
@@ -182,25 +195,27 @@ def _encode(text: str, opened: Opened, special: conventions.Tokens) -> list[int]
 def _blanks(
   rows: Sequence[Sequence[int]], prompts: Sequence[str], opened: Opened, special: conventions.Tokens, *, dash: str
 ) -> list[int] | None:
-  """The place of the mask in each prompt; None for a model that fills no blanks.
+  """Find the position of the mask in each prompt; None without blanks.
 
   Raises:
-    ConfigError: a prompt with no mask or with several, or a vocabulary without a mask token.
+    ConfigError: a prompt without a mask or with several, or a vocabulary without a mask token.
   """
   if not reader.fills_blanks(opened.trunk):
     return None
   if special.mask is None:
-    raise ConfigError('generate: this vocabulary has no mask token, so no prompt can have a blank')
+    raise ConfigError('generate: the vocabulary has no mask token, so no prompt can have a blank')
   for ids, text in zip(rows, prompts, strict=True):
     if (count := list(ids).count(special.mask)) != 1:
-      raise ConfigError(f'{dash}prompt={text!r}: has {count} blanks; write one {opened.vocab.token(special.mask)}')
+      raise ConfigError(
+        f'{dash}prompt={text!r}: has {count} blanks; write exactly one {opened.vocab.token(special.mask)}'
+      )
   return [list(ids).index(special.mask) for ids in rows]
 
 
 def _around(
   opened: Opened, text: str, prompt: Sequence[int], new: Sequence[int], blank: int | None
 ) -> tuple[str, str, str]:
-  """What stands before a new text, the text, and what stands behind it."""
+  """Return the text before the generated one, itself, and the text after."""
   vocab: Any = opened.vocab
   if blank is None:
     return text, _continuation(prompt, new, vocab, kind=opened.kind), ''
@@ -208,10 +223,10 @@ def _around(
 
 
 def _continuation(prompt: Sequence[int], ids: Sequence[int], vocab: Vocab, *, kind: str) -> str:
-  """The new text, with the space or the rest of a word that it begins with."""
-  known: Any = vocab
-  alone = conventions.decode(ids, known)
+  """Decode a generated text with its leading space or word fragment."""
+  decoder: Any = vocab
+  alone = conventions.decode(ids, decoder)
   if kind != 'causal':
     return alone
-  whole, start = conventions.decode([*prompt, *ids], known), conventions.decode(prompt, known)
+  whole, start = conventions.decode([*prompt, *ids], decoder), conventions.decode(prompt, decoder)
   return whole.removeprefix(start) if whole.startswith(start) else alone

@@ -1,4 +1,4 @@
-"""Fills blanks: the cloze test that masked language models are trained on (Devlin et al. 2018, §3.1)."""
+"""Blanks filled by a masked language model: the cloze test of its training (Devlin et al. 2018, §3.1)."""
 
 import functools
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from plm_jax.training.parts import check_length, make_parts
 
 
 class Filled(NamedTuple):
-  """A text and what could stand in its blanks.
+  """A text and the predictions for its blanks.
 
   Attributes:
     text: with the mask token of the vocabulary in each blank.
-    blanks: per blank, in order, the likeliest tokens as text with their probabilities, likeliest first; of an
-      encoder-decoder, the one text that it writes.
+    blanks: per blank, in order, (token as text, probability) pairs, most likely first. An encoder-decoder gives the one
+      text that it generates.
   """
 
   text: str
@@ -36,51 +36,53 @@ class Filled(NamedTuple):
 
 
 def fill(opened: Opened, texts: Sequence[str], *, top: int = 5, rows: int = batches.ROWS) -> list[Filled]:
-  """Predicts the tokens of every blank from the whole text at once; an encoder-decoder writes them (written.py).
+  """Predict the tokens of every blank from the whole text at once.
+
+  An encoder-decoder generates them instead (fill_spans.py).
 
   Args:
     opened: a model with a masked objective.
     texts: with one blank or more: any spelling of `text.spec.BLANKS`, the mask token of the vocabulary, or a sentinel.
-    top: tokens per blank, at most the size of the vocabulary; an encoder-decoder writes one text per blank.
-    rows: texts that are computed at a time.
+    top: tokens per blank, at most the size of the vocabulary; an encoder-decoder generates one text per blank.
+    rows: texts per batch.
 
   Raises:
-    ConfigError: a text has no blank or is too long, or the model cannot fill any.
+    ConfigError: a text has no blank or is too long, or the model cannot fill blanks.
   """
   check_fills(opened)
   if opened.kind == 'encoder-decoder':
-    return [Filled(*found) for found in fill_spans.fill(opened, texts, rows=rows)]
+    return [Filled(text=text, blanks=blanks) for text, blanks in fill_spans.fill(opened, texts, rows=rows)]
   vocab: Any = opened.vocab
   model, params = head_of(opened, user='fill')
   spelt = [_with_masks(text, opened) for text in texts]
   ids = [with_ends(vocab.encode(text, specials=True), vocab) for text in spelt]
-  places = [[place for place, token in enumerate(row) if token == vocab.mask_id] for row in ids]
-  if not all(places):
-    raise ConfigError(f'fill: the text has no blank; write {vocab.token(vocab.mask_id)} where a word is missing')
+  positions = [[position for position, token in enumerate(row) if token == vocab.mask_id] for row in ids]
+  if not all(positions):
+    raise ConfigError(f'fill: the text has no blank; write {vocab.token(vocab.mask_id)} for a missing word')
   for row in ids:
     check_length(opened.filler[0], len(row), where='the text')
-  most = _next_power(max(map(len, places), default=1))
+  most = _next_power(max(map(len, positions), default=1))
 
   def compute(members: np.ndarray, width: int) -> tuple[Array, Array]:
     tokens, segments = batches.padded([ids[row] for row in members], width, filler=vocab.pad_id)
-    asked = np.array([[*places[row], *[0] * (most - len(places[row]))] for row in members])
+    padded_positions = np.array([[*positions[row], *[0] * (most - len(positions[row]))] for row in members])
     with errors.stage('fill'):
-      return likeliest(model, params, tokens, segments, asked, top=min(top, vocab.size), size=vocab.size)
+      return likeliest(model, params, tokens, segments, padded_positions, top=min(top, vocab.size), size=vocab.size)
 
   limit = longest_row(opened.filler[0])
-  found = batches.run(compute, list(map(len, ids)), limit=limit, rows=rows, doing='fill')
+  predicted = batches.run(compute, list(map(len, ids)), limit=limit, rows=rows, doing='fill')
   filled = []
-  for text, row, (probabilities, best) in zip(spelt, places, found, strict=True):
-    words = [[vocab.decode([token]).strip() or repr(vocab.token(token)) for token in one] for one in best.tolist()]
-    pairs = [list(zip(*one, strict=True)) for one in zip(words, probabilities.tolist(), strict=True)]
-    filled.append(Filled(text, pairs[: len(row)]))
+  for text, row, (probabilities, best) in zip(spelt, positions, predicted, strict=True):
+    words = [[vocab.decode([token]).strip() or repr(vocab.token(token)) for token in blank] for blank in best.tolist()]
+    pairs = [list(zip(*blank, strict=True)) for blank in zip(words, probabilities.tolist(), strict=True)]
+    filled.append(Filled(text=text, blanks=pairs[: len(row)]))
   return filled
 
 
 def _with_masks(text: str, opened: Opened) -> str:
-  """The text with the mask of the vocabulary in each blank."""
+  """Replace each blank with the mask token of the vocabulary."""
   if opened.vocab.mask_id is None:
-    raise ConfigError('fill: the vocabulary of this run has no mask token; it was not trained to fill blanks')
+    raise ConfigError('fill: the vocabulary has no mask token; name the folder of a masked language model')
   for blank in BLANKS:
     text = text.replace(blank, opened.vocab.token(opened.vocab.mask_id))
   return text
@@ -91,18 +93,20 @@ def _next_power(count: int) -> int:
 
 
 def check_fills(opened: Opened) -> None:
-  """Raises ConfigError where a model was trained for something else than filling blanks."""
+  """Raise ConfigError if a model was not trained to fill blanks."""
   if opened.adapted:
     raise ConfigError(f'fill: {opened.folder} was trained with an adapter; name the folder of a pre-training run')
   if opened.kind not in ('bidirectional', 'encoder-decoder'):
     raise ConfigError(
-      f'fill: the {opened.trunk.NAME} in {opened.folder} has {opened.kind} attention and fills no blanks; name '
-      'the folder of a run with a masked objective'
+      f'fill: the {opened.trunk.NAME} in {opened.folder} has {opened.kind} attention and cannot fill blanks; '
+      'name the folder of a run with a masked objective'
     )
 
 
 def head_of(opened: Opened, *, user: str) -> tuple[Any, PyTree]:
-  """The model that gives logits at masked tokens (`objectives.mlm.Model`), and its parameters.
+  """Return the model that predicts masked tokens, and its parameters.
+
+  The model is an `objectives.mlm.Model`.
 
   Raises:
     ConfigError: the folder has no such head.
@@ -110,10 +114,10 @@ def head_of(opened: Opened, *, user: str) -> tuple[Any, PyTree]:
   trunk, params = opened.filler
   if 'mlm' not in params:
     raise ConfigError(
-      f'{user}: the run in {opened.folder} has no head that fills blanks, only {", ".join(params)}; name '
-      'the folder of a run with a masked objective'
+      f'{user}: the run in {opened.folder} has no masked-LM head, only {", ".join(params)}; '
+      'name the folder of a run with a masked objective'
     )
-  # heads that only pre-training needs are left out; the mask decoder's table of positions is part of the answer
+  # other pre-training heads are left out; a mask decoder also needs its position table
   if 'position_embed' not in params:
     with errors.stage(user):
       return mlm.make(trunk=trunk, vocab=opened.vocab).model, {name: params[name] for name in ('trunk', 'mlm')}
@@ -123,32 +127,32 @@ def head_of(opened: Opened, *, user: str) -> tuple[Any, PyTree]:
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=('top', 'size'))
 def likeliest(
-  model: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, places: Array, *, top: int, size: int
+  model: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, positions: Array, *, top: int, size: int
 ) -> tuple[Array, Array]:
-  """The likeliest tokens at some places of each row, with their probabilities.
+  """Predict the most likely tokens at some positions of each row.
 
   Args:
     model: of `head_of`.
     params: of the model.
     tokens: int[b, l].
     segment_ids: int[b, l].
-    places: int[b, t].
-    top: k, number of tokens.
-    size: ids of the vocabulary.
+    positions: int[b, t].
+    top: k, tokens per position.
+    size: v, ids of the vocabulary.
 
   Returns:
     probabilities f32[b, t, k], falling, and ids int32[b, t, k].
   """
-  logits: Any = model.apply({'params': params}, predict=places, tokens=tokens, segment_ids=segment_ids)
+  logits: Any = model.apply({'params': params}, predict=positions, tokens=tokens, segment_ids=segment_ids)
   return jax.lax.top_k(jax.nn.softmax(logits[..., :size], axis=-1), top)
 
 
 def show(filled: Filled) -> None:
-  """Prints a table with a row per blank."""
+  """Print a table with one row per blank."""
   table = Table(title=filled.text)
   table.add_column('blank')
   for rank in range(len(filled.blanks[0])):
     table.add_column(f'{rank + 1}')
-  for number, tokens in enumerate(filled.blanks, start=1):
-    table.add_row(str(number), *(f'{token} {probability:.2f}' for token, probability in tokens))
+  for index, tokens in enumerate(filled.blanks, start=1):
+    table.add_row(str(index), *(f'{token} {probability:.2f}' for token, probability in tokens))
   tables.show(table)

@@ -1,4 +1,4 @@
-"""How likely texts are: log p(x) of a decoder, and what stands in for it in a masked language model."""
+"""Likelihood of texts: log p(x) of a decoder, and the pseudo-log-likelihood of a masked language model."""
 
 import functools
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from plm_jax.inference import batches, fill_mask, vectors
 from plm_jax.inference.opened import Opened, Read
 from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, next_tokens
 
-LOGIT_ROWS = 8  # rows of a batch whose logits are in memory at a time
+LOGIT_ROWS = 8  # rows of a batch whose logits are in memory at once
 
 
 class LogProbability(NamedTuple):
-  """How likely a text is to a decoder.
+  """The log-probability of a text under a decoder.
 
   Attributes:
-    log_probability: sum_t log p(x_t | x_<t), in nats, over every token but the first.
-    tokens: how many that are.
+    log_probability: sum_t log p(x_t | x_<t), in nats, over every token except the first.
+    tokens: number of tokens in the sum.
   """
 
   log_probability: float
@@ -33,11 +33,11 @@ class LogProbability(NamedTuple):
 
 
 class PseudoLogLikelihood(NamedTuple):
-  """How well each token of a text fits all others; no probability, and not comparable with one.
+  """A score of how well each token of a text fits all others; not a probability, and not comparable with one.
 
   Attributes:
     pseudo_log_likelihood: sum_t log p(x_t | all others), in nats (Salazar et al. 2020, eq. 1).
-    tokens: how many there are, special ones left out.
+    tokens: number of tokens in the sum; special tokens are left out.
   """
 
   pseudo_log_likelihood: float
@@ -47,15 +47,15 @@ class PseudoLogLikelihood(NamedTuple):
 def score(
   opened: Opened, texts: Sequence[str], *, rows: int = batches.ROWS
 ) -> list[LogProbability] | list[PseudoLogLikelihood]:
-  """How likely texts are.
+  """Compute the likelihood of texts.
 
-  A text is read as the tokenizer of the folder writes it, without the token that ends it; a token that begins it is the
-  first. What is longer than the network reads in windows (windows.py), each token once.
+  A text is tokenised by the folder's tokenizer, without the token that ends it. A token that begins it is the first. A
+  text longer than the network reads is split into windows (overlapping_windows.py); each token is scored once.
 
   Args:
     opened: a decoder, or a masked language model.
     texts: of any length.
-    rows: that are computed at a time.
+    rows: windows per batch.
 
   Raises:
     ConfigError: a model of another kind.
@@ -64,34 +64,41 @@ def score(
     return _decoded(opened, texts, rows)
   if opened.kind == 'bidirectional' and not opened.adapted:
     return _masked(opened, texts, rows)
-  what = 'was trained with an adapter' if opened.adapted else f'has {opened.kind} attention'
+  reason = 'was trained with an adapter' if opened.adapted else f'has {opened.kind} attention'
   raise ConfigError(
-    f'score: {opened.folder} {what} and gives texts no probability: name the folder of a decoder, or of a masked '
+    f'score: {opened.folder} {reason} and cannot score texts; name the folder of a decoder or of a masked '
     'language model'
   )
 
 
 def _decoded(opened: Opened, texts: Sequence[str], rows: int) -> list[LogProbability]:
-  """By a decoder."""
+  """Compute the log-probabilities of texts under a decoder."""
   trunk, params = opened.network
   with errors.stage('score'):
     reads = [Read(ids, [0] * len(ids), 0, 0) for ids in (conventions.prompt(text, opened.encoder) for text in texts)]
-  every = vectors.pieces(reads, limit=opened.limit, causal=True)
+  pieces = vectors.pieces(reads, limit=opened.limit, causal=True)
 
   def compute(members: np.ndarray, width: int) -> Array:
-    return next_nats(trunk, params, *batches.padded([every[row].ids for row in members], width, filler=0))
+    return next_nats(trunk, params, *batches.padded([pieces[row].ids for row in members], width, filler=0))
 
   with errors.stage('score'):
-    found = batches.run(compute, [len(piece.ids) for piece in every], limit=opened.limit, rows=rows, doing='score')
+    computed = batches.run(compute, [len(piece.ids) for piece in pieces], limit=opened.limit, rows=rows, doing='score')
   sums = np.zeros(len(texts))
-  for piece, nats in zip(every, found, strict=True):
+  for piece, nats in zip(pieces, computed, strict=True):
     sums[piece.text] -= nats[: len(piece.ids) - 1][piece.own[1:]].sum(dtype=np.float64)
-  return [LogProbability(float(total), len(read.ids) - 1) for total, read in zip(sums, reads, strict=True)]
+  return [
+    LogProbability(log_probability=float(total), tokens=len(read.ids) - 1)
+    for total, read in zip(sums, reads, strict=True)
+  ]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def next_nats(trunk: nn.Module, params: PyTree, tokens: Array, segment_ids: Array) -> Array:
-  """f32[b, l]: -log p of the token behind each of int[b, l], 0 where there is none."""
+  """Compute -log p of the token after each of int[b, l].
+
+  Returns:
+    f32[b, l], 0 where no token follows.
+  """
   hidden: Any = trunk.apply({'params': params}, tokens=tokens, segment_ids=segment_ids)
   targets, weights = next_tokens(tokens, segment_ids)
   attend: Any = functools.partial(trunk.apply, {'params': params}, method='attend')
@@ -100,39 +107,54 @@ def next_nats(trunk: nn.Module, params: PyTree, tokens: Array, segment_ids: Arra
 
 
 def _masked(opened: Opened, texts: Sequence[str], rows: int) -> list[PseudoLogLikelihood]:
-  """By a masked language model: each token is hidden once, a row for each."""
+  """Compute pseudo-log-likelihoods: mask each token once, one row per token."""
   vocab = opened.vocab
   if vocab.mask_id is None:
     raise ConfigError('score: the vocabulary has no mask token; name the folder of a masked language model')
   model, params = fill_mask.head_of(opened, user='score')
   reads = opened.read(texts)
-  every = vectors.pieces(reads, limit=opened.limit)
-  asked = []
-  for number, piece in enumerate(every):
+  pieces = vectors.pieces(reads, limit=opened.limit)
+  targets = []
+  for index, piece in enumerate(pieces):
     read = reads[piece.text]
     inside = np.flatnonzero(piece.own[read.before : len(piece.ids) - read.after]) + read.before
-    asked += [(number, int(place)) for place in inside]
+    targets += [(index, int(position)) for position in inside]
 
   def compute(members: np.ndarray, width: int) -> Array:
-    tokens, segments = batches.padded([every[asked[row][0]].ids for row in members], width, filler=vocab.pad_id)
-    places = np.array([asked[row][1] for row in members])
-    return hidden_nats(model, params, tokens, segments, places, mask=vocab.mask_id)
+    tokens, segments = batches.padded([pieces[targets[row][0]].ids for row in members], width, filler=vocab.pad_id)
+    positions = np.array([targets[row][1] for row in members])
+    return hidden_nats(model, params, tokens, segments, positions, mask=vocab.mask_id)
 
-  sizes = [len(every[number].ids) for number, _ in asked]
-  found = batches.run(compute, sizes, limit=opened.limit, rows=rows, doing='score')
+  sizes = [len(pieces[index].ids) for index, _ in targets]
+  computed = batches.run(compute, sizes, limit=opened.limit, rows=rows, doing='score')
   sums, counts = np.zeros(len(texts)), np.zeros(len(texts), int)
-  for (number, _), nats in zip(asked, found, strict=True):
-    sums[every[number].text] -= float(nats)
-    counts[every[number].text] += 1
-  return [PseudoLogLikelihood(*pair) for pair in zip(sums.tolist(), counts.tolist(), strict=True)]
+  for (index, _), nats in zip(targets, computed, strict=True):
+    sums[pieces[index].text] -= float(nats)
+    counts[pieces[index].text] += 1
+  return [
+    PseudoLogLikelihood(pseudo_log_likelihood=total, tokens=count)
+    for total, count in zip(sums.tolist(), counts.tolist(), strict=True)
+  ]
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames='mask')
 def hidden_nats(
-  model: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, places: Array, *, mask: int
+  model: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, positions: Array, *, mask: int
 ) -> Array:
-  """f32[b]: -log p of the token at one place int[b] of each row int[b, l], which is hidden there."""
+  """Compute -log p of one token per row, which is masked.
+
+  Args:
+    model: of `fill_mask.head_of`.
+    params: of the model.
+    tokens: int[b, l].
+    segment_ids: int[b, l].
+    positions: int[b], of the token in its row.
+    mask: id of the mask token.
+
+  Returns:
+    f32[b], in nats.
+  """
   rows = jnp.arange(len(tokens))
-  target, hidden = tokens[rows, places], tokens.at[rows, places].set(mask)
-  logits: Any = model.apply({'params': params}, predict=places[:, None], tokens=hidden, segment_ids=segment_ids)
+  target, hidden = tokens[rows, positions], tokens.at[rows, positions].set(mask)
+  logits: Any = model.apply({'params': params}, predict=positions[:, None], tokens=hidden, segment_ids=segment_ids)
   return cross_entropy(logits[:, 0], target)

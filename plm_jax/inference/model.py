@@ -1,13 +1,13 @@
-"""A model in three lines of Python: `load` a folder, ask it something.
+"""Load a trained model and run it from Python.
 
     import plm_jax
     model = plm_jax.load('runs/bert/base')
     model.fill('Paris is the [MASK] of France .')
 
-The folder is that of a run, an import, or one in Hugging Face's form with its tokenizer. What it can be asked depends
-on what it was trained for; anything else is refused with what it can do. One text gives one result, a list of texts a
-list (of `encode`, an array): in their order, and each as it would be alone. Texts of any length are read together with
-those of like length (batches.py), and a bar appears where that takes longer than a second.
+A folder holds a run, a converted checkpoint, or a model in Hugging Face's format with its tokenizer. A model supports
+only the methods it was trained for. Any other call raises a ConfigError that lists them. A string returns one result.
+A list of texts returns a list (`encode`: an array) in the order of the texts. A result does not depend on the other
+texts, except samples of `generate`. Texts are batched by length (batches.py). A progress bar appears after one second.
 """
 
 import functools
@@ -43,39 +43,44 @@ def load(
   batch_size: int = batches.ROWS,
   dtype: Dtype = 'float32',
 ) -> 'Model':
-  """Opens a folder to ask it something; parameters are read when they are first needed.
+  """Open a folder with a model; parameters are read on first use.
+
+  Example:
+    model = plm_jax.load('runs/bert/base', step='best')
+    vectors = model.encode(['A first text .', 'A second one .'])  # f32[2, d]
 
   Args:
-    folder: a run, an import (`plm-jax convert import`), or one in Hugging Face's form with its tokenizer.
-    step: of a run: a number, 'newest' or 'best'; None is the best where one was kept, else the newest.
-    part: one task of a run that learned several, which is opened as a run of that task alone.
-    batch_size: rows that are computed at a time.
-    dtype: of activations and matrix products, whatever a run was trained in.
+    folder: a run, a converted checkpoint (`plm-jax convert import`), or a model in Hugging Face's format with its
+      tokenizer.
+    step: checkpoint of a run: a step, 'newest' or 'best'. None takes the best if one was saved, else the newest.
+    part: task of a multi-task run, opened as a run of that task alone.
+    batch_size: examples per batch, 1 or more.
+    dtype: of activations and matrix products, whatever the run was trained in.
 
   Raises:
-    ConfigError: there is no such folder, no model or no vocabulary in it, or no such step or task.
+    ConfigError: the folder, its model or its vocabulary is missing, or the run has no such step or task.
   """
   _count('load: batch_size', batch_size)
   if not isinstance(folder, str | os.PathLike):
-    raise ConfigError(f'load: takes the name of a folder, and this is {type(folder).__name__}')
+    raise ConfigError(f'load: expected the path of a folder, got {type(folder).__name__}')
   with errors.stage('load'):
     errors.one_of('dtype', dtype, Dtype)
   return Model(opened.open(folder, step=step, part=part, execution=Execution(dtype=dtype)), batch_size)
 
 
 class Model:
-  """An open folder, asked by its methods; `load` makes it.
+  """An open model, created by `load`.
 
-  Every method takes one text or a list of them. All raise a ConfigError where the folder was not trained for what is
-  asked, and for arguments that are none.
+  Every method takes one text or a list of texts. Every method raises a ConfigError if the model was not trained for
+  it, or if an argument is invalid.
   """
 
   def __init__(self, folder: opened.Opened, batch_size: int):
-    """Reads nothing yet.
+    """Store the folder and the batch size; nothing is read yet.
 
     Args:
-      folder: which is open.
-      batch_size: rows that are computed at a time.
+      folder: an open folder.
+      batch_size: examples per batch.
     """
     self.folder = folder
     self.batch_size = batch_size
@@ -85,7 +90,7 @@ class Model:
     return f'plm_jax.load({str(self.folder.folder)!r}{part})'
 
   @functools.cached_property
-  def _task(self) -> tasks.Asked:
+  def _task(self) -> tasks.OpenTask:
     return tasks.open_task(self.folder)
 
   @functools.cached_property
@@ -95,197 +100,253 @@ class Model:
   def encode(
     self, texts: Texts, *, layer: int | Literal['all'] | Sequence[int] | np.ndarray = -1, pool: Pool = 'mean'
   ) -> np.ndarray | TokenVectors | list[TokenVectors]:
-    """Texts as vectors: the states of the network, of an encoder-decoder those of its encoder.
+    """Encode texts as vectors: the hidden states of the network.
 
-    A text stands between the special tokens of the folder's tokenizer. One that is longer than the learned positions of
-    the network is read in windows that overlap by half, and each token is taken from the window with most around it.
+    An encoder-decoder gives the states of its encoder. A text stands between the special tokens of the folder's
+    tokenizer. A text longer than the learned positions is read in windows that overlap by half. Each token is taken
+    from the window with the most context around it.
+
+    Example:
+      model.encode('Paris is in France .').shape                # (d,)
+      model.encode(['a text', 'another'], layer='all').shape    # (2, layers + 1, d)
+      model.encode('a text', pool='none').tokens                # ['[CLS]', 'a', 'text', '[SEP]']
 
     Args:
-      texts: of any length.
-      layer: -1 is the output, after any final norm, 0 the embeddings; several, or 'all'.
-      pool: 'mean' of all tokens, special ones included; the 'first' or the 'last' token; 'none' for all tokens.
+      texts: one text or n texts, of any length.
+      layer: 0 is the embeddings, -1 the output after any final norm. A sequence selects k layers, 'all' every layer.
+      pool: 'mean' of all tokens, special tokens included; the 'first' or the 'last' token; 'none' for all tokens.
 
     Returns:
-      f32[n, d] for n texts, f32[n, k, d] for k layers (of one text without n). With pool='none' a `TokenVectors` for
-      each text: names of tokens, and f32[l, d] or f32[l, k, d].
+      f32[n, d], or f32[n, k, d] for k layers; without the axis n for one text. With pool='none' a `TokenVectors` per
+      text: the names of its l tokens, and f32[l, d] or f32[l, k, d].
+
+    Raises:
+      ConfigError: the network has no such layer, or it was trained on reversed text.
     """
     with errors.stage('encode'):
       errors.one_of('pool', pool, Pool)
     layers = vectors.layers_of(self.folder, layer)
     one_layer = vectors.is_number(layer)
 
-    def ask(several: Sequence[str]) -> list[Any]:
-      found = vectors.encode(self.folder, several, layers=layers, pool=pool, rows=self.batch_size)
+    def compute(batch: Sequence[str]) -> list[Any]:
+      encoded = vectors.encode(self.folder, batch, layers=layers, pool=pool, rows=self.batch_size)
       if not one_layer:
-        return list(found)
+        return list(encoded)
       if pool == 'none':
-        return [each._replace(vectors=each.vectors[:, 0]) for each in found if isinstance(each, TokenVectors)]
-      return [each[0] for each in found]
+        return [each._replace(vectors=each.vectors[:, 0]) for each in encoded if isinstance(each, TokenVectors)]
+      return [each[0] for each in encoded]
 
-    made = _each('encode', texts, ask)
+    results = _each('encode', texts, compute)
     if pool == 'none' or isinstance(texts, str):
-      return made
+      return results
     width = self.folder.trunk.hidden_dim
-    shape = (len(made), width) if one_layer else (len(made), len(layers), width)
-    return np.array(made, np.float32).reshape(shape)
+    shape = (len(results), width) if one_layer else (len(results), len(layers), width)
+    return np.array(results, np.float32).reshape(shape)
 
   def fill(self, texts: Texts, *, top: int = 5) -> Filled | list[Filled]:
-    """The likeliest words for each blank, `[MASK]` or as the folder's vocabulary writes it.
+    """Predict the most likely words for each blank.
 
-    Of an encoder-decoder, the text that it writes there, whose blanks may be sentinels (`<extra_id_0>`).
+    A blank is `[MASK]` or the mask token of the folder's vocabulary. An encoder-decoder generates one text per blank;
+    its blanks may be sentinels (`<extra_id_0>`).
+
+    Example:
+      model.fill('Paris is the [MASK] of France .', top=2).blanks  # [[('capital', 0.93), ('city', 0.02)]]
 
     Args:
-      texts: with a blank or more.
-      top: words for each blank.
+      texts: one text or a list, each with one blank or more.
+      top: words per blank, at most the size of the vocabulary.
 
     Returns:
-      `Filled` for each text: `text` and `blanks`, for each blank a list of (word, probability), likeliest first.
+      A `Filled` per text: `text`, and `blanks`, for each blank a list of (word, probability), most likely first.
+
+    Raises:
+      ConfigError: a text has no blank, or is longer than the learned positions.
     """
     tasks.check(self.folder, 'fill')
-    number = _count('top', top)
-    return _each('fill', texts, lambda several: fill_mask.fill(self.folder, several, top=number, rows=self.batch_size))
+    words = _count('top', top)
+    return _each('fill', texts, lambda batch: fill_mask.fill(self.folder, batch, top=words, rows=self.batch_size))
 
   def score(
     self, texts: Texts
   ) -> LogProbability | PseudoLogLikelihood | list[LogProbability] | list[PseudoLogLikelihood]:
-    """How likely texts are, in nats.
+    """Compute the log-likelihood of texts, in nats.
+
+    Example:
+      model.score('Paris is in France .').log_probability  # -21.4, the sum over 5 tokens
 
     Returns:
-      for each text, of a decoder `LogProbability`: sum_t log p(x_t | x_<t) and the number of tokens in it, which is
-      every token but the first. Of a masked language model `PseudoLogLikelihood` (Salazar et al. 2020), which is no
-      probability: each token is hidden once and scored by all others.
+      One result per text. A decoder gives a `LogProbability`: sum_t log p(x_t | x_<t), and the number of tokens in the
+      sum (every token except the first). A masked language model gives a `PseudoLogLikelihood` (Salazar et al. 2020,
+      eq. 1), which is not a probability: each token is masked once and predicted from all others.
     """
     tasks.check(self.folder, 'score')
-    ask: Any = functools.partial(likelihood.score, self.folder, rows=self.batch_size)
-    return _each('score', texts, ask)
+    compute: Any = functools.partial(likelihood.score, self.folder, rows=self.batch_size)
+    return _each('score', texts, compute)
 
   def generate(self, prompts: Texts, **given: Any) -> str | list[str] | list[list[str]]:
-    """Continues prompts, writes what answers them (encoder-decoders), or fills the blank in them (GLM).
+    """Generate texts: continue prompts, answer them (encoder-decoders) or fill their blank (GLM).
+
+    Example:
+      model.generate('In the morning', max_new=20)  # ' the sun rises ...'
 
     Args:
-      prompts: of any length that the network has positions for.
-      **given: the settings of `plm-jax generate`: method 'greedy', 'sample' or 'beam'; max_new (40), min_new,
-        no_repeat; temperature, top_k, top_p and draws of 'sample'; beams, length_penalty and early_stop of 'beam';
-        start, first and last, which name tokens; seed (0). What is drawn depends on all prompts of a call.
+      prompts: one prompt or a list, no longer than the network has positions for.
+      **given: the settings of `plm-jax generate`. All methods: method ('greedy', 'sample' or 'beam'), max_new (40),
+        min_new, no_repeat, seed (0), and the names of tokens start, first and last. 'sample': temperature, top_k,
+        top_p, draws. 'beam': beams, length_penalty, early_stop. Samples depend on all prompts of a call.
 
     Returns:
-      the new text of each prompt, without the prompt; with draws a list for each.
+      The new text of each prompt, without the prompt; with draws a list of texts per prompt.
+
+    Raises:
+      ConfigError: an unknown or invalid setting, or more tokens than the network has positions for.
     """
     for name in given:
       if name not in settings.DEFAULTS:
         raise ConfigError(
-          f'generate: there is no setting {name!r}.{errors.suggest(name, settings.DEFAULTS)} There are '
-          f'{", ".join(settings.DEFAULTS)}'
+          f'generate: unknown setting {name!r}.{errors.suggest(name, settings.DEFAULTS)} '
+          f'Settings: {", ".join(settings.DEFAULTS)}'
         )
-    asked = {**settings.DEFAULTS, **given}
+    options = {**settings.DEFAULTS, **given}
     tasks.check(self.folder, 'generate')
 
-    def ask(several: Sequence[str]) -> list[Any]:
-      settings.check(asked, several)
-      made = continued.write(self._writer, several, asked, rows=self.batch_size)
-      texts = [[one.new for one in each] for each in made]
-      return texts if asked['draws'] else [each[0] for each in texts]
+    def compute(batch: Sequence[str]) -> list[Any]:
+      settings.check(options, batch)
+      written = continued.write(self._writer, batch, options, rows=self.batch_size)
+      texts = [[continuation.new for continuation in each] for each in written]
+      return texts if options['draws'] else [each[0] for each in texts]
 
-    return _each('generate', prompts, ask)
+    return _each('generate', prompts, compute)
 
   def classify(self, texts: str | Fields | Sequence[str | Fields]) -> Any:
-    """The class of each text, or its value, by a run with the adapter `classify`, `similarity` or `cloze`.
+    """Predict the class or the value of each text.
 
-    Here and below, a release or an import of such a network does as well.
+    Supported by runs with the adapter `classify`, `similarity` or `cloze`. This and the following methods also accept
+    a pretrained or converted checkpoint of such a network.
+
+    Example:
+      model.classify('A great film .')  # {'label': 'positive', 'probabilities': {'negative': 0.01, 'positive': 0.99}}
+      model.classify(('A man eats .', 'Someone eats .'))  # a pair of texts
 
     Args:
-      texts: a string for one text, a tuple of strings for a pair, or for all fields that the run reads: of COPA
-        (choice1, choice2, premise, question), and a list for one that holds a list, ReCoRD's entities; or a list of
-        those.
+      texts: one example or a list of examples. An example is a string, or a tuple with one item per field of the run:
+        a pair of texts, or COPA's (choice1, choice2, premise, question). An item is a list of strings if its field
+        holds a list (the entities of ReCoRD).
 
     Returns:
-      for each {'label': name, 'probabilities': {name: float}}, by options where each row has its own; of a regression
-      {'value': float}. A text that is longer than the rows of the run loses its end, as in training; of a release,
-      than its positions, 512 where it learned none.
+      Per example {'label': name, 'probabilities': {name: float}}. The names are those of the options where each
+      example has its own. A regression gives {'value': float}. A text that exceeds the sequence length of the run is
+      truncated at its end, as in training. A pretrained checkpoint truncates at its positions, or at 512 tokens if it
+      has no learned positions.
     """
     tasks.check(self.folder, 'classify')
-    ask = functools.partial(self._reply, replies.classify)
-    return _each('classify', texts, ask, one=lambda given: isinstance(given, str | tuple), is_text=_is_fields)
+    compute = functools.partial(self._reply, replies.classify)
+    return _each('classify', texts, compute, is_single=lambda text: isinstance(text, str | tuple), is_text=_is_fields)
 
   def tag(self, texts: Texts | Sequence[Sequence[str]]) -> Any:
-    """The label of every word, by a run with the adapter `tag`.
+    """Predict the label of every word.
+
+    Supported by runs with the adapter `tag`.
+
+    Example:
+      model.tag('Anna lives in Paris .')[0]
+      # {'word': 'Anna', 'tag': 'B-PER', 'probability': 0.99, 'start': 0, 'end': 4}
 
     Args:
-      texts: a string, which is cut into words and signs; or a list of strings and of lists of words.
+      texts: a string, which is split into words and punctuation; or a list of strings and of lists of words.
 
     Returns:
-      for each text a list of {'word', 'tag', 'probability', 'start', 'end'}, with the characters of the word in a
-      string. Texts of any length are read, in windows.
+      Per text a list of {'word', 'tag', 'probability', 'start', 'end'}. `start` and `end` are character offsets in a
+      string, and None for a list of words. A text of any length is read, in windows.
     """
     tasks.check(self.folder, 'tag')
-    ask = functools.partial(self._reply, replies.tag)
-    return _each('tag', texts, ask, is_text=lambda text: isinstance(text, str) or _is_words(text))
+    compute = functools.partial(self._reply, replies.tag)
+    return _each('tag', texts, compute, is_text=lambda text: isinstance(text, str) or _is_words(text))
 
   def parse(self, texts: Texts | Sequence[Sequence[str]]) -> Any:
-    """The head of every word and the relation to it, by a run with the adapter `parse`.
+    """Predict the head of every word and the relation to it.
+
+    Supported by runs with the adapter `parse`.
+
+    Example:
+      [(word['word'], word['head']) for word in model.parse('Anna sleeps .')]  # [('Anna', 2), ('sleeps', 0), ('.', 2)]
 
     Args:
-      texts: a string, which is cut into words and signs; or a list of strings and of lists of words.
+      texts: a string, which is split into words and punctuation; or a list of strings and of lists of words.
 
     Returns:
-      for each text a list of {'word', 'head', 'relation', 'probability', 'start', 'end'}: the head is the number of a
-      word from 1, or 0 for a root. Each word has its likeliest arc, so that what is found need not be a tree. A text
-      has to fit into a row of the run.
+      Per text a list of {'word', 'head', 'relation', 'probability', 'start', 'end'}. The head is the index of a word,
+      counted from 1; 0 is the root. Each word gets its most likely arc, so the result may not be a tree.
+
+    Raises:
+      ConfigError: a text exceeds the sequence length of the run.
     """
     tasks.check(self.folder, 'parse')
-    ask = functools.partial(self._reply, replies.parse)
-    return _each('parse', texts, ask, is_text=lambda text: isinstance(text, str) or _is_words(text))
+    compute = functools.partial(self._reply, replies.parse)
+    return _each('parse', texts, compute, is_text=lambda text: isinstance(text, str) or _is_words(text))
 
   def answer(self, question: Texts, context: Texts, *, best: int = 3) -> Any:
-    """The part of a text that answers a question, by a run with the adapter `span`.
+    """Extract the part of a context that answers a question.
+
+    Supported by runs with the adapter `span`.
+
+    Example:
+      model.answer('Where is Anna ?', 'Anna is in Paris .')['text']  # 'Paris'
 
     Args:
-      question: one, or a list.
-      context: the text, or as many.
-      best: answers to name.
+      question: one question, or a list.
+      context: one text, or a list of the same length.
+      best: number of answers to list.
 
     Returns:
-      for each question {'text', 'start', 'end', 'probability', 'best'}: the answer, its characters in the context, and
-      the `best` likeliest answers. '' and None where the run says that there is none (SQuAD 2). The probability is a
-      softmax over all answers found, of which `best` names some: the `n_best` likeliest parts of each window that the
-      run reads the context in (20 unless its adapter says otherwise) and, where it knows of texts without an answer,
-      none.
+      Per question {'text', 'start', 'end', 'probability', 'best'}: the answer, its character offsets in the context,
+      and the `best` most likely answers. The text is '' and its offsets are None if the run predicts that there is no
+      answer (SQuAD 2). Probabilities are a softmax over all answers found: the `n_best` most likely spans of each
+      window of the context (20 unless the adapter sets it). A run with unanswerable questions adds no answer.
     """
     alone = isinstance(question, str)
     questions, contexts = ([question], [context]) if alone else (question, context)
     listed = _is_list(questions) and _is_list(contexts)
     if alone != isinstance(context, str) or not listed or len(questions) != len(contexts):
-      raise ConfigError('answer: give a question and a text, or two lists of the same length')
-    number = _count('best', best)
+      raise ConfigError('answer: give one question and one context, or two lists of the same length')
+    answers = _count('best', best)
     tasks.check(self.folder, 'answer')
-    ask = functools.partial(self._reply, functools.partial(replies.answer, best=number))
-    found = _each('answer', list(zip(questions, contexts, strict=True)), ask, is_text=_is_row)
-    return found[0] if alone else found
+    compute = functools.partial(self._reply, functools.partial(replies.answer, best=answers))
+    results = _each('answer', list(zip(questions, contexts, strict=True)), compute, is_text=_is_row)
+    return results[0] if alone else results
 
   def choose(self, texts: str | Pair | Sequence[str | Pair], options: Sequence[Any]) -> Any:
-    """The right one of several options, by a run with the adapter `choose`.
+    """Choose one of several options.
+
+    Supported by runs with the adapter `choose`.
+
+    Example:
+      model.choose('She opened the door and', ['left .', 'green .'])
+      # {'option': 'left .', 'number': 0, 'probabilities': [0.98, 0.02]}
 
     Args:
-      texts: what the options belong to: a string, or a tuple of strings where the run reads several (the context and
-        the question of RACE); or a list of those.
-      options: of the text, or a list of lists.
+      texts: what the options belong to: a string, or a tuple of strings if the run reads several fields (context and
+        question of RACE); or a list of those.
+      options: two or more strings for one text; a list of such lists for a list of texts.
 
     Returns:
-      for each {'option', 'number', 'probabilities'}: the text that is chosen, its place, the probability of each.
+      Per text {'option', 'number', 'probabilities'}: the chosen text, its index in `options` from 0, and the
+      probability of each option.
     """
     alone = isinstance(texts, str | tuple)
     stems, choices = ([texts], [options]) if alone else (texts, options)
-    same = _is_list(stems) and _is_list(choices) and len(stems) == len(choices)
-    if not same or not all(map(_is_row, stems)) or not all(map(_is_words, choices)):
-      raise ConfigError('choose: give a text and a list of options, or a list of texts and as many lists of options')
+    same_length = _is_list(stems) and _is_list(choices) and len(stems) == len(choices)
+    if not same_length or not all(map(_is_row, stems)) or not all(map(_is_words, choices)):
+      raise ConfigError(
+        'choose: give one text and a list of options, or a list of texts and a list of options for each'
+      )
     tasks.check(self.folder, 'choose')
-    ask = functools.partial(self._reply, replies.choose)
-    found = _each('choose', list(zip(stems, choices, strict=True)), ask, is_text=lambda item: True)
-    return found[0] if alone else found
+    compute = functools.partial(self._reply, replies.choose)
+    results = _each('choose', list(zip(stems, choices, strict=True)), compute, is_text=lambda item: True)
+    return results[0] if alone else results
 
-  def _reply(self, reply: Callable[..., list[Any]], given: Sequence[Any]) -> list[Any]:
-    """What a fine-tuned run says."""
-    return reply(self._task, given, rows=self.batch_size)
+  def _reply(self, reply: Callable[..., list[Any]], examples: Sequence[Any]) -> list[Any]:
+    return reply(self._task, examples, rows=self.batch_size)
 
 
 # Arguments -----------------------------------------------------------------------------------------------------------
@@ -297,49 +358,49 @@ def _is_text(text: Any) -> bool:
 
 def _each(
   name: str,
-  given: Any,
-  ask: Callable[[Sequence[Any]], list[Result]],
+  argument: Any,
+  compute: Callable[[Sequence[Any]], list[Result]],
   *,
-  one: Callable[[Any], bool] = lambda given: isinstance(given, str),
+  is_single: Callable[[Any], bool] = lambda argument: isinstance(argument, str),
   is_text: Callable[[Any], bool] = _is_text,
 ) -> Any:
-  """The result of one text, or the list of those of several.
+  """Compute one result, or a list of results.
 
   Args:
     name: of the method, for messages.
-    given: by the caller.
-    ask: texts -> their results.
-    one: whether a text was given and no list.
-    is_text: whether an item of a list is a text.
+    argument: of the caller.
+    compute: texts -> their results.
+    is_single: returns True for one text.
+    is_text: returns True for a valid item of a list.
 
   Raises:
     ConfigError: neither a text nor a list of texts.
   """
-  alone = one(given)
-  texts = [given] if alone else given
+  alone = is_single(argument)
+  texts = [argument] if alone else argument
   if not _is_list(texts):
-    raise ConfigError(f'{name}: takes a text or a list of texts, and this is {type(given).__name__}')
-  for number, text in enumerate(texts):
+    raise ConfigError(f'{name}: expected a text or a list of texts, got {type(argument).__name__}')
+  for index, text in enumerate(texts):
     if not is_text(text):
-      raise ConfigError(f'{name}: text {number} of the list is {type(text).__name__}, and no text: {text!r}')
+      raise ConfigError(f'{name}: text {index} of the list is {type(text).__name__}, expected a text: {text!r}')
     if not all(map(files.is_unicode, _strings(text))):
-      raise ConfigError(f'{name}: text {number} has half a character, which is no Unicode: {text!a}')
-  found = ask(list(texts)) if len(texts) else []
-  return found[0] if alone else found
+      raise ConfigError(f'{name}: text {index} has half a character (a lone surrogate): {text!a}')
+  results = compute(list(texts)) if len(texts) else []
+  return results[0] if alone else results
 
 
-def _strings(given: Any) -> Iterator[str]:
-  """The strings in lists and tuples of any depth."""
-  if isinstance(given, str):
-    yield given
-  elif isinstance(given, list | tuple):
-    for item in given:
+def _strings(value: Any) -> Iterator[str]:
+  """Yield the strings in nested lists and tuples."""
+  if isinstance(value, str):
+    yield value
+  elif isinstance(value, list | tuple):
+    for item in value:
       yield from _strings(item)
 
 
-def _is_list(given: Any) -> bool:
-  array = isinstance(given, np.ndarray) and given.ndim > 0
-  return array or (isinstance(given, Sequence) and not isinstance(given, str | bytes))
+def _is_list(value: Any) -> bool:
+  array = isinstance(value, np.ndarray) and value.ndim > 0
+  return array or (isinstance(value, Sequence) and not isinstance(value, str | bytes))
 
 
 def _is_row(row: Any) -> bool:
@@ -347,7 +408,9 @@ def _is_row(row: Any) -> bool:
 
 
 def _is_fields(row: Any) -> bool:
-  return isinstance(row, str) or (isinstance(row, tuple) and all(isinstance(one, str) or _is_words(one) for one in row))
+  return isinstance(row, str) or (
+    isinstance(row, tuple) and all(isinstance(field, str) or _is_words(field) for field in row)
+  )
 
 
 def _is_words(words: Any) -> bool:
@@ -356,5 +419,5 @@ def _is_words(words: Any) -> bool:
 
 def _count(name: str, value: Any) -> int:
   if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-    raise ConfigError(f'{name}={value!r}; a whole number from 1 on')
+    raise ConfigError(f'{name}={value!r}: expected an integer from 1 on')
   return value

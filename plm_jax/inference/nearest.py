@@ -1,4 +1,4 @@
-"""What word vectors are asked: nearest words, analogies, similarities of pairs; all by the cosine."""
+"""Nearest words, analogies and pair similarities of word vectors, all by cosine."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,13 @@ class Near(NamedTuple):
 
 
 class Share(NamedTuple):
-  """How many questions of a section were answered right, of those whose words are all known, of all."""
+  """The results of a section of questions.
+
+  Attributes:
+    right: number of right answers.
+    known: number of questions whose words are all known.
+    all: number of questions.
+  """
 
   right: int
   known: int
@@ -31,10 +37,12 @@ class Share(NamedTuple):
 
 
 class Agreement(NamedTuple):
-  """Spearman's correlation of cosines with what people said of pairs, over the pairs whose words are known.
+  """Spearman's correlation of cosines with human judgements of pairs, over the pairs of known words.
 
-  `spearman` is None where there is no correlation: of fewer than two pairs, or where all cosines or all that people
-  said are alike.
+  Attributes:
+    spearman: None for fewer than two known pairs, or if all cosines or all judgements are equal.
+    known: number of pairs whose words are known.
+    all: number of pairs.
   """
 
   spearman: float | None
@@ -43,9 +51,9 @@ class Agreement(NamedTuple):
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-  """Vectors f32[..., d] at length 1; those that are 0 stay so."""
+  """Scale vectors f32[..., d] to length 1; zero vectors stay zero."""
   largest = np.abs(vectors).max(axis=-1, keepdims=True, initial=0)
-  scaled = vectors / np.maximum(largest, np.finfo(np.float32).tiny)  # so that no square is beyond a float
+  scaled = vectors / np.maximum(largest, np.finfo(np.float32).tiny)  # so that no square overflows
   return scaled / np.maximum(np.linalg.norm(scaled, axis=-1, keepdims=True), 1e-30)
 
 
@@ -53,89 +61,105 @@ class Table:
   """Vectors of length 1, by word.
 
   Args:
-    vectors: of any length; a word whose vector is 0 is near to no other.
+    vectors: of any length; a word with a zero vector is near to no other.
   """
 
   def __init__(self, vectors: WordVectors):
     self.words = vectors.words
     self.unit = unit(vectors.vectors)
-    self._ids = {word: number for number, word in enumerate(vectors.words)}
+    self._ids = {word: row for row, word in enumerate(vectors.words)}
     self._unseen, self._normalise = vectors.unseen, vectors.normalise
 
   def __contains__(self, word: str) -> bool:
     return word in self._ids
 
   def has_vector(self, word: str) -> bool:
-    """Whether a word has a vector, be it one that its letters make."""
+    """Return True if a word has a vector.
+
+    It is stored, or made from the characters of the word.
+    """
     return word in self or self._unseen is not None
 
   def vector(self, word: str) -> np.ndarray:
-    """f32[d], of length 1; raises a ConfigError for a word without a vector."""
+    """Return the vector f32[d] of a word, of length 1.
+
+    Raises:
+      ConfigError: the word has no vector.
+    """
     word = self._spelt(word)
     if word not in self._ids:
       if self._unseen is not None:
         return unit(self._unseen(word))
-      like = word.lower() if word.lower() in self._ids else word
-      raise ConfigError(
-        f'vectors: there is no vector of {word!r} among {len(self.words):,}.{suggest(like, self.words)}'
-      )
+      similar = word.lower() if word.lower() in self._ids else word
+      raise ConfigError(f'vectors: no vector of {word!r} among {len(self.words):,}.{suggest(similar, self.words)}')
     return self.unit[self._ids[word]]
 
   def _spelt(self, word: str) -> str:
-    """A word as it is looked up: where its letters make a vector, as the tokenizer of the run writes it."""
+    """Normalise a word for the lookup.
+
+    A table that makes vectors from characters normalises words as the tokenizer of its run does.
+    """
     if word in self._ids or self._unseen is None or self._normalise is None:
       return word
     return self._normalise(word)
 
   def neighbours(self, word: str, *, top: int = 10) -> list[Near]:
-    """The words nearest to a word."""
-    return self._nearest(self.vector(word), but=(word,), top=top)
+    """List the words nearest to a word."""
+    return self._nearest(self.vector(word), exclude=(word,), top=top)
 
   def analogy(self, a: str, b: str, c: str, *, top: int = 10) -> list[Near]:
-    """What is to `c` as `b` is to `a`: the words nearest to b - a + c, none of the three (Mikolov et al. 2013)."""
+    """Complete `a` : `b` = `c` : ? (Mikolov et al. 2013).
+
+    Returns:
+      The words nearest to b - a + c, none of the three.
+    """
     target = self.vector(b) - self.vector(a) + self.vector(c)
-    return self._nearest(unit(target), but=(a, b, c), top=top)
+    return self._nearest(unit(target), exclude=(a, b, c), top=top)
 
-  def similarity(self, one: str, other: str) -> float:
-    """The cosine of two words."""
-    return float(self.vector(one) @ self.vector(other))
+  def similarity(self, first: str, second: str) -> float:
+    """Compute the cosine of two words."""
+    return float(self.vector(first) @ self.vector(second))
 
-  def _nearest(self, target: np.ndarray, *, but: Sequence[str], top: int) -> list[Near]:
+  def _nearest(self, target: np.ndarray, *, exclude: Sequence[str], top: int) -> list[Near]:
     cosines = self.unit @ target
-    own = {self._ids[word] for word in map(self._spelt, but) if word in self._ids}
-    cosines[list(own)] = -np.inf
-    count = max(min(top, len(self.words) - len(own)), 0)
+    excluded = {self._ids[word] for word in map(self._spelt, exclude) if word in self._ids}
+    cosines[list(excluded)] = -np.inf
+    count = max(min(top, len(self.words) - len(excluded)), 0)
     if not count:
       return []
-    # all words as near as the last one that is asked for, so that of equally near ones the first are taken
+    # all words at least as near as the last one; among equally near words the first are taken
     last = -np.partition(-cosines, count - 1)[count - 1]
-    found = np.flatnonzero(~(cosines < last))
-    order = found[np.argsort(-cosines[found], kind='stable')][:count]
-    return [Near(self.words[number], float(cosines[number])) for number in order]
+    candidates = np.flatnonzero(~(cosines < last))
+    order = candidates[np.argsort(-cosines[candidates], kind='stable')][:count]
+    return [Near(self.words[row], float(cosines[row])) for row in order]
 
 
 def of_run(opened: Opened) -> WordVectors:
-  """The vectors of a run whose trunk is a table, without those of special tokens.
+  """Return the word vectors of a run whose trunk is a table.
 
-  An objective that makes them of more than the trunk says so by a function `word_table` of its file.
+  Special tokens are left out. An objective that combines further parameters into its vectors defines a function
+  `word_table`.
 
   Raises:
     ConfigError: the vectors of its trunk depend on the text.
   """
   if opened.kind != 'none':
     raise ConfigError(
-      f'vectors: the {opened.trunk.NAME} in {opened.folder} gives a word another vector in each text: name a run of '
+      f'vectors: the {opened.trunk.NAME} in {opened.folder} has no fixed vector per word; name a run of '
       "model.name='static'"
     )
-  found = _word_table(opened)
+  table = _word_table(opened)
   special = set(opened.vocab.special_ids)
-  kept = [number for number in range(opened.vocab.size) if number not in special]
-  words = tuple(opened.vocab.token(number) for number in kept)
-  return WordVectors(words, found.vectors[kept], found.unseen, opened.vocab.normalise)
+  ids = [token for token in range(opened.vocab.size) if token not in special]
+  words = tuple(opened.vocab.token(token) for token in ids)
+  return WordVectors(words, table.vectors[ids], table.unseen, opened.vocab.normalise)
 
 
 def _word_table(opened: Opened) -> WordTable:
-  """The vectors of all ids: as the objective makes them, else the rows of the trunk."""
+  """Return the vectors of all ids.
+
+  The objective may compute them; otherwise they are the trunk's table.
+  """
   if opened.task and not opened.adapted:
     settings = {key: value for key, value in opened.task.items() if key != 'name'}
     make = getattr(build.import_file(f'objectives.{opened.task["name"]}'), 'word_table', None)
@@ -145,61 +169,62 @@ def _word_table(opened: Opened) -> WordTable:
 
 
 def answer(table: Table, file: files.Where) -> dict[str, Share]:
-  """Share of right answers of each section of a file of questions, in the form of questions-words.txt.
+  """Count the right answers to analogies per section of a file.
 
-  Words are compared in lower case where the table has none in upper case.
+  The file has the format of questions-words.txt. Words are lowercased if the table has no upper-case word.
 
   Raises:
-    ValueError: a line that has not four words, with file and line; or no question.
+    ValueError: a line without four words (named with file and line), or no question.
   """
-  found: dict[str, list[int]] = {}
+  counts_by_section: dict[str, list[int]] = {}
   section = 'all'
-  for number, parts in _lines(file, lower=_is_lower(table)):
+  for line, parts in _lines(file, lower=_is_lower(table)):
     if parts[0] == ':':
       section = ' '.join(parts[1:])
       continue
     if len(parts) != 4:
-      raise ValueError(f'{file}, line {number}: {len(parts)} words, and a question has four')
-    known = all(map(table.has_vector, parts[:3])) and parts[3] in table  # one that is found is of the table
-    near = table.analogy(*parts[:3], top=1) if known else []  # none where the table has no other words
-    right = bool(near) and near[0].word == parts[3]
-    counts = found.setdefault(section, [0, 0, 0])
-    found[section] = [counts[0] + right, counts[1] + known, counts[2] + 1]
-  if not found:
-    raise ValueError(f'{file}: there is no question in it, a line with four words')
-  return {name: Share(*counts) for name, counts in found.items()}
+      raise ValueError(f'{file}, line {line}: {len(parts)} words; a question has four')
+    is_known = all(map(table.has_vector, parts[:3])) and parts[3] in table  # only stored words can be an answer
+    nearest = table.analogy(*parts[:3], top=1) if is_known else []  # empty if the table has no other words
+    right = bool(nearest) and nearest[0].word == parts[3]
+    counts = counts_by_section.setdefault(section, [0, 0, 0])
+    counts_by_section[section] = [counts[0] + right, counts[1] + is_known, counts[2] + 1]
+  if not counts_by_section:
+    raise ValueError(f'{file}: no question; expected lines with four words')
+  return {name: Share(right=right, known=known, all=total) for name, (right, known, total) in counts_by_section.items()}
 
 
 def agree(table: Table, file: files.Where) -> Agreement:
-  """How cosines agree with a file of pairs: two words and a number per line; what stands behind them is not read.
+  """Correlate cosines with the judgements in a file of pairs.
 
-  They are separated by commas where a line has two, else by spaces or tabs. The first line may have names of columns.
+  A line has two words and a number; further columns are ignored. Columns are separated by commas if a line has two,
+  else by spaces or tabs. The first line may have column names.
 
   Raises:
-    ValueError: another line without them, or a number that is not finite, with file and line; or no pair.
+    ValueError: a line without two words and a finite number (named with file and line), or no pair.
   """
   pairs = []
-  for place, (number, parts) in enumerate(_lines(file, lower=_is_lower(table))):
+  for index, (line, parts) in enumerate(_lines(file, lower=_is_lower(table))):
     if (by_commas := ' '.join(parts).split(','))[2:]:
       parts = [part.strip() for part in by_commas]
-    expected = f'{file}, line {number}: expected two words and a number'
+    expected = f'{file}, line {line}: expected two words and a number'
     try:
-      one, other, judged = parts[0], parts[1], float(parts[2])
+      first, second, judgement = parts[0], parts[1], float(parts[2])
     except (IndexError, ValueError):
-      if place or re.match(r'[-+.]?[0-9]', ''.join(parts[2:3])):
+      if index or re.match(r'[-+.]?[0-9]', ''.join(parts[2:3])):
         raise ValueError(expected) from None
-      continue  # names of columns
-    if not np.isfinite(judged):
-      raise ValueError(f'{expected}, and {parts[2]!r} is not finite')
-    pairs.append((one, other, judged))
+      continue  # column names
+    if not np.isfinite(judgement):
+      raise ValueError(f'{expected}, got {parts[2]!r}, which is not finite')
+    pairs.append((first, second, judgement))
   if not pairs:
-    raise ValueError(f'{file}: there is no pair in it, a line with two words and a number')
-  known = [pair for pair in pairs if table.has_vector(pair[0]) and table.has_vector(pair[1])]
-  predictions = [{'value': table.similarity(one, other)} for one, other, _ in known]
-  if any(len(set(side)) < 2 for side in ([row['value'] for row in predictions], [label for *_, label in known])):
-    return Agreement(None, len(known), len(pairs))
-  scores = correlation.score(predictions, [{'label': label} for *_, label in known])
-  return Agreement(scores['spearman'], len(known), len(pairs))
+    raise ValueError(f'{file}: no pair; expected lines with two words and a number')
+  known_pairs = [pair for pair in pairs if table.has_vector(pair[0]) and table.has_vector(pair[1])]
+  predictions = [{'value': table.similarity(first, second)} for first, second, _ in known_pairs]
+  if any(len(set(side)) < 2 for side in ([row['value'] for row in predictions], [label for *_, label in known_pairs])):
+    return Agreement(spearman=None, known=len(known_pairs), all=len(pairs))
+  scores = correlation.score(predictions, [{'label': label} for *_, label in known_pairs])
+  return Agreement(spearman=scores['spearman'], known=len(known_pairs), all=len(pairs))
 
 
 def _is_lower(table: Table) -> bool:
@@ -207,12 +232,15 @@ def _is_lower(table: Table) -> bool:
 
 
 def _lines(file: files.Where, *, lower: bool) -> Iterator[tuple[int, list[str]]]:
-  """Number and words of each line that is neither empty nor a remark, which begins with '#' and a space."""
+  """Yield line number and words of each line.
+
+  Empty lines are left out, and comments, which begin with '#' and a space.
+  """
   try:
-    text = files.read_utf8(file).removeprefix('\ufeff')  # the mark that some programs put before a text
+    text = files.read_utf8(file).removeprefix('\ufeff')  # byte order mark
   except ValueError as error:
     raise ValueError(f'{file}, {error}') from None
-  for number, line in enumerate(text.split('\n'), start=1):
+  for line_number, line in enumerate(text.split('\n'), start=1):
     parts = (line.lower() if lower else line).split()
     if parts and parts[0] != '#':
-      yield number, parts
+      yield line_number, parts

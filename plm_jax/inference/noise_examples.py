@@ -1,4 +1,4 @@
-"""The pre-training objectives that `plm-jax noise` shows, each with its config and one line about it."""
+"""The pre-training objectives that `plm-jax noise` shows, each with its config and a one-line description."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,11 +10,11 @@ class Show(NamedTuple):
   """One objective.
 
   Attributes:
-    name: its name for `--objective`.
+    name: value of `--objective`.
     what: the paper and the idea, in one line.
     model: a file of `models/` that it accepts.
     objective: a file of `objectives/` and its keywords.
-    config: the file of `experiments/` that trains it, with its argument; '' where none does.
+    config: the file of `experiments/` that trains it, with its argument; '' without one.
     rows: 'text' is [CLS] text [SEP], 'plain' the text alone, 'pair' two halves of the text and a part of another one.
   """
 
@@ -43,15 +43,15 @@ _T5 = 't5/pretrain.py'
 GALLERY = (
   Show('causal_lm', 'GPT: predict each token from those before it', 'gpt', dict(name='causal_lm'), 'gpt/gpt.py',
        'plain'),
-  Show('bert', 'BERT: 15 % of the tokens, of them 80 % hidden, 10 % random, 10 % kept', 'bert', dict(name='mlm'),
+  Show('bert', 'BERT: 15 % of the tokens: 80 % masked, 10 % random, 10 % unchanged', 'bert', dict(name='mlm'),
        'bert/base.py:mlm'),
-  Show('whole_word', 'BERT 2019: the same in whole words', 'bert', dict(name='mlm', where=dict(name='whole_word'))),
-  Show('roberta', 'RoBERTa: drawn anew at every step, the count rounded at random', 'bert',
+  Show('whole_word', 'BERT 2019: whole-word masking', 'bert', dict(name='mlm', where=dict(name='whole_word'))),
+  Show('roberta', 'RoBERTa: sampled at every step, the count rounded at random', 'bert',
        dict(name='mlm', where=dict(name='fixed_count', count='roberta', candidates='all'),
             edit=dict(name='bert_80_10_10', random_ids='ordinary')), 'roberta/pretrain.py'),
-  Show('albert', 'ALBERT: runs of one to three words', 'bert', dict(name='mlm', where=dict(name='ngram')),
+  Show('albert', 'ALBERT: n-grams of one to three words', 'bert', dict(name='mlm', where=dict(name='ngram')),
        'albert/pretrain.py:mlm'),
-  Show('deberta', 'DeBERTa: one run of words in each window; positions enter in the decoder', 'deberta',
+  Show('deberta', 'DeBERTa: one n-gram per window; positions enter in the decoder', 'deberta',
        dict(name='emd_mlm', where=dict(name='ngram_windows')), 'deberta/base.py'),
   Show('spanbert', 'SpanBERT: spans of geometric length, predicted from their boundary too', 'bert',
        dict(name='span_boundary'), 'spanbert/pretrain.py'),
@@ -59,28 +59,28 @@ GALLERY = (
        dict(name='sentence_pair', question='nsp'), 'bert/base.py', 'pair'),
   Show('sop', 'ALBERT: are the two parts in order (0) or swapped (1)?', 'bert',
        dict(name='sentence_pair', question='sop', where=dict(name='ngram')), 'albert/pretrain.py', 'pair'),
-  Show('electra', 'ELECTRA: a generator fills the blanks, the discriminator finds what it replaced', 'bert',
+  Show('electra', 'ELECTRA: a generator fills the masks, the discriminator finds replaced tokens', 'bert',
        dict(name='rtd', generator=dict(name='bert', variant='tiny')), 'electra/base.py'),
-  Show('xlnet', 'XLNet: predict one token in six, in a random order of all', 'xlnet', dict(name='permutation_lm'),
+  Show('xlnet', 'XLNet: predict one token in six, in random order of all tokens', 'xlnet', dict(name='permutation_lm'),
        'xlnet/base.py'),
-  Show('glm', 'GLM: blanks filled in left to right, in random order, with two positions a token', 'glm',
+  Show('glm', 'GLM: spans in random order, filled left to right, two positions per token', 'glm',
        dict(name='blank_infilling'), 'glm/base.py'),
-  Show('glm_sentence', 'GLM: whole sentences as blanks', 'glm',
+  Show('glm_sentence', 'GLM: whole sentences as spans', 'glm',
        dict(name='blank_infilling', levels=dict(sentence=1.0), ratio=0.25, block=0.1, short=0.02), 'glm/10b.py'),
-  Show('glm_document', 'GLM: one long blank', 'glm',
+  Show('glm_document', 'GLM: one long span', 'glm',
        dict(name='blank_infilling', levels=dict(document=1.0), ratio=0.25, block=0.1, short=0.02), 'glm/10b.py'),
-  Show('unilm', 'UniLM: one mask of attention a row: both ways, left, right, or a prefix', 'bert', dict(name='unilm'),
+  Show('unilm', 'UniLM: one attention mask per row: bidirectional, left, right, or prefix', 'bert', dict(name='unilm'),
        f'{_COMPARISON}:multitask'),
-  Show('permuted_lm', "BART's comparison: XLNet's objective on one stream, whose targets have copies", 'bert',
+  Show('permuted_lm', "BART's comparison: XLNet's objective on one stream with copies of the targets", 'bert',
        dict(name='permuted_lm'), f'{_COMPARISON}:permuted_lm'),
-  Show('mass_span', 'MASS: one span of half the text, which the decoder writes', 'bart',
+  Show('mass_span', 'MASS: one span of half the text, predicted by the decoder', 'bart',
        _bart(where=dict(name='one_span', rate=0.5), edit=dict(name='to_mask'), target='chosen'),
        f'{_COMPARISON}:masked_seq2seq'),
-  Show('bart_mask', 'BART: token masking, one mask a word', 'bart',
+  Show('bart_mask', 'BART: token masking, one mask per word', 'bart',
        _bart(where=dict(name='exact_units', rate=0.15), edit=dict(name='collapse_to_mask')), f'{_COMPARISON}:masking'),
   Show('bart_delete', 'BART: token deletion', 'bart',
        _bart(where=dict(name='exact_units', rate=0.15), edit=dict(name='drop')), f'{_COMPARISON}:deletion'),
-  Show('bart_infill', 'BART: spans of Poisson length, one mask for each, also where nothing was', 'bart',
+  Show('bart_infill', 'BART: spans of Poisson length, one mask per span, also for empty spans', 'bart',
        _bart(**_INFILL), f'{_COMPARISON}:infilling'),
   Show('bart_permute', 'BART: sentences in random order', 'bart',
        _bart(rearrange=(dict(name='permute_sentences'),), **_NOTHING), f'{_COMPARISON}:shuffling'),
@@ -88,7 +88,7 @@ GALLERY = (
        _bart(finish=(dict(name='rotate'),), **_NOTHING), f'{_COMPARISON}:rotation'),
   Show('bart', 'BART: infilling and permuted sentences, its final mix', 'bart',
        _bart(rearrange=(dict(name='permute_sentences'),), **_INFILL), 'bart/large.py'),
-  Show('t5', 'T5: spans become sentinels, the target is what they stood for', 't5', _t5(), _T5, 'plain'),
+  Show('t5', 'T5: spans become sentinels, the target is the content of the spans', 't5', _t5(), _T5, 'plain'),
   Show('t5_prefix', 'T5: prefix language modelling', 't5',
        _t5(where=dict(name='prefix'), edit=dict(name='drop'), target='chosen'), f'{_T5}:prefix_lm', 'plain'),
   Show('t5_bert', 'T5: BERT-style, the whole text as target', 't5',
@@ -99,7 +99,7 @@ GALLERY = (
        _t5(where=dict(name='iid'), edit=dict(name='drop'), target='chosen'), f'{_T5}:drop', 'plain'),
   Show('deshuffle', 'T5: all tokens in random order', 't5',
        _t5(rearrange=(dict(name='deshuffle'),), target='text', **_NOTHING), f'{_T5}:deshuffle', 'plain'),
-  Show('ul2', 'UL2: each row by one of seven denoisers, announced by a mode token', 't5',
+  Show('ul2', 'UL2: one of seven denoisers per sequence, marked by a mode token', 't5',
        _t5(denoisers=(
          dict(where=dict(name='exact_spans', rate=0.15, mean=3.0), mode='[R]'),
          dict(where=dict(name='exact_spans', rate=0.15, mean=8.0), mode='[R]'),
@@ -109,6 +109,6 @@ GALLERY = (
          dict(where=dict(name='exact_spans', rate=0.5, mean=64.0), mode='[X]'),
          dict(where=dict(name='prefix', rate=0.25), mode='[S]'),
        )), 't5/ul2.py', 'plain'),
-  Show('contrastive', 'SimCSE: the same text twice under dropout, against the other rows', 'bert',
+  Show('contrastive', 'SimCSE: the same text twice under dropout, against the rest of the batch', 'bert',
        dict(name='contrastive', pool='trunk'), 'contrastive/simcse.py'),
 )  # fmt: skip

@@ -1,6 +1,6 @@
-"""What corruption makes of a text, for a reader: the row before, each part of the example with its marks, and rates.
+"""The effect of an objective's noise on a text: the original, each part of the example with marks, and rates.
 
-`plm-jax noise` prints it, `plm-jax report` puts it on a page.
+`plm-jax noise` prints it, `plm-jax report` adds it to the page.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -10,15 +10,15 @@ import numpy as np
 
 Mark = Literal['', 'special', 'predicted', 'changed', 'changed predicted', 'place']
 Rows = Literal['text', 'plain', 'pair']
-LARGEST_MASK = 48  # tokens, up to which a mask of attention is shown
+LARGEST_MASK = 48  # tokens up to which an attention mask is shown
 
 
 class Word(NamedTuple):
-  """A token, or the number of its place.
+  """A token, or the position of one.
 
   Attributes:
     text: to show.
-    mark: what became of it.
+    mark: the effect of the noise on it.
   """
 
   text: str
@@ -29,9 +29,9 @@ class Line(NamedTuple):
   """A part of an example.
 
   Attributes:
-    label: what it is: 'reads', 'predicts', ...
-    items: the words, those that belong together in one tuple.
-    gap: between two items, as text.
+    label: name of the part: 'reads', 'predicts', ...
+    items: the words; a tuple groups those that belong together.
+    gap: text between two items.
   """
 
   label: str
@@ -40,16 +40,18 @@ class Line(NamedTuple):
 
 
 def batch(kind: Rows, words: list[int], vocab: Any, *, rows: int, other: list[int]) -> dict[str, np.ndarray]:
-  """`rows` copies of one row; they differ in `row_id`, so each is corrupted in its own way.
+  """Build a batch of `rows` copies of one sequence.
+
+  Copies differ in `row_id`, so each gets different noise.
 
   Args:
     kind: 'text' is [CLS] text [SEP], 'plain' the text alone, 'pair' two halves of the text and a part of another one.
     words: the ids of the text.
     vocab: a `types.Vocab`.
-    rows: how many.
+    rows: number of copies.
     other: the ids of another text.
   """
-  made = {
+  arrays = {
     'row_id': np.arange(rows, dtype=np.int32),
     'epoch': np.zeros(rows, np.int32),
     'row_weight': np.ones(rows, np.float32),
@@ -58,47 +60,50 @@ def batch(kind: Rows, words: list[int], vocab: Any, *, rows: int, other: list[in
     half = len(words) // 2
     length = len(words) + 3  # [CLS] A [SEP] B [SEP]
     for name, ids in {'first': words[:half], 'next': words[half:], 'other': other[:length]}.items():
-      made[name] = np.tile(np.array(ids + [vocab.pad_id] * (length - len(ids)), np.int32), (rows, 1))
-      made[f'{name}_length'] = np.full(rows, len(ids), np.int32)
-    return made
+      arrays[name] = np.tile(np.array(ids + [vocab.pad_id] * (length - len(ids)), np.int32), (rows, 1))
+      arrays[f'{name}_length'] = np.full(rows, len(ids), np.int32)
+    return arrays
   row = list(words)
   if kind == 'text' and vocab.cls_id is not None and vocab.sep_id is not None:
     row = [vocab.cls_id, *words, vocab.sep_id]
   tokens = np.tile(np.array(row, np.int32), (rows, 1))
   types = (np.arange(len(row)) > len(row) // 2).astype(np.int32)
-  return made | {
+  return arrays | {
     'tokens': tokens,
     'segment_ids': np.ones_like(tokens),
     'type_ids': np.tile(types, (rows, 1)),
   }
 
 
-def examples(prepare: Callable[..., Any], made: Mapping[str, Any], *, seed: int, draws: int) -> list[Any]:
-  """What the noise makes of a batch in the first steps of a run: `types.Example`s on the host.
+def examples(prepare: Callable[..., Any], arrays: Mapping[str, Any], *, seed: int, draws: int) -> list[Any]:
+  """Apply the noise of a run's first steps to a batch.
 
   Args:
     prepare: of a `types.Task`.
-    made: by `batch`.
+    arrays: from `batch`.
     seed: of the run.
     draws: number of steps.
+
+  Returns:
+    A `types.Example` on the host per step.
   """
   import jax
 
   from plm_jax.noise.keys import noise_root, with_step
 
-  # without optimisation, since compiling takes longer than running
+  # no optimisation: compiling takes longer than running
   options: Any = {'xla_backend_optimization_level': 0} if jax.default_backend() == 'cpu' else None
   compiled = jax.jit(lambda root, rows, step: prepare(root, with_step(rows, step)), compiler_options=options)
   root = noise_root(jax.random.key(seed))
-  return [jax.device_get(compiled(root, made, step)) for step in range(draws)]
+  return [jax.device_get(compiled(root, arrays, step)) for step in range(draws)]
 
 
 def lines(example: Any, before: np.ndarray | None, vocab: Any) -> list[Line]:
-  """The parts of the first row of an example that a reader can interpret.
+  """List the readable parts of the first row of an example.
 
   Args:
     example: a `types.Example` on the host.
-    before: int[rows, length], the tokens before; None of a pair.
+    before: int[rows, length], the tokens before the noise; None for a pair.
     vocab: a `types.Vocab`.
   """
   inputs, targets = example.inputs, example.targets
@@ -118,12 +123,12 @@ def lines(example: Any, before: np.ndarray | None, vocab: Any) -> list[Line]:
   for name in ('positions', 'block_positions'):
     if name in inputs:
       real = int((inputs['segment_ids'][0] > 0).sum())
-      out.append(Line(name.replace('_', ' '), [(Word(str(place)),) for place in inputs[name][0][:real]]))
+      out.append(Line(name.replace('_', ' '), [(Word(str(position)),) for position in inputs[name][0][:real]]))
   return [*out, *_targets(inputs, targets, vocab), *_masks(inputs)]
 
 
 def _targets(inputs: Any, targets: Any, vocab: Any) -> list[Line]:
-  """What is predicted: tokens, with their places where they have some, and labels."""
+  """List the targets: tokens, with positions if they have some, and labels."""
   out = []
   if 'ids' in targets and 'weights' in targets:
     chosen = targets['weights'][0] > 0
@@ -131,7 +136,7 @@ def _targets(inputs: Any, targets: Any, vocab: Any) -> list[Line]:
     where = inputs.get('predict', inputs.get('target_positions'))
     if where is not None:
       items = sorted(zip(where[0][chosen].tolist(), ids.tolist(), strict=True))
-      words = [(Word(str(place), 'place'), *marked([token], vocab, wanted={0})[0]) for place, token in items]
+      words = [(Word(str(position), 'place'), *marked([token], vocab, wanted={0})[0]) for position, token in items]
       out.append(Line('predicts', words, gap='  '))
     else:
       out.append(Line('predicts', marked(ids, vocab, wanted=set(range(len(ids))))))
@@ -142,19 +147,19 @@ def _targets(inputs: Any, targets: Any, vocab: Any) -> list[Line]:
 
 
 def _masks(inputs: Any) -> list[Line]:
-  """Masks of attention, a line for each token."""
+  """List the attention masks, one line per token."""
   out = []
   for name in ('allowed', 'permutation_mask'):
     if name in inputs and inputs[name].ndim == 3 and inputs[name].shape[-1] <= LARGEST_MASK:
-      # XLNet's mask is set where a key is hidden, UniLM's where it is seen
-      seen = inputs[name][0].astype(bool)
-      out.append(Line(name.replace('_', ' '), [(Word('one line a token, ■ where the mask is set'),)]))
-      out += [Line('', [(Word(''.join('■' if cell else '·' for cell in row)),)]) for row in seen]
+      # XLNet's mask marks hidden keys, UniLM's visible ones
+      mask = inputs[name][0].astype(bool)
+      out.append(Line(name.replace('_', ' '), [(Word('one line per token, ■ where the mask is set'),)]))
+      out += [Line('', [(Word(''.join('■' if cell else '·' for cell in row)),)]) for row in mask]
   return out
 
 
 def rates(example: Any, before: np.ndarray | None) -> str:
-  """Shares of changed tokens and of targets, and mean lengths, over many rows, as one line."""
+  """Summarise the rates of changed tokens and targets, and mean lengths."""
   inputs, targets = example.inputs, example.targets
   if before is None:  # a pair: the length of the joined row
     length, rows = (inputs['segment_ids'] > 0).sum(axis=1).mean(), len(inputs['segment_ids'])
@@ -178,13 +183,13 @@ def marked(
   wanted: Set[int] = frozenset(),
   changed: Set[int] = frozenset(),
 ) -> list[tuple[Word, ...]]:
-  """Tokens, each with its mark; `wanted` and `changed` hold places."""
+  """Mark tokens; `wanted` and `changed` hold positions."""
   special = set(vocab.special_ids)
   out: list[tuple[Word, ...]] = []
-  for place, token_id in enumerate(np.asarray(ids).tolist()):
+  for position, token_id in enumerate(np.asarray(ids).tolist()):
     token = vocab.token(token_id).replace('Ġ', ' ').strip() or '␣'
-    mark: Mark = 'predicted' if place in wanted else 'special' if token_id in special else ''
-    if place in changed:
-      mark = 'changed predicted' if place in wanted else 'changed'
+    mark: Mark = 'predicted' if position in wanted else 'special' if token_id in special else ''
+    if position in changed:
+      mark = 'changed predicted' if position in wanted else 'changed'
     out.append((Word(token, mark),))
   return out

@@ -1,8 +1,8 @@
-"""A text that is too long for a network is read in windows that overlap by half.
+"""Windows of half overlap, for texts longer than a network reads.
 
-A part of the text that two windows show belongs to one of them: the first half of what they share to the earlier, the
-second half to the later, so that each part has about as much text around it on either side. For a network that reads
-from left to right, a part belongs to the first window that shows it to the end, with at least half a window before it.
+Each part of the text belongs to one window. The earlier of two windows owns the first half of the parts that they
+share, the later one the second half. So each part has similar context on both sides. If a network reads from left to
+right, the first window that contains a part owns it, and later windows have at least half a window before their parts.
 
     parts a b c d e f g h i j of size 1, room for 6
     windows         a b c d e f | d e f g h i | g h i j
@@ -17,7 +17,7 @@ import numpy as np
 
 
 class Window(NamedTuple):
-  """Parts `start` to `stop` of a text are read, of which `first` to `last` belong to this window; ends are not in."""
+  """A window of the parts [start, stop) of a text, which owns the parts [first, last)."""
 
   start: int
   stop: int
@@ -26,15 +26,15 @@ class Window(NamedTuple):
 
 
 def cut(sizes: Sequence[int] | np.ndarray, *, room: int | None, causal: bool = False) -> list[Window]:
-  """The windows of a text.
+  """Split a text into windows.
 
   Args:
-    sizes: tokens of each of its parts, which are never cut: 1 for tokens, more for words.
-    room: tokens of a window; None for no bound. A part that is larger stands in a window alone.
-    causal: the network reads from left to right.
+    sizes: tokens of each part. Parts are never split: tokens have size 1, words more.
+    room: tokens per window; None for no bound. A larger part gets a window to itself.
+    causal: True if the network reads from left to right.
 
   Returns:
-    one window or more; each part belongs to exactly one of them.
+    One window or more; each part belongs to exactly one.
   """
   ends = np.cumsum(np.asarray(sizes, np.int64))
   count = len(ends)
@@ -48,10 +48,15 @@ def cut(sizes: Sequence[int] | np.ndarray, *, room: int | None, causal: bool = F
     if stop == count:
       break
     half = int(np.searchsorted(ends, before + room // 2, side='right'))
-    fits = int(np.searchsorted(ends, ends[stop] - room, side='left')) + 1  # from here on the next part has room too
+    fits = (
+      int(np.searchsorted(ends, ends[stop] - room, side='left')) + 1
+    )  # the first start that leaves room for the next part
     start = min(max(half, fits, start + 1), stop)
   edges = [0]
   for (_, stop), (following, _) in itertools.pairwise(spans):
     edges.append(stop if causal else (following + stop + 1) // 2)
   edges.append(count)
-  return [Window(*span, first, last) for span, first, last in zip(spans, edges[:-1], edges[1:], strict=True)]
+  return [
+    Window(start=start, stop=stop, first=first, last=last)
+    for (start, stop), first, last in zip(spans, edges[:-1], edges[1:], strict=True)
+  ]

@@ -1,8 +1,8 @@
-"""One word in several texts: how alike its vectors are at each layer of a network, beside vectors without context.
+"""One word in several texts: the cosines of its vectors at each layer, next to those of vectors without context.
 
-Survey of Qiu et al. 2020, §2.1: a table has one vector for all senses of a word, so that the cosine of any two of its
-uses is 1; a network that reads the text around it has another vector for each use. Its embeddings, layer 0, differ by
-the position of a word, and by its tokens where it is written in another way.
+Survey of Qiu et al. 2020, §2.1: a table has one vector for all senses of a word, so the cosine of any two of its uses
+is 1. A contextual network has a different vector for each use. Its embeddings, layer 0, differ by the position of a
+word, and by its tokens if the spelling differs.
 """
 
 import itertools
@@ -26,10 +26,9 @@ class Uses(NamedTuple):
   """The uses of a word in n texts.
 
   Attributes:
-    word: which one.
-    cosines: f32[k, n, n], of the word in each text with that in each other, at each of k layers; the embeddings come
-      first, the output last.
-    static: f32[n, n], the same by a table of vectors; None where none was asked.
+    word: the word.
+    cosines: f32[k, n, n], between the uses of the word at each of k layers, from the embeddings to the output.
+    static: f32[n, n], the same by a table of vectors; None without a table.
   """
 
   word: str
@@ -38,80 +37,90 @@ class Uses(NamedTuple):
 
 
 def look(opened: Opened, word: str, texts: Sequence[str], *, table: nearest.Table | None = None) -> Uses:
-  """Compares the first use of a word in each text. A word of several tokens has the mean of their vectors.
+  """Compare the first use of a word in each text.
+
+  A word of several tokens has the mean of their vectors.
 
   Args:
     opened: a network.
-    word: as it stands in the texts, capital letters aside.
+    word: as in the texts, ignoring case.
     texts: two or more.
     table: vectors without context.
 
   Raises:
-    ConfigError: fewer than two texts, one without the word, or a network or table that does not know the word.
+    ConfigError: fewer than two texts, a text without the word, or a network or table that does not know the word.
   """
   if len(texts) < 2:
-    raise ConfigError(f'polysemy: {counted(len(texts), "text")}; give two or more with the word {word!r}')
-  spans = [_span(word, text, number) for number, text in enumerate(texts, start=1)]
-  known = [_tokens(opened, text, span) for text, span in zip(texts, spans, strict=True)]
-  found = vectors.encode(opened, texts, layers=vectors.layers_of(opened, 'all'), pool='none')
-  states = [one.vectors for one in found if isinstance(one, vectors.TokenVectors)]  # n of [l, k, d]
-  every = [one[places].mean(axis=0) for one, places in zip(states, known, strict=True)]  # n of [k, d]
-  cosines = _cosines(np.stack(every, axis=1))
+    raise ConfigError(f'polysemy: got {counted(len(texts), "text")}; give two or more with the word {word!r}')
+  spans = [_span(word, text, index) for index, text in enumerate(texts, start=1)]
+  positions = [_tokens(opened, text, span) for text, span in zip(texts, spans, strict=True)]
+  encoded = vectors.encode(opened, texts, layers=vectors.layers_of(opened, 'all'), pool='none')
+  states = [text.vectors for text in encoded if isinstance(text, vectors.TokenVectors)]  # n of [l, k, d]
+  word_vectors = [state[tokens].mean(axis=0) for state, tokens in zip(states, positions, strict=True)]  # n of [k, d]
+  cosines = _cosines(np.stack(word_vectors, axis=1))
   if table is None:
-    return Uses(word, cosines, None)
+    return Uses(word=word, cosines=cosines, static=None)
   written = [text[slice(*span)] for text, span in zip(texts, spans, strict=True)]
   rows = [table.vector(use if use in table else use.lower()) for use in written]
-  return Uses(word, cosines, _cosines(np.stack(rows)))
+  return Uses(word=word, cosines=cosines, static=_cosines(np.stack(rows)))
 
 
-def _span(word: str, text: str, number: int) -> tuple[int, int]:
-  """The characters of the first use of a word; other words that contain it do not count.
+def _span(word: str, text: str, index: int) -> tuple[int, int]:
+  """Find the characters of the first use of a word.
 
-  Where a script is written without spaces, a word may stand anywhere.
+  Longer words that contain it do not count, except in a script without spaces.
   """
-  apart, behind = r'(?<!\w)', rf'(?![\w{scripts.MARKS}])'
+  before, after = r'(?<!\w)', rf'(?![\w{scripts.MARKS}])'
   if re.search(f'[{scripts.ALONE}]', word):
-    apart, behind = '', f'(?![{scripts.MARKS}])'
-  found = re.search(f'{apart}{re.escape(word)}{behind}', text, re.IGNORECASE)
-  if found is None or not word:
-    raise ConfigError(f'polysemy: text {number} has no word {word!r}: {text!r}')
-  return found.span()
+    before, after = '', f'(?![{scripts.MARKS}])'
+  match = re.search(f'{before}{re.escape(word)}{after}', text, re.IGNORECASE)
+  if match is None or not word:
+    raise ConfigError(f'polysemy: text {index} has no word {word!r}: {text!r}')
+  return match.span()
 
 
 def _tokens(opened: Opened, text: str, span: tuple[int, int]) -> list[int]:
-  """The places of the tokens of some characters, special tokens around the text counted.
+  """Find the positions of the tokens of some characters, special tokens counted.
 
-  # text "the bank"   tokens [CLS] the ba ##nk [SEP]   span (4, 8)   places 2 3
+  # text "the bank"   tokens [CLS] the ba ##nk [SEP]   span (4, 8)   positions 2 3
   """
-  (read,), spelt = opened.read([text]), opened.marked.encode(text)
-  own = [offsets for offsets, special in zip(spelt.offsets, spelt.special_tokens_mask, strict=True) if not special]
-  places = [read.before + place for place, (start, end) in enumerate(own) if start < span[1] and end > span[0]]
+  (encoding,), marked = opened.read([text]), opened.marked.encode(text)
+  offsets_of_text = [
+    offsets for offsets, special in zip(marked.offsets, marked.special_tokens_mask, strict=True) if not special
+  ]
+  positions = [
+    encoding.before + position
+    for position, (start, end) in enumerate(offsets_of_text)
+    if start < span[1] and end > span[0]
+  ]
   by_letters = 'characters' in opened.trunk.INPUTS
-  if not places or (not by_letters and any(read.ids[place] == opened.vocab.unk_id for place in places)):
-    raise ConfigError(f'polysemy: {text[slice(*span)]!r} is not in the vocabulary of {opened.folder}: choose another')
-  return places
+  if not positions or (not by_letters and any(encoding.ids[position] == opened.vocab.unk_id for position in positions)):
+    raise ConfigError(
+      f'polysemy: {text[slice(*span)]!r} is not in the vocabulary of {opened.folder}; choose another word'
+    )
+  return positions
 
 
 def _cosines(rows: np.ndarray) -> np.ndarray:
-  """[..., n, d] -> [..., n, n]."""
-  alike = nearest.unit(rows)
-  return alike @ np.swapaxes(alike, -1, -2)
+  """Compute cosines: [..., n, d] -> [..., n, n]."""
+  unit = nearest.unit(rows)
+  return unit @ np.swapaxes(unit, -1, -2)
 
 
 def _layers(uses: Uses) -> list[str]:
-  """A name for each layer."""
-  return [*(str(number) for number in range(len(uses.cosines) - 1)), 'output']
+  """Name each layer."""
+  return [*(str(index) for index in range(len(uses.cosines) - 1)), 'output']
 
 
 def _pairs(uses: Uses) -> list[tuple[int, int]]:
-  """The pairs of texts, by number from 0."""
+  """List the pairs of texts by index from 0."""
   return list(itertools.combinations(range(uses.cosines.shape[1]), 2))
 
 
 def show(uses: Uses) -> None:
-  """Prints a table: layers down, pairs of texts across."""
+  """Print a table: layers down, pairs of texts across."""
   grid = Grid(title=f'Cosines of {uses.word!r} in two texts')
-  for column in ('layer', *(f'{one + 1} and {other + 1}' for one, other in _pairs(uses))):
+  for column in ('layer', *(f'{first + 1} and {second + 1}' for first, second in _pairs(uses))):
     grid.add_column(column, justify='right')
   rows = list(zip(_layers(uses), uses.cosines, strict=True))
   for name, cosines in [*rows, *([('static', uses.static)] if uses.static is not None else [])]:
@@ -121,16 +130,18 @@ def show(uses: Uses) -> None:
 
 @pictures.every_script()
 def draw(uses: Uses, out: Path) -> None:
-  """Writes a picture: the cosine of each pair of texts over the layers."""
+  """Draw the cosine of each pair of texts over the layers."""
   from matplotlib.figure import Figure
 
   figure = Figure(figsize=(7, 4.2), layout='constrained')
   axes = figure.subplots()
-  for one, other in _pairs(uses):
-    axes.plot(_layers(uses), uses.cosines[:, one, other], marker='o', markersize=4, label=f'{one + 1} and {other + 1}')
+  for first, second in _pairs(uses):
+    axes.plot(
+      _layers(uses), uses.cosines[:, first, second], marker='o', markersize=4, label=f'{first + 1} and {second + 1}'
+    )
   if uses.static is not None:
-    for number, pair in enumerate(_pairs(uses)):
-      label = None if number else 'without context'
+    for index, pair in enumerate(_pairs(uses)):
+      label = None if index else 'without context'
       axes.axhline(uses.static[pair], color='0.4', linestyle='--', linewidth=1, label=label)
   axes.set_ylim(min(0.0, float(uses.cosines.min()) - 0.05), 1.05)
   axes.set_xlabel('layer')

@@ -1,16 +1,17 @@
-"""Predicts a person's own file with a run: the engine of `plm-jax predict`.
+"""Predictions for a user's own file, the engine of `plm-jax predict`.
 
-Rows need no label, and a label that they have is not read. Every row keeps its fields, and gets what its task says:
+Examples need no label; an existing label is not read. Every example keeps its fields and gets the prediction of its
+task:
 
     classes          `prediction`, a name; `probability`; `probabilities` by name
     numbers          `prediction`
-    words            `prediction`, a tag for each word, and `probability` of each; None for a word that was cut off
-    trees            likewise, the number of the head of each word and the relation to it, such as '3:case'
-    options          `prediction`, a text; `option`, its number from 0; `probabilities` of all
-    answers, texts   `prediction`, a text; `score` of an answer, None where no part of a text could be one; and ''
-                     where adapter.no_answer finds none
+    words            `prediction`, a tag for each word, and `probability` of each; None for a truncated word
+    trees            the same, the index of the head of each word and the relation to it, such as '3:case'
+    options          `prediction`, a text; `option`, its index from 0; `probabilities` of all
+    answers, texts   `prediction`, a text; `score` of an answer, None if no part of a text could be one; and ''
+                     if adapter.no_answer finds none
 
-Names of classes are those of the run (`run_folder.class_names`), whatever stands beside the file.
+Class names are those of the run (`run_folder.class_names`), not of a file next to the examples.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ from plm_jax.training.parts import Settings
 log = logging.getLogger(__name__)
 
 ADDED = ('prediction', 'probability', 'probabilities', 'option', 'score')
-# Those of a task, by the first of these keys that it reads; of any other task all of them count.
+# by the first of these batch keys that a task reads; any other task may write all of ADDED
 _ADDED_BY = {
   'start': ('prediction', 'score'),
   'labels': ('prediction', 'probability'),
@@ -55,11 +56,11 @@ _ADDED_BY = {
 }
 SUFFIXES = ('.jsonl', '.csv')
 _EVALUATION, _SPLIT = 'file', 'train'
-_NO_LABEL = '(none)'  # a field that no row has
+_NO_LABEL = '(none)'  # a field that no example has
 _SOURCES = ('labelled', 'text_to_text')
-_COLUMN = 'probability of '  # and the name of a class, in a table
+_COLUMN = 'probability of '  # prefix of the name of a class in a table
 _DIGITS = 6
-_OF_EVALUATIONS = 'plm-jax evaluate --workdir=DIR --evaluation=NAME --predictions=FILE writes those of its evaluations'
+_USE_EVALUATE = 'use plm-jax evaluate --workdir=DIR --evaluation=NAME --predictions=FILE'
 
 
 def predict(
@@ -72,24 +73,24 @@ def predict(
   part: str | None = None,
   force: bool = False,
 ) -> int:
-  """Predicts every row of a file and writes the rows with their predictions.
+  """Predict every example of a file and write the predictions.
 
   Args:
     settings: of the run.
-    folder: of the run; nothing in it is changed.
-    file: what is predicted, in any format of `data/corpora/formats/`; each line of a .txt file is a row, empty or not.
-    out: what is written, a name that ends in one of `SUFFIXES`.
-    step: which checkpoint; None takes the best where there is one, else the newest.
-    part: the task of a run that learned several, by which rows are predicted as by a run of it alone; None takes the
-      only one of a run that learned one beside what needs no labels (CVT).
-    force: replace `out` where it is there.
+    folder: of the run; it is not changed.
+    file: the examples, in any format of `data/corpora/formats/`. Each line of a .txt file is one, even if empty.
+    out: output file, whose name ends in one of `SUFFIXES`.
+    step: which checkpoint; None takes the best if there is one, else the newest.
+    part: task of a multi-task run. None takes the only supervised task, as of a run that also trained without labels
+      (CVT).
+    force: replace `out` if it exists.
 
   Returns:
-    the number of rows.
+    The number of examples.
 
   Raises:
-    ConfigError: files that cannot be read or written, rows that lack a text, named with file and line; or a run that
-      predicts no rows. All of it before anything is computed.
+    ConfigError: a file cannot be read or written, an example lacks a text (named with file and line), or the run makes
+      no predictions. Every check happens before anything is computed.
   """
   check_output(out, file, force=force)
   if part is None and len(parts := one_part.names(settings)) == 1:
@@ -112,59 +113,59 @@ def predict(
   evaluations: dict[str, Any] = {_EVALUATION: {'data': block, 'every': None, 'units': None, 'scores': []}}
   settings = {**settings, 'eval': evaluations}
   with _named_by_file(file):
-    task, found = evaluate_saved.predict_run(settings, folder, name=_EVALUATION, step=step, part=part)
-  kept = [_named(record, names) for record in found.records]
-  rows = list(_whole(said(task, found.predictions, kept), records, block))
+    task, predicted = evaluate_saved.predict_run(settings, folder, name=_EVALUATION, step=step, part=part)
+  named = [_named(record, names) for record in predicted.records]
+  rows = list(_whole(describe(task, predicted.predictions, named), records, block))
   write(out, rows)
-  log.info(f'{len(rows):,} rows with their predictions in {out}')
+  log.info(f'{len(rows):,} examples with predictions written to {out}')
   return len(rows)
 
 
-# What is read --------------------------------------------------------------------------------------------------------
+# Input --------------------------------------------------------------------------------------------------------
 
 
 def check_output(out: Where, file: Where, *, force: bool) -> None:
-  """Raises ConfigError where the file of predictions cannot be written, or would replace another one."""
+  """Raise ConfigError if the output is not writable or exists already."""
   path = files.path(out)
   if path.suffix not in SUFFIXES:
-    raise ConfigError(f'--out={out}: name a file that ends in {" or ".join(SUFFIXES)}')
+    raise ConfigError(f'--out={out}: the name must end in {" or ".join(SUFFIXES)}')
   run_paths.check_place(out, name='--out')
   if files.exists(path) and (not force or files.followed(path) == files.followed(files.path(file))):
-    cure = 'name another file' if files.followed(path) == files.followed(files.path(file)) else '--force replaces it'
-    raise ConfigError(f'--out={out}: the file is there already: {cure}')
+    fix = 'name another file' if files.followed(path) == files.followed(files.path(file)) else '--force replaces it'
+    raise ConfigError(f'--out={out}: the file exists already; {fix}')
 
 
 def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
-  """The data block of a run for the rows of a file: all of them, in their order, without labels.
+  """Build the data block for a file of unlabelled examples.
+
+  It reads all examples in the order of the file.
 
   Raises:
-    ConfigError: a run that reads other rows than one file holds.
+    ConfigError: the run reads other examples than one file holds.
   """
   data, path = settings['data'], files.path(file)
   if settings['adapter'] is None or data['name'] not in _SOURCES:
-    if several := one_part.left_open(settings):
-      raise ConfigError(f'predict: this run {several}, --part=NAME')
-    what = f'reads data {data["name"]!r}' if settings['adapter'] else 'was pre-trained and not fine-tuned'
-    raise ConfigError(
-      f'predict: this run {what}: rows are predicted by a run of an adapter on data {" or ".join(_SOURCES)}'
-    )
+    if open_parts := one_part.left_open(settings):
+      raise ConfigError(f'predict: this run {open_parts}, --part=NAME')
+    reason = f'reads data {data["name"]!r}' if settings['adapter'] else 'was not fine-tuned'
+    raise ConfigError(f'predict: this run {reason}; name a run with an adapter on data {" or ".join(_SOURCES)}')
   if not files.is_file(path):
-    raise ConfigError(f'--file={file}: there is no such file')
+    raise ConfigError(f'--file={file}: no such file')
   if (data.get('shots') or {}).get('count'):
-    raise ConfigError(f'predict: demonstrations are drawn from the training data (data.shots): {_OF_EVALUATIONS}')
+    raise ConfigError(f'predict: demonstrations are sampled from the training data (data.shots); {_USE_EVALUATE}')
   lines = {'documents': 'every_line' if path.name.removesuffix('.gz').endswith('.txt') else 'blank_line'}
-  every = {'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False}
-  block = {**data, 'path': str(file), 'split': _SPLIT, **every, **lines}
+  all_rows = {'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False}
+  block = {**data, 'path': str(file), 'split': _SPLIT, **all_rows, **lines}
   if data['name'] == 'text_to_text':
     return {**block, 'per_target': False}
   fields = tuple(data['fields'])
-  texts = fields[: _of_kind(data, 'TEXTS')]  # what stands behind them, such as heads, is asked for
+  texts = fields[: _of_kind(data, 'TEXTS')]  # the fields after them, such as heads, are predicted
   fields = texts + (_NO_LABEL,) * (len(fields) - len(texts))
   return {**block, 'fields': fields, 'label': _NO_LABEL, 'missing': -1, 'per_class': None}
 
 
 def added_by(settings: Settings) -> tuple[str, ...]:
-  """Those of `ADDED` that the task of a run may write."""
+  """Return the keys of `ADDED` that the run's task may write."""
   if settings['data'].get('kind') == 'regression':
     return ('prediction',)
   reads = config.reads(settings)
@@ -172,94 +173,100 @@ def added_by(settings: Settings) -> tuple[str, ...]:
 
 
 def _of_class(field: str, names: Sequence[str]) -> bool:
-  """Whether a column is that of the probability of a class; where no names are known, rows may bring any."""
+  """Return True if a column holds the probability of a class.
+
+  Without known names any class counts.
+  """
   name = field.removeprefix(_COLUMN)
   return name != field and (not names or name in names or name.isdecimal())
 
 
 def _fields(records: Records, block: Settings) -> dict[str, Any]:
-  """The fields of texts, by the names that the file has for them where they are not those of the training data."""
+  """Find the text fields of a file whose names differ from training."""
   fields = block.get('fields') or ()
   texts = fields[: _of_kind(block, 'TEXTS')]
   plain = not any('{' in name for name in texts)
   if block['name'] != 'labelled' or not texts or not plain or set(texts) <= set(records.fields):
     return {}
-  known = first_row.known_texts(records, 'words' if _of_kind(block, 'SPACED') else block['kind'])
-  if len(known) != len(texts):
-    return {}  # what is missing is said where rows are read
-  log.info(f'texts are read from {", ".join(known)}; the run was trained on {", ".join(texts)}')
-  return {'fields': [*known, *fields[len(texts) :]]}
+  similar = first_row.known_texts(records, 'words' if _of_kind(block, 'SPACED') else block['kind'])
+  if len(similar) != len(texts):
+    return {}  # reading the examples raises an error that names the missing field
+  log.info(f'reading texts from {", ".join(similar)}; the run was trained on {", ".join(texts)}')
+  return {'fields': [*similar, *fields[len(texts) :]]}
 
 
 def _of_kind(block: Settings, name: str) -> Any:
-  """What the file of the kind of rows of a data block states under a name; None where it states nothing."""
+  """Read a constant of the block's kind of examples, or None."""
   return signatures.literal(f'data.rows.kinds.{block["kind"]}', name) if 'kind' in block else None
 
 
 def _check_fields(records: Records, block: Settings) -> None:
-  """Raises ValueError where the first rows have nothing of a field that holds text."""
+  """Raise ValueError if a text field is missing in the first examples."""
   for name in (block.get('fields') or ())[: _of_kind(block, 'TEXTS')]:
-    if '{' in name and name not in records.fields:  # a pattern of several, whose reader says what is missing
+    if '{' in name and name not in records.fields:  # a pattern of several fields, checked by its reader
       continue
     if not examples.is_somewhere(name, records):
       near = errors.suggest(name, records.fields)
       raise ValueError(
-        f'there is no field {name!r}, which the run was trained on; there are {", ".join(records.fields)}: rename the '
-        f'one that holds it.{near}'
+        f'no field {name!r}, which the run was trained on. Fields: {", ".join(records.fields)}; '
+        f'rename the one that holds it.{near}'
       )
 
 
 def _check_free(records: Records, is_written: Callable[[str], bool]) -> None:
-  """Raises ValueError where a row, not the first alone, has a field that predictions are written to."""
+  """Raise ValueError if an example has a field reserved for predictions."""
   seen: set[str] = set()
   for index in range(len(records)):
     try:
       fields = records[index].keys() - seen
-    except ValueError:  # named when all rows are read
+    except ValueError:  # reading all examples raises it again, with file and line
       continue
     if taken := sorted(filter(is_written, fields)):
-      place = records.place(index) or f'row {index}'
+      location = records.place(index) or f'row {index}'
       name = repr(taken[0])
       raise ValueError(
-        f'rows have a field {name} already, first in {place}, which predictions are written to: rename it'
+        f'field {name} exists already, first in {location}, but predictions are written to it; rename it'
       )
     seen |= fields
 
 
 @contextlib.contextmanager
 def _named_by_file(file: Where) -> Iterator[None]:
-  """Errors in rows name the file as the user did, and not the block of an evaluation that stands for it."""
+  """Name the user's file in errors instead of the evaluation block."""
   try:
     yield
   except ConfigError as error:
-    place = f'eval.{_EVALUATION}.data: '
-    if not str(error).startswith(place):
+    prefix = f'eval.{_EVALUATION}.data: '
+    if not str(error).startswith(prefix):
       raise
-    message = str(error).removeprefix(place).replace(f'{file} ({_SPLIT})', str(file))
+    message = str(error).removeprefix(prefix).replace(f'{file} ({_SPLIT})', str(file))
     raise ConfigError(message if message.startswith(str(file)) else f'--file={file}: {message}') from error
 
 
 def _named(record: Row, names: Sequence[str]) -> Row:
-  """A record with the names of the classes of the run, unless it has options of its own."""
+  """Add the class names of the run to a record without options."""
   return record if 'options' in record or not names else {**record, 'names': tuple(names)}
 
 
-# What is said of a row -----------------------------------------------------------------------------------------------
+# Descriptions -----------------------------------------------------------------------------------------------
 
 
-def said(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:
-  """The record of each row, or of each question, with what its task says of it in the keys of `ADDED`.
+def describe(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:
+  """Describe each prediction in the keys of `ADDED`, with its record.
+
+  The windows of a question give one description.
 
   Raises:
-    ConfigError: the task predicts nothing that a row could be given.
+    ConfigError: the task makes no prediction per example.
   """
   if predictions and 'start' in predictions[0]:
     knows_none = 'squad2' in task.scores
     return [(group.records[0], _answer(group, knows_none=knows_none)) for group in grouped(predictions, records)]
-  return [(record, _said(task, row, record)) for row, record in zip(predictions, records, strict=True)]
+  return [(record, _described(task, row, record)) for row, record in zip(predictions, records, strict=True)]
 
 
-def _said(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
+def _described(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
+  """Describe the prediction of one example."""
   if 'labels' in prediction:
     tags, shares = replies.tags_of(prediction, record)
     if 'heads' in prediction:
@@ -270,19 +277,19 @@ def _said(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
   if 'value' in prediction:
     return {'prediction': _number(replies.class_of(prediction, record)['value'])}
   if 'label' not in prediction:
-    found = ', '.join(sorted(prediction))
-    raise ConfigError(f'predict: this run predicts {found}, which says nothing of a row: {_OF_EVALUATIONS}')
+    keys = ', '.join(sorted(prediction))
+    raise ConfigError(f'predict: this run predicts {keys}, which describes no example; {_USE_EVALUATE}')
   if record.get('options') and not record.get('names'):
     reply = replies.choice_of(prediction, record)
     shares = [_number(share) for share in reply['probabilities']]
     return {'prediction': reply['option'], 'option': reply['number'], 'probabilities': shares}
   reply = replies.class_of(prediction, record)
-  label, each = str(reply['label']), {str(name): _number(share) for name, share in reply['probabilities'].items()}
-  return {'prediction': label, 'probability': each[label], 'probabilities': each}
+  label, by_name = str(reply['label']), {str(name): _number(share) for name, share in reply['probabilities'].items()}
+  return {'prediction': label, 'probability': by_name[label], 'probabilities': by_name}
 
 
 def _answer(group: Group, *, knows_none: bool) -> dict[str, Any]:
-  """The answer to a question, of all its windows."""
+  """Describe the answer to a question from all its windows."""
   reply, (_, score) = replies.answer_of(group, best=1, knows_none=knows_none), squad.best(group)
   return {'prediction': reply['text'], 'score': _number(score) if score > squad.NEVER else None}
 
@@ -291,24 +298,30 @@ def _number(value: Any) -> float:
   return round(float(value), _DIGITS)
 
 
-def _whole(each: Sequence[tuple[Row, dict[str, Any]]], records: Records, block: Settings) -> Iterator[dict[str, Any]]:
-  """The fields of every row with what is said of it; rows without a word, which no network reads, have no tag."""
-  left = iter(each)
+def _whole(
+  described: Sequence[tuple[Row, dict[str, Any]]], records: Records, block: Settings
+) -> Iterator[dict[str, Any]]:
+  """Add the predictions to the fields of every example.
+
+  An example without words has no prediction of its task and gets empty lists.
+  """
+  remaining = iter(described)
   if not _of_kind(block, 'SPACED'):
-    yield from ({**record['row'], **words} for record, words in left)
+    yield from ({**record['row'], **words} for record, words in remaining)
     return
   for row in records:
-    some = bool(one_by_one(row[block['fields'][0]]))
-    yield {**row, **(next(left)[1] if some else {'prediction': [], 'probability': []})}
+    has_words = bool(one_by_one(row[block['fields'][0]]))
+    yield {**row, **(next(remaining)[1] if has_words else {'prediction': [], 'probability': []})}
 
 
-# What is written -----------------------------------------------------------------------------------------------------
+# Output -----------------------------------------------------------------------------------------------------
 
 
 def write(out: Where, rows: Sequence[Mapping[str, Any]]) -> None:
-  """Writes rows as the suffix of the file says; of a table, what is no text and no number is JSON.
+  """Write rows as .jsonl or .csv.
 
-  Numbers that were read from a table are written as their cells were.
+  A table holds text and numbers; other values are JSON. Numbers that were read from a table are written as their cells
+  were.
   """
   if Path(out).suffix == '.jsonl':
     lines = [', '.join(f'{_json(name)}: {_json(value)}' for name, value in row.items()) for row in rows]
@@ -322,20 +335,23 @@ def write(out: Where, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _json(value: Any) -> str:
-  if (cell := as_written(value)) is not value:  # what a table has for a number is one in JSON too
+  if (cell := as_written(value)) is not value:  # a number that was read from a table
     return str(cell)
   return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _line(cells: Sequence[Any]) -> str:
-  """A line of a table; a cell with either sign that ends lines stands in quotation marks."""
+  """Write a line of a table.
+
+  A cell with a carriage return or a line feed is quoted.
+  """
   text = io.StringIO(newline='')
-  csv.writer(text, lineterminator='\r\n').writerow(cells)  # the writer of older versions marks only what ends its own
+  csv.writer(text, lineterminator='\r\n').writerow(cells)  # older versions of csv quote only their own line terminator
   return text.getvalue().removesuffix('\r\n') + '\n'
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-  """A row of cells: the probability of each class has a column of its own."""
+  """Flatten a row to cells, with one column per class probability."""
   cells: dict[str, Any] = {}
   for name, value in row.items():
     if name == 'probabilities' and isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""How a release or an import with the head of a task reads new rows, as the config of a run would say it.
+"""Data blocks for pretrained and converted checkpoints with a task head.
 
-Rows stand as the tokenizer of the folder writes texts, and are as long as its network has positions for. Answers are
-looked for in windows, which begin a third of a row apart as in BERT's released code (Devlin et al. 2019, §4.2).
+Examples follow the layout of the folder's tokenizer and are as long as the network has positions. Contexts of questions
+are read in windows that begin a third of a sequence apart, as in BERT's released code (Devlin et al. 2019, §4.2).
 """
 
 from typing import Any
@@ -12,16 +12,18 @@ from plm_jax.inference.opened import Opened
 from plm_jax.training.before import from_data
 from plm_jax.training.parts import Settings
 
-LONGEST = 512  # tokens of a row where nothing bounds it: what most networks without learned positions were trained on
-WINDOW = 384  # tokens of a row of a question and a part of its text
-_KINDS = {'tag': 'words', 'span': 'spans', 'choose': 'options'}  # of rows, by adapter
+LONGEST = 512  # tokens without learned positions; most such networks were trained on 512
+WINDOW = 384  # tokens of a question and a window of its context
+_KINDS = {'tag': 'words', 'span': 'spans', 'choose': 'options'}  # of examples, by adapter
 
 
 def settings(opened: Opened) -> dict[str, Any]:
-  """The adapter that computes the head of a folder, and data of which new rows are made, with every default.
+  """Build the config of a checkpoint's task, with every default.
+
+  Its adapter computes the head of the folder, and its data block builds new examples.
 
   Raises:
-    ConfigError: its tokenizer writes texts in no layout that is known.
+    ConfigError: its tokenizer writes texts in an unknown layout.
   """
   adapter = blocks.complete('adapters', dict(opened.weights.adapter), 'adapter')
   data = blocks.complete('data', _data(opened, adapter), 'data')
@@ -37,9 +39,7 @@ def _data(opened: Opened, adapter: Settings) -> dict[str, Any]:
     return {**block, 'fields': ('tokens',)}
   if kind == 'spans':
     length = min(length, WINDOW)
-    stride, question = (
-      min(question_windows.STRIDE, -(-length // 3)),
-      min(question_windows.QUESTION_LENGTH, -(-length // 6)),
-    )
-    return {**block, 'length': length, 'stride': stride, 'question_length': question}
+    stride = min(question_windows.STRIDE, -(-length // 3))
+    question_length = min(question_windows.QUESTION_LENGTH, -(-length // 6))
+    return {**block, 'length': length, 'stride': stride, 'question_length': question_length}
   return block

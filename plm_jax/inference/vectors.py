@@ -1,4 +1,4 @@
-"""Texts as vectors: the states of a network at any of its layers, of each token or pooled."""
+"""Texts as vectors: the hidden states of a network at any of its layers, per token or pooled."""
 
 import functools
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ class TokenVectors(NamedTuple):
   """The tokens of a text and their vectors.
 
   Attributes:
-    tokens: l names of tokens, special ones included.
-    vectors: f32[l, d], or f32[l, layers, d] where several layers are asked for.
+    tokens: names of the l tokens, special tokens included.
+    vectors: f32[l, d], or f32[l, k, d] for k layers.
   """
 
   tokens: list[str]
@@ -32,15 +32,15 @@ class TokenVectors(NamedTuple):
 
 
 class Piece(NamedTuple):
-  """What is read at once: a text, or a window of one.
+  """A sequence of one batch row: a text, or a window of it.
 
   Attributes:
-    text: the number of the text.
-    ids: tokens, special ones included.
-    types: of the tokens.
-    own: bool[l], the tokens whose vectors are taken from here.
-    first: it is the text, or the first window of it.
-    last: it is the text, or the last window of it.
+    text: index of the text.
+    ids: tokens, special tokens included.
+    types: token types.
+    own: bool[l], True for the tokens whose vectors are taken from this piece.
+    first: True for the first window of the text.
+    last: True for the last window of the text.
   """
 
   text: int
@@ -52,34 +52,41 @@ class Piece(NamedTuple):
 
 
 def pieces(reads: Sequence[Read], *, limit: int | None, causal: bool = False) -> list[Piece]:
-  """Texts in windows (windows.py) where they are too long; the special tokens of a text stand around each.
+  """Split long texts into windows (overlapping_windows.py).
+
+  Each window has the special tokens of its text around it.
 
   Args:
     reads: the texts.
-    limit: most tokens that the network reads; None for no bound.
-    causal: the network reads from left to right.
+    limit: maximum tokens per sequence; None for no bound.
+    causal: True if the network reads from left to right.
   """
-  found = []
-  for number, read in enumerate(reads):
+  split = []
+  for index, read in enumerate(reads):
     inner = len(read.ids) - read.before - read.after
     room = None if limit is None else max(limit - read.before - read.after, 1)
     spans = overlapping_windows.cut(np.ones(inner, int), room=room, causal=causal)
-    for place, window in enumerate(spans):
+    for position, window in enumerate(spans):
       shown = slice(read.before + window.start, read.before + window.stop)
+      # 1. the special tokens before the text, the window, the special tokens after it
       ids, types = (
         values[: read.before] + values[shown] + values[len(values) - read.after :] for values in (read.ids, read.types)
       )
-      own = np.zeros(len(ids), bool)
-      own[read.before + window.first - window.start : read.before + window.last - window.start] = True
-      first, last = place == 0, place == len(spans) - 1
-      own[: read.before] = first
-      own[len(own) - read.after :] = last
-      found.append(Piece(number, ids, types, own, first, last))
-  return found
+      # 2. the tokens of the window that belong to it; special tokens belong to the first and the last window
+      is_own = np.zeros(len(ids), bool)
+      is_own[read.before + window.first - window.start : read.before + window.last - window.start] = True
+      first, last = position == 0, position == len(spans) - 1
+      is_own[: read.before] = first
+      is_own[len(is_own) - read.after :] = last
+      split.append(Piece(text=index, ids=ids, types=types, own=is_own, first=first, last=last))
+  return split
 
 
 def layers_of(opened: Opened, layer: int | str | Sequence[int] | np.ndarray) -> tuple[int, ...]:
-  """The numbers of the layers that are asked for, from 0, the embeddings, or from -1 down; -1 is the output.
+  """Resolve a layer selection to indices.
+
+  Returns:
+    Indices from 0 (embeddings) on, with -1 for the output.
 
   Raises:
     ConfigError: the network has no such layer.
@@ -91,62 +98,61 @@ def layers_of(opened: Opened, layer: int | str | Sequence[int] | np.ndarray) -> 
   count = len(jax.eval_shape(functools.partial(_run, trunk), params, inputs)['layers'])
   if isinstance(layer, str) and layer == 'all':
     return (*range(count - 1), -1)
-  asked: Any = layer if isinstance(layer, Sequence) or np.ndim(layer) == 1 else [layer]
-  whole = not isinstance(asked, str) and all(is_number(one) and -count <= one < count for one in asked)
-  if not whole or not len(asked):
+  requested: Any = layer if isinstance(layer, Sequence) or np.ndim(layer) == 1 else [layer]
+  valid = not isinstance(requested, str) and all(is_number(index) and -count <= index < count for index in requested)
+  if not valid or not len(requested):
     raise ConfigError(
-      f'encode: layer={layer!r}; choose numbers from {-count} to {count - 1}, of which 0 are the embeddings and -1 the '
-      "output, or 'all'"
+      f"encode: layer={layer!r}; expected integers from {-count} to {count - 1} (0: embeddings, -1: output), or 'all'"
     )
-  return tuple(-1 if one == count - 1 else int(one) for one in asked)
+  return tuple(-1 if index == count - 1 else int(index) for index in requested)
 
 
 def is_number(layer: Any) -> bool:
-  """Whether a layer is one number, of Python or of numpy."""
+  """Return True for an integer of Python or numpy."""
   return isinstance(layer, int | np.integer) and not isinstance(layer, bool)
 
 
 def encode(
   opened: Opened, texts: Sequence[str], *, layers: tuple[int, ...], pool: Pool, rows: int = batches.ROWS
 ) -> list[np.ndarray] | list[TokenVectors]:
-  """The vectors of texts.
+  """Compute the vectors of texts.
 
   Args:
-    opened: a model.
+    opened: an open model.
     texts: of any length.
-    layers: of `layers_of`, k of them.
-    pool: 'mean' of all tokens, special ones included; the 'first' or the 'last' token; 'none' for all tokens.
-    rows: texts that are computed at a time.
+    layers: k indices from `layers_of`.
+    pool: 'mean' of all tokens, special tokens included; the 'first' or the 'last' token; 'none' for all tokens.
+    rows: texts per batch.
 
   Returns:
-    for each text f32[k, d]; with pool='none' its `TokenVectors`, f32[l, k, d].
+    Per text f32[k, d]; with pool='none' its `TokenVectors`, f32[l, k, d].
 
   Raises:
-    ConfigError: the network reads text from its end.
+    ConfigError: the network was trained on reversed text.
   """
   tasks.check_direction(opened, 'encode')
   trunk, params = opened.network
   written = opened.read(texts)
   reads, table = _spelt(opened, written)
-  every = pieces(reads, limit=opened.limit, causal=opened.kind == 'causal')
-  shares = [_shares(piece, len(reads[piece.text].ids), pool) for piece in every]
+  all_pieces = pieces(reads, limit=opened.limit, causal=opened.kind == 'causal')
+  shares = [_shares(piece, len(reads[piece.text].ids), pool) for piece in all_pieces]
 
   def compute(members: np.ndarray, width: int) -> Array:
-    tokens, segments = batches.padded([every[row].ids for row in members], width, filler=opened.vocab.pad_id)
-    types, _ = batches.padded([every[row].types for row in members], width, filler=0)
+    tokens, segments = batches.padded([all_pieces[row].ids for row in members], width, filler=opened.vocab.pad_id)
+    types, _ = batches.padded([all_pieces[row].types for row in members], width, filler=0)
     inputs = _inputs(opened, tokens, segments, types, table)
     if pool == 'none':
       return states(trunk, layers, params, inputs)
     weights = np.zeros((len(members), width), np.float32)
-    for place, row in enumerate(members):
-      weights[place, : len(shares[row])] = shares[row]
+    for index, row in enumerate(members):
+      weights[index, : len(shares[row])] = shares[row]
     return pooled(trunk, layers, params, inputs, weights)
 
-  sizes = [len(piece.ids) for piece in every]
-  found = batches.run(compute, sizes, limit=opened.limit, rows=rows, doing='encode')
+  sizes = [len(piece.ids) for piece in all_pieces]
+  computed = batches.run(compute, sizes, limit=opened.limit, rows=rows, doing='encode')
   parts: list[list[np.ndarray]] = [[] for _ in texts]
-  for piece, made in zip(every, found, strict=True):
-    parts[piece.text].append(made[: len(piece.ids)][piece.own] if pool == 'none' else made)
+  for piece, vectors in zip(all_pieces, computed, strict=True):
+    parts[piece.text].append(vectors[: len(piece.ids)][piece.own] if pool == 'none' else vectors)
   if pool != 'none':
     return [np.sum(part, axis=0) for part in parts]
   names = [[opened.vocab.token(token) for token in read.ids] for read in written]
@@ -154,7 +160,10 @@ def encode(
 
 
 def _shares(piece: Piece, size: int, pool: Pool) -> np.ndarray:
-  """f32[l]: what each token of a piece adds to the pooled vector of its text of `size` tokens."""
+  """Compute the pooling weights f32[l] of a piece.
+
+  The weights of all pieces of a text of `size` tokens sum to 1.
+  """
   if pool == 'mean':
     return piece.own.astype(np.float32) / size
   shares = np.zeros(len(piece.ids), np.float32)
@@ -166,36 +175,41 @@ def _shares(piece: Piece, size: int, pool: Pool) -> np.ndarray:
 
 
 def _spelt(opened: Opened, reads: list[Read]) -> tuple[list[Read], np.ndarray | None]:
-  """Texts with an id from v on for each of their unknown words, and int32[v + k, 50], the characters of all ids.
+  """Give each distinct unknown word an id from v on.
 
-  Where the network reads no characters, the texts as they are and None.
+  Returns:
+    The texts with these ids, and the characters of all ids, int32[v + k, 50]. Without character inputs the texts are
+    unchanged and the table is None.
   """
   if 'characters' not in opened.trunk.INPUTS:
     return reads, None
   words = list(dict.fromkeys(word for read in reads for word in read.unknown.values()))
-  ids = {word: opened.vocab.size + number for number, word in enumerate(words)}
+  ids = {word: opened.vocab.size + index for index, word in enumerate(words)}
   spelt = []
   for read in reads:
-    own = {place: ids[word] for place, word in read.unknown.items()}
-    spelt.append(read._replace(ids=[own.get(place, one) for place, one in enumerate(read.ids)]))
-  known = _spelling(opened.vocab)
-  return spelt, np.concatenate([known, *(chars.of_word(word)[None] for word in words)])
+    ids_here = {position: ids[word] for position, word in read.unknown.items()}
+    spelt.append(read._replace(ids=[ids_here.get(position, token) for position, token in enumerate(read.ids)]))
+  table = _spelling(opened.vocab)
+  return spelt, np.concatenate([table, *(chars.of_word(word)[None] for word in words)])
 
 
 def _inputs(
   opened: Opened, tokens: np.ndarray, segments: np.ndarray, types: np.ndarray, table: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-  """What a network reads; the decoder of an encoder-decoder, which is not asked, reads a token.
+  """Build the inputs of a network.
 
-  `table` has the characters of ids, for a network that reads them.
+  The decoder of an encoder-decoder is not used and reads one token. `table` holds the characters of each id, for a
+  network that reads characters.
   """
   trunk = opened.trunk
   if table is not None:
     inputs = {'tokens': tokens, 'characters': table[tokens], 'segment_ids': segments, 'type_ids': types}
-    inputs['tokens'] = np.where(tokens < opened.vocab.size, tokens, opened.vocab.unk_id or 0)  # those from v on
+    inputs['tokens'] = np.where(
+      tokens < opened.vocab.size, tokens, opened.vocab.unk_id or 0
+    )  # ids from v on are unknown words
     return {name: value for name, value in inputs.items() if name in trunk.INPUTS}
   if 'encoder_tokens' not in trunk.INPUTS:
-    # what sees a prefix both ways reads all of the text as one
+    # a prefix model reads the whole text as its prefix, with bidirectional attention
     prefix = {'prefix': np.full(len(tokens), tokens.shape[1], np.int32)} if 'prefix' in trunk.INPUTS else {}
     return {'tokens': tokens, 'segment_ids': segments, 'type_ids': types, **prefix}
   start = np.full((len(tokens), 1), opened.vocab.pad_id, np.int32)
@@ -205,12 +219,12 @@ def _inputs(
 
 @functools.lru_cache(maxsize=4)
 def _spelling(vocab: Vocab) -> np.ndarray:
-  """int32[v, 50]: the characters of each word of a vocabulary."""
+  """Spell each word of a vocabulary: its characters int32[v, 50]."""
   return chars.table(vocab)
 
 
 def _run(trunk: nn.Module, params: PyTree, inputs: dict[str, Any]) -> dict[str, Any]:
-  """'hidden' and 'layers' of what reads the text: of an encoder-decoder, its encoder."""
+  """Compute 'hidden' and 'layers' of the trunk or its encoder."""
   out: Any = trunk.apply({'params': params}, **inputs)
   side = 'encoder_' if 'encoder_tokens' in inputs else ''
   return {name: out[f'{side}{name}'] for name in ('hidden', 'layers')}
@@ -218,13 +232,18 @@ def _run(trunk: nn.Module, params: PyTree, inputs: dict[str, Any]) -> dict[str, 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def states(trunk: nn.Module, layers: tuple[int, ...], params: PyTree, inputs: dict[str, Any]) -> Array:
-  """f32[b, l, k, d]: the states of k layers."""
+  """Compute the states f32[b, l, k, d] of k layers."""
   return jnp.stack(read_layers(_run(trunk, params, inputs), layers), axis=2).astype(jnp.float32)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def pooled(trunk: nn.Module, layers: tuple[int, ...], params: PyTree, inputs: dict[str, Any], weights: Array) -> Array:
-  """f32[b, k, d]: the sums of the states of k layers, each token times its weight f32[b, l]."""
-  every = read_layers(_run(trunk, params, inputs), layers)
-  each = [jnp.einsum('bl,bld->bd', weights, hidden.astype(jnp.float32), precision='highest') for hidden in every]
-  return jnp.stack(each, axis=1)
+  """Compute weighted sums over tokens of k layers, f32[b, k, d].
+
+  `weights` is f32[b, l], one weight per token.
+  """
+  hidden_states = read_layers(_run(trunk, params, inputs), layers)
+  sums = [
+    jnp.einsum('bl,bld->bd', weights, hidden.astype(jnp.float32), precision='highest') for hidden in hidden_states
+  ]
+  return jnp.stack(sums, axis=1)

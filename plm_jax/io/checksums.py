@@ -1,8 +1,8 @@
-"""Digests beside files that are read again: whoever wrote them is who changes them.
+"""Checksums of files that are read again, so that damage and edits by hand are detected.
 
-The folder of a run seals its settings and its result, that of an import everything small, that of a vocabulary both of
-its files. The digests are `SHA256SUMS` of the folder, in the form of `sha256sum -c`. Folders that were written before
-there were digests have none, and what has none is taken as it is. A table that stands alone has its digest in itself.
+A run folder has checksums of its settings and its result, converted weights of all small files, a vocabulary of both of
+its files. They are in `SHA256SUMS` of the folder, in the format of `sha256sum -c`. Folders of earlier versions have no
+checksums and are accepted without. A table that is a single file has its checksum inside.
 """
 
 import hashlib
@@ -18,72 +18,74 @@ SUMS = 'SHA256SUMS'
 
 
 def write(folder: files.Where, contents: Mapping[str, str]) -> None:
-  """Writes text files of a folder and their digests, to `SUMS`, so that `check` finds any change of them.
+  """Write text files of a folder and their checksums, for `check`.
 
-  At every moment each file fits one of its digests: those of before stay until the new files are there.
+  At every moment each file has one of its checksums: the old ones are kept until the new files are written.
 
   Args:
-    folder: which exists.
+    folder: an existing folder.
     contents: name -> text.
   """
   folder = files.path(folder)
-  known = _sums(folder)
-  before = {name: known.get(name) or _digests_of(folder / name) for name in contents}
+  old = _sums(folder)
+  before = {name: old.get(name) or _digests_of(folder / name) for name in contents}
   after = {name: [hashlib.sha256(text.encode()).hexdigest()] for name, text in contents.items()}
-  _write_sums(folder, {**known, **{name: [*before[name], *after[name]] for name in contents}})
+  _write_sums(folder, {**old, **{name: [*before[name], *after[name]] for name in contents}})
   for name, text in contents.items():
     files.write_text(folder / name, text)
-  _write_sums(folder, {**known, **after})
+  _write_sums(folder, {**old, **after})
 
 
 def seal(folder: files.Where, names: Iterable[str]) -> None:
-  """Writes the digests of files that are in a folder already."""
+  """Write the checksums of files that are already in a folder."""
   folder = files.path(folder)
   _write_sums(folder, {name: _digests_of(folder / name) for name in names})
 
 
 def check(file: files.Where) -> None:
-  """Compares a file with its digest in `SUMS` beside it; one that has none, or does not exist, passes.
+  """Compare a file with its checksum in `SUMS` of its folder.
+
+  It passes if it has no checksum or does not exist.
 
   Raises:
     RunError: it was changed after it was written.
   """
   file = files.path(file)
-  for _ in range(2):  # another process may have written it between the two readings
+  for _ in range(2):  # twice: another process may have written it in between
     expected = _sums(file.parent).get(file.name)
     if not expected or not files.is_file(file) or files.sha256(file) in expected:
       return
   raise RunError(
-    f'{file} is not as it was written: it is damaged, or was edited (its sha256 is not the one in {SUMS} beside it). '
-    f'Put back what was there; to use it as it is now, copy it to another folder, or remove {SUMS}'
+    f'{file} is damaged or was edited: its sha256 is not the one in {SUMS}. Restore the file; to use it as it is, copy '
+    f'it to another folder or remove {SUMS}'
   )
 
 
 def check_all(folder: files.Where) -> None:
-  """`check` of every file that `SUMS` of a folder names."""
+  """Check every file that `SUMS` of a folder lists."""
   folder = files.path(folder)
   for name in _sums(folder):
     check(folder / name)
 
 
 def read_json(file: files.Where, **default: Any) -> Any:
-  """`files.read_json` of a file that is as it was written; raises what `check` raises, too."""
+  """Check a file, then read it as `files.read_json`; raise what both raise."""
   check(file)
   return files.read_json(file, **default)
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-  """Plain data with its own digest in it, as 'sha256'."""
+  """Add the checksum of plain data to it, as 'sha256'."""
   return {**content, 'sha256': _sha256(content)}
 
 
 def holds(content: Mapping[str, Any]) -> bool:
-  """Whether plain data is as `sealed` made it, or without a digest."""
+  """Check that plain data has the checksum that `sealed` added, or none."""
   return content.get('sha256', _sha256(content)) == _sha256(content)
 
 
 def _sha256(content: Mapping[str, Any]) -> str:
-  """Of plain data without its own digest."""
+  """Compute the checksum of plain data without its own."""
   own = {name: value for name, value in content.items() if name != 'sha256'}
   return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
@@ -93,15 +95,15 @@ def _digests_of(file: Path) -> list[str]:
 
 
 def _sums(folder: Path) -> dict[str, list[str]]:
-  """Name -> digests, as `SUMS` of a folder has them; empty without that file."""
-  found: dict[str, list[str]] = {}
+  """Read `SUMS` of a folder: name -> checksums; empty without that file."""
+  sums: dict[str, list[str]] = {}
   if files.is_file(folder / SUMS):
     for line in files.read_bytes(folder / SUMS).decode(errors='replace').splitlines():
       digest, _, name = line.partition('  ')
-      found.setdefault(name, []).append(digest)
-  return found
+      sums.setdefault(name, []).append(digest)
+  return sums
 
 
 def _write_sums(folder: Path, digests: Mapping[str, Iterable[str]]) -> None:
-  lines = [f'{digest}  {name}\n' for name, known in digests.items() for digest in dict.fromkeys(known)]
+  lines = [f'{digest}  {name}\n' for name, of_file in digests.items() for digest in dict.fromkeys(of_file)]
   files.write_text(folder / SUMS, ''.join(lines))

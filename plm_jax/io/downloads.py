@@ -1,8 +1,8 @@
-"""Files of this machine that stand for an address: what is sent there as it grows, and what is copied from there once.
+"""Local files for URLs: growing files that are uploaded from time to time, and cached downloads.
 
-Nothing can be appended to in an object store, and libraries open files of this machine only. So a file that grows is
-kept here and sent whole from time to time (`Mirror`), and data are copied to the local cache by downloads that go on
-where they stopped (`fetched`).
+Nothing can be appended to an object in a store, and libraries open local files only. So a growing file is kept here and
+uploaded whole from time to time (`Mirror`), and data are copied to the local cache by downloads that can be resumed
+(`fetched`).
 """
 
 import contextlib
@@ -20,23 +20,24 @@ from plm_jax.io.files import Where
 
 log = logging.getLogger(__name__)
 
-EVERY = 60.0  # seconds between two times that a growing file is sent by itself
-SHARE = 0.05  # of the time, the most that sending may take then
-_PIECE, _AT_ONCE = 2**23, 8  # bytes that are asked for by one request of a download, and requests at a time
+EVERY = 60.0  # seconds between two automatic uploads of a growing file
+SHARE = 0.05  # largest share of the time for these uploads
+_PIECE, _AT_ONCE = 2**23, 8  # bytes of one download request, and requests at a time
 _ABOUT = 'copied.json'
 
 
 class Mirror:
-  """A file of this machine that is sent to an address whole: when `send` is called, and at most once in `EVERY` seconds
-  by `due`, then so rarely that sending a long file takes no more than `SHARE` of the time. For a file of this machine
-  it is that file, and nothing is sent.
+  """A local file that is uploaded to a URL whole. For a local path it is that file, and nothing is uploaded.
+
+  `send` uploads now. `due` uploads at most once in `EVERY` seconds, and less often for long files, so that uploads take
+  no more than `SHARE` of the time.
 
   Attributes:
     file: to be read and written.
   """
 
   def __init__(self, file: Where):
-    """Copies what is at the address."""
+    """Copy the file at the URL, if there is one."""
     self._stack = contextlib.ExitStack()
     self._address = files.path(file) if files.is_address(file) else None
     self._last, self._took = time.monotonic(), 0.0
@@ -48,16 +49,19 @@ class Mirror:
       files.copy(self._address, self.file)
 
   def due(self) -> None:
-    """Sends the file if it is time; a store that does not answer costs a warning, as the next time may go well."""
+    """Upload the file if it is time.
+
+    A failure is logged and tried again later.
+    """
     if self._address is not None and time.monotonic() - self._last > max(EVERY, self._took / SHARE):
       try:
         self.send()
       except OSError as error:
         self._last = time.monotonic()
-        log.warning('%s could not be written and will be tried again: %s', self._address, error)
+        log.warning('%s could not be uploaded and will be tried again: %s', self._address, error)
 
   def send(self) -> None:
-    """Sends the file now; an OSError where that fails."""
+    """Upload the file now; raise OSError if that fails."""
     if self._address is not None and files.is_file(self.file):
       began = time.monotonic()
       object_store.send(self.file, self._address)
@@ -65,7 +69,7 @@ class Mirror:
       self._took = self._last - began
 
   def close(self) -> None:
-    """Sends the file and removes it from this machine."""
+    """Upload the file and remove the local copy."""
     try:
       self.send()
     finally:
@@ -73,15 +77,15 @@ class Mirror:
 
 
 def publish(folder: Path, target: Path, *, mark: str, replaced: Iterable[str] = ()) -> None:
-  """Sends a folder of this machine to an address, `mark` last, without which nobody takes what is there.
+  """Upload a local folder, `mark` last, without which readers ignore the folder.
 
-  A process that is killed meanwhile leaves the folder as it was, or without its mark; the same call repairs it.
+  If the process is killed, the URL has the old content, or no mark; the same call repairs it.
 
   Args:
-    folder: whose files are sent.
-    target: the address; what is there is replaced, name by name.
+    folder: the folder to upload.
+    target: the URL; files there are replaced by name.
     mark: the name of a file of `folder`.
-    replaced: names of files at the address that go away, if `folder` has none of that name.
+    replaced: names of files at the URL to remove, unless `folder` has them.
   """
   names = [file.relative_to(folder).as_posix() for file in files.files_below(folder)]
   object_store.remove(target / mark)
@@ -97,35 +101,35 @@ def publish(folder: Path, target: Path, *, mark: str, replaced: Iterable[str] = 
 
 
 def fetched(where: Where, cache: Where) -> Path:
-  """A file or a folder of this machine: the path itself, or of an address a copy in the cache.
+  """Return a local path, or the local copy of a URL.
 
-  Copies are kept by address, each file with its sha256, and made again where the object is another one by now. A
-  download that was cut off goes on where it stopped.
+  Copies are stored by URL, each file with its sha256, and downloaded again if the object has changed. An interrupted
+  download is resumed.
 
   Args:
-    where: a path or an address; of a folder everything below it is copied.
-    cache: the folder of all that is cached, on this machine.
+    where: a path or a URL; a folder is copied with everything below it.
+    cache: the local folder of all caches.
 
   Raises:
-    FileNotFoundError: nothing there.
-    RunError: what arrived is not what the store has.
+    FileNotFoundError: nothing at the URL.
+    RunError: the downloaded bytes are not those of the store.
   """
-  place = files.path(where)
+  source = files.path(where)
   if not files.is_address(where):
-    return place
-  name = hashlib.sha256(str(place).encode()).hexdigest()[:24]
+    return source
+  name = hashlib.sha256(str(source).encode()).hexdigest()[:24]
   folder = files.local_path(cache, what='data.cache') / 'copies' / name
   with files.locked(folder / '.lock', doing=f'copying {where}'):
-    if files.is_file(place):
-      return fetched_file(place, folder, place.name)
-    names = object_store.objects(place)
+    if files.is_file(source):
+      return fetched_file(source, folder, source.name)
+    names = object_store.objects(source)
     if not names:
-      raise FileNotFoundError(f'there is nothing at {where}')
+      raise FileNotFoundError(f'nothing found at {where}')
     for below in names:
-      fetched_file(place / below, folder, f'{place.name}/{below}')
-    for gone in set(_relative(folder / place.name)) - set(names):
-      files.remove(folder / place.name / gone)
-    return folder / place.name
+      fetched_file(source / below, folder, f'{source.name}/{below}')
+    for gone in set(_relative(folder / source.name)) - set(names):
+      files.remove(folder / source.name / gone)
+    return folder / source.name
 
 
 def _relative(folder: Path) -> list[str]:
@@ -133,30 +137,31 @@ def _relative(folder: Path) -> list[str]:
 
 
 def fetched_file(source: Path, folder: Path, name: str) -> Path:
-  """Copies one object to `folder / name`, unless that is a copy of it already; goes on where a call was cut off.
+  """Copy one object to `folder / name`, unless the copy is current.
 
-  What is known of the copy stays beside it. Two processes must not copy to one file at a time.
+  An interrupted copy is resumed. A record of the copy is stored next to it. Two processes must not copy to one file at
+  a time.
 
   Raises:
-    RunError: what arrived is not what the store has.
+    RunError: the downloaded bytes are not those of the store.
   """
   target, record = folder / name, folder / f'{_ABOUT}.d' / f'{hashlib.sha256(name.encode()).hexdigest()[:24]}.json'
   about, version = object_store.about(source), object_store.version(source)
-  known = _read(record)
+  recorded = _read(record)
   wanted = {'address': str(source), 'bytes': about.size, 'version': version}
-  if {key: known.get(key) for key in wanted} == wanted and _is_whole(target, known):
+  if {key: recorded.get(key) for key in wanted} == wanted and _is_whole(target, recorded):
     return target
   part = target.with_name(f'{target.name}.part')
-  if {key: known.get(key) for key in wanted} != wanted or 'content' in known:
+  if {key: recorded.get(key) for key in wanted} != wanted or 'content' in recorded:
     files.remove(part)
     files.make_folder(target.parent)
     files.make_folder(record.parent)
-    files.write_json(record, checksums.sealed(wanted))  # before the first byte: whose bytes these are
+    files.write_json(record, checksums.sealed(wanted))  # before the first byte: identifies the partial file
   _download(source, part, about)
-  found = files.digest(part, like=files.MD5) if about.md5 else ''
-  if about.md5 and found != f'{files.MD5}{about.md5}':
+  received = files.digest(part, like=files.MD5) if about.md5 else ''
+  if about.md5 and received != f'{files.MD5}{about.md5}':
     files.remove(part)
-    raise RunError(f'{source}: what arrived has another MD5 than what the store has; run the same command again')
+    raise RunError(f'{source}: the downloaded file has another MD5 than the store reports; run the same command again')
   sha256 = files.sha256(part)
   files.move(part, target)
   files.write_json(record, checksums.sealed({**wanted, 'content': sha256, 'modified': files.modified_ns(target)}))
@@ -165,16 +170,16 @@ def fetched_file(source: Path, folder: Path, name: str) -> Path:
 
 
 def _download(source: Path, part: Path, about: object_store.About) -> None:
-  """Adds to a part what it lacks, some pieces at a time, in their order."""
+  """Append the missing bytes to a partial file, in order."""
   files.append(part, '')
   done = files.size(part)
   if done:
-    log.info('%s: going on at byte %d of %d', source, done, about.size)
+    log.info('%s: resuming at byte %d of %d', source, done, about.size)
   elif about.size > _PIECE:
     log.info('%s: copying %d bytes', source, about.size)
   with files.open(part, 'ab') as stream, ThreadPoolExecutor(_AT_ONCE) as pool:
     while done < about.size:
-      stops = [min(about.size, done + _PIECE * number) for number in range(1, _AT_ONCE + 1)]
+      stops = [min(about.size, done + _PIECE * count) for count in range(1, _AT_ONCE + 1)]
       pieces = [(start, stop) for start, stop in zip([done, *stops], stops, strict=False) if start < stop]
       for content in pool.map(lambda piece: object_store.read(source, *piece), pieces):
         stream.write(content)
@@ -182,17 +187,20 @@ def _download(source: Path, part: Path, about: object_store.About) -> None:
       files.flush_to_disk(stream)
 
 
-def _is_whole(target: Path, known: dict[str, Any]) -> bool:
-  """Whether a copy is as it was written: untouched by its time, or else by its digest."""
-  if 'content' not in known or not files.is_file(target) or files.size(target) != known['bytes']:
+def _is_whole(target: Path, recorded: dict[str, Any]) -> bool:
+  """Check that a copy is unchanged, by its time or checksum."""
+  if 'content' not in recorded or not files.is_file(target) or files.size(target) != recorded['bytes']:
     return False
-  return files.modified_ns(target) == known['modified'] or files.sha256(target) == known['content']
+  return files.modified_ns(target) == recorded['modified'] or files.sha256(target) == recorded['content']
 
 
 def _read(record: Path) -> dict[str, Any]:
-  """What is known of a copy; empty where that is nothing, or damaged."""
+  """Read the record of a copy.
+
+  A missing or damaged one is empty.
+  """
   try:
-    known = files.read_json(record, default={})
+    content = files.read_json(record, default={})
   except ValueError:
     return {}
-  return known if isinstance(known, dict) and checksums.holds(known) else {}
+  return content if isinstance(content, dict) and checksums.holds(content) else {}

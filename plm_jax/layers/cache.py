@@ -1,10 +1,10 @@
-"""Keys and values of the tokens read before, for generation.
+"""Keys and values of earlier tokens, for generation.
 
 A cache is a dictionary of arrays: 'index' int32[], the number of slots in use; 'segment_ids' int32[b, m], 0 in an empty
-slot and for padding; 'positions' int32[b, m]; 'keys' [n, b h, k, m] and 'values' [n, b h, m, k], in the order in which
-the products of attention read them, since any other would be copied at each step. Models may keep more in it; recurrent
-ones keep 'states' and 'cells' [n, b, m, w] in place of keys and values. A search that follows several texts of a row
-adds 'seen' bool[b, s, m]: the slots that belong to each of them.
+slot and for padding; 'positions' int32[b, m]; 'keys' [n, b h, k, m] and 'values' [n, b h, m, k]. Keys and values are in
+the order in which the products of attention read them, since any other order would be copied at each step. Models may
+store more in it; recurrent models store 'states' and 'cells' [n, b, m, w] instead of keys and values. A search that
+follows several texts of a row adds 'seen' bool[b, s, m]: the slots that belong to each of them.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ Cache = dict[str, Array]
 
 
 class Past(NamedTuple):
-  """What one layer has read before.
+  """Keys and values of earlier tokens in one layer.
 
   Attributes:
     keys: [b h, k, m].
@@ -33,64 +33,76 @@ class Past(NamedTuple):
 
 
 def empty(shape: tuple[int, int, int, int, int], *, dtype: str = 'float32') -> Cache:
-  """A cache with nothing in it, for keys and values of n layers, b rows, m slots, h heads of size k."""
+  """Build an empty cache for layers with keys and values.
+
+  Args:
+    shape: n layers, b rows, m slots, h heads, k components of a head.
+    dtype: of keys and values.
+  """
   layers, rows, slots, heads, size = shape
   keys = jnp.zeros((layers, rows * heads, size, slots), dtype)
   return without_keys(rows, slots) | {'keys': keys, 'values': jnp.swapaxes(keys, 2, 3)}
 
 
 def without_keys(rows: int, slots: int) -> Cache:
-  """A cache with nothing in it, for a trunk that adds what it keeps of each slot."""
-  places = jnp.zeros((rows, slots), jnp.int32)
-  return {'index': jnp.zeros((), jnp.int32), 'segment_ids': places, 'positions': places}
+  """Build an empty cache without keys and values.
+
+  The trunk adds its own arrays.
+  """
+  zeros = jnp.zeros((rows, slots), jnp.int32)
+  return {'index': jnp.zeros((), jnp.int32), 'segment_ids': zeros, 'positions': zeros}
 
 
 def put(old: Array, new: Array, index: Array, *, axis: int) -> Array:
-  """`old` with `new` written from slot `index` on."""
+  """Write `new` into `old` from slot `index`."""
   return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), index, axis)
 
 
 def in_order(key: Array, value: Array) -> tuple[Array, Array]:
-  """Keys and values [b, m, h, k] in the order of a cache: [b h, k, m] and [b h, m, k]."""
+  """Bring keys and values into the order of a cache.
+
+  Two of [b, m, h, k] -> [b h, k, m] and [b h, m, k].
+  """
   length, size = key.shape[1], key.shape[3]
   return key.transpose(0, 2, 3, 1).reshape(-1, size, length), jnp.swapaxes(value, 1, 2).reshape(-1, length, size)
 
 
 def append(past: Past | None, key: Array, value: Array) -> tuple[Array, Array]:
-  """Keys and values of one layer with the new ones after those of the past.
+  """Append new keys and values to those of the past.
 
   Args:
-    past: what was read before; None outside generation.
+    past: of earlier tokens; None outside generation.
     key: [b, s, h, k], of the new tokens.
     value: [b, s, h, k].
 
   Returns:
-    Keys [b h, k, m] and values [b h, m, k], for `attend` with the implementation 'cached'; without a past the new ones
-    as they are.
+    Keys [b h, k, m] and values [b h, m, k], for `attend` with the implementation 'cached'. Without a past the new ones,
+    unchanged.
   """
   if past is None:
     return key, value
-  keys, values = in_order(key, value)  # only what is new is transposed
+  keys, values = in_order(key, value)  # transposes the new tokens only
   return put(past.keys, keys, past.start, axis=2), put(past.values, values, past.start, axis=1)
 
 
 def advance(cache: Cache, *, segment_ids: Array, positions: Array, together: bool = False) -> tuple[Cache, Mask]:
-  """Takes s more slots, whose keys and values the layers write.
+  """Take s more slots, whose keys and values the layers will write.
 
   Args:
     cache: before the call.
     segment_ids: int[b, s] of the new tokens; 0 is padding.
     positions: int[b, s].
-    together: new tokens see each other in both directions (a prefix); otherwise each sees the slots up to its own, or
-      with 'seen' in the cache those that belong to its text, and its own.
+    together: new tokens see each other in both directions (a prefix). Otherwise each sees the slots up to its own. With
+      'seen' in the cache it sees the slots that belong to its text, and its own.
 
   Returns:
-    The cache with the segments and positions of the new tokens, and what each of them may look at.
+    The cache with the segments and positions of the new tokens, and the mask of what they see.
   """
-  # index 2, two new tokens, six slots     last   allowed slots
+  # index 2, two new tokens, six slots: `last` and the visible slots of each new token
   # one after the other                    2 3    x x x . . .  and  x x x x . .
   # together                               3 3    x x x x . .  and  x x x x . .
   # with seen 'x.' and 'xx'                2 3    x . x . . .  and  x x . x . .
+  # 1. write segments and positions into the new slots
   index, new = cache['index'], segment_ids.shape[1]
   segments = put(cache['segment_ids'], segment_ids, index, axis=1)
   slots = jnp.arange(segments.shape[1])
@@ -101,7 +113,8 @@ def advance(cache: Cache, *, segment_ids: Array, positions: Array, together: boo
     'segment_ids': segments,
     'positions': put(cache['positions'], positions, index, axis=1),
   }
+  # 2. slots that each new token sees: [1 or b, s, m]
   if 'seen' in cache:
     taken['seen'] = cache['seen'] | (slots == own)
   allowed = taken.get('seen', jnp.broadcast_to(slots <= last, (1, new, len(slots))))
-  return cache | taken, Mask(segment_ids, segments, allowed=allowed)
+  return cache | taken, Mask(query_segments=segment_ids, key_segments=segments, allowed=allowed)

@@ -1,4 +1,5 @@
-"""Words by their characters: filters over runs of neighbours, each at its maximum (Kim et al. 2015, §2.2)."""
+"""Word vectors from characters: convolution filters, each maximised over the positions of a word (Kim et al. 2015,
+§2.2)."""
 
 from collections.abc import Sequence
 
@@ -7,30 +8,34 @@ import jax.numpy as jnp
 from plm_jax.core.types import Array
 from plm_jax.layers.linear import Dense, Initializer
 
-CHARACTERS = 262  # as `text/chars.py` numbers them; 0 stands where there is no word
+CHARACTERS = 262  # ids of `text/chars.py`; 0 where there is no word
 
 
 def largest_of_filters(x: Array, filters: Sequence[int], *, kernel_init: Initializer, dtype: str) -> Array:
-  """The largest value of each filter in a word: [w, s, e] -> [w, sum of filters].
+  """Compute the largest value of each filter in a word.
 
-  Makes layers 'filters_1', 'filters_2' and so on in the compact module that calls it.
+  [w, s, e] -> [w, sum of filters]. Creates layers 'filters_1', 'filters_2', ... in the compact module that calls it.
 
   Args:
-    x: vectors of the s characters of w words. An unused slot is a character like any other, as in the released code of
-      ELMo and of cross-view training.
-    filters: how many span one character, two, and so on; 0 for none.
+    x: vectors of the s characters of w words. An unused slot is an ordinary character, as in the released code of ELMo
+      and of cross-view training.
+    filters: numbers of filters over one character, two, and so on; 0 for none.
     kernel_init: of kernels [width, e, filters].
     dtype: of the products.
   """
-  axes, found = (None, None, 'mlp'), []
+  axes, maxima = (None, None, 'mlp'), []
   for width, count in enumerate(filters, start=1):
     if count:
       layer = Dense(count, axes, kernel_init, num_inputs=2, dtype=dtype, name=f'filters_{width}')
-      found.append(layer(windows(x, width=width)).max(axis=1))  # [w, s + 1 - width, width, e] -> [w, count]
-  return jnp.concatenate(found, axis=-1)
+      maxima.append(layer(windows(x, width=width)).max(axis=1))  # [w, s + 1 - width, width, e] -> [w, count]
+  return jnp.concatenate(maxima, axis=-1)
 
 
 def windows(x: Array, *, width: int) -> Array:
-  """Every run of `width` neighbours: [w, s, e] -> [w, s + 1 - width, width, e]."""
+  """Stack every run of `width` neighbours.
+
+  [w, s, e] -> [w, s + 1 - width, width, e].
+  """
+  # a b c d, width 2   ->   a b | b c | c d
   count = x.shape[1] + 1 - width
   return jnp.stack([x[:, start : start + count] for start in range(width)], axis=2)

@@ -1,7 +1,7 @@
-"""The parameters of LSTM layers as cuDNN and torch keep them: two bias vectors per gate, all drawn alike.
+"""Parameters of LSTM layers in the form of cuDNN and torch: two bias vectors per gate, one initializer for all.
 
-`layers/lstm.py` has the recurrence. The second bias changes no function, but the count of parameters and, with the
-same rate, how fast a bias moves.
+`layers/recurrence.py` has the recurrence. The second bias does not change the function. It changes the number of
+parameters and, with the same learning rate, how fast a bias moves.
 """
 
 import flax.linen as nn
@@ -12,12 +12,12 @@ from plm_jax.layers.linear import Initializer
 
 
 class Gates(nn.Module):
-  """W x + b + b' of c layers of LSTM side by side, each with weights of its own, and their recurrent weights.
+  """W x + b + b' of c parallel LSTM layers, each with its own weights, and their recurrent weights.
 
   Attributes:
     inputs: width of x.
     features: f, width of each state.
-    leaf_init: of all parameters.
+    leaf_init: initializer of all parameters.
     layers: c; 2 for both directions of one layer.
     dtype: of products; parameters stay float32.
   """
@@ -39,9 +39,15 @@ class Gates(nn.Module):
     self.recurrent_bias = leaf('recurrent_bias', (None, None, 'mlp'), c, 4, f)
 
   def __call__(self, x: Array) -> Array:
-    """[..., inputs] -> [..., c, 4, f]: input, forget, cell, output."""
+    """Compute the gates: input, forget, cell, output.
+
+    [..., inputs] -> [..., c, 4, f].
+    """
     return jnp.einsum('...d,dcgf->...cgf', x.astype(self.dtype), self.kernel) + self.bias + self.recurrent_bias
 
   def of_each(self, x: Array) -> Array:
-    """The same where each layer reads an input of its own: [..., c, inputs] -> [..., c, 4, f]."""
+    """Compute the gates of layers with separate inputs.
+
+    [..., c, inputs] -> [..., c, 4, f].
+    """
     return jnp.einsum('...cd,dcgf->...cgf', x.astype(self.dtype), self.kernel) + self.bias + self.recurrent_bias

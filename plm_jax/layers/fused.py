@@ -1,6 +1,6 @@
-"""Attention in one kernel that keeps no array of weights: splash attention on TPUs, cuDNN on GPUs.
+"""Attention in one kernel that stores no array of weights: splash attention on TPUs, cuDNN on GPUs.
 
-`layers/attention.py` chooses between them; `flash_refuses` and `cudnn_refuses` name what a kernel cannot compute.
+`layers/attention.py` chooses between them. `flash_refuses` and `cudnn_refuses` explain what a kernel cannot compute.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ from plm_jax.core import sharding
 from plm_jax.core.types import Array
 from plm_jax.layers.masks import Mask, visible
 
-# rows and columns of the smallest block of the TPU kernel; other lengths are padded to a multiple
+# rows and columns of the smallest block of the TPU kernel; lengths are padded to a multiple
 LANES = 128
-# larger blocks read the keys fewer times, but a block of products in float32 must fit the fast memory of a core
+# larger blocks read the keys fewer times, but a float32 block of products must fit the fast memory of a core
 LARGEST_BLOCK = 512
 
 _QUERY = ('batch', 'length', 'heads', 'head_dim')
@@ -26,40 +26,41 @@ _SEGMENTS = ('batch', 'length')
 
 
 def flash_refuses(query: Array, key: Array, *, mask: Mask, bias: Array | None, dropout: float) -> str | None:
-  """Why `flash` cannot take these inputs, None where it can."""
+  """Explain why `flash` cannot take these inputs; None if it can."""
   if bias is not None:
-    return 'it takes no relative or other bias'
+    return 'it supports no bias, such as relative positions'
   if dropout:
-    return f'it cannot drop out attention weights (model.overrides.attention_dropout is {dropout:g}, it takes 0)'
+    return f'it supports no dropout on weights (model.overrides.attention_dropout is {dropout:g}, it needs 0)'
   if mask.allowed is not None:
-    return 'it takes no mask.allowed'
+    return 'it supports no mask.allowed'
   if mask.prefix is not None:
-    return 'it takes no prefix, whose length differs from row to row'
+    return 'it supports no prefix, whose length differs between rows'
   if (mask.causal or mask.window is not None) and query.shape[1] != key.shape[1]:
-    return f'it needs as many queries as keys, and there are {query.shape[1]} queries and {key.shape[1]} keys'
+    return f'it needs equal numbers of queries and keys, not {query.shape[1]} and {key.shape[1]}'
   if query.dtype == jnp.float16:
     return 'it computes in float32 or bfloat16, not in float16'
   return None
 
 
 def cudnn_refuses(query: Array, key: Array, *, dropout: float) -> str | None:
-  """Why `cudnn` cannot take these inputs, None where it can."""
+  """Explain why `cudnn` cannot take these inputs; None if it can."""
   if dropout:
-    return f'it does not drop out as this project does (model.overrides.attention_dropout is {dropout:g}, it takes 0)'
+    return f'it has another dropout than ours (model.overrides.attention_dropout is {dropout:g}, it needs 0)'
   if query.dtype not in (jnp.bfloat16, jnp.float16):
     return f'it computes in bfloat16 or float16, and execution.dtype is {query.dtype}'
   head_dim = query.shape[-1]
   if head_dim % 8 or head_dim > 128:
-    return f'heads of size {head_dim} are not a multiple of 8 of at most 128'
+    return f'its heads have a multiple of 8 components, at most 128, and not {head_dim}'
   if query.shape[1] % 2 or key.shape[1] % 2:
-    return f'{query.shape[1]} queries and {key.shape[1]} keys are not both even numbers'
+    return f'it needs even numbers of queries and keys, not {query.shape[1]} and {key.shape[1]}'
   return None
 
 
 def hide_blind(out: Array, mask: Mask) -> Array:
-  """Zeros where a query sees no key; a kernel returns the mean of hidden values there.
+  """Set the output of queries that see no key to zero.
 
-  Their gradient becomes zero as well. XLA reduces the matrix of the mask while it computes it and does not store it.
+  A kernel returns the mean of hidden values there. The gradient of these queries becomes zero as well. XLA reduces the
+  matrix of the mask while it computes it, and does not store it.
   """
   return jnp.where(visible(mask).any(axis=-1)[:, :, None, None], out, jnp.zeros((), out.dtype))
 
@@ -67,17 +68,18 @@ def hide_blind(out: Array, mask: Mask) -> Array:
 def flash(
   query: Array, key: Array, value: Array, *, mask: Mask, scale: float | None = None, interpret: bool = False
 ) -> Array:
-  """Splash attention: [b, l, h, k] in the dtype of `value`, with memory proportional to l and not to l m.
+  """Compute splash attention: [b, l, h, k] in the dtype of `value`.
 
-  Queries and keys are padded to whole blocks. Over a mesh each device runs the kernel on its own rows and heads.
+  Memory is linear in l. Queries and keys are padded to whole blocks. On a mesh each device runs the kernel on its own
+  rows and heads.
 
   Args:
     query: [b, l, h, k].
-    key: [b, m, g, k] with g a divisor of h, as for `attend`: heads that share a key read the same one.
+    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key and a value.
     value: [b, m, g, k].
     mask: segments, causal or with a window; see `flash_refuses`.
     scale: of the products; 1 / sqrt(k) by default.
-    interpret: runs on any device, slowly, to check it.
+    interpret: run on any device, slowly, for tests.
   """
   scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
   local = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
@@ -96,13 +98,16 @@ def flash(
 
 
 def beside_heads(query: Array, shared: Array) -> Array:
-  """Keys or values [b, m, g', k] such that each device has those of its own heads: g' = g unless devices cut groups.
+  """Repeat shared keys or values so that each device has its own.
 
   Args:
     query: [b, l, h, k].
     shared: [b, m, g, k], which h / g neighbouring heads share.
+
+  Returns:
+    [b, m, g', k], with g' = g unless devices cut a group of heads.
   """
-  # keys of 6 heads, of which 3 share one, over 3 devices: 0 0 | 0 1 | 1 1; the one in the middle needs both
+  # 6 heads, 3 of which share a key, over 3 devices: keys 0 0 | 0 1 | 1 1, so the second device needs both
   parts = sharding.cut_at(2, query.shape, ('batch', None, 'heads', None))
   groups = shared.shape[2]
   return jnp.repeat(shared, math.lcm(groups, parts) // groups, axis=2)
@@ -119,19 +124,24 @@ def _splash(
   window: int | None,
   interpret: bool,
 ) -> Array:
-  """The kernel on the rows and heads of one device; positions of padding see each other here."""
+  """Run the kernel on the rows and heads of one device.
+
+  Padding sees padding here.
+  """
+  # 1. pad queries and keys to whole blocks
   length, num_keys = query.shape[1], key.shape[1]
   query_block, key_block = block_size(length), block_size(num_keys)
   query, query_segments = _pad(query, query_block), _pad(query_segments, query_block)
   key, value, key_segments = _pad(key, key_block), _pad(value, key_block), _pad(key_segments, key_block)
   shape = (query.shape[1], key.shape[1])
-  one: masks.Mask
+  # 2. build the kernel of all heads
+  head_mask: masks.Mask
   if window is not None:
-    one = masks.LocalMask(shape, (window - 1, 0), 0)
+    head_mask = masks.LocalMask(shape, (window - 1, 0), 0)
   elif causal:
-    one = masks.CausalMask(shape)
+    head_mask = masks.CausalMask(shape)
   else:
-    one = masks.FullMask(shape)
+    head_mask = masks.FullMask(shape)
   blocks = splash.BlockSizes(
     block_q=query_block,
     block_kv=key_block,
@@ -142,20 +152,25 @@ def _splash(
     block_q_dq=query_block,
     block_kv_dq=key_block,
   )
-  heads = masks.MultiHeadMask([one] * query.shape[2])
+  heads = masks.MultiHeadMask([head_mask] * query.shape[2])
   kernel = splash.make_splash_mha_single_device(heads, block_sizes=blocks, interpret=interpret)
 
   def row(q: Array, k: Array, v: Array, of_query: Array, of_key: Array) -> Array:
     ids = splash.SegmentIds(q=of_query.astype(jnp.int32), kv=of_key.astype(jnp.int32))
     return kernel(q, k, v, segment_ids=ids)  # [h, l, k]
 
+  # 3. run it on each row
   query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))  # [b, h, l, k]
   out = jax.vmap(row)(query, key, value, query_segments, key_segments)
   return jnp.swapaxes(out, 1, 2)[:, :length]
 
 
 def block_size(length: int, largest: int = LARGEST_BLOCK) -> int:
-  """The largest block that pads a row no further than the smallest would; `largest` is LANES times a power of two."""
+  """Compute the largest block without more padding than the smallest block.
+
+  `largest` is LANES times a power of two.
+  """
+  # length 300: padded to 384 = 3 x 128, so the block is 128; length 512: the block is 512
   padded = -(-length // LANES) * LANES
   size = largest
   while padded % size:
@@ -177,9 +192,9 @@ def cudnn(
   scale: float | None = None,
   interpret: bool = False,
 ) -> Array:
-  """cuDNN's attention: [b, l, h, k] in the dtype of `value`.
+  """Compute cuDNN's attention: [b, l, h, k] in the dtype of `value`.
 
-  It gets the mask as a matrix, [b, 1, l, m] in 16 bits, which is h times smaller than the weights but not negligible.
+  The mask is passed as a matrix, [b, 1, l, m] in 16 bits, h times smaller than the weights but not negligible.
 
   Args:
     query: [b, l, h, k], bfloat16 or float16.
@@ -188,15 +203,16 @@ def cudnn(
     mask: any.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     scale: of the products; 1 / sqrt(k) by default.
-    interpret: computes the same call without cuDNN, on any device and in any dtype, to check it.
+    interpret: compute the same call without cuDNN, on any device and in any dtype, for tests.
   """
-  # its backward pass for shared keys was never tried here
+  # repeat shared keys: cuDNN's backward pass for shared keys is untested here
   key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
   causal = mask.causal and mask.window is None and mask.prefix is None and query.shape[1] == key.shape[1]
-  # with is_causal the kernel skips the blocks above the diagonal, and the mask holds the rest
+  # with is_causal the kernel skips blocks above the diagonal, and the mask has all other conditions
   seen = visible(dataclasses.replace(mask, causal=False) if causal else mask)
-  # hidden products become -2e12, where float32 counts in steps of 2e5: for a query that sees nothing the backward pass
-  # would take the exponential of such a step, and times the zeros of `hide_blind` that is not finite
+  # A query that sees nothing gets to see all keys, and `hide_blind` sets its output to zero. Hidden products become
+  # -2e12, and float32 has steps of 2e5 there. Otherwise the backward pass would take the exponential of such a step,
+  # which times the zeros of `hide_blind` is not finite.
   seen |= ~seen.any(axis=-1, keepdims=True)
   out = jax.nn.dot_product_attention(
     query,

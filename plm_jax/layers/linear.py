@@ -1,7 +1,7 @@
-"""Leaves that own a kernel: dense layers and embedding tables, with an axis name on each dimension.
+"""Layers that own a kernel: dense layers and embedding tables, with an axis name on each dimension.
 
-A kernel or table may also be given in 8 bits (compression/quantise.py), with its scales beside it: the product is taken
-with the numbers and multiplied by the scales, so that no copy of the weights in float32 outlives a layer.
+A kernel or table may also be stored in 8 bits (compression/quantise.py), with its scales in a second leaf. The product
+is taken with the integers and multiplied by the scales, so no float32 copy of the weights outlives a layer.
 """
 
 import math
@@ -20,12 +20,12 @@ Initializer = Callable[..., Array]
 
 
 def normal(std: float) -> Initializer:
-  """N(0, std)."""
+  """Return an initializer for N(0, std)."""
   return nn.initializers.normal(std)
 
 
 def uniform(bound: float) -> Initializer:
-  """U(-bound, bound)."""
+  """Return an initializer for U(-bound, bound)."""
 
   def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -34,7 +34,10 @@ def uniform(bound: float) -> Initializer:
 
 
 def truncated_normal(std: float) -> Initializer:
-  """N(0, std) cut at two standard deviations and not rescaled: its deviation is .8796 std (TensorFlow; BERT)."""
+  """Return an initializer for N(0, std) cut at two deviations.
+
+  It is not rescaled, so its deviation is .8796 std (TensorFlow; BERT).
+  """
   return nn.initializers.truncated_normal(std, lower=-2.0, upper=2.0)
 
 
@@ -45,8 +48,8 @@ class Dense(nn.Module):
     features: output sizes; several for e.g. [heads, head_dim].
     axes: a name for each kernel dimension, inputs first.
     kernel_init: initializer of the kernel as a matrix [inputs, outputs].
-    num_inputs: how many trailing axes of x are contracted.
-    use_bias: adds a bias of shape `features`.
+    num_inputs: number of trailing axes of x that are contracted.
+    use_bias: add a bias of shape `features`.
     dtype: of the product; parameters stay float32.
   """
 
@@ -64,12 +67,14 @@ class Dense(nn.Module):
     kernel = self.param(
       'kernel', nn.with_logical_partitioning(self.kernel_init, self.axes), (*inputs, *features), jnp.float32
     )
+    # 1. kernel and inputs as matrices, and their product
     matrix = kernel.astype(self.dtype).reshape(math.prod(inputs), math.prod(features))
     x = sharding.gather_length(x.astype(self.dtype), self.axes[self.num_inputs :], features)
     x = x.reshape(*x.shape[: x.ndim - self.num_inputs], math.prod(inputs))
     y = sharding.scatter_length(x @ matrix, self.axes[: self.num_inputs], inputs)  # [..., inputs] -> [..., outputs]
     if (scale := _scale(self, 'kernel')) is not None:
       y = y * scale.astype(self.dtype).reshape(-1)
+    # 2. output axes and bias
     y = y.reshape(*y.shape[:-1], *features)
     if self.use_bias:
       bias_axes = self.axes[self.num_inputs :]
@@ -79,35 +84,41 @@ class Dense(nn.Module):
 
 
 def _scale(layer: nn.Module, name: str) -> Array | None:
-  """What the numbers of a leaf in 8 bits are multiplied by, of size 1 along its inputs; None for one in float32."""
-  return _beside(layer, name, SCALE)
+  """Return the scales of a leaf in 8 bits; None for float32.
+
+  They multiply the integers, and have size 1 along the inputs of the leaf.
+  """
+  return _companion(layer, name, SCALE)
 
 
-def _beside(layer: nn.Module, name: str, ending: str) -> Array | None:
-  """The leaf that stands beside another, if any."""
+def _companion(layer: nn.Module, name: str, ending: str) -> Array | None:
+  """Return the leaf that belongs to another, if any."""
   return layer.get_variable('params', f'{name}{ending}') if layer.has_variable('params', f'{name}{ending}') else None
 
 
 def _through_bottleneck(layer: nn.Module, y: Array) -> Array:
-  """y + up(gelu(down(y))) where adapter 'bottleneck' put two layers beside the kernel; else y. [..., d] -> [..., d]."""
+  """Add up(gelu(down(y))) if adapter 'bottleneck' added two layers.
+
+  [..., d] -> [..., d]; y is unchanged without them.
+  """
   if not layer.has_variable('params', 'bottleneck'):
     return y
-  kept: dict[str, Array] = layer.get_variable('params', 'bottleneck')
-  own = {name: leaf.astype(y.dtype) for name, leaf in kept.items()}
+  leaves: dict[str, Array] = layer.get_variable('params', 'bottleneck')
+  own = {name: leaf.astype(y.dtype) for name, leaf in leaves.items()}
   inner = nn.gelu(y @ own['down'] + own['down_bias'], approximate=False)  # [..., d] -> [..., m]
   return y + inner @ own['up'] + own['up_bias']
 
 
 class Embed(nn.Module):
-  """A table of vectors, read by row and, for tied outputs, multiplied with; a step may hand over few of its rows.
+  """A table of vectors, read by id and, for tied outputs, multiplied with; a step may provide only some of its rows.
 
   Attributes:
-    num_rows: ids that may be asked for.
+    num_rows: number of ids.
     features: width of a row.
     axes: names of the two dimensions.
     table_init: initializer of the table.
-    multiple: the table is padded to a multiple of this many rows, so that a mesh axis divides it.
-    dtype: of what is returned; the table stays float32.
+    multiple: the table is padded to a multiple of this number of rows, so that a mesh axis divides it.
+    dtype: of the result; the table stays float32.
   """
 
   num_rows: int
@@ -118,7 +129,7 @@ class Embed(nn.Module):
   dtype: str = 'float32'
 
   def setup(self) -> None:
-    if _beside(self, 'table', PLACE) is not None:
+    if _companion(self, 'table', PLACE) is not None:
       self.table: Array = self.get_variable('params', 'table')
       return
     rows = -(-self.num_rows // self.multiple) * self.multiple
@@ -127,26 +138,32 @@ class Embed(nn.Module):
     )
 
   def __call__(self, ids: Array) -> Array:
-    if (place := _beside(self, 'table', PLACE)) is not None:
-      ids = jnp.take(place, ids, axis=0, mode='clip')
+    if (index := _companion(self, 'table', PLACE)) is not None:
+      ids = jnp.take(index, ids, axis=0, mode='clip')
     vectors = jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)  # [...] -> [..., d]
     if (scale := _scale(self, 'table')) is not None:
       vectors = vectors * jnp.take(scale, ids, axis=0, mode='clip').astype(self.dtype)
     return vectors
 
   def rows(self) -> tuple[Array, Array | None]:
-    """All rows that are there, f32[n, d], and where that of each id stands, int[v]; None where they stand in order."""
+    """Return the rows that exist, and the row index of each id.
+
+    Returns:
+      f32[n, d], and int[v]; None instead if the table holds all ids in order.
+    """
     table, scale = self.table.astype(jnp.float32), _scale(self, 'table')
-    return table if scale is None else table * scale, _beside(self, 'table', PLACE)
+    return table if scale is None else table * scale, _companion(self, 'table', PLACE)
 
   def attend(self, x: Array) -> Array:
-    """Products of `x` with every row, f32[..., v]; padded rows get a logit of -1e9.
+    """Compute the products of `x` with every row: f32[..., v].
+
+    Padded rows get a logit of -1e9.
 
     Raises:
-      ValueError: only some rows are there (optim/rows.py).
+      ValueError: the step has only some of the rows (optim/rows.py).
     """
-    if _beside(self, 'table', PLACE) is not None:
-      raise ValueError('logits over all rows of a table need all rows: leave this table out of `Task.rows`')
+    if _companion(self, 'table', PLACE) is not None:
+      raise ValueError('logits need all rows of this table: leave it out of `Task.rows`')
     logits = jnp.einsum(
       '...d,vd->...v', x.astype(self.dtype), self.table.astype(self.dtype), preferred_element_type=jnp.float32
     )
@@ -159,7 +176,7 @@ class Embed(nn.Module):
 
 
 class OutputBias(nn.Module):
-  """What is added to the logit of each id.
+  """A bias for the logit of each id.
 
   Attributes:
     vocab_size: ids of the vocabulary.
@@ -169,7 +186,7 @@ class OutputBias(nn.Module):
 
   @nn.compact
   def __call__(self, logits: Array) -> Array:
-    """f32[..., v], v padded by vocab_multiple."""
+    """Add the bias to logits f32[..., v], v padded by vocab_multiple."""
     init = nn.with_logical_partitioning(nn.initializers.zeros, ('vocab',))
     bias = self.param('bias', init, (self.vocab_size,), jnp.float32)
     return logits + jnp.pad(bias, (0, logits.shape[-1] - self.vocab_size))

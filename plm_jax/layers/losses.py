@@ -1,4 +1,4 @@
-"""Losses over vocabularies and labels, in float32, as sums under weights."""
+"""Losses over vocabularies and labels, in float32, as weighted sums."""
 
 import math
 from collections.abc import Callable
@@ -11,16 +11,22 @@ from plm_jax.core.types import Array, PyTree
 
 
 def cross_entropy(logits: Array, targets: Array) -> Array:
-  """-log softmax(logits)[target] in nats: [..., v], int[...] -> f32[...]."""
+  """Compute -log softmax(logits)[target] in nats.
+
+  [..., v], int[...] -> f32[...].
+  """
   logits = logits.astype(jnp.float32)
   top = jax.lax.stop_gradient(logits.max(axis=-1))
   target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-  # top - target first: the sum of a small number and two large ones would lose the small one
+  # (top - target) first: adding a small number to two large ones would lose the small one
   return jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1)) + (top - target)
 
 
 def smoothed_cross_entropy(logits: Array, targets: Array, *, smoothing: float) -> tuple[Array, Array]:
-  """Nats of the targets, and of (1 - a) target + a uniform (Szegedy et al. 2016, §7): f32[..., v] -> two f32[...]."""
+  """Compute the nats of the targets, without and with label smoothing.
+
+  The second is for (1 - a) target + a uniform (Szegedy et al. 2016, §7). [..., v], int[...] -> two f32[...].
+  """
   nats = cross_entropy(logits, targets)
   if not smoothing:
     return nats, nats
@@ -29,10 +35,10 @@ def smoothed_cross_entropy(logits: Array, targets: Array, *, smoothing: float) -
 
 
 def most_likely(logits: Array, targets: Array) -> Array:
-  """Whether argmax(logits) is the target, of equal logits the first: [..., v], int[...] -> bool[...].
+  """Check whether the first argmax of the logits is the target.
 
-  A comparison with the target's logit, which a CPU computes several times faster than an argmax over a vocabulary.
-  False where any of two or more logits is not a number.
+  [..., v], int[...] -> bool[...]. It compares with the target's logit, which a CPU computes several times faster than
+  an argmax over a vocabulary. False if any of two or more logits is not a number.
   """
   # logits 1 3 3   target 0 false (3 is larger), 1 true (the first 3), 2 false
   target = jnp.take_along_axis(logits, targets[..., None], axis=-1)
@@ -41,17 +47,20 @@ def most_likely(logits: Array, targets: Array) -> Array:
 
 
 def perplexity(nats: float) -> float:
-  """exp of a mean loss; infinite where it overflows a float."""
+  """Compute exp of a mean loss; infinite if a float overflows."""
   return math.exp(nats) if nats < 700 else math.inf
 
 
 def squared_log_partition(logits: Array) -> Array:
-  """(log sum exp logits)^2, what PaLM (Chowdhery et al. 2022, §5) keeps near 0: [..., v] -> f32[...]."""
+  """Compute (log sum exp logits)^2: [..., v] -> f32[...].
+
+  PaLM keeps it near 0 (Chowdhery et al. 2022, §5).
+  """
   return jnp.square(jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1))
 
 
 def next_tokens(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
-  """What follows each position inside its document.
+  """Return the token that follows each position in its document.
 
   Args:
     tokens: int[b, l].
@@ -69,7 +78,7 @@ def next_tokens(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
 def chunked_cross_entropy(
   attend: Callable[[Array], Array], features: Array, targets: Array, *, rows: int = 1
 ) -> tuple[Array, Array]:
-  """Cross-entropy and correctness of every position without all logits in memory at once.
+  """Compute cross-entropy and correctness without all logits in memory.
 
   Args:
     attend: features -> vocabulary logits.
@@ -89,14 +98,17 @@ def chunked_cross_entropy(
 
 
 def in_chunks(function: Callable[[PyTree], PyTree], arrays: PyTree, *, rows: int) -> PyTree:
-  """Applies `function` to a batch in chunks of rows, with the intermediate values of one chunk in memory at a time.
+  """Apply `function` to a batch in chunks of rows.
+
+  Intermediate values of only one chunk are in memory at a time.
 
   Args:
-    function: arrays that lead with rows -> arrays that lead with as many; computed again in the backward pass. No row
-      needs another.
+    function: arrays that lead with rows -> arrays that lead with the same number; computed again in the backward pass.
+      Rows must be independent.
     arrays: [b, ...] each.
-    rows: of each device at a time; the largest number up to it that divides the rows of a device is taken.
+    rows: of each device at a time; the largest number up to it that divides the rows of a device is used.
   """
+  # 12 rows of a device, rows=5: chunks of 4
   batch = jax.tree.leaves(arrays)[0].shape[0]
   own = batch // sharding.row_parts(batch)
   chunk = next(size for size in range(min(rows, own), 0, -1) if own % size == 0)
@@ -105,6 +117,7 @@ def in_chunks(function: Callable[[PyTree], PyTree], arrays: PyTree, *, rows: int
     function = jax.checkpoint(function)
     if chunk == own:
       return function(arrays)
+    # [own, ...] -> [own / chunk, chunk, ...], and back after the loop
     chunks = jax.tree.map(lambda x: x.reshape(own // chunk, chunk, *x.shape[1:]), arrays)
     return jax.tree.map(lambda x: x.reshape(own, *x.shape[2:]), jax.lax.map(function, chunks))
 
@@ -112,10 +125,10 @@ def in_chunks(function: Callable[[PyTree], PyTree], arrays: PyTree, *, rows: int
 
 
 def divergence(student: Array, teacher: Array, *, temperature: float) -> Array:
-  """T^2 KL(softmax(teacher / T) || softmax(student / T)) in nats: f32[..., v] twice -> f32[...].
+  """Compute T^2 KL(softmax(teacher / T) || softmax(student / T)) in nats.
 
-  T^2 keeps the size of gradients where T changes (Hinton et al. 2015, §2).
+  Two f32[..., v] -> f32[...]. The factor T^2 keeps the size of gradients independent of T (Hinton et al. 2015, §2).
   """
-  ours = jax.nn.log_softmax(student.astype(jnp.float32) / temperature)
-  theirs = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature)
-  return temperature**2 * (jnp.exp(theirs) * (theirs - ours)).sum(axis=-1)
+  student_log = jax.nn.log_softmax(student.astype(jnp.float32) / temperature)
+  teacher_log = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature)
+  return temperature**2 * (jnp.exp(teacher_log) * (teacher_log - student_log)).sum(axis=-1)

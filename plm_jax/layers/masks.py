@@ -1,4 +1,4 @@
-"""Which keys a query may look at, stated as conditions until an implementation of attention needs the whole matrix."""
+"""Masks of attention, stored as conditions until an implementation needs the whole matrix."""
 
 import flax.struct
 import jax.numpy as jnp
@@ -8,13 +8,13 @@ from plm_jax.core.types import Array
 
 @flax.struct.dataclass
 class Mask:
-  """Every condition must hold; None or False is no condition.
+  """The keys that a query sees; every condition must hold, and None or False is no condition.
 
   Attributes:
     query_segments: int[b, l]; 0 is padding.
-    key_segments: int[b, m]; a query sees keys of its own segment only, and never padding.
+    key_segments: int[b, m]; a query sees only keys of the same segment, and never padding.
     causal: a query sees keys at or before its own index.
-    window: a query sees the last `window` keys at or before its own index only.
+    window: a query sees only the last `window` keys at or before its own index.
     prefix: int[b]; keys at an index below it are exempt from `causal` and `window`.
     allowed: bool[b, l, m], any other condition as a matrix.
   """
@@ -28,19 +28,24 @@ class Mask:
 
 
 def visible(mask: Mask, *, first: int | Array = 0) -> Array:
-  """bool[b, l, m]: True where the query may look at the key.
+  """Compute the matrix of visible keys.
 
   Args:
-    mask: what may be looked at.
-    first: index of the first query, where the queries are a part of a longer row.
+    mask: conditions.
+    first: index of the first query, if the queries are a part of a longer row.
+
+  Returns:
+    bool[b, l, m]: True where the query sees the key.
   """
   # segments of the keys       1 1 2 2 2 0
   # query 3, of segment 2      . . x x x .
   #   causal                   . . x x . .
   #   window=1                 . . . x . .
   #   window=1, prefix=3       . . x x . .
+  # 1. segments: [b, l, 1] against [b, 1, m]
   query, key = mask.query_segments[:, :, None], mask.key_segments[:, None, :]
   seen = (query == key) & (key > 0)
+  # 2. distances [l, m], except within a prefix
   if mask.causal or mask.window is not None:
     rows = first + jnp.arange(query.shape[1])[:, None]
     columns = jnp.arange(key.shape[2])[None, :]
@@ -51,6 +56,7 @@ def visible(mask: Mask, *, first: int | Array = 0) -> Array:
     if mask.prefix is not None:
       near = near | (columns[None] < mask.prefix[:, None, None])
     seen &= near
+  # 3. any other condition
   if mask.allowed is not None:
     seen &= mask.allowed
   return seen

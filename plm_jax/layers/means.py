@@ -1,7 +1,7 @@
-"""Exact means of a batch that is computed in parts, by micro-batches or devices.
+"""Exact means over a batch that is computed in parts, such as micro-batches or parts of devices.
 
-`prepare` sees the whole batch, so it divides there: it gives each row one over the batch's total weight, and what the
-parts then sum up to is the mean over the batch.
+`prepare` sees the whole batch, so it computes the divisor: each row gets one over the total weight of the batch. The
+sums of the parts then add up to the mean over the batch.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,16 @@ from plm_jax.layers.losses import perplexity
 
 
 def batch_scale(weights: Array) -> Array:
-  """One over the sum of f32[b] or f32[b, t] weights, at most 1, for each row: f32[b]."""
+  """Compute one over the sum of weights, at most 1, per row.
+
+  f32[b] or f32[b, t] -> f32[b].
+  """
   # weights  1 1 0 | 1 0 0   scale  1/3 | 1/3
   return jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape[:1])
 
 
 def scaled_sum(values: Array, weights: Array, scale: Array) -> Array:
-  """The part of a mean over the batch that these rows hold, f32[].
+  """Compute these rows' part of a mean over the batch, f32[].
 
   Args:
     values: f32[b] or f32[b, t].
@@ -30,27 +33,38 @@ def scaled_sum(values: Array, weights: Array, scale: Array) -> Array:
 
 
 def metric(values: Array, weights: Array) -> tuple[Array, Array]:
-  """A metric of `Loss`: (weighted sum f32[], weight f32[]) of values, numbers or truth values, [b] or [b, t]."""
+  """Build a metric of `Loss`: (weighted sum f32[], weight f32[]).
+
+  Args:
+    values: numbers or truth values, [b] or [b, t].
+    weights: of the same shape.
+  """
   return (values * weights).sum(), weights.sum()
 
 
 def row_terms(row_weight: Array) -> dict[str, Array]:
-  """The targets that `whole_loss` reads, f32[b] each: 'row_weight' and 'row_scale'."""
+  """Build the targets that `whole_loss` reads: f32[b] each.
+
+  'row_weight' and 'row_scale'.
+  """
   return {'row_weight': row_weight, 'row_scale': batch_scale(row_weight)}
 
 
 def whole_loss(value: Array, targets: Mapping[str, Array]) -> tuple[Array, Array]:
-  """The metric 'loss' of an objective whose terms are each divided by a total of their own.
+  """Build the metric 'loss' from terms with different divisors.
 
-  Their sum is given as if it were a mean over rows, so that the metrics of parts of a batch add up to it as well.
+  Their sum is reported as if it were a mean over rows, so the metrics of parts of a batch add up to it as well.
 
   Args:
-    value: f32[], what is differentiated.
+    value: f32[], the differentiated sum of terms, each divided by its own total.
     targets: with those of `row_terms`.
   """
   return value / targets['row_scale'][0], targets['row_weight'].sum()
 
 
 def perplexity_of(means: Mapping[str, float], *, nats: str = 'loss') -> dict[str, float]:
-  """A `Task.summary`: 'perplexity', exp of the metric `nats`, where this metric exists."""
+  """Compute a `Task.summary`: 'perplexity', exp of the metric `nats`.
+
+  Empty if this metric does not exist.
+  """
   return {'perplexity': perplexity(means[nats])} if nats in means else {}

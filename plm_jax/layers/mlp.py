@@ -1,4 +1,4 @@
-"""Activations and the feed-forward blocks, plain and gated."""
+"""Activations and feed-forward blocks, plain and gated."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,14 +19,17 @@ _EPSILON = 1e-5  # of the norms of a head
 
 
 def gelu_erf(x: Array) -> Array:
-  """x Phi(x), the exact form (Hendrycks & Gimpel 2016): the mean of x kept with probability Phi(x) and else dropped."""
+  """Compute x Phi(x), the exact form (Hendrycks & Gimpel 2016).
+
+  It is the mean of x if x is kept with probability Phi(x) and else dropped.
+  """
   return 0.5 * x * (1.0 + jax.lax.erf(x * jnp.asarray(math.sqrt(0.5), x.dtype)))
 
 
 def gelu_tanh(x: Array) -> Array:
-  """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); within 4.73e-4 of the exact form.
+  """Compute 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 
-  Texts that print sqrt(pi/2), or end the tanh before the cube, misprint it.
+  It is within 4.73e-4 of the exact form. Texts that print sqrt(pi/2), or end the tanh before the cube, misprint it.
   """
   inner = jnp.asarray(math.sqrt(2 / math.pi), x.dtype) * (x + 0.044715 * x * x * x)
   return 0.5 * x * (1.0 + jnp.tanh(inner))
@@ -57,13 +60,13 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
 
 
 class Mlp(nn.Module):
-  """up, activation, down.
+  """The plain feed-forward block: up, activation, down.
 
   Attributes:
     mlp_dim: width between the two products.
     activation: a name of `ACTIVATIONS`.
     up_init: initializer of the first kernel.
-    down_init: initializer of the second.
+    down_init: initializer of the second kernel.
     use_bias: of both.
     dropout: rate between the two products.
     dtype: of the products.
@@ -95,7 +98,7 @@ class Mlp(nn.Module):
       dtype=self.dtype,
       name='down',
     )
-    y = ACTIVATIONS[self.activation](up(x))  # [b, l, f]
+    y = ACTIVATIONS[self.activation](up(x))  # [b, l, d] -> [b, l, f]
     return down(Dropout(self.dropout)(y, train=train))
 
 
@@ -106,9 +109,9 @@ class GatedMlp(nn.Module):
     mlp_dim: width between the products.
     activation: of the gate, a name of `ACTIVATIONS`.
     up_init: initializer of the gate kernel and the up kernel.
-    down_init: initializer of the third.
+    down_init: initializer of the down kernel.
     use_bias: of all three; the paper has none.
-    dropout: rate before the third.
+    dropout: rate before the down product.
     dtype: of the products.
   """
 
@@ -128,23 +131,23 @@ class GatedMlp(nn.Module):
     gate = dense(self.mlp_dim, ('embed', 'mlp'), self.up_init, 'gate')
     up = dense(self.mlp_dim, ('embed', 'mlp'), self.up_init, 'up')
     down = dense(x.shape[-1], ('mlp', 'embed'), self.down_init, 'down')
-    y = ACTIVATIONS[self.activation](gate(x)) * up(x)  # [b, l, f]
+    y = ACTIVATIONS[self.activation](gate(x)) * up(x)  # [b, l, d] -> [b, l, f]
     return down(Dropout(self.dropout)(y, train=train))
 
 
 class PredictionHead(nn.Module):
-  """Linear, activation, linear, with dropout before each product: the head that classifies in BART and ELECTRA.
+  """The classification head of BART and ELECTRA: linear, activation, linear, with dropout before each product.
 
   With norms='batch' it is the head of ULMFiT (Howard and Ruder 2018, §3.3).
 
   Attributes:
     hidden: width between the two products.
-    outputs: columns of the last one.
+    outputs: columns of the last product.
     activation: a name of `ACTIVATIONS`.
     dropout: rate before each product.
     kernel_init: initializer of both kernels.
     norms: True puts a LayerNorm before each dropout, 'batch' a batch norm.
-    input_dropout: rate before the first product, where it has one of its own.
+    input_dropout: rate before the first product; None for `dropout`.
   """
 
   hidden: int
@@ -157,26 +160,31 @@ class PredictionHead(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool = False, counts: Array | None = None) -> Any:
-    """[..., d] -> f32[..., outputs]; with batch norms, what they keep besides (`layers.norm.BatchNorm`), by path.
+    """Compute the outputs: [..., d] -> f32[..., outputs].
 
     Args:
       x: [..., d]; [b, d] for batch norms.
-      train: drops out.
-      counts: bool[b], rows of which batch norms are.
+      train: apply dropout.
+      counts: bool[b], rows that batch norms are computed over; None for all.
+
+    Returns:
+      The outputs. With batch norms also path -> new value of their averages (`layers.norm.BatchNorm`).
     """
-    kept: dict[str, Array] = {}
+    averages: dict[str, Array] = {}
 
     def normalised(x: Array, name: str) -> Array:
       if self.norms != 'batch':
         return LayerNorm(_EPSILON, name=name)(x) if self.norms else x
-      x, own = BatchNorm(_EPSILON, name=name)(x, counts, train=train)
-      kept.update({f'{name}/{key}': value for key, value in own.items()})
+      x, new = BatchNorm(_EPSILON, name=name)(x, counts, train=train)
+      averages.update({f'{name}/{key}': value for key, value in new.items()})
       return x
 
+    # 1. layers
     first = self.dropout if self.input_dropout is None else self.input_dropout
     inner = Dense(self.hidden, axes=('embed', 'mlp'), kernel_init=self.kernel_init, name='hidden')
     out = Dense(self.outputs, axes=('mlp', 'classes'), kernel_init=self.kernel_init, name='out')
+    # 2. norm, dropout and product, twice: [..., d] -> [..., hidden] -> [..., outputs]
     x = normalised(x, 'input_norm')
     x = ACTIVATIONS[self.activation](inner(Dropout(first)(x, train=train)))
     outputs = out(Dropout(self.dropout)(normalised(x, 'hidden_norm'), train=train))
-    return (outputs, kept) if self.norms == 'batch' else outputs
+    return (outputs, averages) if self.norms == 'batch' else outputs

@@ -11,11 +11,11 @@ from plm_jax.layers.masks import Mask
 
 
 class Encoded(NamedTuple):
-  """What cross-attention reads.
+  """Inputs of cross-attention.
 
   Attributes:
     hidden: [b, m, d], states of an encoder.
-    mask: which of them a position of the decoder may look at.
+    mask: of the states that a position of the decoder sees.
   """
 
   hidden: Array
@@ -30,13 +30,13 @@ class MultiHead(nn.Module):
     head_dim: k; num_heads * head_dim may differ from the width of the input.
     features: width of the output.
     query_init: initializer of the query kernel.
-    key_init: of the key and the value kernel.
-    out_init: of the output kernel.
+    key_init: initializer of the key and the value kernel.
+    out_init: initializer of the output kernel.
     use_bias: of all four.
     scale: of the products; 1 / sqrt(k) by default.
     dropout: rate on attention weights.
     dtype: of the products.
-    implementation: how to compute attention in a call, `Execution.attention`.
+    implementation: `Execution.attention`, for `__call__`.
   """
 
   num_heads: int
@@ -68,12 +68,18 @@ class MultiHead(nn.Module):
     )
 
   def __call__(self, x: Array, source: Array, *, mask: Mask, bias: Array | None = None, train: bool = False) -> Array:
-    """Attention from the positions of `x` to those of `source`: [b, l, d], [b, m, d] -> [b, l, d]."""
+    """Attend from the positions of `x` to those of `source`.
+
+    [b, l, d], [b, m, d] -> [b, l, d].
+    """
     key, value = self.project(source)
     return self.attend(x, key, value, mask=mask, bias=bias, train=train, implementation=self.implementation)
 
   def project(self, source: Array) -> tuple[Array, Array]:
-    """Keys and values of a sequence: [b, m, d] -> two of [b, m, h, k]."""
+    """Compute keys and values of a sequence.
+
+    [b, m, d] -> two of [b, m, h, k].
+    """
     return self.key(source), self.value(source)
 
   def attend(
@@ -87,21 +93,21 @@ class MultiHead(nn.Module):
     train: bool = False,
     implementation: Way = 'auto',
   ) -> Array:
-    """Attention with keys and values of `project`.
+    """Attend to keys and values of `project`.
 
     Args:
       x: [b, l, d].
       key: [b, m, h, k]; 'cached': [b h, k, m].
-      value: likewise.
-      mask: what may be looked at.
+      value: [b, m, h, k]; 'cached': [b h, m, k].
+      mask: of visible keys.
       bias: added to the products, broadcastable to [b, h, l, m].
-      train: drops out.
-      implementation: how to compute attention; 'cached' in a step of generation.
+      train: apply dropout.
+      implementation: `Execution.attention`, or 'cached' in a step of generation.
 
     Returns:
       [b, l, d].
     """
-    found = attend_in(
+    heads = attend_in(
       self,
       self.query(x),  # [b, l, h, k]
       key,
@@ -113,4 +119,4 @@ class MultiHead(nn.Module):
       bias=bias,
       scale=self.scale,
     )
-    return self.out(found)  # [b, l, h, k] -> [b, l, d]
+    return self.out(heads)  # [b, l, h, k] -> [b, l, d]

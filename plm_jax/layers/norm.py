@@ -1,4 +1,4 @@
-"""Normalisation, computed in float32 whatever the compute dtype: over the last axis, or over the rows of a batch."""
+"""Normalisation in float32, over the last axis or over the rows of a batch."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ class LayerNorm(nn.Module):
   Attributes:
     epsilon: added to the variance.
     dtype: of the result.
-    use_bias: adds the bias.
+    use_bias: add the bias.
   """
 
   epsilon: float
@@ -38,9 +38,9 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-  """x / sqrt(mean(x^2) + epsilon) * scale (Zhang & Sennrich 2019): nothing is subtracted and nothing added.
+  """x / sqrt(mean(x^2) + epsilon) * scale (Zhang & Sennrich 2019), without a mean to subtract and without a bias.
 
-  The mean is of the squared inputs; texts that sum squared weights misprint it.
+  The mean is over the squared inputs; texts that sum squared weights misprint it.
 
   Attributes:
     epsilon: added to the mean square.
@@ -63,10 +63,10 @@ class RMSNorm(nn.Module):
 class BatchNorm(nn.Module):
   """(x - mean) / sqrt(variance + epsilon) * scale + bias, of each feature over the rows (Ioffe and Szegedy 2015, §3).
 
-  In training mean and variance are those of the batch. Otherwise they are parameters, which no gradient moves: averages
-  over past batches, each of which weighs a tenth when it is new, as in torch.nn.BatchNorm1d. There a variance is
-  divided by n - 1, and by n where a batch is normalised. A batch of fewer than two rows has no variance: it is
-  normalised by the averages, which stay as they are, where torch raises an error.
+  In training, mean and variance are those of the batch. Otherwise they are parameters that no gradient changes: running
+  averages over past batches. A new batch has the weight `momentum` = .1, as in torch.nn.BatchNorm1d. The running
+  variance divides by n - 1, the normalisation of a batch by n. A batch of fewer than two rows has no variance. It is
+  normalised by the running averages, which do not change; torch raises an error there.
 
   Attributes:
     epsilon: added to the variance.
@@ -78,36 +78,39 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, counts: Array | None = None, *, train: bool = False) -> tuple[Array, dict[str, Array]]:
-    """The rows normalised, and in training the new averages.
+    """Normalise the rows, and in training update the averages.
 
     Args:
       x: [b, d].
-      counts: bool[b], rows of which mean and variance are; None for all.
-      train: normalises by this batch.
+      counts: bool[b], rows that mean and variance are computed over; None for all.
+      train: normalise by this batch.
 
     Returns:
-      f32[b, d], and parameter -> its next value: 'mean' and 'variance' f32[d]; nothing where `train` is False.
+      f32[b, d], and parameter -> its next value: 'mean' and 'variance' f32[d]; empty if `train` is False.
     """
     init = {'scale': nn.initializers.ones, 'bias': nn.initializers.zeros}
     init |= {'mean': nn.initializers.zeros, 'variance': nn.initializers.ones}
     own = {
-      name: self.param(name, nn.with_logical_partitioning(one, ('embed',)), (x.shape[-1],), jnp.float32)
-      for name, one in init.items()
+      name: self.param(name, nn.with_logical_partitioning(initial, ('embed',)), (x.shape[-1],), jnp.float32)
+      for name, initial in init.items()
     }
     x = x.astype(jnp.float32)
     if not train:
       return _normalised(x, own, own['mean'], own['variance'], self.epsilon), {}
+    # 1. mean and sum of squares of this batch
     weights = jnp.ones((len(x), 1)) if counts is None else counts.astype(jnp.float32)[:, None]
-    rows = weights.sum()
-    mean = (weights * x).sum(axis=0) / jnp.maximum(rows, 1)
+    count = weights.sum()
+    mean = (weights * x).sum(axis=0) / jnp.maximum(count, 1)
     squares = (weights * jnp.square(x - mean)).sum(axis=0)
-    found = {'mean': mean, 'variance': squares / jnp.maximum(rows - 1, 1)}
-    several = rows > 1
+    # 2. new running averages; those of a batch of one row stay unchanged
+    batch = {'mean': mean, 'variance': squares / jnp.maximum(count - 1, 1)}
+    several = count > 1
     share = jnp.where(several, self.momentum, 0)  # of this batch in the averages
-    kept = {name: own[name] + share * (found[name] - own[name]) for name in found}
-    mean = jnp.where(several, mean, own['mean'])
-    variance = jnp.where(several, squares / jnp.maximum(rows, 1), own['variance'])
-    return _normalised(x, own, mean, variance, self.epsilon), jax.lax.stop_gradient(kept)
+    averages = {name: own[name] + share * (batch[name] - own[name]) for name in batch}
+    # 3. normalise
+    used_mean = jnp.where(several, mean, own['mean'])
+    used_variance = jnp.where(several, squares / jnp.maximum(count, 1), own['variance'])
+    return _normalised(x, own, used_mean, used_variance, self.epsilon), jax.lax.stop_gradient(averages)
 
 
 def _normalised(x: Array, own: Mapping[str, Array], mean: Array, variance: Array, epsilon: float) -> Array:

@@ -1,4 +1,4 @@
-"""States of several layers as one vector: side by side, summed, or mixed by weights that are learned."""
+"""States of several layers as one vector: concatenated, summed, or mixed by learned weights."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -16,11 +16,11 @@ Join = Literal['concat', 'sum', 'weighted', 'mix']
 class ScalarMix(nn.Module):
   """gamma sum_j softmax(w)_j h_j (Peters et al. 2018, eq. 1): n states [..., d] -> f32[..., d].
 
-  w begins at 0, a plain mean, and gamma at 1.
+  w starts at 0, a plain mean, and gamma at 1.
 
   Attributes:
-    norm: each h_j is first brought to mean 0 and variance 1 over its d components, token by token. AllenNLP takes the
-      mean and the variance over all tokens of a batch instead, so that a token depends on the other rows.
+    norm: normalise each h_j to mean 0 and variance 1 over its d components, token by token. AllenNLP uses the mean and
+      the variance over all tokens of a batch instead, so that a token depends on the other rows.
     epsilon: added to the variance.
   """
 
@@ -44,7 +44,7 @@ class JoinedStates(nn.Module):
   """n states [..., d] as one vector.
 
   Attributes:
-    join: 'concat' puts them side by side, [..., n d]; 'sum' adds them; 'weighted' adds them times `weights`; 'mix' is
+    join: 'concat' concatenates them, [..., n d]; 'sum' adds them; 'weighted' adds them times `weights`; 'mix' is
       `ScalarMix`, whose weights are learned.
     weights: of 'weighted', one for each state; () for the others.
   """
@@ -63,7 +63,7 @@ class JoinedStates(nn.Module):
 
 
 def check_join(*, layers: Sequence[int], join: str, weights: Sequence[float]) -> None:
-  """Raises ValueError where `JoinedStates` has no layer to read, or weights that do not fit them.
+  """Raise ValueError if the settings of `JoinedStates` do not fit.
 
   Args:
     layers: whose states are read.
@@ -72,23 +72,23 @@ def check_join(*, layers: Sequence[int], join: str, weights: Sequence[float]) ->
   """
   one_of('adapter.join', join, Join)
   if not layers:
-    raise ValueError('adapter.layers=(): name a layer or more; -1 is the last')
+    raise ValueError('adapter.layers=() is empty: name at least one layer; -1 is the last')
   if join == 'weighted' and len(weights) != len(layers):
     raise ValueError(
       f"adapter.layer_weights={tuple(weights)}: join='weighted' takes a number for each of adapter.layers={layers}"
     )
   if join != 'weighted' and weights:
     raise ValueError(
-      f"adapter.layer_weights={tuple(weights)} belongs to join='weighted', and adapter.join={join!r}: leave them out"
+      f"adapter.layer_weights={tuple(weights)} needs join='weighted', not adapter.join={join!r}: remove the weights"
     )
 
 
 def read_layers(out: dict[str, Any], layers: Sequence[int]) -> list[Array]:
-  """The states [b, l, d] of some layers of a trunk.
+  """Return the states [b, l, d] of some layers of a trunk.
 
   Args:
-    out: what the trunk returned.
-    layers: -1 is its output, after any final norm; 0 its embeddings.
+    out: output of the trunk.
+    layers: -1 is the output of the trunk, after any final norm; 0 its embeddings.
 
   Raises:
     ValueError: the trunk has no such layer.
@@ -96,6 +96,6 @@ def read_layers(out: dict[str, Any], layers: Sequence[int]) -> list[Array]:
   count = len(out['layers'])
   if not all(-count <= layer < count for layer in layers):
     raise ValueError(
-      f'adapter.layers={tuple(layers)}: the trunk has states {-count} to {count - 1}, its embeddings are 0'
+      f'adapter.layers={tuple(layers)}: the trunk has states {-count} to {count - 1}, of which 0 is its embeddings'
     )
   return [out['hidden'] if layer == -1 else out['layers'][layer] for layer in layers]

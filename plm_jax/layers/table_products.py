@@ -1,8 +1,8 @@
-"""Products of vectors with rows of a table, many rows for each, in blocks that stay in the cache of a CPU.
+"""Products of vectors with many rows of a table, in blocks that fit the cache of a CPU.
 
-Skip-gram multiplies the vector of a word with the rows of six words for each neighbour. All of these rows at once are
-24 MB for a thousand words: written to memory, read again for the products and for their gradient, and as much for the
-gradient of the rows. A block holds half a megabyte, and behind the last pair no block is computed.
+Skip-gram multiplies the vector of a word with the rows of six words for each neighbour. For a thousand words these rows
+take 24 MB: written to memory, read again for the products and for their gradient, and as much for the gradient of the
+rows. A block takes half a megabyte, and no block after the last pair is computed.
 """
 
 from functools import partial
@@ -14,72 +14,80 @@ import jax.numpy as jnp
 from plm_jax.core.sharding import sum_over_devices
 from plm_jax.core.types import Array
 
-BLOCK = 256  # pairs of a block
-IN_BOUNDS = 'promise_in_bounds'  # `_block` clips
+BLOCK = 256  # pairs per block
+IN_BOUNDS = 'promise_in_bounds'  # `_block` clips indices
 
 
 Rows = tuple[Array, Array | None]
 
 
 def products(vectors: Array, rows: Rows, readers: Array, ids: Array, number: Array) -> Array:
-  """The product of a vector with each of k rows of a table, for each of n pairs of a row of the batch.
+  """Multiply vectors with rows of a table, for n pairs per row.
 
   Args:
     vectors: f32[b, l, d].
-    rows: a table f32[r, d] and, unless it holds all ids in order, int[v], where in it the row of each id stands.
-    readers: int[b, n], the place in the row of the batch of the vector of each pair.
-    ids: int[b, n, k], whose rows are multiplied with it.
-    number: int[], how many of the n are read. Others have any finite product, and their gradient is taken for zero.
+    rows: a table f32[r, d], and int[v], the row of each id in it; None if it holds all ids in order.
+    readers: int[b, n], the index in the sequence of the vector of each pair.
+    ids: int[b, n, k], whose table rows are multiplied with it.
+    number: int[], how many of the n pairs are read. Others have any finite product, and their gradient is taken as
+      zero.
 
   Returns:
     f32[b, n, k].
   """
   b, n, _ = ids.shape
+  # pad the pairs to whole blocks: b = 8 and n = 70 give blocks of 32 pairs per row, so n becomes 96
   size = min(max(1, BLOCK // b), n)
-  readers, ids = (jnp.pad(each, ((0, 0), (0, -n % size)) + ((0, 0),) * (each.ndim - 2)) for each in (readers, ids))
+  readers, ids = (jnp.pad(x, ((0, 0), (0, -n % size)) + ((0, 0),) * (x.ndim - 2)) for x in (readers, ids))
   blocks = (jnp.minimum(number, n) + size - 1) // size
   return _products(size, vectors.astype(jnp.float32), rows, readers, ids, blocks)[:, :n]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _products(size: int, vectors: Array, rows: Rows, readers: Array, ids: Array, blocks: Array) -> Array:
-  """`products` of whole blocks of `size` pairs of each row; `blocks` int32[] of them are computed."""
+  """Compute `products` in whole blocks of `size` pairs of each row.
 
-  def one(number: Array, out: Array) -> Array:
-    own, read = _block(size, number, vectors, rows, readers, ids)[:2]
-    # one axis of pairs: over two, XLA's product takes three times as long on a CPU
+  The first `blocks` int32[] of them are computed.
+  """
+
+  def add_block(block_index: Array, out: Array) -> Array:
+    own, read = _block(size, block_index, vectors, rows, readers, ids)[:2]
+    # one axis of pairs, since XLA's product over two takes three times as long on a CPU
     block = jnp.einsum('nkd,nd->nk', read, own).reshape(len(vectors), size, -1)
-    return jax.lax.dynamic_update_slice_in_dim(out, block, number * size, axis=1)
+    return jax.lax.dynamic_update_slice_in_dim(out, block, block_index * size, axis=1)
 
-  return jax.lax.fori_loop(0, blocks, one, jnp.zeros(ids.shape, jnp.float32))
+  return jax.lax.fori_loop(0, blocks, add_block, jnp.zeros(ids.shape, jnp.float32))
 
 
 def _products_forward(size: int, *arguments: Any) -> tuple[Array, Any]:
   return _products(size, *arguments), arguments
 
 
-def _products_backward(size: int, kept: Any, gradient: Array) -> tuple[Any, ...]:
-  """Gradients of the vectors and of the table, added up in place block by block."""
-  vectors, (table, place), readers, ids, blocks = kept
+def _products_backward(size: int, saved: Any, gradient: Array) -> tuple[Any, ...]:
+  """Compute the gradients of the vectors and of the table.
+
+  They are added up in place, block by block.
+  """
+  vectors, (table, index), readers, ids, blocks = saved
 
   def run(batch: tuple[Array, ...], whole: tuple[Rows, Array]) -> tuple[Array, Array]:
     vectors, readers, ids, gradient = batch
     rows, blocks = whole
     b, length, d = vectors.shape
 
-    def one(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+    def add_block(block_index: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
       of_table, of_vectors = sums
-      own, read, where, places = _block(size, number, vectors, rows, readers, ids)
-      slope = _cut(size, number, gradient).reshape(places.shape)  # [b, s, k] -> [b s, k]
-      of_table = of_table.at[places].add(slope[..., None] * own[:, None], mode=IN_BOUNDS)
-      return of_table, of_vectors.at[where].add(jnp.einsum('nk,nkd->nd', slope, read), mode=IN_BOUNDS)
+      own, read, readers_at, rows_at = _block(size, block_index, vectors, rows, readers, ids)
+      slope = _cut(size, block_index, gradient).reshape(rows_at.shape)  # [b, s, k] -> [b s, k]
+      of_table = of_table.at[rows_at].add(slope[..., None] * own[:, None], mode=IN_BOUNDS)
+      return of_table, of_vectors.at[readers_at].add(jnp.einsum('nk,nkd->nd', slope, read), mode=IN_BOUNDS)
 
     zeros = jnp.zeros(rows[0].shape, jnp.float32), jnp.zeros((b * length, d), jnp.float32)
-    of_table, of_vectors = jax.lax.fori_loop(0, blocks, one, zeros)
+    of_table, of_vectors = jax.lax.fori_loop(0, blocks, add_block, zeros)
     return of_table, of_vectors.reshape(vectors.shape)
 
   rows = (vectors, readers, ids, gradient)
-  of_table, of_vectors = sum_over_devices(run, rows, ((table, place), blocks), parts=1)
+  of_table, of_vectors = sum_over_devices(run, rows, ((table, index), blocks), parts=1)
   return of_vectors, (of_table, None), None, None, None
 
 
@@ -87,18 +95,25 @@ _products.defvjp(_products_forward, _products_backward)
 
 
 def _block(
-  size: int, number: Array, vectors: Array, rows: Rows, readers: Array, ids: Array
+  size: int, block_index: Array, vectors: Array, rows: Rows, readers: Array, ids: Array
 ) -> tuple[Array, Array, Array, Array]:
-  """Of the s pairs of each row in a block: vectors f32[b s, d], rows f32[b s, k, d], and the places of either."""
-  (b, length, d), (table, place) = vectors.shape, rows
-  where = jnp.clip(_cut(size, number, readers), 0, length - 1) + length * jnp.arange(b)[:, None]
-  where, own = where.reshape(-1), _cut(size, number, ids).reshape(b * size, -1)
-  own = own if place is None else jnp.take(place, own, mode='clip')
-  places = jnp.clip(own, 0, len(table) - 1)
+  """Read a block of s pairs of each row.
+
+  Returns:
+    Vectors f32[b s, d], table rows f32[b s, k, d], and the indices of both.
+  """
+  (b, length, d), (table, index) = vectors.shape, rows
+  # 1. readers as indices into [b l]
+  readers_at = jnp.clip(_cut(size, block_index, readers), 0, length - 1) + length * jnp.arange(b)[:, None]
+  readers_at = readers_at.reshape(-1)
+  # 2. ids as rows of the table, [b s, k]
+  block_ids = _cut(size, block_index, ids).reshape(b * size, -1)
+  rows_at = jnp.clip(block_ids if index is None else jnp.take(index, block_ids, mode='clip'), 0, len(table) - 1)
+  # 3. their vectors
   vectors = vectors.reshape(b * length, d)
-  return vectors.at[where].get(mode=IN_BOUNDS), table.at[places].get(mode=IN_BOUNDS), where, places
+  return vectors.at[readers_at].get(mode=IN_BOUNDS), table.at[rows_at].get(mode=IN_BOUNDS), readers_at, rows_at
 
 
-def _cut(size: int, number: Array, x: Array) -> Array:
-  """A block of axis 1."""
-  return jax.lax.dynamic_slice_in_dim(x, number * size, size, axis=1)
+def _cut(size: int, block_index: Array, x: Array) -> Array:
+  """Return one block of axis 1."""
+  return jax.lax.dynamic_slice_in_dim(x, block_index * size, size, axis=1)

@@ -1,4 +1,4 @@
-"""The head that predicts masked tokens (Devlin et al. 2018, §3.1), on states of an encoder."""
+"""The head that predicts masked tokens from states of an encoder (Devlin et al. 2018, §3.1)."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from plm_jax.layers.norm import LayerNorm
 
 
 class Head(nn.Module):
-  """Dense, activation, norm; the vocabulary product and this head's output bias follow (BERT's "transform").
+  """Dense, activation, norm (BERT's "transform"), then the vocabulary product and this head's output bias.
 
   Attributes:
     vocab_size: ids of the vocabulary.
@@ -20,7 +20,7 @@ class Head(nn.Module):
     norm_epsilon: of the LayerNorm.
     init_std: of the dense kernel.
     dtype: of the dense product.
-    features: width of the vocabulary's table, where it is not that of the states (ALBERT, ELECTRA).
+    features: width of the vocabulary table, if it differs from the width of the states (ALBERT, ELECTRA).
   """
 
   vocab_size: int
@@ -36,16 +36,26 @@ class Head(nn.Module):
 
   @nn.compact
   def __call__(self, features: Array, attend: Callable[[Array], Array]) -> Array:
-    """Vocabulary logits f32[..., v] of states [..., d], by `attend` of the trunk."""
+    """Compute vocabulary logits f32[..., v] of states [..., d].
+
+    `attend` is that of the trunk.
+    """
     init = truncated_normal(self.init_std)
     width = self.features or features.shape[-1]
     dense = Dense(width, axes=('embed', 'embed_out'), kernel_init=init, dtype=self.dtype, name='dense')
     logits = attend(self.norm(ACTIVATIONS[self.activation](dense(features))))  # [..., d] -> [..., e] -> [..., v]
-    padding = logits.shape[-1] - self.vocab_size  # of a table padded by vocab_multiple
+    padding = logits.shape[-1] - self.vocab_size  # the table is padded by vocab_multiple
     return logits + jnp.pad(self.bias, (0, padding))
 
 
 def make_head(trunk: nn.Module, vocab: Vocab) -> Head:
-  """The head for a trunk that `Attends`, built like the trunk."""
+  """Build the head for a trunk that `Attends`, in its style."""
   style = trunk.head_style
-  return Head(vocab.size, style.activation, style.norm_epsilon, style.init_std, trunk.execution.dtype, trunk.token_dim)
+  return Head(
+    vocab_size=vocab.size,
+    activation=style.activation,
+    norm_epsilon=style.norm_epsilon,
+    init_std=style.init_std,
+    dtype=trunk.execution.dtype,
+    features=trunk.token_dim,
+  )

@@ -1,8 +1,8 @@
 """ALBERT: BERT with a factorised token table and parameters shared across layers (Lan et al. 2019, §3.1; 1909.11942).
 
-Tables and their norm have width e; where d differs from e, a dense layer with bias projects e to d. Neighbouring layers
-form a group, and `sharing` says which parameters the layers of a group share. A layer may consist of several inner
-blocks, one after the other. Sharing saves parameters, not operations: a forward pass costs the same.
+Tables and their norm have width e; if d differs from e, a dense layer with bias projects e to d. Neighbouring layers
+form a group, and `sharing` selects the parameters that the layers of a group share. A layer may consist of several
+inner blocks in sequence. Sharing saves parameters, not operations: a forward pass costs the same.
 """
 
 import dataclasses
@@ -16,7 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
+from plm_jax.core.types import (
+  Array,
+  Count,
+  Depth,
+  Epsilon,
+  Execution,
+  NonNegativeInt,
+  Paper,
+  PartRate,
+  Published,
+  PyTree,
+  Std,
+)
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
@@ -38,19 +50,19 @@ class Config:
     num_layers: n.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
-    always_project: projects the embeddings even where e is d, as Hugging Face does.
-    num_groups: groups of layers; layer i belongs to group i * num_groups // num_layers.
-    num_inner: blocks that stand for one layer, each with parameters of its own.
-    sharing: what the layers of a group share: 'all', 'attention' or 'ffn', each with the norm after it, or 'none'.
-    max_length: the longest row, in tokens.
-    num_types: rows of the sentence-type table.
+    always_project: project the embeddings even if e is d, as in Hugging Face.
+    num_groups: number of groups of layers; layer i belongs to group i * num_groups // num_layers.
+    num_inner: number of blocks per layer, each with separate parameters.
+    sharing: parameters that a group shares: 'all', 'attention' or 'ffn', each with the norm after it, or 'none'.
+    max_length: maximum sequence length, in tokens.
+    num_types: number of rows of the sentence-type table.
     activation: 'gelu_tanh' (released code) or 'gelu_erf' or 'relu'.
-    norm_epsilon: of every LayerNorm.
+    norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights.
-    init_std: of the truncated normal that all kernels and tables start from.
+    init_std: standard deviation of the truncated normal that initialises all kernels and tables.
     vocab_multiple: pads the token table to a multiple of this many rows.
-    tied: the output matrix is the token table; otherwise the trunk has its own.
+    tied: the output matrix is the token table; otherwise a separate matrix.
   """
 
   embed_dim: Count = 128
@@ -63,7 +75,7 @@ class Config:
   num_inner: Depth = 1
   sharing: Literal['all', 'attention', 'ffn', 'none'] = 'all'
   max_length: Count = 512
-  num_types: Whole = 2
+  num_types: NonNegativeInt = 2
   activation: Activation = 'gelu_tanh'
   norm_epsilon: Epsilon = 1e-12
   dropout: PartRate = 0.1
@@ -76,7 +88,9 @@ class Config:
     check_choices(self)
     check_multiple(self, 'hidden_dim', 'num_heads')
     if not 1 <= self.num_groups <= self.num_layers:
-      raise ValueError(f'num_groups {self.num_groups} is not in 1..{self.num_layers}, the number of layers')
+      raise ValueError(
+        f'model.overrides.num_groups={self.num_groups} is out of range: give 1 to num_layers={self.num_layers}'
+      )
 
 
 class Attention(nn.Module):
@@ -124,7 +138,10 @@ class FeedForward(nn.Module):
 
 
 def units(config: Config) -> tuple[np.ndarray, np.ndarray]:
-  """Which attention sublayer and which feed-forward sublayer each block uses: int[n * num_inner] both."""
+  """Map each block to its attention unit and feed-forward unit.
+
+  Both are int[n * num_inner].
+  """
   # 4 layers, 2 groups, 1 inner block: group and shared unit 0 0 1 1
   #   sharing='attention': attention 0 0 1 1, feed-forward 0 1 2 3
   # the same with 2 inner blocks: shared 0 1 0 1 2 3 2 3, own 0 1 2 3 4 5 6 7
@@ -138,7 +155,7 @@ def units(config: Config) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Block(nn.Module):
-  """Attention and feed-forward; each takes, from the stacked parameters, those of the unit that its layer uses."""
+  """Attention and feed-forward; each selects the parameters of its unit from the stacked ones."""
 
   config: Config
   execution: Execution
@@ -147,22 +164,22 @@ class Block(nn.Module):
   def __call__(
     self, x: tuple[Array, Array], context: tuple[Mask, PyTree, PyTree], train: bool
   ) -> tuple[tuple[Array, Array], Array]:
-    hidden, number = x
+    hidden, block = x  # index of the block
     mask, *parameters = context
     sows = self.is_mutable_collection('attention') and not self.is_initializing()
     for sublayer, stacked, unit in zip((Attention, FeedForward), parameters, units(self.config), strict=True):
-      own = jax.tree.map(lambda leaf, unit=unit: jnp.asarray(leaf)[jnp.asarray(unit)[number]], stacked)
+      own = jax.tree.map(lambda leaf, unit=unit: jnp.asarray(leaf)[jnp.asarray(unit)[block]], stacked)
       rngs = {'dropout': self.make_rng('dropout')} if train else {}
       module = sublayer(self.config, self.execution, parent=None)
       (hidden, _), state = module.apply({'params': own}, hidden, mask, train, rngs=rngs, mutable=['attention'] * sows)
       for value in state.get('attention', {}).get('weights', ()):
         self.sow('attention', 'weights', value)
     hidden = constrain(hidden, 'batch', 'length', 'embed')
-    return (hidden, number + 1), hidden
+    return (hidden, block + 1), hidden
 
 
 class Layers(nn.Module):
-  """All blocks. Parameters are stacked by unit: one unit where all is shared, one per block where nothing is."""
+  """All blocks. Parameters are stacked by unit: one unit if everything is shared, one per block if nothing is."""
 
   config: Config
   execution: Execution
@@ -176,7 +193,7 @@ class Layers(nn.Module):
     self.blocks = stack(Block, num_layers=c.num_layers * c.num_inner, execution=self.execution)(c, self.execution)
 
   def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, Array]:
-    if self.is_initializing():  # the sublayers, once each; the blocks have no parameters of their own
+    if self.is_initializing():  # sublayers own the parameters; blocks have none
       self.attention(x, mask, False)
       self.feed_forward(x, mask, False)
     parameters = (self.attention.variables['params'], self.feed_forward.variables['params'])
@@ -217,14 +234,14 @@ class Albert(Base):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes a batch.
+    """Encode a batch.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
-      type_ids: int[b, l], sentence A (0) or B (1); 0 everywhere by default.
-      positions: int[b, l]; restarting in each segment by default.
-      train: drops out.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
+      type_ids: int[b, l], sentence A (0) or B (1); 0 by default.
+      positions: int[b, l]; by default from 0 in each segment.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d]; 'layers' [n * num_inner + 1, b, l, d], the projected embeddings and the output of each block;
@@ -245,21 +262,21 @@ class Albert(Base):
 
   @property
   def projects(self) -> bool:
-    """Whether a dense layer stands between the embeddings and the first block."""
+    """Return True if a dense layer follows the embeddings."""
     return self.config.always_project or self.config.embed_dim != self.config.hidden_dim
 
   @property
   def token_dim(self) -> int:
-    """e, the width of the tables and of the features that `attend` takes."""
+    """Return e, the width of tables and of `attend`'s features."""
     return self.config.embed_dim
 
   @property
   def position_rows(self) -> dict[str, range]:
-    """Rows of the learned position table that stand for a position, by its path: the first is that of position 0."""
+    """Return the used rows of position tables, by path, from position 0."""
     return {'position_embed': range(self.config.max_length)}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """tanh of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d]."""
+    """Pool tanh(dense([CLS])): [b, l, d] -> [b, d]."""
     del segment_ids
     return jnp.tanh(self.pooler(hidden[:, 0]))
 
@@ -271,18 +288,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Albert:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Albert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 _BASE = Config()
 _LARGE = Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)

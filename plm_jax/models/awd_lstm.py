@@ -1,10 +1,10 @@
-"""AWD-LSTM, the trunk of ULMFiT: LSTM layers that read forward, under five kinds of dropout.
+"""AWD-LSTM, the trunk of ULMFiT: forward LSTM layers with five kinds of dropout.
 
-Merity et al. 2018, "Regularizing and Optimizing LSTM Language Models"; Howard and Ruder 2018, §3.1. Sizes and rates
-are those of the code released with ULMFiT (fastai, imdb_scripts). Layers are as wide as the embeddings at the end and
-wider in between, so that the token table is the output matrix as well. The recurrence tells positions apart. Its state
-is the carry: rows of `data.bptt` go on where the row before them ended. In generation the state after a token stands in
-the slot of that token, so that the texts of a beam search may share the states of their prompt.
+Merity et al. 2018, "Regularizing and Optimizing LSTM Language Models"; Howard and Ruder 2018, §3.1. Sizes and rates are
+those of the code released with ULMFiT (fastai, imdb_scripts). The last layer is as wide as the embeddings and the
+others are wider, so the token table is also the output matrix. The recurrence encodes positions. Its state is the
+carry: sequences of `data.bptt` continue those of the previous batch. In generation the state after a token is stored in
+the slot of that token, so the texts of a beam search can share the states of their prompt.
 """
 
 import dataclasses
@@ -37,15 +37,15 @@ class Config:
     num_layers: n.
     mlp_dim: f, width of the other layers.
     dropout: factor on the five rates below (`dropmult` of the released code); 0 turns all of them off.
-    embedding_dropout: rate of whole rows of the token table, one draw per step.
-    input_dropout: rate on the embeddings, one draw per row for all tokens, as the next two.
+    embedding_dropout: rate of whole rows of the token table, one mask per step.
+    input_dropout: rate on the embeddings, one mask per sequence for all tokens, like the next two.
     hidden_dropout: rate between layers.
     output_dropout: rate after the last layer.
-    weight_dropout: rate of the recurrent weights, one draw per step.
-    embedding_range: the token table starts from U(-range, range).
-    activation: of a pre-training head, a name of `layers.mlp.ACTIVATIONS`.
-    norm_epsilon: of a pre-training head.
-    init_std: of a pre-training head.
+    weight_dropout: rate of the recurrent weights, one mask per step.
+    embedding_range: the token table is initialised to U(-range, range).
+    activation: activation of a pre-training head, a name of `layers.mlp.ACTIVATIONS`.
+    norm_epsilon: epsilon of a pre-training head.
+    init_std: standard deviation of a pre-training head.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -79,7 +79,7 @@ class AwdLstm(Base):
 
   @property
   def widths(self) -> tuple[int, ...]:
-    """Of each layer."""
+    """Return the width of each layer."""
     c = self.config
     return (*[c.mlp_dim] * (c.num_layers - 1), c.hidden_dim)
 
@@ -103,23 +103,23 @@ class AwdLstm(Base):
     carry: PyTree = (),
     train: bool = False,
   ) -> dict[str, Any]:
-    """Reads a batch forward.
+    """Read a batch forward.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding. A state never enters another document of its
-        row, but the carry enters the first one.
-      type_ids: ignored; the scheme has no sentence types.
-      carry: state of each layer, of `init_carry` or of the call before; () for zeros.
-      train: drops out.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding. A state never enters another document of its
+        sequence, but the carry enters the first one.
+      type_ids: ignored; the model has no sentence types.
+      carry: state of each layer, from `init_carry` or the previous call; () for zeros.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], the last layer after dropout; 'layers' [2, b, l, d], the embeddings and the last layer before
-      its dropout, as the layers in between have another width; 'carry' the state after the row.
+      its dropout, because the other layers have another width; 'carry' the final state.
     """
     del type_ids
-    kept = self.embedding_dropout(jnp.ones((self.vocab_size, 1), self.execution.dtype), train=train, rows=False)
-    x = embedded = self.token_embed(tokens) * jnp.take(kept, tokens, axis=0, mode='clip')  # [b, l] -> [b, l, d]
+    row_mask = self.embedding_dropout(jnp.ones((self.vocab_size, 1), self.execution.dtype), train=train, rows=False)
+    x = embedded = self.token_embed(tokens) * jnp.take(row_mask, tokens, axis=0, mode='clip')  # [b, l] -> [b, l, d]
     x = self.input_dropout(constrain(x, 'batch', 'length', 'embed'), train=train)
     fresh = begins(segment_ids).at[:, 0].set(False)  # the carry enters the first token
     after, x = self.read(x, carry or self.init_carry(tokens.shape[0]), fresh=fresh, train=train)
@@ -131,55 +131,60 @@ class AwdLstm(Base):
   def read(
     self, x: Array, carry: PyTree, *, fresh: Array, passed: Array | None = None, train: bool = False
   ) -> tuple[dict[str, State], Array]:
-    """The layers one above the other.
+    """Run all layers.
 
     Args:
       x: [b, l, d], embeddings.
       carry: state of each layer before the first token.
-      fresh: bool[b, l], tokens before which the states are zero.
-      passed: bool[b, l], tokens that leave the states as they are; None for none.
-      train: drops out.
+      fresh: bool[b, l], tokens before which the states are reset to zero.
+      passed: bool[b, l], tokens that do not change the states; None for none.
+      train: applies dropout.
 
     Returns:
-      The states after the row, in the form of `carry`, and what the last layer says of each token, [b, l, d].
+      The final states, in the form of `carry`, and the outputs of the last layer [b, l, d].
     """
     after = {}
-    for number, layer in enumerate(self.lstm):
-      if number:
+    for index, layer in enumerate(self.lstm):
+      if index:
         x = self.hidden_dropout(x, train=train)
-      name = f'lstm_{number}'
+      name = f'lstm_{index}'
       after[name], x = layer(x, carry[name], fresh=fresh, passed=passed, train=train)
     return after, x
 
   def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] of features [..., d], by the token table and a bias."""
+    """Compute vocabulary logits f32[..., v] by the token table and a bias."""
     return self.output_bias(self.output_table.attend(features))
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The last real token, which has read the row: [b, l, d] -> [b, d]."""
+    """Select the last real token's state: [b, l, d] -> [b, d]."""
     return pooling.last(hidden, segment_ids)
 
   def init_carry(self, batch_size: int) -> PyTree:
-    """Zeros: layer -> h [b, f] and c f32[b, f]."""
+    """Create states of zeros: layer -> (h [b, f], c f32[b, f])."""
     return {
-      f'lstm_{number}': (jnp.zeros((batch_size, width), self.execution.dtype), jnp.zeros((batch_size, width)))
-      for number, width in enumerate(self.widths)
+      f'lstm_{index}': (jnp.zeros((batch_size, width), self.execution.dtype), jnp.zeros((batch_size, width)))
+      for index, width in enumerate(self.widths)
     }
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
-    """A cache of `length` empty slots: 'states' [1, b, m, w] are h of all layers side by side, 'cells' f32 their c."""
+    """Create a cache of `length` empty slots.
+
+    'states' [1, b, m, w] are the concatenated h of all layers, 'cells' f32[1, b, m, w] their c.
+    """
     states = jnp.zeros((1, batch_size, length, sum(self.widths)), self.execution.dtype)
     return caches.without_keys(batch_size, length) | {'states': states, 'cells': states.astype(jnp.float32)}
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
-    """Reads s more tokens of the text of each row or, with 'seen' in the cache, one more of each of its s texts.
+    """Read s more tokens of a text, or one of s texts.
+
+    With 'seen' in the cache each sequence has s texts.
 
     Args:
       tokens: int[b, s].
-      cache: of `init_cache` or of the last step. A text goes on from the state in the last slot that it has, and the
-        state after its last new token is written into the slot of that token: nobody goes on from those in between.
-      segment_ids: int[b, s]; 0 is padding, on either side, which leaves a state as it is.
-      positions: int[b, s], kept in the cache; the recurrence tells positions apart.
+      cache: from `init_cache` or the previous step. A text continues from the state in its last slot. The state after
+        its last new token is written into the slot of that token; states between are not needed.
+      segment_ids: int[b, s]; 0 is padding, on either side, which does not change a state.
+      positions: int[b, s], stored in the cache; the recurrence encodes positions.
 
     Returns:
       Logits f32[b, s, v] and the longer cache.
@@ -187,26 +192,29 @@ class AwdLstm(Base):
     # index 2, two new tokens, six slots     last slot of a text   written
     # one text of two tokens                 1                     slot 3
     # two texts, seen 'x.' and 'xx'          0  1                  slots 2 and 3
-    (rows, new), index = tokens.shape, cache['index']
+    (batch_size, new), index = tokens.shape, cache['index']
     texts = new if 'seen' in cache else 1
+    # 1. state in the last slot of each text
     slots = jnp.arange(cache['segment_ids'].shape[1])
-    before = cache['seen'] if 'seen' in cache else jnp.broadcast_to(slots < index, (rows, 1, len(slots)))
-    last = jnp.where(before, slots, -1).max(axis=-1)  # [b, t], -1 where a text has no slot yet
+    before = cache['seen'] if 'seen' in cache else jnp.broadcast_to(slots < index, (batch_size, 1, len(slots)))
+    last = jnp.where(before, slots, -1).max(axis=-1)  # [b, t], -1 for a text without slots
     ends = list(itertools.accumulate(self.widths))[:-1]
 
     def take(name: str) -> list[Array]:
-      found = jnp.take_along_axis(cache[name][0], jnp.maximum(last, 0)[..., None], axis=1)  # [b, t, w]
-      found = jnp.where(last[..., None] < 0, 0, found)
-      return jnp.split(found.reshape(rows * texts, -1), ends, axis=-1)
+      states = jnp.take_along_axis(cache[name][0], jnp.maximum(last, 0)[..., None], axis=1)  # [b, t, w]
+      states = jnp.where(last[..., None] < 0, 0, states)
+      return jnp.split(states.reshape(batch_size * texts, -1), ends, axis=-1)
 
-    carry = {f'lstm_{number}': state for number, state in enumerate(zip(take('states'), take('cells'), strict=True))}
-    tokens, padding = (ids.reshape(rows * texts, -1) for ids in (tokens, segment_ids == 0))  # [b, s] -> [b t, s / t]
-    after, x = self.read(self.token_embed(tokens), carry, fresh=jnp.zeros_like(padding), passed=padding)
-    taken, _ = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    carry = {f'lstm_{layer}': state for layer, state in enumerate(zip(take('states'), take('cells'), strict=True))}
+    # 2. read the new tokens, [b, s] -> [b t, s / t]
+    ids, padding = (values.reshape(batch_size * texts, -1) for values in (tokens, segment_ids == 0))
+    after, x = self.read(self.token_embed(ids), carry, fresh=jnp.zeros_like(padding), passed=padding)
+    # 3. write the states into the cache
+    longer, _ = caches.advance(cache, segment_ids=segment_ids, positions=positions)
     for name, layers in zip(('states', 'cells'), zip(*after.values(), strict=True), strict=True):
-      states = jnp.concatenate(layers, axis=-1).reshape(1, rows, texts, -1)
-      taken[name] = caches.put(cache[name], states, index + new - texts, axis=2)
-    return self.attend(x.reshape(rows, new, -1)), taken
+      states = jnp.concatenate(layers, axis=-1).reshape(1, batch_size, texts, -1)
+      longer[name] = caches.put(cache[name], states, index + new - texts, axis=2)
+    return self.attend(x.reshape(batch_size, new, -1)), longer
 
 
 def make(
@@ -216,18 +224,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> AwdLstm:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return AwdLstm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType({'ulmfit': Config(), 'tiny': Config(hidden_dim=128, mlp_dim=256)})
 
@@ -238,7 +246,7 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       parameters=44_272_402,
       paper='none',
       also=(('LSTM layers', 20_211_600),),
-      note='the output bias included; later releases of fastai have layers of 1152, 20,273,280 parameters',
+      note='with the output bias; later releases of fastai have layers of 1152, 20,273,280 parameters',
     )
   }
 )

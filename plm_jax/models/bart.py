@@ -17,7 +17,19 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
+from plm_jax.core.types import (
+  Array,
+  Count,
+  Depth,
+  Epsilon,
+  Execution,
+  NonNegativeInt,
+  Paper,
+  PartRate,
+  Published,
+  PyTree,
+  Std,
+)
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
 from plm_jax.layers.cache import Cache, Past
@@ -47,11 +59,11 @@ class Config:
     norm_placement: 'post' (BART), or 'pre' with a final norm of each stack (mBART).
     scale_embedding: embeddings of tokens are multiplied by sqrt(d) (mBART).
     activation: 'gelu_erf' in all released code.
-    norm_epsilon: of every LayerNorm.
+    norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights; the released fine-tuning uses .1.
     mlp_dropout: rate inside the feed-forward.
-    init_std: of the normal that kernels and tables start from.
+    init_std: standard deviation of the normal that initialises kernels and tables.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -61,7 +73,7 @@ class Config:
   num_heads: Count = 12
   mlp_dim: Count = 3072
   max_length: Count = 1024
-  position_offset: Whole = 2
+  position_offset: NonNegativeInt = 2
   norm_placement: Literal['post', 'pre'] = 'post'
   scale_embedding: bool = False
   activation: Activation = 'gelu_erf'
@@ -149,7 +161,7 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
   def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and its longer keys and values."""
+    """Run one step of generation on [b, s, d]; return keys and values too."""
     y = self._before(self.attention_norm, x)
     key, value = self.attention.project(y)  # [b, s, h, k]
     keys, values = caches.append(Past(cache['keys'], cache['values'], context.start), key, value)
@@ -164,7 +176,10 @@ class Block(nn.Module):
     return x, {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> [b h, k, m] and [b h, m, k]."""
+    """Compute keys and values of the encoder's states for cross-attention.
+
+    [b, m, d] -> [b h, k, m] and [b h, m, k].
+    """
     del context, cache
     key, value = self.cross.project(x)
     return x, caches.in_order(key, value)
@@ -267,16 +282,16 @@ class Bart(Base):
     decoder_positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes one batch, and reads another from left to right while looking at the first.
+    """Encode one batch; decode another that attends to it.
 
     Args:
       encoder_tokens: int[b, m].
-      encoder_segment_ids: int[b, m], the packed documents of a row; 0 is padding.
+      encoder_segment_ids: int[b, m], ids of the packed documents; 0 is padding.
       decoder_tokens: int[b, l], already shifted to the right.
-      decoder_segment_ids: int[b, l]; a document looks at the encoder's document of the same number only.
+      decoder_segment_ids: int[b, l]; a document attends to the encoder's document with the same id.
       encoder_positions: int[b, m]; restarting in each segment by default.
       decoder_positions: int[b, l]; likewise.
-      train: drops out.
+      train: applies dropout.
 
     Returns:
       Of the decoder, 'hidden' [b, l, d] and 'layers' [n+1, b, l, d] with the embeddings first; of the encoder,
@@ -307,7 +322,7 @@ class Bart(Base):
     return self.encoder(x, segment_ids=segment_ids, positions=positions, causal=False, train=train)
 
   def encode(self, tokens: Array, *, segment_ids: Array, positions: Array | None = None) -> Array:
-    """States of the encoder, for `init_cache`: int[b, m] -> [b, m, d]."""
+    """Encode tokens for `init_cache`: int[b, m] -> [b, m, d]."""
     return self._encode(tokens, segment_ids, positions, False)[0]
 
   def init_cache(
@@ -318,23 +333,23 @@ class Bart(Base):
     encoder_hidden: Array | None = None,
     encoder_segment_ids: Array | None = None,
   ) -> PyTree:
-    """A cache of `length` empty slots, with keys and values of the encoder's states.
+    """Create a cache of `length` empty slots and the encoder's keys and values.
 
     Args:
       batch_size: b.
-      length: tokens that the decoder will read in all.
-      encoder_hidden: [b, m, d] of `encode`; required.
+      length: total number of tokens that the decoder will read.
+      encoder_hidden: [b, m, d] from `encode`; required.
       encoder_segment_ids: int[b, m]; required.
     """
     encoder_hidden, encoder_segment_ids = check_encoded(batch_size, encoder_hidden, encoder_segment_ids)
     return self.decoder.init_cache(encoder_hidden, encoder_segment_ids=encoder_segment_ids, length=length)
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
-    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+    """Read s more tokens; return logits f32[b, s, v] and the cache.
 
     Args:
-      tokens: int[b, s], a whole prompt or one token a row.
-      cache: of `init_cache` or of the last step.
+      tokens: int[b, s], a whole prompt or one token per sequence.
+      cache: from `init_cache` or the previous step.
       segment_ids: int[b, s]; 0 is padding, on either side.
       positions: int[b, s].
     """
@@ -360,18 +375,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Bart:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Bart(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 _LARGE = Config(hidden_dim=1024, num_layers=12, num_heads=16, mlp_dim=4096)
 _MBART = dataclasses.replace(_LARGE, norm_placement='pre', scale_embedding=True)

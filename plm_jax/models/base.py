@@ -1,8 +1,8 @@
-"""What trunks have in common apart from their architecture; a file of `models/` states what differs.
+"""Base class of trunks (the backbone: the network without a task head), and checks of their configs.
 
-`Base` satisfies `types.Trunk` and `types.Attends` for a trunk with a tied output, without learned positions and without
-recurrent state. A trunk adds NAME, INPUTS, ATTENTION, `setup` (which makes `token_embed`), `__call__` and `pool`, and
-states again what is different for it.
+`Base` implements `types.Trunk` and `types.Attends` for a trunk with a tied output, without learned positions and
+without recurrent state. A trunk adds NAME, INPUTS, ATTENTION, `setup` (which creates `token_embed`), `__call__` and
+`pool`, and overrides what differs.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ class Base(nn.Module):
 
   Attributes:
     config: sizes, the `Config` of the file.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: the token table of another trunk, which this one then reads in place of its own.
+    vocab_size: number of ids in the vocabulary.
+    execution: how to compute the trunk.
+    embed: the token table of another trunk, which replaces that of this one.
   """
 
   config: Any
@@ -48,60 +48,65 @@ class Base(nn.Module):
 
   @property
   def hidden_dim(self) -> int:
-    """d, the width of 'hidden'."""
+    """Return d, the width of 'hidden'."""
     return self.config.hidden_dim
 
   @property
   def position_rows(self) -> dict[str, range]:
-    """No position has a learned vector, so a row may have any length."""
+    """Return no rows: without learned positions any length is valid."""
     return {}
 
   def init_carry(self, batch_size: int) -> PyTree:
-    """Nothing is carried from one row to the next."""
+    """Return the empty carry of a trunk without state."""
     del batch_size
     return ()
 
   @property
   def token_dim(self) -> int:
-    """e, the width of the features that `attend` takes."""
+    """Return e, the width of the features of `attend`."""
     return self.hidden_dim
 
   @property
   def head_style(self) -> HeadStyle:
-    """What a head in front of `attend` is built like."""
+    """Return the style of a head before `attend`."""
     return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.init_std)
 
   def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] of features [..., e], by the tied token table or a matrix of the trunk's own."""
+    """Compute vocabulary logits f32[..., v] of features [..., e].
+
+    The matrix is the tied token table or a separate output matrix.
+    """
     return self.output_table.attend(features)
 
   @property
   def gives_logits(self) -> bool:
-    """Whether there is a matrix to make logits with; weights of a trunk without a head may come without it."""
+    """Return True if the trunk has an output matrix.
+
+    Weights of a trunk without a head may lack it.
+    """
     return getattr(self.config, 'tied', True) or getattr(self.config, 'has_output', True)
 
   @property
   def output_table(self) -> Embed:
-    """The token table, or the output matrix of an untied trunk.
+    """Return the token table, or the output matrix of an untied trunk.
 
     Raises:
-      ValueError: there is none.
+      ValueError: there is no output matrix.
     """
     if not self.gives_logits:
       raise ValueError(
-        f'this {type(self).__name__} gives no logits: its weights come without an output matrix (lm_head), and its own '
-        'is not the token table (model.overrides: tied=False, has_output=False). Take the folder of the language '
-        'model, or train a new matrix with has_output=True'
+        f'this {type(self).__name__} has no output matrix (lm_head; model.overrides: tied=False, has_output=False): '
+        'open the folder of the language model, or set model.overrides.has_output=True to train one'
       )
     return self.token_embed if getattr(self.config, 'tied', True) else self.output
 
   def init_output(self) -> None:
-    """Makes a matrix of the trunk's own, so that it exists even where nobody asks for logits; `__call__` calls it."""
+    """Initialise the output matrix in `__call__`, even without logits."""
     if self.is_initializing() and self.gives_logits:
       self.attend(jnp.zeros((1, 1, self.token_dim)))
 
   def init_all(self) -> None:
-    """Uses every parameter once: `trunk.init(key, method='init_all')` makes the parameters of the whole trunk."""
+    """Use every parameter once, for `trunk.init(key, method='init_all')`."""
     ones = jnp.ones((1, 1), jnp.int32)
     sides = ('encoder_', 'decoder_') if 'encoder_tokens' in self.INPUTS else ('',)
     out = self(**{f'{side}{name}': ones for side in sides for name in ('tokens', 'segment_ids')})
@@ -109,11 +114,11 @@ class Base(nn.Module):
     self.init_output()
 
   def with_dropout(self, rate: float) -> 'Base':
-    """The same trunk, with the same names of parameters, under another rate of dropout."""
+    """Return this trunk with another dropout rate and the same parameters."""
     return self.clone(config=dataclasses.replace(self.config, dropout=rate))
 
   def make_table(self, table_init: Initializer) -> Embed:
-    """A table of vectors [v, e], for tokens or for an output matrix; called from `setup`."""
+    """Build a table [v, e] for tokens or outputs, in `setup`."""
     return Embed(
       self.vocab_size,
       self.token_dim,
@@ -125,7 +130,7 @@ class Base(nn.Module):
 
 
 def check_choices(config: Any) -> None:
-  """Raises ValueError where a field of a `Config` is typed as a `Literal` and has none of its values."""
+  """Raise ValueError for a `Literal` field of a `Config` with another value."""
   values = dataclasses.asdict(config)
   for field in dataclasses.fields(config):
     if get_origin(field.type) is Literal:
@@ -133,19 +138,28 @@ def check_choices(config: Any) -> None:
 
 
 def check_multiple(config: Any, whole: str, part: str) -> None:
-  """Raises ValueError where one field of a `Config` is not a multiple of another, such as width and number of heads."""
+  """Raise ValueError if one field is not a multiple of another.
+
+  An example is the width and the number of heads.
+  """
   values = dataclasses.asdict(config)
   size, parts = values[whole], values[part]
   if parts < 1 or size % parts:
-    raise ValueError(f'model.overrides: {whole} {size} is not a multiple of {part} {parts}')
+    raise ValueError(f'model.overrides: {whole}={size} is not a multiple of {part}={parts}: change one of them')
 
 
 def check_encoded(
   batch_size: int, encoder_hidden: Array | None, encoder_segment_ids: Array | None
 ) -> tuple[Array, Array]:
-  """What `init_cache` of a trunk with an encoder is given, or a ValueError where it is missing or of another batch."""
+  """Return the encoder's states for `init_cache`.
+
+  Raises:
+    ValueError: they are missing, or have another batch size.
+  """
   if encoder_hidden is None or encoder_segment_ids is None:
-    raise ValueError('a decoder with an encoder reads its states: give init_cache encoder_hidden, encoder_segment_ids')
+    raise ValueError('this trunk has an encoder: pass encoder_hidden and encoder_segment_ids to init_cache')
   if encoder_hidden.shape[0] != batch_size:
-    raise ValueError(f'init_cache has encoder_hidden of {encoder_hidden.shape[0]} rows for {batch_size}')
+    raise ValueError(
+      f'init_cache: encoder_hidden has batch size {encoder_hidden.shape[0]} and not batch_size={batch_size}'
+    )
   return encoder_hidden, encoder_segment_ids

@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, Whole
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, NonNegativeInt, Paper, PartRate, Published, Std
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
@@ -38,17 +38,17 @@ class Config:
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
     embed_dim: e, width of the tables and their norm, projected to d after the norm (ELECTRA); None for d.
-    max_length: the longest row, in tokens.
+    max_length: maximum sequence length, in tokens.
     num_types: rows of the sentence-type table; 0 for none (RoBERTa).
     position_offset: first row of the position table in use (RoBERTa: 2, after the padding id).
     activation: 'gelu_tanh' (released BERT), 'gelu_erf' (RoBERTa, Hugging Face) or 'relu'.
-    norm_epsilon: of every LayerNorm.
+    norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights.
-    init_std: of the truncated normal that all kernels and tables start from.
+    init_std: standard deviation of the truncated normal that initialises all kernels and tables.
     position_init: what the table of positions starts from: 'normal' as the others, or 'sinusoids'.
     vocab_multiple: pads the token table to a multiple of this many rows.
-    tied: the output matrix is the token table; otherwise the trunk has its own.
+    tied: the output matrix is the token table; otherwise a separate matrix.
     model_type: of its releases where several share an architecture, those of RoBERTa; '' for the first of them.
     pooler: 'tanh' of a dense layer on the first token (BERT), or that token's state, 'first' (ELECTRA, DistilBERT).
   """
@@ -59,8 +59,8 @@ class Config:
   mlp_dim: Count = 3072
   embed_dim: Count | None = None
   max_length: Count = 512
-  num_types: Whole = 2
-  position_offset: Whole = 0
+  num_types: NonNegativeInt = 2
+  position_offset: NonNegativeInt = 0
   activation: Activation = 'gelu_tanh'
   norm_epsilon: Epsilon = 1e-12
   dropout: PartRate = 0.1
@@ -161,15 +161,15 @@ class Bert(Base):
     allowed: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes a batch.
+    """Encode a batch.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: int[b, l], sentence A (0) or B (1); 0 everywhere by default, ignored where there are no types.
-      positions: int[b, l]; restarting in each segment by default.
+      positions: int[b, l]; by default from 0 in each segment.
       allowed: bool[b, l, m], which keys of its segment a query may look at (UniLM); all by default.
-      train: drops out.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -192,7 +192,7 @@ class Bert(Base):
 
   @property
   def token_dim(self) -> int:
-    """e, the width of the tables and of the features that `attend` takes."""
+    """Return e, the width of tables and of `attend`'s features."""
     return self.config.embed_dim or self.config.hidden_dim
 
   @property
@@ -208,7 +208,7 @@ class Bert(Base):
 
   @property
   def position_rows(self) -> dict[str, range]:
-    """Rows of the learned position table that stand for a position, by its path: the first is that of position 0."""
+    """Return the used rows of position tables, by path, from position 0."""
     c = self.config
     return {'position_embed': range(c.position_offset, c.position_offset + c.max_length)}
 
@@ -229,18 +229,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Bert:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Bert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 _ROBERTA = Config(num_types=0, position_offset=2, activation='gelu_erf', norm_epsilon=1e-5)
 _LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)

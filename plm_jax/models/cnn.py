@@ -1,11 +1,11 @@
 """A convolutional encoder, the first of the three kinds of encoders in Qiu et al. 2020, §2.2 (after Kim 2014).
 
-A token's state depends on its neighbours only: after n layers of width w it depends on n (w - 1) / 2 tokens on either
-side, whereas in a Transformer it depends on the whole row after one layer. The kernels tell positions apart, so there
-are no position vectors and no longest row. A block is x + down(activation(convolution(norm x))), with a norm after the
-last; the states of a row are pooled by their maximum (Kim 2014, §2).
+A token's state depends on its neighbours only: after n layers of width w on n (w - 1) / 2 tokens on either side. In a
+Transformer it depends on the whole sequence after one layer. The kernels encode positions, so there are no position
+vectors and no maximum length. A block is x + down(activation(convolution(norm x))), with a norm after the last. States
+are pooled by maximum (Kim 2014, §2).
 
-No pre-trained model of this form was published. 'cnn-base' has the size of BERT-base, for a comparison of the two.
+No pretrained model of this form was published. 'cnn-base' has the size of BERT-base, for a comparison of the two.
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ class Config:
   Attributes:
     hidden_dim: d, width between blocks.
     num_layers: n.
-    mlp_dim: f, filters of the convolution.
-    kernel_width: w, tokens that a filter spans, an odd number: the token itself is in the middle.
+    mlp_dim: f, number of filters of the convolution.
+    kernel_width: w, number of tokens of a filter, odd, because it is centred on its token.
     activation: a name of `layers.mlp.ACTIVATIONS`.
-    norm_epsilon: of every LayerNorm.
+    norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each block.
-    init_std: of the normal that the token table starts from; kernels start from N(0, 1 / sqrt(inputs)).
+    init_std: standard deviation of the token table's initial normal; kernels are initialised to N(0, 1 / sqrt(inputs)).
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -57,7 +57,7 @@ class Config:
   def __post_init__(self):
     check_choices(self)
     if self.kernel_width < 1 or self.kernel_width % 2 == 0:
-      raise ValueError(f'kernel_width {self.kernel_width} is not an odd number: a filter is centred on its token')
+      raise ValueError(f'model.overrides.kernel_width={self.kernel_width} must be odd, such as 3 or 5')
 
 
 class Block(nn.Module):
@@ -81,12 +81,12 @@ class Block(nn.Module):
 
 
 def neighbours(x: Array, segment_ids: Array, *, width: int) -> Array:
-  """What a filter reads at each token: the states around it, with zeros in place of those of other documents.
+  """Gather the states around each token, with zeros for other documents.
 
   Args:
     x: [b, l, d].
     segment_ids: int[b, l].
-    width: w, of the filter.
+    width: w, width of the filter.
 
   Returns:
     [b, l, w, d].
@@ -96,7 +96,8 @@ def neighbours(x: Array, segment_ids: Array, *, width: int) -> Array:
   around = jnp.pad(x, ((0, 0), (reach, reach), (0, 0)))
   segments = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
   same = [segments[:, start : start + length, None] == segment_ids[..., None] for start in range(width)]
-  return jnp.stack([jnp.where(one, around[:, start : start + length], 0) for start, one in enumerate(same)], axis=2)
+  taps = [jnp.where(is_same, around[:, start : start + length], 0) for start, is_same in enumerate(same)]
+  return jnp.stack(taps, axis=2)
 
 
 class Cnn(Base):
@@ -124,14 +125,14 @@ class Cnn(Base):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes a batch.
+    """Encode a batch.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
-      type_ids: ignored; the scheme has no sentence types.
-      positions: ignored; a filter knows positions by their place in the kernel.
-      train: drops out.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
+      type_ids: ignored; the model has no sentence types.
+      positions: ignored; the kernels encode positions.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -143,7 +144,7 @@ class Cnn(Base):
     return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
+    """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
     return largest(hidden, segment_ids)
 
 
@@ -154,18 +155,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Cnn:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Cnn(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {'cnn-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=384)}
@@ -177,7 +178,7 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       vocab_size=30_522,
       parameters=108_432_384,
       paper='none',
-      note='not from a paper: as large as bert-base, with its vocabulary',
+      note='not from a paper: the size and vocabulary of bert-base',
     )
   }
 )

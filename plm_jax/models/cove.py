@@ -113,14 +113,14 @@ class Cove(Base):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes a batch.
+    """Encode a batch.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
-      type_ids: ignored; the scheme has no sentence types.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
+      type_ids: ignored; the model has no sentence types.
       positions: ignored; the recurrence reads tokens in their order.
-      train: drops out.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], CoVe; 'layers' [n+1, b, l, d] with the word vectors first, twice side by side and zeros behind
@@ -149,16 +149,16 @@ class Cove(Base):
 
   @property
   def token_dim(self) -> int:
-    """e, the width of word vectors."""
+    """Return e, the width of word vectors."""
     return self.config.word_dim
 
   @property
   def head_style(self) -> HeadStyle:
-    """No paper has a head in front of the word vectors; this is that of BERT."""
+    """Return BERT's head style; no paper has one for word vectors."""
     return HeadStyle('gelu_erf', 1e-12, 0.02)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
+    """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
     return largest(hidden, segment_ids)
 
 
@@ -169,18 +169,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Cove:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Cove(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {'cove': Config(), 'tiny': Config(word_dim=16, hidden_dim=64)}

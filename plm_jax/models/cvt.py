@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from plm_jax.core.batch import SLOTS
 from plm_jax.core.sharding import constrain
 from plm_jax.core.trunk import HeadStyle
-from plm_jax.core.types import Array, Count, Execution, Paper, PartRate, Published, Std, Whole
+from plm_jax.core.types import Array, Count, Execution, NonNegativeInt, Paper, PartRate, Published, Std
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal, uniform
@@ -51,7 +51,7 @@ class Config:
   word_dim: Count = 300
   slots: Annotated[int, '1 <= x <= 50'] = 20
   char_dim: Count = 50
-  filters: tuple[Whole, ...] = (0, 100, 100, 100)
+  filters: tuple[NonNegativeInt, ...] = (0, 100, 100, 100)
   hidden_dim: Count = 1024
   mlp_dims: tuple[Count, ...] = (1024, 512)
   dropout: PartRate = 0.5
@@ -121,15 +121,15 @@ class Cvt(Base):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes a batch.
+    """Encode a batch.
 
     Args:
       tokens: int[b, l].
       characters: int[b, l, 50], of each word; 0 where there is none. None: of no word.
       segment_ids: int[b, l]; a state never enters another document of its row. 0 is padding.
-      type_ids: ignored; the scheme has no sentence types.
+      type_ids: ignored; the model has no sentence types.
       positions: ignored; the recurrence reads tokens in their order.
-      train: drops out.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], the last level; 'layers' [n+1, b, l, d]: what the first level reads, with zeros behind it, and
@@ -162,16 +162,16 @@ class Cvt(Base):
 
   @property
   def token_dim(self) -> int:
-    """e, the width of word vectors."""
+    """Return e, the width of word vectors."""
     return self.config.word_dim
 
   @property
   def head_style(self) -> HeadStyle:
-    """No paper has a head in front of the word vectors; this is that of BERT."""
+    """Return BERT's head style; no paper has one for word vectors."""
     return HeadStyle('gelu_erf', 1e-12, 0.02)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
+    """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
     return largest(hidden, segment_ids)
 
 
@@ -182,18 +182,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Cvt:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Cvt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from plm_jax.core.errors import one_of
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, Whole
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, NonNegativeInt, Paper, PartRate, Published, Std
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
@@ -67,12 +67,12 @@ class Config:
     activation: of the feed-forward: a name of `ACTIVATIONS`.
     conv_activation: of the convolution; None for `activation`.
     pooler_activation: of the pooling; None for `activation`.
-    norm_epsilon: of every LayerNorm.
+    norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each sublayer, and on the table of relative positions in each layer.
     attention_dropout: rate on attention weights.
-    init_std: of the normal that all kernels and tables start from.
+    init_std: standard deviation of the normal that initialises all kernels and tables.
     vocab_multiple: pads the token table to a multiple of this many rows.
-    tied: the output matrix is the token table; otherwise the trunk has its own.
+    tied: the output matrix is the token table; otherwise a separate matrix.
   """
 
   hidden_dim: Count = 768
@@ -80,17 +80,17 @@ class Config:
   num_heads: Count = 12
   mlp_dim: Count = 3072
   embed_dim: Count | None = None
-  num_types: Whole = 0
+  num_types: NonNegativeInt = 0
   max_length: Count = 512
   max_distance: Count = 512
-  position_buckets: Whole = 0
+  position_buckets: NonNegativeInt = 0
   terms: tuple[Term, ...] = ('c2p', 'p2c')
   reading: Reading = 'code'
   absolute: Absolute = 'decoder'
   share_projections: bool = False
   key_bias: bool = False
   table_norm: bool = False
-  conv_kernel: Whole = 0
+  conv_kernel: NonNegativeInt = 0
   activation: Activation = 'gelu_erf'
   conv_activation: Activation | None = None
   pooler_activation: Activation | None = None
@@ -305,7 +305,7 @@ class Deberta(Base):
 
   @property
   def token_dim(self) -> int:
-    """e, the width of the tables and of the features that `attend` takes."""
+    """Return e, the width of tables and of `attend`'s features."""
     return self.config.embed_dim or self.config.hidden_dim
 
   @property
@@ -322,15 +322,15 @@ class Deberta(Base):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes a batch.
+    """Encode a batch.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: int[b, l], sentence A (0) or B (1); 0 everywhere by default, ignored where there are no types.
       positions: int[b, l], absolute ones, read only where they enter at the input; restarting in each segment by
         default.
-      train: drops out.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -367,7 +367,7 @@ class Deberta(Base):
       query: [b, l, d], which the first residual connection of the block adds as well.
       hidden: [b, l, d], keys and values: the states before the last block.
       segment_ids: int[b, l].
-      train: drops out.
+      train: applies dropout.
     """
     return self.last(hidden, self._context(segment_ids, query), train)[0]
 
@@ -405,18 +405,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Deberta:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Deberta(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 _V2 = Config(position_buckets=256, share_projections=True, key_bias=True, table_norm=True)
 _LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from plm_jax.core.batch import SLOTS
 from plm_jax.core.sharding import constrain
 from plm_jax.core.trunk import AttentionKind
-from plm_jax.core.types import Array, Count, Depth, Execution, Paper, PartRate, Published, PyTree, Whole
+from plm_jax.core.types import Array, Count, Depth, Execution, NonNegativeInt, Paper, PartRate, Published, PyTree
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, Initializer, normal
@@ -64,7 +64,7 @@ class Config:
   mlp_dim: Count = 4096
   filters: tuple[Count, ...] = (32, 32, 64, 128, 256, 512, 1024)
   char_dim: Count = 16
-  highway_layers: Whole = 2
+  highway_layers: NonNegativeInt = 2
   cell_clip: Clip = 3.0
   projection_clip: Clip = 3.0
   dropout: PartRate = 0.1
@@ -188,7 +188,7 @@ class Elmo(nn.Module):
   Attributes:
     config: sizes.
     vocab_size: ids of the vocabulary of what it predicts; it reads any word.
-    execution: how to compute it.
+    execution: how to compute the trunk.
   """
 
   config: Config
@@ -201,7 +201,7 @@ class Elmo(nn.Module):
 
   @property
   def hidden_dim(self) -> int:
-    """d, the width of 'hidden'."""
+    """Return d, the width of 'hidden'."""
     return self.config.hidden_dim
 
   @property
@@ -211,7 +211,7 @@ class Elmo(nn.Module):
 
   @property
   def position_rows(self) -> dict[str, range]:
-    """No position has a learned vector, so a row may have any length."""
+    """Return no rows: without learned positions any length is valid."""
     return {}
 
   def setup(self) -> None:
@@ -229,8 +229,8 @@ class Elmo(nn.Module):
     Args:
       characters: int[b, l, 50], of each word, without words that begin or end a sentence.
       segment_ids: int[b, l], the texts of a row; 0 is padding.
-      type_ids: ignored; the scheme has no sentence types.
-      train: drops out.
+      type_ids: ignored; the model has no sentence types.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], the last layer, forward states first; 'layers' [n+1, b, l, d], first the vector of the word
@@ -259,7 +259,7 @@ class Elmo(nn.Module):
     return apart(layers)
 
   def with_dropout(self, rate: float) -> 'Elmo':
-    """The same trunk, with the same names of parameters, under another rate of dropout."""
+    """Return this trunk with another dropout rate and the same parameters."""
     return self.clone(config=dataclasses.replace(self.config, dropout=rate))
 
   def stream(self, forward: Array, backward: Array, *, carry: PyTree, train: bool = False) -> tuple[Array, PyTree]:
@@ -269,7 +269,7 @@ class Elmo(nn.Module):
       forward: int[b, l, 50], words in their order, with those that begin a sentence.
       backward: int[b, l, 50], words from the last to the first, with those that end a sentence.
       carry: of `init_carry` or of the call before.
-      train: drops out.
+      train: applies dropout.
 
     Returns:
       The last layer's states behind each word, [b, l, 2, p], each direction in the order in which it was read, and the
@@ -299,7 +299,7 @@ class Elmo(nn.Module):
     return {'hidden': jnp.zeros((*shape, c.projection_dim)), 'cell': jnp.zeros((*shape, c.mlp_dim))}
 
   def init_all(self) -> None:
-    """Uses every parameter once: `trunk.init(key, method='init_all')` makes the parameters of the whole trunk."""
+    """Use every parameter once, for `trunk.init(key, method='init_all')`."""
     self(jnp.ones((1, 1, SLOTS), jnp.int32), segment_ids=jnp.ones((1, 1), jnp.int32))
 
 
@@ -323,18 +323,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Elmo:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Elmo(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {

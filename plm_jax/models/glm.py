@@ -54,7 +54,7 @@ class Config:
     max_length: P, the longest text, in tokens; both position tables have P + 1 rows.
     norm_placement: 'pre' with a final norm (the released code), 'post' or 'deepnorm' (GLM-130B).
     activation: 'gelu_tanh' in the released code.
-    norm_epsilon: of every LayerNorm.
+    norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights.
     init_std: of the normal that kernels and tables start from; kernels whose output is added to the residual stream
@@ -124,12 +124,12 @@ class Block(nn.Module):
     return x, x
 
   def decode(self, x: Array, context: tuple[Array, Mask], kept: Cache) -> tuple[Array, Cache]:
-    """One step of generation.
+    """Run one step of generation.
 
     Args:
       x: [b, s, d].
-      context: the slot of the first new token, and what the new tokens may look at.
-      kept: the layer's 'keys' [b h, k, m] and 'values' [b h, m, k].
+      context: the slot of the first new token, and the mask of the new tokens.
+      cache: the layer's 'keys' [b h, k, m] and 'values' [b h, m, k].
 
     Returns:
       [b, s, d], and the layer's keys and values with those of the new tokens.
@@ -138,7 +138,7 @@ class Block(nn.Module):
     return self._sublayers(x, mask, past=Past(kept['keys'], kept['values'], start))
 
   def _sublayers(self, x: Array, mask: Mask, *, train: bool = False, past: Past | None = None) -> tuple[Array, Cache]:
-    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values that they look at."""
+    """Apply both sublayers to [b, l, d]; also return keys and values."""
     c = self.config
     pre = c.norm_placement == 'pre'
 
@@ -198,12 +198,12 @@ class Glm(Base):
     Args:
       tokens: int[b, l]; part A, then part B. With positions given, l may exceed max_length, since A and B together are
         longer than the text.
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding. A document has the same number in A and B.
-      type_ids: ignored; the scheme has no sentence types.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding. A document has the same number in A and B.
+      type_ids: ignored; the model has no sentence types.
       positions: int[b, l] up to max_length, the place in A; restarting in each segment by default.
       block_positions: int[b, l] up to max_length, the place inside a blank; 0 everywhere by default.
       prefix: int[b], tokens of part A; the whole row by default.
-      train: drops out.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], after any final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -235,11 +235,11 @@ class Glm(Base):
     return {'position_embed': range(last + 1), 'block_position_embed': range(1, last + 1)}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
+    """Select the last real token's state: [b, l, d] -> [b, d]."""
     return last(hidden, segment_ids)
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
-    """A cache of `length` empty slots."""
+    """Create a cache of `length` empty slots."""
     c = self.config
     shape = (c.num_layers, batch_size, length, c.num_heads, c.hidden_dim // c.num_heads)
     return caches.empty(shape, dtype=self.execution.dtype)
@@ -281,18 +281,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Glm:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Glm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {

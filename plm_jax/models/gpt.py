@@ -50,7 +50,7 @@ class Config:
     max_length: context length, rows of the position table.
     norm_placement: 'post' (GPT) or 'pre' with a final norm (GPT-2).
     activation: 'gelu_tanh' in all released code.
-    norm_epsilon: of every LayerNorm.
+    norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights.
     init_std: of the normal that kernels and the token table start from.
@@ -58,8 +58,8 @@ class Config:
     scale_residual: divides the initial kernels that write to the residual stream by sqrt(2n) (GPT-2 §2.3).
     window: a query sees this many keys, its own and those before it; None for the whole context.
     local_window: the same for the second layer, the fourth and so on (GPT-3 §2.1); None for `window` there too.
-    tied: the output matrix is the token table; otherwise the trunk has its own.
-    has_output: False for a trunk that is not tied and whose folder has no output matrix; it gives no logits.
+    tied: the output matrix is the token table; otherwise a separate matrix.
+    has_output: False for an untied trunk whose folder has no output matrix; it computes no logits.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -128,12 +128,12 @@ class Block(nn.Module):
     return (hidden, number + 1), hidden
 
   def decode(self, x: Array, context: tuple[Array, Masks], kept: Cache) -> tuple[Array, Cache]:
-    """One step of generation.
+    """Run one step of generation.
 
     Args:
       x: [b, s, d].
-      context: the slot of the first new token, and what the new tokens may look at.
-      kept: the layer's 'keys' [b h, k, m], 'values' [b h, m, k] and 'number'.
+      context: the slot of the first new token, and the mask of the new tokens.
+      cache: the layer's 'keys' [b h, k, m], 'values' [b h, m, k] and 'number'.
 
     Returns:
       [b, s, d], and the layer's keys and values with those of the new tokens.
@@ -144,7 +144,7 @@ class Block(nn.Module):
   def _sublayers(
     self, x: Array, masks: Masks, number: Array, *, train: bool = False, past: Past | None = None
   ) -> tuple[Array, Cache]:
-    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values that they look at."""
+    """Apply both sublayers to [b, l, d]; also return keys and values."""
     pre = self.config.norm_placement == 'pre'
 
     y = self.attention_norm(x) if pre else x
@@ -223,14 +223,14 @@ class Gpt(Base):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Reads a batch from left to right.
+    """Read a batch from left to right.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
-      type_ids: ignored; the scheme has no sentence types.
-      positions: int[b, l]; restarting in each segment by default.
-      train: drops out.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
+      type_ids: ignored; the model has no sentence types.
+      positions: int[b, l]; by default from 0 in each segment.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], after any final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -253,7 +253,7 @@ class Gpt(Base):
 
   @property
   def position_rows(self) -> dict[str, range]:
-    """Rows of the learned position table that stand for a position, by its path: the first is that of position 0."""
+    """Return the used rows of position tables, by path, from position 0."""
     return {'position_embed': range(self.config.max_length)}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
@@ -261,17 +261,17 @@ class Gpt(Base):
     return last(hidden, segment_ids)
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
-    """A cache of `length` empty slots."""
+    """Create a cache of `length` empty slots."""
     c = self.config
     position.check_length(length, max_length=c.max_length, model='Gpt')
     return caches.empty((c.num_layers, batch_size, length, c.num_heads, c.head_size), dtype=self.execution.dtype)
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
-    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+    """Read s more tokens; return logits f32[b, s, v] and the cache.
 
     Args:
-      tokens: int[b, s], a whole prompt or one token a row.
-      cache: of `init_cache` or of the last step.
+      tokens: int[b, s], a whole prompt or one token per sequence.
+      cache: from `init_cache` or the previous step.
       segment_ids: int[b, s]; 0 is padding, on either side.
       positions: int[b, s].
     """
@@ -301,18 +301,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Gpt:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Gpt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 
 def _gpt3(hidden_dim: int, num_layers: int, num_heads: int) -> Config:

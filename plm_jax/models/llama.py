@@ -56,7 +56,7 @@ class Config:
     mlp_dim: f, feed-forward width.
     max_length: the longest row in training. No position has a learned vector, so longer rows can be computed.
     norm_placement: 'pre', or 'sandwich' with a norm after each sublayer as well (GLM-4-0414).
-    norm_epsilon: of every RMSNorm.
+    norm_epsilon: epsilon of every RMSNorm.
     rotary: which components of a head make a pair, 'halves' or adjacent 'pairs'; see `layers.positions.rotate`.
     rotary_share: the share of a head's components that is rotated, from the first on.
     rotary_base: of the angles.
@@ -69,11 +69,11 @@ class Config:
     qkv_bias: query, key and value have biases.
     out_bias: the output of attention has one.
     mlp_bias: the three matrices of the feed-forward have.
-    tied: the output matrix is the token table; otherwise the trunk has its own.
-    has_output: False for a trunk that is not tied and whose folder has no output matrix; it gives no logits.
+    tied: the output matrix is the token table; otherwise a separate matrix.
+    has_output: False for an untied trunk whose folder has no output matrix; it computes no logits.
     dropout: rate after each sublayer.
     attention_dropout: rate on attention weights.
-    init_std: of the normal that kernels and tables start from.
+    init_std: standard deviation of the normal that initialises kernels and tables.
     vocab_multiple: pads the tables to a multiple of this many rows.
   """
 
@@ -176,12 +176,12 @@ class Block(nn.Module):
     return x, x
 
   def decode(self, x: Array, context: tuple[Array, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
-    """One step of generation.
+    """Run one step of generation.
 
     Args:
       x: [b, s, d].
-      context: the slot of the first new token, what the new tokens may look at, and the angles of their positions.
-      kept: the layer's 'keys' [b g, k, m], which are rotated, and 'values' [b g, m, k].
+      context: the slot of the first new token, the mask of the new tokens, and the angles of their positions.
+      cache: the layer's 'keys' [b g, k, m], which are rotated, and 'values' [b g, m, k].
 
     Returns:
       [b, s, d], and the layer's keys and values with those of the new tokens.
@@ -192,7 +192,7 @@ class Block(nn.Module):
   def _sublayers(
     self, x: Array, mask: Mask, angles: Angles, *, train: bool = False, past: Past | None = None
   ) -> tuple[Array, Cache]:
-    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values that they look at."""
+    """Apply both sublayers to [b, l, d]; also return keys and values."""
     c = self.config
     sandwich = c.norm_placement == 'sandwich'
 
@@ -241,14 +241,14 @@ class Llama(Base):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Reads a batch from left to right.
+    """Read a batch from left to right.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
-      type_ids: ignored; the scheme has no sentence types.
-      positions: int[b, l]; restarting in each segment by default.
-      train: drops out.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
+      type_ids: ignored; the model has no sentence types.
+      positions: int[b, l]; by default from 0 in each segment.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -267,25 +267,25 @@ class Llama(Base):
     return position.rotary_angles(positions, self.config.rotary_speeds)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
+    """Select the last real token's state: [b, l, d] -> [b, d]."""
     return last(hidden, segment_ids)
 
   @property
   def head_style(self) -> HeadStyle:
-    """What a head in front of `attend` is built like."""
+    """Return the style of a head before `attend`."""
     return HeadStyle('silu', self.config.norm_epsilon, self.config.init_std)
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
-    """A cache of `length` empty slots."""
+    """Create a cache of `length` empty slots."""
     c = self.config
     return caches.empty((c.num_layers, batch_size, length, c.key_heads, c.head_size), dtype=self.execution.dtype)
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
-    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+    """Read s more tokens; return logits f32[b, s, v] and the cache.
 
     Args:
-      tokens: int[b, s], a whole prompt or one token a row.
-      cache: of `init_cache` or of the last step.
+      tokens: int[b, s], a whole prompt or one token per sequence.
+      cache: from `init_cache` or the previous step.
       segment_ids: int[b, s]; 0 is padding, on either side.
       positions: int[b, s].
     """
@@ -303,18 +303,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Llama:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Llama(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 _13B = Config(hidden_dim=5120, num_layers=40, num_heads=40, mlp_dim=13824)
 _8B = Config(num_kv_heads=8, mlp_dim=14336, max_length=8192, norm_epsilon=1e-5, rotary_base=500_000.0)

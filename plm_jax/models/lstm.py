@@ -1,12 +1,12 @@
 """A bidirectional LSTM encoder, the sequential one of the three kinds in Qiu et al. 2020, §2.2.
 
 One LSTM reads a document from left to right, another from right to left (Graves and Schmidhuber 2005). After one layer
-a token's state depends on the whole document, on each token through as many steps as the two are apart. The recurrence
-tells positions apart, so there are no position vectors and no longest row. A block is
-x + down([forward; backward](norm x)), with a norm after the last; the states of a row are pooled by their maximum
-(Conneau et al. 2017, §3.2.3).
+a token's state depends on the whole document; the number of steps between two tokens is their distance. The recurrence
+encodes positions, so there are no position vectors and no maximum length. A block is
+x + down([forward; backward](norm x)), with a norm after the last. States are pooled by maximum (Conneau et al. 2017,
+§3.2.3).
 
-`layers/lstm.py` has the cell. No pre-trained model of this form was published. 'lstm-base' has the size of BERT-base,
+`layers/lstm.py` has the cell. No pretrained model of this form was published. 'lstm-base' has the size of BERT-base,
 for a comparison of the two.
 """
 
@@ -39,11 +39,11 @@ class Config:
   Attributes:
     hidden_dim: d, width between blocks.
     num_layers: n.
-    mlp_dim: f, width of the state of each direction.
-    activation: of a pre-training head, a name of `layers.mlp.ACTIVATIONS`; the cell's own are sigmoid and tanh.
-    norm_epsilon: of every LayerNorm.
-    dropout: rate after embeddings and after each block; nothing drops out inside the recurrence.
-    init_std: of the normal that the token table starts from; kernels start from N(0, 1 / sqrt(inputs)).
+    mlp_dim: f, state width of each direction.
+    activation: activation of a pre-training head, a name of `layers.mlp.ACTIVATIONS`; the cell has sigmoid and tanh.
+    norm_epsilon: epsilon of every LayerNorm.
+    dropout: rate after embeddings and after each block; there is no dropout inside the recurrence.
+    init_std: standard deviation of the token table's initial normal; kernels are initialised to N(0, 1 / sqrt(inputs)).
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -102,14 +102,14 @@ class LstmEncoder(Base):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes a batch.
+    """Encode a batch.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
-      type_ids: ignored; the scheme has no sentence types.
-      positions: ignored; the recurrence reads tokens in their order.
-      train: drops out.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
+      type_ids: ignored; the model has no sentence types.
+      positions: ignored; the recurrence reads tokens in order.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -121,10 +121,10 @@ class LstmEncoder(Base):
     return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
-    """States of each layer read forward and backward, before `down` mixes them.
+    """Compute the forward and backward states of each layer, before `down`.
 
     Args:
-      layers: [n+1, b, l, d], of a call; the input of layer i is layers[i], so the states are computed again from it.
+      layers: [n+1, b, l, d], from a call; the states are recomputed from layers[i], the input of layer i.
       segment_ids: int[b, l].
 
     Returns:
@@ -132,15 +132,15 @@ class LstmEncoder(Base):
     """
     c, dtype = self.config, self.execution.dtype
 
-    def one(own: PyTree, x: Array) -> Any:
+    def states_of(own: PyTree, x: Array) -> Any:
       y: Any = LayerNorm(c.norm_epsilon, dtype, parent=None).apply({'params': own['norm']}, x)
       return Lstm(c.mlp_dim, dtype, parent=None).apply({'params': own['lstm']}, y, segment_ids)
 
-    states = jax.vmap(one)(nn.unbox(self.layers.variables['params']), layers[:-1])  # [n, b, l, 2, f]
+    states = jax.vmap(states_of)(nn.unbox(self.layers.variables['params']), layers[:-1])  # [n, b, l, 2, f]
     return states[..., 0, :], states[..., 1, :]
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
+    """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
     return largest(hidden, segment_ids)
 
 
@@ -151,18 +151,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> LstmEncoder:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return LstmEncoder(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {'lstm-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=96)}
@@ -174,7 +174,7 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       vocab_size=30_522,
       parameters=108_460_032,
       paper='none',
-      note='not from a paper: as large as bert-base, with its vocabulary',
+      note='not from a paper: the size and vocabulary of bert-base',
     )
   }
 )

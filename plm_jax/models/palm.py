@@ -106,12 +106,12 @@ class Block(nn.Module):
     return x, x
 
   def decode(self, x: Array, context: tuple[Array, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
-    """One step of generation.
+    """Run one step of generation.
 
     Args:
       x: [b, s, d].
-      context: the slot of the first new token, what the new tokens may look at, and the angles of their positions.
-      kept: the layer's 'keys' [b g, k, m], which are rotated, and 'values' [b g, m, k].
+      context: the slot of the first new token, the mask of the new tokens, and the angles of their positions.
+      cache: the layer's 'keys' [b g, k, m], which are rotated, and 'values' [b g, m, k].
 
     Returns:
       [b, s, d], and the layer's keys and values with those of the new tokens.
@@ -161,14 +161,14 @@ class Palm(Base):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Reads a batch from left to right.
+    """Read a batch from left to right.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
-      type_ids: ignored; the scheme has no sentence types.
-      positions: int[b, l]; restarting in each segment by default.
-      train: drops out.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
+      type_ids: ignored; the model has no sentence types.
+      positions: int[b, l]; by default from 0 in each segment.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -186,12 +186,12 @@ class Palm(Base):
     return position.rotary_angles(positions, speeds)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
+    """Select the last real token's state: [b, l, d] -> [b, d]."""
     return last(hidden, segment_ids)
 
   @property
   def head_style(self) -> HeadStyle:
-    """What a head in front of `attend` is built like."""
+    """Return the style of a head before `attend`."""
     return HeadStyle('silu', self.config.norm_epsilon, 1 / math.sqrt(self.config.hidden_dim))
 
   def attend(self, features: Array) -> Array:
@@ -199,16 +199,16 @@ class Palm(Base):
     return self.token_embed.attend(features / math.sqrt(self.config.hidden_dim))
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
-    """A cache of `length` empty slots."""
+    """Create a cache of `length` empty slots."""
     c = self.config
     return caches.empty((c.num_layers, batch_size, length, c.num_kv_heads, c.head_dim), dtype=self.execution.dtype)
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
-    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+    """Read s more tokens; return logits f32[b, s, v] and the cache.
 
     Args:
-      tokens: int[b, s], a whole prompt or one token a row.
-      cache: of `init_cache` or of the last step.
+      tokens: int[b, s], a whole prompt or one token per sequence.
+      cache: from `init_cache` or the previous step.
       segment_ids: int[b, s]; 0 is padding, on either side.
       positions: int[b, s].
     """
@@ -226,18 +226,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Palm:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Palm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {

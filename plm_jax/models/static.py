@@ -1,8 +1,8 @@
 """A table of word vectors: a token's vector does not depend on its neighbours (word2vec, GloVe).
 
-Survey of Qiu et al. 2020, §2.1.1: non-contextual embeddings. The trunk is the table that is used afterwards; a second
-table, of the words that are predicted, belongs to the objective. Vectors begin as U(-0.5, 0.5) / d, as in word2vec.c
-and GloVe's glove.c, so that no logit is large at the start.
+Survey of Qiu et al. 2020, §2.1.1: non-contextual embeddings. The trunk is the table that is used after training; a
+second table, of predicted words, belongs to the objective. Vectors are initialised to U(-0.5, 0.5) / d, as in
+word2vec.c and GloVe's glove.c, so that initial logits are small.
 """
 
 import dataclasses
@@ -55,14 +55,14 @@ class Static(Base):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Looks vectors up.
+    """Look up vectors.
 
     Args:
       tokens: int[b, l].
-      segment_ids: ignored, as are `type_ids`, `positions` and `train`: a vector belongs to a word wherever it stands.
+      segment_ids: ignored, like the arguments below: a word has one vector in every context.
       type_ids: ignored.
       positions: ignored.
-      train: ignored; nothing drops out.
+      train: ignored; there is no dropout.
 
     Returns:
       'hidden' [b, l, d]; 'layers' [1, b, l, d], the same; 'carry' ().
@@ -72,17 +72,17 @@ class Static(Base):
     return {'hidden': x, 'layers': x[None], 'carry': ()}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The mean of the vectors of the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
+    """Average real tokens: [b, l, d] -> [b, d]; zeros without tokens."""
     return mean(hidden, segment_ids)
 
   @property
   def head_style(self) -> HeadStyle:
-    """What a head in front of `attend` is built like: BERT's, since no paper has one."""
+    """Return BERT's head style; no paper has one for word vectors."""
     return HeadStyle('gelu_erf', 1e-12, 0.02)
 
 
 def small_uniform(width: int) -> Initializer:
-  """U(-0.5, 0.5) / width."""
+  """Build an initializer U(-0.5, 0.5) / width."""
 
   def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     return jax.random.uniform(key, shape, dtype, -0.5, 0.5) / width
@@ -97,18 +97,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Static:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Static(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {
@@ -125,19 +125,19 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       vocab_size=71_291,
       parameters=7_129_100,
       paper='none',
-      note='the default width of word2vec.c; the vocabulary is that of text8, the text of its demo',
+      note='the default width of word2vec.c; the vocabulary of text8, the text of its demo',
     ),
     'word2vec-300': Published(
       vocab_size=3_000_000,
       parameters=900_000_000,
       paper='3 million vectors of 300',
-      note='the vectors of Google News; training has an output table of the same size beside it',
+      note='the vectors of Google News; training has a second, output table of the same size',
     ),
     'glove-50': Published(
       vocab_size=400_000,
       parameters=20_000_000,
       paper='400 thousand vectors of 50',
-      note='the vectors of Wikipedia 2014 and Gigaword 5, each the sum of the two that training has',
+      note='the vectors of Wikipedia 2014 and Gigaword 5, each the sum of the two in training',
       source=(2014, 'Pennington et al., GloVe'),
     ),
   }

@@ -55,10 +55,10 @@ class Config:
     activation: of the feed-forward, or of its gate.
     gated: the feed-forward has a gate (1.1).
     tied: logits by the token table, scaled by d^-1/2 (1.0); otherwise by a matrix of their own, not scaled (1.1).
-    has_output: False for a trunk that is not tied and whose folder has no output matrix; it gives no logits.
+    has_output: False for an untied trunk whose folder has no output matrix; it computes no logits.
     num_buckets: rows of the table of relative biases.
     max_distance: distances from here on share the last bucket.
-    norm_epsilon: of every RMSNorm.
+    norm_epsilon: epsilon of every RMSNorm.
     dropout: rate after embeddings, inside and after each sublayer, and after the final norms.
     attention_dropout: rate on attention weights.
     structure: 'encoder-decoder'; 'shared', where both stacks have the same parameters but for cross-attention;
@@ -171,7 +171,7 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
   def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and its longer keys and values."""
+    """Run one step of generation on [b, s, d]; return keys and values too."""
     y = self.attention_norm(x)
     key, value = self.attention.project(y)  # [b, s, h, k]
     past = Past(cache['keys'], cache['values'], context.start)
@@ -185,7 +185,10 @@ class Block(nn.Module):
     return x, {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> [b h, k, m] and [b h, m, k]."""
+    """Compute keys and values of the encoder's states for cross-attention.
+
+    [b, m, d] -> [b h, k, m] and [b h, m, k].
+    """
     del context, cache
     key, value = self.cross.project(x)
     return x, caches.in_order(key, value)
@@ -274,12 +277,12 @@ class _Trunk(Base):
       self.output = self.make_table(normal(1.0))
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
+    """Select the last real token's state: [b, l, d] -> [b, d]."""
     return last(hidden, segment_ids)
 
   @property
   def head_style(self) -> HeadStyle:
-    """What a head in front of `attend` is built like."""
+    """Return the style of a head before `attend`."""
     return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.hidden_dim**-0.5)
 
   def attend(self, features: Array) -> Array:
@@ -321,16 +324,16 @@ class T5(_Trunk):
     decoder_positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes one batch, and reads another from left to right while looking at the first.
+    """Encode one batch; decode another that attends to it.
 
     Args:
       encoder_tokens: int[b, m].
-      encoder_segment_ids: int[b, m], the packed documents of a row; 0 is padding.
+      encoder_segment_ids: int[b, m], ids of the packed documents; 0 is padding.
       decoder_tokens: int[b, l], already shifted to the right.
-      decoder_segment_ids: int[b, l]; a document looks at the encoder's document of the same number only.
+      decoder_segment_ids: int[b, l]; a document attends to the encoder's document with the same id.
       encoder_positions: int[b, m], of which differences are used; indices by default.
       decoder_positions: int[b, l], likewise.
-      train: drops out.
+      train: applies dropout.
 
     Returns:
       Of the decoder, 'hidden' [b, l, d] after the final norm and 'layers' [n+1, b, l, d] before it, with the embeddings
@@ -360,7 +363,7 @@ class T5(_Trunk):
     return self.encoder(self.token_embed(tokens), mask=mask, positions=positions, bidirectional=True, train=train)
 
   def encode(self, tokens: Array, *, segment_ids: Array, positions: Array | None = None) -> Array:
-    """States of the encoder, for `init_cache`: int[b, m] -> [b, m, d]."""
+    """Encode tokens for `init_cache`: int[b, m] -> [b, m, d]."""
     return self._encode(tokens, segment_ids, positions, False)[0]
 
   def init_cache(
@@ -371,12 +374,12 @@ class T5(_Trunk):
     encoder_hidden: Array | None = None,
     encoder_segment_ids: Array | None = None,
   ) -> PyTree:
-    """A cache of `length` empty slots, with keys and values of the encoder's states.
+    """Create a cache of `length` empty slots and the encoder's keys and values.
 
     Args:
       batch_size: b.
-      length: tokens that the decoder will read in all.
-      encoder_hidden: [b, m, d] of `encode`; required.
+      length: total number of tokens that the decoder will read.
+      encoder_hidden: [b, m, d] from `encode`; required.
       encoder_segment_ids: int[b, m]; required.
     """
     encoder_hidden, encoder_segment_ids = check_encoded(batch_size, encoder_hidden, encoder_segment_ids)
@@ -385,11 +388,11 @@ class T5(_Trunk):
     return self.decoder.init_cache(batch_size, length) | encoded
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
-    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+    """Read s more tokens; return logits f32[b, s, v] and the cache.
 
     Args:
-      tokens: int[b, s], a whole prompt or one token a row.
-      cache: of `init_cache` or of the last step.
+      tokens: int[b, s], a whole prompt or one token per sequence.
+      cache: from `init_cache` or the previous step.
       segment_ids: int[b, s]; 0 is padding, on either side.
       positions: int[b, s], of which differences are used.
     """
@@ -417,14 +420,14 @@ class T5Decoder(_Trunk):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Reads a batch from left to right.
+    """Read a batch from left to right.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
-      type_ids: ignored; the scheme has no sentence types.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
+      type_ids: ignored; the model has no sentence types.
       positions: int[b, l], of which differences are used; indices by default.
-      train: drops out.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d] after the final norm; 'layers' [n+1, b, l, d] before it, with the embeddings first; 'carry' ().
@@ -434,15 +437,15 @@ class T5Decoder(_Trunk):
     return self._read(self.decoder, tokens, mask, positions, train, bidirectional=False)
 
   def init_cache(self, batch_size: int, length: int) -> PyTree:
-    """A cache of `length` empty slots."""
+    """Create a cache of `length` empty slots."""
     return self.decoder.init_cache(batch_size, length)
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
-    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+    """Read s more tokens; return logits f32[b, s, v] and the cache.
 
     Args:
-      tokens: int[b, s], a whole prompt or one token a row.
-      cache: of `init_cache` or of the last step.
+      tokens: int[b, s], a whole prompt or one token per sequence.
+      cache: from `init_cache` or the previous step.
       segment_ids: int[b, s]; 0 is padding, on either side.
       positions: int[b, s], of which differences are used.
     """
@@ -478,11 +481,11 @@ class T5Prefix(T5Decoder):
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
-      type_ids: ignored; the scheme has no sentence types.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
+      type_ids: ignored; the model has no sentence types.
       positions: int[b, l], of which differences are used; indices by default.
       prefix: int[b], the number of tokens of each row that all tokens of their document see; 0 by default.
-      train: drops out.
+      train: applies dropout.
     """
     del type_ids
     mask = Mask(segment_ids, segment_ids, causal=True, prefix=prefix)
@@ -528,13 +531,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> T5 | T5Decoder | T5Encoder:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the variant.
+    execution: how to compute the trunk.
   """
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
   kinds: dict[str, type[T5 | T5Decoder | T5Encoder]]
@@ -543,7 +546,7 @@ def make(
   return trunk(config, vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 _SMALL_11 = Config(
   num_layers=8,

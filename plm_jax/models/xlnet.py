@@ -20,7 +20,19 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
+from plm_jax.core.types import (
+  Array,
+  Count,
+  Depth,
+  Epsilon,
+  Execution,
+  NonNegativeInt,
+  Paper,
+  PartRate,
+  Published,
+  PyTree,
+  Std,
+)
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend, weights, with_prefix
 from plm_jax.layers.dropout import Dropout
@@ -45,19 +57,19 @@ class Config:
     memory_length: positions of earlier rows that the memory keeps; 0 for no memory.
     reuse_length: positions at the start of a row that enter the memory; None for the first half.
     activation: 'gelu_tanh' (released XLNet), 'gelu_erf' (Hugging Face) or 'relu'.
-    norm_epsilon: of every LayerNorm.
+    norm_epsilon: epsilon of every LayerNorm.
     dropout: rate on embeddings, sinusoids and outputs, inside the feed-forward block and after each sublayer.
     attention_dropout: rate on attention weights.
     init_std: of the normal that kernels, tables and the attention's vectors start from.
     vocab_multiple: pads the token table to a multiple of this many rows.
-    tied: the output matrix is the token table; otherwise the trunk has its own.
+    tied: the output matrix is the token table; otherwise a separate matrix.
   """
 
   hidden_dim: Count = 768
   num_layers: Depth = 12
   num_heads: Count = 12
   mlp_dim: Count = 3072
-  memory_length: Whole = 384
+  memory_length: NonNegativeInt = 384
   reuse_length: Count | None = None
   activation: Activation = 'gelu_tanh'
   norm_epsilon: Epsilon = 1e-12
@@ -264,7 +276,7 @@ class Xlnet(Base):
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding. Positions in the memory keep their numbers,
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding. Positions in the memory keep their numbers,
         and tokens of the same number see them.
       type_ids: int[b, l], A (0), B (1), the last token (2), 0 in the memory; only whether two are equal is used. None
         for all the same.
@@ -273,7 +285,7 @@ class Xlnet(Base):
       permutation_mask: bool[b, l, l], True where a query may look at a token. The content stream sees its own
         position as well, and both streams see all of the memory. None for no such limit.
       target_positions: int[b, t], positions that the query stream predicts; None for no query stream.
-      train: drops out.
+      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], the content stream; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' the next
@@ -391,18 +403,18 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Xlnet:
-  """The trunk of a row of `CONFIGS`.
+  """Build a trunk from a row of `CONFIGS`.
 
   Args:
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids in the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the row.
+    overrides: fields of `Config` that differ from the variant.
     execution: how to compute the trunk.
   """
   return Xlnet(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# The published rows ---------------------------------------------------------------------------------------------------
+# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {

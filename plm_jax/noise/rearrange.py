@@ -29,7 +29,7 @@ def permute_sentences(key: Array, row: Row, *, ratio: Rate = 1.0) -> Array:
   Raises:
     ValueError: a ratio outside of [0, 1], or a row without sentence ids.
   """
-  check_rate(ratio)
+  check_rate(ratio, name='ratio')
   if row.sentence_ids is None:
     raise ValueError('permute_sentences needs sentence ids: a vocabulary that says which tokens end a sentence')
   length = row.ids.shape[0]

@@ -1,15 +1,14 @@
 """Bidirectional language modelling (Peters et al. 2018, §3.1): sum_k log p(x_k | x_<k) + log p(x_k | x_>k).
 
-Two language models share the vectors of words that they read and the softmax that they predict with, and nothing else.
-Each goes through the text in windows, one from left to right, one from right to left, and carries
-its state from window to window; gradients end where a window begins. Rows are those of `data.bptt` with
-`both_directions`.
+Two language models share their word vectors and their softmax, and nothing else. One reads windows of the text from
+left to right, the other from right to left. Each carries its state from window to window; gradients stop at the start
+of a window. Rows are those of `data.bptt` with `both_directions`.
 
 The loss is the mean over both directions, as in the released code; the paper writes their sum, which is twice as much.
 
-With `negatives` training compares each next word with words that are drawn for its direction and step, 8,192 in the
-released code, and not with the whole vocabulary (`layers/sampled_softmax.py`); an evaluation takes the whole. The
-vocabulary has its most frequent words first, as `text/words.py` makes it.
+With `negatives`, training compares each next word with words sampled for its direction and step (8,192 in the released
+code), not with the whole vocabulary (`layers/sampled_softmax.py`). Evaluation uses the whole vocabulary, whose most
+frequent words must come first, as `text/words.py` makes it.
 """
 
 import math
@@ -24,7 +23,20 @@ import numpy as np
 
 from plm_jax.core.errors import one_of, require
 from plm_jax.core.trunk import Streams
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight, Whole
+from plm_jax.core.types import (
+  Array,
+  Batch,
+  Count,
+  Example,
+  Forward,
+  Loss,
+  NonNegativeInt,
+  Paper,
+  PyTree,
+  Task,
+  Vocab,
+  Weight,
+)
 from plm_jax.layers import sampled_softmax
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.losses import chunked_cross_entropy
@@ -56,7 +68,10 @@ class Softmax(nn.Module):
 
   @nn.compact
   def __call__(self, features: Array, ids: Array | None = None) -> Array | tuple[Array, Array]:
-    """Logits; with `ids` int[...] the rows of the matrix for them f32[..., p], and their biases f32[...]."""
+    """Compute logits, or look up rows of the matrix.
+
+    With `ids` int[...], return their rows f32[..., p] and biases f32[...].
+    """
     width = features.shape[-1]
     init = normal(1 / math.sqrt(width))
     table = Embed(self.vocab_size, width, ('vocab', 'embed'), init, dtype=self.dtype, name='output')
@@ -74,7 +89,10 @@ class Model(nn.Module):
   softmax: nn.Module
 
   def __call__(self, forward: Array, backward: Array, carry: PyTree = (), train: bool = False) -> tuple[Array, PyTree]:
-    """States before the softmax, [b, 2 l, p], those of the forward direction first, and the next carry."""
+    """Compute the states before the softmax and the next carry.
+
+    The states are [b, 2 l, p], the forward direction first.
+    """
     carry = carry or self.trunk.init_carry(forward.shape[0])
     states, after = self.trunk.stream(forward, backward, carry=carry, train=train)  # [b, l, 2, p]
     features = jnp.concatenate([states[:, :, 0], states[:, :, 1]], axis=1)
@@ -83,12 +101,22 @@ class Model(nn.Module):
     return features, after
 
   def attend(self, features: Array, train: bool = False) -> Array:
-    """Vocabulary logits f32[..., v]."""
+    """Compute vocabulary logits f32[..., v]."""
     del train
     return self.softmax(features)
 
   def compare(self, features: Array, ids: Array, drawn: Array, train: bool = False) -> tuple[Array, Array]:
-    """Logits of the true words of states [b, l, p] f32[b, l], `ids` int[b, l], and of `drawn` int[n] f32[b, l, n]."""
+    """Compute logits of true and sampled words for states [b, l, p].
+
+    Args:
+      features: [b, l, p].
+      ids: int[b, l], the true words.
+      drawn: int[n], the sampled words.
+      train: unused.
+
+    Returns:
+      f32[b, l] of `ids` and f32[b, l, n] of `drawn`.
+    """
     del train
     (own, own_bias), (others, bias) = (self.softmax(features, each) for each in (ids, drawn))
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
@@ -96,14 +124,14 @@ class Model(nn.Module):
     return true, product('blp,np->bln', features.astype(own.dtype), others) + bias
 
 
-class Setup(NamedTuple):
-  """Settings, explained in `make`."""
+class BidirectionalLmSettings(NamedTuple):
+  """Settings of the loss, explained in `make`."""
 
   factor: float
   logit_rows: int
   negatives: int
-  shares: np.ndarray  # f64[v]: of words in what is drawn
-  counts: np.ndarray  # f64[v]: expected among those drawn
+  shares: np.ndarray  # f64[v]: probability of sampling each word
+  counts: np.ndarray  # f64[v]: expected count of each word in a sample
 
 
 def make(
@@ -112,34 +140,36 @@ def make(
   vocab: Vocab,
   factor: Weight = 1.0,
   logit_rows: Count = 8,
-  negatives: Whole = 0,
+  negatives: NonNegativeInt = 0,
   update: Update = 'tables',
 ) -> Task:
-  """Bidirectional language modelling of a trunk of two directions.
+  """Build bidirectional language modelling for a trunk of two directions.
 
   Args:
     trunk: an ELMo.
-    vocab: of the words that are predicted.
-    factor: times which the loss is trained on. The released code takes the words of a window, 20; AdaGrad, whose sums
-      do not start from 0, and the clipping of gradients see the difference.
+    vocab: of the predicted words.
+    factor: of the training loss. The released code multiplies by the words of a window, 20. AdaGrad, whose sums do not
+      start from 0, and gradient clipping depend on it.
     logit_rows: rows of each device whose logits are in memory at a time.
-    negatives: words that are drawn per step and direction in training; 0 takes the whole vocabulary.
-    update: 'tables' differentiates the whole output matrix, for any rule of `optim`; 'rows' those rows that a step
-      reads, which asks for negatives and for optim.name sgd or adagrad. The result is the same.
+    negatives: words sampled per step and direction in training; 0 uses the whole vocabulary.
+    update: 'tables' differentiates the whole output matrix, for any rule of `optim`; 'rows' only the rows that a step
+      reads, which needs negatives and optim.name sgd or adagrad. The result is the same.
 
   Raises:
-    ValueError: more negatives than words, or rows without negatives.
+    ValueError: more negatives than words, or `update='rows'` without negatives.
   """
   one_of('objective.update', update, Update)
   if negatives >= vocab.size:
-    raise ValueError(f'objective.negatives={negatives}: the vocabulary has {vocab.size} words; set fewer, or 0 for all')
+    raise ValueError(
+      f'objective.negatives={negatives}: the vocabulary has {vocab.size} words; set fewer, or 0 to use all'
+    )
   if update == 'rows' and not negatives:
-    raise ValueError("objective.update='rows': a whole softmax reads every row; set objective.negatives")
+    raise ValueError("objective.update='rows' needs sampled words: set objective.negatives, or update='tables'")
   user, inputs = "objective 'bidirectional_lm'", ('characters', 'segment_ids')
   require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Streams,))
   shares = sampled_softmax.log_uniform(vocab.size)
   counts = sampled_softmax.expected_counts(shares, negatives) if negatives else shares
-  s = Setup(factor, logit_rows, negatives, shares, counts)
+  s = BidirectionalLmSettings(factor, logit_rows, negatives, shares, counts)
   model = Model(trunk, Softmax(vocab.size, trunk.execution.dtype))
   task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), summary=perplexity_of)
   if negatives:
@@ -148,10 +178,11 @@ def make(
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The windows of both directions, and what follows each of their words: targets [b, 2 l], forward first.
+def prepare(s: BidirectionalLmSettings, root: Array, batch: Batch) -> Example:
+  """Build the windows and next words of both directions.
 
-  With `negatives` the words that are drawn, int32[b, 2, n], in all rows the same.
+  Targets are [b, 2 l], forward first. With `negatives`, also 'drawn' int32[b, 2, n], the sampled words, the same in all
+  rows.
   """
   following = jnp.concatenate([batch['next_tokens'], batch['backward_next_tokens']], axis=1)
   real = (batch['segment_ids'] > 0).astype(jnp.float32) * batch['row_weight'][:, None]
@@ -167,13 +198,13 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
 
 
 def read_rows(example: Example) -> dict[str, Array]:
-  """The rows of the output matrix that a step reads: those of true and of drawn words."""
+  """List the rows of the output matrix that a step reads."""
   targets = example.targets
   return {TABLE: jnp.concatenate([targets['ids'].reshape(-1), targets['drawn'][0].reshape(-1)])}
 
 
-def sampled_loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of every next word among those drawn for its direction; the next carry."""
+def sampled_loss(s: BidirectionalLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy of next words among the sampled words; also the next carry."""
   del rng
   targets, weights = example.targets, example.targets['weights']
   features, after = forward(**example.inputs, carry=carry)
@@ -189,8 +220,8 @@ def sampled_loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rn
   return Loss(s.factor * scaled_sum(nats, weights, targets['scale']), metrics, after)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of every next word, in both directions; the next carry."""
+def loss(s: BidirectionalLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy of next words in both directions; also the next carry."""
   del rng
   targets, weights = example.targets, example.targets['weights']
   features, after = forward(**example.inputs, carry=carry)
@@ -205,15 +236,17 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss(s.factor * scaled_sum(nats, weights, targets['scale']), metrics, after)
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """Nats of each target that counts, with states of zeros before each row."""
+def predict(s: BidirectionalLmSettings, forward: Forward, example: Example) -> dict[str, Array]:
+  """Compute nats of each weighted target, starting each row from zero states."""
   targets = example.targets
   features, _ = forward(**example.inputs)
   nats, _ = score(s, forward, features, targets)
   return {'nats': nats * targets['weights'], 'weights': targets['weights']}
 
 
-def score(s: Setup, forward: Forward, features: Array, targets: Mapping[str, Array]) -> tuple[Array, Array]:
-  """Nats and correctness of each next word, f32[b, 2 l] both."""
+def score(
+  s: BidirectionalLmSettings, forward: Forward, features: Array, targets: Mapping[str, Array]
+) -> tuple[Array, Array]:
+  """Compute nats and correctness of each next word, f32[b, 2 l] twice."""
   attend = lambda part: forward(method='attend', features=part)  # noqa: E731
   return chunked_cross_entropy(attend, features, targets['ids'], rows=s.logit_rows)

@@ -1,9 +1,9 @@
 """Autoregressive blank infilling (Du et al. 2021, §2.1 and §2.2): read a text with blanks, write the blanks.
 
-All blanks of a row are of one level, drawn by the row's key: many short ones ('token'; GLM base and large), whole
-sentences ('sentence') or one long one ('document'). Part A is the text with a mask token for each blank, part B holds
-the blanks; the loss is on part B alone. With `short` some rows are cut into pieces first. The released code differs
-there: its pieces begin at ends of sentences, each with a [CLS].
+All blanks of a row have one level, sampled by the row's key: many short ones ('token'; GLM base and large), whole
+sentences ('sentence') or one long one ('document'). Part A is the text with a mask token for each blank. Part B holds
+the blanks, and only part B has a loss. With `short` some rows are first cut into pieces. The released code differs: its
+pieces begin at ends of sentences, each with a [CLS].
 """
 
 from collections.abc import Mapping
@@ -33,14 +33,14 @@ READS = ('tokens', 'segment_ids')
 
 LEVELS = ('token', 'sentence', 'document')
 INPUTS = ('tokens', 'segment_ids', 'positions', 'block_positions', 'prefix')
-SHORTEST = 32  # piece of a row that is cut
+SHORTEST = 32  # tokens of the shortest piece of a row that is cut
 
 
 class Ids(NamedTuple):
-  """Tokens by their use.
+  """Token ids by their use.
 
   Attributes:
-    masks: what stands for a blank, for each of `LEVELS`.
+    masks: the token that replaces a blank, for each of `LEVELS`.
     start: begins a blank in B.
     end: the last target of a blank.
     block: replaces some tokens of B.
@@ -54,16 +54,16 @@ class Ids(NamedTuple):
   pad: int
 
 
-class Setup(NamedTuple):
-  """What draws blanks; settings are explained in `make`.
+class BlankInfillingSettings(NamedTuple):
+  """Settings of blanks; those not listed are explained in `make`.
 
   Attributes:
     ids: tokens by their use.
     special: bool[v], tokens that are in no blank.
     ends_sentence: bool[v].
-    levels: the numbers of the levels in use.
+    levels: indices of the levels in use.
     bounds: f32[levels in use - 1], of `corrupt.share_bounds`.
-    every: 'step' or 'epoch', how often noise is drawn anew.
+    every: 'step' or 'epoch', how often new noise is sampled.
     max_length: tokens of the longest text that the trunk has positions for; None for any.
   """
 
@@ -110,31 +110,31 @@ def make(
   copies: Count = 10,
   logit_rows: Count = 8,
 ) -> Task:
-  """Blank infilling of a trunk that reads a prefix in both directions.
+  """Build blank infilling for a trunk that reads a prefix in both directions.
 
   A document without special tokens whose whole text is one blank has one block position more than it has tokens.
 
   Args:
     trunk: a GLM.
     vocab: with a mask token and tokens that begin and end a blank.
-    levels: how often the blanks of a row are 'token', 'sentence' or 'document'; in any proportion.
+    levels: relative frequency of rows with 'token', 'sentence' or 'document' blanks.
     rate: share of tokens in blanks, token and sentence level.
     mean: of the Poisson distribution of lengths, token level.
-    longest: blank, token level.
+    longest: tokens of the longest blank, token level.
     ratio: the shortest share of a document, document level.
     suffix: how often the blank ends with the text, document level.
-    block: share of input tokens of B that are replaced by the block token, token level (GLM-10B: .1).
+    block: share of input tokens of B replaced by the block token, token level (GLM-10B: .1).
     short: share of rows that are cut into pieces (GLM-10B: .02).
-    slots: blanks that a row has room for; int(rate * length) by default, which token level never exceeds. A row of l
-      tokens is l + 2 * slots long, and blanks beyond are left as text and counted. More than l are l.
-    mask: token that stands for a blank; the vocabulary's own by default.
+    slots: the most blanks of a row; int(rate * length) by default, which token level never exceeds. A row of l tokens
+      becomes l + 2 * slots long. Excess blanks stay text and are counted. Values above l count as l.
+    mask: token that replaces a blank; the vocabulary's own by default.
     sentence_mask: the same at sentence level, `mask` by default.
     document_mask: the same at document level, `mask` by default.
     start: token that begins a blank in B; the vocabulary's bos by default.
     end: the last target of a blank; the vocabulary's eos by default.
     block_token: the block token; `mask` by default.
     marks: a token that contains one of these ends a sentence; 'Ċ' is the line end of byte-level vocabularies.
-    masking: 'dynamic' draws anew at every step, 'static' repeats `copies` corruptions of each row.
+    masking: 'dynamic' samples new blanks at every step, 'static' repeats `copies` corruptions of each row.
     copies: corruptions of a row when static.
     logit_rows: rows of each device whose logits are in memory at a time.
   """
@@ -143,12 +143,12 @@ def make(
   corrupt.check_shares('levels', levels, LEVELS)
   for name, share in (('block', block), ('short', short), ('suffix', suffix)):
     if not 0.0 <= share <= 1.0:
-      raise ValueError(f'objective.{name}={share} is not in [0, 1]')
+      raise ValueError(f'objective.{name}={share} must be in [0, 1]')
   ids = find_ids(vocab, (mask, sentence_mask, document_mask), start=start, end=end, block_token=block_token)
-  used = tuple(number for number, level in enumerate(LEVELS) if levels.get(level, 0) > 0)
-  bounds = corrupt.share_bounds([levels[LEVELS[number]] for number in used])
+  used = tuple(index for index, level in enumerate(LEVELS) if levels.get(level, 0) > 0)
+  bounds = corrupt.share_bounds([levels[LEVELS[index]] for index in used])
   ends = sentence_ends(vocab, marks) if levels.get('sentence') else np.zeros(vocab.size, bool)
-  s = Setup(
+  s = BlankInfillingSettings(
     ids=ids, special=corrupt.special_table(vocab), ends_sentence=ends, levels=used, bounds=bounds,
     every=corrupt.EVERY[masking], copies=copies, rate=rate, mean=mean, longest=longest, ratio=ratio, suffix=suffix,
     block=block, short=short, slots=slots, logit_rows=logit_rows, max_length=longest_row(trunk),
@@ -164,17 +164,19 @@ def find_ids(
   end: str | None,
   block_token: str | None,
 ) -> Ids:
-  """The tokens of `make`, `masks` by level, or those of the vocabulary where they are None.
+  """Find the tokens that `make` names, by default those of the vocabulary.
+
+  `masks` are by level.
 
   Raises:
     ValueError: neither names a token.
   """
 
   def find(name: str, token: str | None, fallback: int | None) -> int:
-    found = fallback if token is None else vocab.id(token)
-    if found is None:
+    token_id = fallback if token is None else vocab.id(token)
+    if token_id is None:
       raise ValueError(f'objective blank_infilling needs a {name} token: name one of the vocabulary, objective.{name}=')
-    return found
+    return token_id
 
   token = find('mask', masks[0], vocab.mask_id)
   sentence, document = find('sentence_mask', masks[1], token), find('document_mask', masks[2], token)
@@ -182,8 +184,8 @@ def find_ids(
   return Ids((token, sentence, document), first, last, find('block_token', block_token, token), vocab.pad_id)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """Parts A and B in one row, and the tokens of the blanks as targets.
+def prepare(s: BlankInfillingSettings, root: Array, batch: Batch) -> Example:
+  """Build rows of parts A and B, and the tokens of the blanks as targets.
 
   Raises:
     ValueError: the texts are longer than the trunk has positions for.
@@ -199,20 +201,20 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example({name: fields[name] for name in INPUTS}, targets)
 
 
-def draw(s: Setup, key: Array, ids: Array, segments: Array) -> blanks.Arranged:
-  """One row, int[l] both, with its blanks moved to part B."""
+def draw(s: BlankInfillingSettings, key: Array, ids: Array, segments: Array) -> blanks.Arranged:
+  """Sample the blanks of one row, int[l] twice, and move them to part B."""
   cut_key, piece_key, level_key, where_key, arrange_key = jax.random.split(key, 5)
   if s.short:
     cut = jax.random.uniform(cut_key) < s.short
     segments = jnp.where(cut, pieces(piece_key, segments), segments)
   row = corrupt.make_row(ids, segments, special=s.special, ends_sentence=s.ends_sentence)
-  drawn = corrupt.pick_share(jax.random.uniform(level_key), s.bounds)  # index into `levels`
-  number = jnp.stack([choose(s, level, where_key, row) for level in s.levels])[drawn]
-  level = jnp.asarray(s.levels)[drawn]
+  sampled = corrupt.pick_share(jax.random.uniform(level_key), s.bounds)  # index into `levels`
+  blank_ids = jnp.stack([choose(s, level, where_key, row) for level in s.levels])[sampled]
+  level = jnp.asarray(s.levels)[sampled]
   return blanks.arrange(
     arrange_key,
     row,
-    Spans(number, jnp.zeros_like(number)),
+    Spans(blank_ids, jnp.zeros_like(blank_ids)),
     slots=max(1, int(s.rate * ids.shape[0])) if s.slots is None else min(s.slots, ids.shape[0]),
     mask_id=jnp.asarray(s.ids.masks)[level],
     start_id=s.ids.start,
@@ -223,8 +225,8 @@ def draw(s: Setup, key: Array, ids: Array, segments: Array) -> blanks.Arranged:
   )
 
 
-def choose(s: Setup, level: int, key: Array, row: Row) -> Array:
-  """Numbers int32[l] of the blanks of one level, 0 outside."""
+def choose(s: BlankInfillingSettings, level: int, key: Array, row: Row) -> Array:
+  """Choose the blanks of one level: their indices from 1, int32[l], 0 outside."""
   if LEVELS[level] == 'token':
     return blanks.token_blanks(key, row, rate=s.rate, mean=s.mean, longest=s.longest).number
   if LEVELS[level] == 'sentence':
@@ -233,7 +235,10 @@ def choose(s: Setup, level: int, key: Array, row: Row) -> Array:
 
 
 def pieces(key: Array, segment_ids: Array) -> Array:
-  """Segments int[l] with those longer than U{32, ..., l - 2} tokens cut into pieces of that many (the last shorter)."""
+  """Cut long segments, int[l], into pieces of equal length.
+
+  The length is sampled from U{32, ..., l - 2}; the last piece of a segment may be shorter.
+  """
   # segments 1 1 1 1 1 2 2 0, pieces of 3   inside 0 1 2 3 4 0 1 0   starts 1 0 0 1 0 1 0 0   -> 1 1 1 2 2 3 3 0
   length = segment_ids.shape[0]
   low = min(SHORTEST, max(length // 2, 1))
@@ -246,13 +251,13 @@ def pieces(key: Array, segment_ids: Array) -> Array:
 
 
 def sentence_ends(vocab: Vocab, marks: tuple[str, ...]) -> np.ndarray:
-  """bool[v]: the token contains one of the marks."""
+  """Mark the tokens that contain one of the marks, bool[v]."""
   specials = set(vocab.special_ids)
   return np.array([i not in specials and any(mark in vocab.token(i) for mark in marks) for i in range(vocab.size)])
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of the tokens of part B."""
+def loss(s: BlankInfillingSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy of the tokens of part B."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
   nats, correct = score(forward, forward(**example.inputs), targets['ids'], rows=s.logit_rows)
@@ -264,8 +269,8 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss(scaled_sum(nats, weights, targets['scale']), metrics)
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """Nats of each target."""
+def predict(s: BlankInfillingSettings, forward: Forward, example: Example) -> dict[str, Array]:
+  """Compute nats of each target."""
   targets = example.targets
   nats, _ = score(forward, forward(**example.inputs), targets['ids'], rows=s.logit_rows)
   return {'nats': nats * targets['weights'], 'weights': targets['weights']}

@@ -3,8 +3,8 @@
 The first token of a document is predicted only where the data puts a begin-of-sequence token before it. Perplexity is
 exp of the mean nats per token, which equals 2 to the mean bits and (prod p)^(-1/N).
 
-Rows of `data.bptt` go on where the row before them ended: `memory` carries the state of a recurrent trunk along, and
-the last token of a row is predicted as well.
+Rows of `data.bptt` continue the row before them: `memory` carries the state of a recurrent trunk from row to row, and
+the token after a row is predicted as well.
 """
 
 import math
@@ -57,22 +57,25 @@ class Model(nn.Module):
   trunk: nn.Module
 
   def __call__(self, train: bool = False, **inputs: PyTree) -> Array:
-    """States before the output matrix, [b, l, d]."""
+    """Compute the states before the output matrix, [b, l, d]."""
     return self.trunk(**inputs, train=train)['hidden']
 
   def read(self, train: bool = False, **inputs: PyTree) -> tuple[Array, Array, PyTree]:
-    """(states before the output matrix and those of the last layer, [b, l, d] both, and the next carry)."""
+    """Compute the states before the output matrix, last-layer states and next carry.
+
+    Both states are [b, l, d].
+    """
     out = self.trunk(**inputs, train=train)
     return out['hidden'], out['layers'][-1], out['carry']
 
   def attend(self, features: Array, train: bool = False) -> Array:
-    """Vocabulary logits f32[..., v]."""
+    """Compute vocabulary logits f32[..., v]."""
     del train
     return self.trunk.attend(features)
 
 
-class Setup(NamedTuple):
-  """What picks targets and scores them; settings are explained in `make`.
+class CausalLmSettings(NamedTuple):
+  """Settings of targets and scores; those not listed are explained in `make`.
 
   Attributes:
     num_bytes: f32[v], bytes of each token.
@@ -106,22 +109,22 @@ def make(
   activation: Weight = 0.0,
   temporal: Weight = 0.0,
 ) -> Task:
-  """Causal language modelling of a decoder.
+  """Build causal language modelling for a decoder.
 
   Args:
     trunk: a causal trunk.
     vocab: of the rows; its bytes per token give bits per byte.
     packing: 'segments' separates the documents of a row: attention, positions and prediction stay inside each; 'stream'
-      lets them run across all documents of the row (GPT-2, GPT-3).
-    predict: 'all' tokens, or those of the 'last_word' of each row, for rows that hold one text each (LAMBADA), whatever
-      special tokens follow it. The latter has the metrics 'word_accuracy', a word being right where the likeliest token
-      is right at every place, and 'nats_per_word', and 'word_perplexity', which is exp of it.
-    z_loss: weight of log^2 Z, where Z is what the softmax divides by: keeps logits from drifting (PaLM §5: 1e-4). It is
-      in what is trained on and in the metric 'z_loss', not in 'loss'.
+      lets them cross all documents of the row (GPT-2, GPT-3).
+    predict: 'all' tokens, or those of the 'last_word' of each row, for rows of one text each (LAMBADA). Special tokens
+      after the last word are ignored. 'last_word' has the metrics 'word_accuracy' (a word is right if the most likely
+      token is right at each of its positions), 'nats_per_word', and 'word_perplexity', which is exp of the latter.
+    z_loss: weight of log^2 Z, where Z is the normaliser of the softmax: keeps logits from drifting (PaLM §5: 1e-4).
+      It is part of the training loss and of the metric 'z_loss', not of 'loss'.
     logit_rows: rows of each device whose logits are in memory at a time.
     memory: carry the trunk's state from row to row, for rows of `data.bptt`.
-    activation: alpha, weight of the mean square of the states that predict (AR; Merity et al. 2018, §4.6: 2). As the
-      next, it is in what is trained on and in a metric of its own, not in 'loss'.
+    activation: alpha, weight of the mean square of the states before the output matrix (AR; Merity et al. 2018, §4.6:
+      2). Like `temporal`, it is part of the training loss and has its own metric, and is not part of 'loss'.
     temporal: beta, weight of the mean square of the change of the last layer from token to token (TAR; there: 1).
   """
   user = f"objective 'causal_lm'{' with memory' if memory else ''}"
@@ -130,7 +133,7 @@ def make(
   errors.one_of('objective.packing', packing, Packing)
   errors.one_of('objective.predict', predict, Predicted)
   num_bytes = np.asarray(vocab.num_bytes, np.float32)
-  s = Setup(
+  s = CausalLmSettings(
     num_bytes=num_bytes,
     starts_word=np.asarray(vocab.starts_word),
     special=corrupt.mark_table(vocab) if predict == 'last_word' else np.zeros(vocab.size, bool),
@@ -147,26 +150,28 @@ def make(
   return task._replace(init_carry=trunk.init_carry) if memory else task
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The row as it is, and what follows each token.
+def prepare(s: CausalLmSettings, root: Array, batch: Batch) -> Example:
+  """Build the inputs, and the token after each as its target.
 
   Raises:
-    ValueError: a memory, and rows that do not go on.
+    ValueError: `memory` with rows that do not continue each other.
   """
   del root
   if s.memory and 'reset' not in batch:
     raise ValueError(
-      "objective.memory=True carries a state from row to row, and these rows do not go on: data.name='bptt'"
+      "objective.memory=True carries a state from row to row, but these rows do not continue: set data.name='bptt'"
     )
   tokens, segments = batch['tokens'], one_document(batch['segment_ids'], s.packing)
   targets, weights = next_tokens(tokens, segments)
   if 'next_token' in batch:
-    follows = batch['next_token']
-    goes_on = (segments[:, -1] > 0) & (follows >= 0) & (follows != s.nothing)
-    targets, weights = targets.at[:, -1].set(jnp.maximum(follows, 0)), weights.at[:, -1].set(goes_on)
+    follows = batch['next_token']  # int[b], the first token of the next row
+    continues = (segments[:, -1] > 0) & (follows >= 0) & (follows != s.nothing)
+    targets, weights = targets.at[:, -1].set(jnp.maximum(follows, 0)), weights.at[:, -1].set(continues)
   if s.predict == 'last_word':
     ends = in_last_word(tokens, (segments > 0) & ~jnp.asarray(s.special)[tokens], jnp.asarray(s.starts_word))
-    weights = weights * jnp.pad(ends, ((0, 0), (0, 1)))[:, 1:]  # a token is predicted from the place before it
+    weights = (
+      weights * jnp.pad(ends, ((0, 0), (0, 1)))[:, 1:]
+    )  # shifted: a token is the target of the position before it
   weights = weights * batch['row_weight'][:, None]
   num_bytes = jnp.asarray(s.num_bytes)[targets] * weights
   return Example(
@@ -175,8 +180,8 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   )
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of every next token, and the next carry."""
+def loss(s: CausalLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy of every next token; also the next carry."""
   del rng
   targets, weights = example.targets, example.targets['weights']
   inputs = example.inputs | ({'carry': carry} if s.memory else {})
@@ -192,10 +197,10 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   else:
     nats, correct = score(forward, features, targets['ids'], rows=s.logit_rows)
   if s.predict == 'last_word':
-    there = (weights.sum(axis=1) > 0).astype(jnp.float32)
-    right = there * (((1 - correct) * weights).sum(axis=1) == 0)
-    metrics['word_accuracy'] = (right.sum(), there.sum())
-    metrics['nats_per_word'] = ((nats * weights).sum(), there.sum())
+    has_word = (weights.sum(axis=1) > 0).astype(jnp.float32)
+    right = has_word * (((1 - correct) * weights).sum(axis=1) == 0)
+    metrics['word_accuracy'] = (right.sum(), has_word.sum())
+    metrics['nats_per_word'] = ((nats * weights).sum(), has_word.sum())
   metrics |= {
     'loss': metric(nats, weights),
     'accuracy': metric(correct, weights),
@@ -205,17 +210,19 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
 
 
 def penalty(factor: float, values: Array, trained: Array, weights: Array) -> tuple[Array, tuple[Array, Array]]:
-  """A term f32[b, l] that is trained on beside the cross-entropy, added to the others, and its metric."""
+  """Add a weighted term f32[b, l] to the others, and make its metric."""
   return trained + factor * values, (factor * (values * weights).sum(), weights.sum())
 
 
 def mean_square(x: Array) -> Array:
-  """Over the width, [b, l, d] -> f32[b, l]."""
+  """Compute the mean square over the width, [b, l, d] -> f32[b, l]."""
   return jnp.square(x.astype(jnp.float32)).mean(axis=-1)
 
 
 def change(states: Array, segment_ids: Array) -> Array:
-  """Mean square of the difference of a token's state and the one before it in its document, f32[b, l].
+  """Compute the mean squared change of state from token to token, f32[b, l].
+
+  0 at the first token of each document.
 
   Args:
     states: [b, l, d].
@@ -225,31 +232,36 @@ def change(states: Array, segment_ids: Array) -> Array:
   return jnp.pad(mean_square(states[:, 1:] - states[:, :-1]) * inside, ((0, 0), (1, 0)))
 
 
-def predict_rows(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """Nats of each target that counts; with a memory, of states of zeros before each row, unlike those of `loss`."""
+def predict_rows(s: CausalLmSettings, forward: Forward, example: Example) -> dict[str, Array]:
+  """Compute nats of each weighted target.
+
+  With a memory, each row starts from zero states, unlike in `loss`.
+  """
   targets = example.targets
-  features, _, _ = forward(method='read', **example.inputs)  # as in `loss` without a memory, so that one call is made
+  features, _, _ = forward(
+    method='read', **example.inputs
+  )  # the method of `loss`, so that both share one compiled call
   nats, _ = score(forward, features, targets['ids'], rows=s.logit_rows)
   return {'nats': nats * targets['weights'], 'weights': targets['weights']}
 
 
 def summary(means: dict[str, float]) -> dict[str, float]:
-  """Perplexity and bits per token; perplexity of words where whole words are scored."""
+  """Compute perplexity, bits per token, and word perplexity if words are scored."""
   words = {'word_perplexity': perplexity(means['nats_per_word'])} if 'nats_per_word' in means else {}
   return {**perplexity_of(means), 'bits_per_token': means['loss'] / math.log(2), **words}
 
 
 def one_document(segment_ids: Array, packing: Packing) -> Array:
-  """Segments int[b, l] as they are or, under 'stream', of one document: 1 1 2 0 -> 1 1 1 0."""
+  """Merge the segments int[b, l] into one under 'stream': 1 1 2 0 -> 1 1 1 0."""
   return (segment_ids > 0).astype(segment_ids.dtype) if packing == 'stream' else segment_ids
 
 
 def in_last_word(tokens: Array, text: Array, starts_word: Array) -> Array:
-  """Which tokens of a row belong to its last word, which may be several: bool[b, l].
+  """Mark the tokens of the last word of each row, bool[b, l].
 
   Args:
     tokens: int[b, l].
-    text: bool[b, l], False on padding and special tokens, such as the end token behind the last word.
+    text: bool[b, l], False on padding and special tokens, such as the end token after the last word.
     starts_word: bool[v].
   """
   # words  The c at </s>   starts 1 1 0 0   from here 2 1 0 0   in the last word 0 1 1 0
@@ -259,18 +271,21 @@ def in_last_word(tokens: Array, text: Array, starts_word: Array) -> Array:
 
 
 def score(forward: Forward, features: Array, targets: Array, *, rows: int = 1) -> tuple[Array, Array]:
-  """Nats and correctness of each next token, f32[b, l] both; `rows` of the batch have logits in memory at a time."""
+  """Compute nats and correctness of each next token, f32[b, l] twice.
+
+  `rows` of the batch have logits in memory at a time.
+  """
   return chunked_cross_entropy(lambda part: forward(method='attend', features=part), features, targets, rows=rows)
 
 
 def score_with_partition(
   forward: Forward, features: Array, targets: Array, *, rows: int = 1
 ) -> tuple[Array, Array, Array]:
-  """As `score`, with the squared logarithm of what each softmax divides by, f32[b, l]."""
+  """Compute `score` and log^2 of the softmax normaliser, f32[b, l] three times."""
 
-  def one(chunk: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+  def score_chunk(chunk: tuple[Array, Array]) -> tuple[Array, Array, Array]:
     logits, ids = forward(method='attend', features=chunk[0]), chunk[1]
     correct = most_likely(logits, ids).astype(jnp.float32)
     return cross_entropy(logits, ids), correct, squared_log_partition(logits)
 
-  return in_chunks(one, (features, targets), rows=rows)
+  return in_chunks(score_chunk, (features, targets), rows=rows)

@@ -1,7 +1,7 @@
-"""Windows around words, as word2vec.c lays them; what skip-gram and its relatives share.
+"""Context windows of words as in word2vec.c; shared by skip-gram and related objectives.
 
-Frequent words are left out at random and the others move together; around each word that stays, its centre, a window
-reaches 1 to `window` words to each side, drawn anew.
+Frequent words are removed at random and the remaining ones move together. Each remaining word is a centre: its window
+reaches 1 to `window` words to each side, sampled for each centre.
 
   # row   the cat sat on the mat      kept  cat sat mat      reach  1 2 1
 """
@@ -24,10 +24,10 @@ Update = Literal['rows', 'tables']
 
 
 class Windows(NamedTuple):
-  """What lays windows; settings are explained in `skipgram.make`.
+  """Settings of windows; those not listed are explained in `skipgram.make`.
 
   Attributes:
-    keep: f32[v], the probability with which an occurrence of a word stays; 0 for special tokens.
+    keep: f32[v], the probability of keeping an occurrence of a word; 0 for special tokens.
   """
 
   keep: np.ndarray
@@ -36,12 +36,12 @@ class Windows(NamedTuple):
 
 
 class Laid(NamedTuple):
-  """Rows without the words that are left out, and their windows.
+  """Subsampled rows and their windows.
 
   Attributes:
     tokens: int32[b, l].
-    pairs: bool[b, l, o], which neighbours a word is paired with, see `paired`.
-    noise_keys: [b], for what else is drawn per row.
+    pairs: bool[b, l, o], True where a word is paired with a neighbour, see `paired`.
+    noise_keys: [b], keys for further sampling per row.
   """
 
   tokens: Array
@@ -50,14 +50,14 @@ class Laid(NamedTuple):
 
 
 def counts_of(vocab: Vocab, *, user: str) -> np.ndarray:
-  """f64[v], how often each word was seen; 0 for special tokens.
+  """Return the count of each word, f64[v]; 0 for special tokens.
 
   Raises:
     ValueError: the vocabulary has no counts, or fewer than two words with one.
   """
   if vocab.counts is None:
     raise ValueError(
-      f'{user} draws words by frequency, and this vocabulary has no counts: make one with '
+      f'{user} samples words by frequency, but this vocabulary has no counts: make one with '
       '`plm-jax vocab train --name=words`'
     )
   counts = np.asarray(vocab.counts, np.float64).copy()
@@ -67,7 +67,7 @@ def counts_of(vocab: Vocab, *, user: str) -> np.ndarray:
 
 
 def words_of(vocab: Vocab, *, user: str) -> np.ndarray:
-  """int32[n], the ids of all tokens but special ones.
+  """List the ids of all tokens except special ones, int32[n].
 
   Raises:
     ValueError: there are fewer than two.
@@ -78,98 +78,107 @@ def words_of(vocab: Vocab, *, user: str) -> np.ndarray:
 
 
 def _check_two(words: np.ndarray, vocab: Vocab, *, user: str) -> None:
-  """Refuses a vocabulary of fewer than two words: one that is drawn against itself has no gradient."""
+  """Raise ValueError for fewer than two words, which would have no gradient."""
   if len(words) > 1:
     return
-  but = f' but {vocab.token(int(words[0]))!r}' if len(words) else ''
-  which = 'are special' if len(vocab.special_ids) + len(words) == vocab.size else 'are special or never seen'
+  exception = f' except {vocab.token(int(words[0]))!r}' if len(words) else ''
+  which = 'are special' if len(vocab.special_ids) + len(words) == vocab.size else 'are special or have count 0'
   raise ValueError(
-    f'{user} tells words apart, and all {vocab.size} tokens of the vocabulary{but} {which}: choose another vocabulary, '
-    'or train one on more text or with a lower min_frequency'
+    f'{user} needs two words, but all {vocab.size} tokens of the vocabulary{exception} {which}: choose another '
+    'vocabulary, or train one on more text or with a lower min_frequency'
   )
 
 
 def keep_rates(counts: np.ndarray, subsample: float) -> np.ndarray:
-  """f32[v], the probability with which an occurrence of each word stays, of [v] counts; 0 for those without any."""
+  """Compute the probability of keeping each word from counts [v]: f32[v]; 0 for count 0."""
   frequency = counts / max(counts.sum(), 1)
-  there = counts > 0
+  seen = counts > 0
   if subsample == 0:
-    return there.astype(np.float32)
-  rate = np.sqrt(subsample / np.where(there, frequency, 1)) + subsample / np.where(there, frequency, 1)
-  return np.where(there, np.minimum(rate, 1), 0).astype(np.float32)
+    return seen.astype(np.float32)
+  rate = np.sqrt(subsample / np.where(seen, frequency, 1)) + subsample / np.where(seen, frequency, 1)
+  return np.where(seen, np.minimum(rate, 1), 0).astype(np.float32)
 
 
 def lay(windows: Windows, keys: Array, batch: Batch) -> Laid:
-  """Subsampled rows with their windows, drawn by the keys [b] of the rows."""
+  """Subsample rows and sample their windows by the keys [b] of the rows."""
   tokens, segments, reaches, noise_keys = each_row(partial(_draw, windows), keys, batch['tokens'], batch['segment_ids'])
   pairs = paired(segments, reaches, window=windows.window, architecture=windows.architecture)
   return Laid(tokens, pairs, noise_keys)
 
 
 def pair_weights(windows: Windows, pairs: Array, row_weight: Array) -> Array:
-  """What counts in a loss: f32[b, l, o] of skip-gram, whose pairs are words; f32[b, l] of bags that have a word."""
+  """Compute the weights of a loss.
+
+  f32[b, l, o] of pairs in skip-gram; f32[b, l] of bags in cbow, 0 for an empty bag.
+  """
   if windows.architecture == 'skipgram':
     return pairs * row_weight[:, None, None]
   return pairs.any(axis=2) * row_weight[:, None]
 
 
 def listed(pairs: Array) -> tuple[Array, Array]:
-  """Which words are paired, row by row: the pairs of skip-gram in order, then what is none up to a fixed number.
+  """List the pairs of each row in order, padded to a fixed count.
 
   Args:
-    pairs: bool[b, l, o], which neighbours a word is paired with.
+    pairs: bool[b, l, o], True where a word is paired with a neighbour.
 
   Returns:
-    int32[b, l o, 2], the places of the word that is read and of the centre, and int32[b], how many are pairs.
+    int32[b, l o, 2], the positions of the input word and of the centre, and int32[b], the number of pairs.
   """
   b, length, slots = pairs.shape
-  there, size = pairs.reshape(b, -1), length * slots
-  after = jnp.cumsum(there, axis=1, dtype=jnp.int32)
-  # a scatter costs a CPU more than the rest: only slots are scattered, and what they mean is computed
+  paired_slots, size = pairs.reshape(b, -1), length * slots
+  count = jnp.cumsum(paired_slots, axis=1, dtype=jnp.int32)
+  # 1. move the indices of paired slots to the front. A scatter is slow on a CPU, so only these are scattered
   put = jax.vmap(lambda to: jnp.zeros(size, jnp.int32).at[to].set(jnp.arange(size, dtype=jnp.int32), mode='drop'))
-  slot = put(jnp.where(there, after - 1, size))
-  place, offset = slot // slots, slot % slots - slots // 2
-  centre = place + offset + (offset >= 0)
-  return jnp.stack([place, jnp.clip(centre, 0, length - 1)], axis=-1), there.sum(axis=1, dtype=jnp.int32)
+  slot = put(jnp.where(paired_slots, count - 1, size))
+  # 2. compute both words from the index of a slot
+  word, offset = slot // slots, slot % slots - slots // 2
+  centre = word + offset + (offset >= 0)
+  return jnp.stack([word, jnp.clip(centre, 0, length - 1)], axis=-1), paired_slots.sum(axis=1, dtype=jnp.int32)
 
 
 def bags(vectors: Array, pairs: Array, *, whole_gradient: bool = False) -> Array:
-  """The mean of the vectors around each word that it is paired with; of none, zeros.
+  """Average the vectors around each word that it is paired with; zeros for none.
 
   Args:
     vectors: [b, l, d].
     pairs: bool[b, l, o].
-    whole_gradient: each vector has the gradient of the mean as it is, where that of a mean is divided by their number.
-      word2vec.c computes so, and gensim with cbow_mean=1: a bag is averaged, and its error added to every word of it.
+    whole_gradient: give each vector the gradient of the mean, not divided by the size of the bag. word2vec.c and gensim
+      with cbow_mean=1 do so: they average a bag and add its error to every word of it.
 
   Returns:
     [b, l, d].
   """
-  number = jnp.maximum(pairs.sum(axis=2, keepdims=True), 1)
+  size = jnp.maximum(pairs.sum(axis=2, keepdims=True), 1)
   near = around(vectors, reach=pairs.shape[2] // 2)
   if not whole_gradient:
-    return jnp.einsum('blo,blod->bld', pairs / number, near)
-  return mean_by_whole_gradient(jnp.einsum('blo,blod->bld', pairs.astype(near.dtype), near), number)
+    return jnp.einsum('blo,blod->bld', pairs / size, near)
+  return mean_by_whole_gradient(jnp.einsum('blo,blod->bld', pairs.astype(near.dtype), near), size)
 
 
 def mean_by_whole_gradient(total: Array, number: Array) -> Array:
-  """The mean of which a sum of so many vectors was made, whose gradient each of them has as it is, not divided."""
+  """Divide a sum by its number of terms, but pass the gradient on undivided.
+
+  Each term thus has the whole gradient of the mean.
+  """
   return jax.lax.stop_gradient(total / number) + (total - jax.lax.stop_gradient(total))
 
 
 def _draw(windows: Windows, key: Array, tokens: Array, segment_ids: Array) -> tuple[Array, Array, Array, Array]:
-  """One row without the words that are left out: ids, segments and reaches int32[l], and a key for what follows."""
+  """Subsample one row: ids, segments and reaches int32[l], and a key for further sampling."""
   stay_key, reach_key, noise_key = jax.random.split(key, 3)
   length = tokens.shape[0]
   stays = (jax.random.uniform(stay_key, (length,)) < jnp.asarray(windows.keep)[tokens]) & (segment_ids > 0)
-  none = jnp.zeros((length, 0), jnp.int32)
-  kept, places = compact_from(Slots(none, tokens, stays), size=length, pad_id=0)
-  segments = jnp.where(places >= 0, segment_ids[places], 0)
-  return kept, segments, jax.random.randint(reach_key, (length,), 1, windows.window + 1), noise_key
+  no_insertions = jnp.zeros((length, 0), jnp.int32)
+  words, sources = compact_from(Slots(no_insertions, tokens, stays), size=length, pad_id=0)
+  segments = jnp.where(sources >= 0, segment_ids[sources], 0)
+  return words, segments, jax.random.randint(reach_key, (length,), 1, windows.window + 1), noise_key
 
 
 def around(x: Array, *, reach: int) -> Array:
-  """What stands up to `reach` places before and behind each place, zeros beyond the row: [b, l, ...] -> [b, l, o, ...].
+  """Gather the neighbours up to `reach` positions away, without the position itself.
+
+  [b, l, ...] -> [b, l, o, ...]; zeros beyond the row.
 
   # x a b c, reach 1   at a  0 b   at b  a c   at c  b 0
   """
@@ -180,13 +189,13 @@ def around(x: Array, *, reach: int) -> Array:
 
 
 def paired(segment_ids: Array, reaches: Array, *, window: int, architecture: Architecture) -> Array:
-  """Which words around each word it is paired with, bool[b, l, o].
+  """Mark the neighbours that each word is paired with, bool[b, l, o].
 
   Args:
     segment_ids: int[b, l]; 0 is padding.
-    reaches: int[b, l], how far the window of each centre reaches.
+    reaches: int[b, l], the reach of the window of each centre.
     window: the largest reach; o is 2 `window`.
-    architecture: of a bag of words the centre is the word at l; in skip-gram the neighbour.
+    architecture: the centre is the word at l in 'cbow', and the neighbour in 'skipgram'.
   """
   distance = jnp.abs(jnp.array([offset for offset in range(-window, window + 1) if offset]))
   of_centre = around(reaches[..., None], reach=window)[..., 0] if architecture == 'skipgram' else reaches[..., None]

@@ -1,14 +1,15 @@
-"""Contrastive objectives: the vector of each row is to be most similar to that of its partner (InfoNCE).
+"""Contrastive objectives: make the vector of each row most similar to that of its partner (InfoNCE).
 
 Loss = -log e^{s(x, y+)} / (e^{s(x, y+)} + sum over negatives of e^{s(x, y-)}), with s a similarity over a temperature
 (van den Oord et al. 2018, CPC §2.3; one negative is the pairwise form of Arora et al. 2019). Partners are:
 
   dropout   the same row under other dropout (Gao et al. 2021, SimCSE §3; cosine, temperature .05)
-  fields    the next text of the row: an anchor, its positive and, where asked for, a hard negative (SimCSE §4)
-  ngram     a short n-gram by itself, for the row where it is masked (Kong et al. 2020, InfoWord §4), usually with MLM
+  fields    the next text of the row: an anchor, its positive and optionally a hard negative (SimCSE §4)
+  ngram     a short n-gram alone, paired with the row in which it is masked (Kong et al. 2020, InfoWord §4), usually
+            with MLM
 
-A row's loss depends on the other rows of its batch, so batches are not divided into micro-batches. With several devices
-the vectors of all of them are gathered.
+The loss of a row depends on the other rows of its batch, so batches are not divided into micro-batches. With several
+devices the vectors of all of them are gathered.
 """
 
 from collections.abc import Mapping
@@ -57,8 +58,8 @@ class Model(nn.Module):
 
   Attributes:
     trunk: any trunk that reads tokens.
-    mlm: head of masked language modelling, None without.
-    pool: 'mean' of the states of a row, or 'trunk', the trunk's own.
+    mlm: head of masked language modelling; None without.
+    pool: 'mean' of the states of a row, or 'trunk', the trunk's own pooling.
   """
 
   trunk: nn.Module
@@ -68,7 +69,7 @@ class Model(nn.Module):
   def __call__(
     self, tokens: Array, segment_ids: Array, train: bool = False, type_ids: Array | None = None, **others: Any
   ) -> Array:
-    """Vectors f32[b, d] of the rows."""
+    """Compute one vector per row, f32[b, d]."""
     if self.is_initializing() and self.mlm is not None:
       self.fill(others['predict'], tokens=tokens, segment_ids=segment_ids)
     types = {} if type_ids is None else {'type_ids': type_ids}
@@ -78,24 +79,24 @@ class Model(nn.Module):
     return pooling.mean(hidden, segment_ids)
 
   def fill(self, predict: Array, train: bool = False, **inputs: Any) -> Array:
-    """Vocabulary logits f32[b, t, v] at positions `predict` int[b, t]."""
+    """Compute vocabulary logits f32[b, t, v] at positions `predict` int[b, t]."""
     hidden = self.trunk(**inputs, train=train)['hidden']
     return self.mlm(mlm.states_at(hidden, predict), self.trunk.attend)
 
 
-class Setup(NamedTuple):
-  """What makes partners and compares them; settings are explained in `make`.
+class ContrastiveSettings(NamedTuple):
+  """Settings of partners and their comparison; those not listed are explained in `make`.
 
   Attributes:
     masking: of masked language modelling; None without it.
     special: bool[v], tokens that are in no n-gram.
-    mask_id: replaces the tokens of an n-gram; -1 where there are no n-grams.
+    mask_id: replaces the tokens of an n-gram; -1 without n-grams.
     pad_id: of the vocabulary.
-    first: ids in front of an n-gram, at most one.
-    texts: in a row of several.
+    first: ids before an n-gram, at most one.
+    texts: number of texts in a row of 'fields'.
   """
 
-  masking: mlm.Setup | None
+  masking: mlm.MlmSettings | None
   special: np.ndarray
   mask_id: int
   pad_id: int
@@ -126,39 +127,42 @@ def make(
   where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count'},
   edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
 ) -> Task:
-  """A contrastive objective.
+  """Build a contrastive objective.
 
   Args:
     trunk: any trunk that reads `tokens`; bidirectional for n-grams and MLM. 'dropout' needs its dropout.
     vocab: of the rows.
-    partners: see the head of this file. Rows hold one text, or with 'fields' two or three, numbered by `type_ids`.
-    similarity_of: two vectors: 'cosine' or 'dot' product.
-    temperature: divides it.
+    partners: 'dropout', 'fields' or 'ngram', see the head of this file. Rows hold one text, or with 'fields' two or
+      three, numbered by `type_ids`.
+    similarity_of: of two vectors: 'cosine' or 'dot' product.
+    temperature: divides the similarity.
     negatives: partners of other rows that each row is compared with; None is all of the batch, 1 the pairwise form.
-    hard_negatives: the third text of each row is a candidate as well, for every row; a row may have none.
+    hard_negatives: use the third text of each row as a candidate for every row; a row may have none.
     pool: the vector of a row: the 'mean' of its states, or 'trunk', the trunk's own pooling.
     longest: tokens of the longest n-gram.
     weight: of the contrastive loss.
-    mlm_weight: of masked language modelling on the same rows, in a pass of its own; 0 leaves it out.
-    where: for MLM, as there.
-    edit: for MLM, as there.
+    mlm_weight: of masked language modelling on the same rows, in a separate pass; 0 disables it.
+    where: for MLM, as in `mlm`.
+    edit: for MLM, as in `mlm`.
 
   Raises:
-    ValueError: a setting that cannot be met, or no loss.
+    ValueError: contradictory settings, or no loss.
   """
   errors.one_of('objective.partners', partners, Partners)
   errors.one_of('objective.similarity_of', similarity_of, Similarity)
   errors.one_of('objective.pool', pool, Pool)
   if temperature <= 0 or longest < 1:
-    raise ValueError(f'objective: temperature={temperature} must be above 0 and longest={longest} at least 1')
+    raise ValueError(f'objective.temperature={temperature} must be above 0, and objective.longest={longest} at least 1')
   if hard_negatives and partners != 'fields':
-    raise ValueError(f"objective.hard_negatives needs partners='fields' and rows of three texts, not {partners!r}")
+    raise ValueError(
+      f"objective.hard_negatives needs partners='fields' and rows of three texts, not partners={partners!r}"
+    )
   corrupt.check_weights(weight=weight, mlm_weight=mlm_weight)
   fills, grams = mlm_weight > 0, partners == 'ngram'
   kinds, offers = ('bidirectional',) if fills or grams else ('bidirectional', 'causal'), (Attends,) if fills else ()
   require(trunk, user="objective 'contrastive'", attention=kinds, inputs=('tokens', 'segment_ids'), offers=offers)
   user = "objective contrastive with partners='ngram'"
-  s = Setup(
+  s = ContrastiveSettings(
     masking=mlm.bind(vocab, where=where, edit=edit, user='objective contrastive with mlm_weight') if fills else None,
     special=corrupt.special_table(vocab),
     mask_id=corrupt.find_mask(vocab, user=user) if grams else -1,
@@ -180,16 +184,16 @@ def make(
 # Partners ----------------------------------------------------------------------------------------------------------
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The rows and the texts that are their partners; the masked rows where MLM is trained as well.
+def prepare(s: ContrastiveSettings, root: Array, batch: Batch) -> Example:
+  """Build the rows and their partner texts; with MLM also the masked rows.
 
   Raises:
-    ValueError: the rows do not hold several texts, and `partners` asks for them.
+    ValueError: `partners` is 'fields' and the rows do not hold several texts.
   """
   inputs: dict[str, Array] = {'tokens': batch['tokens'], 'segment_ids': batch['segment_ids']}
   if s.partners == 'fields':
     if 'type_ids' not in batch:
-      raise ValueError("objective.partners='fields' needs rows of several texts: data with fields and type_ids")
+      raise ValueError("objective.partners='fields' needs rows of several texts, with type_ids: set data.fields")
     inputs = jax.vmap(partial(split_fields, s))({**inputs, 'type_ids': batch['type_ids']})
   elif s.partners == 'ngram':
     keys = row_keys(jax.random.fold_in(root, 1), batch, every='step')
@@ -197,13 +201,13 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   if s.partners != 'fields':
     inputs |= corrupt.present(batch, 'type_ids')
   real = (inputs['segment_ids'] > 0).any(axis=1)
-  there = jnp.ones((len(real), 1), bool)
+  has_text = jnp.ones((len(real), 1), bool)  # [b, texts - 1]
   if 'other_segment_ids' in inputs:
-    there = inputs['other_segment_ids'].sum(axis=2) > (len(s.first) if s.partners == 'ngram' else 0)  # [b, texts - 1]
-    real &= there[:, 0]
+    has_text = inputs['other_segment_ids'].sum(axis=2) > (len(s.first) if s.partners == 'ngram' else 0)
+    real &= has_text[:, 0]
   weights = batch['row_weight'] * real
   targets = {'weights': weights, 'scale': batch_scale(weights), **row_terms(batch['row_weight'])}
-  targets['candidates'] = there & (weights > 0)[:, None]
+  targets['candidates'] = has_text & (weights > 0)[:, None]
   if s.masking is not None:
     example = mlm.prepare(s.masking, root, batch)
     inputs |= {'masked_tokens': example.inputs['tokens'], 'predict': example.inputs['predict']}
@@ -212,21 +216,24 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs, targets)
 
 
-def split_fields(s: Setup, fields: Mapping[str, Array]) -> dict[str, Array]:
-  """Each text of a row by itself: tokens and segment_ids [l], other_tokens and other_segment_ids [texts - 1, l].
+def split_fields(s: ContrastiveSettings, fields: Mapping[str, Array]) -> dict[str, Array]:
+  """Split a row into its texts.
 
-  All begin with [CLS] where the row does. A text without a token that is not special has no tokens.
+  All texts begin with [CLS] if the row does. A text of special tokens only is empty.
+
+  Returns:
+    tokens and segment_ids [l] of the first text, other_tokens and other_segment_ids [texts - 1, l] of the others.
   """
   # [CLS] a [SEP] b [SEP] [SEP] of types 0 0 0 1 1 2   ->   [CLS] a [SEP]   [CLS] b [SEP]   nothing
   tokens, length = fields['tokens'], fields['tokens'].shape[0]
   ordinary = ~jnp.asarray(s.special)[tokens]
   first = jnp.asarray(s.first, tokens.dtype)  # [0] or [1]
 
-  def text(number: int) -> tuple[Array, Array]:
-    own = (fields['segment_ids'] > 0) & (fields['type_ids'] == number)
+  def text(index: int) -> tuple[Array, Array]:
+    own = (fields['segment_ids'] > 0) & (fields['type_ids'] == index)
     own &= (own & ordinary).any()
-    begins = (tokens[:1] == first) & own.any() & (number > 0)
-    # a text that is not the first lacks at least the first token of the row: all find room
+    begins = (tokens[:1] == first) & own.any() & (index > 0)
+    # only later texts get a [CLS], and they lack at least the first token of the row: everything fits
     ids, segments = alone(jnp.concatenate([first, tokens]), jnp.concatenate([begins, own]))
     return ids[:length], segments[:length]
 
@@ -237,23 +244,23 @@ def split_fields(s: Setup, fields: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def alone(tokens: Array, keep: Array) -> tuple[Array, Array]:
-  """The kept tokens of a row moved to its front, int[l], and their segment ids, 1 and then 0."""
+  """Move the tokens to keep to the front, int[l], with segment ids 1 and then 0."""
   # tokens a b c, keep 0 1 1   ->   b c a, segments 1 1 0
   order = jnp.argsort(~keep, stable=True)
   return tokens[order], jnp.sort(keep, descending=True).astype(jnp.int32)
 
 
-def cut_ngram(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
-  """The row with an n-gram masked, and the n-gram by itself [1, m] behind [CLS] where there is one."""
+def cut_ngram(s: ContrastiveSettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+  """Mask an n-gram of the row; also return it alone, [1, m], after [CLS]."""
   row = corrupt.make_row(ids, segments, special=s.special)
   start, size = draw_ngram(key, row, longest=s.longest)
   # a b c d, start 1, size 2, longest 3   ->   a [MASK] [MASK] d   and   [CLS] b c [PAD]
-  place, offset = jnp.arange(ids.shape[0]), jnp.arange(s.longest)
-  inside = (place >= start) & (place < start + size)
-  there = offset < size
-  gram = jnp.where(there, ids[jnp.minimum(start + offset, ids.shape[0] - 1)], s.pad_id)
+  position, offset = jnp.arange(ids.shape[0]), jnp.arange(s.longest)
+  inside = (position >= start) & (position < start + size)
+  in_gram = offset < size
+  gram = jnp.where(in_gram, ids[jnp.minimum(start + offset, ids.shape[0] - 1)], s.pad_id)
   other = jnp.concatenate([jnp.asarray(s.first, ids.dtype), gram])
-  real = jnp.concatenate([jnp.ones(len(s.first), jnp.int32), there.astype(jnp.int32)])
+  real = jnp.concatenate([jnp.ones(len(s.first), jnp.int32), in_gram.astype(jnp.int32)])
   return {
     'tokens': jnp.where(inside, s.mask_id, ids),
     'segment_ids': segments,
@@ -263,9 +270,10 @@ def cut_ngram(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Ar
 
 
 def draw_ngram(key: Array, row: Row, *, longest: int) -> tuple[Array, Array]:
-  """Start int32[] and length int32[] of an n-gram of ordinary tokens inside one document.
+  """Sample the start int32[] and length int32[] of an n-gram of ordinary tokens.
 
-  The length is uniform in 1..longest, or the largest below what was drawn that fits anywhere; 0 where nothing fits.
+  It lies inside one document. The length is uniform in 1..longest, reduced to the largest that fits anywhere; 0 if none
+  fits.
   """
   # eligible 1 1 0 1, longest 2   starts of 1: 1 1 0 1, of 2: 1 0 0 0
   length = row.ids.shape[0]
@@ -277,7 +285,7 @@ def draw_ngram(key: Array, row: Row, *, longest: int) -> tuple[Array, Array]:
     fits.append(fits[-1] & after)
   table = jnp.stack(fits)  # [longest, l]
   size = jax.random.randint(size_key, (), 1, longest + 1)
-  size = jnp.minimum(size, table.any(axis=1).sum())  # whatever holds n tokens holds n - 1
+  size = jnp.minimum(size, table.any(axis=1).sum())  # if n tokens fit, n - 1 fit too
   here = table[jnp.maximum(size - 1, 0)] & (size > 0)
   return jnp.where(here, jax.random.uniform(start_key, (length,)), -1.0).argmax().astype(jnp.int32), size
 
@@ -285,17 +293,17 @@ def draw_ngram(key: Array, row: Row, *, longest: int) -> tuple[Array, Array]:
 # Loss --------------------------------------------------------------------------------------------------------------
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """InfoNCE over the batch and, where it is trained, masked language modelling."""
+def loss(s: ContrastiveSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute InfoNCE over the batch, plus MLM where it has a weight."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
   anchors, candidates = encode(s, forward, example)
   rows, columns = anchors.shape[0], candidates.shape[0]
-  there = targets['candidates'].T.reshape(columns)  # all first texts, then all second ones
+  is_candidate = targets['candidates'].T.reshape(columns)  # all first texts, then all second ones
   scores = similarity(anchors, candidates, cosine=s.similarity_of == 'cosine') / s.temperature
   near = np.ones((rows, columns), bool)
   near[:, :rows] = neighbours(rows, s.negatives)
-  allowed = jnp.asarray(near) & there[None]
+  allowed = jnp.asarray(near) & is_candidate[None]
   nats = info_nce(scores, allowed)
   best = jnp.where(allowed, scores, -jnp.inf).argmax(axis=1) == jnp.arange(rows)
   value = s.weight * scaled_sum(nats, weights, targets['scale'])
@@ -305,29 +313,29 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
     'similarity': metric(jnp.diagonal(scores) * s.temperature, weights),
   }
   if s.masking is not None:
-    found = fill(forward, example)
-    value = value + s.mlm_weight * found.value
-    metrics |= {'mlm_loss': found.metrics['loss'], 'mlm_accuracy': found.metrics['accuracy']}
-    metrics['targets_without_slot'] = found.metrics['targets_without_slot']
+    masked = fill(forward, example)
+    value = value + s.mlm_weight * masked.value
+    metrics |= {'mlm_loss': masked.metrics['loss'], 'mlm_accuracy': masked.metrics['accuracy']}
+    metrics['targets_without_slot'] = masked.metrics['targets_without_slot']
   return Loss(value, metrics | {'loss': whole_loss(value, targets)})
 
 
-def encode(s: Setup, forward: Forward, example: Example) -> tuple[Array, Array]:
-  """Vectors of the anchors f32[b, d] and of the candidates f32[c, d], each row's own first."""
+def encode(s: ContrastiveSettings, forward: Forward, example: Example) -> tuple[Array, Array]:
+  """Encode anchors f32[b, d] and candidates f32[c, d], each row's own candidate first."""
   inputs = example.inputs
   read: dict[str, Any] = {name: inputs[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in inputs}
   anchors = forward(**read)
   if s.partners == 'dropout':
     return anchors, forward(**read)
   texts = [
-    forward(tokens=inputs['other_tokens'][:, number], segment_ids=inputs['other_segment_ids'][:, number])
-    for number in range(inputs['other_tokens'].shape[1])
+    forward(tokens=inputs['other_tokens'][:, index], segment_ids=inputs['other_segment_ids'][:, index])
+    for index in range(inputs['other_tokens'].shape[1])
   ]
   return anchors, jnp.concatenate(texts)
 
 
 def fill(forward: Forward, example: Example) -> Loss:
-  """The loss of masked language modelling."""
+  """Compute the loss of masked language modelling."""
   inputs = example.inputs
   own = {name.removeprefix('mlm_'): value for name, value in example.targets.items() if name.startswith('mlm_')}
   read: dict[str, Any] = {name: own[name] for name in ('segment_ids', 'type_ids') if name in own}
@@ -335,7 +343,10 @@ def fill(forward: Forward, example: Example) -> Loss:
 
 
 def similarity(anchors: Array, candidates: Array, *, cosine: bool) -> Array:
-  """Cosines or plain products of all pairs: f32[b, d], f32[c, d] -> f32[b, c]; the cosine with a zero vector is 0."""
+  """Compute cosines or products of all pairs: f32[b, d], f32[c, d] -> f32[b, c].
+
+  The cosine with a zero vector is 0.
+  """
   if cosine:
     unit = lambda x: x * jax.lax.rsqrt(jnp.maximum((x * x).sum(axis=-1, keepdims=True), 1e-24))  # noqa: E731
     anchors, candidates = unit(anchors), unit(candidates)
@@ -343,18 +354,20 @@ def similarity(anchors: Array, candidates: Array, *, cosine: bool) -> Array:
 
 
 def info_nce(scores: Array, allowed: Array) -> Array:
-  """-log softmax of each row's own candidate among those allowed: f32[b].
+  """Compute -log softmax of each row's own candidate among those allowed: f32[b].
 
   Args:
     scores: f32[b, c], c >= b; the candidate of row i is i.
-    allowed: bool[b, c]; a row's own candidate always is.
+    allowed: bool[b, c]; a row's own candidate is always allowed.
   """
   own = jnp.eye(scores.shape[0], scores.shape[1], dtype=bool)
   return -jnp.diagonal(jax.nn.log_softmax(jnp.where(allowed | own, scores, -jnp.inf)))
 
 
 def neighbours(rows: int, negatives: int | None) -> np.ndarray:
-  """bool[rows, rows]: the candidates of each row: all, or its own and the next `negatives` ones in a circle.
+  """Mark the candidates of each row, bool[rows, rows].
+
+  All, or its own and those of the next `negatives` rows, in a circle.
 
   Raises:
     ValueError: the batch has fewer rows.
@@ -363,11 +376,11 @@ def neighbours(rows: int, negatives: int | None) -> np.ndarray:
   if negatives is None:
     return np.ones((rows, rows), bool)
   if not 0 < negatives < rows:
-    raise ValueError(f'objective.negatives={negatives}: a batch of {rows} rows has 1 to {rows - 1} negatives per row')
+    raise ValueError(f'objective.negatives={negatives}: a batch of {rows} rows allows 1 to {rows - 1}')
   distance = (np.arange(rows)[None] - np.arange(rows)[:, None]) % rows
   return distance <= negatives
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """The vector of each row."""
+def predict(s: ContrastiveSettings, forward: Forward, example: Example) -> dict[str, Array]:
+  """Compute the vector of each row."""
   return {'vector': encode(s, forward, example)[0]}

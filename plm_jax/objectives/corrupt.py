@@ -1,4 +1,4 @@
-"""What objectives share when they corrupt rows: settings bound to functions, the row they read, targets in slots."""
+"""Shared parts of objectives that corrupt rows: bound noise functions, the row that noise reads, targets in slots."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,78 +13,76 @@ from plm_jax.noise import edit
 from plm_jax.noise.row import Row, sentence_ids, word_ids
 from plm_jax.noise.where import spans
 
-Masking = Literal['dynamic', 'static']  # noise of every step anew (RoBERTa), or of some copies of each row (BERT)
-EVERY: Mapping[Masking, Literal['step', 'epoch']] = {'dynamic': 'step', 'static': 'epoch'}  # as `row_keys` calls it
+Masking = Literal['dynamic', 'static']  # new noise at every step (RoBERTa), or a few copies of each row (BERT)
+EVERY: Mapping[Masking, Literal['step', 'epoch']] = {'dynamic': 'step', 'static': 'epoch'}  # the argument of `row_keys`
 
 # Settings ------------------------------------------------------------------------------------------------------------
 
 
 def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None, inserts: bool = False) -> Callable[..., Any]:
-  """A function of `noise/where/` with its settings bound: (key, row) -> spans.
+  """Bind the settings of a function of `noise/where/`: (key, row) -> spans.
 
   Args:
     settings: `name` and keywords of that function.
-    vocab: offers its token counts to the functions that go by them.
-    inserts: the caller has a use for a function that chooses no token and inserts some.
+    vocab: offers its token counts to the functions that use them.
+    inserts: the caller accepts a function that chooses no token and inserts some.
 
   Raises:
     ConfigError: an unknown name or keyword.
-    ValueError: the function goes by token counts and the vocabulary has none, or it chooses no token.
+    ValueError: the function needs token counts and the vocabulary has none, or it chooses no token.
   """
   offers = {} if vocab is None else {'counts': vocab.counts}
   choose = build.pick('noise.where', settings, **offers)
-  assert isinstance(choose, partial)  # what build.pick makes
+  assert isinstance(choose, partial)  # build.pick returns partials
   if choose.func is spans.random_gaps and not inserts:
     choices = ', '.join(sorted(set(signatures.places('noise.where')) - {settings['name']}))
     raise ValueError(
-      f'where {settings["name"]!r} chooses no token, so that there is nothing to predict; choices are {choices}'
+      f'where {settings["name"]!r} chooses no token, so there is nothing to predict; choices are {choices}'
     )
   if 'counts' in choose.keywords and choose.keywords['counts'] is None:
-    raise ValueError(f'where {settings["name"]!r} needs a vocabulary that knows how often each token is; train one')
+    raise ValueError(f'where {settings["name"]!r} needs token counts: train a vocabulary with `plm-jax vocab train`')
   return choose
 
 
 def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = False, **more: Any) -> Callable[..., Any]:
-  """A function of `noise.edit` with its settings bound: (key, row, spans) -> slots.
+  """Bind the settings of a function of `noise.edit`: (key, row, spans) -> slots.
 
   Args:
     settings: `name` and keywords of that function.
     vocab: offers `mask_id`, `vocab_size` and `special_ids`.
     in_place: refuse an edit that drops or inserts tokens.
-    **more: what else the caller can offer, such as `first_sentinel`; a function gets what it names.
+    **more: further values to offer, such as `first_sentinel`; a function gets those that it names.
 
   Raises:
     ConfigError: an unknown name or keyword.
-    ValueError: the function writes the mask token and the vocabulary has none, or moves tokens that must stay.
+    ValueError: the function writes the mask token and the vocabulary has none, or it moves tokens despite `in_place`.
   """
   write = build.pick(
     'noise.edit', settings, mask_id=vocab.mask_id, vocab_size=vocab.size, special_ids=vocab.special_ids, **more
   )
-  assert isinstance(write, partial)  # what build.pick makes
+  assert isinstance(write, partial)  # build.pick returns partials
   if in_place and write.func not in edit.IN_PLACE:
     choices = ', '.join(sorted(function.__name__ for function in edit.IN_PLACE))
-    raise ValueError(
-      f'edit {settings["name"]!r} moves tokens, which are predicted where they stand; choices are {choices}'
-    )
+    raise ValueError(f'edit {settings["name"]!r} moves tokens, but they are predicted in place; choices are {choices}')
   if 'mask_id' in write.keywords and vocab.mask_id is None:
     raise ValueError(f'edit {settings["name"]!r} needs a vocabulary with a mask token; vocab.extra adds one')
   return write
 
 
 def capacity(choose: Callable[..., Any], length: int) -> int:
-  """Slots for what a bound where-function chooses in a row of `length` tokens.
+  """Return the slots for the tokens that a bound where-function chooses in a row.
 
-  A function whose count varies may exceed them in rare rows; `gather` says by how many.
+  A function whose count varies may exceed them in rare rows; `gather` counts the excess.
   """
-  assert isinstance(choose, partial)  # what build.pick makes
+  assert isinstance(choose, partial)  # build.pick returns partials
   return max(1, build.beside(choose.func, 'CAPACITY')[choose.func](length, **choose.keywords))
 
 
 def find_mask(vocab: Vocab, *, user: str) -> int:
-  """The id of the mask token.
+  """Return the id of the mask token.
 
   Raises:
-    ValueError: the vocabulary has none; `user` says who asks.
+    ValueError: the vocabulary has none; the message names `user`.
   """
   if vocab.mask_id is None:
     raise ValueError(f'{user} needs a vocabulary with a mask token; vocab.extra adds one')
@@ -95,32 +93,32 @@ def find_mask(vocab: Vocab, *, user: str) -> int:
 
 
 def among(ids: Sequence[int], size: int) -> np.ndarray:
-  """bool[size], True at these ids: 1 3 of 5 -> 0 1 0 1 0."""
+  """Mark these ids in a table bool[size]: 1 3 of 5 -> 0 1 0 1 0."""
   table = np.zeros(size, bool)
   table[list(ids)] = True
   return table
 
 
 def special_table(vocab: Vocab) -> np.ndarray:
-  """bool[v], True at special tokens, the unknown one among them.
+  """Mark special tokens, including the unknown token: bool[v].
 
   Raises:
-    ValueError: all are special, so that there is no text to corrupt.
+    ValueError: all tokens are special, so there is no text to corrupt.
   """
   table = among(vocab.special_ids, vocab.size)
   if table.all():
     raise ValueError(
       f'all {vocab.size} tokens of the vocabulary are special, and special tokens are never corrupted: '
-      'train it on text, or name another one (vocab.path)'
+      'train it on text, or set vocab.path to another one'
     )
   return table
 
 
 def mark_table(vocab: Vocab) -> np.ndarray:
-  """bool[v], True at special tokens but the unknown one, which stands for a word of the text.
+  """Mark special tokens, except an unknown token that replaces words: bool[v].
 
-  T5 and BART corrupt it as any other token. A vocabulary in which it has another part as well, as GPT-2's, whose one
-  special token is also the end, has it among the marks.
+  T5 and BART corrupt the unknown token like any other. It stays marked if it also has another role, as in GPT-2, whose
+  one special token is also the end.
 
   Raises:
     ValueError: as `special_table`.
@@ -143,14 +141,14 @@ def make_row(
   starts_word: np.ndarray | None = None,
   ends_sentence: np.ndarray | None = None,
 ) -> Row:
-  """A row as noise reads it, in which special tokens and padding are not eligible.
+  """Build the row that noise reads; special tokens and padding are not eligible.
 
   Args:
     ids: int32[l].
     segments: int32[l]; 0 is padding.
     special: bool[v], tokens that may not change.
-    starts_word: bool[v]; None where no noise in use asks for words.
-    ends_sentence: bool[v]; None where no noise in use asks for sentences.
+    starts_word: bool[v]; None if no noise in use needs words.
+    ends_sentence: bool[v]; None if no noise in use needs sentences.
   """
   sentences = None if ends_sentence is None else sentence_ids(ids, jnp.asarray(ends_sentence))
   words = None if starts_word is None else word_ids(ids, jnp.asarray(starts_word))
@@ -161,9 +159,9 @@ class Targets(NamedTuple):
   """Chosen tokens of a row in a fixed number of slots, from left to right.
 
   Attributes:
-    positions: int32[t], 0 where the slot is not used.
-    weights: f32[t], 1 where the slot is used.
-    excess: f32[], chosen tokens that found no slot.
+    positions: int32[t], 0 in unused slots.
+    weights: f32[t], 1 in used slots.
+    excess: f32[], chosen tokens without a slot.
   """
 
   positions: Array
@@ -172,18 +170,18 @@ class Targets(NamedTuple):
 
 
 def gather(chosen: Array, *, slots: int) -> Targets:
-  """The chosen tokens of a row, bool[l], in `slots` slots."""
+  """Gather the chosen tokens of a row, bool[l], in `slots` slots."""
   # chosen  0 1 0 1 1   two slots   positions 1 3   weights 1 1   excess 1
-  place = jnp.where(chosen, jnp.cumsum(chosen) - 1, slots)
+  slot = jnp.where(chosen, jnp.cumsum(chosen) - 1, slots)
   index = jnp.arange(chosen.shape[0], dtype=jnp.int32)
-  positions = jnp.zeros(slots, jnp.int32).at[place].set(index, mode='drop')
+  positions = jnp.zeros(slots, jnp.int32).at[slot].set(index, mode='drop')
   count = chosen.sum()
   weights = (jnp.arange(slots) < count).astype(jnp.float32)
   return Targets(positions, weights, jnp.maximum(count - slots, 0).astype(jnp.float32))
 
 
 def choose_targets(choose: Callable[..., Any], key: Array, row: Row) -> Targets:
-  """What a bound where-function chooses in a row, in the slots of its capacity."""
+  """Choose tokens by a bound where-function, in the slots of its capacity."""
   return gather(choose(key, row).number > 0, slots=capacity(choose, row.ids.shape[0]))
 
 
@@ -191,12 +189,12 @@ def choose_targets(choose: Callable[..., Any], key: Array, row: Row) -> Targets:
 
 
 def present(batch: Batch, *names: str) -> dict[str, Array]:
-  """The keys among `names` that a batch has, such as 'type_ids'."""
+  """Select the keys among `names` that a batch has, such as 'type_ids'."""
   return {name: batch[name] for name in names if name in batch}
 
 
 def identity(batch: Batch) -> dict[str, Array]:
-  """What every batch has: which rows these are, what they weigh, and what their noise is drawn by."""
+  """Select the fields of every batch: row ids, weights and the fields that key noise."""
   return present(batch, 'row_id', 'epoch', 'row_weight', 'step')
 
 
@@ -204,26 +202,26 @@ def identity(batch: Batch) -> dict[str, Array]:
 
 
 def check_shares(name: str, shares: Mapping[str, float], choices: Sequence[str]) -> None:
-  """Raises ValueError where the setting `name` gives a share to something unknown, a negative one, or none at all."""
+  """Raise ValueError if shares have an unknown name, are negative or all zero."""
   if unknown := set(shares) - set(choices):
-    raise ValueError(f'objective.{name}: there is no {sorted(unknown)[0]!r}; choices are {", ".join(choices)}')
+    raise ValueError(f'objective.{name} names {sorted(unknown)[0]!r}; choices are {", ".join(choices)}')
   if min(shares.values(), default=0) < 0 or sum(shares.values()) <= 0:
     raise ValueError(f'objective.{name}={dict(shares)}: no share may be negative, and one must be positive')
 
 
 def check_weights(**weights: float) -> None:
-  """Raises ValueError where the weights of all terms of a loss, by the names of their settings, are 0."""
+  """Raise ValueError if the weights of all terms of a loss are 0."""
   if not any(weights.values()):
-    given = ', '.join(f'objective.{name}=0' for name in weights)
-    raise ValueError(f'{given}: nothing would be trained; give one of them a positive weight')
+    zeros = ', '.join(f'objective.{name}=0' for name in weights)
+    raise ValueError(f'{zeros}: nothing would be trained; give one of them a positive weight')
 
 
 def share_bounds(shares: Sequence[float]) -> np.ndarray:
-  """f32[n - 1], where a uniform number passes from one of n choices to the next: shares 2 1 1 -> .5 .75."""
+  """Compute the bounds f32[n - 1] of n choices in [0, 1]: shares 2 1 1 -> .5 .75."""
   weights = np.asarray(shares, np.float64)
   return np.cumsum(weights / weights.sum())[:-1].astype(np.float32)
 
 
 def pick_share(uniform: Array, bounds: np.ndarray) -> Array:
-  """The choice int32[...] that uniform numbers f32[...] fall on: .6 with bounds .5 .75 -> 1."""
+  """Map uniform numbers f32[...] to choices int32[...]: .6 with bounds .5 .75 -> 1."""
   return (uniform[..., None] >= jnp.asarray(bounds)).sum(axis=-1).astype(jnp.int32)

@@ -56,41 +56,41 @@ class Model(nn.Module):
   teacher: Any
 
   def __call__(self, predict: Array, train: bool = False, **inputs: Any) -> Array:
-    """The student's vocabulary logits f32[b, t, v] at positions `predict` int[b, t]."""
+    """Compute the student's vocabulary logits f32[b, t, v] at `predict` int[b, t]."""
     if self.is_initializing():
       self.teacher(predict, **inputs)
     hidden = self.encode(**inputs, train=train)
     return self.attend(mlm.states_at(hidden, predict))
 
   def encode(self, train: bool = False, **inputs: Any) -> Array:
-    """States of the student [b, l, d]."""
+    """Compute states of the student [b, l, d]."""
     return self.trunk(**inputs, train=train)['hidden']
 
   def teach(self, train: bool = False, **inputs: Any) -> Array:
-    """States of the teacher [b, l, d], without dropout or gradient."""
+    """Compute states of the teacher [b, l, d], without dropout or gradient."""
     del train
     return jax.lax.stop_gradient(self.teacher.trunk(**inputs, train=False)['hidden'])
 
   def attend(self, features: Array, train: bool = False) -> Array:
-    """The student's vocabulary logits f32[..., v]."""
+    """Compute the student's vocabulary logits f32[..., v]."""
     del train
     return self.mlm(features, self.trunk.attend)
 
   def teacher_attend(self, features: Array, train: bool = False) -> Array:
-    """The teacher's vocabulary logits f32[..., v], without gradient."""
+    """Compute the teacher's vocabulary logits f32[..., v], without gradient."""
     del train
     return jax.lax.stop_gradient(self.teacher.mlm(features, self.teacher.trunk.attend))
 
 
-class Setup(NamedTuple):
-  """What corrupts rows and compares; settings are explained in `make`.
+class DistillSettings(NamedTuple):
+  """Settings of corruption and comparison; those not listed are explained in `make`.
 
   Attributes:
     masking: of masked language modelling.
-    vocab_size: logits that are compared.
+    vocab_size: number of logits compared.
   """
 
-  masking: mlm.Setup
+  masking: mlm.MlmSettings
   vocab_size: int
   temperature: float
   kl_weight: float
@@ -116,39 +116,39 @@ def make(
   positions: Positions = 'all',
   logit_rows: Count = 8,
 ) -> Task:
-  """Distillation into a bidirectional trunk; a weight of 0 leaves its term out (§4, Table 4).
+  """Build distillation into a bidirectional trunk; weight 0 disables a term (§4, Table 4).
 
   Args:
     trunk: the student.
-    vocab: with a mask token, and token counts where `where` goes by frequency.
+    vocab: with a mask token, and with token counts if `where` uses frequencies.
     teacher: its trunk, as a model block, with the student's vocabulary.
-    where: which tokens are corrupted, as in `mlm`; rare ones first, as released.
-    edit: what becomes of them, as in `mlm`.
+    where: the tokens to corrupt, as in `mlm`; rare ones first, as released.
+    edit: how to corrupt them, as in `mlm`.
     temperature: T.
     kl_weight: of the divergence of softened predictions.
     mlm_weight: of masked language modelling by the student.
     cosine_weight: of the cosine distance of the last states, at all tokens; needs states of one width.
     mse_weight: of the squared distance of the logits, summed over the vocabulary, an option of the released code.
-    positions: where predictions are compared: 'all' tokens or the 'masked' (corrupted) ones. Never at padding.
+    positions: compare predictions at 'all' tokens or at the 'masked' (corrupted) ones. Never at padding.
     logit_rows: rows of each device whose vocabulary logits are in memory at a time.
 
   Raises:
-    ValueError: a setting that cannot be met, or no loss.
+    ValueError: contradictory settings, or no loss.
   """
   errors.one_of('objective.positions', positions, Positions)
   corrupt.check_weights(kl_weight=kl_weight, mlm_weight=mlm_weight, cosine_weight=cosine_weight, mse_weight=mse_weight)
   if temperature <= 0:
     raise ValueError(f'objective.temperature={temperature} must be above 0')
   second = build.make('models', teacher, vocab_size=vocab.size, execution=trunk.execution)
-  for one in (trunk, second):
+  for network in (trunk, second):
     inputs = ('tokens', 'segment_ids')
-    require(one, user="objective 'distill'", attention=('bidirectional',), inputs=inputs, offers=(Attends,))
+    require(network, user="objective 'distill'", attention=('bidirectional',), inputs=inputs, offers=(Attends,))
   if cosine_weight and trunk.hidden_dim != second.hidden_dim:
     raise ValueError(
-      f'objective.cosine_weight={cosine_weight} compares states, and those of the student are {trunk.hidden_dim} wide '
-      f'and of the teacher {second.hidden_dim}: choose a teacher of the same hidden_dim, or 0'
+      f'objective.cosine_weight={cosine_weight} compares states, but the student has width {trunk.hidden_dim} and the '
+      f'teacher {second.hidden_dim}: choose a teacher of the same hidden_dim, or objective.cosine_weight=0'
     )
-  s = Setup(
+  s = DistillSettings(
     masking=mlm.bind(vocab, where=where, edit=edit, user='objective distill'),
     vocab_size=vocab.size,
     temperature=temperature,
@@ -164,18 +164,18 @@ def make(
   return Task(model, partial(prepare, s), partial(loss, s), mlm.predict, summary=summary)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """What `mlm.prepare` makes, and weights of all tokens."""
+def prepare(s: DistillSettings, root: Array, batch: Batch) -> Example:
+  """Build the example of `mlm.prepare`, and weights of all tokens."""
   inputs, targets = mlm.prepare(s.masking, root, batch)
   real = (batch['segment_ids'] > 0) * batch['row_weight'][:, None]
   more = {'token_weights': real, 'token_scale': batch_scale(real), **row_terms(batch['row_weight'])}
   return Example(inputs, targets | more)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """The weighted sum of all terms in use."""
+def loss(s: DistillSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the weighted sum of all terms in use."""
   del carry, rng
-  targets, places = example.targets, example.inputs['predict']
+  targets, positions = example.targets, example.inputs['predict']
   read: dict[str, Any] = {name: value for name, value in example.inputs.items() if name != 'predict'}
   hidden = forward(method='encode', **read)
   compares = bool(s.kl_weight or s.mse_weight)
@@ -185,7 +185,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   if compares:
     states, weights, scale = (hidden, taught), targets['token_weights'], targets['token_scale']
     if s.positions == 'masked':
-      states = mlm.states_at(hidden, places), mlm.states_at(taught, places)
+      states = mlm.states_at(hidden, positions), mlm.states_at(taught, positions)
       weights, scale = targets['weights'], targets['scale']
     nats, squares = compare(s, forward, states)
     for name, values, share in (('kl', nats, s.kl_weight), ('mse', squares, s.mse_weight)):
@@ -193,10 +193,10 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
         value = value + share * scaled_sum(values, weights, scale)
         metrics[f'{name}_loss'] = metric(values, weights)
   if s.mlm_weight:
-    found = mlm.score(forward(method='attend', features=mlm.states_at(hidden, places)), targets)
-    value = value + s.mlm_weight * found.value
-    metrics |= {'mlm_loss': found.metrics['loss'], 'accuracy': found.metrics['accuracy']}
-    metrics['targets_without_slot'] = found.metrics['targets_without_slot']
+    masked = mlm.score(forward(method='attend', features=mlm.states_at(hidden, positions)), targets)
+    value = value + s.mlm_weight * masked.value
+    metrics |= {'mlm_loss': masked.metrics['loss'], 'accuracy': masked.metrics['accuracy']}
+    metrics['targets_without_slot'] = masked.metrics['targets_without_slot']
   if s.cosine_weight:
     distance, weights = cosine_distance(hidden, taught), targets['token_weights']
     value = value + s.cosine_weight * scaled_sum(distance, weights, targets['token_scale'])
@@ -204,8 +204,11 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   return Loss(value, metrics | {'loss': whole_loss(value, targets)})
 
 
-def compare(s: Setup, forward: Forward, states: tuple[Array, Array]) -> tuple[Array, Array]:
-  """(divergence, squared distance of the logits) f32[b, t] at states [b, t, d] of the student and of the teacher."""
+def compare(s: DistillSettings, forward: Forward, states: tuple[Array, Array]) -> tuple[Array, Array]:
+  """Compare student and teacher at states [b, t, d] of each.
+
+  Return the divergence and the squared distance of the logits, f32[b, t] twice.
+  """
 
   def both(states: tuple[Array, Array]) -> tuple[Array, Array]:
     student = forward(method='attend', features=states[0])
@@ -217,7 +220,7 @@ def compare(s: Setup, forward: Forward, states: tuple[Array, Array]) -> tuple[Ar
 
 
 def cosine_distance(a: Array, b: Array) -> Array:
-  """1 - cos of the angle: [..., d] twice -> f32[...]; 1 where a vector is 0."""
+  """Compute 1 - cos of the angle: [..., d] twice -> f32[...]; 1 for a zero vector."""
   a, b = a.astype(jnp.float32), b.astype(jnp.float32)
   squares = (a * a).sum(axis=-1) * (b * b).sum(axis=-1)
   return 1 - (a * b).sum(axis=-1) * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))

@@ -1,8 +1,8 @@
 """Masked language modelling with DeBERTa's enhanced mask decoder (He et al. 2021, §3.2; arXiv 2006.03654).
 
-Relative positions alone cannot tell apart two words with the same neighbours, so absolute positions are added before
-the prediction: H, the states before the last layer, plus a table of positions are the queries of the last layer, whose
-keys and values are H. Its output is the query of the same layer once more, and the head of `mlm` reads the result.
+Relative positions alone cannot distinguish two words with the same neighbours, so the decoder adds absolute positions.
+H are the states before the last layer. Its keys and values are H, and its queries are H plus a table of positions. The
+output is the query of a second pass through the same layer. The head of `mlm` reads the result.
 """
 
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ READS = ('tokens', 'segment_ids')
 
 
 class Model(nn.Module):
-  """A trunk that refines, a table of absolute positions, and the head of `mlm` on gathered positions.
+  """A trunk that `Refines`, a table of absolute positions, and the head of `mlm` on gathered positions.
 
   Attributes:
     trunk: a `Refines`.
     mlm: the head.
     position_embed: table of `max_length` rows.
-    steps: times that the last block is applied.
+    steps: applications of the last block.
   """
 
   trunk: nn.Module
@@ -39,12 +39,12 @@ class Model(nn.Module):
   def __call__(
     self, predict: Array, segment_ids: Array, positions: Array | None = None, train: bool = False, **inputs: Array
   ) -> Array:
-    """Vocabulary logits f32[b, t, v] at positions `predict` int[b, t]."""
+    """Compute vocabulary logits f32[b, t, v] at positions `predict` int[b, t]."""
     position.check_length(segment_ids.shape[1], max_length=self.position_embed.num_rows, model='the mask decoder')
     if positions is None:
       positions = position.from_segments(segment_ids)
     out = self.trunk(**inputs, segment_ids=segment_ids, train=train)
-    hidden = out['layers'][-2]  # what the trunk's own last layer made of it is not read, so it is not computed
+    hidden = out['layers'][-2]  # XLA drops the trunk's last layer, whose output is unused
     states = hidden + self.position_embed(positions)
     for _ in range(self.steps):
       states = self.trunk.refine(states, hidden, segment_ids, train=train)
@@ -61,16 +61,16 @@ def make(
   copies: Count = 10,
   steps: Count = 2,
 ) -> Task:
-  """Masked language modelling of a DeBERTa.
+  """Build masked language modelling for a DeBERTa.
 
   Args:
-    trunk: a DeBERTa whose absolute positions are left to the decoder.
+    trunk: a DeBERTa that leaves its absolute positions to the decoder.
     vocab: with a mask token.
-    where: which tokens, as in `mlm`.
-    edit: what becomes of them, as in `mlm`.
-    masking: 'dynamic' draws anew at every step, 'static' repeats `copies` maskings of each row.
+    where: the tokens to corrupt, as in `mlm`.
+    edit: how to corrupt them, as in `mlm`.
+    masking: 'dynamic' samples new masks at every step, 'static' repeats `copies` maskings of each row.
     copies: maskings of a row when static.
-    steps: times that the last layer is applied (released code: 2).
+    steps: applications of the last layer (released code: 2).
   """
   require(
     trunk,
@@ -82,11 +82,11 @@ def make(
   rows = trunk.decoder_positions
   if not rows:
     raise ValueError(
-      f"objective 'emd_mlm' adds absolute positions in its decoder, and this {type(trunk).__name__} has them at its "
-      'input: set model.overrides.absolute="decoder" or objective.name="mlm"'
+      f"objective 'emd_mlm' adds absolute positions in its decoder, but this {type(trunk).__name__} adds them to its "
+      "input: set model.overrides.absolute='decoder' or objective.name='mlm'"
     )
   if steps < 1:
-    raise ValueError(f'objective.steps={steps}: the last layer is applied at least once')
+    raise ValueError(f'objective.steps={steps}: set 1 or more applications of the last layer')
   task = mlm.make(trunk=trunk, vocab=vocab, where=where, edit=edit, masking=masking, copies=copies)
   init = normal(trunk.head_style.init_std)
   table = Embed(rows, trunk.hidden_dim, ('positions', 'embed'), init, dtype=trunk.execution.dtype)

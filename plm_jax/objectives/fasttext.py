@@ -1,14 +1,14 @@
 """Skip-gram with the letters of words (Bojanowski et al. 2017; facebookresearch/fastText).
 
-The input vector of a word is the mean of a vector of its own, a row of the trunk, and the vectors of its n-grams, which
-are hashed into buckets (`subwords.py`). A word that was never seen has a vector as well: the mean of those of its
-n-grams. Of words of more than `MOST_LETTERS` letters the last n-grams are left out. All else is objective 'skipgram',
-with fastText's rates: words of frequency f stay with the probability sqrt(t / f) + t / f, negatives are drawn in
-proportion to the square root of their counts.
+The input vector of a word is the mean of its own vector, a row of the trunk, and the vectors of its n-grams, which are
+hashed into buckets (`subwords.py`). An unseen word has a vector as well: the mean of those of its n-grams. Words of
+more than `MOST_LETTERS` letters lose their last n-grams. Everything else is objective 'skipgram', with fastText's
+rates: words of frequency f stay with the probability sqrt(t / f) + t / f, and negatives are sampled in proportion to
+the square root of their counts.
 
-With reduction 'sum' each part of a word has the gradient of their mean as it is, as in the released code and as in the
-paper, whose vectors of words are sums; with 'mean' it is divided by the number of parts, as that of a mean is. A bag of
-words is the mean of the vectors of its words, and not of all of their parts.
+With reduction 'sum' each part of a word gets the undivided gradient of their mean. The released code does so, and so
+does the paper, whose word vectors are sums. With 'mean' the gradient is divided by the number of parts. A bag of words
+is the mean of the vectors of its words, not of all their parts.
 """
 
 import logging
@@ -36,8 +36,8 @@ PAPER = Paper(
 READS = ('tokens', 'segment_ids')
 QUICK = dict(buckets=2000)
 
-# A word has no more n-grams than one of so many letters, and of a longer one the first ones count. All words are read
-# with as many places for n-grams as the longest one has; what is longer is hardly a word: addresses, rows of signs.
+# Only the first n-grams of a longer word are used. All words have as many slots for n-grams as the longest one, and
+# longer "words" are mostly URLs and rows of symbols.
 MOST_LETTERS = 40
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ Letters = Annotated[int, '1 <= x <= 100']
 
 
 class Model(skipgram.Model):
-  """Skip-gram with a table of n-grams beside the trunk, drawn from U(-1, 1) / d."""
+  """Skip-gram with a table of n-grams next to the trunk, initialised from U(-1, 1) / d."""
 
   buckets: int = 0
 
@@ -56,23 +56,26 @@ class Model(skipgram.Model):
     self.ngrams = Embed(self.buckets, width, ('vocab', 'embed'), uniform(1 / width))
 
   def read(self, tokens: Array, *, train: bool = False, **inputs: Array) -> Array:
-    """The mean of each word and its n-grams: tokens int[b, l], `grams` int[b, l, g], -1 for none -> [b, l, d]."""
+    """Average each word and its n-grams: [b, l, d].
+
+    `tokens` are int[b, l], and `grams` int[b, l, g], -1 for none.
+    """
     grams = inputs['grams']
-    there = (grams >= 0)[..., None]
-    parts = jnp.where(there, self.ngrams(jnp.maximum(grams, 0)), 0).sum(axis=2)
-    total, number = self.trunk(tokens, train=train)['hidden'] + parts, 1 + there.sum(axis=2)
-    return mean_by_whole_gradient(total, number) if self.whole_gradient else total / number
+    used = (grams >= 0)[..., None]
+    parts = jnp.where(used, self.ngrams(jnp.maximum(grams, 0)), 0).sum(axis=2)
+    total, count = self.trunk(tokens, train=train)['hidden'] + parts, 1 + used.sum(axis=2)
+    return mean_by_whole_gradient(total, count) if self.whole_gradient else total / count
 
 
-class Setup(NamedTuple):
-  """What draws pairs, and the letters of words.
+class FasttextSettings(NamedTuple):
+  """Settings of pairs and of the letters of words.
 
   Attributes:
     skipgram: of the objective without letters.
-    grams: int32[v, g], the buckets of the n-grams of each word, -1 behind the last one; none of special tokens.
+    grams: int32[v, g], the buckets of the n-grams of each word, padded with -1; special tokens have none.
   """
 
-  skipgram: skipgram.Setup
+  skipgram: skipgram.SkipgramSettings
   grams: np.ndarray
 
 
@@ -91,22 +94,23 @@ def make(
   reduction: Reduction = 'sum',
   update: Update = 'tables',
 ) -> Task:
-  """Word vectors made of letters, by predicting words from their neighbours.
+  """Build word vectors from letters, by predicting words from their neighbours.
 
   Args:
     trunk: a trunk whose vectors do not depend on neighbours: 'static'.
     vocab: of the rows, with the counts of its tokens.
     architecture: 'skipgram' or 'cbow', as in objective 'skipgram'.
     window: most words to each side of a centre.
-    negatives: words drawn per pair.
+    negatives: words sampled per pair.
     subsample: t of the head of this file; 0 keeps every word.
-    power: negatives are drawn in proportion to count^power.
-    shortest: letters of the shortest n-grams, < and > counted.
+    power: negatives are sampled in proportion to count^power.
+    shortest: letters of the shortest n-grams, including < and >.
     longest: letters of the longest ones.
-    buckets: rows of the table of n-grams; several may share one.
-    reduction: of the loss that is trained on: 'sum' adds the pairs of a batch, as the released code adds those it has
-      read, and gives each part of a word the whole gradient; 'mean' divides by the number of pairs, and its gradient is
-      that of the loss.
+    buckets: rows of the table of n-grams; several n-grams may share one.
+    reduction: of the training loss: 'sum' adds the pairs of a batch, as the released code adds the pairs it has read,
+      and gives each part of a word the whole gradient; 'mean' divides by the number of pairs, and its gradient is that
+      of
+      the loss.
     update: 'tables' or 'rows', as in objective 'skipgram'.
 
   Raises:
@@ -123,43 +127,49 @@ def make(
   windows = Windows(keep_rates(counts, subsample), architecture, window)
   noise = alias.make(counts**power * (counts > 0))
   letters = {'shortest': shortest, 'longest': longest, 'buckets': buckets}
-  s = Setup(skipgram.Setup(windows, noise, negatives, reduction), grams_of(vocab, **letters))
+  s = FasttextSettings(
+    skipgram=skipgram.SkipgramSettings(windows=windows, noise=noise, negatives=negatives, reduction=reduction),
+    grams=grams_of(vocab, **letters),
+  )
   model = Model(trunk, vocab.size, architecture, whole_gradient=reduction == 'sum', buckets=buckets)
   task = Task(model, partial(prepare, s), partial(skipgram.loss, s.skipgram))
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 
 def grams_of(vocab: Vocab, *, shortest: int, longest: int, buckets: int) -> np.ndarray:
-  """int32[v, g]: the buckets of each word, see `Setup.grams`; the log says how many words have more of them."""
+  """Compute `FasttextSettings.grams`, int32[v, g]; log how many words lose n-grams."""
   special, most = set(vocab.special_ids), _most(shortest=shortest, longest=longest)
-  found = [
-    subwords.buckets_of(vocab.token(number), shortest=shortest, longest=longest, buckets=buckets)
-    if number not in special
+  buckets_by_id = [
+    subwords.buckets_of(vocab.token(token_id), shortest=shortest, longest=longest, buckets=buckets)
+    if token_id not in special
     else np.zeros(0, np.int32)
-    for number in range(vocab.size)
+    for token_id in range(vocab.size)
   ]
-  if cut := sum(len(own) > most for own in found):
-    log.info(f'{cut:,} of {vocab.size:,} words are so long that their first {most} n-grams are read alone')
-  found = [own[:most] for own in found]
-  grams = np.full((vocab.size, max(1, *map(len, found))), -1, np.int32)
-  for number, own in enumerate(found):
-    grams[number, : len(own)] = own
+  if cut := sum(len(own) > most for own in buckets_by_id):
+    log.info(f'{cut:,} of {vocab.size:,} words are too long: only their first {most} n-grams are used')
+  buckets_by_id = [own[:most] for own in buckets_by_id]
+  grams = np.full((vocab.size, max(1, *map(len, buckets_by_id))), -1, np.int32)
+  for token_id, own in enumerate(buckets_by_id):
+    grams[token_id, : len(own)] = own
   return grams
 
 
 def _most(*, shortest: int, longest: int) -> int:
-  """How many n-grams a word may have: as many as one of `MOST_LETTERS`, or of one n-gram where that is longer."""
+  """Count the most n-grams of a word: those of `MOST_LETTERS` letters.
+
+  If an n-gram may be longer, those of one n-gram.
+  """
   return len(subwords.ngrams('a' * max(MOST_LETTERS, longest), shortest=shortest, longest=longest))
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """Pairs of words as in objective 'skipgram', with the buckets of the words."""
+def prepare(s: FasttextSettings, root: Array, batch: Batch) -> Example:
+  """Build pairs of words as in objective 'skipgram', with the buckets of the words."""
   example = skipgram.prepare(s.skipgram, root, batch)
   return example._replace(inputs=example.inputs | {'grams': jnp.asarray(s.grams)[example.inputs['tokens']]})
 
 
 def read_rows(example: Example) -> dict[str, Array]:
-  """The words and buckets whose vectors a batch reads."""
+  """List the words and buckets whose vectors a batch reads."""
   return skipgram.read_rows(example) | {'ngrams/table': jnp.maximum(example.inputs['grams'], 0).reshape(-1)}
 
 
@@ -172,9 +182,10 @@ def word_table(
   buckets: int = 2_000_000,
   **settings: object,
 ) -> WordTable:
-  """The vectors of words and of others by their letters."""
+  """Build the vectors of words, and a function for unseen words by their letters."""
   del settings
-  words, ngrams = (np.asarray(one['table'], np.float32) for one in (params['trunk']['token_embed'], params['ngrams']))
+  tables = params['trunk']['token_embed'], params['ngrams']
+  words, ngrams = (np.asarray(table['table'], np.float32) for table in tables)
   letters = {'shortest': shortest, 'longest': longest, 'buckets': buckets}
   grams = grams_of(vocab, **letters)
   vectors = words[: vocab.size].copy()

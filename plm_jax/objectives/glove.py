@@ -1,10 +1,9 @@
-"""GloVe: products of word vectors that are the logarithms of how often words stand near each other.
+"""GloVe: products of word vectors approximate the logarithms of co-occurrence counts.
 
 Pennington et al. 2014, eq. 8; stanfordnlp/GloVe, src/glove.c. For each word i and neighbour j with count X:
-f(X) (w_i w~_j + b_i + b~_j - log X)^2, where f(X) = min(1, (X / x_max)^alpha). Half of it is trained on, as in glove.c,
-whose AdaGrad begins with 1 and gathers squares of the rate times the gradient (`optim.gathers='update'`), so that the
-size of gradients matters. A word has two vectors, w as a word and w~ as a
-neighbour; the one that is used afterwards is their sum.
+f(X) (w_i w~_j + b_i + b~_j - log X)^2, where f(X) = min(1, (X / x_max)^alpha). The training loss is half of it, as in
+glove.c. Its AdaGrad begins with 1 and sums squares of the rate times the gradient (`optim.gathers='update'`), so the
+size of gradients matters. A word has two vectors, w as a word and w~ as a neighbour; their sum is used after training.
 
   # X 1 100 400   f .03 1 1
 """
@@ -34,7 +33,7 @@ READS = ('tokens', 'segment_ids', 'neighbours', 'cooccurrence')
 
 
 class Model(nn.Module):
-  """The table of words, the trunk, that of neighbours and two of biases, all drawn from U(-.5, .5) / d."""
+  """Tables of words (the trunk), of neighbours and of two biases, all initialised from U(-.5, .5) / d."""
 
   trunk: nn.Module
   vocab_size: int
@@ -46,14 +45,14 @@ class Model(nn.Module):
     self.context_bias = Embed(self.vocab_size, 1, ('vocab', None), init)
 
   def __call__(self, tokens: Array, neighbours: Array, train: bool = False) -> Array:
-    """What should be log X of each pair: int[b, l] twice -> f32[b, l]."""
+    """Predict log X of each pair: int[b, l] twice -> f32[b, l]."""
     words, others = self.trunk(tokens, train=train)['hidden'], self.context(neighbours)  # [b, l, d]
     biases = self.bias(tokens) + self.context_bias(neighbours)  # [b, l, 1]
     return jnp.einsum('bld,bld->bl', words, others) + biases[..., 0]
 
 
-class Setup(NamedTuple):
-  """What weighs pairs; settings are explained in `make`."""
+class GloveSettings(NamedTuple):
+  """Settings of the weights of pairs, explained in `make`."""
 
   x_max: float
   alpha: float
@@ -67,43 +66,44 @@ def make(
   alpha: Annotated[float, '0 <= x <= 10'] = 0.75,
   update: Update = 'tables',
 ) -> Task:
-  """Word vectors from counts of pairs (data 'cooccurrence').
+  """Build word vectors from counts of pairs (data 'cooccurrence').
 
   Args:
     trunk: a trunk whose vectors do not depend on neighbours: 'static'.
     vocab: of the rows.
-    x_max: the count from which on a pair weighs 1.
+    x_max: the smallest count whose pair has weight 1.
     alpha: power of the weight below it.
-    update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' those rows that a batch reads, which
-      asks for optim.name sgd or adagrad. The result is the same.
+    update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' only the rows that a batch reads,
+      which
+      needs optim.name sgd or adagrad. The result is the same.
 
   Raises:
     ValueError: the vocabulary has fewer than two words.
   """
   user = "objective 'glove'"
   require(trunk, user=user, attention=('none',), inputs=('tokens',))
-  words_of(vocab, user=user)  # for its errors
+  words_of(vocab, user=user)  # raises for fewer than two words
   errors.one_of('objective.update', update, Update)
-  s = Setup(x_max, alpha)
+  s = GloveSettings(x_max=x_max, alpha=alpha)
   task = Task(Model(trunk, vocab.size), partial(prepare, s), loss)
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The pairs of a batch with the logarithms of their counts and their weights."""
+def prepare(s: GloveSettings, root: Array, batch: Batch) -> Example:
+  """Build the pairs of a batch, with the logarithms of their counts and their weights."""
   del root
   count = batch['cooccurrence']
-  there = (batch['segment_ids'] > 0) & (count > 0)
-  real = there * batch['row_weight'][:, None]
+  counted = (batch['segment_ids'] > 0) & (count > 0)
+  real = counted * batch['row_weight'][:, None]
   weights = jnp.minimum((count / s.x_max) ** s.alpha, 1.0) * real
   return Example(
     {'tokens': batch['tokens'], 'neighbours': batch['neighbours']},
-    {'logs': jnp.log(jnp.where(there, count, 1.0)), 'weights': weights, 'real': real},
+    {'logs': jnp.log(jnp.where(counted, count, 1.0)), 'weights': weights, 'real': real},
   )
 
 
 def read_rows(example: Example) -> dict[str, Array]:
-  """The words whose vectors a batch reads, of each table."""
+  """List the words whose vectors a batch reads, for each table."""
   words, others = (example.inputs[name].reshape(-1) for name in ('tokens', 'neighbours'))
   return {
     'trunk/token_embed/table': words,
@@ -114,7 +114,10 @@ def read_rows(example: Example) -> dict[str, Array]:
 
 
 def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Half of the weighted squares, added up; the metric is their mean over pairs, the cost that glove.c prints."""
+  """Compute the sum of half the weighted squared errors.
+
+  The metric is their mean over pairs, the cost that glove.c prints.
+  """
   del carry, rng
   targets = example.targets
   errors_of = forward(**example.inputs) - targets['logs']
@@ -123,7 +126,7 @@ def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
 
 
 def word_table(params: PyTree, vocab: Vocab, **settings: object) -> WordTable:
-  """The vectors that are used afterwards: those of words and of neighbours, added."""
+  """Build the final vectors: those of words plus those of neighbours."""
   del vocab, settings
   word, other = (np.asarray(tree['table'], np.float32) for tree in (params['trunk']['token_embed'], params['context']))
   return WordTable(word[: len(other)] + other)

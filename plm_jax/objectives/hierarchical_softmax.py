@@ -1,10 +1,10 @@
 """Skip-gram and continuous bag of words with a hierarchical softmax (Mikolov et al. 2013a and 2013b, §2.1; word2vec.c).
 
-Words are the leaves of a Huffman tree, and the vectors that predict belong to its inner nodes. A word's probability is
-that of the way from the root to it: at each inner node on it, s(v n) to go on with bit 0 and s(-v n) with bit 1. Over
-all words these probabilities add up to 1. Windows are those of `windows.py`.
+Words are the leaves of a Huffman tree, and the output vectors belong to its inner nodes. The probability of a word is
+that of the path from the root to it: at each inner node, s(v n) for bit 0 and s(-v n) for bit 1. These probabilities
+sum to 1 over all words. Windows are those of `context_windows.py`.
 
-  # counts a 5 b 2 c 1    nodes 0 = (c b), 1 = (node 0, a)   ways  a: 1 by bit 1   b: 1, 0 by 0 1   c: 1, 0 by 0 0
+  # counts a 5 b 2 c 1    nodes 0 = (c b), 1 = (node 0, a)   paths  a: 1 by bit 1   b: 1, 0 by 0 1   c: 1, 0 by 0 0
 """
 
 from functools import partial
@@ -43,11 +43,11 @@ READS = ('tokens', 'segment_ids')
 
 
 class Tree(NamedTuple):
-  """The way from the root to each word, w long at most.
+  """The path from the root to each word, at most w long.
 
   Attributes:
-    nodes: int32[v, w], the inner nodes on it; 0 behind its end.
-    bits: int32[v, w], the bit that is taken at each of them; -1 behind its end.
+    nodes: int32[v, w], the inner nodes of the path; 0 after its end.
+    bits: int32[v, w], the bit taken at each of them; -1 after its end.
   """
 
   nodes: np.ndarray
@@ -55,9 +55,9 @@ class Tree(NamedTuple):
 
 
 class Model(nn.Module):
-  """A table of input vectors, the trunk, and one of the vectors of inner nodes, which begins with zeros.
+  """A table of input vectors (the trunk) and one of the vectors of inner nodes, which starts from zeros.
 
-  `whole_gradient` is that of `windows.bags`.
+  `whole_gradient` is that of `context_windows.bags`.
   """
 
   trunk: nn.Module
@@ -69,32 +69,33 @@ class Model(nn.Module):
     self.output = Embed(self.inner_nodes, self.trunk.hidden_dim, (None, 'embed'), nn.initializers.zeros)
 
   def __call__(self, tokens: Array, pairs: Array, nodes: Array, train: bool = False) -> Array:
-    """Logits at the inner nodes on the way to each centre.
+    """Compute logits at the inner nodes on the path to each centre.
 
     Args:
       tokens: int[b, l].
-      pairs: bool[b, l, o], which neighbours a word is paired with.
-      nodes: int[b, l, w], the nodes on the way to the word at l.
-      train: drops out.
+      pairs: bool[b, l, o], True where a word is paired with a neighbour.
+      nodes: int[b, l, w], the nodes on the path to the word at l.
+      train: enables dropout.
 
     Returns:
       f32[b, l, o, w] of skip-gram, whose input is the word at l and whose centre is the neighbour o; f32[b, l, 1, w] of
-      a bag of words, whose centre is the word at l.
+      a
+      bag of words, whose centre is the word at l.
     """
-    vectors, ways = self.trunk(tokens, train=train)['hidden'], self.output(nodes)  # [b, l, d], [b, l, w, d]
+    vectors, paths = self.trunk(tokens, train=train)['hidden'], self.output(nodes)  # [b, l, d], [b, l, w, d]
     if self.architecture == 'cbow':
       means = bags(vectors, pairs, whole_gradient=self.whole_gradient)
-      return jnp.einsum('bld,blwd->blw', means, ways)[:, :, None]
+      return jnp.einsum('bld,blwd->blw', means, paths)[:, :, None]
     length, reach = tokens.shape[1], pairs.shape[2] // 2
-    padded = jnp.pad(ways, ((0, 0), (reach, reach), (0, 0), (0, 0)))
+    padded = jnp.pad(paths, ((0, 0), (reach, reach), (0, 0), (0, 0)))
     # one offset at a time: the vectors of all neighbours at once would take 2 `reach` times the memory
     starts = [start for start in range(2 * reach + 1) if start != reach]
     logits = [jnp.einsum('bld,blwd->blw', vectors, padded[:, start : start + length]) for start in starts]
     return jnp.stack(logits, axis=2)
 
 
-class Setup(NamedTuple):
-  """What lays windows and scores them; settings are explained in `make`."""
+class HierarchicalSoftmaxSettings(NamedTuple):
+  """Settings of windows and scores, explained in `make`."""
 
   windows: Windows
   tree: Tree
@@ -111,15 +112,15 @@ def make(
   reduction: Reduction = 'sum',
   update: Update = 'tables',
 ) -> Task:
-  """Word vectors by predicting words from their neighbours, along a tree.
+  """Build word vectors by predicting words from their neighbours, along a tree.
 
   Args:
     trunk: a trunk whose vectors do not depend on neighbours: 'static'.
     vocab: of the rows, with the counts of its tokens. Special tokens are left out, and are no leaves.
     architecture: 'skipgram' or 'cbow', the continuous bag of words.
-    window: most words to each side of a centre; how many is drawn for each from 1 to `window`.
+    window: most words to each side of a centre; the reach of each is sampled from 1 to `window`.
     subsample: as in objective 'skipgram'.
-    reduction: of the loss that is trained on, as in objective 'skipgram'.
+    reduction: of the training loss, as in objective 'skipgram'.
     update: 'tables' or 'rows', as in objective 'skipgram'.
 
   Raises:
@@ -132,22 +133,24 @@ def make(
   errors.one_of('objective.update', update, Update)
   counts = counts_of(vocab, user=user)
   words = np.flatnonzero(counts > 0)
-  way = huffman(counts[words])
+  of_words = huffman(counts[words])  # a tree over the counted words only
   tree = Tree(
-    np.zeros((vocab.size, way.nodes.shape[1]), np.int32), np.full((vocab.size, way.bits.shape[1]), -1, np.int32)
+    nodes=np.zeros((vocab.size, of_words.nodes.shape[1]), np.int32),
+    bits=np.full((vocab.size, of_words.bits.shape[1]), -1, np.int32),
   )
-  tree.nodes[words], tree.bits[words] = way
-  s = Setup(Windows(keep_rates(counts, subsample), architecture, window), tree, reduction)
+  tree.nodes[words], tree.bits[words] = of_words
+  windows = Windows(keep=keep_rates(counts, subsample), architecture=architecture, window=window)
+  s = HierarchicalSoftmaxSettings(windows=windows, tree=tree, reduction=reduction)
   model = Model(trunk, len(words) - 1, architecture, whole_gradient=reduction == 'sum')
   task = Task(model, partial(prepare, s), loss)
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 
 def huffman(counts: np.ndarray) -> Tree:
-  """The tree of word2vec.c (CreateBinaryTree) for words with these counts, two at least.
+  """Build the tree of word2vec.c (CreateBinaryTree) for at least two counts.
 
-  The two nodes with the smallest counts become children of a new one, the smaller with bit 0. Of equal counts the word
-  that stands last comes first, and words come after inner nodes.
+  The two nodes with the smallest counts become children of a new node, the smaller with bit 0. Among equal counts the
+  last word comes first, and words come after inner nodes.
   """
   size = len(counts)
   order = np.argsort(-counts, kind='stable')  # most frequent word first, as in word2vec.c
@@ -164,31 +167,31 @@ def huffman(counts: np.ndarray) -> Tree:
     return inner - 1
 
   for new in range(size, 2 * size - 1):
-    one, other = smallest(), smallest()
-    count[new] = count[one] + count[other]
-    parent[one], parent[other], bit[other] = new, new, 1
-  return _ways(parent, bit, order)
+    first, second = smallest(), smallest()
+    count[new] = count[first] + count[second]
+    parent[first], parent[second], bit[second] = new, new, 1
+  return _paths(parent, bit, order)
 
 
-def _ways(parent: np.ndarray, bit: np.ndarray, order: np.ndarray) -> Tree:
-  """The ways of a tree whose leaves are the first nodes; `order` says which word each leaf is."""
+def _paths(parent: np.ndarray, bit: np.ndarray, order: np.ndarray) -> Tree:
+  """List the paths of a tree whose first nodes are leaves; `order` is the word of each leaf."""
   size, root = len(order), len(parent) - 1
   upwards = []  # per word from itself to the root: (inner node, bit)
   for leaf in range(size):
-    way, node = [], leaf
+    path, node = [], leaf
     while node != root:
-      way.append((int(parent[node]) - size, int(bit[node])))
+      path.append((int(parent[node]) - size, int(bit[node])))
       node = int(parent[node])
-    upwards.append(way)
+    upwards.append(path)
   longest = max(map(len, upwards))
   nodes, bits = np.zeros((size, longest), np.int32), np.full((size, longest), -1, np.int32)
-  for word, way in zip(order, upwards, strict=True):
-    nodes[word, : len(way)], bits[word, : len(way)] = np.array(way[::-1]).T
-  return Tree(nodes, bits)
+  for word, path in zip(order, upwards, strict=True):
+    nodes[word, : len(path)], bits[word, : len(path)] = np.array(path[::-1]).T
+  return Tree(nodes=nodes, bits=bits)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """Subsampled rows with their windows, drawn by the keys of the rows, and the ways to their words."""
+def prepare(s: HierarchicalSoftmaxSettings, root: Array, batch: Batch) -> Example:
+  """Subsample rows, sample their windows by the keys of the rows, and look up paths."""
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
   nodes, bits = jnp.asarray(s.tree.nodes)[laid.tokens], jnp.asarray(s.tree.bits)[laid.tokens]  # [b, l, w]
   weights = pair_weights(s.windows, laid.pairs, batch['row_weight'])
@@ -202,13 +205,13 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
 
 
 def read_rows(example: Example) -> dict[str, Array]:
-  """The words and the inner nodes whose vectors a batch reads."""
+  """List the words and the inner nodes whose vectors a batch reads."""
   tokens, nodes = (example.inputs[name].reshape(-1) for name in ('tokens', 'nodes'))
   return {'trunk/token_embed/table': tokens, 'output/table': nodes}
 
 
 def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Nats of the centre of each pair."""
+  """Compute nats of the centre of each pair."""
   del carry, rng
   bits, weights = example.targets['bits'], example.targets['weights']
   nats = nats_of(forward(**example.inputs), bits).reshape(weights.shape)
@@ -216,6 +219,6 @@ def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
 
 
 def nats_of(logits: Array, bits: Array) -> Array:
-  """-log of the probability of ways: logits f32[..., w] and bits int[..., w], -1 behind the end -> f32[...]."""
+  """Compute -log p of paths: logits f32[..., w], bits int[..., w] -> f32[...]; bit -1 is padding."""
   signs = 1 - 2 * bits  # word2vec.c: the label is 1 - bit
   return jnp.where(bits >= 0, nn.softplus(-signs * logits), 0).sum(axis=-1)

@@ -1,14 +1,14 @@
-"""Several objectives in one run, over one trunk: each step trains one of them, drawn by rate.
+"""Several objectives in one run, over one trunk: each step trains one of them, sampled by rate.
 
     objective = dict(name='mixture', rates=dict(denoise=0.75, lm=0.25), parts=dict(
         denoise=dict(name='mlm'), lm=dict(name='rtd', ...)))
 
-The draw is a pure function of the root key and the step, the same on every device. All parts read the same rows. Only
-the drawn part is computed; the heads of the others get a gradient of zero at that step. Denoisers that share one loss
-(UL2) are better mixed per row, see `denoise_seq2seq`.
+The sampled part is a pure function of the root key and the step, the same on every device. All parts read the same
+rows. Only the sampled part is computed; the heads of the others get a zero gradient at that step. Denoisers that share
+one loss (UL2) are better mixed per row, see `denoise_seq2seq`.
 
-Where each objective has text of its own, the data decide: without `rates`, a step trains the part of its batch, which
-`data/mixture` with per='step' draws; its parts have the same names.
+If each objective has its own text, the data decide: without `rates`, a step trains the part of its batch, which
+`data/mixture` with per='step' samples; its parts have the same names.
 """
 
 from collections.abc import Mapping
@@ -26,18 +26,18 @@ from plm_jax.layers import task_mixture as tasks
 from plm_jax.objectives import corrupt
 
 PAPER = Paper(year=2019, title='Raffel et al., T5 §3.5.2', architecture='any', objective_family='denoising')
-READS = ()  # beside what its parts read
+READS = ()  # in addition to the inputs of its parts
 
-# no row has this number: rows count from 0, and padding rows are -1
+# not a row id: rows count from 0, and padding rows are -1
 _DRAW = np.uint32(2**31)
 
 
-class Setup(NamedTuple):
-  """The parts and how often each is drawn.
+class MixtureSettings(NamedTuple):
+  """The parts and their rates.
 
   Attributes:
     tasks: name -> task, in the order of names.
-    bounds: f32[parts - 1], of `corrupt.share_bounds`; None where the data decide.
+    bounds: f32[parts - 1], of `corrupt.share_bounds`; None if the data decide.
   """
 
   tasks: dict[str, Task]
@@ -52,33 +52,33 @@ def make(
   parts: Mapping[str, Annotated[Mapping[str, Any], 'objectives']],
   rates: Mapping[str, Annotated[float, '0 < x <= 1_000_000']] | None = None,
 ) -> Task:
-  """Trains each step by one of several objectives.
+  """Build a task that trains one of several objectives at each step.
 
   Args:
-    trunk: that every part can use.
+    trunk: a trunk that every part can use.
     vocab: of the rows.
     second_vocab: of the run, for parts that take one.
     parts: name -> a file of `objectives/` and its keywords.
-    rates: name -> share of the steps; they are divided by their sum. None: each step trains the part that its rows
-      are of.
+    rates: name -> share of the steps; they are divided by their sum. None: each step trains the part of its rows.
 
   Raises:
-    ValueError: rates and parts name different things, a rate is not positive, or a part carries state.
+    ValueError: rates and parts have different names, a rate is not positive, or a part carries state.
   """
   if not parts or (rates is not None and set(parts) != set(rates)):
     rated = sorted(rates or ())
-    raise ValueError(f'objective.rates names {rated}, and objective.parts {sorted(parts)}: name the same parts')
+    raise ValueError(f'objective.rates names {rated}, but objective.parts {sorted(parts)}: name the same parts')
   if rates is not None and min(rates.values()) <= 0:
     raise ValueError(f'objective.rates={dict(rates)}: every rate must be positive; leave a part out instead')
   offered = {'second_vocab': second_vocab}
-  names = sorted(parts)  # an order that does not depend on how the config was written
-  made = {name: build.make('objectives', parts[name], trunk=trunk, vocab=vocab, offered=offered) for name in names}
-  tasks.check(made, where='objective.parts')
-  return make_task(Setup(made, None if rates is None else corrupt.share_bounds([rates[name] for name in names])))
+  names = sorted(parts)  # independent of the order in the config
+  by_name = {name: build.make('objectives', parts[name], trunk=trunk, vocab=vocab, offered=offered) for name in names}
+  tasks.check(by_name, where='objective.parts')
+  bounds = None if rates is None else corrupt.share_bounds([rates[name] for name in names])
+  return make_task(MixtureSettings(tasks=by_name, bounds=bounds))
 
 
-def make_task(s: Setup) -> Task:
-  """The task of the parts."""
+def make_task(s: MixtureSettings) -> Task:
+  """Build the task of the parts."""
   model: Any = tasks.Model(s.tasks)
   return Task(
     model,
@@ -93,8 +93,11 @@ def make_task(s: Setup) -> Task:
   )
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """Inputs and targets of every part by its name, and 'drawn' int32[b], the number of the part that is trained."""
+def prepare(s: MixtureSettings, root: Array, batch: Batch) -> Example:
+  """Build the inputs and targets of every part, by its name.
+
+  'drawn' int32[b] is the index of the part to train.
+  """
   examples = {name: task.prepare(root, batch) for name, task in s.tasks.items()}
   targets: dict[str, Any] = {name: example.targets for name, example in examples.items()}
   targets['drawn'] = batch['part'] if s.bounds is None else draw(s.bounds, root, batch)
@@ -102,20 +105,20 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
 
 
 def draw(bounds: np.ndarray, root: Array, batch: Batch) -> Array:
-  """The number of the part that the step trains, int32[b], the same for all rows."""
+  """Sample the index of the part to train, int32[b], the same for all rows."""
   uniform = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(root, _DRAW), batch['step']))
   return jnp.broadcast_to(corrupt.pick_share(uniform, bounds), batch['row_id'].shape)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """The loss of the part that was drawn; the metrics of the others weigh 0."""
+def loss(s: MixtureSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the loss of the sampled part; the metrics of the others have weight 0."""
   del carry
   targets: Any = example.targets
   return tasks.loss_of_one(s.tasks, targets['drawn'][0], forward, example, rng)
 
 
-def evaluate(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """The losses of all parts; of the part whose rows they are where the data decide."""
+def evaluate(s: MixtureSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the losses of all parts, or of the part of the rows if the data decide."""
   del carry
   targets: Any = example.targets
   if s.bounds is None:
@@ -128,6 +131,6 @@ def evaluate(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: A
   return Loss(sum(values), metrics)
 
 
-def for_documents(s: Setup, documents: int) -> Task:
-  """The task whose parts have room for rows of so many documents."""
+def for_documents(s: MixtureSettings, documents: int) -> Task:
+  """Build the task whose parts have room for rows of `documents` documents."""
   return make_task(s._replace(tasks=tasks.sized(s.tasks, documents)))

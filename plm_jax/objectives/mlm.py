@@ -36,26 +36,26 @@ class Model(nn.Module):
   mlm: nn.Module
 
   def __call__(self, predict: Array, train: bool = False, **inputs: Array) -> Array:
-    """Vocabulary logits f32[b, t, v] at positions `predict` int[b, t]."""
+    """Compute vocabulary logits f32[b, t, v] at positions `predict` int[b, t]."""
     hidden = self.trunk(**inputs, train=train)['hidden']
     return self.mlm(states_at(hidden, predict), self.trunk.attend)
 
 
 def states_at(hidden: Array, positions: Array) -> Array:
-  """States at some positions of each row: [b, l, d], int[b, t] -> [b, t, d]."""
+  """Gather states at some positions of each row: [b, l, d], int[b, t] -> [b, t, d]."""
   return jnp.take_along_axis(hidden, positions[..., None], axis=1)
 
 
-class Setup(NamedTuple):
-  """What corrupts rows.
+class MlmSettings(NamedTuple):
+  """Settings of the corruption of a row.
 
   Attributes:
-    choose: (key, row) -> `Spans`, which tokens.
-    write: (key, row, spans) -> `Slots`, what becomes of them.
+    choose: (key, row) -> `Spans`, the tokens to corrupt.
+    write: (key, row, spans) -> `Slots`, the corrupted tokens.
     special: bool[v], tokens that are never chosen.
     starts_word: bool[v].
-    every: 'step' or 'epoch', how often noise is drawn anew.
-    copies: corruptions of each row where that is once in an epoch.
+    every: 'step' or 'epoch', how often new noise is sampled.
+    copies: maskings of each row under 'epoch'.
   """
 
   choose: Callable[..., Any]
@@ -75,14 +75,14 @@ def make(
   masking: corrupt.Masking = 'dynamic',
   copies: Count = 10,
 ) -> Task:
-  """Masked language modelling of a bidirectional trunk.
+  """Build masked language modelling for a bidirectional trunk.
 
   Args:
     trunk: an encoder.
     vocab: with a mask token.
-    where: which tokens, a function of `noise/where/` with its settings.
-    edit: what becomes of them, a function of `noise.edit` that leaves every token in its place, with its settings.
-    masking: 'dynamic' draws anew at every step (RoBERTa), 'static' repeats `copies` maskings of each row (BERT).
+    where: the tokens to corrupt: a function of `noise/where/` with its settings.
+    edit: how to corrupt them: a function of `noise.edit` with its settings. It may not move tokens.
+    masking: 'dynamic' samples new masks at every step (RoBERTa), 'static' repeats `copies` maskings of each row (BERT).
     copies: maskings of a row when static.
   """
   require(
@@ -100,11 +100,11 @@ def bind(
   masking: corrupt.Masking = 'dynamic',
   copies: int = 10,
   user: str = 'objective mlm',
-) -> Setup:
-  """The settings of `make`, checked; `user` is who asks, for messages."""
+) -> MlmSettings:
+  """Check the settings of `make` and bind them; `user` is named in errors."""
   corrupt.find_mask(vocab, user=user)
   errors.one_of('objective.masking', masking, corrupt.Masking)
-  return Setup(
+  return MlmSettings(
     choose=corrupt.pick_where(where, vocab=vocab),
     write=corrupt.pick_edit(edit, vocab=vocab, in_place=True),
     special=corrupt.special_table(vocab),
@@ -114,27 +114,30 @@ def bind(
   )
 
 
-def make_task(trunk: nn.Module, vocab: Vocab, s: Setup) -> Task:
-  """The task of a trunk that `Attends`, for objectives that change a part of it."""
+def make_task(trunk: nn.Module, vocab: Vocab, s: MlmSettings) -> Task:
+  """Build the task of a trunk that `Attends`; other objectives replace parts of it."""
   model = Model(trunk, make_head(trunk, vocab))
   return Task(model, partial(prepare, s), loss, predict, summary=perplexity_of)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The inputs of `Model` and the targets of `score`."""
+def prepare(s: MlmSettings, root: Array, batch: Batch) -> Example:
+  """Build the inputs of `Model` and the targets of `score`."""
   keys = row_keys(root, batch, every=s.every, copies=s.copies)
   rows = each_row(partial(mask_row, s), keys, batch['tokens'], batch['segment_ids'])
   inputs = {'tokens': rows['tokens'], 'segment_ids': batch['segment_ids'], 'predict': rows['predict']}
   return Example(inputs | corrupt.present(batch, 'type_ids'), make_targets(rows, batch['row_weight']))
 
 
-def mask_row(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
-  """One row, int32[l] both: 'tokens' [l]; 'predict', 'ids' and 'weights' [t]; 'excess' []."""
+def mask_row(s: MlmSettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+  """Mask one row, int32[l] twice: 'tokens' [l], 'predict', 'ids', 'weights' [t], 'excess' []."""
   return choose_and_write(s, key, ids, segments)[2]
 
 
-def choose_and_write(s: Setup, key: Array, ids: Array, segments: Array) -> tuple[Row, Spans, dict[str, Array]]:
-  """`mask_row`, with the clean row and what was chosen in it, for objectives that ask more about that."""
+def choose_and_write(s: MlmSettings, key: Array, ids: Array, segments: Array) -> tuple[Row, Spans, dict[str, Array]]:
+  """Mask one row and also return the clean row and the chosen spans.
+
+  The third result is that of `mask_row`.
+  """
   row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word)
   where_key, edit_key = jax.random.split(key)
   spans = s.choose(where_key, row)
@@ -146,10 +149,10 @@ def choose_and_write(s: Setup, key: Array, ids: Array, segments: Array) -> tuple
 
 
 def make_targets(rows: Mapping[str, Array], row_weight: Array) -> dict[str, Array]:
-  """What `score` reads.
+  """Build the targets of `score`.
 
   Args:
-    rows: 'ids' int[b, t]; 'weights' f32[b, t], 1 where the slot is used; 'excess' f32[b], chosen tokens without a slot.
+    rows: 'ids' int[b, t]; 'weights' f32[b, t], 1 in used slots; 'excess' f32[b], chosen tokens without a slot.
     row_weight: f32[b].
   """
   weights = rows['weights'] * row_weight[:, None]
@@ -158,13 +161,13 @@ def make_targets(rows: Mapping[str, Array], row_weight: Array) -> dict[str, Arra
 
 
 def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of the corrupted tokens."""
+  """Compute the cross-entropy of the corrupted tokens."""
   del carry, rng
   return score(forward(**example.inputs), example.targets)
 
 
 def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
-  """Cross-entropy at the predicted positions.
+  """Compute the cross-entropy at the predicted positions.
 
   Args:
     logits: f32[b, t, v].
@@ -177,13 +180,13 @@ def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
     metrics={
       'loss': metric(nats, weights),
       'accuracy': metric(correct, weights),
-      'targets_without_slot': (excess, weights.sum() + excess),  # a share, so that micro-batches add up
+      'targets_without_slot': (excess, weights.sum() + excess),  # a (sum, weight) pair, so that micro-batches add up
     },
   )
 
 
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
-  """The likeliest token of each slot."""
+  """Predict the most likely token of each slot."""
   logits = forward(**example.inputs)
   ids, weights = logits.argmax(axis=-1), example.targets['weights']
   return {'positions': example.inputs['predict'], 'ids': ids, 'weights': weights}

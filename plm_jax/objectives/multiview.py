@@ -1,24 +1,24 @@
-"""Cross-view training: views that see a part of a text learn what the whole model says of it (Clark et al. 2018, §2).
+"""Cross-view training: views of a part of a text learn to predict like the whole model (Clark et al. 2018, §2).
 
     objective = dict(name='multiview', tags=dict(pos=('NOUN', 'VERB', ...)), unlabelled='text', ...)
     data = dict(name='mixture', per='step', alternate='text', temperature=2.0,
                 parts=dict(pos=dict(name='labelled', kind='words', ...), text=dict(...)), ...)
 
-A step trains on the rows of one part of the data. On labelled rows of a task its primary head, that of `adapters/tag`
-over both levels of the trunk side by side, learns the labels. On rows of `unlabelled` the primary head of every task
-labels each word without dropout and without a gradient, and the views of every task learn what it says:
+A step trains on the rows of one part of the data. On labelled rows of a task its primary head learns the labels; it is
+that of `adapters/tag` over both levels of the trunk, concatenated. On rows of `unlabelled` the primary head of every
+task labels each word without dropout or gradient, and the views of every task learn its predictions:
 
   forward   the state of the first layer that has read the words up to this one
-  backward  the one that has read this word and those behind it
+  backward  the one that has read this word and those after it
   future    the forward state of the word before, so that the word itself is hidden
-  past      the backward state of the word behind
+  past      the backward state of the word after
   full      all layers, as the primary head (the released code has this fifth view, without an activation)
 
-The first word of a text has no future view, and the last one no past view. A view is a head of its own; the trunk is
-shared, so that it learns from them, and evaluation reads the primary heads.
+The first word of a text has no future view, and the last one no past view. Each view has its own head. The trunk is
+shared, so it learns from all views, and evaluation uses the primary heads.
 
-A task of `relations` parses (`adapters/parse`). Its views score arcs from one direction of the first layer for heads
-and one for the words that hang on them, as 'forward_backward': none of them sees all of the text around both.
+A task of `relations` parses (`adapters/parse`). Each of its views scores arcs from one direction of the first layer
+for heads and one for their dependents, such as 'forward_backward'. None of them sees all of the text around both.
 """
 
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ READS_WITH = {'relations': ('heads',)}
 
 View = Literal['forward', 'backward', 'future', 'past', 'full']
 ARC_VIEWS = tuple(f'{head}_{word}' for head in ('forward', 'backward') for word in ('forward', 'backward'))
-HIDDEN = {'future': -1, 'past': 1}  # views from which the word is hidden: where the word stands whose state they read
+HIDDEN = {'future': -1, 'past': 1}  # views that do not see the word -> offset of the word whose state they read
 
 
 class Views(nn.Module):
@@ -80,10 +80,10 @@ class Views(nn.Module):
     trunk: a trunk of two directions.
     outputs: task -> number of its labels.
     relations: task -> number of its relations, of tasks that parse.
-    views: whose heads there are.
-    layers: that the view 'full' reads.
-    width: of the layer of a head before the last one.
-    arc_width: of what is compared of a head of a tree and of a word.
+    views: those with heads.
+    layers: read by the view 'full'.
+    width: of the last hidden layer of a head.
+    arc_width: of the compared vectors of heads and dependents.
     init_std: of the kernels of the heads.
   """
 
@@ -111,12 +111,14 @@ class Views(nn.Module):
   def __call__(
     self, segment_ids: Array, may_be_head: Array | None = None, train: bool = False, **inputs: Array
   ) -> dict[str, dict[str, Array]]:
-    """Logits by task and view: f32[b, l, c], or f32[b, l, l * r] of arcs as `over_arcs` has them.
+    """Compute logits by task and view.
+
+    f32[b, l, c] of labels, and f32[b, l, l * r] of arcs as `over_arcs` arranges them.
 
     Args:
       segment_ids: int[b, l].
-      may_be_head: bool[b, l], a word begins here; None where no task parses.
-      train: drops out.
+      may_be_head: bool[b, l], a word begins here; None if no task parses.
+      train: enables dropout.
       **inputs: of the trunk.
     """
     out = self.trunk(**inputs, segment_ids=segment_ids, train=train)
@@ -135,7 +137,9 @@ class Views(nn.Module):
     if may_be_head is None:
       return labels
     arcs = {
-      task: {view: over_arcs(self._scored(view, of, states), may_be_head, segment_ids) for view, of in heads.items()}
+      task: {
+        view: over_arcs(self._scored(view, head, states), may_be_head, segment_ids) for view, head in heads.items()
+      }
       for task, heads in self.arcs.items()
     }
     return labels | arcs
@@ -146,21 +150,21 @@ class Views(nn.Module):
 
 
 def moved(x: Array, by: int) -> Array:
-  """What stands `by` places on, -1 or 1, in a row [b, l, ...]; zeros where nothing does."""
+  """Shift a row [b, l, ...] by -1 or 1: the neighbour's value, zeros at the edge."""
   # x a b c   by -1: 0 a b   by 1: b c 0
   pad = [(0, 0)] * x.ndim
   pad[1] = (1, 0) if by < 0 else (0, 1)
   return jnp.pad(x, pad)[:, : x.shape[1]] if by < 0 else jnp.pad(x, pad)[:, 1:]
 
 
-class Setup(NamedTuple):
-  """What is read of unlabelled rows.
+class MultiviewSettings(NamedTuple):
+  """Settings of the views on unlabelled rows.
 
   Attributes:
     views: task -> views that learn.
-    inputs: what the trunk reads.
+    inputs: fields that the trunk reads.
     starts_word: bool[v], the token begins a word.
-    marks: bool[v], special tokens but the unknown word.
+    marks: bool[v], special tokens except the unknown word.
   """
 
   views: Mapping[str, tuple[str, ...]]
@@ -184,54 +188,56 @@ def make(
   unlabelled_dropout: PartRate = 0.2,
   init_std: Std = 0.03,
 ) -> Task:
-  """Tasks that label words or parse, over one trunk, which learns from unlabelled rows as well.
+  """Build tasks that label words or parse, over a trunk that also learns from unlabelled rows.
 
   Args:
     trunk: a trunk of two directions; its own dropout is that of labelled rows.
     vocab: of the rows.
-    tags: task -> names of its labels in the order of their numbers; tasks are named as parts of the data.
+    tags: task -> names of its labels in the order of their ids; tasks are named as parts of the data.
     relations: task -> names of its relations, of tasks that parse.
     unlabelled: name of the part whose rows need no labels.
     views: that learn from the primary heads of tasks that label words.
-    layers: of the trunk that primary heads, and the view 'full', read side by side.
-    hidden: width of the layer of every head before its last one.
-    arc_width: of what is compared of a head of a tree and of a word.
+    layers: of the trunk that primary heads and the view 'full' read, concatenated.
+    hidden: width of the last hidden layer of every head.
+    arc_width: of the compared vectors of heads and dependents.
     label_smoothing: of the primary heads of tasks that label words, see `adapters/tag`.
-    unlabelled_dropout: rate of the trunk where views learn.
+    unlabelled_dropout: rate of the trunk when views learn.
     init_std: of the kernels of all heads.
 
   Raises:
-    ValueError: no task, one that is named twice, with the name of `unlabelled` or one that is taken, a view twice or
-      none.
+    ValueError: no task; a task named twice, as `unlabelled` or with a reserved name; a view named twice, or none.
   """
   require(trunk, user="objective 'multiview'", inputs=('segment_ids',), offers=(Directions,))
   names = [*tags, *relations]
   if not names or len({*names, unlabelled, *multitask.TAKEN}) < len(names) + 1 + len(multitask.TAKEN):
     also = f', objective.relations {", ".join(relations)}' if relations else ''
     raise ValueError(
-      f'objective.tags names {", ".join(tags) or "nothing"}{also}, and objective.unlabelled {unlabelled!r}: name '
-      'tasks, each once with its labels or relations, and another part of the data, none of them '
-      f'{" or ".join(multitask.TAKEN)}'
+      f'objective.tags names {", ".join(tags) or "nothing"}{also}, and objective.unlabelled {unlabelled!r}: name each '
+      'task once, with labels or relations, and another part of the data; '
+      f'{", ".join(multitask.TAKEN)} are reserved'
     )
   for view in views:
     one_of('objective.views', view, View)
   if not views or len(set(views)) < len(views):
-    raise ValueError(f'objective.views={tuple(views)}: name one or more, each once')
+    raise ValueError(f'objective.views={tuple(views)}: name at least one view, each once')
   head = dict(hidden=hidden, layers=layers, label_smoothing=label_smoothing, init_std=init_std, arc_width=arc_width)
   primary = adapters_by_part({'tags': tags, 'relations': relations, **head})
-  made = {name: build.make('adapters', block, trunk=trunk, vocab=vocab) for name, block in primary.items()}
+  by_part = {name: build.make('adapters', block, trunk=trunk, vocab=vocab) for name, block in primary.items()}
   labels, arcs = ({name: len(own) for name, own in sorted(named.items())} for named in (tags, relations))
   sizes = tuple(views), tuple(layers), hidden, arc_width, init_std
   model = Views(trunk.with_dropout(unlabelled_dropout), labels, arcs, *sizes)
   marks = corrupt.mark_table(vocab)
   learning = {**dict.fromkeys(labels, tuple(views)), **dict.fromkeys(arcs, ARC_VIEWS)}
-  s = Setup(learning, inputs_of(trunk), np.asarray(vocab.starts_word), marks)
-  made[unlabelled] = Task(model, partial(prepare, s), partial(loss, s), lambda forward, example: {})
-  return multitask.join({name: made[name] for name in sorted(made)})
+  s = MultiviewSettings(views=learning, inputs=inputs_of(trunk), starts_word=np.asarray(vocab.starts_word), marks=marks)
+  by_part[unlabelled] = Task(model, partial(prepare, s), partial(loss, s), lambda forward, example: {})
+  return multitask.join({name: by_part[name] for name in sorted(by_part)})
 
 
 def adapters_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-  """Task -> the adapter of its primary head (`config/one_part.py`), from the block of this objective."""
+  """Build the adapter block of the primary head of each task.
+
+  `settings` is the block of this objective; `config/one_part.py` calls this.
+  """
   shared = {'dropout': 0.0, 'layers': settings['layers'], 'init_std': settings['init_std']}
   head = {key: settings[key] for key in ('hidden', 'label_smoothing')}
   taggers = {
@@ -243,11 +249,13 @@ def adapters_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
   }
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """Unlabelled rows, and the words of which each view says something.
+def prepare(s: MultiviewSettings, root: Array, batch: Batch) -> Example:
+  """Build unlabelled rows, and mark the words that each view predicts.
 
-  A word that is hidden has to have a neighbour of its own text that is no mark: 'past' of the last word would read the
-  state of what ends a text. Nor is 'past' of a word of several pieces asked, whose state behind it is that of a piece.
+  A view that hides the word needs a neighbour of the same text that is not a special token: 'past' of the last word
+  would
+  read the state of the end token. 'past' also needs the neighbour to begin a word: after a word of several pieces the
+  state is that of a piece.
   """
   # tokens      <s> a  b  c </s>   words with a view 'future' b c, with a view 'past' a b
   del root
@@ -258,7 +266,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   for view in dict.fromkeys(view for views in s.views.values() for view in views):
     seen = words
     if by := HIDDEN.get(view):
-      neighbours = words if by > 0 else text  # before a word stands the last piece of another
+      neighbours = words if by > 0 else text  # a word follows the last piece of another
       seen = words & moved(neighbours, by) & (moved(segments, by) == segments)
     targets[view] = seen.astype(jnp.float32)
     targets[f'{view}_scale'] = batch_scale(targets[view])
@@ -266,23 +274,24 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(read_text(batch, s.inputs) | ({'may_be_head': words} if parses else {}), targets)
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """sum over tasks and views of the mean of KL(primary || view), and how often both choose the same label.
+def loss(s: MultiviewSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Sum over tasks and views the mean of KL(primary || view).
 
-  The entropy of what the primary head says has no gradient, so that cross-entropy trains alike.
+  Metrics also count how often both choose the same label. The entropy of the primary head has no gradient, so this
+  trains the same as cross-entropy.
   """
   del carry, rng
   targets = example.targets
-  found = forward(**example.inputs)
+  logits = forward(**example.inputs)
   value, metrics = jnp.zeros(()), {}
   for task, views in s.views.items():
     read = {name: value for name, value in example.inputs.items() if name != 'may_be_head' or views == ARC_VIEWS}
     primary = jax.lax.stop_gradient(forward(part=task, train=False, **read))  # f32[b, l, c], or of arcs
     for view in views:
       weights = targets[view]
-      nats = divergence(found[task][view], primary, temperature=1.0)
+      nats = divergence(logits[task][view], primary, temperature=1.0)
       value += scaled_sum(nats, weights, targets[f'{view}_scale'])
       metrics[f'{task}_{view}'] = metric(nats, weights)
-      agrees = found[task][view].argmax(axis=-1) == primary.argmax(axis=-1)
+      agrees = logits[task][view].argmax(axis=-1) == primary.argmax(axis=-1)
       metrics[f'{task}_{view}_accuracy'] = metric(agrees, weights)
   return Loss(value, metrics | {'loss': whole_loss(value, targets)})

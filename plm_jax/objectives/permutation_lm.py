@@ -1,9 +1,9 @@
 """Permutation language modelling (Yang et al. 2019, §2.2 and §2.3): sum_t log p(x_z(t) | x_z(<t)) over random orders z.
 
-Every step draws an order of factorisation for each row and predicts about one token in K, those late in the order.
+Every step samples a factorisation order for each row and predicts about one token in K, those late in the order.
 Tokens keep their positions; the order is an attention mask. The memory of a two-stream trunk is carried from row to
 row, for rows of `data.bptt` with stride = length / 2. Half of the rows may hold text from its end to its beginning
-(data.reverse_half); their batches say which.
+(data.reverse_half); the field 'reversed' of a batch marks them.
 """
 
 from collections.abc import Mapping
@@ -39,16 +39,16 @@ class Model(nn.Module):
   lm: nn.Module
 
   def __call__(self, carry: PyTree = (), train: bool = False, **inputs: Array) -> tuple[Array, PyTree]:
-    """(vocabulary logits f32[b, t, v] at the target positions, the next memory)."""
+    """Compute vocabulary logits f32[b, t, v] at the target positions, and the next memory."""
     out = self.trunk(**inputs, carry=carry, train=train)
     return self.lm(self.trunk.attend(out['queries'])), out['carry']
 
 
-class Setup(NamedTuple):
-  """What draws orders and targets; settings are explained in `make`.
+class PermutationLmSettings(NamedTuple):
+  """Settings of orders and targets; those not listed are explained in `make`.
 
   Attributes:
-    trunk: says how much of a row enters its memory.
+    trunk: knows how much of a row enters its memory.
     functional: bool[v], <sep> and <cls>.
     starts_word: bool[v].
   """
@@ -75,12 +75,12 @@ def make(
   block: Count | None = None,
   memory: bool = True,
 ) -> Task:
-  """Permutation language modelling of a two-stream trunk.
+  """Build permutation language modelling for a two-stream trunk.
 
   Args:
     trunk: an XLNet.
     vocab: of the rows; its <sep> and <cls> are never predicted.
-    one_in: K, one target in so many tokens (6 or 7 in the paper).
+    one_in: K, one target in K tokens (6 or 7 in the paper).
     ngrams: predict n-grams; False predicts single tokens (Table 6, row 6).
     max_gram: the longest n-gram.
     window: tokens of context for each token of an n-gram.
@@ -94,8 +94,8 @@ def make(
     inputs=('tokens', 'segment_ids', 'permutation_mask', 'target_positions', 'carry'),
     offers=(Attends, Remembers),
   )
-  functional = corrupt.among([one for one in (vocab.sep_id, vocab.cls_id) if one is not None], vocab.size)
-  s = Setup(
+  functional = corrupt.among([i for i in (vocab.sep_id, vocab.cls_id) if i is not None], vocab.size)
+  s = PermutationLmSettings(
     trunk=trunk,
     functional=functional,
     starts_word=np.asarray(vocab.starts_word),
@@ -112,8 +112,8 @@ def make(
   return task._replace(init_carry=trunk.init_carry) if memory else task
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The row with the mask of its order and the positions of its targets; the targets of `score`."""
+def prepare(s: PermutationLmSettings, root: Array, batch: Batch) -> Example:
+  """Build rows with the masks of their orders and target positions; and the targets."""
   tokens, segments = batch['tokens'], batch['segment_ids']
   reverse = batch['reversed'] if 'reversed' in batch else jnp.zeros(tokens.shape[0], bool)
   rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), tokens, segments, reverse)
@@ -123,11 +123,14 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs, {'ids': rows['ids'], 'weights': weights, 'scale': batch_scale(weights)})
 
 
-def draw(s: Setup, key: Array, tokens: Array, segment_ids: Array, reverse: Array) -> dict[str, Array]:
-  """One row, int[l], int[l] and bool[]: 'permutation_mask'; 'target_positions', 'weights' and 'ids' [t]."""
+def draw(s: PermutationLmSettings, key: Array, tokens: Array, segment_ids: Array, reverse: Array) -> dict[str, Array]:
+  """Sample the order and targets of one row, int[l], int[l] and bool[].
+
+  Return 'permutation_mask', and 'target_positions', 'weights' and 'ids' [t].
+  """
   length = tokens.shape[0]
   reused = s.trunk.reuse(length)
-  boundary = reused if reused < length else length // 2  # a release may keep whole rows in its memory
+  boundary = reused if reused < length else length // 2  # some released models keep whole rows in memory
   target_key, order_key = jax.random.split(key)
   row = corrupt.make_row(tokens, segment_ids, special=s.functional, starts_word=s.starts_word)
   targets = permutation.choose_targets(
@@ -152,19 +155,19 @@ def draw(s: Setup, key: Array, tokens: Array, segment_ids: Array, reverse: Array
   }
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of the targets; the next memory."""
+def loss(s: PermutationLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy of the targets; also the next memory."""
   del rng
   logits, after = forward(**example.inputs, carry=carry)
   return score(logits, example.targets)._replace(carry=after if s.memory else ())
 
 
 def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
-  """Cross-entropy at the target positions.
+  """Compute the cross-entropy at the target positions.
 
   Args:
     logits: f32[b, t, v].
-    targets: 'ids' int[b, t]; 'weights' f32[b, t], 1 where the slot is used; 'scale' f32[b], of `batch_scale`.
+    targets: 'ids' int[b, t]; 'weights' f32[b, t], 1 in used slots; 'scale' f32[b], of `batch_scale`.
   """
   nats, correct = cross_entropy(logits, targets['ids']), most_likely(logits, targets['ids'])
   weights = targets['weights']
@@ -173,7 +176,7 @@ def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
 
 
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
-  """The likeliest token of each slot, without a memory."""
+  """Predict the most likely token of each slot, without a memory."""
   logits, _ = forward(**example.inputs)
   positions, weights = example.inputs['target_positions'], example.targets['weights']
   return {'positions': positions, 'ids': logits.argmax(axis=-1), 'weights': weights}

@@ -1,8 +1,8 @@
-"""Word vectors by ranking windows (Collobert and Weston 2008, §5): a text above one with a wrong word.
+"""Word vectors by ranking windows (Collobert and Weston 2008, §5): a text above the same text with a wrong word.
 
-A window of words has a score: their vectors side by side, a linear layer, hard tanh, a linear layer with one output.
-With s the score of a window of the text and s^w that with the word w, drawn uniformly, in place of the middle one, the
-loss is max(0, 1 - s + s^w). Beyond its document a window has padding, which has a vector as words have.
+A window of words has a score: their vectors concatenated, a linear layer, hard tanh, a linear layer with one output.
+s is the score of a window of the text, and s^w that of the same window with a uniformly sampled word w in its middle.
+The loss is max(0, 1 - s + s^w). Beyond its document a window has padding, which has a vector like a word.
 
   # row the cat sat   window 3, w mat   s of . the cat, the cat sat, cat sat .   s^w of the second the mat sat
 """
@@ -33,7 +33,7 @@ READS = ('tokens', 'segment_ids')
 
 
 class Model(nn.Module):
-  """The trunk and the two layers that score a window; kernels are drawn from U(-1, 1) / sqrt(inputs)."""
+  """The trunk and the two layers that score a window; kernels start from U(-1, 1) / sqrt(inputs)."""
 
   trunk: nn.Module
   window: int
@@ -42,16 +42,16 @@ class Model(nn.Module):
   def setup(self) -> None:
     inputs = self.window * self.trunk.hidden_dim
     self.first = Dense(self.hidden, (None, 'embed', None), uniform(inputs**-0.5), num_inputs=2)
-    # no bias: two scores are compared, from which it would fall out
+    # no bias: it would cancel in the difference of two scores
     self.second = Dense(1, (None, None), uniform(self.hidden**-0.5), use_bias=False)
 
   def __call__(self, windows: Array, drawn: Array, train: bool = False) -> tuple[Array, Array]:
-    """Scores of windows, and of the same with other words in their middle.
+    """Score windows, and the same windows with other words in their middle.
 
     Args:
       windows: int[b, l, w].
       drawn: int[b, l], the other words.
-      train: drops out.
+      train: enables dropout.
 
     Returns:
       f32[b, l] twice.
@@ -63,16 +63,16 @@ class Model(nn.Module):
     return self.score(true), self.score(false)
 
   def score(self, vectors: Array) -> Array:
-    """[b, l, w, d] -> f32[b, l]."""
+    """Score windows of vectors: [b, l, w, d] -> f32[b, l]."""
     return self.second(nn.hard_tanh(self.first(vectors)))[..., 0].astype(jnp.float32)
 
 
-class Setup(NamedTuple):
-  """What makes windows; settings are explained in `make`.
+class RankingSettings(NamedTuple):
+  """Settings of windows; those not listed are explained in `make`.
 
   Attributes:
-    words: int32[n], the ids that may stand in the middle and are drawn: all but those of special tokens.
-    pad_id: stands where a window reaches beyond its document.
+    words: int32[n], the ids allowed in the middle and sampled there: all except special tokens.
+    pad_id: fills a window beyond its document.
   """
 
   words: np.ndarray
@@ -90,16 +90,16 @@ def make(
   reduction: Reduction = 'sum',
   update: Update = 'tables',
 ) -> Task:
-  """Word vectors by telling texts from those with a wrong word.
+  """Build word vectors by ranking texts above texts with a wrong word.
 
   Args:
     trunk: a trunk whose vectors do not depend on neighbours: 'static'.
-    vocab: of the rows. Special tokens, unknown words among them, stand in windows but never in their middle.
+    vocab: of the rows. Special tokens, including unknown words, may be in windows but never in their middle.
     window: words of a window, an odd number.
     hidden: units of the hidden layer.
-    reduction: of the loss that is trained on: 'sum' adds the windows of a batch, 'mean' divides by their number.
-    update: 'tables' differentiates the whole table, for any rule of `optim`; 'rows' those rows that a batch reads,
-      which asks for optim.name sgd or adagrad. The result is the same.
+    reduction: of the training loss: 'sum' adds the windows of a batch, 'mean' divides by their number.
+    update: 'tables' differentiates the whole table, for any rule of `optim`; 'rows' only the rows that a batch reads,
+      which needs optim.name sgd or adagrad. The result is the same.
 
   Raises:
     ValueError: an even window, or a vocabulary of fewer than two words.
@@ -109,14 +109,14 @@ def make(
   errors.one_of('objective.reduction', reduction, Reduction)
   errors.one_of('objective.update', update, Update)
   if window % 2 == 0:
-    raise ValueError(f'objective.window={window} has no middle: choose {window - 1} or {window + 1}')
-  s = Setup(words_of(vocab, user=user), vocab.pad_id, window, reduction)
+    raise ValueError(f'objective.window={window} must be odd: set {window - 1} or {window + 1}')
+  s = RankingSettings(words=words_of(vocab, user=user), pad_id=vocab.pad_id, window=window, reduction=reduction)
   task = Task(Model(trunk, window, hidden), partial(prepare, s), loss)
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 
 def windows_of(tokens: Array, segment_ids: Array, *, window: int, pad_id: int) -> Array:
-  """The window around each word, int[b, l] twice -> int[b, l, w]; `pad_id` beyond the document of the word."""
+  """Gather the window around each word, int[b, l] twice -> int[b, l, w], padded with `pad_id`."""
   reach = window // 2
   if not reach:
     return tokens[..., None]
@@ -125,29 +125,32 @@ def windows_of(tokens: Array, segment_ids: Array, *, window: int, pad_id: int) -
   return jnp.concatenate([near[..., :reach], tokens[..., None], near[..., reach:]], axis=-1)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The window around each word, and the word that is put in its middle, drawn by the keys of the rows."""
+def prepare(s: RankingSettings, root: Array, batch: Batch) -> Example:
+  """Build the window around each word, and sample the word for its middle by row."""
   tokens, segments = batch['tokens'], batch['segment_ids']
   length, words = tokens.shape[1], jnp.asarray(s.words)
-  numbers = jax.vmap(lambda key: jax.random.randint(key, (length,), 0, len(s.words)))(
+  word_indices = jax.vmap(lambda key: jax.random.randint(key, (length,), 0, len(s.words)))(
     row_keys(root, batch, every='step')
   )
   weights = (jnp.isin(tokens, words) & (segments > 0)) * batch['row_weight'][:, None]
   scale = batch_scale(weights) if s.reduction == 'mean' else jnp.ones(len(weights))
   return Example(
-    {'windows': windows_of(tokens, segments, window=s.window, pad_id=s.pad_id), 'drawn': words[numbers]},
+    {'windows': windows_of(tokens, segments, window=s.window, pad_id=s.pad_id), 'drawn': words[word_indices]},
     {'weights': weights, 'scale': scale},
   )
 
 
 def read_rows(example: Example) -> dict[str, Array]:
-  """The words whose vectors a batch reads."""
+  """List the words whose vectors a batch reads."""
   windows, drawn = (example.inputs[name].reshape(-1) for name in ('windows', 'drawn'))
   return {'trunk/token_embed/table': jnp.concatenate([windows, drawn])}
 
 
 def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """By how much each window fails to stand 1 above that with the wrong word; how often it stands above at all."""
+  """Compute the hinge loss of each window against that with the wrong word.
+
+  'accuracy' is the share of windows with the higher score.
+  """
   del carry, rng
   true, false = forward(**example.inputs)
   weights, costs = example.targets['weights'], nn.relu(1 - true + false)

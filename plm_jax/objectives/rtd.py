@@ -49,14 +49,14 @@ Predicted = Literal['all', 'masked', 'replace_mlm', 'all_tokens_mlm']
 Metrics = dict[str, tuple[Array, Array]]
 
 
-class Setup(NamedTuple):
-  """What draws a row and scores it; settings are explained in `make`.
+class RtdSettings(NamedTuple):
+  """Settings of the corruption and the losses; those not listed are explained in `make`.
 
   Attributes:
     choose: (key, row) -> `Spans`.
     special: bool[v], tokens that are never chosen.
     starts_word: bool[v].
-    mask_id: what the generator reads at a chosen position.
+    mask_id: the token that the generator reads at a chosen position.
     vocab_size: ids of the vocabulary.
   """
 
@@ -76,7 +76,7 @@ class Setup(NamedTuple):
 
   @property
   def detects(self) -> bool:
-    """True where the trunk detects replaced tokens, False where it restores the original ones."""
+    """Return True if the trunk detects replaced tokens, False if it restores them."""
     return self.predict in ('all', 'masked')
 
 
@@ -96,41 +96,46 @@ def make(
   weight: Weight = 50.0,
   logit_rows: Count = 8,
 ) -> Task:
-  """Replaced token detection by a bidirectional trunk, the discriminator.
+  """Build replaced token detection for a bidirectional trunk, the discriminator.
 
   Args:
     trunk: the discriminator.
     vocab: with a mask token.
     generator: the second trunk, as a model block: dict(name='bert', variant='electra-small-generator').
-    sharing: between the two: 'embeddings', the tables of tokens, positions and sentence types and their norm, as
-      released (both trunks of models/bert.py); 'tokens', the token table alone; 'all', one network with two heads;
-      'none'; 'gradient_disentangled', the discriminator's token table is the generator's without gradient plus one of
-      its own (DeBERTa-v3). `init_from` and `model.from` add the two where a run starts from this one, and take the
-      generator's off where this one starts from a table that is whole.
-    where: which tokens are drawn, a function of `noise/where/` with its settings (ELECTRA large: rate .25). One that is
-      drawn twice counts once; in the released code, twice.
-    keep: share of the drawn tokens that the generator sees unmasked.
-    sampling: 'uniform' puts random tokens in place, without a generator.
+    sharing: parameters that the two share: 'embeddings', the tables of tokens, positions and sentence types and their
+      norm, as released (both trunks of models/bert.py); 'tokens', the token table alone; 'all', one network with two
+      heads; 'none'; 'gradient_disentangled', the discriminator's token table is the generator's without gradient plus
+      its
+      own (DeBERTa-v3). `init_from` and `model.from` add the two tables when a run starts from this one, and subtract
+      the
+      generator's when this run starts from a complete table.
+    where: the tokens to choose: a function of `noise/where/` with its settings (ELECTRA large: rate .25). A token
+      chosen
+      twice counts once; in the released code, twice.
+    keep: share of the chosen tokens that the generator sees unmasked.
+    sampling: 'uniform' replaces by random tokens, without a generator.
     temperature: of the generator's softmax when sampling.
     learning: how the generator learns: by maximum 'likelihood'; 'adversarial', by REINFORCE for the discriminator's
-      loss (appendix F); 'frozen', the second of two stages, after a run of objective mlm whose trunk initialises both:
-      freeze its parameters too, with optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0)).
-    predict: what the trunk learns: which of 'all' tokens, or of the 'masked' (drawn) ones ("ELECTRA 15%"), were
-      replaced; or the original token, at the drawn positions ('replace_mlm') or at all of them ('all_tokens_mlm', with
-      a copy gate).
+      loss
+      (appendix F); 'frozen', the second of two stages, after a run of objective mlm whose trunk initialises both:
+      freeze
+      its parameters too, with optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0)).
+    predict: the trunk's target: which of 'all' tokens, or of the 'masked' (chosen) ones ("ELECTRA 15%"), were replaced;
+      or the original token, at the chosen positions ('replace_mlm') or at all of them ('all_tokens_mlm', with a copy
+      gate).
     generator_weight: of the generator's loss.
     weight: of the discriminator's loss; 50 fits binary losses, 1 those over the vocabulary.
     logit_rows: rows of each device whose vocabulary logits are in memory at a time under 'all_tokens_mlm'.
 
   Raises:
-    ValueError: a setting that cannot be met, or no loss.
+    ValueError: contradictory settings, or no loss.
   """
   user, inputs = "objective 'rtd'", ('tokens', 'segment_ids')
   require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Attends,))
   check(sharing, keep=keep, sampling=sampling, temperature=temperature, learning=learning, predict=predict)
-  learns = sampling == 'generator' and learning != 'frozen'  # the generator does
-  corrupt.check_weights(weight=weight, **({'generator_weight': generator_weight} if learns else {}))
-  s = Setup(
+  generator_learns = sampling == 'generator' and learning != 'frozen'
+  corrupt.check_weights(weight=weight, **({'generator_weight': generator_weight} if generator_learns else {}))
+  s = RtdSettings(
     choose=corrupt.pick_where(where, vocab=vocab), special=corrupt.special_table(vocab),
     starts_word=np.asarray(vocab.starts_word), mask_id=corrupt.find_mask(vocab, user='objective rtd'),
     vocab_size=vocab.size, keep=keep, sampling=sampling, temperature=temperature, learning=learning, predict=predict,
@@ -153,33 +158,35 @@ def make(
 def check(
   sharing: Sharing, *, keep: float, sampling: Sampling, temperature: float, learning: Learning, predict: Predicted
 ) -> None:
-  """Raises ValueError where a setting of `make` is out of bounds or contradicts another one."""
+  """Raise ValueError if a setting is out of bounds or contradicts another one."""
   errors.one_of('objective.sharing', sharing, Sharing)
   errors.one_of('objective.sampling', sampling, Sampling)
   errors.one_of('objective.learning', learning, Learning)
   errors.one_of('objective.predict', predict, Predicted)
   if not 0 <= keep <= 1 or temperature <= 0:
-    raise ValueError(f'objective: keep={keep} must be in [0, 1] and temperature={temperature} must be above 0')
+    raise ValueError(f'objective.keep={keep} must be in [0, 1], and objective.temperature={temperature} above 0')
   if sampling == 'uniform' and learning != 'likelihood':
-    raise ValueError(f"objective.learning={learning!r} needs a generator, and sampling='uniform' has none")
+    raise ValueError(f"objective.learning={learning!r} needs a generator: set objective.sampling='generator'")
   if learning == 'adversarial' and predict not in ('all', 'masked'):
-    raise ValueError(f"objective.learning='adversarial' needs predict='all' or 'masked', not {predict!r}")
+    raise ValueError(f"objective.learning='adversarial' needs objective.predict='all' or 'masked', not {predict!r}")
   if learning == 'frozen' and sharing != 'none':
-    raise ValueError(f"objective.learning='frozen' needs sharing='none': {sharing!r} would train the generator")
+    raise ValueError(
+      f"objective.learning='frozen' needs objective.sharing='none': {sharing!r} would train the generator"
+    )
 
 
 # What the generator reads ------------------------------------------------------------------------------------------
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The inputs of the generator; the targets of both losses, and the keys that samples are drawn by."""
+def prepare(s: RtdSettings, root: Array, batch: Batch) -> Example:
+  """Build the generator's inputs, the targets of both losses, and keys for samples."""
   tokens, segments, row_weight = batch['tokens'], batch['segment_ids'], batch['row_weight']
   rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), tokens, segments)
   targets = mlm.make_targets(rows, row_weight)
   real = (segments > 0).astype(jnp.float32)
   if s.predict == 'masked':
-    drawn = targets['weights'] > 0
-    real = put(jnp.zeros_like(real), rows['predict'], drawn, jnp.ones_like(targets['weights']))
+    chosen = targets['weights'] > 0
+    real = put(jnp.zeros_like(real), rows['predict'], chosen, jnp.ones_like(targets['weights']))
   real = real * row_weight[:, None]
   inputs = {'tokens': rows['tokens'], 'segment_ids': segments, 'predict': rows['predict']}
   targets |= {
@@ -192,8 +199,11 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs | corrupt.present(batch, 'type_ids'), targets)
 
 
-def draw(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
-  """One row: what `mlm.mask_row` gives, with most of the chosen tokens masked, and 'draws' uint32[2]."""
+def draw(s: RtdSettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+  """Choose tokens of one row and mask most of them.
+
+  Return the fields of `mlm.mask_row` and 'draws' uint32[2].
+  """
   row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word)
   where_key, mask_key, sample_key = jax.random.split(key, 3)
   positions, weights, excess = corrupt.choose_targets(s.choose, where_key, row)
@@ -211,56 +221,59 @@ def draw(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
 # What the discriminator reads --------------------------------------------------------------------------------------
 
 
-def generate(s: Setup, forward: Forward, example: Example) -> tuple[Array, Array] | None:
-  """(logits f32[b, t, v], states [b, t, d]) of the generator; None where tokens are drawn uniformly."""
+def generate(s: RtdSettings, forward: Forward, example: Example) -> tuple[Array, Array] | None:
+  """Compute logits f32[b, t, v] and states [b, t, d] of the generator.
+
+  None if tokens are sampled uniformly.
+  """
   if s.sampling == 'uniform':
     return None
   return forward(method='generate', train=False if s.learning == 'frozen' else None, **example.inputs)
 
 
-def replace(s: Setup, logits: Array | None, example: Example) -> tuple[Array, Array]:
-  """(the rows that the discriminator reads int[b, l], the samples int[b, t])."""
-  targets, places = example.targets, example.inputs['predict']
+def replace(s: RtdSettings, logits: Array | None, example: Example) -> tuple[Array, Array]:
+  """Sample tokens int[b, t], and write them into the rows int[b, l]; return (rows, samples)."""
+  targets, positions = example.targets, example.inputs['predict']
   if logits is None:
-    logits = jnp.broadcast_to(jnp.zeros(s.vocab_size), (*places.shape, s.vocab_size))
+    logits = jnp.broadcast_to(jnp.zeros(s.vocab_size), (*positions.shape, s.vocab_size))
   sampled = sample(logits, targets['draws'], temperature=s.temperature)
-  return put(targets['original'], places, targets['weights'] > 0, sampled), sampled
+  return put(targets['original'], positions, targets['weights'] > 0, sampled), sampled
 
 
 def read(example: Example, tokens: Array) -> dict[str, Any]:
-  """The inputs of the discriminator."""
+  """Build the inputs of the discriminator."""
   return {**{name: value for name, value in example.inputs.items() if name != 'predict'}, 'tokens': tokens}
 
 
 def put(tokens: Array, positions: Array, used: Array, values: Array) -> Array:
-  """Rows [b, l] with `values` [b, t] written at `positions` int[b, t] where `used`."""
-  # tokens 5 6 7   positions 2 0   used 1 0   values 9 8   ->   5 6 9; a slot that is not used writes behind the row
-  place = jnp.where(used, positions, tokens.shape[1])
-  return jax.vmap(lambda row, at, value: row.at[at].set(value, mode='drop'))(tokens, place, values)
+  """Write `values` [b, t] into rows [b, l] at `positions` int[b, t] where `used`."""
+  # tokens 5 6 7   positions 2 0   used 1 0   values 9 8   ->   5 6 9; unused slots write beyond the row
+  targets = jnp.where(used, positions, tokens.shape[1])
+  return jax.vmap(lambda row, at, value: row.at[at].set(value, mode='drop'))(tokens, targets, values)
 
 
 def sample(logits: Array, draws: Array, *, temperature: float) -> Array:
-  """Tokens int32[b, t] from softmax(logits / temperature), by Gumbel noise.
+  """Sample tokens int32[b, t] from softmax(logits / temperature), by Gumbel noise.
 
   Args:
     logits: f32[b, t, v].
-    draws: uint32[b, 2], a threefry key for each row, so that a row's sample depends on no other.
-    temperature: below 1 sharpens.
+    draws: uint32[b, 2], a threefry key for each row, so that the sample of a row depends on no other row.
+    temperature: values below 1 sharpen.
   """
 
-  def one(key: Array, logits: Array) -> Array:
+  def sample_row(key: Array, logits: Array) -> Array:
     noise = jax.random.gumbel(jax.random.wrap_key_data(key, impl='threefry2x32'), logits.shape)
     return (logits / temperature + noise).argmax(axis=-1).astype(jnp.int32)
 
-  return jax.vmap(one)(draws, jax.lax.stop_gradient(logits))
+  return jax.vmap(sample_row)(draws, jax.lax.stop_gradient(logits))
 
 
 # Losses --------------------------------------------------------------------------------------------------------------
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """The discriminator's loss and, where it learns, the generator's."""
-  del carry, rng  # samples have keys of their rows: they depend neither on micro-batches nor on devices
+def loss(s: RtdSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the discriminator's loss and, if it learns, the generator's."""
+  del carry, rng  # samples use the keys of rows, so they depend neither on micro-batches nor on devices
   generated = generate(s, forward, example)
   logits, features = (None, None) if generated is None else generated
   tokens, sampled = replace(s, logits, example)
@@ -270,11 +283,11 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
     value, metrics = restore(s, forward, example, tokens)
   value = s.weight * value
   if logits is not None and features is not None:
-    found = mlm.score(logits, example.targets)
-    metrics |= {f'generator_{name}': found.metrics[name] for name in ('loss', 'accuracy')}
-    metrics['targets_without_slot'] = found.metrics['targets_without_slot']
+    masked = mlm.score(logits, example.targets)
+    metrics |= {f'generator_{name}': masked.metrics[name] for name in ('loss', 'accuracy')}
+    metrics['targets_without_slot'] = masked.metrics['targets_without_slot']
     if s.learning == 'likelihood':
-      value = value + s.generator_weight * found.value
+      value = value + s.generator_weight * masked.value
     elif s.learning == 'adversarial':
       gain, more = reinforce(s, forward, example, logits, features, sampled, nats)
       value, metrics = value + s.generator_weight * gain, metrics | more
@@ -282,31 +295,34 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
 
 
 def detect(forward: Forward, example: Example, tokens: Array) -> tuple[Array, Array, Metrics]:
-  """(value of the loss, nats of each token f32[b, l], metrics) of detecting replaced tokens."""
+  """Compute the loss of detecting replaced tokens.
+
+  Return its value, the nats of each token f32[b, l], and metrics.
+  """
   targets, weights = example.targets, example.targets['token_weights']
   logits = forward(method='detect', **read(example, tokens))
   replaced = tokens != targets['original']
   nats = binary_cross_entropy(logits, replaced)
-  found = logits > 0
-  both = ((found & replaced) * weights).sum()
+  flagged = logits > 0
+  hits = ((flagged & replaced) * weights).sum()
   metrics = {
     'rtd_loss': metric(nats, weights),
-    'rtd_accuracy': metric(found == replaced, weights),
-    'rtd_precision': (both, (found * weights).sum()),
-    'rtd_recall': (both, (replaced * weights).sum()),
+    'rtd_accuracy': metric(flagged == replaced, weights),
+    'rtd_precision': (hits, (flagged * weights).sum()),
+    'rtd_recall': (hits, (replaced * weights).sum()),
     'replaced': metric(replaced, weights),
   }
   return scaled_sum(nats, weights, targets['token_scale']), nats, metrics
 
 
-def restore(s: Setup, forward: Forward, example: Example, tokens: Array) -> tuple[Array, Metrics]:
-  """(value of the loss, metrics) of predicting the original tokens."""
+def restore(s: RtdSettings, forward: Forward, example: Example, tokens: Array) -> tuple[Array, Metrics]:
+  """Compute the loss of predicting the original tokens, and its metrics."""
   targets = example.targets
   hidden = forward(method='encode', **read(example, tokens))
   if s.predict == 'replace_mlm':
     features = mlm.states_at(hidden, example.inputs['predict'])
-    found = mlm.score(forward(method='attend', features=features), targets)
-    return found.value, {f'restore_{name}': found.metrics[name] for name in ('loss', 'accuracy')}
+    masked = mlm.score(forward(method='attend', features=features), targets)
+    return masked.value, {f'restore_{name}': masked.metrics[name] for name in ('loss', 'accuracy')}
   attend = lambda part: forward(method='attend', features=part)  # noqa: E731
   nats, _ = chunked_cross_entropy(attend, hidden, targets['original'], rows=s.logit_rows)
   copied = tokens == targets['original']
@@ -317,21 +333,24 @@ def restore(s: Setup, forward: Forward, example: Example, tokens: Array) -> tupl
 
 
 def reinforce(
-  s: Setup, forward: Forward, example: Example, logits: Array, features: Array, sampled: Array, nats: Array
+  s: RtdSettings, forward: Forward, example: Example, logits: Array, features: Array, sampled: Array, nats: Array
 ) -> tuple[Array, Metrics]:
-  """(value of the loss, metrics): the generator is rewarded by the discriminator's loss on its samples (appendix F).
+  """Reward the generator by the discriminator's loss on its samples (appendix F).
 
-  Where raising a sample's probability would raise that loss, this loss falls with it. The baseline subtracts what the
-  generator's own states predict of the reward.
+  This loss falls when the probability rises of a sample that raises the discriminator's loss. The baseline subtracts
+  the reward that the generator's own states predict.
 
   Args:
     s: settings.
     forward: the model.
-    example: what `prepare` made.
+    example: of `prepare`.
     logits: f32[b, t, v] of the generator.
     features: [b, t, d], its states.
     sampled: int[b, t].
     nats: f32[b, l], the discriminator's loss at each token.
+
+  Returns:
+    (value of the loss, metrics).
   """
   targets, weights = example.targets, example.targets['weights']
   reward = jax.lax.stop_gradient(jnp.take_along_axis(nats, example.inputs['predict'], axis=1))  # f32[b, t]
@@ -344,24 +363,26 @@ def reinforce(
 
 
 def binary_cross_entropy(logits: Array, labels: Array) -> Array:
-  """-log sigmoid of the logit where the label is true, of minus the logit where it is not: f32 of the same shape."""
+  """Compute the cross-entropy of a sigmoid, f32 of the shape of the logits."""
   return jax.nn.softplus(jnp.where(labels, -logits, logits))
 
 
 def copy_cross_entropy(nats: Array, gate: Array, copied: Array) -> Array:
-  """-log of g [the input is the target] + (1 - g) p(target): the copy gate of All-Tokens MLM (§3.4).
+  """Compute -log of g [the input is the target] + (1 - g) p(target).
+
+  The copy gate of All-Tokens MLM (§3.4).
 
   Args:
     nats: -log p(target) of the softmax, f32[...].
     gate: logits of g.
-    copied: bool[...], whether the input token is the target.
+    copied: bool[...], True where the input token is the target.
   """
   written = -jax.nn.softplus(gate) - nats  # log (1 - g) p
   return -jnp.where(copied, jnp.logaddexp(-jax.nn.softplus(-gate), written), written)
 
 
-def predict_rows(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """The corrupted rows, and what the discriminator takes them for."""
+def predict_rows(s: RtdSettings, forward: Forward, example: Example) -> dict[str, Array]:
+  """Predict from the corrupted rows: replaced tokens, or the original ones."""
   generated = generate(s, forward, example)
   tokens, _ = replace(s, None if generated is None else generated[0], example)
   out = {'tokens': tokens, 'weights': example.targets['token_weights']}
@@ -369,6 +390,6 @@ def predict_rows(s: Setup, forward: Forward, example: Example) -> dict[str, Arra
     logits = forward(method='detect', **read(example, tokens))
     return out | {'probability': jax.nn.sigmoid(logits), 'replaced': tokens != example.targets['original']}
   hidden = forward(method='encode', **read(example, tokens))
-  places = example.inputs['predict']
-  logits = forward(method='attend', features=mlm.states_at(hidden, places))
-  return out | {'positions': places, 'ids': logits.argmax(axis=-1)}
+  positions = example.inputs['predict']
+  logits = forward(method='attend', features=mlm.states_at(hidden, positions))
+  return out | {'positions': positions, 'ids': logits.argmax(axis=-1)}

@@ -1,4 +1,4 @@
-"""Generator and discriminator of replaced token detection, and what they share (ELECTRA §3, DeBERTa-v3 §3)."""
+"""Generator and discriminator of replaced token detection, and their shared parameters (ELECTRA §3, DeBERTa-v3 §3)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -19,7 +19,7 @@ Sharing = Literal['embeddings', 'tokens', 'all', 'none', 'gradient_disentangled'
 
 
 class Head(nn.Module):
-  """Dense, activation, one number: whether a token was replaced (§2; no norm, as released).
+  """Dense, activation, one logit per token: was it replaced? (§2; no norm, as released)
 
   Attributes:
     activation: a name of `ACTIVATIONS`.
@@ -33,7 +33,7 @@ class Head(nn.Module):
 
   @nn.compact
   def __call__(self, hidden: Array) -> Array:
-    """Logits f32[...] of states [..., d]."""
+    """Compute logits f32[...] of states [..., d]."""
     init = truncated_normal(self.init_std)
     dense = Dense(hidden.shape[-1], axes=('embed', 'embed_out'), kernel_init=init, dtype=self.dtype, name='dense')
     out = Dense(1, axes=('embed', 'classes'), kernel_init=init, name='out')
@@ -41,10 +41,10 @@ class Head(nn.Module):
 
 
 class Disentangled(Embed):
-  """A table that is another table, which gets no gradient here, plus this one's own, which starts at 0.
+  """The sum of another table, without gradient, and an own table that starts from 0.
 
-  Gradient-disentangled sharing (He et al. 2021, DeBERTaV3 §3.2): the discriminator's losses do not pull on the
-  generator's vectors and yet begin with them.
+  Gradient-disentangled sharing (He et al. 2021, DeBERTaV3 §3.2): the discriminator starts from the generator's vectors,
+  but its losses do not change them.
   """
 
   base: Any = None
@@ -61,11 +61,11 @@ class Model(nn.Module):
 
   Attributes:
     make_trunk: (embed=...) -> the discriminator.
-    make_generator: (embed=..., embeddings=...) -> the generator; None where there is none or it is the trunk.
-    sharing: what the two share.
-    mlm: the generator's head; None where tokens are drawn uniformly.
-    rtd: the discriminator's, a `Head`; None where it restores tokens.
-    restore: the discriminator's where it restores tokens, like `mlm`.
+    make_generator: (embed=..., embeddings=...) -> the generator; None if there is none or it is the trunk.
+    sharing: parameters that the two share.
+    mlm: the generator's head; None if tokens are sampled uniformly.
+    rtd: the discriminator's head, a `Head`; None if it restores tokens.
+    restore: the discriminator's head if it restores tokens, like `mlm`.
     gated: the discriminator has a copy gate.
     rewarded: the generator has a baseline of its reward.
     init_std: of the kernels of gate and baseline.
@@ -99,15 +99,17 @@ class Model(nn.Module):
         'embeddings': {'embed': self.trunk.token_embed, 'embeddings': self.trunk},
       }
       self.generator = self.make_generator(**shared[self.sharing])
-    one = Dense(1, axes=('embed', 'classes'), kernel_init=truncated_normal(self.init_std))
+    one_logit = Dense(1, axes=('embed', 'classes'), kernel_init=truncated_normal(self.init_std))
     if self.gated:
-      self.gate = one.copy()
+      self.gate = one_logit.copy()
     if self.rewarded:
-      self.baseline = one.copy()
+      self.baseline = one_logit.copy()
 
   def __call__(self, predict: Array, train: bool = False, **inputs: Any) -> Array:
-    """The generator's vocabulary logits f32[b, t, v] at positions `predict` int[b, t]; the discriminator's, f32[b, l],
-    where there is no generator."""
+    """Compute the generator's vocabulary logits f32[b, t, v] at `predict` int[b, t].
+
+    Without a generator, the discriminator's logits f32[b, l].
+    """
     if self.is_initializing():
       hidden = self.encode(**inputs)
       if self.restore is not None:
@@ -125,32 +127,32 @@ class Model(nn.Module):
     return logits
 
   def generate(self, predict: Array, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """(logits f32[b, t, v] of the generator at `predict`, its states there [b, t, d])."""
+    """Compute the generator's logits f32[b, t, v] at `predict`, and its states [b, t, d]."""
     generator = self.trunk if self.make_generator is None else self.generator
     hidden = generator(**inputs, train=train)['hidden']
     features = mlm.states_at(hidden, predict)
     return self.mlm(features, generator.attend), features
 
   def expect(self, features: Array, train: bool = False) -> Array:
-    """Logits f32[b, t] of the baseline: how surely the discriminator will be right there."""
+    """Compute logits f32[b, t] of the baseline: the expected certainty of the discriminator."""
     del train
     return self.baseline(jax.lax.stop_gradient(features))[..., 0]
 
   def encode(self, train: bool = False, **inputs: Array) -> Array:
-    """States of the discriminator [b, l, d]."""
+    """Compute states of the discriminator [b, l, d]."""
     return self.trunk(**inputs, train=train)['hidden']
 
   def detect(self, train: bool = False, **inputs: Array) -> Array:
-    """Logits f32[b, l] of the discriminator: above 0 where a token looks replaced."""
+    """Compute logits f32[b, l] of the discriminator, above 0 for "replaced"."""
     return self.rtd(self.encode(**inputs, train=train))
 
   def attend(self, features: Array, train: bool = False) -> Array:
-    """Vocabulary logits f32[..., v] of the discriminator's states, where it restores tokens."""
+    """Compute vocabulary logits f32[..., v] of a discriminator that restores tokens."""
     del train
     return self.restore(features, self.trunk.attend)
 
   def copies(self, features: Array, train: bool = False) -> Array:
-    """Logits f32[...] of the copy gate: above 0 where a token is passed through."""
+    """Compute logits f32[...] of the copy gate, above 0 for "copied"."""
     del train
     return self.gate(features)[..., 0]
 
@@ -166,14 +168,14 @@ def make_model(
   gated: bool,
   rewarded: bool,
 ) -> Model:
-  """The model of the settings of `rtd.make`.
+  """Build the model for the settings of `rtd.make`.
 
   Args:
     trunk: the discriminator.
     vocab: of the rows.
     generator: the second trunk, as a model block.
-    sharing: between the two.
-    uniform: tokens are drawn uniformly, without a generator.
+    sharing: parameters that the two share.
+    uniform: tokens are sampled uniformly, without a generator.
     detects: the discriminator detects replaced tokens; else it restores the original ones.
     gated: it has a copy gate.
     rewarded: the generator has a baseline of its reward.
@@ -196,16 +198,19 @@ def make_model(
 def make_generator(
   trunk: nn.Module, vocab: Vocab, settings: Mapping[str, Any] | None, *, sharing: Sharing, uniform: bool
 ) -> nn.Module | None:
-  """The generator's trunk, checked against what it shares with `trunk`; None where it is the trunk or nothing."""
+  """Build the generator's trunk and check what it shares with `trunk`.
+
+  None if it is the trunk or there is none.
+  """
   if uniform or sharing == 'all':
     if settings is not None:
-      reason = "sampling='uniform' has no generator" if uniform else "sharing='all' makes the trunk its own generator"
-      raise ValueError(f'objective.generator={dict(settings)}, but {reason}: leave one of them out')
+      reason = "sampling='uniform' has no generator" if uniform else "with sharing='all' the trunk is the generator"
+      raise ValueError(f'objective.generator={dict(settings)}, but {reason}: remove one of the two settings')
     return None
   if settings is None:
     raise ValueError(
-      "objective.generator names the second trunk, as in dict(name='bert', variant='electra-small-generator'); "
-      "sharing='all' and sampling='uniform' do without"
+      "objective.generator is missing: set dict(name='bert', variant='electra-small-generator'), or "
+      "objective.sharing='all' or objective.sampling='uniform', which need none"
     )
   generator = build.make('models', settings, vocab_size=vocab.size, execution=trunk.execution)
   inputs = ('tokens', 'segment_ids')
@@ -215,25 +220,29 @@ def make_generator(
 
 
 def check_sharing(trunk: nn.Module, generator: nn.Module, sharing: Sharing) -> None:
-  """Raises ValueError where two trunks cannot share what they are to share."""
+  """Raise ValueError if the two trunks cannot share these parameters."""
   if sharing == 'none':
     return
   user = f'objective.sharing={sharing!r}'
   offers = (Shares,) if sharing == 'embeddings' else (SharesTokens,)
-  for one in (trunk, generator):
-    require(one, user=f"objective 'rtd' with sharing={sharing!r}", offers=offers)
+  for network in (trunk, generator):
+    require(network, user=f"objective 'rtd' with sharing={sharing!r}", offers=offers)
   widths = trunk.token_dim, generator.token_dim
   if widths[0] != widths[1]:
     raise ValueError(
       f"{user}: the trunk's token table is {widths[0]} wide and the generator's {widths[1]}; "
-      f"set overrides=dict(embed_dim={widths[0]}) of the generator, or sharing='none'"
+      f"set objective.generator.overrides.embed_dim={widths[0]}, or objective.sharing='none'"
     )
   if sharing != 'embeddings':
     return
   if trunk.NAME != generator.NAME:
-    raise ValueError(f"{user} needs two trunks of one file, not of {trunk.NAME} and {generator.NAME}: choose 'tokens'")
+    raise ValueError(
+      f"{user} needs two models of one name, not {trunk.NAME} and {generator.NAME}: set objective.sharing='tokens'"
+    )
   ours, theirs = trunk.embedding_sizes, generator.embedding_sizes
   if ours != theirs:
     differing = [name for name in ours if ours[name] != theirs[name]]
     sizes = [f'{name} is {ours[name]} in the trunk and {theirs[name]} in the generator' for name in differing]
-    raise ValueError(f'{user} needs tables of one size, and {"; ".join(sizes)}')
+    raise ValueError(
+      f'{user} needs tables of one size, but {"; ".join(sizes)}: set these in objective.generator.overrides'
+    )

@@ -1,7 +1,7 @@
 """Masked language modelling of sentence pairs, with next-sentence prediction (Devlin et al. 2018, §3.1, tasks 1 and 2).
 
-Or with sentence-order prediction (Lan et al. 2019, §3.1). The label is predicted from the pooled state, so the trunk's
-pooler is trained here for downstream tasks. Both terms are means of their own and have the same weight.
+Or with sentence-order prediction (Lan et al. 2019, §3.1). The label is predicted from the pooled state, which trains
+the trunk's pooler for downstream tasks. Both terms are separate means with the same weight.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,13 +27,13 @@ from plm_jax.objectives import corrupt, mlm
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='contrastive')
 READS = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length')
-OF_A_ROW = True  # what it predicts is of a whole row, so that adapters/distil.py can compare it
+OF_A_ROW = True  # it predicts one label per row, which adapters/distil.py can compare
 
 Question = Literal['nsp', 'sop']
 Layout = Literal['bert', 'roberta']
 QUESTIONS: Mapping[Question, Callable[..., pairs.Pair]] = {'nsp': pairs.next_or_other, 'sop': pairs.in_order_or_swapped}
 SEPARATORS: Mapping[Layout, int] = {'bert': 1, 'roberta': 2}
-_PAIR = np.uint32(2**31 + 1)  # no row has this number, so the keys of pairs differ from those of masks
+_PAIR = np.uint32(2**31 + 1)  # not a row id, so the keys of pairs differ from those of masks
 
 
 class Model(nn.Module):
@@ -45,25 +45,25 @@ class Model(nn.Module):
 
   @nn.compact
   def __call__(self, predict: Array, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """Vocabulary logits f32[b, t, v] at positions `predict` int[b, t], and f32[b, 2] of the two labels."""
+    """Compute vocabulary logits f32[b, t, v] at `predict` int[b, t], and label logits f32[b, 2]."""
     hidden = self.trunk(**inputs, train=train)['hidden']
     pooled = self.trunk.pool(hidden, inputs['segment_ids'])  # [b, d]
     head = Dense(2, axes=('embed', 'classes'), kernel_init=truncated_normal(self.init_std), name='pair')
     return self.mlm(mlm.states_at(hidden, predict), self.trunk.attend), head(pooled).astype(jnp.float32)
 
 
-class Setup(NamedTuple):
-  """What makes a row of two segments and masks it.
+class SentencePairSettings(NamedTuple):
+  """Settings of rows of two segments and their masks.
 
   Attributes:
     masking: of masked language modelling.
     question: 'nsp' or 'sop'.
     choose: (key, first, following, other) -> `pairs.Pair`.
     join: (first, second, length=) -> `pairs.Joined`.
-    frame: tokens of a row that are of neither segment.
+    frame: number of tokens of a row outside both segments.
   """
 
-  masking: mlm.Setup
+  masking: mlm.MlmSettings
   question: Question
   choose: Callable[..., pairs.Pair]
   join: Callable[..., pairs.Joined]
@@ -81,18 +81,19 @@ def make(
   masking: corrupt.Masking = 'dynamic',
   copies: Count = 10,
 ) -> Task:
-  """Masked language modelling and a question about two segments; needs the rows of `data/pairs.py`.
+  """Build masked language modelling with a label of two segments; needs rows of `data/pairs.py`.
 
   Args:
     trunk: an encoder with a pooler.
     vocab: with tokens for a mask, for the beginning of a row and between segments.
-    question: 'nsp' asks whether the second segment follows the first or is from elsewhere (`NextSentence`), 'sop'
-      whether both stand in their order (`SentenceOrder`).
+    question: the label: 'nsp', the second segment follows the first or is from elsewhere (`NextSentence`); 'sop', both
+      are in order or swapped (`SentenceOrder`).
     layout: 'bert' is [CLS] A [SEP] B [SEP]; 'roberta' has two separators in the middle.
-    where: which tokens are masked, as in `mlm`.
-    edit: what becomes of them, as in `mlm`.
-    masking: 'dynamic' draws masks and pairs anew at every step, 'static' repeats those of `copies` epochs (BERT; give
-      the data the same `copies`).
+    where: the tokens to mask, as in `mlm`.
+    edit: how to corrupt them, as in `mlm`.
+    masking: 'dynamic' samples new masks and pairs at every step, 'static' repeats those of `copies` epochs (BERT; set
+      the
+      same `copies` for the data).
     copies: of each row when static.
   """
   user, inputs = "objective 'sentence_pair'", ('tokens', 'segment_ids', 'type_ids')
@@ -100,30 +101,32 @@ def make(
   errors.one_of('objective.question', question, Question)
   errors.one_of('objective.layout', layout, Layout)
   if vocab.cls_id is None or vocab.sep_id is None:
-    raise ValueError('objective sentence_pair needs a vocabulary with tokens [CLS] and [SEP]')
+    raise ValueError(
+      'objective sentence_pair needs a vocabulary with tokens [CLS] and [SEP]; vocab.roles can name them'
+    )
   frame = partial(pairs.join, cls_id=vocab.cls_id, sep_id=vocab.sep_id, pad_id=vocab.pad_id)
-  s = Setup(
-    mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective sentence_pair'),
-    question,
-    QUESTIONS[question],
-    partial(frame, separators=SEPARATORS[layout]),
-    2 + SEPARATORS[layout],
+  s = SentencePairSettings(
+    masking=mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective sentence_pair'),
+    question=question,
+    choose=QUESTIONS[question],
+    join=partial(frame, separators=SEPARATORS[layout]),
+    frame=2 + SEPARATORS[layout],
   )
   model = Model(trunk, mlm.make_head(trunk, vocab), trunk.head_style.init_std)
   return Task(model, partial(prepare, s), partial(loss, s), predict, summary=partial(perplexity_of, nats='mlm_loss'))
 
 
 def template(*, vocab: Vocab, rows: Template | None, layout: Layout = 'bert', **rest: Any) -> Template:
-  """What stands around the two segments."""
+  """Build the template of the two segments."""
   del rows, rest
   cls_id, sep_id = vocab.cls_id, vocab.sep_id
-  assert cls_id is not None and sep_id is not None  # as `make` has made sure
+  assert cls_id is not None and sep_id is not None  # `make` checks this
   between = ((sep_id, 0),) * SEPARATORS[layout]
   return Template(((cls_id, 0), ('A', 0), (sep_id, 0)), ((cls_id, 0), ('A', 0), *between, ('B', 1), (sep_id, 1)))
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The inputs of `Model`; the targets of `mlm.score` and the label of each pair."""
+def prepare(s: SentencePairSettings, root: Array, batch: Batch) -> Example:
+  """Build the inputs of `Model`, the targets of `mlm.score` and the label of each pair."""
   keys = row_keys(jax.random.fold_in(root, _PAIR), batch, every=s.masking.every, copies=s.masking.copies)
   rows, labels = each_row(partial(join, s), keys, {name: batch[name] for name in READS})
   joined = {'tokens': rows.ids, 'segment_ids': rows.segment_ids, 'type_ids': rows.type_ids}
@@ -132,8 +135,8 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(example.inputs, example.targets | targets | row_terms(batch['row_weight']))
 
 
-def join(s: Setup, key: Array, row: Mapping[str, Array]) -> tuple[pairs.Joined, Array]:
-  """A row of the two segments that its key chooses, cut to fit, and the label int32[]."""
+def join(s: SentencePairSettings, key: Array, row: Mapping[str, Array]) -> tuple[pairs.Joined, Array]:
+  """Join two segments, sampled by a key and cut to fit; also their label int32[]."""
   choose_key, cut_key = jax.random.split(key)
   parts = (pairs.Segment(row[name], row[f'{name}_length']) for name in ('first', 'next', 'other'))
   chosen = s.choose(choose_key, *parts)
@@ -142,8 +145,8 @@ def join(s: Setup, key: Array, row: Mapping[str, Array]) -> tuple[pairs.Joined, 
   return s.join(*cut, length=length), chosen.label
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of the masked tokens and of the label."""
+def loss(s: SentencePairSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy of the masked tokens and of the label."""
   del carry, rng
   targets = example.targets
   logits, label_logits = forward(**example.inputs)
@@ -161,7 +164,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
 
 
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
-  """The likeliest token of each slot; the label of each pair and the probability of both labels."""
+  """Predict the most likely token of each slot, and the label of each pair."""
   logits, label_logits = forward(**example.inputs)
   return {
     'positions': example.inputs['predict'],

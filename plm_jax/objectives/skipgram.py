@@ -1,7 +1,7 @@
 """Skip-gram and continuous bag of words with negative sampling (Mikolov et al. 2013a and 2013b; word2vec.c).
 
-Windows are those of `windows.py`. Skip-gram takes each word of the window as input and predicts the centre; the bag of
-words predicts it from the mean of the window. In either case a true word is told from words that are drawn by
+Windows are those of `context_windows.py`. Skip-gram takes each word of the window as input and predicts the centre; the
+bag of words predicts it from the mean of the window. In either case a true word is distinguished from words sampled by
 frequency: -log s(v u) - sum_k log s(-v u_k).
 
   # row        the cat sat on the mat      kept  cat sat mat      reach  1 2 1
@@ -46,9 +46,9 @@ READS = ('tokens', 'segment_ids')
 
 
 class Model(nn.Module):
-  """A table of input vectors, the trunk, and one of output vectors, which begins with zeros.
+  """A table of input vectors (the trunk) and one of output vectors, which starts from zeros.
 
-  `whole_gradient` is that of `windows.bags`.
+  `whole_gradient` is that of `context_windows.bags`.
   """
 
   trunk: nn.Module
@@ -61,23 +61,24 @@ class Model(nn.Module):
     self.output = Embed(self.vocab_size, self.trunk.hidden_dim, ('vocab', 'embed'), zeros)
 
   def read(self, tokens: Array, *, train: bool = False, **inputs: Array) -> Array:
-    """The input vectors of words, int[b, l] -> [b, l, d]."""
+    """Look up the input vectors of words, int[b, l] -> [b, l, d]."""
     del inputs
     return self.trunk(tokens, train=train)['hidden']
 
   def __call__(
     self, tokens: Array, pairs: Array, words: Array, number: Array, train: bool = False, **inputs: Array
   ) -> Array:
-    """Logits of true words and of drawn ones.
+    """Compute logits of true and sampled words.
 
     Args:
       tokens: int[b, l].
-      pairs: of skip-gram int[b, n, 2], the places of the input and of the centre of each pair; of a bag of words, whose
-        centre is the word at l, bool[b, l, o], which neighbours are in the bag.
-      words: int[b, n, 1 + k], the centre and the words that are drawn; of a bag n is l.
-      number: int[b], how many of the n count; they stand first, and the logits of others are not to be read.
-      train: drops out.
-      **inputs: what else `read` takes.
+      pairs: of skip-gram int[b, n, 2], the positions of the input and of the centre of each pair; of a bag of words,
+        whose
+        centre is the word at l, bool[b, l, o], True for neighbours in the bag.
+      words: int[b, n, 1 + k], the centre and the sampled words; of a bag n is l.
+      number: int[b], the count of valid pairs among the n, which come first; other logits are meaningless.
+      train: enables dropout.
+      **inputs: further inputs of `read`.
 
     Returns:
       f32[b, n, 1 + k].
@@ -91,8 +92,8 @@ class Model(nn.Module):
     return products(vectors, self.output.rows(), readers, words, number.max())
 
 
-class Setup(NamedTuple):
-  """What draws pairs and scores them; settings are explained in `make`.
+class SkipgramSettings(NamedTuple):
+  """Settings of pairs and scores; those not listed are explained in `make`.
 
   Attributes:
     noise: the distribution of negatives.
@@ -116,24 +117,27 @@ def make(
   reduction: Reduction = 'sum',
   update: Update = 'tables',
 ) -> Task:
-  """Word vectors by predicting words from their neighbours.
+  """Build word vectors by predicting words from their neighbours.
 
   Args:
     trunk: a trunk whose vectors do not depend on neighbours: 'static'.
-    vocab: of the rows, with the counts of its tokens. Special tokens, unknown words among them, are left out before
-      windows are laid, as in word2vec.c.
+    vocab: of the rows, with the counts of its tokens. Special tokens, including unknown words, are removed before
+      windows
+      are formed, as in word2vec.c.
     architecture: 'skipgram' or 'cbow', the continuous bag of words.
-    window: most words to each side of a centre; how many is drawn for each from 1 to `window`.
-    negatives: words drawn per pair; one that is the true word counts for nothing.
-    subsample: t in the probability (sqrt(f / t) + 1) t / f, at most 1, with which a word of frequency f stays; 0 keeps
-      every word.
-    power: negatives are drawn in proportion to count^power.
-    reduction: of the loss that is trained on: 'sum' adds the pairs of a batch, so that each pair moves its words as far
-      as in word2vec.c, whose rates then apply to batches of a few hundred words: the words of a bag by its whole error,
-      each as far as a single one, and not by the gradient of their mean. 'mean' divides by the number of pairs, and its
-      gradient is that of the loss.
-    update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' those rows that a batch reads, which
-      asks for optim.name sgd or adagrad. The result is the same.
+    window: most words to each side of a centre; the reach of each is sampled from 1 to `window`.
+    negatives: words sampled per pair; a sample equal to the true word is ignored.
+    subsample: t in the probability (sqrt(f / t) + 1) t / f, at most 1, of keeping a word of frequency f; 0 keeps every
+      word.
+    power: negatives are sampled in proportion to count^power.
+    reduction: of the training loss. 'sum' adds the pairs of a batch, so that each pair moves its words as far as in
+      word2vec.c, whose rates then apply to batches of a few hundred words. The words of a bag then each move by its
+      whole
+      error, not by the gradient of their mean. 'mean' divides by the number of pairs, and its gradient is that of the
+      loss.
+    update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' only the rows that a batch reads,
+      which
+      needs optim.name sgd or adagrad. The result is the same.
 
   Raises:
     ValueError: the vocabulary has no counts, or fewer than two words with one.
@@ -144,41 +148,42 @@ def make(
   errors.one_of('objective.update', update, Update)
   counts = counts_of(vocab, user="objective 'skipgram'")
   windows = Windows(keep_rates(counts, subsample), architecture, window)
-  s = Setup(windows, alias.make(counts**power * (counts > 0)), negatives, reduction)
+  noise = alias.make(counts**power * (counts > 0))
+  s = SkipgramSettings(windows=windows, noise=noise, negatives=negatives, reduction=reduction)
   model = Model(trunk, vocab.size, architecture, whole_gradient=reduction == 'sum')
   task = Task(model, partial(prepare, s), partial(loss, s))
   return task._replace(rows=read_rows) if update == 'rows' else task
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """Subsampled rows with their windows and negatives, all drawn by the keys of the rows."""
+def prepare(s: SkipgramSettings, root: Array, batch: Batch) -> Example:
+  """Subsample rows, and sample windows and negatives by the keys of the rows."""
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
   if s.windows.architecture == 'skipgram':
-    pairs, number = listed(laid.pairs)
+    pairs, count = listed(laid.pairs)
     centres = jnp.take_along_axis(laid.tokens, pairs[..., 1], axis=1, mode='clip')
-    real = jnp.arange(pairs.shape[1]) < number[:, None]
+    real = jnp.arange(pairs.shape[1]) < count[:, None]
   else:
     pairs, centres, real = laid.pairs, laid.tokens, laid.pairs.any(axis=2)
-    number = (real * (1 + jnp.arange(real.shape[1]))).max(axis=1)
+    count = (real * (1 + jnp.arange(real.shape[1]))).max(axis=1)
   shape = (centres.shape[1], s.negatives)
   negatives = jax.vmap(lambda key: alias.draw(key, s.noise, shape))(laid.noise_keys)
   words = jnp.concatenate([centres[..., None], negatives], axis=-1)
   weights = real * batch['row_weight'][:, None]
   scale = batch_scale(weights) if s.reduction == 'mean' else jnp.ones(len(weights))
   return Example(
-    {'tokens': laid.tokens, 'pairs': pairs, 'words': words, 'number': number},
+    {'tokens': laid.tokens, 'pairs': pairs, 'words': words, 'number': count},
     {'weights': weights, 'scale': scale, 'others': words != centres[..., None]},
   )
 
 
 def read_rows(example: Example) -> dict[str, Array]:
-  """The words whose vectors a batch reads, of either table."""
+  """List the words whose vectors a batch reads, for both tables."""
   tokens, negatives = example.inputs['tokens'].reshape(-1), example.inputs['words'][..., 1:].reshape(-1)
   return {'trunk/token_embed/table': tokens, 'output/table': jnp.concatenate([tokens, negatives])}
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Nats of telling the true word of each pair from those drawn for it."""
+def loss(s: SkipgramSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute nats of the true word of each pair against its negatives."""
   del s, carry, rng
   targets, weights = example.targets, example.targets['weights']
   logits, others = forward(**example.inputs), targets['others']  # [b, n, 1 + k], the true word first

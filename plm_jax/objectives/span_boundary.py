@@ -1,9 +1,9 @@
-"""SpanBERT: masked spans are predicted from all of the text, and from their two neighbours (Joshi et al. 2019, §3).
+"""SpanBERT: predict masked spans from the whole text, and from their two neighbours (Joshi et al. 2019, §3).
 
-The span boundary objective predicts each token of a masked run from the states just outside the run and the place of
-the token in it. A run is a sequence of masked tokens without a gap: spans that touch or overlap count as one. A run
-that begins or ends its text has no outer neighbour and is left out, and so are the tokens of a run beyond
-`max_targets`. Each term is a mean of its own; their sum is minimised.
+The span boundary objective predicts each token of a masked run from the states just outside the run and the index of
+the token in it. A run is a sequence of masked tokens without a gap: spans that touch or overlap count as one. A run at
+the start or end of its text lacks an outer neighbour and is left out, and so are the tokens of a run beyond
+`max_targets`. The loss is the sum of two separate means.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,12 +31,12 @@ READS = ('tokens', 'segment_ids')
 
 
 class Boundary(nn.Module):
-  """Two times dense, activation, norm on [left; right; place] (§3.2); the product with the table and a bias follow.
+  """Two times dense, activation, norm on [left; right; index] (§3.2), then the product with the table and a bias.
 
   Attributes:
     vocab_size: ids of the vocabulary.
     features: width of the vocabulary's table.
-    places: rows of the table of places in a run.
+    places: rows of the table of indices in a run.
     place_dim: its width.
     activation: a name of `ACTIVATIONS`.
     norm_epsilon: of both norms.
@@ -55,12 +55,12 @@ class Boundary(nn.Module):
 
   @nn.compact
   def __call__(self, left: Array, right: Array, place: Array, attend: Callable[[Array], Array]) -> Array:
-    """Vocabulary logits f32[b, t, v].
+    """Compute vocabulary logits f32[b, t, v].
 
     Args:
-      left: [b, t, d], state before the run that each target is in.
-      right: [b, t, d], state behind it.
-      place: int[b, t] of the target in its run, from 0.
+      left: [b, t, d], state before the run of each target.
+      right: [b, t, d], state after it.
+      place: int[b, t], index of the target in its run, from 0.
       attend: features -> logits by the trunk's table.
     """
     init, width = truncated_normal(self.init_std), left.shape[-1]
@@ -85,14 +85,17 @@ class Model(nn.Module):
   def __call__(
     self, predict: Array, left: Array, right: Array, place: Array, train: bool = False, **inputs: Array
   ) -> tuple[Array, Array]:
-    """Vocabulary logits f32[b, t, v] of both heads for targets at `predict`, with runs between `left` and `right`."""
+    """Compute vocabulary logits f32[b, t, v] of both heads at `predict` int[b, t].
+
+    `left` and `right` int[b, t] are the positions around the run of each target.
+    """
     hidden = self.trunk(**inputs, train=train)['hidden']
-    at, before, behind = (mlm.states_at(hidden, positions) for positions in (predict, left, right))
-    return self.mlm(at, self.trunk.attend), self.boundary(before, behind, place, self.trunk.attend)
+    at, before, after = (mlm.states_at(hidden, positions) for positions in (predict, left, right))
+    return self.mlm(at, self.trunk.attend), self.boundary(before, after, place, self.trunk.attend)
 
 
-class Setup(NamedTuple):
-  """What masks a row and finds the sides of its runs.
+class SpanBoundarySettings(NamedTuple):
+  """Settings of masks and of the span boundary term.
 
   Attributes:
     masking: of masked language modelling.
@@ -100,7 +103,7 @@ class Setup(NamedTuple):
     max_targets: tokens of a run that are predicted from its neighbours.
   """
 
-  masking: mlm.Setup
+  masking: mlm.MlmSettings
   weight: float
   max_targets: int
 
@@ -118,28 +121,28 @@ def make(
   places: Count = 20,
   place_dim: Count = 200,
 ) -> Task:
-  """Masked language modelling with the span boundary objective.
+  """Build masked language modelling with the span boundary objective.
 
   Args:
     trunk: an encoder.
     vocab: with a mask token.
-    where: which tokens, as in `mlm`.
-    edit: what becomes of them, as in `mlm`; SpanBERT draws once per span.
-    masking: 'dynamic' draws anew at every step, 'static' repeats `copies` maskings of each row.
+    where: the tokens to corrupt, as in `mlm`.
+    edit: how to corrupt them, as in `mlm`; SpanBERT samples once per span.
+    masking: 'dynamic' samples new masks at every step, 'static' repeats `copies` maskings of each row.
     copies: maskings of a row when static.
-    weight: of the span boundary term; 0 leaves the masked language model (SpanBERT's "1seq").
+    weight: of the span boundary term; 0 leaves only masked language modelling (SpanBERT's "1seq").
     max_targets: tokens at the beginning of a run that are predicted from its neighbours.
-    places: rows of the table of places; the released code has 20 by default.
+    places: rows of the table of indices in a run; the released code has 20 by default.
     place_dim: its width.
   """
   user, inputs = "objective 'span_boundary'", ('tokens', 'segment_ids')
   require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Attends,))
   if not 1 <= max_targets <= places:
-    raise ValueError(f'objective.max_targets={max_targets} is not in 1..{places}, the rows of the table of places')
-  s = Setup(
-    mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective span_boundary'),
-    weight,
-    max_targets,
+    raise ValueError(f'objective.max_targets={max_targets} must be in 1..{places}: lower it, or raise objective.places')
+  s = SpanBoundarySettings(
+    masking=mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective span_boundary'),
+    weight=weight,
+    max_targets=max_targets,
   )
   style = trunk.head_style
   sizes = (vocab.size, trunk.token_dim, places, place_dim)
@@ -149,8 +152,8 @@ def make(
   return Task(model, partial(prepare, s), partial(loss, s), predict, summary=summary)
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The inputs of `Model`; the targets of `mlm.score` and of the span boundary term."""
+def prepare(s: SpanBoundarySettings, root: Array, batch: Batch) -> Example:
+  """Build the inputs of `Model`, and the targets of both terms."""
   keys = row_keys(root, batch, every=s.masking.every, copies=s.masking.copies)
   rows = each_row(partial(mask_row, s), keys, batch['tokens'], batch['segment_ids'])
   inputs = {name: rows[name] for name in ('tokens', 'predict', 'left', 'right', 'place')}
@@ -161,8 +164,11 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   return Example(inputs, targets | row_terms(batch['row_weight']))
 
 
-def mask_row(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
-  """`mlm.mask_row` with 'left', 'right' and 'place' int[t] of `neighbours`, and their 'boundary_weights' f32[t]."""
+def mask_row(s: SpanBoundarySettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+  """Mask one row as `mlm.mask_row`, and find the neighbours of its runs.
+
+  Adds 'left', 'right' and 'place' int[t] of `neighbours`, and 'boundary_weights' f32[t].
+  """
   row, spans, fields = mlm.choose_and_write(s.masking, key, ids, segments)
   left, right, place, allowed = neighbours(spans.number > 0, row.eligible, segments, limit=s.max_targets)
   at = fields['predict']
@@ -170,8 +176,8 @@ def mask_row(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Arr
   return fields | {'left': left[at], 'right': right[at], 'place': place[at], 'boundary_weights': weights}
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of the masked tokens, by both heads."""
+def loss(s: SpanBoundarySettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Compute the cross-entropy of the masked tokens, by both heads."""
   del carry, rng
   targets = example.targets
   logits, boundary_logits = forward(**example.inputs)
@@ -188,7 +194,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
 
 
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
-  """The likeliest token of each slot by either head."""
+  """Predict the most likely token of each slot, by each head."""
   logits, boundary_logits = forward(**example.inputs)
   return {
     'positions': example.inputs['predict'],
@@ -200,17 +206,17 @@ def predict(forward: Forward, example: Example) -> dict[str, Array]:
 
 
 def neighbours(chosen: Array, text: Array, segment_ids: Array, *, limit: int) -> tuple[Array, Array, Array, Array]:
-  """The two sides of the run that each chosen token is in.
+  """Find the two neighbours of the run of each chosen token.
 
   Args:
     chosen: bool[l], masked.
     text: bool[l], False on special tokens and padding.
-    segment_ids: int[l]; a run does not go beyond its segment.
+    segment_ids: int[l]; a run stays inside its segment.
     limit: targets of a run.
 
   Returns:
-    left int32[l] and right int32[l], the tokens next to the run; place int32[l] in the run, from 0; and bool[l], chosen
-    tokens whose run has text of its own segment on both sides and whose place is below the limit.
+    left int32[l] and right int32[l], the positions next to the run; place int32[l], the index in the run, from 0; and
+    bool[l], chosen tokens below the limit whose run has text of its segment on both sides.
   """
   # chosen  0 1 1 0 1 0    start 0 1 1 3 4 5    end 0 2 2 3 4 5
   # left    0 0 0 2 3 4    right 1 3 3 4 5 5    place 0 0 1 0 0 0

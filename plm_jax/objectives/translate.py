@@ -8,10 +8,9 @@ A decoder of LSTM layers reads the states H of the encoder and writes the text i
     p(w_t) = softmax(W h~_t + b)
 
 Without feeding, as views of another objective need it (`objectives/translate_views.py`), s_t = LSTM(z_(t-1), s_(t-1)).
-Each layer of the decoder begins where the two directions of the same layer of the encoder end, side by side; h~_0 = 0.
-Rows are those of `data/text_to_text` with `second='targets'`: the source is of the run's vocabulary, which is the
-encoder's, and what is written is of its `second_vocab`. The loss, and what an evaluation writes, are those of the
-adapter `sequence`.
+Each layer of the decoder starts from the final states of both directions of the same encoder layer, concatenated;
+h~_0 = 0. Rows are those of `data/text_to_text` with `second='targets'`: the source uses the run's vocabulary, and the
+target its `second_vocab`. The loss, and the text that an evaluation writes, are those of the adapter `sequence`.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,13 +43,13 @@ PAPER = Paper(
   supervision='supervised',
   adapters=('scalar_mix',),
 )
-# what an encoder-decoder reads
+# inputs of an encoder-decoder
 TWO_STACKS = ('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids')
 READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
 
 
 class Source(NamedTuple):
-  """What the decoder reads of a text at each step.
+  """Precomputed values of a source text, read at each step.
 
   Attributes:
     hidden: H [b, m, d].
@@ -81,18 +80,23 @@ class Attention(NamedTuple):
   adjust_bias: Array
 
   def source(self, hidden: Array, segment_ids: Array) -> Source:
-    """What is computed once per text, from states [b, m, d] and int[b, m]."""
+    """Compute a `Source` from states [b, m, d] and int[b, m]."""
     return Source(hidden, hidden @ self.score, hidden @ self.score_bias, segment_ids > 0)
 
-  def look(self, states: Array, source: Source, drop: Callable[[Array], Array] = lambda weights: weights) -> Array:
-    """h~ of states s_t [b, (k,) d], likewise; `drop` is done to the weights of attention."""
+  def adjust_states(
+    self, states: Array, source: Source, drop: Callable[[Array], Array] = lambda weights: weights
+  ) -> Array:
+    """Compute h~ of states s_t [b, (k,) d], the same shape.
+
+    `drop` is applied to the weights of attention.
+    """
     weights = drop(attention(states, source)).astype(states.dtype)
     context = jnp.einsum('b...m,bmd->b...d', weights, source.hidden)
     return jnp.tanh(jnp.concatenate([context, states], axis=-1) @ self.adjust + self.adjust_bias)
 
 
 def attention_params(module: nn.Module, d: int, biases: bool, init: Initializer, dtype: str) -> Attention:
-  """The parameters of an attention in `setup` of a module: 'score', 'adjust' and, with `biases`, theirs."""
+  """Create 'score', 'adjust' and, with `biases`, their biases in a module's `setup`."""
 
   def leaf(name: str, *shape: int) -> Array:
     axes = ('embed', 'embed_out')[-len(shape) :]
@@ -104,7 +108,7 @@ def attention_params(module: nn.Module, d: int, biases: bool, init: Initializer,
 
 
 class Memory(NamedTuple):
-  """What one step of the decoder hands to the next; k texts per row where there is an axis k.
+  """State that one step of the decoder passes to the next; with an axis k, of k texts per row.
 
   Attributes:
     h: [b, (k,) n, d], states of the layers.
@@ -134,53 +138,66 @@ class Weights(NamedTuple):
 
 
 def attention(state: Array, source: Source) -> Array:
-  """Weights a_t over the tokens of a text: s_t [b, (k,) d] -> f32[b, (k,) m], 0 on padding."""
+  """Compute attention weights a_t: s_t [b, (k,) d] -> f32[b, (k,) m].
+
+  They are 0 on padding.
+  """
   scores = jnp.einsum('bmd,b...d->b...m', source.keys, state)
   shift, real = (jnp.expand_dims(each, tuple(range(1, state.ndim - 1))) for each in (source.shift, source.real))
   return jax.nn.softmax(jnp.where(real, (scores + shift).astype(jnp.float32), -1e9), axis=-1)
 
 
 def advance(w: Weights, memory: Memory, source: Source, given: Array, masks: Array | None = None) -> Memory:
-  """One step of the decoder.
+  """Run one step of the decoder.
 
   Args:
     w: of the decoder.
-    memory: after the step before.
+    memory: after the previous step.
     source: the text.
-    given: W z + b [b, (k,) 4, d], the part of the first layer's gates that the word before decides.
+    given: W z + b [b, (k,) 4, d], the word's part of the first layer's gates.
     masks: [n - 1, b, d], dropout between layers; None for none.
   """
   fed = given if w.feed is None else given + jnp.einsum('...d,dgf->...gf', memory.adjusted, w.feed)
   h, c = recur(w, (memory.h, memory.c), fed, masks)
-  return Memory(h, c, w.attention.look(h[..., -1, :], source))
+  return Memory(h=h, c=c, adjusted=w.attention.adjust_states(h[..., -1, :], source))
 
 
 def recur(w: Weights, before: State, gates: Array, masks: Array | None) -> State:
-  """The layers read one word: h and c [b, (k,) n, d] of the step before -> those of this one; `gates` of the first."""
+  """Run all layers on one word.
+
+  Args:
+    w: of the decoder.
+    before: h and c [b, (k,) n, d] of the previous step.
+    gates: of the first layer.
+    masks: as in `advance`.
+
+  Returns:
+    h and c of this step.
+  """
   h: list[Array] = []
   c: list[Array] = []
-  for number, recurrent in enumerate(w.recurrent):
-    if number:
-      kernel, bias = w.kernels[number - 1]
-      below = h[-1] if masks is None else h[-1] * masks[number - 1]
+  for layer, recurrent in enumerate(w.recurrent):
+    if layer:
+      kernel, bias = w.kernels[layer - 1]
+      below = h[-1] if masks is None else h[-1] * masks[layer - 1]
       gates = jnp.einsum('...d,dgf->...gf', below, kernel) + bias
-    gates = gates + jnp.einsum('...d,dgf->...gf', before[0][..., number, :], recurrent)
-    out = cell(gates, before[1][..., number, :])
+    gates = gates + jnp.einsum('...d,dgf->...gf', before[0][..., layer, :], recurrent)
+    out = cell(gates, before[1][..., layer, :])
     h.append(out[0])
     c.append(out[1])
   return jnp.stack(h, axis=-2), jnp.stack(c, axis=-2)
 
 
 class Decoder(nn.Module):
-  """The network that writes; see the head of this file.
+  """The decoder network; see the head of this file.
 
   Attributes:
-    vocab_size: v, of what is written.
+    vocab_size: v, of the target.
     word_dim: e, width of the vectors z.
     hidden_dim: d.
     num_layers: n.
-    biases: whether there are b1 and b2.
-    feeding: whether a step reads h~ of the step before.
+    biases: use b1 and b2.
+    feeding: a step reads h~ of the previous step.
     dropout: rate between layers.
     init_range: parameters start from U(-init_range, init_range), the bias of the output from 0.
     dtype: of states and products.
@@ -206,9 +223,16 @@ class Decoder(nn.Module):
     self.output = Dense(self.vocab_size, axes=('embed', 'vocab'), kernel_init=init, dtype=self.dtype)
 
   def __call__(self, tokens: Array, source: Source, ends: State, *, train: bool) -> Array:
-    """h~ of every step [b, t, d]; `tokens` int[b, t] are those read, `ends` h and c [b, n, d] of the encoder."""
+    """Compute h~ of every step [b, t, d].
+
+    Args:
+      tokens: int[b, t], read by the decoder.
+      source: of the encoder.
+      ends: h and c [b, n, d] of the encoder.
+      train: enables dropout.
+    """
     if not self.feeding:
-      return self.attention.look(self.states(tokens, ends, train=train), source)
+      return self.attention.adjust_states(self.states(tokens, ends, train=train), source)
     w = self.weights()
 
     def step(memory: Memory, read: tuple[Array, Array]) -> tuple[Memory, Array]:
@@ -219,7 +243,7 @@ class Decoder(nn.Module):
     return jnp.moveaxis(jax.lax.scan(step, first, self._reads(tokens, train=train))[1], 0, 1)
 
   def states(self, tokens: Array, ends: State, *, train: bool) -> Array:
-    """s_t of every step [b, t, d] of a decoder without feeding: what depends on no attention."""
+    """Compute s_t of every step [b, t, d], for a decoder without feeding."""
     w = self.weights()
 
     def step(before: State, read: tuple[Array, Array]) -> tuple[State, Array]:
@@ -229,43 +253,47 @@ class Decoder(nn.Module):
     return jnp.moveaxis(jax.lax.scan(step, ends, self._reads(tokens, train=train))[1], 0, 1)
 
   def _reads(self, tokens: Array, *, train: bool) -> tuple[Array, Array]:
-    """What each step reads: the gates that words decide [t, b, 4, d], and masks between layers [t, n - 1, b, d]."""
+    """Compute the inputs of each step.
+
+    The gates from words [t, b, 4, d], and dropout masks between layers [t, n - 1, b, d].
+    """
     given = jnp.moveaxis(self.given(tokens), 1, 0)
     masks = jnp.ones((len(given), self.num_layers - 1, len(tokens), self.hidden_dim), self.dtype)
     return given, self.between(masks, train=train)
 
   def source(self, hidden: Array, segment_ids: Array) -> Source:
-    """What is computed once per text, from states [b, m, d] and int[b, m]."""
+    """Compute a `Source` from states [b, m, d] and int[b, m]."""
     return self.attention.source(hidden, segment_ids)
 
   def weights(self) -> Weights:
-    """What each step reads."""
-    above = tuple((one.kernel[:, 0], (one.bias + one.recurrent_bias)[0]) for one in self.lstm[1:])
+    """Collect the parameters that each step reads."""
+    above = tuple((layer.kernel[:, 0], (layer.bias + layer.recurrent_bias)[0]) for layer in self.lstm[1:])
     feed = self.lstm[0].kernel[self.word_dim :, 0] if self.feeding else None
-    return Weights(feed, above, tuple(one.recurrent[0] for one in self.lstm), self.attention)
+    recurrent = tuple(layer.recurrent[0] for layer in self.lstm)
+    return Weights(feed=feed, kernels=above, recurrent=recurrent, attention=self.attention)
 
   def given(self, tokens: Array) -> Array:
-    """W z + b of the first layer for tokens that are read: int[...] -> [..., 4, d]."""
+    """Compute W z + b of the first layer for tokens: int[...] -> [..., 4, d]."""
     first = self.lstm[0]
     kernel = first.kernel[: self.word_dim, 0]
     return jnp.einsum('...e,egf->...gf', self.embed(tokens), kernel) + (first.bias + first.recurrent_bias)[0]
 
   def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] of h~ [..., d]."""
+    """Compute vocabulary logits f32[..., v] of h~ [..., d]."""
     return self.output(features).astype(jnp.float32)
 
 
 class Model(nn.Module):
-  """Encoder and decoder, as `generate` and the adapter `sequence` know an encoder-decoder.
+  """Encoder and decoder, with the interface of an encoder-decoder for `generate` and `sequence`.
 
-  A step's memory is kept in the slot of the token that it read, and the next token of a text takes it from the last
-  slot that its text has; so a search may follow several texts of a row.
+  The memory of a step is stored in the slot of the token that it read. The next token of a text reads it from the last
+  slot of its text, so a search may follow several texts of a row.
 
   Attributes:
     trunk: the encoder.
     decoder: reads its states.
-    vocab_size: of what is written.
-    execution: how to compute it.
+    vocab_size: of the target.
+    execution: dtype and sharding of the computation.
   """
 
   trunk: nn.Module
@@ -284,8 +312,8 @@ class Model(nn.Module):
     decoder_segment_ids: Array,
     train: bool = False,
   ) -> Array:
-    """h~ of each token that is read, [b, t, d]."""
-    del decoder_segment_ids  # padding stands behind what is read
+    """Compute h~ of each token that the decoder reads, [b, t, d]."""
+    del decoder_segment_ids  # padding comes after the tokens
     hidden, ends = self.encode(encoder_tokens, segment_ids=encoder_segment_ids, train=train)
     features = self.decoder(decoder_tokens, self.decoder.source(hidden, encoder_segment_ids), ends, train=train)
     if self.is_initializing():
@@ -293,25 +321,28 @@ class Model(nn.Module):
     return features
 
   def attend(self, features: Array, train: bool = False) -> Array:
-    """Vocabulary logits f32[..., v]."""
+    """Compute vocabulary logits f32[..., v]."""
     del train
     return self.decoder.attend(features)
 
   def write(self, tokens: Array, segment_ids: Array, settings: Mapping[str, Any], train: bool = False) -> Generated:
-    """Text for texts int[b, m]; `settings` are keywords of `generate`. It has no gradient."""
+    """Generate target texts for texts int[b, m], without gradient.
+
+    `settings` are keywords of `generate`.
+    """
     del train
     model, variables = self.unbind()
     params = jax.lax.stop_gradient(variables['params'])
     return generate(model, params, tokens, segment_ids=segment_ids, **settings)
 
   def states(self, tokens: Array, ends: State, train: bool = False) -> Array:
-    """As `Decoder.states`: s_t of the tokens int[b, t] that a decoder without feeding reads."""
+    """Compute `Decoder.states`: s_t of tokens int[b, t] without feeding."""
     return self.decoder.states(tokens, ends, train=train)
 
   def encode(
     self, tokens: Array, *, segment_ids: Array, positions: Array | None = None, train: bool = False
   ) -> tuple[Array, State]:
-    """The states [b, m, d] of texts, and where each layer ends."""
+    """Compute the states [b, m, d] of texts, and the final state of each layer."""
     del positions
     out = self.trunk(tokens, segment_ids=segment_ids, train=train)
     return out['hidden'], out['ends']
@@ -324,32 +355,38 @@ class Model(nn.Module):
     encoder_hidden: tuple[Array, State],
     encoder_segment_ids: Array,
   ) -> dict[str, Array]:
-    """A cache for `length` tokens: 'states' are h of the layers and h~, 'cells' c; beside, what is read of texts."""
+    """Create a cache for `length` tokens.
+
+    'states' are h of the layers and h~, 'cells' are c; 'source_*' and 'first_*' are read from texts.
+    """
     hidden, (h, c) = encoder_hidden
     n, d = h.shape[1:]
     states = jnp.zeros((n + 1, batch_size, length, d), self.execution.dtype)
     source = self.decoder.source(hidden, encoder_segment_ids)
     text = {f'source_{name}': value for name, value in source._asdict().items()}
     first = jnp.concatenate([h, jnp.zeros_like(h[:, :1])], axis=1)
-    made = caches.without_keys(batch_size, length) | {'states': states, 'cells': jnp.zeros((n, *states.shape[1:]))}
-    return made | text | {'first_states': first, 'first_cells': c}
+    cache = caches.without_keys(batch_size, length) | {'states': states, 'cells': jnp.zeros((n, *states.shape[1:]))}
+    return cache | text | {'first_states': first, 'first_cells': c}
 
   def decode_step(
     self, tokens: Array, cache: dict[str, Array], *, segment_ids: Array, positions: Array
   ) -> tuple[Array, dict[str, Array]]:
-    """Reads one token of each of s texts per row, int[b, s]: logits f32[b, s, v] and the new cache."""
+    """Read one token of each of s texts per row, int[b, s].
+
+    Return logits f32[b, s, v] and the new cache.
+    """
     index, slots = cache['index'], jnp.arange(cache['segment_ids'].shape[1])
     before = cache['seen'] if 'seen' in cache else jnp.broadcast_to(slots < index, (*tokens.shape, len(slots)))
-    last = jnp.where(before, slots, -1).max(axis=-1)  # [b, s], the slot of the token before; -1 for the first token
+    last = jnp.where(before, slots, -1).max(axis=-1)  # [b, s], slot of the previous token; -1 for the first
 
     def take(name: str) -> Array:
-      found = jnp.take_along_axis(cache[name], jnp.maximum(last, 0)[None, ..., None], axis=2)  # [n, b, s, d]
+      previous = jnp.take_along_axis(cache[name], jnp.maximum(last, 0)[None, ..., None], axis=2)  # [n, b, s, d]
       first = jnp.moveaxis(cache[f'first_{name}'], 1, 0)[:, :, None]  # [b, n, d] -> [n, b, 1, d]
-      return jnp.moveaxis(jnp.where(last[..., None] < 0, first, found), 0, 2)  # [b, s, n, d]
+      return jnp.moveaxis(jnp.where(last[..., None] < 0, first, previous), 0, 2)  # [b, s, n, d]
 
-    kept, cells = take('states'), take('cells')
-    source = Source(*(cache[f'source_{name}'] for name in Source._fields))
-    memory = Memory(kept[..., :-1, :], cells, kept[..., -1, :])
+    stored, cells = take('states'), take('cells')
+    source = Source(**{name: cache[f'source_{name}'] for name in Source._fields})
+    memory = Memory(h=stored[..., :-1, :], c=cells, adjusted=stored[..., -1, :])
     memory = advance(self.decoder.weights(), memory, source, self.decoder.given(tokens))
     states = jnp.concatenate([memory.h, memory.adjusted[..., None, :]], axis=-2)
     new = {'states': jnp.moveaxis(states, 2, 0), 'cells': jnp.moveaxis(memory.c, 2, 0)}
@@ -359,17 +396,17 @@ class Model(nn.Module):
 
   @property
   def position_rows(self) -> dict[str, range]:
-    """None: a row may have any length."""
+    """Return no bounds: a row may have any length."""
     return {}
 
   @property
   def token_dim(self) -> int:
-    """d, the width of what `attend` takes."""
+    """Return d, the width of the input of `attend`."""
     return self.trunk.hidden_dim
 
   @property
   def head_style(self) -> HeadStyle:
-    """That of the encoder."""
+    """Return the style of the encoder."""
     return self.trunk.head_style
 
 
@@ -388,24 +425,24 @@ def make(
   decoding: Annotated[Mapping[str, Any], 'adapters.sequence:Decoding'] = {},
   logit_rows: Count = 8,
 ) -> Task:
-  """Writes the translation of a text; as many layers of the decoder as of the encoder, as wide as its states.
+  """Build translation by an encoder and an LSTM decoder of the same depth and width.
 
   Args:
-    trunk: a recurrent encoder, see `types.Ends`.
-    vocab: of what is read.
-    second_vocab: of what is written, with an end token, which targets end with.
-    word_dim: e, width of the vectors of words that were written.
-    biases: b1 and b2 of the attention; the paper has them, its released code has not.
-    feeding: the decoder reads the context-adjusted state of the step before.
+    trunk: a recurrent encoder, see `trunk.Ends`.
+    vocab: of the source.
+    second_vocab: of the target, with an end token, which ends each target.
+    word_dim: e, width of the vectors of target words.
+    biases: use b1 and b2 of the attention; the paper has them, its released code has not.
+    feeding: the decoder reads the context-adjusted state of the previous step.
     dropout: rate between layers of the decoder.
     init_range: see `Decoder`.
-    start: what the decoder reads first.
-    label_smoothing: share of the loss that all tokens of the vocabulary have alike.
-    decoding: how an evaluation writes text.
+    start: the first token that the decoder reads.
+    label_smoothing: share of the target spread evenly over the vocabulary.
+    decoding: how an evaluation generates text.
     logit_rows: rows of each device whose logits are in memory at a time.
 
   Raises:
-    ValueError: a trunk that does not say where it ends, no end token, or settings of `decoding` that do not fit.
+    ValueError: a trunk without final states, no end token, or invalid settings of `decoding`.
   """
   del vocab
   user = "objective 'translate'"
@@ -415,7 +452,7 @@ def make(
   size, execution = second_vocab.size, trunk.execution
   decoder = Decoder(
     size, word_dim, trunk.hidden_dim, trunk.num_layers, biases, feeding, dropout, init_range, execution.dtype
-  )  # fmt: skip
+  )
   model = Model(trunk, decoder, size, execution)
   reader = answers.make_reader(model, second_vocab, user=user, start=start, mask=None, rows=logit_rows)
   settings, seed = sequence.decoding_settings(decoding, second_vocab, reader)

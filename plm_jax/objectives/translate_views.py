@@ -1,19 +1,19 @@
-"""Cross-view training of a translator: pairs of texts, and texts that nobody translated (Clark et al. 2018, §3.4).
+"""Cross-view training of a translator: pairs of texts, and texts without a translation (Clark et al. 2018, §3.4).
 
     objective = dict(name='translate_views', labelled='pairs', unlabelled='text', ...)
     data = dict(name='mixture', per='step', alternate='text', parts=dict(
                 pairs=dict(name='text_to_text', second='targets', layout='bare', ...),
                 text=dict(name='stream', layout='rows', begin='', end='', ...)), ...)
 
-On rows of `labelled` a step is that of `translate`, whose decoder here reads no context-adjusted state. On rows of
-`unlabelled` this decoder writes a translation w without a gradient, by beam search, and two views learn to write it:
+On rows of `labelled` a step is that of `translate`, with a decoder without input feeding. On rows of `unlabelled` this
+decoder generates a translation w without a gradient, by beam search, and two views learn to write it:
 
-  dropped  attention of its own, of whose weights a share is dropped
-  future   attention of its own; h~_(t-1), which has read the words before w_(t-1), says what w_t is
+  dropped  its own attention, with dropout on the weights
+  future   its own attention; h~_(t-1), which has read the words before w_(t-1), predicts w_t
 
-Views share the encoder, the vectors of the words that are written and the LSTM of the decoder; each has W1, b1, W2, b2,
-W and b of its own. Since a translation exists only once it is written, each text weighs as much as any other in the
-loss of a view, and a token as much as any other of its text. Evaluation reads the decoder, as 'pairs/bleu'.
+Views share the encoder, the target word vectors and the LSTM of the decoder; each has its own W1, b1, W2, b2, W and b.
+The length of a translation is unknown before it is generated. So each text has the same weight in the loss of a view,
+and each token the same weight within its text. Evaluation uses the decoder, as 'pairs/bleu'.
 """
 
 from collections.abc import Mapping
@@ -46,12 +46,12 @@ VIEWS = ('dropped', 'future')
 
 
 class View(nn.Module):
-  """What a view has of its own: the attention and the output of `translate.Decoder`.
+  """The parameters of a view: its attention and its output, as in `translate.Decoder`.
 
   Attributes:
-    vocab_size: v, of what is written.
+    vocab_size: v, of the target.
     hidden_dim: d.
-    biases: whether there are b1 and b2.
+    biases: use b1 and b2.
     dropout: rate on the weights of attention.
     init_range: parameters start from U(-init_range, init_range), the bias of the output from 0.
     dtype: of states and products.
@@ -71,17 +71,20 @@ class View(nn.Module):
     self.output = Dense(self.vocab_size, axes=('embed', 'vocab'), kernel_init=init, dtype=self.dtype)
 
   def __call__(self, states: Array, hidden: Array, segment_ids: Array, *, train: bool) -> Array:
-    """h~ [b, t, d] of states s_t [b, t, d] over the states [b, m, d] of a text."""
+    """Compute h~ [b, t, d] of states s_t [b, t, d] over a text.
+
+    `hidden` [b, m, d] are the states of the text.
+    """
     source = self.attention.source(hidden, segment_ids)
-    return self.attention.look(states, source, drop=partial(self.drop, train=train))
+    return self.attention.adjust_states(states, source, drop=partial(self.drop, train=train))
 
   def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] of h~ [..., d]."""
+    """Compute vocabulary logits f32[..., v] of h~ [..., d]."""
     return self.output(features).astype(jnp.float32)
 
 
 class Views(nn.Module):
-  """An encoder, and what the views have of their own."""
+  """An encoder and the parameters of the views."""
 
   trunk: nn.Module
   vocab_size: int
@@ -97,7 +100,7 @@ class Views(nn.Module):
     }
 
   def __call__(self, tokens: Array, segment_ids: Array, train: bool = False) -> tuple[Array, State]:
-    """The states [b, m, d] of texts int[b, m], and where each layer ends."""
+    """Compute the states [b, m, d] of texts int[b, m], and final states."""
     out = self.trunk(tokens, segment_ids=segment_ids, train=train)
     if self.is_initializing():
       for name, features in self.look(out['hidden'], out['hidden'], segment_ids).items():
@@ -105,24 +108,24 @@ class Views(nn.Module):
     return out['hidden'], out['ends']
 
   def look(self, states: Array, hidden: Array, segment_ids: Array, train: bool = False) -> dict[str, Array]:
-    """What each view says the tokens of a translation are, as h~ [b, t, d]; see `View`."""
+    """Compute h~ [b, t, d] of each view, see `View`."""
     seen = {name: view(states, hidden, segment_ids, train=train) for name, view in self.views.items()}
-    # h~ of steps 0 1 2   ->   nothing, 0, 1
+    # h~ of steps 0 1 2   ->   zeros, 0, 1
     return seen | {'future': jnp.pad(seen['future'][:, :-1], ((0, 0), (1, 0), (0, 0)))}
 
   def attend(self, features: Array, view: str, train: bool = False) -> Array:
-    """Vocabulary logits f32[..., v] of a view."""
+    """Compute vocabulary logits f32[..., v] of a view."""
     del train
     return self.views[view].attend(features)
 
 
-class Setup(NamedTuple):
-  """How unlabelled texts are written and read.
+class TranslateViewsSettings(NamedTuple):
+  """Settings of translations of unlabelled texts.
 
   Attributes:
-    labelled: the part whose model writes.
-    reader: how it reads a text and a translation.
-    search: keywords of `generate`, but `max_new` where it is None.
+    labelled: the part whose model generates them.
+    reader: joins a text and a translation.
+    search: keywords of `generate`, without `max_new` if it is None.
   """
 
   labelled: str
@@ -149,36 +152,38 @@ def make(
   scores: Mapping[str, tuple[Annotated[str, 'scores'], ...]] = {},
   logit_rows: Count = 8,
 ) -> Task:
-  """Writes the translation of a text, and learns from texts without one as well.
+  """Build a translator that also learns from texts without translation.
 
   Args:
-    trunk: a recurrent encoder, see `types.Ends`.
-    vocab: of what is read.
-    second_vocab: of what is written, with an end token, which targets end with.
+    trunk: a recurrent encoder, see `trunk.Ends`.
+    vocab: of the source.
+    second_vocab: of the target, with an end token, which ends each target.
     labelled: name of the part of the data that has translations.
     unlabelled: name of the part whose rows need none.
-    word_dim: width of the vectors of words that were written.
+    word_dim: width of the vectors of target words.
     biases: b1 and b2 of the attention.
     dropout: rate between layers of the decoder.
     attention_dropout: rate on the weights of attention of the view 'dropped'.
     init_range: see `translate.Decoder`.
-    start: what the decoder reads first.
+    start: the first token that the decoder reads.
     label_smoothing: of the decoder on labelled rows.
-    search: how the translations are written that views learn; `max_new` None is the length of the texts.
-    decoding: how an evaluation writes text.
+    search: how to generate the translations that views learn; `max_new` None is the length of the texts.
+    decoding: how an evaluation generates text.
     scores: `labelled` -> files of `plm_jax/scores/` that score all translations of an evaluation.
     logit_rows: rows of each device whose logits are in memory at a time.
 
   Raises:
-    ValueError: what `translate` refuses, parts with one name or one that is taken, or scores of another part.
+    ValueError: an error of `translate.make`, parts of equal or reserved names, or scores of another part.
   """
   if len({labelled, unlabelled, *multitask.TAKEN}) < 2 + len(multitask.TAKEN):
     raise ValueError(
-      f'objective.labelled={labelled!r} and objective.unlabelled={unlabelled!r}: name two parts of the data, none of '
-      f'them {" or ".join(multitask.TAKEN)}'
+      f'objective.labelled={labelled!r} and objective.unlabelled={unlabelled!r}: name two different parts of the data; '
+      f'{", ".join(multitask.TAKEN)} are reserved'
     )
   if unknown := sorted(set(scores) - {labelled}):
-    raise ValueError(f'objective.scores names {unknown[0]!r}, and objective.labelled {labelled!r}')
+    raise ValueError(
+      f'objective.scores names {unknown[0]!r}, and objective.labelled {labelled!r}: only that part has scores'
+    )
   writer = translate.make(
     trunk=trunk, vocab=vocab, second_vocab=second_vocab, word_dim=word_dim, biases=biases, feeding=False,
     dropout=dropout, init_range=init_range, start=start, label_smoothing=label_smoothing, decoding=decoding,
@@ -189,55 +194,64 @@ def make(
   )
   settings, _ = sequence.decoding_settings(search, second_vocab, reader)
   model = Views(trunk, second_vocab.size, biases, attention_dropout, init_range)
-  s = Setup(labelled, reader, settings)
+  s = TranslateViewsSettings(labelled=labelled, reader=reader, search=settings)
   views = Task(model, prepare, partial(loss, s), lambda forward, example: {}, trains=texts.all_but_fixed(trunk))
   both = {labelled: writer, unlabelled: views}
   return multitask.join({name: both[name] for name in sorted(both)}, scores=scores)
 
 
 def objectives_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-  """The objective of the translator by itself (`config/one_part.py`), from the block of this one."""
+  """Build the block of the translator alone (`config/one_part.py`).
+
+  `settings` is the block of this objective.
+  """
   of_views = ('name', 'labelled', 'unlabelled', 'attention_dropout', 'search', 'scores')
   own = {key: value for key, value in settings.items() if key not in of_views}
   return {settings.get('labelled', 'pairs'): {'name': 'translate', 'feeding': False, **own}}
 
 
 def prepare(root: Array, batch: Batch) -> Example:
-  """Texts without a translation; of a row that holds several the first."""
+  """Build texts without a translation; from a row of several texts, the first."""
   # segments 1 1 2 2 0   ->   1 1 0 0 0
   del root
   first = (batch['segment_ids'] == 1).astype(jnp.int32)
   return Example({'tokens': batch['tokens'], 'segment_ids': first}, row_terms(batch['row_weight']))
 
 
-def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """sum over views of the mean over texts of -log p(w_t), the mean over tokens of the translation that is written."""
+def loss(s: TranslateViewsSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Sum over views the mean over texts of -log p(w_t).
+
+  It is averaged over the tokens of each generated translation.
+  """
   del carry
   text, targets = example.inputs, example.targets
   settings = {'max_new': text['tokens'].shape[1], **s.search}
   settings |= {'rng': rng} if settings.get('method') == 'sample' else {}
-  made = forward(part=s.labelled, method='write', train=False, settings=settings, **text)
-  there = jnp.arange(made.tokens.shape[1]) < made.lengths[:, None]  # bool[b, t]
-  read = answers.read(s.reader, **text, answer=made.tokens, answer_segments=there.astype(jnp.int32))
+  # 1. generate translations
+  generated = forward(part=s.labelled, method='write', train=False, settings=settings, **text)
+  real = jnp.arange(generated.tokens.shape[1]) < generated.lengths[:, None]  # bool[b, t]
+  # 2. run the views on them
+  read = answers.read(s.reader, **text, answer=generated.tokens, answer_segments=real.astype(jnp.int32))
   hidden, ends = forward(**text)
   states = forward(part=s.labelled, method='states', tokens=read['decoder_tokens'], ends=ends)
   seen = forward(method='look', states=states, hidden=hidden, segment_ids=text['segment_ids'])
+  # 3. average over tokens, then over texts
   value, metrics = jnp.zeros(()), dict[str, tuple[Array, Array]]()
   for view in VIEWS:
-    told = there.at[:, 0].set(False) if view == 'future' else there
-    weights = told * targets['row_weight'][:, None]
-    nats, right = _scored(s, forward, view, seen[view], made.tokens)
-    per_text = (nats * told).sum(axis=1) / jnp.maximum(told.sum(axis=1), 1)
+    predicted = real.at[:, 0].set(False) if view == 'future' else real
+    weights = predicted * targets['row_weight'][:, None]
+    nats, right = _scored(s, forward, view, seen[view], generated.tokens)
+    per_text = (nats * predicted).sum(axis=1) / jnp.maximum(predicted.sum(axis=1), 1)
     value += scaled_sum(per_text, targets['row_weight'], targets['row_scale'])
     metrics |= {view: metric(nats, weights), f'{view}_accuracy': metric(right, weights)}
   return Loss(value, metrics | {'loss': whole_loss(value, targets)})
 
 
-def _scored(s: Setup, forward: Forward, view: str, features: Array, ids: Array) -> tuple[Array, Array]:
-  """-log p of the tokens int[b, t], and whether each is the likeliest, of h~ [b, t, d]."""
+def _scored(s: TranslateViewsSettings, forward: Forward, view: str, features: Array, ids: Array) -> tuple[Array, Array]:
+  """Compute -log p and correctness of the tokens int[b, t] from h~ [b, t, d]."""
 
-  def one(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
+  def score_chunk(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
     logits = forward(method='attend', features=chunk[0], view=view)
     return cross_entropy(logits, chunk[1]), most_likely(logits, chunk[1]).astype(jnp.float32)
 
-  return in_chunks(one, (features, ids), rows=s.reader.rows)
+  return in_chunks(score_chunk, (features, ids), rows=s.reader.rows)

@@ -1,9 +1,10 @@
 """UniLM's mix of masks (Dong et al. 2019, §2.3; arXiv 1905.03197): one encoder, masked tokens, four kinds of context.
 
-Of the rows, 1/3 are read in both directions, 1/6 from left to right, 1/6 from right to left, and 1/3 from left to right
-after a prefix that is read in both directions and does not see what follows it. UniLM's prefix is the first of two
-texts ('types'); the multitask masked language model of BART's comparison (Lewis et al. 2019, §4.1) has the same shares
-and the first half of the text ('half'). The kind is drawn by the row's key, where UniLM draws it for a batch.
+Of the rows, 1/3 are read in both directions, 1/6 from left to right, and 1/6 from right to left. The last 1/3 have a
+prefix read in both directions, which does not see the text after it, and are then read from left to right. UniLM's
+prefix is the first of two texts ('types'). The multitask masked language model of BART's comparison (Lewis et al. 2019,
+§4.1) has the same shares, and its prefix is the first half of the text ('half'). The kind is sampled by the row's key;
+UniLM samples it per batch.
 """
 
 from collections.abc import Mapping
@@ -29,16 +30,16 @@ KINDS = ('both', 'left', 'right', 'prefix')
 Prefix = Literal['half', 'types']
 
 
-class Setup(NamedTuple):
-  """What masks a row and draws its context.
+class UnilmSettings(NamedTuple):
+  """Settings of masks and contexts.
 
   Attributes:
     masking: of masked language modelling.
     bounds: f32[kinds - 1], of `corrupt.share_bounds`.
-    prefix: 'half' or 'types', see `make`; 'half' where no row is read after a prefix.
+    prefix: 'half' or 'types', see `make`; 'half' if no row has a prefix.
   """
 
-  masking: mlm.Setup
+  masking: mlm.MlmSettings
   bounds: np.ndarray
   prefix: Prefix
 
@@ -54,13 +55,12 @@ def make(
   masking: corrupt.Masking = 'dynamic',
   copies: Count = 10,
 ) -> Task:
-  """Masked language modelling under a mix of masks.
+  """Build masked language modelling under a mix of masks.
 
   Args:
-    trunk: an encoder that takes a mask of its own.
+    trunk: an encoder that takes an attention mask.
     vocab: with a mask token.
-    kinds: how often a row is read in 'both' directions, to the 'left', to the 'right' or after a 'prefix'; in any
-      proportion.
+    kinds: relative frequency of rows read in 'both' directions, to the 'left', to the 'right' or after a 'prefix'.
     prefix: 'half' of each document (BART's comparison) or the tokens of type 0 (UniLM's source).
     where: as in `mlm`.
     edit: as in `mlm`.
@@ -71,24 +71,26 @@ def make(
   require(trunk, user="objective 'unilm'", attention=('bidirectional',), inputs=inputs, offers=(Attends,))
   corrupt.check_shares('kinds', kinds, KINDS)
   errors.one_of('objective.prefix', prefix, Prefix)
-  s = Setup(
-    mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective unilm'),
-    corrupt.share_bounds([kinds.get(kind, 0) for kind in KINDS]),
-    prefix if kinds.get('prefix') else 'half',
+  s = UnilmSettings(
+    masking=mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective unilm'),
+    bounds=corrupt.share_bounds([kinds.get(kind, 0) for kind in KINDS]),
+    prefix=prefix if kinds.get('prefix') else 'half',
   )
   return mlm.make_task(trunk, vocab, s.masking)._replace(prepare=partial(prepare, s))
 
 
-def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """What `mlm.prepare` makes, and 'allowed' bool[b, l, l].
+def prepare(s: UnilmSettings, root: Array, batch: Batch) -> Example:
+  """Build the example of `mlm.prepare`, and 'allowed' bool[b, l, l].
 
   Raises:
-    ValueError: the prefix goes by sentence types, and the rows have none.
+    ValueError: the prefix uses sentence types, and the rows have none.
   """
   noise_root, kind_root = jax.random.split(root)
   example = mlm.prepare(s.masking, noise_root, batch)
   if s.prefix == 'types' and 'type_ids' not in batch:
-    raise ValueError("objective.prefix='types' needs rows with type_ids (data.name='pairs'); or choose 'half'")
+    raise ValueError(
+      "objective.prefix='types' needs rows with type_ids: set data.name='pairs', or objective.prefix='half'"
+    )
   ahead = batch['type_ids'] == 0 if s.prefix == 'types' else first_half(batch['segment_ids'])
   keys = row_keys(kind_root, batch, every=s.masking.every, copies=s.masking.copies)
   kind = corrupt.pick_share(jax.vmap(jax.random.uniform)(keys), s.bounds)
@@ -96,37 +98,38 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
 
 
 def first_half(segment_ids: Array) -> Array:
-  """bool[b, l]: the place is in the first half of its segment, rounded down."""
-  place = from_segments(segment_ids)
-  behind = from_segments(segment_ids[:, ::-1])[:, ::-1]  # tokens of the segment that follow
-  return place < (place + behind + 1) // 2
+  """Mark the first half of each segment, rounded down: bool[b, l]."""
+  position = from_segments(segment_ids)
+  following = from_segments(segment_ids[:, ::-1])[:, ::-1]  # number of later tokens of the segment
+  return position < (position + following + 1) // 2
 
 
 def context(kind: Array, prefix: Array) -> Array:
-  """Which keys a query may look at inside its segment.
+  """Mark the keys that each query may see inside its segment.
 
   Args:
-    kind: int[b], an index into `KINDS`: 'left' sees what is at or left of its place, 'right' at or right of it.
+    kind: int[b], an index into `KINDS`: 'left' sees keys at or left of its position, 'right' at or right of it.
     prefix: bool[b, l].
 
   Returns:
     bool[b, l, l], queries first.
   """
-  # a query sees a key whose number is smaller: by kind all of them, k < q + 1, -k < 1 - q, and k < q + 1 with 0 for the
-  # prefix; one comparison writes the whole mask
+  # Each key and query gets a rank, and a query sees the keys of smaller rank: by kind all of them, k < q + 1,
+  # -k < 1 - q, and k < q + 1 with k = 0 in the prefix. One comparison then writes the whole mask.
   length = prefix.shape[1]
-  place = jnp.arange(length, dtype=jnp.int16 if length < 2**15 else jnp.int32)
-  numbers = {
-    'both': (place, jnp.full_like(place, length)),
-    'left': (place, place + 1),
-    'right': (-place, 1 - place),
-    'prefix': (jnp.where(prefix, 0, place), place + 1),
+  position = jnp.arange(length, dtype=jnp.int16 if length < 2**15 else jnp.int32)
+  ranks = {  # of keys and of queries
+    'both': (position, jnp.full_like(position, length)),
+    'left': (position, position + 1),
+    'right': (-position, 1 - position),
+    'prefix': (jnp.where(prefix, 0, position), position + 1),
   }
-  mine = (jnp.arange(len(KINDS)) == kind[:, None])[..., None]  # [b, kinds, 1]
+  is_kind = (jnp.arange(len(KINDS)) == kind[:, None])[..., None]  # [b, kinds, 1]
 
   def pick(side: int) -> Array:
-    """[b, l], the numbers of a row's kind. A sum, which a CPU computes once and not for each element of the mask."""
-    every = [jnp.broadcast_to(numbers[name][side], prefix.shape) for name in KINDS]
-    return jnp.where(mine, jnp.stack(every, axis=1), 0).sum(axis=1, dtype=place.dtype)
+    """Select the ranks of a row's kind, [b, l]."""
+    every = [jnp.broadcast_to(ranks[name][side], prefix.shape) for name in KINDS]
+    # a sum, which a CPU computes once and not for each element of the mask
+    return jnp.where(is_kind, jnp.stack(every, axis=1), 0).sum(axis=1, dtype=position.dtype)
 
   return pick(0)[:, None, :] < pick(1)[:, :, None]

@@ -1,4 +1,4 @@
-"""Averages of parameters over steps, which evaluation may read in place of the newest ones."""
+"""Averages of parameters over steps, for evaluation."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,12 +10,12 @@ from plm_jax.core.types import Array, PyTree
 
 
 class Average(NamedTuple):
-  """Parameters averaged over steps.
+  """Functions that average parameters over steps.
 
   Attributes:
     init: trainable parameters -> state; its 'params' is the average.
-    update: (state, parameters after the step, updates made before it) -> state.
-    observe: (state, validation metric of which a smaller one is better) -> state.
+    update: (state, parameters after the step, number of updates before it) -> state.
+    observe: (state, validation metric, smaller is better) -> state.
   """
 
   init: Callable[[PyTree], PyTree]
@@ -24,7 +24,10 @@ class Average(NamedTuple):
 
 
 def exponential_mean(decay: float) -> Average:
-  """mean = decay mean + (1 - decay) parameters, from the first parameters on."""
+  """Build an exponential mean of the parameters.
+
+  mean = decay mean + (1 - decay) parameters, starting at the initial parameters.
+  """
 
   def update(state: PyTree, params: PyTree, step: Array) -> PyTree:
     del step
@@ -34,10 +37,10 @@ def exponential_mean(decay: float) -> Average:
 
 
 def iterate_mean(*, start: int | None, nonmonotone: int) -> Average:
-  """Plain mean of the parameters of all steps from the start on; until then, the latest parameters.
+  """Build a plain mean of the parameters since the start.
 
-  The mean starts as in the AWD-LSTM code, at a loss above min(before[:-nonmonotone]) of the losses before it. Of a
-  metric of which a larger one is better the loss is the metric times -1.
+  Before the start it is the latest parameters. With start=None the mean starts as in the AWD-LSTM code, at a loss above
+  min(previous losses[:-nonmonotone]). For metrics where larger is better the loss is the metric times -1.
   """
 
   def init(params: PyTree) -> PyTree:

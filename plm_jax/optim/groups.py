@@ -1,9 +1,9 @@
-"""Ordered (regex, value) lists over parameter paths: one mechanism for decay masks, freezing and layer-wise rates.
+"""Ordered (regex, value) lists over parameter paths, for decay masks, freezing and layer-wise rates.
 
-The first pattern that matches a whole path decides (`re.fullmatch`); a path that no pattern matches is an error, and so
-is a pattern that matches nothing. Parameters of a stack of layers are one array with the layers along axis 0, below a
-path component `layers`; a pattern sees each layer as if it had its own parameter: `trunk/layers/attention/query/kernel`
-of 12 layers is matched as `trunk/layers/0/attention/query/kernel` to `trunk/layers/11/attention/query/kernel`.
+The first pattern that matches a whole path decides (`re.fullmatch`). A path without a pattern is an error, and so is a
+pattern without a path. Parameters of a stack of layers are one array with the layers on axis 0, below a path component
+`layers`. Patterns match each layer separately: `trunk/layers/attention/query/kernel` of 12 layers is matched as
+`trunk/layers/0/attention/query/kernel` to `trunk/layers/11/attention/query/kernel`.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ import numpy as np
 from plm_jax.config.values import as_steps
 from plm_jax.core.errors import ConfigError, near
 from plm_jax.core.param_paths import group_name, is_stacked, path_name, virtual_paths
-from plm_jax.core.types import EVERYTHING, Array, PyTree, Stretch
+from plm_jax.core.types import EVERYTHING, Array, Duration, PyTree
 from plm_jax.optim.schedules import Schedule
 
 Value = float | None | Schedule
 Groups = Sequence[tuple[str, Any]]
-# what a config may write; `resolve` also takes functions of the step
+# values in a config; `resolve` also takes functions of the step
 Multiplier = Annotated[float, '0 <= x <= 1000']
 Written = Sequence[
   tuple[
@@ -33,7 +33,7 @@ Written = Sequence[
     | Literal['rate']
     | Mapping[
       Literal['unfreeze', 'during', 'gradual', 'layerwise', 'below', 'scale'],
-      Stretch | Sequence[tuple[Stretch, Stretch]],
+      Duration | Sequence[tuple[Duration, Duration]],
     ]
     | None,
   ]
@@ -43,9 +43,9 @@ Settings = Mapping[str, tuple[Value, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Unfreeze:
-  """The schedule of a part that joins later: 0 before step `start`, `scale` from then on.
+  """Schedule of parameters that join later: 0 before step `start`, `scale` from then on.
 
-  A config spells it `dict(unfreeze=start, scale=scale)`; a float start is a fraction of the run.
+  In a config: `dict(unfreeze=start, scale=scale)`; a float start is a fraction of the run.
   """
 
   start: int
@@ -60,29 +60,29 @@ class Unfreeze:
 
 @dataclasses.dataclass(frozen=True)
 class During:
-  """The schedule of a part that trains by turns: `scale` from `begin` to before `end` of each stretch, and 0 elsewhere.
+  """Schedule of parameters that train in some intervals: `scale` from `begin` to before `end` of each, 0 elsewhere.
 
-  A config spells it `dict(during=((begin, end), ...), scale=scale)`; floats are fractions of the run. Chain-thaw (Felbo
-  et al. 2017, §3.3) has one part at a time and then all of them.
+  In a config: `dict(during=((begin, end), ...), scale=scale)`; floats are fractions of the run. Chain-thaw (Felbo et
+  al. 2017, §3.3) trains one part at a time and then all of them.
   """
 
-  stretches: tuple[tuple[int, int], ...]
+  intervals: tuple[tuple[int, int], ...]
   scale: float = 1.0
 
   def __call__(self, step: Array) -> Array:
-    inside = [(step >= begin) & (step < end) for begin, end in self.stretches]
+    inside = [(step >= begin) & (step < end) for begin, end in self.intervals]
     return jnp.where(jnp.stack(inside).any(axis=0), self.scale, 0.0)
 
   def __str__(self) -> str:
-    return f'{self.scale:g} in steps {", ".join(f"{begin}-{end - 1}" for begin, end in self.stretches)}'
+    return f'{self.scale:g} in steps {", ".join(f"{begin}-{end - 1}" for begin, end in self.intervals)}'
 
 
 @dataclasses.dataclass(frozen=True)
 class Layerwise:
-  """A value that falls from the top of a stack down: `scale` in the last layer, times `factor` for each layer below.
+  """Layer-wise decay: `scale` in the last layer of a stack, times `factor` for each layer below.
 
-  A config spells it `dict(layerwise=factor, scale=scale)`; it fits a model of any depth. Outside a stack it is `scale`,
-  or with `below=1` that of one layer below the lowest, for embeddings.
+  In a config: `dict(layerwise=factor, scale=scale)`, for any depth. Outside a stack it is `scale`, or with `below=1`
+  the value one layer below the lowest, for embeddings.
   """
 
   factor: float
@@ -90,7 +90,10 @@ class Layerwise:
   below: int = 0
 
   def at(self, distance: int | None, *, layers: int) -> Value:
-    """The value so many layers below the last; None for outside a stack, in a model of `layers` layers."""
+    """Compute the value `distance` layers below the last.
+
+    None is outside a stack; `layers` is the depth of the model.
+    """
     if distance is None:
       distance = layers - 1 + self.below if self.below else 0
     return self.scale * self.factor**distance
@@ -100,9 +103,9 @@ class Layerwise:
 class Gradual:
   """Gradual unfreezing from the top of a stack down (Howard and Ruder 2018, §3.3).
 
-  The last layer joins after one period, the one below it after two, and so on. Until a layer joins its value is 0, and
-  then `scale`, times `factor` for each layer below the last. What stands outside a stack joins at the end, as one layer
-  below the lowest: that is meant for embeddings; a pooler or a last norm needs a pattern of its own. A config spells it
+  The last layer joins after one period, the layer below it after two, and so on. Before, its value is 0; after, it is
+  `scale`, times `factor` for each layer below the last. Parameters outside a stack join at the end, one layer below the
+  lowest. This is for embeddings; a pooler or a final norm needs a separate pattern. In a config:
   `dict(gradual=period, layerwise=factor, scale=scale)`; a float period is a fraction of the run.
   """
 
@@ -111,14 +114,14 @@ class Gradual:
   scale: float = 1.0
 
   def at(self, distance: int | None, *, layers: int) -> Value:
-    """As that of `Layerwise`."""
+    """Compute the schedule, with arguments as for `Layerwise`."""
     distance = layers if distance is None else distance
     return Unfreeze((distance + 1) * self.period, self.scale * self.factor**distance)
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-  """A schedule that a config spells by name."""
+  """A schedule with a name in configs."""
 
   name: str
   function: Schedule = jnp.zeros_like
@@ -133,51 +136,46 @@ class Named:
 def resolve(
   groups: Groups | float, params: PyTree, *, steps: int, what: str, words: Mapping[str, Schedule] | None = None
 ) -> Settings:
-  """The value of every parameter.
+  """Resolve the value of every parameter.
 
   Args:
-    groups: (pattern, value) pairs; a bare number holds for every parameter. A value is a number, None, a function of
-      the step, one of `words`, or a dict as `Unfreeze`, `During`, `Layerwise` and `Gradual` spell it.
+    groups: (pattern, value) pairs; a bare number is for every parameter. A value is a number, None, a function of the
+      step, one of `words`, or a dict as for `Unfreeze`, `During`, `Layerwise` and `Gradual`.
     params: tree of arrays or of their shapes.
     steps: horizon of the run, for starts given as a fraction.
     what: the config key, for messages.
     words: names of values that the caller defines.
 
   Returns:
-    path -> one value for each layer of a stacked parameter, one value in all for others.
+    path -> one value for each layer of a stacked parameter, a single value for others.
 
   Raises:
     ConfigError: a parameter without a pattern, a pattern without a parameter, a pattern that is always overruled, a
       value of another kind.
   """
-  if isinstance(groups, int | float):
-    groups = (('.*', groups),)
-  patterns = []
-  for entry in groups:
-    if not isinstance(entry, list | tuple) or len(entry) != 2:
-      raise ConfigError(f'optim.{what}: {entry!r} is not a (pattern, value) pair')
-    pattern, value = entry
-    patterns.append((pattern, re.compile(pattern), _parse(value, steps=steps, what=what, words=words or {})))
-
+  # 1. parse the values
+  patterns = _parse_groups(groups, steps=steps, what=what, words=words or {})
+  # 2. paths of each parameter, one for each layer of a stacked one
   leaves = jax.tree_util.tree_leaves_with_path(params)
   paths = {path_name(path): virtual_paths(path_name(path), leaf) for path, leaf in leaves}
   stacked = {path_name(path) for path, leaf in leaves if is_stacked(path_name(path), leaf)}
   deepest = max((len(paths[path]) for path in stacked), default=1)
+  # 3. the first match of each path decides
   settings: dict[str, tuple[Value, ...]] = {}
   matched: set[str] = set()
   useful: set[str] = set()
-  for path, seen in paths.items():
+  for path, layer_paths in paths.items():
     values = []
-    for layer, virtual in enumerate(seen):
-      hits = [(pattern, value) for pattern, regex, value in patterns if regex.fullmatch(virtual)]
+    for layer, layer_path in enumerate(layer_paths):
+      hits = [(pattern, value) for pattern, regex, value in patterns if regex.fullmatch(layer_path)]
       if not hits:
         raise ConfigError(
-          f"optim.{what}: no pattern matches {virtual!r}; end the list with ('.*', value). "
+          f"optim.{what}: no pattern matches {layer_path!r}: end the list with ('.*', value). "
           f'Patterns: {", ".join(repr(pattern) for pattern, _, _ in patterns) or "none"}'
         )
       first: Any = hits[0][1]
       if isinstance(first, Layerwise | Gradual):
-        first = first.at(len(seen) - 1 - layer if path in stacked else None, layers=deepest)
+        first = first.at(len(layer_paths) - 1 - layer if path in stacked else None, layers=deepest)
       values.append(first)
       matched.update(pattern for pattern, _ in hits)
       useful.update(pattern for pattern, value in hits if value == hits[0][1])
@@ -186,31 +184,49 @@ def resolve(
   return settings
 
 
+def _parse_groups(
+  groups: Groups | float, *, steps: int, what: str, words: Mapping[str, Schedule]
+) -> list[tuple[str, re.Pattern[str], Value | Layerwise | Gradual]]:
+  if isinstance(groups, int | float):
+    groups = (('.*', groups),)
+  patterns = []
+  for entry in groups:
+    if not isinstance(entry, list | tuple) or len(entry) != 2:
+      raise ConfigError(f'optim.{what}: {entry!r} is not a (pattern, value) pair: give a list of such pairs')
+    pattern, value = entry
+    patterns.append((pattern, re.compile(pattern), _parse(value, steps=steps, what=what, words=words)))
+  return patterns
+
+
 def restrict(settings: Settings, groups: Groups | float, params: PyTree, *, trains: Sequence[str]) -> Settings:
-  """Multipliers with None for every parameter that may not train.
+  """Set the multiplier of every parameter that the task freezes to None.
 
   Args:
-    settings: of `resolve`.
-    groups: what was resolved.
+    settings: from `resolve`.
+    groups: the argument of `resolve`.
     params: tree of arrays or of their shapes.
     trains: `Task.trains`.
 
   Raises:
-    ConfigError: a pattern beside '.*' has a multiplier, and matches only parameters that may not train.
+    ConfigError: a pattern other than '.*' has a multiplier, and matches only frozen parameters.
   """
-  seen = {path_name(path): virtual_paths(path_name(path), leaf)
-          for path, leaf in jax.tree_util.tree_leaves_with_path(params)}  # fmt: skip
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  paths = {path_name(path): virtual_paths(path_name(path), leaf) for path, leaf in leaves}
   patterns = [re.compile(pattern) for pattern in trains]
-  may = {virtual for paths in seen.values() for virtual in paths if any(one.fullmatch(virtual) for one in patterns)}
+  layer_paths = [layer_path for paths_of_leaf in paths.values() for layer_path in paths_of_leaf]
+  trainable = {path for path in layer_paths if any(pattern.fullmatch(path) for pattern in patterns)}
   for pattern, value in () if isinstance(groups, int | float) else groups:
-    if pattern != '.*' and value is not None and not any(re.fullmatch(pattern, virtual) for virtual in may):
+    if pattern != '.*' and value is not None and not any(re.fullmatch(pattern, path) for path in trainable):
       raise ConfigError(
-        f'optim.scale: {pattern!r} matches only parameters that the task keeps frozen: leave it out. What trains is '
-        f'{", ".join(sorted({group_name(virtual) for virtual in may})) or "nothing"}'
+        f'optim.scale: {pattern!r} matches only parameters that the task freezes: remove it. These train: '
+        f'{", ".join(sorted({group_name(path) for path in trainable})) or "none"}'
       )
   return {
-    path: tuple(value if virtual in may else None for value, virtual in zip(settings[path], paths, strict=True))
-    for path, paths in seen.items()
+    path: tuple(
+      value if layer_path in trainable else None
+      for value, layer_path in zip(settings[path], paths_of_leaf, strict=True)
+    )
+    for path, paths_of_leaf in paths.items()
   }
 
 
@@ -219,61 +235,72 @@ def _parse(value: Any, *, steps: int, what: str, words: Mapping[str, Schedule]) 
     return words[value]
   if value is None or (callable(value) and not isinstance(value, type)):
     return value
-  if isinstance(value, Mapping) and 'unfreeze' in value and set(value) <= {'unfreeze', 'scale'}:
-    start = as_steps(value['unfreeze'], steps, f'{what} unfreeze')
-    if start >= steps:
-      raise ConfigError(
-        f'optim.{what}: unfreeze={value["unfreeze"]!r}: the part joins at step {start} and never trains in a run of '
-        f'{steps} steps: give an earlier step, or None in place of the dict'
-      )
-    return Unfreeze(start, float(value.get('scale', 1.0)))
-  if isinstance(value, Mapping) and 'during' in value and set(value) <= {'during', 'scale'}:
-    return During(_stretches(value['during'], steps=steps, what=what), float(value.get('scale', 1.0)))
-  if isinstance(value, Mapping) and 'gradual' in value and set(value) <= {'gradual', 'layerwise', 'scale'}:
-    period = as_steps(value['gradual'], steps, f'{what} gradual')
-    if not period:
-      raise ConfigError(
-        f'optim.{what}: {dict(value)!r}: a period is one step or more, and {value["gradual"]} of {steps} is none'
-      )
-    return Gradual(period, float(value.get('layerwise', 1.0)), float(value.get('scale', 1.0)))
-  whole = isinstance(value, Mapping) and float(value.get('below', 0)).is_integer()
-  if whole and 'layerwise' in value and set(value) <= {'layerwise', 'below', 'scale'}:
-    return Layerwise(float(value['layerwise']), float(value.get('scale', 1.0)), int(value.get('below', 0)))
   if isinstance(value, int | float) and not isinstance(value, bool):
     return float(value)
-  spelled = [
+  if isinstance(value, Mapping) and (schedule := _parse_dict(value, steps=steps, what=what)) is not None:
+    return schedule
+  dicts = [
     'dict(unfreeze=step, scale=1.0)',
     'dict(during=((begin, end), ...), scale=1.0)',
     'dict(gradual=period, layerwise=1.0, scale=1.0)',
     'dict(layerwise=factor, below=0, scale=1.0)',
     *map(repr, words),
   ]
-  choices = ['a number', 'None', 'a function of the step', *spelled]
-  raise ConfigError(f'optim.{what}: {value!r} is none of {", ".join(choices)}')
+  raise ConfigError(f'optim.{what}: {value!r} is not a value: give a number, None, {", ".join(dicts)}')
 
 
-def _stretches(pairs: Any, *, steps: int, what: str) -> tuple[tuple[int, int], ...]:
-  """Pairs of begin and end as steps.
+def _parse_dict(value: Mapping[str, Any], *, steps: int, what: str) -> Value | Layerwise | Gradual:
+  """Parse the dict of a schedule; return None for other dicts."""
+  keys, scale = set(value), value.get('scale', 1.0)
+  if 'unfreeze' in value and keys <= {'unfreeze', 'scale'}:
+    start = as_steps(value['unfreeze'], steps, f'{what} unfreeze')
+    if start >= steps:
+      raise ConfigError(
+        f'optim.{what}: unfreeze={value["unfreeze"]!r} is step {start}, after the end of a run of {steps} steps: '
+        'give an earlier step, or None instead of the dict'
+      )
+    return Unfreeze(start=start, scale=float(scale))
+  if 'during' in value and keys <= {'during', 'scale'}:
+    return During(intervals=_intervals(value['during'], steps=steps, what=what), scale=float(scale))
+  if 'gradual' in value and keys <= {'gradual', 'layerwise', 'scale'}:
+    period = as_steps(value['gradual'], steps, f'{what} gradual')
+    if not period:
+      raise ConfigError(
+        f'optim.{what}: {dict(value)!r} has a period of no step: {value["gradual"]} of {steps} steps is 0; '
+        'give a longer period'
+      )
+    return Gradual(period=period, factor=float(value.get('layerwise', 1.0)), scale=float(scale))
+  if 'layerwise' in value and keys <= {'layerwise', 'below', 'scale'} and float(value.get('below', 0)).is_integer():
+    return Layerwise(factor=float(value['layerwise']), scale=float(scale), below=int(value.get('below', 0)))
+  return None
+
+
+def _intervals(pairs: Any, *, steps: int, what: str) -> tuple[tuple[int, int], ...]:
+  """Convert pairs of begin and end to steps.
 
   Raises:
-    ConfigError: there is none, or one is no pair, has no step or begins behind the run.
+    ConfigError: there is none, or one is not a pair, has no step or begins after the run.
   """
   is_list = isinstance(pairs, list | tuple)
   if not is_list or not pairs or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
     raise ConfigError(
       f'optim.{what}: during={pairs!r}: give pairs of a begin and an end, such as ((0, 0.1), (0.5, 1.0))'
     )
-  found = tuple(
+  intervals = tuple(
     (as_steps(begin, steps, f'{what} during'), as_steps(end, steps, f'{what} during')) for begin, end in pairs
   )
-  for written, (begin, end) in zip(pairs, found, strict=True):
+  for pair, (begin, end) in zip(pairs, intervals, strict=True):
     if begin >= end:
-      raise ConfigError(f'optim.{what}: during={tuple(written)!r} has no step: from {begin} to before {end} of {steps}')
+      raise ConfigError(
+        f'optim.{what}: during={tuple(pair)!r} is empty: from {begin} to before {end} of {steps} steps; '
+        'give a later end'
+      )
     if begin >= steps:
       raise ConfigError(
-        f'optim.{what}: during={tuple(written)!r} begins at step {begin}, behind the last one of a run of {steps} steps'
+        f'optim.{what}: during={tuple(pair)!r} begins at step {begin}, after a run of {steps} steps: '
+        'give an earlier begin'
       )
-  return found
+  return intervals
 
 
 def _check_used(
@@ -281,24 +308,24 @@ def _check_used(
 ) -> None:
   for pattern in patterns:
     if pattern not in matched:
-      some = [seen[0] for seen in paths.values()]
-      alike = near(pattern, some, cutoff=0.3)
-      shown = alike + [path for path in some[:: max(len(some) // 6, 1)] if path not in alike]
+      first_paths = [layer_paths[0] for layer_paths in paths.values()]
+      similar = near(pattern, first_paths, cutoff=0.3)
+      sample = [path for path in first_paths[:: max(len(first_paths) // 3, 1)] if path not in similar]
       raise ConfigError(
-        f'optim.{what}: {pattern!r} matches no parameter. A pattern must match the whole path; paths are '
-        f'{", ".join(shown[:8])}, ... ({len(some)} in all)'
+        f'optim.{what}: {pattern!r} matches no parameter. A pattern must match a whole path, such as '
+        f'{", ".join([*similar, *sample][:4])} ({len(first_paths)} in total)'
       )
     if pattern not in useful and pattern != '.*':
       raise ConfigError(
-        f'optim.{what}: {pattern!r} has no effect: earlier patterns match every parameter that it matches. '
-        'Put it before the more general ones'
+        f'optim.{what}: {pattern!r} has no effect, because earlier patterns match all of its parameters: '
+        'move it before the more general ones'
       )
 
 
 def factor(values: Sequence[Value], step: Array, ndim: int) -> Array | np.ndarray:
-  """The values at a step, to multiply a parameter of `ndim` axes with: f32[], or f32[n, 1, ...] over layers.
+  """Compute the factor of a parameter with `ndim` axes at a step.
 
-  None counts as 0.
+  Returns f32[], or f32[n, 1, ...] for n layers. None counts as 0.
   """
   numbers = [value(step) if callable(value) else value or 0.0 for value in values]
   if len(numbers) == 1:
@@ -312,7 +339,7 @@ def factor(values: Sequence[Value], step: Array, ndim: int) -> Array | np.ndarra
 
 
 def factors(settings: Settings, tree: PyTree, step: Array) -> PyTree:
-  """`factor` for every leaf of `tree`."""
+  """Compute `factor` for every leaf of `tree`."""
   return jax.tree_util.tree_map_with_path(
     lambda path, leaf: factor(settings[path_name(path)], step, len(leaf.shape)), tree
   )
@@ -326,7 +353,9 @@ def table(
   steps: int,
   trains: Sequence[str] = EVERYTHING,
 ) -> str:
-  """What each part trains with, as text: parameters, rate multiplier and weight decay, neighbouring layers together.
+  """Render a table of parameters, rate multipliers and weight decay by part.
+
+  Neighbouring layers with equal values share a line.
 
   Args:
     params: tree of arrays or of their shapes.
@@ -340,12 +369,12 @@ def table(
   rows: dict[tuple[str, str, str], _Row] = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     name = path_name(path)
-    seen = virtual_paths(name, leaf)
-    for index, virtual in enumerate(seen):
-      key = (group_name(virtual), _text(scales[name][index]), _text(decays[name][index]))
-      layers, counts = rows.setdefault(key, _Row(set(), []))
+    layer_paths = virtual_paths(name, leaf)
+    for index, layer_path in enumerate(layer_paths):
+      key = (group_name(layer_path), _text(scales[name][index]), _text(decays[name][index]))
+      layers, counts = rows.setdefault(key, _Row(layers=set(), counts=[]))
       layers.update({index} if is_stacked(name, leaf) else ())
-      counts.append(math.prod(leaf.shape) // len(seen))
+      counts.append(math.prod(leaf.shape) // len(layer_paths))
   lines = [('parameters of', 'layers', 'tensors', 'numbers', 'rate x', 'decay')]
   parts = [part for part, _, _ in rows]
   order = sorted(rows.items(), key=lambda item: (parts.index(item[0][0]), min(item[1].layers, default=0)))
@@ -371,12 +400,12 @@ def _text(value: Value) -> str:
   return str(value) if callable(value) else f'{value:g}'
 
 
-def _ranges(numbers: Iterable[int]) -> str:
-  """{0, 1, 2, 5} as '0-2,5'."""
-  out: list[list[int]] = []
-  for number in sorted(numbers):
-    if out and number == out[-1][-1] + 1:
-      out[-1] = [out[-1][0], number]
+def _ranges(layers: Iterable[int]) -> str:
+  """Render layers as ranges: {0, 1, 2, 5} -> '0-2,5'."""
+  ranges: list[list[int]] = []
+  for layer in sorted(layers):
+    if ranges and layer == ranges[-1][-1] + 1:
+      ranges[-1] = [ranges[-1][0], layer]
     else:
-      out.append([number])
-  return ','.join('-'.join(map(str, span)) for span in out)
+      ranges.append([layer])
+  return ','.join('-'.join(map(str, ends)) for ends in ranges)

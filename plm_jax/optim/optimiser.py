@@ -1,4 +1,4 @@
-"""The optimiser of a run: an update rule, a schedule, and what each parameter gets of them.
+"""The optimiser of a run: an update rule, a schedule, and multipliers for each parameter.
 
     optimiser = optim.make(params=shapes, steps=100_000, name='adamw', rate=1e-4, schedule='linear', warmup=0.1,
                            decay=(('.*/(bias|scale)', 0.0), ('.*', 0.01)),
@@ -8,8 +8,8 @@
     gradients = jax.grad(lambda trainable: loss(optim.merge(trainable, frozen)))(trainable)
     updates, state = optimiser.update(gradients, state, trainable)
 
-`rules.py`, `schedules.py` and `groups.py` say what the names, their keywords and the patterns mean. What to do about a
-gradient that is not finite is left to the caller.
+`rules.py`, `schedules.py` and `groups.py` explain the names, their keywords and the patterns. The caller handles
+gradients that are not finite.
 """
 
 import math
@@ -24,30 +24,32 @@ from flax.core import FrozenDict
 
 from plm_jax.core.errors import ConfigError, one_of, suggest
 from plm_jax.core.param_paths import group_name, path_name
-from plm_jax.core.types import EVERYTHING, Array, Momentum, PyTree, Stretch
+from plm_jax.core.types import EVERYTHING, Array, Duration, Momentum, PyTree
 from plm_jax.optim import averages, groups, rules, schedules
 from plm_jax.optim.groups import Multiplier, Settings, Written
 
 ClipBy = Literal['norm', 'element']
-_OWN = ('steps', 'warmup')  # keywords of schedules that `make` has itself
+_OWN = ('steps', 'warmup')  # keywords of schedules that are also keywords of `make`
 
 
 class Optimiser(NamedTuple):
-  """Pure functions that train a parameter tree; `trainable` and `frozen` are that tree with None where a leaf is not.
+  """Pure functions that train a parameter tree.
+
+  `trainable` and `frozen` are this tree with None instead of the other leaves.
 
   Attributes:
-    init: trainable -> state. Moments are float32, of the shape of their parameter and in its box of axis names, if any.
-    update: (gradients, state, trainable, kept) -> (what to add to trainable, state). Gradients as they come; `kept` is
-      `Loss.kept`, whose parameters get these values in place of an update by the rule.
-    rate: step -> base learning rate f32[], without multipliers and without the fall of a plateau schedule.
-    now: state -> the base rate of the next update f32[], with that fall, and without updates that were skipped.
-    eval_params: (state, parameters) -> the parameters to evaluate: averaged where the run averages, else the same.
-      Takes the whole tree or its trainable part.
+    init: trainable -> state. Moments are float32, with the shape and the box of axis names of their parameter.
+    update: (gradients, state, trainable, kept) -> (updates to add to trainable, state). Gradients are unclipped; `kept`
+      is `Loss.kept`, whose parameters are set to these values instead of updated by the rule.
+    rate: step -> base learning rate f32[], without multipliers and without the reduction of a plateau schedule.
+    now: state -> base rate f32[] of the next update, with that reduction, not counting skipped updates.
+    eval_params: (state, parameters) -> the parameters to evaluate: averaged if the run averages, else the same. Takes
+      the whole tree or its trainable part.
     split: parameters -> (trainable, frozen).
-    count: parameters -> how many numbers train; of a stacked parameter only those of layers that do.
-    observe: (state, validation metric of which a smaller one is better) -> state. Plateau schedules and the start of
-      NT-ASGD read it; of accuracy and the like it takes the metric times -1.
-    check_rows: paths -> None; raises a ConfigError where rows of these parameters cannot be updated by themselves.
+    count: parameters -> number of trained scalars; in a stacked parameter only those of trained layers.
+    observe: (state, validation metric, smaller is better) -> state, for plateau schedules and the start of NT-ASGD.
+      Pass metrics such as accuracy times -1.
+    check_rows: paths -> None; raises a ConfigError if rows of these tables cannot be updated separately.
   """
 
   init: Callable[[PyTree], PyTree]
@@ -69,7 +71,7 @@ def make(
   rate: Annotated[float, '0 <= x <= 1000'],
   name: Annotated[str, 'optim.rules'] = 'adamw',
   schedule: Annotated[str, 'optim.schedules'] = 'linear',
-  warmup: Stretch = 0,
+  warmup: Duration = 0,
   decay: Written | Multiplier = 0.0,
   scale: Written = (('.*', 1.0),),
   clip: Annotated[float, '0 < x'] | None = None,
@@ -77,24 +79,23 @@ def make(
   ema: Momentum | None = None,
   **rest: Any,
 ) -> Optimiser:
-  """Returns the optimiser of a run.
+  """Build the optimiser of a run.
 
   Args:
     params: the whole parameter tree, or its shapes.
     steps: horizon of the schedule.
-    trains: `Task.trains`; all other parameters are frozen whatever `scale` says.
+    trains: `Task.trains`; all other parameters are frozen, whatever `scale` says.
     rate: peak learning rate.
     name: a function of `rules.py`.
     schedule: a function of `schedules.py`.
     warmup: steps of linear warmup; a float up to 1.0 is a fraction of `steps`.
     decay: weight decay of each parameter; the value 'rate' decays by the learning rate itself (PaLM's lr^2).
-    scale: multiplier of the rate of each parameter, see `groups.resolve`. None freezes: no gradient, no moments, no
-      part in the clip norm.
-      A multiplier that is 0 at some step (a part that joins later) also keeps out of the clip norm; its moments gather
-      meanwhile, so that its first update has the usual size.
+    scale: multiplier of the rate of each parameter, see `groups.resolve`. None freezes: no gradient, no moments, not
+      part of the clip norm. A multiplier that is 0 at some step (unfrozen later) is not part of the clip norm either,
+      but its moments accumulate, so its first update has the usual size.
     clip: limit on the gradient; None for none.
     clip_by: 'norm' scales all gradients so that their joint norm is at most `clip`; 'element' bounds each number.
-    ema: decay of an exponential mean of the parameters, which evaluation then uses.
+    ema: decay of an exponential mean of the parameters, which is evaluated instead of them.
     **rest: keywords of the rule and of the schedule.
 
   Raises:
@@ -103,57 +104,74 @@ def make(
   """
   make_rule = schedules.choose(rules.RULES, name, label='optim.name', what='optimiser')
   shape = schedules.choose(schedules.SCHEDULES, schedule, label='optim.schedule', what='schedule')
-  of_rule, of_shape = _share(rest, make_rule, shape)
+  rule_settings, shape_settings = _share(rest, make_rule, shape)
   if not 0 <= rate < math.inf:
-    raise ValueError(f'optim.rate={rate}: a number from 0 on')
-  base_rate = schedules.make(name=schedule, rate=rate, steps=steps, warmup=warmup, **of_shape)
+    raise ValueError(f'optim.rate={rate} is out of range: give a number that is 0 or above')
+  # 1. rate, multiplier and decay of each parameter
+  base_rate = schedules.make(name=schedule, rate=rate, steps=steps, warmup=warmup, **shape_settings)
   scales = groups.restrict(groups.resolve(scale, params, steps=steps, what='scale'), scale, params, trains=trains)
   decays = groups.resolve(decay, params, steps=steps, what='decay', words={'rate': base_rate})
   trained = frozenset(path for path, values in scales.items() if any(value is not None for value in values))
   if not trained:
-    raise ConfigError('optim.scale freezes every parameter that the task trains: nothing is left to train.')
+    raise ConfigError('optim.scale freezes every parameter that the task trains: give one of them a number.')
+  # 2. update rule
   context = rules.Context(
-    rules.add_decay({path: decays[path] for path in trained}),
-    lambda values, key: groups.resolve(values, params, steps=steps, what=key),
-    rate,
+    decay=rules.add_decay({path: decays[path] for path in trained}),
+    resolve=lambda values, key: groups.resolve(values, params, steps=steps, what=key),
+    rate=rate,
   )
-  rule = make_rule(context, **of_rule)
+  rule = make_rule(context, **rule_settings)
+  # 3. the functions, bound to all of it
   average = _choose_average(rule, ema, name=name)
-  falls = shape is schedules.plateau
-  of_plateau = {key: value for key, value in of_shape.items() if key != 'mode'}  # `observe` has the sign of the metric
-  s = _Settings(
-    rate=base_rate,
-    scales=scales,
-    trained=trained,
-    direction=rule.direction,
-    average=average,
-    limit=_make_clip(clip, clip_by),
-    # jitted, because an array that spans several hosts takes no part in eager arithmetic
-    observe_average=average and jax.jit(average.observe),
-    observe_plateau=jax.jit(partial(schedules.observe_plateau, **of_plateau)) if falls else None,
+  return _bind(
+    _Settings(
+      rate=base_rate,
+      scales=scales,
+      trained=trained,
+      direction=rule.direction,
+      average=average,
+      limit=_make_clip(clip, clip_by),
+      # jitted, because arrays that span several hosts do not support eager arithmetic
+      observe_average=average and jax.jit(average.observe),
+      observe_plateau=_make_observe_plateau(shape, shape_settings),
+    ),
+    check_rows=partial(_check_rows, make_rule, decays, average),
   )
+
+
+def _make_observe_plateau(
+  shape: Callable[..., Any], settings: Mapping[str, Any]
+) -> Callable[[PyTree, Any], PyTree] | None:
+  if shape is not schedules.plateau:
+    return None
+  # without `mode`: the metric that `observe` gets has its sign already
+  without_mode = {key: value for key, value in settings.items() if key != 'mode'}
+  return jax.jit(partial(schedules.observe_plateau, **without_mode))
+
+
+def _bind(s: '_Settings', *, check_rows: Callable[[Iterable[str]], None]) -> Optimiser:
   return Optimiser(
     init=partial(_init, s),
     update=partial(_update, s),
-    rate=base_rate,
+    rate=s.rate,
     now=partial(_now, s),
     eval_params=partial(_eval_params, s),
     split=partial(_split, s),
     count=partial(_count, s),
     observe=partial(_observe, s),
-    check_rows=partial(_check_rows, make_rule, decays, average),
+    check_rows=check_rows,
   )
 
 
 class _Settings(NamedTuple):
-  """What the functions of an optimiser are bound to.
+  """Settings that the functions of an optimiser are bound to.
 
   Attributes:
     rate: step -> base learning rate.
     scales: multipliers of the rate.
     trained: paths of the parameters that train.
     direction: the update rule.
-    average: of the parameters, where evaluation reads one.
+    average: average of the parameters for evaluation, or None.
     limit: (gradients, multipliers) -> clipped gradients.
     observe_average: (state of the average, metric) -> its next state.
     observe_plateau: (state of the plateau schedule, metric) -> its next state; None for other schedules.
@@ -182,34 +200,38 @@ def _update(
 ) -> tuple[PyTree, PyTree]:
   _check_split(trainable, s.trained)
   step = state['count']
+  # 1. clip, in float32
   full = jax.tree.map(lambda param: param.astype(jnp.float32), trainable)
   multipliers = groups.factors(s.scales, trainable, step)
-  gradients = s.limit(_drop_frozen_layers(gradients, s.scales), multipliers)
-  direction, rule_state = s.direction.update(gradients, state['rule'], full)
+  clipped = s.limit(_drop_frozen_layers(gradients, s.scales), multipliers)
+  # 2. direction of the rule
+  directions, rule_state = s.direction.update(clipped, state['rule'], full)
+  # 3. times minus the rate and the multiplier
   now = _now(s, state)
-  updates = jax.tree.map(
-    # a frozen layer does not move, even where its direction is not finite
-    lambda by, way, param: jnp.where(by == 0, 0.0, -now * by * way).astype(param.dtype),
+  scaled = jax.tree.map(
+    # a frozen layer does not change, even if its direction is not finite
+    lambda by, direction, param: jnp.where(by == 0, 0.0, -now * by * direction).astype(param.dtype),
     multipliers,
-    direction,
+    directions,
     trainable,
   )
-  updates = _towards(kept, updates, trainable)
-  state = state | {'count': step + 1, 'rule': rule_state}
+  updates = _set_kept(kept, scaled, trainable)
+  new_state = state | {'count': step + 1, 'rule': rule_state}
+  # 4. average of the new parameters
   if s.average is not None:
     after = jax.tree.map(jnp.add, trainable, updates)
-    state |= {'average': s.average.update(state['average'], after, step)}
-  return updates, state
+    new_state |= {'average': s.average.update(state['average'], after, step)}
+  return updates, new_state
 
 
-def _towards(kept: Mapping[str, Array], updates: PyTree, trainable: PyTree) -> PyTree:
-  """The updates, of parameters that have a value in `kept` those that give it to them."""
+def _set_kept(kept: Mapping[str, Array], updates: PyTree, trainable: PyTree) -> PyTree:
+  """Replace updates of parameters in `kept` to set their value."""
 
-  def one(path: tuple[Any, ...], update: Array, param: Array) -> Array:
+  def set_leaf(path: tuple[Any, ...], update: Array, param: Array) -> Array:
     name = path_name(path)
     return kept[name] - param if name in kept else update
 
-  return jax.tree_util.tree_map_with_path(one, updates, trainable)
+  return jax.tree_util.tree_map_with_path(set_leaf, updates, trainable)
 
 
 def _now(s: _Settings, state: PyTree) -> Array:
@@ -250,34 +272,37 @@ def _check_rows(
 ) -> None:
   for path in tables:
     reasons = {
-      f'optim.name={rule.__name__!r} moves whole tensors': rule not in rules.BY_ROW,
+      f'optim.name={rule.__name__!r} updates whole tensors': rule not in rules.BY_ROW,
       'optim.decay shrinks all of its rows': any(value not in (0, None) for value in decays[path]),
-      'evaluation reads an average of all of its rows': average is not None,
+      'optim.ema is an average of all of its rows': average is not None,
     }
     for reason, holds in reasons.items():
       if holds:
-        names = ' or '.join(one.__name__ for one in rules.BY_ROW)
+        names = ' or '.join(row_rule.__name__ for row_rule in rules.BY_ROW)
         raise ConfigError(
-          f'optim: the task updates few rows of {path} per step, and {reason}: choose optim.name {names} '
-          'without decay and ema, or let the task update whole tables'
+          f'optim: the task updates few rows of {path} per step, and {reason}: set optim.name to {names} '
+          "without optim.decay and optim.ema, or set objective.update='tables'"
         )
 
 
 def arrays(state: PyTree) -> PyTree:
-  """What the state of an optimiser holds for each parameter: moments, and averages where there are any."""
-  averages = {'average': {'params': state['average']['params']}} if 'average' in state else {}
-  return {'rule': state['rule'], **averages}
+  """Return the per-parameter part of an optimiser state: moments and averages."""
+  average = {'average': {'params': state['average']['params']}} if 'average' in state else {}
+  return {'rule': state['rule'], **average}
 
 
 def merge(trainable: PyTree, frozen: PyTree) -> PyTree:
-  """The tree that `split` took apart; a leaf of `trainable` wins where both have it."""
+  """Invert `split`; a leaf that both trees have is that of `trainable`."""
   return jax.tree.map(
     lambda ours, theirs: theirs if ours is None else ours, trainable, frozen, is_leaf=lambda leaf: leaf is None
   )
 
 
 def norms(tree: PyTree) -> dict[str, Array]:
-  """L2 norm f32[] of each part of a tree of parameters, gradients or updates: 'trunk/embed', 'trunk/layers', a head."""
+  """Compute the L2 norm f32[] of each part of a tree.
+
+  The tree has parameters, gradients or updates; parts are 'trunk/embed', 'trunk/layers' or a head.
+  """
   squares: dict[str, Array] = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     part = group_name(path_name(path))
@@ -288,33 +313,35 @@ def norms(tree: PyTree) -> dict[str, Array]:
 def _share(
   rest: Mapping[str, Any], rule: Callable[..., Any], schedule: Callable[..., Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """The keywords of the rule and those of the schedule; ConfigError for one that neither takes."""
-  of_rule, of_shape = ([key for key in schedules.keywords(one) if key not in _OWN] for one in (rule, schedule))
+  """Divide keywords between rule and schedule; raise ConfigError for unknown ones."""
+  rule_keys = [key for key in schedules.keywords(rule) if key not in _OWN]
+  shape_keys = [key for key in schedules.keywords(schedule) if key not in _OWN]
   for key in rest:
-    if key not in (*of_rule, *of_shape):
-      others = [one.__name__ for one in (*rules.RULES, *schedules.SCHEDULES) if key in schedules.keywords(one)]
-      hint = f' It is a keyword of {", ".join(others)}.' if others else suggest(key, [*of_rule, *of_shape])
+    if key not in (*rule_keys, *shape_keys):
+      functions = [function for function in (*rules.RULES, *schedules.SCHEDULES) if key in schedules.keywords(function)]
+      names = ', '.join(function.__name__ for function in functions)
+      hint = f' It is for {names}.' if names else suggest(key, [*rule_keys, *shape_keys])
       raise ConfigError(
         f'optim.{key}: neither name={rule.__name__!r} nor schedule={schedule.__name__!r} takes it.{hint} '
-        f'{rule.__name__} takes {", ".join(of_rule) or "nothing"}; '
-        f'{schedule.__name__} takes {", ".join(of_shape) or "nothing"}.'
+        f'{rule.__name__} takes {", ".join(rule_keys) or "no keys"}; '
+        f'{schedule.__name__} takes {", ".join(shape_keys) or "no keys"}.'
       )
-  return {key: rest[key] for key in of_rule if key in rest}, {key: rest[key] for key in of_shape if key in rest}
+  return {key: rest[key] for key in rule_keys if key in rest}, {key: rest[key] for key in shape_keys if key in rest}
 
 
 def _choose_average(rule: rules.Rule, ema: float | None, *, name: str) -> averages.Average | None:
   if ema is None:
     return rule.average
   if rule.average is not None:
-    raise ConfigError(f'optim.ema={ema}: optim.name={name!r} has an average of its own; leave one of them out.')
+    raise ConfigError(f'optim.ema={ema} cannot be used with optim.name={name!r}, which averages: remove one of them.')
   return averages.exponential_mean(ema)
 
 
 def _make_clip(limit: float | None, by: ClipBy) -> Callable[[PyTree, PyTree], PyTree]:
-  """(gradients, multipliers) -> gradients within the limit."""
+  """Build a function (gradients, multipliers) -> clipped gradients."""
   one_of('optim.clip_by', by, ClipBy)
   if limit is not None and limit <= 0:
-    raise ConfigError(f'optim.clip={limit}: a limit is positive; None clips nothing.')
+    raise ConfigError(f'optim.clip={limit} is not positive: give a number above 0, or None for no clipping.')
 
   def clip(gradients: PyTree, multipliers: PyTree) -> PyTree:
     if limit is None:
@@ -329,12 +356,15 @@ def _make_clip(limit: float | None, by: ClipBy) -> Callable[[PyTree, PyTree], Py
 
 
 def _drop_frozen_layers(gradients: PyTree, scales: Settings) -> PyTree:
-  """float32 gradients, 0 in the layers of a stacked parameter that are frozen while others of them train."""
+  """Convert gradients to float32 and set those of frozen layers to 0.
+
+  These are layers of a stacked parameter with some trained layers.
+  """
 
   def drop(path: tuple[Any, ...], gradient: Array) -> Array:
-    kept = [float(value is not None) for value in scales[path_name(path)]]
-    gradient = gradient.astype(jnp.float32)
-    return gradient if all(kept) else jnp.where(groups.factor(kept, jnp.zeros(()), gradient.ndim) == 0, 0.0, gradient)
+    trains = [float(value is not None) for value in scales[path_name(path)]]
+    full = gradient.astype(jnp.float32)
+    return full if all(trains) else jnp.where(groups.factor(trains, jnp.zeros(()), full.ndim) == 0, 0.0, full)
 
   return jax.tree_util.tree_map_with_path(drop, gradients)
 
@@ -342,5 +372,5 @@ def _drop_frozen_layers(gradients: PyTree, scales: Settings) -> PyTree:
 def _check_split(trainable: PyTree, trained: frozenset[str]) -> None:
   paths = {path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(trainable)}
   if paths != trained:
-    odd = sorted(paths ^ trained)[0]
-    raise ValueError(f'{odd!r} is {"frozen" if odd in paths else "missing"}: give the first part of Optimiser.split')
+    path = sorted(paths ^ trained)[0]
+    raise ValueError(f'{path!r} is {"frozen" if path in paths else "missing"}: pass the first result of split(params)')

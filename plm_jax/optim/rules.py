@@ -1,8 +1,9 @@
 """Update rules.
 
-A rule turns gradients into a direction; `optim.make` multiplies it by minus the rate and by each parameter's
-multiplier. Decoupled decay (adamw, bert_adam, lamb, adafactor) is added to the direction; in the other rules it is L2
-regularisation, added to the gradient. What acts on a whole tensor acts on each layer of a stacked parameter by itself.
+A rule converts gradients to a direction; `optim.make` multiplies it by minus the rate and by each parameter's
+multiplier. Decoupled decay (adamw, bert_adam, lamb, adafactor) is added to the direction. In the other rules decay is
+L2 regularisation, added to the gradient. Operations on a whole tensor treat each layer of a stacked parameter
+separately.
 """
 
 from collections.abc import Callable
@@ -14,21 +15,21 @@ import jax.numpy as jnp
 import optax
 
 from plm_jax.core import param_paths
-from plm_jax.core.types import Array, Count, Epsilon, Momentum, PyTree, Whole
+from plm_jax.core.types import Array, Count, Epsilon, Momentum, NonNegativeInt, PyTree
 from plm_jax.optim import groups
 from plm_jax.optim.averages import Average, iterate_mean
 from plm_jax.optim.groups import Settings, Written
 
 
 class Rule(NamedTuple):
-  """An update rule: gradients -> direction, and the average that belongs to the rule, if any."""
+  """An update rule: gradients -> direction, and the average of the rule, if any."""
 
   direction: optax.GradientTransformation
   average: Average | None = None
 
 
 class Context(NamedTuple):
-  """What every rule is given.
+  """Arguments of every rule.
 
   Attributes:
     decay: adds each parameter's weight decay times the parameter.
@@ -42,12 +43,15 @@ class Context(NamedTuple):
 
 
 def sgd(context: Context) -> Rule:
-  """The gradient."""
+  """Use the gradient as direction."""
   return Rule(context.decay)
 
 
 def momentum(context: Context, *, momentum: Momentum = 0.9, nesterov: bool = False) -> Rule:
-  """trace = momentum trace + gradient (the form of TensorFlow and torch, without dampening)."""
+  """Accumulate trace = momentum trace + gradient.
+
+  This is the form of TensorFlow and torch, without dampening.
+  """
   return Rule(optax.chain(context.decay, optax.trace(momentum, nesterov)))
 
 
@@ -58,10 +62,10 @@ def adagrad(
   eps: Epsilon = 1e-7,
   gathers: Literal['gradient', 'update'] | None = None,
 ) -> Rule:
-  """g / sqrt(sum of g^2 + eps); the sum starts at `accumulator` (ELMo 1.0).
+  """Compute g / sqrt(sum of g^2 + eps).
 
-  gathers='update' gathers (rate g)^2 in place of g^2, as glove.c does, which multiplies by the rate first: beside an
-  accumulator of 1, gradients then shorten the steps the less, the smaller the rate is.
+  The sum starts at `accumulator` (ELMo 1.0). gathers='update' sums (rate g)^2 instead of g^2, as in glove.c, which
+  multiplies by the rate first. With an accumulator of 1 and a small rate, gradients then shorten the steps less.
   """
   rule = optax.scale_by_rss(accumulator, eps)
   if gathers == 'update' and context.rate:
@@ -70,17 +74,17 @@ def adagrad(
 
 
 def adam(context: Context, *, b1: Momentum = 0.9, b2: Momentum = 0.999, eps: Epsilon = 1e-8) -> Rule:
-  """Adam with L2 regularisation in the gradient."""
+  """Apply Adam with L2 regularisation in the gradient."""
   return Rule(optax.chain(context.decay, optax.scale_by_adam(b1, b2, eps)))
 
 
 def adamw(context: Context, *, b1: Momentum = 0.9, b2: Momentum = 0.999, eps: Epsilon = 1e-8) -> Rule:
-  """Adam with decoupled weight decay."""
+  """Apply Adam with decoupled weight decay."""
   return Rule(optax.chain(optax.scale_by_adam(b1, b2, eps), context.decay))
 
 
 def bert_adam(context: Context, *, b1: Momentum = 0.9, b2: Momentum = 0.999, eps: Epsilon = 1e-6) -> Rule:
-  """Adam without bias correction, decoupled decay (google-research/bert, optimization.py)."""
+  """Apply Adam without bias correction, with decoupled decay (google-research/bert, optimization.py)."""
   return Rule(optax.chain(scale_by_uncorrected_adam(b1, b2, eps), context.decay))
 
 
@@ -93,7 +97,9 @@ def lamb(
   bias_correction: bool = True,
   adapt: Written = (('.*', 1.0),),
 ) -> Rule:
-  """Adam's direction plus decay, rescaled in each tensor to the norm of the parameter (You et al. 2020, algorithm 2).
+  """Rescale Adam's direction to the norm of each tensor.
+
+  The direction includes decay (You et al. 2020, algorithm 2).
 
   Args:
     context: decay and groups.
@@ -101,15 +107,15 @@ def lamb(
     b2: decay of the second moment.
     eps: added to the root of the second moment.
     bias_correction: as in the paper; google-research/albert has none.
-    adapt: 0 for parameters that keep Adam's length, 1 for the others; google-research/albert exempts what it does not
-      decay.
+    adapt: 0 for parameters whose direction is not rescaled, 1 for the others; google-research/albert exempts parameters
+      without decay.
 
   Raises:
     ValueError: another value.
   """
   for pattern, value in adapt:
     if value not in (0, 1):
-      raise ValueError(f'optim.adapt: {pattern!r} has {value!r}; choices are 0, the length of Adam, and 1, adapted')
+      raise ValueError(f'optim.adapt: {pattern!r} has {value!r}: give 0 for the length of Adam, or 1 for LAMB')
   moments = optax.scale_by_adam if bias_correction else scale_by_uncorrected_adam
   trust = only(per_layer(optax.scale_by_trust_ratio()), context.resolve(adapt, 'adapt'))
   return Rule(optax.chain(moments(b1, b2, eps), context.decay, trust))
@@ -126,18 +132,20 @@ def adafactor(
   factor_min: Count = 128,
   parameter_scale: bool = True,
 ) -> Rule:
-  """Adafactor (Shazeer and Stern 2018). The rate multiplies last, so the first moment averages rate-free directions;
-  in the T5 code it averages rate times direction, which is the same for a constant rate.
+  """Apply Adafactor (Shazeer and Stern 2018).
+
+  The rate multiplies last, so the first moment averages directions without the rate. In the T5 code it averages rate
+  times direction, which is the same for a constant rate.
 
   Args:
     context: decay and groups.
-    b1: decay of the first moment; None keeps none (T5), PaLM 0.9.
+    b1: decay of the first moment; None for none (T5), PaLM 0.9.
     b2_power: second-moment decay 1 - t^-b2_power.
     eps: added to squared gradients.
-    block_clip: largest root mean square of one tensor's direction; a large number, as 1e9, is no limit.
-    factored: row and column means of the second moment instead of all of it; PaLM keeps all.
-    factor_min: tensors are factored where their two largest axes have at least this size. An attention kernel
-      [d, h, k] with h and k below it keeps its whole second moment; the T5 code factors it as [d, h k].
+    block_clip: largest root mean square of one tensor's direction; a large number, such as 1e9, is no limit.
+    factored: store row and column means of the second moment instead of all of it; PaLM stores all.
+    factor_min: tensors are factored if their two largest axes have at least this size. An attention kernel [d, h, k]
+      with smaller h and k stores its whole second moment; the T5 code factors it as [d, h k].
     parameter_scale: multiply by the root mean square of the parameter, at least 1e-3.
   """
   parts = [
@@ -152,23 +160,25 @@ def adafactor(
 NONMONOTONE = 5  # evaluations of asgd
 
 
-def asgd(context: Context, *, start: Whole | None = None, nonmonotone: Count | None = None) -> Rule:
+def asgd(context: Context, *, start: NonNegativeInt | None = None, nonmonotone: Count | None = None) -> Rule:
   """SGD that is evaluated at the mean of its iterates (AWD-LSTM).
 
   Args:
     context: decay and groups.
-    start: update from which the mean is taken; None waits until the metric of config.best no longer improves (NT-ASGD).
+    start: first update of the mean; None waits until the metric of config.best stops improving (NT-ASGD).
     nonmonotone: NT-ASGD starts when a metric is worse than the best one up to this many evaluations ago; None is 5.
 
   Raises:
     ValueError: both are given.
   """
   if start is not None and nonmonotone is not None:
-    raise ValueError(f'optim.start={start} says when the mean begins, and optim.nonmonotone waits for it: give one')
+    raise ValueError(
+      f'optim.start={start} and optim.nonmonotone={nonmonotone} both set the start of the mean: remove one of them'
+    )
   return Rule(context.decay, iterate_mean(start=start, nonmonotone=nonmonotone or NONMONOTONE))
 
 
-# A row without a gradient stays as it is, and so does its state: those that update some rows of a table by themselves.
+# rules that can update some rows of a table: a row without a gradient, and its state, do not change
 BY_ROW: tuple[Callable[..., Rule], ...] = (sgd, adagrad)
 RULES: tuple[Callable[..., Rule], ...] = (sgd, momentum, adagrad, adam, adamw, bert_adam, lamb, adafactor, asgd)
 
@@ -177,7 +187,7 @@ RULES: tuple[Callable[..., Rule], ...] = (sgd, momentum, adagrad, adam, adamw, b
 
 
 def add_decay(decays: Settings) -> optax.GradientTransformation:
-  """Adds each parameter's decay at the current step times the parameter."""
+  """Add each parameter times its decay at the current step."""
   if all(value == 0.0 or value is None for values in decays.values() for value in values):
     return optax.identity()
 
@@ -193,7 +203,7 @@ def add_decay(decays: Settings) -> optax.GradientTransformation:
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-  """m / (sqrt(v) + eps) without the factors that make up for m and v starting at 0."""
+  """Compute m / (sqrt(v) + eps) without bias correction."""
 
   def init(params: PyTree) -> dict[str, PyTree]:
     return {'mu': jax.tree.map(jnp.zeros_like, params), 'nu': jax.tree.map(jnp.zeros_like, params)}
@@ -208,7 +218,10 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
 
 
 def per_layer(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-  """Runs `inner` on every parameter alone, and on every layer of a stacked one; each keeps a state of its own."""
+  """Run `inner` on each parameter or layer separately.
+
+  A layer is one of a stacked parameter. Each has a separate state.
+  """
 
   def each(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(path: tuple[Any, ...], leaf: Array, *rest: Any) -> Any:
@@ -222,7 +235,7 @@ def per_layer(inner: optax.GradientTransformation) -> optax.GradientTransformati
     state = each(inner.init)(path, param)
     if not _is_box(leaf):
       return state
-    # what is of the parameter's shape has its axis names too, and so its sharding
+    # states of the parameter's shape get its axis names, and so its sharding
     return jax.tree.map(lambda part: leaf.replace_boxed(part) if part.shape == param.shape else part, state)
 
   def init(params: PyTree) -> PyTree:
@@ -237,7 +250,7 @@ def per_layer(inner: optax.GradientTransformation) -> optax.GradientTransformati
 
 
 def only(inner: optax.GradientTransformation, settings: Settings) -> optax.GradientTransformation:
-  """Runs `inner`, and keeps what went in where a parameter's value is 0."""
+  """Run `inner` on the parameters whose value is not 0."""
 
   def update(updates: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
     changed, state = inner.update(updates, state, params)

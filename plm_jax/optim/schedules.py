@@ -1,8 +1,9 @@
 """Learning-rate schedules: pure functions of the step, as multiples of the peak rate.
 
-A schedule is called with the number of updates already made, so the first update of a run with warmup has rate 0, as
-in the released code of BERT, ELECTRA and GPT. `floor` is the multiple at the end of the decay, and `until` the place of
-that end: a number of steps, or a fraction of the run (GLM decays over 0.8 of it).
+The step t is the number of updates already made, so the first update of a run with warmup has rate 0, as in the
+released code of BERT, ELECTRA and GPT. w is the number of warmup steps and T the number of steps of the run. `floor` is
+the multiple at the end of the decay, and `until` the step of that end: a number of steps, or a fraction of the run (GLM
+decays over 0.8 of it).
 """
 
 import inspect
@@ -15,35 +16,41 @@ import jax.numpy as jnp
 
 from plm_jax.config.values import as_steps
 from plm_jax.core.errors import ConfigError, check_choice, one_of
-from plm_jax.core.types import Array, Rate, Stretch, Whole
+from plm_jax.core.types import Array, Duration, NonNegativeInt, Rate
 
 Schedule = Callable[[Array], Array]
 Mode = Literal['min', 'max']
 
 
 def constant(step: Array, *, steps: int, warmup: int) -> Array:
-  """min(1, t / w)."""
+  """Compute min(1, t / w)."""
   del steps
   return _warm(step, warmup)
 
 
-def linear(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Stretch = 1.0) -> Array:
+def linear(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Duration = 1.0) -> Array:
   """t / w, then a straight line from 1 at w to `floor` at the end."""
   return polynomial(step, steps=steps, warmup=warmup, floor=floor, until=until, power=1.0)
 
 
 def linear_bert(step: Array, *, steps: int, warmup: int) -> Array:
-  """t / w while t < w, then 1 - t / T: warmup replaces the decayed rate (google-research/bert, optimization.py)."""
+  """Warm up by t / w, then continue with 1 - t / T.
+
+  Warmup replaces the decayed rate (google-research/bert, optimization.py).
+  """
   step = _float(step)
   return jnp.where(step < warmup, _warm(step, warmup), jnp.maximum(1.0 - step / max(steps, 1), 0.0))
 
 
 def gpt(step: Array, *, steps: int, warmup: int) -> Array:
-  """min(1, t / w) (1 - t / T): warmup scales the decayed rate (GPT's and ELECTRA's released code)."""
+  """Compute min(1, t / w) (1 - t / T).
+
+  Warmup scales the decayed rate (GPT's and ELECTRA's released code).
+  """
   return _warm(step, warmup) * jnp.maximum(1.0 - _float(step) / max(steps, 1), 0.0)
 
 
-def cosine(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Stretch = 1.0) -> Array:
+def cosine(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Duration = 1.0) -> Array:
   """t / w, then half a cosine from 1 at w to `floor` at the end."""
   progress = _progress(step, steps=steps, warmup=warmup, until=until)
   return _warm(step, warmup) * (floor + (1.0 - floor) * 0.5 * (1.0 + jnp.cos(math.pi * progress)))
@@ -56,24 +63,24 @@ def polynomial(
   warmup: int,
   power: Annotated[float, '0 < x <= 100'] = 1.0,
   floor: Rate = 0.0,
-  until: Stretch = 1.0,
+  until: Duration = 1.0,
 ) -> Array:
-  """t / w, then floor + (1 - floor) (1 - progress)^power."""
+  """Warm up, then compute floor + (1 - floor) (1 - progress)^power."""
   progress = _progress(step, steps=steps, warmup=warmup, until=until)
   return _warm(step, warmup) * (floor + (1.0 - floor) * (1.0 - progress) ** power)
 
 
-def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: Stretch | None = None) -> Array:
+def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: Duration | None = None) -> Array:
   """min(1, t / w) sqrt(k / max(t, k)): the peak until step k = `hold`, then proportional to 1 / sqrt(t).
 
-  T5's 1 / sqrt(max(t, 10^4)) and PaLM's 10^-2 then 1 / sqrt(t) are rate 0.01 with hold 10,000 and no warmup;
-  fairseq's rate * sqrt(w / t) is warmup w.
+  The rate is the peak until step k = `hold`, then proportional to 1 / sqrt(t). T5's 1 / sqrt(max(t, 10^4)) and PaLM's
+  10^-2 then 1 / sqrt(t) are rate 0.01 with hold 10,000 and no warmup; fairseq's rate * sqrt(w / t) is warmup w.
 
   Args:
     step: number of updates made.
     steps: horizon.
     warmup: steps of linear warmup.
-    hold: k; None takes the warmup, or 10,000 where there is none.
+    hold: k; None is the warmup, or 10,000 without warmup.
   """
   k = (warmup or 10_000) if hold is None else as_steps(hold, steps, 'hold')
   k = max(k, 1)
@@ -83,13 +90,13 @@ def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: Stretch | None =
 def stlr(
   step: Array, *, steps: int, cut: Annotated[float, '0 < x < 1'] = 0.1, ratio: Annotated[float, '1 <= x'] = 32.0
 ) -> Array:
-  """Slanted triangle of ULMFiT: from 1 / ratio up to 1 at floor(T cut), then down to 1 / ratio at T.
+  """Compute the slanted triangular rate of ULMFiT.
 
-  p = t / c while t < c, then 1 - (t - c) / (c (1 / cut - 1)) with c = floor(T cut); the multiple is
-  (1 + p (ratio - 1)) / ratio.
+  It rises from 1 / ratio to 1 at floor(T cut), then falls to 1 / ratio at T. p = t / c while t < c, then
+  1 - (t - c) / (c (1 / cut - 1)) with c = floor(T cut); the multiple is (1 + p (ratio - 1)) / ratio.
   """
   if not 0.0 < cut < 1.0:
-    raise ConfigError(f'optim.cut={cut}: the fraction of the run that rises lies between 0 and 1.')
+    raise ConfigError(f'optim.cut={cut} is out of range: give a fraction of the run between 0 and 1.')
   step = _float(step)
   peak = max(math.floor(steps * cut), 1)
   p = jnp.where(step < peak, step / peak, 1.0 - (step - peak) / (peak * (1.0 / cut - 1.0)))
@@ -97,7 +104,7 @@ def stlr(
 
 
 def inverse_time(step: Array, *, steps: int, warmup: int, coefficient: Annotated[float, '0 <= x'] = 0.005) -> Array:
-  """min(1, t / w) / (1 + c sqrt(t)) (CVT)."""
+  """Compute min(1, t / w) / (1 + c sqrt(t)) (CVT)."""
   del steps
   return _warm(step, warmup) / (1.0 + coefficient * jnp.sqrt(_float(step)))
 
@@ -107,19 +114,21 @@ def plateau(
   *,
   steps: int,
   warmup: int,
-  patience: Whole = 0,
+  patience: NonNegativeInt = 0,
   shrink: Annotated[float, '0 < x <= 1'] = 0.5,
   mode: Mode = 'min',
 ) -> Array:
-  """min(1, t / w) times a factor in the optimiser's state, which `observe_plateau` makes smaller.
+  """Compute min(1, t / w); `observe_plateau` reduces the rate.
+
+  The reduction is a factor in the optimiser's state.
 
   Args:
     step: number of updates made.
     steps: horizon.
     warmup: steps of linear warmup.
-    patience: evaluations without improvement in a row after which the rate is kept.
-    shrink: what the rate is multiplied by after one more of them.
-    mode: 'min' where a smaller metric is better, 'max' where a larger one is; the way that config.best has.
+    patience: number of consecutive evaluations without improvement before the rate is reduced at the next one.
+    shrink: factor of a reduction.
+    mode: 'min' if a smaller metric is better, 'max' if a larger one is; the same as in config.best.
   """
   one_of('optim.mode', mode, Mode)
   del patience, shrink
@@ -127,7 +136,10 @@ def plateau(
 
 
 def start_plateau() -> dict[str, Array]:
-  """State of a plateau schedule: the factor on the rate, the best metric seen, evaluations since without a better."""
+  """Build the initial state of a plateau schedule.
+
+  It has the factor of the rate, the best metric, and the number of evaluations since.
+  """
   return {'factor': jnp.ones(()), 'best': jnp.full((), jnp.inf), 'waited': jnp.zeros((), jnp.int32)}
 
 
@@ -135,14 +147,14 @@ def observe_plateau(
   state: dict[str, Array],
   metric: Array,
   *,
-  patience: Whole = 0,
+  patience: NonNegativeInt = 0,
   shrink: Annotated[float, '0 < x <= 1'] = 0.5,
 ) -> dict[str, Array]:
-  """The state after one more evaluation; keywords as of `plateau`.
+  """Update the state of a plateau schedule after an evaluation.
 
   Args:
-    state: what `start_plateau` or this function returned.
-    metric: f32[], the validation metric; of one of which a larger one is better, the metric times -1.
+    state: from `start_plateau` or this function.
+    metric: f32[], the validation metric; times -1 if larger is better.
     patience: see `plateau`.
     shrink: see `plateau`.
   """
@@ -163,7 +175,7 @@ SCHEDULES: tuple[Callable[..., Array], ...] = (
 
 
 def make(*, name: str, rate: float, steps: int, warmup: int | float = 0, **settings: Any) -> Schedule:
-  """Returns step -> learning rate, f32[].
+  """Build a schedule: step -> learning rate f32[].
 
   Args:
     name: one of `SCHEDULES`.
@@ -173,28 +185,28 @@ def make(*, name: str, rate: float, steps: int, warmup: int | float = 0, **setti
     **settings: the other keywords of the schedule.
 
   Raises:
-    ConfigError: unknown name, a setting out of range, a warmup where the schedule has none.
+    ConfigError: an unknown name, a setting out of range, a warmup for a schedule without one.
   """
   schedule = choose(SCHEDULES, name, label='optim.schedule', what='schedule')
   bound: dict[str, Any] = dict(settings, steps=steps)
   if 'warmup' in keywords(schedule):
     bound['warmup'] = as_steps(warmup, steps, 'warmup')
   elif warmup:
-    raise ConfigError(f'optim.schedule={name!r} has its own warmup: leave optim.warmup at 0, not {warmup}.')
+    raise ConfigError(f'optim.warmup={warmup}: optim.schedule={name!r} has its own warmup; set optim.warmup to 0.')
   shape = partial(schedule, **bound)
-  shape(jnp.zeros(()))  # settings out of range fail here and not in the first step
+  shape(jnp.zeros(()))  # raises for settings out of range
   return lambda step: rate * shape(step)
 
 
 def choose(functions: Sequence[Callable[..., Any]], name: str, *, label: str, what: str) -> Callable[..., Any]:
-  """The function called `name`; ConfigError with the choices and the nearest where there is none."""
+  """Return the function called `name`; raise ConfigError with the choices."""
   names = [function.__name__ for function in functions]
   check_choice(label, what, name, names)
   return functions[names.index(name)]
 
 
 def keywords(function: Callable[..., Any]) -> list[str]:
-  """The names of a function's keyword-only parameters."""
+  """Return the names of a function's keyword-only parameters."""
   parameters = inspect.signature(function).parameters.values()
   return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
@@ -208,6 +220,6 @@ def _warm(step: Array, warmup: int) -> Array:
 
 
 def _progress(step: Array, *, steps: int, warmup: int, until: int | float) -> Array:
-  """0 until the warmup ends, 1 from the end of the decay on."""
+  """Compute the progress of the decay, from 0 to 1."""
   end = as_steps(until, steps, 'until')
   return jnp.clip((_float(step) - warmup) / max(end - warmup, 1), 0.0, 1.0)

@@ -1,7 +1,7 @@
-"""The steps of a run, compiled for devices that are not there: does it fit, and what does it send.
+"""The steps of a run, compiled for devices that are not attached: memory and communication.
 
-Nothing is computed and no data is read. Rows are those of the config; where a task makes room for each document
-of a row, there is one.
+Nothing is computed and no data is read. Batches have the size of the config. If a task has a slot per document of a
+sequence, one document is assumed.
 """
 
 import functools
@@ -32,11 +32,11 @@ from plm_jax.training.step import Maker, abstract_params, eval_step, init_params
 
 GIB = 2**30
 MFU = (0.4, 0.5, 0.6)
-NAMED = 3  # transfers and arrays that a plan names
+NAMED = 3  # transfers and arrays that a plan lists
 
 
-class Made(NamedTuple):
-  """What is compiled, without memory: parts of a run, its layout, shapes of its batches and of its state."""
+class AbstractRun(NamedTuple):
+  """The abstract parts of a run for compilation: layout, and shapes of batches and state."""
 
   parts: Parts
   layout: Layout
@@ -46,17 +46,17 @@ class Made(NamedTuple):
   rows: int
 
 
-def make(settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence[Any] | None) -> Made:
-  """The parts of a run on described devices.
+def make(settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence[Any] | None) -> AbstractRun:
+  """Build the parts of a run for described devices.
 
   Args:
     settings: of the run.
     vocab: of the run.
     topology: of the devices.
-    devices: from `topology.describe`; None for what is counted and not compiled.
+    devices: from `topology.describe`; None for estimates without compilation.
 
   Raises:
-    ConfigError: the run could not begin.
+    ConfigError: the run could not start.
   """
   layout = abstract_layout(settings, topology) if devices is None else make_layout(settings, devices, described=True)
   rows = feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=layout.mesh)
@@ -69,14 +69,15 @@ def make(settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence
   with errors.stage('optim'):
     steps = settings['steps'] or history.MOST_STEPS
     tx = optim.make(params=shapes, steps=steps, trains=parts.task.trains, **settings['optim'])
-  return Made(parts, layout, spec, tx, state_maker(parts.task, tx, spec, layout=layout), rows)
+  maker = state_maker(parts.task, tx, spec, layout=layout)
+  return AbstractRun(parts=parts, layout=layout, spec=spec, tx=tx, maker=maker, rows=rows)
 
 
 def abstract_layout(settings: Settings, topology: Topology) -> Layout:
-  """The layout of the settings over so many devices, wherever they stand: enough to count with.
+  """Build the layout of the settings over abstract devices.
 
   Raises:
-    ConfigError: the sizes do not multiply to the number of devices, or slices do not divide that of 'data'.
+    ConfigError: the product of the mesh sizes is not the number of devices, or slices do not divide the axis 'data'.
   """
   block = settings['sharding']
   with errors.stage('sharding'):
@@ -87,154 +88,180 @@ def abstract_layout(settings: Settings, topology: Topology) -> Layout:
     return sharding.make_layout(mesh, block['rules'], described=True)
 
 
-# By arithmetic -------------------------------------------------------------------------------------------------------
+# Arithmetic -------------------------------------------------------------------------------------------------------
 
 
-def state(made: Made) -> dict[str, Any]:
-  """Bytes of the training state on a device, of an even share, and what a device holds more of than its share.
+def state(run_parts: AbstractRun) -> dict[str, Any]:
+  """Compute the bytes of the training state on a device.
 
   Returns:
-    'gib', 'even_gib'; 'whole_arrays' and 'whole_gib' of all arrays that are not cut over all devices, and 'whole': the
-    largest of them, with their shapes, the GiB on a device, and into how many parts they are cut; 'axes', see
+    'gib', and 'even_gib' of an even share. 'whole_arrays' and 'whole_gib' count the arrays that are not sharded over
+    all devices; 'whole' lists the largest of them with shape, GiB on a device and number of shards. 'axes', see
     `whole_axes`.
   """
-  held = even = 0.0
-  whole = []
-  for path, leaf in jax.tree_util.tree_leaves_with_path(made.maker.abstract):
+  total = even = 0.0
+  not_fully_sharded = []
+  for path, leaf in jax.tree_util.tree_leaves_with_path(run_parts.maker.abstract):
     size = math.prod(leaf.shape) * leaf.dtype.itemsize
-    own = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-    held, even = held + own, even + size / made.layout.mesh.size
-    if own * made.layout.mesh.size > size:
-      whole.append({'array': path_name(path), 'shape': list(leaf.shape), 'gib': own / GIB, 'parts': size // own})
-  whole.sort(key=lambda one: -one['gib'])
+    on_device = math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    total, even = total + on_device, even + size / run_parts.layout.mesh.size
+    if on_device * run_parts.layout.mesh.size > size:
+      not_fully_sharded.append(
+        {'array': path_name(path), 'shape': list(leaf.shape), 'gib': on_device / GIB, 'parts': size // on_device}
+      )
+  not_fully_sharded.sort(key=lambda array: -array['gib'])
   return {
-    'gib': held / GIB,
+    'gib': total / GIB,
     'even_gib': even / GIB,
-    'whole_gib': sum(one['gib'] for one in whole),
-    'whole_arrays': len(whole),
-    'whole': whole[:NAMED],
-    'axes': whole_axes(made),
+    'whole_gib': sum(array['gib'] for array in not_fully_sharded),
+    'whole_arrays': len(not_fully_sharded),
+    'whole': not_fully_sharded[:NAMED],
+    'axes': whole_axes(run_parts),
   }
 
 
-def whole_axes(made: Made) -> list[str]:
-  """What the rules would cut and cannot, in words: how often it is computed, and the number that would divide."""
+def whole_axes(run_parts: AbstractRun) -> list[str]:
+  """Describe the axes that the mesh should divide but does not.
+
+  A line says how often the axis is computed, and the next size that divides.
+  """
   lines: dict[str, None] = {}
-  named = jax.eval_shape(lambda key: init_params(made.parts.task, made.spec, key), jax.random.key(0))
+  named = jax.eval_shape(lambda key: init_params(run_parts.parts.task, run_parts.spec, key), jax.random.key(0))
   for leaf in jax.tree.leaves(named, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)):
     if not isinstance(leaf, nn.LogicallyPartitioned):
       continue
     for axis, size in zip(leaf.names, leaf.value.shape, strict=True):
-      mesh_axis = made.layout.rules.get(axis)
-      parts = sharding.places(made.layout.mesh, mesh_axis)
+      mesh_axis = run_parts.layout.rules.get(axis)
+      parts = sharding.places(run_parts.layout.mesh, mesh_axis)
       if size % parts:
-        # a parameter that is gathered for each product is not computed with more often; one that stays whole is
-        often = f', and computed {parts} times' if mesh_axis == 'model' else ''
-        would = -(-size // parts) * parts
-        lines[f'{axis} of {size:,} is not cut over {mesh_axis}={parts}{often}; {would:,} would be'] = None
+        # under tensor parallelism, an unsharded parameter repeats its products; a gathered one does not
+        repeated = f', and computed {parts} times' if mesh_axis == 'model' else ''
+        divisible = -(-size // parts) * parts
+        lines[f'{axis} of {size:,} is not sharded over {mesh_axis}={parts}{repeated}; {divisible:,} would be'] = None
   return list(lines)
 
 
-def hours(made: Made, settings: Settings, topology: Topology) -> dict[str, Any]:
-  """Hours of the run by counted operations, by the share of the peak that it reaches; empty where no peak is known."""
-  per_row = sizes.training_flops(made.parts.task, made.spec, made.maker.abstract.params)
+def hours(run_parts: AbstractRun, settings: Settings, topology: Topology) -> dict[str, Any]:
+  """Estimate the hours of the run from counted operations.
+
+  They are given per fraction of the peak, if the peak of the chip is known.
+  """
+  per_row = sizes.training_flops(run_parts.parts.task, run_parts.spec, run_parts.maker.abstract.params)
   per_step = per_row * settings['data']['batch_size']
   peak = flops.peak_flops(topology.chip.kind, settings['execution']['dtype'])
-  found: dict[str, Any] = {'tflop_per_step': per_step / 1e12}
+  estimate: dict[str, Any] = {'tflop_per_step': per_step / 1e12}
   if peak is not None:
     seconds = {f'{100 * mfu:.0f} %': per_step / (peak * mfu * topology.devices) for mfu in MFU}
-    found['seconds_per_step'] = seconds
+    estimate['seconds_per_step'] = seconds
     if settings['steps']:
-      found['hours'] = {share: one * settings['steps'] / 3600 for share, one in seconds.items()}
-  return found
+      estimate['hours'] = {share: step_seconds * settings['steps'] / 3600 for share, step_seconds in seconds.items()}
+  return estimate
 
 
-# By the compiler -----------------------------------------------------------------------------------------------------
+# Compilation -----------------------------------------------------------------------------------------------------
 
 
-def compiled_train(made: Made, settings: Settings) -> dict[str, Any]:
-  """What the compiler says of a training step; see `_measured`."""
-  place = sharding.batch_sharding(made.layout)
-  batch = {name: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place) for name, one in made.spec.items()}
+def compiled_train(run_parts: AbstractRun, settings: Settings) -> dict[str, Any]:
+  """Compile a training step, see `_measured`."""
+  batch_sharding = sharding.batch_sharding(run_parts.layout)
+  batch = {
+    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding)
+    for name, array in run_parts.spec.items()
+  }
   step = functools.partial(
     train_step,
-    task=made.parts.task,
-    tx=made.tx,
+    task=run_parts.parts.task,
+    tx=run_parts.tx,
     accumulate=settings['accumulate'],
     random=settings['execution']['random'],
   )
-  places = made.maker.places
-  run = jax.jit(step, in_shardings=(places, place, None), out_shardings=(places, None), donate_argnums=0)
-  return _measured(made, lambda: run.lower(made.maker.abstract, batch, _key()))
+  state_sharding = run_parts.maker.places
+  run = jax.jit(
+    step, in_shardings=(state_sharding, batch_sharding, None), out_shardings=(state_sharding, None), donate_argnums=0
+  )
+  return _measured(run_parts, lambda: run.lower(run_parts.maker.abstract, batch, _key()))
 
 
-def compiled_evaluation(made: Made, settings: Settings, name: str) -> dict[str, Any]:
-  """What the compiler says of the step of an evaluation."""
+def compiled_evaluation(run_parts: AbstractRun, settings: Settings, name: str) -> dict[str, Any]:
+  """Compile a step of an evaluation, see `_measured`."""
   block = settings['eval'][name]['data']
-  place = sharding.batch_sharding(made.layout)
-  spec = preflight.batch_spec(made.parts, block)
-  task, rows = made.parts.task, block['batch_size']
+  batch_sharding = sharding.batch_sharding(run_parts.layout)
+  spec = preflight.batch_spec(run_parts.parts, block)
+  task, rows = run_parts.parts.task, block['batch_size']
 
-  def cut(tree: Any) -> Any:
-    return jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place), tree)
+  def shard(tree: Any) -> Any:
+    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding), tree)
 
-  carry = cut(jax.eval_shape(lambda: task.init_carry(rows)))
+  carry = shard(jax.eval_shape(lambda: task.init_carry(rows)))
   run = jax.jit(functools.partial(eval_step, task=task, rows=evaluation.rows_at_once(settings)))
-  return _measured(made, lambda: run.lower(made.maker.abstract.params, cut(dict(spec)), carry, _key()))
+  return _measured(run_parts, lambda: run.lower(run_parts.maker.abstract.params, shard(dict(spec)), carry, _key()))
 
 
-def noise(made: Made, step: Mapping[str, Any]) -> dict[str, Any] | None:
-  """The compiler's cycles of `prepare` alone, beside those of the training step.
+def noise(run_parts: AbstractRun, step: Mapping[str, Any]) -> dict[str, Any] | None:
+  """Compile `prepare` alone and compare its cycles with the training step.
 
   Returns:
     'share' of the step's cycles; 'open_loops' of `prepare` and 'step_open_loops', which count as one round each. None
-    where the compiler says nothing.
+    if the compiler gives no estimate.
   """
-  place = sharding.batch_sharding(made.layout)
-  batch = {name: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place) for name, one in made.spec.items()}
-  prepare = jax.jit(lambda key, batch: made.parts.task.prepare(noise_root(key), with_step(batch, 0)))
-  found = _measured(made, lambda: prepare.lower(_key(), batch))
-  if not found.get('cycles') or not step.get('cycles'):
+  batch_sharding = sharding.batch_sharding(run_parts.layout)
+  batch = {
+    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding)
+    for name, array in run_parts.spec.items()
+  }
+  prepare = jax.jit(lambda key, batch: run_parts.parts.task.prepare(noise_root(key), with_step(batch, 0)))
+  measured = _measured(run_parts, lambda: prepare.lower(_key(), batch))
+  if not measured.get('cycles') or not step.get('cycles'):
     return None
-  share = found['cycles'] / step['cycles']
-  return {'share': share, 'open_loops': found['open_loops'], 'step_open_loops': step['open_loops']}
+  share = measured['cycles'] / step['cycles']
+  return {'share': share, 'open_loops': measured['open_loops'], 'step_open_loops': step['open_loops']}
 
 
 def _key() -> Any:
   return jax.eval_shape(lambda: jax.random.key(0))
 
 
-def _measured(made: Made, lower: Any) -> dict[str, Any]:
-  """Compiles, and reads what the compiler says.
+def _measured(run_parts: AbstractRun, lower: Any) -> dict[str, Any]:
+  """Compile a step and read the compiler's report.
 
   Returns:
-    'fits'; 'peak_gib' of a device, or 'needed_gib' where it does not fit; 'attention': what was taken, and why;
-    what `_text_says`, or 'unread': why the text of the program cannot be read.
+    'fits'; 'peak_gib' of a device, or 'needed_gib' if it does not fit; 'attention': the chosen implementations and the
+    reasons; the keys of `_text_says`, or 'unread': the reason why the text of the program cannot be read.
   """
-  with sharding.use(made.layout), attention.recorded() as said:
+  with sharding.use(run_parts.layout), attention.recorded() as attention_log:
     lowered = lower()
     try:
       compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
       if 'RESOURCE_EXHAUSTED' not in str(error):
         raise
-      return {'fits': False, 'needed_gib': needed(str(error)), 'attention': said, 'message': str(error).splitlines()[0]}
+      return {
+        'fits': False,
+        'needed_gib': needed(str(error)),
+        'attention': attention_log,
+        'message': str(error).splitlines()[0],
+      }
   memory = compiled.memory_analysis()
   peak = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
   peak -= memory.alias_size_in_bytes
-  found = {'fits': True, 'peak_gib': peak / GIB, 'temporary_gib': memory.temp_size_in_bytes / GIB, 'attention': said}
+  report = {
+    'fits': True,
+    'peak_gib': peak / GIB,
+    'temporary_gib': memory.temp_size_in_bytes / GIB,
+    'attention': attention_log,
+  }
   try:
-    return {**found, **_text_says(compiled.as_text())}
+    return {**report, **_text_says(compiled.as_text())}
   except (jax.errors.JaxRuntimeError, ValueError) as error:
-    return {**found, 'unread': str(error).splitlines()[0]}
+    return {**report, 'unread': str(error).splitlines()[0]}
 
 
 def _text_says(text: str) -> dict[str, Any]:
-  """What the text of a program says of a device, with loops multiplied out.
+  """Analyse the text of a program, per device, with loops multiplied out.
 
   Returns:
     'collectives': kind -> operations, runs and GiB, and 'largest' of them; 'cycles'; 'tflop' of its products and
-    'silent_kernels', the runs of kernels that do not say theirs; 'open_loops', which count as one round each.
+    'silent_kernels', the runs of kernels without a cost estimate; 'open_loops', which count as one round each.
 
   Raises:
     ValueError: the text is not that of a program.
@@ -245,7 +272,8 @@ def _text_says(text: str) -> dict[str, Any]:
     for kind, (operations, runs, size) in hlo.by_kind(transfers).items()
   }
   largest = [
-    {'kind': one.kind, 'gib': one.total / GIB, 'runs': one.runs, 'source': one.source} for one in transfers[:NAMED]
+    {'kind': transfer.kind, 'gib': transfer.total / GIB, 'runs': transfer.runs, 'source': transfer.source}
+    for transfer in transfers[:NAMED]
   ]
   operations, silent = hlo.operations(text)
   return {
@@ -259,6 +287,6 @@ def _text_says(text: str) -> dict[str, Any]:
 
 
 def needed(message: str) -> float | None:
-  """GiB that the compiler says a program needs where it does not fit; None where it does not say."""
-  found = re.search(r'Used ([\d.]+)([KMG]) of', message) or re.search(r'temporaries \(([\d.]+)([KMG])', message)
-  return float(found[1]) / {'G': 1, 'M': 2**10, 'K': 2**20}[found[2]] if found else None
+  """Parse the GiB needed from the compiler's error, or None."""
+  match = re.search(r'Used ([\d.]+)([KMG]) of', message) or re.search(r'temporaries \(([\d.]+)([KMG])', message)
+  return float(match[1]) / {'G': 1, 'M': 2**10, 'K': 2**20}[match[2]] if match else None

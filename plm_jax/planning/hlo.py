@@ -1,4 +1,4 @@
-"""What a compiled program computes and sends between devices, read from its text with the loops multiplied out."""
+"""Operations and transfers of a compiled program, parsed from its text with loops multiplied out."""
 
 import collections
 import math
@@ -13,7 +13,7 @@ BYTES = {
 }  # fmt: skip
 
 _HEAD = re.compile(r'(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\) -> .* \{')
-# layouts hold parentheses, as {1,0:T(8,128)}: the operation is the first word with "(" behind the shape
+# layouts contain parentheses, as {1,0:T(8,128)}: the operation is the first word with "(" after the shape
 _INSTRUCTION = re.compile(
   r'\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\([^=]*?\)|\S+) (?P<kind>[\w\-]+)\((?P<rest>.*)'
 )
@@ -31,7 +31,7 @@ class Instruction(NamedTuple):
 
 
 class Program(NamedTuple):
-  """The computations of a module by name, and which of them is run."""
+  """The computations of a module by name, and the name of the entry."""
 
   computations: dict[str, list[Instruction]]
   entry: str
@@ -41,11 +41,11 @@ class Collective(NamedTuple):
   """A transfer between devices.
 
   Attributes:
-    kind: of `KINDS`, or such a kind with 'between slices': the part of it that goes over the slow network.
-    bytes: on a device and in a run: of what goes in or of what comes out, whichever is more; between slices, of what
-      the device hands over for the others.
-    runs: in a call of the program.
-    shape: of what comes out.
+    kind: of `KINDS`, or such a kind with 'between slices': the part of it over the slow network.
+    bytes: per device and run: of the inputs or the outputs, whichever is more; between slices, of the data that the
+      device sends to others.
+    runs: per call of the program.
+    shape: of the outputs.
     source: the function in the program's source.
   """
 
@@ -57,12 +57,12 @@ class Collective(NamedTuple):
 
   @property
   def total(self) -> float:
-    """Bytes on a device in a call of the program."""
+    """Return the bytes per device in a call of the program."""
     return self.bytes * self.runs
 
 
 def read(text: str) -> Program:
-  """The computations of a module.
+  """Parse the computations of a module.
 
   Args:
     text: `compiled.as_text()`.
@@ -77,19 +77,22 @@ def read(text: str) -> Program:
       inside = head['name']
       computations[inside] = []
       entry = inside if head['entry'] else entry
-    elif inside and (found := _INSTRUCTION.match(line)):
-      computations[inside].append(Instruction(**found.groupdict()))
+    elif inside and (match := _INSTRUCTION.match(line)):
+      computations[inside].append(Instruction(**match.groupdict()))
   if not entry:
     raise ValueError('the text of the program has no ENTRY computation')
   return Program(computations, entry)
 
 
 def runs(program: Program) -> collections.Counter[str]:
-  """How often each computation runs in a call of the program; a loop of unknown length counts as one round."""
-  counted: collections.Counter[str] = collections.Counter()
+  """Count the runs of each computation in a call of the program.
+
+  A loop of unknown length counts as one round.
+  """
+  counts: collections.Counter[str] = collections.Counter()
 
   def visit(name: str, times: int) -> None:
-    counted[name] += times
+    counts[name] += times
     for instruction in program.computations.get(name, ()):
       if instruction.kind == 'while':
         visit(_named('body', instruction), times * (_rounds(program, instruction) or 1))
@@ -98,26 +101,26 @@ def runs(program: Program) -> collections.Counter[str]:
           visit(called, times)
 
   visit(program.entry, 1)
-  return counted
+  return counts
 
 
 def open_loops(text: str) -> int:
-  """Loops of which the text does not say how many rounds they have; `runs` counts one round of each."""
+  """Count the loops of unknown length; `runs` counts one round of each."""
   program = read(text)
-  counted = runs(program)
+  counts = runs(program)
   return sum(
-    one.kind == 'while' and _rounds(program, one) is None
+    instruction.kind == 'while' and _rounds(program, instruction) is None
     for name, instructions in program.computations.items()
-    if counted[name]
-    for one in instructions
+    if counts[name]
+    for instruction in instructions
   )
 
 
 def collectives(text: str) -> list[Collective]:
-  """The transfers of a program, those with the most bytes first.
+  """List the transfers of a program, by decreasing bytes.
 
-  One that overlaps a loop is written into its start, its rounds and its end, all with one channel: it counts as what
-  runs least. Where sums of several arrays have one channel, as those of `shard_map`, each counts.
+  A transfer that overlaps a loop occurs in its start, its rounds and its end, all with one channel: the occurrence that
+  runs least counts. Sums of several arrays on one channel, as those of `shard_map`, count each.
 
   Args:
     text: `compiled.as_text()`.
@@ -126,31 +129,34 @@ def collectives(text: str) -> list[Collective]:
     ValueError: the text is not that of a program.
   """
   program = read(text)
-  counted = runs(program)
-  found: dict[tuple[bool, str], list[Collective]] = collections.defaultdict(list)  # (sent to a slice, channel) -> those
+  counts = runs(program)
+  by_channel: dict[tuple[bool, str], list[Collective]] = collections.defaultdict(
+    list
+  )  # (sent to a slice, channel) -> occurrences
   for name, instructions in program.computations.items():
     shapes = {instruction.name: instruction.shape for instruction in instructions}
     for instruction in instructions:
       kind = _kind(instruction)
-      if kind is None or not counted[name]:
+      if kind is None or not counts[name]:
         continue
       source = re.search(r'op_name="([^"]*)"', instruction.rest)
-      one = Collective(
-        kind, _size(instruction, shapes), counted[name], instruction.shape, source[1] if source else instruction.name
+      transfer = Collective(
+        kind, _size(instruction, shapes), counts[name], instruction.shape, source[1] if source else instruction.name
       )
       channel = re.search(r'channel_id=(\d+)', instruction.rest)
-      found[instruction.kind == 'send', channel[1] if channel else instruction.name].append(one)
-  kept: list[Collective] = []
-  for same in found.values():
-    least = min(one.runs for one in same)
-    kept += {one.shape: one for one in same if one.runs == least}.values()
-  return sorted(kept, key=lambda one: -one.total)
+      by_channel[instruction.kind == 'send', channel[1] if channel else instruction.name].append(transfer)
+  transfers: list[Collective] = []
+  for candidates in by_channel.values():
+    least = min(transfer.runs for transfer in candidates)
+    transfers += {transfer.shape: transfer for transfer in candidates if transfer.runs == least}.values()
+  return sorted(transfers, key=lambda transfer: -transfer.total)
 
 
 def _kind(instruction: Instruction) -> str | None:
-  """The kind of a transfer; None of other instructions, and of those that only end or receive one.
+  """Return the kind of a transfer, or None.
 
-  Slices send by way of their hosts, in steps of the collective that the program had: its name stands beside them.
+  It is None for other instructions, and for those that only end or receive a transfer. Slices send through their hosts,
+  in steps of the original collective, whose name is an attribute.
   """
   if instruction.kind == 'send':
     between = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.rest)
@@ -159,57 +165,60 @@ def _kind(instruction: Instruction) -> str | None:
   return kind if kind in KINDS else None
 
 
-def by_kind(found: Iterable[Collective]) -> dict[str, tuple[int, int, float]]:
-  """Kind -> (operations, runs, bytes on a device) in a call of the program."""
+def by_kind(transfers: Iterable[Collective]) -> dict[str, tuple[int, int, float]]:
+  """Sum (operations, runs, bytes on a device) per kind."""
   table: dict[str, tuple[int, int, float]] = {}
-  for one in found:
-    operations, times, size = table.get(one.kind, (0, 0, 0.0))
-    table[one.kind] = operations + 1, times + one.runs, size + one.total
+  for transfer in transfers:
+    operations, times, size = table.get(transfer.kind, (0, 0, 0.0))
+    table[transfer.kind] = operations + 1, times + transfer.runs, size + transfer.total
   return table
 
 
 def cycles(text: str) -> int | None:
-  """What the compiler for TPUs estimates that a call takes, loops multiplied out; None where it says nothing.
+  """Sum the cycles that the TPU compiler estimates for a call.
 
-  A figure of its model, for comparisons of programs for one chip: no time. Gathers and scatters have no estimate and
-  count nothing, and a loop of `open_loops` counts as one round.
+  Loops are multiplied out; a loop of `open_loops` counts as one round. The result is None without estimates. Cycles
+  compare programs for one chip and are not a time. Gathers and scatters have no estimate and count 0.
   """
   program = read(text)
-  counted = runs(program)
-  found = [
-    counted[name] * int(cost[1])
+  counts = runs(program)
+  estimates = [
+    counts[name] * int(cost[1])
     for name, instructions in program.computations.items()
-    for one in instructions
-    if (cost := re.search(r'"estimated_cycles":"(\d+)"', one.rest))
+    for instruction in instructions
+    if (cost := re.search(r'"estimated_cycles":"(\d+)"', instruction.rest))
   ]
-  return sum(found) if found else None
+  return sum(estimates) if estimates else None
 
 
 def operations(text: str) -> tuple[float, int]:
-  """Operations of the products in a call of the program on a device, and the runs of kernels that do not say theirs.
+  """Count the operations of the products in a call, per device.
 
-  A loop of `open_loops` counts as one round. `compiled.cost_analysis()` counts every loop so.
+  A loop of `open_loops` counts as one round, as every loop does in `compiled.cost_analysis()`.
+
+  Returns:
+    The operations, and the runs of kernels without a cost estimate.
   """
   program = read(text)
-  counted = runs(program)
+  counts = runs(program)
   total, silent = 0.0, 0
   for name, instructions in program.computations.items():
-    shapes = {one.name: one.shape for one in instructions}
-    for one in instructions if counted[name] else ():
-      if one.kind in ('dot', 'convolution'):
-        total += counted[name] * 2 * _products(one, shapes)
-      elif 'custom_call_target="tpu_custom_call"' in one.rest:
-        said = re.search(r'"cost_estimate":\{"flops":"(\d+)"', one.rest)
-        total += counted[name] * int(said[1]) if said else 0
-        silent += 0 if said else counted[name]
+    shapes = {instruction.name: instruction.shape for instruction in instructions}
+    for instruction in instructions if counts[name] else ():
+      if instruction.kind in ('dot', 'convolution'):
+        total += counts[name] * 2 * _products(instruction, shapes)
+      elif 'custom_call_target="tpu_custom_call"' in instruction.rest:
+        estimate = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.rest)
+        total += counts[name] * int(estimate[1]) if estimate else 0
+        silent += 0 if estimate else counts[name]
   return total, silent
 
 
 def _products(instruction: Instruction, shapes: Mapping[str, str]) -> int:
-  """Products of two numbers in a dot or a convolution."""
+  """Count the multiplications of a dot or a convolution."""
   names = [name for name in _operands(instruction) if name in shapes]
   if len(names) < 2:
-    raise ValueError(f'the text of the program does not say what {instruction.name} multiplies')
+    raise ValueError(f'the text of the program lacks the operands of {instruction.name}')
   left, right, out = _sizes(shapes[names[0]]), _sizes(shapes[names[1]]), _sizes(instruction.shape)
   if instruction.kind == 'dot':
     summed = re.search(r'lhs_contracting_dims=\{([\d,]+)\}', instruction.rest)
@@ -221,66 +230,78 @@ def _products(instruction: Instruction, shapes: Mapping[str, str]) -> int:
   of_left, of_right, of_out = (dict(zip(axes, sizes, strict=True)) for axes, sizes in named)
   window = re.search(r'window=\{([^}]*)\}', instruction.rest)
   words = dict(word.split('=') for word in window[1].split()) if window else {}
-  places = [_pairs(of_left[axis], of_right[axis], of_out[axis], words, int(axis)) for axis in of_left if axis.isdigit()]
-  return of_out['b'] * of_out['f'] * of_right['i'] * math.prod(places)
+  positions = [
+    _pairs(of_left[axis], of_right[axis], of_out[axis], words, int(axis)) for axis in of_left if axis.isdigit()
+  ]
+  return of_out['b'] * of_out['f'] * of_right['i'] * math.prod(positions)
 
 
 def _pairs(left: int, right: int, out: int, words: Mapping[str, str], axis: int) -> int:
-  """How often a place of the window meets one of the input along an axis, and not what is put between or around.
+  """Count the pairs of window and input positions along an axis.
 
-  Products in batches are written as convolutions whose window meets one place of the input at each place of the output.
+  Padding and dilation do not count. Batched products are convolutions whose window covers one input position per output
+  position.
   """
 
-  def of(name: str, default: str) -> str:
+  def value(name: str, default: str) -> str:
     return words[name].split('x')[axis] if name in words else default
 
-  stride, between, apart = (int(of(name, '1')) for name in ('stride', 'lhs_dilate', 'rhs_dilate'))
-  before = int(of('pad', '0_0').split('_')[0])
-  places = (y * stride - before + k * apart for y in range(out) for k in range(right))
-  return sum(place % between == 0 and 0 <= place // between < left for place in places)
+  stride, between, spacing = (int(value(name, '1')) for name in ('stride', 'lhs_dilate', 'rhs_dilate'))
+  before = int(value('pad', '0_0').split('_')[0])
+  positions = (y * stride - before + k * spacing for y in range(out) for k in range(right))
+  return sum(position % between == 0 and 0 <= position // between < left for position in positions)
 
 
 def _rounds(program: Program, loop: Instruction) -> int | None:
-  """What the compiler found, else the largest constant that the condition may compare its counter with, else None.
+  """Return the rounds of a loop, or None.
 
-  A condition that reads arrays has no counter: it asks whether rows are done, which depends on what is in them.
+  They are the trip count if the compiler found it, else the largest constant that the condition compares its counter
+  with. A condition that reads arrays has no counter: it depends on the data.
   """
-  if known := re.search(r'known_trip_count\D*(\d+)', loop.rest):
-    return int(known[1])
+  if trip_count := re.search(r'known_trip_count\D*(\d+)', loop.rest):
+    return int(trip_count[1])
   condition = program.computations.get(_named('condition', loop), ())
-  if any(size for one in condition if one.kind != 'parameter' for _, size in _ARRAY.findall(one.shape)):
+  if any(
+    size
+    for instruction in condition
+    if instruction.kind != 'parameter'
+    for _, size in _ARRAY.findall(instruction.shape)
+  ):
     return None
-  limit = max((value for one in condition if (value := _constant(one)) is not None), default=0)
+  limit = max((value for instruction in condition if (value := _constant(instruction)) is not None), default=0)
   return -(-limit // _step(program, loop)) or None
 
 
 def _step(program: Program, loop: Instruction) -> int:
-  """By how much a round moves the counter that the condition reads; 1 where the text does not say.
+  """Return the increment of a loop's counter; 1 if unknown.
 
-  Products that wait for parts of other devices take two parts in a round, and count in twos.
+  Products that wait for parts of other devices take two parts per round and count in twos.
   """
-  body = {one.name: one for one in program.computations.get(_named('body', loop), ())}
-  read = [re.search(r'index=(\d+)', one.rest) for one in program.computations.get(_named('condition', loop), ())]
-  places = [int(found[1]) for found in read if found]
-  tuples = [_operands(one) for one in body.values() if one.kind == 'tuple']
-  if len(places) != 1 or not tuples or places[0] >= len(tuples[-1]):
+  body = {instruction.name: instruction for instruction in program.computations.get(_named('body', loop), ())}
+  read = [
+    re.search(r'index=(\d+)', instruction.rest)
+    for instruction in program.computations.get(_named('condition', loop), ())
+  ]
+  counters = [int(match[1]) for match in read if match]
+  tuples = [_operands(instruction) for instruction in body.values() if instruction.kind == 'tuple']
+  if len(counters) != 1 or not tuples or counters[0] >= len(tuples[-1]):
     return 1
-  moved = body.get(tuples[-1][places[0]])
-  if moved is None or moved.kind != 'add':
+  update = body.get(tuples[-1][counters[0]])
+  if update is None or update.kind != 'add':
     return 1
-  values = [_constant(body[name]) for name in _operands(moved) if name in body]
+  values = [_constant(body[name]) for name in _operands(update) if name in body]
   return max((value for value in values if value is not None), default=0) or 1
 
 
 def _constant(instruction: Instruction) -> int | None:
-  """The value of a constant that is one number from 0 on."""
-  found = re.match(r'\d+(?=\))', instruction.rest) if instruction.kind == 'constant' else None
-  return int(found[0]) if found else None
+  """Return the value of a constant non-negative scalar, or None."""
+  match = re.match(r'\d+(?=\))', instruction.rest) if instruction.kind == 'constant' else None
+  return int(match[0]) if match else None
 
 
 def _named(attribute: str, instruction: Instruction) -> str:
-  found = re.search(rf'{attribute}=%?([\w.\-]+)', instruction.rest)
-  return found[1] if found else ''
+  match = re.search(rf'{attribute}=%?([\w.\-]+)', instruction.rest)
+  return match[1] if match else ''
 
 
 def _called(instruction: Instruction) -> Iterator[str]:
@@ -289,11 +310,11 @@ def _called(instruction: Instruction) -> Iterator[str]:
 
 
 def _size(instruction: Instruction, shapes: dict[str, str]) -> float:
-  """Bytes of the larger side of a transfer on a device."""
+  """Return the bytes of a transfer's larger side on a device."""
   out = _bytes(instruction.shape)
-  if instruction.kind == 'send':  # (what is sent, a number, a token)
+  if instruction.kind == 'send':  # (data, an integer, a token)
     return out[0]
-  if instruction.kind in ('all-gather-start', 'collective-permute-start'):  # (what goes in, what comes out, ...)
+  if instruction.kind in ('all-gather-start', 'collective-permute-start'):  # (inputs, outputs, ...)
     return max(out)
   return max(sum(out), sum(sum(_bytes(shapes.get(name, ''))) for name in _operands(instruction)))
 
@@ -303,13 +324,13 @@ def _operands(instruction: Instruction) -> list[str]:
 
 
 def _sizes(shape: str) -> list[int]:
-  """Of the axes of an array."""
-  found = _ARRAY.search(shape)
-  return [int(size) for size in found[2].split(',') if size] if found else []
+  """Parse the sizes of an array's axes."""
+  match = _ARRAY.search(shape)
+  return [int(size) for size in match[2].split(',') if size] if match else []
 
 
 def _bytes(shape: str) -> Sequence[float]:
-  """Of each array of a shape, which may be a tuple."""
+  """Compute the bytes of each array of a shape or tuple."""
   return [
     BYTES[name] * math.prod(int(size) for size in sizes.split(',') if size)
     for name, sizes in _ARRAY.findall(shape)

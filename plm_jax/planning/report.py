@@ -1,4 +1,4 @@
-"""A plan: what is known of a run on a topology, as plain data and as text."""
+"""A plan: the estimates of a run on a topology, as plain data and as text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,79 +23,83 @@ def plan(
   search: bool = False,
   header: str = '',
 ) -> dict[str, Any]:
-  """What is known of a run on a topology.
+  """Estimate memory, communication and time of a run on a topology.
 
   Args:
     settings: of the run.
     vocab: of the run, or `stand_in.Words`.
     topology: of the devices.
-    state_only: only what is counted; nothing is compiled.
-    search: where a step does not fit, look for the cheapest change with which all do.
-    header: docstring of the config, of which the estimate is repeated.
+    state_only: estimate without compiling.
+    search: if a step does not fit, search for the cheapest change with which all fit.
+    header: docstring of the config, whose estimate is repeated.
 
   Raises:
-    ConfigError: the run could not begin on these devices, or there is no compiler for them.
+    ConfigError: the run could not start on these devices, or the compiler is not installed.
   """
   devices = None if state_only else topologies.describe(topology)
-  made = compiling.make(settings, vocab, topology, devices)
+  run_parts = compiling.make(settings, vocab, topology, devices)
   limit = topology.chip.memory
-  found: dict[str, Any] = {
+  result: dict[str, Any] = {
     'topology': topology.name,
     'slices': topology.slices,
     'devices': topology.devices,
     'kind': topology.chip.kind,
-    'mesh': dict(made.layout.mesh.shape),
+    'mesh': dict(run_parts.layout.mesh.shape),
     'rules': settings['sharding']['rules'],
-    'rows_per_device': made.rows,
+    'rows_per_device': run_parts.rows,
     'accumulate': settings['accumulate'],
     'limit_gib': limit,
-    'state': compiling.state(made),
-    **compiling.hours(made, settings, topology),
+    'state': compiling.state(run_parts),
+    **compiling.hours(run_parts, settings, topology),
     'header': _estimate(header),
   }
   if state_only:
-    return found
-  found['train'] = compiling.compiled_train(made, settings)
-  found['evaluate'] = {name: compiling.compiled_evaluation(made, settings, name) for name in settings['eval']}
-  if 'tflop' in found['train']:
-    found['redundancy'] = found['train']['tflop'] * topology.devices / found['tflop_per_step']
-  if found['train']['fits']:
-    found['noise'] = compiling.noise(made, found['train'])
-  if search and not all(step['fits'] for step in (found['train'], *found['evaluate'].values())):
-    found['search'] = _searched(settings, vocab, topology, devices, found)
-  return found
+    return result
+  result['train'] = compiling.compiled_train(run_parts, settings)
+  result['evaluate'] = {name: compiling.compiled_evaluation(run_parts, settings, name) for name in settings['eval']}
+  if 'tflop' in result['train']:
+    result['redundancy'] = result['train']['tflop'] * topology.devices / result['tflop_per_step']
+  if result['train']['fits']:
+    result['noise'] = compiling.noise(run_parts, result['train'])
+  if search and not all(step['fits'] for step in (result['train'], *result['evaluate'].values())):
+    result['search'] = _searched(settings, vocab, topology, devices, result)
+  return result
 
 
 def _searched(
-  settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence[Any] | None, found: Mapping[str, Any]
+  settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence[Any] | None, result: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """The change of `search.search` in words, with what was tried."""
-  first = [_gib(step) for step in (found['train'], *found['evaluate'].values())]
+  """Run `search.search` and report its change, with all that were tried."""
+  first = [_gib(step) for step in (result['train'], *result['evaluate'].values())]
 
-  def changed(change: searching.Change) -> compiling.Made:
+  def changed(change: searching.Change) -> compiling.AbstractRun:
     return compiling.make(searching.applied(settings, change), vocab, topology, devices)
 
   def state(change: searching.Change) -> float:
     try:
       return compiling.state(changed(change))['gib']
-    except ConfigError:  # slices that this mesh does not divide
+    except ConfigError:  # the slices do not divide this mesh
       return math.inf
 
   def needs(change: searching.Change) -> searching.Needs:
-    made, own = changed(change), searching.applied(settings, change)
+    run_parts, own_settings = changed(change), searching.applied(settings, change)
     gib = 0.0
-    for compiled, name in enumerate(('', *own['eval']), start=1):
-      step = compiling.compiled_evaluation(made, own, name) if name else compiling.compiled_train(made, own)
+    for compiled, name in enumerate(('', *own_settings['eval']), start=1):
+      step = (
+        compiling.compiled_evaluation(run_parts, own_settings, name)
+        if name
+        else compiling.compiled_train(run_parts, own_settings)
+      )
       gib = max(gib, _gib(step) or 2 * topology.chip.memory)
       if not step['fits']:
-        return searching.Needs(gib, False, compiled)
-    return searching.Needs(gib, True, compiled)
+        return searching.Needs(gib=gib, fits=False, compiled=compiled)
+    return searching.Needs(gib=gib, fits=True, compiled=compiled)
 
   def choices(change: searching.Change) -> list[searching.Candidate]:
     rows = settings['data']['batch_size'] // settings['accumulate'] // sharding.row_places(changed(change).layout.mesh)
-    return searching.candidates(searching.applied(settings, change), rows=rows, taken=found['train']['attention'])
+    return searching.candidates(searching.applied(settings, change), rows=rows, taken=result['train']['attention'])
 
-  result = searching.search(
+  outcome = searching.search(
     settings,
     limit=topology.chip.memory,
     state=state,
@@ -104,17 +108,17 @@ def _searched(
     first=None if None in first else max(gib for gib in first if gib is not None),
     devices=topology.devices,
   )
-  tried = [{'flags': searching.flags(change), 'needed_gib': needed} for change, needed in result.tried]
-  return {'flags': None if result.change is None else searching.flags(result.change), 'tried': tried}
+  tried = [{'flags': searching.flags(change), 'needed_gib': needed} for change, needed in outcome.tried]
+  return {'flags': None if outcome.change is None else searching.flags(outcome.change), 'tried': tried}
 
 
 def _gib(step: Mapping[str, Any]) -> float | None:
-  """GiB that a step needs; None where the compiler does not say."""
+  """Return the GiB that a step needs, or None if unknown."""
   return step['peak_gib'] if step['fits'] else step['needed_gib']
 
 
 def _estimate(header: str) -> str:
-  """The paragraph of a config's docstring that says on what it ran, or would run, and for how long."""
+  """Extract the hardware and time paragraph of a config's docstring."""
   start = header.find('Hardware:')
   if start < 0:
     return ''
@@ -122,57 +126,59 @@ def _estimate(header: str) -> str:
   return ' '.join(rest.split())
 
 
-# Words ---------------------------------------------------------------------------------------------------------------
+# Text ---------------------------------------------------------------------------------------------------------------
 
 
-def text(found: Mapping[str, Any]) -> str:
-  """A plan for a reader."""
-  mesh, state = found['mesh'], found['state']
-  slices = f' in {found["slices"]} slices' if found['slices'] > 1 else ''
-  accumulated = f', {found["accumulate"]} times a step' if found['accumulate'] > 1 else ''
+def text(plan: Mapping[str, Any]) -> str:
+  """Write a plan as text."""
+  mesh, state = plan['mesh'], plan['state']
+  slices = f' in {plan["slices"]} slices' if plan['slices'] > 1 else ''
+  accumulated = f', {plan["accumulate"]} times per step' if plan['accumulate'] > 1 else ''
   lines = [
-    f'devices     {found["devices"]} x {found["kind"]} ({found["topology"]}{slices}), {found["limit_gib"]} GiB each',
-    f'mesh        {" x ".join(f"{name}={size}" for name, size in mesh.items())}, rules {found["rules"]}; '
-    f'{found["rows_per_device"]} rows a device at once{accumulated}',
-    f'state       {state["gib"]:.2f} GiB a device, {state["even_gib"]:.2f} if all were cut evenly',
+    f'devices     {plan["devices"]} x {plan["kind"]} ({plan["topology"]}{slices}), {plan["limit_gib"]} GiB each',
+    f'mesh        {" x ".join(f"{name}={size}" for name, size in mesh.items())}, rules {plan["rules"]}; '
+    f'{plan["rows_per_device"]} rows per device at once{accumulated}',
+    f'state       {state["gib"]:.2f} GiB per device, {state["even_gib"]:.2f} if sharded evenly',
   ]
-  if state['whole_gib'] >= 0.005:  # else they are biases and scales
+  if state['whole_gib'] >= 0.005:  # smaller ones are biases and scales
     lines.append(
-      f'            {state["whole_gib"]:.2f} GiB in {state["whole_arrays"]} arrays that are not cut over all devices:'
+      f'            {state["whole_gib"]:.2f} GiB in {state["whole_arrays"]} arrays not sharded over all devices:'
     )
-  for one in (one for one in state['whole'] if one['gib'] >= 2**-10):
-    lines.append(f'              {one["gib"]:.2f} GiB, cut into {one["parts"]}: {one["array"]} {one["shape"]}')
+  for item in (item for item in state['whole'] if item['gib'] >= 2**-10):
+    lines.append(f'              {item["gib"]:.2f} GiB, in {item["parts"]} shards: {item["array"]} {item["shape"]}')
   lines += [f'            {line}' for line in state['axes']]
-  if state['gib'] > found['limit_gib']:
-    lines.append('            DOES NOT FIT: the state alone is more than the memory of a device')
-  if 'train' in found:
-    lines += _step('train', found['train'], found['limit_gib'])
-    for name, step in found['evaluate'].items():
-      lines += _step('evaluation', step, found['limit_gib'], of=f'{name} ')
-  if found.get('noise') is not None:
-    lines.append(noise_line(**found['noise']))
-  lines.append(f'work        {found["tflop_per_step"]:,.1f} TFLOP a step, counted, without what is computed again')
-  if 'redundancy' in found:
-    lines.append(redundancy_line(found['redundancy'], found['train']))
-  if hours := found.get('hours'):
-    shares = ', '.join(f'{one:,.1f} at {share}' for share, one in hours.items())
+  if state['gib'] > plan['limit_gib']:
+    lines.append('            DOES NOT FIT: the state alone exceeds the memory of a device')
+  if 'train' in plan:
+    lines += _step('train', plan['train'], plan['limit_gib'])
+    for name, step in plan['evaluate'].items():
+      lines += _step('evaluation', step, plan['limit_gib'], of=f'{name} ')
+  if plan.get('noise') is not None:
+    lines.append(noise_line(**plan['noise']))
+  lines.append(f'work        {plan["tflop_per_step"]:,.1f} TFLOP per step, counted without recomputation')
+  if 'redundancy' in plan:
+    lines.append(redundancy_line(plan['redundancy'], plan['train']))
+  if hours := plan.get('hours'):
+    shares = ', '.join(f'{item:,.1f} at {share}' for share, item in hours.items())
     lines.append(f'hours       {shares} of the peak')
-  if found['header']:
-    lines.append(f'the config  {found["header"]}')
-  if 'search' in found:
-    for one in found['search']['tried']:
-      lines.append(f'tried       {one["needed_gib"]:.2f} GiB: {one["flags"]}')
-    lines.append(f'fits with   {found["search"]["flags"] or "no change that was tried; take more devices"}')
+  if plan['header']:
+    lines.append(f'the config  {plan["header"]}')
+  if 'search' in plan:
+    for item in plan['search']['tried']:
+      lines.append(f'tried       {item["needed_gib"]:.2f} GiB: {item["flags"]}')
+    lines.append(f'fits with   {plan["search"]["flags"] or "none of these changes; use more devices"}')
   return '\n'.join(lines)
 
 
 def noise_line(share: float, open_loops: int, step_open_loops: int) -> str:
-  """The share of the noise, and which way it may be wrong: a loop of unknown length counts as one round.
+  """Write the noise's share of a step, with its direction of error.
+
+  A loop of unknown length counts as one round.
 
   Args:
     share: of the step's cycles.
     open_loops: loops of unknown length in the noise.
-    step_open_loops: likewise in the step, which has those of the noise as well.
+    step_open_loops: the same in the step, those of the noise included.
   """
   others = step_open_loops > open_loops
   bound = 'about ' if others and open_loops else 'at most ' if others else 'at least ' if open_loops else ''
@@ -183,25 +189,28 @@ def noise_line(share: float, open_loops: int, step_open_loops: int) -> str:
 
 
 def redundancy_line(factor: float, step: Mapping[str, Any]) -> str:
-  """How many times the counted operations all devices compute together, and what is in that.
+  """Write the ratio of computed to counted operations, and its causes.
 
   Args:
-    factor: of 'redundancy'.
+    factor: 'redundancy' of a plan: the operations of all devices by the counted ones.
     step: the training step, see `compile.compiled_train`.
   """
   line = f'redundancy  all devices compute {factor:.2f} times that, by the products in the program'
-  missing = [f'{step["silent_kernels"]} runs of kernels that do not say theirs'] * (step['silent_kernels'] > 0)
-  missing += [f'more than a round of {step["open_loops"]} loops of unknown length'] * (step['open_loops'] > 0)
+  missing = [f'{step["silent_kernels"]} runs of kernels without an estimate'] * (step['silent_kernels'] > 0)
+  missing += [f'further rounds of {step["open_loops"]} loops of unknown length'] * (step['open_loops'] > 0)
   if missing:
     line += f', without {" and ".join(missing)}'
   return (
-    f'{line};\n            1 is no work twice, remat=full adds about a third, '
-    'more is computed on several devices or is not counted'
+    f'{line};\n            1 means no repeated work; remat=full adds about a third; '
+    'more is computed on several devices or not counted'
   )
 
 
 def _step(name: str, step: Mapping[str, Any], limit: float, *, of: str = '') -> list[str]:
-  """What the compiler says of a step, with the transfers of which a device sends a MiB or more."""
+  """Write the compiler's report on a step.
+
+  Transfers of 1 MiB or more per device are listed.
+  """
   if step['fits']:
     verdict = f'fits: {step["peak_gib"]:.2f} of {limit} GiB at most'
   elif step['needed_gib'] is None:
@@ -209,13 +218,14 @@ def _step(name: str, step: Mapping[str, Any], limit: float, *, of: str = '') -> 
   else:
     verdict = f'DOES NOT FIT: needs {step["needed_gib"]:.2f} of {limit} GiB'
   lines = [f'{name:11} {of}{verdict}', *(f'            {line}' for line in step['attention'])]
-  for kind, one in sorted(step.get('collectives', {}).items(), key=lambda pair: -pair[1]['gib']):
-    lines.append(f'            {kind}: {one["operations"]} operations run {one["runs"]} times, {one["gib"]:.2f} GiB')
-  for one in (one for one in step.get('largest', ()) if one['gib'] >= 2**-10):
-    lines.append(f'              {one["gib"]:.3f} GiB in {one["runs"]} runs: {one["kind"]} of {one["source"][-90:]}')
+  for kind, item in sorted(step.get('collectives', {}).items(), key=lambda pair: -pair[1]['gib']):
+    lines.append(f'            {kind}: {item["operations"]} operations run {item["runs"]} times, {item["gib"]:.2f} GiB')
+  for item in (item for item in step.get('largest', ()) if item['gib'] >= 2**-10):
+    lines.append(
+      f'              {item["gib"]:.3f} GiB in {item["runs"]} runs: {item["kind"]} of {item["source"][-90:]}'
+    )
   if 'unread' in step:
     lines.append(
-      '            what it sends and how often it computes is unknown: this jax cannot read the program '
-      f'({step["unread"][:80]})'
+      f'            transfers and redundancy are unknown: this jax cannot read the program ({step["unread"][:80]})'
     )
   return lines

@@ -1,25 +1,31 @@
-"""The cheapest change with which a run fits: arithmetic on the state first, then at most `MOST` compilations."""
+"""Search for the cheapest change with which a run fits: estimates first, then at most `MOST` compilations."""
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-MOST = 8  # compilations, after which no other change is tried
+MOST = 8  # compilations before the search stops
 
-# What a change costs in time, and how much of the temporary memory it leaves: rough, since they only set the order in
-# which changes are tried, and what they leave is corrected by each compilation.
+# Factors of time and of temporary memory. Rough values suffice: they set the order of the search, and each compilation
+# corrects the memory.
 REMAT = {'none': (1.0, 1.0), 'dots': (1.05, 0.5), 'full': (1.33, 0.3)}
 ATTENTION = {'chunked': (1.1, 0.7)}
-ACCUMULATE = 1.02  # for each doubling: under fsdp gradients are summed and parameters gathered in every micro-batch
-SEQUENCE = (1.01, 0.3)  # states that are cut as the products between them are: as many bytes are sent
+ACCUMULATE = 1.02  # per doubling: under fsdp every micro-batch sums gradients and gathers parameters
+SEQUENCE = (1.01, 0.3)  # states are sharded between the products as well; the number of bytes sent is the same
 MODEL = (2, 4, 8, 16)
 
 Change = dict[str, Any]  # key of the config -> value
 
 
 class Candidate(NamedTuple):
-  """A change, what it costs in time and how much of the temporary memory it leaves, both as a part of what was."""
+  """A change of the config.
+
+  Attributes:
+    change: keys and values.
+    time: relative to the present time.
+    memory: relative to the present temporary memory.
+  """
 
   change: Change
   time: float
@@ -27,7 +33,13 @@ class Candidate(NamedTuple):
 
 
 class Needs(NamedTuple):
-  """GiB that the compiler says the largest step needs, whether all fit, and how many were compiled for that."""
+  """The compiler's report on all steps of a run.
+
+  Attributes:
+    gib: needed by the largest step.
+    fits: True if all steps fit.
+    compiled: number of compilations.
+  """
 
   gib: float
   fits: bool
@@ -35,34 +47,39 @@ class Needs(NamedTuple):
 
 
 class Found(NamedTuple):
-  """The change that fits, None where none was found; and (change, GiB needed) of each that was tried, in order."""
+  """The result of a search.
+
+  Attributes:
+    change: the change that fits, or None.
+    tried: (change, GiB needed) of each compilation, in order.
+  """
 
   change: Change | None
   tried: list[tuple[Change, float]]
 
 
 def candidates(settings: Mapping[str, Any], *, rows: int, taken: Sequence[str]) -> list[Candidate]:
-  """Changes of accumulate, remat, attention, and of what tensor parallelism cuts, the cheapest first.
+  """List changes of accumulate, remat, attention and tensor parallelism, cheapest first.
 
   Args:
     settings: of the run.
     rows: that a device computes at once.
-    taken: the implementations of attention of the step (`attention.recorded`).
+    taken: the attention implementations of the step (`attention.recorded`).
   """
   now = settings['execution']
   remat = list(REMAT)[list(REMAT).index(now['remat']) :]
   plain = any(': xla, ' in line for line in taken) and now['attention'] in ('auto', 'xla')
-  found = []
+  result = []
   tables = ('', 'fsdp_tensor_sequence') if settings['sharding']['rules'] == 'fsdp_tensor' else ('',)
-  ways = itertools.product(tables, remat, ('', 'chunked') if plain else ('',), _divisors(rows))
-  for table, kept, attention, parts in ways:
-    time, memory = REMAT[kept][0] / REMAT[now['remat']][0], REMAT[kept][1] / REMAT[now['remat']][1]
+  combinations = itertools.product(tables, remat, ('', 'chunked') if plain else ('',), _divisors(rows))
+  for table, policy, attention, parts in combinations:
+    time, memory = REMAT[policy][0] / REMAT[now['remat']][0], REMAT[policy][1] / REMAT[now['remat']][1]
     change: Change = {}
     if table:
       change['sharding.rules'] = table
       time, memory = time * SEQUENCE[0], memory * SEQUENCE[1]
-    if kept != now['remat']:
-      change['execution.remat'] = kept
+    if policy != now['remat']:
+      change['execution.remat'] = policy
     if attention:
       change['execution.attention'] = attention
       time, memory = time * ATTENTION[attention][0], memory * ATTENTION[attention][1]
@@ -70,12 +87,12 @@ def candidates(settings: Mapping[str, Any], *, rows: int, taken: Sequence[str]) 
       change['accumulate'] = settings['accumulate'] * parts
       time, memory = time * ACCUMULATE ** math.log2(parts), memory / parts
     if change:
-      found.append(Candidate(change, time, memory))
-  return sorted(found, key=lambda one: (one.time, len(one.change)))
+      result.append(Candidate(change=change, time=time, memory=memory))
+  return sorted(result, key=lambda candidate: (candidate.time, len(candidate.change)))
 
 
 def layouts(settings: Mapping[str, Any], *, devices: int) -> Iterator[Change]:
-  """Rules that cut the state into more parts than now, the cheapest first."""
+  """Yield rules that shard the state further, the cheapest first."""
   rules = settings['sharding']['rules']
   if rules == 'data':
     yield {'sharding.rules': 'fsdp'}
@@ -97,62 +114,64 @@ def search(
   first: float | None,
   devices: int,
 ) -> Found:
-  """The cheapest change that fits.
+  """Search for the cheapest change that fits.
 
   Args:
     settings: of the run, which does not fit.
     limit: GiB of a device.
-    state: change -> GiB of the state on a device; counted, so it is asked often; infinite where it cannot be placed.
-    needs: asks the compiler; not any more after `MOST` compilations.
-    choices: change of the layout -> `candidates` behind it.
-    first: GiB that the run needs as it is; None where the compiler did not say.
+    state: change -> GiB of the state on a device, estimated without compiling; infinite if the mesh is impossible.
+    needs: compiles a change; not called again after `MOST` compilations.
+    choices: change of the layout -> further `candidates`.
+    first: GiB that the run needs now; None if unknown.
     devices: of all slices.
   """
+  # 1. the cheapest layout whose state fits
   layout: Change = {}
   if state(layout) > limit:
     for layout in layouts(settings, devices=devices):
       if state(layout) <= limit:
         break
     else:
-      return Found(None, [])
+      return Found(change=None, tried=[])
+  # 2. the cheapest candidate that should fit, compiled; a failure corrects the estimate of the temporary memory
   tried: list[tuple[Change, float]] = []
-  held = state(layout)
-  temporary = max((first or 2 * limit) - state({}), 0.0)  # of the step as it is; corrected by each compilation
+  state_gib = state(layout)
+  temporary = max((first or 2 * limit) - state({}), 0.0)  # of the present step; each compilation corrects it
   untried = list(choices(layout))
   if layout:
-    untried.insert(0, Candidate({}, 1.0, 1.0))
+    untried.insert(0, Candidate(change={}, time=1.0, memory=1.0))
   compiled = 0
   while untried and compiled < MOST:
-    fitting = [one for one in untried if held + temporary * one.memory <= limit]
-    one = fitting[0] if fitting else min(untried, key=lambda one: one.memory)
-    untried.remove(one)
-    change = layout | one.change
-    said = needs(change)
-    compiled += said.compiled
-    tried.append((change, said.gib))
-    if said.fits:
-      return Found(change, tried)
-    temporary = max(temporary, (said.gib - held) / one.memory)
-    # what leaves as much memory or more cannot fit either
-    untried = [other for other in untried if other.memory < one.memory]
-  return Found(None, tried)
+    fitting = [candidate for candidate in untried if state_gib + temporary * candidate.memory <= limit]
+    candidate = fitting[0] if fitting else min(untried, key=lambda candidate: candidate.memory)
+    untried.remove(candidate)
+    change = layout | candidate.change
+    outcome = needs(change)
+    compiled += outcome.compiled
+    tried.append((change, outcome.gib))
+    if outcome.fits:
+      return Found(change=change, tried=tried)
+    temporary = max(temporary, (outcome.gib - state_gib) / candidate.memory)
+    # a change that needs as much memory or more cannot fit either
+    untried = [other for other in untried if other.memory < candidate.memory]
+  return Found(change=None, tried=tried)
 
 
 def flags(change: Change) -> str:
-  """The words of a command that make a change."""
+  """Write a change as flags of a command."""
 
   def word(key: str, value: Any) -> str:
     return (
       f'--config.{key}={value}'
       if not isinstance(value, dict)
-      else ' '.join(f'--config.{key}.{inner}={one}' for inner, one in value.items())
+      else ' '.join(f'--config.{key}.{inner}={size}' for inner, size in value.items())
     )
 
   return ' '.join(word(key, value) for key, value in change.items())
 
 
 def applied(settings: Mapping[str, Any], change: Change) -> dict[str, Any]:
-  """The settings with a change; they are not changed themselves."""
+  """Return a copy of the settings with a change."""
   settings = dict(settings)
   for key, value in change.items():
     block, _, name = key.rpartition('.')
@@ -163,5 +182,5 @@ def applied(settings: Mapping[str, Any], change: Change) -> dict[str, Any]:
   return settings
 
 
-def _divisors(number: int) -> list[int]:
-  return [size for size in range(1, number + 1) if number % size == 0]
+def _divisors(count: int) -> list[int]:
+  return [size for size in range(1, count + 1) if count % size == 0]

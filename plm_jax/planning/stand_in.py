@@ -1,4 +1,4 @@
-"""A vocabulary of a given size without words: shapes depend on the size alone, and a plan reads no text."""
+"""A placeholder vocabulary of a given size: a plan needs shapes, which depend only on the size."""
 
 import dataclasses
 import functools
@@ -19,11 +19,11 @@ _SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '.')
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-  """Ids of names that stand for words, with every special token; a `types.Vocab`.
+  """A `types.Vocab` of made-up names, with every special token.
 
   Attributes:
-    words: how many ids there are but for those of `extra`.
-    extra: names behind them, as sentinels.
+    words: number of ids, without those of `extra`.
+    extra: further names after them, as sentinels.
   """
 
   words: int
@@ -39,80 +39,80 @@ class Words:
 
   @functools.cached_property
   def _names(self) -> tuple[str, ...]:
-    return (*_SPECIAL, *(f'w{number}' for number in range(len(_SPECIAL), self.words)), *self.extra)
+    return (*_SPECIAL, *(f'w{index}' for index in range(len(_SPECIAL), self.words)), *self.extra)
 
   @functools.cached_property
   def _ids(self) -> dict[str, int]:
-    return {name: number for number, name in enumerate(self._names)}
+    return {name: index for index, name in enumerate(self._names)}
 
   @property
   def size(self) -> int:
-    """All ids."""
+    """Return the number of ids."""
     return len(self._names)
 
   @property
   def special_ids(self) -> tuple[int, ...]:
-    """Ids of no words."""
+    """List the ids that are not words."""
     return (*range(len(_SPECIAL) - 1), *range(self.words, self.size))
 
   @property
   def starts_word(self) -> np.ndarray:
-    """bool[v]: two of three pieces begin a word."""
+    """Mark the ids that begin a word, bool[v]: two of three."""
     return np.arange(self.size) % 3 != 0
 
   @property
   def num_bytes(self) -> np.ndarray:
-    """int32[v]: four a piece."""
+    """Return the bytes of each id, int32[v]: four per word."""
     return np.where(np.isin(np.arange(self.size), self.special_ids), 0, 4).astype(np.int32)
 
   @property
   def counts(self) -> np.ndarray:
-    """int64[v]: each once."""
+    """Return the count of each id, int64[v]: one."""
     return np.ones(self.size, np.int64)
 
   def encode(self, text: str, *, specials: bool = False) -> list[int]:
-    """An id for each word of a text; all words are alike."""
+    """Encode each word of a text as the same id."""
     return [len(_SPECIAL)] * len(text.split())
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """`encode` of each."""
+    """Encode each text."""
     return [self.encode(text) for text in texts]
 
   def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """`encode`, with where each word begins and ends."""
-    return self.encode(text), [found.span() for found in re.finditer(r'\S+', text)]
+    """Encode a text, with the character offsets of each word."""
+    return self.encode(text), [match.span() for match in re.finditer(r'\S+', text)]
 
   def unknown(self, text: str) -> list[tuple[int, str]]:
-    """No word is unknown."""
+    """Return no unknown words."""
     return []
 
   def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
-    """The names of ids."""
-    return ' '.join(self._names[number] for number in ids)
+    """Join the names of ids."""
+    return ' '.join(self._names[token_id] for token_id in ids)
 
   def token(self, token_id: int) -> str:
-    """The name of an id."""
+    """Return the name of an id."""
     return self._names[token_id]
 
   def save(self, folder: str, *, template: Template | None = None) -> None:
-    """ValueError: there is nothing to save."""
-    raise ValueError('a vocabulary without words cannot be saved')
+    """Raise ValueError: there is nothing to save."""
+    raise ValueError('a placeholder vocabulary cannot be saved')
 
   def id(self, token: str) -> int:
-    """The id of a name; KeyError where there is none."""
+    """Return the id of a name; KeyError if unknown."""
     return self._ids[token]
 
 
 def vocab_of(settings: Mapping[str, Any], *, header: str = '', size: int | None = None) -> Vocab:
-  """The vocabulary of a config, or one of its size where it has not been made yet.
+  """Load the vocabulary of a config, or build one of its size.
 
   Args:
     settings: of a config.
-    header: its docstring, whose command that makes the vocabulary has its size.
-    size: of the vocabulary without `vocab.extra`, whatever is there; None takes what is there, else the header's.
+    header: its docstring, which contains the command that builds the vocabulary, with its size.
+    size: of the vocabulary without `vocab.extra`. None takes the existing vocabulary, else the size of the header.
 
   Raises:
-    ConfigError: the vocabulary is not there, and nothing says its size.
+    ConfigError: there is no vocabulary, and its size is unknown.
   """
   block = settings['vocab']
   extra = tuple(block.get('extra') or ())
@@ -120,10 +120,10 @@ def vocab_of(settings: Mapping[str, Any], *, header: str = '', size: int | None 
     return Words(size, extra)
   if tokenizer.exists(files.path(str(block['path']))):
     return make_vocab(settings)
-  made = recipe.in_header(header, block['path'])
-  if made is not None and (number := re.search(r'--size=(\d+)', made)):
-    return Words(int(number[1]), extra)
+  command = recipe.in_header(header, block['path'])
+  if command is not None and (match := re.search(r'--size=(\d+)', command)):
+    return Words(int(match[1]), extra)
   raise ConfigError(
-    f'vocab.path: there is no vocabulary {block["path"]} yet, and the config does not say its size: '
-    'make it with `plm-jax vocab train`, or let `plm-jax plan --vocab_size=N` count with N ids'
+    f'vocab.path: no vocabulary {block["path"]} yet, and the config does not specify its size: '
+    'build it with `plm-jax vocab train`, or use `plm-jax plan --vocab_size=N`'
   )

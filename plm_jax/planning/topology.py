@@ -1,4 +1,4 @@
-"""TPUs that are described and not there: the compiler for TPUs, libtpu, compiles programs for them on any machine."""
+"""Topologies of TPUs that are not attached; libtpu compiles programs for them on any machine."""
 
 import math
 import os
@@ -13,7 +13,8 @@ from jax.experimental import topologies
 from plm_jax.core.errors import ConfigError, check_choice
 
 PIP = 'pip install -r requirements/plan.txt'
-# The compiler asks the machine for its TPU and complains where there is none; several may use the library at once.
+# Without these the compiler queries the machine for its TPU and complains if there is none. Several processes may use
+# libtpu at once.
 ENVIRONMENT = {
   'TPU_SKIP_MDS_QUERY': '1',
   'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
@@ -28,12 +29,12 @@ class Chip(NamedTuple):
   """A generation of TPUs.
 
   Attributes:
-    kind: its `device_kind`, which `training.flops.PEAK` lists.
-    memory: GiB that the compiler lets a program use of each device, as its messages say it.
+    kind: its `device_kind`, a key of `training.flops.PEAK`.
+    memory: GiB per device available to a program, from the compiler's messages.
     axes: of a topology: 2 for a plane, 3 for a box.
     largest: chips of the largest slice (cloud.google.com/tpu/docs/system-architecture-tpu-vm).
-    devices: that jax sees of a chip.
-    options: what describes a topology beside its name.
+    devices: jax devices per chip.
+    options: further arguments that describe a topology.
   """
 
   kind: str
@@ -52,19 +53,19 @@ CHIPS = {
   'tpu7x': Chip('TPU7x', 94.74, axes=3, largest=9216, devices=2),
 }
 
-# Those that are offered, sorted; of boxes also all whose sides are multiples of 4
+# The available shapes, sorted; boxes also come with all sides that are multiples of 4
 # (cloud.google.com/tpu/docs/v5e, v6e, v4, v5p, tpu7x).
 PLANES = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 SMALL_BOXES = ((1, 1, 1), (1, 2, 2), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 
 class Topology(NamedTuple):
-  """So many equal slices of chips.
+  """A number of equal slices of chips.
 
   Attributes:
     name: such as 'v5e:4x4'.
     chip: of `CHIPS`.
-    slices: each with a fast network inside, and a slower one between them.
+    slices: each has a fast network inside; a slower one connects them.
     devices: of all slices.
   """
 
@@ -75,10 +76,10 @@ class Topology(NamedTuple):
 
 
 def parse(name: str, *, slices: int = 1) -> Topology:
-  """The topology of a name such as 'v5e:4x4' or 'v5p:4x4x8'; the compiler is not asked.
+  """Parse a name such as 'v5e:4x4' or 'v5p:4x4x8' without the compiler.
 
   Raises:
-    ConfigError: no such chip, or sizes that it does not come in.
+    ConfigError: no such chip, or a shape that it does not come in.
   """
   generation, _, shape = name.partition(':')
   check_choice('--topology', 'chip', generation, CHIPS)
@@ -92,20 +93,20 @@ def parse(name: str, *, slices: int = 1) -> Topology:
   chips = math.prod(sizes)
   if chips > chip.largest:
     raise ConfigError(
-      f'--topology={name}: {chips:,} chips, and the largest slice of {generation} has {chip.largest:,}: name a smaller '
-      'one, and several by --slices'
+      f'--topology={name}: {chips:,} chips, but the largest slice of {generation} has {chip.largest:,}; name a smaller '
+      'slice, and use --slices for several'
     )
   small = PLANES if chip.axes == 2 else SMALL_BOXES
   if tuple(sorted(sizes)) not in small and (chip.axes == 2 or any(size % 4 for size in sizes)):
     raise ConfigError(
-      f'--topology={name}: {generation} comes as {", ".join("x".join(map(str, one)) for one in small)}'
+      f'--topology={name}: {generation} comes as {", ".join("x".join(map(str, sides)) for sides in small)}'
       + ('' if chip.axes == 2 else ', or with sides that are multiples of 4')
     )
-  return Topology(name, chip, slices, chips * chip.devices * slices)
+  return Topology(name=name, chip=chip, slices=slices, devices=chips * chip.devices * slices)
 
 
 def installed() -> bool:
-  """Whether the compiler for TPUs is there."""
+  """Return True if the TPU compiler is installed."""
   try:
     return bool(os.environ.get('TPU_LIBRARY_PATH') or metadata.version('libtpu'))
   except metadata.PackageNotFoundError:
@@ -113,19 +114,19 @@ def installed() -> bool:
 
 
 def check_installed(topology: Topology) -> None:
-  """Raises ConfigError where there is no compiler for TPUs."""
+  """Raise ConfigError if the TPU compiler is not installed."""
   if not installed():
     raise ConfigError(
-      f'--topology={topology.name}: programs for TPUs are compiled by libtpu, which is not installed. {PIP} brings it, '
-      'also where there is no TPU; --state_only counts without it.'
+      f'--topology={topology.name}: libtpu, the compiler for TPUs, is not installed: {PIP} (no TPU needed), '
+      'or use --state_only'
     )
 
 
 def describe(topology: Topology) -> Sequence[Any]:
-  """Descriptions of the devices of a topology: programs can be compiled for them.
+  """Describe the devices of a topology, to compile for them.
 
   Raises:
-    ConfigError: libtpu is not installed, or knows no such topology.
+    ConfigError: libtpu is not installed, or does not support the topology.
   """
   check_installed(topology)
   for name, value in ENVIRONMENT.items():
@@ -133,9 +134,9 @@ def describe(topology: Topology) -> Sequence[Any]:
   options = dict(topology.chip.options)
   if topology.slices > 1:
     options['num_slices'] = topology.slices
-  if set(topology.name.partition(':')[2].split('x')) == {'1'}:  # a host has more chips by default
+  if set(topology.name.partition(':')[2].split('x')) == {'1'}:  # the default is a host with more chips
     options['chips_per_host_bounds'] = (1, 1, 1)
   try:
     return topologies.get_topology_desc(platform='tpu', topology_name=topology.name, **options).devices
   except jax.errors.JaxRuntimeError as error:
-    raise ConfigError(f'--topology={topology.name}: the compiler refuses it: {error}') from error
+    raise ConfigError(f'--topology={topology.name}: the compiler rejects it: {error}') from error

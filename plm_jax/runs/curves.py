@@ -1,4 +1,4 @@
-"""The picture of a run, `curves.png`, drawn from its metrics."""
+"""The picture `curves.png` of a run, drawn from its metrics."""
 
 import logging
 import math
@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from plm_jax.io import files
 from plm_jax.cli import pictures
-from plm_jax.io.run_paths import RunFolder
+from plm_jax.io import files
 from plm_jax.io.files import Where
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import run_folder
 from plm_jax.runs.metrics import TRAINED_ON, Row, read
 
@@ -24,14 +24,16 @@ Line = tuple[np.ndarray, np.ndarray]  # steps, values
 
 
 def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
-  """Draws loss, learning rate, gradient norm and speed over the steps as `curves.png`; only process 0 does.
+  """Draw loss, learning rate, gradient norm and speed over the steps.
+
+  Only process 0 writes the picture, `curves.png`.
 
   Args:
     workdir: the run folder; its `metrics.jsonl` is read.
-    best_step: marked in the picture of the loss; None takes that of `result.json` where there is one.
+    best_step: marked in the picture of the loss; None takes that of `result.json`, if any.
 
   Returns:
-    The picture, or None where there is nothing to draw yet or the disk is full.
+    The picture, or None if there are no metrics yet or the disk is full.
   """
   folder = RunFolder.at(workdir)
   panels = {title: lines for title, lines in _panels(read(folder.root)).items() if lines}
@@ -53,24 +55,24 @@ def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
   try:
     with files.replacing(folder.curves) as temporary:
       figure.savefig(temporary, format='png', dpi=130)
-  except OSError as error:  # the picture is drawn from the metrics: nothing is lost without it
+  except OSError as error:  # the picture can be drawn again from the metrics
     log.warning('%s cannot be written: %s', folder.curves, error.strerror)
     return None
   return folder.curves
 
 
 def _panels(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
-  """Axis label -> name of the line -> (steps, values)."""
+  """Collect the curves: title -> line name -> (steps, values)."""
   measured = {name.removesuffix('/loss') for row in rows for name in row if name.endswith('/loss')}
   trained = next((name for name in TRAINED_ON if any(name in row for row in rows)), TRAINED_ON[0])
-  wanted = {
+  metrics = {
     LOSS: {TRAINING: trained, **{name: f'{name}/loss' for name in sorted(measured)}},
     RATE: {RATE: 'learning_rate'},
     NORM: {NORM: 'gradient_norm'},
     SPEED: {SPEED: 'tokens_per_second'},
   }
   panels = {}
-  for title, names in wanted.items():
+  for title, names in metrics.items():
     lines = {label: _line(rows, name) for label, name in names.items()}
     panels[title] = {label: line for label, line in lines.items() if len(line[0])}
   return panels
@@ -83,20 +85,26 @@ def _line(rows: Sequence[Row], name: str) -> Line:
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-  """Running mean over about a fortieth of the curve, over fewer values at its ends."""
+  """Compute the running mean over about a fortieth of the curve.
+
+  At the ends the window is shorter.
+  """
   half = len(values) // 80
   total = np.concatenate([[0.0], np.cumsum(values)])
-  at = np.arange(len(values))
-  first, after = np.maximum(at - half, 0), np.minimum(at + half + 1, len(values))
+  index = np.arange(len(values))
+  first, after = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
   return (total[after] - total[first]) / (after - first)
 
 
 def _draw(axis: Any, title: str, lines: Mapping[str, Line], best_step: int | None) -> None:
-  """One panel: noisy curves faint with their running mean on top, evaluations with a dot each."""
+  """Draw one panel.
+
+  Noisy curves are faint, with their running mean on top. Evaluations are dots.
+  """
   from matplotlib.ticker import EngFormatter
 
-  for number, (name, (steps, values)) in enumerate(lines.items()):
-    color, label = f'C{number}', pictures.label(name)
+  for index, (name, (steps, values)) in enumerate(lines.items()):
+    color, label = f'C{index}', pictures.label(name)
     if title == RATE or (title == LOSS and name != TRAINING):
       axis.plot(steps, values, color=color, marker='' if title == RATE else 'o', markersize=3, label=label)
     else:
@@ -106,9 +114,9 @@ def _draw(axis: Any, title: str, lines: Mapping[str, Line], best_step: int | Non
     axis.axvline(best_step, color='0.4', linestyle='--', linewidth=1, label=f'best step {best_step:,}')
   if len(lines) > 1 or best_step is not None:
     axis.legend(frameon=False, fontsize=9)
-  every = np.concatenate([values for _, values in lines.values()])
-  if title in (LOSS, NORM) and every.min() > 0 and every.max() > 30 * np.median(every):
-    axis.set_yscale('log')  # one spike would flatten everything else
+  all_values = np.concatenate([values for _, values in lines.values()])
+  if title in (LOSS, NORM) and all_values.min() > 0 and all_values.max() > 30 * np.median(all_values):
+    axis.set_yscale('log')  # a spike would flatten the rest
   elif title == RATE:
     axis.ticklabel_format(axis='y', style='sci', scilimits=(-2, 3), useMathText=True)
   elif title == SPEED:

@@ -1,11 +1,11 @@
-"""Metrics of a run: means from sums, and `metrics.jsonl`; other places that they go to are in `sinks.py`.
+"""Metrics of a run: means from sums, and `metrics.jsonl`. Other outputs are in `sinks.py`.
 
 All JSON is strict. A number that JSON cannot hold is written as the string 'nan', 'inf' or '-inf', which `read` turns
 back into the number.
 
-Lines are added to `metrics.jsonl` as long as a run goes on, so they have no digest. The result of a run has that of the
-file at its end, and training says so where a finished run has another file. Nothing is computed from these lines but
-curves, the value of a sweep's trial and, with `early_stop`, how long a resumed run has waited.
+A run appends lines to `metrics.jsonl`, so the file has no separate checksum. The result of a run stores the checksum
+of the file at its end, and training warns if the file of a finished run differs. Only curves, the value of a sweep's
+trial and, with `early_stop`, the patience of a resumed run are computed from these lines.
 """
 
 import json
@@ -20,13 +20,13 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from plm_jax.io import downloads, files, checksums
 from plm_jax.core.errors import RunError, shown
-from plm_jax.io.run_paths import RunFolder
+from plm_jax.core.types import Array
+from plm_jax.io import checksums, downloads, files
 from plm_jax.io.files import Where
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs.history import is_step
 from plm_jax.runs.sinks import SINKS, WANDB_MISSING, Background
-from plm_jax.core.types import Array
 
 log = logging.getLogger(__name__)
 
@@ -34,25 +34,30 @@ Row = dict[str, Any]
 
 
 def mean(sums: Mapping[str, tuple[Array | float, Array | float]]) -> dict[str, float]:
-  """(sum, weight) -> sum / weight as Python floats, moved to the host at once; NaN where the weight is 0."""
+  """Divide sums by weights on the host.
+
+  The mean is NaN where the weight is 0.
+  """
   host = jax.device_get(dict(sums))
   return {name: float(total) / float(weight) if weight else math.nan for name, (total, weight) in host.items()}
 
 
-# What a step trains on is the first of these that it measures: the second where words are drawn (ELMo with negatives)
+# the training loss is the first of these that a step measures; the second is for sampled softmax (ELMo with negatives)
 TRAINED_ON = ('loss', 'sampled_loss')
 
 
 def trained_on(sums: Mapping[str, tuple[Any, Any]]) -> tuple[Any, Any] | None:
-  """(sum, weight) of the metric of `TRAINED_ON`; None for an objective that has none of them."""
+  """Return (sum, weight) of the metric of `TRAINED_ON`, or None."""
   return next((sums[name] for name in TRAINED_ON if name in sums), None)
 
 
 def plain(value: Any) -> Any:
-  """The form that strict JSON can hold: numpy and jax scalars as numbers, tuples as lists, NaN and infinity as strings.
+  """Convert a value for strict JSON.
+
+  Numpy and jax scalars become numbers, tuples lists, NaN and infinity strings.
 
   Raises:
-    TypeError: the value has no such form; the message names the type.
+    TypeError: the value has no JSON form; the message names the type.
   """
   if isinstance(value, Mapping):
     return {str(key): plain(item) for key, item in value.items()}
@@ -65,43 +70,52 @@ def plain(value: Any) -> Any:
   if isinstance(value, os.PathLike):
     return os.fspath(value)
   if not isinstance(value, float):
-    raise TypeError(f'{type(value).__name__} has no form in JSON: {str(value)[:60]}')
+    raise TypeError(f'{type(value).__name__} has no JSON form: {str(value)[:60]}')
   return value if math.isfinite(value) else str(value)
 
 
 def write_json(file: Where, value: Any) -> None:
-  """Writes the `plain` form of a value, keys in their order, and its digest; a reader sees the old file or the new."""
+  """Write the `plain` form of a value and its checksum.
+
+  The order of keys is kept. The file is replaced atomically.
+  """
   path = files.path(file)
   checksums.write(path.parent, {path.name: files.json_text(plain(value))})
 
 
 def read(workdir: Where) -> list[Row]:
-  """The lines of a run's `metrics.jsonl`, oldest first; none where there is no file. A torn last line is left out."""
+  """Read the lines of a run's `metrics.jsonl`, oldest first.
+
+  A missing file has no lines. A torn last line is left out.
+  """
   file = RunFolder.at(workdir).metrics
   return [row for row, _ in _rows(file)] if files.exists(file) else []
 
 
 def drop_damaged(workdir: Where) -> None:
-  """Takes damaged lines out of the `metrics.jsonl` of a run, which goes on without them; the log names them."""
+  """Remove damaged lines from the `metrics.jsonl` of a run.
+
+  The log names them. The run can then continue.
+  """
   file = RunFolder.at(workdir).metrics
   if not files.exists(file):
     return
   lines = files.read_bytes(file).splitlines(keepends=True)
-  whole = [_row(line) for line in lines[:-1]]  # a last one that is torn is dropped wherever a run goes on
-  damaged = {number for number, row in enumerate(whole) if row is None or not is_step(row['step'])}
+  parsed = [_row(line) for line in lines[:-1]]  # a resumed run drops a torn last line anyway
+  damaged = {index for index, row in enumerate(parsed) if row is None or not is_step(row['step'])}
   if damaged:
-    for number in sorted(damaged):
-      log.warning('%s, line %d is damaged and left out', file, number + 1)
-    files.write_bytes(file, b''.join(line for number, line in enumerate(lines) if number not in damaged))
+    for index in sorted(damaged):
+      log.warning('%s, line %d is damaged and left out', file, index + 1)
+    files.write_bytes(file, b''.join(line for index, line in enumerate(lines) if index not in damaged))
 
 
 def history(workdir: Where, name: str) -> list[float]:
-  """The values of one metric, oldest first."""
+  """Read the values of one metric, oldest first."""
   return [row[name] for row in read(workdir) if name in row]
 
 
 def last(workdir: Where) -> Row:
-  """The newest value of every metric."""
+  """Read the newest value of every metric."""
   newest: Row = {}
   for row in read(workdir):
     newest |= row
@@ -110,7 +124,7 @@ def last(workdir: Where) -> Row:
 
 
 def check_sinks(names: Sequence[str]) -> None:
-  """Raises ValueError for a place for metrics that is not known, or whose package is not installed."""
+  """Raise ValueError for an unknown sink or a missing package."""
   _check_names(names)
   if 'wandb' in names:
     try:
@@ -121,13 +135,13 @@ def check_sinks(names: Sequence[str]) -> None:
 
 def _check_names(names: Sequence[str]) -> None:
   if unknown := [name for name in names if name not in SINKS]:
-    raise ValueError(f'no place for metrics is called {", ".join(unknown)}; there are {", ".join(SINKS)}')
+    raise ValueError(f'unknown sink {", ".join(unknown)}; choices are {", ".join(SINKS)}')
 
 
 class Writer:
-  """Writes the metrics of a run; only process 0 does. A context manager.
+  """A context manager that writes the metrics of a run; only process 0 writes.
 
-  `metrics.jsonl` holds one object for each step, steps ascending. What is written twice for one step is merged.
+  `metrics.jsonl` holds one object per step, in ascending order. Values written twice for a step are merged.
   """
 
   def __init__(
@@ -138,17 +152,19 @@ class Writer:
     wandb: Mapping[str, Any] | None = None,
     resume_step: int | None = None,
   ):
-    """Opens the files, and repairs `metrics.jsonl` where a killed run left a torn line.
+    """Open the files and repair `metrics.jsonl`.
+
+    A killed run may leave a torn line, which is dropped.
 
     Args:
-      workdir: the run folder, made where it is missing.
-      sinks: where metrics go beside `metrics.jsonl`; names from `SINKS`.
-      wandb: keywords of `wandb.init` over our own, which name the run by its folder and continue it on resume.
-      resume_step: the step that the run goes on from: later lines are dropped. None keeps them all.
+      workdir: the run folder, created if it is missing.
+      sinks: outputs in addition to `metrics.jsonl`; names from `SINKS`.
+      wandb: keywords of `wandb.init`, which override ours: the run is named by its folder and continued on resume.
+      resume_step: the step that the run resumes from; later lines are dropped. None retains all.
 
     Raises:
-      ValueError: no such sink.
-      ImportError: `wandb` is asked for and not installed.
+      ValueError: an unknown sink.
+      ImportError: `wandb` is a sink and not installed.
     """
     _check_names(sinks)
     folder = RunFolder.at(workdir)
@@ -166,7 +182,7 @@ class Writer:
     self._sinks = [Background(name, start) for name, start in starts.items()]
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
-    """Adds the values of a step.
+    """Write the values of a step.
 
     Args:
       step: not smaller than the last one.
@@ -179,7 +195,7 @@ class Writer:
       return
     last = self._last.get('step')
     if last is not None and step < last:
-      raise ValueError(f'metrics of step {step} after those of step {last}: open the writer with resume_step={step}')
+      raise ValueError(f'metrics of step {step} after those of step {last}; open the writer with resume_step={step}')
     if step == last:
       row = self._last | plain(values)
     else:
@@ -197,16 +213,16 @@ class Writer:
       sink.write(step, numbers)
 
   def flush(self) -> None:
-    """Returns when `metrics.jsonl` has every line; called before a step is saved, which a resumed run goes on from.
+    """Wait until `metrics.jsonl` has every line.
 
-    On this machine it has them all the time. At an address the whole file is sent here, and in between by
-    `copies.Mirror.due`.
+    Called before a step is saved, which a resumed run starts from. A local file is always up to date. At a URL this
+    call sends the whole file; between calls `downloads.Mirror.due` does.
     """
     if self._writes:
       self._mirror.send()
 
   def close(self) -> None:
-    """Writes out what is left; call it, or use `with`."""
+    """Write the remaining lines; `with` calls it."""
     if self._writes:
       self._mirror.close()
     for sink in self._sinks:
@@ -221,39 +237,39 @@ class Writer:
     self.close()
 
   def _repair(self, resume_step: int | None) -> None:
-    """Drops a torn last line and the lines after `resume_step`."""
+    """Drop a torn last line and the lines after `resume_step`."""
     if not files.exists(self._file):
       files.append(self._file, '')
       return
-    kept = [(row, line) for row, line in _rows(self._file) if resume_step is None or row['step'] <= resume_step]
-    text = b''.join(line for _, line in kept)
+    retained = [(row, line) for row, line in _rows(self._file) if resume_step is None or row['step'] <= resume_step]
+    text = b''.join(line for _, line in retained)
     if text != files.read_bytes(self._file):
       files.write_text(self._file, text.decode())
-    if kept:
-      self._last = plain(kept[-1][0])
-      self._start = len(text) - len(kept[-1][1])
+    if retained:
+      self._last = plain(retained[-1][0])
+      self._start = len(text) - len(retained[-1][1])
 
 
 def _rows(file: Path) -> Iterator[tuple[Row, bytes]]:
-  """(row, its line) of every whole line.
+  """Yield (row, its line) of every complete line.
 
   Raises:
-    RunError: a line other than the last one is not a metric line; it names the line.
+    RunError: a line other than the last one is damaged; the message names it.
   """
   lines = files.read_bytes(file).splitlines(keepends=True)
-  for number, line in enumerate(lines, start=1):
+  for line_number, line in enumerate(lines, start=1):
     row = _row(line)
     if row is None:
-      if number == len(lines):
+      if line_number == len(lines):
         return
-      raise RunError(f'{file}, line {number} is not a line of metrics: repair or remove it')
+      raise RunError(f'{file}, line {line_number} is not a line of metrics; repair or remove it')
     if not is_step(row['step']):
-      raise RunError(f'{file}, line {number} has step {shown(row["step"])}, which no run has: repair or remove it')
+      raise RunError(f'{file}, line {line_number} has the invalid step {shown(row["step"])}; repair or remove it')
     yield {name: _number(value) for name, value in row.items()}, line
 
 
 def _row(line: bytes) -> Row | None:
-  """The object of a line; None for one that is torn or damaged."""
+  """Parse a line; None for a torn or damaged one."""
   try:
     row: Row = files.parse_json(line.decode())
     return row if line.endswith(b'\n') and isinstance(row['step'], int) else None

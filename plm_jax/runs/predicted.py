@@ -1,7 +1,7 @@
-"""Files of predictions: written row by row or as a benchmark takes them, read again, averaged and scored.
+"""Files of predictions: written per example or in a benchmark's format, read again, averaged and scored.
 
-A row is a JSON object: 'row_id', what the task predicted, the same in words (`Task.in_words`), and 'record', what the
-data says of the row, so that a file can be scored without the data and without the model.
+A row is a JSON object with 'row_id', the prediction of the task, and the same as text (`Task.in_words`). Its 'record'
+holds the fields of the data, so a file can be scored without the data and the model.
 """
 
 import json
@@ -10,46 +10,45 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plm_jax.io import run_paths
-from plm_jax.core import errors
-from plm_jax.io import files
 from plm_jax import scores
-from plm_jax.core.errors import ConfigError
-from plm_jax.io.files import Where
 from plm_jax.config import build, signatures
-from plm_jax.scores import Row
-from plm_jax.runs import scoring
+from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Task
+from plm_jax.io import files, run_paths
+from plm_jax.io.files import Where
+from plm_jax.runs import scoring
+from plm_jax.scores import Row
 
 InWords = Callable[[Row, Row], dict[str, Any]]
 
-_TIE = 1e-9  # probabilities may be rounded where they were written
+_TIE = 1e-9  # probabilities in files may be rounded
 
 
 def formats() -> list[str]:
-  """The files of `plm_jax/scores/` that know the form in which a benchmark takes predictions."""
+  """List the modules of `plm_jax/scores/` with a benchmark's prediction format."""
   return [module.rpartition('.')[2] for module in signatures.files_of('scores') if signatures.has(module, 'submission')]
 
 
-def check_task(task: Task, asked: Any, *, user: str) -> None:
-  """Raises ConfigError where predictions are asked of a task that makes none.
+def check_task(task: Task, output: Any, *, user: str) -> None:
+  """Raise ConfigError if predictions are requested of a task without any.
 
   Args:
-    task: which one.
-    asked: where they go; None where none are asked.
-    user: what the task is called.
+    task: the task.
+    output: of the predictions; None without one.
+    user: the task's name in messages.
   """
-  if asked and task.predict is None:
-    raise ConfigError(f'--predictions: {user} makes no predictions; leave the flag out')
+  if output and task.predict is None:
+    raise ConfigError(f'--predictions: {user} makes no predictions; remove the flag')
 
 
 def check_output(file: Where, form: str | None, *, made: Where | None = None) -> None:
-  """Raises ConfigError where a file of predictions cannot be written.
+  """Raise ConfigError if a file of predictions cannot be written.
 
   Args:
-    file: which one.
-    form: a name of `formats`; None for rows of JSON.
-    made: a folder that will be there.
+    file: the file.
+    form: a name of `formats`; None for JSON rows.
+    made: a folder that will be created.
   """
   run_paths.check_place(file, name='--predictions', made=made)
   if form is not None:
@@ -58,45 +57,45 @@ def check_output(file: Where, form: str | None, *, made: Where | None = None) ->
 
 
 def check_format(form: str | None, predicted: Collection[str]) -> None:
-  """Raises ConfigError where a format cannot say predictions with these keys."""
+  """Raise ConfigError if a format cannot represent predictions with these keys."""
   if form is None:
     return
   either = [keys.reads for keys in scoring.known(form).either]
-  if not signatures.has(f'scores.{form}', 'score'):  # a score reads all of its keys, a format one of them
+  if not signatures.has(f'scores.{form}', 'score'):  # a score needs all of its keys, a format one of them
     either = [(key,) for keys in either for key in keys]
   if scoring.lacking(either, predicted):
     raise ConfigError(
-      f'--format={form} reads {scoring.in_words(either)} of predictions, and these have {", ".join(sorted(predicted))}'
+      f'--format={form} needs predictions with {scoring.in_words(either)}; these have {", ".join(sorted(predicted))}'
     )
 
 
 class Kept(NamedTuple):
-  """What a run predicts in its newest evaluation of a name goes to a file."""
+  """The evaluation whose newest predictions a run writes, and their file."""
 
   evaluation: str
   file: Where
 
 
 def kept(settings: Mapping[str, Any], file: Where, evaluation: str | None, *, workdir: Where) -> Kept:
-  """The file of predictions that a run is asked for.
+  """Choose the evaluation and the file for the predictions of a run.
 
   Args:
     settings: of the run.
-    file: where predictions go; in a folder that is there, or in the folder of the run.
-    evaluation: whose rows they are of; None for the only one.
-    workdir: the folder of the run, which need not be there yet.
+    file: output file, in an existing folder or in the folder of the run.
+    evaluation: to predict; None for the only one.
+    workdir: the folder of the run, which may not exist yet.
 
   Raises:
     ConfigError: no such evaluation, or a file that cannot be written.
   """
-  there = ', '.join(settings['eval']) or 'none'
+  choices = ', '.join(settings['eval']) or 'none'
   if evaluation is None and len(settings['eval']) != 1:
-    raise ConfigError(f'--predictions needs one --evaluation; there are {there}')
+    raise ConfigError(f'--predictions needs one --evaluation; choices are {choices}')
   name = evaluation or next(iter(settings['eval']))
   if name not in settings['eval']:
-    raise ConfigError(f'--evaluation={name}: no such evaluation in config.eval; there are {there}')
+    raise ConfigError(f'--evaluation={name}: no such evaluation in config.eval; choices are {choices}')
   check_output(file, None, made=workdir)
-  return Kept(name, file)
+  return Kept(evaluation=name, file=file)
 
 
 def write(
@@ -107,17 +106,17 @@ def write(
   form: str | None,
   in_words: InWords = lambda prediction, record: {},
 ) -> None:
-  """Writes predictions row by row, or all of them in a format.
+  """Write predictions as JSON rows or in a format.
 
   Args:
-    file: which one; replaced as a whole.
-    predictions: of each row.
-    records: of the same rows.
-    form: a name of `formats`; None for rows of JSON.
+    file: the file, replaced as a whole.
+    predictions: of each example.
+    records: of the same examples.
+    form: a name of `formats`; None for JSON rows.
     in_words: of the task.
 
   Raises:
-    ConfigError: the format has no place for such predictions.
+    ConfigError: the format cannot represent such predictions.
   """
   if form is not None:
     with errors.stage(f'--format={form}'):
@@ -135,31 +134,35 @@ def _json(row: Row) -> str:
 
 
 def _plain(value: Any) -> Any:
-  """Numpy values as numbers and lists, and what else JSON does not have as text."""
+  """Convert numpy values to numbers and lists, other types to text."""
   return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
 def read(file: Where) -> list[dict[str, Any]]:
-  """The rows of a file that `write` wrote without a format.
+  """Read the rows of a file that `write` wrote without a format.
 
   Raises:
-    ConfigError: a line is no such row; names the file and the line.
+    ConfigError: a line is not such a row; the message names file and line.
   """
   if not files.is_file(files.path(file)):
-    raise ConfigError(f'--score: there is no file {file}; evaluate --predictions=FILE writes one')
+    raise ConfigError(f'--score: no file {file}; plm-jax evaluate --predictions=FILE writes one')
   rows = []
   text = files.read_text(files.path(file)).removesuffix('\n')
-  for number, line in enumerate(text.split('\n') if text else (), start=1):  # a text may hold U+2028, which ends no row
+  for line_number, line in enumerate(
+    text.split('\n') if text else (), start=1
+  ):  # not splitlines: a text may hold U+2028
     try:
       row = files.parse_json(line)
     except ValueError as error:
-      raise ConfigError(f'--score: line {number} of {file} is no JSON: {error}') from error
+      raise ConfigError(f'--score: line {line_number} of {file} is not JSON: {error}') from error
     if not isinstance(row, dict) or 'row_id' not in row or not isinstance(row.get('record'), dict):
       raise ConfigError(
-        f'--score: line {number} of {file} is no row with row_id and record, as evaluate --predictions=FILE writes it'
+        f'--score: line {line_number} of {file} has no row_id or record; use a file of evaluate --predictions=FILE'
       )
     if 'group' in row['record']:
-      row['record']['group'] = json.dumps(row['record']['group'])  # a tuple has become a list, which is not hashable
+      row['record']['group'] = json.dumps(
+        row['record']['group']
+      )  # JSON turned the tuple into a list, which is not hashable
     rows.append(row)
   if not rows:
     raise ConfigError(f'--score: {file} is empty')
@@ -169,39 +172,42 @@ def read(file: Where) -> list[dict[str, Any]]:
 # Several files -----------------------------------------------------------------------------------------------------
 
 
-def join(given: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-  """The predictions and the records of one file, or of several whose predictions are averaged.
+def join(paths: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+  """Read predictions and records of a file, or average several files.
 
-  Numbers with a fraction, such as probabilities and values, are averaged. Whole numbers are kept where they are the
+  Numbers with a fraction, such as probabilities and values, are averaged. NonNegativeInt numbers are kept where they are the
   places of the largest of such numbers, as classes are: those of the averages then. What is left is left out, words
   and places in a text among them.
 
   Raises:
-    ConfigError: files of different rows, or nothing in them that can be averaged.
+    ConfigError: files of different examples, or without values that can be averaged.
   """
-  tables = [read(file) for file in given]
+  tables = [read(file) for file in paths]
   first, ids = tables[0], [row['row_id'] for row in tables[0]]
-  for file, table in zip(given[1:], tables[1:], strict=True):
-    same = [row['row_id'] for row in table] == ids
-    if not same or any(a['record'] != b['record'] for a, b in zip(first, table, strict=True)):
-      raise ConfigError(f'--score: {given[0]} and {file} hold predictions of different rows')
+  for file, table in zip(paths[1:], tables[1:], strict=True):
+    same_ids = [row['row_id'] for row in table] == ids
+    if not same_ids or any(a['record'] != b['record'] for a, b in zip(first, table, strict=True)):
+      raise ConfigError(f'--score: {paths[0]} and {file} hold predictions of different examples')
   records = [row['record'] for row in first]
   predictions = [_arrays(row) for row in first]
-  if len(given) > 1:
+  if len(paths) > 1:
     others = [[_arrays(row) for row in table] for table in tables]
     predictions = _averaged([list(rows) for rows in zip(*others, strict=True)])
     if not any(set(row) - {'row_id'} for row in predictions):
-      raise ConfigError(f'--score: {given[0]} holds nothing that can be averaged: {", ".join(first[0])}')
+      raise ConfigError(f'--score: nothing in {paths[0]} can be averaged: {", ".join(first[0])}')
     alone = fitting(first, records)
     if alone and not fitting(predictions, records):
       raise ConfigError(
-        f'--score: {", ".join(alone)} read words or places in a text, which cannot be averaged: score file by file'
+        f'--score: {", ".join(alone)} need words or positions, which cannot be averaged; score one file at a time'
       )
   return predictions, records
 
 
 def _arrays(row: Row) -> dict[str, Any]:
-  """A row as `Task.predict` gave it, and its words as they stand in the file."""
+  """Convert the numbers of a row to arrays, as `Task.predict` returned them.
+
+  Text stays as it is in the file.
+  """
   return {
     key: np.asarray(value) if isinstance(value, int | float) or _is_numbers(value) else value
     for key, value in row.items()
@@ -210,7 +216,7 @@ def _arrays(row: Row) -> dict[str, Any]:
 
 
 def _is_numbers(value: Any) -> bool:
-  """Whether a value is a list of numbers, or of such lists of one length each."""
+  """Return True for a rectangular list of numbers."""
   if not isinstance(value, list) or not value:
     return False
   if all(isinstance(item, list) for item in value):
@@ -219,110 +225,115 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _averaged(rows: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-  """Averages the predictions of each row, one mapping a file; rows of different parts of a task have different keys."""
-  alike: dict[tuple[str, ...], list[int]] = {}
-  for number, same in enumerate(rows):
-    alike.setdefault(tuple(sorted(set.intersection(*map(set, same)))), []).append(number)
+  """Average the predictions of each example, one mapping per file.
+
+  Examples of different parts of a task have different keys.
+  """
+  rows_by_keys: dict[tuple[str, ...], list[int]] = {}
+  for index, versions in enumerate(rows):
+    rows_by_keys.setdefault(tuple(sorted(set.intersection(*map(set, versions)))), []).append(index)
   averaged: dict[int, dict[str, Any]] = {}
-  for keys, numbers in alike.items():
-    chosen = [[{key: one[key] for key in keys} for one in rows[number]] for number in numbers]
-    averaged |= dict(zip(numbers, _averaged_alike(chosen), strict=True))
-  return [averaged[number] for number in range(len(rows))]
+  for keys, indices in rows_by_keys.items():
+    chosen = [[{key: version[key] for key in keys} for version in rows[index]] for index in indices]
+    averaged |= dict(zip(indices, _averaged_same_keys(chosen), strict=True))
+  return [averaged[index] for index in range(len(rows))]
 
 
-def _averaged_alike(rows: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-  """The same for rows with the same keys."""
+def _averaged_same_keys(rows: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+  """Average the predictions of examples with the same keys."""
   # files {label 1, probability [.4 .6]} and {label 0, probability [.9 .1]}   ->   {label 0, probability [.65 .35]}
   arrays = [key for key, value in rows[0][0].items() if isinstance(value, np.ndarray) and key != 'row_id']
   means = [key for key in arrays if all(row[key].dtype.kind == 'f' for table in rows for row in table)]
-  chosen = {key: of for key in arrays for of in means if key not in means and _chooses(rows, key, of)}
+  argmax_of = {key: of for key in arrays for of in means if key not in means and _chooses(rows, key, of)}
   averaged = []
-  for same in rows:
-    row = {key: np.mean([one[key] for one in same], axis=0) for key in means}
-    row |= {key: row[of].argmax(axis=-1) for key, of in chosen.items()}
-    averaged.append({'row_id': same[0]['row_id'], **row})
+  for versions in rows:
+    row = {key: np.mean([version[key] for version in versions], axis=0) for key in means}
+    row |= {key: row[of].argmax(axis=-1) for key, of in argmax_of.items()}
+    averaged.append({'row_id': versions[0]['row_id'], **row})
   return averaged
 
 
 def _chooses(rows: list[list[dict[str, Any]]], key: str, of: str) -> bool:
-  """Whether whole numbers are everywhere the places of the largest of other numbers along their last axis."""
-  for row in (row for same in rows for row in same):
-    places, values = row[key], row[of]
-    if values.ndim != places.ndim + 1 or values.shape[:-1] != places.shape or not values.size:
+  """Return True if integers are everywhere the argmax of other values."""
+  for row in (row for versions in rows for row in versions):
+    indices, values = row[key], row[of]
+    if values.ndim != indices.ndim + 1 or values.shape[:-1] != indices.shape or not values.size:
       return False
-    if not 0 <= places.min() <= places.max() < values.shape[-1]:
+    if not 0 <= indices.min() <= indices.max() < values.shape[-1]:
       return False
-    picked = np.take_along_axis(values, places[..., None], axis=-1)[..., 0]
+    picked = np.take_along_axis(values, indices[..., None], axis=-1)[..., 0]
     if (picked < values.max(axis=-1) - _TIE).any():
       return False
   return True
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row], names: Sequence[str] = ()) -> dict[str, float]:
-  """The metrics of rows as `join` returns them.
+  """Compute the metrics of rows as `join` returns them.
 
   Args:
-    predictions: of each row.
-    records: of the same rows.
-    names: of scores; none takes all that read what the rows hold.
+    predictions: of each example.
+    records: of the same examples.
+    names: of scores; () takes all that fit.
 
   Raises:
-    ConfigError: a score that does not fit the rows, or none that does.
+    ConfigError: a score that does not fit the rows, or no score that fits.
   """
   for name in names:
     errors.check_choice('--scores', 'score', name, scores_of(records), place='plm_jax/scores')
-    if lacking := _lacking(name, predictions, records):
-      raise ConfigError(f'--scores: {name!r} reads {lacking[0]}, and {_what(predictions, records)}')
-  found: dict[str, dict[str, float]] = {}
+    if missing := _lacking(name, predictions, records):
+      raise ConfigError(f'--scores: {name!r} needs {missing[0]}, but {_what(predictions, records)}')
+  by_score: dict[str, dict[str, float]] = {}
   refused = []
   for name in names or fitting(predictions, records):
     file = scoring.known(name).file
     scores.check_installed(file, signatures.literal(f'scores.{file}', 'NEEDS') or ())
     try:
-      found[name] = scoring.score(name, predictions, records)
-    except ConfigError as error:  # a score that nobody named need not fit
+      by_score[name] = scoring.score(name, predictions, records)
+    except ConfigError as error:  # a score that was not named may not fit
       refused.append(str(error))
       if names:
         raise
-  if not found:
-    raise ConfigError(f'--score: no score fits these rows: {"; ".join(refused) or _what(predictions, records)}')
-  metrics = [metric for values in found.values() for metric in values]
+  if not by_score:
+    raise ConfigError(f'--score: no score fits these predictions: {"; ".join(refused) or _what(predictions, records)}')
+  metrics = [metric for values in by_score.values() for metric in values]
   return {
-    metric if metrics.count(metric) == 1 else _longer(name, metric): value  # two scores may call what they give alike
-    for name, values in found.items()
+    metric if metrics.count(metric) == 1 else _longer(name, metric): value  # two scores may use the same name
+    for name, values in by_score.items()
     for metric, value in values.items()
   }
 
 
 def scores_of(records: Sequence[Row]) -> list[str]:
-  """The names of all scores, and of those of each part that rows belong to, as 'cola/matthews'."""
+  """List all scores, and those of each part, as 'cola/matthews'."""
   names = signatures.names('scores')
   parts = sorted({record['part'] for record in records if isinstance(record.get('part'), str)})
   return [*names, *(f'{part}/{name}' for part in parts for name in names)]
 
 
 def fitting(predictions: Sequence[Row], records: Sequence[Row]) -> list[str]:
-  """The names of the scores that read what rows hold."""
+  """List the scores whose keys the rows have."""
   return [name for name in scores_of(records) if not _lacking(name, predictions, records)]
 
 
 def _lacking(name: str, predictions: Sequence[Row], records: Sequence[Row]) -> list[str]:
-  """What a score reads and rows do not hold, by the first row that it is for."""
+  """List the keys that a score needs and its first row lacks."""
   score = scoring.known(name)
-  place = next(place for place, record in enumerate(records) if score.part in ('', record.get('part')))
-  each = [
-    scoring.lacking([keys.reads], predictions[place]) + scoring.lacking([keys.records], records[place])
+  index = next(index for index, record in enumerate(records) if score.part in ('', record.get('part')))
+  missing = [
+    scoring.lacking([keys.reads], predictions[index]) + scoring.lacking([keys.records], records[index])
     for keys in score.either
   ]
-  return min(each, key=len)
+  return min(missing, key=len)
 
 
 def _what(predictions: Sequence[Row], records: Sequence[Row]) -> str:
-  """What rows hold that a score could read."""
-  predicted, kept = (', '.join(sorted(set().union(*rows) - {'row_id'})) or 'nothing' for rows in (predictions, records))
-  return f'the rows have {predicted}, and of the data {kept}'
+  """Describe the keys of rows for a message."""
+  predicted, recorded = (
+    ', '.join(sorted(set().union(*rows) - {'row_id'})) or 'nothing' for rows in (predictions, records)
+  )
+  return f'the predictions have {predicted}, and the data {recorded}'
 
 
 def _longer(name: str, metric: str) -> str:
-  """The name of a metric with that of its score: 'rte/squad', 'rte/f1' -> 'rte/squad/f1'."""
+  """Prefix a metric with its score: 'rte/squad', 'rte/f1' -> 'rte/squad/f1'."""
   return f'{name}/{metric.rpartition("/")[2]}'

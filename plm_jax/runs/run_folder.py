@@ -1,6 +1,6 @@
-"""What a run finds in its folder: whether the folder is free, what the run was begun with, whether it is finished.
+"""The state of a run folder: claimed or free, the config it was started with, finished or not.
 
-Where things stand in the folder: `files.RunFolder`.
+Paths in the folder: `run_paths.RunFolder`.
 """
 
 import contextlib
@@ -10,22 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from plm_jax import config
-from plm_jax.io import downloads, files, checksums
 from plm_jax.checkpoint import saved_steps
 from plm_jax.cli import logs
 from plm_jax.core.errors import ConfigError, RunError
+from plm_jax.core.types import Labels, Source, Vocab
+from plm_jax.io import checksums, downloads, files
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import history, metrics
-from plm_jax.core.types import Labels, Source, Vocab
 
 log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def claim(folder: RunFolder, *, main: bool) -> Iterator[None]:
-  """Keeps other runs out of the folder while the body runs; only the process with `main` does anything.
+  """Lock the folder against other runs while the body runs.
 
-  A folder that was not there before, and in which nothing but a log came to be, is removed where the body is refused.
+  Only the process with `main` does anything. A new folder that holds only a log is removed if the body raises
+  ConfigError.
   """
   new = main and not files.is_address(folder.root) and not files.exists(folder.root)
   with contextlib.ExitStack() as stack:
@@ -33,12 +34,12 @@ def claim(folder: RunFolder, *, main: bool) -> Iterator[None]:
       try:
         stack.enter_context(files.locked(folder.lock, doing='training', wait=False))
       except BlockingIOError as error:
-        who = f' ({error.strerror})' if files.is_address(folder.root) else ''
+        details = f' ({error.strerror})' if files.is_address(folder.root) else ''
         raise ConfigError(
-          f'{folder.root}: another process is training here{who}; wait for it or name another --workdir'
+          f'{folder.root}: another process is training here{details}; wait for it or name another --workdir'
         ) from None
       except OSError as error:
-        raise ConfigError(f'{folder.root} cannot be written to ({error.strerror}): name another --workdir') from error
+        raise ConfigError(f'{folder.root} cannot be written to ({error.strerror}); name another --workdir') from error
     try:
       yield
     except ConfigError:
@@ -49,13 +50,13 @@ def claim(folder: RunFolder, *, main: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def log_file(folder: RunFolder, *, main: bool) -> Iterator[None]:
-  """Writes the log of the package to the folder as well while the body runs."""
+  """Write the package's log to the folder while the body runs."""
   if not main:
     yield
     return
   mirror = downloads.Mirror(folder.log)
   handler = _Handler(mirror)
-  handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk: what follows says so
+  handler.handleError = lambda record: None  # type: ignore[method-assign]  # on a full disk, later writes report the error
   handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
   package = logging.getLogger(logs.PACKAGE)
   package.addHandler(handler)
@@ -69,7 +70,7 @@ def log_file(folder: RunFolder, *, main: bool) -> Iterator[None]:
 
 
 class _Handler(logging.StreamHandler):
-  """Writes to a file that is sent to its address from time to time."""
+  """A log handler for a file that is regularly sent to its URL."""
 
   def __init__(self, mirror: downloads.Mirror):
     super().__init__(files.open(mirror.file, 'a'))
@@ -78,7 +79,7 @@ class _Handler(logging.StreamHandler):
 
   def emit(self, record: logging.LogRecord) -> None:
     super().emit(record)
-    if not self._sending:  # sending it may log, too
+    if not self._sending:  # sending may log as well
       self._sending = True
       try:
         self._mirror.due()
@@ -87,72 +88,84 @@ class _Handler(logging.StreamHandler):
 
 
 def read_json(file: Path) -> dict[str, Any]:
-  """The object in a file of the run folder; empty where there is no such file.
+  """Read the object in a file of the run folder.
+
+  The object is {} without a file.
 
   Raises:
     RunError: the file is damaged.
   """
   try:
-    found = checksums.read_json(file, default={})
-    if not isinstance(found, dict):
-      raise ValueError('no JSON object')
+    content = checksums.read_json(file, default={})
+    if not isinstance(content, dict):
+      raise ValueError('not a JSON object')
   except (OSError, ValueError) as error:
-    raise RunError(f'{file} is damaged ({error}): restore it, or name another --workdir') from error
-  return found
+    raise RunError(f'{file} is damaged ({error}); restore it, or name another --workdir') from error
+  return content
 
 
 def read_result(folder: RunFolder) -> dict[str, Any]:
-  """What the last end of the run wrote to its result; empty where there is none, or none that can be read.
+  """Read the result of the last end of the run.
 
-  A result is written again at the end of a run, so nothing is lost with it.
+  It is {} if there is none or it cannot be read. The end of a run writes it again, so nothing is lost.
   """
   try:
     return read_json(folder.result)
   except RunError as error:
-    log.warning('%s. The run goes on as if it had no result', error)
+    log.warning('%s. Continuing without a result', error)
     return {}
 
 
 def class_names(folder: RunFolder, part: str | None = None) -> Labels:
-  """The names of the classes that a run, or one part of it, was trained on, as its data had them; else by part.
+  """Read the class names that a run was trained on.
 
-  They stand in `data.json` under 'class_names': a list, or a list for each part. Without names there is no such key.
+  `data.json` stores them under 'class_names': a list, or a list per part. Without names the key is missing. With
+  `part`, only the names of that part are returned.
 
   Raises:
     RunError: the file is damaged.
   """
-  kept = read_json(folder.data).get('class_names', ())
-  if isinstance(kept, Mapping) and part is not None:
-    return Labels(tuple(kept.get(part, ())))
-  if isinstance(kept, Mapping):
-    return Labels(parts={part: Labels(tuple(names)) for part, names in kept.items()})
-  return Labels(tuple(kept))
+  stored = read_json(folder.data).get('class_names', ())
+  if isinstance(stored, Mapping) and part is not None:
+    return Labels(tuple(stored.get(part, ())))
+  if isinstance(stored, Mapping):
+    return Labels(parts={part: Labels(tuple(names)) for part, names in stored.items()})
+  return Labels(tuple(stored))
 
 
 def write_config(folder: RunFolder, settings: Mapping[str, Any]) -> None:
-  """Writes `config.json`; nothing else does."""
+  """Write `config.json`; no other function does."""
   metrics.write_json(folder.config, settings)
 
 
 def begun(folder: RunFolder) -> dict[str, Any]:
-  """The config that the run in a folder was begun with; nothing where no checkpoint keeps anything of it."""
-  kept = saved_steps.numbered(folder.checkpoints) or files.listing(folder.checkpoints / saved_steps.SET_ASIDE)
-  return read_json(folder.config) if kept else {}
+  """Read the config of the run in a folder; {} without checkpoints."""
+  saved = saved_steps.numbered(folder.checkpoints) or files.listing(folder.checkpoints / saved_steps.SET_ASIDE)
+  return read_json(folder.config) if saved else {}
 
 
 def agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-  """The settings and what they change, once they are known not to contradict those that the folder was begun with."""
+  """Check settings against those that the folder was started with.
+
+  Returns:
+    The settings, completed from the folder, and their changes.
+  """
   if not old:
     return dict(settings), []
-  asked = dict(settings)
-  if settings['epochs'] is not None:  # counted in steps when the run began; see `begun_steps`
-    asked |= {'steps': old.get('steps'), 'epochs': None}
-  told = {key: old.get(key, ()) for key in ('extend', 'skip') if not settings[key]}  # the folder knows, not the command
-  return {**settings, **told}, config.check_resume({**asked, **told}, old)
+  requested = dict(settings)
+  if settings['epochs'] is not None:  # converted to steps at the start, see `begun_steps`
+    requested |= {'steps': old.get('steps'), 'epochs': None}
+  from_folder = {
+    key: old.get(key, ()) for key in ('extend', 'skip') if not settings[key]
+  }  # stored in the folder, not in the command
+  return {**settings, **from_folder}, config.check_resume({**requested, **from_folder}, old)
 
 
 def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
-  """The result of a run with nothing left to do, whose last step is on disk and sound; else nothing."""
+  """Return the result of a finished run, else {}.
+
+  The result counts only if the last step is saved and sound.
+  """
   result = read_result(folder)
   if not (result.get('finished') and isinstance(result.get('step'), int)):
     return {}
@@ -161,19 +174,19 @@ def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
   try:
     saved_steps.check_together(folder.step(result['step']))
   except saved_steps.Damaged as error:
-    log.warning(f'{folder.root} was finished, and step {result["step"]} is damaged now ({error}): it is repeated')
+    log.warning(f'{folder.root} was finished, but step {result["step"]} is damaged ({error}); it is repeated')
     return {}
   digest = result.get('metrics_sha256')
   if digest and not (files.is_file(folder.metrics) and files.sha256(folder.metrics) == digest):
-    log.warning(f'{folder.metrics} is not as the run wrote it: it is damaged, or was edited; the result is sound')
+    log.warning(f'{folder.metrics} was damaged or edited after the run; the result is valid')
   return result
 
 
 def begun_steps(settings: Mapping[str, Any], steps_per_epoch: int, old: Mapping[str, Any]) -> int:
-  """The steps that the run begins with, or was begun with.
+  """Return the steps that the run starts or was started with.
 
   Raises:
-    ConfigError: `epochs` are other steps than the run was begun with.
+    ConfigError: `epochs` differ from the steps that the run was started with.
   """
   if settings['steps'] is not None:
     return settings['steps']
@@ -181,22 +194,22 @@ def begun_steps(settings: Mapping[str, Any], steps_per_epoch: int, old: Mapping[
   if old and old['steps'] != total:
     raise ConfigError(
       f'epochs={settings["epochs"]:g} are {total} steps, and this run was begun with {old["steps"]}: '
-      'undo the change, or name another --workdir; --extend=N trains for N more steps'
+      'undo the change, name another --workdir, or use --extend=N for N more steps'
     )
   return total
 
 
 def check_epochs(settings: Mapping[str, Any], folder: RunFolder, old: Mapping[str, Any]) -> None:
-  """Raises ConfigError where a run was begun with other `epochs`, without reading its data.
+  """Raise ConfigError if `epochs` changed since the start of the run.
 
-  The folder knows the steps of an epoch (`data.json`), but for one that an earlier version wrote.
+  The data is not read: `data.json` stores the steps per epoch. A folder of an earlier version may lack them.
   """
   if steps_per_epoch := read_json(folder.data).get('steps_per_epoch'):
     begun_steps(settings, steps_per_epoch, old)
 
 
 def spent(folder: RunFolder, start: int) -> tuple[int, float]:
-  """Tokens and seconds that the steps up to `start` took, as their checkpoint says."""
+  """Read the tokens and seconds of the steps up to `start`."""
   if not start:
     return 0, 0.0
   measured = saved_steps.read(folder.step(start)).metrics
@@ -204,7 +217,10 @@ def spent(folder: RunFolder, start: int) -> tuple[int, float]:
 
 
 def summed(folder: RunFolder, start: int) -> Mapping[str, tuple[float, float]]:
-  """The metrics of the steps up to `start` that no line has yet; nothing where an earlier version saved the step."""
+  """Read the metric sums since the last line before `start`.
+
+  They are {} if an earlier version saved the step.
+  """
   return saved_steps.read(folder.step(start)).sums if start else {}
 
 
@@ -217,18 +233,21 @@ def check_data(
   second_vocab: Vocab | None = None,
   begun: bool,
 ) -> dict[str, Any]:
-  """Digests of what the run reads, over all hosts, and the names of its classes where it has some.
+  """Compute checksums of the data, and check them on resume.
 
   Args:
     folder: of the run.
     source: the examples of all hosts.
     vocab: its vocabulary.
-    first_batches: digest of the first ten batches of `source` (`training.feed.first_batches_digest`).
+    first_batches: checksum of the first ten batches of `source` (`training.feed.first_batches_digest`).
     second_vocab: its second vocabulary, if any.
-    begun: whether the run is resumed, so that `data.json` of the folder must agree.
+    begun: True if the run is resumed and `data.json` of the folder must agree.
+
+  Returns:
+    The checksums, and the class names if there are any.
 
   Raises:
-    ConfigError: the run is resumed and began with others.
+    ConfigError: the run was started with other data.
   """
   facts = {
     'data_digest': source.digest,
@@ -241,9 +260,9 @@ def check_data(
   for name, value in facts.items():
     if old and old.get(name) != value:
       raise ConfigError(
-        f'data: {name} of {folder.root} was {old.get(name)} when the run began and is {value} now: the text or its '
-        'preparation changed. Restore it, or train in another --workdir'
+        f'data: {name} of {folder.root} was {old.get(name)} when the run began and is {value} now: '
+        'the data changed. Restore it, or name another --workdir'
       )
   parts = source.parts or {'': source}
-  names = {part: list(one.names) for part, one in parts.items() if one.names}
+  names = {part: list(part_source.names) for part, part_source in parts.items() if part_source.names}
   return {**facts, 'class_names': names.get('', names)} if names else facts

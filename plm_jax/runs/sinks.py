@@ -1,7 +1,7 @@
-"""Where metrics go beside `metrics.jsonl`: TensorBoard, Weights & Biases. None of them ever stops a run.
+"""Outputs of metrics in addition to `metrics.jsonl`: TensorBoard, Weights & Biases. None of them ever stops a run.
 
-Each is written to by a thread of its own, from a queue that is bounded. What a sink does not take is dropped, with one
-warning, whether it blocks, raises or is gone; `metrics.jsonl` has every line.
+A separate thread writes to each sink from a bounded queue. Lines that a sink does not accept are dropped with one
+warning, whether it blocks, raises or exits. `metrics.jsonl` has every line.
 """
 
 import contextlib
@@ -15,35 +15,35 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from plm_jax.io import downloads, files
 from plm_jax.cli.signals import HANGS
+from plm_jax.io import downloads, files
 
 log = logging.getLogger(__name__)
 
 WANDB_MISSING = (
-  "log names 'wandb', which is not installed: pip install -r requirements/wandb.txt, or leave it out of log"
+  "log names 'wandb', which is not installed: pip install -r requirements/wandb.txt, or remove it from log"
 )
-LINES = 1000  # that wait for a sink
-SLOW, CLOSE = 60.0, 15.0  # seconds that a line may take, and that a sink gets to end
+LINES = 1000  # maximum waiting lines per sink
+SLOW, CLOSE = 60.0, 15.0  # seconds for a line, and for closing a sink
 
 Numbers = Mapping[str, float]
 
 
 class Sink(Protocol):
-  """Takes metrics; its methods may block or raise."""
+  """An output of metrics, whose methods may block or raise."""
 
   def write(self, step: int, numbers: Numbers) -> None:
-    """Takes the numbers of a step, steps ascending."""
+    """Write the numbers of a step; steps ascend."""
 
   def close(self) -> None:
-    """Writes out what is left."""
+    """Write the remaining lines."""
 
 
 class Background:
-  """A sink in a thread of its own. No call blocks or raises, but for `close`, which waits for `CLOSE` seconds."""
+  """A sink in a separate thread. No call blocks or raises, except that `close` waits up to `CLOSE` seconds."""
 
   def __init__(self, name: str, start: Callable[[], Sink]):
-    """`start` opens the sink, in the thread."""
+    """Start the thread, in which `start` opens the sink."""
     self._name, self._start = name, start
     self._lines: queue.Queue[tuple[int, Numbers] | None] = queue.Queue(LINES)
     self._busy_since: float | None = None
@@ -52,23 +52,23 @@ class Background:
     self._thread.start()
 
   def write(self, step: int, numbers: Numbers) -> None:
-    """Hands over the numbers of a step."""
+    """Queue the numbers of a step."""
     try:
       self._lines.put_nowait((step, numbers))
     except queue.Full:
-      self._warn(f'{LINES} lines are waiting for it, and others are dropped')
+      self._warn(f'{LINES} lines are waiting, others are dropped')
     since = self._busy_since
     if since is not None and time.monotonic() - since > SLOW:
-      self._warn(f'it has been busy with one line for {SLOW:.0f} s or more')
+      self._warn(f'one line has taken {SLOW:.0f} s or more')
 
   def close(self) -> None:
-    """Lets the sink end; leaves it behind if it does not."""
+    """Close the sink, or abandon it if it does not end."""
     deadline = time.monotonic() + CLOSE
     with contextlib.suppress(queue.Full):
       self._lines.put(None, timeout=CLOSE)
     self._thread.join(max(deadline - time.monotonic(), 0.0))
     if self._thread.is_alive():
-      self._warn(f'it did not end in {CLOSE:.0f} s, and is left behind')
+      self._warn(f'it did not close within {CLOSE:.0f} s and is abandoned')
 
   def _work(self) -> None:
     self._busy_since = time.monotonic()
@@ -79,23 +79,26 @@ class Background:
         self._busy_since = time.monotonic()
         try:
           sink.write(*line)
-        except Exception as error:  # noqa: BLE001 - whatever a library raises; the next line may be taken again
+        except Exception as error:  # noqa: BLE001 - any error of a library; the next line may succeed
           self._warn(f'{type(error).__name__}: {error}')
         self._busy_since = None
       sink.close()
-    except BaseException as error:  # noqa: BLE001 - one that exits must not end the run either
+    except BaseException as error:  # noqa: BLE001 - a library that exits must not end the run
       self._warn(f'it ended with {type(error).__name__}: {error}')
       while self._lines.get() is not None:
         pass
 
-  def _warn(self, what: str) -> None:
+  def _warn(self, reason: str) -> None:
     if not self._warned:
       self._warned = True
-      log.warning(f'metrics may be missing in {self._name}: {what}; the run goes on, metrics.jsonl has every line')
+      log.warning(f'metrics may be missing in {self._name}: {reason}; the run continues, metrics.jsonl has every line')
 
 
 def tensorboard(root: Path, *, resume_step: int | None, settings: Mapping[str, Any]) -> Callable[[], Sink]:
-  """Events in the run folder; a name without '/' gets 'train/' before it. `settings` are of no use to it."""
+  """Write events to the run folder.
+
+  A name without '/' gets 'train/' before it. `settings` are ignored.
+  """
   del settings
 
   def start() -> Sink:
@@ -111,7 +114,7 @@ def tensorboard(root: Path, *, resume_step: int | None, settings: Mapping[str, A
 
 
 def wandb(root: Path, *, resume_step: int | None, settings: Mapping[str, Any]) -> Callable[[], Sink]:
-  """A run named by the folder, continued on resume.
+  """Log to a run named by the folder, continued on resume.
 
   Raises:
     ImportError: the package is not installed.
@@ -124,7 +127,7 @@ def wandb(root: Path, *, resume_step: int | None, settings: Mapping[str, Any]) -
   root = files.absolute(root)
   identity = hashlib.sha256(str(root).encode()).hexdigest()[:16]
   ours = {'project': 'plm_jax', 'name': root.name, 'id': identity, 'resume': 'allow'}
-  if not files.is_address(root):  # else where wandb keeps its own copies
+  if not files.is_address(root):  # else the default folder of wandb
     ours['dir'] = str(root)
   return lambda: _Wandb(library.init(**{**ours, **settings}))
 
@@ -133,7 +136,7 @@ SINKS: dict[str, Callable[..., Callable[[], Sink]]] = {'tensorboard': tensorboar
 
 
 class _TensorBoard:
-  """Events in a folder. One of this machine that stands for an address is sent there as `copies.Mirror` sends files."""
+  """Events in a folder. A local folder for a URL is sent there as `downloads.Mirror` sends files."""
 
   def __init__(self, writer: Any, stack: contextlib.ExitStack, sent: Mapping[Path, Path]):
     self._writer, self._stack, self._sent = writer, stack, sent
@@ -141,7 +144,7 @@ class _TensorBoard:
 
   def write(self, step: int, numbers: Numbers) -> None:
     for name, value in numbers.items():
-      if math.isfinite(value):  # TensorBoard draws no others, and warns of each
+      if math.isfinite(value):  # TensorBoard does not draw others and warns about each
         self._writer.add_scalar(name if '/' in name else f'train/{name}', float(value), step)
     if time.monotonic() - self._last > max(downloads.EVERY, self._took / downloads.SHARE):
       self._send()

@@ -1,4 +1,4 @@
-"""Commands in processes of their own: one that fails takes nothing with it, and leaves the accelerator to the next."""
+"""Run commands in child processes, which fail alone and release the accelerator."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from plm_jax.cli import signals
 from plm_jax.io import files
 
 CACHE = 'JAX_COMPILATION_CACHE_DIR'
-POLL = 0.2  # seconds between looks at the process
+POLL = 0.2  # seconds between checks of the process
 
 
 def run(
@@ -21,24 +21,24 @@ def run(
   env: Mapping[str, str] | None = None,
   compiled: files.Path | None = None,
 ) -> int:
-  """The exit code of a process, which is asked to stop, once, when this one is.
+  """Run a command and return its exit code; forward the first stop signal.
 
-  It is not in the group of the terminal, so that Ctrl-C reaches it once, through us. Its stdin is a pipe that closes
-  when this process is killed, upon which a command that takes signals is asked to stop (`signals.ENDS_WITH_STDIN`).
+  The process is in a separate process group, so that Ctrl-C reaches it only once, through this process. Its stdin is a
+  pipe that closes when this process is killed; a command that handles signals then stops (`signals.ENDS_WITH_STDIN`).
 
   Args:
-    command: the words.
-    out: where its output goes, both streams; None leaves both to ours.
-    env: environment variables that it has besides ours.
-    compiled: a folder for compiled programs, so that processes which differ in a seed compile once; jax's own
-      variable, where it is set, names another.
+    command: words of the command.
+    out: file for stdout and stderr; None inherits those of this process.
+    env: additional environment variables.
+    compiled: folder of compiled programs, so that runs that differ in a seed compile once; jax's own environment
+      variable takes precedence.
   """
   error = None if out is None else subprocess.STDOUT
-  whole = {**os.environ, **(env or {}), signals.ENDS_WITH_STDIN: '1'}
+  environment = {**os.environ, **(env or {}), signals.ENDS_WITH_STDIN: '1'}
   if compiled is not None:
-    whole.setdefault(CACHE, str(compiled))
+    environment.setdefault(CACHE, str(compiled))
   with subprocess.Popen(
-    command, stdin=subprocess.PIPE, stdout=out, stderr=error, env=whole, start_new_session=True
+    command, stdin=subprocess.PIPE, stdout=out, stderr=error, env=environment, start_new_session=True
   ) as process:
     stopping = False
     while True:
@@ -51,29 +51,30 @@ def run(
 
 
 def answers(module: str, questions: Sequence[Any]) -> list[Any]:
-  """What `python -m MODULE QUESTIONS ANSWERS` answers to each of some questions, without an accelerator.
+  """Compute answers to questions in a child process, without an accelerator.
 
   Args:
-    module: of this package, which calls `answer` when it is run.
-    questions: what JSON can hold, as the answers are.
+    module: module of this package that calls `answer` when run as `python -m MODULE QUESTIONS ANSWERS`.
+    questions: JSON values, as are the answers.
 
   Raises:
-    Interrupted: by a signal.
-    RuntimeError: the process failed, which is a mistake of ours.
+    Interrupted: stopped by a signal.
+    RuntimeError: the process failed (a bug).
   """
   with files.temporary_folder() as folder:
-    asked, answered, said = (folder / name for name in ('questions', 'answers', 'out'))
-    files.write_json(asked, list(questions))
-    with files.open(said, 'w') as out:
-      code = run([sys.executable, '-m', module, str(asked), str(answered)], out=out, env={'JAX_PLATFORMS': 'cpu'})
+    question_file, answer_file, output = (folder / name for name in ('questions', 'answers', 'out'))
+    files.write_json(question_file, list(questions))
+    words = [sys.executable, '-m', module, str(question_file), str(answer_file)]
+    with files.open(output, 'w') as out:
+      code = run(words, out=out, env={'JAX_PLATFORMS': 'cpu'})
     signals.check()
     if code:
-      raise RuntimeError(f'{module} ended with exit code {code}: {files.read_text(said)}')
-    found: list[Any] = files.read_json(answered)
-    return found
+      raise RuntimeError(f'{module} ended with exit code {code}: {files.read_text(output)}')
+    results: list[Any] = files.read_json(answer_file)
+    return results
 
 
 def answer(function: Callable[[Any], Any]) -> None:
-  """The other side of `answers`: a function of each question."""
-  asked, answered = map(files.path, sys.argv[1:])
-  files.write_json(answered, [function(question) for question in files.read_json(asked)])
+  """Apply a function to each question; the child's side of `answers`."""
+  question_file, answer_file = map(files.path, sys.argv[1:])
+  files.write_json(answer_file, [function(question) for question in files.read_json(question_file)])

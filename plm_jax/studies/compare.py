@@ -19,8 +19,8 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.io import files, run_paths
 from plm_jax.io.files import Where
 from plm_jax.io.run_paths import RunFolder
-from plm_jax.studies import curve_sets
-from plm_jax.studies.curve_sets import Line
+from plm_jax.studies import bands, curve_sets, metric_lines
+from plm_jax.studies.metric_lines import Line
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def compare(
   first = next(iter(configs.values())).get('best')
   metric = metric or (first[0] if first else 'loss')
   names = curve_sets.short_names(list(configs))
-  lines = curve_sets.read([RunFolder(folder).metrics for folder in configs], lambda name: name == metric)
+  lines = metric_lines.read([RunFolder(folder).metrics for folder in configs], lambda name: name == metric)
   read = [
     Run(names[folder], folder, leaves(own), own.get('best'), found.lines[metric], found.diverged.get(metric))
     for (folder, own), found in zip(configs.items(), lines, strict=True)
@@ -83,7 +83,7 @@ def compare(
   if never and not read:
     raise ConfigError(f'--metric={metric}: no run has a finite value of it')
   if not read:
-    there = sorted({name for folder in configs for name in curve_sets.names(RunFolder(folder).metrics)})
+    there = sorted({name for folder in configs for name in metric_lines.names(RunFolder(folder).metrics)})
     if not there:
       raise ConfigError(f'these runs have logged nothing yet: {", ".join(map(str, configs))}')
     raise ConfigError(
@@ -170,7 +170,7 @@ def draw(groups: Mapping[str, Sequence[Line]], metric: str, file: Path) -> None:
   figure = Figure(figsize=(7.6, 4.8), layout='constrained')
   axes = figure.subplots()
   for number, (name, lines) in enumerate(groups.items()):
-    steps, mean, deviation = curve_sets.band(lines)
+    steps, mean, deviation = bands.band(lines)
     colour, label = f'C{number % 10}', pictures.label(f'{name} (n = {len(lines)})')
     style = ('-', '--', ':', '-.')[number // 10 % 4]
     axes.plot(steps, mean, style, color=colour, label=label, marker='o' if len(steps) < 30 else '', markersize=3)

@@ -49,6 +49,11 @@ def simulated(mesh: Mesh) -> bool:
   return mesh.size > 1 and jax.default_backend() == 'cpu'
 
 
+def steps_in_flight(mesh: Mesh) -> int:
+  """Return how many steps may be queued: two hide the work of the host, but simulated devices starve."""
+  return 0 if simulated(mesh) else 2
+
+
 def rows_per_device(batch_size: int, *, accumulate: int, mesh: Mesh) -> int:
   """Rows that a device computes at once.
 

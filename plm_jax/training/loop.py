@@ -1,6 +1,6 @@
-"""The training loop: `train`, to be read from top to bottom.
+"""The training loop.
 
-`training/begin.py` makes what it needs.
+Start reading at `train`. `begin.py` builds what the loop needs, and `step.py` has the compiled step.
 """
 
 import contextlib
@@ -14,17 +14,20 @@ import jax
 
 from plm_jax import config
 from plm_jax.core.errors import ConfigError
-from plm_jax.io import files
 from plm_jax.io.files import Where
 from plm_jax.io.run_paths import RunFolder
-from plm_jax.runs import curves, history, interval, metrics, predicted
+from plm_jax.runs import history, interval, predicted
 from plm_jax.training import begin, profiling
 from plm_jax.training.before import preflight
-from plm_jax.training.begin import Begun, Run, Tools, Way
+from plm_jax.training.context import LoopState, RunContext, RunOptions
 from plm_jax.training.evaluation import evaluate
-from plm_jax.training.guards import spikes
-from plm_jax.training.hosts import agreement, failures, host_facts
-from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome, code, made, way_on
+from plm_jax.training.feed import steps_in_flight
+from plm_jax.training.finish import finish
+from plm_jax.training.guards.guards import rerun_after_spikes
+from plm_jax.training.guards.spikes import Spike
+from plm_jax.training.hosts import failures
+from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome
+from plm_jax.training.step import Metrics
 from plm_jax.training.stopping import as_loss, catch_signals
 
 log = logging.getLogger(__name__)
@@ -40,265 +43,210 @@ def train(
   predictions: predicted.Kept | None = None,
   gives_up: Callable[[int, float], bool] = lambda step, value: False,
 ) -> Outcome:
-  """Trains to the last step, from the newest checkpoint of the run folder if there is one.
+  """Train to the last step, from the newest checkpoint of the run folder if there is one.
 
   Args:
     settings: as `config.resolve` returns them.
-    workdir: the run folder; made if it is missing.
-    stop_at: save and end after this step; the horizon of the schedule stays as it is.
-    extend: so many steps more than the run has; from here on its schedule is that of a run of so many steps in all.
-      A run on its way through an extension of as many steps goes on with that one.
+    workdir: the run folder, which is made if it is missing.
+    stop_at: step after which to save and end. The schedule stays the same.
+    extend: number of steps to add. From here on the schedule is that of the longer run. A run that is still in an
+      extension of the same length continues with that one.
     profile: steps to trace.
-    predictions: the file of what an evaluation predicts; each evaluation writes it anew.
-    gives_up: called with each value of the metric of `best` and its step, but for the last step; True saves and ends.
+    predictions: the file for predictions, which each evaluation overwrites.
+    gives_up: called with the step and the metric of `best`, except at the last step. True saves and ends.
 
   Raises:
     ConfigError: the settings do not fit each other, the folder or the data.
-    RunError: a device computes or keeps wrong numbers (`verify_every`).
+    RunError: a device computes or stores wrong numbers (`verify_every`).
   """
-  flags = _Flags(stop_at, extend, profile, predictions)
-  part = functools.partial(_train, workdir=workdir, flags=flags, gives_up=gives_up)
+  options = RunOptions(stop_at=stop_at, extend=extend, profile=profile, predictions=predictions, gives_up=gives_up)
+  run_once = functools.partial(_train_once, workdir=workdir, options=options)
   with failures.watched():
-    outcome = part(settings)
-    while isinstance(outcome, spikes.Spike):
-      spikes.go_back(RunFolder.at(workdir), outcome)
-      outcome = part({**settings, 'extend': (), 'skip': ()})  # the folder knows more of them now
-  return outcome
+    return rerun_after_spikes(run_once, settings, RunFolder.at(workdir))
 
 
-class _Flags(NamedTuple):
-  """What a call asks for beside the config, as the arguments of `train`."""
-
-  stop_at: int | None
-  extend: int | None
-  profile: profiling.Steps | None
-  predictions: predicted.Kept | None
-
-
-def _train(
-  settings: Mapping[str, Any], *, workdir: Where, flags: _Flags, gives_up: Callable[[int, float], bool]
-) -> Outcome | spikes.Spike:
-  """What `train` does up to its end or to a spike of the loss."""
+def _train_once(settings: Mapping[str, Any], *, workdir: Where, options: RunOptions) -> Outcome | Spike:
+  """Train until the run ends or its loss spikes."""
   with contextlib.ExitStack() as stack, failures.told():
     stopping = stack.enter_context(catch_signals())
-    agreement.agree(functools.partial(_asked, settings, flags))
-    begun = begin.begin(settings, RunFolder.at(workdir), stack, extend=flags.extend)
-    if isinstance(begun, Outcome):
-      if flags.predictions and not files.is_file(files.path(flags.predictions.file)):
-        file = flags.predictions.file
-        log.warning(f'--predictions={file}: nothing is evaluated here; plm-jax evaluate takes it as well')
+    begun = begin.begin(settings, RunFolder.at(workdir), options, stack, stopping)
+    if isinstance(begun, Outcome):  # the run was finished before
       return begun
-    if begun.main:
-      code()  # what is running; files may change under a long run
-    data = begin.make_data(begun, stack, stopping, flags.predictions)
-    start, way = begin.make_start(begun, data, stack, stopping, extend=flags.extend, stop_at=flags.stop_at)
-    run = begin.compile_step(begun, data, start, way)
-    tools = begin.open_tools(begun, run, stack, stopping, profile=flags.profile, predictions=flags.predictions)
-    if start.restored and (broken := _broken(run.unsound(way.state))):
-      log.error(f'step {start.step} holds numbers that are not finite, in {broken}')
-      way.code = DIVERGED
-    _make_steps(run, tools, way, gives_up=gives_up)
-    start.saved.wait()
-    tools.writer.flush()
-    return way.spike or _end(begun, run, tools, way)
+    run, loop = begun
+    if run.restored and (paths := _nonfinite(run, loop)):
+      log.error(f'step {loop.step} holds numbers that are not finite, in {paths}')
+      loop.exit_code = DIVERGED
+    while _has_more(run, loop):
+      _make_step(run, loop)
+      due = _due(run, loop.step)
+      _read_metrics(run, loop, due)
+      run.bar.advance(loop.step)
+      if loop.spike or _has_diverged(run, loop):
+        break  # this state is not saved
+      if due.evaluations:
+        _evaluate(run, loop, due)
+      if due.save:
+        _save(run, loop, due)
+      if loop.exit_code == DONE and due.interrupted:
+        log.warning(f'stopped by a signal at step {loop.step}; the state is saved, the same command resumes')
+        loop.exit_code = INTERRUPTED
+    run.checkpoints.wait()
+    run.writer.flush()
+    return loop.spike or finish(run, loop)
 
 
-def _asked(settings: Mapping[str, Any], flags: _Flags) -> dict[str, host_facts.Answer]:
-  """What all processes have to be asked for alike."""
-  return {
-    'code': host_facts.code(),
-    'config': host_facts.settings_of(settings),
-    'flags': host_facts.flags(**flags._asdict()),
-    'versions': host_facts.versions(),
-  }
+def _has_more(run: RunContext, loop: LoopState) -> bool:
+  """Return whether there is another step to make."""
+  return loop.exit_code == DONE and loop.step < run.last_step and not run.patience.lost and not loop.given_up
+
+
+def _make_step(run: RunContext, loop: LoopState) -> None:
+  """Read the next batch and update the state; the metrics stay on the device."""
+  number = loop.step + 1
+  with run.tracer.step(number, loop.state):
+    with run.meter.waiting():
+      host_batch, batch = next(run.batches)
+    step = run.steps.get(history.horizon(run.settings, loop.step)).logged
+    step = run.guards.wrap(step, number)
+    loop.state, loop.interval, sums = step(loop.state, loop.interval, batch, run.key)
+  loop.step = number
+  loop.pending.append((number, sums))
+  run.meter.count(host_batch)
+  run.watchdog.stepped()
+  run.tracer.stepped(number, loop.state)
 
 
 class _Due(NamedTuple):
-  """What is due at a step. It does not depend on where the run was stopped, so that a resumed run does the same."""
+  """Actions after a step. They do not depend on where the run was stopped, so a resumed run takes the same ones.
+
+  Attributes:
+    interrupted: all processes agreed to stop.
+    evaluations: names of those to make.
+    watched: whether the metric of `best` is among them.
+    save: whether to save the state.
+    log: whether to write a line of metrics.
+  """
 
   interrupted: bool
-  evaluating: list[str]
-  watching: bool
-  saving: bool
-  logging: bool
+  evaluations: list[str]
+  watched: bool
+  save: bool
+  log: bool
 
 
-def _make_steps(run: Run, tools: Tools, way: Way, *, gives_up: Callable[[int, float], bool]) -> None:
-  """Makes steps until the run ends for whatever reason, which `way` has then."""
-  settings, start, most = run.start.settings, run.start, run.start.settings['max_skipped']
-  while way.code == DONE and way.done < start.last and not tools.patience.lost and not way.given_up:
-    with tools.tracer.step(way.done + 1, way.state):
-      with run.meter.waiting():
-        host_batch, batch = next(tools.batches)
-      step = run.step_of(history.horizon(settings, way.done))
-      step = tools.check.of(step, way.done + 1)
-      way.state, way.summed, sums = step(way.state, way.summed, batch, start.key)
-    way.done += 1
-    run.meter.count(host_batch)
-    way.pending.append((way.done, sums))
-    tools.watchdog.stepped()
-    tools.tracer.stepped(way.done, way.state)
-    due = _due(run, tools, way.done)
-    _read_metrics(run, tools, way, due)
-    tools.bar.advance(way.done)
-    if way.spike:
-      return  # nothing of it is saved
-    if most is not None and way.skipped_in_a_row >= most:
-      count = way.skipped_in_a_row
-      log.error(f'step {way.done}: {count} updates in a row were not finite (max_skipped): training diverged')
-      way.code = DIVERGED
-      return
-    if due.evaluating:
-      _evaluate(run, tools, way, due, gives_up=gives_up)
-    if due.saving:
-      _save(run, tools, way, due)
-    if way.code == DONE and due.interrupted:
-      log.warning(f'stopped by a signal at step {way.done}; the state is saved, the same command goes on from here')
-      way.code = INTERRUPTED
+def _due(run: RunContext, step: int) -> _Due:
+  """Return what is due after `step`."""
+  settings = run.settings
+  is_boundary = step in run.boundaries
+  is_last = step == run.last_step or is_boundary
+  interrupted = run.stopping.agreed(step)
+  evaluations = [name for name in run.evaluations if is_boundary or step % config.steps_between(settings, name) == 0]
+  watched = settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluations
+  return _Due(
+    interrupted=interrupted,
+    evaluations=evaluations,
+    watched=watched,
+    save=interrupted or watched or is_last or step % settings['save_every'] == 0,
+    log=is_last or step % settings['log_every'] == 0,
+  )
 
 
-def _due(run: Run, tools: Tools, done: int) -> _Due:
-  """What is due after step `done`."""
-  settings, ends = run.start.settings, run.start.ends
-  last = done == run.start.last or done in ends
-  interrupted = tools.stopping.agreed(done)
-  evaluating = [
-    name for name in run.data.evaluations if done in ends or done % config.steps_between(settings, name) == 0
-  ]
-  watching = settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating
-  saving = interrupted or watching or last or done % settings['save_every'] == 0
-  return _Due(interrupted, evaluating, watching, saving, last or done % settings['log_every'] == 0)
-
-
-def _read_metrics(run: Run, tools: Tools, way: Way, due: _Due) -> None:
-  """Reads the metrics of steps that the device is done with, of all where something is due; ends at a spike."""
-  settings, start = run.start.settings, run.start
-  while len(way.pending) > (0 if due.evaluating or due.saving or due.logging else tools.in_flight):
-    number, sums = way.pending.popleft()
-    way.skipped_in_a_row = int(jax.device_get(sums['skipped_in_a_row'][0]))
-    if way.skipped_in_a_row:
-      log.warning(f'step {number}: a gradient was not finite, the update was skipped ({way.skipped_in_a_row} in a row)')
-    if number % settings['log_every'] == 0 or number == start.last or number in start.ends:
-      means = interval.means(way.summed, sums)
-      _check_targets(run, way, number, sums)
-      means = {**means, **run.data.parts.task.summary(means), **run.meter.read()}
-      tools.writer.write(number, means)
-      tools.bar.show(number, means)
-    if tools.watch.on and (spike := tools.watch.see(number, spikes.loss_of(sums), start.saved)):
-      way.spike = spike
+def _read_metrics(run: RunContext, loop: LoopState, due: _Due) -> None:
+  """Read the metrics of finished steps, of all steps where something is due, and write lines of metrics."""
+  most_pending = 0 if due.evaluations or due.save or due.log else steps_in_flight(run.layout.mesh)
+  while len(loop.pending) > most_pending:
+    step, sums = loop.pending.popleft()
+    loop.skipped_in_a_row = int(jax.device_get(sums['skipped_in_a_row'][0]))
+    if loop.skipped_in_a_row:
+      log.warning(f'step {step}: a gradient was not finite, the update was skipped ({loop.skipped_in_a_row} in a row)')
+    if step % run.settings['log_every'] == 0 or step == run.last_step or step in run.boundaries:
+      _check_targets(run, loop, step, sums)
+      means = interval.means(loop.interval, sums)
+      means = {**means, **run.parts.task.summary(means), **run.meter.read()}
+      run.writer.write(step, means)
+      run.bar.show(step, means)
+    loop.spike = run.guards.spike_at(step, sums)
+    if loop.spike:
       return
 
 
-def _check_targets(run: Run, way: Way, number: int, sums: interval.Sums) -> None:
-  """Raises ConfigError for a run that had nothing to learn from since it began."""
-  way.learns = way.learns or not interval.is_empty(way.summed, sums)
-  if not way.learns and number >= min(preflight.FIRST, run.start.total):
+def _check_targets(run: RunContext, loop: LoopState, step: int, sums: Metrics) -> None:
+  """Raise ConfigError if no example of the run had a target so far."""
+  loop.has_targets = loop.has_targets or not interval.is_empty(loop.interval, sums)
+  if not loop.has_targets and step >= min(preflight.FIRST, run.total_steps):
     raise ConfigError(
-      f'data: no row of the first {number} steps has a target for {run.data.parts.user}, and nothing would be trained: '
+      f'data: no row of the first {step} steps has a target for {run.parts.user}, and nothing would be trained: '
       'name a longer text, or a vocabulary that knows its words'
     )
 
 
-def _evaluate(run: Run, tools: Tools, way: Way, due: _Due, *, gives_up: Callable[[int, float], bool]) -> None:
-  """Makes the evaluations that are due; the one of `best` may change the rate, and end the run."""
-  settings, data, tx = run.start.settings, run.data, run.start.tx
-  with run.meter.paused(), tools.watchdog.paused():
-    params = tx.eval_params(way.state.opt_state, way.state.params)
-    way.scores = {}
-    for name in due.evaluating:
-      kept = tools.predictions if tools.predictions and tools.predictions.evaluation == name else None
-      values = evaluate(
-        data.evaluations[name],
+def _has_diverged(run: RunContext, loop: LoopState) -> bool:
+  """Return whether as many updates in a row were skipped as `max_skipped` allows."""
+  most = run.settings['max_skipped']
+  if most is None or loop.skipped_in_a_row < most:
+    return False
+  log.error(
+    f'step {loop.step}: {loop.skipped_in_a_row} updates in a row were not finite (max_skipped): training diverged'
+  )
+  loop.exit_code = DIVERGED
+  return True
+
+
+def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
+  """Make the evaluations that are due. The metric of `best` may change the learning rate and end the run."""
+  settings, task, kept = run.settings, run.parts.task, run.options.predictions
+  with run.meter.paused(), run.watchdog.paused():
+    params = run.optimiser.eval_params(loop.state.opt_state, loop.state.params)
+    loop.scores = {}
+    for name in due.evaluations:
+      output = kept if kept is not None and kept.evaluation == name else None
+      result = evaluate(
+        run.evaluations[name],
         params,
-        run.start.key,
-        task=data.parts.task,
+        run.key,
+        task=task,
         steps=run.eval_steps,
-        layout=data.layout,
+        layout=run.layout,
         units=settings['eval'][name]['units'],
-        scores=data.scored_by[name],
-        keep=kept is not None,
-        check=tools.watchdog.moved,
+        scores=run.scores[name],
+        keep=output is not None,
+        check=run.watchdog.moved,
       )
-      if kept and jax.process_index() == 0:
-        in_words = data.parts.task.in_words
-        predicted.write(kept.file, values.predictions, values.records, form=None, in_words=in_words)
-      way.scores |= {f'{name}/{metric}': value for metric, value in values.metrics.items()}
-    tools.writer.write(way.done, way.scores)
-    tools.bar.keep(way.done, way.scores)
-    if due.watching:
-      watched = way.scores[settings['best'][0]]
-      observed = tx.observe(way.state.opt_state, as_loss(settings['best'], watched))
-      way.state = dataclasses.replace(way.state, opt_state=observed)
-      tools.patience.see(watched)
-      way.given_up = way.done < run.start.last and gives_up(way.done, watched)
+      if output is not None and jax.process_index() == 0:
+        predicted.write(output.file, result.predictions, result.records, form=None, in_words=task.in_words)
+      loop.scores |= {f'{name}/{metric}': value for metric, value in result.metrics.items()}
+    run.writer.write(loop.step, loop.scores)
+    run.bar.keep(loop.step, loop.scores)
+    if due.watched:
+      value = loop.scores[settings['best'][0]]
+      observed = run.optimiser.observe(loop.state.opt_state, as_loss(settings['best'], value))
+      loop.state = dataclasses.replace(loop.state, opt_state=observed)
+      run.patience.see(value)
+      loop.given_up = loop.step < run.last_step and run.options.gives_up(loop.step, value)
 
 
-def _save(run: Run, tools: Tools, way: Way, due: _Due) -> None:
-  """Saves the state, unless it holds numbers that are not finite, which may end the run."""
-  settings, start = run.start.settings, run.start
-  if broken := _broken(run.unsound(way.state)):
-    log.error(f'step {way.done} is not saved: numbers are not finite in {broken}')
-    # while updates are skipped, `max_skipped` says when it is over; else nothing would ever stop or save this run
-    if not way.skipped_in_a_row or settings['max_skipped'] is None or due.interrupted or way.done == start.last:
-      way.code = DIVERGED
+def _save(run: RunContext, loop: LoopState, due: _Due) -> None:
+  """Save the state. A state that is not finite is never saved, and may end the run."""
+  if paths := _nonfinite(run, loop):
+    log.error(f'step {loop.step} is not saved: numbers are not finite in {paths}')
+    # while updates are skipped, `max_skipped` decides when to end; otherwise nothing would ever end or save the run
+    may_recover = loop.skipped_in_a_row and run.settings['max_skipped'] is not None
+    if not may_recover or due.interrupted or loop.step == run.last_step:
+      loop.exit_code = DIVERGED
     return
-  with run.meter.paused(), tools.watchdog.paused():
-    spent = tools.spent(run.meter)
-    measured = {**way.scores, **spent} if due.evaluating else spent
-    sums = {**interval.to_sums(way.summed, run.measures), **tools.watch.sums()}
-    tools.writer.flush()
-    best_allowed = way.skipped_in_a_row == 0
-    start.saved.save(way.done, start.part(way.state), metrics=measured, sums=sums, best_allowed=best_allowed)
-
-
-def _broken(unsound: Mapping[str, jax.Array]) -> str:
-  """The arrays with a number that is not finite, for a message; empty where there are none."""
-  names = [path for path, bad in jax.device_get(dict(unsound)).items() if bad]
-  return ', '.join(names[:4]) + (f' and {len(names) - 4} more' if len(names) > 4 else '')
-
-
-def _end(begun: Begun, run: Run, tools: Tools, way: Way) -> Outcome:
-  """Says how the run ended and writes its result and its curves."""
-  folder, start, done = begun.folder, run.start, way.done
-  skipped = int(jax.device_get(way.state.skipped))
-  if way.code == DONE and 0 < done == skipped:
-    log.error(
-      f'none of the {done} updates was finite, so all were skipped and nothing was trained: training diverged. Begin '
-      'again in another --workdir, say with a lower optim.rate or other numbers in the config'
+  with run.meter.paused(), run.watchdog.paused():
+    spent = run.spent.with_this_call(run.meter)
+    run.writer.flush()
+    run.checkpoints.save(
+      loop.step,
+      run.to_save(loop.state),
+      metrics={**loop.scores, **spent} if due.evaluations else spent,
+      sums={**interval.to_sums(loop.interval, run.measures), **run.guards.sums()},
+      best_allowed=loop.skipped_in_a_row == 0,
     )
-    way.code = DIVERGED
-  elif way.code == DIVERGED:
-    steps = [step for step in start.saved.steps() if done > start.step or step < start.step]
-    log.error(way_on(folder, steps, done))
-  over = way.code == DONE and (done == start.total or tools.patience.lost)
-  if start.past:
-    log.info(f'the run is at step {done} of {start.total}, past the one of --stop_at: no step was made')
-  elif way.code == DONE and not over:
-    log.info(f'stopped at step {done} of {start.total}, as asked; the same command goes on from here')
-  if tools.patience.lost:
-    metric = start.settings['best'][0]
-    log.info(f'early stop at step {done}: {metric} has not improved in {tools.patience.limit} evaluations')
-  spent = tools.spent(run.meter)
-  result = {
-    'finished': over,
-    'exit_code': way.code,
-    'step': done,
-    'steps': start.total,
-    'best_step': start.saved.best_step(),
-    'metrics': metrics.last(folder.root),
-    'seconds': round(spent['seconds'], 3),
-    'tokens': spent['tokens'],
-    'skipped': skipped,
-    'spikes': spikes.read(folder),
-    **run.counts,
-    **run.data.facts,
-    'metrics_sha256': files.sha256(folder.metrics) if files.exists(folder.metrics) else None,
-  }
-  if begun.main:
-    result |= made(run.data.layout.mesh.local_devices)
-    metrics.write_json(folder.result, result)
-    try:
-      curves.curves(folder.root)
-    except Exception as error:  # noqa: BLE001 - whatever a library that draws raises, the run is done
-      log.warning(f'{folder.curves} could not be drawn: {type(error).__name__}: {error}')
-  return Outcome(way.code, result)
+
+
+def _nonfinite(run: RunContext, loop: LoopState) -> str:
+  """Return the first paths of arrays with numbers that are not finite, for a message; '' if there are none."""
+  paths = [path for path, is_bad in jax.device_get(dict(run.nonfinite(loop.state))).items() if is_bad]
+  return ', '.join(paths[:4]) + (f' and {len(paths) - 4} more' if len(paths) > 4 else '')

@@ -7,7 +7,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -24,6 +24,8 @@ from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.optim import rows
 from plm_jax.runs import interval
 from plm_jax.runs.interval import Interval
+
+Metrics = dict[str, tuple[Array, Array]]  # name -> (sum, weight)
 
 
 @flax.struct.dataclass
@@ -179,14 +181,21 @@ def _choose(condition: Array, new: PyTree, old: PyTree) -> PyTree:
 
 
 class _Rows(NamedTuple):
-  """What a step computes for each row with; leaves lead with the batch axis."""
+  """The examples of a step and the recurrent state before them; leaves lead with the batch axis."""
 
   example: Example
   carry: PyTree
 
 
-class _Beside(NamedTuple):
-  """What a step computes all rows with: parameters, of `tables` only the rows that are read, and the key of dropout."""
+class _Shared(NamedTuple):
+  """Inputs of a step that all its examples share.
+
+  Attributes:
+    trainable: parameters that train; of `tables` only the rows that the step reads.
+    frozen: parameters that do not train.
+    tables: path -> rows that the step reads.
+    rng: key of dropout and sampling.
+  """
 
   trainable: PyTree
   frozen: PyTree
@@ -194,30 +203,55 @@ class _Beside(NamedTuple):
   rng: Array
 
 
-def _gradient(task: Task, part: _Rows, beside: _Beside) -> tuple[PyTree, Loss]:
-  """The gradient of the loss of some rows, and this loss."""
+def _gradient(task: Task, part: _Rows, shared: _Shared) -> tuple[PyTree, Loss]:
+  """Compute the gradient of the loss of some examples, and this loss."""
 
   def loss_of(trainable: PyTree) -> tuple[Array, Loss]:
-    forward_rng, loss_rng = jax.random.split(beside.rng)
-    params = rows.with_places(optim.merge(trainable, beside.frozen), beside.tables)
+    forward_rng, loss_rng = jax.random.split(shared.rng)
+    params = rows.with_places(optim.merge(trainable, shared.frozen), shared.tables)
     forward = bind(task, params, train=True, rng=forward_rng)
     loss = task.loss(forward, part.example, part.carry, loss_rng)
     return loss.value, loss
 
-  return jax.grad(loss_of, has_aux=True)(beside.trainable)
+  return jax.grad(loss_of, has_aux=True)(shared.trainable)
 
 
-def _accumulated(task: Task, count: int, batch: _Rows, beside: _Beside) -> tuple[tuple[PyTree, PyTree], PyTree]:
-  """((gradients, metrics), carry) of a batch that is computed in `count` micro-batches, one after another."""
+def _accumulated(task: Task, count: int, batch: _Rows, shared: _Shared) -> tuple[tuple[PyTree, Metrics], PyTree]:
+  """Compute ((gradients, metrics), carry) of a batch in `count` micro-batches, one after another."""
 
   def add(total: PyTree, part: tuple[_Rows, Array]) -> tuple[PyTree, PyTree]:
-    own, number = part
-    gradients, loss = _gradient(task, own, beside._replace(rng=jax.random.fold_in(beside.rng, number)))
+    micro_batch, index = part
+    rng = jax.random.fold_in(shared.rng, index)
+    gradients, loss = _gradient(task, micro_batch, shared._replace(rng=rng))
     return jax.tree.map(jnp.add, total, gradients), (loss.metrics, loss.carry)
 
-  zeros = jax.tree.map(jnp.zeros_like, beside.trainable)
+  zeros = jax.tree.map(jnp.zeros_like, shared.trainable)
   gradients, (metrics, carries) = jax.lax.scan(add, zeros, (_micro_batches(batch, count), jnp.arange(count)))
   return (gradients, jax.tree.map(lambda x: x.sum(axis=0), metrics)), _join(carries)
+
+
+def _gradient_of_batch(
+  task: Task, batch: _Rows, shared: _Shared, *, accumulate: int, paths: Collection[str]
+) -> tuple[PyTree, Loss]:
+  """Compute the gradient of the mean loss of the whole batch, and this loss.
+
+  Args:
+    task: what is trained.
+    batch: all examples.
+    shared: parameters and the key of dropout.
+    accumulate: micro-batches that the batch is cut into.
+    paths: of all parameters.
+  """
+  if accumulate == 1:
+    gradients, loss = _gradient(task, batch, shared)
+    if absent := set(loss.kept) - set(paths):
+      raise KeyError(f'the loss keeps {min(absent)!r}, which is no parameter')
+    return gradients, loss
+  if task.couples_rows:
+    raise ValueError('this objective couples the rows of a batch: accumulate must be 1')
+  sums = functools.partial(_accumulated, task, accumulate)
+  (gradients, metrics), carry = sum_over_devices(sums, batch, shared, parts=accumulate)
+  return gradients, Loss(value=jnp.zeros(()), metrics=metrics, carry=carry)
 
 
 def train_step(
@@ -229,85 +263,77 @@ def train_step(
   tx: optim.Optimiser,
   accumulate: int = 1,
   random: str = 'threefry2x32',
-) -> tuple[TrainState, dict[str, tuple[Array, Array]]]:
-  """One update.
+) -> tuple[TrainState, Metrics]:
+  """Make one update.
 
   Args:
     state: of the run; may be donated.
     batch: the whole global batch, clean.
     key: root key of the run, the same at every step.
     task: what is trained.
-    tx: the optimiser; parameters that it freezes are not differentiated.
-    accumulate: micro-batches that the batch is cut into; the loss is the same exact mean.
+    tx: the optimiser. Parameters that it freezes are not differentiated.
+    accumulate: micro-batches that the batch is cut into. The loss is the same exact mean.
     random: bit generator of dropout, 'threefry2x32' or the faster 'rbg'.
 
-  Raises:
-    ValueError: `accumulate` cuts a batch whose rows the task compares with each other.
-
   Returns:
-    The next state, and metrics as (sum, weight). If a gradient or the update is not finite, parameters, optimiser and
-    carry stay as they were, and the skipped update is counted.
+    The next state, and metrics as (sum, weight). If the gradient or the update is not finite, parameters, optimiser
+    and carry stay the same, and the skipped update is counted.
+
+  Raises:
+    ValueError: `accumulate` cuts a batch whose examples the task compares with each other.
   """
+  # 1. Prepare: corrupt the batch, and take the rows of large tables that it reads.
   example = task.prepare(noise_root(key), with_step(batch, state.step))
   rng = step_rng(key, state.step, random=random)
-  whole, frozen = tx.split(state.params)
-  tables = rows.find(task.rows(example), whole)
+  all_trainable, frozen = tx.split(state.params)
+  tables = rows.find(task.rows(example), all_trainable)
   tx.check_rows(tables)
-  trainable, old_state = rows.take(whole, tables), rows.take(state.opt_state, tables)
-  carry = _reset(state.carry, batch)
+  trainable, old_opt_state = rows.take(all_trainable, tables), rows.take(state.opt_state, tables)
+  examples = _Rows(example, _reset(state.carry, batch))
 
-  whole_batch = _Rows(example, carry)
-  closed = _Beside(trainable, frozen, tables, rng)
-  if accumulate == 1:
-    gradients, loss = _gradient(task, whole_batch, closed)
-    metrics, new_carry, kept = loss.metrics, loss.carry, loss.kept
-    if absent := set(kept) - set(flat(state.params)):
-      raise KeyError(f'the loss keeps {min(absent)!r}, which is no parameter')
-  else:
-    if task.couples_rows:
-      raise ValueError('this objective couples the rows of a batch: accumulate must be 1')
-    sums = functools.partial(_accumulated, task, accumulate)
-    (gradients, metrics), new_carry = sum_over_devices(sums, whole_batch, closed, parts=accumulate)
-    kept = {}
-
+  # 2. Gradient of the loss, which may be summed over micro-batches.
+  shared = _Shared(trainable, frozen, tables, rng)
+  gradients, loss = _gradient_of_batch(task, examples, shared, accumulate=accumulate, paths=flat(state.params))
   gradients = _materialise(gradients)
-  norms = optim.norms(gradients)
-  total_norm = jnp.sqrt(sum(norm * norm for norm in norms.values()))
-  updates = _materialise(tx.update(gradients, old_state, trainable, kept)[0])
+  total_norm = jnp.sqrt(sum(norm * norm for norm in optim.norms(gradients).values()))
+
+  # 3. Update by the optimiser.
+  updates = _materialise(tx.update(gradients, old_opt_state, trainable, loss.kept)[0])
   finite = jnp.isfinite(total_norm) & jnp.isfinite(sum(optim.norms(updates).values()))
   new_trainable = jax.tree.map(jnp.add, trainable, updates)
-  # The moments are computed twice, for the updates and again once `finite` is known: on a CPU that is faster than to
-  # write them, read them and write them again. Elsewhere the compiler sees that both are the same.
-  known, old_moments = _materialise((finite, old_state))
-  opt_state = _choose(known, tx.update(gradients, old_moments, trainable, kept)[1], old_moments)
 
-  new_params = optim.merge(rows.put(whole, _choose(finite, new_trainable, trainable), tables), frozen)
-  params = advanced(task, new_params, state.step + 1)
-  # the norm of a table would be that of the rows of this step; the whole of it is not read
-  known = rows.others(optim.merge(trainable, frozen), tables)
-  measured = {'gradient': gradients, 'update': updates, 'parameter': known}
-  metrics = metrics | _measures(tx.now(state.opt_state), total_norm, measured)
-  skip = (~finite).astype(jnp.int32)
-  in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
-  metrics['skipped'] = ((state.skipped + skip).astype(jnp.float32), jnp.float32(1))
-  metrics['skipped_in_a_row'] = (in_a_row.astype(jnp.float32), jnp.float32(1))
+  # 4. Select: keep everything where a number is not finite. The moments are computed a second time, once `finite` is
+  # known: on a CPU that is faster than to write, read and write them again. Other compilers see that both are the same.
+  is_finite, old_moments = _materialise((finite, old_opt_state))
+  opt_state = _choose(is_finite, tx.update(gradients, old_moments, trainable, loss.kept)[1], old_moments)
+  new_params = optim.merge(rows.put(all_trainable, _choose(finite, new_trainable, trainable), tables), frozen)
   new_state = TrainState(
     step=state.step + 1,
-    params=params,
+    params=advanced(task, new_params, state.step + 1),
     opt_state=rows.put(state.opt_state, opt_state, tables),
-    skipped=state.skipped + skip,
-    skipped_in_a_row=in_a_row,
-    carry=_choose(finite, new_carry, state.carry),
+    skipped=state.skipped + (~finite).astype(jnp.int32),
+    skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
+    carry=_choose(finite, loss.carry, state.carry),
   )
+
+  # 5. Measure. Of a large table only the rows of this step are known, so its norm is left out.
+  measured = {
+    'gradient': gradients,
+    'update': updates,
+    'parameter': rows.others(optim.merge(trainable, frozen), tables),
+  }
+  metrics = loss.metrics | _measures(tx.now(state.opt_state), total_norm, measured)
+  metrics['skipped'] = (new_state.skipped.astype(jnp.float32), jnp.float32(1))
+  metrics['skipped_in_a_row'] = (new_state.skipped_in_a_row.astype(jnp.float32), jnp.float32(1))
   return new_state, metrics
 
 
-def _measures(rate: Array, total_norm: Array, trees: Mapping[str, PyTree]) -> dict[str, tuple[Array, Array]]:
-  """What is measured of every update, as (value, 1): the learning rate, and norms in total and by group."""
-  one = jnp.float32(1)
-  measured = {'learning_rate': (rate.astype(jnp.float32), one), 'gradient_norm': (total_norm, one)}
+def _measures(rate: Array, total_norm: Array, trees: Mapping[str, PyTree]) -> Metrics:
+  """Return the learning rate, and norms in total and by group, as (value, 1)."""
+  weight = jnp.float32(1)
+  measured = {'learning_rate': (rate.astype(jnp.float32), weight), 'gradient_norm': (total_norm, weight)}
   for kind, tree in trees.items():
-    measured |= {f'{kind}_norm/{group}': (norm, one) for group, norm in optim.norms(tree).items()}
+    measured |= {f'{kind}_norm/{group}': (norm, weight) for group, norm in optim.norms(tree).items()}
   return measured
 
 
@@ -317,9 +343,9 @@ def logged_step(
   batch: Batch,
   key: Array,
   *,
-  step: Callable[[TrainState, Batch, Array], tuple[TrainState, dict[str, tuple[Array, Array]]]],
+  step: Callable[[TrainState, Batch, Array], tuple[TrainState, Metrics]],
   log_every: int,
-) -> tuple[TrainState, Interval, dict[str, tuple[Array, Array]]]:
+) -> tuple[TrainState, Interval, Metrics]:
   """`train_step`, bound as `step`, and its metrics added to those since the last multiple of `log_every`."""
   new_state, metrics = step(state, batch, key)
   return new_state, interval.add(sums, metrics, first=state.step % log_every == 0), metrics
@@ -337,7 +363,7 @@ def unsound(state: TrainState) -> dict[str, Array]:
 
 def eval_step(
   params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task, rows: int | None = None
-) -> tuple[dict[str, tuple[Array, Array]], PyTree]:
+) -> tuple[Metrics, PyTree]:
   """Metrics of a batch as (sum, weight), and the carry for the next one; noise is that of step 0, nothing drops out.
 
   Args:
@@ -353,7 +379,7 @@ def eval_step(
   if parts == 1:
     return _score(opened, batch, carry, task=task)
 
-  def score(part: tuple[Example, Batch, PyTree, Array]) -> tuple[dict[str, tuple[Array, Array]], PyTree]:
+  def score(part: tuple[Example, Batch, PyTree, Array]) -> tuple[Metrics, PyTree]:
     example, batch, carry, number = part
     own = opened._replace(example=example, rng=jax.random.fold_in(opened.rng, number))
     return _score(own, batch, carry, task=task)
@@ -380,7 +406,7 @@ def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dic
 
 def predicting_step(
   params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task
-) -> tuple[dict[str, tuple[Array, Array]], PyTree, dict[str, Array]]:
+) -> tuple[Metrics, PyTree, dict[str, Array]]:
   """What `eval_step` and `predict_step` return; the model runs once for both where it is called alike.
 
   Raises:
@@ -406,9 +432,7 @@ def _open(params: PyTree, batch: Batch, key: Array, *, task: Task) -> _Opened:
   return _Opened(example, bind(task, params, train=False, rng=rng), rng)
 
 
-def _score(
-  opened: _Opened, batch: Batch, carry: PyTree, *, task: Task
-) -> tuple[dict[str, tuple[Array, Array]], PyTree]:
+def _score(opened: _Opened, batch: Batch, carry: PyTree, *, task: Task) -> tuple[Metrics, PyTree]:
   """Metrics of a batch, and the carry behind it."""
   score = task.evaluate or task.loss
   loss = score(opened.forward, opened.example, _reset(carry, batch), opened.rng)

@@ -1,8 +1,8 @@
-"""ELMo's published files (allenai/bilm-tf): `options.json`, HDF5 weights and, if it is there, `vocab.txt`.
+"""ELMo's published files (allenai/bilm-tf): `options.json`, HDF5 weights and optionally `vocab.txt`.
 
-The names are those of bilm/training.py, `dump_weights`, and the numbers mean what bilm/model.py makes of them:
+The names are those of bilm/training.py, `dump_weights`; the meaning of the numbers is that of bilm/model.py:
 
-    char_embed                                          [261, e]         row 0 of ours, where no word is, is not there
+    char_embed                                          [261, e]         our row 0, for no word, is missing
     CNN/W_cnn_i, b_cnn_i                                [1, i+1, e, k]   filters over i + 1 characters
     CNN_high_i/W_carry, b_carry, W_transform, b_transform                of gate and transform
     CNN_proj/W_proj, b_proj                             [sum of k, p]
@@ -11,8 +11,8 @@ The names are those of bilm/training.py, `dump_weights`, and the numbers mean wh
 
 TensorFlow's LSTM has its gates in the order input, cell, forget, output, and adds 1 to the forget gate.
 
-The softmax is not in such a file, so that no word can be predicted. The vocabulary numbers the words of that softmax
-alone: without one, every word is read by its own characters just the same.
+The softmax is not in these files, so no word can be predicted. The vocabulary only numbers the words of that softmax:
+without one, every word is still read by its characters.
 """
 
 import contextlib
@@ -41,8 +41,11 @@ log = logging.getLogger(__name__)
 OPTIONS, WEIGHTS, VOCAB = ('*options.json',), ('*.hdf5', '*.h5'), ('vocab*.txt',)  # names of the published files
 TEMPLATE = Template((('A', 0),), (('A', 0), ('B', 0)))  # the network adds the words that begin and end a sentence
 NO_WORD = '!!!MAXTERMID'  # the last line of a published vocabulary
-GATES, FORGET = (0, 2, 1, 3), 2  # theirs, in the order of ours: input, forget, cell, output; and their forget gate
-CHARACTERS = chars.PADDING + 1  # of ours
+GATES, FORGET = (
+  (0, 2, 1, 3),
+  2,
+)  # indices of their gates in our order (input, forget, cell, output), and of their forget gate
+CHARACTERS = chars.PADDING + 1  # rows of our table
 
 _CLIP = fields.number(above=0)
 _FILTERS = fields.Field(
@@ -72,7 +75,7 @@ FIELDS: Mapping[str, fields.Fields] = MappingProxyType(
       'filters': _FILTERS,
       'n_highway': fields.whole(0, most=64),
       'embedding': _EMBEDDING,
-      # training writes 261, and its authors have 262 set by hand before the files are used
+      # training writes 261; users set 262 by hand before they use the files
       'n_characters': fields.choice(fields.REQUIRED, (CHARACTERS, CHARACTERS - 1)),
       'max_characters_per_token': fields.fixed(chars.SLOTS)._replace(default=fields.REQUIRED),
     },
@@ -85,7 +88,7 @@ class Bilm(NamedTuple):
 
   Attributes:
     block: the model block of a config.
-    leaves: our parameters by path; each is read when it is asked for.
+    leaves: our parameters by path; each is read when it is used.
     vocab: the words of the softmax; without a file, the three special ones.
   """
 
@@ -95,20 +98,22 @@ class Bilm(NamedTuple):
 
 
 def is_bilm(folder: Path) -> bool:
-  """Whether a folder has options, and HDF5 weights or nothing of Hugging Face's form."""
+  """Check for options, with HDF5 weights or without Hugging Face's config.json."""
   return bool(_named(folder, OPTIONS)) and (bool(_named(folder, WEIGHTS)) or not files.exists(folder / release.CONFIG))
 
 
 @contextlib.contextmanager
 def opened(folder: Path) -> Iterator[Bilm]:
-  """Reads options and vocabulary and checks every name and shape of the weights; their numbers are read by the leaves.
+  """Read options and vocabulary; check names and shapes of the weights.
+
+  The numbers are read by the leaves.
 
   Raises:
-    WeightsError: h5py is not installed, or what is wrong with the files, by field, line or dataset.
+    WeightsError: h5py is not installed, or an error in the files; the message names field, line or dataset.
   """
   options = _only(folder, OPTIONS)
   if not _named(folder, WEIGHTS):
-    raise WeightsError(f'{folder} has {options.name}, and no weights, {" or ".join(WEIGHTS)}: fetch them too')
+    raise WeightsError(f'{folder} has {options.name}, but no weights ({" or ".join(WEIGHTS)}): fetch them')
   weights = _only(folder, WEIGHTS)
   vocab = _vocab(folder)
   with errors.stage(str(options)):
@@ -123,27 +128,27 @@ def opened(folder: Path) -> Iterator[Bilm]:
       with _reading(weights):
         numbers = datasets[name][()]
       if not np.isfinite(numbers).all():
-        raise WeightsError(f'{weights}, dataset {name!r} has numbers that are not finite: fetch the file again')
+        raise WeightsError(f'{weights}, dataset {name!r} has values that are not finite: fetch the file again')
       return numbers
 
     yield Bilm(block, _leaves(trunk, read), vocab)
 
 
 def _overrides(options: Mapping[str, Any]) -> dict[str, Any]:
-  """The fields of our config.
+  """Convert the options to fields of our config.
 
   Raises:
-    ValueError: a field is missing, or describes what the trunk does not have.
+    ValueError: a field is missing or not supported.
   """
-  found = {}
-  for name, known in FIELDS.items():
+  checked = {}
+  for name, expected in FIELDS.items():
     if not isinstance(options.get(name), dict):
-      raise ValueError(f'{name} is missing, an object with {", ".join(known)}')
+      raise ValueError(f'{name} is missing: it must be an object with {", ".join(expected)}')
     try:
-      found[name] = fields.complete(known, options[name])
+      checked[name] = fields.complete(expected, options[name])
     except ValueError as error:
       raise ValueError(f'{name}.{error}') from error
-  lstm, characters = found['lstm'], found['char_cnn']
+  lstm, characters = checked['lstm'], checked['char_cnn']
   return {
     'hidden_dim': 2 * lstm['projection_dim'],
     'num_layers': lstm['n_layers'],
@@ -157,42 +162,42 @@ def _overrides(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shapes(c: Config) -> dict[str, tuple[int, ...]]:
-  """Every dataset of the file and its shape."""
+  """Compute the shape of every dataset of the file."""
   e, f, p, wide = c.char_dim, c.mlp_dim, c.projection_dim, sum(c.filters)
-  found: dict[str, tuple[int, ...]] = {'char_embed': (CHARACTERS - 1, e)}
-  for number, count in enumerate(c.filters):
-    found |= {f'CNN/W_cnn_{number}': (1, number + 1, e, count), f'CNN/b_cnn_{number}': (count,)}
-  for number in range(c.highway_layers):
+  datasets: dict[str, tuple[int, ...]] = {'char_embed': (CHARACTERS - 1, e)}
+  for index, count in enumerate(c.filters):
+    datasets |= {f'CNN/W_cnn_{index}': (1, index + 1, e, count), f'CNN/b_cnn_{index}': (count,)}
+  for index in range(c.highway_layers):
     for part in ('carry', 'transform'):
-      found |= {f'CNN_high_{number}/W_{part}': (wide, wide), f'CNN_high_{number}/b_{part}': (wide,)}
-  found |= {'CNN_proj/W_proj': (wide, p), 'CNN_proj/b_proj': (p,)}
-  for number in range(c.num_layers):
-    for cell in _cells(number):
-      found |= {f'{cell}/W_0': (2 * p, 4 * f), f'{cell}/B': (4 * f,), f'{cell}/W_P_0': (f, p)}
-  return found
+      datasets |= {f'CNN_high_{index}/W_{part}': (wide, wide), f'CNN_high_{index}/b_{part}': (wide,)}
+  datasets |= {'CNN_proj/W_proj': (wide, p), 'CNN_proj/b_proj': (p,)}
+  for index in range(c.num_layers):
+    for cell in _cells(index):
+      datasets |= {f'{cell}/W_0': (2 * p, 4 * f), f'{cell}/B': (4 * f,), f'{cell}/W_P_0': (f, p)}
+  return datasets
 
 
 def _cells(layer: int) -> list[str]:
-  """The groups of a layer, forward and backward."""
+  """Return the groups of a layer, forward and backward."""
   return [f'RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell' for direction in range(2)]
 
 
 def _leaves(trunk: Elmo, read: Callable[[str], np.ndarray]) -> dict[str, Leaf]:
-  """Our parameters, of which one dataset, or those of one layer, are read at a time.
+  """Open our parameters; each read takes the datasets of one layer.
 
   Args:
-    trunk: whose parameters they are.
-    read: the numbers of a dataset.
+    trunk: their trunk.
+    read: returns the numbers of a dataset.
   """
   c = trunk.config
   names = {'projection/kernel': 'CNN_proj/W_proj', 'projection/bias': 'CNN_proj/b_proj'}
-  for number in range(len(c.filters)):
+  for index in range(len(c.filters)):
     names |= {
-      f'filters_{number + 1}/kernel': f'CNN/W_cnn_{number}',
-      f'filters_{number + 1}/bias': f'CNN/b_cnn_{number}',
+      f'filters_{index + 1}/kernel': f'CNN/W_cnn_{index}',
+      f'filters_{index + 1}/bias': f'CNN/b_cnn_{index}',
     }
-  for number in range(c.highway_layers):
-    ours, theirs = f'highway_{number}', f'CNN_high_{number}'
+  for index in range(c.highway_layers):
+    ours, theirs = f'highway_{index}', f'CNN_high_{index}'
     names |= {f'{ours}/transform/kernel': f'{theirs}/W_transform', f'{ours}/transform/bias': f'{theirs}/b_transform'}
     names |= {f'{ours}/gate/kernel': f'{theirs}/W_carry', f'{ours}/gate_bias': f'{theirs}/b_carry'}
 
@@ -205,15 +210,15 @@ def _leaves(trunk: Elmo, read: Callable[[str], np.ndarray]) -> dict[str, Leaf]:
 
   def read_layers(part: str, layer: int | None) -> np.ndarray:
     if layer is None:
-      return np.stack([read_layers(part, number) for number in range(c.num_layers)])
+      return np.stack([read_layers(part, index) for index in range(c.num_layers)])
     return np.stack([_of_cell(functools.partial(_below, read, cell), part, c) for cell in _cells(layer)])
 
-  found = {}
+  leaves = {}
   for path, shape in shapes.shapes(trunk).items():
     start, _, rest = path.partition('/')
     whole = functools.partial(read_words, rest, shape) if start == 'words' else functools.partial(read_layers, rest)
-    found[f'trunk/{path}'] = Leaf(shape, whole)
-  return found
+    leaves[f'trunk/{path}'] = Leaf(shape, whole)
+  return leaves
 
 
 def _below(read: Callable[[str], np.ndarray], group: str, name: str) -> np.ndarray:
@@ -221,7 +226,13 @@ def _below(read: Callable[[str], np.ndarray], group: str, name: str) -> np.ndarr
 
 
 def _of_cell(read: Callable[[str], np.ndarray], part: str, c: Config) -> np.ndarray:
-  """One of our parameters of a direction of a layer: 'input', 'recurrent', 'bias' or 'projection'."""
+  """Read one parameter of one direction of a layer.
+
+  Args:
+    read: returns the numbers of a dataset of the cell.
+    part: 'input', 'recurrent', 'bias' or 'projection'.
+    c: config of the trunk.
+  """
   if part == 'projection':
     return read('W_P_0')  # [f, p]
   if part == 'bias':
@@ -240,31 +251,34 @@ def _named(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _only(folder: Path, patterns: Sequence[str]) -> Path:
-  """The one file of that name; raises WeightsError where there are several."""
-  found = _named(folder, patterns)
-  if len(found) > 1:
-    raise WeightsError(f'{folder} has {" and ".join(file.name for file in found)}: leave one of them in the folder')
-  return found[0]
+  """Return the one file of that name; raise WeightsError for several."""
+  matches = _named(folder, patterns)
+  if len(matches) > 1:
+    raise WeightsError(f'{folder} has {" and ".join(file.name for file in matches)}: leave one of them in the folder')
+  return matches[0]
 
 
 def _vocab(folder: Path) -> Vocab:
-  """The words of `vocab.txt`, each once, or the special ones alone; words end at white space."""
+  """Read the different words of `vocab.txt`, or return the special ones.
+
+  Words end at white space.
+  """
   special = tuple(words.SPECIALS['elmo'].values())
   if not _named(folder, VOCAB):
-    log.info('%s has no %s: every word is unknown, and read by its characters', folder, VOCAB[0])
+    log.info('%s has no %s: every word is unknown and read by its characters', folder, VOCAB[0])
     return words.of_list(special)
   file = _only(folder, VOCAB)
   with errors.stage(str(file)):
     lines = [line.strip() for line in files.read_utf8(file).split('\n')]
-  found = tuple(dict.fromkeys(line for line in lines if line not in ('', NO_WORD)))
-  if missing := [token for token in special if token not in found]:
-    raise WeightsError(f'{file} has no {", ".join(missing)}, as vocabularies of bilm do: fetch it again, or remove it')
-  return words.of_list(found)
+  tokens = tuple(dict.fromkeys(line for line in lines if line not in ('', NO_WORD)))
+  if missing := [token for token in special if token not in tokens]:
+    raise WeightsError(f'{file} has no {", ".join(missing)}: fetch it again, or remove it')
+  return words.of_list(tokens)
 
 
 @contextlib.contextmanager
 def _file(path: Path) -> Iterator[Any]:
-  """An open HDF5 file.
+  """Open an HDF5 file.
 
   Raises:
     WeightsError: h5py is not installed, or the file is damaged.
@@ -273,8 +287,8 @@ def _file(path: Path) -> Iterator[Any]:
     import h5py
   except ModuleNotFoundError:
     raise WeightsError(
-      f'{path} is read by the package h5py, which is not installed: bash launch/setup.sh hdf5, or pip install -r '
-      'requirements/hdf5.txt'
+      f'{path} needs the package h5py, which is not installed: bash launch/setup.sh hdf5 (pip install -r '
+      'requirements/hdf5.txt)'
     ) from None
   with _reading(path):
     file = h5py.File(path, 'r')
@@ -284,24 +298,24 @@ def _file(path: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-  """Turns what h5py raises for a damaged file into a WeightsError."""
+  """Convert errors of h5py for a damaged file to WeightsError."""
   try:
     yield
   except (OSError, RuntimeError, KeyError) as error:
-    raise WeightsError(f'{path} is damaged, or no HDF5 file: {error}; fetch it again') from error
+    raise WeightsError(f'{path} is damaged or not HDF5 ({error}): fetch it again') from error
 
 
 def _datasets(file: Any, shapes: Mapping[str, tuple[int, ...]], *, where: str, options: Path) -> dict[str, Any]:
-  """The datasets of an open file by name.
+  """Return the datasets of an open file by name, checked.
 
   Args:
     file: of h5py.
     shapes: of all datasets that it must have.
     where: for messages, before the name of a dataset.
-    options: the file that the shapes come from.
+    options: the file that determines the shapes.
 
   Raises:
-    WeightsError: a dataset is missing, has no place here, is not whole, or has another shape or no numbers.
+    WeightsError: a dataset is missing, unknown, incomplete, or has another shape or no floats.
   """
   import h5py
 
@@ -309,18 +323,18 @@ def _datasets(file: Any, shapes: Mapping[str, tuple[int, ...]], *, where: str, o
   file.visititems(lambda name, item: present.append(name) if isinstance(item, h5py.Dataset) else None)
   for name, shape in shapes.items():
     if name not in present:
-      raise WeightsError(f'{where} {name!r} is missing, which {options.name} asks for: fetch both files again')
+      raise WeightsError(f'{where} {name!r} is missing, but required by {options.name}: fetch both files again')
     item = file[name]
     if item.shape != shape or item.dtype.kind != 'f':
       raise WeightsError(
-        f'{where} {name!r} is {item.dtype}{list(item.shape)}, and floats {list(shape)} by the sizes in {options.name}: '
-        'the two files belong to different models; fetch both again'
+        f'{where} {name!r} is {item.dtype}{list(item.shape)}, but must be floats {list(shape)} by {options.name}: the '
+        'two files belong to different models; fetch both again'
       )
     if item.external or item.is_virtual or item.id.get_storage_size() < item.nbytes:
-      raise WeightsError(f'{where} {name!r} is not whole in this file, or compressed: fetch the file again')
+      raise WeightsError(f'{where} {name!r} is incomplete or compressed: fetch the file again')
   if others := sorted(set(present) - shapes.keys()):
     raise WeightsError(
-      f'{where} {others[0]!r} has no place in the network of {options.name}: the two files belong to different models; '
-      'fetch both again'
+      f'{where} {others[0]!r} is not in the network of {options.name}: the two files belong to different models; fetch '
+      'both again'
     )
   return {name: file[name] for name in shapes}

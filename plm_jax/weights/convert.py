@@ -1,4 +1,4 @@
-"""Imports and exports of whole folders in bounded memory: what `plm-jax convert` does."""
+"""Conversion of whole folders in bounded memory, for `plm-jax convert`."""
 
 import functools
 import json
@@ -26,19 +26,19 @@ log = logging.getLogger(__name__)
 
 
 def import_release(source: Path, target: Path, *, architecture: str | None = None, shard: int = 4 * 10**9) -> None:
-  """Streams a Hugging Face folder into a parameter folder.
+  """Convert a Hugging Face folder, one tensor at a time.
 
   Args:
     source: a Hugging Face folder.
-    target: made if it is missing; left as it is if the import fails.
-    architecture: a file of `architectures/`, where config.json leaves it open.
-    shard: the most bytes per file of tensors.
+    target: the parameter folder, created if missing; unchanged if the conversion fails.
+    architecture: a file of `architectures/`, if config.json fits several.
+    shard: maximum bytes per file of tensors.
 
   Raises:
-    WeightsError: what is wrong with the source, by file and tensor.
+    WeightsError: an error in the source; the message names file and tensor.
   """
   if files.is_file(source / params.INDEX):
-    raise WeightsError(f'{source} is an import already, which --config.model.from and every command read as it is')
+    raise WeightsError(f'{source} is converted already: use it in --config.model.from and in every command')
   opened = folders.Published(source, architecture=architecture)
   reader = opened.reader
   layers = {path: leaf.shape[0] if reader.entries[path].stacked else None for path, leaf in opened.params.items()}
@@ -68,18 +68,20 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   log.info(f'tokenizer: {", ".join(copied) or "the source has none"}')
   for reason in reasons:
     log.warning(
-      f'the tokenizer is copied and cannot be read here: {reason}. The parameters can be used with ids '
-      '(weights.load, convert export); all that reads or compares tokens says the same'
+      f'the tokenizer is copied, but cannot be used here: {reason}. The parameters work with ids (weights.load, '
+      'convert export); commands that read tokens give this error'
     )
-  log.info(f'its model in a config: {" ".join(_flags(reader.model, spare=_multiple(reader.vocab_size, source)))}')
+  log.info(f'flags for its model: {" ".join(_flags(reader.model, spare=_multiple(reader.vocab_size, source)))}')
 
 
-def _unread(vocab: Path, place: Path) -> list[str]:
-  """Why texts cannot be read by a tokenizer, as its first use would say it; empty where they can.
+def _unread(vocab: Path, final_path: Path) -> list[str]:
+  """List the errors of the first use of a tokenizer.
+
+  Empty if it works.
 
   Args:
     vocab: folder of the tokenizer.
-    place: where it will stand.
+    place: its path after the conversion, for messages.
   """
   if not tokenizer.exists(vocab):
     return []
@@ -87,36 +89,36 @@ def _unread(vocab: Path, place: Path) -> list[str]:
     tokenizer.load(vocab)
     tokenizer.marked(vocab)
   except ValueError as error:
-    return [str(error).replace(str(vocab), str(place))]
+    return [str(error).replace(str(vocab), str(final_path))]
   return []
 
 
 def import_bilm(source: Path, target: Path, *, shard: int = 4 * 10**9) -> None:
-  """Streams a folder of ELMo's published files into a parameter folder.
+  """Convert a folder of ELMo's published files, one tensor at a time.
 
   Args:
-    source: options, HDF5 weights and, if it is there, the vocabulary.
-    target: made if it is missing; left as it is if the import fails.
-    shard: the most bytes per file of tensors.
+    source: options, HDF5 weights and optionally the vocabulary.
+    target: created if missing; unchanged if the conversion fails.
+    shard: maximum bytes per file of tensors.
 
   Raises:
-    WeightsError: what is wrong with the source, by file and field or dataset.
+    WeightsError: an error in the source; the message names file and field or dataset.
   """
-  with bilm.opened(source) as found:
-    block, vocab = found.block, found.vocab
+  with bilm.opened(source) as source_files:
+    block, vocab = source_files.block, source_files.vocab
     layers = {
-      path: leaf.shape[0] if param_paths.is_stacked(path, leaf) else None for path, leaf in found.leaves.items()
+      path: leaf.shape[0] if param_paths.is_stacked(path, leaf) else None for path, leaf in source_files.leaves.items()
     }
     about = {'model': block, 'vocab_size': vocab.size, 'heads': [], 'source': str(source)}
 
     def put_vocab(folder: Path) -> None:
       vocab.save(folder, template=bilm.TEMPLATE)
 
-    _save(target, _plans(found.leaves, layers), layers, about=about, put_vocab=put_vocab, shard=shard)
-  count = sum(math.prod(leaf.shape) for leaf in found.leaves.values())
-  log.info(f'{target}: bilm, {count:,} parameters, heads: none, as such files hold no softmax')
+    _save(target, _plans(source_files.leaves, layers), layers, about=about, put_vocab=put_vocab, shard=shard)
+  count = sum(math.prod(leaf.shape) for leaf in source_files.leaves.values())
+  log.info(f'{target}: bilm, {count:,} parameters, no heads, since these files have no softmax')
   log.info(f'vocabulary: {vocab.size:,} words')
-  log.info(f'its model in a config: {" ".join(_flags(block, spare=None))}')
+  log.info(f'flags for its model: {" ".join(_flags(block, spare=None))}')
 
 
 def save_changed(
@@ -128,15 +130,15 @@ def save_changed(
   template: Template | None = None,
   shard: int = 4 * 10**9,
 ) -> None:
-  """Writes changed parameters of a folder in the form of an import, which every command opens that takes one.
+  """Write changed parameters of a folder as a converted checkpoint.
 
   Args:
-    target: made if it is missing; left as it is if the writing fails.
-    opened: where the parameters are from; its vocabulary goes along.
-    leaves: all of them by path, of any dtype; leaves in 8 bits have their scales beside them.
+    target: created if missing; unchanged if writing fails.
+    opened: the source of the parameters; its vocabulary is copied.
+    leaves: all of them by path, of any dtype; 8-bit leaves have their scales next to them.
     block: of the model that they belong to now.
-    template: what stands around a text, where it is not what the vocabulary says.
-    shard: the most bytes per file of tensors.
+    template: special tokens around a text, if it differs from the vocabulary's.
+    shard: maximum bytes per file of tensors.
   """
   layers = {path: leaf.shape[0] if param_paths.is_stacked(path, leaf) else None for path, leaf in leaves.items()}
   about = {
@@ -162,7 +164,10 @@ def save_changed(
 
 
 def _put_generation(vocab: Path, opened: folders.Weights) -> list[str]:
-  """Writes the settings of generation that stand in a config.json, where no file has them; returns its name if so."""
+  """Write the generation settings of a config.json to their own file.
+
+  An existing file is kept. Returns the names of written files.
+  """
   if not opened.generation or files.exists(vocab / release.GENERATION):
     return []
   files.write_json(vocab / release.GENERATION, {**opened.token_ids, **opened.generation})
@@ -178,15 +183,15 @@ def _save(
   put_vocab: Callable[[Path], None],
   shard: int,
 ) -> None:
-  """Writes an import.
+  """Write a converted checkpoint.
 
   Args:
-    target: made if it is missing; left as it is if the writing fails.
+    target: created if missing; unchanged if writing fails.
     plans: name -> tensor.
     layers: leaf path -> number of layers of a stacked leaf, None for others.
     about: the content of model.json.
-    put_vocab: writes the vocabulary into a folder, which it makes.
-    shard: the most bytes per file of tensors.
+    put_vocab: writes the vocabulary into a folder, which it creates.
+    shard: maximum bytes per file of tensors.
   """
   with release.making(target) as partial:
     for number, group in enumerate(tensor_files.shards(plans, shard), start=1):
@@ -195,8 +200,8 @@ def _save(
     put_vocab(run_paths.RunFolder(partial).vocab)
     params.write_index(partial, layers)
     checksums.seal(partial, (folders.MODEL, params.INDEX))
-    gone = [file.name for file in files.listing(target, 'params-*.safetensors')]
-    release.put_in_place(partial, target, mark=params.INDEX, replaced=gone)
+    old_files = [file.name for file in files.listing(target, 'params-*.safetensors')]
+    release.put_in_place(partial, target, mark=params.INDEX, replaced=old_files)
 
 
 def export(
@@ -210,24 +215,24 @@ def export(
   template: Template | None = None,
   shard: int = 4 * 10**9,
 ) -> None:
-  """Writes a run's or an import's parameters, tokenizer included, as a Hugging Face folder.
+  """Export parameters and tokenizer as a Hugging Face folder.
 
-  An import is streamed, a tensor at a time; the parameters of a run are read whole.
+  A converted checkpoint is read one tensor at a time; the parameters of a run are read whole.
 
   Args:
-    source: a run folder or an import.
-    target: made if it is missing; left as it is if the export fails.
-    architecture: a file of `architectures/`, where several have a place for the trunk.
+    source: a run folder or a converted checkpoint.
+    target: created if missing; unchanged if the export fails.
+    architecture: a file of `architectures/`, if several fit the trunk.
     step: which step of a run.
-    part: which trunk of a run that trains two, or which task of one that learned several.
-    template: what stands around a text in the rows of a run that does not say so itself.
-    heads: to write beside the trunk; None takes those of pre-training that a published form has, and names the others
-      in the log, and of a task all.
-    shard: the most bytes per file of tensors.
+    part: which trunk of a run that trains two, or which task of a multi-task run.
+    template: special tokens around a text, if the run's vocabulary does not specify them.
+    heads: to export with the trunk; None takes the pre-training heads that a published form has, and logs the others,
+      or all heads of a task.
+    shard: maximum bytes per file of tensors.
 
   Raises:
-    ConfigError: the run learned several tasks, and `part` names none of them.
-    WeightsError: no published form has a place for the trunk and its heads, or computes what the head of a task does.
+    ConfigError: it is a multi-task run, and `part` names no task.
+    WeightsError: no published form can express the trunk and its heads, or computes the head of the task.
     CheckpointError: the parameters are damaged.
   """
   opened = folders.open(source, step=step, part=part)
@@ -237,13 +242,13 @@ def export(
   present = set(opened.heads)
   _check_heads(source, heads or (), present=present)
   if heads is None:
-    kept = present if opened.adapter else present & ({HEAD} | writer.heads_with_a_place(trunk, opened.params))
+    exported = present if opened.adapter else present & ({HEAD} | writer.heads_with_a_place(trunk, opened.params))
   else:
-    kept = set(heads)
-  if left := sorted(present - kept):
-    log.info(f'left out: {", ".join(left)}')
-  leaves = {path: leaf for path, leaf in opened.params.items() if path.partition('/')[0] in {'trunk', *kept}}
-  if kept and opened.adapter:
+    exported = set(heads)
+  if omitted := sorted(present - exported):
+    log.info(f'heads that are not exported: {", ".join(omitted)}')
+  leaves = {path: leaf for path, leaf in opened.params.items() if path.partition('/')[0] in {'trunk', *exported}}
+  if exported and opened.adapter:
     _check_head(source, trunk, leaves, architecture, opened.adapter)
   writer.save_leaves(
     target,
@@ -259,7 +264,7 @@ def export(
   )
   log.info(f'{target}: {", ".join(file.name for file in files.listing(target))}')
   if not files.is_folder(opened.vocab):
-    log.info(f'{source} has no vocabulary to go with it')
+    log.info(f'{source} has no vocabulary to export')
 
 
 def export_own(
@@ -272,16 +277,18 @@ def export_own(
   template: Template | None = None,
   shard: int = 4 * 10**9,
 ) -> None:
-  """Writes a run's trunk, with its vocabulary, in the form of an import; also of models without a published form.
+  """Export a run's trunk and vocabulary as a converted checkpoint.
+
+  This also works for models without a published form.
 
   Args:
-    source: a run folder or an import.
-    target: made if it is missing; left as it is if the export fails.
+    source: a run folder or a converted checkpoint.
+    target: created if missing; unchanged if the export fails.
     step: which step of a run.
-    part: which trunk of a run that trains two, or which task of one that learned several.
-    heads: to write beside the trunk.
-    template: what stands around a text in the rows of one task of several, which the vocabulary of the run may not say.
-    shard: the most bytes per file of tensors.
+    part: which trunk of a run that trains two, or which task of a multi-task run.
+    heads: to export with the trunk.
+    template: special tokens around a text for one task of several, which the vocabulary of the run may not specify.
+    shard: maximum bytes per file of tensors.
 
   Raises:
     ConfigError: the source has no such head.
@@ -289,34 +296,37 @@ def export_own(
   """
   opened = folders.open(source, step=step, part=part)
   _check_heads(source, heads, present=opened.heads)
-  kept = {'trunk', *heads}
-  leaves = {path: leaf.read(None) for path, leaf in opened.params.items() if path.partition('/')[0] in kept}
+  exported = {'trunk', *heads}
+  leaves = {path: leaf.read(None) for path, leaf in opened.params.items() if path.partition('/')[0] in exported}
   template = template if opened.task else None
   save_changed(target, opened, leaves, block=opened.model.block, template=template, shard=shard)
   log.info(f'{target}: {", ".join(file.name for file in files.listing(target))}')
 
 
 def _check_heads(source: Path, heads: Sequence[str], *, present: Collection[str]) -> None:
-  """Raises ConfigError where a folder lacks a head that is asked for."""
+  """Raise ConfigError if a folder lacks a requested head."""
   if missing := sorted(set(heads) - set(present)):
-    there = ', '.join(sorted(present)) or 'none'
-    raise ConfigError(f'--heads: {source} has no {", ".join(missing)}; heads that it has: {there}')
+    choices = ', '.join(sorted(present)) or 'none'
+    raise ConfigError(f'--heads: {source} has no head {", ".join(missing)}; choices are {choices}')
 
 
 def _check_head(
   source: Path, trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: str | None, adapter: Mapping[str, Any]
 ) -> None:
-  """Raises WeightsError where no published form computes what the head of a task does, and names the way out."""
+  """Raise WeightsError if no published form computes the task head."""
   try:
     writer.published_form(trunk, leaves, architecture, adapter=adapter)
   except WeightsError as error:
     raise WeightsError(
-      f'{source} was trained with adapter {adapter["name"]!r}: {error}\n--heads=none writes its trunk alone'
+      f'{source} was trained with adapter {adapter["name"]!r}: {error}\n--heads=none exports the trunk alone'
     ) from error
 
 
 def _plans(leaves: Mapping[str, Leaf], layers: Mapping[str, int | None]) -> Iterator[tuple[str, tensor_files.Plan]]:
-  """(name, tensor) of what an import writes, float32: a leaf as `path`, a stacked one as `path@0`, `path@1`, ..."""
+  """Yield (name, tensor) of a converted checkpoint in float32.
+
+  A leaf is named `path`, the layers of a stacked one `path@0`, `path@1`, ...
+  """
 
   def plan(leaf: Leaf, layer: int | None) -> tensor_files.Plan:
     shape = leaf.shape if layer is None else leaf.shape[1:]
@@ -331,7 +341,7 @@ def _plans(leaves: Mapping[str, Leaf], layers: Mapping[str, int | None]) -> Iter
 def _arrays(
   leaves: Mapping[str, np.ndarray], layers: Mapping[str, int | None]
 ) -> Iterator[tuple[str, tensor_files.Plan]]:
-  """As `_plans`, of arrays in memory and in their own dtype."""
+  """Yield as `_plans` from arrays in memory, in their own dtype."""
   for path, leaf in leaves.items():
     count = layers[path]
     for layer in (None,) if count is None else range(count):
@@ -341,14 +351,17 @@ def _arrays(
 
 
 def _multiple(rows: int, source: Path) -> int | None:
-  """The smallest power of two that pads the ids of the source's tokenizer to the rows of its table; None for none."""
+  """Find the `vocab_multiple` that pads the ids to the table's rows.
+
+  It is the smallest power of two; None if there is none.
+  """
   size = release.tokenizer_size(source) or rows
   multiples = (2**power for power in range(3, 11))
-  return next((one for one in multiples if size < rows == -(-size // one) * one), None)
+  return next((multiple for multiple in multiples if size < rows == -(-size // multiple) * multiple), None)
 
 
 def _flags(model: Mapping[str, Any], *, spare: int | None) -> list[str]:
-  """The flags that give a config the model of a release."""
+  """Build the flags that set the converted model in a config."""
   overrides = model['overrides'] | ({} if spare is None else {'vocab_multiple': spare})
   flags = {'name': model['name'], 'variant': model['variant'], 'overrides': f"'{json.dumps(overrides)}'"}
   return [f'--config.model.{name}={value}' for name, value in flags.items()]

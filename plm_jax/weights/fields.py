@@ -1,13 +1,13 @@
-"""Fields of a Hugging Face config.json: what each may hold, and what its absence stands for.
+"""Fields of a Hugging Face config.json: accepted values and defaults.
 
 The `FIELDS` of an architecture list every attribute of the config class of transformers, in one of three roles:
 
     used   `size`, `layers`, `whole`, `number`, `rate`, `flag`, `choice`, ...: `read_config` makes a setting of it
-    fixed  the trunk computes what this value stands for; a file with another one is refused by the name of the field
+    fixed  the trunk computes what this value stands for; a file with another value raises an error that names the field
     inert  no number that the trunk or its heads compute depends on it
 
-A used or fixed field that the file lacks has the default of transformers. What stands in no list is no attribute of
-transformers either, or was one of an older version without effect on numbers, and is left alone.
+A used or fixed field that is missing in the file has the default of transformers. Fields that are not listed are no
+attributes of transformers, or of an older version without effect on numbers, and are ignored.
 """
 
 import math
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from plm_jax.config import values
 from plm_jax.core.errors import shown
 
-REQUIRED = object()  # in place of a default: a file without the field is refused
-INERT = object()  # in place of a default: nobody reads the field
-_MOST_SIZE, _MOST_LAYERS = 2**24, 2**12  # beyond any release; a larger number is a mistake, and shapes of it overflow
+REQUIRED = object()  # instead of a default: the field must be present
+INERT = object()  # instead of a default: the field is never read
+_MOST_SIZE, _MOST_LAYERS = 2**24, 2**12  # larger than in any checkpoint, small enough for shapes not to overflow
 
 
 class Field(NamedTuple):
@@ -28,8 +28,8 @@ class Field(NamedTuple):
 
   Attributes:
     says: what a value must be, for messages: 'an integer from 1 to 4096'.
-    holds: whether a value is that.
-    default: what the absence of the field stands for.
+    holds: checks a value.
+    default: the value of a missing field.
     also: another name of the field (`attribute_map` of transformers).
   """
 
@@ -43,7 +43,10 @@ Fields = Mapping[str, Field]
 
 
 def whole(default: Any = REQUIRED, *, least: int = 0, most: int = _MOST_SIZE, also: str | None = None) -> Field:
-  """An integer within bounds; null as well where the default is None."""
+  """Describe an integer within bounds.
+
+  Null is accepted if the default is None.
+  """
   null = ' or null' if default is None else ''
   return Field(
     f'an integer from {least} to {most}{null}',
@@ -54,17 +57,24 @@ def whole(default: Any = REQUIRED, *, least: int = 0, most: int = _MOST_SIZE, al
 
 
 def size(default: Any = REQUIRED, *, also: str | None = None) -> Field:
-  """The length of an axis."""
+  """Describe the length of an axis."""
   return whole(default, least=1, also=also)
 
 
 def layers(default: Any = REQUIRED, *, also: str | None = None) -> Field:
-  """A number of blocks, groups or heads."""
+  """Describe a number of blocks, groups or heads."""
   return whole(default, least=1, most=_MOST_LAYERS, also=also)
 
 
 def number(default: Any = REQUIRED, *, least: float = 0, above: float = -math.inf, most: float = math.inf) -> Field:
-  """A finite number from `least` on, 0 where nothing is said, and above another; null where the default is None."""
+  """Describe a finite number within bounds.
+
+  Args:
+    default: of a missing field; if it is None, null is accepted.
+    least: inclusive lower bound.
+    above: exclusive lower bound.
+    most: inclusive upper bound.
+  """
   null = ' or null' if default is None else ''
   start = f'from {least:g}' if above < least else f'above {above:g}'
   end = ' on' if most == math.inf and above < least else '' if most == math.inf else f' to {most:g}'
@@ -78,46 +88,49 @@ def number(default: Any = REQUIRED, *, least: float = 0, above: float = -math.in
 
 
 def rate(default: Any = REQUIRED) -> Field:
-  """A rate of dropout (`types.PartRate`)."""
+  """Describe a dropout rate (`types.PartRate`)."""
   return number(default)._replace(
     says='a number from 0 on and below 1', holds=lambda value: _is_number(value) and 0 <= value < 1
   )
 
 
 def epsilon(default: Any = REQUIRED) -> Field:
-  """What a norm adds to a variance (`types.Epsilon`)."""
+  """Describe the epsilon that a norm adds to a variance (`types.Epsilon`)."""
   return number(default, least=values.SMALLEST, most=1)
 
 
 def std(default: Any = REQUIRED) -> Field:
-  """The standard deviation of initial values (`types.Std`)."""
+  """Describe the standard deviation of initial values (`types.Std`)."""
   return number(default, most=100)
 
 
 def flag(default: bool) -> Field:
-  """True or false."""
+  """Describe a boolean."""
   return Field('true or false', lambda value: isinstance(value, bool), default)
 
 
 def choice(default: Any, choices: Sequence[Any]) -> Field:
-  """One of several values."""
+  """Describe one of several values."""
   return Field(f'one of {", ".join(map(shown, choices))}', lambda value: _is_one_of(value, choices), default)
 
 
 def fixed(value: Any, *equal: Any) -> Field:
-  """What the trunk computes: `value`, the default of transformers, or one of those that stand for the same."""
+  """Describe the only supported value (the default) and its equivalents."""
   return choice(value, (value, *equal))._replace(
-    says=f'{" or ".join(map(shown, (value, *equal)))}, the only form that can be read'
+    says=f'{" or ".join(map(shown, (value, *equal)))}, the only supported value'
   )
 
 
 def inert() -> Field:
-  """Anything: no number depends on it."""
+  """Describe a field without effect on numbers."""
   return Field('anything', lambda value: True, INERT)
 
 
 def token_id(default: int | None = None) -> Field:
-  """The id of a special token; null, or -1, for none; a list where several end a text."""
+  """Describe the id of a special token.
+
+  null or -1 is none; a list has several ids that end a text.
+  """
   return Field(
     'the id of a token, a list of ids, or null',
     lambda value: value is None or all(map(_is_id, value if isinstance(value, list) else [value])),
@@ -126,10 +139,10 @@ def token_id(default: int | None = None) -> Field:
 
 
 def block(inside: Fields) -> Field:
-  """An object with fields of its own, or null; `inside` are those that are looked at."""
-  known = ', '.join(f'{name} {field.says}' for name, field in inside.items())
+  """Describe null or an object; `inside` are the fields that are checked."""
+  description = ', '.join(f'{name} {field.says}' for name, field in inside.items())
   return Field(
-    f'null or an object with {known}',
+    f'null or an object with {description}',
     lambda value: (
       value is None
       or (isinstance(value, dict) and all(field.holds(value[name]) for name, field in inside.items() if name in value))
@@ -139,27 +152,29 @@ def block(inside: Fields) -> Field:
 
 
 def complete(fields: Fields, config: Mapping[str, Any]) -> dict[str, Any]:
-  """A config.json with every field in it.
+  """Check a config.json and fill in its defaults.
 
   Args:
     fields: of the architecture.
     config: the content of the file.
 
   Returns:
-    the content, with the default of each field of `fields` that it lacks, and without other names of fields.
+    the content, with the default of each missing field of `fields`, and without alternative names.
 
   Raises:
-    ValueError: a field is missing or holds another value than it may.
+    ValueError: a field is missing or has an invalid value.
   """
   out = dict(config)
   for name, field in fields.items():
     if field.also in out:
       value = out.pop(field.also)
       if name in out and not _same(out[name], value):
-        raise ValueError(f'{field.also} is {shown(value)}, and {name}, the same field, is {shown(out[name])}')
+        raise ValueError(
+          f'{field.also} and {name} are one field, but are {shown(value)} and {shown(out[name])}: remove one'
+        )
       out[name] = value
     if name not in out and field.default is REQUIRED:
-      raise ValueError(f'{name} is missing, {field.says}')
+      raise ValueError(f'{name} is missing: it must be {field.says}')
     if name in out and not field.holds(out[name]):
       raise ValueError(f'{name} is {shown(out[name])}, and must be {field.says}')
     if field.default is not INERT:
@@ -168,15 +183,15 @@ def complete(fields: Fields, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_multiple(config: Mapping[str, Any], whole_size: str, parts: str) -> None:
-  """Raises ValueError where one field is not a multiple of another, such as the width of the number of heads."""
+  """Raise ValueError unless one field is a multiple of another."""
   if config[whole_size] % config[parts]:
-    raise ValueError(f'{whole_size} {config[whole_size]} is not a multiple of {parts} {config[parts]}')
+    raise ValueError(f'{whole_size} {config[whole_size]} must be a multiple of {parts} {config[parts]}')
 
 
 def check_decoder_start(config: Mapping[str, Any], names: Collection[str], *, eos: int) -> None:
-  """Raises ValueError where the head of a task reads a decoder that does not start with what ends a text.
+  """Raise ValueError if a task head's decoder does not start with EOS.
 
-  The adapters give a decoder the text behind its own last token (`adapters/texts.both_sides`).
+  The adapters give a decoder the text after its own last token (`adapters/texts.both_sides`).
 
   Args:
     config: complete.
@@ -186,9 +201,8 @@ def check_decoder_start(config: Mapping[str, Any], names: Collection[str], *, eo
   start, end = config['decoder_start_token_id'], eos if config['eos_token_id'] is None else config['eos_token_id']
   if start != end and not {'classification_head.dense.bias', 'qa_outputs.bias'}.isdisjoint(names):
     raise ValueError(
-      f'decoder_start_token_id is {start!r}, and eos_token_id {end!r}: the head of a task can be read where its '
-      f'decoder starts with the token that ends a text. decoder_start_token_id {end!r} in config.json lets it be read, '
-      'with other numbers than it was trained with: train it again from there'
+      f'decoder_start_token_id is {start!r}, but eos_token_id {end!r}: a task head needs them equal. Set '
+      f'decoder_start_token_id to {end!r} in config.json and train it again: other inputs give other results'
     )
 
 
@@ -207,7 +221,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
-  """Whether two values of a JSON file are the same one: 1, 1.0 and true are three."""
+  """Compare two JSON values; 1, 1.0 and true are different."""
   number_of = isinstance(a, int | float) and not isinstance(a, bool)
   return a == b and (type(a) is type(b) or (number_of and not isinstance(b, bool)))
 
@@ -216,7 +230,7 @@ def _is_one_of(value: Any, choices: Sequence[Any]) -> bool:
   return any(_same(value, choice) for choice in choices)
 
 
-# what they call an activation -> its name here (layers/mlp.py)
+# their name of an activation -> ours (layers/mlp.py)
 ACTIVATIONS: Mapping[str, str] = MappingProxyType(
   {
     'gelu': 'gelu_erf',
@@ -243,16 +257,16 @@ ACTIVATIONS: Mapping[str, str] = MappingProxyType(
 
 
 def their_activation(name: str) -> str:
-  """What they call one of our activations."""
+  """Return their name of one of our activations."""
   return 'gelu_pytorch_tanh' if name == 'gelu_tanh' else next(key for key, own in ACTIVATIONS.items() if own == name)
 
 
 def activation(default: str, *, also: str | None = None) -> Field:
-  """A name of `ACTIVATIONS`."""
+  """Describe a name of `ACTIVATIONS`."""
   return choice(default, tuple(ACTIVATIONS))._replace(also=also)
 
 
-# What every config class has, with the values that leave a model as it is.
+# Fields of every config class; fixed ones have the values that do not change a model.
 COMMON: Fields = MappingProxyType(
   {
     'vocab_size': size(),
@@ -267,7 +281,7 @@ COMMON: Fields = MappingProxyType(
         'output_hidden_states', 'problem_type', 'return_dict', 'transformers_version', 'use_cache',
       )
     },
-    # of older versions, which changed numbers
+    # fields of older versions that changed numbers
     'pruned_heads': fixed({}, None),
     'quantization_config': fixed(None),
     'per_layer_config': fixed(None, {}),
@@ -276,7 +290,7 @@ COMMON: Fields = MappingProxyType(
   }
 )  # fmt: skip
 
-# What encoders and decoders without a second stack have.
+# Fields of encoders and of decoders without a second stack.
 ONE_STACK: Fields = MappingProxyType(
   {**COMMON, 'is_encoder_decoder': fixed(False), 'add_cross_attention': fixed(False)}
 )

@@ -1,11 +1,11 @@
-"""Writes the updates of a LoRA run as PEFT reads them: `adapter_config.json` and `adapter_model.safetensors`.
+"""Export of the updates of a LoRA run as PEFT reads them: `adapter_config.json` and `adapter_model.safetensors`.
 
-    base = AutoModelForSequenceClassification.from_pretrained(BASE)   # what `init_from` of the run names
+    base = AutoModelForSequenceClassification.from_pretrained(BASE)   # the source in `init_from` of the run
     model = peft.PeftModel.from_pretrained(base, FOLDER)
 
 PEFT has a pair of matrices per linear layer: `lora_A.weight` [r, inputs] and `lora_B.weight` [outputs, r], and adds
-(alpha / r) B A. Where a layer of theirs joins several of ours (GPT-2's c_attn), the pairs of ours stand side by side,
-with a rank and an alpha as many times as large. A head is written whole (`modules_to_save`).
+(alpha / r) B A. If one of their layers joins several of ours (GPT-2's c_attn), our pairs are concatenated, and rank and
+alpha are multiplied by their number. A head is written whole (`modules_to_save`).
 """
 
 import logging
@@ -26,8 +26,8 @@ from plm_jax.weights.folders import Weights
 from plm_jax.weights.table import Architecture, Entry
 
 TENSORS = 'adapter_model.safetensors'
-BEFORE = 'base_model.model.'  # of every name
-# end of the name of a class of transformers -> PEFT's word for its task
+BEFORE = 'base_model.model.'  # prefix of every name
+# suffix of a class name in transformers -> PEFT's name of the task
 TASKS = {
   'ForSequenceClassification': 'SEQ_CLS',
   'ForTokenClassification': 'TOKEN_CLS',
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Update(NamedTuple):
-  """The update of one of our matrices, in one layer: its place in theirs, A [i, r] and B [r, o]."""
+  """The update of one of our matrices, in one layer: its entry, A [i, r] and B [r, o]."""
 
   entry: Entry
   a: np.ndarray
@@ -51,37 +51,37 @@ class Update(NamedTuple):
 def export(
   source: Path, target: Path, *, architecture: str | None = None, step: Step = 'best', template: Template | None = None
 ) -> None:
-  """Writes the updates and the head of a LoRA run as a folder that PEFT reads.
+  """Write the updates and the head of a LoRA run for PEFT.
 
   Args:
     source: the run folder.
-    target: made if it is missing; left as it is if the export fails.
-    architecture: a file of `architectures/`, where several have a place for the trunk.
+    target: created if missing; unchanged if the export fails.
+    architecture: a file of `architectures/`, if several fit the trunk.
     step: which step of the run.
-    template: what stands around a text in the rows of the run.
+    template: special tokens around a text in the examples of the run.
 
   Raises:
     ConfigError: the run is not one of adapter 'lora'.
-    WeightsError: something that it trained has no place in this form.
+    WeightsError: something that it trained cannot be expressed in this form.
     CheckpointError: the parameters are damaged.
   """
   opened = folders.open(source, step=step)
   if opened.wrapper.get('name') != 'lora':
-    raise ConfigError(f"--form=peft: {source} is no run of adapter 'lora'; --form=release writes the whole model")
+    raise ConfigError(f"--form=peft: {source} is not a run of adapter 'lora': --form=release exports the whole model")
   trunk, saved = opened.trunk(), opened.as_saved
   heads = sorted(opened.heads)
-  if others := set(heads) - {'head'}:
+  if unsupported := set(heads) - {'head'}:
     raise WeightsError(
-      f'--form=peft has no place for {", ".join(sorted(others))}: --form=release writes the whole model'
+      f'--form=peft: PEFT has no {", ".join(sorted(unsupported))}; --form=release exports the whole model'
     )
-  chosen, named, config = writer.published_form(trunk, opened.params, architecture, adapter=opened.adapter)
+  chosen, names, config = writer.published_form(trunk, opened.params, architecture, adapter=opened.adapter)
   kind = config['architectures'][0]
-  bare = kind.endswith('Model') and not kind.endswith('LMHeadModel')  # without a head names have no prefix
+  bare = kind.endswith('Model') and not kind.endswith('LMHeadModel')  # names have no prefix without a head
   entries = {
     entry.ours: entry._replace(theirs=entry.theirs.removeprefix(chosen.module.PREFIX) if bare else entry.theirs)
-    for entry in table.entries_of(chosen, trunk, named)
+    for entry in table.entries_of(chosen, trunk, names)
   }
-  of_class = {entry.ours for entry in table.of_task(chosen.module.tasks(trunk), named)}  # what PEFT's base model lacks
+  of_class = {entry.ours for entry in table.of_task(chosen.module.tasks(trunk), names)}  # missing in PEFT's base model
   base = _check_base(opened, {path: leaf for path, leaf in saved.items() if path not in of_class})
   modules = _modules(saved, entries, chosen)
   whole = {
@@ -99,73 +99,74 @@ def export(
     files.write_json(partial / release.PEFT, about)
     release.put_in_place(partial, target, mark=release.PEFT)
   count = sum(array.size for array in tensors.values())
-  log.info(f'{target}: {len(modules)} modules, {count:,} numbers; their base model is {base or "not known"}')
+  log.info(f'{target}: {len(modules)} modules, {count:,} numbers; their base model is {base or "unknown"}')
 
 
 def _check_base(opened: Weights, saved: Collection[str]) -> str:
-  """Where the frozen part comes from, by `init_from` of the run; empty where it does not say.
+  """Find the base model in `init_from` of the run; empty if unknown.
 
   Raises:
-    WeightsError: something else of the trunk trained, or did not come from there: PEFT's base model would lack it.
+    WeightsError: other parameters of the trunk were trained, or did not come from there: PEFT's base model would lack
+      them.
   """
   settings = checksums.read_json(run_paths.RunFolder(opened.folder).config)
-  sources = {one['source'] for one in settings.get('init_from') or () if one.get('to', 'trunk') in ('', 'trunk')}
+  sources = {entry['source'] for entry in settings.get('init_from') or () if entry.get('to', 'trunk') in ('', 'trunk')}
   if opened.wrapper.get('trained') not in (None, [], ['(?!trunk/).*']):
     raise WeightsError(
-      f'--form=peft has no place for other parameters of the trunk, and adapter.trained={opened.wrapper["trained"]}: '
-      '--form=release writes the whole model'
+      f'--form=peft: adapter.trained={opened.wrapper["trained"]} trained other parameters of the trunk, which PEFT '
+      'cannot store; --form=release exports the whole model'
     )
   base = sources.pop() if len(sources) == 1 else ''
   if base and files.is_folder(files.path(base)):
-    known = folders.open(base).params
-    if missing := [path for path in saved if path.startswith('trunk/') and path not in known]:
+    base_params = folders.open(base).params
+    if missing := [path for path in saved if path.startswith('trunk/') and path not in base_params]:
       raise WeightsError(
-        f'--form=peft: {base}, the base model, has no {", ".join(missing[:3])}, so PEFT would draw it anew: '
-        '--form=release writes the whole model'
+        f'--form=peft: the base model {base} has no {", ".join(missing[:3])}, so PEFT would initialise it at random; '
+        '--form=release exports the whole model'
       )
   return base
 
 
 def _modules(saved: Params, entries: Mapping[str, Entry], architecture: Architecture) -> dict[str, list[Update]]:
-  """Name of each linear layer of theirs -> the updates of ours that are parts of it.
+  """Map each of their linear layers to our updates of its parts.
 
   Raises:
-    WeightsError: a matrix of ours is no linear layer of theirs.
+    WeightsError: one of our matrices is no linear layer of theirs.
   """
   modules: dict[str, list[Update]] = {}
   for path in sorted({path.rpartition('/')[0] for path in saved if path.startswith('lora/')}):
     entry = entries.get(f'{path.removeprefix("lora/")}/kernel')
     if entry is None or not entry.theirs.endswith('.weight') or entry.form not in ('linear', 'matrix'):
-      theirs = 'no place' if entry is None else f'{entry.theirs}, which is no linear layer'
+      theirs = 'no tensor' if entry is None else f'{entry.theirs}, which is no linear layer'
       raise WeightsError(
-        f'--form=peft: for the update of {path.removeprefix("lora/")} {architecture.name} has {theirs}: --form=release '
-        'writes the whole model'
+        f'--form=peft: for the update of {path.removeprefix("lora/")} {architecture.name} has {theirs}; --form=release '
+        'exports the whole model'
       )
     a, b = saved[f'{path}/a'], saved[f'{path}/b']
     for layer in range(a.shape[0]) if entry.stacked else [None]:
-      own = np.asarray(a.read(layer), np.float32), np.asarray(b.read(layer), np.float32)
+      factors = np.asarray(a.read(layer), np.float32), np.asarray(b.read(layer), np.float32)
       name = (entry.theirs if layer is None else entry.name(layer)).removesuffix('.weight')
-      modules.setdefault(name, []).append(Update(entry, own[0], own[1].reshape(len(own[1]), -1)))
+      modules.setdefault(name, []).append(Update(entry, factors[0], factors[1].reshape(len(factors[1]), -1)))
   return modules
 
 
 def _modules_of(names: Collection[str]) -> list[str]:
-  """The modules of theirs that are saved whole: the first part of their names, such as 'classifier'."""
+  """Return their modules that are saved whole, such as 'classifier'."""
   return sorted({name.partition('.')[0] for name in names})
 
 
 def _pair(module: str, updates: Sequence[Update]) -> dict[str, np.ndarray]:
-  """The two matrices of a linear layer of theirs: [k r, inputs] and [outputs, k r] for k updates."""
+  """Build A [k r, inputs] and B [outputs, k r]."""
   # two updates of a joined layer      A  a1^T     B  b1^T  0
   #                                       a2^T        0     b2^T
   joined = updates[0].entry.part
   outputs = updates[0].b.shape[1] if joined is None else joined.total * joined.groups
   rank = updates[0].b.shape[0]
   b = np.zeros((outputs, rank * len(updates)), np.float32)
-  for number, update in enumerate(updates):
-    own = b[:, number * rank : (number + 1) * rank]
-    place = own if update.entry.part is None else table.section(own, update.entry.part._replace(axis=0))
-    place[...] = update.b.T.reshape(place.shape)
+  for i, update in enumerate(updates):
+    columns = b[:, i * rank : (i + 1) * rank]
+    target = columns if update.entry.part is None else table.section(columns, update.entry.part._replace(axis=0))
+    target[...] = update.b.T.reshape(target.shape)
   a = np.concatenate([update.a.T for update in updates])
   return {f'{BEFORE}{module}.lora_A.weight': a, f'{BEFORE}{module}.lora_B.weight': b}
 
@@ -173,18 +174,18 @@ def _pair(module: str, updates: Sequence[Update]) -> dict[str, np.ndarray]:
 def _about(
   modules: Mapping[str, Sequence[Update]], whole: Sequence[str], kind: str, wrapper: Mapping[str, Any], base: str
 ) -> dict[str, Any]:
-  """The content of adapter_config.json.
+  """Build the content of adapter_config.json.
 
   Args:
     modules: their linear layers.
     whole: modules that are saved whole.
     kind: the class of the base model.
     wrapper: keywords of adapter 'lora'.
-    base: where the base model is.
+    base: path of the base model.
   """
   joined = {module: len(updates) for module, updates in modules.items()}
   usual = min(joined.values())
-  others = {module: count for module, count in joined.items() if count != usual}
+  unusual = {module: count for module, count in joined.items() if count != usual}
   return {
     'peft_type': 'LORA',
     'task_type': next((task for end, task in TASKS.items() if kind.endswith(end)), None),
@@ -193,11 +194,11 @@ def _about(
     'r': usual * wrapper['rank'],
     'lora_alpha': usual * wrapper['alpha'],
     'lora_dropout': wrapper['dropout'],
-    'rank_pattern': {module: count * wrapper['rank'] for module, count in others.items()},
-    'alpha_pattern': {module: count * wrapper['alpha'] for module, count in others.items()},
+    'rank_pattern': {module: count * wrapper['rank'] for module, count in unusual.items()},
+    'alpha_pattern': {module: count * wrapper['alpha'] for module, count in unusual.items()},
     'target_modules': list(modules),
     'modules_to_save': list(whole) or None,
-    'fan_in_fan_out': next(iter(modules.values()))[0].entry.form == 'matrix',  # GPT-2 keeps [inputs, outputs]
+    'fan_in_fan_out': next(iter(modules.values()))[0].entry.form == 'matrix',  # GPT-2 stores [inputs, outputs]
     'bias': 'none',
     'use_rslora': False,
     'use_dora': False,

@@ -1,4 +1,4 @@
-"""Reads a release: its tensors as parameters of this package, leaf by leaf or layer by layer."""
+"""Reader of published checkpoints: tensors as parameters of this package, by leaf or layer."""
 
 import functools
 import hashlib
@@ -20,24 +20,26 @@ log = logging.getLogger(__name__)
 
 
 class Reader:
-  """The correspondence between a release and our parameters; making one checks every name and shape.
+  """The correspondence between a published checkpoint and our parameters.
+
+  Building one checks every name and shape.
 
   Attributes:
-    source: the release.
+    source: the published folder.
     architecture: the one that describes it.
     model: the model block of a config: name, variant, overrides.
-    vocab_size: ids of the vocabulary.
+    vocab_size: number of ids of the vocabulary.
     trunk: the trunk of this package.
-    heads: names of the heads that the release has; that of a task is 'head'.
-    task: the end of the name of their class for a task ('ForTokenClassification'), where it has the head of one.
-    task_head: that head; None where there is none.
-    entries: leaf path -> how the release holds it.
-    shapes: leaf path -> shape of ours, stacked axis included.
+    heads: names of the heads in the folder; that of a task is 'head'.
+    task: suffix of the name of their class for a task ('ForTokenClassification'), if there is the head of one.
+    task_head: that head, or None.
+    entries: leaf path -> its tensors.
+    shapes: leaf path -> our shape, stacked axis included.
     ignored: names of tensors that no computation reads, here or in transformers.
 
   Raises:
-    WeightsError: an unknown architecture, a field of config.json that the trunk cannot follow, or a tensor that is
-      missing, of another shape, without a place here, or not equal to what it is tied to or derived from.
+    WeightsError: an unknown architecture, an unsupported field of config.json, or a tensor that is missing, of another
+      shape, unknown here, or not equal to a tied or derived one.
   """
 
   def __init__(self, source: Release, *, architecture: str | None = None):
@@ -47,22 +49,22 @@ class Reader:
     starts = (module.PREFIX, *getattr(module, 'OTHER_PREFIXES', ()))
     self._prefix = '' if any(name.startswith(starts) for name in source) else module.PREFIX
     try:
-      made = dict(module.read_config(source.config, frozenset(f'{self._prefix}{name}' for name in source)))
-      name = made.pop('name', None) or module.MODEL
-      self.vocab_size = int(made.pop('vocab_size'))
-      self.model = {'name': name, **made}
+      fields = dict(module.read_config(source.config, frozenset(f'{self._prefix}{name}' for name in source)))
+      name = fields.pop('name', None) or module.MODEL
+      self.vocab_size = int(fields.pop('vocab_size'))
+      self.model = {'name': name, **fields}
       self.trunk = build.make('models', self.model, vocab_size=self.vocab_size)
       self._trunk_shapes = {f'trunk/{path}': shape for path, shape in shapes.shapes(self.trunk).items()}
     except (KeyError, TypeError, ValueError, ConfigError) as error:
-      what = f'no {error}' if isinstance(error, KeyError) else str(error)
-      raise WeightsError(f'{source.folder / release.CONFIG}: {what}') from error
+      problem = f'no {error}' if isinstance(error, KeyError) else str(error)
+      raise WeightsError(f'{source.folder / release.CONFIG}: {problem}') from error
     heads = tuple(head for head in module.HEADS if self._has(module.entries(self.trunk, (head,)), head))
     tasks = module.tasks(self.trunk)
     self.task = self._find_task(tasks)
     self.task_head = None if self.task is None else tasks[self.task]
     self.heads = heads if self.task is None else (*heads, HEAD)
-    known = entries_of(self.architecture, self.trunk, heads if self.task is None else (*heads, self.task))
-    entries = [entry for entry in known if entry.zeros is None]
+    candidates = entries_of(self.architecture, self.trunk, heads if self.task is None else (*heads, self.task))
+    entries = [entry for entry in candidates if entry.zeros is None]
     self.entries = {entry.ours: entry for entry in entries if not entry.optional or self._is_there(entry)}
     self.shapes = {path: self._trunk_shapes.get(path) or self._head_shape(path) for path in self.entries}
     self._check()
@@ -70,22 +72,28 @@ class Reader:
     self._check_copies()
 
   def _find_task(self, tasks: Mapping[str, TaskHead]) -> str | None:
-    """The task whose head is there: that of the class which config.json names, else the one with most tensors."""
+    """Find the task head among the tensors.
+
+    It is that of the class in config.json, else the one with most tensors.
+    """
     named = self.source.config.get('architectures')
     classes = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     bare = {entry.ours: entry for entry in self.architecture.module.entries(self.trunk, ())}
     pooler = POOLER in bare and self._is_there(bare[POOLER])
-    found: dict[str, int] = {}
+    complete: dict[str, int] = {}
     for end, task in tasks.items():
-      there = [self._short(self._name_of(entry)) in self.source for entry in task.entries]
-      if any(there) and any(name.endswith(end) for name in classes):
+      present = [self._short(self._name_of(entry)) in self.source for entry in task.entries]
+      if any(present) and any(name.endswith(end) for name in classes):
         return end
-      if all(there) and (pooler or not task.pooler):
-        found[end] = len(there)
-    return max(found, key=lambda end: found[end], default=None)
+      if all(present) and (pooler or not task.pooler):
+        complete[end] = len(present)
+    return max(complete, key=lambda end: complete[end], default=None)
 
   def _check(self) -> None:
-    """Raises where a tensor is missing or of another shape, or the tokenizer has too many ids; reads no tensor."""
+    """Raise if a tensor is missing or of another shape.
+
+    Also raise if the tokenizer has too many ids. No tensor is read.
+    """
     for path, entry in self.entries.items():
       shape = self.shapes[path]
       for layer in range(shape[0]) if entry.stacked else [None]:
@@ -96,11 +104,15 @@ class Reader:
     release.check_tokenizer(self.source.folder, self.vocab_size, where=self.source.where(self._short(table)))
 
   def _without_a_place(self) -> list[str]:
-    """Names of tensors that no computation reads; raises for any other that no leaf is made of."""
+    """List tensors that no computation reads.
+
+    Raises:
+      WeightsError: a tensor is neither one of these, nor part of a leaf, nor equal to a derived buffer.
+    """
     module, folder = self.architecture.module, self.source.folder
-    known = {self._short(name) for entry in self.entries.values() for name in self._all_names(entry)}
+    used = {self._short(name) for entry in self.entries.values() for name in self._all_names(entry)}
     unused = []
-    for name in sorted(set(self.source) - known):
+    for name in sorted(set(self.source) - used):
       if any(re.search(pattern, name) for pattern in module.UNUSED):
         unused.append(name)
         continue
@@ -108,20 +120,20 @@ class Reader:
       if derived is None:
         heads = ', '.join((*module.HEADS, *module.tasks(self.trunk))) or 'none'
         raise WeightsError(
-          f'{self.source.where(name)} has no place in our {self.model["name"]} and its heads ({heads}). For the rest '
-          'of it, save the trunk alone, with `AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER)`, and read that'
+          f'{self.source.where(name)} is not part of our {self.model["name"]} or its heads ({heads}). Read the trunk '
+          'alone: save it with `AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER)`'
         )
       if not derived(self.trunk, self.source.read(name)):
         raise WeightsError(
-          f'{self.source.where(name)} holds other numbers than {self.architecture.name} computes by itself there, '
-          'which cannot be read'
+          f'{self.source.where(name)} differs from what {self.architecture.name} computes, and cannot be read: fetch '
+          'the file again'
         )
     if unused:
-      log.info('%s: tensors that nothing reads, in transformers either: %s', folder, ', '.join(unused[:12]))
+      log.info('%s: tensors that are unused, as in transformers: %s', folder, ', '.join(unused[:12]))
     return unused
 
   def _check_copies(self) -> None:
-    """Raises where the release holds a leaf under several names with different numbers."""
+    """Raise if the names of one leaf have different numbers."""
     main = {entry.theirs for entry in self.entries.values()}
     for entry in self.entries.values():
       layers = range(self.shapes[entry.ours][0]) if entry.stacked else [None]
@@ -134,60 +146,67 @@ class Reader:
         names = [*dict.fromkeys([self._name_of(entry, layer), *names])]
         if len(names) > 1 and len({self._digest(name) for name in names}) > 1:
           raise WeightsError(
-            f'{self.source.where(self._short(names[1]))}: its numbers differ from those of {self._short(names[0])!r}, '
-            f'and {release.CONFIG} has the two as one (tie_word_embeddings): correct the one or the other'
+            f'{self.source.where(self._short(names[1]))} differs from {self._short(names[0])!r}, but {release.CONFIG} '
+            'ties them (tie_word_embeddings): correct config.json or fetch the file again'
           )
 
   def _digest(self, name: str) -> bytes:
-    """Of the shape and the numbers of a tensor; one tensor is in memory at a time."""
+    """Hash shape and numbers of a tensor, with one tensor in memory."""
     tensor = self.source.read(self._short(name))
     out = hashlib.sha256(str(tensor.shape).encode())
     for piece in pieces(tensor):
-      out.update((piece + 0.0).tobytes())  # -0.0 is 0.0
+      out.update((piece + 0.0).tobytes())  # turn -0.0 into 0.0
     return out.digest()
 
   def leaves(self) -> dict[str, Leaf]:
-    """Our parameters by path; each is read from one tensor of the release at a time."""
+    """Open our parameters by path.
+
+    Each read takes one tensor at a time.
+    """
     return {path: Leaf(shape, functools.partial(self._read, path)) for path, shape in self.shapes.items()}
 
   def _read(self, path: str, layer: int | None) -> np.ndarray:
-    """A leaf, or one layer of it, as a view of the tensor of the release; a whole stacked leaf is float32."""
+    """Read a leaf, or one layer of it, as a view.
+
+    A whole stacked leaf is copied as float32.
+    """
     entry, shape = self.entries[path], self.shapes[path]
     if not entry.stacked:
-      whole = self._view(entry, self._name_of(entry), shape)
-      return whole if layer is None else whole[layer]
+      leaf = self._view(entry, self._name_of(entry), shape)
+      return leaf if layer is None else leaf[layer]
     if layer is not None:
       return self._view(entry, self._name_of(entry, layer), shape[1:])
     out = np.empty(shape, np.float32)
-    for number in range(shape[0]):
-      out[number] = self._view(entry, self._name_of(entry, number), shape[1:])
+    for index in range(shape[0]):
+      out[index] = self._view(entry, self._name_of(entry, index), shape[1:])
     return out
 
   def _view(self, entry: Entry, name: str, shape: Sequence[int]) -> np.ndarray:
-    """A tensor of the release in our shape, transposed where needed; raises WeightsError where one is not finite."""
+    """Read a tensor in our shape.
+
+    Raise WeightsError if it is not finite.
+    """
     tensor = self.source.read(self._short(name))
     if not all(np.isfinite(piece).all() for piece in pieces(tensor)):
-      raise WeightsError(
-        f'{self.source.where(self._short(name))} has numbers that are not finite: fetch the file again'
-      )
+      raise WeightsError(f'{self.source.where(self._short(name))} has values that are not finite: fetch the file again')
     return self._as_ours(entry, name, tensor, shape).reshape(tuple(shape))
 
   def _as_ours(self, entry: Entry, name: str, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     try:
       return table.view(entry, tensor, shape)
     except ValueError as error:
-      sizes = f'vocab_size {self.vocab_size}' if entry.ours == TOKENS else 'the sizes'
+      sizes = f'vocab_size {self.vocab_size}' if entry.ours == TOKENS else 'sizes'
       raise WeightsError(
-        f'{self.source.where(self._short(name))}: {error}, as {sizes} in {release.CONFIG} would have it for our '
-        f'{entry.ours}: the two files belong to different models; fetch both again'
+        f'{self.source.where(self._short(name))}: {error}, by {sizes} in {release.CONFIG} (for {entry.ours}). The two '
+        'files belong to different models: fetch both again'
       ) from error
 
   def _shape_of(self, name: str, entry: Entry) -> tuple[int, ...]:
     short = self._short(name)
     if short not in self.source:
       raise WeightsError(
-        f'{self.source.where(short)} is missing, which holds our {entry.ours}: fetch the file again, or correct the '
-        f'number of layers in {release.CONFIG}'
+        f'{self.source.where(short)} is missing (for {entry.ours}): fetch the file again, or correct the number of '
+        f'layers in {release.CONFIG}'
       )
     return self.source.shape(short)
 
@@ -203,7 +222,7 @@ class Reader:
     return name.removeprefix(self._prefix)
 
   def _name_of(self, entry: Entry, layer: int | None = None) -> str:
-    """The name under which the release has a tensor; the main name if it has none."""
+    """Return the present name of a tensor, else the main name."""
     names = self._names(entry, layer)
     return next((name for name in names if self._short(name) in self.source), names[0])
 
@@ -221,16 +240,17 @@ class Reader:
 
 
 def _architecture_of(source: Release, name: str | None) -> Architecture:
-  """The architecture that reads a release: by its model_type, and by name where one is given."""
-  known = architectures()
+  """Choose the architecture by model_type, and by name if given."""
+  choices = architectures()
   model_type = source.config.get('model_type')
-  types = sorted({own for architecture in known for own in architecture.module.MODEL_TYPES})
-  for architecture in known:
+  types = sorted({own for architecture in choices for own in architecture.module.MODEL_TYPES})
+  for architecture in choices:
     if model_type in architecture.module.MODEL_TYPES and name in (None, architecture.name):
       return architecture
-  if name is not None and name not in [architecture.name for architecture in known]:
-    raise WeightsError(f'there is no architecture {name!r}; choices are {", ".join(a.name for a in known)}')
-  what = f', and not one of {name!r}' if model_type in types else ''
+  if name is not None and name not in [architecture.name for architecture in choices]:
+    raise WeightsError(f'no architecture {name!r}; choices are {", ".join(a.name for a in choices)}')
+  restriction = f' by {name!r}' if model_type in types else ''
   raise WeightsError(
-    f'{source.folder / release.CONFIG}: model_type {model_type!r} is not known here{what}; known are {", ".join(types)}'
+    f'{source.folder / release.CONFIG}: model_type {model_type!r} is not supported{restriction}; choices are '
+    f'{", ".join(types)}'
   )

@@ -1,4 +1,4 @@
-"""The files of a release, a folder in Hugging Face's form: config.json, one or several safetensors, a tokenizer."""
+"""Files of a folder in Hugging Face's form: config.json, one or several safetensors files, a tokenizer."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from plm_jax.text import published
 from plm_jax.text import spec as specs
 
 CONFIG, SINGLE, INDEX = 'config.json', 'model.safetensors', 'model.safetensors.index.json'
-PEFT = 'adapter_config.json'  # of updates without their model
+PEFT = 'adapter_config.json'  # of PEFT folders: updates without their model
 TOKENIZER, _ROLES, _FACTS = 'tokenizer.json', 'tokenizer_config.json', 'vocab.json'
 GENERATION = 'generation_config.json'
 # fields of config.json
@@ -30,7 +30,7 @@ TOKENIZER_FILES = (
   TOKENIZER, _ROLES, 'special_tokens_map.json', 'added_tokens.json', _FACTS, 'vocab.txt',
   'merges.txt', 'spiece.model', 'sentencepiece.bpe.model', 'tokenizer.model', 'spm.model',
   'chat_template.jinja', 'chat_template.json',
-  GENERATION,  # the tokens that begin and end a text, and how texts are made
+  GENERATION,  # the tokens that begin and end a text, and settings of generation
 )  # fmt: skip
 _PICKLES = (
   'pytorch_model.bin',
@@ -45,61 +45,59 @@ log = logging.getLogger(__name__)
 
 
 def is_release(folder: Path) -> bool:
-  """Whether there is a config.json that names a `model_type`."""
+  """Check for a config.json that has a `model_type`."""
   return files.is_file(folder / CONFIG) and isinstance(read_json(folder / CONFIG).get('model_type'), str)
 
 
 class Release:
-  """The tensors of a folder by name; each is read when it is asked for.
+  """The tensors of a folder by name.
+
+  Each is read when it is used.
 
   Attributes:
-    folder: where they are.
+    folder: their path.
     config: the content of config.json.
 
   Raises:
-    WeightsError: the folder has no safetensors (a pickle is never read, because reading executes it), or a file is
+    WeightsError: the folder has no safetensors (pickles are never read, because reading executes them), or a file is
       damaged.
   """
 
   def __init__(self, folder: Path):
     self.folder = folder
     self.config = read_json(folder / CONFIG)
-    # a folder that was saved in shards before it was saved as one file may still have their index, which is stale
+    # An index next to a single file is stale: the folder was saved in shards before.
     self._index = {} if files.is_file(folder / SINGLE) else self._read_index()
     names = sorted(set(self._index.values())) if self._index else [self._single()]
     self._containers = {file: tensor_files.Container(folder / file) for file in names}
     self._places = {name: file for file, container in self._containers.items() for name in container.tensors}
     for name, file in self._index.items():
       if name not in self._containers[file].tensors:
-        raise WeightsError(
-          f'{folder / file} has no tensor {name!r}, though {INDEX} says that it is there: fetch both again'
-        )
+        raise WeightsError(f'{folder / file} has no tensor {name!r}, but {INDEX} lists it there: fetch both again')
 
   def _read_index(self) -> dict[str, str]:
-    """Tensor -> file, where there are several files; else empty."""
+    """Read tensor -> file, if there are several files; else empty."""
     file = self.folder / INDEX
     if not files.is_file(file):
       return {}
     index = read_json(file).get('weight_map')
     if not isinstance(index, dict) or not index or not all(isinstance(name, str) for name in index.values()):
-      raise WeightsError(f'{file} has no weight_map from tensors to files: fetch it again')
+      raise WeightsError(f'{file} has no weight_map (tensor -> file): fetch it again')
     for tensor, name in index.items():
       if Path(name).name != name or not files.is_file(self.folder / name):
-        raise WeightsError(f'{file} places tensor {tensor!r} in {name}, which is not in the folder: fetch that file')
+        raise WeightsError(f'{file} lists tensor {tensor!r} in {name}, which is missing: fetch that file')
       if not files.is_inside(self.folder / name, self.folder):
-        raise WeightsError(
-          f'{file} places tensor {tensor!r} in {name}, a link to a file outside of the folder: put a copy there'
-        )
+        raise WeightsError(f'{file} lists tensor {tensor!r} in {name}, a link out of the folder: replace it by a copy')
     return index
 
   def _single(self) -> str:
+    """Return the name of the only file of tensors."""
     if files.is_file(self.folder / SINGLE):
       return SINGLE
-    if found := [name for name in _PICKLES if files.is_file(self.folder / name)]:
+    if pickles := [name for name in _PICKLES if files.is_file(self.folder / name)]:
       raise WeightsError(
-        f'{self.folder} has only {found[0]}: reading a pickle executes what is in it, so it is refused. If '
-        'you trust its source, save it once with `AutoModel.from_pretrained(...).save_pretrained(FOLDER)`, '
-        'which writes model.safetensors'
+        f'{self.folder} has only {pickles[0]}, and pickles can execute code. If you trust the source, convert it: '
+        '`AutoModel.from_pretrained(...).save_pretrained(FOLDER)` writes model.safetensors'
       )
     raise WeightsError(f'{self.folder} has neither {SINGLE} nor {INDEX}: fetch one of them')
 
@@ -110,16 +108,19 @@ class Release:
     return iter(self._places)
 
   def shape(self, name: str) -> tuple[int, ...]:
-    """The shape of a tensor."""
+    """Return the shape of a tensor."""
     return self._containers[self._places[name]].tensors[name].shape
 
   def where(self, name: str) -> str:
-    """The file and the tensor, for messages; for a missing tensor, the file that would name it."""
+    """Describe the file and the tensor, for messages.
+
+    For a missing tensor it is the file that should list it.
+    """
     file = self._places.get(name, INDEX if self._index else SINGLE)
     return f'{self.folder / file}, tensor {name!r}'
 
   def read(self, name: str) -> np.ndarray:
-    """One tensor as it is stored."""
+    """Read one tensor as it is stored."""
     return self._containers[self._places[name]].read(name)
 
 
@@ -134,23 +135,25 @@ def write(
   types: bool = False,
   longest: int | None = None,
 ) -> None:
-  """Writes a folder. One that is there is replaced as a whole once everything is on disk; its other files stay.
+  """Write a folder, or replace one once everything is on disk.
+
+  Other files of an existing folder stay.
 
   Args:
-    folder: made if it is missing.
+    folder: created if missing.
     config: the content of config.json.
     plans: name -> tensor.
-    shard: the most bytes per file of tensors.
+    shard: maximum bytes per file of tensors.
     tokenizer: a folder whose tokenizer is copied; it replaces the one in `folder`.
     template: as in `copy_tokenizer`.
     types: as in `copy_tokenizer`.
     longest: as in `copy_tokenizer`.
 
   Raises:
-    WeightsError: the disk is full, or a tensor cannot be read; the folder stays as it was.
+    WeightsError: the disk is full, or a tensor cannot be read; the folder is unchanged.
   """
   groups = tensor_files.shards(plans.items(), shard)
-  folder = files.followed(folder)  # a link stays one
+  folder = files.followed(folder)  # keep links
   with making(folder) as partial:
     numbered = [f'model-{number:05}-of-{len(groups):05}.safetensors' for number in range(1, len(groups) + 1)]
     names = [SINGLE] if len(groups) == 1 else numbered
@@ -164,23 +167,25 @@ def write(
     files.write_json(partial / CONFIG, dict(config))
     replaced = {INDEX, CONFIG, *(TOKENIZER_FILES if copied else ())}
     replaced |= {file.name for file in files.listing(folder, 'model*.safetensors')}
-    for other in () if files.is_address(folder) else files.files_below(folder):  # they stay where they are
-      place = other.relative_to(folder)
-      if str(place) not in replaced:
-        files.make_folder((partial / place).parent)
-        files.copy(other, partial / place)
+    for other in () if files.is_address(folder) else files.files_below(folder):  # other files are kept
+      relative = other.relative_to(folder)
+      if str(relative) not in replaced:
+        files.make_folder((partial / relative).parent)
+        files.copy(other, partial / relative)
     put_in_place(partial, folder, mark=CONFIG, replaced=replaced)
 
 
 @contextlib.contextmanager
 def making(folder: Path) -> Iterator[Path]:
-  """An empty folder beside `folder`, for the body to fill and to move; what is left of it is removed at the end.
+  """Provide an empty folder next to `folder`, to be filled and moved.
+
+  What is left of it is removed at the end.
 
   Raises:
     WeightsError: it cannot be written to.
   """
   if files.exists(folder) and not files.is_folder(folder):
-    raise WeightsError(f'{folder} cannot be written: it is a file; name another folder')
+    raise WeightsError(f'{folder} is a file: name another folder')
   if files.is_address(folder):
     with _sent_to(folder) as partial:
       yield partial
@@ -188,26 +193,26 @@ def making(folder: Path) -> Iterator[Path]:
   partial, aside = folder.with_name(f'{folder.name}.partial'), _aside(folder)
   with contextlib.ExitStack() as stack:
     try:
-      stack.enter_context(files.locked_folder(partial))  # by its lock the next one sees that nobody works there
+      stack.enter_context(files.locked_folder(partial))  # the lock tells other processes that it is in use
       stack.callback(files.remove_folder, partial)
-      for left in files.listing(partial):
-        (files.remove_folder if files.is_folder(left) else files.remove)(left)
+      for leftover in files.listing(partial):
+        (files.remove_folder if files.is_folder(leftover) else files.remove)(leftover)
       if files.exists(aside):  # a process was killed between two renames
         if files.listing(folder):
           files.remove_folder(aside)
         else:
           files.move(aside, folder)
-          log.warning('%s is back: the one that should have replaced it was not finished', folder)
+          log.warning('%s is restored: writing its replacement was interrupted', folder)
       yield partial
     except BlockingIOError as error:
-      raise WeightsError(f'another process is writing {folder}: wait for it, or name another folder') from error
+      raise WeightsError(f'another process is writing to {folder}: wait for it, or name another folder') from error
     except OSError as error:
-      raise WeightsError(f'{folder} cannot be written: {error}; free some space or name another folder') from error
+      raise WeightsError(f'{folder} cannot be written: {error}; free disk space or name another folder') from error
 
 
 @contextlib.contextmanager
 def _sent_to(folder: Path) -> Iterator[Path]:
-  """An empty folder of this machine, for the body to fill and to send to an address."""
+  """Provide an empty local folder, to be filled and uploaded."""
   with files.temporary_folder() as partial:
     try:
       yield partial
@@ -216,10 +221,10 @@ def _sent_to(folder: Path) -> Iterator[Path]:
 
 
 def put_in_place(partial: Path, folder: Path, *, mark: str, replaced: Iterable[str] = ()) -> None:
-  """Renames a whole folder to `folder`; one that is there is renamed aside before, and removed at the end.
+  """Rename a complete folder to `folder`.
 
-  At an address its files are sent, `mark` last, and those of `replaced` that are not among them are removed
-  (`copies.publish`).
+  An existing one is renamed first and removed at the end. At a URL the files are uploaded, `mark` last, and those of
+  `replaced` that are not among them are removed (`downloads.publish`).
   """
   if files.is_address(folder):
     downloads.publish(partial, folder, mark=mark, replaced=replaced)
@@ -241,25 +246,30 @@ def _aside(folder: Path) -> Path:
 
 
 def check_tokenizer(folder: Path, rows: int, *, where: str) -> None:
-  """Raises WeightsError where `tokenizer.json` has ids beyond the rows of the token table that `where` names."""
+  """Raise WeightsError if `tokenizer.json` has ids beyond the token table.
+
+  Args:
+    folder: with the tokenizer.
+    rows: of the token table.
+    where: its name, for the message.
+  """
   size = tokenizer_size(folder)
   if size is not None and size > rows:
     raise WeightsError(
-      f'{folder / TOKENIZER} has ids up to {size - 1}, and {where} has {rows} rows: the tokenizer belongs to another '
-      'model, or tokens were added to it. Fetch the tokenizer of this model, or add the rows with '
-      '`model.resize_token_embeddings(len(tokenizer))` and save both'
+      f'{folder / TOKENIZER} has ids up to {size - 1}, but {where} has {rows} rows. Fetch the tokenizer of this model, '
+      'or add rows with `model.resize_token_embeddings(len(tokenizer))` and save both'
     )
 
 
 def tokenizer_size(folder: Path) -> int | None:
-  """One more than the largest id in `tokenizer.json`; None if there is no such file."""
+  """Return the largest id in `tokenizer.json` plus one; None without the file."""
   if not files.is_file(folder / TOKENIZER):
     return None
   return max(_ids(folder).values(), default=-1) + 1
 
 
 def _ids(folder: Path) -> dict[str, int]:
-  """Token -> id, of the `tokenizer.json` of a folder."""
+  """Read token -> id from the `tokenizer.json` of a folder."""
   try:
     return specs.token_ids(read_json(folder / TOKENIZER))
   except ValueError as error:
@@ -267,7 +277,10 @@ def _ids(folder: Path) -> dict[str, int]:
 
 
 def token_ids(folder: Path) -> dict[str, int]:
-  """Role ('pad') -> id, of a vocabulary folder of this package; empty for other folders."""
+  """Read role ('pad') -> id from a vocabulary folder of this package.
+
+  Else empty.
+  """
   facts = _facts(folder)
   if not facts:
     return {}
@@ -278,61 +291,80 @@ def token_ids(folder: Path) -> dict[str, int]:
 def copy_tokenizer(
   source: Path, target: Path, *, template: Template | None = None, types: bool = False, longest: int | None = None
 ) -> list[str]:
-  """Copies the files of a tokenizer, whatever its kind; returns their names.
+  """Copy the files of a tokenizer of any kind; return their names.
 
-  The `vocab.json` of a vocabulary folder of this package, which says the role of each special token, becomes
-  `tokenizer_config.json` in the copy. A published tokenizer gets a `tokenizer.json` that needs no config.json beside it
-  to be read.
+  The `vocab.json` of a vocabulary folder of this package, with the role of each special token, becomes
+  `tokenizer_config.json` in the copy. A published tokenizer gets a `tokenizer.json` that can be read without
+  config.json.
 
   Args:
     source: a folder with a tokenizer.
-    target: made if there is something to copy.
-    template: what stands around a text, where a vocabulary folder of this package does not say so itself.
-    types: whether the model reads the types of tokens.
-    longest: tokens that the model has positions for, where a tokenizer of this package is to cut rows there; None where
-      it has no table of positions.
+    target: created if there is something to copy.
+    template: special tokens around a text, if a vocabulary folder of this package does not specify them.
+    types: whether the model reads token types.
+    longest: maximum positions of the model, at which a tokenizer of this package truncates; None without a position
+      table.
   """
   facts = _facts(source)
-  found = [name for name in TOKENIZER_FILES if files.is_file(source / name) and not (facts and name == _FACTS)]
-  if found:
+  copied = [name for name in TOKENIZER_FILES if files.is_file(source / name) and not (facts and name == _FACTS)]
+  if copied:
     files.make_folder(target)
-  for name in found:
+  for name in copied:
     files.copy(source / name, target / name)
   if not facts and published.find(source):
     with stage('tokenizer'):
       spec = published.read_folder(source).spec
-      if TOKENIZER not in found or spec != published.as_saved(source / TOKENIZER):
+      if TOKENIZER not in copied or spec != published.as_saved(source / TOKENIZER):
         files.write_text(target / TOKENIZER, json.dumps(spec, ensure_ascii=False))
-        found = [*dict.fromkeys([*found, TOKENIZER])]
-  if facts and _ROLES not in found:
-    spec, spaced = read_json(source / TOKENIZER), facts.get('spaced', False)
-    if template is not None and not spec.get('post_processor'):
-      spec, spaced = specs.with_template(spec, template.single, template.pair), template.spaced
-    files.write_text(target / TOKENIZER, json.dumps(specs.spaced(spec) if spaced else spec, ensure_ascii=False))
-    names = ['input_ids', *(['token_type_ids'] if types and specs.typed(spec) else []), 'attention_mask']
-    roles = {f'{role}_token': token for role, token in facts['roles'].items()}
-    settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'clean_up_tokenization_spaces': False, **roles}
-    cut = {} if longest is None else {'model_max_length': longest}
-    files.write_json(target / _ROLES, {**settings, **cut, 'model_input_names': names})
-    found.append(_ROLES)
-  return found
+        copied = [*dict.fromkeys([*copied, TOKENIZER])]
+  if facts and _ROLES not in copied:
+    _write_own_tokenizer(read_json(source / TOKENIZER), facts, target, template=template, types=types, longest=longest)
+    copied.append(_ROLES)
+  return copied
+
+
+def _write_own_tokenizer(
+  spec: dict[str, Any],
+  facts: Mapping[str, Any],
+  target: Path,
+  *,
+  template: Template | None,
+  types: bool,
+  longest: int | None,
+) -> None:
+  """Write a vocabulary of this package as a tokenizer of transformers."""
+  spaced = facts.get('spaced', False)
+  if template is not None and not spec.get('post_processor'):
+    spec, spaced = specs.with_template(spec, template.single, template.pair), template.spaced
+  files.write_text(target / TOKENIZER, json.dumps(specs.spaced(spec) if spaced else spec, ensure_ascii=False))
+  names = ['input_ids', *(['token_type_ids'] if types and specs.typed(spec) else []), 'attention_mask']
+  roles = {f'{role}_token': token for role, token in facts['roles'].items()}
+  settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'clean_up_tokenization_spaces': False, **roles}
+  cut = {} if longest is None else {'model_max_length': longest}
+  files.write_json(target / _ROLES, {**settings, **cut, 'model_input_names': names})
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-  """`vocab.json` of a vocabulary folder of this package; empty for GPT-2, whose file of that name lists the tokens."""
-  there = files.is_file(folder / _FACTS) and files.is_file(folder / TOKENIZER)
-  facts = read_json(folder / _FACTS) if there else {}
+  """Read `vocab.json` of a vocabulary folder of this package.
+
+  It is empty for GPT-2, whose file of that name lists the tokens.
+  """
+  is_ours = files.is_file(folder / _FACTS) and files.is_file(folder / TOKENIZER)
+  facts = read_json(folder / _FACTS) if is_ours else {}
   return facts if isinstance(facts.get('roles'), dict) else {}
 
 
 def read_json(file: Path) -> dict[str, Any]:
-  """The JSON object in a file; raises WeightsError where there is none."""
+  """Read the JSON object in a file.
+
+  Raise WeightsError if there is none.
+  """
   try:
     content = checksums.read_json(file)
   except FileNotFoundError:
-    raise WeightsError(f'there is no {file}') from None
+    raise WeightsError(f'{file} is missing: fetch it') from None
   except (OSError, ValueError) as error:
     raise WeightsError(f'{file} cannot be read: {error}; fetch it again') from error
   if not isinstance(content, dict):
-    raise WeightsError(f'{file} holds no JSON object')
+    raise WeightsError(f'{file} is no JSON object: fetch it again')
   return content

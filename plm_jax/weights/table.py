@@ -1,24 +1,24 @@
-"""How the tensors of a published release correspond to our parameters: one list of entries per architecture.
+"""The correspondence between published tensors and our parameters: one list of entries per architecture.
 
-"Ours" is a parameter of this package, "theirs" a tensor or a field of a release in Hugging Face's form. A file
+"Ours" is a parameter of this package, "theirs" a tensor or a field of a folder in Hugging Face's form. A file
 `weights/architectures/<architecture>.py` has
 
     MODEL                    the file of `models/` whose trunk it describes
-    HEADS                    names of the pre-training heads that a release may have, such as 'mlm'
-    tasks(trunk)             end of the name of their class for a task ('ForTokenClassification') -> its `TaskHead`
-    TYPED                    whether their model reads token_type_ids; False where it is left out
+    HEADS                    names of the pre-training heads that a folder may have, such as 'mlm'
+    tasks(trunk)             suffix of the name of their class for a task ('ForTokenClassification') -> its `TaskHead`
+    TYPED                    whether their model reads token_type_ids; False if missing
     MODEL_TYPES              the values of `model_type` in a Hugging Face config.json that it reads, a literal
-    PREFIX                   start of the names of a model with a head, such as 'bert.'; without a head they lack it
-    FIELDS                   every field of config.json that is used, fixed or inert (fields.py); others are left alone
-    DERIVED                  end of the name of a buffer -> (trunk, tensor) -> whether it holds what the trunk computes
-    OTHER_PREFIXES           optional: what stands in its place in some of their classes
-    UNUSED                   patterns of names that published files have and that transformers does not read either
+    PREFIX                   prefix of the names of a model with a head, such as 'bert.'; absent without a head
+    FIELDS                   every field of config.json that is used, fixed or inert (fields.py); others are ignored
+    DERIVED                  suffix of the name of a buffer -> (trunk, tensor) -> whether the trunk computes the same
+    OTHER_PREFIXES           optional: other prefixes in some of their classes
+    UNUSED                   patterns of names in published files that transformers does not read either
     read_config(theirs, names=())   config.json as a dict, and the names of the tensors, with PREFIX -> keywords of the
                              model's `make`, vocab_size, variant, overrides; it calls `fields.complete` first
     write_config(trunk, heads)   -> config.json as a dict, with model_type and architectures
     entries(trunk, heads)    -> the list; `heads` are names of HEADS, and at most one of `tasks`
 
-and nothing that reads or writes files. A tensor that is in no entry, not derived and not unused is refused.
+and no file access. A tensor that is in no entry, not derived and not unused raises an error.
 """
 
 import math
@@ -39,8 +39,8 @@ Derived = Callable[[Any, np.ndarray], bool]  # (trunk, tensor)
 class Part(NamedTuple):
   """Rows [start, stop) of `total` along `axis` of a joined tensor, such as the query in a joined [query, key, value].
 
-  With `groups` > 1 the axis repeats that pattern: query, key and value of head 0, then those of head 1 (DeBERTa);
-  `start`, `stop` and `total` then count the rows of one head.
+  With `groups` > 1 the axis repeats that pattern: query, key and value of head 0, then those of head 1 (DeBERTa). Then
+  `start`, `stop` and `total` count the rows of one head.
   """
 
   start: int
@@ -51,25 +51,24 @@ class Part(NamedTuple):
 
 
 class Entry(NamedTuple):
-  """One parameter of ours and the tensor that holds it.
+  """One of our parameters and the tensor that holds it.
 
   Attributes:
-    ours: leaf path, 'trunk/layers/query/kernel'. Where `theirs` has '{layer}', the leaf is stacked along axis 0.
-    theirs: full name in the release with `PREFIX`; '{layer}' is the number of the layer, '{inner}' that of a block in
-      it.
-    form: 'same': theirs has our shape. 'reversed': theirs has our axes from last to first, as kernels of a convolution
-      have. 'outputs_first': theirs has our axes, those of the outputs first. 'matrix': theirs is [inputs, outputs] or a
-      flat vector, and ours is [inputs..., outputs...]. 'linear': theirs is [outputs, inputs].
+    ours: leaf path, 'trunk/layers/query/kernel'. If `theirs` has '{layer}', the leaf is stacked along axis 0.
+    theirs: full name in the folder with `PREFIX`; '{layer}' is the index of the layer, '{inner}' that of a block in it.
+    form: 'same': theirs has our shape. 'reversed': theirs has our axes in reverse order, as kernels of a convolution.
+      'outputs_first': theirs has our axes, outputs first. 'matrix': theirs is [inputs, outputs] or a flat vector, and
+      ours is [inputs..., outputs...]. 'linear': theirs is [outputs, inputs].
     inputs: leading axes of ours (of one layer) that are inputs, for 'outputs_first', 'matrix' and 'linear'.
-    part: where theirs joins several of ours along its outputs.
-    first: number of the first layer in a stacked leaf.
-    optional: a release may lack it (a pooler that its pre-training did not use).
-    zeros: where `ours` is '': the shape of a tensor that the form requires and our trunk lacks; it is written as zeros.
-    inner: blocks per layer, where `theirs` has '{inner}'; our slice i is block i % inner of layer i // inner.
-    tied: other names that the tensor may have in a release; read by any of them, written only as `theirs`. Where a
-      release has several, they must hold the same numbers, but for a name that another entry has as its own.
-    spare: names under which the tensor is written as well, and read where `theirs` is missing: transformers has a
-      parameter of that name, and reads `theirs` alone.
+    part: the section of their tensor, if it joins several of ours along its outputs.
+    first: index of the first layer in a stacked leaf.
+    optional: a folder may lack it (a pooler that its pre-training did not use).
+    zeros: with an empty `ours`: the shape of a tensor that the form requires and our trunk lacks; written as zeros.
+    inner: blocks per layer, if `theirs` has '{inner}'; our slice i is block i % inner of layer i // inner.
+    tied: other names of the tensor; read by any of them, written only as `theirs`. If a folder has several, they must
+      hold the same numbers, except for names of other entries.
+    spare: names under which the tensor is also written, and read if `theirs` is missing: transformers has a parameter
+      of that name, but reads only `theirs`.
   """
 
   ours: str
@@ -89,13 +88,16 @@ class Entry(NamedTuple):
     return '{layer}' in self.theirs
 
   def name(self, layer: int) -> str:
-    """The name of the tensor that holds slice `layer` of the stacked leaf."""
-    number, inner = divmod(layer, self.inner)
-    return self.theirs.replace('{layer}', str(self.first + number)).replace('{inner}', str(inner))
+    """Return the name of the tensor of one stacked slice."""
+    index, inner = divmod(layer, self.inner)
+    return self.theirs.replace('{layer}', str(self.first + index)).replace('{inner}', str(inner))
 
 
 def linear(ours: str, theirs: str, *, inputs: int = 1, bias: bool = True, optional: bool = False) -> list[Entry]:
-  """A dense layer, where theirs is [outputs, inputs]; its bias has one axis, or two of heads."""
+  """List the entries of a dense layer, [outputs, inputs] in theirs.
+
+  Its bias has one axis, or two of heads.
+  """
   kernel = Entry(f'{ours}/kernel', f'{theirs}.weight', 'linear', inputs=inputs, optional=optional)
   if not bias:
     return [kernel]
@@ -103,14 +105,14 @@ def linear(ours: str, theirs: str, *, inputs: int = 1, bias: bool = True, option
 
 
 class TaskHead(NamedTuple):
-  """The head that a class of theirs has for a task, and the adapter that computes the same.
+  """The head of one of their classes for a task, and the adapter that computes the same.
 
   Attributes:
     adapter: the file of `adapters/`.
-    entries: its parameters, 'head/...', and those of the trunk that such a class alone has.
-    settings: of the adapter, what the parameters do not say: the activation between two layers.
-    pooler: the class reads the trunk's pooler by the name that it has without a head too.
-    unpadded: the class reads the last token that is not padding, whatever ends a text.
+    entries: its parameters, 'head/...', and those of the trunk that only such a class has.
+    settings: of the adapter, which the parameters do not show: the activation between two layers.
+    pooler: the class reads the trunk's pooler by its name without a head as well.
+    unpadded: the class reads the last token that is not padding.
   """
 
   adapter: str
@@ -121,18 +123,24 @@ class TaskHead(NamedTuple):
 
 
 def one_layer(adapter: str, theirs: str, *, pooler: bool = False) -> TaskHead:
-  """A head of one dense layer with a bias."""
+  """Describe a head of one dense layer with a bias."""
   return TaskHead(adapter, tuple(linear('head', theirs)), pooler=pooler)
 
 
 def two_layers(adapter: str, dense: str, out: str, *, activation: str) -> TaskHead:
-  """A head of two dense layers with an activation between them, a name of `layers.mlp.ACTIVATIONS`."""
+  """Describe a head of two dense layers with an activation between them.
+
+  The activation is a name of `layers.mlp.ACTIVATIONS`.
+  """
   layers = *linear('head/hidden', dense), *linear('head/out', out)
   return TaskHead(adapter, layers, MappingProxyType({'activation': activation}))
 
 
 def encoder_tasks() -> dict[str, TaskHead]:
-  """The heads of BERT: a layer on the pooler for rows and for options, a layer on every state for tokens and spans."""
+  """Describe the task heads of BERT.
+
+  They are a layer on the pooler for texts and options, and a layer on every state for tokens and spans.
+  """
   return {
     'ForSequenceClassification': one_layer('classify', 'classifier', pooler=True),
     'ForTokenClassification': one_layer('tag', 'classifier'),
@@ -142,22 +150,25 @@ def encoder_tasks() -> dict[str, TaskHead]:
 
 
 def score() -> TaskHead:
-  """The head of decoders that classifies by the last token: one matrix without a bias."""
+  """Describe the head of decoders: one matrix on the last token."""
   return TaskHead('classify', (Entry('head/kernel', 'score.weight', 'linear'),), unpadded=True)
 
 
 def is_task(head: str) -> bool:
-  """Whether a name among `heads` is the end of a name of theirs for a task."""
+  """Check whether a head is the suffix of a task class."""
   return head.startswith('For')
 
 
 def of_task(tasks: Mapping[str, TaskHead], heads: Sequence[str]) -> list[Entry]:
-  """The parameters of the task among `heads`, if there is one."""
+  """List the entries of the task among `heads`, if there is one."""
   return [entry for head in heads if head in tasks for entry in tasks[head].entries]
 
 
 def norm(ours: str, theirs: str) -> list[Entry]:
-  """A LayerNorm; old conversions from TensorFlow call its parameters gamma and beta."""
+  """List the entries of a LayerNorm.
+
+  Old conversions from TensorFlow name its parameters gamma and beta.
+  """
   return [
     Entry(f'{ours}/scale', f'{theirs}.weight', tied=(f'{theirs}.gamma',)),
     Entry(f'{ours}/bias', f'{theirs}.bias', tied=(f'{theirs}.beta',)),
@@ -165,47 +176,52 @@ def norm(ours: str, theirs: str) -> list[Entry]:
 
 
 def check_heads(heads: Sequence[str], known: Sequence[str], tasks: Mapping[str, TaskHead]) -> None:
-  """Raises ValueError for a head that the published form has no place for."""
-  if other := sorted(set(heads) - {*known, *tasks}):
+  """Raise ValueError for a head that the published form lacks."""
+  if unsupported := sorted(set(heads) - {*known, *tasks}):
     raise ValueError(
-      f'the published form has no place for {", ".join(other)}; heads that it has: '
-      f'{", ".join((*known, *tasks)) or "none"}'
+      f'the published form has no head {", ".join(unsupported)}; choices are {", ".join((*known, *tasks)) or "none"}'
     )
 
 
 def other_depth(decoder: int, encoder: int) -> int | None:
-  """Our `num_decoder_layers`: None where the decoder is as deep as the encoder."""
+  """Return our `num_decoder_layers`: None if equal to the encoder's."""
   return None if decoder == encoder else decoder
 
 
 def has_output(names: Collection[str], *, tied: bool) -> bool:
-  """Whether a release can give logits: by the tied table, or by a matrix of its own among its tensors, if known."""
+  """Check whether a checkpoint can give logits.
+
+  It needs a tied table, or an output matrix among its tensors, if they are known.
+  """
   return tied or not names or 'lm_head.weight' in names
 
 
-# For `DERIVED`: whether a buffer holds what a trunk computes by itself.
+# For `DERIVED`: check that a buffer holds the values that a trunk computes.
 
 
 def counts_up(trunk: nn.Module, tensor: np.ndarray) -> bool:
-  """0, 1, 2, ... along the last axis, as positions do."""
+  """Check for 0, 1, 2, ...
+
+  Along the last axis, as positions have.
+  """
   del trunk
   return tensor.ndim > 0 and bool((tensor == np.arange(tensor.shape[-1])).all())
 
 
 def is_zero(trunk: nn.Module, tensor: np.ndarray) -> bool:
-  """Zero everywhere."""
+  """Check for zeros."""
   del trunk
   return not tensor.any()
 
 
 def is_causal(trunk: nn.Module, tensor: np.ndarray) -> bool:
-  """1 where a query may look at a key, not after itself, and else 0: [..., l, l]."""
+  """Check for a causal mask [..., l, l] of ones and zeros."""
   del trunk
   return tensor.ndim > 1 and bool((tensor == np.tri(*tensor.shape[-2:])).all())
 
 
 def is_minus_infinity(trunk: nn.Module, tensor: np.ndarray) -> bool:
-  """A score that softmax makes 0."""
+  """Check for scores that softmax turns into 0."""
   del trunk
   return bool((tensor <= -1e4).all())
 
@@ -214,20 +230,28 @@ POSITIONS: Mapping[str, Derived] = MappingProxyType({'position_ids': counts_up, 
 
 
 def section(tensor: np.ndarray, part: Part) -> np.ndarray:
-  """The rows of a joined tensor that belong to `part`, [..., groups, stop - start, ...]: a view that may be written to.
+  """View the rows of a joined tensor that belong to `part`, writable.
+
+  Returns:
+    [..., groups, stop - start, ...].
 
   Raises:
     ValueError: the joined axis has another size.
   """
-  before, rows, after = tensor.shape[: part.axis], tensor.shape[part.axis], tensor.shape[part.axis + 1 :]
+  leading, rows, trailing = tensor.shape[: part.axis], tensor.shape[part.axis], tensor.shape[part.axis + 1 :]
   if rows != part.groups * part.total:
     raise ValueError(f'axis {part.axis} has {rows} rows, not {part.groups * part.total}')
-  split = tensor.reshape(*before, part.groups, part.total, *after)
+  split = tensor.reshape(*leading, part.groups, part.total, *trailing)
   return split[(slice(None),) * (part.axis + 1) + (slice(part.start, part.stop),)]
 
 
 def shape_of_theirs(entry: Entry, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """The shape of their tensor, or of their part of it, for our leaf (or one layer of it) of `shape`."""
+  """Compute the shape of their tensor or part.
+
+  Args:
+    entry: the correspondence.
+    shape: of our leaf, or of one layer of it.
+  """
   if entry.form == 'same':
     return shape
   if entry.form == 'reversed':
@@ -242,11 +266,13 @@ def shape_of_theirs(entry: Entry, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.ndarray:
-  """A view of their tensor with the elements of our leaf, or of one layer of it, in our order.
+  """View their tensor as our leaf, or one layer of it.
+
+  The elements are in our order, axes may still be merged.
 
   Args:
     entry: the correspondence.
-    tensor: the whole tensor of the release.
+    tensor: the whole tensor.
     shape: the shape of ours; None skips the check.
 
   Raises:
@@ -263,7 +289,7 @@ def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.nd
 
 
 def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-  """Our leaf, or one layer of it, from their whole tensor.
+  """Convert their tensor to our leaf, or one layer of it.
 
   Raises:
     ValueError: the sizes do not agree.
@@ -272,7 +298,7 @@ def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarra
 
 
 def to_theirs(entry: Entry, array: np.ndarray) -> np.ndarray:
-  """Their tensor, or their part of it, from our leaf or one layer of it."""
+  """Convert our leaf, or one layer, to their tensor or part."""
   if entry.form in ('same', 'reversed'):
     return array.T if entry.form == 'reversed' else array
   if entry.form == 'outputs_first':
@@ -286,7 +312,9 @@ def to_theirs(entry: Entry, array: np.ndarray) -> np.ndarray:
 def read(
   entries: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, np.ndarray]:
-  """Our parameters, leaf path -> array, from tensors that are all in memory (`weights.open` reads one at a time).
+  """Convert tensors in memory to our parameters, leaf path -> array.
+
+  `weights.open` reads one tensor at a time instead.
 
   Args:
     entries: the entries of the architecture.
@@ -312,35 +340,41 @@ def read(
 TOKENS = 'trunk/token_embed/table'
 OUTPUT = 'trunk/output/table'
 POOLER = 'trunk/pooler/kernel'
-HEAD = 'head'  # of an adapter, in our parameters
+HEAD = 'head'  # first name of an adapter's parameters
 _PIECE = 2**20  # elements converted at a time
 
 
 class Architecture(NamedTuple):
-  """A file of `architectures/`; the docstring of this file says what `module` has."""
+  """A file of `architectures/`.
+
+  The docstring of this file lists the attributes of `module`.
+  """
 
   name: str
   module: Any
 
 
 def architectures() -> list[Architecture]:
-  """Every file of `architectures/`."""
+  """List every file of `architectures/`."""
   names = [file.stem for file in files.listing(Path(__file__).parent / 'architectures', '[a-z]*.py')]
   return [Architecture(name, build.import_file(f'weights.architectures.{name}')) for name in names]
 
 
 def entries_of(architecture: Architecture, trunk: nn.Module, heads: Sequence[str]) -> list[Entry]:
-  """Its entries; beside the head of a task an output matrix may be missing, a pooler that the head reads may not."""
-  task = next((one for end, one in architecture.module.tasks(trunk).items() if end in heads), None)
+  """List the entries of an architecture with some heads.
+
+  With the head of a task an output matrix is optional, and a pooler that the head reads is not.
+  """
+  task = next((head for end, head in architecture.module.tasks(trunk).items() if end in heads), None)
   optional = {} if task is None else {OUTPUT: True}
   if task is not None and task.pooler:
     optional |= {POOLER: False, POOLER.replace('kernel', 'bias'): False}
-  found = architecture.module.entries(trunk, heads)
-  return [entry._replace(optional=optional.get(entry.ours, entry.optional)) for entry in found]
+  entries = architecture.module.entries(trunk, heads)
+  return [entry._replace(optional=optional.get(entry.ours, entry.optional)) for entry in entries]
 
 
 def pieces(view: np.ndarray) -> Iterator[np.ndarray]:
-  """The elements of an array in order, as float32 arrays of some rows each (about 4 MB)."""
+  """Yield an array as float32 rows of about 4 MB."""
   if view.ndim == 0:
     yield np.asarray(view, np.float32)
     return

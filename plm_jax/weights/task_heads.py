@@ -1,7 +1,7 @@
-"""Heads of tasks, between adapters and classes of transformers: which class has the head of a run, and what reads one.
+"""Task heads: the correspondence between adapters and task classes of transformers.
 
-A block of a config, `{'name': 'classify', 'classes': 3, ...}`, says how a head is computed; its parameters are
-'head/...' beside the trunk. An architecture's `tasks` say which of these its classes for tasks compute.
+A block of a config, `{'name': 'classify', 'classes': 3, ...}`, specifies how a head is computed; its parameters are
+'head/...' next to the trunk. An architecture's `tasks` list which of these its task classes compute.
 """
 
 import json
@@ -16,7 +16,7 @@ from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.weights.table import HEAD, POOLER, Architecture, TaskHead
 
 Block = Mapping[str, Any]
-# settings of the adapters that say: the trunk's last states, pooled as its paper does, and a head of dense layers
+# settings of adapters: the trunk's last states, pooled as in its paper, and a head of dense layers
 _READING: Mapping[str, Sequence[Any]] = MappingProxyType(
   {
     'layer': (-1,),
@@ -28,94 +28,102 @@ _READING: Mapping[str, Sequence[Any]] = MappingProxyType(
     'crf': (False,),
   }
 )
-ADAPTERS = ('classify', 'tag', 'choose', 'span')  # those whose heads have classes of theirs
-_OUTPUTS = {'choose': 1, 'span': 2}  # of heads that always have so many
-NAMED = ('classify', 'tag')  # and names for what they tell apart
-REGRESSION = 'regression'  # problem_type in theirs, kind in ours
+ADAPTERS = ('classify', 'tag', 'choose', 'span')  # adapters whose heads have task classes
+_OUTPUTS = {'choose': 1, 'span': 2}  # fixed number of outputs
+NAMED = ('classify', 'tag')  # heads with class names
+REGRESSION = 'regression'  # their problem_type, our kind
 
 
 def find(architecture: Architecture, trunk: nn.Module, leaves: Mapping[str, Leaf], adapter: Block) -> str:
-  """The end of the name of the class of theirs that computes what a head does, such as 'ForTokenClassification'.
+  """Find the task class that computes a head: its suffix ('ForTokenClassification').
 
   Args:
     architecture: that of the published form.
-    trunk: whose head it is.
+    trunk: the trunk of the head.
     leaves: by path ('trunk/...', 'head/...').
-    adapter: the block of the adapter; empty where it is not known: then the parameters have to say it.
+    adapter: the block of the adapter; if it is empty, the parameters have to determine the class.
 
   Raises:
-    ValueError: there is none, and the message says what differs and what to train with; or parameters alone do not say
-      what the head is for.
+    ValueError: there is none (the message has the difference and the settings to train with), or the parameters fit
+      several tasks.
   """
-  known, name = architecture.module.tasks(trunk), adapter.get('name')
-  fitting = {end: task for end, task in known.items() if task.adapter in ((name,) if name else ADAPTERS)}
+  tasks, name = architecture.module.tasks(trunk), adapter.get('name')
+  fitting = {end: task for end, task in tasks.items() if task.adapter in ((name,) if name else ADAPTERS)}
   if not fitting:
-    has = ', '.join(dict.fromkeys(task.adapter for task in known.values())) or 'no adapter'
-    raise ValueError(f'no class has the head of adapter {name!r}; there are classes with the heads of {has}')
+    has = ', '.join(dict.fromkeys(task.adapter for task in tasks.values())) or 'no adapter'
+    raise ValueError(f'no task class has the head of adapter {name!r}; choices are {has}')
   reasons = {end: _difference(task, trunk, leaves, adapter) for end, task in fitting.items()}
-  found = {fitting[end].adapter: end for end, reason in reversed(reasons.items()) if not reason}
-  if not found:
+  matching = {fitting[end].adapter: end for end, reason in reversed(reasons.items()) if not reason}
+  if not matching:
     raise ValueError('; '.join(f'{end}: {reason}' for end, reason in reasons.items()))
   rows = reasons.get('ForSequenceClassification', '')
-  if not name and 'head/bias' in rows:  # a head of rows as ours has them, or one of tokens
-    others = ' or '.join(f'adapter={one!r}' for one in ADAPTERS if one in found)
-    raise ValueError(f'ForSequenceClassification: {rows}; if it is for tokens, say so: {others}')
-  return found[name or _guessed({one: fitting[end] for one, end in found.items()}, leaves)]
+  if not name and 'head/bias' in rows:  # a head of texts in our form, or one of tokens
+    others = ' or '.join(f'adapter={one!r}' for one in ADAPTERS if one in matching)
+    raise ValueError(f'ForSequenceClassification: {rows}; for tokens, pass {others}')
+  return matching[name or _guessed({one: fitting[end] for one, end in matching.items()}, leaves)]
 
 
-def _guessed(found: Mapping[str, TaskHead], leaves: Mapping[str, Leaf]) -> str:
-  """The adapter that a head is of by its parameters alone, one of those found.
+def _guessed(matching: Mapping[str, TaskHead], leaves: Mapping[str, Leaf]) -> str:
+  """Choose the adapter of a head by its parameters.
 
-  Where the pooler is there, a head is none of tokens. Heads of rows and of options may have the same names in files:
-  then either will do.
+  If there is a pooler, it is no head of tokens. Heads of texts and of options may have the same names in files: then
+  either is right.
+
+  Args:
+    matching: adapters that fit -> their head.
+    leaves: by path.
 
   Raises:
-    ValueError: heads of several adapters have such parameters.
+    ValueError: several adapters have such parameters.
   """
   last = next((leaves[path] for path in (f'{HEAD}/kernel', f'{HEAD}/out/kernel') if path in leaves), None)
   outputs = None if last is None else last.shape[-1]
-  possible = [one for one in ADAPTERS if one in found and outputs in (None, _OUTPUTS.get(one, outputs))]
-  first, *others = possible or found
+  possible = [one for one in ADAPTERS if one in matching and outputs in (None, _OUTPUTS.get(one, outputs))]
+  first, *others = possible or matching
   if first == 'classify':
-    others = [one for one in others if one == 'choose' and found[one].entries != found[first].entries]
+    others = [one for one in others if one == 'choose' and matching[one].entries != matching[first].entries]
   if others:
     several = ' or '.join(map(repr, (first, *others)))
-    raise ValueError(f'by its parameters it may be the head of adapter {several}: say which, adapter={first!r}')
+    raise ValueError(f'the parameters fit adapter {several}: pass one, adapter={first!r}')
   return first
 
 
 def _difference(task: TaskHead, trunk: nn.Module, leaves: Mapping[str, Leaf], adapter: Block) -> str:
-  """Why a class of theirs computes something else than a head of ours, with the cure; empty where it does not."""
+  """Describe how a class differs from our head, with the fix.
+
+  Returns:
+    the difference, or '' if there is none.
+  """
   usual = dict(_READING, end=(task.settings.get('end', 'independent'),))
   if own := {name: adapter[name] for name, values in usual.items() if adapter.get(name, values[0]) not in values}:
     settings = ', '.join(f'adapter.{name}={value}' for name, value in own.items())
-    return f'it does not read its trunk as {settings} does'
+    return f'it has no {settings}: train with the defaults'
   width, activation = trunk.hidden_dim, task.settings.get('activation')
   wanted = {entry.ours for entry in task.entries if entry.ours.startswith(f'{HEAD}/')}
-  there = {path: leaf.shape for path, leaf in leaves.items() if path.startswith(f'{HEAD}/')}
+  present = {path: leaf.shape for path, leaf in leaves.items() if path.startswith(f'{HEAD}/')}
   inner = f'{HEAD}/hidden/kernel'
-  if inner in wanted and there.get(inner) != (width, width):
+  if inner in wanted and present.get(inner) != (width, width):
     first = '' if POOLER not in leaves else ", model.overrides.pooler='first'"
-    return f'it has two layers: train with adapter.hidden={width}, adapter.activation={activation!r}{first}'
-  if inner in there and inner not in wanted:
-    return 'it has one layer: train with adapter.hidden=0'
-  if more := sorted(set(there) - wanted):
-    cure = ': train with adapter.bias=False' if more == [f'{HEAD}/bias'] else ''
-    return f'it has no place for {", ".join(more)}{cure}'
+    return f'it has two dense layers: train with adapter.hidden={width}, adapter.activation={activation!r}{first}'
+  if inner in present and inner not in wanted:
+    return 'it has one dense layer: train with adapter.hidden=0'
+  if extra := sorted(set(present) - wanted):
+    fix = ': train with adapter.bias=False' if extra == [f'{HEAD}/bias'] else ''
+    return f'it has no {", ".join(extra)}{fix}'
   if missing := sorted({entry.ours for entry in task.entries} - set(leaves)):
-    return f'it has {", ".join(missing)} as well'
+    return f'it also has {", ".join(missing)}'
   if activation and adapter.get('activation', activation) != activation:
     return (
-      f'it has {activation} between the two layers of its head, and this run {adapter["activation"]}: train with '
+      f'it has {activation} between the two layers of its head, not {adapter["activation"]}: train with '
       f'adapter.activation={activation}'
     )
   if task.pooler and POOLER not in leaves:
-    return "it reads the trunk's pooler, and this one has none: train with model.overrides.pooler='tanh'"
+    return "it reads the trunk's pooler, which is missing: train with model.overrides.pooler='tanh'"
   return ''
 
 
 def unlike(theirs: Block, ours: Block) -> str:
-  """The settings by which two blocks of one adapter compute a head otherwise; empty where they do not."""
+  """List the settings that differ between two blocks of an adapter."""
   names = [name for name in (*_READING, 'end', 'activation') if name in theirs and name in ours]
   names = [name for name in names if name != 'activation' or theirs.get('hidden')]
   return ', '.join(
@@ -126,19 +134,21 @@ def unlike(theirs: Block, ours: Block) -> str:
 
 
 def to_fields(adapter: Block, labels: Sequence[str], outputs: int) -> dict[str, Any]:
-  """Fields of config.json for the head of an adapter: the names of its classes, and whether it gives a number.
+  """Build the fields of config.json for a head.
+
+  They are class names and the problem type.
 
   Args:
-    adapter: the block of the adapter; empty where it is not known.
+    adapter: the block of the adapter; empty if unknown.
     labels: names of the classes, if they have any.
     outputs: of the last layer.
   """
   if adapter and adapter['name'] not in NAMED:
     return {}
-  names = list(labels) if len(labels) == outputs else [_placeholder(number) for number in range(outputs)]
+  names = list(labels) if len(labels) == outputs else [_placeholder(index) for index in range(outputs)]
   out: dict[str, Any] = {
-    'id2label': {str(number): name for number, name in enumerate(names)},
-    'label2id': {name: number for number, name in enumerate(names)},
+    'id2label': {str(index): name for index, name in enumerate(names)},
+    'label2id': {name: index for index, name in enumerate(names)},
   }
   if adapter.get('name') == 'classify':
     out['problem_type'] = REGRESSION if adapter.get('kind') == REGRESSION else 'single_label_classification'
@@ -148,19 +158,19 @@ def to_fields(adapter: Block, labels: Sequence[str], outputs: int) -> dict[str, 
 def to_adapter(
   task: TaskHead, shapes: Mapping[str, Sequence[int]], config: Mapping[str, Any], labels: Sequence[str]
 ) -> dict[str, Any]:
-  """The block of the adapter that computes what the head of a release does.
+  """Build the block of the adapter that computes a published head.
 
   Args:
     task: the head.
     shapes: of our parameters, by path.
-    config: config.json of the release.
+    config: config.json of the folder.
     labels: names of its classes, if they have any.
 
   Returns:
-    the block; empty where no adapter does: each class has a probability of its own (`multi_label_classification`).
+    the block; empty if no adapter computes it: each class has its own probability (`multi_label_classification`).
 
   Raises:
-    WeightsError: there are more names or fewer than classes.
+    WeightsError: the number of names is not that of the classes.
   """
   if config.get('problem_type') == 'multi_label_classification':
     return {}
@@ -170,10 +180,10 @@ def to_adapter(
   outputs = shapes[f'{HEAD}/out/kernel' if 'hidden' in block else f'{HEAD}/kernel'][-1] if 'end' not in block else 0
   if labels and outputs > 1 and len(labels) != outputs:
     raise WeightsError(
-      f'config.json: id2label names {len(labels)} classes, and the head has {outputs}: correct config.json'
+      f'config.json: id2label has {len(labels)} classes, but the head has {outputs}: correct config.json'
     )
   if task.adapter == 'tag':
-    block['tags'] = list(labels) or [_placeholder(number) for number in range(outputs)]
+    block['tags'] = list(labels) or [_placeholder(index) for index in range(outputs)]
   if task.adapter == 'classify':
     kind = REGRESSION if config.get('problem_type') == REGRESSION or outputs == 1 else 'class'
     block |= {'kind': kind, 'bias': 'hidden' in block or f'{HEAD}/bias' in shapes}
@@ -182,19 +192,19 @@ def to_adapter(
 
 
 def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-  """Names of the classes in a config.json, in the order of their numbers; empty where it has none of its own."""
+  """Read the class names of a config.json, by class index; else empty."""
   names = config.get('id2label')
   if not isinstance(names, dict):
     return ()
-  known = [name for number in range(len(names)) if isinstance(name := names.get(str(number)), str)]
-  return tuple(known) if len(set(known)) == len(names) else ()
+  listed = [name for index in range(len(names)) if isinstance(name := names.get(str(index)), str)]
+  return tuple(listed) if len(set(listed)) == len(names) else ()
 
 
 def named(labels: Sequence[str]) -> tuple[str, ...]:
-  """Names of classes to compare: in small letters, and none where transformers made them because nobody had."""
-  made = [_placeholder(number) for number in range(len(labels))]
-  return () if list(labels) == made else tuple(name.casefold() for name in labels)
+  """Normalise class names for comparison; placeholders of transformers are dropped."""
+  placeholders = [_placeholder(index) for index in range(len(labels))]
+  return () if list(labels) == placeholders else tuple(name.casefold() for name in labels)
 
 
-def _placeholder(number: int) -> str:
-  return f'LABEL_{number}'
+def _placeholder(index: int) -> str:
+  return f'LABEL_{index}'

@@ -1,4 +1,4 @@
-"""Writes a trunk and its parameters as a release, a folder in Hugging Face's form."""
+"""Writer of trunks and their parameters as folders in Hugging Face's form."""
 
 import contextlib
 import logging
@@ -21,7 +21,7 @@ from plm_jax.weights.table import HEAD, OUTPUT, TOKENS, Architecture, Entry, arc
 
 log = logging.getLogger(__name__)
 
-_ROLES = ('pad', 'bos', 'eos')  # of special tokens, whose ids config.json has
+_ROLES = ('pad', 'bos', 'eos')  # special tokens whose ids are in config.json
 _LAST = 'forced_eos_token_id'
 
 
@@ -34,27 +34,27 @@ def save(
   tokenizer: str | os.PathLike[str] | None = None,
   adapter: str | None = None,
 ) -> Path:
-  """Writes a folder in Hugging Face's form.
+  """Write a folder in Hugging Face's form.
 
   Args:
-    folder: made if it is missing; weights in it are replaced.
+    folder: created if missing; weights in it are replaced.
     trunk: a trunk of this package.
-    params: as `load` gives them, or `{'trunk': ..., <head>: ...}` as a run has them.
-    architecture: a file of `architectures/`; by default the first whose published form has a place for everything.
-    tokenizer: a folder whose tokenizer is copied, such as the one that was loaded; its config.json, where it has one,
-      says which tokens begin, end and pad rows, which classes for rows of decoders (Llama) have to know.
-    adapter: that computes the head of a task ('tag'), which decides on its class; by default one that classifies rows,
-      or tokens where its parameters say so.
+    params: as `load` returns them, or `{'trunk': ..., <head>: ...}` as in a run.
+    architecture: a file of `architectures/`; by default the first that can express everything.
+    tokenizer: a folder whose tokenizer is copied, such as the one that was loaded. If it has a config.json, the ids of
+      the tokens that begin, end and pad texts are taken from it; classes for classification by decoders (Llama) need
+      them.
+    adapter: computes the head of a task ('tag'), which determines the class; by default classification of texts, or of
+      tokens if the parameters show it.
 
   Raises:
-    WeightsError: no published form has a place for the trunk and its heads, or a parameter is missing or of another
-      shape.
+    WeightsError: no published form can express the trunk and its heads, or a parameter is missing or of another shape.
   """
   path = files.absolute(files.path(folder))
   extra = None if tokenizer is None else files.path(tokenizer)
   leaves, block = in_memory(_split_heads(trunk, params)), {'name': adapter} if adapter else {}
   theirs = {} if extra is None else files.read_json(extra / 'config.json', default={})
-  own = {} if extra is None else release.token_ids(extra)  # of a vocabulary of this package
+  own = {} if extra is None else release.token_ids(extra)  # for a vocabulary of this package
   ids = {f'{role}_token_id': own[role] for role in _ROLES if role in own}
   ids |= {name: theirs[name] for name in release.TOKEN_IDS if isinstance(theirs.get(name), int | list)}
   save_leaves(path, trunk, leaves, architecture=architecture, tokenizer=extra, adapter=block, token_ids=ids)
@@ -74,7 +74,7 @@ def save_leaves(
   labels: Sequence[str] = (),
   shard: int = release.SHARD,
 ) -> None:
-  """As `save`, from leaves that are read one at a time.
+  """Write a folder as `save`, reading one leaf at a time.
 
   Args:
     path: the folder to write.
@@ -82,22 +82,22 @@ def save_leaves(
     leaves: by path ('trunk/...', '<head>/...').
     architecture: as in `save`.
     tokenizer: a folder whose tokenizer is copied.
-    template: what stands around a text in its rows, where that folder does not say so.
-    token_ids: fields of config.json such as pad_token_id, in place of the usual ones of the architecture.
-    adapter: the block of the adapter that computes the head of a task, where it is known.
-    labels: names of the classes of a head that classifies.
-    shard: the most bytes per file of tensors.
+    template: special tokens around a text, if that folder does not specify them.
+    token_ids: fields of config.json such as pad_token_id, instead of the architecture's defaults.
+    adapter: the block of the adapter that computes the head of a task, if it is known.
+    labels: class names of a classification head.
+    shard: maximum bytes per file of tensors.
   """
   chosen, heads, config = published_form(trunk, leaves, architecture, adapter=adapter)
   if any(map(is_task, heads)):
-    leaves = {path: leaf for path, leaf in leaves.items() if path != OUTPUT}  # their classes for tasks have none
+    leaves = {path: leaf for path, leaf in leaves.items() if path != OUTPUT}  # their task classes have none
     token_ids = _ends(config, token_ids, template)
     if any(task.unpadded for head, task in chosen.module.tasks(trunk).items() if head in heads):
       _check_padding({**config, **token_ids}, template)
       if {**config, **token_ids}.get('pad_token_id') is None:
         log.warning(
-          'config.json of %s has no pad_token_id, without which transformers classifies one row at a time: name the '
-          'folder of the tokenizer (weights.save(..., tokenizer=FOLDER))', path
+          'config.json of %s has no pad_token_id, so transformers can only classify one text at a time: give the '
+          'folder of the tokenizer, weights.save(..., tokenizer=FOLDER)', path
         )  # fmt: skip
   tensors = plans(trunk, leaves, chosen, heads)
   token_ids = _unforced(chosen, token_ids)
@@ -106,8 +106,8 @@ def save_leaves(
     config |= token_ids
   except ValueError as error:
     log.warning(
-      'The ids of the special tokens are left out of config.json, because the published form fixes them (%s). If '
-      'positions depend on them, pass position_ids to models that read the folder', error
+      'config.json has no ids of special tokens, since the published form fixes them (%s). If positions depend on '
+      'them, pass position_ids to models that read the folder', error
     )  # fmt: skip
   release.write(
     path,
@@ -124,7 +124,7 @@ def save_leaves(
 def plans(
   trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architecture, heads: Sequence[str]
 ) -> dict[str, Plan]:
-  """Tensor of the published form -> how to write it; a leaf is read, layer by layer, when its tensor is written.
+  """Plan how to write each tensor; leaves are read layer by layer.
 
   Args:
     trunk: a trunk of this package.
@@ -133,19 +133,21 @@ def plans(
     heads: as its `entries` take them.
 
   Raises:
-    WeightsError: a parameter is missing, of another shape, or has no place.
+    WeightsError: a parameter is missing, of another shape, or cannot be expressed.
   """
   entries = entries_of(architecture, trunk, heads)
   zeros = {entry.theirs: entry.zeros for entry in entries if entry.zeros is not None}
   entries = [entry for entry in entries if entry.zeros is None and not (entry.optional and entry.ours not in leaves)]
   if missing := sorted({entry.ours for entry in entries} - set(leaves)):
-    raise WeightsError(f'parameter {missing[0]!r} is missing ({len(missing)} in all)')
-  if homeless := sorted(set(leaves) - {entry.ours for entry in entries}):
-    raise WeightsError(f'the published form of {architecture.name} has no place for {", ".join(homeless[:8])}')
+    raise WeightsError(f'parameter {missing[0]!r} is missing (1 of {len(missing)}): save all parameters of the trunk')
+  if unsupported := sorted(set(leaves) - {entry.ours for entry in entries}):
+    raise WeightsError(f'the published form of {architecture.name} has no {", ".join(unsupported[:8])}: leave them out')
   expected = {f'trunk/{path}': shape for path, shape in shapes.shapes(trunk).items()}
   for path, leaf in leaves.items():
     if leaf.shape != expected.get(path, leaf.shape):
-      raise WeightsError(f'parameter {path!r} is {list(leaf.shape)}, and this trunk has {list(expected[path])}')
+      raise WeightsError(
+        f'parameter {path!r} has shape {list(leaf.shape)}, this trunk has {list(expected[path])}: use its parameters'
+      )
   leaves = {path: _unpadded(path, leaf, trunk) for path, leaf in leaves.items()}
   groups: dict[str, list[tuple[Entry, int | None]]] = {}
   for entry in entries:
@@ -158,7 +160,7 @@ def plans(
 
 
 def task_fields(leaves: Mapping[str, Leaf], adapter: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
-  """Fields of config.json for the head of a task among the leaves, if there is one; see `task_heads.to_fields`."""
+  """Build the fields of config.json for a task head (`task_heads.to_fields`)."""
   last = next((path for path in (f'{HEAD}/out/kernel', f'{HEAD}/kernel') if path in leaves), None)
   return {} if last is None else task_heads.to_fields(adapter, labels, leaves[last].shape[-1])
 
@@ -166,7 +168,10 @@ def task_fields(leaves: Mapping[str, Leaf], adapter: Mapping[str, Any], labels: 
 def _ends(
   config: Mapping[str, Any], token_ids: Mapping[str, int | None], template: Template | None
 ) -> dict[str, int | None]:
-  """The ids of special tokens where a decoder labels a text: it starts with what ends a text (`texts.both_sides`)."""
+  """Set the token ids of a decoder that labels a text.
+
+  It starts with the token that ends a text (`texts.both_sides`).
+  """
   if not config.get('is_encoder_decoder') or 'decoder_start_token_id' not in config:
     return dict(token_ids)
   last = template.single[-1][0] if template is not None else None
@@ -176,28 +181,30 @@ def _ends(
 
 
 def _unforced(chosen: Architecture, token_ids: Mapping[str, int | None]) -> dict[str, int | None]:
-  """The ids of special tokens with null for the token that ends a text which was cut, where nobody names it.
+  """Set the forced last token to null if it is not given.
 
-  The default of the class is </s> of the published vocabulary, which is another token of another vocabulary.
+  The default of the class is </s> of the published vocabulary, which is another token in another vocabulary.
   """
-  end, known = token_ids.get('eos_token_id'), chosen.module.FIELDS
-  other = _LAST in known and end is not None and end != known[_LAST].default
-  return {_LAST: None, **token_ids} if other else dict(token_ids)
+  end, fields = token_ids.get('eos_token_id'), chosen.module.FIELDS
+  differs = _LAST in fields and end is not None and end != fields[_LAST].default
+  return {_LAST: None, **token_ids} if differs else dict(token_ids)
 
 
 def _check_padding(config: Mapping[str, Any], template: Template | None) -> None:
-  """Raises WeightsError where rows end with the token that pads them: a class of theirs would read the one before."""
+  """Raise WeightsError if sequences end with the padding token.
+
+  Their class would read the token before it.
+  """
   pad, last = config.get('pad_token_id'), None if template is None else template.single[-1][0]
   if isinstance(last, int) and last == pad:
     raise WeightsError(
-      f'rows of this run end with the token {last}, which pads them as well, and ForSequenceClassification reads the '
-      'last token that is no padding: train with data.layout=bare, or with data.layout=begin where the vocabulary has '
-      'a token that begins a text'
+      f'token {last} both ends and pads the sequences of this run, but ForSequenceClassification reads the last token '
+      'that is no padding: train with data.layout=bare, or begin if the vocabulary has a BOS token'
     )
 
 
 def _split_heads(trunk: nn.Module, params: Mapping[str, Any]) -> dict[str, Any]:
-  """{'trunk': ..., <head>: ...} of what `load` gives, where heads stand beside the parts of the trunk."""
+  """Separate the heads of the output of `load`: {'trunk': ..., <head>: ...}."""
   if 'trunk' in params:
     return dict(params)
   own = {path.split('/')[0] for path in shapes.shapes(trunk)}
@@ -206,7 +213,7 @@ def _split_heads(trunk: nn.Module, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unpadded(path: str, leaf: Leaf, trunk: nn.Module) -> Leaf:
-  """A leaf without the rows that `vocab_multiple` adds to a table of tokens."""
+  """Return a leaf without the rows that `vocab_multiple` adds."""
   if path not in (TOKENS, OUTPUT):
     return leaf
   return Leaf((trunk.vocab_size, *leaf.shape[1:]), lambda layer: leaf.read(layer)[: trunk.vocab_size])
@@ -221,8 +228,8 @@ def _plan(group: Sequence[tuple[Entry, int | None]], leaves: Mapping[str, Leaf])
     return table.to_theirs(entry, leaves[entry.ours].read(layer))
 
   first, layer = group[0]
-  own = leaves[first.ours].shape
-  shape = list(table.shape_of_theirs(first, own if layer is None else own[1:]))
+  own_shape = leaves[first.ours].shape
+  shape = list(table.shape_of_theirs(first, own_shape if layer is None else own_shape[1:]))
   if first.part is None:
     return Plan(np.dtype(np.float32), tuple(shape), lambda: pieces(part(first, layer)))
   joined = first.part
@@ -234,26 +241,26 @@ def _plan(group: Sequence[tuple[Entry, int | None]], leaves: Mapping[str, Leaf])
     whole = np.empty(shape, np.float32)
     for entry, layer in group:
       assert entry.part is not None
-      place = table.section(whole, entry.part)
-      place[...] = part(entry, layer).reshape(place.shape)
+      target = table.section(whole, entry.part)
+      target[...] = part(entry, layer).reshape(target.shape)
     yield from pieces(whole)
 
   return Plan(np.dtype(np.float32), tuple(shape), join)
 
 
 def heads_with_a_place(trunk: nn.Module, paths: Collection[str]) -> set[str]:
-  """The heads whose parameters, of `paths`, all have a place in a published form of the trunk."""
-  found = set()
+  """Find the heads that a published form can fully express."""
+  heads = set()
   for module in (a.module for a in architectures() if trunk.NAME == a.module.MODEL):
     for head in module.HEADS:
-      with contextlib.suppress(ValueError):  # a form that this trunk has not
-        places = {entry.ours for entry in module.entries(trunk, (head,))}
-        found |= {head} if all(path in places for path in paths if path.startswith(f'{head}/')) else set()
-  return found
+      with contextlib.suppress(ValueError):  # the trunk does not have this form
+        ours = {entry.ours for entry in module.entries(trunk, (head,))}
+        heads |= {head} if all(path in ours for path in paths if path.startswith(f'{head}/')) else set()
+  return heads
 
 
 class Form(NamedTuple):
-  """A published form of a trunk with its heads: the architecture, the heads as its `entries` take them, config.json."""
+  """A published form of a trunk: the architecture, its heads as `entries` takes them, config.json."""
 
   architecture: Architecture
   heads: list[str]
@@ -263,53 +270,60 @@ class Form(NamedTuple):
 def published_form(
   trunk: nn.Module, leaves: Mapping[str, Leaf], name: str | None, *, adapter: Mapping[str, Any]
 ) -> Form:
-  """The published form that has a place for a trunk and its heads.
+  """Choose the published form that can express a trunk and its heads.
 
   Args:
     trunk: a trunk of this package.
     leaves: by path ('trunk/...', '<head>/...').
     name: of the architecture; None takes the first that fits.
-    adapter: the block of the adapter that computes the head of a task, where it is known.
+    adapter: the block of the adapter that computes the head of a task, if it is known.
 
   Raises:
     WeightsError: there is none; the message has the reason of each architecture.
   """
   heads = sorted({path.split('/')[0] for path in leaves} - {'trunk'})
-  known = [a for a in architectures() if trunk.NAME == a.module.MODEL and name in (None, a.name)]
+  candidates = [a for a in architectures() if trunk.NAME == a.module.MODEL and name in (None, a.name)]
   reasons: dict[Architecture, str] = {}
-  for architecture in sorted(known, key=lambda architecture: architecture.name != trunk.NAME):
+  for architecture in sorted(candidates, key=lambda architecture: architecture.name != trunk.NAME):
     try:
       task = [task_heads.find(architecture, trunk, leaves, adapter)] if HEAD in heads else []
       named = [head for head in heads if head != HEAD] + task
       return Form(architecture, named, architecture.module.write_config(trunk, named))
     except ValueError as error:
       reasons[architecture] = f'{architecture.name}: {error}'
-  if name is not None and not known:
-    raise WeightsError(f'{name!r} is not a published form of a {type(trunk).__name__}')
-  if HEAD in heads:  # those that have not even a form of the trunk say nothing of the head
-    reasons = {one: reason for one, reason in reasons.items() if _has_form(one, trunk)} or reasons
+  if name is not None and not candidates:
+    raise WeightsError(f'{name!r} is not a published form of {type(trunk).__name__}: leave out the architecture')
+  if HEAD in heads:  # reasons about the head only come from forms that fit the trunk
+    reasons = {
+      architecture: reason for architecture, reason in reasons.items() if _has_form(architecture, trunk)
+    } or reasons
   raise WeightsError(
-    f'no published form has room for this {type(trunk).__name__} with heads {", ".join(heads) or "none"}'
+    f'no published form fits this {type(trunk).__name__} with heads {", ".join(heads) or "none"}'
     + (''.join(f'\n  {reason}' for reason in reasons.values()) or _other_forms(trunk))
   )
 
 
 def _other_forms(trunk: nn.Module) -> str:
-  """What writes a trunk that has no published form, for a message."""
-  own = '`plm-jax convert export RUN FOLDER --form=own` writes the trunk for use here'
+  """Describe other exports for a trunk without a published form."""
+  own = '`plm-jax convert export RUN FOLDER --form=own` exports the trunk for this package'
   vectors = ', and `plm-jax vectors save --workdir=RUN --out=FILE` the word vectors for other libraries'
   return f': {own}{vectors if trunk.NAME == "static" else ""}'
 
 
 def without_class(trunk: nn.Module, leaves: Mapping[str, Leaf], adapter: Mapping[str, Any]) -> str:
-  """Why no class of a published form computes the head of an adapter; empty where one does, or the trunk has no form.
+  """Explain why no published class computes the head of an adapter.
 
   Args:
-    trunk: whose head it is.
-    leaves: by path, of which the shapes count.
+    trunk: the trunk of the head.
+    leaves: by path; only shapes are used.
     adapter: its block.
+
+  Returns:
+    the reasons; empty if there is a class, or the trunk has no published form.
   """
-  if not any(_has_form(one, trunk) for one in architectures() if trunk.NAME == one.module.MODEL):
+  if not any(
+    _has_form(architecture, trunk) for architecture in architectures() if trunk.NAME == architecture.module.MODEL
+  ):
     return ''
   try:
     published_form(trunk, leaves, None, adapter=adapter)
@@ -319,7 +333,7 @@ def without_class(trunk: nn.Module, leaves: Mapping[str, Leaf], adapter: Mapping
 
 
 def _has_form(architecture: Architecture, trunk: nn.Module) -> bool:
-  """Whether an architecture has a published form of a trunk without heads."""
+  """Check whether an architecture can express a trunk without heads."""
   try:
     architecture.module.write_config(trunk, ())
   except ValueError:

@@ -84,7 +84,7 @@ def test_rows_can_be_read_from_their_end():
   turned = np.zeros_like(BATCH['tokens'])
   for row, size in enumerate(SIZES):
     turned[row, :size] = np.asarray(BATCH['tokens'])[row, :size][::-1]
-  assert (np.asarray(bpt3c.turned(BATCH['tokens'], BATCH['segment_ids']))[BATCH['segment_ids'] > 0]
+  assert (np.asarray(bpt3c.reversed_tokens(BATCH['tokens'], BATCH['segment_ids']))[BATCH['segment_ids'] > 0]
           == turned[BATCH['segment_ids'] > 0]).all()  # fmt: skip
   backward = predict(make_task(backward=True), BATCH, PARAMS)
   expected = predict(WHOLE, {**BATCH, 'tokens': jnp.asarray(turned)}, PARAMS)
@@ -93,7 +93,7 @@ def test_rows_can_be_read_from_their_end():
 
 
 def test_what_cannot_be_read_so_is_refused():
-  with pytest.raises(ValueError, match=r'give adapter\.window'):
+  with pytest.raises(ValueError, match=r'adapter\.last.*adapter\.window'):
     make_task(last=3)
   with pytest.raises(ValueError, match='carry'):
     classify.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB, window=4)

@@ -177,19 +177,19 @@ def test_a_frozen_trunk_is_kept():
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match='needs a trunk with causal attention, and Bert is bidirectional'):
+  with pytest.raises(ValueError, match=r'choose.*causal.*Bert.*bidirectional'):
     make_task('bert', lm_weight=0.5)
-  with pytest.raises(ValueError, match=r'adapter\.lm_weight=0\.5 trains the trunk, which adapter\.frozen keeps'):
+  with pytest.raises(ValueError, match=r'adapter\.lm_weight=0\.5.*adapter\.frozen'):
     make_task('gpt', lm_weight=0.5, frozen=True)
-  with pytest.raises(ValueError, match=r"adapter\.pool='max'; choices are trunk, mean"):
+  with pytest.raises(ValueError, match=r"adapter\.pool='max'.*trunk, mean"):
     make_task(pool='max')
-  with pytest.raises(ValueError, match=r"adapter\.activation='swish'; choices are"):
+  with pytest.raises(ValueError, match=r"adapter\.activation='swish'"):
     make_task(hidden=4, activation='swish')
-  with pytest.raises(ValueError, match=r'adapter\.same_dropout is for a head of one layer, and adapter\.hidden=4'):
+  with pytest.raises(ValueError, match=r'adapter\.same_dropout.*adapter\.hidden=4'):
     make_task(hidden=4, same_dropout=True)
 
 
-# Whole runs ---------------------------------------------------------------------------------------------------------
+# NonNegativeInt runs ---------------------------------------------------------------------------------------------------------
 
 
 def write_rows(folder, *, rows, seed=0):

@@ -249,15 +249,15 @@ def test_labels_are_smoothed_as_in_torch():
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'label_smoothing': 0.1, 'kind': 'regression'}, r'adapter\.label_smoothing=0\.1: a regression has no classes'),
-    ({'class_weights': (1, 2)}, r'adapter\.class_weights=\(1, 2\): give 3 numbers from 0 on'),
-    ({'class_weights': (0, 0, 0)}, r'one for each class and not all 0'),
-    ({'class_weights': (1,), 'kind': 'regression'}, r'a regression has no classes'),
-    ({'class_weights': (1, 1, 1), 'lm_weight': 0.5}, r'do not go with adapter\.lm_weight=0\.5'),
-    ({'layer': -2, 'layers': (-1,)}, r'adapter\.layer=-2 and adapter\.layers=\(-1,\): give one of them'),
-    ({'norms': True}, r'adapter\.norms=True with adapter\.hidden=0'),
-    ({'input_dropout': 0.4}, r'adapter\.input_dropout=0\.4 with adapter\.hidden=0'),
-    ({'layers': (-1, -2), 'join': 'weighted'}, r"join='weighted' takes a number for each"),
+    ({'label_smoothing': 0.1, 'kind': 'regression'}, r'adapter\.label_smoothing=0\.1.*regression'),
+    ({'class_weights': (1, 2)}, r'adapter\.class_weights=\(1, 2\).*3'),
+    ({'class_weights': (0, 0, 0)}, r'adapter\.class_weights=\(0, 0, 0\).*3'),
+    ({'class_weights': (1,), 'kind': 'regression'}, r'adapter\.class_weights=\(1,\).*regression'),
+    ({'class_weights': (1, 1, 1), 'lm_weight': 0.5}, r'adapter\.class_weights.*adapter\.lm_weight=0\.5'),
+    ({'layer': -2, 'layers': (-1,)}, r'adapter\.layer=-2.*adapter\.layers=\(-1,\)'),
+    ({'norms': True}, r'adapter\.norms=True.*adapter\.hidden=0'),
+    ({'input_dropout': 0.4}, r'adapter\.input_dropout=0\.4.*adapter\.hidden=0'),
+    ({'layers': (-1, -2), 'join': 'weighted'}, r"join='weighted'"),
   ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):
@@ -266,7 +266,7 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
 
 
 def test_a_layer_that_is_not_there_is_refused():
-  with pytest.raises(ValueError, match=r'adapter\.layers=\(12,\): the trunk has states -3 to 2'):
+  with pytest.raises(ValueError, match=r'adapter\.layers=\(12,\).*-3.*2'):
     tiny.init_params(make_task('bert', layer=12), tiny.make_batch(ROWS))
 
 
@@ -307,19 +307,17 @@ def test_fine_tuning_changes_every_tensor_of_every_layer():
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match=r"adapter\.kind='rank'; choices are class, regression"):
+  with pytest.raises(ValueError, match=r"adapter\.kind='rank'.*class, regression"):
     make_task(kind='rank')
-  with pytest.raises(ValueError, match=r'adapter\.classes=1: a classification has two classes or more'):
+  with pytest.raises(ValueError, match=r'adapter\.classes=1\b'):
     make_task(classes=1)
-  with pytest.raises(
-    ValueError, match=r"adapter\.activation='swish'; choices are gelu_erf, gelu_tanh, relu, silu, tanh"
-  ):
+  with pytest.raises(ValueError, match=r"adapter\.activation='swish'.*gelu_erf, gelu_tanh, relu, silu, tanh"):
     make_task(hidden=8, activation='swish')
-  with pytest.raises(ValueError, match=r'adapter\.hidden=-1: a width, or 0 for no layer'):
+  with pytest.raises(ValueError, match=r'adapter\.hidden=-1'):
     make_task(hidden=-1)
-  with pytest.raises(ValueError, match='needs a trunk with causal attention, and Bert is bidirectional'):
+  with pytest.raises(ValueError, match=r'classify.*causal.*Bert.*bidirectional'):
     make_task('bert', lm_weight=0.5)
-  with pytest.raises(ValueError, match=r'adapter\.lm_weight=0\.5 trains the trunk, which adapter\.frozen keeps'):
+  with pytest.raises(ValueError, match=r'adapter\.lm_weight=0\.5.*adapter\.frozen'):
     make_task(lm_weight=0.5, frozen=True)
 
 
@@ -464,7 +462,7 @@ def test_averages_of_batch_norms_are_updated_by_themselves_alone():
 def test_what_a_loss_keeps_has_to_be_a_parameter():
   task, batch, tx, state = with_batch_norms()
   wrong = task._replace(loss=lambda *given: task.loss(*given)._replace(kept={'head/men': jnp.zeros(5)}))
-  with pytest.raises(KeyError, match="the loss keeps 'head/men', which is no parameter"):
+  with pytest.raises(KeyError, match="'head/men'"):
     step.train_step(state, batch, jax.random.key(0), task=wrong, tx=tx)
 
 
@@ -474,7 +472,7 @@ def test_batch_norms_refuse_a_batch_of_one_row():
     'adapter': {'name': 'classify', 'classes': 3, **BATCH_NORMS},
     'data': {'batch_size': 1, 'length': 8},
   }
-  with pytest.raises(errors.ConfigError, match=r"data\.batch_size=1: adapter 'classify' has norms over the rows"):
+  with pytest.raises(errors.ConfigError, match=r"data\.batch_size=1.*'classify'"):
     training_parts.parts_of(tiny.make_trunk('gpt'), settings, tiny.VOCAB)
 
 
@@ -490,13 +488,13 @@ def test_a_step_that_is_skipped_leaves_the_averages():
 
 def test_batch_norms_need_the_whole_batch():
   task, batch, tx, state = with_batch_norms()
-  with pytest.raises(ValueError, match='accumulate must be 1'):
+  with pytest.raises(ValueError, match='accumulate'):
     step.train_step(state, batch, jax.random.key(0), task=task, tx=tx, accumulate=2)
   settings = {'accumulate': 2, 'adapter': {'name': 'classify', 'classes': 3, **BATCH_NORMS}}
-  with pytest.raises(errors.ConfigError, match=r"accumulate=2: adapter 'classify' couples the rows of a batch"):
+  with pytest.raises(errors.ConfigError, match=r"accumulate=2.*'classify'"):
     training_parts.parts_of(tiny.make_trunk('gpt'), settings, tiny.VOCAB)
   parts = {'one': {'name': 'classify', **BATCH_NORMS}}
-  with pytest.raises(ValueError, match=r"adapter\.parts: 'one' keeps averages over batches.*norms=True"):
+  with pytest.raises(ValueError, match=r"adapter\.parts.*'one'.*norms=True"):
     multitask.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB, parts=parts)
 
 

@@ -138,10 +138,10 @@ def test_dropout_is_of_training_alone():
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'targets': ('qeury',)}, r"adapter\.targets: 'qeury' names no dense layer of this Bert\. Did you mean 'query'\?"),
-    ({'targets': ()}, r'adapter\.targets=\(\): name a dense layer or more'),
-    ({'inner': {'name': 'lora', 'inner': CLASSIFY}}, r"adapter\.inner\.name='lora' wraps a task itself"),
-    ({'inner': {**CLASSIFY, 'frozen': True}}, r'stops the gradient of its trunk.*: leave adapter\.inner\.frozen out'),
+    ({'targets': ('qeury',)}, r"adapter\.targets: 'qeury'.*Bert.*'query'"),
+    ({'targets': ()}, r'adapter\.targets=\(\)'),
+    ({'inner': {'name': 'lora', 'inner': CLASSIFY}}, r"adapter\.inner\.name='lora'"),
+    ({'inner': {**CLASSIFY, 'frozen': True}}, r'adapter\.inner\.name.*adapter\.inner\.frozen'),
   ],
 )
 def test_what_cannot_be_is_refused(settings, message):
@@ -150,18 +150,16 @@ def test_what_cannot_be_is_refused(settings, message):
 
 
 def test_patterns_without_a_parameter_are_refused():
-  with pytest.raises(ValueError, match=r"adapter\.trained: 'trunk/poler/\.\*' matches no parameter"):
+  with pytest.raises(ValueError, match=r"adapter\.trained: 'trunk/poler/\.\*'"):
     step.abstract_params(make(trained=('trunk/poler/.*',)), tiny.spec(BATCH))
-  with pytest.raises(
-    errors.ConfigError, match=r"optim\.scale: 'trunk/\.\*' matches only parameters that the task keeps"
-  ):
+  with pytest.raises(errors.ConfigError, match=r"optim\.scale: 'trunk/\.\*'"):
     tiny.make_optimiser(make(), BATCH, scale=(('trunk/.*', 0.5), ('.*', 1.0)))
   # what says the same as the adapter is no mistake
   tiny.make_optimiser(make(), BATCH, scale=(('trunk/.*', None), ('lora/.*', 2.0), ('.*', 1.0)))
 
 
 def test_a_trunk_without_the_layers_is_refused_by_name():
-  with pytest.raises(ValueError, match=r"'query' names no dense layer of this Cnn\. There are down, up"):
+  with pytest.raises(ValueError, match=r"'query'.*Cnn.*down, up"):
     make('cnn')
 
 
@@ -249,10 +247,10 @@ def test_evaluation_is_that_of_the_merged_export(data, tuned, merged):
 
 
 def test_other_doors_are_refused_by_name(tuned):
-  with pytest.raises(WeightsError, match=r"has parameters 'lora' of adapter 'lora', and no config\.json"):
+  with pytest.raises(WeightsError, match=r"'lora'.*config\.json"):
     _ = weights.open(tuned / 'checkpoints').params
   _, task = weights.load(tuned)[0], make('gpt', inner={'name': 'causal_lm'})
-  with pytest.raises(ValueError, match="there are no parameters 'lora'"):
+  with pytest.raises(ValueError, match="parameters 'lora'"):
     task.model.apply({'params': {'trunk': {}}}, tokens=None)
 
 
@@ -273,9 +271,9 @@ def test_the_folder_of_peft_holds_the_updates_by_its_names(data, gpt, tuned, mer
     expected = before[f'{name}.weight'] + scale * (b @ a).T  # theirs is [inputs, outputs]
     np.testing.assert_allclose(after[f'{name}.weight'], expected, rtol=1e-5, atol=1e-6)
   assert not tensors
-  with pytest.raises(WeightsError, match='peft is a folder of PEFT: updates of a model that is elsewhere'):
+  with pytest.raises(WeightsError, match=r'peft.*PEFT'):
     weights.open(data / 'peft')
-  with pytest.raises(errors.ConfigError, match=r"--form=peft: .*gpt is no run of adapter 'lora'"):
+  with pytest.raises(errors.ConfigError, match=r"--form=peft.*gpt.*adapter 'lora'"):
     convert.main(['export', str(gpt), str(data / 'no_peft'), '--form=peft'])
 
 
@@ -333,9 +331,9 @@ def test_wrapped_objectives_are_checked_before_jax():
   assert resolved['adapter']['inner']['logit_rows'] == 8
   assert config.reads(resolved) == ('tokens', 'segment_ids')
   assert build.unwrapped(resolved)['objective'] == resolved['adapter']['inner']
-  with pytest.raises(errors.ConfigError, match=r"config\.adapter\.inner\.name: there is no .* 'clasify'"):
+  with pytest.raises(errors.ConfigError, match=r"adapter\.inner\.name.*'clasify'"):
     config.resolve({**resolved, 'adapter': {'name': 'lora', 'inner': {'name': 'clasify'}}})
-  with pytest.raises(errors.ConfigError, match=r"no keyword 'lm_wieght'"):
+  with pytest.raises(errors.ConfigError, match=r'lm_wieght'):
     config.resolve({**resolved, 'adapter': {'name': 'lora', 'inner': {'name': 'classify', 'lm_wieght': 1.0}}})
 
 

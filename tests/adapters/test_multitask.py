@@ -190,13 +190,13 @@ def test_one_lora_around_all_parts_is_shared_by_them():
   }
   trainable, _ = tiny.make_optimiser(task, batch(0)).split(step.abstract_params(task, tiny.spec(batch(0))))
   assert not jax.tree.leaves(trainable['trunk'])
-  with pytest.raises(ValueError, match=r"adapter\.inner\.name='multitask' stops the gradient of its trunk"):
+  with pytest.raises(ValueError, match=r"adapter\.inner\.name='multitask'"):
     lora.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, inner={'name': 'multitask', 'parts': WRAPPED})
 
 
 def test_the_trunk_of_such_a_run_alone_is_refused(tmp_path):
   (tmp_path / 'config.json').write_text(json.dumps({'adapter': {'name': 'multitask', 'parts': WRAPPED}}))
-  with pytest.raises(WeightsError, match="adapter 'lora' for its task 'sentiment' alone"):
+  with pytest.raises(WeightsError, match=r"adapter 'lora'.*'sentiment'"):
     _ = weights.open(tmp_path).params
 
 
@@ -225,11 +225,11 @@ def test_scores_are_of_the_rows_and_predictions_of_a_part():
   assert 'similarity/spearman' in scoring.score('similarity/correlation', predictions, records)
   keys = evaluation.predicted_keys(task, tiny.spec(batch(1)))
   scoring.check(task.scores, keys, where='eval.x', user='multitask')
-  with pytest.raises(ConfigError, match=r"there is no score 'mathews'.*Did you mean 'matthews'"):
+  with pytest.raises(ConfigError, match=r"'mathews'.*'matthews'"):
     scoring.check(['sentiment/mathews'], keys, where='eval.x', user='multitask')
-  with pytest.raises(ConfigError, match="'names/matthews' reads names/label"):
+  with pytest.raises(ConfigError, match=r"'names/matthews'.*names/label"):
     scoring.check(['names/matthews'], keys, where='eval.x', user='multitask')
-  with pytest.raises(ValueError, match=r"adapter\.scores names 'sentimnt'"):
+  with pytest.raises(ValueError, match=r"adapter\.scores.*'sentimnt'"):
     multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=PARTS, scores={'sentimnt': ()})
 
 
@@ -245,17 +245,17 @@ def test_metrics_and_predictions_of_one_pass_are_those_of_two():
 def test_data_with_other_parts_are_refused():
   sound = {'names': Labels(('O', 'B-a', 'I-a'), 3), 'sentiment': Labels(classes=2), 'similarity': Labels()}
   check_labels(make(), Labels(parts=sound), path='data')
-  with pytest.raises(ValueError, match=r'trains the parts names, sentiment, similarity, .*has no parts'):
+  with pytest.raises(ValueError, match=r'names, sentiment, similarity.*data'):
     check_labels(make(), Labels(), path='data')
-  with pytest.raises(ValueError, match='has the parts names, sentiment:'):
+  with pytest.raises(ValueError, match=r'names, sentiment\b'):
     check_labels(make(), Labels(parts={name: sound[name] for name in NAMES[:2]}), path='data')
-  with pytest.raises(ValueError, match=r"data, part 'sentiment' reach 4"):
+  with pytest.raises(ValueError, match=r"data.*'sentiment'.*4"):
     check_labels(make(), Labels(parts={**sound, 'sentiment': Labels(classes=5)}), path='data')
 
 
 @pytest.mark.parametrize(
   ('parts', 'message'),
-  [({}, 'names nothing'), ({'trunk': {'name': 'classify'}}, 'none of them trunk or train')],
+  [({}, r'adapter\.parts'), ({'trunk': {'name': 'classify'}}, r'adapter\.parts.*trunk.*train')],
 )
 def test_wrong_parts_are_refused(parts, message):
   with pytest.raises(ValueError, match=message):

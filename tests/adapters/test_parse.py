@@ -132,7 +132,10 @@ def test_words_outside_the_tree_are_not_counted():
 
 @pytest.mark.parametrize(
   ('settings', 'message'),
-  [({'relations': ('one',)}, 'two names or more'), ({'relations': RELATIONS, 'layers': ()}, 'name one or more')],
+  [
+    ({'relations': ('one',)}, r'adapter\.relations=\(.one.,\)'),
+    ({'relations': RELATIONS, 'layers': ()}, r'adapter\.layers=\(\)'),
+  ],
 )
 def test_what_is_refused(settings, message):
   with pytest.raises(ValueError, match=message):

@@ -185,9 +185,9 @@ def last_logits(trunk):
 
 
 def test_what_cannot_be_is_said():
-  with pytest.raises(ValueError, match="adapter 'prompt' needs a trunk with encoder-decoder or causal or prefix"):
+  with pytest.raises(ValueError, match=r"adapter 'prompt'.*encoder-decoder or causal or prefix"):
     prompt.make(trunk=tiny.make_trunk('bert'), vocab=VOCAB)
-  with pytest.raises(ValueError, match=r"adapter\.choose='best'; choices are sum, mean, characters, against"):
+  with pytest.raises(ValueError, match=r"adapter\.choose='best'.*sum, mean, characters, against"):
     prompt.make(trunk=tiny.make_trunk('gpt'), vocab=VOCAB, choose='best')
-  with pytest.raises(ValueError, match=r"and there is none with adapter\.against=''"):
+  with pytest.raises(ValueError, match=r"adapter\.choose='against'.*adapter\.against=''"):
     prompt.make(trunk=tiny.make_trunk('gpt'), vocab=VOCAB, choose='against', against='')

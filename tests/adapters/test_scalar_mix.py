@@ -143,11 +143,11 @@ def test_its_own_parts_have_names_that_no_trunk_uses(model):
 @pytest.mark.parametrize(
   ('settings', 'said'),
   [
-    ({'side': 'both'}, r"adapter\.side='both' is a side of layers of LSTM"),
-    ({'side': 'none', 'lstm_layers': 1}, r"adapter\.side='none': the layers of LSTM then read"),
-    ({'fields': 'joined'}, r"adapter\.fields='joined' is how layers of LSTM read a row: set adapter\.lstm_layers"),
-    ({'fields': 'both', 'lstm_layers': 1}, r"adapter\.fields='both'; choices are apart, joined"),
-    ({'side': 'left'}, r"adapter\.side='left'; choices are input, output, both, none"),
+    ({'side': 'both'}, r"adapter\.side='both'.*adapter\.lstm_layers"),
+    ({'side': 'none', 'lstm_layers': 1}, r"adapter\.side='none'.*adapter\.vectors"),
+    ({'fields': 'joined'}, r"adapter\.fields='joined'.*adapter\.lstm_layers"),
+    ({'fields': 'both', 'lstm_layers': 1}, r"adapter\.fields='both'.*apart, joined"),
+    ({'side': 'left'}, r"adapter\.side='left'.*input, output, both, none"),
   ],
 )
 def test_a_side_without_what_it_needs_is_refused(settings, said):
@@ -260,5 +260,5 @@ def test_an_encoder_decoder_mixes_the_layers_of_its_decoder():
 
 def test_what_needs_the_words_of_the_trunk_is_refused():
   inner = {'name': 'classify', 'classes': 3, 'lm_weight': 0.5}
-  with pytest.raises(ValueError, match='needs a trunk that Attends, and MixedTrunk has no'):
+  with pytest.raises(ValueError, match=r'Attends.*MixedTrunk'):
     make_task('gpt', inner=inner)

@@ -216,10 +216,10 @@ def test_an_output_that_is_no_number_is_none(text, value):
 @pytest.mark.parametrize(
   ('trunk', 'settings', 'message'),
   [
-    ('bert', {}, "adapter 'sequence' needs a trunk with encoder-decoder or causal or prefix attention"),
-    ('gpt', {'start': 'bos'}, r"start='bos' belongs to an encoder-decoder or a trunk with a prefix; leave it out"),
-    ('gpt', {'decoding': {'method': 'best'}}, r"adapter\.decoding\.method='best'; choices are greedy, sample, beam"),
-    ('gpt', {'decoding': {'max_new': 2, 'min_new': 3}}, r'max_new=2 must be at least 1, and min_new=3 in'),
+    ('bert', {}, "adapter 'sequence'.*encoder-decoder or causal or prefix"),
+    ('gpt', {'start': 'bos'}, r"adapter 'sequence'.*start='bos'"),
+    ('gpt', {'decoding': {'method': 'best'}}, r"adapter\.decoding\.method='best'.*greedy, sample, beam"),
+    ('gpt', {'decoding': {'max_new': 2, 'min_new': 3}}, r'max_new=2.*min_new=3'),
   ],
 )
 def test_what_cannot_be_is_said(trunk, settings, message):

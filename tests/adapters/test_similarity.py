@@ -111,9 +111,9 @@ def test_a_frozen_trunk_is_kept():
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match=r"adapter\.kind='rank'; choices are class, regression"):
+  with pytest.raises(ValueError, match=r"adapter\.kind='rank'.*class, regression"):
     make_task(kind='rank')
-  with pytest.raises(ValueError, match=r'adapter\.classes=1: a classification has two classes or more'):
+  with pytest.raises(ValueError, match=r'adapter\.classes=1\b'):
     make_task(classes=1)
-  with pytest.raises(ValueError, match='needs a trunk with causal attention'):
+  with pytest.raises(ValueError, match=r'similarity.*causal'):
     make_task('bert', lm_weight=0.5)

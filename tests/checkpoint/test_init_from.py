@@ -1,6 +1,7 @@
 """Starting from saved parameters: each way to fit a leaf, and each refusal."""
 
 import pathlib
+import re
 from typing import Any
 
 import jax
@@ -127,7 +128,7 @@ def test_a_part_may_be_added_to_an_earlier_one(pretrained: pathlib.Path, tmp_pat
   assert equal(params['trunk'], expected)
   place = 'trunk/token_embed/embedding'
   assert report.restored[place] == f'{pretrained}:{place} + {tmp_path}:delta/embedding'
-  with pytest.raises(ValueError, match='which no earlier entry gives'):
+  with pytest.raises(ValueError, match='earlier entry'):
     initialise(fresh(), [more])
 
 
@@ -151,7 +152,7 @@ def test_a_leaf_that_one_side_keeps_as_a_sum(tmp_path: pathlib.Path) -> None:
 
   longer = {**fresh_two, 'second': {'token_embed': trunk(2, vocab=23)['token_embed']}}
   longer['delta'] = {'embedding': jnp.full((23, 4), 5.0)}
-  with pytest.raises(ValueError, match=r'delta/embedding is \[20, 4\] .* and \[23, 4\] here'):
+  with pytest.raises(ValueError, match=r'delta/embedding.*\[20, 4\].*\[23, 4\]'):
     initialise(longer, entry(tmp_path / 'whole'), sums=SUMS)
   rows, _ = initialise(longer, entry(tmp_path / 'whole', resize='new_rows'), sums=SUMS)
   np.testing.assert_array_equal(rows['delta']['embedding'][20:], 5)
@@ -228,7 +229,7 @@ def test_rows_are_new_along_the_vocabulary_alone(
     return leaf
 
   checkpoint.save_params(tmp_path, tree(np.ones(old, np.float32)))
-  with pytest.raises(ValueError, match=rf'{path} is \[.*\] here: ') as caught:
+  with pytest.raises(ValueError, match=rf'{path}.*\[.*\]') as caught:
     initialise(tree(jnp.zeros(new)), entry(tmp_path, from_='', to='', resize=resize))
   assert 'new_rows' not in str(caught.value) and 'mean_rows' not in str(caught.value)
 
@@ -240,17 +241,14 @@ def test_vectors_of_another_width_are_refused_by_it(resize: str | None) -> None:
 
   vectors: Any = {'open_params': open_params, 'width_key': lambda source, path: 'model.overrides.hidden_dim'}
   asked = [{'source': 'v.txt', 'from_': '', 'to': 'trunk/token_embed', 'resize': resize}]
-  with pytest.raises(ValueError, match='have') as caught:
+  with pytest.raises(ValueError, match=r'hidden_dim=3') as caught:
     initialise({'trunk': {'token_embed': {'table': jnp.zeros((20, 4))}}}, asked, **vectors)
-  assert str(caught.value) == (
-    'trunk/token_embed/table has rows of 4 numbers here, and the vectors of v.txt have 3: '
-    '--config.model.overrides.hidden_dim=3 makes them as wide'
+  assert re.search(
+    r'trunk/token_embed/table .*\b4 .*v\.txt.*\b3\b.*--config\.model\.overrides\.hidden_dim=3\b', str(caught.value)
   )
   params: Any = {'trunk': {'token_embed': {'table': jnp.zeros((24, 3))}}}  # padded by vocab_multiple
   if resize is None:
-    with pytest.raises(
-      ValueError, match=r"has 24 rows here, and 20 come of v.txt, .*: resize='new_rows' in this entry"
-    ):
+    with pytest.raises(ValueError, match=r"trunk/token_embed/table .*\b24 .*\b20 .*v\.txt.*resize='new_rows'"):
       initialise(params, asked, **vectors)
   else:
     params, _ = initialise(params, asked, **vectors)
@@ -327,15 +325,15 @@ def test_rows_of_zeros_stay_fresh_where_asked(tmp_path: pathlib.Path) -> None:
     assert '2 rows of zeros new' in report.restored['trunk/token_embed/embedding']
     params, _ = initialise(fresh(**sizes), asked)
     assert not np.asarray(params['trunk']['token_embed']['embedding'])[[0, 7]].any()
-  with pytest.raises(ValueError, match='leave fresh_zeros out'):
+  with pytest.raises(ValueError, match='fresh_zeros'):
     initialise(fresh(), entry(tmp_path / 'gaps', fresh_zeros=True, add=True))
 
 
 def test_a_dtype_is_changed_only_where_asked(pretrained: pathlib.Path) -> None:
   half = fresh(dtype=jnp.bfloat16)
-  with pytest.raises(ValueError, match=r"trunk/.* is float32 in .* and bfloat16 here: dtype='bfloat16' in this entry"):
+  with pytest.raises(ValueError, match=r"trunk/.*float32.*bfloat16.*dtype='bfloat16'"):
     initialise(half, entry(pretrained))
-  with pytest.raises(ValueError, match=r"dtype='bfloat16' in this entry"):
+  with pytest.raises(ValueError, match=r"dtype='bfloat16'"):
     initialise(half, entry(pretrained, dtype='float16'))
   params, report = initialise(half, entry(pretrained, dtype='bfloat16'))
   assert equal(params['trunk'], jax.tree.map(lambda x: x.astype(jnp.bfloat16), trunk(10)))
@@ -363,26 +361,26 @@ def test_leaves_keep_their_places(pretrained: pathlib.Path, sizes: dict[str, int
     (
       {'positions': 16},
       {},
-      r"trunk/position_embed/embedding is \[8, 4\] in .* and \[16, 4\] here: resize='interpolate'",
+      r"trunk/position_embed/embedding.*\[8, 4\].*\[16, 4\].*resize='interpolate'",
     ),
-    ({'positions': 16}, {'resize': 'new_rows'}, r"resize='interpolate' in this entry"),
-    ({'vocab': 21}, {}, r"trunk/token_embed/embedding is \[20, 4\] in .* and \[21, 4\] here: resize='new_rows'"),
-    ({'vocab': 21}, {'resize': 'interpolate'}, r"resize='new_rows' in this entry"),
-    ({'vocab': 19}, {'resize': 'new_rows'}, r'\[20, 4\] in .* and \[19, 4\] here: the two models differ in size'),
+    ({'positions': 16}, {'resize': 'new_rows'}, r"resize='interpolate'"),
+    ({'vocab': 21}, {}, r"trunk/token_embed/embedding.*\[20, 4\].*\[21, 4\].*resize='new_rows'"),
+    ({'vocab': 21}, {'resize': 'interpolate'}, r"resize='new_rows'"),
+    ({'vocab': 19}, {'resize': 'new_rows'}, r'\[20, 4\].*\[19, 4\].*size'),
     (
       {'layers': 3},
       {},
-      r'trunk/layers/query/kernel is \[6, 4, 4\] .* \[3, 4, 4\] here: layers=\(\.\.\.\) .* the 3 layers',
+      r'trunk/layers/query/kernel.*\[6, 4, 4\].*\[3, 4, 4\].*layers=\(\.\.\.\).*\b3 layers',
     ),
-    ({'layers': 3}, {'layers': (0, 1)}, r'is \[2, 4, 4\] in .* and \[3, 4, 4\] here: the two models differ'),
-    ({'layers': 3}, {'layers': (0, 2, 6)}, r'layers=\(0, 2, 6\), but .* has layers 0 to 5'),
-    ({'layers': 3}, {'layers': (-1, 0, 1)}, r'layers=\(-1, 0, 1\), but'),
-    ({'hidden': 5}, {}, r'the two models differ in size; --config.model.from=FOLDER'),
-    ({}, {'from_': 'trnk'}, r"nothing under 'trnk'; there is mlm_head, trunk"),
-    ({}, {'to': 'encoder'}, r"'trunk' of .* has no leaf in common with 'encoder'.*this model has classifier/kernel"),
-    ({}, {'from_': 'mlm_head', 'layers': (0,)}, r"no stacked layers under 'mlm_head'"),
-    ({}, {'layer': (0,)}, r"init_from has no 'layer'. Did you mean 'layers'\?"),
-    ({}, {'resize': 'stretch'}, r"resize='stretch'; choices are interpolate, new_rows"),
+    ({'layers': 3}, {'layers': (0, 1)}, r'\[2, 4, 4\].*\[3, 4, 4\].*size'),
+    ({'layers': 3}, {'layers': (0, 2, 6)}, r'layers=\(0, 2, 6\).*\b0 to 5'),
+    ({'layers': 3}, {'layers': (-1, 0, 1)}, r'layers=\(-1, 0, 1\)'),
+    ({'hidden': 5}, {}, r'size.*--config\.model\.from=FOLDER'),
+    ({}, {'from_': 'trnk'}, r"'trnk'.*mlm_head, trunk"),
+    ({}, {'to': 'encoder'}, r"'trunk'.*'encoder'.*classifier/kernel"),
+    ({}, {'from_': 'mlm_head', 'layers': (0,)}, r"stacked layers.*'mlm_head'"),
+    ({}, {'layer': (0,)}, r"init_from.*'layer'.*'layers'"),
+    ({}, {'resize': 'stretch'}, r"resize='stretch'.*interpolate, new_rows"),
   ],
 )
 def test_what_does_not_fit_is_refused_with_the_cure(
@@ -396,21 +394,21 @@ def test_a_head_of_other_classes_is_left_out(tmp_path: pathlib.Path) -> None:
   checkpoint.save_params(tmp_path, {'trunk': trunk(5), 'head': {'kernel': jnp.ones((4, 3))}})
   here = {'trunk': fresh()['trunk'], 'head': {'kernel': jnp.zeros((4, 5))}}
   whole = [{'source': str(tmp_path), 'from_': '', 'to': ''}]
-  with pytest.raises(ValueError, match=r"head/kernel is \[4, 3\] .* from_='trunk', to='trunk' in this entry"):
+  with pytest.raises(ValueError, match=r"head/kernel.*\[4, 3\].*from_='trunk', to='trunk'"):
     initialise(here, whole)
   params, _ = initialise(here, [{**whole[0], 'from_': 'trunk', 'to': 'trunk'}])
   assert equal(params['trunk'], trunk(5)) and not params['head']['kernel'].any()
 
 
 def test_an_entry_names_its_source() -> None:
-  with pytest.raises(ValueError, match="needs a 'source'"):
+  with pytest.raises(ValueError, match="'source'"):
     initialise(fresh(), [{'from_': 'trunk'}])
 
 
 def test_a_damaged_source_is_refused(tmp_path: pathlib.Path) -> None:
   file = checkpoint.save_params(tmp_path, {'trunk': trunk(5)})
   file.write_bytes(file.read_bytes()[:-1] + b'\x7f')
-  with pytest.raises(checkpoint.CheckpointError, match='is damaged'):
+  with pytest.raises(checkpoint.CheckpointError, match='damaged'):
     initialise(fresh(), entry(tmp_path))
 
 
@@ -461,7 +459,7 @@ def test_rows_before_the_positions_are_kept(pretrained: pathlib.Path) -> None:
   np.testing.assert_array_equal(stretched[:2], table[:2])
   np.testing.assert_array_equal(stretched[2::2], table[2:])
   np.testing.assert_array_equal(stretched[2:], interpolate_positions(table[2:], 15))
-  with pytest.raises(ValueError, match='a position table of 10 rows cannot become one of 2'):
+  with pytest.raises(ValueError, match=r'\b10 rows.*\b2\b'):
     interpolate_positions(table, 2, before=2)
   rows = {'position_embed': range(2, 13)}
   params, report = initialise(fresh(positions=13), entry(pretrained, resize='interpolate'), position_rows=rows)
@@ -476,12 +474,12 @@ def test_layers_are_never_interpolated(tmp_path: pathlib.Path) -> None:
   kernel = {'trunk': {'layers': {'position': {'kernel': np.ones((6, 4, 4), np.float32)}}}}
   checkpoint.save_params(tmp_path, kernel)
   params = {'trunk': {'layers': {'position': {'kernel': jnp.zeros((12, 4, 4))}}}}
-  with pytest.raises(ValueError, match='the two models differ in size'):
+  with pytest.raises(ValueError, match='size'):
     initialise(params, entry(tmp_path, resize='interpolate'))
 
 
 def test_interpolation_keeps_the_dtype_and_refuses_nothing_to_do() -> None:
   assert interpolate_positions(np.ones((1, 2), jnp.bfloat16), 4).tolist() == [[1.0, 1.0]] * 4
   assert interpolate_positions(np.ones((4, 2), jnp.bfloat16), 8).dtype == jnp.bfloat16
-  with pytest.raises(ValueError, match='a position table of 4 rows cannot become one of 0'):
+  with pytest.raises(ValueError, match=r'\b4 rows.*\b0\b'):
     interpolate_positions(np.ones((4, 2)), 0)

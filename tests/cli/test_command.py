@@ -1,4 +1,4 @@
-"""What commands say of a --workdir that has a model and is no run."""
+"""Errors for a --workdir that holds a model without a run."""
 
 import json
 import pathlib
@@ -16,8 +16,8 @@ FILES = ('--file=in.txt', '--out=out.jsonl')
 @pytest.mark.parametrize(
   ('file', 'content', 'kind'),
   [
-    ('config.json', {'model_type': 'bert'}, "a model in Hugging Face's form"),
-    (folders.MODEL, {'model': {'name': 'bert'}}, 'an import'),
+    ('config.json', {'model_type': 'bert'}, "a model in Hugging Face's format"),
+    (folders.MODEL, {'model': {'name': 'bert'}}, 'a converted checkpoint'),
   ],
 )
 def test_a_model_that_is_no_run_is_named_where_it_is_taken(
@@ -29,19 +29,19 @@ def test_a_model_that_is_no_run_is_named_where_it_is_taken(
     with pytest.raises(ConfigError) as caught:
       asked.main([workdir, *flags])
     said = str(caught.value)
-    assert f'{workdir} is {kind} and no run: ' in said
-    assert f'needs the folder of a run. In Python plm_jax.load({str(tmp_path)!r}) opens this one' in said
-    assert f'plm-jax evaluate --config=FILE --weights={tmp_path} scores it' in said
-    assert 'convert' not in said
+    assert workdir in said and kind in said
+    assert f'plm_jax.load({str(tmp_path)!r})' in said
+    assert f'plm-jax evaluate --config=FILE --weights={tmp_path}' in said
+    assert 'plm-jax convert' not in said
   for asked, flags in ((fill, ('--text=a',)), (heads, ('--text=a', '--out=a.png')), (evaluate, ())):
-    with pytest.raises(ConfigError, match=f'is {kind} and no run: --weights names it'):
+    with pytest.raises(ConfigError, match=f'{kind}.*--weights'):
       asked.main([workdir, *flags])
 
 
 def test_a_folder_without_a_model_is_no_run(tmp_path: pathlib.Path) -> None:
-  with pytest.raises(ConfigError, match=r'it has no config\.json, so no run began there'):
+  with pytest.raises(ConfigError, match=r'--workdir=.*config\.json'):
     predict.main([f'--workdir={tmp_path}', *FILES])
-  with pytest.raises(ConfigError, match='there is no such folder'):
+  with pytest.raises(ConfigError, match=r'nowhere.*folder'):
     predict.main([f'--workdir={tmp_path / "nowhere"}', *FILES])
 
 

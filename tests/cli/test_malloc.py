@@ -1,4 +1,4 @@
-"""What freed memory costs: with the setting a large block that is freed and taken again is not faulted in again."""
+"""Page faults: with `reuse`, freed blocks are used again without new faults."""
 
 import subprocess
 import sys
@@ -7,9 +7,9 @@ import pytest
 
 CHILD = """
 import resource, sys
-from plm_jax.cli import memory
+from plm_jax.cli import malloc
 if sys.argv[1] == 'kept':
-  assert memory.reuse()
+  assert malloc.reuse()
 for turn in range(4):
   if turn == 1:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

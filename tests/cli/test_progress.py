@@ -1,4 +1,4 @@
-"""What a run shows on terminals of every width, and in a pipe."""
+"""Output of a run on terminals of every width, and in a pipe."""
 
 import io
 import logging
@@ -94,7 +94,7 @@ def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_cells_of_a_table_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-  """Names of runs and classes and tokens of texts may look like markup."""
+  """Print names and tokens literally, even if they look like markup."""
   table = Table(title='[a]')
   texts = ['[unused1]', '[/b]', ':smile:', 'runs/[x]/y']
   for text in texts:

@@ -130,21 +130,21 @@ def test_endings_of_hellaswag_score_as_in_prompt(released, shared_data, tmp_path
 
 def test_what_cannot_be_is_said(released, tmp_path):
   folder, _ = released
-  with pytest.raises(ConfigError, match='give --workdir=DIR or --weights=FOLDER, and not both'):
+  with pytest.raises(ConfigError, match=r'--workdir=DIR.*--weights=FOLDER'):
     lm_eval.main(['--tasks=hellaswag'])
-  with pytest.raises(ConfigError, match=r'--weights=.*none: there is no such folder'):
+  with pytest.raises(ConfigError, match=r'--weights=.*none.*no such folder'):
     lm_eval.main(['--tasks=hellaswag', f'--weights={tmp_path / "none"}'])
-  with pytest.raises(ConfigError, match=r"there is no task 'helaswag' .* Did you mean 'hellaswag' or "):
+  with pytest.raises(ConfigError, match=r"task.* 'helaswag'.*Did you mean 'hellaswag' or "):
     lm_eval.main(['--tasks=helaswag', f'--weights={folder}'])
-  with pytest.raises(ConfigError, match='--max_length=513: the model has learned positions for 512 tokens'):
+  with pytest.raises(ConfigError, match=r'--max_length=513\b.*\b512\b'):
     lm_eval.main(['--tasks=hellaswag', f'--weights={folder}', '--max_length=513'])
 
 
 @pytest.mark.parametrize(
   ('flags', 'said'),
   [
-    (['--tasks=,'], '--tasks=,: names no task'),
-    (['--tasks=hellaswag', '--out=FOLDER/none/x.json'], 'there is no folder .*none'),
+    (['--tasks=,'], '--tasks=,: .*task'),
+    (['--tasks=hellaswag', '--out=FOLDER/none/x.json'], '--out.*none|no folder .*none'),
     (['--tasks=hellaswag', '--out=FOLDER'], '--out=.*: is a folder'),
   ],
 )
@@ -156,5 +156,5 @@ def test_flags_are_found_sound_before_the_model_is_opened(flags, said, monkeypat
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
   monkeypatch.setattr(lm_eval, 'PACKAGE', 'no-such-thing')
-  with pytest.raises(ConfigError, match=r'lm_eval needs the lm-evaluation-harness.*bash launch/setup\.sh lm_eval'):
+  with pytest.raises(ConfigError, match=r'lm-evaluation-harness.*bash launch/setup\.sh lm_eval'):
     lm_eval.main(['--tasks=hellaswag', f'--weights={tmp_path}'])

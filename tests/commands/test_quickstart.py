@@ -36,7 +36,7 @@ def test_minutes_lengthen_both_kinds_of_pretraining(tmp_path):
 
 
 def test_fewer_minutes_than_it_takes_are_refused():
-  with pytest.raises(ConfigError, match='--minutes=2: it takes 6 minutes or more'):
+  with pytest.raises(ConfigError, match=r'--minutes=2.* 6 '):
     quickstart._parse(['--minutes=2'])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plm_jax.core import sharding
+from plm_jax.core import layouts, sharding
 from plm_jax.core.types import Execution
 from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm, mlm
@@ -46,7 +46,7 @@ def make_layout(name: str = 'fsdp_tensor') -> sharding.Layout:
 @pytest.fixture
 def said(caplog):
   """What is logged, as if nothing had been said before."""
-  sharding._log_once.cache_clear()
+  layouts.log_once.cache_clear()
   caplog.set_level(logging.INFO, logger='plm_jax')
   return lambda: [record.getMessage() for record in caplog.records]
 
@@ -74,13 +74,13 @@ def test_a_mesh_spans_all_devices(shape, expected):
 @pytest.mark.parametrize(
   ('shape', 'message'),
   [
-    ({'data': 3}, 'does not use all 4 devices'),
-    ({'data': 8}, 'does not use all 4 devices'),
-    ({'data': 3, 'model': -1}, 'does not use all 4 devices'),
-    ({'data': -1, 'model': -1}, 'at most one is -1'),
-    ({'data': 0}, 'sizes are positive'),
-    ({'data': -2}, 'sizes are positive'),
-    ({'rows': 4}, r"unknown axis \['rows'\]; axes are replica, data, model"),
+    ({'data': 3}, r'sharding\.mesh.*3.*4 devices'),
+    ({'data': 8}, r'sharding\.mesh.*8.*4 devices'),
+    ({'data': 3, 'model': -1}, r'sharding\.mesh.*3.*4 devices'),
+    ({'data': -1, 'model': -1}, r"sharding\.mesh=.*'model': -1"),
+    ({'data': 0}, r"sharding\.mesh=.*'data': 0"),
+    ({'data': -2}, r"sharding\.mesh=.*'data': -2"),
+    ({'rows': 4}, r"sharding\.mesh.*'rows'.*replica, data, model"),
   ],
 )
 def test_a_wrong_mesh_is_refused(shape, message):
@@ -91,9 +91,9 @@ def test_a_wrong_mesh_is_refused(shape, message):
 @pytest.mark.parametrize(
   ('rules', 'message'),
   [
-    ('fspd', "no table 'fspd'. Did you mean 'fsdp'.* Tables: data, fsdp, tensor, fsdp_tensor"),
-    ((('embeds', 'data'),), "unknown axis 'embeds'; axes are batch"),
-    ((('embed', 'rows'),), "'embed' -> unknown mesh axis 'rows'; the mesh has"),
+    ('fspd', r"sharding\.rules.*'fspd'.*'fsdp'.*data, fsdp, tensor, fsdp_tensor"),
+    ((('embeds', 'data'),), r"sharding\.rules.*'embeds'.*batch"),
+    ((('embed', 'rows'),), r"sharding\.rules.*'embed'.*'rows'"),
   ],
 )
 def test_wrong_rules_are_refused(rules, message):
@@ -111,7 +111,8 @@ def test_the_first_axis_to_claim_a_mesh_axis_gets_it(said):
   assert sharding.spec(('embed', 'heads', 'head_dim'), (8, 2, 3), layout) == PartitionSpec('data', 'model', None)
   assert sharding.spec(('vocab', 'heads'), (8, 2), layout) == PartitionSpec('model', None)
   sharding.spec(('vocab', 'heads'), (8, 2), layout)
-  assert said() == ["axes ('vocab', 'heads'): 'heads' is replicated, mesh axis 'model' is already used by this array"]
+  (line,) = said()
+  assert re.search("'vocab', 'heads'.*'heads'.*'model'", line)
 
 
 def test_of_states_nothing_is_said_that_is_meant(said):
@@ -123,7 +124,9 @@ def test_of_states_nothing_is_said_that_is_meant(said):
   assert said() == []
   sharding.spec(('embed', 'heads', 'head_dim'), (8, 3, 4), layout)
   sharding.spec(('batch', 'length', 'embed'), (8, 5, 8), layout)
-  assert ["axis 'heads' of size 3" in said()[0], "axis 'length' of size 5" in said()[1]] == [True, True]
+  first, second = said()
+  assert re.search("'heads'.*3", first)
+  assert re.search("'length'.*5", second)
 
 
 def test_what_does_not_divide_is_replicated_and_said_once(said):
@@ -131,8 +134,7 @@ def test_what_does_not_divide_is_replicated_and_said_once(said):
   for _ in range(3):
     assert sharding.spec(('vocab', 'embed'), (50257, 8), layout) == PartitionSpec(None, 'data')
   (line,) = said()
-  assert "axis 'vocab' of size 50257 is replicated: 2 devices" in line
-  assert '50258 would (model.overrides.vocab_multiple pads a vocabulary)' in line
+  assert re.search(r"'vocab'.*50257.*2 devices.*50258.*model\.overrides\.vocab_multiple", line)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_a_parameter_is_cut_where_much_is_kept(axes, shape, expected, said):
 
 
 def test_a_name_that_is_not_an_axis_is_refused():
-  with pytest.raises(ValueError, match=r"unknown axis 'vocabs'. Did you mean 'vocab'"):
+  with pytest.raises(ValueError, match=r"'vocabs'.*'vocab'"):
     sharding.spec(('vocabs', None), (4, 4), make_layout())
   with pytest.raises(ValueError, match='zip'):
     sharding.spec(('vocab',), (4, 4), make_layout())
@@ -177,7 +179,7 @@ def test_constrain_acts_inside_use_only():
   with sharding.use(layout):
     y = jax.jit(lambda x: sharding.constrain(x + 1, 'batch', 'embed'))(x)
     assert y.sharding.is_equivalent_to(NamedSharding(layout.mesh, PartitionSpec('data', None)), 2)
-    with pytest.raises(ValueError, match='unknown axis'):
+    with pytest.raises(ValueError, match="'rows'"):
       sharding.constrain(x, 'rows', 'embed')
   assert sharding.constrain(x, 'batch', 'embed') is x
 
@@ -185,7 +187,7 @@ def test_constrain_acts_inside_use_only():
 def test_use_ends_with_an_error_too():
   with pytest.raises(RuntimeError), sharding.use(make_layout()):
     raise RuntimeError
-  assert sharding._LAYOUT.get() is None
+  assert layouts.CURRENT.get() is None
 
 
 def test_rows_of_a_batch_are_spread():
@@ -286,7 +288,7 @@ def test_four_devices_equal_one(name, rules, said):
   for leaf, moment in zip(*map(jax.tree.leaves, (state.params, state.opt_state['rule'])), strict=True):
     assert moment.sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
   table = state.params['trunk']['token_embed']['table']
-  replicated = [line for line in said() if 'size 50257 is replicated' in line]
+  replicated = [line for line in said() if '50257' in line]
   assert len(replicated) == (name == 'causal_lm' and 'tensor' in rules)
   vocab = 'model' if name == 'mlm' else None  # 50,257 is odd, 61 is padded to 64
   embed = 'data' if 'fsdp' in rules and make_layout(rules).mesh.shape['data'] > 1 else None
@@ -402,7 +404,7 @@ def test_states_are_cut_along_their_positions_and_kernels_stay_cut():
 
 def test_positions_that_do_not_divide_stay_whole(said):
   gradient, _ = compiled_layers('fsdp_tensor_sequence', length=7)
-  assert any("axis 'length' of size 7 is replicated: 2 devices of mesh axis 'model'" in line for line in said())
+  assert any(re.search("'length'.*7.*2 devices.*'model'", line) for line in said())
   error, where = tiny.gradient_error(gradient, compiled_layers('fsdp_tensor', length=7)[0])
   assert error < 1e-5, where
 

@@ -226,15 +226,15 @@ def test_other_settings_have_other_digests(folder):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'stride': 0}, 'stride=0 does not fit'),
-    ({'stride': 17}, 'at most 16'),
-    ({'stride': 12, 'second_segment': True}, 'at most 11 with second_segment=True'),
-    ({'reverse_half': True, 'batch_size': 3}, 'even batch_size'),
-    ({'reverse_half': True, 'reverse': True}, 'leave out reverse_half'),
-    ({'second_segment': True, 'reverse': True}, 'leave out reverse_half and second_segment'),
+    ({'stride': 0}, 'stride=0'),
+    ({'stride': 17}, 'stride=17.*16'),
+    ({'stride': 12, 'second_segment': True}, 'stride=12.*11.*second_segment=True'),
+    ({'reverse_half': True, 'batch_size': 3}, 'reverse_half=True.*batch_size.*3'),
+    ({'reverse_half': True, 'reverse': True}, 'reverse=True.*reverse_half'),
+    ({'second_segment': True, 'reverse': True}, 'reverse=True.*second_segment'),
     ({'vocab': small.NumberVocab(without=('eos', 'sep'))}, 'no end token'),
-    ({'vocab': small.NumberVocab(without=('cls',)), 'second_segment': True}, 'a classification token'),
-    ({'batch_size': 10_000}, 'too few for 10000 lanes'),
+    ({'vocab': small.NumberVocab(without=('cls',)), 'second_segment': True}, 'second_segment=True'),
+    ({'batch_size': 10_000}, '10,?000 lanes'),
     ({'host': 2, 'hosts': 2}, 'host=2'),
   ],
 )
@@ -287,12 +287,12 @@ def test_both_directions_go_through_the_documents_in_the_order_of_the_epoch(fold
 
 @pytest.mark.parametrize('other', [{'stride': 8}, {'second_segment': True}, {'reverse_half': True}, {'end': '</s>'}])
 def test_both_directions_stand_alone(folder, other):
-  with pytest.raises(ValueError, match='both_directions=True has rows of its own: leave out stride'):
+  with pytest.raises(ValueError, match=r'both_directions=True.*stride'):
     make(folder, both_directions=True, **other)
 
 
 def test_both_directions_need_tokens_for_both_ends(folder):
-  with pytest.raises(ValueError, match='no two different tokens that begin and end a text'):
+  with pytest.raises(ValueError, match='bos and eos'):
     make(folder, both_directions=True, vocab=small.NumberVocab(without=('bos',)))
 
 

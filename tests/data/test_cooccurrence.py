@@ -115,7 +115,7 @@ def test_a_counting_that_was_cut_off_goes_on(folder, monkeypatch, caplog):
   (journal.parent / 'run-00002.bin').write_bytes(b'damaged')
   again = found(*make(folder, room=3000))
   parts = len(calls)
-  assert 'continuing after 2 counted parts' in caplog.text and 'run-00002.bin is damaged' in caplog.text
+  assert 'after 2 counted parts' in caplog.text and 'run-00002.bin is damaged' in caplog.text
   calls[:] = [1] * 10
   assert not list(journal.parent.glob('run-*')) and not list(journal.parent.glob('hand-*')) and not journal.exists()
   assert found(*make(folder, room=3000)) == again and len(calls) == 10 and parts > 5
@@ -132,7 +132,7 @@ def test_a_merge_that_was_cut_off_and_a_damaged_table_are_made_again(folder, mon
   for name, content in (('triples.bin', b'short'), ('manifest.json', b'{"sha')):
     (table_folder(folder) / name).write_bytes(content)
     assert found(*make(folder, room=3000)) == whole
-    assert 'is damaged: counting again' in caplog.text
+    assert 'damaged' in caplog.text
     caplog.clear()
 
 
@@ -158,7 +158,7 @@ def test_a_large_table_is_compared_block_by_block_when_it_is_read(folder, monkey
   monkeypatch.setattr(cooccurrence, '_CHECKED_AT_ONCE', 0)
   file.write_bytes(sound[:999] + bytes([sound[999] ^ 1]) + sound[1000:])
   assert found(*make(folder)) == whole
-  assert 'damaged: counting again' in caplog.text and file.read_bytes() == sound
+  assert 'damaged' in caplog.text and file.read_bytes() == sound
 
 
 def test_a_table_of_an_earlier_version_has_one_digest(folder, caplog):
@@ -174,5 +174,5 @@ def test_a_table_of_an_earlier_version_has_one_digest(folder, caplog):
 
 def test_a_text_without_pairs_is_refused(folder):
   (folder / 'one.txt').write_text('word\n\nword\n\nword\n')
-  with pytest.raises(ValueError, match='no two words of the vocabulary stand within 15 of each other'):
+  with pytest.raises(ValueError, match=r'no two words .* 15 '):
     make(folder, file='one.txt')

@@ -141,7 +141,7 @@ def test_once_gives_every_row_once(folder):
 def test_mistakes_are_named(folder):
   with pytest.raises(ValueError, match='name the same sources'):
     make(folder, rates={'a': 1.0})
-  with pytest.raises(ValueError, match='must be positive'):
+  with pytest.raises(ValueError, match=r'positive|rate'):
     make(folder, temperature=0.0)
   with pytest.raises(ValueError, match='name at least one'):
     make(folder, parts={})
@@ -240,7 +240,7 @@ def test_rows_with_other_keys_are_not_mixed_row_by_row(tasks_as_text):
   rows = {'cache': str(tasks_as_text), 'path': str(tasks_as_text / 'cola')}
   written = {'name': 'text_to_text', 'form': {'name': 't5', 'task': 'cola'}, **rows}
   labelled = {'name': 'labelled', 'fields': ('sentence',), **rows}
-  with pytest.raises(ValueError, match=r"rows of 'a' have .* those of 'b' .*: mix them with data\.per='step'"):
+  with pytest.raises(ValueError, match=r"'a'.*'b'.*data\.per='step'"):
     as_text(tasks_as_text, parts={'a': written, 'b': labelled})
 
 
@@ -347,9 +347,9 @@ def test_every_second_step_is_of_the_part_that_alternates(tasks):
 
 @pytest.mark.parametrize('settings', [{'alternate': 'valu'}, {'alternate': 'value', 'per': 'row'}])
 def test_a_part_that_cannot_alternate_is_refused(tasks, settings):
-  with pytest.raises(ValueError, match=r"alternate='valu.*the parts .*pair.*per='step'"):
+  with pytest.raises(ValueError, match=r"alternate='valu.*pair.*per='step'"):
     by_step(tasks, **settings)
-  with pytest.raises(ValueError, match="name one of two parts or more, with per='step'"):
+  with pytest.raises(ValueError, match=r"alternate=.*per='step'"):
     mixture.look(parts={'one': {}}, per='step', alternate='one')
 
 
@@ -393,17 +393,17 @@ def test_hosts_share_each_step(tasks, hosts):
 
 
 def test_what_does_not_go_together_is_refused(tasks):
-  with pytest.raises(ValueError, match=r"mix them with data\.per='step'"):
+  with pytest.raises(ValueError, match=r"data\.per='step'"):
     plain = {name: {key: value for key, value in LABELLED[name].items() if key != 'length'} for name in LABELLED}
     parts = {
       name: {'name': 'labelled', 'path': str(tasks / name), 'cache': str(tasks), **plain[name]} for name in plain
     }
     by_step(tasks, parts=parts, per='row')
-  with pytest.raises(ValueError, match=r'data\.parts\.pair\.length=10 is more than data\.length=8'):
+  with pytest.raises(ValueError, match=r'data\.parts\.pair\.length=10.*data\.length=8'):
     by_step(tasks, length=8)
   with pytest.raises(ValueError, match='name the same sources'):
     by_step(tasks, rates={'pair': 1.0})
-  with pytest.raises(ValueError, match=r"data\.per='batch'; choices are row, step"):
+  with pytest.raises(ValueError, match=r"data\.per='batch'.*row, step"):
     by_step(tasks, per='batch')
 
 
@@ -434,5 +434,5 @@ def test_tasks_that_are_answered_in_words_number_their_own_options(tmp_path):
     'free': (), 'three': ('yes', 'maybe', 'no'), 'two': ('no', 'yes')
   }  # fmt: skip
   check_names(mixed)
-  with pytest.raises(ValueError, match=r'put a labels\.json'):
+  with pytest.raises(ValueError, match=r'labels\.json'):
     check_names({name: dataclasses.replace(labels, places=False) for name, labels in mixed.items()})

@@ -183,7 +183,7 @@ def test_one_document_alone_still_has_pairs(tmp_path, caplog):
   small.write_text(tmp_path / 'train.txt', [document(np.random.default_rng(1), 20)])
   rows = rows_of(make(tmp_path, cache=str(tmp_path)).once())
   assert all(other for _, _, other in rows.values())
-  assert 'is a single document' in caplog.text
+  assert 'single document' in caplog.text
 
 
 def test_single_sentences(folder):
@@ -247,10 +247,10 @@ def test_what_is_too_long_loses_tokens_at_both_ends(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'length': 4}, 'at least 5 tokens'),
-    ({'unit': 'word'}, 'choose one of segment, sentence'),
-    ({'short_probability': 1.5}, r'not in 0\.\.1'),
-    ({'copies': 0}, 'must be 1 or more'),
+    ({'length': 4}, 'length=4.*5|5.*length=4|at least 5'),
+    ({'unit': 'word'}, 'word.*segment, sentence'),
+    ({'short_probability': 1.5}, 'short_probability=1.5'),
+    ({'copies': 0}, 'copies=0'),
     ({'batch_size': 6, 'hosts': 4}, 'batch_size=6'),
   ],
 )

@@ -262,11 +262,11 @@ def test_says_how_full_rows_are(folder, caplog):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'length': 2}, 'at least 3 tokens'),
-    ({'length': 4, 'layout': 'full'}, 'at least 5 tokens'),
+    ({'length': 2}, 'length=2.*3 tokens|at least 3 tokens'),
+    ({'length': 4, 'layout': 'full'}, 'length=4.*5 tokens|at least 5 tokens'),
     ({'batch_size': 6, 'hosts': 4}, 'batch_size=6'),
     ({'host': 2, 'hosts': 2}, 'host=2'),
-    ({'layout': 'paragraphs'}, 'choose one of stream, documents, rows, full'),
+    ({'layout': 'paragraphs'}, 'paragraphs.*stream, documents, rows, full'),
     ({'vocab': small.NumberVocab(without=('cls',))}, 'no begin token'),
     ({'vocab': small.NumberVocab(without=('sep',)), 'layout': 'full'}, 'no end token'),
     ({'vocab': small.NumberVocab(without=('eos', 'sep')), 'layout': 'stream'}, 'no end token'),
@@ -283,5 +283,5 @@ def test_impossible_settings_are_refused(folder, changes, message):
 
 def test_an_empty_corpus_is_refused(tmp_path):
   path = small.write_rows(tmp_path / 'text.jsonl', [{'text': ''}, {'text': ' '}])
-  with pytest.raises(ValueError, match='has no text: 2 documents'):
+  with pytest.raises(ValueError, match=r'no text.*2 documents'):
     make(tmp_path, path=path)

@@ -433,7 +433,7 @@ def test_inside_another_compiled_function():
   [
     ({'method': 'best'}, 'greedy, sample, beam'),
     ({'method': 'sample'}, 'rng'),
-    ({'method': 'sample', 'rng': 0, 'top_p': 1.5}, r'top_p=1.5 in \(0, 1\]'),
+    ({'method': 'sample', 'rng': 0, 'top_p': 1.5}, r'top_p=1.5.*\(0, 1\]'),
     ({'method': 'sample', 'rng': 0, 'temperature': 0.0}, 'temperature=0.0'),
     ({'method': 'sample', 'rng': 0, 'top_k': 0}, 'top_k=0'),
     ({'method': 'beam', 'beams': 0}, 'beams=0'),
@@ -441,10 +441,10 @@ def test_inside_another_compiled_function():
     ({'max_new': 0}, 'max_new=0'),
     ({'max_new': 3, 'min_new': 4, 'eos_id': 1}, 'min_new=4'),
     ({'min_new': 2}, 'eos_id'),
-    ({'start_id': 3}, 'causal trunks take none'),
+    ({'start_id': 3}, 'start_id=3'),
     ({'blank': np.zeros(ROWS)}, 'blank'),
     ({'method': 'greedy', 'early_stop': True, 'start_id': 3}, 'start_id=3'),
-    ({'max_new': 30}, '32 tokens .* row of 35'),
+    ({'max_new': 30}, r'\b32 tokens.* 35'),
   ],
 )
 def test_what_cannot_be_met(settings, words):
@@ -453,13 +453,13 @@ def test_what_cannot_be_met(settings, words):
 
 
 def test_a_setting_with_a_wrong_name_is_refused():
-  with pytest.raises(TypeError, match=r"'beems'.*Did you mean 'beams'.*length_penalty"):
+  with pytest.raises(TypeError, match=r"'beems'.*'beams'.*length_penalty"):
     run_gpt2(method='beam', beems=3)
 
 
 def test_a_trunk_that_does_not_generate_says_what_is_missing():
   trunk = tiny.make_trunk('bert')
-  with pytest.raises(ValueError, match=r'causal.* Bert is bidirectional; .*Decodes.* decode_step, init_cache'):
+  with pytest.raises(ValueError, match=r'causal.* Bert .*bidirectional.*Decodes.* decode_step, init_cache'):
     generate(trunk, {}, np.ones((1, 3), int), segment_ids=np.ones((1, 3), int), max_new=2)
 
 

@@ -104,5 +104,5 @@ def test_the_steps_of_a_run(tmp_path, capsys):
 
 
 def test_wrong_numbers_are_refused(tmp_path):
-  with pytest.raises(ConfigError, match=r'--trace=0: expected int \(1 <= x\)'):
+  with pytest.raises(ConfigError, match=r'--trace=0\b'):
     command.main([f'--workdir={tmp_path}', '--prompt=a', '--trace=0'])

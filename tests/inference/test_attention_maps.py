@@ -1,4 +1,4 @@
-"""The weights of every head, of every trunk with attention in one stack."""
+"""Attention weights of every head, for every trunk with a single attention stack."""
 
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ def test_every_head_of_every_layer_is_there_in_order(name):
   shapes = jax.eval_shape(lambda: trunk.init(jax.random.key(0), method='init_all'))['params']
   params = tiny.draw(nn.unbox(shapes))
   if name in ('awd_lstm', 'cnn', 'cove', 'cvt', 'elmo', 'lstm'):
-    with pytest.raises(ConfigError, match=f'a {name} has no attention weights'):
+    with pytest.raises(ConfigError, match=f'{name}.*attention weights'):
       attention_maps._weights(trunk, params, IDS)
     return
   weights = attention_maps._weights(trunk, params, IDS)
@@ -44,7 +44,7 @@ def test_every_head_of_every_layer_is_there_in_order(name):
 
 
 class Reads(NamedTuple):
-  """Stands in for an opened model; a character is a token."""
+  """A fake opened model whose tokens are characters."""
 
   trunk: nn.Module
   vocab: Any = tiny.VOCAB
@@ -57,13 +57,13 @@ class Reads(NamedTuple):
 def test_a_text_of_more_tokens_than_positions_is_refused():
   trunk = test_contract.make_trunk('bert')
   room = min(map(len, trunk.position_rows.values()))
-  with pytest.raises(ConfigError, match=f'the text: .*{room} tokens'):
+  with pytest.raises(ConfigError, match=f'text.*{room} tokens'):
     attention_maps.look(Reads(trunk), text='a' * room)
 
 
 @pytest.mark.parametrize(
   ('name', 'said'),
-  [('none/heads.png', 'there is no folder'), ('', 'is a folder'), ('heads.xyz', r'ends in one of .*\.png')],
+  [('none/heads.png', r'none\b.*folder|folder.*none\b'), ('', 'is a folder'), ('heads.xyz', r'\.png')],
 )
 def test_a_picture_that_cannot_be_written_is_refused_before_the_model_is_opened(name, said, tmp_path, monkeypatch):
   monkeypatch.setattr(opened, 'open', lambda *rest, **more: pytest.fail('the model was opened'))

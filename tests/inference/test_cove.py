@@ -1,4 +1,4 @@
-"""CoVe from translation to its use: stopped and gone on, saved by itself, read beside word vectors, probed by layer."""
+"""CoVe from translation to its use: resume, export, mix with word vectors, probes by layer."""
 
 import json
 import random
@@ -27,7 +27,7 @@ def write(file, rows):
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
-  """Sentences and the same backwards, labelled words, word vectors, vocabularies of both languages."""
+  """Write sentences and their reversals, labelled words, word vectors and vocabularies."""
   folder, draw = tmp_path_factory.mktemp('cove'), random.Random(0)
   texts = [f'{draw.choice(conftest.NAMES)} is in the {draw.choice(conftest.PLACES)}' for _ in range(24)]
   for name in ('parallel', 'tags'):
@@ -85,7 +85,10 @@ def test_what_is_saved_by_itself_says_the_same_as_the_run(translated, tmp_path):
 
 
 def test_what_is_generated_is_what_an_evaluation_writes(translated, tmp_path, capsys):
-  """Prompts are read in the first vocabulary, and what is made is decoded by the second."""
+  """Compare generated texts with those of an evaluation.
+
+  Prompts use the first vocabulary, generated texts the second.
+  """
   file = tmp_path / 'translations.jsonl'
   scored = [f'--predictions={file}', "--config.eval.validation.scores=('bleu',)"]
   assert evaluate.main([f'--workdir={translated}', *scored]) == 0
@@ -107,7 +110,10 @@ def test_what_is_generated_is_what_an_evaluation_writes(translated, tmp_path, ca
 
 
 def test_a_translator_learns_from_texts_without_a_translation(data, tmp_path, capsys):
-  """Killed and resumed bit for bit; what its part writes is what an evaluation of the run writes."""
+  """Train with monolingual texts, killed and resumed bit for bit.
+
+  Its part generates the same texts as an evaluation of the run.
+  """
   parts = {'pairs': pairs_of(data), 'text': {'name': 'labelled', 'path': str(data / 'tags'), 'layout': 'bare'}}
   parts['text'] |= {'kind': 'words', 'fields': ('tokens',), 'label': 'tags', 'cache': str(data / 'cache')}
   objective = {'name': 'translate_views', 'word_dim': 8, 'scores': {'pairs': ('bleu',)}, 'search': {'max_new': 4}}

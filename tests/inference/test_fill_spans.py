@@ -1,4 +1,4 @@
-"""Blanks that an encoder-decoder fills: what stands where in what it writes, and the table of a run."""
+"""Blanks filled by an encoder-decoder: the spans of its output, and the table of a run."""
 
 import re
 
@@ -41,12 +41,12 @@ def test_spans_stand_after_their_sentinels(ids, expected):
   ],
 )
 def test_masks_are_found_again_in_the_whole_text(prompt, ids, expected):
-  assert fill_spans.in_place_of_masks(prompt, ids, 4) == expected
+  assert fill_spans.spans_of_masks(prompt, ids, 4) == expected
 
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
-  """Short runs of T5 and BART."""
+  """Train short runs of T5 and BART."""
   folder = runs.write_data(tmp_path_factory.mktemp('written'))
   t5 = {'where': {'name': 'fixed_count', 'rate': 0.15}}
   bart = {'where': {'name': 'poisson_spans'}, 'edit': {'name': 'collapse_to_mask'}, 'target': 'text', 'start': 'eos'}
@@ -78,9 +78,9 @@ def test_a_row_for_each_blank(made, name, blank, capsys):
 @pytest.mark.slow
 def test_a_text_without_a_blank_is_refused(made):
   for name, blank in (('t5', '<extra_id_0>'), ('bart', '<mask>')):
-    with pytest.raises(ConfigError, match=f'no blank; write {blank}'):
+    with pytest.raises(ConfigError, match=f'blank.*{blank}'):
       fill.main([f'--workdir={made / name}', '--text=Anna is here.'])
-  with pytest.raises(ConfigError, match="no token '<extra_id_7>'"):
+  with pytest.raises(ConfigError, match="'<extra_id_7>'"):
     fill.main([f'--workdir={made / "t5"}', '--text=Anna <extra_id_7>.'])
 
 
@@ -100,5 +100,5 @@ def test_texts_are_filled_together_as_each_alone(made, name):
 
 
 def test_blanks_of_two_kinds_are_refused():
-  with pytest.raises(ConfigError, match=r'blanks of two kinds, \[MASK\] and <extra_id_0>: write all of them as one'):
+  with pytest.raises(ConfigError, match=r'\[MASK\].*<extra_id_0>'):
     fill_spans.number_blanks('Thank [MASK] me to <extra_id_0> party', None)

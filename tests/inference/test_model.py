@@ -1,4 +1,4 @@
-"""`plm_jax.load`: what it says beside Hugging Face, beside the commands, alone and in a batch; what it refuses."""
+"""`plm_jax.load`: results compared with Hugging Face, with the commands, alone and in a batch; its errors."""
 
 import json
 import math
@@ -99,7 +99,10 @@ def write_rows(folder: pathlib.Path, rows: list[dict[str, Any]]) -> str:
 
 
 def adapted(data: pathlib.Path, adapter: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
-  """The config of a short run with an adapter, by a rate at which its predictions differ."""
+  """Build the config of a short run with an adapter.
+
+  Its rate makes predictions differ.
+  """
   return config.resolve(
     {
       'steps': 4, 'log_every': 2, 'eval_every': 4, 'save_every': 4, 'adapter': adapter,
@@ -113,13 +116,13 @@ def adapted(data: pathlib.Path, adapter: dict[str, Any], about: dict[str, Any]) 
 
 
 def trained(settings: dict[str, Any], folder: pathlib.Path) -> Model:
-  """A short run, open, with batches of few rows so that there are several."""
+  """Train a short run and open it with small batches."""
   assert loop.train(settings, folder).exit_code == 0
   return plm_jax.load(folder, batch_size=2)
 
 
 def written(model: Model, file: pathlib.Path) -> list[dict[str, Any]]:
-  """What `plm-jax evaluate` predicts of the validation rows of a run."""
+  """Read the validation predictions of `plm-jax evaluate`."""
   assert evaluate.main([f'--workdir={model.folder.folder}', f'--predictions={file}']) == 0
   return [json.loads(line) for line in file.read_text().splitlines()]
 
@@ -129,7 +132,7 @@ def written(model: Model, file: pathlib.Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope='module')
 def released(data: pathlib.Path) -> dict[str, tuple[Any, Any, Model]]:
-  """Random models of Hugging Face with a tokenizer: theirs, the tokenizer, ours."""
+  """Build random Hugging Face models with a tokenizer: theirs, the tokenizer, ours."""
   torch = pytest.importorskip('torch')
   transformers = pytest.importorskip('transformers')
   from tokenizers.processors import TemplateProcessing
@@ -160,7 +163,7 @@ def released(data: pathlib.Path) -> dict[str, tuple[Any, Any, Model]]:
 
 
 def states_of(model: Any, tokenizer: Any, text: str) -> np.ndarray:
-  """Their hidden states of one text, [l, n+1, d]."""
+  """Compute their hidden states of a text, [l, n+1, d]."""
   import torch
 
   ids = torch.tensor([tokenizer(text).input_ids])
@@ -491,7 +494,10 @@ def test_a_template_names_the_field_of_its_options() -> None:
 def test_words_in_a_blank_are_those_of_evaluate(
   task: str, rows: list[dict[str, Any]], data: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-  """A GLM is asked COPA and ReCoRD by the fields of their rows, in the order in which the form names them."""
+  """Compare a GLM on COPA and ReCoRD with `plm-jax evaluate`.
+
+  Fields follow the order of the form.
+  """
   about = {
     'name': 'text_to_text', 'path': write_rows(tmp_path / 'rows', rows), 'form': {'name': 'patterns', 'task': task},
     'layout': 'bert', 'target_layout': 'text', 'gap': ' ', 'length': 64, 'target_length': 16, 'shuffle': False,
@@ -508,7 +514,7 @@ def test_words_in_a_blank_are_those_of_evaluate(
     options = row['record']['options']
     assert one['label'] == options[row['label']] and list(one['probabilities']) == options
     np.testing.assert_allclose(list(one['probabilities'].values()), row['probability'][: len(options)], atol=1e-5)
-  with pytest.raises(ConfigError, match=rf'reads {len(fields)} texts \({", ".join(fields)}\) in a row'):
+  with pytest.raises(ConfigError, match=rf'{len(fields)} texts.*{", ".join(fields)}'):
     model.classify('The moon rose.')
 
 
@@ -542,26 +548,26 @@ def test_texts_without_a_token_are_asked_as_any_other(classify: Model, tag: Mode
 @pytest.mark.parametrize(
   ('name', 'call', 'said'),
   [
-    ('mlm', lambda model: model.classify('a'), r"objective 'mlm'. It can encode, fill, score; to classify, fine-tune"),
-    ('mlm', lambda model: model.generate('a'), r'It can encode, fill, score; to generate, load another folder'),
-    ('gpt', lambda model: model.fill('[MASK]'), r'It can encode, score, generate'),
-    ('gpt', lambda model: model.answer('a', 'b'), r"to answer, fine-tune it with adapter 'span'"),
-    ('classify', lambda model: model.tag('a'), r"trained with adapter 'classify'. It can encode, classify; to tag"),
-    ('classify', lambda model: model.score('a'), r'It can encode, classify'),
-    ('classify', lambda model: model.classify([('a', 'b', 'c')]), 'reads one or two texts in a row, and a row has 3'),
-    ('choose', lambda model: model.choose('a', ['b']), 'two options or more, and a row has 1 text and 1 option'),
-    ('mlm', lambda model: model.encode(3), 'encode: takes a text or a list of texts, and this is int'),
-    ('mlm', lambda model: model.encode(['a', 3]), 'text 1 of the list is int'),
-    ('mlm', lambda model: model.encode('a', layer=3), r'layer=3; choose numbers from -3 to 2'),
-    ('mlm', lambda model: model.encode('a', pool='max'), r"pool='max'; choices are mean, first, last, none"),
-    ('mlm', lambda model: model.fill('a'), 'no blank; write <mask>'),
-    ('mlm', lambda model: model.fill('[MASK] ' * 40), 'learned positions for 32 tokens'),
-    ('mlm', lambda model: model.fill('[MASK]', top=0), 'top=0; a whole number'),
-    ('gpt', lambda model: model.generate('a', tempature=1), "Did you mean 'temperature'"),
-    ('gpt', lambda model: model.generate('a', beams=2), 'beams=2: belongs to method=beam'),
-    ('gpt', lambda model: model.generate('a', max_new=40), 'positions for 32 tokens'),
+    ('mlm', lambda model: model.classify('a'), r"'mlm'.*encode, fill, score.*\bclassify"),
+    ('mlm', lambda model: model.generate('a'), r'encode, fill, score.*\bgenerate'),
+    ('gpt', lambda model: model.fill('[MASK]'), r'fill.*encode, score, generate'),
+    ('gpt', lambda model: model.answer('a', 'b'), r"answer\b.*'span'"),
+    ('classify', lambda model: model.tag('a'), r"'classify'.*encode, classify.*\btag\b"),
+    ('classify', lambda model: model.score('a'), r'score.*encode, classify'),
+    ('classify', lambda model: model.classify([('a', 'b', 'c')]), r'classify.*one or two texts.*\b3\b'),
+    ('choose', lambda model: model.choose('a', ['b']), r'choose.*two.*\b1 option'),
+    ('mlm', lambda model: model.encode(3), r'encode.*\bint\b'),
+    ('mlm', lambda model: model.encode(['a', 3]), r'text 1\b.*\bint\b'),
+    ('mlm', lambda model: model.encode('a', layer=3), r'layer=3\b.*-3 to 2'),
+    ('mlm', lambda model: model.encode('a', pool='max'), r"pool='max'.*mean, first, last, none"),
+    ('mlm', lambda model: model.fill('a'), 'blank.*<mask>'),
+    ('mlm', lambda model: model.fill('[MASK] ' * 40), r'\b32 tokens'),
+    ('mlm', lambda model: model.fill('[MASK]', top=0), r'top=0\b'),
+    ('gpt', lambda model: model.generate('a', tempature=1), "tempature.*'temperature'"),
+    ('gpt', lambda model: model.generate('a', beams=2), r'beams=2\b.*method=beam'),
+    ('gpt', lambda model: model.generate('a', max_new=40), r'\b32 tokens'),
     *(
-      ('gpt', lambda model, given=given: model.generate('a', **given), f'{name}={re.escape(repr(given[name]))}: expect')
+      ('gpt', lambda model, given=given: model.generate('a', **given), f'{name}={re.escape(repr(given[name]))}')
       for name, given in (
         ('max_new', {'max_new': 2.5}), ('max_new', {'max_new': '4'}), ('max_new', {'max_new': None}),
         ('max_new', {'max_new': True}), ('min_new', {'min_new': None}), ('seed', {'seed': 2**70}),
@@ -571,21 +577,21 @@ def test_texts_without_a_token_are_asked_as_any_other(classify: Model, tag: Mode
         ('length_penalty', {'method': 'beam', 'length_penalty': math.nan}),
       )
     ),
-    ('gpt', lambda model: model.generate('caf\udce9'), 'text 0 has half a character'),
-    ('mlm', lambda model: model.encode('a', layer=1.5), r'layer=1.5; choose numbers'),
-    ('mlm', lambda model: model.encode('a', layer=True), r'layer=True; choose numbers'),
+    ('gpt', lambda model: model.generate('caf\udce9'), r'text 0\b.*character'),
+    ('mlm', lambda model: model.encode('a', layer=1.5), r'layer=1\.5\b'),
+    ('mlm', lambda model: model.encode('a', layer=True), r'layer=True\b'),
     *(
-      ('mlm', lambda model, layer=layer: model.encode('a', layer=layer), r'choose numbers from -3 to 2')
+      ('mlm', lambda model, layer=layer: model.encode('a', layer=layer), r'layer=.*-3 to 2')
       for layer in (
         np.array([0, 3]), np.array([0.0, 1.0]), np.array([True]), np.array([[0, 1]]), np.array([], int), np.array(1),
         np.int64(3), np.float32(1), [np.array([0])], ['0'], {0, 1}, None, 'last', {'all': 1}, [[0], [0, 1]],
       )
     ),
-    ('span', lambda model: model.answer(None, None), 'answer: give a question and a text'),
-    ('span', lambda model: model.answer(['a'], 3), 'answer: give a question and a text'),
-    ('choose', lambda model: model.choose(None, None), 'choose: give a text and a list of options'),
-    ('choose', lambda model: model.choose('a', None), 'choose: give a text and a list of options'),
-    ('mlm', lambda model: model.encode(np.array('a')), 'takes a text or a list of texts, and this is ndarray'),
+    ('span', lambda model: model.answer(None, None), 'answer: .*question'),
+    ('span', lambda model: model.answer(['a'], 3), 'answer: .*question'),
+    ('choose', lambda model: model.choose(None, None), 'choose: .*options'),
+    ('choose', lambda model: model.choose('a', None), 'choose: .*options'),
+    ('mlm', lambda model: model.encode(np.array('a')), r'encode.*\bndarray\b'),
   ],
 )  # fmt: skip
 def test_refuses(name: str, call: Any, said: str, request: pytest.FixtureRequest) -> None:
@@ -594,25 +600,25 @@ def test_refuses(name: str, call: Any, said: str, request: pytest.FixtureRequest
 
 
 def test_a_folder_that_is_none() -> None:
-  with pytest.raises(ConfigError, match='nowhere: there is no such folder'):
+  with pytest.raises(ConfigError, match=r'nowhere.*folder'):
     plm_jax.load('nowhere')
-  with pytest.raises(ConfigError, match="dtype='int8'; choices are float32"):
+  with pytest.raises(ConfigError, match=r"dtype='int8'.*float32"):
     plm_jax.load('.', dtype='int8')
-  with pytest.raises(ConfigError, match='takes the name of a folder, and this is int'):
+  with pytest.raises(ConfigError, match=r'folder.*\bint\b'):
     plm_jax.load(5)  # type: ignore[arg-type]
-  with pytest.raises(ConfigError, match='batch_size=True; a whole number from 1 on'):
+  with pytest.raises(ConfigError, match=r'batch_size=True\b'):
     plm_jax.load('.', batch_size=True)
 
 
 def test_a_folder_without_a_model(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   (tmp_path / 'train.csv').write_text('text,label\na,1\n')
   for folder in (tmp_path, data / 'vocab'):
-    with pytest.raises(ConfigError, match=r'has no model: it is no run .*, no import .*, and no folder in') as caught:
+    with pytest.raises(ConfigError, match='no model') as caught:
       plm_jax.load(folder)
     assert 'vocab train' not in str(caught.value)
     assert str(folder) in str(caught.value)
   (tmp_path / 'adapter_config.json').write_text('{}')
-  with pytest.raises(weights.WeightsError, match='is a folder of PEFT'):
+  with pytest.raises(weights.WeightsError, match='PEFT'):
     plm_jax.load(tmp_path)
 
 
@@ -620,7 +626,7 @@ def test_a_step_that_is_not_there_is_refused_at_once(mlm: Model) -> None:
   folder = mlm.folder.folder
   steps = [int(path.name) for path in (folder / 'checkpoints').iterdir() if path.name.isdecimal()]
   for step in ('bset', max(steps) + 1):
-    with pytest.raises(ConfigError, match=rf'no step {step} in .*; there are \[') as caught:
+    with pytest.raises(ConfigError, match=rf'no step {step} .*\b{max(steps)}\b') as caught:
       plm_jax.load(folder, step=step)
     assert str(caught.value).startswith(str(folder))
   for step in (None, 'newest', *steps):

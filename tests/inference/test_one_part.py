@@ -1,4 +1,4 @@
-"""One task of a run that learned several is asked, predicted, scored and exported as a run of that task alone."""
+"""One task of a multi-task run, used as a run of that task alone: load, predict, score, export."""
 
 import json
 import pathlib
@@ -37,7 +37,10 @@ TEXTS = ['Anna is in the market .', 'Boris is in the castle , it was said .']
 
 @pytest.fixture(scope='module')
 def sets(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-  """The data blocks of four tasks: two of classes with names of their own, one of numbers, one of words."""
+  """Build the data blocks of four tasks.
+
+  Two have classes with their own names, one has values, one has words.
+  """
   folder, draw = tmp_path_factory.mktemp('sets'), random.Random(0)
   for split in ('train', 'validation'):
     texts = [f'{draw.choice(conftest.NAMES)} is in the {draw.choice(conftest.PLACES)} .' for _ in range(16)]
@@ -60,7 +63,10 @@ def sets(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def settings(data: pathlib.Path, sets: dict[str, dict[str, Any]]) -> dict[str, Any]:
-  """Four tasks over one BERT, whose evaluations read averages of its parameters."""
+  """Build a config of four tasks over one BERT.
+
+  Evaluations use averaged parameters.
+  """
   return config.resolve({
     'steps': 12, 'log_every': 4, 'eval_every': 6, 'save_every': 6,
     'vocab': {'name': 'byte_bpe', 'path': str(data / 'vocab')},
@@ -82,7 +88,7 @@ def run(data: pathlib.Path, sets: dict[str, dict[str, Any]], tmp_path_factory: p
 
 @pytest.fixture(scope='module')
 def scored(run: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-  """What the run as a whole predicts of the rows of all its tasks."""
+  """Predict the examples of all tasks with the whole run."""
   file = tmp_path_factory.mktemp('scored') / 'rows.jsonl'
   assert evaluate.main([f'--workdir={run}', f'--predictions={file}']) == 0
   return read_lines(file)
@@ -129,9 +135,9 @@ def test_numbers_and_words_are_those_that_the_whole_run_predicts(run, sets, scor
 
 def test_predict_says_which_parts_there_are(run, tmp_path, sets):
   flags = [f'--workdir={run}', f'--file={sets["kinds"]["path"]}/train.jsonl', f'--out={tmp_path / "out.jsonl"}']
-  with pytest.raises(ConfigError, match=r'trained the parts .*kinds.*: name one, --part=NAME'):
+  with pytest.raises(ConfigError, match=r'kinds.*--part=NAME'):
     predict.main(flags)
-  with pytest.raises(ConfigError, match=r"--part=kind: there is no part 'kind'.*Did you mean 'kinds'"):
+  with pytest.raises(ConfigError, match=r"--part=kind: .*'kinds'"):
     predict.main([*flags, '--part=kind'])
   assert not (tmp_path / 'out.jsonl').exists()
 
@@ -139,7 +145,7 @@ def test_predict_says_which_parts_there_are(run, tmp_path, sets):
 def test_a_run_of_one_task_has_no_part(data, tmp_path):
   one = runs.settings('classify', data)
   assert one_part.names(one) == ()
-  with pytest.raises(ConfigError, match=r'--part=x: this run has no parts.*leave it out'):
+  with pytest.raises(ConfigError, match=r'--part=x\b'):
     one_part.settings_of(one, 'x', where='--part=x')
 
 
@@ -149,7 +155,7 @@ def test_a_run_of_one_task_has_no_part(data, tmp_path):
 def test_a_part_is_asked_what_its_task_answers(run, scored):
   whole = plm_jax.load(run)
   for ask in (whole.classify, whole.tag):
-    with pytest.raises(ConfigError, match=r'trained the parts .*plm_jax\.load\(FOLDER, part=NAME\)'):
+    with pytest.raises(ConfigError, match=r'kinds.*plm_jax\.load\(FOLDER, part=NAME\)'):
       ask(TEXTS)
   kinds, names = plm_jax.load(run, part='kinds'), plm_jax.load(run, part='names')
   known = rows_of('kinds', scored)
@@ -159,22 +165,22 @@ def test_a_part_is_asked_what_its_task_answers(run, scored):
   assert [word['word'] for word in names.tag(TEXTS[0])] == TEXTS[0].split()
   assert 'value' in plm_jax.load(run, part='length').classify(TEXTS[0])
   np.testing.assert_array_equal(kinds.encode(TEXTS), names.encode(TEXTS))
-  with pytest.raises(ConfigError, match='It can encode, classify; to tag'):
+  with pytest.raises(ConfigError, match=r'encode, classify.*\btag\b'):
     kinds.tag(TEXTS)
-  with pytest.raises(ConfigError, match=r"there is no part 'kind'.*There are: .*kinds"):
+  with pytest.raises(ConfigError, match=r"'kind'.*kinds"):
     plm_jax.load(run, part='kind')
   assert repr(kinds).endswith(", part='kinds')")
 
 
 def test_a_part_with_lora_is_asked_with_its_updates(run, scored):
-  """The trunk of `places` is that of the others and its updates, which its predictions need."""
+  """Check that a part uses its LoRA updates of the shared trunk."""
   known = rows_of('places', scored)
   replies = plm_jax.load(run, part='places').classify([row['record']['row']['text'] for row in known])
   for reply, row in zip(replies, known, strict=True):
     np.testing.assert_allclose(list(reply['probabilities'].values()), row['places/probability'], atol=2e-6)
   plain, own = (weights.open(run, part=part).params.arrays('trunk') for part in ('kinds', 'places'))
   assert {path for path in plain if not np.array_equal(plain[path], own[path])} == {'layers/query/kernel'}
-  with pytest.raises(WeightsError, match='name one of length, names, places, kinds, part=NAME'):
+  with pytest.raises(WeightsError, match=r'length, names, places, kinds.*part=NAME'):
     _ = weights.open(run).params
   assert tasks.abilities(plm_jax.load(run).folder) == []
 
@@ -211,12 +217,12 @@ def test_a_part_has_the_forms_and_tables_of_one_task(run, scored, tmp_path):
   assert table['accuracy'] == pytest.approx(right) and table['part'] == 'kinds'
   assert set(table['classes']) <= set(KINDS)
   for flags in (submission, ['--by_class']):
-    with pytest.raises(ConfigError, match=r'is of one task, and this run trained the parts .*--part=NAME'):
+    with pytest.raises(ConfigError, match=r'kinds.*--part=NAME'):
       evaluate.main([workdir, *flags])
 
 
 def test_rows_without_labels_of_a_part(run, scored, tmp_path):
-  """A test set for a submission: its block is that of the part, in the evaluation of all."""
+  """Predict a test set for a submission with a part's data."""
   shutil.copytree(run, tmp_path / 'run')
   block = '--config.eval.validation.data.parts.kinds'
   flags = [f'{block}.split=train', f'{block}.keep_unlabelled=True', f'--predictions={tmp_path / "rows.jsonl"}']
@@ -256,9 +262,9 @@ def test_a_part_is_exported_as_the_class_of_its_task(run, tmp_path, part, kind, 
 
 
 def test_an_export_needs_the_name_of_a_part(run, tmp_path):
-  with pytest.raises(ConfigError, match=r'trained the parts .*name one, --part=NAME; --heads=none'):
+  with pytest.raises(ConfigError, match=r'kinds.*--part=NAME.*--heads=none'):
     convert.main(['export', str(run), str(tmp_path / 'out')])
-  with pytest.raises(ConfigError, match=r"part=kind: there is no part 'kind'.*Did you mean 'kinds'"):
+  with pytest.raises(ConfigError, match=r"part=kind: .*'kinds'"):
     convert.main(['export', str(run), str(tmp_path / 'out'), '--part=kind'])
   assert not (tmp_path / 'out').exists()
 
@@ -298,7 +304,7 @@ def test_a_part_is_compressed_as_the_network_of_its_task(run, tmp_path):
     for one, other in zip(plm_jax.load(out / name).classify(TEXTS), known, strict=True):
       assert list(one['probabilities']) == list(other['probabilities'])
       np.testing.assert_allclose(list(one['probabilities'].values()), list(other['probabilities'].values()), atol=off)
-  with pytest.raises(ConfigError, match=r"--part=place: there is no part 'place'.*Did you mean 'places'"):
+  with pytest.raises(ConfigError, match=r"--part=place: .*'places'"):
     compress.main([*flags, '--part=place', '--methods=int8'])
 
 
@@ -314,7 +320,10 @@ def test_the_best_step_of_a_part_is_chosen_by_its_own_metric(run):
 
 @pytest.fixture(scope='module')
 def writing(data, sets, tmp_path_factory) -> pathlib.Path:
-  """A GPT that learned to write a class, from rows without special tokens, and to choose it, from rows with them."""
+  """Train a GPT to generate a class and to classify.
+
+  It generates without special tokens and classifies with them.
+  """
   form = {'name': 'template', 'inputs': '{text} :', 'options': runs.CLASSES}
   rows = {name: sets['places'][name] for name in ('path', 'cache')}
   text = {**rows, 'name': 'text_to_text', 'form': form, 'layout': 'bare', 'target_layout': 'text', 'target_length': 8}
@@ -338,11 +347,11 @@ def test_a_part_that_writes_goes_on_with_prompts(writing, capsys):
   assert generate.main([*flags, '--part=says']) == 0
   made = plm_jax.load(writing, part='says').generate('Anna is', max_new=3)
   assert capsys.readouterr().out.splitlines()[0] == f'Anna is{made}'
-  with pytest.raises(ConfigError, match=r"was trained with adapter 'classify'. It can encode, classify; to generate"):
+  with pytest.raises(ConfigError, match=r"'classify'.*encode, classify.*\bgenerate"):
     generate.main([*flags, '--part=places'])
-  with pytest.raises(ConfigError, match=r'trained the parts says, places: name one, as in --part=NAME'):
+  with pytest.raises(ConfigError, match=r'says, places.*--part=NAME'):
     generate.main(flags)
-  with pytest.raises(ConfigError, match=r"there is no part 'say'.*Did you mean 'says'"):
+  with pytest.raises(ConfigError, match=r"'say'.*'says'"):
     generate.main([*flags, '--part=say'])
 
 
@@ -367,9 +376,9 @@ def test_a_part_is_asked_by_the_harness(writing, run, tmp_path):
   assert lm_eval.main([f'--workdir={writing}', '--part=says', *flags]) == 0
   (sample,) = json.loads((tmp_path / 'out.json').read_text())['samples']['ours']
   assert all(float(answer[0][0]) < 0 for answer in sample['resps'])
-  with pytest.raises(ConfigError, match="there is no part 'say'"):
+  with pytest.raises(ConfigError, match=r"'say'.*says"):
     lm_eval.main([f'--workdir={writing}', '--part=say', *flags])
-  with pytest.raises(ConfigError, match='the bert has bidirectional attention'):
+  with pytest.raises(ConfigError, match=r'bert.*bidirectional'):
     lm_eval.main([f'--workdir={run}', '--part=kinds', *flags])
 
 
@@ -386,20 +395,23 @@ def test_a_mixture_that_one_adapter_reads_is_asked_by_the_rows_of_a_part(data, s
   }
   one['eval'] = {'validation': {'data': {**one['data'], 'split': 'validation'}}}
   assert loop.train(config.resolve(one), tmp_path / 'run').result['finished']
-  with pytest.raises(ConfigError, match=r'trained the parts here, there: name one'):
+  with pytest.raises(ConfigError, match=r'here, there.*part=NAME'):
     plm_jax.load(tmp_path / 'run').classify(TEXTS)
   assert plm_jax.load(tmp_path / 'run', part='here').classify(TEXTS[0])['label'] in KINDS
 
 
 @pytest.mark.parametrize('name', sorted(set(signatures.names('objectives')) - {'multiview'}))
 def test_a_run_of_one_objective_has_no_parts_of_its_own_heads(name):
-  """The hook has a name that no other function of an objective has."""
+  """Check that the hook's name is unique among the functions of objectives."""
   settings = {'adapter': None, 'objective': {'name': name}, 'data': {}, 'eval': {}}
   assert one_part.own_trunks(settings) == {}
 
 
 def test_pictures_are_of_one_part(run: pathlib.Path, tmp_path: pathlib.Path):
-  """A part that wraps its trunk is opened by its name alone; the cure of the message is a flag of both commands."""
+  """Open a part that wraps its trunk by its name.
+
+  The fix in the message is a flag of both commands.
+  """
   asked = {
     heads: ['--text=Anna is in the market .'],
     vectors: ['--word=market', '--text=Anna is in the market .', '--text=The market is old .'],

@@ -1,4 +1,4 @@
-"""Windows of long texts: every part belongs to one, none is too large, what belongs to one has text around it."""
+"""Windows of long texts: each part has one owner, windows fit, and parts have context."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""A parser to its use: trained, scored, asked about new sentences in Python and by files, alone and among views."""
+"""A parser: trained, scored, applied to new sentences in Python and by files, alone and in multi-view training."""
 
 import json
 import random
@@ -22,7 +22,7 @@ SIZES = {'word_dim': 8, 'char_dim': 4, 'filters': (0, 4), 'hidden_dim': 16, 'mlp
 
 @pytest.fixture(scope='module')
 def trees(tmp_path_factory):
-  """Sentences of five words, some with a sixth before them, and their vocabulary."""
+  """Write sentences of five or six words, and their vocabulary."""
   folder, draw = tmp_path_factory.mktemp('trees'), random.Random(0)
   rows = []
   for number in range(24):
@@ -56,7 +56,7 @@ def rows_of(folder, **kind):
 
 @pytest.fixture(scope='module')
 def parser(trees):
-  """A run that finds its relations in its data."""
+  """Train a run whose relations come from its data."""
   adapter = {'name': 'parse', 'layers': (-2, -1), 'width': 8, 'dropout': 0.0, 'init_std': 0.2}
   data = {**rows_of(trees), 'length': 16, 'batch_size': 8}
   held_out = {'data': {'split': 'validation'}, 'scores': ('attachment',)}
@@ -76,9 +76,9 @@ def test_new_sentences_are_parsed(parser):
   assert (found[4]['start'], found[4]['end']) == (16, 22) and 0.5 < found[4]['probability'] <= 1
   both = model.parse([['Today', 'Anna', 'is', 'in', 'the', 'kitchen'], []])
   assert [one['head'] for one in both[0]] == [3, 3, 0, 6, 6, 3] and both[1] == []
-  with pytest.raises(ConfigError, match=r'parse: text 1 has 40 tokens, and rows of this run room for 14'):
+  with pytest.raises(ConfigError, match=r'parse: text 1\b.*\b40 tokens.*\b14\b'):
     model.parse(['Anna is here', 'so ' * 40])
-  with pytest.raises(ConfigError, match="to tag, fine-tune it with adapter 'tag'"):
+  with pytest.raises(ConfigError, match=r"tag.*adapter.*'tag'"):
     model.tag('Anna')
 
 

@@ -1,4 +1,4 @@
-"""One word in several texts: cosines by hand from `encode`, 1 for a table, and what is refused."""
+"""One word in several texts: cosines from `encode`, 1 for a table, and errors."""
 
 import itertools
 import pathlib
@@ -80,18 +80,18 @@ def test_a_table_has_one_vector_for_all_uses(table, bert, tmp_path, capsys):
 
 
 def test_words_that_are_not_there(table, bert, tmp_path):
-  with pytest.raises(ConfigError, match=r"text 2 has no word 'Anna': 'The garden"):
+  with pytest.raises(ConfigError, match=r"text 2\b.*'Anna'.*'The garden"):
     polysemy.look(bert.folder, 'Anna', TEXTS)
-  with pytest.raises(ConfigError, match="text 1 has no word 'gard'"):
+  with pytest.raises(ConfigError, match=r"text 1\b.*'gard'"):
     polysemy.look(bert.folder, 'gard', TEXTS)
-  with pytest.raises(ConfigError, match='1 text; give two or more'):
+  with pytest.raises(ConfigError, match=r'\b1 text\b.*two'):
     polysemy.look(bert.folder, 'garden', TEXTS[:1])
-  with pytest.raises(ConfigError, match=r"'qoph' is not in the vocabulary of .*static"):
+  with pytest.raises(ConfigError, match=r"'qoph'.*static"):
     polysemy.look(table.folder, 'qoph', ('a qoph', 'the qoph'))
   other = nearest.Table(word_vectors.read(write(tmp_path / 'v.txt', ('gardens', 'old'), np.eye(2))))
-  with pytest.raises(ConfigError, match="no vector of 'garden' among 2"):
+  with pytest.raises(ConfigError, match=r"'garden'.*\b2\b"):
     polysemy.look(bert.folder, 'garden', TEXTS, table=other)
-  with pytest.raises(ConfigError, match='gives a word another vector in each text'):
+  with pytest.raises(ConfigError, match=r"model\.name='static'"):
     vectors.main(
       ['polysemy', f'--workdir={bert.folder.folder}', f'--beside={bert.folder.folder}', '--word=a', '--text=a']
     )
@@ -111,7 +111,7 @@ def test_a_map_is_that_of_scikit_learn(tmp_path, capsys):
   assert vectors.main(['project', f'--file={file}', '--words=a,b,c,d', f'--out={tmp_path / "map.png"}']) == 0
   assert (tmp_path / 'map.png').read_bytes()[:4] == b'\x89PNG'
   assert len(capsys.readouterr().out.splitlines()) == 5
-  for asked, said in (('a,b,a', 'has 2 different words'), ('a,b,aa', "no vector of 'aa' among 7")):
+  for asked, said in (('a,b,a', r'\b2 different words'), ('a,b,aa', r"'aa'.*\b7\b")):
     with pytest.raises(ConfigError, match=said):
       vectors.main(['project', f'--file={file}', f'--words={asked}', f'--out={tmp_path / "none.png"}'])
   assert not (tmp_path / 'none.png').exists()

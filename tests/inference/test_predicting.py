@@ -1,4 +1,4 @@
-"""`predict`: rows of a person's own file, without labels, for every kind of task; what a config leaves to data."""
+"""`plm-jax predict` on a user's file, for every kind of task; values of a config that data decides."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ SHORT = {'steps': 2, 'epochs': None, 'log_every': 1, 'eval_every': 2, 'save_ever
 
 
 def resolved(name: str, path: pathlib.Path, data: pathlib.Path, **changes: Any) -> dict[str, Any]:
-  """A config of `experiments/finetune/` on rows of 32 tokens and a tiny network."""
+  """Resolve a config of `experiments/finetune/` for 32 tokens and a tiny network."""
   written = config.load(f'{CONFIGS}/{name}.py') | SHORT
   written['vocab'] = {'name': 'byte_bpe', 'path': str(data / 'vocab')}
   written['model'] = {'name': 'bert', 'variant': 'tiny', 'overrides': runs.SIZES}
@@ -70,7 +70,10 @@ def sentences(count: int, *, seed: int = 3) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope='module')
 def letters(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  """A table of a person: other names of columns, classes in words, sorted by class, and no file to judge by."""
+  """Write a user's table.
+
+  Its columns have other names, its classes are words, it is sorted by class and has no validation file.
+  """
   folder = tmp_path_factory.mktemp('letters')
   rows = [
     {'id': f'n{k}', 'note': row['text'], 'topic': runs.CLASSES[row['label']]} for k, row in enumerate(sentences(40))
@@ -102,7 +105,7 @@ def test_what_a_config_leaves_open_is_found_and_kept(run, letters, data):
   judged = kept['eval']['validation']['data']
   assert (judged['split'], judged['label'], judged['fields']) == ('letters[90%shuffled:]', 'topic', ['note'])
   assert json.loads((run / 'data.json').read_text())['class_names'] == sorted(runs.CLASSES)
-  again = loop.train(resolved('classify', letters, data), run)  # the same command goes on, though the data say more now
+  again = loop.train(resolved('classify', letters, data), run)  # the same command resumes, with changed data
   assert again.result['step'] == 2
 
 
@@ -111,7 +114,7 @@ def test_predictions_of_rows_without_labels_are_those_of_evaluate(run, letters, 
     rows = list(csv.DictReader(opened))
   bare = [{'note': row['note'], 'sender': f'"{k}", me'} for k, row in enumerate(rows)]
   write_table(tmp_path / 'new.csv', bare)
-  write_lines(tmp_path / 'labels.json', [])  # beside a person's file, and none of ours
+  write_lines(tmp_path / 'labels.json', [])  # next to a user's file, not a file of the package
   (tmp_path / 'labels.json').write_text('{"label": ["x", "y", "z"]}')
   before = contents(run)
   found = read_lines(predicted(run, tmp_path / 'new.csv', tmp_path / 'out.jsonl'))
@@ -128,7 +131,10 @@ def test_predictions_of_rows_without_labels_are_those_of_evaluate(run, letters, 
 
 
 def test_batches_that_the_devices_do_not_divide_are_filled_up(run, letters, tmp_path):
-  """A run of one device asked on four: nothing of it can be set by the command, so its batches grow."""
+  """Predict on four devices with a run of one device.
+
+  The command cannot change its batch size, so batches are padded.
+  """
   first = read_lines(predicted(run, letters / 'letters.csv', tmp_path / 'first.jsonl'))
   shutil.copytree(run, tmp_path / 'run')
   settings = json.loads((run / 'config.json').read_text())
@@ -183,10 +189,10 @@ def test_lines_of_a_text_are_rows_whatever_the_field_is_called(run, tmp_path):
     ('{"note": 3}\n', ['new.jsonl, line 1', 'no text']),
     (
       '{"txt": "a", "id": 1}\n',
-      ["new.jsonl: there is no field 'note', which the run was trained on; there are txt, id: rename the one"],
+      ['new.jsonl: ', "'note'", 'txt, id'],
     ),
-    ('{"note": "a", "prediction": "x"}\n', ["field 'prediction' already", 'rename it']),
-    ('{"note": "a"}\n{"note": "b", "prediction": "x"}\n', ["field 'prediction' already", 'new.jsonl, line 2']),
+    ('{"note": "a", "prediction": "x"}\n', ["'prediction'", 'new.jsonl']),
+    ('{"note": "a"}\n{"note": "b", "prediction": "x"}\n', ["'prediction'", 'new.jsonl, line 2']),
   ],
 )
 def test_a_bad_row_is_named_before_anything_is_computed(run, tmp_path, monkeypatch, content, words):
@@ -206,7 +212,7 @@ def test_a_column_of_the_probability_of_a_class_is_not_overwritten(run, tmp_path
   found = read_lines(predicted(run, tmp_path / 'new.csv', tmp_path / 'out.jsonl'))  # no column of a class in it
   assert (found[0][mine], found[0]['probability of rain']) == ('b', 'c')
   monkeypatch.setattr('plm_jax.training.evaluation.evaluate', lambda *rest, **more: pytest.fail('the network ran'))
-  with pytest.raises(ConfigError, match=f'new.csv: rows have a field {mine!r} already, .*: rename it'):
+  with pytest.raises(ConfigError, match=rf'new\.csv: .*{mine!r}'):
     predicted(run, tmp_path / 'new.csv', tmp_path / 'out.csv')
 
 
@@ -214,10 +220,10 @@ def test_a_file_is_not_replaced_unless_asked(run, tmp_path):
   file, out = write_lines(tmp_path / 'new.jsonl', [{'note': 'a'}]), tmp_path / 'out.jsonl'
   out.write_text('mine')
   for name, flags, words in (
-    (out, [], '--force replaces it'),
-    (file, ['--force'], 'name another file'),
+    (out, [], '--force'),
+    (file, ['--force'], 'new.jsonl.*another file'),
     (tmp_path / 'out.xlsx', [], r'\.jsonl or \.csv'),
-    (tmp_path / 'none' / 'out.csv', [], 'there is no folder'),
+    (tmp_path / 'none' / 'out.csv', [], r'none\b.*folder|folder.*none\b'),
   ):
     with pytest.raises(ConfigError, match=words):
       predict.main([f'--workdir={run}', f'--file={file}', f'--out={name}', *flags])
@@ -227,11 +233,11 @@ def test_a_file_is_not_replaced_unless_asked(run, tmp_path):
 
 def test_a_run_that_predicts_no_rows_is_refused(data, tmp_path):
   settings = runs.settings('mlm', data)
-  with pytest.raises(ConfigError, match='pre-trained and not fine-tuned'):
+  with pytest.raises(ConfigError, match='fine-tuned'):
     predicting.rows_of(settings, tmp_path / 'x.txt')
   parts = {'sst2': {}, 'rte': {}}
   settings |= {'adapter': {'name': 'multitask', 'parts': parts}, 'data': {'name': 'mixture', 'parts': parts}}
-  with pytest.raises(ConfigError, match='trained the parts sst2, rte: name one, --part=NAME'):
+  with pytest.raises(ConfigError, match=r'sst2, rte.*--part=NAME'):
     predicting.rows_of(settings, tmp_path / 'x.txt')
 
 
@@ -239,7 +245,7 @@ def test_a_run_that_predicts_no_rows_is_refused(data, tmp_path):
 
 
 def test_what_predict_cannot_do_names_no_flag_that_it_lacks(run, letters, tmp_path, monkeypatch):
-  """A task without predictions has no flag to leave out; demonstrations and likelihoods are for evaluate."""
+  """Check that errors of predict name no flags of evaluate alone."""
   make = evaluate_saved.parts.make_parts
 
   def silent(*given):
@@ -249,7 +255,7 @@ def test_what_predict_cannot_do_names_no_flag_that_it_lacks(run, letters, tmp_pa
   file = write_lines(tmp_path / 'rows.jsonl', [{'text': 'a b'}])
   with monkeypatch.context() as patched:
     patched.setattr(evaluate_saved.parts, 'make_parts', silent)
-    with pytest.raises(ConfigError, match='predicts nothing of a row') as caught:
+    with pytest.raises(ConfigError, match="'classify'") as caught:
       predicted(run, file, tmp_path / 'out.jsonl')
   assert '--' not in str(caught.value)
   settings = {'adapter': {'name': 'prompt'}, 'data': {'name': 'text_to_text', 'shots': {'count': 2}}}
@@ -285,7 +291,7 @@ def test_every_checkpoint_is_a_row(run, capsys):
   steps = sorted(int(file.name) for file in (run / 'checkpoints').iterdir() if file.name.isdecimal())
   assert len(steps) == 2
   assert [line.split('│')[1].strip() for line in shown.splitlines() if line.startswith('│')] == [str(n) for n in steps]
-  with pytest.raises(ConfigError, match='--step=all gives a table'):
+  with pytest.raises(ConfigError, match='--step=all'):
     evaluate.main([f'--workdir={run}', '--step=all', '--by_class'])
 
 
@@ -349,7 +355,7 @@ def test_options_and_answers(data, tmp_path):
       if name == 'choose':
         assert row['prediction'] == row['ends'][row['option']]
         assert len(row['probabilities']) == 3
-        assert row['probabilities'][row['option']] == max(row['probabilities'])  # rounded alike
+        assert row['probabilities'][row['option']] == max(row['probabilities'])  # both rounded
       else:  # of all windows of the question, one answer
         assert row['prediction'] in row['context'] and row['prediction']
         assert isinstance(row['score'], float)
@@ -374,12 +380,12 @@ def test_only_names_that_a_task_writes_are_refused(run, data, tmp_path):
 
 
 def test_numbers_texts_and_words_for_classes():
-  """What is said of a row by tasks whose runs are tried elsewhere."""
+  """Describe predictions of tasks whose runs are tested elsewhere."""
   plain = Task(None, None, None)  # type: ignore[arg-type]
 
   def say(prediction: dict[str, Any], record: dict[str, Any], **words: Any) -> dict[str, Any]:
     task = plain._replace(in_words=lambda *given: words)
-    ((_, found),) = predicting.said(task, [prediction], [record])
+    ((_, found),) = predicting.describe(task, [prediction], [record])
     return found
 
   assert say({'value': np.float32(2.5)}, {}) == {'prediction': 2.5}
@@ -395,7 +401,7 @@ def test_numbers_texts_and_words_for_classes():
     'probabilities': [0.25, 0.75],
   }
   assert say(cloze, {'names': ()})['prediction'] == '1'
-  with pytest.raises(ConfigError, match=r'says nothing of a row: plm-jax evaluate'):
+  with pytest.raises(ConfigError, match='plm-jax evaluate'):
     say({'nats': np.float32(1)}, {})
 
 
@@ -428,7 +434,7 @@ def test_bytes_that_are_no_text_are_written_with_escapes(suffix, tmp_path):
 
 
 def release(folder: pathlib.Path, kind: str) -> pathlib.Path:
-  """A tiny release of transformers with the tokenizer of its class."""
+  """Write a tiny transformers model with the tokenizer of its class."""
   transformers = pytest.importorskip('transformers')
   words = {
     token: number for number, token in enumerate(['<pad>', '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b'])
@@ -450,7 +456,7 @@ def release(folder: pathlib.Path, kind: str) -> pathlib.Path:
 
 
 def on_pairs(folder: pathlib.Path, data: pathlib.Path, source: pathlib.Path, **changes: Any) -> dict[str, Any]:
-  """The settings of a run on rows of two texts that begins with the trunk of a folder."""
+  """Build settings of a run on text pairs from a trunk."""
   folder.mkdir(exist_ok=True)
   rows = [{'premise': 'a', 'hypothesis': 'b', 'label': name} for name in ('no', 'yes') * 20]
   write_lines(folder / 'train.jsonl', rows)
@@ -471,13 +477,13 @@ def test_rows_stand_as_the_model_was_trained(kind, other, imported, data, tmp_pa
   settings = on_pairs(tmp_path / 'own', data, folder) | {'vocab': vocab}
   assert from_data.filled(settings)['data']['layout'] == kind
   settings['data'] = {**settings['data'], 'layout': other}
-  with pytest.raises(ConfigError, match=f"layout='{other}': .* trained on rows of layout '{kind}'"):
+  with pytest.raises(ConfigError, match=f"layout='{other}': .*'{kind}'"):
     from_data.filled(settings)
-  assert from_data.filled(settings, settings)['data']['layout'] == other  # of a run that goes on
+  assert from_data.filled(settings, settings)['data']['layout'] == other  # a resumed run
 
 
 def begun(folder: pathlib.Path, settings: dict[str, Any], data: pathlib.Path) -> pathlib.Path:
-  """What a run keeps of its rows."""
+  """Write the files of a run that describe its data."""
   known = tokenizer.load(data / 'vocab')
   known.save(RunFolder(folder).vocab, template=parts.make_template(settings, known))
   RunFolder(folder).config.write_text(json.dumps(settings))
@@ -486,7 +492,10 @@ def begun(folder: pathlib.Path, settings: dict[str, Any], data: pathlib.Path) ->
 
 @pytest.mark.parametrize('own', ['bert', 'roberta'])
 def test_rows_stand_as_those_of_the_run_before(own, data, tmp_path):
-  """Of a run on one text a row nothing is known of two, nor of one on documents that stand one behind the other."""
+  """Take the layout of the previous run.
+
+  A run on single texts or on packed documents does not decide the layout of pairs.
+  """
   other = {'bert': 'roberta', 'roberta': 'bert'}[own]
   pair = on_pairs(tmp_path / 'own', data, tmp_path / 'nowhere', layout=own)
   single = {**pair, 'data': {**pair['data'], 'fields': ['premise']}}
@@ -500,7 +509,7 @@ def test_rows_stand_as_those_of_the_run_before(own, data, tmp_path):
     source = begun(tmp_path / str(number), settings, data)
     wanted = on_pairs(tmp_path / 'own', data, source, layout=other)
     if settings in known:
-      with pytest.raises(ConfigError, match=f"layout='{other}': .* was trained on rows of layout '{own}'"):
+      with pytest.raises(ConfigError, match=f"layout='{other}': .*'{own}'"):
         from_data.filled(wanted)
     else:
       assert from_data.filled(wanted)['data']['layout'] == other
@@ -514,13 +523,13 @@ def test_a_run_says_its_layout_and_data_that_do_not_say_are_refused(run, data, l
   (tmp_path / 'own').mkdir()
   rows = [{'first': 'a', 'second': 'b', 'third': 'c', 'label': k % 2} for k in range(20)]
   write_lines(tmp_path / 'own' / 'train.jsonl', rows)
-  with pytest.raises(ConfigError, match=r'say which fields hold the text.*first, second, third, label'):
+  with pytest.raises(ConfigError, match=r'text.*first, second, third, label'):
     from_data.filled(resolved('classify', tmp_path / 'own', data))
   write_lines(tmp_path / 'own' / 'train.jsonl', [{'text': 'a', 'coarse': 0, 'fine': 1}] * 20)
-  with pytest.raises(ConfigError, match=r'say which field holds the label.*text, coarse, fine'):
+  with pytest.raises(ConfigError, match=r'label.*text, coarse, fine'):
     from_data.filled(resolved('classify', tmp_path / 'own', data))
   write_lines(tmp_path / 'own' / 'train.jsonl', [{'text': 'a', 'label': 'x'}] * 20)
-  with pytest.raises(ConfigError, match=r'has 1 class in .label.'):
+  with pytest.raises(ConfigError, match='1 class'):
     from_data.filled(resolved('classify', tmp_path / 'own', data))
   shutil.copy(tmp_path / 'own' / 'train.jsonl', tmp_path / 'own' / 'dev.jsonl')
   found = from_data.filled(resolved('classify', tmp_path / 'own', data) | {'adapter': None})

@@ -1,4 +1,4 @@
-"""Releases with the head of a task, asked as `plm_jax.load` opens them: what they say is what transformers computes."""
+"""Pretrained checkpoints with a task head: `plm_jax.load` returns what transformers computes."""
 
 import itertools
 import json
@@ -43,12 +43,12 @@ OTHERS = ('Roberta', 'Deberta', 'DebertaV2', 'GPT2', 'Llama')
 
 
 def families(*others: str) -> Any:
-  """A test of BERT, and slow ones of others."""
+  """Mark the families: BERT is fast, others are slow."""
   return pytest.mark.parametrize('family', ['Bert', *(pytest.param(name, marks=pytest.mark.slow) for name in others)])
 
 
 def save(family: str, kind: str, data: pathlib.Path, folder: pathlib.Path, **fields: Any) -> tuple[Any, Any]:
-  """Writes a random model with a tokenizer; returns both, as transformers has them."""
+  """Write a random model with a tokenizer; return both, by transformers."""
   torch.manual_seed(0)
   sizes = {'max_position_embeddings': POSITIONS + 2 * (family == 'Roberta'), 'n_positions': POSITIONS}
   sizes |= {'vocab_size': runs.VOCAB_SIZE, 'bos_token_id': 0, 'pad_token_id': 1, 'eos_token_id': 2}
@@ -64,7 +64,10 @@ def save(family: str, kind: str, data: pathlib.Path, folder: pathlib.Path, **fie
 
 
 def make_tokenizer(file: pathlib.Path, around: tuple[str, str] | None) -> Any:
-  """That of a file with the ids of RoBERTa, and special tokens around texts; those of GPT-2 have none."""
+  """Build a tokenizer with RoBERTa's ids.
+
+  Special tokens surround texts, except for GPT-2.
+  """
   from tokenizers import Tokenizer, processors
 
   spec, ids = json.loads(file.read_text()), {'<s>': 0, '<pad>': 1, '</s>': 2}
@@ -84,7 +87,7 @@ def make_tokenizer(file: pathlib.Path, around: tuple[str, str] | None) -> Any:
 
 
 def outputs(model: Any, encoded: Any, *names: str) -> list[np.ndarray]:
-  """What their model computes of a row of their tokenizer."""
+  """Compute their model's outputs for an example."""
   row = {'input_ids': encoded['input_ids'], 'attention_mask': encoded['attention_mask']}
   if getattr(model.config, 'type_vocab_size', 0) > 1:
     row['token_type_ids'] = encoded['token_type_ids']
@@ -98,7 +101,7 @@ def shares(logits: Any) -> list[float]:
 
 
 def imported(folder: pathlib.Path) -> Model:
-  """An import of a release, with its tokenizer."""
+  """Convert a pretrained checkpoint with its tokenizer."""
   convert.import_release(folder, folder / 'import')
   return plm_jax.load(folder / 'import', batch_size=2)
 
@@ -187,15 +190,15 @@ def test_a_long_text_is_read_in_windows(data: pathlib.Path, tmp_path: pathlib.Pa
 
 def test_what_a_release_cannot_be_asked(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   save('Bert', 'ForSequenceClassification', data, tmp_path / 'classes')
-  with pytest.raises(ConfigError, match=r"a head of adapter 'classify'. It can encode, classify; to tag, fine-tune"):
+  with pytest.raises(ConfigError, match=r"'classify'.*encode, classify.*\btag\b"):
     plm_jax.load(tmp_path / 'classes').tag('a')
   save('Bert', 'ForSequenceClassification', data, tmp_path / 'many', problem_type='multi_label_classification')
-  with pytest.raises(ConfigError, match=r'a head that no adapter computes. It can encode; to classify'):
+  with pytest.raises(ConfigError, match=r'encode\b.*\bclassify'):
     plm_jax.load(tmp_path / 'many').classify('a')
   save('Bert', 'ForSequenceClassification', data, tmp_path / 'strange')
   strange = make_tokenizer(data / 'vocab' / 'tokenizer.json', ('</s> $A <s>', '</s> $A $B <s>'))
   strange.save_pretrained(tmp_path / 'strange')
-  with pytest.raises(ConfigError, match='special tokens around texts as no layout does'):
+  with pytest.raises(ConfigError, match=r'special tokens.*layout'):
     plm_jax.load(tmp_path / 'strange').classify('a')
 
 
@@ -241,21 +244,24 @@ def test_blanks_and_heads_of_a_release(
   assert heads.main([f'--weights={tmp_path}', f'--text={text}', f'--out={tmp_path / "heads.png"}']) == 0
   assert (tmp_path / 'heads.png').stat().st_size > 5_000
   for command in (fill, heads):
-    with pytest.raises(ConfigError, match=r"a model in Hugging Face's form and no run: --weights names it"):
+    with pytest.raises(ConfigError, match=r'--workdir=.*Hugging Face.*--weights'):
       command.main([f'--workdir={tmp_path}', f'--text={text}'])
-    with pytest.raises(ConfigError, match='leave --workdir and --config out'):
+    with pytest.raises(ConfigError, match=r'--workdir.*--config'):
       command.main([f'--workdir={tmp_path}', f'--weights={tmp_path}', f'--text={text}'])
 
 
 def test_a_class_that_reads_the_token_before_the_end(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   save('Llama', 'ForSequenceClassification', data, tmp_path, pad_token_id=2)
   make_tokenizer(data / 'vocab' / 'tokenizer.json', ('<s> $A </s>', '<s> $A </s> $B </s>')).save_pretrained(tmp_path)
-  with pytest.raises(ConfigError, match=r'ends texts with the token 2, which pads rows as well'):
+  with pytest.raises(ConfigError, match=r'token 2\b.*pad'):
     plm_jax.load(tmp_path).classify('a')
 
 
 def test_a_tokenizer_of_more_ids_than_the_model_has_rows(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
-  """A folder without a `tokenizer.json`, whose ids are known when its other files are read."""
+  """Reject a tokenizer with more ids than the model.
+
+  The folder has no `tokenizer.json`, so ids are known after reading its other files.
+  """
   save('GPT2', 'LMHeadModel', data, tmp_path)
   spec = json.loads((tmp_path / 'tokenizer.json').read_text())
   (tmp_path / 'tokenizer.json').unlink()
@@ -266,7 +272,5 @@ def test_a_tokenizer_of_more_ids_than_the_model_has_rows(data: pathlib.Path, tmp
   assert plm_jax.load(tmp_path).generate('Anna', max_new=2)
   roles = tmp_path / 'tokenizer_config.json'
   roles.write_text(json.dumps(json.loads(roles.read_text()) | {'additional_special_tokens': ['<new>']}))
-  with pytest.raises(
-    ConfigError, match=f'has {len(vocab) + 1} ids, and the token table of the model {len(vocab)} rows'
-  ):
+  with pytest.raises(ConfigError, match=rf'{len(vocab) + 1} ids.*\b{len(vocab)}\b'):
     plm_jax.load(tmp_path).generate('Anna', max_new=2)

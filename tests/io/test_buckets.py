@@ -1,4 +1,4 @@
-"""Whole runs at gs:// and s3://, with the clients that a user has, against stores of this machine.
+"""NonNegativeInt runs at gs:// and s3://, with the clients that a user has, against stores of this machine.
 
 gs://: gcsfs and TensorStore's driver 'gcs' against `tests/google_storage.py`, a stand-in for the service. s3://: s3fs
 against moto's server. To run these tests: pip install -r requirements/buckets.txt 'moto[server]'.
@@ -7,6 +7,7 @@ against moto's server. To run these tests: pip install -r requirements/buckets.t
 import importlib.metadata
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ import plm_jax
 from plm_jax import checkpoint, weights
 from plm_jax.checkpoint import saved_steps
 from plm_jax.core.errors import ConfigError
-from plm_jax.io import downloads, files
+from plm_jax.io import downloads, files, object_store
 from plm_jax.runs import metrics
 from tests import conftest, runs
 
@@ -94,13 +95,13 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(
       saved_steps.check(run / 'checkpoints' / str(step))
   done = runs.command('train', f'--config={data}/config.json', f'--workdir={run}')
   assert done.returncode == 0, done.stderr
-  assert 'going on from step' in log.read_text() + done.stderr
+  assert re.search(r'from step \d', log.read_text() + done.stderr)
   assert not runs.differing(runs.saved_state(run), runs.saved_state(undisturbed))
   assert runs.curve(run) == runs.curve(undisturbed)
   assert not files.exists(run / '.lock') and files.is_file(run / 'curves.png')
-  assert 'going on from step' in files.read_text(run / 'log.txt')
+  assert re.search(r'from step \d', files.read_text(run / 'log.txt'))
   again = runs.command('train', f'--config={data}/config.json', f'--workdir={run}')
-  assert again.returncode == 0 and 'is finished: 12 steps are done, nothing is changed' in again.stderr
+  assert again.returncode == 0 and '12 steps' in again.stderr
 
 
 def test_what_is_done_with_a_run(
@@ -164,9 +165,9 @@ def test_two_processes_train_in_one_folder(google: str, data: pathlib.Path, tmp_
 
 DOWNLOAD = """
 import sys
-from plm_jax import copies
-copies._PIECE, copies._AT_ONCE = 2**18, 1
-print(copies.fetched(sys.argv[1], sys.argv[2]))
+from plm_jax.io import downloads
+downloads._PIECE, downloads._AT_ONCE = 2**18, 1
+print(downloads.fetched(sys.argv[1], sys.argv[2]))
 """
 
 
@@ -190,10 +191,8 @@ def killed_in_download(address: str, folder: pathlib.Path) -> None:
   assert 2**20 <= left < len(content)
   with pytest.MonkeyPatch.context() as patched:
     asked: list[int] = []
-    read = downloads.stores.read
-    patched.setattr(
-      downloads.stores, 'read', lambda where, start, stop: (asked.append(start), read(where, start, stop))[1]
-    )
+    read = object_store.read
+    patched.setattr(object_store, 'read', lambda where, start, stop: (asked.append(start), read(where, start, stop))[1])
     file = downloads.fetched(address, folder / 'cache')
   assert min(asked) == left and file.read_bytes() == content
 
@@ -241,8 +240,8 @@ def test_files_at_s3(amazon: str) -> None:
   files.move(root / 'a', root / 'c', marks=('b.json',))
   assert not files.exists(root / 'a') and files.is_folder(root / 'c')
   with files.locked(root / '.lock', doing='testing'):
-    assert not downloads.stores.create(root / '.lock', b'')
-  with pytest.raises(ConfigError, match='gs:// only'):
+    assert not object_store.create(root / '.lock', b'')
+  with pytest.raises(ConfigError, match=r'/run/checkpoints.*gs://'):
     checkpoint.Checkpoints(root / 'checkpoints', keep=1)
   files.remove_folder(root)
   assert not files.exists(root)

@@ -133,10 +133,10 @@ def nothing_is_made_here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
   [
     ('az://bucket/run', 'gs://, s3://'),
     ('gs:/bucket/run', 'write gs://bucket/run'),
-    ('gs://', 'names no bucket'),
+    ('gs://', 'gs://BUCKET/FOLDER'),
     ('GS://bucket/run', 'write gs://bucket/run'),
     ('Gs:/bucket/run', 'write gs://bucket/run'),
-    ('https://host/x', 'https:// is not known'),
+    ('https://host/x', 'https://.*gs://, s3://'),
   ],
 )
 def test_other_addresses_end_at_once(where: str, words: str) -> None:
@@ -146,19 +146,19 @@ def test_other_addresses_end_at_once(where: str, words: str) -> None:
 
 def test_a_client_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
   monkeypatch.setattr(object_store, 'CLIENTS', {'gs': 'no_such_client'})
-  with pytest.raises(ConfigError, match=r'no_such_client, which is not installed.*requirements-buckets\.txt'):
+  with pytest.raises(ConfigError, match=r'no_such_client.*requirements/buckets\.txt'):
     run_paths.RunFolder.at('gs://bucket/run')
 
 
 def test_a_path_that_lost_a_slash_writes_nothing(tmp_path: pathlib.Path) -> None:
-  with pytest.raises(ConfigError, match='nor an address'):
+  with pytest.raises(ConfigError, match=r'write (gs|s3)://bucket/run'):
     files.write_text(pathlib.Path('gs://bucket/run') / 'x', 'text')
-  with pytest.raises(ConfigError, match='nor an address'):
+  with pytest.raises(ConfigError, match=r'write (gs|s3)://bucket/run'):
     files.make_folder(pathlib.Path('s3://bucket/run'))
 
 
 def test_the_cache_is_of_this_machine(bucket: dict[str, Any]) -> None:
-  with pytest.raises(ConfigError, match='has to be a folder of this machine'):
+  with pytest.raises(ConfigError, match=r'data\.cache=gs://bucket/cache'):
     files.local_path('gs://bucket/cache', what='data.cache')
 
 
@@ -194,7 +194,7 @@ def test_whole_files(bucket: dict[str, Any]) -> None:
   assert files.sizes_below(root) == {'a/b.json': files.size(root / 'a' / 'b.json'), 'lines': 8}
   assert files.unused(root / 'lines') == root.with_name('run') / 'lines.1'
   assert files.is_inside(root / 'a' / 'b.json', root) and not files.is_inside(root, root / 'a')
-  with pytest.raises(ValueError, match='is written whole'):
+  with pytest.raises(ValueError, match='gs://bucket/run/lines'):
     files.open(root / 'lines', 'a')
   files.remove_folder(root)
   assert not bucket
@@ -243,7 +243,7 @@ def test_sealed_files(bucket: dict[str, Any]) -> None:
   checksums.write('gs://bucket/run', {'config.json': '{}\n'})
   assert checksums.read_json('gs://bucket/run/config.json') == {}
   files.write_text('gs://bucket/run/config.json', '{"x": 1}\n')
-  with pytest.raises(RunError, match='not as it was written'):
+  with pytest.raises(RunError, match=r'config\.json.*SHA256SUMS'):
     checksums.read_json('gs://bucket/run/config.json')
 
 
@@ -264,7 +264,7 @@ def test_keys_of_a_config_are_checked_before_anything_else(bucket: dict[str, Any
   runs.settings('mlm', tmp_path, data={'path': 'gs://bucket/corpus'}, vocab={'path': 'gs://bucket/vocab'})
   runs.settings('mlm', tmp_path, data={'path': 'parallel:/folder'})
   for key, value in {'path': 'ftp://x/corpus', 'cache': 'gs://bucket/cache'}.items():
-    with pytest.raises(ConfigError, match=r'ftp:// is not known|cache=gs://bucket/cache has to be'):
+    with pytest.raises(ConfigError, match=r'ftp://|cache=gs://bucket/cache'):
       runs.settings('mlm', tmp_path, data={key: value})
 
 
@@ -285,10 +285,10 @@ def test_a_store_that_does_not_answer_damages_no_step(bucket: dict[str, Any], mo
     patched.setattr(Bucket, 'info', refuse)
     saved_steps.check(step)
   files.write_text(step / 'state' / 'a', 'b')
-  with pytest.raises(saved_steps.Damaged, match='another MD5'):
+  with pytest.raises(saved_steps.Damaged, match='MD5'):
     saved_steps.check(step)
   files.remove(step / 'state' / 'a')
-  with pytest.raises(saved_steps.Damaged, match='is missing'):
+  with pytest.raises(saved_steps.Damaged, match='state/a'):
     saved_steps.read(step)
 
 
@@ -361,7 +361,7 @@ def test_parameters_are_written_and_read_in_place(bucket: dict[str, Any]) -> Non
   whole = dict(bucket)
   name = '/bucket/params/params.safetensors'
   files.write_bytes('gs://bucket/params/params.safetensors', whole[name].getvalue()[:-1] + b'x')
-  with pytest.raises(RunError, match='damaged'):
+  with pytest.raises(RunError, match=r'params\.safetensors'):
     checkpoint.open_params('gs://bucket/params')
 
 
@@ -369,7 +369,7 @@ def test_orbax_is_asked_for_no_store_that_it_does_not_know(
   bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
   monkeypatch.setattr(object_store, 'CLIENTS', {'gs': 'fsspec', 's3': 'fsspec'})
-  with pytest.raises(ConfigError, match='gs:// only'):
+  with pytest.raises(ConfigError, match=r's3://bucket/run/checkpoints.*gs://'):
     checkpoint.Checkpoints('s3://bucket/run/checkpoints', keep=1)
 
 
@@ -377,7 +377,7 @@ def test_a_run_at_an_address_without_checkpoints_is_refused_before_its_client_is
   monkeypatch: pytest.MonkeyPatch,
 ) -> None:
   monkeypatch.setattr(object_store, '_is_installed', lambda package: False)
-  with pytest.raises(ConfigError, match='gs:// only'):
+  with pytest.raises(ConfigError, match=r's3://bucket/run.*gs://'):
     train.main(['--config=experiments/bert/base.py:quick', '--workdir=s3://bucket/run'])
 
 
@@ -427,7 +427,7 @@ def test_a_store_that_does_not_answer_ends_no_run(
   with monkeypatch.context() as patched:
     patched.setattr(Bucket, 'put_file', refuse)
     mirror.due()
-    assert 'will be tried again' in caplog.text
+    assert 'gs://bucket/log' in caplog.text
     with pytest.raises(OSError, match='no answer'):
       mirror.send()
   mirror.due()
@@ -497,7 +497,7 @@ def test_bytes_that_are_not_those_of_the_store(
   bucket: dict[str, Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
   files.write_text('gs://bucket/x', 'text')
-  with monkeypatch.context() as patched, pytest.raises(RunError, match='another MD5'):
+  with monkeypatch.context() as patched, pytest.raises(RunError, match=r'gs://bucket/x.*MD5'):
     patched.setattr(Bucket, 'cat_file', lambda *arguments, **keywords: b'tent')
     downloads.fetched('gs://bucket/x', tmp_path)
   assert downloads.fetched('gs://bucket/x', tmp_path).read_text() == 'text'
@@ -594,7 +594,7 @@ def test_one_process_trains_in_a_folder(bucket: dict[str, Any], monkeypatch: pyt
   folder = run_paths.RunFolder.at('gs://bucket/run')
   with run_folder.claim(folder, main=True):
     time.sleep(0.2)
-    with pytest.raises(ConfigError, match='another process is training here'), run_folder.claim(folder, main=True):
+    with pytest.raises(ConfigError, match='gs://bucket/run'), run_folder.claim(folder, main=True):
       pass
     with run_folder.claim(folder, main=False):
       pass
@@ -610,7 +610,7 @@ def test_the_doctor_tries_the_folder_of_a_run(bucket: dict[str, Any], monkeypatc
 
   monkeypatch.setattr(Bucket, 'pipe_file', refuse)
   told = doctor._folder('gs://bucket/run').problem
-  assert told.startswith('gs://bucket/run cannot be written to (') and 'no right to write' in told
+  assert told.startswith('gs://bucket/run') and 'no right to write' in told
 
 
 def test_the_lock_of_a_dead_process_is_taken(bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 
 from plm_jax.core import sharding
-from plm_jax.layers.dropout import Dropout, _counted, drop
+from plm_jax.layers.dropout import Dropout, _sample_part, drop
 from tests import tiny
 
 
@@ -87,7 +87,7 @@ def test_bits_beyond_the_first_32_bits_of_the_count():
   halves = np.concatenate([numbers >> 32, numbers % 2**32]).astype(np.uint32)
   hashed = threefry_2x32(jax.random.key_data(key), jnp.asarray(halves))
   expected = (hashed[:size] ^ hashed[size:]).reshape(shape)
-  assert tiny.same(_counted(key, parts, jnp.int32(place), shape, jnp.uint32), expected)
+  assert tiny.same(_sample_part(key, parts, jnp.int32(place), shape, jnp.uint32), expected)
 
 
 def test_gradient_passes_where_a_value_passes():
@@ -112,11 +112,11 @@ def test_module_is_the_identity_outside_training():
 
 @pytest.mark.parametrize('rate', [-0.1, 1.0, 1.5])
 def test_a_rate_out_of_range_is_refused(rate):
-  with pytest.raises(ValueError, match=r'not in \[0, 1\)'):
+  with pytest.raises(ValueError, match=r'\[0, 1\)'):
     drop(jnp.ones(3), rate=rate, rng=jax.random.key(0))
 
 
 @pytest.mark.parametrize('rate', [-0.1, 1.0, 0.999995])
 def test_a_rate_that_leaves_nothing_is_refused(rate):
-  with pytest.raises(ValueError, match=f'dropout rate {rate} is not in'):
+  with pytest.raises(ValueError, match=f'rate.*{rate}'):
     drop(jnp.ones(4), rate=rate, rng=jax.random.key(0))

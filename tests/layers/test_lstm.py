@@ -223,7 +223,7 @@ def test_windows_that_are_computed_again_give_the_values_and_gradients_of_whole_
 
 def test_what_the_backward_pass_keeps_has_a_list_of_choices():
   state = jnp.zeros((1, 1, 2)), jnp.zeros((1, 1, 2))
-  with pytest.raises(ValueError, match=r"execution\.remat='some'; choices are none, dots, full"):
+  with pytest.raises(ValueError, match=r"execution\.remat='some'.*none, dots, full"):
     lstm.recur_over(
       jnp.zeros((1, 3, 1, 4, 2)), jnp.zeros((1, 2, 4, 2)), state, fresh=jnp.zeros((1, 3, 1), bool), remat='some'
     )

@@ -45,8 +45,8 @@ def test_length_guard_names_the_model_and_the_cure():
   with pytest.raises(ValueError) as error:
     positions.check_length(513, max_length=512, model='Bert')
   message = str(error.value)
-  assert 'Bert has learned positions for 512 tokens and was given a row of 513' in message
-  assert 'shorten the row (data.length of a run' in message
+  assert all(text in message for text in ('Bert', '512', '513'))
+  assert 'data.length' in message
   assert 'model.overrides.max_length=513' in message
 
 
@@ -106,7 +106,7 @@ def test_skew_is_a_gather(length):
 
 
 def test_skew_refuses_another_width():
-  with pytest.raises(ValueError, match=r'skew needs \[..., l, 2 l - 1\]'):
+  with pytest.raises(ValueError, match=r'\[\.\.\., l, 2 l - 1\]'):
     positions.skew(jnp.zeros((3, 6)))
 
 
@@ -155,7 +155,7 @@ def test_keys_on_the_right_have_buckets_of_their_own_or_none():
 
 
 def test_buckets_that_cannot_be_are_refused():
-  with pytest.raises(ValueError, match='256 buckets of one sign do not reach a distance of 128'):
+  with pytest.raises(ValueError, match=r'256.*128'):
     positions.bucket_starts(256, 128)
-  with pytest.raises(ValueError, match='1 buckets of one sign'):
+  with pytest.raises(ValueError, match=r'^1 '):
     positions.bucket_starts(1, 128)

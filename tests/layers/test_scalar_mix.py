@@ -69,10 +69,10 @@ def test_ways_to_join(join, weights, expected):
 @pytest.mark.parametrize(
   ('layers', 'join', 'weights', 'message'),
   [
-    ((), 'concat', (), r'adapter\.layers=\(\): name a layer or more'),
-    ((-1,), 'add', (), r"adapter\.join='add'; choices are concat, sum, weighted, mix"),
-    ((-2, -1), 'weighted', (1.0,), r"join='weighted' takes a number for each of adapter\.layers=\(-2, -1\)"),
-    ((-2, -1), 'sum', (1.0, 1.0), r"belongs to join='weighted', and adapter\.join='sum'"),
+    ((), 'concat', (), r'adapter\.layers=\(\)'),
+    ((-1,), 'add', (), r"adapter\.join='add'.*concat, sum, weighted, mix"),
+    ((-2, -1), 'weighted', (1.0,), r'adapter\.layer_weights=\(1\.0,\).*adapter\.layers=\(-2, -1\)'),
+    ((-2, -1), 'sum', (1.0, 1.0), r"adapter\.layer_weights=\(1\.0, 1\.0\).*adapter\.join='sum'"),
   ],
 )
 def test_what_cannot_be_joined_is_refused(layers, join, weights, message):
@@ -84,5 +84,5 @@ def test_layers_that_are_not_there_are_refused():
   out = {'hidden': STATES[0], 'layers': jnp.stack(STATES)}
   assert scalar_mix.read_layers(out, (-1,))[0] is STATES[0]
   np.testing.assert_array_equal(scalar_mix.read_layers(out, (0, 2, -2))[2], STATES[1])
-  with pytest.raises(ValueError, match=r'adapter\.layers=\(3,\): the trunk has states -3 to 2'):
+  with pytest.raises(ValueError, match=r'adapter\.layers=\(3,\).*-3.*2'):
     scalar_mix.read_layers(out, (3,))

@@ -198,15 +198,15 @@ def test_config_goes_out_and_comes_back():
   trunk = peers.CASES['albert-groups'].trunk
   kept = weights.read_config(weights.write_config(trunk, ['mlm']))
   assert albert.make(**kept).config == trunk.config
-  with pytest.raises(ValueError, match='as many sublayers of each kind'):
+  with pytest.raises(ValueError, match='sublayers'):
     weights.write_config(trunk.clone(config=dataclasses.replace(trunk.config, sharing='ffn')), [])
 
 
 def test_what_cannot_be_is_refused():
   for fields, message in (
-    ({'sharing': 'some'}, 'choices are all, attention, ffn, none'),
-    ({'num_groups': 3}, r'num_groups 3 is not in 1\.\.2'),
-    ({'num_heads': 3}, 'not a multiple of num_heads 3'),
+    ({'sharing': 'some'}, "sharing='some'.*all, attention, ffn, none"),
+    ({'num_groups': 3}, r'num_groups\W3\b.*\b2\b'),
+    ({'num_heads': 3}, r'num_heads\W3\b'),
   ):
     with pytest.raises(ValueError, match=message):
       albert.make(vocab_size=61, variant='tiny', overrides=fields)

@@ -92,10 +92,10 @@ def test_published_configs_are_read():
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ({'decoder_ffn_dim': 6}, 'encoder_ffn_dim 4096 is not decoder_ffn_dim 6'),
-    ({'scale_embedding': 1}, 'scale_embedding is 1, and must be true or false'),
-    ({'normalize_before': True}, 'normalize_before is True'),
-    ({'activation_function': 'swish'}, "activation_function is 'swish', and must be one of 'gelu'"),
+    ({'decoder_ffn_dim': 6}, 'encoder_ffn_dim.*4096.*decoder_ffn_dim.*6'),
+    ({'scale_embedding': 1}, r'scale_embedding.*\b1\b'),
+    ({'normalize_before': True}, 'normalize_before.*True'),
+    ({'activation_function': 'swish'}, "activation_function.*'swish'.*'gelu'"),
   ],
 )
 def test_other_architectures_are_not_read(fields, message):
@@ -104,13 +104,13 @@ def test_other_architectures_are_not_read(fields, message):
 
 
 def test_what_has_no_published_form_is_not_written():
-  with pytest.raises(ValueError, match='no place for rtd'):
+  with pytest.raises(ValueError, match='rtd'):
     bart_weights.entries(make_trunk(), ('rtd',))
-  with pytest.raises(ValueError, match="norm_placement='pre' is mBART's"):
+  with pytest.raises(ValueError, match=r"norm_placement='pre'.*mBART"):
     bart_weights.write_config(make_trunk(norm_placement='pre'), ())
-  with pytest.raises(ValueError, match="norm_placement='post' is BART's"):
+  with pytest.raises(ValueError, match=r"norm_placement='post'.*BART"):
     mbart_weights.write_config(make_trunk(), ())
-  with pytest.raises(ValueError, match='here they are gelu_erf, 0 and 1e-05'):
+  with pytest.raises(ValueError, match=r'gelu_erf.*0.*1e-05'):
     bart_weights.write_config(make_trunk(position_offset=0), ())
 
 
@@ -208,18 +208,18 @@ def test_rows_longer_than_the_tables_are_refused():
   for encoder, decoder in ((long, short), (short, long)):
     inputs = {'encoder_tokens': encoder, 'encoder_segment_ids': encoder}
     inputs |= {'decoder_tokens': decoder, 'decoder_segment_ids': decoder}
-    with pytest.raises(ValueError, match='Bart has learned positions for 8 tokens and was given a row of 9'):
+    with pytest.raises(ValueError, match=r'Bart\b.*\b8\b.*\b9\b'):
       jax.eval_shape(lambda inputs=inputs: trunk.init(jax.random.key(0), **inputs))
   given = {'encoder_hidden': jnp.zeros((1, 4, 16)), 'encoder_segment_ids': jnp.ones((1, 4), int)}
-  with pytest.raises(ValueError, match='was given a row of 9'):
+  with pytest.raises(ValueError, match=r'\b8\b.*\b9\b'):
     trunk.apply({}, 1, 9, **given, method='init_cache')
 
 
 def test_wrong_settings_are_refused():
-  with pytest.raises(ValueError, match='hidden_dim 30 is not a multiple of num_heads 4'):
+  with pytest.raises(ValueError, match=r'hidden_dim\W30\b.*num_heads\W4\b'):
     make_trunk(hidden_dim=30, num_heads=4)
-  with pytest.raises(ValueError, match='give init_cache encoder_hidden'):
+  with pytest.raises(ValueError, match='encoder_hidden'):
     make_trunk().apply({}, 2, 4, method='init_cache')
   given = {'encoder_hidden': jnp.zeros((3, 4, 16)), 'encoder_segment_ids': jnp.ones((3, 4), int)}
-  with pytest.raises(ValueError, match='encoder_hidden of 3 rows for 2'):
+  with pytest.raises(ValueError, match=r'encoder_hidden.*\b3\b.*\b2\b'):
     make_trunk().apply({}, 2, 4, **given, method='init_cache')

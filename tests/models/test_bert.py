@@ -205,7 +205,7 @@ def test_positions_can_be_given(run):
 
 def test_a_row_longer_than_the_table_is_refused(trunk, params):
   tokens = jnp.ones((1, 33), jnp.int32)
-  with pytest.raises(ValueError, match=r'Bert has learned positions for 32 tokens and was given a row of 33: shorten'):
+  with pytest.raises(ValueError, match=r'Bert\b.*\b32\b.*\b33\b'):
     trunk.apply({'params': params}, tokens, segment_ids=tokens)
   jax.eval_shape(lambda: trunk.apply({'params': params}, tokens[:, :32], segment_ids=tokens[:, :32]))
 
@@ -246,5 +246,5 @@ def test_bfloat16_keeps_parameters_and_logits_in_float32():
 
 
 def test_heads_must_divide_the_width():
-  with pytest.raises(ValueError, match='hidden_dim 30 is not a multiple of num_heads 4'):
+  with pytest.raises(ValueError, match=r'hidden_dim\W30\b.*num_heads\W4\b'):
     bert.make(vocab_size=10, variant='tiny', overrides={'hidden_dim': 30, 'num_heads': 4})

@@ -113,7 +113,7 @@ def test_an_unrolled_stack_is_the_same():
 
 
 def test_wrong_settings_are_refused():
-  with pytest.raises(ValueError, match='kernel_width 4 is not an odd number'):
+  with pytest.raises(ValueError, match=r'kernel_width\W4\b'):
     make_trunk(kernel_width=4)
-  with pytest.raises(ValueError, match="activation='step'; choices are gelu_erf"):
+  with pytest.raises(ValueError, match=r"activation='step'.*gelu_erf"):
     make_trunk(activation='step')

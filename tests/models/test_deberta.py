@@ -174,14 +174,14 @@ def test_published_configs_are_read(variant, fields):
 )
 def test_other_structures_are_refused(field, value):
   theirs = weights.write_config(peers.CASES['deberta-v2'].trunk, [])
-  with pytest.raises(ValueError, match=f'{field} is {value!r}'):
+  with pytest.raises(ValueError, match=f'{field}.*{value!r}'):
     weights.read_config(theirs | {field: value})
 
 
 def test_what_theirs_cannot_say_is_not_written():
-  with pytest.raises(ValueError, match="reading 'paper' cannot be written"):
+  with pytest.raises(ValueError, match=r"reading.*'paper'"):
     weights.write_config(make_trunk('v1 as printed'), [])
-  with pytest.raises(ValueError, match='keys without a bias'):
+  with pytest.raises(ValueError, match='bias'):
     weights.write_config(make_trunk('v1', table_norm=True), [])
 
 
@@ -242,7 +242,7 @@ def test_far_keys_are_alike_in_any_order():
 def test_absolute_positions_at_the_input_end():
   trunk = make_trunk('c2p at the input')
   tokens = jnp.ones((1, 33), jnp.int32)
-  with pytest.raises(ValueError, match='Deberta has learned positions for 32 tokens and was given a row of 33'):
+  with pytest.raises(ValueError, match=r'Deberta\b.*\b32\b.*\b33\b'):
     trunk.init(jax.random.key(0), tokens, segment_ids=tokens)
 
 
@@ -434,13 +434,13 @@ def test_bfloat16_keeps_parameters_and_logits_in_float32():
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ({'hidden_dim': 30, 'num_heads': 4}, 'hidden_dim 30 is not a multiple of num_heads 4'),
-    ({'num_layers': 1}, 'num_layers 1'),
-    ({'terms': ('c2p', 'p2p')}, "terms='p2p'; choices are c2p, p2c"),
-    ({'reading': 'both'}, "reading='both'; choices are code, paper"),
-    ({'absolute': 'never'}, "absolute='never'; choices are decoder, input"),
-    ({'conv_kernel': 4}, 'conv_kernel 4 has no middle'),
-    ({'position_buckets': 256, 'max_distance': 128}, 'position_buckets 256 must be at least 4'),
+    ({'hidden_dim': 30, 'num_heads': 4}, r'hidden_dim\W30\b.*num_heads\W4\b'),
+    ({'num_layers': 1}, r'num_layers\W1\b'),
+    ({'terms': ('c2p', 'p2p')}, "terms='p2p'.*c2p, p2c"),
+    ({'reading': 'both'}, "reading='both'.*code, paper"),
+    ({'absolute': 'never'}, "absolute='never'.*decoder, input"),
+    ({'conv_kernel': 4}, r'conv_kernel\W4\b'),
+    ({'position_buckets': 256, 'max_distance': 128}, r'position_buckets\W256\b'),
   ],
 )
 def test_wrong_settings_are_refused(fields, message):

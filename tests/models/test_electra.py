@@ -84,13 +84,13 @@ def test_names_go_there_and_back(name):
 
 
 def test_what_has_no_place_in_a_release_is_refused():
-  with pytest.raises(ValueError, match='released in two parts'):
+  with pytest.raises(ValueError, match=r'ELECTRA.*rtd'):
     electra.write_config(peers.CASES['electra'].trunk, ['rtd', 'mlm'])
-  with pytest.raises(ValueError, match='sentence types and no pooler'):
+  with pytest.raises(ValueError, match='sentence types'):
     electra.write_config(tiny.make_trunk('bert'), [])
-  with pytest.raises(ValueError, match='no sentence types'):
+  with pytest.raises(ValueError, match='sentence types'):
     distilbert.write_config(peers.CASES['electra'].trunk, [])
-  with pytest.raises(ValueError, match='no place for rtd'):
+  with pytest.raises(ValueError, match='rtd'):
     distilbert.entries(peers.CASES['distilbert'].trunk, ['rtd'])
 
 
@@ -98,7 +98,7 @@ def test_the_first_token_can_stand_for_a_row():
   trunk = tiny.make_trunk('bert', pooler='first')
   hidden = jax.random.normal(jax.random.key(0), (3, 5, 32))
   assert tiny.same(trunk.apply({'params': {}}, hidden, jnp.ones((3, 5), int), method='pool'), hidden[:, 0])
-  with pytest.raises(ValueError, match=r"pooler='last'; choices are tanh, first"):
+  with pytest.raises(ValueError, match=r"pooler='last'.*tanh, first"):
     tiny.make_trunk('bert', pooler='last')
 
 

@@ -135,7 +135,7 @@ def test_placements_are_three_models():
   assert 'final_norm' not in params and 'final_norm' not in params_of('deepnorm')['trunk']
   post, deep = (runner(name)(params, example.inputs)['hidden'] for name in ('post', 'deepnorm'))
   assert tiny.worst(deep, post) > 0.1
-  with pytest.raises(ValueError, match="norm_placement='sandwich'; choices are pre, post, deepnorm"):
+  with pytest.raises(ValueError, match=r"norm_placement='sandwich'.*pre, post, deepnorm"):
     glm.Config(norm_placement='sandwich')
 
 
@@ -214,7 +214,7 @@ def test_without_a_prefix_the_whole_row_is_context():
 def test_a_row_longer_than_the_table_needs_positions():
   trunk, params = make_task().model.trunk, params_of()['trunk']
   ids = jnp.ones((1, 17), jnp.int32)
-  with pytest.raises(ValueError, match='Glm has learned positions for 16 tokens and was given a row of 17'):
+  with pytest.raises(ValueError, match=r'Glm\b.*\b16\b.*\b17\b'):
     trunk.apply({'params': params}, ids, segment_ids=ids)
   out = trunk.apply({'params': params}, ids, segment_ids=ids, positions=jnp.minimum(jnp.arange(17), 16)[None])
   assert out['hidden'].shape == (1, 17, 8)

@@ -224,12 +224,12 @@ def test_kernels_start_with_the_published_deviations(placement, scaled):
 
 def test_a_row_longer_than_the_table_is_refused():
   tokens = jnp.ones((1, 33), jnp.int32)
-  with pytest.raises(ValueError, match='Gpt has learned positions for 32 tokens and was given a row of 33'):
+  with pytest.raises(ValueError, match=r'Gpt\b.*\b32\b.*\b33\b'):
     tiny.make_trunk('gpt').init(jax.random.key(0), tokens, segment_ids=tokens)
 
 
 def test_wrong_settings_are_refused():
-  with pytest.raises(ValueError, match='hidden_dim 30 is not a multiple of num_heads 4'):
+  with pytest.raises(ValueError, match=r'hidden_dim\W30\b.*num_heads\W4\b'):
     tiny.make_trunk('gpt', hidden_dim=30, num_heads=4)
-  with pytest.raises(ValueError, match="norm_placement='middle'; choices are pre, post"):
+  with pytest.raises(ValueError, match=r"norm_placement='middle'.*pre, post"):
     tiny.make_trunk('gpt', norm_placement='middle')

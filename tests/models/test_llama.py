@@ -181,17 +181,17 @@ def test_a_config_survives_the_published_form(weights):
 def test_what_the_published_forms_lack_is_refused():
   theirs = llama_weights.write_config(peers.CASES['llama'].trunk, [])
   for fields, message in (
-    ({'attention_bias': 1}, 'attention_bias is 1, and must be true or false'),
-    ({'hidden_act': 'gelu'}, "hidden_act is 'gelu'"),
-    ({'rope_scaling': {'type': 'dynamic', 'factor': 2.0}}, "rope_scaling: rope_type is 'dynamic', and must be one of"),
+    ({'attention_bias': 1}, r'attention_bias.*\b1\b'),
+    ({'hidden_act': 'gelu'}, "hidden_act.*'gelu'"),
+    ({'rope_scaling': {'type': 'dynamic', 'factor': 2.0}}, "rope_scaling.*'dynamic'"),
     (
       {'rope_parameters': {'rope_type': 'yarn', 'rope_theta': 1e4}},
-      "rope_parameters, once rope_scaling: rope_type is 'yarn'",
+      "rope_parameters.*'yarn'",
     ),
-    ({'rope_scaling': {'rope_type': 'linear'}}, "rope_type 'linear' needs factor"),
-    ({'rope_scaling': {'rope_type': 'llama3', 'factor': 2.0}}, 'needs low_freq_factor, high_freq_factor'),
-    ({'rope_scaling': {'rope_type': 'linear', 'factor': 'two'}}, 'rope_scaling is'),
-    ({'hidden_size': 15}, 'hidden_size 15 is not a multiple of num_attention_heads 2'),
+    ({'rope_scaling': {'rope_type': 'linear'}}, "rope_type.*'linear'.*factor"),
+    ({'rope_scaling': {'rope_type': 'llama3', 'factor': 2.0}}, 'low_freq_factor, high_freq_factor'),
+    ({'rope_scaling': {'rope_type': 'linear', 'factor': 'two'}}, 'rope_scaling'),
+    ({'hidden_size': 15}, 'hidden_size.*15.*num_attention_heads.*2'),
   ):
     with pytest.raises(ValueError, match=message):
       llama_weights.read_config(theirs | fields)
@@ -199,7 +199,7 @@ def test_what_the_published_forms_lack_is_refused():
     llama_weights.write_config(make_trunk(rotary='pairs'), [])
   with pytest.raises(ValueError, match="rotary='halves'"):
     glm4_weights.write_config(make_trunk(), [])
-  with pytest.raises(ValueError, match='no place for mlm'):
+  with pytest.raises(ValueError, match='mlm'):
     llama_weights.entries(make_trunk(), ['mlm'])
 
 
@@ -270,19 +270,19 @@ def test_a_trunk_without_an_output_matrix_says_why_it_gives_no_logits():
   trunk = make_trunk(has_output=False)
   params = jax.eval_shape(lambda key: trunk.init(key, method='init_all'), jax.random.key(0))['params']
   assert 'output' not in params
-  with pytest.raises(ValueError, match=r'this Llama gives no logits: .*lm_head'):
+  with pytest.raises(ValueError, match=r'Llama.*lm_head'):
     trunk.apply({}, jnp.zeros((1, 16)), method='attend')
   assert make_trunk(has_output=False, tied=True).gives_logits
 
 
 def test_wrong_settings_are_refused():
   for fields, message in (
-    ({'rotary_low': 4.0}, 'rotary_low 4.0 is not below rotary_high 4.0'),
-    ({'hidden_dim': 30, 'num_heads': 4}, 'hidden_dim 30 is not a multiple of num_heads 4'),
-    ({'num_kv_heads': 3}, 'num_heads 2 is not a multiple of num_kv_heads 3'),
-    ({'norm_placement': 'post'}, "norm_placement='post'; choices are pre, sandwich"),
-    ({'rotary': 'thirds'}, "rotary='thirds'; choices are halves, pairs"),
-    ({'rotary_share': 0.05}, 'rotation needs an even number of them'),
+    ({'rotary_low': 4.0}, r'rotary_low\W4\.0.*rotary_high\W4\.0'),
+    ({'hidden_dim': 30, 'num_heads': 4}, r'hidden_dim\W30\b.*num_heads\W4\b'),
+    ({'num_kv_heads': 3}, r'num_heads\W2\b.*num_kv_heads\W3\b'),
+    ({'norm_placement': 'post'}, "norm_placement='post'.*pre, sandwich"),
+    ({'rotary': 'thirds'}, "rotary='thirds'.*halves, pairs"),
+    ({'rotary_share': 0.05}, r'rotary_share\W0\.05'),
   ):
     with pytest.raises(ValueError, match=message):
       make_trunk(**fields)

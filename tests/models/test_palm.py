@@ -144,7 +144,7 @@ def test_the_last_real_token_is_pooled():
 
 
 def test_wrong_settings_are_refused():
-  with pytest.raises(ValueError, match='num_heads 2 is not a multiple of num_kv_heads 4'):
+  with pytest.raises(ValueError, match=r'num_heads\W2\b.*num_kv_heads\W4\b'):
     make_trunk(num_kv_heads=4)
-  with pytest.raises(ValueError, match='head_dim 7 is not an even number'):
+  with pytest.raises(ValueError, match=r'head_dim\W7\b'):
     make_trunk(head_dim=7)

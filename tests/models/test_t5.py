@@ -133,16 +133,16 @@ def test_published_configs_are_read():
   assert t5.make(**t5_weights.read_config(first)).config == t5.CONFIGS['t5-small']
   deep = t5.make(**t5_weights.read_config(theirs | {'num_decoder_layers': 4})).config
   assert (deep.num_layers, deep.decoder_layers) == (8, 4)
-  with pytest.raises(ValueError, match="feed_forward_proj is 'gated-tanh', and must be one of 'relu'"):
+  with pytest.raises(ValueError, match=r"feed_forward_proj.*'gated-tanh'.*'relu'"):
     t5_weights.read_config(theirs | {'feed_forward_proj': 'gated-tanh'})
 
 
 def test_what_has_no_published_form_is_not_written():
-  with pytest.raises(ValueError, match="encoder-decoder or an encoder; structure is 'shared'"):
+  with pytest.raises(ValueError, match=r"structure.*'shared'"):
     t5_weights.entries(make_trunk(structure='shared'), ())
-  with pytest.raises(ValueError, match='no place for head'):
+  with pytest.raises(ValueError, match='head'):
     t5_weights.write_config(make_trunk(), ('head',))
-  with pytest.raises(ValueError, match="activation 'silu', gated=False"):
+  with pytest.raises(ValueError, match=r"activation.*'silu'.*gated=False"):
     t5_weights.write_config(make_trunk(activation='silu'), ())
 
 
@@ -378,14 +378,14 @@ def test_an_encoder_alone_is_the_encoder_of_the_whole():
   assert tiny.same(out['hidden'], expected['encoder_hidden']) and tiny.same(out['layers'], expected['encoder_layers'])
   pooled = alone.apply({}, out['hidden'], np.minimum(segments, 1), method='pool')
   assert tiny.worst(pooled[1], np.asarray(out['hidden'])[1][segments[1] > 0].mean(axis=0)) < 1e-6
-  with pytest.raises(ValueError, match='needs a trunk that Decodes'):
+  with pytest.raises(ValueError, match='Decodes'):
     require(alone, user='generate', offers=(Decodes,))
 
 
 def test_an_untied_encoder_alone_may_come_without_an_output_matrix():
   trunk = make_trunk(structure='encoder', tied=False, has_output=False)
   assert set(shapes_of_all(trunk)) == {'token_embed', 'encoder'}
-  with pytest.raises(ValueError, match=r'this T5Encoder gives no logits: .*lm_head'):
+  with pytest.raises(ValueError, match=r'T5Encoder.*lm_head'):
     trunk.apply({}, jnp.zeros((1, 16)), method='attend')
 
 
@@ -393,15 +393,15 @@ def test_an_untied_encoder_alone_may_come_without_an_output_matrix():
 
 
 def test_wrong_settings_are_refused():
-  with pytest.raises(ValueError, match="structure='both'; choices are encoder-decoder, shared, decoder, prefix"):
+  with pytest.raises(ValueError, match=r"structure='both'.*encoder-decoder, shared, decoder, prefix"):
     dataclasses.replace(t5.CONFIGS['tiny'], structure='both')
-  with pytest.raises(ValueError, match="num_decoder_layers=1 and num_layers=2: only structure 'encoder-decoder' has"):
+  with pytest.raises(ValueError, match=r'num_decoder_layers=1.*num_layers=2'):
     dataclasses.replace(t5.CONFIGS['tiny'], structure='shared', num_decoder_layers=1)
   trunk = make_trunk()
-  with pytest.raises(ValueError, match='give init_cache encoder_hidden'):
+  with pytest.raises(ValueError, match='encoder_hidden'):
     trunk.apply({}, 2, 4, method='init_cache')
   given = {'encoder_hidden': jnp.zeros((3, 4, 16)), 'encoder_segment_ids': jnp.ones((3, 4), int)}
-  with pytest.raises(ValueError, match='encoder_hidden of 3 rows for 2'):
+  with pytest.raises(ValueError, match=r'encoder_hidden.*\b3\b.*\b2\b'):
     trunk.apply({}, 2, 4, **given, method='init_cache')
   with pytest.raises(TypeError, match='encoder_hidden'):
     make_trunk(structure='decoder').apply({}, 3, 4, **given, method='init_cache')

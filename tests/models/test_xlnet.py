@@ -152,7 +152,7 @@ def test_config_goes_there_and_back():
   ('field', 'value'), [('untie_r', False), ('attn_type', 'uni'), ('ff_activation', 'prelu'), ('clamp_len', 5)]
 )
 def test_another_structure_is_refused(field, value):
-  with pytest.raises(ValueError, match=f'{field} is {value!r}'):
+  with pytest.raises(ValueError, match=f'{field}.*{value!r}'):
     weights.read_config(weights.write_config(xlnet_peer.TRUNK, ()) | {field: value})
 
 
@@ -214,7 +214,7 @@ def test_a_token_changes_nothing_that_may_not_see_it():
 
 
 def test_a_query_stream_without_a_mask_is_refused():
-  with pytest.raises(ValueError, match='target_positions without a permutation_mask'):
+  with pytest.raises(ValueError, match=r'target_positions.*permutation_mask'):
     run(make_trunk(), text(1, 4), target_positions=jnp.zeros((1, 1), jnp.int32))
 
 
@@ -393,10 +393,10 @@ def test_kernels_and_vectors_start_with_the_published_deviation():
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ({'hidden_dim': 30, 'num_heads': 4}, 'hidden_dim 30 is not a multiple of num_heads 4'),
-    ({'hidden_dim': 33, 'num_heads': 1}, 'hidden_dim 33 is odd'),
-    ({'memory_length': -1}, 'memory_length -1'),
-    ({'reuse_length': 0}, 'reuse_length 0'),
+    ({'hidden_dim': 30, 'num_heads': 4}, r'hidden_dim\W30\b.*num_heads\W4\b'),
+    ({'hidden_dim': 33, 'num_heads': 1}, r'hidden_dim\W33\b'),
+    ({'memory_length': -1}, r'memory_length\W-1'),
+    ({'reuse_length': 0}, r'reuse_length\W0'),
   ],
 )
 def test_wrong_settings_are_refused(fields, message):

@@ -25,7 +25,7 @@ def test_draws():
   )
   assert np.abs(drawn / 20_000 - weights / 10).max() < 0.01 and not drawn[[0, 3]].any()
   assert set(np.asarray(alias.draw(jax.random.key(0), alias.make(np.array([0, 3])), (50,)))) == {1}
-  with pytest.raises(ValueError, match='all weights are 0'):
+  with pytest.raises(ValueError, match=r'weights.*0'):
     alias.make(np.zeros(3))
 
 

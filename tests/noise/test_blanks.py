@@ -359,18 +359,18 @@ def test_a_row_alone_is_the_row_in_a_batch():
 
 def test_wrong_settings_are_refused():
   row, key = make_row(np.ones(8)), jax.random.key(0)
-  with pytest.raises(ValueError, match=r'rate of blanks 1.5 is not in \(0, 1\]'):
+  with pytest.raises(ValueError, match=r'rate.*1\.5.*\(0, 1\]'):
     blanks.token_blanks(key, row, rate=1.5)
-  with pytest.raises(ValueError, match=r'ratio of blanks 0 is not in \(0, 1\]'):
+  with pytest.raises(ValueError, match=r'ratio.*0.*\(0, 1\]'):
     blanks.document_blanks(key, row, ratio=0)
   for wrong in ({'mean': 0.0}, {'mean': 51.0}, {'longest': 0}):
-    with pytest.raises(ValueError, match=r'must be in \(0, 50\] and longest=\d+ at least 1'):
+    with pytest.raises(ValueError, match=r'mean=.*\(0, 50\].*longest=\d+'):
       blanks.token_blanks(key, row, **wrong)
-    with pytest.raises(ValueError, match=r'must be in \(0, 50\] and longest=\d+ at least 1'):
+    with pytest.raises(ValueError, match=r'mean=.*\(0, 50\].*longest=\d+'):
       blanks.length_probabilities(**wrong)
-  with pytest.raises(ValueError, match=r'suffix=1\.5: .* is not in \[0, 1\]'):
+  with pytest.raises(ValueError, match=r'suffix=1\.5.*\[0, 1\]'):
     blanks.document_blanks(key, row, suffix=1.5)
-  with pytest.raises(ValueError, match='sentence_blanks needs sentence ids'):
+  with pytest.raises(ValueError, match=r'sentence_blanks.*sentence ids'):
     blanks.sentence_blanks(key, row._replace(sentence_ids=None))
-  with pytest.raises(ValueError, match='slots=0'):
+  with pytest.raises(ValueError, match=r'slots=0'):
     blanks.arrange(key, row, Spans(row.segment_ids, row.segment_ids), slots=0, **SETTINGS)

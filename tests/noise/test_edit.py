@@ -90,7 +90,7 @@ def test_shares_can_be_set():
   ids, written, chosen = corrupt(200, mask=0.0, random=1.0)
   assert (written != ids)[chosen].mean() == pytest.approx(1 - 1 / VOCAB, abs=0.01)
   for shares in ({'mask': 0.9, 'random': 0.2}, {'mask': -0.1}, {'random': -0.1}):
-    with pytest.raises(ValueError, match='sum to at most 1'):
+    with pytest.raises(ValueError, match=r'mask=.*random='):
       corrupt(1, **shares)
 
 
@@ -162,9 +162,9 @@ def test_random_ids_are_uniform(random, per, random_ids):
 
 
 def test_wrong_choices_are_refused():
-  with pytest.raises(ValueError, match="per='word'; choices are token, span"):
+  with pytest.raises(ValueError, match=r"per='word'.*token, span"):
     kinds(1, per='word')
-  with pytest.raises(ValueError, match="random_ids='special'; choices are all, ordinary"):
+  with pytest.raises(ValueError, match=r"random_ids='special'.*all, ordinary"):
     kinds(1, random_ids='special')
 
 

@@ -239,7 +239,7 @@ def test_orders_are_uniform():
 
 
 def test_a_part_must_be_whole_blocks():
-  with pytest.raises(ValueError, match='a part of 8 tokens is not a whole number of blocks of 3'):
+  with pytest.raises(ValueError, match=r'8.*3'):
     permutation.draw_ranks(jax.random.key(0), 24, boundary=8, block=3)
 
 
@@ -309,7 +309,7 @@ def test_wrong_settings_are_refused(settings, message):
 
 
 def test_word_ids_are_needed():
-  with pytest.raises(ValueError, match='needs word ids'):
+  with pytest.raises(ValueError, match=r'word ids'):
     permutation.choose_targets(jax.random.key(0), make_row(8)._replace(word_ids=None), boundary=4)
 
 

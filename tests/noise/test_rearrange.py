@@ -117,7 +117,7 @@ def test_sentences_beyond_the_bound_stay():
 
 
 def test_sentence_permutation_needs_sentence_ids():
-  with pytest.raises(ValueError, match='permute_sentences needs sentence ids: a vocabulary that says which tokens end'):
+  with pytest.raises(ValueError, match=r'permute_sentences.*sentence ids'):
     rearrange.permute_sentences(jax.random.key(0), make_row(4)._replace(sentence_ids=None))
 
 
@@ -147,5 +147,5 @@ def test_rotation_has_its_rate():
 
 def test_settings_out_of_range_are_refused():
   for name, setting in (('permute_sentences', 'ratio'), ('rotate', 'rate')):
-    with pytest.raises(ValueError, match=r'is not in \[0, 1\]'):
+    with pytest.raises(ValueError, match=rf'{setting}=1\.5.*\[0, 1\]'):
       FUNCTIONS[name](jax.random.key(0), make_row(4), **{setting: 1.5})

@@ -54,7 +54,7 @@ def test_static_noise_repeats_a_number_of_copies_whatever_the_step():
 def test_other_roots_and_other_choices():
   one, other = (data(keys.row_keys(jax.random.key(seed), batch(range(4)), every='step')) for seed in (0, 1))
   assert not (one == other).all(axis=1).any()
-  with pytest.raises(ValueError, match="every='batch'; choices are step, epoch"):
+  with pytest.raises(ValueError, match=r"every='batch'.*step, epoch"):
     keys.row_keys(jax.random.key(0), batch([0]), every='batch')
 
 

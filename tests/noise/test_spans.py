@@ -73,12 +73,12 @@ def test_length_of_a_raw_row(inputs, rate, mean, raw, targets):
 
 
 def test_no_row_fits_inputs_that_hold_nothing():
-  with pytest.raises(ValueError, match='inputs of length 1 '):
+  with pytest.raises(ValueError, match=r'length.* 1 '):
     spans.raw_length(1, rate=0.15, mean=3)
 
 
 def test_rows_of_any_length_fit_where_all_is_hidden():
-  with pytest.raises(ValueError, match=r'rate=1\.0 hides all tokens but one'):
+  with pytest.raises(ValueError, match=r'rate=1\.0'):
     spans.raw_length(512, rate=1.0, mean=3)
   assert spans.raw_length(12, rate=0.9, mean=3)[0] > 12
 
@@ -317,22 +317,20 @@ def test_insertions_stand_before_what_is_left_and_inside_the_document():
 
 @pytest.mark.parametrize('name', ['exact_units', 'poisson_spans'])
 def test_words_need_word_ids(name):
-  with pytest.raises(
-    ValueError, match=r"units='words' needs word ids: a vocabulary that says which pieces start a word"
-  ):
+  with pytest.raises(ValueError, match=r"units='words'.*word ids"):
     FUNCTIONS[name](jax.random.key(0), make_row(4)._replace(word_ids=None))
-  with pytest.raises(ValueError, match=r"units='letters'; choices are words, tokens"):
+  with pytest.raises(ValueError, match=r"units='letters'.*words, tokens"):
     FUNCTIONS[name](jax.random.key(0), make_row(4), units='letters')
 
 
 def test_settings_out_of_range_are_refused():
   for name in FUNCTIONS:
-    with pytest.raises(ValueError, match=r'is not in \[0, 1\]'):
+    with pytest.raises(ValueError, match=r'rate=1\.01.*\[0, 1\]'):
       FUNCTIONS[name](jax.random.key(0), make_row(4), rate=1.01)
   with pytest.raises(ValueError, match=r'mean=0\.5'):
     spans.exact_spans(jax.random.key(0), make_row(4), mean=0.5)
   for mean in (0.0, 51.0):
-    with pytest.raises(ValueError, match=r'is not in \(0, 50\]'):
+    with pytest.raises(ValueError, match=rf'mean={mean}.*\(0, 50\]'):
       spans.poisson_spans(jax.random.key(0), make_row(4), mean=mean)
 
 

@@ -347,7 +347,7 @@ def test_the_first_window_chooses_as_worked_out_by_hand():
 
 @pytest.mark.parametrize('name', ['whole_word', 'ngram', 'geometric_spans', 'ngram_windows'])
 def test_words_need_word_ids(name):
-  with pytest.raises(ValueError, match=f'{name} needs word ids: a vocabulary that says which pieces start a word'):
+  with pytest.raises(ValueError, match=f'{name}.*word ids'):
     FUNCTIONS[name](jax.random.key(0), make_row(4)._replace(word_ids=None))
 
 
@@ -357,14 +357,14 @@ def test_words_need_word_ids(name):
 @pytest.mark.parametrize(
   ('function', 'settings', 'message'),
   [
-    (tokens.fixed_count, {'count': 'albert'}, "count='albert'; choices are bert, roberta"),
-    (whole_word, {'count': 'albert'}, "count='albert'; choices are bert, roberta"),
-    (tokens.fixed_count, {'candidates': 'words'}, "candidates='words'; choices are ordinary, all"),
+    (tokens.fixed_count, {'count': 'albert'}, "count='albert'.*bert, roberta"),
+    (whole_word, {'count': 'albert'}, "count='albert'.*bert, roberta"),
+    (tokens.fixed_count, {'candidates': 'words'}, "candidates='words'.*ordinary, all"),
     (ngram, {'max_words': 0}, 'max_words=0'),
     (ngram_windows, {'max_words': 0}, 'max_words=0'),
     (geometric_spans, {'max_words': 0}, 'max_words=0'),
-    (geometric_spans, {'probability': 1.0}, r'probability=1.0 is not in \(0, 1\)'),
-    *((function, {'rate': rate}, r'is not in \[0, 1\]') for function in CAPACITY for rate in (-0.01, 1.01)),
+    (geometric_spans, {'probability': 1.0}, r'probability=1\.0.*\(0, 1\)'),
+    *((function, {'rate': rate}, rf'rate={rate}.*\[0, 1\]') for function in CAPACITY for rate in (-0.01, 1.01)),
   ],
 )
 def test_wrong_settings_are_refused(function, settings, message):

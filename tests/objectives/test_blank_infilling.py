@@ -175,11 +175,11 @@ def test_too_few_slots_are_counted():
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'levels': {'word': 1.0}}, r"objective\.levels: .*'word'; choices are token, sentence, document"),
+    ({'levels': {'word': 1.0}}, r"objective\.levels: .*'word'.*token, sentence, document"),
     ({'levels': {'token': 0.0}}, r"objective\.levels={'token': 0\.0}"),
     ({'levels': {'token': -1.0, 'document': 2.0}}, r"objective\.levels={'token': -1\.0"),
-    ({'short': 1.5}, r'objective.short=1.5 is not in \[0, 1\]'),
-    ({'masking': 'once'}, "objective.masking='once'; choices are dynamic, static"),
+    ({'short': 1.5}, r'objective.short=1.5.*\[0, 1\]'),
+    ({'masking': 'once'}, "objective.masking='once'.*dynamic, static"),
   ],
 )
 def test_wrong_settings_are_refused(settings, message):
@@ -189,10 +189,10 @@ def test_wrong_settings_are_refused(settings, message):
 
 def test_a_vocabulary_without_the_tokens_and_another_trunk_are_refused():
   trunk = glm.make(vocab_size=61, variant='tiny', overrides=tiny.SIZES)
-  with pytest.raises(ValueError, match='needs a start token'):
+  with pytest.raises(ValueError, match=r'start token.*objective.start='):
     blank_infilling.make(trunk=trunk, vocab=dataclasses.replace(VOCAB, bos_id=None))
-  with pytest.raises(ValueError, match='needs a trunk with prefix attention'):
+  with pytest.raises(ValueError, match='prefix'):
     blank_infilling.make(trunk=tiny.make_trunk('gpt'), vocab=VOCAB)
-  with pytest.raises(ValueError, match='positions for 16 tokens and was given a row of 32'):
+  with pytest.raises(ValueError, match=r'\b16 tokens.*\b32'):
     short = glm.make(vocab_size=61, variant='tiny', overrides=tiny.SIZES | {'max_length': 16})
     prepare(blank_infilling.make(trunk=short, vocab=VOCAB), make_batch(2))

@@ -222,9 +222,9 @@ def test_an_untied_output_matrix_is_there_and_used():
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match='needs a trunk with causal attention, and Bert is bidirectional'):
+  with pytest.raises(ValueError, match=r'causal.*Bert.*bidirectional'):
     causal_lm.make(trunk=tiny.make_trunk('bert'), vocab=V)
-  with pytest.raises(ValueError, match=r"objective\.packing='walls'; choices are segments, stream"):
+  with pytest.raises(ValueError, match=r"objective\.packing='walls'.*segments, stream"):
     make_task(packing='walls')
 
 
@@ -275,12 +275,12 @@ def test_rows_that_go_on_are_one_text():
     sums[length] = np.sum(found, axis=0)
   assert sums[6][1] == sums[24][1] == 4 * 24
   assert sums[6][0] == pytest.approx(sums[24][0], rel=1e-5)
-  with pytest.raises(ValueError, match=r"these rows do not go on: data\.name='bptt'"):
+  with pytest.raises(ValueError, match=r"objective\.memory=True.*data\.name='bptt'"):
     evaluate(params, tiny.make_batch(), task.init_carry(4), jax.random.key(0))
 
 
 def test_a_memory_needs_a_trunk_with_a_carry():
-  with pytest.raises(ValueError, match='with memory hands over carry, and Gpt takes'):
+  with pytest.raises(ValueError, match=r'memory.*carry.*Gpt'):
     make_task(memory=True)
 
 

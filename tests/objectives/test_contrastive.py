@@ -55,7 +55,7 @@ def test_the_next_rows_are_the_negatives():
   assert contrastive.neighbours(4, 2).astype(int).tolist() == [[1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1]]
   assert contrastive.neighbours(4, 3).all()
   for negatives in (0, 4):
-    with pytest.raises(ValueError, match='a batch of 4 rows has 1 to 3 negatives'):
+    with pytest.raises(ValueError, match=r'objective\.negatives=.*\b4 rows.*\b3\b'):
       contrastive.neighbours(4, negatives)
 
 
@@ -207,7 +207,7 @@ def test_micro_batches_are_refused():
   task = make_task()
   tx = tiny.make_optimiser(task, BATCH)
   state = tiny.make_state(task, BATCH, tx)
-  with pytest.raises(ValueError, match='couples the rows of a batch'):
+  with pytest.raises(ValueError, match='rows of a batch'):
     step.train_step(state, BATCH, jax.random.key(0), task=task, tx=tx, accumulate=2)
 
 
@@ -235,12 +235,12 @@ def test_four_devices_equal_one():
 @pytest.mark.parametrize(
   ('settings', 'match'),
   [
-    ({'partners': 'friends'}, 'choices are dropout, fields, ngram'),
-    ({'similarity_of': 'angle'}, 'choices are cosine, dot'),
-    ({'pool': 'max'}, 'choices are mean, trunk'),
-    ({'temperature': 0.0}, 'temperature=0.0 must be above 0'),
-    ({'hard_negatives': True}, "needs partners='fields'"),
-    ({'weight': 0.0}, r'objective\.weight=0, objective\.mlm_weight=0: nothing would be trained'),
+    ({'partners': 'friends'}, 'friends.*dropout, fields, ngram'),
+    ({'similarity_of': 'angle'}, 'angle.*cosine, dot'),
+    ({'pool': 'max'}, 'max.*mean, trunk'),
+    ({'temperature': 0.0}, r'temperature=0\.0'),
+    ({'hard_negatives': True}, "hard_negatives.*partners='fields'"),
+    ({'weight': 0.0}, r'objective\.weight=0, objective\.mlm_weight=0'),
   ],
 )
 def test_what_cannot_be_is_refused(settings, match):
@@ -249,11 +249,11 @@ def test_what_cannot_be_is_refused(settings, match):
 
 
 def test_what_the_trunk_the_vocabulary_and_the_data_must_have():
-  with pytest.raises(ValueError, match="'contrastive' needs a trunk with bidirectional attention"):
+  with pytest.raises(ValueError, match=r"'contrastive'.*bidirectional"):
     contrastive.make(trunk=tiny.make_trunk('gpt'), vocab=V, partners='ngram')
-  with pytest.raises(ValueError, match='needs a vocabulary with a mask token'):
+  with pytest.raises(ValueError, match='mask token'):
     contrastive.make(trunk=tiny.make_trunk('bert'), vocab=tiny.FakeVocab(mask_id=None), partners='ngram')
-  with pytest.raises(ValueError, match='rows of several texts'):
+  with pytest.raises(ValueError, match=r"partners='fields'.*type_ids"):
     prepare(make_task(partners='fields'), {name: value for name, value in BATCH.items() if name != 'type_ids'})
 
 

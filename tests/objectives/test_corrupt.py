@@ -31,9 +31,7 @@ def test_a_wrong_name_lists_the_functions_of_all_files():
     corrupt.pick_where({'name': 'poison_spans'})
   for word in ('plm_jax/noise/where', "Did you mean 'poisson_spans'", 'fixed_count', 'prefix'):
     assert word in str(caught.value)
-  with pytest.raises(
-    ConfigError, match=r"poisson_spans in .*noise/where/spans.py has no keyword 'men'. Did you mean 'mean'"
-  ):
+  with pytest.raises(ConfigError, match=r"poisson_spans.*'men'.*'mean'"):
     corrupt.pick_where({'name': 'poisson_spans', 'men': 2})
 
 
@@ -54,9 +52,9 @@ def test_a_config_is_checked_against_the_file_that_has_the_function():
 def test_counts_are_offered_and_asked_for():
   choose = corrupt.pick_where({'name': 'frequency'}, vocab=COUNTED)
   assert choose.keywords['counts'] is COUNTED.counts
-  with pytest.raises(ValueError, match="where 'frequency' needs a vocabulary that knows how often each token is"):
+  with pytest.raises(ValueError, match=r"where 'frequency'.*vocabulary"):
     corrupt.pick_where({'name': 'frequency'}, vocab=tiny.FakeVocab(counts=None))
-  with pytest.raises(ConfigError, match="needs 'counts'"):
+  with pytest.raises(ConfigError, match="'counts'"):
     corrupt.pick_where({'name': 'frequency'})
 
 
@@ -66,15 +64,15 @@ def test_an_edit_gets_what_it_names():
   assert write.keywords == {'per': 'span', 'mask_id': 4, 'vocab_size': 61, 'special_ids': tiny.VOCAB.special_ids}
   write = corrupt.pick_edit({'name': 'to_sentinels'}, vocab=tiny.VOCAB, first_sentinel=60)
   assert write.keywords == {'first_sentinel': 60}
-  with pytest.raises(ConfigError, match="needs 'first_sentinel'"):
+  with pytest.raises(ConfigError, match="'first_sentinel'"):
     corrupt.pick_edit({'name': 'to_sentinels'}, vocab=tiny.VOCAB)
-  with pytest.raises(ConfigError, match="Did you mean 'to_mask'"):
+  with pytest.raises(ConfigError, match="'to_mask'"):
     corrupt.pick_edit({'name': 'to_mak'}, vocab=tiny.VOCAB)
 
 
 def test_a_mask_token_is_asked_for_only_where_it_is_written():
   vocab = tiny.FakeVocab(mask_id=None)
-  with pytest.raises(ValueError, match="edit 'to_mask' needs a vocabulary with a mask token"):
+  with pytest.raises(ValueError, match=r"edit 'to_mask'.*mask token"):
     corrupt.pick_edit({'name': 'to_mask'}, vocab=vocab)
   assert isinstance(corrupt.pick_edit({'name': 'drop'}, vocab=vocab), functools.partial)
 
@@ -96,8 +94,6 @@ def test_the_unknown_token_is_a_token_of_the_text():
 
 
 def test_what_chooses_no_token_is_refused_where_tokens_are_predicted():
-  with pytest.raises(
-    ValueError, match=r"where 'random_gaps' chooses no token, .*; choices are exact_spans, .*, whole_word"
-  ):
+  with pytest.raises(ValueError, match=r"where 'random_gaps'.*exact_spans, .*, whole_word"):
     corrupt.pick_where({'name': 'random_gaps'}, vocab=tiny.VOCAB)
   assert corrupt.pick_where({'name': 'random_gaps'}, inserts=True).func is spans.random_gaps

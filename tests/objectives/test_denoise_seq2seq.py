@@ -23,7 +23,7 @@ from plm_jax.noise import edit, rearrange
 from plm_jax.noise.keys import with_step
 from plm_jax.noise.row import Spans
 from plm_jax.noise.where import spans
-from plm_jax.objectives import denoise_seq2seq, denoising
+from plm_jax.objectives import denoise_groups, denoise_seq2seq, denoise_sizes, denoising
 from plm_jax.objectives.denoising import Denoiser, VocabTables, denoise
 from plm_jax.training import step
 from tests import tiny
@@ -419,7 +419,7 @@ def test_slots_are_those_of_the_row_that_needs_most(needs):
   for count in range(1, 6):
     every = itertools.product(range(5), repeat=count)
     most = max(sum(needs[size] for size in sizes) for sizes in every if sum(sizes) == 4)
-    assert denoising.most_together(np.array(needs), count) == most
+    assert denoise_sizes.most_together(np.array(needs), count) == most
 
 
 PACKED = {
@@ -524,9 +524,9 @@ def test_inputs_have_room_for_the_insertions_of_infilling(mean, write):
 
 def test_infilling_of_the_paper_has_inputs_as_long_as_its_rows():
   common = {'rearrange': (), 'where': {'name': 'poisson_spans'}, 'finish': (), **BART}
-  way = denoise_seq2seq.bind(common, {}, vocab=V, number=0)
+  way = denoise_seq2seq.bind(common, {}, vocab=V, index=0)
   for length, count in ((128, None), (128, 8), (512, None), (512, 64)):
-    assert denoising.sizes(way, length, tables=WORDS, documents=count) == (length, length)
+    assert denoise_sizes.sizes(way, length, tables=WORDS, documents=count) == (length, length)
 
 
 def test_the_margin_of_infilling_ends_with_the_positions_of_the_trunk():
@@ -534,9 +534,7 @@ def test_the_margin_of_infilling_ends_with_the_positions_of_the_trunk():
   assert make_task('bart', max_length=64, **paper).row_length(32) > 32
   assert make_task('bart', max_length=32, **paper).row_length(32) == 32
   batch = make_rows([[text_of(32, 0)]], length=32)
-  with pytest.raises(
-    ValueError, match=r'rows of 32 tokens become inputs of \d+ and targets of 32, and the trunk holds 3'
-  ):
+  with pytest.raises(ValueError, match=r'\b32 tokens.* targets of 32.* 3'):
     jax.eval_shape(make_task('bart', max_length=32, **many).prepare, jax.random.key(0), with_step(batch, 0))
 
 
@@ -624,15 +622,15 @@ def test_a_row_is_corrupted_alike_in_any_batch():
 def test_denoisers_computed_together_are_those_computed_one_by_one():
   other = {'where': IID, 'edit': {'name': 'drop'}, 'target': 'chosen', 'mode': '[S]'}
   common = {'rearrange': (), 'where': IID, 'edit': {'name': 'to_sentinels'}, 'finish': (), 'target': 'sentinels'}
-  ways = [denoise_seq2seq.bind(common, way, vocab=V, number=n) for n, way in enumerate((*UL2, other, {}))]
-  assert denoising.alike(ways) == [[0, 1, 2, 3, 4, 5, 6], [7], [8]]  # the last has no mode
+  ways = [denoise_seq2seq.bind(common, way, vocab=V, index=n) for n, way in enumerate((*UL2, other, {}))]
+  assert denoise_groups.group(ways) == [[0, 1, 2, 3, 4, 5, 6], [7], [8]]  # the last has no mode
   sizes = {'tables': SPELT, 'inputs_size': 40, 'targets_size': 40}
   rows = make_rows(list(HARD.values()), length=32)
   keys = jax.random.split(jax.random.key(0), len(HARD))
 
   @jax.jit
   def together(which):
-    run = lambda *row: denoise(*row, denoiser=denoising.select(ways[:7], which), **sizes)  # noqa: E731
+    run = lambda *row: denoise(*row, denoiser=denoise_groups.select(ways[:7], which), **sizes)  # noqa: E731
     return jax.vmap(run)(keys, rows['tokens'], rows['segment_ids'])
 
   for number in (0, 3, 6):  # exact spans of two rates, and a prefix
@@ -653,7 +651,7 @@ def test_modes_are_left_out_where_the_vocabulary_has_none():
     {'rearrange': (), 'where': IID, 'edit': {'name': 'drop'}, 'finish': (), 'target': 'text'},
     {'mode': '[Q]'},
     vocab=V,
-    number=0,
+    index=0,
   )
   assert way.mode == ()
   assert way.label == 'Q'
@@ -740,9 +738,7 @@ def test_loss_of_a_decoder_equals_a_naive_one():
 def test_a_decoder_that_cannot_hold_both_is_refused():
   task = denoise_seq2seq.make(trunk=tiny.make_trunk('gpt', vocab_size=V.size), vocab=V)
   batch = make_rows([[text_of(48, 0)]], length=48)
-  with pytest.raises(
-    ValueError, match=r'inputs of 44 and targets of 10 in one row, and the trunk holds 32: set data\.length='
-  ):
+  with pytest.raises(ValueError, match=r'\b44 .*\b10 .*\b32.* data\.length='):
     jax.eval_shape(task.prepare, jax.random.key(0), with_step(batch, 0))
 
 
@@ -782,7 +778,7 @@ def test_a_trunk_that_is_too_short_is_refused_with_the_length_that_fits():
   fits = spans.raw_length(32, rate=0.15, mean=3)[0]
   with pytest.raises(
     ValueError,
-    match=rf'rows of 48 tokens become inputs of 44 and targets of 10, and the trunk holds 32: set data.length={fits}',
+    match=rf'\b48 .*\b44 .*\b10.*\b32.* data\.length={fits}',
   ):
     jax.eval_shape(task.prepare, jax.random.key(0), with_step(batch, 0))
   batch = make_rows([[text_of(fits, 0)]], length=fits)
@@ -790,22 +786,22 @@ def test_a_trunk_that_is_too_short_is_refused_with_the_length_that_fits():
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match="'denoise_seq2seq' needs a trunk with encoder-decoder or causal or prefix"):
+  with pytest.raises(ValueError, match=r"'denoise_seq2seq'.*encoder-decoder or causal or prefix"):
     denoise_seq2seq.make(trunk=tiny.make_trunk('bert'), vocab=V)
   for settings, message in (
-    ({'target': 'all'}, r"objective\.target='all'; choices are text, masked, chosen, sentinels"),
-    ({'start': 'cls'}, r"objective\.start='cls'; choices are pad, bos, eos"),
-    ({'packing': 'rows'}, r"objective\.packing='rows'; choices are segments, stream"),
-    ({'mask_random': 2.0}, r'objective\.mask_random=2\.0 is not in \[0, 1\]'),
-    ({'denoisers': ({'wher': {}},)}, r"objective\.denoisers\[0\] has no 'wher'\. Did you mean 'where'\?"),
-    ({'denoisers': ({'share': 0.0},)}, 'shares of denoisers'),
+    ({'target': 'all'}, r"objective\.target='all'.*text, masked, chosen, sentinels"),
+    ({'start': 'cls'}, r"objective\.start='cls'.*pad, bos, eos"),
+    ({'packing': 'rows'}, r"objective\.packing='rows'.*segments, stream"),
+    ({'mask_random': 2.0}, r'objective\.mask_random=2\.0.*\[0, 1\]'),
+    ({'denoisers': ({'wher': {}},)}, r"objective\.denoisers\[0\] .*'wher'.*'where'"),
+    ({'denoisers': ({'share': 0.0},)}, 'denoisers.*share'),
     (
       {**VARIANTS['permutation'], 'sentence_ends': ('!',)},
-      r"no token of the vocabulary is one of objective\.sentence_ends=\('!',\)",
+      r"objective\.sentence_ends=\('!',\)",
     ),
-    ({'vocab': Tokens(special_ids=tuple(range(10)))}, 'needs sentinels for its spans'),
-    ({'vocab': Tokens(eos_id=None)}, 'append_eos needs a vocabulary with an end token'),
-    ({**VARIANTS['infilling'], 'vocab': Tokens(mask_id=None)}, 'needs a vocabulary with a mask token'),
+    ({'vocab': Tokens(special_ids=tuple(range(10)))}, 'sentinel'),
+    ({'vocab': Tokens(eos_id=None)}, 'append_eos.*end token'),
+    ({**VARIANTS['infilling'], 'vocab': Tokens(mask_id=None)}, 'mask token'),
   ):
     with pytest.raises(ValueError, match=message):
       make_task(**settings)
@@ -821,10 +817,10 @@ GAPS = {'where': {'name': 'random_gaps'}}
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'edit': {'name': 'insert'}}, "where 'exact_spans' chooses, .*; choices of where are random_gaps, poisson_spans"),
-    ({**GAPS, 'edit': {'name': 'drop'}}, "edit 'drop' writes no insertion, .* are insert, collapse_to_mask"),
-    ({**GAPS, 'edit': {'name': 'insert'}}, "target='sentinels' has no token .*; choose target='text'"),
-    ({'denoisers': ({}, {**GAPS, 'edit': {'name': 'insert'}, 'target': 'masked'})}, "target='masked' has no token"),
+    ({'edit': {'name': 'insert'}}, "'exact_spans'.*random_gaps, poisson_spans"),
+    ({**GAPS, 'edit': {'name': 'drop'}}, "'drop'.*insert, collapse_to_mask"),
+    ({**GAPS, 'edit': {'name': 'insert'}}, "target='sentinels'.*target='text'"),
+    ({'denoisers': ({}, {**GAPS, 'edit': {'name': 'insert'}, 'target': 'masked'})}, "target='masked'"),
   ],
 )
 def test_noise_that_changes_nothing_or_leaves_nothing_to_predict_is_refused(settings, message):
@@ -843,7 +839,7 @@ def test_tokens_that_end_a_sentence_are_found_by_name():
 
 def test_sentinels_are_found_by_name():
   assert denoising.find_sentinels(V) == (FIRST, -1, 24)
-  with pytest.raises(ValueError, match='without a gap'):
+  with pytest.raises(ValueError, match='gap'):
     denoising.find_sentinels(Tokens(special_ids=(*range(10), 118, 117)))
 
 

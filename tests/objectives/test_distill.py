@@ -186,21 +186,21 @@ def test_rare_tokens_are_masked_by_the_counts_of_the_vocabulary():
   tokens = np.asarray(batch['tokens'])
   rare = lambda ids: ((ids >= 7) & (ids < 20)).mean()  # noqa: E731
   assert rare(chosen) > 2 * rare(tokens[tokens > 6])
-  with pytest.raises(ValueError, match='knows how often each token is'):
+  with pytest.raises(ValueError, match=r'how often each token is|counts'):
     distill.make(trunk=trunk, vocab=tiny.FakeVocab(counts=None), teacher=TEACHER)
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match='are 16 wide and of the teacher 32'):
+  with pytest.raises(ValueError, match=r'\b16 .*teacher.* 32'):
     make_task(teacher={**TEACHER, 'overrides': tiny.SIZES})
   make_task(teacher={**TEACHER, 'overrides': tiny.SIZES}, cosine_weight=0.0)
-  with pytest.raises(ValueError, match='choices are all, masked'):
+  with pytest.raises(ValueError, match='all, masked'):
     make_task(positions='some')
-  with pytest.raises(ValueError, match=r'temperature=0\.0 must be above 0'):
+  with pytest.raises(ValueError, match=r'temperature=0\.0'):
     make_task(temperature=0.0)
-  with pytest.raises(ValueError, match=r'objective\.kl_weight=0, .*: nothing would be trained'):
+  with pytest.raises(ValueError, match=r'objective\.kl_weight=0'):
     make_task(kl_weight=0.0, mlm_weight=0.0, cosine_weight=0.0)
-  with pytest.raises(ValueError, match="'distill' needs a trunk with bidirectional attention"):
+  with pytest.raises(ValueError, match=r"'distill'.*bidirectional"):
     distill.make(trunk=tiny.make_trunk('gpt'), vocab=V, teacher=TEACHER)
 
 

@@ -153,16 +153,16 @@ def test_the_trunks_own_last_layer_is_not_computed():
 
 def test_a_row_longer_than_the_table_of_positions_is_refused():
   tokens = jnp.ones((1, 33), jnp.int32)
-  with pytest.raises(ValueError, match='the mask decoder has learned positions for 32 tokens and was given'):
+  with pytest.raises(ValueError, match=r'\b32 tokens'):
     logits_of('v1', 2)(tokens=tokens, segment_ids=tokens, predict=tokens)
 
 
 def test_other_trunks_are_refused():
-  with pytest.raises(ValueError, match=r'Bert has no decoder_positions, refine: choose another model\.name'):
+  with pytest.raises(ValueError, match=r'Bert.*decoder_positions, refine.*model\.name'):
     emd_mlm.make(trunk=tiny.make_trunk('bert'), vocab=V)
-  with pytest.raises(ValueError, match='this Deberta has them at its input'):
+  with pytest.raises(ValueError, match=r'Deberta.*model\.overrides\.absolute'):
     emd_mlm.make(trunk=make_trunk(absolute='input'), vocab=V)
-  with pytest.raises(ValueError, match='is causal'):
+  with pytest.raises(ValueError, match='causal'):
     emd_mlm.make(trunk=tiny.make_trunk('gpt'), vocab=V)
   with pytest.raises(ValueError, match=r'objective\.steps=0'):
     make_task(steps=0)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,7 @@ def test_a_long_word_does_not_widen_the_table_of_all(caplog):
   grams, short = (fasttext.grams_of(vocab, **LETTERS) for vocab in (WithOneLongWord(size=40), VOCAB))
   assert grams.shape == (40, most) and short.shape[1] < most and (grams[39] >= 0).all()
   assert np.array_equal(grams[:39, : short.shape[1]], short[:39]) and (grams[:39, short.shape[1] :] == -1).all()
-  assert caplog.messages == [f'1 of 40 words are so long that their first {most} n-grams are read alone']
+  assert len(caplog.messages) == 1 and re.search(rf'\b1 of 40 words .*\b{most} n-grams', caplog.messages[0])
   params = {'trunk': {'token_embed': {'table': np.ones((40, 6))}}}
   params['ngrams'] = {'table': np.random.default_rng(0).normal(size=(50, 6))}
   long, other = (fasttext.word_table(params, vocab, **LETTERS) for vocab in (WithOneLongWord(size=40), VOCAB))
@@ -163,5 +164,5 @@ def test_an_unseen_word_is_near_those_that_stand_with_its_stem():
 
 
 def test_mistakes():
-  with pytest.raises(ValueError, match=r'shortest=4 is above objective\.longest=3'):
+  with pytest.raises(ValueError, match=r'shortest=4.*longest=3'):
     make(shortest=4)

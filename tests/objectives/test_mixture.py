@@ -93,7 +93,7 @@ def test_parameters_in_common_exist_once():
 
 @pytest.mark.parametrize(
   ('rates', 'message'),
-  [({'bert': 1.0}, 'name the same parts'), ({'bert': 1.0, 'many': 0.0}, 'must be positive')],
+  [({'bert': 1.0}, r'parts'), ({'bert': 1.0, 'many': 0.0}, 'many.*0')],
 )
 def test_wrong_rates_are_refused(rates, message):
   with pytest.raises(ValueError, match=message):
@@ -127,6 +127,6 @@ def test_without_rates_a_step_is_that_of_the_part_of_its_rows(number):
 
 def test_without_rates_the_data_need_the_same_parts():
   check_labels(make(), Labels(), path='data')
-  with pytest.raises(ValueError, match='trains the parts bert, many, each on its own rows, and data has no parts'):
+  with pytest.raises(ValueError, match=r'\bparts bert, many'):
     check_labels(by_part(), Labels(), path='data')
   check_labels(by_part(), Labels(parts=dict.fromkeys(PARTS, Labels())), path='data')

@@ -229,13 +229,13 @@ def test_predictions_stand_beside_their_positions(task, params):
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match="objective 'mlm' needs a trunk with bidirectional attention, and Gpt is causal"):
+  with pytest.raises(ValueError, match=r"objective 'mlm'.*bidirectional.*Gpt.*causal"):
     mlm.make(trunk=tiny.make_trunk('gpt'), vocab=V)
-  with pytest.raises(ValueError, match='needs a vocabulary with a mask token'):
+  with pytest.raises(ValueError, match='mask token'):
     mlm.make(trunk=tiny.make_trunk('bert'), vocab=tiny.FakeVocab(mask_id=None))
-  with pytest.raises(ValueError, match=r"objective\.masking='sometimes'; choices are dynamic, static"):
+  with pytest.raises(ValueError, match=r"objective\.masking='sometimes'.*dynamic, static"):
     make_task(masking='sometimes')
-  with pytest.raises(ValueError, match="edit 'drop' moves tokens, which are predicted where they stand; choices are b"):
+  with pytest.raises(ValueError, match=r"edit 'drop'.*bert_80_10_10"):
     make_task(edit={'name': 'drop'})
   with pytest.raises(ConfigError, match='fixed_count'):
     make_task(where={'name': 'fixed_cuont'})

@@ -205,14 +205,14 @@ def test_evaluation_scores_primary_heads_and_predictions_are_theirs():
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'tags': {}}, 'objective.tags names nothing'),
-    ({'tags': {'text': ('a', 'b')}}, "objective.tags names text, and objective.unlabelled 'text'"),
-    ({'tags': {'trunk': ('a', 'b')}}, 'none of them trunk or train or part'),
-    ({'unlabelled': 'train'}, 'none of them trunk or train or part'),
-    ({'tags': {'pos': ('a',)}}, r"tags=\('a',\): two names or more"),
-    ({'views': ()}, r'objective\.views=\(\): name one or more'),
-    ({'views': ('past', 'past')}, 'each once'),
-    ({'views': ('passed',)}, "objective.views='passed'; choices are forward, backward, future, past, full"),
+    ({'tags': {}}, r'objective\.tags'),
+    ({'tags': {'text': ('a', 'b')}}, r"objective\.tags.*text.*objective\.unlabelled.*'text'"),
+    ({'tags': {'trunk': ('a', 'b')}}, r'\btrunk\b'),
+    ({'unlabelled': 'train'}, r'\btrain\b'),
+    ({'tags': {'pos': ('a',)}}, r"tags=\('a',\)"),
+    ({'views': ()}, r'objective\.views=\(\)'),
+    ({'views': ('past', 'past')}, r'objective\.views=.*past.*past'),
+    ({'views': ('passed',)}, "objective.views='passed'.*forward, backward, future, past, full"),
   ],
 )
 def test_mistakes_are_named(settings, message):
@@ -222,7 +222,7 @@ def test_mistakes_are_named(settings, message):
 
 def test_a_trunk_of_one_direction_is_refused():
   trunk = bert.make(vocab_size=tiny.VOCAB.size, variant='tiny')
-  with pytest.raises(ValueError, match=r"'multiview' needs a trunk that Directions.*choose another model\.name"):
+  with pytest.raises(ValueError, match=r"'multiview'.*Directions.*model\.name"):
     multiview.make(trunk=trunk, vocab=tiny.VOCAB, tags=TAGS)
 
 
@@ -320,5 +320,5 @@ def test_a_labelled_step_is_that_of_a_parser():
 
 
 def test_a_task_has_one_name():
-  with pytest.raises(ValueError, match='each once with its labels or relations'):
+  with pytest.raises(ValueError, match=r'labels.*relations'):
     multiview.make(trunk=make_trunk(), vocab=tiny.VOCAB, tags=TAGS, relations={'names': ('a', 'b')}, **HEADS)

@@ -129,11 +129,11 @@ def test_sixty_steps_lower_the_loss_of_rows_never_seen():
 
 
 def test_wrong_trunks_are_refused():
-  with pytest.raises(ValueError, match='needs a trunk with bidirectional attention'):
+  with pytest.raises(ValueError, match='bidirectional'):
     permuted_lm.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB)
-  with pytest.raises(ValueError, match='a vocabulary with a mask token'):
+  with pytest.raises(ValueError, match='mask token'):
     permuted_lm.make(trunk=tiny.make_trunk('bert'), vocab=tiny.FakeVocab(mask_id=None))
-  with pytest.raises(ValueError, match='learned positions for 32 tokens'):
+  with pytest.raises(ValueError, match=r'\b32 tokens'):
     jax.eval_shape(
       lambda: make_task().model.init(
         jax.random.key(0), **prepare(make_task(), tiny.make_batch(((30,),), length=30)).inputs

@@ -145,12 +145,12 @@ def test_learns_which_word_fits_between_its_neighbours():
 
 
 def test_mistakes():
-  with pytest.raises(ValueError, match=r'objective\.window=4 has no middle: choose 3 or 5'):
+  with pytest.raises(ValueError, match=r'objective\.window=4.*\b3 or 5'):
     make(window=4)
-  with pytest.raises(ValueError, match=r"objective\.update='all'; choices are rows, tables"):
+  with pytest.raises(ValueError, match=r"objective\.update='all'.*rows, tables"):
     make(update='all')
-  with pytest.raises(ValueError, match='needs a trunk with none attention, and Bert is bidirectional'):
+  with pytest.raises(ValueError, match=r'none.*Bert.*bidirectional'):
     ranking.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB)
   trunk = static.make(vocab_size=7, variant='tiny')
-  with pytest.raises(ValueError, match='all 7 tokens of the vocabulary are special'):
+  with pytest.raises(ValueError, match=r'\b7 tokens.*special'):
     ranking.make(trunk=trunk, vocab=tiny.FakeVocab(size=7))

@@ -317,16 +317,16 @@ def test_uniform_samples_need_no_generator():
     ({'weight': 0.0, 'generator_weight': 0.0}, r'objective\.weight=0, objective\.generator_weight=0: nothing'),
     ({'weight': 0.0, 'sharing': 'none', 'learning': 'frozen'}, r'objective\.weight=0: nothing would be trained'),
     ({'weight': 0.0, 'sampling': 'uniform', 'generator': None}, r'objective\.weight=0: nothing would be trained'),
-    ({'generator': None}, 'names the second trunk'),
-    ({'sharing': 'all'}, 'makes the trunk its own generator'),
-    ({'sampling': 'uniform'}, 'has no generator'),
-    ({'sampling': 'uniform', 'generator': None, 'learning': 'adversarial'}, 'needs a generator'),
-    ({'predict': 'replace_mlm', 'learning': 'adversarial'}, "needs predict='all' or 'masked'"),
-    ({'learning': 'frozen'}, "needs sharing='none'"),
-    ({'generator': {**GENERATOR, 'overrides': {**GENERATOR['overrides'], 'embed_dim': 12}}}, '16 wide and the gener'),
+    ({'generator': None}, r'objective\.generator'),
+    ({'sharing': 'all'}, "sharing='all'"),
+    ({'sampling': 'uniform'}, "sampling='uniform'.*objective.generator"),
+    ({'sampling': 'uniform', 'generator': None, 'learning': 'adversarial'}, "learning='adversarial'.*generator"),
+    ({'predict': 'replace_mlm', 'learning': 'adversarial'}, "predict='all'.*'masked'"),
+    ({'learning': 'frozen'}, "sharing='none'"),
+    ({'generator': {**GENERATOR, 'overrides': {**GENERATOR['overrides'], 'embed_dim': 12}}}, r'\b16 .*\b12 '),
     (
       {'generator': {**GENERATOR, 'overrides': {**GENERATOR['overrides'], 'max_length': 20}}},
-      'max_length is 32 in the trunk and 20',
+      'max_length.* 32 .*20',
     ),
   ],
 )
@@ -336,9 +336,9 @@ def test_what_cannot_be_is_refused(settings, match):
 
 
 def test_a_causal_trunk_and_a_vocabulary_without_mask_are_refused():
-  with pytest.raises(ValueError, match="'rtd' needs a trunk with bidirectional attention"):
+  with pytest.raises(ValueError, match=r"'rtd'.*bidirectional"):
     rtd.make(trunk=tiny.make_trunk('gpt'), vocab=V, sharing='all')
-  with pytest.raises(ValueError, match='needs a vocabulary with a mask token'):
+  with pytest.raises(ValueError, match='mask token'):
     rtd.make(trunk=tiny.make_trunk('bert'), vocab=tiny.FakeVocab(mask_id=None), sharing='all')
 
 

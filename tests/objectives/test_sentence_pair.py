@@ -179,11 +179,11 @@ def test_the_question_is_answered_better_than_by_chance(question):
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match='Gpt is causal'):
+  with pytest.raises(ValueError, match=r'Gpt.*causal'):
     sentence_pair.make(trunk=tiny.make_trunk('gpt'), vocab=V)
-  with pytest.raises(ValueError, match='choices are nsp, sop'):
+  with pytest.raises(ValueError, match='nsp, sop'):
     sentence_pair.make(trunk=tiny.make_trunk('bert'), vocab=V, question='nps')
-  with pytest.raises(ValueError, match='choices are bert, roberta'):
+  with pytest.raises(ValueError, match='bert, roberta'):
     sentence_pair.make(trunk=tiny.make_trunk('bert'), vocab=V, layout='gpt')
-  with pytest.raises(ValueError, match=r'tokens \[CLS\] and \[SEP\]'):
+  with pytest.raises(ValueError, match=r'\[CLS\].*\[SEP\]'):
     sentence_pair.make(trunk=tiny.make_trunk('bert'), vocab=tiny.FakeVocab(sep_id=None))

@@ -169,9 +169,9 @@ def test_negatives_are_drawn_by_frequency():
 
 def test_mistakes():
   trunk = static.make(vocab_size=40, variant='tiny')
-  with pytest.raises(ValueError, match='has no counts: make one with `plm-jax'):
+  with pytest.raises(ValueError, match=r'counts.*`plm-jax vocab train'):
     skipgram.make(trunk=trunk, vocab=tiny.FakeVocab(size=40, counts=None))
-  with pytest.raises(ValueError, match=r"objective\.architecture='glove'; choices are skipgram, cbow"):
+  with pytest.raises(ValueError, match=r"objective\.architecture='glove'.*skipgram, cbow"):
     make(architecture='glove')
-  with pytest.raises(ValueError, match='needs a trunk with none attention, and Bert is bidirectional'):
+  with pytest.raises(ValueError, match=r'none.*Bert.*bidirectional'):
     skipgram.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB)

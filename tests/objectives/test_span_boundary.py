@@ -134,11 +134,11 @@ def test_sixty_steps_lower_the_held_out_loss():
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match=r'max_targets=21 is not in 1\.\.20'):
+  with pytest.raises(ValueError, match=r'max_targets=21.*\b20\b'):
     make_task(max_targets=21)
-  with pytest.raises(ValueError, match='choices are dynamic, static'):
+  with pytest.raises(ValueError, match='dynamic, static'):
     make_task(masking='often')
-  with pytest.raises(ValueError, match="edit 'drop' moves tokens"):
+  with pytest.raises(ValueError, match="edit 'drop'"):
     span_boundary.make(trunk=tiny.make_trunk('bert'), vocab=V, edit={'name': 'drop'})
-  with pytest.raises(ValueError, match='needs a vocabulary with a mask token'):
+  with pytest.raises(ValueError, match='mask token'):
     span_boundary.make(trunk=tiny.make_trunk('bert'), vocab=tiny.FakeVocab(mask_id=None))

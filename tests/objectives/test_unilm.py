@@ -102,16 +102,16 @@ def test_a_state_depends_on_what_the_mask_shows_and_on_nothing_else(kind, seen):
 
 
 def test_wrong_settings_are_refused():
-  with pytest.raises(ValueError, match=r"objective\.kinds: .*'up'; choices are both, left, right, prefix"):
+  with pytest.raises(ValueError, match=r"objective\.kinds: .*'up'.*both, left, right, prefix"):
     make_task(kinds={'up': 1})
   with pytest.raises(ValueError, match=r"objective\.kinds={'left': -1"):
     make_task(kinds={'left': -1, 'both': 3})
-  with pytest.raises(ValueError, match="='third'; choices are half, types"):
+  with pytest.raises(ValueError, match=r"='third'.*half, types"):
     make_task(prefix='third')
-  with pytest.raises(ValueError, match='needs a trunk with bidirectional attention'):
+  with pytest.raises(ValueError, match='bidirectional'):
     unilm.make(trunk=tiny.make_trunk('gpt'), vocab=tiny.VOCAB)
   batch = {name: value for name, value in tiny.make_batch().items() if name != 'type_ids'}
-  with pytest.raises(ValueError, match='needs rows with type_ids'):
+  with pytest.raises(ValueError, match='type_ids'):
     prepare(make_task(prefix='types'), batch)
 
 

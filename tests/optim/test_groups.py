@@ -48,22 +48,22 @@ def test_lists_from_json_and_a_bare_number():
 
 
 def test_a_pattern_matches_whole_paths():
-  with pytest.raises(ConfigError, match=r"'head' matches no parameter.*head/kernel"):
+  with pytest.raises(ConfigError, match=r"'head'.*head/kernel"):
     resolve((('head', None), ('.*', 1.0)))
 
 
 def test_an_unmatched_parameter_is_named():
-  with pytest.raises(ConfigError, match=r"no pattern matches 'trunk/layers/2/attention/query/bias'.*\('\.\*', value\)"):
+  with pytest.raises(ConfigError, match=r"optim\.scale.*'trunk/layers/2/attention/query/bias'.*\('\.\*', value\)"):
     resolve((('trunk/layers/[01]/.*', 1.0), ('.*kernel', 1.0), ('head/.*|.*table|.*scale', 1.0)))
 
 
 def test_a_pattern_without_a_parameter_lists_some():
-  with pytest.raises(ConfigError, match=r"optim.scale: 'trunk/layers/3/.*' matches no parameter.*trunk/layers/0"):
+  with pytest.raises(ConfigError, match=r"optim.scale: 'trunk/layers/3/.*'.*trunk/layers/0"):
     resolve((('trunk/layers/3/.*', 1.0), ('.*', 1.0)))
 
 
 def test_a_pattern_that_never_decides_is_an_error_unless_nothing_changes():
-  with pytest.raises(ConfigError, match=r"'head/.*' has no effect"):
+  with pytest.raises(ConfigError, match=r"optim.scale: 'head/.*'"):
     resolve((('.*', 1.0), ('head/.*', 2.0)))
   resolve((('.*scale', 0.0), ('.*norm/.*', 0.0), ('.*', 1.0)))
   resolve((('trunk/.*', None), ('head/.*', 1.0), ('.*', 0.5)))
@@ -71,19 +71,19 @@ def test_a_pattern_that_never_decides_is_an_error_unless_nothing_changes():
 
 @pytest.mark.parametrize('value', ['fast', True, {'freeze': 3}, {'unfreeze': 3, 'until': 4}, (1, 2)])
 def test_other_values_are_refused(value):
-  with pytest.raises(ConfigError, match=r'optim.scale: .* is none of a number, None'):
+  with pytest.raises(ConfigError, match=r'optim.scale: .*a number, None'):
     resolve((('.*', value),))
 
 
 def test_an_entry_is_a_pair():
-  with pytest.raises(ConfigError, match='pair'):
+  with pytest.raises(ConfigError, match=r'optim.scale.*\(pattern, value\)'):
     resolve(('.*', 1.0))
 
 
 def test_words_stand_for_schedules():
   found = resolve((('.*', 'rate'),), words={'rate': jnp.sqrt})
   assert found['head/kernel'] == (jnp.sqrt,)
-  with pytest.raises(ConfigError, match=r"none of .*'rate'"):
+  with pytest.raises(ConfigError, match=r"optim.scale: 'rating'.*'rate'"):
     resolve((('.*', 'rating'),), words={'rate': jnp.sqrt})
 
 
@@ -167,16 +167,16 @@ def test_a_part_that_trains_by_turns():
 @pytest.mark.parametrize(
   ('during', 'message'),
   [
-    ((), r'during=\(\): give pairs of a begin and an end'),
-    (3, 'during=3: give pairs'),
-    ((0.1, 0.2), r'during=\(0.1, 0.2\): give pairs'),
-    (((0, 0.1), (0.5, 0.5)), r'during=\(0.5, 0.5\) has no step: from 500 to before 500 of 1000'),
-    (((0, 0.0001),), r'during=\(0, 0.0001\) has no step'),
+    ((), r'during=\(\)'),
+    (3, 'during=3'),
+    ((0.1, 0.2), r'during=\(0.1, 0.2\)'),
+    (((0, 0.1), (0.5, 0.5)), r'during=\(0.5, 0.5\).*500.*1000'),
+    (((0, 0.0001),), r'during=\(0, 0.0001\)'),
     (
       ((0, 0.1), (1000, 2000)),
-      r'during=\(1000, 2000\) begins at step 1000, behind the last one of a run of 1000 steps',
+      r'during=\(1000, 2000\).*1000',
     ),
-    (((-1, 5),), 'during=-1: give whole steps'),
+    (((-1, 5),), 'during=-1'),
   ],
 )
 def test_turns_without_a_step_are_refused(during, message):
@@ -186,21 +186,19 @@ def test_turns_without_a_step_are_refused(during, message):
 
 @pytest.mark.parametrize('start', [1000, 1.0, 5000])
 def test_a_part_that_joins_behind_the_run_is_refused(start):
-  with pytest.raises(
-    ConfigError, match=r'unfreeze=.*never trains in a run of 1000 steps: give an earlier step, or None'
-  ):
+  with pytest.raises(ConfigError, match=r'optim.scale.*unfreeze=.*1000.*None'):
     resolve((('.*', {'unfreeze': start}),))
 
 
 def test_a_period_without_a_step_is_refused():
-  with pytest.raises(ConfigError, match=r"optim.scale: {'gradual': 0.0001}: a period is one step or more"):
+  with pytest.raises(ConfigError, match=r"optim.scale: {'gradual': 0.0001}"):
     resolve((('.*', {'gradual': 0.0001}),))
-  with pytest.raises(ConfigError, match=r'none of .*dict\(gradual=period, layerwise=1.0, scale=1.0\)'):
+  with pytest.raises(ConfigError, match=r'optim.scale: .*dict\(gradual=period, layerwise=1.0, scale=1.0\)'):
     resolve((('.*', {'gradual': 3, 'below': 1}),))
 
 
 def test_a_part_of_a_layer_is_none():
-  with pytest.raises(ConfigError, match=r"'below': 0.5} is none of .*dict\(layerwise=factor, below=0"):
+  with pytest.raises(ConfigError, match=r"'below': 0.5}.*dict\(layerwise=factor, below=0"):
     resolve((('.*', {'layerwise': 0.5, 'below': 0.5}),))
 
 

@@ -54,9 +54,7 @@ def test_finds_each_row_once():
   expected = np.arange(12.0).reshape(6, 2)
   expected[[1, 3]] += 1
   assert np.array_equal(back['a']['table'], expected) and not back['b'].any()
-  with pytest.raises(
-    ValueError, match=r"reads rows of 'c', which does not train: set objective.update='tables', .*what trains: a/table"
-  ):
+  with pytest.raises(ValueError, match=r"'c'.*objective.update='tables'.*a/table"):
     rows.find({'c': jnp.array([1])}, {'a': {'table': table}})
 
 
@@ -145,11 +143,11 @@ def test_an_update_that_is_not_finite_changes_no_row():
 @pytest.mark.parametrize(
   ('settings', 'said'),
   [
-    ({'name': 'lamb'}, r"optim\.name='lamb' moves whole tensors: choose optim\.name sgd or adagrad"),
-    ({'name': 'adafactor'}, "optim.name='adafactor' moves whole tensors"),
-    ({'name': 'adamw'}, "optim.name='adamw' moves whole tensors"),
-    ({'name': 'sgd', 'decay': 0.1}, 'few rows of trunk/token_embed/table per step, and optim.decay shrinks all'),
-    ({'name': 'sgd', 'ema': 0.9}, 'evaluation reads an average of all of its rows'),
+    ({'name': 'lamb'}, r"optim\.name='lamb'.*sgd or adagrad"),
+    ({'name': 'adafactor'}, "optim.name='adafactor'"),
+    ({'name': 'adamw'}, "optim.name='adamw'"),
+    ({'name': 'sgd', 'decay': 0.1}, 'trunk/token_embed/table.*optim.decay'),
+    ({'name': 'sgd', 'ema': 0.9}, 'trunk/token_embed/table.*average'),
   ],
 )
 def test_what_needs_whole_tables_is_refused(settings, said):

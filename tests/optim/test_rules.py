@@ -315,5 +315,5 @@ def test_nt_asgd_evaluates_the_latest_parameters_until_it_starts():
 
 
 def test_a_mean_that_begins_at_a_step_waits_for_no_metric():
-  with pytest.raises(ValueError, match=r'optim\.start=5 says when the mean begins, and optim\.nonmonotone waits'):
+  with pytest.raises(ValueError, match=r'optim\.start=5.*optim\.nonmonotone'):
     optim.make(params={'w': jnp.zeros(3)}, steps=9, name='asgd', rate=1.0, start=5, nonmonotone=3)

@@ -160,7 +160,7 @@ def test_unknown_schedule_lists_the_choices_and_the_nearest():
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'name': 'stlr', 'warmup': 10}, 'its own warmup'),
+    ({'name': 'stlr', 'warmup': 10}, 'optim.warmup.*10'),
     ({'name': 'stlr', 'cut': 1.5}, 'optim.cut=1.5'),
     ({'name': 'linear', 'warmup': -3}, 'optim.warmup=-3'),
     ({'name': 'linear', 'warmup': 2.5}, 'optim.warmup=2.5'),

@@ -1,4 +1,4 @@
-"""Descriptions of devices for tests: of TPUs where their compiler is installed, and made up."""
+"""Device descriptions for tests: TPUs if their compiler is installed, and made-up ones."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ from plm_jax.planning import topology
 
 
 def tpus(name: str, *, slices: int = 1) -> list[Any]:
-  """The devices of a topology; skips the test where there is no compiler for TPUs."""
+  """Describe the devices of a topology; skip without a compiler."""
   if not topology.installed():
     pytest.skip(f'libtpu is not installed ({topology.PIP})')
   return list(topology.describe(topology.parse(name, slices=slices)))
@@ -18,7 +18,7 @@ def tpus(name: str, *, slices: int = 1) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-  """What a mesh is placed by."""
+  """The attributes of a device that mesh construction reads."""
 
   id: int
   coords: tuple[int, int, int]
@@ -30,7 +30,10 @@ class Device:
 
 
 def made_up(box: tuple[int, int, int], *, slices: int = 1) -> list[Device]:
-  """Chips of `slices` boxes; the four of each 2 x 2 x 1 belong to one process."""
+  """Make up chips of `slices` boxes.
+
+  The four chips of each 2 x 2 x 1 belong to one process.
+  """
   x, y, _ = box
   hosts = (x // 2) * (y // 2) * box[2]
   places = list(itertools.product(*(range(size) for size in reversed(box))))  # z y x, as a process lists its devices

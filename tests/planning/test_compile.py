@@ -1,8 +1,9 @@
-"""What a plan counts, against numpy; what the compiler for TPUs says of a tiny run; the command."""
+"""Estimates of a plan against numpy; the TPU compiler on a tiny run; the command."""
 
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import types
@@ -73,7 +74,7 @@ def test_the_state_is_counted_as_numpy_does(data, rules):
   assert counted['gib'] * compiling.GIB == pytest.approx(3 * 4 * held + scalars)
   total = sum(one.size * one.dtype.itemsize for one in jax.tree.leaves(made.maker.abstract))
   assert counted['even_gib'] * compiling.GIB == pytest.approx(total / 16)
-  heads = ['heads of 2 is not cut over model=4, and computed 4 times; 4 would be'] if rules == 'fsdp_tensor' else []
+  heads = ['heads of 2 is not sharded over model=4, and computed 4 times; 4 would be'] if rules == 'fsdp_tensor' else []
   assert counted['axes'] == heads
   assert place.devices == 16
 
@@ -95,7 +96,7 @@ def test_a_tiny_run_is_compiled(data, tmp_path):
   changed = settings(data, sharding={'mesh': {'data': -1}, 'rules': 'fsdp'}, data={'batch_size': 16})
   config = tmp_path / 'config.json'
   config.write_text(json.dumps(changed))
-  # in a process of its own: the flags of the tests are for CPUs
+  # in a separate process: the flags of the tests are for CPUs
   done = subprocess.run(
     [
       sys.executable,
@@ -119,20 +120,18 @@ def test_a_tiny_run_is_compiled(data, tmp_path):
   assert step['fits']
   assert found['state']['gib'] < step['peak_gib'] < 1
   assert step['collectives']
-  assert step['attention'][0].startswith(
-    'attention with dropout 0.1 on weights: xla, since of flash it cannot drop out'
-  )
+  assert re.search(r'dropout 0\.1 .*: xla\b.*flash', step['attention'][0])
   assert found['evaluate']['validation']['fits']
   assert 0 < found['noise']['share'] < 0.5
   words = report.text(found)
-  assert 'mesh        data=4 x model=1, rules fsdp; 4 rows a device at once' in words
+  assert 'mesh        data=4 x model=1, rules fsdp; 4 rows' in words
   assert found['redundancy'] == step['tflop'] * 4 / found['tflop_per_step']
   assert 1 <= found['redundancy'] < 1.1  # nothing is computed again, and attention is counted as a whole
-  assert f'redundancy  all devices compute {found["redundancy"]:.2f} times that' in words
+  assert re.search(rf'redundancy  .*\b{found["redundancy"]:.2f} times', words)
 
 
 class Executable:
-  """A compiled program: a peak of 1 GiB, and a text."""
+  """A fake compiled program with a peak of 1 GiB and a text."""
 
   def __init__(self, text: str):
     self.text = text
@@ -154,35 +153,35 @@ class Executable:
   ('text', 'why'),
   [
     ('', 'UNIMPLEMENTED: of a later version'),
-    ('HloModule empty', 'the text of the program has no ENTRY computation'),
+    ('HloModule empty', 'no ENTRY'),
     (
       'ENTRY %main (x: f32[8]) -> f32[] {\n  %x = f32[8]{0} parameter(0)\n  ROOT %y = f32[] dot(%x, %w)\n}',
-      'the text of the program does not say what y multiplies',
+      'operands of y',
     ),
   ],
 )
 def test_a_program_that_cannot_be_read_has_its_memory_all_the_same(data, text, why):
   made, _ = made_of(settings(data, data={'batch_size': 16}), 'v5e:4x4')
   found = compiling._measured(made, lambda: Executable(text))
-  assert found == {'fits': True, 'peak_gib': 1.0, 'temporary_gib': 0.25, 'attention': [], 'unread': why}
+  unread = found['unread']
+  assert why in unread and '\n' not in unread
+  assert found == {'fits': True, 'peak_gib': 1.0, 'temporary_gib': 0.25, 'attention': [], 'unread': unread}
   words = report._step('train', found, 15.75)
-  assert words[0].endswith('fits: 1.00 of 15.75 GiB at most')
-  assert words[1].strip().startswith('what it sends and how often it computes is unknown')
+  assert 'fits: 1.00 of 15.75 GiB' in words[0]
+  assert unread[:80] in words[1]
 
 
 def test_the_redundancy_says_what_it_lacks():
   step = {'silent_kernels': 0, 'open_loops': 0}
-  assert report.redundancy_line(1.337, step).startswith(
-    'redundancy  all devices compute 1.34 times that, by the products in the program;'
-  )
+  assert re.match(r'redundancy  .*\b1\.34 times', report.redundancy_line(1.337, step))
   lacks = report.redundancy_line(0.9, {'silent_kernels': 24, 'open_loops': 2})
-  assert 'without 24 runs of kernels that do not say theirs and more than a round of 2 loops of unknown length' in lacks
+  assert re.search(r'\b24 runs of kernels .*\b2 loops', lacks)
 
 
 @pytest.mark.parametrize(
   ('open_loops', 'step_open_loops', 'words'),
   [
-    (0, 0, 'noise       1.2 % of the step, by the cycles that the compiler estimates'),
+    (0, 0, 'noise       1.2 % of the step'),
     (1, 1, 'noise       at least 1.2 % of the step'),
     (0, 1, 'noise       at most 1.2 % of the step'),
     (1, 2, 'noise       about 1.2 % of the step'),
@@ -191,7 +190,7 @@ def test_the_redundancy_says_what_it_lacks():
 def test_the_share_of_the_noise_says_which_way_it_is_wrong(open_loops, step_open_loops, words):
   line = report.noise_line(0.012, open_loops, step_open_loops)
   assert line.startswith(words)
-  assert ('counted as one round' in line) == (open_loops + step_open_loops > 0)
+  assert (f'noise {open_loops}, step {step_open_loops}' in line) == (open_loops + step_open_loops > 0)
 
 
 def test_what_does_not_fit_says_what_it_needs():
@@ -206,13 +205,13 @@ def test_what_does_not_fit_says_what_it_needs():
 @pytest.mark.parametrize(
   ('name', 'message'),
   [
-    ('v5x:4x4', "no chip 'v5x'. Did you mean 'v5p' or 'v5e'|no chip 'v5x'. Did you mean 'v5e' or 'v5p'"),
-    ('v5e', r'expected a chip and its sizes, such as v5e:4x4'),
-    ('v5e:4x4x4', r'v5e has 2 axes, such as v5e:4x4'),
-    ('v5p:4x4', r'v5p has 3 axes, such as v5p:4x4x4'),
-    ('v5e:3x5', r'v5e comes as 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16$'),
-    ('v5p:2x2x3', r'v5p comes as 1x1x1, 1x2x2, 2x2x2, 2x2x4, 2x4x4, or with sides that are multiples of 4'),
-    ('v5e:32x32', r'1,024 chips, and the largest slice of v5e has 256: .* --slices'),
+    ('v5x:4x4', r"'v5x'.*('v5p'.*'v5e'|'v5e'.*'v5p')"),
+    ('v5e', r'\bv5e:4x4'),
+    ('v5e:4x4x4', r'\b2 axes.*\bv5e:4x4$'),
+    ('v5p:4x4', r'\b3 axes.*\bv5p:4x4x4$'),
+    ('v5e:3x5', r'1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16$'),
+    ('v5p:2x2x3', r'1x1x1, 1x2x2, 2x2x2, 2x2x4, 2x4x4\b.*multiples of 4'),
+    ('v5e:32x32', r'\b1,024 chips.*v5e.*\b256\b.*--slices'),
   ],
 )
 def test_a_topology_that_is_none_is_refused(name, message):
@@ -229,10 +228,10 @@ def test_without_a_compiler_the_command_says_how_to_get_one(monkeypatch, capsys)
   monkeypatch.setattr(topology, 'installed', lambda: False)
   for name in ('JAX_PLATFORMS', 'XLA_FLAGS'):  # as the tests have them, put back afterwards
     monkeypatch.setenv(name, os.environ[name])
-  with pytest.raises(ConfigError, match=r'pip install -r requirements/plan.txt brings it.*--state_only'):
+  with pytest.raises(ConfigError, match=r'pip install -r requirements/plan\.txt.*--state_only'):
     plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4'])
   assert plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4', '--state_only']) == 0
-  assert 'state       1.23 GiB a device, 0.08 if all were cut evenly' in capsys.readouterr().out
+  assert re.search(r'state       1\.23 GiB .*\b0\.08 ', capsys.readouterr().out)
 
 
 HEADER = """Something.
@@ -248,9 +247,12 @@ Expect: nothing.
 
 
 def test_a_search_passes_meshes_that_cannot_be_placed(data):
-  """Four slices of four chips have no mesh whose 'model' is 8 or more; before, the search ended with the first."""
+  """Skip meshes that slices cannot place.
+
+  Four slices of four chips have no mesh whose 'model' is 8 or more; such a mesh once ended the search.
+  """
   place = topology.parse('v5p:2x2x1', slices=4)
-  tight = place._replace(chip=place.chip._replace(memory=1e-9))  # nothing fits, so every layout is asked
+  tight = place._replace(chip=place.chip._replace(memory=1e-9))  # nothing fits, so every layout is tried
   devices = described.made_up((2, 2, 1), slices=4)
   first = {'train': {'fits': False, 'needed_gib': None, 'attention': []}, 'evaluate': {}}
   found = report._searched(settings(data, data={'batch_size': 64}), stand_in.Words(1000), tight, devices, first)
@@ -260,25 +262,28 @@ def test_a_search_passes_meshes_that_cannot_be_placed(data):
 @pytest.mark.parametrize(
   ('mesh', 'slices', 'message'),
   [
-    ({'data': 1, 'model': 32}, 2, r'cannot be placed on 2 slices.*multiple of 2. Nearest that can: data=2, model=16'),
-    ({'data': 8, 'model': 4}, 3, r'does not use all 48 devices.*do: data=12, model=4 or data=24, model=2'),
-    ({'data': 7}, 1, r'does not use all 16 devices.*Nearest that do: data=16, model=1 or data=8, model=2'),
+    ({'data': 1, 'model': 32}, 2, r'\b2 slices.*multiple of 2\b.*data=2, model=16'),
+    ({'data': 8, 'model': 4}, 3, r'\b48 devices.*data=12, model=4.*data=24, model=2'),
+    ({'data': 7}, 1, r'\b16 devices.*data=16, model=1.*data=8, model=2'),
   ],
 )
 def test_what_is_only_counted_is_placed_as_well(data, mesh, slices, message):
-  """Before, the state of layouts that no slices can have was counted without a word."""
+  """Reject impossible layouts without compiling as well."""
   changed = settings(data, sharding={'mesh': mesh, 'rules': 'fsdp'}, data={'batch_size': 96})
   with pytest.raises(ConfigError, match=message):
     report.plan(changed, stand_in.Words(1000), topology.parse('v5e:4x4', slices=slices), state_only=True)
 
 
 def test_a_search_is_not_passed_over_where_nothing_is_compiled():
-  with pytest.raises(ConfigError, match='leave one of them out'):
+  with pytest.raises(ConfigError, match=r'--state_only.*--search|--search.*--state_only'):
     plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4', '--state_only', '--search'])
 
 
 def test_an_evaluation_that_does_not_fit_is_searched_for(data, monkeypatch):
-  """Training fits, an evaluation needs 20 GiB until it takes the rows of half a batch."""
+  """Search for an evaluation that needs 20 GiB at the full batch.
+
+  Training fits. Half a batch fits the evaluation.
+  """
   asked = []
 
   def trained(made, settings):
@@ -311,7 +316,7 @@ def test_a_vocabulary_that_is_not_there_has_the_size_of_the_header(path, size, t
   assert len(vocab.starts_word) == len(vocab.num_bytes) == len(vocab.counts) == vocab.size
   assert not np.asarray(vocab.num_bytes)[list(vocab.special_ids)].any()
   assert stand_in.vocab_of(block, size=7000).size == 7002
-  with pytest.raises(errors.ConfigError, match=r'there is no vocabulary .*--vocab_size=N'):
+  with pytest.raises(errors.ConfigError, match=r'vocabulary.*--vocab_size=N'):
     stand_in.vocab_of(block)
 
 
@@ -335,9 +340,10 @@ print(json.dumps([size / 2**30, compile.compiled_train(made, settings)['collecti
 @pytest.mark.plan
 @pytest.mark.parametrize('rules', ['data', 'fsdp'])
 def test_slices_send_each_other_the_sums_of_gradients_and_nothing_else(data, rules):
-  """Each of the four chips of a slice has a quarter of the slice's sum, which goes to the other slice.
+  """Check that slices exchange only gradient sums.
 
-  Under 'fsdp' each slice has a copy of the parameters; cut over both, they would come from the other one each time.
+  Each of the four chips of a slice sends a quarter of the slice's sum to the other slice. Under 'fsdp' each slice has a
+  copy of the parameters; sharded over both, they would be sent each time.
   """
   described.tpus('v5e:2x2')
   mesh = {'replica': 2, 'data': -1} if rules == 'fsdp' else {'data': -1}

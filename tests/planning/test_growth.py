@@ -1,4 +1,4 @@
-"""The page of `benchmarks/growth.py`: made of the stored figures, and what stops being flat is named."""
+"""The page of `benchmarks/growth.py`: built from stored figures; growing values are named."""
 
 import json
 

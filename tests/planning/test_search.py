@@ -1,4 +1,4 @@
-"""The search for a change that fits, with a compiler of our own whose every answer is known."""
+"""The search for a change that fits, with a fake compiler of known answers."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ TAKEN = ['attention with dropout 0.1 on weights: xla, since of flash it cannot d
 
 
 class Compiler:
-  """Needs `temporary` GiB beside the state, divided by what is accumulated and less with remat; counts its calls."""
+  """A fake compiler: `temporary` GiB plus the state, less with accumulation and remat; it counts its calls."""
 
   def __init__(self, *, temporary: float, state: dict[str, float], limit: float, dots: float = 0.5):
     self.temporary, self.states, self.limit, self.calls, self.programs = temporary, state, limit, 0, 1

@@ -1,4 +1,4 @@
-"""The slices that pre-training configs name: hours of their heads, and the stored figures, counted again."""
+"""The slices named in pre-training configs: hours in their headers, and stored figures, computed again."""
 
 import json
 import re
@@ -18,7 +18,10 @@ CHEAP = ('bert/base.py', 'electra/base.py', 'gpt/gpt3.py:gpt3-175b')  # the othe
 
 
 def estimate(header: str, row: slices.Row) -> float | None:
-  """Hours in a head: "Slice, at 40 % of peak: v5e:4x4, 17 hours" or, of several sizes, "`large` v5e:8x8, 2 days"."""
+  """Parse the hours of a header.
+
+  "Slice, at 40 % of peak: v5e:4x4, 17 hours" or, of several sizes, "`large` v5e:8x8, 2 days".
+  """
   size = row.config.partition(':')[2]
   text = ' '.join(header.split())
   place = rf'{re.escape(row.topology)}, ([\d.,]+) (hours?|days?)'
@@ -32,7 +35,7 @@ def test_every_row_has_figures_and_the_page_is_made_of_them():
   assert slices.PAGE.read_text() == slices.page(known)
 
 
-# whose slices stand in their heads alone: counted, and not compiled
+# whose slices appear only in their headers: estimated, not compiled
 COUNTED = tuple(
   slices.Row(config, 'v5e:4x4')
   for config in (
@@ -71,12 +74,15 @@ def test_the_head_of_a_config_names_its_slice_and_the_hours(row):
 
 
 FILES = {row.config.partition(':')[0]: row.topology for row in slices.ROWS}  # the last slice is that of the largest
-SHARED_KEYS = ['heads of 1 is not cut over model=8', 'heads of 1 is not cut over model=16']
+SHARED_KEYS = ['heads of 1 is not sharded over model=8', 'heads of 1 is not sharded over model=16']
 
 
 @pytest.mark.parametrize('file', FILES)
 def test_tensor_parallelism_cuts_every_axis(file):
-  """Of every size: what is not cut is computed on each device of 'model'. The one key head of PaLM is meant so."""
+  """Check every size for axes computed on each device of 'model'.
+
+  The single key head of PaLM is intended.
+  """
   header = recipe.header_of(f'experiments/{file}')
   with pytest.raises(ConfigError, match='takes no argument') as caught:
     config.load(f'experiments/{file}:no_such_word')
@@ -120,7 +126,7 @@ def test_a_stored_peak_is_compiled_again(row):
 
 
 def said(**changes):
-  """What `plan` says of a row: figures of bert/large.py but for some."""
+  """Build `plan`'s output for a row, with figures of bert/large.py and changes."""
   found = {'peak': 10.0, 'evaluation': 0.06, 'all-reduce': 1.82, 'all-gather': 0.06} | changes
   sent = {kind: {'gib': gib} for kind, gib in found.items() if kind.startswith('all')}
   train = {'fits': True, 'peak_gib': found['peak'], **({'collectives': sent} if sent else {})}
@@ -155,7 +161,10 @@ def test_of_programs_that_cannot_be_read_memory_is_compared():
 
 @pytest.fixture
 def known(monkeypatch, tmp_path):
-  """Three rows with stored figures; what is compiled is counted, and takes 40 minutes."""
+  """Store figures for three rows.
+
+  Each compilation is counted and takes 40 minutes.
+  """
   rows, clock, calls = list(slices.ROWS[:3]), [0.0], []
   file = tmp_path / 'slices.json'
   file.write_text(json.dumps({'libtpu': '', 'jax': '', 'rows': {row.name: STORED for row in rows}}))

@@ -51,7 +51,7 @@ def test_a_score_states_what_it_returns_and_reads(name):
 
 def test_a_missing_package_is_named():
   scores.check_installed('matthews', ('numpy',))
-  with pytest.raises(ConfigError, match=r"score 'x' needs the package no-such-thing.*pip install no-such-thing"):
+  with pytest.raises(ConfigError, match=r"score 'x'.*pip install no-such-thing"):
     scores.check_installed('x', ('no-such-thing',))
 
 
@@ -91,7 +91,7 @@ def test_several_classes_are_scored_as_the_formulas_say(seed):
   tp = (one_hot[0] * one_hot[1]).sum(axis=0)
   each = 2 * tp / (one_hot[0].sum(axis=0) + one_hot[1].sum(axis=0))
   assert macro_f1.score(*rows)['macro_f1'] == pytest.approx(each.mean())
-  with pytest.raises(ValueError, match="score 'f1' is of two classes, 0 and 1, and there is 2: take 'macro_f1'"):
+  with pytest.raises(ValueError, match=r"score 'f1'.*\b2\b.*'macro_f1'"):
     f1.score(*rows)
 
 
@@ -112,7 +112,7 @@ def test_pairs_that_are_predicted_alike_are_counted():
   }
   records[4]['row']['hypothesis'] = 'No face.'
   for count in (5, 6):
-    with pytest.raises(ValueError, match='two rows that differ in a pronoun, which pair 2 does not'):
+    with pytest.raises(ValueError, match='pair 2'):
       gender_parity.score(rows[:count], records[:count])
 
 
@@ -187,7 +187,7 @@ def test_rows_without_entities_have_a_score():
 
 
 def test_tags_need_names_of_iob2():
-  for names, told in (((), 'these have no names'), (('NOUN', 'VERB'), "there is 'NOUN'")):
+  for names, told in (((), 'names'), (('NOUN', 'VERB'), "'NOUN'")):
     with pytest.raises(ValueError, match=told):
       seqeval.score([{'labels': np.array([0])}], [{'labels': [0], 'places': [0], 'names': names}])
 
@@ -248,7 +248,7 @@ def test_glue_takes_a_noun_for_wnli():
   rows = [{'text': text} for text in ('the worm', 'fish', '')]
   records = [{'row': {'idx': number, 'span1_text': 'The worm'}} for number in (3, 4, 5)]
   assert glue.submission(rows, records).splitlines()[1:] == ['3\t1', '4\t0', '5\t0']
-  with pytest.raises(ValueError, match='only WNLI is written as texts that are no labels'):
+  with pytest.raises(ValueError, match='WNLI'):
     glue.submission(rows[:1], [{'row': {'article': 'a'}}])
 
 
@@ -293,7 +293,7 @@ def test_a_text_that_is_no_label_is_handed_in_as_the_first(form, names, row, lab
     text = form.submission(predictions, [{'names': names, 'row': {**row, 'idx': number}} for number in range(2)])
   found = text.splitlines()[1].split('\t')[1] if form is glue else json.loads(text.splitlines()[0])['label']
   assert found == label
-  assert [message for message in caplog.messages if '1 of 2 texts are no label' in message]
+  assert [message for message in caplog.messages if '1 of 2 texts' in message]
   caplog.clear()
   form.submission(predictions[1:], [{'names': names, 'row': row}])
   assert not caplog.messages
@@ -302,7 +302,7 @@ def test_a_text_that_is_no_label_is_handed_in_as_the_first(form, names, row, lab
 
 def test_a_text_that_spells_no_number_is_handed_in_as_0(caplog):
   lines = glue.submission([{'text': 'x', 'value': -1.0}, {'text': '3.2', 'value': 3.2}], [{}, {}]).splitlines()
-  assert lines[1:] == ['0\t0.000', '1\t3.200'] and '1 of 2 texts are no label and no number' in caplog.text
+  assert lines[1:] == ['0\t0.000', '1\t3.200'] and '1 of 2 texts' in caplog.text
 
 
 def test_answers_of_multirc_that_are_no_label_are_handed_in_as_the_first():
@@ -315,7 +315,7 @@ def test_superglue_takes_the_text_that_is_written_for_record():
   row = {'idx': {'passage': 3, 'query': 8}, 'query': 'q', 'entities': ['Ann', 'Bea']}
   record = {'row': row, 'options': (), 'names': ()}
   assert json.loads(superglue.submission([{'text': 'Bea'}], [record])) == {'idx': 8, 'label': 'Bea'}
-  with pytest.raises(ValueError, match='only WSC and ReCoRD are written as texts'):
+  with pytest.raises(ValueError, match='WSC and ReCoRD'):
     superglue.submission([{'text': 'Bea'}], [{'row': {'article': 'a'}}])
 
 
@@ -367,7 +367,7 @@ def test_each_half_is_judged_by_the_other():
   found = threshold.score(rows, records)
   assert found['threshold_accuracy'] == pytest.approx(5 / 8)
   assert found['threshold_matthews'] == pytest.approx((2 * 3 - 1 * 2) / math.sqrt(3 * 4 * 4 * 5))
-  with pytest.raises(ValueError, match="needs two rows or more, each with a field 'label' of 0 or 1"):
+  with pytest.raises(ValueError, match=r"'label'.*0 or 1"):
     threshold.score(rows, [{'row': {'label': -1}}] * 8)
 
 
@@ -392,7 +392,7 @@ def test_no_noun_is_always_wrong():
   assert [wsc.names(text, noun) for text, noun, _ in NOUNS] == [True, True, False, False, False, True]
   for label in (0, 1):
     assert wsc.score([{'text': 'the '}], [{'row': {'span1_text': 'Ann', 'label': label}}]) == {'wsc_accuracy': 0}
-  with pytest.raises(ValueError, match="score 'wsc' needs rows with 'span1_text'"):
+  with pytest.raises(ValueError, match=r"score 'wsc'.*'span1_text'"):
     wsc.score([{'text': 'a'}], [{'row': {'label': 1}}])
 
 
@@ -402,7 +402,7 @@ def test_numbers_that_a_benchmark_takes_as_words_are_told(caplog):
   for form, fields, task in ((glue, qnli, 'QNLI'), (superglue, {'question': 'a', 'passage': 'b'}, 'BoolQ')):
     caplog.clear()
     form.submission(rows, [{'row': fields, 'names': ()}] * 2)
-    assert f'{task} is handed in as words' in caplog.text and 'labels.json' in caplog.text
+    assert task in caplog.text and 'labels.json' in caplog.text
   caplog.clear()
   glue.submission(rows, [{'row': mrpc, 'names': ()}] * 2)
   glue.submission(rows, [{'row': qnli, 'names': ('entailment', 'not_entailment')}] * 2)

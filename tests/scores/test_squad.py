@@ -61,11 +61,9 @@ def test_numbers_of_written_answers_are_those_of_the_official_script():
   answers = json.loads(squad.submission(predictions, records))
   assert answers == {record['row']['id']: one['text'] for one, record in made}
   predicted.check_format('squad', ['text', 'tokens'])
-  with pytest.raises(
-    ConfigError, match='--format=squad reads start, end, score or text of predictions, and these have'
-  ):
+  with pytest.raises(ConfigError, match=r'--format=squad.*start, end, score or text'):
     predicted.check_format('squad', ['label'])
-  with pytest.raises(ConfigError, match="needs rows with 'answers' and their 'text', as SQuAD has them, got None"):
+  with pytest.raises(ConfigError, match=r"'answers'.*'text'.*None"):
     scoring.score('squad', [{'text': 'a'}], [{'row': {}}])
 
 
@@ -98,9 +96,9 @@ def test_written_answers_are_scored_as_the_official_script_does_where_texts_may_
     answers = json.loads(form.submission(predictions, records))
     assert answers == {record['row']['id']: one['text'] for one, record in made}
   predicted.check_format('squad2', ['text', 'tokens'])
-  with pytest.raises(ConfigError, match="needs rows with 'answers' and their 'text', as SQuAD has them, got None"):
+  with pytest.raises(ConfigError, match=r"'answers'.*'text'.*None"):
     scoring.score('squad2', [{'text': ''}], [{'row': {}}])
-  with pytest.raises(ConfigError, match="name the score 'squad2' where answers are written"):
+  with pytest.raises(ConfigError, match="'squad2'"):
     scoring.score('squad', predictions, records)
 
 
@@ -279,7 +277,7 @@ def test_multirc_by_hand():
     for one, r in zip(predictions, records, strict=True)
   ]
   assert multirc.score(unmatched, records) == pytest.approx(expected)  # what is no label is the wrong one
-  with pytest.raises(ValueError, match="need an 'idx'"):
+  with pytest.raises(ValueError, match="'idx'"):
     multirc.score(predictions[:1], [{'row': {}, 'label': 1}])
 
 

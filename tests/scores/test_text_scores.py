@@ -102,7 +102,7 @@ def test_draws_of_written_answers_have_a_mean_and_a_spread():
   assert scoring.score('draws', predictions, gold) == expected
   assert predicted.fitting(predictions, gold) == ['draws']
   scoring.check(('draws',), ['nats', 'right'], where='eval.test', user="adapter 'prompt'")
-  with pytest.raises(ConfigError, match="'draws' reads label or right of predictions"):
+  with pytest.raises(ConfigError, match=r"'draws'.*label or right"):
     scoring.check(('draws',), ['nats'], where='eval.test', user="adapter 'prompt'")
 
 
@@ -127,7 +127,7 @@ def test_scores_read_what_a_task_says_in_words(monkeypatch):
 
 
 def test_a_score_of_labels_says_that_texts_have_none():
-  with pytest.raises(ConfigError, match="score 'draws' reads label, which these rows do not give: leave it out"):
+  with pytest.raises(ConfigError, match=r"'draws'.*label"):
     scoring.score('draws', [{'text': 'a'}], [{'label': 1, 'draw': 0}])
 
 

@@ -44,7 +44,7 @@ def table(data, run):
   flags = [f'--workdir={run}', f'--methods={METHODS}', f'--out={data / "small"}', '--rounds=3', f'--beside={run}']
   assert compress.main(flags) == 0
   assert runs.snapshot(run) == before
-  assert 'ms a row' in (data / 'small' / 'table.txt').read_text()
+  assert 'ms/example' in (data / 'small' / 'table.txt').read_text()
   return {row['method']: row for row in json.loads((data / 'small' / 'table.json').read_text())['rows']}
 
 
@@ -222,12 +222,12 @@ def test_masks_reach_an_export_that_transformers_reads(data, run):
 @pytest.mark.parametrize(
   ('flags', 'said'),
   [
-    (['--methods=prune:1.5'], 'between 0 and 1'),
-    (['--methods=int9'], "no method 'int9'"),
-    ([], 'needs --methods'),
-    (['--methods=int8', '--evaluation=dev'], "no 'dev' in config.eval"),
-    (['--methods=int8', '--beside=nowhere'], 'nowhere is no run'),
-    (['--methods=layers:0.1'], 'some must go'),
+    (['--methods=prune:1.5'], r'prune:1\.5|0 and 1'),
+    (['--methods=int9'], "'int9'"),
+    ([], '--methods'),
+    (['--methods=int8', '--evaluation=dev'], '--evaluation=dev'),
+    (['--methods=int8', '--beside=nowhere'], '--beside=.*nowhere|nowhere.*run'),
+    (['--methods=layers:0.1'], 'layers:0.1'),
   ],
 )
 def test_wrong_usage_is_named(data, run, flags, said):
@@ -236,13 +236,13 @@ def test_wrong_usage_is_named(data, run, flags, said):
 
 
 def test_results_never_stand_in_the_run(data, run):
-  with pytest.raises(ConfigError, match='lies in the run'):
+  with pytest.raises(ConfigError, match=r'--out=.*small'):
     compress.main([f'--workdir={run}', '--methods=int8', f'--out={run / "small"}'])
-  with pytest.raises(ConfigError, match='needs --out'):
+  with pytest.raises(ConfigError, match='--out'):
     compress.main([f'--workdir={run}', '--methods=int8'])
-  with pytest.raises(ConfigError, match='no config'):
+  with pytest.raises(ConfigError, match='config'):
     compress.main([f'--workdir={data}', '--methods=int8', f'--out={data / "wrong"}'])
-  with pytest.raises(ConfigError, match='has no evaluation'):
+  with pytest.raises(ConfigError, match='evaluation'):
     compress.main(
       [f'--workdir={run}', '--methods=int8', f'--out={data / "wrong"}', '--config.eval={}', '--config.best=None']
     )

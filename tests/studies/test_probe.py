@@ -95,10 +95,10 @@ def test_a_probe_trains_and_the_trunk_stays(data, tmp_path):
 @pytest.mark.parametrize(
   ('words', 'said'),
   [
-    (('--layers=3',), r'--layers=3: the trunk has layers 0, its embeddings, to 2'),
-    (('--layers=first',), r"--layers=first: give numbers and 'mix'"),
-    (('--beside=none',), r'--beside=.*none: there is no .*table.json'),
-    (('--config.best=None',), r'with a metric in config\.best'),
+    (('--layers=3',), r'--layers=3\b.*\b0\b.*\b2\b'),
+    (('--layers=first',), r"--layers=first\b.*'mix'"),
+    (('--beside=none',), r'--beside=.*none.*table.json'),
+    (('--config.best=None',), r'config\.best'),
   ],
 )
 def test_what_cannot_be_probed_is_refused(data, tmp_path, words, said):
@@ -120,5 +120,5 @@ def test_what_cannot_be_probed_is_refused(data, tmp_path, words, said):
 def test_a_table_of_something_else_is_refused_before_anything_is_trained(data, tmp_path, monkeypatch, table):
   monkeypatch.setattr(study.loop, 'train', lambda *_: 1 / 0)
   (tmp_path / 'table.json').write_text(json.dumps(table))
-  with pytest.raises(ConfigError, match=r'--beside=.*: is no folder of .*: its table\.json has no scores of layers'):
+  with pytest.raises(ConfigError, match=r'--beside=.*table\.json'):
     study.run_study(settings(data), tmp_path / 'probe', layers=None, seeds=1, beside=[tmp_path])

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -60,13 +61,13 @@ def test_a_torn_line_costs_its_own_run_alone(tmp_path, trained, nothing_changes,
   record.write_text(f'{lines[0]}\n{lines[1][:40]}')
   caplog.set_level(logging.WARNING)
   assert run_missing(BARE, cells, record, trained) == cells[1:]
-  assert f'{record}, line 2 cannot be read' in caplog.text
+  assert f'{record}, line 2' in caplog.text
   assert run_missing(BARE, cells, record, trained) == []
   sound = record.read_bytes().splitlines(keepends=True)
   damaged = [sound[0].replace(b'scratch', b'scr\xe1tch'), sound[1], sound[2].replace(b'"validation": 0.5, ', b'')]
   record.write_bytes(b''.join([*damaged, *sound[3:]]))  # the second line is the torn one
   assert run_missing(BARE, cells, record, trained) == [cells[0], cells[1]]
-  assert f'{record}, line 3 cannot be read (it has no validation): its run is repeated' in caplog.text
+  assert re.search(f'{record}, line 3.*validation', caplog.text)
   assert run_missing(BARE, cells, record, trained) == []
 
 
@@ -85,7 +86,7 @@ def test_a_line_that_is_no_run_is_repeated(tmp_path, trained, nothing_changes, c
   first, second = record.read_text().splitlines()
   record.write_text(json.dumps({**json.loads(first), **change}) + f'\n{second}\n')
   assert run_missing(BARE, cells, record, trained) == cells[:1]
-  assert f'{record}, line 1 cannot be read' in caplog.text
+  assert f'{record}, line 1' in caplog.text
 
 
 def test_a_run_is_repeated_where_what_it_was_made_from_changed(tmp_path, trained, caplog):
@@ -108,8 +109,7 @@ def test_a_run_is_repeated_where_what_it_was_made_from_changed(tmp_path, trained
 
   checkpoint.save_params(source, {'trunk': {'a': np.ones(3, np.float32)}})
   assert again() == CELLS[2:]  # those from scratch do not begin with it
-  said = f'init_from.0 ({source}) changed since they were made'
-  assert f'{record}: 2 finished runs of these settings will be repeated: {said}' in caplog.text
+  assert f'{record}: 2 ' in caplog.text and f'init_from.0 ({source}) changed' in caplog.text
   assert again() == [] and not caplog.text
   checkpoint.save_params(source, {'trunk': {'a': np.zeros(3, np.float32)}})
   assert again() == []
@@ -120,7 +120,7 @@ def test_a_run_is_repeated_where_what_it_was_made_from_changed(tmp_path, trained
     rows = list(map(json.loads, before.splitlines()))  # a label of a text that stays; classes keep their number of rows
     rows[0]['label'], rows[1]['label'] = rows[1]['label'], rows[0]['label']
     file.write_text('\n'.join(map(json.dumps, rows)) + '\n')
-    assert again() == CELLS and f'will be repeated: {said} changed since they were made' in caplog.text
+    assert again() == CELLS and f': {said} changed' in caplog.text
     file.write_text(before)
     assert again() == []
 
@@ -131,27 +131,27 @@ def test_a_run_is_repeated_where_what_it_was_made_from_changed(tmp_path, trained
   (tmp_path / 'vocab_').rename(tmp_path / 'vocab')
   (tmp_path / 'other').rename(tmp_path / 'vocab_')
   assert again() == CELLS
-  assert 'will be repeated: vocab, eval.validation.data, eval.test.data, data changed' in caplog.text
+  assert 'vocab, eval.validation.data, eval.test.data, data changed' in caplog.text
 
   lines = [json.loads(line) for line in record.read_text().splitlines()]
   record.write_text(''.join(json.dumps({k: v for k, v in line.items() if k != 'made_from'}) + '\n' for line in lines))
   assert again() == CELLS
-  assert '4 finished runs of these settings will be repeated: they are of an earlier version' in caplog.text
+  assert f'{record}: 4 ' in caplog.text and 'earlier version' in caplog.text
 
   for file in source.iterdir():
     file.unlink()
   source.rmdir()
-  with pytest.raises(ConfigError, match=f'init_from: there is no {source}'):
+  with pytest.raises(ConfigError, match=f'init_from: .*{source}'):
     again()
 
 
-@pytest.mark.parametrize(('flag', 'said'), [('--sizes=8,4,8', '8 stands'), ('--rates=1e-3,0.001', '0.001 stands')])
+@pytest.mark.parametrize(('flag', 'said'), [('--sizes=8,4,8', '8'), ('--rates=1e-3,0.001', '0.001')])
 def test_a_size_or_a_rate_that_stands_twice_is_refused(tmp_path, flag, said):
   runs.write_data(tmp_path)
   settings = runs.settings('classify', tmp_path, steps=3, init_from=[{'source': str(tmp_path)}])
   settings['eval'] = {**settings['eval'], 'test': settings['eval']['validation']}
   file = runs.write_config(tmp_path / 'config.json', settings)
-  with pytest.raises(ConfigError, match=f'{said} twice among the {flag[2:7]}'):
+  with pytest.raises(ConfigError, match=rf'{flag[:7]}.*\b{said}\b.*twice'):
     sample_efficiency.main([f'--config={file}', f'--workdir={tmp_path / "study"}', flag])
   assert not (tmp_path / 'study').exists()
 

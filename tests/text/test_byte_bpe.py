@@ -126,9 +126,9 @@ def test_special_tokens_of_roberta_and_of_all(tiny_corpus, vocab):
   assert (roberta.cls_id, roberta.pad_id, roberta.sep_id, roberta.unk_id, roberta.mask_id) == (0, 1, 2, 3, 299)
   assert vocab.tokens[:4] == ('<pad>', '<s>', '</s>', '<mask>') and vocab.unk_id is None
   assert (vocab.pad_id, vocab.cls_id, vocab.bos_id, vocab.sep_id, vocab.eos_id, vocab.mask_id) == (0, 1, 1, 2, 2, 3)
-  with pytest.raises(ValueError, match='choices are all, gpt2, roberta'):
+  with pytest.raises(ValueError, match='all, gpt2, roberta'):
     byte_bpe.train(tiny_corpus, size=300, specials='bert')
-  with pytest.raises(ValueError, match=r'size=250 has no room .* the least is 260'):
+  with pytest.raises(ValueError, match=r'size=250.*260'):
     byte_bpe.train(tiny_corpus, size=250)
 
 

@@ -30,7 +30,7 @@ def test_slots_are_those_of_bilm(word):
 
 
 def test_an_empty_word_is_refused():
-  with pytest.raises(ValueError, match='an empty string is no word'):
+  with pytest.raises(ValueError, match='empty'):
     chars.of_word('')
 
 
@@ -49,7 +49,7 @@ def test_a_table_has_every_word_and_the_ends_of_a_sentence(specials):
 
 def test_a_vocabulary_with_one_token_for_both_ends_is_refused():
   vocab = words.train(['a b'], size=20, min_frequency=1)
-  with pytest.raises(ValueError, match='no two different tokens that begin and end a text'):
+  with pytest.raises(ValueError, match='tokens'):
     chars.table(dataclasses.replace(vocab, roles={**vocab.roles, 'bos': '</s>'}))
 
 

@@ -324,7 +324,7 @@ def test_other_tokenizers_of_the_same_files_are_refused_by_name(documents, tmp_p
   ):
     place = 'config.json' if key == 'model_type' else 'tokenizer_config.json'
     made = write(tmp_path / str(number), {**files, place: {key: named}})
-    with pytest.raises(ValueError, match=f'of {named}, .*save it with a tokenizer.json'):
+    with pytest.raises(ValueError, match=rf'{named}.*tokenizer\.json'):
       tokenizer.load(made)
 
 
@@ -392,12 +392,12 @@ def test_settings_that_a_tokenizer_json_contradicts_are_refused(saved, tmp_path)
   plain = {**json.loads(saved['bert']), 'normalizer': {'type': 'Lowercase'}}
   for number, (content, name, about, said) in enumerate(
     (
-      (plain, 'Bert', {}, 'the normalizer Lowercase, in whose place BertTokenizer has BertNormalizer'),
-      (split, 'GPT2', {}, 'the pre_tokenizer Whitespace, in whose place GPT2Tokenizer has ByteLevel'),
-      (saved['mbart'], 'MBart', {'src_lang': 'xx_XX'}, "src_lang 'xx_XX' .* no token"),
-      (saved['albert'], 'Albert', {'do_lower_case': False}, 'do_lower_case false .* say true'),
-      (saved['albert'], 'Albert', {'keep_accents': True}, 'keep_accents true .* say false'),
-      (saved['llama'], 'Llama', {'add_prefix_space': False}, 'add_prefix_space false .* say true'),
+      (plain, 'Bert', {}, 'normalizer.*Lowercase.*BertTokenizer.*BertNormalizer'),
+      (split, 'GPT2', {}, 'pre_tokenizer.*Whitespace.*GPT2Tokenizer.*ByteLevel'),
+      (saved['mbart'], 'MBart', {'src_lang': 'xx_XX'}, "src_lang.*'xx_XX'"),
+      (saved['albert'], 'Albert', {'do_lower_case': False}, 'do_lower_case.*false.*true'),
+      (saved['albert'], 'Albert', {'keep_accents': True}, 'keep_accents.*true.*false'),
+      (saved['llama'], 'Llama', {'add_prefix_space': False}, 'add_prefix_space.*false.*true'),
     )
   ):
     files = {'tokenizer.json': content, 'tokenizer_config.json': {'tokenizer_class': f'{name}Tokenizer', **about}}
@@ -474,21 +474,21 @@ def test_what_is_damaged_says_so(documents, tmp_path):
   for number, (files, said) in enumerate(
     (
       ({'spiece.model': content[: len(content) // 2]}, 'damaged'),
-      ({'spiece.model': b''}, 'holds no SentencePiece model'),
-      ({'tokenizer.model': 'IQ== 0\nIg== 1\n'}, 'holds no SentencePiece model'),
-      ({'sentencepiece.bpe.model': content}, 'config.json or tokenizer_config.json beside it'),
-      ({'vocab.txt': 'a\nb\n'}, r'vocab.txt has no \[UNK\]'),
+      ({'spiece.model': b''}, 'SentencePiece'),
+      ({'tokenizer.model': 'IQ== 0\nIg== 1\n'}, 'SentencePiece'),
+      ({'sentencepiece.bpe.model': content}, 'config.json or tokenizer_config.json'),
+      ({'vocab.txt': 'a\nb\n'}, r'vocab\.txt.*\[UNK\]'),
       ({'vocab.txt': 'a\n[UNK]\n', 'bpe.codes': ''}, 'fastBPE'),
-      ({'vocab.json': {'a': 0}, 'merges.txt': 'a b\n'}, r"merges.txt: 'a b' does not merge two tokens"),
-      ({'vocab.json': [1], 'merges.txt': ''}, 'vocab.json holds no table'),
-      ({'vocab.json': {'a': 'b'}, 'merges.txt': ''}, 'no table of ids'),
-      ({'vocab.txt': b'a\n[UNK]\n\xe9\n'}, 'vocab.txt is no text in UTF-8: .* at byte 8'),
-      ({**words, 'tokenizer_config.json': {'do_lower_case': 'no'}}, "tokenizer_config.json: do_lower_case is 'no'"),
-      ({**words, 'added_tokens.json': {'<n>': 50}}, "the id of '<n>' is 50, and by the other files it is 3"),
-      ({**words, 'added_tokens.json': {'<n>': 'x'}}, "added_tokens.json has 'x' in place of an id"),
-      ({**words, 'added_tokens.json': {'<n>': None}}, 'added_tokens.json has None in place of an id'),
-      ({**words, **added({'1': {'content': '<q>'}})}, "the id of '<q>' is 1, and by the other files it is 3"),
-      ({**words, **added({'x': {'content': '<q>'}})}, "added_tokens_decoder has 'x' in place of an id"),
+      ({'vocab.json': {'a': 0}, 'merges.txt': 'a b\n'}, r"merges.txt.*'a b'"),
+      ({'vocab.json': [1], 'merges.txt': ''}, 'vocab.json'),
+      ({'vocab.json': {'a': 'b'}, 'merges.txt': ''}, 'vocab.json'),
+      ({'vocab.txt': b'a\n[UNK]\n\xe9\n'}, 'vocab.txt.*UTF-8.*byte 8'),
+      ({**words, 'tokenizer_config.json': {'do_lower_case': 'no'}}, "tokenizer_config.json.*do_lower_case.*'no'"),
+      ({**words, 'added_tokens.json': {'<n>': 50}}, "'<n>'.* 50.* 3"),
+      ({**words, 'added_tokens.json': {'<n>': 'x'}}, "added_tokens.json.*'x'"),
+      ({**words, 'added_tokens.json': {'<n>': None}}, 'added_tokens.json.*None'),
+      ({**words, **added({'1': {'content': '<q>'}})}, "'<q>'.* 1.* 3"),
+      ({**words, **added({'x': {'content': '<q>'}})}, "added_tokens_decoder.*'x'"),
     )
   ):
     with pytest.raises(ValueError, match=said):

@@ -26,7 +26,7 @@ def missing(target: str, tmp_path, monkeypatch, **changes) -> str:
   for key, value in changes.items():
     block, _, name = key.partition('__')
     settings[block] = {**settings[block], name: value}
-  with pytest.raises(ConfigError, match='there is no vocabulary in') as caught:
+  with pytest.raises(ConfigError, match='vocabulary') as caught:
     parts.make_vocab(settings)
   return str(caught.value)
 

@@ -196,13 +196,13 @@ def test_rows_are_framed_as_published(trained, tmp_path):
 def test_what_cannot_be_trained(tiny_corpus):
   pytest.importorskip('sentencepiece')
   for settings, said in (
-    (dict(size=5), 'size=5 has no room for 5 special tokens'),
-    (dict(size=90, specials='t5'), 'size=90 has no room for 3 special tokens, 100 sentinels'),
-    (dict(size=20), 'no such vocabulary can be trained on this text: .*smaller than required_chars'),
-    (dict(size=300, sentinels=-1), 'sentinels=-1 must be 0 or more'),
-    (dict(size=300, specials='bert'), "specials='bert'; choices are all, t5"),
+    (dict(size=5), 'size=5.* 5 special'),
+    (dict(size=90, specials='t5'), 'size=90.*3 special.*100 sentinels'),
+    (dict(size=20), 'smaller than required_chars'),
+    (dict(size=300, sentinels=-1), 'sentinels=-1.* 0'),
+    (dict(size=300, specials='bert'), "specials='bert'.*all, t5"),
   ):
     with pytest.raises(ValueError, match=said):
       sentencepiece.train(tiny_corpus, **settings)
-  with pytest.raises(ValueError, match='no such vocabulary can be trained'):
+  with pytest.raises(ValueError, match='vocabulary'):
     sentencepiece.train(['', ' \n'], size=300)

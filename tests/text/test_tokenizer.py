@@ -73,10 +73,10 @@ def test_offsets_cover_the_text(trained, tiny_corpus):
 
 def test_tokens_and_ids(trained):
   assert [trained.id(trained.token(i)) for i in range(trained.size)] == list(range(trained.size))
-  with pytest.raises(ValueError, match=r"no token 'teachr' in this vocabulary of 400\. Did you mean '.*t"):
+  with pytest.raises(ValueError, match=r"'teachr'.*[Dd]id you mean '.*t"):
     trained.id('teachr')
   for outside in (-1, 400):
-    with pytest.raises(ValueError, match=f'id {outside} is outside this vocabulary of 400 tokens'):
+    with pytest.raises(ValueError, match=f'{outside}.*400'):
       trained.token(outside)
 
 
@@ -102,9 +102,7 @@ def test_does_not_overwrite_another(trained, tiny_corpus, tmp_path):
   trained.save(tmp_path)
   before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
   other = KINDS[trained.kind].train(tiny_corpus[:100], size=390)
-  with pytest.raises(
-    ValueError, match=rf'another vocabulary \(400 tokens, digest {trained.digest[:12]}; this one has 390'
-  ):
+  with pytest.raises(ValueError, match=rf'400.*{trained.digest[:12]}.*390'):
     other.save(tmp_path)
   assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
@@ -134,12 +132,12 @@ def test_what_is_not_there_or_not_it(trained, tmp_path):
     module.make(path=str(tmp_path / 'none'))
   trained.save(tmp_path / 'it')
   [other] = set(KINDS.values()) - {module}
-  with pytest.raises(ValueError, match=rf"holds a {trained.kind} vocabulary, not a .*set vocab.name='{trained.kind}'"):
+  with pytest.raises(ValueError, match=rf"{trained.kind}.*vocab\.name='{trained.kind}'"):
     other.make(path=str(tmp_path / 'it'))
   for damaged in ('{"model"', '[]', '{}', '{"model": {}}'):
     (tmp_path / 'bad').mkdir(exist_ok=True)
     (tmp_path / 'bad' / 'tokenizer.json').write_text(damaged)
-    with pytest.raises(ValueError, match=r'vocab.path: .*bad (is damaged|holds a tokenizer)'):
+    with pytest.raises(ValueError, match=r'vocab\.path: .*bad\b'):
       module.make(path=str(tmp_path / 'bad'))
 
 
@@ -150,7 +148,7 @@ def test_a_changed_file_is_noticed(trained, tmp_path):
   swapped = {trained.token(300): 301, trained.token(301): 300}
   spec['model']['vocab'] |= swapped
   file.write_text(json.dumps(spec))
-  with pytest.raises(ValueError, match=r'another digest than that of its tokenizer.json'):
+  with pytest.raises(ValueError, match=r'tokenizer\.json'):
     tokenizer.load(tmp_path)
 
 
@@ -197,7 +195,7 @@ def test_extra_tokens_come_last(trained, tmp_path):
   more.save(tmp_path / 'more')
   again = module.make(path=str(tmp_path / 'more'), extra=GPT_TOKENS)
   assert same(again, more) and tokenizer.check_compatible(again, more) == ()
-  with pytest.raises(ValueError, match=r'extra token .* is an ordinary token'):
+  with pytest.raises(ValueError, match=r'extra token'):
     module.make(path=str(tmp_path), extra=(trained.token(350),))
 
 
@@ -211,11 +209,11 @@ def test_extra_tokens_take_roles_that_are_open(tiny_corpus, tmp_path):
 def test_another_vocabulary_is_not_compatible(trained, tiny_corpus):
   module = KINDS[trained.kind]
   short = module.train(tiny_corpus[:100], size=390)
-  with pytest.raises(ValueError, match=rf'{short.digest[:12]} does not continue {trained.digest[:12]}: id 390 is gone'):
+  with pytest.raises(ValueError, match=rf'{short.digest[:12]}.*{trained.digest[:12]}.*id 390'):
     tokenizer.check_compatible(short, trained)
   other = module.train([text.upper() + ' QQ zz' for text in tiny_corpus[100:200]], size=400)
   first = next(i for i in range(400) if other.tokens[i] != trained.tokens[i])
-  with pytest.raises(ValueError, match=rf'id {first} is .* and was '):
+  with pytest.raises(ValueError, match=rf'id {first}\b'):
     tokenizer.check_compatible(other, trained)
 
 
@@ -224,7 +222,7 @@ def test_the_same_ids_under_other_rules_are_not_compatible(trained):
   spec['normalizer'] = {'type': 'NFC'}
   other = tokenizer.assemble(spec, roles=trained.roles)
   assert other.digest != trained.digest and other.tokens == trained.tokens
-  with pytest.raises(ValueError, match=r'the rules that choose them differ \(normalizer\)'):
+  with pytest.raises(ValueError, match=r'normalizer'):
     tokenizer.check_compatible(other, trained)
 
 
@@ -261,19 +259,17 @@ def test_older_spellings_are_the_same_vocabulary(trained, tmp_path):
 def test_roles_of_published_vocabularies(tiny_corpus, tmp_path):
   vocab = byte_bpe.train(tiny_corpus, size=300, specials='roberta')
   two = publish(vocab, tmp_path / 'two', **rename(vocab, {'<unk>': '[PAD]'}))
-  with pytest.raises(
-    ValueError, match=r"'\[PAD\]' and '<pad>' could be the pad token; .*vocab.roles=dict\(pad='\[PAD\]'\)"
-  ):
+  with pytest.raises(ValueError, match=r"'\[PAD\]' and '<pad>'.*vocab\.roles=dict\(pad='\[PAD\]'\)"):
     byte_bpe.make(path=two)
   assert byte_bpe.make(path=two, roles={'pad': '<pad>'}).pad_id == 1
   odd = publish(vocab, tmp_path / 'odd', **rename(vocab, {'<pad>': '<nothing>', '</s>': '<end>'}))
-  with pytest.raises(ValueError, match=r"no token .* pad rows; .* vocab.roles=dict\(pad='<pad>'\)"):
+  with pytest.raises(ValueError, match=r"pad.*vocab\.roles=dict\(pad='<pad>'\)"):
     byte_bpe.make(path=odd)
   said = byte_bpe.make(path=odd, roles={'pad': '<nothing>'})
   assert (said.pad_id, said.eos_id, said.bos_id) == (1, None, 0)
-  with pytest.raises(ValueError, match=r"the pad token '<padding>' is not in the vocabulary"):
+  with pytest.raises(ValueError, match=r"pad.*'<padding>'"):
     byte_bpe.make(path=odd, roles={'pad': '<padding>'})
-  with pytest.raises(ValueError, match=r"there is no role 'blank'; there are: pad, unk"):
+  with pytest.raises(ValueError, match=r"'blank'.*pad, unk"):
     byte_bpe.make(path=odd, roles={'blank': '<nothing>'})
 
 
@@ -306,7 +302,7 @@ def test_a_role_makes_a_token_special(trained, tmp_path):
 def test_ids_with_holes_are_refused(trained):
   spec = json.loads(trained.content)
   spec['model']['vocab'][trained.token(399)] = 450
-  with pytest.raises(ValueError, match='the ids of its 400 tokens do not run from 0 to 399 without holes'):
+  with pytest.raises(ValueError, match=r'400.*399'):
     tokenizer.assemble(spec, roles=trained.roles)
 
 

@@ -155,7 +155,7 @@ def test_size_and_rare_letters(tiny_corpus):
   assert sum(len(token) == 1 for token in few.tokens) == 10 and few.size == 200
   half = wordpiece.train([CHINESE] * 2, size=35)
   assert sum(len(token) == 1 for token in half.tokens) == 15 and '我' in half.tokens
-  with pytest.raises(ValueError, match=r'size=20 has no room for 26 letters: the least is \d+'):
+  with pytest.raises(ValueError, match=r'size=20.* 26 .*\d+'):
     wordpiece.train(['abcdefghijklmnopqrstuvwxyz ' * 2], size=20, alphabet=100)
 
 

@@ -66,7 +66,7 @@ def test_survives_saving(tmp_path):
   assert more.id('<new>') == made.size and more.encode('the <new>') == made.encode('the <new>')
   assert more.encode('the <new>', specials=True) == [made.id('the'), made.size]
   assert tokenizer.check_compatible(more, made) == ('<new>',)
-  with pytest.raises(ValueError, match=r"holds a words vocabulary, not a wordpiece one: set vocab.name='words'"):
+  with pytest.raises(ValueError, match=r"wordpiece.*vocab\.name='words'"):
     wordpiece.make(path=str(tmp_path))
   with pytest.raises(FileNotFoundError, match='vocab train --source=TEXT --name=words --size=6000 --out='):
     words.make(path=str(tmp_path / 'none'))
@@ -88,10 +88,10 @@ def test_others_read_it(tmp_path):
 
 def test_mistakes():
   for settings, said in (
-    ({'size': 5}, 'size=5 has no room for words beside 5 special tokens'),
-    ({'size': 50, 'min_frequency': 9}, 'no word of the text is there 9 times'),
-    ({'size': 50, 'boundaries': 'lines'}, "boundaries='lines'; choices are punctuation, spaces"),
-    ({'size': 50, 'specials': 'bert'}, "specials='bert'; choices are all, elmo"),
+    ({'size': 5}, 'size=5.* 5 special'),
+    ({'size': 50, 'min_frequency': 9}, ' 9 times'),
+    ({'size': 50, 'boundaries': 'lines'}, "boundaries='lines'.*punctuation, spaces"),
+    ({'size': 50, 'specials': 'bert'}, "specials='bert'.*all, elmo"),
   ):
     with pytest.raises(ValueError, match=said):
       words.train(TEXT, **settings)

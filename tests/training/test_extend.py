@@ -134,16 +134,28 @@ def test_the_average_starts_where_the_metric_of_best_no_longer_improves(
   tx = optim.make(params=params, steps=9, name='asgd', rate=1.0, schedule='constant', nonmonotone=1)
   part = SimpleNamespace
   off = part(paused=contextlib.nullcontext, moved=lambda: None)
-  data = part(evaluations={'valid': None}, scored_by={'valid': ()}, parts=part(task=None), layout=None)
-  settings = {'best': ('valid/metric', way), 'eval': {'valid': {'units': None}}}
-  run = part(data=data, start=part(settings=settings, tx=tx, key=None, last=9), meter=off, eval_steps=None)
-  tools = part(predictions=None, watchdog=off, writer=part(write=lambda *_: None), bar=part(keep=lambda *_: None))
-  tools.patience = part(see=lambda value: None)
-  state, due, started = State(params, tx.init(params)), part(evaluating=['valid'], watching=True), []
-  at = part(state=state, scores={}, done=1, given_up=False)
+  run = part(
+    settings={'best': ('valid/metric', way), 'eval': {'valid': {'units': None}}},
+    options=part(predictions=None, gives_up=lambda *_: False),
+    evaluations={'valid': None},
+    scores={'valid': ()},
+    parts=part(task=None),
+    layout=None,
+    optimiser=tx,
+    key=None,
+    last_step=9,
+    eval_steps=None,
+    meter=off,
+    watchdog=off,
+    writer=part(write=lambda *_: None),
+    bar=part(keep=lambda *_: None),
+    patience=part(see=lambda value: None),
+  )
+  state, due, started = State(params, tx.init(params)), part(evaluations=['valid'], watched=True), []
+  at = part(state=state, scores={}, step=1, given_up=False)
   for metric in values:
     monkeypatch.setattr(loop, 'evaluate', lambda *_, metric=metric, **__: part(metrics={'metric': metric}))
-    loop._evaluate(run, tools, at, due, gives_up=lambda *_: False)
+    loop._evaluate(run, at, due)
     started.append(bool(at.state.opt_state['average']['trigger']['started']))
   assert started == [False, False, False, True]
 

@@ -1,4 +1,4 @@
-"""A line of metrics is the mean over its interval, whether or not the run was stopped on the way."""
+"""Lines of metrics are means over their interval, even if the run was stopped in between."""
 
 import json
 import math

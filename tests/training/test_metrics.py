@@ -1,4 +1,4 @@
-"""Metrics: what stands in the files after each way a run can end, and that it is JSON."""
+"""Metrics: the files after each way a run can end, and strict JSON."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ from plm_jax.runs.metrics import Writer
 
 
 def lines(workdir: pathlib.Path) -> list[Any]:
-  """The lines, parsed by a reader that takes strict JSON only."""
+  """Parse the lines as strict JSON."""
 
   def refuse(constant: str) -> None:
     raise AssertionError(f'{constant} is not JSON')
@@ -80,7 +80,7 @@ def test_numbers_that_json_lacks_are_words_and_come_back(tmp_path: pathlib.Path)
 
 def test_steps_do_not_go_back(tmp_path: pathlib.Path) -> None:
   write(tmp_path, range(1, 6))
-  with Writer(tmp_path, sinks=()) as writer, pytest.raises(ValueError, match='step 4 after those of step 5'):
+  with Writer(tmp_path, sinks=()) as writer, pytest.raises(ValueError, match=r'step 4\b.*step 5\b'):
     writer.write(4, {'loss': 1.0})
 
 
@@ -124,7 +124,7 @@ def test_a_bad_line_in_the_middle_is_named(tmp_path: pathlib.Path) -> None:
   write(tmp_path, [1, 2, 3])
   file = tmp_path / 'metrics.jsonl'
   file.write_text(file.read_text().replace('"step": 2', '"step": 2.5'))
-  with pytest.raises(RunError, match=r'metrics.jsonl, line 2 is not a line of metrics: repair or remove it'):
+  with pytest.raises(RunError, match=r'metrics\.jsonl, line 2\b'):
     Writer(tmp_path, sinks=())
 
 
@@ -197,12 +197,12 @@ def test_wandb_gets_the_same_numbers_and_one_run_for_a_folder(
 
 def test_wandb_is_asked_for_and_absent(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
   monkeypatch.setitem(sys.modules, 'wandb', None)
-  with pytest.raises(ImportError, match=r'pip install -r requirements/wandb.txt, or leave it out of log'):
+  with pytest.raises(ImportError, match=r'pip install -r requirements/wandb\.txt.*\blog\b'):
     Writer(tmp_path, sinks=('wandb',))
 
 
 def test_an_unknown_sink_is_refused(tmp_path: pathlib.Path) -> None:
-  with pytest.raises(ValueError, match='no place for metrics is called tensorbord; there are tensorboard, wandb'):
+  with pytest.raises(ValueError, match=r'tensorbord.*tensorboard, wandb'):
     Writer(tmp_path, sinks=('tensorbord',))
 
 
@@ -229,7 +229,7 @@ def test_write_json_leaves_the_old_file_where_the_new_one_cannot_be(tmp_path: pa
   file = tmp_path / 'result.json'
   metrics.write_json(file, {'old': 1})
   for value in (object(), np.zeros(3), {1, 2}):
-    with pytest.raises(TypeError, match='has no form in JSON'):
+    with pytest.raises(TypeError, match='JSON'):
       metrics.write_json(file, {'new': value})
   assert json.loads(file.read_text()) == {'old': 1}
   assert sorted(tmp_path.iterdir()) == [tmp_path / 'SHA256SUMS', file]

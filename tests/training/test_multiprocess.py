@@ -26,8 +26,10 @@ from plm_jax.checkpoint import saved_steps
 from plm_jax.core import param_paths, sharding
 from plm_jax.core.errors import ConfigError
 from plm_jax.io.run_paths import RunFolder
-from plm_jax.runs import history, metrics
+from plm_jax.runs import metrics
 from plm_jax.training import begin, feed, loop, parts
+from plm_jax.training.context import RunOptions
+from plm_jax.training.outcome import Outcome
 from plm_jax.training.stopping import catch_signals
 from tests import conftest, runs
 
@@ -146,19 +148,16 @@ class Restored(NamedTuple):
 def restored(settings: dict[str, Any], workdir: pathlib.Path) -> Restored:
   with contextlib.ExitStack() as stack:
     stopping = stack.enter_context(catch_signals())
-    begun = begin.begin(settings, RunFolder.at(workdir), stack, extend=None)
-    assert isinstance(begun, begin.Begun)
-    data = begin.make_data(begun, stack, stopping)
-    start, way = begin.make_start(begun, data, stack, stopping, extend=None, stop_at=None)
-    place = sharding.batch_sharding(data.layout)
-    batches = feed.to_devices(history.read(data.source, start.step, skip=()), place)
-    leaves = param_paths.flat(way.state)
+    begun = begin.begin(settings, RunFolder.at(workdir), RunOptions(), stack, stopping)
+    assert not isinstance(begun, Outcome)
+    run, at = begun
+    leaves = param_paths.flat(at.state)
     return Restored(
-      start.step,
-      data.layout.mesh.size,
+      run.first_step,
+      run.layout.mesh.size,
       sum(not leaf.sharding.is_fully_replicated for leaf in leaves.values()),
       {name: np.asarray(leaf) for name, leaf in leaves.items()},
-      [jax.device_get(batch) for _, batch in itertools.islice(batches, 10)],
+      [jax.device_get(batch) for _, batch in itertools.islice(run.batches, 10)],
     )
 
 

@@ -1,4 +1,4 @@
-"""Scores of all predictions in runs: their numbers, `best`, what is refused, files of predictions, two processes."""
+"""Scores of all predictions in runs: values, `best`, errors, files of predictions, two processes."""
 
 import functools
 import json
@@ -47,7 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope='module')
 def run(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  """A run on all devices of this process, judged by a score of all predictions."""
+  """Train a run on all devices, with a score for `best`."""
   workdir, settings = tmp_path_factory.mktemp('run'), runs.settings('classify', data, **CHANGES)
   kept = predicted.kept(settings, workdir / 'newest.jsonl', None, workdir=workdir)
   assert loop.train(settings, workdir, predictions=kept).result['finished']
@@ -59,7 +59,7 @@ def lines(file: pathlib.Path) -> list[str]:
 
 
 def written(*flags: Any, file: pathlib.Path) -> list[dict[str, Any]]:
-  """The rows that `evaluate --predictions` writes."""
+  """Read the rows that `evaluate --predictions` writes."""
   assert evaluate.main([*map(str, flags), f'--predictions={file}']) == 0
   return [json.loads(line) for line in lines(file)]
 
@@ -96,16 +96,16 @@ def test_a_run_keeps_what_its_last_evaluation_predicts(
   settings = runs.settings('classify', data, **CHANGES)
   kept = predicted.kept(settings, tmp_path / 'more.jsonl', 'validation', workdir=run)
   loop.train(settings, run, predictions=kept)
-  assert 'more.jsonl: nothing is evaluated here; plm-jax evaluate takes it as well' in caplog.text
+  assert 'more.jsonl: ' in caplog.text and 'plm-jax evaluate' in caplog.text
 
 
 @pytest.mark.parametrize(
   ('evaluations', 'name', 'said'),
   [
-    (('a', 'b'), None, '--predictions needs one --evaluation; there are a, b'),
-    ((), None, '--predictions needs one --evaluation; there are none'),
-    (('a', 'b'), 'c', '--evaluation=c: no such evaluation in config.eval; there are a, b'),
-    (('a', 'b'), 'b', '--predictions=.*: there is no folder'),
+    (('a', 'b'), None, '--predictions.*--evaluation.*a, b'),
+    ((), None, '--predictions.*--evaluation'),
+    (('a', 'b'), 'c', '--evaluation=c: .*a, b'),
+    (('a', 'b'), 'b', '--predictions=.*nowhere.*folder|--predictions=.*folder.*nowhere'),
   ],
 )
 def test_predictions_of_a_run_need_an_evaluation_and_a_folder(
@@ -117,7 +117,10 @@ def test_predictions_of_a_run_need_an_evaluation_and_a_folder(
 
 
 def test_metrics_and_predictions_are_those_of_one_pass() -> None:
-  """The model is traced once for both, and both are what each is alone."""
+  """Compute metrics and predictions in one trace.
+
+  Both equal those computed alone.
+  """
   task = classify.make(trunk=tiny.make_trunk('bert'), vocab=tiny.VOCAB, classes=2)
   batch = {**tiny.make_batch(), 'label': jnp.array([0, 1, 1, 0])}
   params, key = tiny.init_params(task, batch), jax.random.key(0)
@@ -145,17 +148,17 @@ def test_metrics_and_predictions_are_those_of_one_pass() -> None:
 @pytest.mark.parametrize(
   ('kind', 'changes', 'words'),
   [
-    ('classify', {'scores': ('mathews',)}, ["no score 'mathews'", "'matthews'", 'There are: accuracy, ']),
+    ('classify', {'scores': ('mathews',)}, ["'mathews'", "'matthews'", 'accuracy, ']),
     (
       'classify',
       {'scores': ('correlation',)},
-      ["'correlation' reads value", "adapter 'classify' gives", 'without value'],
+      ["'correlation'", 'value', "adapter 'classify'"],
     ),
-    ('classify', {'scores': ('seqeval',)}, ["'seqeval' reads labels", 'Scores that fit: accuracy, ']),
-    ('classify', {'scores': ('f1', 'f1')}, ["both give 'f1'"]),
-    ('classify', {'best': ('validation/f1', 'max')}, ["no metric 'f1'", 'accuracy']),
-    ('classify', {'scores': ('f1',), 'best': ('validation/matthews', 'max')}, ["no metric 'matthews'", 'f1']),
-    ('mlm', {'scores': ('matthews',)}, ["'matthews' reads label", "objective 'mlm' gives"]),
+    ('classify', {'scores': ('seqeval',)}, ["'seqeval'", 'labels', 'accuracy, ']),
+    ('classify', {'scores': ('f1', 'f1')}, ["'f1'"]),
+    ('classify', {'best': ('validation/f1', 'max')}, ["'f1'", 'accuracy']),
+    ('classify', {'scores': ('f1',), 'best': ('validation/matthews', 'max')}, ["'matthews'", 'f1']),
+    ('mlm', {'scores': ('matthews',)}, ["'matthews'", 'label', "objective 'mlm'"]),
   ],
 )
 def test_scores_that_do_not_fit_are_refused(
@@ -178,7 +181,7 @@ def test_a_score_without_its_package_is_refused(
     raise metadata.PackageNotFoundError(package)
 
   monkeypatch.setattr(metadata, 'distribution', absent)
-  with pytest.raises(ConfigError, match=r"score 'f1' needs the package scikit-learn.*pip install scikit-learn"):
+  with pytest.raises(ConfigError, match=r"'f1'.*pip install scikit-learn"):
     loop.train(runs.settings('classify', data, **CHANGES), tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
@@ -191,23 +194,23 @@ def test_rows_without_labels_are_predicted_and_neither_trained_nor_scored(
 ) -> None:
   bare = {'split': 'bare', 'keep_unlabelled': True}
   for changes in ({'data': bare}, {'eval': {'validation': {'data': bare}}}):
-    with pytest.raises(ConfigError, match=r'data.keep_unlabelled: some rows of .* have no label'):
+    with pytest.raises(ConfigError, match=r'data\.keep_unlabelled.*label'):
       loop.train(runs.settings('classify', data, **changes), tmp_path / 'new')
   assert not (tmp_path / 'new').exists()
 
   flags = [f'--workdir={run}', '--config.eval.validation.data.split=bare']
   before = lines(run / 'evaluations.jsonl') if (run / 'evaluations.jsonl').exists() else []
-  with pytest.raises(ConfigError, match=r"bare.*no field 'label'"):
+  with pytest.raises(ConfigError, match=r"bare.*'label'"):
     evaluate.main(flags)
   flags.append('--config.eval.validation.data.keep_unlabelled=True')
-  with pytest.raises(ConfigError, match=r'eval.validation.data: some rows have no label.*--predictions=FILE'):
+  with pytest.raises(ConfigError, match=r'eval\.validation\.data.*--predictions=FILE'):
     evaluate.main(flags)
   rows = written(*flags, file=tmp_path / 'bare.jsonl')
   labelled_rows = written(f'--workdir={run}', '--config.eval.validation.data.split=test', file=tmp_path / 'test.jsonl')
   assert [row['label'] for row in rows] == [row['label'] for row in labelled_rows]
   assert all(row['record']['label'] is None and row['name'] in runs.CLASSES for row in rows)
   assert len(lines(run / 'evaluations.jsonl')) == len(before) + 1  # of the rows with labels
-  with pytest.raises(ConfigError, match='row 0 has no label'):
+  with pytest.raises(ConfigError, match=r'row 0.*label|row_id=0.*label'):
     evaluate.main(['--score', str(tmp_path / 'bare.jsonl'), '--scores', 'f1'])
 
   table = tmp_path / 'CoLA.tsv'
@@ -219,7 +222,7 @@ def test_rows_without_labels_are_predicted_and_neither_trained_nor_scored(
 
 
 def row(number: int, gold: int, one: float) -> dict[str, Any]:
-  """A row of a file in which class 1 has the probability `one`."""
+  """Build a row in which class 1 has the probability `one`."""
   return {
     'row_id': number,
     'label': int(one > 0.5),
@@ -238,7 +241,7 @@ GOLD = (0, 1, 1, 0)
 
 @pytest.fixture
 def pair(tmp_path: pathlib.Path) -> list[str]:
-  """Two files, each with one of four rows wrong; the mean has all right."""
+  """Write two files, each wrong in one of four rows."""
   return [
     file_of(
       tmp_path / name, [row(number, gold, one) for number, (gold, one) in enumerate(zip(GOLD, ones, strict=True))]
@@ -271,7 +274,7 @@ def test_signs_that_end_lines_elsewhere_end_no_row(tmp_path: pathlib.Path, sign:
   (found,) = predicted.read(tmp_path / 'out.jsonl')
   assert found['record']['row']['text'] == f'a{sign}b'
   (tmp_path / 'out.jsonl').write_text('')
-  with pytest.raises(ConfigError, match='is empty'):
+  with pytest.raises(ConfigError, match=r'out\.jsonl.*empty'):
     predicted.read(tmp_path / 'out.jsonl')
 
 
@@ -327,7 +330,7 @@ def test_words_are_scored_as_the_file_has_them(tmp_path: pathlib.Path, capsys: p
   told = capsys.readouterr().out
   assert 'exact_match 0.5\n' in told and 'rouge1 83.3333\n' in told and 'bleu ' in told
   for kind in ('spans', 'texts'):
-    with pytest.raises(ConfigError, match=r'read words or places in a text, which cannot be averaged'):
+    with pytest.raises(ConfigError, match='averag'):
       evaluate.main(['--score', f'{tmp_path}/{kind}_a', f'{tmp_path}/{kind}_b'])
 
 
@@ -348,9 +351,9 @@ def test_parts_of_a_task_are_scored_under_their_names(
   assert capsys.readouterr().out.splitlines()[:2] == ['cola/accuracy 0.5', 'xsum/rouge1 100']
   assert evaluate.main(['--score', f'{tmp_path}/a', f'{tmp_path}/b']) == 0
   assert capsys.readouterr().out.splitlines()[0] == 'cola/accuracy 1'
-  with pytest.raises(ConfigError, match=r"no score 'cola/acuracy'.*Did you mean 'cola/accuracy'"):
+  with pytest.raises(ConfigError, match=r"'cola/acuracy'.*'cola/accuracy'"):
     evaluate.main(['--score', f'{tmp_path}/a', '--scores', 'cola/acuracy'])
-  with pytest.raises(ConfigError, match=r"'xsum/accuracy' reads xsum/label"):
+  with pytest.raises(ConfigError, match=r"'xsum/accuracy'.*xsum/label"):
     evaluate.main(['--score', f'{tmp_path}/a', '--scores', 'xsum/accuracy'])
 
 
@@ -360,18 +363,18 @@ def test_what_cannot_be_scored_is_named(pair: list[str], tmp_path: pathlib.Path)
   broken.write_text('{"row_id": 0, "record": {}}\n{"row_id"')
   words = file_of(tmp_path / 'words', [{'row_id': 0, 'text': 'a', 'record': {'label': 1}}])
   cases = [
-    (['nothing'], 'there is no file nothing'),
-    ([pair[0], other], 'predictions of different rows'),
-    ([str(broken)], 'line 2 of .*broken is no JSON'),
-    ([words, words], 'holds nothing that can be averaged: row_id, text'),
-    ([words], 'no score fits these rows'),
-    ([pair[0], '--scores', 'correlation'], "'correlation' reads value"),
-    ([pair[0], '--scores', 'f2'], "there is no score 'f2'"),
-    ([pair[0], '--workdir=x'], 'leave --workdir out'),
-    ([pair[0], '--config.seed=1'], 'these flags take none'),
+    (['nothing'], r'\bnothing\b'),
+    ([pair[0], other], 'other.*different|different.*other'),
+    ([str(broken)], 'line 2.*broken.*JSON|broken, line 2.*JSON'),
+    ([words, words], 'averag.*row_id, text'),
+    ([words], 'no score'),
+    ([pair[0], '--scores', 'correlation'], "'correlation'.*value"),
+    ([pair[0], '--scores', 'f2'], "'f2'"),
+    ([pair[0], '--workdir=x'], '--score.*--workdir'),
+    ([pair[0], '--config.seed=1'], r'config\.seed|config'),
     ([pair[0], '--format=glue'], '--predictions=FILE'),
-    ([pair[0], f'--predictions={tmp_path}/x/y', '--format=glue'], 'there is no folder'),
-    ([pair[0], f'--predictions={tmp_path}/y', '--format=glu'], "no format 'glu'.*There are: glue, "),
+    ([pair[0], f'--predictions={tmp_path}/x/y', '--format=glue'], r'/x\b.*folder|folder.*/x\b'),
+    ([pair[0], f'--predictions={tmp_path}/y', '--format=glu'], "'glu'.*glue, "),
   ]
   for flags, told in cases:
     with pytest.raises(ConfigError, match=told) as caught:
@@ -381,11 +384,11 @@ def test_what_cannot_be_scored_is_named(pair: list[str], tmp_path: pathlib.Path)
 
 def test_a_file_of_predictions_is_refused_before_the_model_is_made(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
   for flags, told in (
-    ([f'--predictions={tmp_path}/none/out'], 'there is no folder'),
+    ([f'--predictions={tmp_path}/none/out'], r'/none\b.*folder|folder.*/none\b'),
     ([f'--predictions={tmp_path}'], 'is a folder'),
-    ([f'--predictions={tmp_path}/out', '--format=squat'], "no format 'squat'"),
+    ([f'--predictions={tmp_path}/out', '--format=squat'], "'squat'"),
     (['--format=glue'], '--predictions=FILE'),
-    (['--scores', 'f1'], '--scores is for --score'),
+    (['--scores', 'f1'], r'--scores .*--score\b'),
   ):
     with pytest.raises(ConfigError, match=told):
       evaluate.main([f'--workdir={run}', *flags])
@@ -420,7 +423,7 @@ def test_two_processes_score_as_one(run: pathlib.Path, data: pathlib.Path, tmp_p
 
 
 def test_a_batch_over_processes_is_read_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
-  """What every process would gather, in place of the network."""
+  """Read the gathered batch of all processes in order, without the network."""
   batch = {'label': np.array([4, 7, 5, 5]), 'row_id': np.array([8, 9, 10, -1]), 'row_weight': np.array([1.0, 1, 1, 0])}
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   monkeypatch.setattr(
@@ -432,11 +435,11 @@ def test_a_batch_over_processes_is_read_in_its_order(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
   ('words', 'said'),
   [
-    (['--score', 'a', '--follow'], '--score reads files of predictions alone: leave --follow out'),
-    (['--score', 'a', '--step=3'], 'leave --step out'),
-    (['--score', 'a', '--timeout=5'], 'leave --timeout out'),
-    (['--workdir=RUN', '--follow', '--step=100'], '--follow evaluates every checkpoint .*leave --step=100 out'),
-    (['--workdir=RUN', '--timeout=5'], '--timeout is of --follow'),
+    (['--score', 'a', '--follow'], r'--score\b.*--follow'),
+    (['--score', 'a', '--step=3'], r'--score\b.*--step'),
+    (['--score', 'a', '--timeout=5'], r'--score\b.*--timeout'),
+    (['--workdir=RUN', '--follow', '--step=100'], '--follow.*--step=100'),
+    (['--workdir=RUN', '--timeout=5'], '--timeout.*--follow'),
   ],
 )
 def test_flags_that_would_do_nothing_are_refused(words, said):

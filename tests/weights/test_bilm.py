@@ -169,9 +169,7 @@ def test_every_part_is_a_leaf_and_no_number_is_left_over(tmp_path: pathlib.Path)
 def test_no_word_is_predicted(tmp_path: pathlib.Path) -> None:
   import_bilm(write(tmp_path / 'bilm', make_numbers()), tmp_path / 'imported')
   model = plm_jax.load(tmp_path / 'imported')
-  with pytest.raises(
-    ConfigError, match=r'score: .* holds a pre-trained network without a task and without a head that predicts words'
-  ):
+  with pytest.raises(ConfigError, match=r'^score\b'):
     model.score('the cat')
 
 
@@ -181,22 +179,22 @@ def test_no_word_is_predicted(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
   ('place', 'value', 'message'),
   [
-    ('char_cnn', None, r'options.json: char_cnn is missing, an object with activation, filters'),
-    ('char_cnn.activation', 'gelu', r"char_cnn.activation is 'gelu', and must be 'relu', the only form"),
-    ('char_cnn.activation', 'tanh', r"char_cnn.activation is 'tanh', and must be 'relu', the only form"),
-    ('char_cnn.filters', [[1, 3], [3, 5]], r'char_cnn.filters is .* a list of \[width, count\] with the widths 1, 2'),
-    ('char_cnn.filters', [], r'filters \(\) must be 1 to 50 numbers'),
-    ('char_cnn.embedding', {}, r'char_cnn.embedding is {}, and must be an object with dim'),
-    ('char_cnn.max_characters_per_token', 40, r'max_characters_per_token is 40, and must be 50, the only form'),
-    ('char_cnn.n_characters', 60, r'char_cnn.n_characters is 60, and must be one of 262, 261'),
-    ('char_cnn.n_highway', 3, r"dataset 'CNN_high_2/W_carry' is missing, which elmo_options.json asks for"),
-    ('char_cnn.n_highway', 1, r"dataset 'CNN_high_1/W_carry' has no place in the network of elmo_options.json"),
-    ('lstm.use_skip_connections', False, r'lstm.use_skip_connections is False, and must be True, the only form'),
-    ('lstm.cell_clip', None, r'lstm.cell_clip is None, and must be a number above 0'),
-    ('lstm.proj_clip', 0, r'lstm.proj_clip is 0, and must be a number above 0'),
-    ('lstm.dim', 8, r"dataset 'RNN_0/.*/W_0' is float32\[12, 28\], and floats \[12, 32\] by the sizes in elmo_options"),
-    ('lstm.projection_dim', 10**12, r'lstm.projection_dim is 10+, and must be an integer from 1 to'),
-    ('lstm.n_layers', 1, r"dataset 'RNN_0/.*/Cell1/LSTMCell/B' has no place"),
+    ('char_cnn', None, r'options\.json: char_cnn .*activation, filters'),
+    ('char_cnn.activation', 'gelu', r"char_cnn\.activation.*'gelu'.*'relu'"),
+    ('char_cnn.activation', 'tanh', r"char_cnn\.activation.*'tanh'.*'relu'"),
+    ('char_cnn.filters', [[1, 3], [3, 5]], r'char_cnn\.filters.*\[width, count\].*1, 2'),
+    ('char_cnn.filters', [], r'filters.*\(\).*1 to 50'),
+    ('char_cnn.embedding', {}, r'char_cnn\.embedding.*\{\}.*dim'),
+    ('char_cnn.max_characters_per_token', 40, r'max_characters_per_token.*40.*50'),
+    ('char_cnn.n_characters', 60, r'char_cnn\.n_characters.*60.*262, 261'),
+    ('char_cnn.n_highway', 3, r"'CNN_high_2/W_carry'.*elmo_options\.json"),
+    ('char_cnn.n_highway', 1, r"'CNN_high_1/W_carry'.*elmo_options\.json"),
+    ('lstm.use_skip_connections', False, r'lstm\.use_skip_connections.*False.*True'),
+    ('lstm.cell_clip', None, r'lstm\.cell_clip.*None.* 0'),
+    ('lstm.proj_clip', 0, r'lstm\.proj_clip.*0'),
+    ('lstm.dim', 8, r"dataset 'RNN_0/.*/W_0' .*float32\[12, 28\].*\[12, 32\].*elmo_options"),
+    ('lstm.projection_dim', 10**12, r'lstm\.projection_dim.*10+.*from 1 to'),
+    ('lstm.n_layers', 1, r"'RNN_0/.*/Cell1/LSTMCell/B'"),
   ],
 )
 def test_options_that_contradict_the_weights_or_the_network(
@@ -213,10 +211,10 @@ def test_options_that_contradict_the_weights_or_the_network(
 @pytest.mark.parametrize(
   ('name', 'value', 'message'),
   [
-    (f'{CELL}/W_P_0', None, r"dataset 'RNN_0/.*/Cell1/LSTMCell/W_P_0' is missing"),
-    ('char_embed', np.zeros((262, 4), np.float32), r"'char_embed' is float32\[262, 4\], and floats \[261, 4\]"),
-    ('char_embed', np.zeros((261, 4), np.int32), r"'char_embed' is int32\[261, 4\], and floats \[261, 4\]"),
-    ('softmax/W', np.zeros((6, 6), np.float32), r"'softmax/W' has no place in the network"),
+    (f'{CELL}/W_P_0', None, r"'RNN_0/.*/Cell1/LSTMCell/W_P_0'"),
+    ('char_embed', np.zeros((262, 4), np.float32), r"'char_embed'.*float32\[262, 4\].*\[261, 4\]"),
+    ('char_embed', np.zeros((261, 4), np.int32), r"'char_embed'.*int32\[261, 4\].*\[261, 4\]"),
+    ('softmax/W', np.zeros((6, 6), np.float32), r"'softmax/W'"),
   ],
 )
 def test_weights_that_are_not_those_of_the_options(
@@ -239,13 +237,13 @@ def test_numbers_of_another_file_are_not_read(tmp_path: pathlib.Path) -> None:
   with h5py.File(source / 'elmo_weights.hdf5', 'a') as file:
     outside = [(str(tmp_path / 'other'), 0, array.nbytes)]
     file.create_dataset('CNN_proj/b_proj', array.shape, np.float32, external=outside)
-  with pytest.raises(ConfigError, match=r"'CNN_proj/b_proj' is not whole in this file, or compressed"):
+  with pytest.raises(ConfigError, match=r"'CNN_proj/b_proj'.*compressed"):
     import_bilm(source, tmp_path / 'imported')
   with h5py.File(source / 'elmo_weights.hdf5', 'a') as file, h5py.File(tmp_path / 'linked', 'w') as other:
     del file['CNN_proj/b_proj']
     other['b'] = array
     file['CNN_proj/b_proj'] = h5py.ExternalLink(str(tmp_path / 'linked'), 'b')
-  with pytest.raises(ConfigError, match=r"'CNN_proj/b_proj' is missing"):
+  with pytest.raises(ConfigError, match=r"'CNN_proj/b_proj'.*missing"):
     import_bilm(source, tmp_path / 'imported')
 
 
@@ -254,7 +252,7 @@ def test_numbers_of_another_file_are_not_read(tmp_path: pathlib.Path) -> None:
 def test_numbers_that_are_not_finite(tmp_path: pathlib.Path, name: str, value: float) -> None:
   numbers = make_numbers()
   numbers[name].flat[-1] = value
-  with pytest.raises(ConfigError, match=rf"elmo_weights.hdf5, dataset '{name}' has numbers that are not finite: fetch"):
+  with pytest.raises(ConfigError, match=rf"elmo_weights\.hdf5.*'{name}'.*not finite.*fetch"):
     import_bilm(write(tmp_path / 'bilm', numbers), tmp_path / 'imported')
   assert not (tmp_path / 'imported').exists()
 
@@ -262,12 +260,10 @@ def test_numbers_that_are_not_finite(tmp_path: pathlib.Path, name: str, value: f
 def test_options_without_weights(tmp_path: pathlib.Path) -> None:
   source = write(tmp_path / 'bilm', make_numbers())
   (source / 'elmo_weights.hdf5').unlink()
-  with pytest.raises(
-    ConfigError, match=r'bilm has elmo_options.json, and no weights, \*.hdf5 or \*.h5: fetch them too'
-  ):
+  with pytest.raises(ConfigError, match=r'elmo_options\.json.*\*\.hdf5.*\*\.h5.*fetch'):
     convert.main(['import', str(source), str(tmp_path / 'imported')])
   (source / 'config.json').write_text('{}')  # it is a folder in Hugging Face's form
-  with pytest.raises(ConfigError, match=r'neither model.safetensors'):
+  with pytest.raises(ConfigError, match=r'model\.safetensors'):
     convert.main(['import', str(source), str(tmp_path / 'imported')])
 
 
@@ -276,29 +272,29 @@ def test_a_file_that_is_damaged(tmp_path: pathlib.Path, content: bytes | None) -
   source = write(tmp_path / 'bilm', make_numbers())
   file = source / 'elmo_weights.hdf5'
   file.write_bytes(file.read_bytes()[:4000] if content is None else content)
-  with pytest.raises(ConfigError, match=r'elmo_weights.hdf5 is damaged, or no HDF5 file: .*; fetch it again'):
+  with pytest.raises(ConfigError, match=r'elmo_weights\.hdf5 .*fetch it again'):
     import_bilm(source, tmp_path / 'imported')
 
 
 def test_folders_and_vocabularies_that_are_refused(tmp_path: pathlib.Path) -> None:
   source = write(tmp_path / 'bilm', make_numbers())
   (source / 'vocab.txt').write_text('the\ncat\n')
-  with pytest.raises(ConfigError, match=r'vocab.txt has no <S>, </S>, <UNK>, as vocabularies of bilm do'):
+  with pytest.raises(ConfigError, match=r'vocab\.txt.*<S>, </S>, <UNK>'):
     import_bilm(source, tmp_path / 'imported')
   (source / 'vocab.txt').write_bytes(b'\xff\xfe')
   with pytest.raises(ConfigError, match=r'vocab.txt: .*utf-8'):
     import_bilm(source, tmp_path / 'imported')
   (source / 'vocab.txt').write_bytes('<S>\n</S>\n<UNK>\ncafé\n'.encode('latin-1'))
-  said = r'vocab.txt: line 4 is not written in utf-8: fetch the file again, or convert it, `iconv -f latin1 -t utf-8'
+  said = r'vocab\.txt: line 4 .*`iconv -f latin1 -t utf-8'
   with pytest.raises(ConfigError, match=said):
     import_bilm(source, tmp_path / 'imported')
   files.copy(source / 'elmo_weights.hdf5', source / 'more.h5')
-  with pytest.raises(ConfigError, match=r'has elmo_weights.hdf5 and more.h5: leave one of them in the folder'):
+  with pytest.raises(ConfigError, match=r'elmo_weights\.hdf5.*more\.h5'):
     import_bilm(source, tmp_path / 'imported')
 
 
 def test_h5py_that_is_not_installed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
   source = write(tmp_path / 'bilm', make_numbers())
   monkeypatch.setitem(sys.modules, 'h5py', None)
-  with pytest.raises(ConfigError, match=r'package h5py, which is not installed: bash launch/setup.sh hdf5'):
+  with pytest.raises(ConfigError, match=r'h5py.*launch/setup\.sh hdf5'):
     import_bilm(source, tmp_path / 'imported')

@@ -116,7 +116,7 @@ def test_a_reward_model_has_no_logits_and_says_why(name: str, tmp_path: pathlib.
   make_model(name).save_pretrained(tmp_path)
   trunk, params = weights.load(tmp_path)
   assert not trunk.gives_logits and set(params) == {'token_embed', 'layers', 'final_norm', 'head'}
-  with pytest.raises(ValueError, match=r'gives no logits: its weights come without an output matrix \(lm_head\)'):
+  with pytest.raises(ValueError, match=r'lm_head'):
     trunk.apply({'params': params}, np.zeros((1, 16), np.float32), method='attend')
 
 
@@ -125,7 +125,7 @@ def test_a_head_without_a_place_stays_out_of_an_export(tmp_path: pathlib.Path) -
   make_model('gpt2').save_pretrained(tmp_path / 'theirs')
   trunk, params = weights.load(tmp_path / 'theirs')
   params['head'] = {**params['head'], 'bias': np.ones(CLASSES, np.float32)}
-  with pytest.raises(WeightsError, match='no place for head/bias'):
+  with pytest.raises(WeightsError, match='head/bias'):
     weights.save(tmp_path / 'saved', trunk, params)
 
 
@@ -161,9 +161,7 @@ def test_a_head_is_written_where_theirs_has_its_activation(name: str, activation
     saved.save(1, {'params': params, 'step': np.asarray(1, np.int32)})
   if activation != theirs:
     for heads in (None, ['head']):
-      with pytest.raises(
-        WeightsError, match=f'{theirs} between the two layers .* and this run {activation}: train with'
-      ):
+      with pytest.raises(WeightsError, match=rf'{theirs}.*{activation}.*adapter\.activation'):
         convert.export(run.root, tmp_path / 'out', step='newest', heads=heads)
     assert not (tmp_path / 'out').exists()
     convert.export(run.root, tmp_path / 'out', step='newest', heads=[])
@@ -198,5 +196,5 @@ def test_a_head_on_other_states_is_not_written_as_theirs(tmp_path: pathlib.Path)
     convert.export(run.root, tmp_path / f'{name}-out', step='newest', heads=None if place else [])
     found = files.read_json(tmp_path / f'{name}-out' / 'config.json')['architectures']
     assert found == ['GPT2ForSequenceClassification' if place else 'GPT2LMHeadModel']
-  with pytest.raises(WeightsError, match=r'does not read its trunk as adapter\.layer=1 does'):
+  with pytest.raises(WeightsError, match=r'adapter\.layer=1'):
     convert.export(run.root, tmp_path / 'again', step='newest')

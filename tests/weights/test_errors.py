@@ -219,42 +219,42 @@ class Damage(NamedTuple):
 
 
 DAMAGES: Mapping[str, Damage] = {
-  'a tensor is missing': Damage(lose_tensor, ('published/model.safetensors', QUERY, 'is missing', 'fetch')),
+  'a tensor is missing': Damage(lose_tensor, ('published/model.safetensors', QUERY, 'missing', 'fetch')),
   'a tensor is missing of several files': Damage(
-    lose_tensor_of_shards, ('published/model.safetensors.index.json', QUERY, 'is missing', 'fetch')
+    lose_tensor_of_shards, ('published/model.safetensors.index.json', QUERY, 'missing', 'fetch')
   ),
   'a tensor is not where the index says': Damage(
-    lose_tensor_of_a_shard, (r'published/model-0000\d-of-0000\d.safetensors has no tensor', QUERY, 'fetch both')
+    lose_tensor_of_a_shard, (r'published/model-0000\d-of-0000\d.safetensors', QUERY, 'fetch')
   ),
-  'a file is missing': Damage(lose_shard, ('index.json places tensor', r'model-0000\d-of', 'not in the folder: fetch')),
-  'an index without its map': Damage(lose_weight_map, ('index.json has no weight_map', 'fetch')),
-  'an index that leaves the folder': Damage(leave_the_folder, ('index.json places tensor', QUERY, r'\.\./published')),
+  'a file is missing': Damage(lose_shard, ('index.json', r'model-0000\d-of', 'fetch')),
+  'an index without its map': Damage(lose_weight_map, ('index.json.*weight_map', 'fetch')),
+  'an index that leaves the folder': Damage(leave_the_folder, ('index.json', QUERY, r'\.\./published')),
   'part of a head': Damage(
-    lose_part_of_a_head, ('published/model.safetensors', 'cls.predictions.transform.dense.weight', 'is missing')
+    lose_part_of_a_head, ('published/model.safetensors', 'cls.predictions.transform.dense.weight', 'missing')
   ),
   'a wrong shape': Damage(
-    reshape_tensor, ('published/model.safetensors', QUERY, r'\(31, 32\) and not \(32, 32\)', 'config.json', 'fetch')
+    reshape_tensor, ('published/model.safetensors', QUERY, r'\(31, 32\).*\(32, 32\)', 'config.json', 'fetch')
   ),
   'another vocabulary': Damage(
-    change_vocabulary, ('published/model.safetensors', TABLE, r'\(61, 32\) and not \(70, 32\)', 'vocab_size 70')
+    change_vocabulary, ('published/model.safetensors', TABLE, r'\(61, 32\).*\(70, 32\)', 'vocab_size.*70')
   ),
   'a larger tokenizer': Damage(
-    add_tokens, ('published/tokenizer.json has ids up to 61', TABLE, '61 rows', 'resize_token_embeddings')
+    add_tokens, ('published/tokenizer.json.* 61', TABLE, '61 rows', 'resize_token_embeddings')
   ),
-  'cut within a tensor': Damage(cut(0.7), ('published/model.safetensors is cut short', "tensor '", 'fetch')),
-  'cut within the header': Damage(cut(0.01), ('published/model.safetensors is cut short', 'header', 'fetch')),
-  'an empty file': Damage(empty, ('published/model.safetensors is cut short', '0 bytes', 'fetch')),
-  'a header that is no JSON': Damage(spoil_header, ('published/model.safetensors cannot be read', 'fetch')),
-  'a header that is no object': Damage(list_header, ('published/model.safetensors cannot be read', 'no JSON object')),
+  'cut within a tensor': Damage(cut(0.7), ('published/model.safetensors.*cut short', "tensor '", 'fetch')),
+  'cut within the header': Damage(cut(0.01), ('published/model.safetensors.*cut short', 'header', 'fetch')),
+  'an empty file': Damage(empty, ('published/model.safetensors.*cut short', '0 bytes', 'fetch')),
+  'a header that is no JSON': Damage(spoil_header, ('published/model.safetensors', 'fetch')),
+  'a header that is no object': Damage(list_header, ('published/model.safetensors', 'JSON object')),
   'a type of numbers that is not read': Damage(rename_dtype, ('published/model.safetensors', QUERY, 'F8_E4M3')),
   'a shape beside its bytes': Damage(stretch_header, ('published/model.safetensors', QUERY, r'\(32, 33\)', 'bytes')),
-  'a pickle': Damage(pickle, ('published has only pytorch_model.bin', 'executes', 'save_pretrained')),
-  'several pickles': Damage(several_pickles, (r'pytorch_model.bin.index.json', 'executes', 'save_pretrained')),
-  'no weights': Damage(nothing, ('published has neither model.safetensors nor', 'fetch')),
-  'a damaged config.json': Damage(cut_config, ('published/config.json cannot be read', 'fetch')),
-  'a damaged tokenizer.json': Damage(cut_tokenizer, ('published/tokenizer.json cannot be read', 'fetch')),
+  'a pickle': Damage(pickle, ('published.*pytorch_model.bin', 'save_pretrained')),
+  'several pickles': Damage(several_pickles, ('pytorch_model.bin.index.json', 'save_pretrained')),
+  'no weights': Damage(nothing, ('published.*model.safetensors', 'fetch')),
+  'a damaged config.json': Damage(cut_config, ('published/config.json', 'fetch')),
+  'a damaged tokenizer.json': Damage(cut_tokenizer, ('published/tokenizer.json', 'fetch')),
   'no config.json': Damage(lose_config, ('config.json',)),
-  'an unknown model_type': Damage(unknown_model, ('published/config.json', "model_type 'mamba'", 'bert, ')),
+  'an unknown model_type': Damage(unknown_model, ('published/config.json', "model_type.*'mamba'", 'bert, ')),
   'a config.json without a size': Damage(lose_size, ('published/config.json', 'hidden_size')),
   'a structure of another paper': Damage(other_positions, ('published/config.json', 'relative_key')),
 }
@@ -314,15 +314,15 @@ def test_a_tokenizer_that_is_not_read_is_said_at_once_and_its_weights_are_used(
   assert code == 0
   with pytest.raises(ConfigError) as first_use:
     plm_jax.load(tmp_path / 'ours')
-  assert 'leaves out merges at random' in str(first_use.value)
-  assert f'the tokenizer is copied and cannot be read here: {first_use.value}. The parameters can be used' in said
+  assert 'model.dropout' in str(first_use.value)
+  assert str(first_use.value) in said
   np.testing.assert_array_equal(
     weights.load(tmp_path / 'ours')[1]['token_embed']['table'], make_model()[1]['token_embed']['table']
   )
   del content['model']['dropout']
   (folder / release.TOKENIZER).write_text(json.dumps({**content, 'pre_tokenizer': {'type': 'BertPreTokenizer'}}))
   code, said = command('import', folder, tmp_path / 'ours', '--force', capsys=capsys)
-  assert code == 0 and 'cannot be read here' not in said
+  assert code == 0 and str(first_use.value) not in said
 
 
 def test_an_import_is_not_imported_again(
@@ -330,7 +330,7 @@ def test_an_import_is_not_imported_again(
 ) -> None:
   assert command('import', folder, tmp_path / 'ours', capsys=capsys)[0] == 0
   code, said = command('import', tmp_path / 'ours', tmp_path / 'again', capsys=capsys)
-  assert code == WRONG_USAGE and f'{tmp_path / "ours"} is an import already' in said
+  assert code == WRONG_USAGE and str(tmp_path / 'ours') in said
   assert not (tmp_path / 'again').exists()
 
 
@@ -344,23 +344,23 @@ def test_flags_of_runs_are_refused_where_there_is_none(
   for words in (('import', folder), ('export', tmp_path / 'ours'), ('export', tmp_path / 'ours', '--form=own')):
     code, said = command(*words, tmp_path / 'out', flag, capsys=capsys)
     assert code == WRONG_USAGE and not (tmp_path / 'out').exists()
-    assert f'{flag}: {words[1]} is no run with checkpoints, which alone has {what}: leave {flag[:6]} out' in said
+    assert re.search(rf'{flag}: {words[1]} .*{what}.*{flag[:6]}', said)
 
 
 @pytest.mark.parametrize(
   ('words', 'said'),
   [
-    (('import', '--heads=none'), '--heads=none: convert import does nothing with it'),
-    (('import', '--form=peft'), '--form=peft: convert import does nothing with it'),
-    (('export', '--form=peft', '--heads=mlm'), '--heads=mlm: --form=peft does nothing with it'),
-    (('export', '--form=own', '--architecture=bert'), '--architecture=bert: --form=own does nothing with it'),
+    (('import', '--heads=none'), '--heads=none.*convert import'),
+    (('import', '--form=peft'), '--form=peft.*convert import'),
+    (('export', '--form=peft', '--heads=mlm'), '--heads=mlm.*--form=peft'),
+    (('export', '--form=own', '--architecture=bert'), '--architecture=bert.*--form=own'),
   ],
 )
 def test_flags_that_would_do_nothing_are_refused(
   words: tuple[str, ...], said: str, folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
   code, told = command(words[0], folder, tmp_path / 'out', *words[1:], capsys=capsys)
-  assert code == WRONG_USAGE and said in told and not (tmp_path / 'out').exists()
+  assert code == WRONG_USAGE and re.search(said, told) and not (tmp_path / 'out').exists()
 
 
 def test_a_start_from_a_damaged_folder_is_refused_alike(folder: pathlib.Path) -> None:
@@ -448,13 +448,13 @@ def test_a_damaged_import_is_refused(
   file = ours / 'params-00001.safetensors'
   sound = file.read_bytes()
   file.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-  with pytest.raises(CheckpointError, match=r'params-00001.safetensors is .* damaged.*import again'):
+  with pytest.raises(CheckpointError, match=r'params-00001\.safetensors .*import again'):
     weights.load(ours)
   code, said = command('export', ours, back, capsys=capsys)
   assert code == FAILED and 'params-00001.safetensors' in said
   file.write_bytes(sound)
   (ours / checkpoint.INDEX).write_text('{}')
-  with pytest.raises(CheckpointError, match=r'params.index.json is damaged'):
+  with pytest.raises(CheckpointError, match=r'params\.index\.json'):
     weights.load(ours)
   (ours / 'model.json').unlink()
   with pytest.raises(WeightsError, match=r'model\.json'):
@@ -499,7 +499,7 @@ def test_an_import_of_other_sizes_than_its_model_is_refused(
   sound = (ours / 'model.json').read_bytes()
   for name, size in {'num_layers': 3, 'hidden_dim': 48, 'mlp_dim': 65, 'max_length': 33, 'num_types': 3}.items():
     change_json(ours, 'model.json', lambda about, size={name: size}: about['model']['overrides'].update(size))
-    with pytest.raises(WeightsError, match=r'model\.json gives trunk/.* the shape .*import again'):
+    with pytest.raises(WeightsError, match=r'model\.json.*trunk/.*import again'):
       weights.load(ours)
     (ours / 'model.json').write_bytes(sound)
 
@@ -508,18 +508,18 @@ def test_parameters_that_are_missing_or_of_another_shape_are_not_saved(tmp_path:
   trunk, params = make_model()
   leaves = param_paths.flat(params)
   missing = {path: leaf for path, leaf in leaves.items() if path != 'layers/query/kernel'}
-  with pytest.raises(WeightsError, match=r"'trunk/layers/query/kernel' is missing \(1 in all\)"):
+  with pytest.raises(WeightsError, match=r"'trunk/layers/query/kernel'.*\b1\b"):
     weights.save(tmp_path / 'saved', trunk, param_paths.nested(missing))
   wrong = leaves | {'layers/mlp/up/kernel': leaves['layers/mlp/up/kernel'][:, :-1]}
-  with pytest.raises(WeightsError, match=r"'trunk/layers/mlp/up/kernel' is \[2, 31, 64\].*has \[2, 32, 64\]"):
+  with pytest.raises(WeightsError, match=r"'trunk/layers/mlp/up/kernel'.*\[2, 31, 64\].*\[2, 32, 64\]"):
     weights.save(tmp_path / 'saved', trunk, param_paths.nested(wrong))
-  with pytest.raises(WeightsError, match='no place for trunk/extra'):
+  with pytest.raises(WeightsError, match='trunk/extra'):
     weights.save(tmp_path / 'saved', trunk, {'trunk': {**params, 'extra': np.zeros(3, np.float32)}})
   assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_folder_of_weights_is_named(tmp_path: pathlib.Path) -> None:
-  with pytest.raises(WeightsError, match=rf'{tmp_path} is neither a Hugging Face folder'):
+  with pytest.raises(WeightsError, match=rf'{tmp_path} .*Hugging Face'):
     weights.load(tmp_path)
 
 
@@ -546,7 +546,7 @@ def test_saving_again_leaves_no_tensor_of_before(folder: pathlib.Path) -> None:
 def test_a_tokenizer_of_other_kinds_of_values_is_named(damage, tmp_path):
   content = {'model': {'vocab': {'a': 0}}, 'added_tokens': [{'content': '[CLS]', 'id': 1}], **damage}
   (tmp_path / release.TOKENIZER).write_text(json.dumps(content))
-  with pytest.raises(WeightsError, match=r'tokenizer\.json is damaged \(.*\); fetch it again'):
+  with pytest.raises(WeightsError, match=r'tokenizer\.json .*fetch it again'):
     release.check_tokenizer(tmp_path, 2, where='model')
 
 
@@ -559,7 +559,7 @@ def test_numbers_that_are_not_finite_are_not_imported(
     tensors[QUERY][-1, -1] = value
 
   change_tensors(folder, change)
-  with pytest.raises(ConfigError, match=rf'{re.escape(QUERY)}.* has numbers that are not finite: fetch the file again'):
+  with pytest.raises(ConfigError, match=rf'{re.escape(QUERY)}.*not finite.*fetch'):
     convert.main(['import', str(folder), str(tmp_path / 'imported')])
   with pytest.raises(WeightsError, match='not finite'):
     weights.load(folder)

@@ -103,14 +103,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.mark.parametrize(
   ('kind', 'change', 'said'),
   [
-    ('llama', {'rope_parameters': {'rope_type': 'linear', 'factor': 0}}, 'factor a number from 1 on'),
-    ('llama', {'rope_scaling': {'rope_type': 'llama3', 'factor': 0.5}}, 'factor a number from 1 on'),
-    ('llama', {'rope_parameters': {'rope_type': 'default', 'rope_theta': 0}}, 'rope_theta a number above 1 or null'),
-    ('llama', {'rope_parameters': {'rope_type': 'default', 'rope_theta': 0.5}}, 'rope_theta a number above 1'),
-    ('glm4', {'rms_norm_eps': 1e30}, 'rms_norm_eps is 1e.30, and must be a number from 1.17549e-38 to 1'),
-    ('bert', {'layer_norm_eps': 0}, 'layer_norm_eps is 0'),
-    ('gpt2', {'initializer_range': 1e300}, 'initializer_range is 1e.300, and must be a number from 0 to 100'),
-    ('bart', {'dropout': 1.0}, 'dropout is 1.0, and must be a number from 0 on and below 1'),
+    ('llama', {'rope_parameters': {'rope_type': 'linear', 'factor': 0}}, 'factor.* 1'),
+    ('llama', {'rope_scaling': {'rope_type': 'llama3', 'factor': 0.5}}, 'factor.* 1'),
+    ('llama', {'rope_parameters': {'rope_type': 'default', 'rope_theta': 0}}, 'rope_theta.* 1.*null'),
+    ('llama', {'rope_parameters': {'rope_type': 'default', 'rope_theta': 0.5}}, 'rope_theta.* 1'),
+    ('glm4', {'rms_norm_eps': 1e30}, 'rms_norm_eps.*1e.30.*1.17549e-38 to 1'),
+    ('bert', {'layer_norm_eps': 0}, 'layer_norm_eps.* 0'),
+    ('gpt2', {'initializer_range': 1e300}, 'initializer_range.*1e.300.*0 to 100'),
+    ('bart', {'dropout': 1.0}, 'dropout.*1.0.* 0 .* 1'),
   ],
 )
 def test_numbers_have_the_bounds_of_our_own_settings(kind: str, change: dict[str, Any], said: str) -> None:
@@ -126,9 +126,9 @@ def test_numbers_have_the_bounds_of_our_own_settings(kind: str, change: dict[str
 @pytest.mark.parametrize(
   ('kind', 'change', 'said'),
   [
-    ('t5', {'relative_attention_max_distance': 4}, 'relative_attention_max_distance is 4.* relative_attention_num_'),
-    ('mt5', {'relative_attention_num_buckets': 300}, 'relative_attention_max_distance is .*_buckets, 300, by 2'),
-    ('glm4', {'partial_rotary_factor': 0.1}, 'partial_rotary_factor is 0.1, and has to leave an even number'),
+    ('t5', {'relative_attention_max_distance': 4}, 'relative_attention_max_distance.*4.* relative_attention_num_'),
+    ('mt5', {'relative_attention_num_buckets': 300}, 'relative_attention_max_distance.*_buckets.*300'),
+    ('glm4', {'partial_rotary_factor': 0.1}, 'partial_rotary_factor.*0.1.*even'),
   ],
 )
 def test_fields_that_do_not_go_together_are_named(
@@ -178,10 +178,10 @@ def test_a_head_with_gelu_in_any_case_needs_a_body_with_it(kind: str, variant: s
   module = next(one.module for one in table.architectures() if one.name == kind)
   theirs = module.write_config(bert.make(vocab_size=24, variant=variant), ()) | {'hidden_act': 'relu'}
   module.read_config(theirs, ())
-  with pytest.raises(ValueError, match="hidden_act is 'relu'"):
+  with pytest.raises(ValueError, match=r"hidden_act.*'relu'"):
     module.read_config(theirs, (f'{head}dense.weight',))
   trunk = bert.make(vocab_size=24, variant=variant, overrides={'activation': 'relu'})
-  with pytest.raises(ValueError, match='has gelu_erf'):
+  with pytest.raises(ValueError, match='gelu_erf'):
     module.write_config(trunk, ('mlm',))
 
 
@@ -190,7 +190,7 @@ def test_every_architecture_is_walked() -> None:
 
 
 def is_fixed(field: fields.Field) -> bool:
-  return field.says.endswith('the only form that can be read')
+  return field.says.endswith('the only supported value')
 
 
 @pytest.mark.parametrize('kind', CASES)
@@ -201,7 +201,7 @@ def test_a_fixed_field_is_refused_by_name(kind: str, root: pathlib.Path) -> None
   for name, value in attributes(kind).items():
     for other in others(name, value) if is_fixed(FIELDS[kind][name]) else ():
       folder = beside(source, root / f'{kind}-fixed', config_of(source) | {name: other})
-      with pytest.raises(WeightsError, match=rf'config.json: {name} is .*the only form that can be read'):
+      with pytest.raises(WeightsError, match=rf'config.json: {name} '):
         weights.load(folder)
       tried += 1
   assert tried > 3

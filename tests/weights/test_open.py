@@ -74,7 +74,7 @@ def test_every_kind_of_folder_opens_alike(published: pathlib.Path, tmp_path: pat
     stacked = 'trunk/layers/query/kernel'
     np.testing.assert_array_equal(opened.params[stacked].read(1), opened.params[stacked].read(None)[1])
     assert opened.params.tree('trunk/layers/query').keys() == {'kernel', 'bias'}
-    with pytest.raises(ValueError, match=r"nothing under 'mlm'; there is trunk"):
+    with pytest.raises(ValueError, match=r"'mlm'.*trunk"):
       opened.params.arrays('mlm')
 
 
@@ -82,7 +82,7 @@ def test_parameters_that_were_saved_alone_say_nothing_of_their_model(tmp_path: p
   checkpoint.save_params(tmp_path, {'vectors': np.arange(3.0, dtype=np.float32)})
   opened = weights.open(tmp_path)
   assert_same(opened.params, {'vectors': np.arange(3.0, dtype=np.float32)})
-  with pytest.raises(WeightsError, match='neither a Hugging Face folder'):
+  with pytest.raises(WeightsError, match='Hugging Face'):
     opened.trunk()
 
 
@@ -122,7 +122,7 @@ def test_steps_of_a_run(tmp_path: pathlib.Path) -> None:
   np.testing.assert_array_equal(
     weights.load(run)[1]['token_embed']['table'], states[1]['trunk']['token_embed']['table']
   )
-  with pytest.raises(CheckpointError, match='none is best'):
+  with pytest.raises(CheckpointError, match='best'):
     assert weights.open(run, step='best').params
 
 
@@ -140,7 +140,7 @@ def test_parts_of_a_run_with_two_trunks(tmp_path: pathlib.Path) -> None:
   opened = weights.open(run, part='generator')
   assert opened.heads == ('mlm',)
   assert_same(opened.params, {'trunk': second, 'mlm': heads['mlm']})
-  with pytest.raises(WeightsError, match='no generator'):
+  with pytest.raises(WeightsError, match='generator'):
     weights.load(make_run(tmp_path / 'other', make_params()), part='generator')
 
 

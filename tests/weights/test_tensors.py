@@ -87,14 +87,14 @@ def test_the_flag_and_the_tensors_must_agree(name: str, root: pathlib.Path, tmp_
       for bias in [one for one in tensors if one.endswith(end) and f'{one[:-4]}decoder.bias' in tensors]:
         tensors[bias] = tensors[f'{bias[:-4]}decoder.bias'].copy()
 
-  with pytest.raises(WeightsError, match=rf"{matrix}'.*differ from.*tie_word_embeddings"):
+  with pytest.raises(WeightsError, match=rf"{matrix}'.*tie_word_embeddings"):
     weights.load(make(source, tmp_path / 'tied', tie_word_embeddings=True))
   _, params = weights.load(make(source, tmp_path / 'equal', copy, tie_word_embeddings=True))
   assert 'output' not in params
   _, params = weights.load(make(source, tmp_path / 'own', copy))
   np.testing.assert_array_equal(params['output']['table'], params['token_embed']['table'])
   if name != 'gpt':  # which has no head beside the matrix, so that a folder without it is a trunk
-    with pytest.raises(WeightsError, match=f"'{matrix}' is missing"):
+    with pytest.raises(WeightsError, match=f"'{matrix}'.*missing"):
       weights.load(make(source, tmp_path / 'lost', lambda tensors: tensors.pop(matrix)))
 
 
@@ -130,7 +130,7 @@ def test_a_buffer_may_be_there_and_must_be_right(name: str, root: pathlib.Path, 
       continue
     wrong = more | {tensor: ~value if value.dtype == bool else value * 0 + 3}
     folder = make(source, tmp_path / 'wrong', lambda tensors, wrong=wrong: tensors.update(wrong))
-    with pytest.raises(WeightsError, match=f'{release.SINGLE}, tensor {tensor!r} holds other numbers than'):
+    with pytest.raises(WeightsError, match=f'{release.SINGLE}.*{tensor!r}'):
       weights.load(folder)
 
 
@@ -140,13 +140,13 @@ def test_a_tensor_without_a_place_is_refused(
   name: str, stranger: str, root: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
   folder = make(source_of(name, root), tmp_path / 'more', lambda tensors: tensors.update({stranger: np.ones((2, 16))}))
-  with pytest.raises(WeightsError, match=rf"{stranger}' has no place in our .*AutoModel\.from_pretrained"):
+  with pytest.raises(WeightsError, match=rf"{stranger}'.*AutoModel\.from_pretrained"):
     weights.load(folder)
 
 
 def test_fewer_layers_than_the_file_has_are_refused(root: pathlib.Path, tmp_path: pathlib.Path) -> None:
   folder = make(source_of('bert-mlm', root), tmp_path / 'fewer', num_hidden_layers=2)
-  with pytest.raises(WeightsError, match=r"bert\.encoder\.layer\.2\.[a-zA-Z.]*' has no place"):
+  with pytest.raises(WeightsError, match=r"bert\.encoder\.layer\.2\.[a-zA-Z.]*'"):
     weights.load(folder)
 
 
@@ -156,7 +156,7 @@ def test_two_names_of_one_parameter_must_agree(root: pathlib.Path, tmp_path: pat
   same = make(source, tmp_path / 'same', lambda tensors: tensors.update({old: tensors[name].copy()}))
   assert weights.open(same).params
   other = make(source, tmp_path / 'other', lambda tensors: tensors.update({old: tensors[name] + 1}))
-  with pytest.raises(WeightsError, match=f"{old}': its numbers differ from those of '{name}'"):
+  with pytest.raises(WeightsError, match=f"{old}'.*'{name}'"):
     weights.load(other)
 
 
@@ -182,9 +182,7 @@ def test_a_head_of_another_build_is_not_written(root: pathlib.Path, tmp_path: pa
   trunk, params = weights.load(source_of('distilbert-body', root))
   one = {'kernel': np.zeros((16, 2), np.float32), 'bias': np.zeros(2, np.float32)}
   own = {name: tree for name, tree in params.items() if name != 'mlm'} | {'head': one}
-  with pytest.raises(
-    WeightsError, match=r'ForSequenceClassification: it has two layers: train with adapter\.hidden=16'
-  ):
+  with pytest.raises(WeightsError, match=r'ForSequenceClassification.*adapter\.hidden=16'):
     weights.save(tmp_path / 'saved', trunk, own, adapter='classify')
 
 

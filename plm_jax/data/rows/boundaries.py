@@ -1,11 +1,11 @@
-"""Where sentences end, decided from the token ids of a stored corpus; neither its text nor a model is needed.
+"""Sentence boundaries from the token ids of a stored corpus, without its text or a model.
 
-The rule: a sentence ends after a token whose text ends in . ! ? … 。 ！ or ？, with the closing quotes, closing
-brackets and line feeds that follow immediately. It does not end there if
+A sentence ends after a token whose text ends in . ! ? … 。 ！ or ？, with the closing quotes, closing brackets and line
+feeds that follow immediately. It does not end there if
 
   - the next token continues a word, as in "3.14" and "example.com" under byte-level BPE;
   - the next token begins in lower case, in a vocabulary that has capitals;
-  - a lone full stop follows a single letter (J. Smith) or a known abbreviation (Dr., vs.), or stands between numbers.
+  - a lone full stop follows a single letter (J. Smith) or a known abbreviation (Dr., vs.), or is between numbers.
 
 An empty line ends a sentence, and so does the end of a document. A sentence of more than `longest` tokens is cut.
 """
@@ -27,11 +27,11 @@ _ABBREVIATIONS = frozenset(
   ('approx', 'ca', 'cf', 'co', 'col', 'dept', 'dr', 'eq', 'etc', 'fig', 'gen', 'gov', 'inc', 'jr', 'ltd', 'mr', 'mrs')
 ) | {'ms', 'prof', 'rev', 'sr', 'st', 'vol', 'vs'}
 _BLOCK = 2**24  # tokens read at a time
-_BEHIND = 8  # tokens of the previous block that are read again
+_OVERLAP = 8  # tokens of the previous block that are read again
 
 
 class Tables(NamedTuple):
-  """The properties of tokens that the rule needs, bool[v] each.
+  """Properties of tokens that the rule needs, bool[v] each.
 
   Attributes:
     ends: its text ends in a mark that ends sentences.
@@ -43,7 +43,7 @@ class Tables(NamedTuple):
     continues: it continues the word of the token before it.
     lower: it begins in lower case, in a vocabulary that has capitals.
     digits: it is a number.
-    short: a full stop after it belongs to it: it is a single letter or an abbreviation.
+    short: it is a single letter or an abbreviation, so a full stop after it belongs to it.
   """
 
   ends: np.ndarray
@@ -59,7 +59,7 @@ class Tables(NamedTuple):
 
 
 def tables(vocab: Vocab) -> Tables:
-  """The tables of a vocabulary; special tokens are in none of them."""
+  """Build the tables of a vocabulary; special tokens are in none."""
   special = set(vocab.special_ids)
   texts = ['' if token in special else vocab.decode([token]) for token in range(vocab.size)]
   bare = [text.strip().removeprefix('##') for text in texts]
@@ -86,49 +86,54 @@ def tables(vocab: Vocab) -> Tables:
 
 
 def sentences(ids: 'np.ndarray | Ids', offsets: np.ndarray, *, vocab: Vocab, longest: int) -> np.ndarray:
-  """Where sentences begin.
+  """Find the start of each sentence.
 
   Args:
     ids: [n], documents end to end.
-    offsets: int64[documents+1], where each begins.
-    vocab: of the ids.
+    offsets: int64[documents+1], start of each document.
+    vocab: vocabulary of the ids.
     longest: most tokens of a sentence.
 
   Returns:
-    int64[sentences+1], rising from 0 to n; a sentence begins wherever a document begins.
+    int64[sentences+1], ascending from 0 to n; a sentence begins wherever a document begins.
   """
   rule = tables(vocab)
-  found = [_begun(ids, low, min(low + _BLOCK, len(ids)), rule) for low in range(0, len(ids), _BLOCK)]
-  starts = np.union1d(np.concatenate([*found, np.zeros(1, np.int64)]), offsets)
+  begun = [_begun(ids, low, min(low + _BLOCK, len(ids)), rule) for low in range(0, len(ids), _BLOCK)]
+  starts = np.union1d(np.concatenate([*begun, np.zeros(1, np.int64)]), offsets)
   pieces = -(-np.diff(starts) // longest)
-  place = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # of the piece in its sentence
-  return np.append(np.repeat(starts[:-1], pieces) + longest * place, starts[-1])
+  index = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # index of a piece in its sentence
+  return np.append(np.repeat(starts[:-1], pieces) + longest * index, starts[-1])
 
 
 def documents(starts: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-  """int64[documents+1]: the first sentence of each document that has a token, and the number of sentences."""
+  """Return the first sentence of each non-empty document.
+
+  int64[documents+1]; the last entry is the number of sentences.
+  """
   return np.searchsorted(starts, np.unique(offsets))
 
 
 def _begun(ids: 'np.ndarray | Ids', low: int, high: int, rule: Tables) -> np.ndarray:
-  """int64: the places in low+1..high where a sentence begins because one ends just before."""
-  begin = max(low - _BEHIND, 0)
+  """Find the positions in low+1..high, int64, before which a sentence ends."""
+  begin = max(low - _OVERLAP, 0)
   block = np.asarray(ids[begin : high + 1]).astype(np.int64)
 
   def before(table: np.ndarray) -> np.ndarray:
-    """Whether the token before each is in the table."""
+    """Look up the token before each."""
     return np.concatenate([[False], table[block[:-1]]])
 
-  def behind(table: np.ndarray) -> np.ndarray:
-    """Whether the token after each is in the table."""
+  def after(table: np.ndarray) -> np.ndarray:
+    """Look up the token after each."""
     return np.concatenate([table[block[1:]], [False]])
 
-  inner = rule.stop[block] & (before(rule.short) | (before(rule.digits) & behind(rule.digits)))
+  # 1. Full stops of abbreviations and numbers do not end a sentence.
+  inner = rule.stop[block] & (before(rule.short) | (before(rule.digits) & after(rule.digits)))
   closes = rule.closes[block]
-  # a token that closes takes the state of the last token that does not
+  # 2. A closing token takes the state of the last token that is not closing.
   last = np.maximum.accumulate(np.where(closes, 0, np.arange(len(block))))
   ended = (rule.ends[block] & ~inner)[last]
-  open_end = behind(rule.closes) | behind(rule.lower) | (behind(rule.continues) & ~rule.space[block])
+  # 3. The next token must begin something new; an empty line always ends a sentence.
+  open_end = after(rule.closes) | after(rule.lower) | (after(rule.continues) & ~rule.space[block])
   blank = rule.blank[block] | (rule.feed[block] & before(rule.feed))
-  over = (ended & ~open_end) | (blank & ~behind(rule.feed))
+  over = (ended & ~open_end) | (blank & ~after(rule.feed))
   return np.flatnonzero(over[low - begin : high - begin]) + low + 1

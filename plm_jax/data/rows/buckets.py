@@ -1,8 +1,8 @@
-"""Batches of rows of like length: a few shapes, and each batch has the smallest that holds its rows.
+"""Batches of examples of similar length: each batch has the smallest of a few shapes that holds its examples.
 
-Rows of 5, 9, 30 and 7 tokens, shapes of 8 and 32 tokens, two rows a batch:
+Examples of 5, 9, 30 and 7 tokens, shapes of 8 and 32 tokens, two examples per batch:
 
-  bucket   0  1  1  0          the first shape that holds the row
+  bucket   0  1  1  0          the first shape that holds the example
   batches  (5, 7) in 8 tokens, (9, 30) in 32
 """
 
@@ -16,11 +16,11 @@ from plm_jax.data.rows import order
 
 @dataclasses.dataclass(frozen=True)
 class Members(order.Chosen):
-  """The rows of a batch.
+  """The examples of a batch.
 
   Attributes:
-    members: int64[b], their numbers among the rows that are kept.
-    bucket: number of the smallest shape that holds the longest row of the whole batch.
+    members: int64[b], indices of the examples.
+    bucket: index of the smallest shape that holds the longest example of the whole batch.
   """
 
   members: np.ndarray
@@ -28,19 +28,19 @@ class Members(order.Chosen):
 
 
 def batches(bucket: np.ndarray, row_ids: np.ndarray, *, share: order.Share, seed: int | None) -> order.Order[Members]:
-  """Batches of rows of like length, each epoch a whole number of them.
+  """Order batches of similar length; an epoch is a whole number of them.
 
   Args:
-    bucket: int64[rows], number of the first shape that holds each row.
+    bucket: int64[rows], index of the first shape that holds each example.
     row_ids: int64[rows].
-    share: of this host.
-    seed: of the order of rows; None keeps their own within each bucket.
+    share: part of each batch that this host reads.
+    seed: seed of the order; None keeps the order of the data within each bucket.
   """
   rows, batch_size = len(bucket), share.batch_size
   steps = -(-rows // batch_size)
 
   def members(batch: np.ndarray, epoch: int, places: np.ndarray) -> Members:
-    """The share of this host of the rows int64[batch_size]; -1 becomes a row of weight 0."""
+    """Return the part of this host of a batch, int64[batch_size]; -1 becomes an example of weight 0."""
     widest = int(bucket[batch[batch >= 0]].max())
     real = batch[places] >= 0
     chosen = np.where(real, batch[places], batch[0])
@@ -51,8 +51,8 @@ def batches(bucket: np.ndarray, row_ids: np.ndarray, *, share: order.Share, seed
     return plan_epoch(bucket, batch_size=batch_size, key=None if seed is None else (seed, epoch))
 
   def train(step: int, places: np.ndarray) -> Members:
-    epoch, place = divmod(step, steps)
-    return members(epoch_rows(epoch)[place], epoch, places)
+    epoch, index = divmod(step, steps)
+    return members(epoch_rows(epoch)[index], epoch, places)
 
   def once(step: int, places: np.ndarray) -> Members:
     batch = step * batch_size + np.arange(batch_size)
@@ -62,16 +62,16 @@ def batches(bucket: np.ndarray, row_ids: np.ndarray, *, share: order.Share, seed
 
 
 def plan_epoch(bucket: np.ndarray, *, batch_size: int, key: tuple[int, ...] | None) -> np.ndarray:
-  """Which rows make which batch of an epoch.
+  """Assign examples to the batches of an epoch.
 
   Args:
-    bucket: int64[rows], number of the shortest bucket that holds each row.
-    batch_size: rows per batch.
-    key: of the shuffle; None keeps the order of buckets, and of rows in each.
+    bucket: int64[rows], index of the shortest bucket that holds each example.
+    batch_size: examples per batch.
+    key: key of the shuffle; None keeps the order of buckets, and of examples in each.
 
   Returns:
-    int64[steps, batch_size], each row once. Rows left over when the batches of a bucket are full begin the first batch
-    of the next longer bucket; only the last batch may lack rows, and has -1 there.
+    int64[steps, batch_size], each example once. The rest of a bucket after its full batches begins the first batch of
+    the next longer bucket. Only the last batch may lack examples; these are -1.
   """
   rows = np.arange(len(bucket)) if key is None else order.permutation(len(bucket), *key, 1)
   rows = rows[np.argsort(bucket[rows], kind='stable')]

@@ -1,4 +1,4 @@
-"""Rows of a split that cannot be used: all are found before anything is made of the others, each with file and line."""
+"""Rows of a split that cannot be used: all are found first, and reported with file and line."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -10,20 +10,20 @@ log = logging.getLogger(__name__)
 T = TypeVar('T')
 
 OnBadRow = Literal['stop', 'skip']
-SHOWN = 10  # bad rows in a message; reading stops behind so many where they are not left out
-MOST = 0.001  # share of the rows that is left out; where more are bad, the data is not what the config takes it for
+SHOWN = 10  # most bad rows in a message; with 'stop', reading ends after them
+MOST = 0.001  # share of the rows that may be skipped; more bad rows mean that the config does not fit the data
 
 
 class BadSplit(ValueError):
-  """Something is wrong with a whole split, and not with one of its rows."""
+  """An error of a whole split, not of one row."""
 
 
 class Good(NamedTuple, Generic[T]):
-  """What was read of the rows that can be used.
+  """Results for the usable rows.
 
   Attributes:
-    rows: their places in the split, rising.
-    values: of each of them.
+    rows: their indices in the split, ascending.
+    values: the result of each.
   """
 
   rows: list[int]
@@ -31,15 +31,15 @@ class Good(NamedTuple, Generic[T]):
 
 
 class BadRows:
-  """Reads rows, and collects what is wrong with those that cannot be used: `read` as often as needed, then `report`."""
+  """Reader that collects the errors of unusable rows: call `read` as often as needed, then `report`."""
 
   def __init__(self, records: Records, on_bad_row: OnBadRow, *, every: bool = False):
-    """Reads nothing yet.
+    """Read nothing yet.
 
     Args:
       records: the split.
-      on_bad_row: 'stop' refuses the data, 'skip' leaves up to `MOST` of the rows out and counts and lists them.
-      every: each row is to be answered, as those of a test set: the message offers no skipping.
+      on_bad_row: 'stop' raises an error, 'skip' drops up to `MOST` of the rows, and counts and lists them.
+      every: every row needs an answer, as in a test set; the message then does not offer to skip.
     """
     self.records = records
     self.every = every
@@ -47,14 +47,14 @@ class BadRows:
     self.found: dict[int, str] = {}
 
   def read(self, read: Callable[[int], T], rows: Iterable[int] | None = None) -> Good[T]:
-    """What `read` makes of each row, by its place in the split; it raises a ValueError where the row cannot be used.
+    """Call `read` with the index of each row.
 
     Args:
-      read: see above.
-      rows: their places; None is all.
+      read: row index -> result; raises ValueError if the row cannot be used.
+      rows: indices of rows; None is all.
 
     Raises:
-      ValueError: more bad rows than are left out, or than a message shows.
+      ValueError: more bad rows than may be skipped, or than a message shows.
     """
     good: Good[T] = Good([], [])
     for index in range(len(self.records)) if rows is None else rows:
@@ -70,22 +70,22 @@ class BadRows:
     return good
 
   def report(self) -> tuple[int, ...]:
-    """The rows that are left out, which the log counts and lists.
+    """Log and return the rows that are dropped.
 
     Raises:
-      ValueError: there are some, and rows are not left out.
+      ValueError: there are bad rows and they are not skipped.
     """
     if self.found and not self.skip:
       raise self._refused()
     if self.found:
       shown = ''.join(f'\n  {reason}' for reason in list(self.found.values())[:SHOWN])
       more = f'\n  and {len(self.found) - SHOWN} more' if len(self.found) > SHOWN else ''
-      log.warning(f'{self._counted()} cannot be used and are left out (on_bad_row):{shown}{more}')
+      log.warning(f'{self._counted()} cannot be used and are skipped (on_bad_row):{shown}{more}')
     return tuple(self.found)
 
   def _add(self, index: int, reason: str) -> None:
     place = self.records.place(index)
-    named = not place or reason.startswith(place.rpartition(',')[0])  # a row that cannot be read names itself
+    named = not place or reason.startswith(place.rpartition(',')[0])  # errors of reading begin with the file
     self.found[index] = reason if named else f'{place}: {reason}'
     if len(self.found) > MOST * len(self.records) if self.skip else len(self.found) == SHOWN:
       raise self._refused()
@@ -93,15 +93,15 @@ class BadRows:
   def _refused(self) -> ValueError:
     first, *others = self.found.values()
     if self.skip:
-      cure = f'data.on_bad_row leaves out {MOST:.1%} of the rows at most: look at the data, or at fields and label'
-      return ValueError(f'{self._counted()} or more cannot be used, the first of them: {first}. {cure}')
-    skip = f", or leave up to {MOST:.1%} of the rows out with data.on_bad_row='skip'"
-    cure = f'Mend or remove it{"" if self.every else skip}'
+      fix = f'data.on_bad_row skips at most {MOST:.1%} of the rows: check the data, data.fields and data.label'
+      return ValueError(f'{self._counted()} or more cannot be used, the first: {first}. {fix}')
+    skip = f", or skip up to {MOST:.1%} of the rows with data.on_bad_row='skip'"
+    fix = f'Fix or remove it{"" if self.every else skip}'
     if not others:
-      return ValueError(f'{first}. {cure}')
+      return ValueError(f'{first}. {fix}')
     more = ' or more' if len(self.found) == SHOWN else ''
     listed = ''.join(f'\n  {reason}' for reason in self.found.values())
-    return ValueError(f'{len(self.found)}{more} rows of {self.records.where} cannot be used:{listed}\n{cure}')
+    return ValueError(f'{len(self.found)}{more} rows of {self.records.where} cannot be used:{listed}\n{fix}')
 
   def _counted(self) -> str:
     return f'{len(self.found)} of {len(self.records):,} rows of {self.records.where}'

@@ -1,29 +1,29 @@
-"""Solved rows before the one that is asked for: few-shot prompts (Brown et al. 2020, §2 and §3)."""
+"""Demonstrations before an example: few-shot prompts (Brown et al. 2020, §2 and §3)."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from plm_jax.core.types import Count, Seed, Whole
+from plm_jax.core.types import Count, NonNegativeInt, Seed
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows.written import MARK, Form, Written
 
 
 @dataclasses.dataclass(frozen=True)
 class Shots:
-  """The block `shots` of a source.
+  """Settings of the block `shots` of a source.
 
   Attributes:
-    count: K, demonstrations before each row; those that find no room are left out, the first ones first.
-    split: where they are drawn from. A row is never its own demonstration.
-    seed: of the draws; each row has demonstrations of its own.
-    draws: each row comes so often, with other demonstrations each time.
-    separator: between demonstrations, and before the row.
-    instruction: before all of them.
+    count: K, demonstrations before each example; those that do not fit are dropped, the first ones first.
+    split: split that they are sampled from. A row is never its own demonstration.
+    seed: seed of the samples; each example has its own demonstrations.
+    draws: number of samples: each example occurs this many times, with other demonstrations each time.
+    separator: text between demonstrations, and before the example.
+    instruction: text before all of them.
   """
 
-  count: Whole = 0
+  count: NonNegativeInt = 0
   split: str = 'train'
   seed: Seed = 0
   draws: Count = 1
@@ -32,13 +32,13 @@ class Shots:
 
 
 def solved(text: Written, *, gap: str) -> str:
-  """A text with its first right answer: in its blank, where it has one, and else behind it."""
+  """Write the first right answer into the blank, or after the inputs."""
   target = text.targets[0]
   return text.inputs.replace(MARK, target) if MARK in text.inputs else f'{text.inputs}{gap}{target}'
 
 
-class Drawer:
-  """Draws demonstrations for rows."""
+class Sampler:
+  """Sampler of demonstrations."""
 
   def __init__(
     self,
@@ -51,55 +51,57 @@ class Drawer:
     asked: Records | None = None,
     left_out: Collection[int] = (),
   ):
-    """Draws nothing yet.
+    """Sample nothing yet.
 
     Args:
-      shots: how many, of which seed.
-      form: how rows are written.
-      records: to draw from.
-      gap: what stands between the inputs and the target of a demonstration.
-      same_split: the rows that are asked for are those of `records`.
-      asked: those rows, where they are others but may be among `records`: slices of one split.
-      left_out: places of rows that cannot be written, and are not drawn.
+      shots: number and seed of the demonstrations.
+      form: text format of a row.
+      records: rows to sample from.
+      gap: text between the inputs and the target of a demonstration.
+      same_split: True if the examples are rows of `records`.
+      asked: rows of the examples, if they are another split that may share rows with `records`: slices of one split.
+      left_out: indices of rows that cannot be written, and are not sampled.
 
     Raises:
       ValueError: fewer rows than demonstrations.
     """
     usable = len(records) - len(left_out)
     if usable < shots.count + same_split:
-      raise ValueError(f'shots.count={shots.count}: {records.where} has {usable} rows')
+      raise ValueError(f'shots.count={shots.count}: {records.where} has only {usable} rows, reduce it')
     self.shots, self.form, self.records = shots, form, records
     self.gap, self.same_split, self.asked, self.left_out = gap, same_split, asked, frozenset(left_out)
 
-  def draw(self, index: int, draw: int) -> list[str]:
-    """The instruction, where there is one, and the demonstrations of row `index`, as texts.
+  def sample(self, index: int, draw: int) -> list[str]:
+    """Return the instruction, if any, and the demonstrations of row `index`.
 
     Raises:
       ValueError: too few rows with a target.
     """
     shots = self.shots
-    found = [shots.instruction] if shots.instruction else []
+    texts = [shots.instruction] if shots.instruction else []
     tried = {*self.left_out, index} if self.same_split else {*self.left_out}
     own = None if self.asked is None else self.asked[index]
-    raw = np.random.Philox(np.random.SeedSequence((shots.seed, draw, index)))  # numpy promises its bits for good
-    wanted = len(found) + shots.count
-    while len(found) < wanted:
+    bits = np.random.Philox(
+      np.random.SeedSequence((shots.seed, draw, index))
+    )  # its bits are stable across numpy versions
+    needed = len(texts) + shots.count
+    while len(texts) < needed:
       if len(tried) == len(self.records):
-        raise ValueError(f'shots.count={shots.count}: too few rows of {self.records.where} have a target')
-      place = int(raw.random_raw()) % len(self.records)
-      if place not in tried:
-        tried.add(place)
-        row = self.records[place]
+        raise ValueError(f'shots.count={shots.count}: too few rows of {self.records.where} have a target, reduce it')
+      candidate = int(bits.random_raw()) % len(self.records)
+      if candidate not in tried:
+        tried.add(candidate)
+        row = self.records[candidate]
         text = None if row == own else self.form.write(row)
         if text is not None and text.targets:
-          found.append(solved(text, gap=self.gap))
-    return found
+          texts.append(solved(text, gap=self.gap))
+    return texts
 
   def without_first(self, before: list[str]) -> list[str]:
-    """What `draw` gave without its first demonstration; the instruction goes last."""
-    kept = int(bool(self.shots.instruction) and len(before) > 1)
-    return [*before[:kept], *before[kept + 1 :]]
+    """Remove the first demonstration; the instruction is removed last."""
+    instructions = int(bool(self.shots.instruction) and len(before) > 1)
+    return [*before[:instructions], *before[instructions + 1 :]]
 
   def join(self, before: Sequence[str], inputs: str) -> str:
-    """Demonstrations and the text that is asked for."""
+    """Join the demonstrations and the inputs."""
     return self.shots.separator.join([*before, inputs])

@@ -1,12 +1,15 @@
-"""The documents of a corpus as token ids: what all row sources of plain text begin with."""
+"""Token ids of the documents of a corpus: the first step of every source of plain text."""
 
 import logging
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from plm_jax.core.types import Labels, Vocab
 from plm_jax.data.corpora import sources, splits
+from plm_jax.data.corpora.formats.txt import Boundary
+from plm_jax.data.corpora.local import MAX_BYTES
 from plm_jax.data.rows import spelling, store
 
 log = logging.getLogger(__name__)
@@ -14,53 +17,66 @@ READ = ('cache', 'text', 'documents', 'max_bytes')  # keywords of row sources th
 
 
 def look(path: str, *, split: str = 'train', **settings: Any) -> Labels:
-  """Raises ValueError where there is no such text or split, before anything is tokenised; as in `tokenised`."""
+  """Raise ValueError if the text or the split does not exist.
+
+  Reads names only and tokenises nothing. Keywords as in `Corpus`.
+  """
   if sources.opens_quickly(path, split=splits.without_tokens(split, path=path)):
     sources.documents(path, split=split, by_tokens=True, **{key: settings[key] for key in READ if key in settings})
   return Labels()
 
 
-def tokenised(path: str, *, vocab: Vocab, cache: str, **settings: Any) -> store.Tokens:
-  """Tokenises the documents of a corpus, once, and cuts them where a slice is by tokens.
+class Corpus(NamedTuple):
+  """Location and settings of a text. Each field is a keyword of `make`, documented in `plm_jax.data`."""
 
-  Args:
-    path: of the text, as `sources.documents` takes it.
-    vocab: gives ids.
-    cache: folder for token stores, and for what is downloaded.
-    settings: further keywords of `sources.documents`.
+  path: str
+  cache: str
+  split: str = 'train'
+  text: str | None = None
+  documents: Boundary = 'blank_line'
+  quality: Mapping[str, Any] | None = None
+  max_bytes: int = MAX_BYTES
 
-  Raises:
-    ValueError: there is no text; and as `sources.documents`.
-  """
-  tokens, _, part = _whole(path, vocab=vocab, cache=cache, **settings)
-  return tokens if part is None else cut(tokens, part)
+  def __str__(self) -> str:
+    return f'{self.path} ({self.split})'
 
+  def tokenise(self, vocab: Vocab) -> store.Tokens:
+    """Tokenise the documents once, and cut them if the split is sliced by tokens.
 
-def spelt(path: str, *, vocab: Vocab, cache: str, **settings: Any) -> tuple[store.Tokens, spelling.SpeltIds]:
-  """`tokenised`, and its ids with the characters of their words; raises what `tokenised` and `chars.table` do."""
-  tokens, texts, part = _whole(path, vocab=vocab, cache=cache, **settings)
-  ids = spelling.spell(tokens, texts, vocab=vocab)
-  return (tokens, ids) if part is None else (cut(tokens, part), ids.part(part))
+    Raises:
+      ValueError: the text is empty, or an error of `sources.documents`.
+    """
+    tokens, _, part = self._whole(vocab)
+    return tokens if part is None else cut(tokens, part)
 
+  def tokenise_and_spell(self, vocab: Vocab) -> tuple[store.Tokens, spelling.SpeltIds]:
+    """Return the tokens, and their ids with the characters of their words.
 
-def _whole(path: str, *, vocab: Vocab, cache: str, **settings: Any) -> tuple[store.Tokens, store.Texts, range | None]:
-  """All tokens of a corpus, its documents, and the part of the tokens that a slice leaves; None for all."""
-  texts = sources.documents(path, cache=cache, by_tokens=True, **settings)
-  where = texts.records.where
-  if texts.stats is not None:
-    log.info(f'{where}: {texts.stats}')
-  tokens = store.on_disk(texts, vocab=vocab, cache=cache)
-  if not len(tokens.ids):
-    raise ValueError(f'{where} has no text: {len(texts)} documents, 0 tokens.')
-  if texts.split is None:
-    return tokens, texts, None
-  return tokens, texts, splits.tokens_of(texts.split, path=where, tokens=len(tokens.ids))
+    Raises:
+      ValueError: as `tokenise` and `chars.table`.
+    """
+    tokens, texts, part = self._whole(vocab)
+    ids = spelling.spell(tokens, texts, vocab=vocab)
+    return (tokens, ids) if part is None else (cut(tokens, part), ids.part(part))
+
+  def _whole(self, vocab: Vocab) -> tuple[store.Tokens, store.Texts, range | None]:
+    """Return all tokens, the documents, and the range of tokens of the slice (None for all)."""
+    texts = sources.documents(by_tokens=True, **self._asdict())
+    where = texts.records.where
+    if texts.stats is not None:
+      log.info(f'{where}: {texts.stats}')
+    tokens = store.on_disk(texts, vocab=vocab, cache=self.cache)
+    if not len(tokens.ids):
+      raise ValueError(f'{where} has no text: {len(texts)} documents, 0 tokens.')
+    if texts.split is None:
+      return tokens, texts, None
+    return tokens, texts, splits.tokens_of(texts.split, path=where, tokens=len(tokens.ids))
 
 
 def cut(tokens: store.Tokens, part: range) -> store.Tokens:
-  """Some of the tokens, from one place of the text to another; documents at its ends may be cut in two."""
+  """Return the tokens of a range of positions; the first and the last document may be cut."""
   offsets = np.clip(tokens.offsets, part.start, part.stop)
-  inside = np.diff(offsets) > 0  # a document of which nothing is left is no empty document
-  offsets = np.append(offsets[:-1][inside], part.stop) - part.start
+  inside = np.diff(offsets) > 0  # drop documents outside of the range
+  offsets = np.append(offsets[:-1][inside], part.stop) - part.start  # [documents+1], from 0
   digest = store.digest_of(tokens.digest, 'tokens', part.start, part.stop)
   return tokens._replace(ids=tokens.ids[part.start : part.stop], offsets=offsets, digest=digest)

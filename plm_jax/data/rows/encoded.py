@@ -1,4 +1,4 @@
-"""Rows as text, tokenised: inputs with a blank and demonstrations, and the texts to write or to choose from."""
+"""Written rows as tokens: inputs with a blank and demonstrations, targets, and options."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -9,10 +9,10 @@ from plm_jax.config import build
 from plm_jax.core.types import Vocab
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import written
-from plm_jax.data.rows.demonstrations import Drawer
-from plm_jax.data.rows.written import MARK, Form, Kept, Written
+from plm_jax.data.rows.demonstrations import Sampler
+from plm_jax.data.rows.written import MARK, Form, Written, WrittenRows
 
-_CHUNK = 1_000  # rows that are tokenised together
+_CHUNK = 1_000  # rows per call of the tokenizer
 Ids = list[int]
 
 
@@ -24,28 +24,28 @@ class Frame(NamedTuple):
 
   @property
   def size(self) -> int:
-    """Tokens that it takes."""
+    """Count the special tokens."""
     return len(self.before) + len(self.after)
 
   def around(self, ids: Sequence[int], *, room: int) -> Ids:
-    """The ids in it, cut at their end so that the whole has at most `room` tokens."""
+    """Add the special tokens; cut the ids to `room` in total."""
     return [*self.before, *ids[: room - self.size], *self.after]
 
 
 class Writer(NamedTuple):
-  """What turns rows into tokens.
+  """Settings of the conversion of rows to tokens.
 
   Attributes:
-    form: how a row is written.
-    vocab: gives ids of targets and options.
-    input_vocab: gives those of inputs.
+    form: text format of a row.
+    vocab: vocabulary of targets and options.
+    input_vocab: vocabulary of inputs.
     inputs: special tokens around inputs.
-    answers: those around targets and options.
-    blank: what stands in a blank; None where the vocabulary of inputs has no such token.
-    gap: what stands before a target or an option.
+    answers: special tokens around targets and options.
+    blank: id in a blank; None if the vocabulary of inputs has no such token.
+    gap: text before a target or an option.
     length: tokens of inputs.
     target_length: tokens of a target or an option.
-    drawer: of demonstrations; None where there are none.
+    sampler: sampler of demonstrations; None for none.
   """
 
   form: Form
@@ -57,49 +57,87 @@ class Writer(NamedTuple):
   gap: str
   length: int
   target_length: int
-  drawer: Drawer | None
+  sampler: Sampler | None
 
 
 class Ragged(NamedTuple):
-  """Texts as token ids: text i is `ids[offsets[i]:offsets[i+1]]`, ids uint16 or uint32 [n], offsets int64[texts+1]."""
+  """Texts as token ids: text i is `ids[offsets[i]:offsets[i+1]]`.
+
+  Attributes:
+    ids: uint16 or uint32 [n].
+    offsets: int64[texts+1].
+  """
 
   ids: np.ndarray
   offsets: np.ndarray
 
   def padded(self, chosen: np.ndarray, width: int, *, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and segments int32[..., width] of some texts int64[...], none of them longer."""
+    """Return tokens and segments, int32[..., width], of texts int64[...].
+
+    None of them may be longer than `width`.
+    """
     sizes = np.diff(self.offsets)[chosen]
-    place = np.arange(width)
-    real = place < sizes[..., None]
-    source = np.where(real, self.offsets[:-1][chosen][..., None] + place, 0)
+    index = np.arange(width)
+    real = index < sizes[..., None]
+    source = np.where(real, self.offsets[:-1][chosen][..., None] + index, 0)
     ids = self.ids.take(source) if len(self.ids) else np.zeros(source.shape, np.int32)
     return np.where(real, ids, pad).astype(np.int32), real.astype(np.int32)
 
 
 def frame(layout: str, vocab: Vocab, *, room: int, keyword: str) -> Frame:
-  """The special tokens that a layout has around one field.
+  """Return the special tokens of a layout around one field.
 
   Raises:
-    ValueError: no such layout, or no room for a token of text.
+    ValueError: the layout does not exist, or there is no room for a token of text.
   """
   files = build.files_of('data.rows.layouts')
   if layout not in files:
-    raise ValueError(f'layout={layout!r} is unknown: choose one of {", ".join(files)}')
-  found = Frame(*files[layout].make(vocab=vocab, fields=1).frames[0])
-  if room <= found.size:
-    raise ValueError(f'{keyword}={room} is too short for layout={layout!r}, which has {found.size} special tokens')
-  return found
+    raise ValueError(f'layout={layout!r} does not exist: choose one of {", ".join(files)}')
+  special = Frame(*files[layout].make(vocab=vocab, fields=1).frames[0])
+  if room <= special.size:
+    raise ValueError(f'{keyword}={room} is too short for layout={layout!r}, which has {special.size} special tokens')
+  return special
+
+
+def writer(
+  form: Form,
+  *,
+  input_vocab: Vocab,
+  vocab: Vocab,
+  layout: str,
+  target_layout: str,
+  blank: str | None,
+  gap: str,
+  length: int,
+  target_length: int,
+) -> Writer:
+  """Build a writer without demonstrations.
+
+  `layout`, `target_layout` and `blank` are the names in a config.
+  """
+  return Writer(
+    form=form,
+    vocab=vocab,
+    input_vocab=input_vocab,
+    inputs=frame(layout, input_vocab, room=length, keyword='length'),
+    answers=frame(target_layout, vocab, room=target_length, keyword='target_length'),
+    blank=input_vocab.mask_id if blank is None else input_vocab.id(blank),
+    gap=gap,
+    length=length,
+    target_length=target_length,
+    sampler=None,
+  )
 
 
 class Tokenised(NamedTuple):
-  """Rows as ids.
+  """Written rows as ids.
 
   Attributes:
-    inputs: of all rows of all draws.
-    targets: of the rows of one draw.
-    options: likewise, as many for each row.
-    leads: int32[options], first tokens of each option that are not compared.
-    characters: int32[options], those of each option that are.
+    inputs: inputs of all rows, for each sample of demonstrations.
+    targets: targets of the rows.
+    options: options of the rows, the same number for each.
+    leads: int32[options], number of first tokens of each option that are not scored.
+    characters: int32[options], number of characters of each option that are scored.
     cut: number of rows that are too long.
   """
 
@@ -111,8 +149,8 @@ class Tokenised(NamedTuple):
   cut: int
 
 
-def tokenised(records: Records, kept: Kept, writer: Writer, *, draws: int) -> Tokenised:
-  """All rows of all draws as ids."""
+def tokenised(records: Records, rows: WrittenRows, writer: Writer, *, draws: int) -> Tokenised:
+  """Tokenise all rows, once for each sample of demonstrations."""
   dtype = np.uint16 if max(writer.vocab.size, writer.input_vocab.size) <= 2**16 else np.uint32
   inputs: list[np.ndarray] = []
   targets: list[np.ndarray] = []
@@ -124,15 +162,15 @@ def tokenised(records: Records, kept: Kept, writer: Writer, *, draws: int) -> To
     return [np.array(ids, dtype) for ids in rows]
 
   for draw in range(draws):
-    for places in _chunks(len(kept.row_ids)):
-      texts = [(int(index), written.again(records, int(index), writer.form)) for index in kept.row_ids[places]]
+    for places in _chunks(len(rows.row_ids)):
+      texts = [(int(index), written.again(records, int(index), writer.form)) for index in rows.row_ids[places]]
       read, shorter = read_ids(records, texts, writer, draw=draw)
       inputs += compact(read)
       if draw == 0:
-        answers, shorter_answers = answer_ids(texts, kept.answers[places], kept.options, writer)
+        answers, shorter_answers = answer_ids(texts, rows.answers[places], rows.options, writer)
         targets += compact([each[0] for each in answers])
         options += compact([ids for each in answers for ids in each[1:]])
-        compared += compared_of(texts, kept.options, writer)
+        compared += compared_of(texts, rows.options, writer)
         shorter = shorter | shorter_answers
       cut += int(shorter.sum())
   leads, characters = np.array(compared, np.int32).reshape(-1, 2).T
@@ -144,7 +182,7 @@ def _chunks(count: int) -> Iterator[slice]:
 
 
 def ragged(rows: Sequence[np.ndarray]) -> Ragged:
-  """Ids of texts end to end."""
+  """Concatenate the ids of texts."""
   sizes = np.fromiter(map(len, rows), np.int64, len(rows))
   return Ragged(np.concatenate(rows) if rows else np.zeros(0, np.uint16), np.concatenate([[0], np.cumsum(sizes)]))
 
@@ -152,50 +190,58 @@ def ragged(rows: Sequence[np.ndarray]) -> Ragged:
 def read_ids(
   records: Records, texts: Sequence[tuple[int, Written]], writer: Writer, *, draw: int
 ) -> tuple[list[Ids], np.ndarray]:
-  """The inputs of some rows with their special tokens, and which of them bool[rows] were too long."""
-  before = [writer.drawer.draw(index, draw) if writer.drawer else [] for index, _ in texts]
+  """Tokenise the inputs of rows, with their special tokens.
+
+  Returns:
+    The ids, and which rows were too long, bool[rows].
+  """
+  before = [writer.sampler.sample(index, draw) if writer.sampler else [] for index, _ in texts]
   parts = [parts_of(text.inputs, lead, writer) for (_, text), lead in zip(texts, before, strict=True)]
   flat = writer.input_vocab.encode_batch([part for row in parts for part in row])
-  found, cut, first = [], np.zeros(len(texts), bool), 0
-  for number, row in enumerate(parts):
+  rows, cut, first = [], np.zeros(len(texts), bool), 0
+  for position, row in enumerate(parts):
     ids = joined(flat[first : first + len(row)], writer)
     first += len(row)
     if len(ids) > writer.length - writer.inputs.size:
-      cut[number] = True
-      ids = fitted(records, texts[number], before[number], writer)
-    found.append([*writer.inputs.before, *ids, *writer.inputs.after])
-  return found, cut
+      cut[position] = True
+      ids = fitted(records, texts[position], before[position], writer)
+    rows.append([*writer.inputs.before, *ids, *writer.inputs.after])
+  return rows, cut
 
 
 def parts_of(inputs: str, before: Sequence[str], writer: Writer) -> list[str]:
-  """The texts around the blank of the inputs, one text where there is none, with demonstrations before them.
+  """Split the inputs, with their demonstrations, at the blank.
 
-  A blank takes the spaces before it along, as the word that it stands for does in vocabularies that mark them: there,
-  they would be a token of their own.
+  Spaces before a blank are removed. They belong to the word that fills the blank in vocabularies that mark spaces;
+  otherwise they would be a separate token.
   """
-  *texts, last = (writer.drawer.join(before, inputs) if writer.drawer else inputs).split(MARK)
+  *texts, last = (writer.sampler.join(before, inputs) if writer.sampler else inputs).split(MARK)
   return [*(text.rstrip(' ') for text in texts), last]
 
 
 def joined(parts: Sequence[Sequence[int]], writer: Writer) -> Ids:
-  """Ids of the texts around a blank with the blank's token between them.
+  """Join the ids around a blank with the token of the blank.
 
   Raises:
-    ValueError: there is a blank and no token for it.
+    ValueError: there is a blank but no token for it.
   """
   first, *rest = parts
   if not rest:
     return list(first)
   if writer.blank is None:
-    raise ValueError('the inputs have a blank, and this vocabulary has no mask token: name a token (data.blank)')
+    raise ValueError(
+      'the inputs have a blank, but the vocabulary has no mask token: set data.blank to one of its tokens'
+    )
   return [*first, *(token for part in rest for token in [writer.blank, *part])]
 
 
 def fitted(records: Records, text: tuple[int, Written], before: list[str], writer: Writer) -> Ids:
-  """The inputs of a row that is too long, without its special tokens, cut as the head of this file says.
+  """Cut inputs that are too long, without special tokens.
+
+  See the module docstring of `text_to_text`.
 
   Raises:
-    ValueError: what stands around the fields is too long.
+    ValueError: the text around the fields alone is too long.
   """
   index, first = text
   room, form, vocab = writer.length - writer.inputs.size, writer.form, writer.input_vocab
@@ -206,8 +252,8 @@ def fitted(records: Records, text: tuple[int, Written], before: list[str], write
     excess = len(ids) - room
     if excess <= 0:
       return ids
-    if before and writer.drawer:
-      before = writer.drawer.without_first(before)
+    if before and writer.sampler:
+      before = writer.sampler.without_first(before)
     elif MARK not in inputs and form.keep != 'fields':
       return ids[:room] if form.keep == 'start' else ids[-room:]
     else:
@@ -223,38 +269,41 @@ def fitted(records: Records, text: tuple[int, Written], before: list[str], write
 def answer_ids(
   texts: Sequence[tuple[int, Written]], answers: np.ndarray, options: int, writer: Writer
 ) -> tuple[list[list[Ids]], np.ndarray]:
-  """Of each row the ids of its target and of its options, filled up with empty ones, and which were too long.
+  """Tokenise the target and the options of each row.
 
-  A row without a right answer has no target, not even the special tokens around one.
+  A row without a right answer has no target, not even special tokens. Missing options are empty.
 
   Args:
-    texts: rows of the split by their places.
-    answers: int64[rows], which of the right answers is the target; -1 where none is known.
-    options: the most of any row.
-    writer: gives ids.
+    texts: written rows with their indices in the split.
+    answers: int64[rows], index of the right answer that is the target; -1 if unknown.
+    options: the most options of any row.
+    writer: settings.
+
+  Returns:
+    For each row the ids of its target and of its options, and which rows were too long, bool[rows].
   """
-  wanted = [
+  rows = [
     [text.targets[answer] if answer >= 0 else '', *text.options]
     for (_, text), answer in zip(texts, answers.tolist(), strict=True)
   ]
-  flat = behind(writer.gap, [text for row in wanted for text in row], vocab=writer.vocab)
-  found, cut, first = [], np.zeros(len(texts), bool), 0
-  for number, row in enumerate(wanted):
+  flat = behind(writer.gap, [text for row in rows for text in row], vocab=writer.vocab)
+  row_ids, cut, first = [], np.zeros(len(texts), bool), 0
+  for position, row in enumerate(rows):
     each = flat[first : first + len(row)]
     first += len(row)
-    cut[number] = max(map(len, each)) > writer.target_length - writer.answers.size
-    target, *others = [writer.answers.around(one, room=writer.target_length) for one in each]
-    found.append([target if answers[number] >= 0 else [], *others] + [[]] * (1 + options - len(row)))
-  return found, cut
+    cut[position] = max(map(len, each)) > writer.target_length - writer.answers.size
+    target, *others = [writer.answers.around(ids, room=writer.target_length) for ids in each]
+    row_ids.append([target if answers[position] >= 0 else [], *others] + [[]] * (1 + options - len(row)))
+  return row_ids, cut
 
 
 def behind(gap: str, texts: Sequence[str], *, vocab: Vocab) -> list[Ids]:
-  """The ids of each text with a gap before it, as they are within a longer text; none for an empty one.
+  """Tokenise each text after a gap, as within a longer text.
 
-  A vocabulary that sets a space before whatever it reads (LLaMA's) would have two spaces in place of that of the gap,
-  one of them a token of its own.
+  An empty text has no ids. A vocabulary that puts a space before any input (LLaMA's) would have two spaces instead of
+  the one of the gap, one of them as a separate token.
   """
-  # gap ' ', text b   ->   _ _b alone, and _a _b behind an a: _b
+  # gap ' ', text b   ->   _ _b alone, but _a _b after an a: _b
   spelt = [f'{gap}{text}' if text else '' for text in texts]
   if not gap[:1].isspace() or vocab.encode(f'a{gap}a') == [*vocab.encode('a'), *vocab.encode(f'{gap}a')]:
     return vocab.encode_batch(spelt)
@@ -263,18 +312,21 @@ def behind(gap: str, texts: Sequence[str], *, vocab: Vocab) -> list[Ids]:
 
 
 def compared_of(texts: Sequence[tuple[int, Written]], options: int, writer: Writer) -> list[tuple[int, int]]:
-  """Of each option of some rows its first tokens that are not compared and its characters that are, (0, 0) for none.
+  """Count the unscored first tokens and the scored characters of each option.
 
   Args:
-    texts: rows of the split by their places.
-    options: the most of any row.
-    writer: gives ids.
+    texts: written rows with their indices in the split.
+    options: the most options of any row.
+    writer: settings.
+
+  Returns:
+    (tokens, characters) of each option; (0, 0) for a missing one.
   """
-  found: list[tuple[int, int]] = []
+  counts: list[tuple[int, int]] = []
   for _, text in texts:
     leads = text.leads or ('',) * len(text.options)
     ids = behind(writer.gap, leads, vocab=writer.vocab)
-    tokens = [len(one) + len(writer.answers.before) * bool(one) for one in ids]
+    tokens = [len(lead_ids) + len(writer.answers.before) * bool(lead_ids) for lead_ids in ids]
     sizes = [len(option) - len(lead) for option, lead in zip(text.options, leads, strict=True)]
-    found += [*zip(tokens, sizes, strict=True), *[(0, 0)] * (options - len(text.options))]
-  return found
+    counts += [*zip(tokens, sizes, strict=True), *[(0, 0)] * (options - len(text.options))]
+  return counts

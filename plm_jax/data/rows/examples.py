@@ -1,27 +1,28 @@
-"""Labelled records: which fields hold the text, which rows have a label, and which are drawn for few-shot runs.
+"""Labelled records: text fields, labels, and samples for few-shot runs.
 
-What the files of `kinds/` share.
+Shared by the files of `kinds/`.
 """
 
 import dataclasses
 import logging
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from plm_jax.core.types import Vocab
-from plm_jax.data.corpora.records import Records, as_written
+from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import order, store
 from plm_jax.data.rows.checked import BadRows, OnBadRow
 from plm_jax.data.rows.class_names import ClassNames
+from plm_jax.data.rows.field_texts import FieldTexts, ListedTexts, text_of
 
 log = logging.getLogger(__name__)
 
-IN_MEMORY = 1_000_000  # rows; more are tokenised through the store on disk
-KEPT_ROWS, KEPT_SOURCES = 20_000, 4
-LOOKED_AT = 100  # rows, for a field that the first one lacks
-_kept: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+IN_MEMORY = 1_000_000  # rows; larger data is tokenised through the store on disk
+KEPT_ROWS, KEPT_SOURCES = 20_000, 4  # bounds of `_tables`
+LOOKED_AT = 100  # rows that are searched for a field that the first row lacks
+_tables: dict[tuple[str, ...], list[dict[str, Any]]] = {}  # small sources in memory, for later calls
 FIELDS = (
   ('sentence1', 'sentence2'),
   ('premise', 'hypothesis'),
@@ -37,8 +38,23 @@ Added = Callable[[np.ndarray, int], order.Batch]
 Record = Callable[[int], dict[str, Any]]
 
 
-class Asked(NamedTuple):
-  """What a config says about the rows; the arguments of `labelled.make` with these names."""
+class ExampleSettings(NamedTuple):
+  """Settings of a config about the examples; keywords of `labelled.make`.
+
+  Attributes:
+    fields: fields with the text, in order. () takes the names that TFDS uses for single sentences and pairs.
+    label: field with the label; with kind='words' a list of labels, with kind='arcs' of relations, with kind='text' the
+      target text, with kind='spans' the answers.
+    per_class: number of examples of each class; None for all.
+    sample_seed: seed of that sample.
+    missing: label of a row without one, a number or a text, such as '-' in SNLI and MultiNLI; such rows are dropped. A
+      word without a label has -1, and stays.
+    prefixes: text before each field, as in T5; () for none.
+    on_bad_row: handling of a row that lacks a field, cannot be read, or has no valid label. 'stop' raises an error with
+      file, line and reason before anything is tokenised. 'skip' drops up to 0.1 % of the rows, counts and lists them.
+    keep_unlabelled: keep rows without a label, or without its field, with label -1, for prediction (`evaluate
+      --predictions`), as in the test sets of benchmarks. Nothing is trained or scored on them.
+  """
 
   fields: tuple[str, ...] = ()
   label: str = 'label'
@@ -50,22 +66,23 @@ class Asked(NamedTuple):
   keep_unlabelled: bool = False
 
 
-def asked(**settings: Any) -> Asked:
-  """What `make` or `look` of `labelled` is asked for, the same whether values are as a config writes them or read."""
-  known: dict[str, Any] = {
-    name: tuple(value) if isinstance(value, list) else value
-    for name, value in settings.items()
-    if name in Asked._fields
-  }
-  return Asked(**known)
+def asked(**settings: Any) -> ExampleSettings:
+  """Select the settings of examples; lists become tuples."""
+  return ExampleSettings(
+    **{
+      name: tuple(value) if isinstance(value, list) else value
+      for name, value in settings.items()
+      if name in ExampleSettings._fields
+    }
+  )
 
 
 class Windows(NamedTuple):
-  """Texts that are read in windows (`windows.py`) where they do not fit into a row.
+  """Texts that are read in windows if they are too long (`question_windows.py`).
 
   Attributes:
-    field: the number of the field that holds them.
-    answers: int64[rows, 2], the characters [start, end) of the text that answer the other field, -1 where none do.
+    field: index of their field.
+    answers: int64[rows, 2], characters [start, end) of the text that answer the other field, -1 without an answer.
   """
 
   field: int
@@ -73,36 +90,36 @@ class Windows(NamedTuple):
 
 
 class Examples(NamedTuple):
-  """The rows that are kept.
+  """Labelled examples.
 
-  A row is `sequences` sequences of tokens, each of `len(fields)` fields; the texts of a field are tokenised one by one.
+  An example is `sequences` sequences of tokens, each of `len(fields)` fields. The texts of a field are tokenised
+  separately.
 
-  `add(offsets, place)` returns a function from some rows to the arrays that a batch has beside their tokens:
-  (chosen int64[b], width) -> dict, where `chosen` are numbers of kept rows and rows of this batch are `width` tokens
-  long. `offsets` int64[texts+1] says where the tokens of each text begin. `place(values, chosen, width)` takes a value
-  int32 per token of all texts and puts it where the token stands in these rows, -1 elsewhere: int32[b, width], or
-  [b, sequences, width] where there are several.
+  `add(offsets, place)` returns a function (chosen int64[b], width) -> arrays of a batch besides its tokens. `chosen`
+  are indices of examples, and sequences of the batch have `width` tokens. `offsets` int64[texts+1] are the first tokens
+  of the texts. `place(values, chosen, width)` places values int32 of all tokens at the positions of the tokens in the
+  batch, -1 elsewhere: int32[b, width], or [b, sequences, width] with several sequences.
 
-  `record(offsets)` returns a function from the number of a kept row to what `Source.record` says of it.
+  `record(offsets)` returns a function from the index of an example to its `Source.record`.
 
   Attributes:
-    texts: those of row 0, of its first sequence and in it of the first field, come first.
-    edges: int64[rows*sequences*fields+1], `texts[edges[i]:edges[i+1]]` make up field i of all.
-    row_ids: int64[rows], their places in the split.
+    texts: texts, ordered by example, sequence and field.
+    edges: int64[rows*sequences*fields+1], `texts[edges[i]:edges[i+1]]` form field i of all fields.
+    row_ids: int64[rows], their indices in the split.
     fields: names of the fields, in order.
     add: see above.
-    names: of the classes.
-    classes: labels are 0 to classes - 1; 0 where there are none.
-    sequences: per row; more than one where a row holds options to choose from.
-    target: the texts that are to be written for the same rows; None where nothing is.
-    shared: int64[rows*sequences*fields], in place of `edges` the one text of each field, where fields share texts; -1
-      in a sequence that a row does not have.
+    names: names of the classes.
+    classes: labels are 0 to classes - 1; 0 without classes.
+    sequences: sequences per example; more than one for options.
+    target: target texts of the same examples; None without targets.
+    shared: int64[rows*sequences*fields], instead of `edges` the one text of each field, if fields share texts; -1 in a
+      sequence that an example does not have.
     record: see above.
-    unlabelled: some rows have no label.
+    unlabelled: True if some examples have no label.
     largest: file and line of the first row with the largest label, for messages.
-    windows: how a field is read that may be too long for a row; None where it is cut.
-    group: number of a kept row -> what `Source.group` says of it; None where rows stand alone.
-    words: each text is a word with a space before it (`behind_gap`).
+    windows: text that is read in windows if it is too long; None if it is cut.
+    group: index of an example -> its `Source.group`; None without groups.
+    words: True if each text is a word with a space before it (`behind_gap`).
   """
 
   texts: store.Texts
@@ -127,118 +144,112 @@ class Examples(NamedTuple):
 
 
 def word_gap(vocab: Vocab) -> str:
-  """What stands before a word that is tokenised by itself: a space, unless the vocabulary sets one and keeps others."""
+  """Return the text before a word that is tokenised separately.
+
+  A space, unless the vocabulary adds one itself and keeps further spaces.
+  """
   #           "1"    " 1"    "1 1"
-  # GPT-2     1      _1      1 _1      " 1" is as within a text
-  # ALBERT    _1     _1      _1 _1     both are
-  # LLaMA     _1     _ _1    _1 _1     "1" is
+  # GPT-2     1      _1      1 _1      " 1" equals a word within a text
+  # ALBERT    _1     _1      _1 _1     both do
+  # LLaMA     _1     _ _1    _1 _1     "1" does
   alone = vocab.encode('1')
   return '' if vocab.encode('1 1') == alone * 2 and vocab.encode(' 1') != alone else ' '
 
 
 def behind_gap(given: Examples, vocab: Vocab) -> store.Texts:
-  """The texts of the rows as the vocabulary reads them: words with `word_gap` before them."""
+  """Return the texts, words with `word_gap` before them."""
   if not given.words or word_gap(vocab):
     return given.texts
-  words = [given.texts[place].removeprefix(' ') for place in range(len(given.texts))]
+  words = [given.texts[index].removeprefix(' ') for index in range(len(given.texts))]
   return ListedTexts(words, store.digest_of(given.texts.digest, 'words without a space before them'))
 
 
 # Fields and labels -------------------------------------------------------------------------------------------------
 
 
-def fields_of(records: Records, asked: Asked) -> tuple[str, ...]:
-  """The fields that hold the text: those asked for, or the names that TFDS uses for single sentences and pairs.
+def fields_of(records: Records, asked: ExampleSettings) -> tuple[str, ...]:
+  """Return the text fields: the configured ones, or known names.
+
+  The known names are those of TFDS for single sentences and pairs.
 
   Raises:
-    ValueError: there are no such fields, no such label, or prefixes of another number.
+    ValueError: a field or the label does not exist, or there are more or fewer prefixes than fields.
   """
   fields = asked.fields or next((names for names in FIELDS if all(name in records.fields for name in names)), ())
   if not fields:
-    raise ValueError(f'{records.where}: say which fields hold the text (fields=...): {", ".join(records.fields)}.')
+    raise ValueError(f'{records.where}: set data.fields to the fields with the text: {", ".join(records.fields)}.')
   for name in (*fields, *(() if asked.keep_unlabelled else (asked.label,))):
     if name not in records.fields and not is_somewhere(name, records):
-      raise ValueError(f'{records.where}: there is no field {name!r}, there are {", ".join(records.fields)}.')
+      raise ValueError(f'{records.where}: no field {name!r}; choose from {", ".join(records.fields)}.')
   if asked.prefixes and len(asked.prefixes) != len(fields):
-    raise ValueError(f'prefixes={asked.prefixes}: give one for each of fields={fields}, empty where there is none.')
+    raise ValueError(f"prefixes={asked.prefixes}: give one for each of fields={fields}, '' for none.")
   return fields
 
 
 def is_somewhere(name: str, records: Records) -> bool:
-  """Whether one of the first rows that can be read has a field."""
+  """Return True if one of the first readable rows has a field."""
   for index in range(min(len(records), LOOKED_AT)):
     try:
       if name in records[index]:
         return True
-    except ValueError:  # named when all rows are read
+    except ValueError:  # reported when all rows are read
       continue
   return False
 
 
-def text_of(value: Any) -> str | None:
-  """A field as text; None for others.
-
-  A text is a string, a number of a table, or strings with a space between them, as a list of sentences.
-  """
-  value = as_written(value)
-  if isinstance(value, str):
-    return value
-  if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
-    return ' '.join(value)
-  return None
-
-
 def check_text(value: Any, index: int, field: str, records: Records) -> None:
-  """Raises ValueError where a field of row `index` holds no text."""
+  """Raise ValueError if a field of row `index` holds no text."""
   if text_of(value) is None:
-    raise ValueError(f'row {index} of {records.where} holds no text in {field!r}, but {value!r}')
+    raise ValueError(f'row {index} of {records.where} holds no text in {field!r} but {value!r}')
 
 
 def one_label(
   records: Records,
-  asked: Asked,
+  asked: ExampleSettings,
   *,
   kind: str,
   label: Callable[[Any, int], float | None],
   dtype: type,
   names: ClassNames | None = None,
 ) -> Examples:
-  """Rows of texts with one label each. Rows without a label are left out, or kept with label -1 where that is asked.
+  """Read examples with one label each.
+
+  Rows without a label are dropped, or kept with label -1 (`keep_unlabelled`).
 
   Args:
     records: the split.
-    asked: fields, label, and which rows are drawn.
+    asked: settings of the config.
     kind: the name of the kind, for the digest.
-    label: (what a row holds, number of the row) -> its label, None where it has none; raises a ValueError.
-    dtype: of the labels.
-    names: of the classes; None for real values.
+    label: (value of the row, row index) -> its label, None without one; raises a ValueError.
+    dtype: dtype of the labels.
+    names: names of the classes; None for real values.
 
   Raises:
     ValueError: a row without one of the fields, no row with a label, or a class with too few rows.
   """
   if asked.per_class is not None and names is None:
-    raise ValueError(f'{records.where}: per_class={asked.per_class} needs classes; kind={kind!r} has none.')
+    raise ValueError(f'{records.where}: per_class={asked.per_class} needs classes; kind={kind!r} has none: remove it.')
   fields = fields_of(records, asked)
-  kept = read_rows(records, asked, fields=fields, label=label)
-  gold, row_ids = kept.labels, kept.row_ids
+  rows = read_rows(records, asked, fields=fields, label=label)
+  gold, row_ids = rows.labels, rows.row_ids
   labels: np.ndarray = np.array([-1 if value is None else value for value in gold], dtype)
   largest = '' if names is None else records.place(int(row_ids[labels.argmax()]))
   classes = 0 if names is None else int(labels.max()) + 1
   if asked.per_class is not None:
     if None in gold:
       raise ValueError(
-        f'{records.where}: per_class={asked.per_class} needs a label of every row; keep_unlabelled keeps others'
+        f'{records.where}: per_class={asked.per_class} needs a label in every row: set keep_unlabelled=False'
       )
-    drawn = balanced(labels, asked.per_class, sample_seed=asked.sample_seed, where=records.where)
-    labels, row_ids, gold = labels[drawn], row_ids[drawn], [gold[place] for place in drawn]
+    sampled = balanced(labels, asked.per_class, sample_seed=asked.sample_seed, where=records.where)
+    labels, row_ids, gold = labels[sampled], row_ids[sampled], [gold[index] for index in sampled]
   class_names = () if names is None else names.settled()
-  digest = digest_of(records, asked, fields, kind, *(() if names is None else names.digest), left_out=kept.left_out)
+  digest = digest_of(records, asked, fields, kind, *(() if names is None else names.digest), left_out=rows.left_out)
 
   def record(row: int) -> dict[str, Any]:
     return {'row': records[int(row_ids[row])], 'label': gold[row], 'names': class_names}
 
   return Examples(
-    texts=FieldTexts(kept.table, fields, row_ids, digest, prefixes=asked.prefixes),
+    texts=FieldTexts(rows.table, fields, row_ids, digest, prefixes=asked.prefixes),
     edges=np.arange(len(row_ids) * len(fields) + 1),
     row_ids=row_ids,
     fields=fields,
@@ -254,14 +265,14 @@ def one_label(
 # Rows --------------------------------------------------------------------------------------------------------------
 
 
-class Kept(NamedTuple):
-  """The rows that can be used and have a label, or may lack one.
+class LabelledRows(NamedTuple):
+  """The usable rows of a split, with their labels.
 
   Attributes:
-    table: the split, in memory where it is small.
+    table: the split, in memory if it is small.
     row_ids: int64[rows].
-    labels: one for each, None where it has none.
-    left_out: places of the rows that cannot be used.
+    labels: a label for each; None without one.
+    left_out: indices of the unusable rows.
   """
 
   table: Records
@@ -270,22 +281,24 @@ class Kept(NamedTuple):
   left_out: tuple[int, ...]
 
 
-def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label: Callable[[Any, int], Any]) -> Kept:
-  """Reads and checks every row of a split: fields that hold text, and the field `asked.label`.
+def read_rows(
+  records: Records, asked: ExampleSettings, *, fields: tuple[str, ...], label: Callable[[Any, int], Any]
+) -> LabelledRows:
+  """Read and check the text fields and the label of every row.
 
   Args:
     records: the split.
-    asked: which label is none, and what becomes of bad rows.
-    fields: of texts.
-    label: (what a row holds, number of the row) -> its label; raises a ValueError.
+    asked: settings of the config.
+    fields: text fields.
+    label: (value of the row, row index) -> its label; raises a ValueError.
 
   Raises:
-    ValueError: bad rows, as `asked.on_bad_row` says; no row has a label.
+    ValueError: bad rows, unless `asked.on_bad_row` skips them; or no row has a label.
   """
   bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
   needed = fields if asked.keep_unlabelled else (*fields, asked.label)
   table, rows = in_memory(records, bad, fields=needed, optional=(asked.label,))
-  as_numbers: list[int] = []  # rows whose label is the number that stands for none
+  missing: list[int] = []  # rows with the label `asked.missing`
 
   def read(index: int) -> Any:
     row = table.values(index, needed, optional=(asked.label,))
@@ -293,47 +306,58 @@ def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label:
       check_text(row[field], index, field, records)
     value = row.get(asked.label)
     if value == asked.missing:
-      as_numbers.append(index)
+      missing.append(index)
       return None
-    none = value is None or (value == '' and asked.keep_unlabelled)  # as a table has it beside names of classes
-    return None if none else label(value, index)
+    empty = value is None or (value == '' and asked.keep_unlabelled)  # '' is an empty cell of a column of names
+    return None if empty else label(value, index)
 
   good = bad.read(read, rows)
   left_out = bad.report()
-  kept = [(index, value) for index, value in zip(*good, strict=True) if value is not None or asked.keep_unlabelled]
-  if not kept:
+  labelled = [(index, value) for index, value in zip(*good, strict=True) if value is not None or asked.keep_unlabelled]
+  if not labelled:
     raise ValueError(
-      f'{records.where}: none of {len(records)} rows has a label ({asked.label!r} is {asked.missing} in all): '
-      'keep_unlabelled=True keeps them, to be predicted.'
+      f'{records.where}: none of {len(records)} rows has a label ({asked.label!r} is {asked.missing} everywhere). '
+      'keep_unlabelled=True keeps them for prediction.'
     )
-  if len(kept) < len(good.rows):
-    log.info(f'{records.where}: {len(good.rows) - len(kept)} rows without a label are left out.')
-    if as_numbers and len({str(value) for _, value in kept}) == 1:  # as of -1 for bad and 1 for good
+  if len(labelled) < len(good.rows):
+    log.info(f'{records.where}: {len(good.rows) - len(labelled)} rows without a label are dropped.')
+    if missing and len({str(value) for _, value in labelled}) == 1:  # such as -1 for bad and 1 for good
       raise ValueError(
-        f'{records.where}: {asked.label!r} is {asked.missing} in {len(as_numbers)} rows, which stands for no label, '
-        f'and {kept[0][1]} in all others: number the classes from 0, or write their names.'
+        f'{records.where}: {asked.label!r} is {asked.missing} in {len(missing)} rows, which means no label, and '
+        f'{labelled[0][1]} in all others: number the classes from 0, or write their names.'
       )
-    if as_numbers:
+    if missing:
       log.warning(
-        f'{records.where}: in {len(as_numbers)} of them {asked.label!r} is {asked.missing}, which stands for no label. '
-        'Where it is a class, number the classes from 0, or write their names; where it is a value, set data.missing '
-        'to one that there is not.'
+        f'{records.where}: in {len(missing)} of them {asked.label!r} is {asked.missing}, which means no label. If it '
+        'is a class, number the classes from 0 or write their names. If it is a value, set data.missing to a value '
+        'that the data does not have.'
       )
-  row_ids, labels = zip(*kept, strict=True)
-  return Kept(table, np.array(row_ids, np.int64), list(labels), left_out)
+  row_ids, labels = zip(*labelled, strict=True)
+  return LabelledRows(table=table, row_ids=np.array(row_ids, np.int64), labels=list(labels), left_out=left_out)
 
 
 def digest_of(
-  records: Records, asked: Asked, fields: tuple[str, ...], kind: str, *added: Any, left_out: tuple[int, ...] = ()
+  records: Records,
+  asked: ExampleSettings,
+  fields: tuple[str, ...],
+  kind: str,
+  *added: Any,
+  left_out: tuple[int, ...] = (),
 ) -> str:
-  """Of the rows and of everything that decides what becomes of them; `added` and `left_out` as in `changes`."""
+  """Compute the digest of the examples.
+
+  `added` are further values that change them; `left_out` as in `changes`.
+  """
   missing = asked.missing if isinstance(asked.missing, str) else float(asked.missing)
-  drawn = asked.per_class, asked.sample_seed, missing
-  return store.digest_of(records.digest, fields, asked.label, kind, *drawn, *added, *changes(asked, left_out))
+  sample = asked.per_class, asked.sample_seed, missing
+  return store.digest_of(records.digest, fields, asked.label, kind, *sample, *added, *changes(asked, left_out))
 
 
-def changes(asked: Asked, left_out: tuple[int, ...]) -> list[Any]:
-  """What a digest has only where a setting is not its default: prefixes, unlabelled rows, bad rows left out."""
+def changes(asked: ExampleSettings, left_out: tuple[int, ...]) -> list[Any]:
+  """Return the settings that are not their defaults, for a digest.
+
+  These are prefixes, dropped bad rows, and `keep_unlabelled`.
+  """
   prefixes, bad = [list(asked.prefixes)] * any(asked.prefixes), [list(left_out)] * bool(left_out)
   return [*prefixes, *bad, *(['keep_unlabelled'] * asked.keep_unlabelled)]
 
@@ -341,33 +365,37 @@ def changes(asked: Asked, left_out: tuple[int, ...]) -> list[Any]:
 def in_memory(
   records: Records, bad: BadRows, *, fields: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> tuple[Records, Sequence[int]]:
-  """The same rows with these fields only, read at once, and which of them can be read; large data is left as it is.
+  """Read the given fields of all rows into memory.
 
-  Small sources are kept for later calls: studies draw from one again and again.
+  Data with more than `IN_MEMORY` rows is returned unchanged. Small sources are stored for later calls, because studies
+  sample from one source many times.
 
   Args:
     records: the split.
-    bad: takes the rows that cannot be read.
-    fields: that every row has.
-    optional: that rows may have.
+    bad: collects the unreadable rows.
+    fields: fields that every row has.
+    optional: fields that rows may have.
+
+  Returns:
+    The rows, and the indices of the readable ones.
 
   Raises:
-    ValueError: more rows that cannot be read than `bad` takes.
+    ValueError: more unreadable rows than `bad` accepts.
   """
   every = range(len(records))
   if len(records) > IN_MEMORY:
     return records, every
   key = (records.digest, *fields, '', *optional)
-  if key in _kept:
-    return _of(records, _kept[key], fields), every
+  if key in _tables:
+    return _of(records, _tables[key], fields), every
   good = bad.read(lambda index: records.values(index, fields, optional=optional))
   table: list[dict[str, Any]] = [{}] * len(records)
   for index, row in zip(*good, strict=True):
     table[index] = row
   if len(table) <= KEPT_ROWS and len(good.rows) == len(table):
-    if len(_kept) == KEPT_SOURCES:
-      _kept.pop(next(iter(_kept)))
-    _kept[key] = table
+    if len(_tables) == KEPT_SOURCES:
+      _tables.pop(next(iter(_tables)))
+    _tables[key] = table
   return _of(records, table, fields), good.rows
 
 
@@ -375,73 +403,24 @@ def _of(records: Records, table: list[dict[str, Any]], fields: tuple[str, ...]) 
   return dataclasses.replace(records, fields=fields, pieces=((table, range(len(table))),))
 
 
-# Texts -------------------------------------------------------------------------------------------------------------
-
-
-class FieldTexts:
-  """The fields of some rows, one after another; a list of strings is one text with spaces between them.
-
-  Attributes:
-    digest: of their content.
-  """
-
-  def __init__(
-    self,
-    records: Records,
-    fields: tuple[str, ...],
-    row_ids: np.ndarray,
-    digest: str,
-    *,
-    prefixes: tuple[str, ...] = (),
-    write: Callable[[Any], str | None] = text_of,
-  ):
-    """Reads nothing yet.
-
-    Args:
-      records: the split.
-      fields: of the texts.
-      row_ids: int64[rows], which rows.
-      digest: of their content.
-      prefixes: text before each field; () for none.
-      write: what a row holds in a field -> its text.
-    """
-    self.records = records
-    self.fields = fields
-    self.row_ids = row_ids
-    self.digest = digest
-    self.prefixes = prefixes or ('',) * len(fields)
-    self.write = write
-
-  def __len__(self) -> int:
-    return len(self.row_ids) * len(self.fields)
-
-  def __getitem__(self, index: int) -> str:
-    row, field = divmod(index, len(self.fields))
-    return f'{self.prefixes[field]}{self.write(self.records[int(self.row_ids[row])].get(self.fields[field]))}'
-
-
-class ListedTexts(list[str]):
-  """Texts in memory.
-
-  Attributes:
-    digest: of their content.
-  """
-
-  def __init__(self, texts: Iterable[str], digest: str):
-    super().__init__(texts)
-    self.digest = digest
+# Samples -----------------------------------------------------------------------------------------------------------
 
 
 def balanced(labels: np.ndarray, per_class: int, *, sample_seed: int, where: str = 'the data') -> np.ndarray:
-  """Draws `per_class` rows of each class: their places int64[n], in order. A larger draw contains the smaller ones.
+  """Sample `per_class` rows of each class.
+
+  A larger sample contains the smaller ones.
+
+  Returns:
+    Their indices, int64[n], ascending.
 
   Raises:
     ValueError: a class has too few rows.
   """
-  drawn = []
+  sampled = []
   for value in np.unique(labels):
     rows = np.flatnonzero(labels == value)
     if len(rows) < per_class:
-      raise ValueError(f'{where}: per_class={per_class}, but class {value} has only {len(rows)} rows.')
-    drawn.append(rows[order.permutation(len(rows), sample_seed, int(value))[:per_class]])
-  return np.sort(np.concatenate(drawn))
+      raise ValueError(f'{where}: per_class={per_class}, but class {value} has only {len(rows)} rows: reduce it.')
+    sampled.append(rows[order.permutation(len(rows), sample_seed, int(value))[:per_class]])
+  return np.sort(np.concatenate(sampled))

@@ -1,4 +1,4 @@
-"""Blocks of a large file that are compared with their digests when they are first read."""
+"""Blocks of a large file that are compared with their checksums when they are first read."""
 
 import threading
 from collections.abc import Callable
@@ -7,30 +7,30 @@ import numpy as np
 
 
 class FirstRead:
-  """Which blocks were checked; may be asked by several threads at once."""
+  """Record of the checked blocks; safe to use from several threads."""
 
   def __init__(self, count: int, check: Callable[[int], None], *, known: bool = False):
-    """Checks nothing yet.
+    """Check nothing yet.
 
     Args:
       count: number of blocks.
-      check: called once with the number of each block before it is used; where it raises, it is called again.
-      known: whether all of them were checked already.
+      check: called once with the index of each block before it is used; called again if it raises.
+      known: True if all blocks have already been checked.
     """
     self._check = check
-    self._known = np.full(count, known)
+    self._checked = np.full(count, known)
     self._lock = threading.Lock()
 
   @property
   def whole(self) -> bool:
-    """Whether no block is left to check."""
-    return bool(self._known.all())
+    """Return True if all blocks are checked."""
+    return bool(self._checked.all())
 
-  def see(self, numbers: np.ndarray) -> None:
-    """Checks the blocks of these numbers that were not seen before."""
-    if self._known[numbers].all():
+  def see(self, blocks: np.ndarray) -> None:
+    """Check the blocks of these indices that are not yet checked."""
+    if self._checked[blocks].all():
       return
     with self._lock:
-      for number in numbers[~self._known[numbers]]:
-        self._check(int(number))
-        self._known[number] = True
+      for block in blocks[~self._checked[blocks]]:
+        self._check(int(block))
+        self._checked[block] = True

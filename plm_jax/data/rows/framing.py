@@ -1,4 +1,4 @@
-"""Special tokens around the fields of a labelled row; what the files of `layouts/` share."""
+"""Special tokens around the fields of a labelled example; shared by the files of `layouts/`."""
 
 from typing import NamedTuple
 
@@ -7,14 +7,14 @@ from plm_jax.data.rows.packing import Frame
 
 
 class Layout(NamedTuple):
-  """How the fields of a row stand in it.
+  """Special tokens and types of the fields of an example.
 
   Attributes:
     frames: the special tokens before and after each field.
-    typed: whether rows have `type_ids`: 0 for the first field and its special tokens, 1 for the second, and so on.
-    last_type: the type of the last token of a row, where it has one of its own.
-    stands_last: the last token of a row stands for the whole of it, and not the first.
-    apart: each field is a text of its own, with its own number in `segment_ids`.
+    typed: True if sequences have `type_ids`: 0 for the first field and its special tokens, 1 for the second, and so on.
+    last_type: the type of the last token, if it has its own.
+    stands_last: True if the last token represents the sequence, not the first.
+    apart: True if each field is a separate text, with its own segment id.
   """
 
   frames: tuple[Frame, ...]
@@ -27,32 +27,35 @@ class Layout(NamedTuple):
 def around(
   fields: int, *, first: tuple[int, ...] = (), between: tuple[int, ...] = (), last: tuple[int, ...] = ()
 ) -> tuple[Frame, ...]:
-  """Frames of so many fields: `first` before the first one, `last` after the last one, `between` after the others."""
+  """Build the frames of `fields` fields.
+
+  `first` is before the first field, `last` after the last, `between` after each other one.
+  """
   after = [between] * (fields - 1) + [last]
   return tuple((() if index else first, ids) for index, ids in enumerate(after))
 
 
 def needed(token_id: int | None, token: str) -> int:
-  """The id of a special token.
+  """Return the id of a special token.
 
   Raises:
     ValueError: the vocabulary does not have it.
   """
   if token_id is None:
-    raise ValueError(f'the vocabulary has no {token} token, which this layout needs: choose another (layout=...).')
+    raise ValueError(f'the vocabulary has no {token} token, which this layout needs: set data.layout to another.')
   return token_id
 
 
 def template(single: Layout, pair: Layout) -> Template:
-  """The layouts of one field and of two as a tokenizer is told them."""
+  """Convert the layouts of one and two fields for a tokenizer."""
   return Template(_parts(single, 'A'), _parts(pair, 'AB'))
 
 
 def _parts(layout: Layout, fields: str) -> tuple[tuple[int | str, int], ...]:
   parts: list[tuple[int | str, int]] = []
-  for number, (field, (before, after)) in enumerate(zip(fields, layout.frames, strict=True)):
+  for index, (field, (before, after)) in enumerate(zip(fields, layout.frames, strict=True)):
     own: list[int | str] = [*before, field, *after]
-    parts += [(part, number if layout.typed else 0) for part in own]
+    parts += [(part, index if layout.typed else 0) for part in own]
   if layout.last_type is not None:
     parts[-1] = (parts[-1][0], layout.last_type)
   return tuple(parts)

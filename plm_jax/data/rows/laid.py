@@ -1,4 +1,4 @@
-"""The layout of labelled rows: texts cut to fit, special tokens around them, one sequence or several per row."""
+"""Layout of labelled examples: texts cut to fit, special tokens around them, one sequence or several per example."""
 
 from typing import Any, NamedTuple
 
@@ -11,20 +11,20 @@ from plm_jax.data.rows.order import Batch
 
 
 class Laid(NamedTuple):
-  """All rows of a split, put together when they are read.
+  """All examples of a split, assembled when they are read.
 
   Attributes:
-    tokens: of all texts.
-    plans: prefix of the keys -> plan, a row of which is one sequence.
+    tokens: tokens of all texts.
+    plans: prefix of the keys -> plan with one sequence per row.
     frames: special tokens around each field.
-    sequences: per row.
-    sizes: int64[rows], tokens of the longest sequence of each row.
-    cut: rows that lost a token.
-    typed: whether fields have types.
-    last_type: type of the last token of a sequence, where it has one of its own.
-    pad_id: fills rows.
-    apart: each field is a text of its own (`framing.Layout`).
-    spelt: the ids of `tokens` with the characters of their words; None where rows have none.
+    sequences: sequences per example.
+    sizes: int64[rows], tokens of the longest sequence of each example.
+    cut: number of examples that lost a token.
+    typed: True if fields have types.
+    last_type: type of the last token of a sequence, if it has its own.
+    pad_id: id of padding.
+    apart: True if each field is a separate text (`framing.Layout`).
+    spelt: the ids of `tokens` with the characters of their words; None without characters.
   """
 
   tokens: store.Tokens
@@ -40,29 +40,32 @@ class Laid(NamedTuple):
   spelt: spelling.SpeltIds | None = None
 
   def place(self, values: np.ndarray, chosen: np.ndarray, width: int) -> np.ndarray:
-    """A value int32 per token of all texts where the token stands in some rows; see `Examples`."""
+    """Place values int32 of all tokens at their positions; see `Examples`."""
     unlabelled = tuple(((-1,) * len(before), (-1,) * len(after)) for before, after in self.frames)
     return self._assemble(self.plans[''], values, chosen, width, frames=unlabelled, pad=-1)[0]
 
   def batch(self, chosen: np.ndarray, width: int) -> Batch:
-    """Tokens, segments and types of some rows int64[b]: int32[b, width] each, or [b, sequences, width].
+    """Return tokens, segments and types of examples int64[b].
 
-    Where words are spelt, their characters as well, with an axis of 50 behind.
+    Each is int32[b, width], or [b, sequences, width]. Characters, if any, have another axis of 50.
     """
-    made: Batch = {}
+    arrays: Batch = {}
     for prefix, plan in self.plans.items():
       source = self.tokens.ids if self.spelt is None else self.spelt
       ids, numbers = self._assemble(plan, source, chosen, width, frames=self.frames, pad=self.pad_id)
       if self.spelt is not None:
-        made[f'{prefix}characters'] = self.spelt.characters(ids, numbers > 0)
+        arrays[f'{prefix}characters'] = self.spelt.characters(ids, numbers > 0)
         ids = self.spelt.tokens(ids)
-      made |= {f'{prefix}tokens': ids, f'{prefix}segment_ids': numbers if self.apart else np.minimum(numbers, 1)}
+      arrays |= {f'{prefix}tokens': ids, f'{prefix}segment_ids': numbers if self.apart else np.minimum(numbers, 1)}
       if self.typed:
-        made[f'{prefix}type_ids'] = self._types(numbers)
-    return made
+        arrays[f'{prefix}type_ids'] = self._types(numbers)
+    return arrays
 
   def _types(self, numbers: np.ndarray) -> np.ndarray:
-    """int32: the field of each token, from 0; `numbers` counts fields from 1, and is 0 for padding."""
+    """Return the field of each token from 0, int32.
+
+    `numbers` counts fields from 1; 0 is padding.
+    """
     types = np.maximum(numbers - 1, 0)
     if self.last_type is not None:
       last = np.maximum((numbers > 0).sum(axis=-1, keepdims=True) - 1, 0)
@@ -72,10 +75,10 @@ class Laid(NamedTuple):
   def _assemble(
     self, plan: packing.Plan, ids: 'packing.Ids', chosen: np.ndarray, width: int, **settings: Any
   ) -> tuple[np.ndarray, ...]:
-    """`packing.assemble` of all sequences of some rows."""
+    """Assemble all sequences of examples (`packing.assemble`)."""
     each = (chosen[:, None] * self.sequences + np.arange(self.sequences)).ravel()  # [b * sequences]
     shape = (len(chosen), self.sequences, width) if self.sequences > 1 else (len(chosen), width)
-    return tuple(made.reshape(shape) for made in packing.assemble(plan, ids, each, length=width, **settings))
+    return tuple(array.reshape(shape) for array in packing.assemble(plan, ids, each, length=width, **settings))
 
 
 def lay_out(
@@ -89,53 +92,56 @@ def lay_out(
   cache: str,
   characters: bool = False,
 ) -> Laid:
-  """Tokenises the texts of the rows and says where each goes.
+  """Tokenise the texts of the examples, and plan their sequences.
 
   Args:
-    given: the rows.
+    given: the examples.
     layout: a file of `layouts/`.
-    vocab: gives ids and special tokens.
-    length: tokens of the longest row.
-    least: tokens of the shortest row that a batch may have.
-    both_orders: also plan the fields in reverse.
-    cache: folder of token stores, for data that is not held in memory.
-    characters: rows have the characters of their words.
+    vocab: token ids and special tokens.
+    length: tokens of the longest sequence.
+    least: tokens of the shortest sequence that a batch may have.
+    both_orders: also plan the fields in reverse order.
+    cache: folder of token stores, for data that is too large for memory.
+    characters: add the characters of each word.
 
   Raises:
-    ValueError: rows that are too short for the special tokens, or one field where two are needed.
+    ValueError: sequences that are too short for the special tokens, or one field but `both_orders`.
   """
   columns, sequences = len(given.fields), len(given.row_ids) * given.sequences
   if both_orders and columns < 2:
-    raise ValueError(f'both_orders=True needs two fields; the rows are read with fields={given.fields}.')
+    raise ValueError(f'both_orders=True needs two fields but fields={given.fields}: remove it or add a field.')
   style = layout.make(vocab=vocab, fields=columns)
   frames = style.frames
   specials = sum(len(before) + len(after) for before, after in frames)
   if least < specials + columns:
     raise ValueError(
-      f'rows of {least} are too short for this layout with {columns} fields: at least {specials + columns} tokens per '
-      'row.'
+      f'rows of {least} tokens are too short for {columns} fields in this layout: set data.length and data.buckets to '
+      f'{specials + columns} or more.'
     )
+  # 1. Tokenise.
   texts = examples.behind_gap(given, vocab)
   if len(given.row_ids) <= examples.IN_MEMORY:
     tokens = store.in_memory(texts, vocab=vocab)
   else:
     tokens = store.on_disk(texts, vocab=vocab, cache=cache)
+  # 2. Cut the fields to fit.
   starts, ends, present = (values.reshape(sequences, columns) for values in _extents(given, tokens.offsets))
-  there = present.all(axis=1)  # [sequences]
-  whole = ends - starts
-  counts = fit(whole, room=length - specials)
-  frame = np.tile(np.arange(columns, dtype=np.uint8), int(there.sum()))
-  edges = np.concatenate([[0], np.cumsum(there)]) * columns
-  plans = {'': packing.Plan(starts[there].ravel(), counts[there].ravel(), frame, edges)}
+  exists = present.all(axis=1)  # [sequences]
+  sizes = ends - starts
+  counts = fit(sizes, room=length - specials)
+  # 3. Plan the sequences that exist.
+  frame = np.tile(np.arange(columns, dtype=np.uint8), int(exists.sum()))
+  edges = np.concatenate([[0], np.cumsum(exists)]) * columns
+  plans = {'': packing.Plan(starts[exists].ravel(), counts[exists].ravel(), frame, edges)}
   if both_orders:
-    plans['swapped_'] = packing.Plan(starts[there, ::-1].ravel(), counts[there, ::-1].ravel(), frame, edges)
+    plans['swapped_'] = packing.Plan(starts[exists, ::-1].ravel(), counts[exists, ::-1].ravel(), frame, edges)
   return Laid(
     tokens=tokens,
     plans=plans,
     frames=frames,
     sequences=given.sequences,
-    sizes=np.where(there, counts.sum(axis=1) + specials, 0).reshape(-1, given.sequences).max(axis=1),
-    cut=int((counts < whole).any(axis=1).reshape(-1, given.sequences).any(axis=1).sum()),
+    sizes=np.where(exists, counts.sum(axis=1) + specials, 0).reshape(-1, given.sequences).max(axis=1),
+    cut=int((counts < sizes).any(axis=1).reshape(-1, given.sequences).any(axis=1).sum()),
     typed=style.typed,
     last_type=style.last_type,
     pad_id=vocab.pad_id,
@@ -145,11 +151,14 @@ def lay_out(
 
 
 def _extents(given: Examples, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Where the tokens of each field begin and end, int64[rows*sequences*fields] each, and whether the row has it, bool.
+  """Return the bounds of each field, and whether it exists.
 
   Args:
-    given: the rows.
-    offsets: int64[texts+1], where the tokens of each text begin.
+    given: the examples.
+    offsets: int64[texts+1], first token of each text.
+
+  Returns:
+    First token int64, end int64, and bool, [rows*sequences*fields] each.
   """
   if given.shared is None:
     edges = offsets[given.edges]
@@ -160,20 +169,24 @@ def _extents(given: Examples, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def fit(sizes: np.ndarray, *, room: int) -> np.ndarray:
-  """Longest-first truncation (BERT's released code): removes one token at a time from the longest field.
+  """Truncate the longest field first, one token at a time.
+
+  As in BERT's released code.
 
   Args:
     sizes: int64[rows, fields].
-    room: tokens that a row has for its fields.
+    room: tokens that a sequence has for its fields.
 
   Returns:
-    int64[rows, fields], tokens kept of each; where fields end up equal, the earlier ones keep the tokens left over.
+    int64[rows, fields], tokens kept of each field. Among fields of equal length, the earlier ones keep the rest.
   """
   low, high = np.zeros(len(sizes), np.int64), np.full(len(sizes), room)
-  while (low < high).any():  # binary search of the largest length to which fields can be cut so that all fit
+  # 1. Binary search of the largest length for all fields that fits.
+  while (low < high).any():
     middle = (low + high + 1) // 2
     fits = np.minimum(sizes, middle[:, None]).sum(axis=1) <= room
     low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+  # 2. Give the rest of the room to the first fields that were cut.
   kept = np.minimum(sizes, low[:, None])
   longer = sizes > kept
   spare = room - kept.sum(axis=1, keepdims=True)

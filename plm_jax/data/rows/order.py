@@ -1,7 +1,7 @@
-"""Which row comes when, and the rest of a data source: a pure function of (seed, position) for any number of hosts.
+"""Order of examples, and the common part of a data source: a pure function of (seed, position) for any number of hosts.
 
-A source that reads rows independently of each other writes one function, from rows to what stands in a batch, and gets
-everything else from `serve`:
+A source that reads rows independently of each other writes one function, from rows to the arrays of a batch. `serve`
+adds everything else:
 
     def batch(chosen: order.Chosen) -> order.Batch:
       return {'tokens': table[chosen.rows]}  # int32[b, l]
@@ -9,9 +9,9 @@ everything else from `serve`:
     share = order.share(batch_size, host=host, hosts=hosts)
     return order.serve(batch, order.shuffled(rows, share, seed=seed), share=share, digest=digest)
 
-A position counts rows since step 0: `step * batch_size + place in the batch`. Every epoch has its own permutation, a
-keyed bijection (Grain's `index_shuffle`), so no permutation is ever stored and a run resumes at any step at once.
-Reading goes through Grain with whole batches as elements: threads prepare them ahead of the training loop.
+A position counts rows since step 0: `step * batch_size + index in the batch`. Every epoch has its own permutation, a
+keyed bijection (Grain's `index_shuffle`). No permutation is ever stored, and a run resumes at any step immediately.
+Batches are read through Grain with whole batches as elements: threads prepare them ahead of the training loop.
 """
 
 import dataclasses
@@ -40,9 +40,9 @@ class Chosen:
   """The rows of one batch that this host reads, b of them.
 
   Attributes:
-    rows: int64[b], what becomes `row_id`.
-    epochs: int64[b], how often the source was gone through before.
-    real: bool[b], False for a copy of another row that only fills the batch up.
+    rows: int64[b], become `row_id`.
+    epochs: int64[b], number of complete passes over the source before.
+    real: bool[b], False for a copy of another row that only fills the batch.
   """
 
   rows: np.ndarray
@@ -54,12 +54,12 @@ ChosenT = TypeVar('ChosenT', bound=Chosen)
 
 
 class Order(NamedTuple, Generic[ChosenT]):
-  """Which rows make which batch.
+  """Assignment of rows to batches.
 
   Attributes:
     rows: rows per epoch.
     steps: batches that hold each row once.
-    train: (step, places int64[b] in the batch) -> what training reads there.
+    train: (step, indices int64[b] in the batch) -> rows that training reads there.
     once: the same for one pass over all rows in the order of the source, for steps 0 to steps - 1.
   """
 
@@ -70,11 +70,11 @@ class Order(NamedTuple, Generic[ChosenT]):
 
 
 class Share(NamedTuple):
-  """Which rows of each batch this host reads.
+  """The part of each batch that this host reads.
 
   Attributes:
     batch_size: rows per step over all hosts.
-    places: int64[b], the places in the batch, in order.
+    places: int64[b], indices in the batch, ascending.
   """
 
   batch_size: int
@@ -82,7 +82,9 @@ class Share(NamedTuple):
 
 
 def share(batch_size: int, *, host: int, hosts: int) -> Share:
-  """The share of one host. Concatenated in the order of hosts, the shares are the batch of a single host.
+  """Compute the part of each batch that a host reads.
+
+  The parts of all hosts, concatenated in order, are the batch of a single host.
 
   Args:
     batch_size: rows per step over all hosts.
@@ -90,12 +92,12 @@ def share(batch_size: int, *, host: int, hosts: int) -> Share:
     hosts: number of processes.
 
   Raises:
-    ValueError: the batch cannot be divided, or there is no such host.
+    ValueError: the batch cannot be divided, or the host does not exist.
   """
   if batch_size < 1 or batch_size % hosts:
-    raise ValueError(f'batch_size={batch_size} cannot be divided by hosts={hosts}: choose a multiple of {hosts}.')
+    raise ValueError(f'batch_size={batch_size} is not divisible by hosts={hosts}: choose a multiple of {hosts}.')
   if not 0 <= host < hosts:
-    raise ValueError(f'host={host} must lie in 0..{hosts - 1} (hosts={hosts}).')
+    raise ValueError(f'host={host} must be 0 to {hosts - 1} (hosts={hosts}).')
   rows = batch_size // hosts
   return Share(batch_size, np.arange(host * rows, (host + 1) * rows))
 
@@ -114,28 +116,28 @@ def serve(
   documents: int = 1,
   **more: Any,
 ) -> Source:
-  """A source from the one function that is its own.
+  """Build a source from the function that makes its batches.
 
   Args:
     batch: rows -> the arrays of a batch, each with b rows; `row_id`, `epoch` and `row_weight` are added here.
-    order: which rows come when.
-    share: of this host.
-    digest: of text, vocabulary and layout.
-    path: of the data, for the message.
-    widest: for sources whose batches differ in shape: rows -> the same rows as the largest batch would have them.
-    judged: as `batch`, of a pass that is evaluated; None for the same.
-    names: of the labels.
+    order: order of the rows.
+    share: part of each batch that this host reads.
+    digest: digest of text, vocabulary and layout.
+    path: path of the data, for the message.
+    widest: for sources whose batches differ in shape: rows -> the same rows with the largest shape.
+    judged: as `batch`, for evaluation; None for the same.
+    names: names of the labels.
     classes: labels are 0 to classes - 1.
     documents: the most documents of any row.
     **more: other attributes of the source: `record`, `group`, `ids`, `unlabelled`.
 
   Raises:
-    ValueError: more rows than `row_id` can number.
+    ValueError: more rows than `row_id` can count.
   """
   if order.rows >= _MOST_ROWS:
-    raise ValueError(f'{path} has {order.rows} rows; row_id holds less than 2**31: read it in parts.')
+    raise ValueError(f'{path} has {order.rows} rows; the limit is 2**31 - 1: read a slice (data.split).')
 
-  def made(chosen: ChosenT, make: Callable[[ChosenT], Batch] = batch) -> Batch:
+  def with_ids(chosen: ChosenT, make: Callable[[ChosenT], Batch] = batch) -> Batch:
     return {
       **make(chosen),
       'row_id': np.where(chosen.real, chosen.rows, -1).astype(np.int32),
@@ -144,13 +146,13 @@ def serve(
     }
 
   def train_batch(step: int) -> Batch:
-    return made(order.train(step, share.places))
+    return with_ids(order.train(step, share.places))
 
   def once_batch(step: int) -> Batch:
-    return made(order.once(step, share.places), judged or batch)
+    return with_ids(order.once(step, share.places), judged or batch)
 
   return Source(
-    spec=spec(made(widest(order.once(0, share.places))), batch_size=share.batch_size),
+    spec=spec(with_ids(widest(order.once(0, share.places))), batch_size=share.batch_size),
     rows=order.rows,
     read=lambda step: iterate(train_batch, step),
     once=lambda: iterate(once_batch, 0, order.steps),
@@ -164,19 +166,20 @@ def serve(
 
 
 def spec(batch: Mapping[str, Any], *, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
-  """Shapes and dtypes of a batch over all hosts, from the part of one."""
+  """Return shapes and dtypes of a global batch, from one part."""
   return {name: jax.ShapeDtypeStruct((batch_size, *leaf.shape[1:]), leaf.dtype) for name, leaf in batch.items()}
 
 
 def shuffled(rows: int, share: Share, *, seed: int, shuffle: bool = True) -> Order[Chosen]:
-  """Every row once per epoch, in an order of the epoch's own, from epoch to epoch without a gap.
+  """Order every row once per epoch, in a new order per epoch.
 
-  A batch of training may hold the end of one epoch and the beginning of the next; `once` fills the last batch up.
+  Epochs follow each other without a gap: a batch of training may contain the end of one and the beginning of the next.
+  `once` fills the last batch.
 
   Args:
     rows: rows per epoch.
-    share: of this host.
-    seed: of the order.
+    share: part of each batch that this host reads.
+    seed: seed of the order.
     shuffle: False keeps the order of the source in every epoch.
   """
 
@@ -198,28 +201,31 @@ def _epoch_seed(seed: int, epoch: int) -> int:
 
 
 def rows_at(positions: np.ndarray, *, rows: int, seed: int, shuffle: bool = True) -> tuple[np.ndarray, np.ndarray]:
-  """The rows at these positions of the endless sequence, and their epochs.
+  """Return the rows at positions of the endless sequence, and their epochs.
 
   Args:
     positions: int64[n], counted from step 0.
-    rows: rows in an epoch; each comes exactly once in every run of `rows` positions that starts at a multiple of it.
-    seed: of the order; every epoch has its own permutation.
-    shuffle: False keeps the source's order.
+    rows: rows per epoch; each occurs exactly once in every run of `rows` positions that starts at a multiple of it.
+    seed: seed of the order; every epoch has its own permutation.
+    shuffle: False keeps the order of the source.
 
   Returns:
     rows int64[n] and epochs int64[n].
   """
-  epochs, places = np.divmod(positions, rows)
+  epochs, indices = np.divmod(positions, rows)
   if not shuffle:
-    return places, epochs
+    return indices, epochs
   shuffled = [
-    index_shuffle(place, max_index=rows - 1, seed=_epoch_seed(seed, epoch), rounds=4)
-    for place, epoch in zip(places.tolist(), epochs.tolist(), strict=True)
+    index_shuffle(index, max_index=rows - 1, seed=_epoch_seed(seed, epoch), rounds=4)
+    for index, epoch in zip(indices.tolist(), epochs.tolist(), strict=True)
   ]
   return np.array(shuffled, np.int64), epochs
 
 
 def iterate(batch_at: Callable[[int], Batch], start: int, stop: int = _ENDLESS) -> Iterator[Batch]:
-  """`batch_at(start)`, `batch_at(start + 1)`, ..., made ahead by Grain's threads and delivered in order."""
+  """Yield `batch_at(start)`, `batch_at(start + 1)`, ... in order.
+
+  Grain's threads prepare batches ahead.
+  """
   steps = grain.MapDataset.range(start, stop).map(batch_at)
   return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=_THREADS, prefetch_buffer_size=_AHEAD)))

@@ -1,9 +1,9 @@
-"""Rows made of pieces of documents: all rows are planned at once with array operations and assembled per batch.
+"""Sequences of pieces of documents: all are planned at once with array operations, and assembled per batch.
 
-A piece is a run of tokens of one document together with its frame, the special tokens around it. A row is one piece or
-several, one after another. Every layout here covers each token of each document exactly once, in order; its
-`plan.frame` is 2 * opened + closed, an index into the table that `frames` makes: opened pieces have the tokens before,
-closed pieces the tokens after.
+A piece is a run of tokens of one document with its frame, the special tokens around it. A sequence is one or more
+pieces, one after another. Every layout covers each token of each document exactly once, in order. `plan.frame` is
+2 * opened + closed, an index into the table that `frames` makes. Opened pieces have the tokens before, closed pieces
+the tokens after.
 
     length 8, [CLS] before, [SEP] after; documents a b c d e | f g | h
     rows         [CLS] a b c d e [SEP] _ | [CLS] f g [SEP] [CLS] h [SEP] _
@@ -25,11 +25,11 @@ Frame = tuple[tuple[int, ...], tuple[int, ...]]  # ids before the piece, ids aft
 
 
 class Plan(NamedTuple):
-  """Which tokens make which row.
+  """Assignment of tokens to sequences (rows).
 
   Attributes:
-    starts: int64[p], where each piece begins in the token store.
-    counts: int32[p], tokens of each piece, special ones not counted.
+    starts: int64[p], start of each piece in the token store.
+    counts: int32[p], tokens of each piece, without special tokens.
     frame: uint8[p], index of each piece into the table of frames.
     rows: int64[r+1], row i holds pieces `rows[i]:rows[i+1]`.
   """
@@ -41,80 +41,89 @@ class Plan(NamedTuple):
 
 
 def frames(before: tuple[int, ...], after: tuple[int, ...], *, between: tuple[int, ...] = ()) -> tuple[Frame, ...]:
-  """The table of frames: `before` for opened pieces, `after` for closed ones, `between` after those not closed."""
+  """Build the table of frames.
+
+  Opened pieces have `before`, closed pieces `after`, and other pieces `between` after them.
+  """
   return ((), between), ((), after), (before, between), (before, after)
 
 
 def assemble(
   plan: Plan, ids: 'Ids', chosen: np.ndarray, *, frames: Sequence[Frame], length: int, pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Assembles rows.
+  """Assemble sequences.
 
   Args:
-    plan: of the layout.
-    ids: [n], the token store, in a form that is read by `take`.
+    plan: plan of the layout.
+    ids: [n], the token store, in a form with `take`.
     chosen: int64[b], rows of the plan.
-    frames: special ids that `plan.frame` points at.
-    length: of a row; no row of the plan may need more.
-    pad: id that fills the rest.
+    frames: special ids of each index in `plan.frame`.
+    length: tokens per sequence; no row of the plan may need more.
+    pad: id of padding.
 
   Returns:
-    tokens int32[b, length], and int32[b, length] numbering the pieces of each row from 1; 0 is padding.
+    tokens int32[b, length], and the index from 1 of the piece of each token, int32[b, length]; 0 is padding.
   """
   ahead = np.array([len(before) for before, _ in frames])
   around = np.array([len(before) + len(after) for before, after in frames])
 
+  # 1. Sizes of all pieces of the batch, p in total.
   pieces = plan.rows[chosen + 1] - plan.rows[chosen]  # [b]
   row = np.repeat(np.arange(len(chosen)), pieces)  # [p]
   first = np.cumsum(pieces) - pieces  # [b]
-  number = np.arange(len(row)) - first[row]  # [p], place of the piece in its row
-  piece = plan.rows[chosen][row] + number
+  index_in_row = np.arange(len(row)) - first[row]  # [p], index of the piece in its row
+  piece = plan.rows[chosen][row] + index_in_row
   frame = plan.frame[piece]
   size = plan.counts[piece] + around[frame]
   end = np.cumsum(size)
-  begin = end - size  # [p], in the batch's tokens laid end to end
+  begin = end - size  # [p], in the concatenated tokens of the batch
 
+  # 2. Read the tokens. At special tokens this reads some other token, which step 3 replaces.
   flat = np.arange(end[-1] if len(end) else 0)
   source = flat + np.repeat(plan.starts[piece] - ahead[frame] - begin, size)
-  # where a special token belongs, the take below reads some other token, which is replaced afterwards
-  some = plan.counts[piece].any()  # a store may hold no token at all, of which nothing is taken
-  values = ids.take(source, mode='clip').astype(np.int32) if some else np.full(len(flat), pad, np.int32)
+  nonempty = plan.counts[piece].any()  # an empty store has no token to take
+  values = ids.take(source, mode='clip').astype(np.int32) if nonempty else np.full(len(flat), pad, np.int32)
+  # 3. Write the special tokens.
   for index, (before, after) in enumerate(frames):
     framed = frame == index
-    for place, token in enumerate(before):
-      values[begin[framed] + place] = token
-    for place, token in enumerate(reversed(after), start=1):
-      values[end[framed] - place] = token
+    for offset, token in enumerate(before):
+      values[begin[framed] + offset] = token
+    for offset, token in enumerate(reversed(after), start=1):
+      values[end[framed] - offset] = token
 
+  # 4. Move all tokens to their rows.
   target = flat + np.repeat(row * length - begin[first[row]], size)
   tokens = np.full(len(chosen) * length, pad, np.int32)
-  numbers = np.zeros(len(chosen) * length, np.int32)
+  piece_ids = np.zeros(len(chosen) * length, np.int32)
   tokens[target] = values
-  numbers[target] = np.repeat((number + 1).astype(np.int32), size)
-  return tokens.reshape(-1, length), numbers.reshape(-1, length)
+  piece_ids[target] = np.repeat((index_in_row + 1).astype(np.int32), size)
+  return tokens.reshape(-1, length), piece_ids.reshape(-1, length)
 
 
 def one_per_row(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
-  """Each document cut into pieces that fit a row between `before` and `after` special tokens; one piece per row."""
+  """Cut each document into pieces that fill a row each.
+
+  `before` and `after` are the numbers of special tokens around a piece.
+  """
   starts, counts = _cut(offsets, room=length - before - after)
   return Plan(starts, counts, np.full(len(starts), 3, np.uint8), np.arange(len(starts) + 1))
 
 
 def packed(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
-  """The pieces of `one_per_row`, several per row where they fit (`best_fit`)."""
+  """Pack the pieces of `one_per_row` into rows (`best_fit`)."""
   plan = one_per_row(offsets, length=length, before=before, after=after)
   pieces, rows = best_fit(plan.counts + before + after, length=length)
   return Plan(plan.starts[pieces], plan.counts[pieces], plan.frame, rows)
 
 
 def stream(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
-  """All documents end to end, with `before` (0 or 1) and `after` (0 or 1) special tokens each, cut every `length`.
+  """Concatenate all documents, and cut every `length` tokens.
 
-  A piece is opened where it begins with the special token, closed where it ends with one: a cut may separate them from
-  their document.
+  Each document has `before` (0 or 1) and `after` (0 or 1) special tokens. A piece is opened if it begins with the
+  special token, and closed if it ends with one, because a cut may separate them from their document.
   """
   starts, sizes = _filled(offsets)
-  joined = np.concatenate([[0], np.cumsum(sizes + before + after)])  # where each document begins in the stream
+  joined = np.concatenate([[0], np.cumsum(sizes + before + after)])  # start of each document in the stream
   document, low, high, rows = _cut_joined(joined, length=length)
   opened = before * (low == 0)
   closed = after * (high == np.diff(joined)[document])
@@ -127,9 +136,10 @@ def stream(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan
 
 
 def full(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
-  """Contiguous text that may cross documents, framed once per row, with 2 * `after` separators between documents.
+  """Fill rows with contiguous text across documents, framed once per row.
 
-  The first piece of a row is opened and the last one closed. Separators that fall on the edge of a row are left out.
+  There are 2 * `after` separators between documents. The first piece of a row is opened and the last one closed.
+  Separators at the edge of a row are dropped.
   """
   starts, sizes = _filled(offsets)
   joined = np.concatenate([[0], np.cumsum(sizes + 2 * after)])
@@ -145,14 +155,16 @@ def full(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
 
 
 def whole_one_per_row(*, sentences: np.ndarray, heads: np.ndarray, length: int, before: int, after: int) -> Plan:
-  """`one_per_row` with cuts between sentences: each piece is as many whole sentences of a document as fit.
+  """Cut as `one_per_row`, but between sentences.
+
+  Each piece is as many whole sentences of a document as fit.
 
   Args:
-    sentences: int64[sentences+1], where each begins; none is longer than a row has room for.
-    heads: int64[d+1], the sentence that each of the d documents with a token begins with.
-    length: of a row.
-    before: special tokens before a piece.
-    after: special tokens after a piece.
+    sentences: int64[sentences+1], start of each sentence; none is longer than the room of a row.
+    heads: int64[d+1], first sentence of each of the d non-empty documents.
+    length: tokens per row.
+    before: number of special tokens before a piece.
+    after: number of special tokens after a piece.
   """
   end = np.repeat(heads[1:], np.diff(heads))  # [sentences], the sentence after the last one of its document
   fits = np.searchsorted(sentences, sentences[:-1] + length - before - after, side='right') - 1
@@ -163,14 +175,14 @@ def whole_one_per_row(*, sentences: np.ndarray, heads: np.ndarray, length: int, 
 
 
 def whole_packed(*, sentences: np.ndarray, heads: np.ndarray, length: int, before: int, after: int) -> Plan:
-  """The pieces of `whole_one_per_row`, several per row where they fit (`best_fit`)."""
+  """Pack the pieces of `whole_one_per_row` into rows (`best_fit`)."""
   plan = whole_one_per_row(sentences=sentences, heads=heads, length=length, before=before, after=after)
   pieces, rows = best_fit(plan.counts + before + after, length=length)
   return Plan(plan.starts[pieces], plan.counts[pieces], plan.frame, rows)
 
 
 def whole_full(*, sentences: np.ndarray, heads: np.ndarray, length: int, before: int, after: int) -> Plan:
-  """`full` with cuts between sentences: a row is as many whole sentences as fit, across documents."""
+  """Fill rows as `full`, but with whole sentences, across documents."""
   document = np.repeat(np.arange(len(heads) - 1), np.diff(heads))  # [sentences]
   begin = sentences[:-1] + 2 * after * document  # in the text joined by separators
   end = sentences[1:] + 2 * after * document
@@ -185,19 +197,21 @@ def whole_full(*, sentences: np.ndarray, heads: np.ndarray, length: int, before:
 
 
 def best_fit(sizes: np.ndarray, *, length: int) -> tuple[np.ndarray, np.ndarray]:
-  """Packs pieces into rows: longest first, each into the fullest row that still has room.
+  """Pack pieces, longest first, each into the fullest row with room.
 
   Works on the histogram of sizes, so its cost hardly depends on the number of pieces (Krell et al. 2021, "Efficient
-  sequence packing without cross-contamination"). Pieces keep their order inside a row, rows that of their first piece.
+  sequence packing without cross-contamination"). Pieces keep their order within a row, and rows the order of their
+  first piece.
 
   Args:
     sizes: int[p], each in 1..length.
-    length: of a row.
+    length: tokens per row.
 
   Returns:
     pieces int64[p], every piece once, and rows int64[r+1]: row i holds `pieces[rows[i]:rows[i+1]]`.
   """
-  open_rows: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in range(length + 1)]  # by room: (rows, sizes in each)
+  # 1. Groups of equal rows, by their room: (number of rows, sizes of the pieces in each).
+  open_rows: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in range(length + 1)]
   for size, left in reversed(list(enumerate(np.bincount(sizes, minlength=length + 1).tolist()))):
     while left:
       room = next((room for room in range(size, length + 1) if open_rows[room]), None)
@@ -209,33 +223,38 @@ def best_fit(sizes: np.ndarray, *, length: int) -> tuple[np.ndarray, np.ndarray]
         if rest:
           open_rows[length - rest * size].append((1, (size,) * rest))
         break
-      count, held = open_rows[room].pop()
+      count, contents = open_rows[room].pop()
       used = min(left, count)
       if used < count:
-        open_rows[room].append((count - used, held))
-      open_rows[room - size].append((used, (*held, size)))
+        open_rows[room].append((count - used, contents))
+      open_rows[room - size].append((used, (*contents, size)))
       left -= used
 
+  # 2. Assign the pieces of each size, in order, to the rows of the groups.
   by_size = np.argsort(sizes, kind='stable')
   taken = np.searchsorted(sizes[by_size], np.arange(length + 1)).tolist()  # next unused piece of each size
-  members, owners, made = [], [], 0
-  for count, held in (group for groups in open_rows for group in groups):
-    for size in held:
+  members, owners, total = [], [], 0
+  for count, contents in (group for groups in open_rows for group in groups):
+    for size in contents:
       members.append(by_size[taken[size] : taken[size] + count])
-      owners.append(np.arange(made, made + count))
+      owners.append(np.arange(total, total + count))
       taken[size] += count
-    made += count
-  if not made:
+    total += count
+  if not total:
     return np.zeros(0, np.int64), np.zeros(1, np.int64)
+  # 3. Sort the rows by their first piece, and the pieces within a row.
   piece, row = np.concatenate(members), np.concatenate(owners)
-  first = np.full(made, len(sizes))
+  first = np.full(total, len(sizes))
   np.minimum.at(first, row, piece)
   order = np.lexsort((piece, first[row]))
   return piece[order], np.concatenate([[0], np.cumsum(np.bincount(row)[np.argsort(first)])])
 
 
 def _follow(following: np.ndarray) -> np.ndarray:
-  """int64: 0, following[0], following[following[0]], ... up to the length of the table."""
+  """Return 0, following[0], following[following[0]], ... int64.
+
+  Ends at the length of the table.
+  """
   reached = [0]
   while reached[-1] < len(following):
     reached.append(int(following[reached[-1]]))
@@ -243,13 +262,16 @@ def _follow(following: np.ndarray) -> np.ndarray:
 
 
 def _filled(offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Starts and sizes of the documents that have a token."""
+  """Return the starts and the sizes of the non-empty documents."""
   sizes = np.diff(offsets)
   return offsets[:-1][sizes > 0], sizes[sizes > 0]
 
 
 def _cut(offsets: np.ndarray, *, room: int) -> tuple[np.ndarray, np.ndarray]:
-  """Every document in pieces of `room` tokens, the last one shorter: starts int64[p], counts int32[p]."""
+  """Cut every document into pieces of `room` tokens.
+
+  The last piece may be shorter. Returns starts int64[p] and counts int32[p].
+  """
   starts, sizes = _filled(offsets)
   pieces = -(-sizes // room)
   document = np.repeat(np.arange(len(sizes)), pieces)
@@ -258,7 +280,11 @@ def _cut(offsets: np.ndarray, *, room: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cut_joined(joined: np.ndarray, *, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Cuts joined documents at document edges and every `length` tokens: document, low and high end in it, rows."""
+  """Cut joined documents at their edges and every `length` tokens.
+
+  Returns:
+    The document of each piece, its low and high end in the document, and the first piece of each row.
+  """
   edges = np.arange(0, joined[-1], length)
   cuts = np.union1d(joined, edges)
   document = np.searchsorted(joined, cuts[:-1], side='right') - 1

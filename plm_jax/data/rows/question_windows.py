@@ -1,8 +1,8 @@
-"""Rows of a question and a text that is too long for them: the text is read in windows that overlap.
+"""Examples of a question and a text that is too long: the text is read in overlapping windows.
 
-As in the released code of BERT (run_squad.py; Devlin et al. 2019, §4.2): a window begins `stride` tokens behind the one
-before it, and the last ends with the text. A token that several windows show belongs to the one that shows most around
-it: its maximum context is the largest min(tokens before it, tokens behind it) + 0.01 tokens of the window.
+As in the released code of BERT (run_squad.py; Devlin et al. 2019, §4.2), a window begins `stride` tokens after the one
+before it, and the last ends with the text. A token in several windows belongs to the window with its maximum context:
+the largest min(tokens before it, tokens after it) + 0.01 tokens of the window.
 
     text a b c d e f g, room for 4 tokens, stride 2
     windows   a b c d | c d e f | e f g
@@ -22,8 +22,8 @@ from plm_jax.data.rows.order import Batch
 
 log = logging.getLogger(__name__)
 
-STRIDE, QUESTION_LENGTH = 128, 64  # of BERT's released code
-# what stands in `context` of a batch
+STRIDE, QUESTION_LENGTH = 128, 64  # as in BERT's released code
+# values of `context` in a batch
 ELSEWHERE, SHOWN, MAXIMUM, NO_ANSWER = range(4)
 
 
@@ -31,9 +31,9 @@ class Texts(NamedTuple):
   """The text of each question, as tokens.
 
   Attributes:
-    starts: int64[rows], where its tokens begin among all.
-    sizes: int64[rows], tokens.
-    room: int64[rows], tokens of it that fit into a row.
+    starts: int64[rows], its first token among all.
+    sizes: int64[rows], its tokens.
+    room: int64[rows], tokens of it that fit into a sequence.
     step: int64[rows], tokens from the beginning of one window to that of the next.
   """
 
@@ -47,12 +47,12 @@ class Windows(NamedTuple):
   """All windows, int64[windows] each.
 
   Attributes:
-    row: the question.
-    number: among the windows of the question.
+    row: index of the question.
+    number: index among the windows of the question.
     start: its first token in the text.
     size: its tokens.
-    first: place in the row of its first token.
-    no_answer: place in the row of the token that stands for no answer.
+    first: position of its first token in the sequence.
+    no_answer: position of the token that represents no answer.
   """
 
   row: np.ndarray
@@ -73,42 +73,47 @@ def lay_out(
   question_length: int | None,
   characters: bool = False,
 ) -> tuple[Examples, Laid]:
-  """Tokenises questions and texts and cuts the texts into windows.
+  """Tokenise questions and texts, and cut the texts into windows.
 
   Args:
     given: the questions, with `windows`.
     layout: a file of `layouts/`.
-    vocab: gives ids, with the characters of each, and special tokens.
-    length: tokens of the longest row.
+    vocab: token ids, the characters of each, and special tokens.
+    length: tokens of the longest sequence.
     stride: tokens from the beginning of one window to that of the next; None is `STRIDE`.
-    question_length: tokens of the longest question, what is longer loses its end; None is `QUESTION_LENGTH`.
-    characters: rows have the characters of their words.
+    question_length: tokens of the longest question; longer ones lose their end. None is `QUESTION_LENGTH`.
+    characters: add the characters of each word.
 
   Returns:
-    the windows as rows, and how they are laid out.
+    The windows as examples, and their sequences.
 
   Raises:
-    ValueError: rows that are too short for a question and a token of the text.
+    ValueError: sequences that are too short for a question and a token of the text.
   """
   stride, question_length = stride or STRIDE, question_length or QUESTION_LENGTH
   style = layout.make(vocab=vocab, fields=2)
   specials = sum(len(before) + len(after) for before, after in style.frames)
   if length - specials - question_length < 1:
     raise ValueError(
-      f'length={length} leaves no room for the text beside {specials} special tokens and question_length='
-      f'{question_length}: raise data.length, or lower data.question_length.'
+      f'length={length} leaves no room for the text after {specials} special tokens and question_length='
+      f'{question_length}: raise data.length or lower data.question_length.'
     )
+  # 1. Tokenise; side is the field of the text.
   assert given.windows is not None and given.shared is not None
   tokens, spans = store.with_characters(given.texts, vocab=vocab)
   side = given.windows.field
-  asked, read = given.shared.reshape(-1, 2)[:, 1 - side], given.shared.reshape(-1, 2)[:, side]
+  questions, contexts = given.shared.reshape(-1, 2)[:, 1 - side], given.shared.reshape(-1, 2)[:, side]
   sizes = np.diff(tokens.offsets)
-  question = np.minimum(sizes[asked], question_length)
+  question = np.minimum(sizes[questions], question_length)
   room = length - specials - question
-  texts = Texts(tokens.offsets[read], sizes[read], room, np.minimum(stride, room))
+  texts = Texts(tokens.offsets[contexts], sizes[contexts], room, np.minimum(stride, room))
+  # 2. Cut into windows, and plan one sequence for each.
   windows = _windows(texts, question, style, side=side)
   starts, counts = (np.zeros((len(windows.row), 2), np.int64) for _ in range(2))
-  starts[:, 1 - side], starts[:, side] = tokens.offsets[asked[windows.row]], texts.starts[windows.row] + windows.start
+  starts[:, 1 - side], starts[:, side] = (
+    tokens.offsets[questions[windows.row]],
+    texts.starts[windows.row] + windows.start,
+  )
   counts[:, 1 - side], counts[:, side] = question[windows.row], windows.size
   frame = np.tile(np.arange(2, dtype=np.uint8), len(windows.row))
   laid = Laid(
@@ -117,7 +122,7 @@ def lay_out(
     frames=style.frames,
     sequences=1,
     sizes=counts.sum(axis=1) + specials,
-    cut=int((question < sizes[asked]).sum()),
+    cut=int((question < sizes[questions]).sum()),
     typed=style.typed,
     last_type=style.last_type,
     pad_id=vocab.pad_id,
@@ -128,13 +133,13 @@ def lay_out(
 
 
 def _windows(texts: Texts, question: np.ndarray, style: Any, *, side: int) -> Windows:
-  """The windows of all texts.
+  """Cut all texts into windows.
 
   Args:
-    texts: to be cut.
+    texts: the texts.
     question: int64[rows], tokens of each question.
     style: the layout of two fields.
-    side: the field that is the text.
+    side: index of the field of the text.
   """
   each = 1 + -(-np.maximum(texts.sizes - texts.room, 0) // texts.step)  # [rows]
   row = np.repeat(np.arange(len(each)), each)
@@ -145,16 +150,16 @@ def _windows(texts: Texts, question: np.ndarray, style: Any, *, side: int) -> Wi
   first = len(before) + side * (question[row] + len(after) + len(before_second))
   specials = sum(len(ids) for frame in style.frames for ids in frame)
   no_answer = question[row] + count + specials - 1 if style.stands_last else np.zeros_like(count)
-  return Windows(row, index, start, count, first, no_answer)
+  return Windows(row=row, number=index, start=start, size=count, first=first, no_answer=no_answer)
 
 
 def _as_rows(given: Examples, texts: Texts, windows: Windows, characters: np.ndarray) -> Examples:
-  """The windows in place of the questions.
+  """Turn the windows into examples.
 
   Args:
     given: the questions.
-    texts: that were cut.
-    windows: of them.
+    texts: their texts.
+    windows: windows of the texts.
     characters: int32[tokens, 2], the characters [start, end) that each token of all texts covers.
   """
   assert given.windows is not None and given.record is not None
@@ -186,47 +191,53 @@ def _as_rows(given: Examples, texts: Texts, windows: Windows, characters: np.nda
 
 
 def _answers(answers: np.ndarray, texts: Texts, characters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The first and the last token of each answer in its text, int64[rows] each, -1 where there is none.
+  """Find the first and the last token of each answer.
 
   Args:
     answers: int64[rows, 2], characters [start, end), -1 for none.
-    texts: as tokens.
+    texts: the texts as tokens.
     characters: int32[tokens, 2] of each token.
+
+  Returns:
+    Positions in the text, int64[rows] each; -1 without an answer.
   """
-  # characters of the tokens (0, 3) (3, 7) (7, 9), answer 4 to 8   ->   tokens 1 to 2, the smallest run that holds it
-  found = np.full((len(answers), 2), -1, np.int64)
+  # characters of the tokens (0, 3) (3, 7) (7, 9), answer 4 to 8   ->   tokens 1 to 2, the smallest run with the answer
+  tokens = np.full((len(answers), 2), -1, np.int64)
   lost = 0
   for row in np.flatnonzero(answers[:, 0] >= 0):
     own = characters[texts.starts[row] : texts.starts[row] + texts.sizes[row]]
     covers = np.flatnonzero((own[:, 1] > answers[row, 0]) & (own[:, 0] < answers[row, 1]))
     if len(covers):
-      found[row] = covers[0], covers[-1]
+      tokens[row] = covers[0], covers[-1]
     else:
       lost += 1
   if lost:
-    log.warning(f'{lost} answers have no token in this vocabulary: nothing is learnt from them.')
-  return found[:, 0], found[:, 1]
+    log.warning(f'{lost} answers have no token in this vocabulary and are not trained on.')
+  return tokens[:, 0], tokens[:, 1]
 
 
 def _context(texts: Texts, chosen: Windows, width: int) -> np.ndarray:
-  """int32[b, width] of some windows: for each place `ELSEWHERE`, `SHOWN`, `MAXIMUM` or `NO_ANSWER`."""
+  """Classify each position of windows, int32[b, width].
+
+  The values are `ELSEWHERE`, `SHOWN`, `MAXIMUM` or `NO_ANSWER`.
+  """
   step, room, size = (values[chosen.row][:, None] for values in (texts.step, texts.room, texts.sizes))
   token = np.arange(width) - chosen.first[:, None] + chosen.start[:, None]  # [b, width], in the text
 
   def score(index: np.ndarray) -> np.ndarray:
-    """int64[b, width]: hundred times the context of each token in the windows of this number; -1 outside of them."""
+    """Return 100 times the context of each token in the windows `index`, int64[b, width]; -1 outside of them."""
     start = index * step
     count = np.minimum(room, size - start)
-    exists = (index == 0) | ((index > 0) & (start - step + room < size))  # the window before does not reach the end
+    exists = (index == 0) | ((index > 0) & (start - step + room < size))  # the window before ends before the text
     inside = exists & (token >= start) & (token < start + count)
     return np.where(inside, 100 * np.minimum(token - start, start + count - 1 - token) + count, -1)
 
   index = chosen.number[:, None]
   own = score(index)
-  most = own >= 0
-  reach = int((room // step).max(initial=0)) + 1  # windows further away show none of the tokens
+  is_maximum = own >= 0
+  reach = int((room // step).max(initial=0)) + 1  # windows further away have none of the tokens
   for away in range(1, reach + 1):
-    most &= (score(index - away) < own) & (score(index + away) <= own)
-  context = np.where(most, MAXIMUM, np.where(own >= 0, SHOWN, ELSEWHERE))
+    is_maximum &= (score(index - away) < own) & (score(index + away) <= own)
+  context = np.where(is_maximum, MAXIMUM, np.where(own >= 0, SHOWN, ELSEWHERE))
   np.put_along_axis(context, chosen.no_answer[:, None], NO_ANSWER, axis=1)
   return context.astype(np.int32)

@@ -1,12 +1,12 @@
-"""Token ids on disk: a corpus is tokenised once, even if the process is interrupted meanwhile.
+"""Token ids on disk: a corpus is tokenised once, even if the process is interrupted.
 
-`<cache>/tokens/<digest>/` holds `tokens.bin` (uint16, or uint32 for vocabularies over 65,536), `lengths.bin` (uint32
-tokens of each document) and, when all is written, `manifest.json`. The files grow block by block; each finished block
-is one line of `blocks.jsonl` with its SHA-256, so an interrupted run continues after its last intact block. The digest
-depends on the text, the vocabulary and this format: if one changes, another store is made.
+`<cache>/tokens/<digest>/` holds `tokens.bin` (uint16, or uint32 for vocabularies over 65,536), `lengths.bin` (uint32,
+tokens of each document) and, when complete, `manifest.json`. The files grow block by block. Each finished block is one
+line of `blocks.jsonl` with its SHA-256, so an interrupted run continues after its last intact block. The digest depends
+on the text, the vocabulary and this format: if one changes, another store is made.
 
-Every byte is compared with its digest before it is used: those of a large store block by block, when a block is first
-read (`Ids`). What is damaged is made again, and the log says so.
+Every byte is compared with its checksum before it is used; blocks of a large store are compared when they are first
+read (`Ids`). Damaged blocks are made again, with a warning in the log.
 """
 
 import contextlib
@@ -14,19 +14,17 @@ import hashlib
 import itertools
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
-import rich.console
-import rich.progress
 
 from plm_jax.core.errors import STOPPED, Interrupted, RunError
 from plm_jax.core.types import Vocab
 from plm_jax.data import made
 from plm_jax.data.rows.first_read import FirstRead
+from plm_jax.data.rows.token_progress import showing_progress
 from plm_jax.io import files
 
 log = logging.getLogger(__name__)
@@ -36,9 +34,7 @@ _BLOCK_CHARACTERS = 4_000_000  # about a million tokens, 100 MB while they are i
 _BLOCK_DOCUMENTS = 100_000
 _GROUP_CHARACTERS = 500_000
 _CHECKED_AT_ONCE = 64 * 2**20  # bytes; the blocks of larger stores are checked when they are first read
-_REPORT_SECONDS = 10.0
 _LENGTH = np.dtype(np.uint32)
-_HEAD = 65  # bytes of a digest in hex and a line feed
 
 
 class Texts(Protocol):
@@ -53,7 +49,7 @@ class Texts(Protocol):
 
 
 class Block(NamedTuple):
-  """One line of the journal: consecutive documents, and the digests of their tokens and lengths."""
+  """One line of the journal: consecutive documents, and the checksums of their tokens and lengths."""
 
   first_document: int
   documents: int
@@ -63,22 +59,22 @@ class Block(NamedTuple):
   lengths_sha256: str
 
 
-class Unlike(Exception):
-  """A block that is made again is another than the manifest says; the message names its documents."""
+class ChangedTokens(Exception):
+  """Error: a block that is made again differs from the manifest. The message names its documents."""
 
 
 class Ids:
-  """The ids of a large store, uint16 or uint32 [n], read from disk; may be read by several threads at once.
+  """The ids of a large store, uint16 or uint32 [n], read from disk; safe to read from several threads.
 
-  The first time that a block is read it is compared with its digest, and made again where it is damaged.
+  A block is compared with its checksum when it is first read, and made again if it is damaged.
   """
 
   def __init__(self, ids: np.ndarray, blocks: Sequence[Block], check: Callable[[Block], None]):
-    """Checks nothing yet.
+    """Check nothing yet.
 
     Args:
       ids: a memory map of the file.
-      blocks: of the store.
+      blocks: blocks of the store.
       check: called once with each block before it is used.
     """
     self._ids = ids
@@ -89,17 +85,17 @@ class Ids:
   def __len__(self) -> int:
     return len(self._ids)
 
-  def __getitem__(self, places: slice) -> np.ndarray:
-    start, stop, _ = places.indices(len(self))
+  def __getitem__(self, positions: slice) -> np.ndarray:
+    start, stop, _ = positions.indices(len(self))
     first, last = np.searchsorted(self._starts, (start, max(start, stop - 1)), side='right') - 1
     self._first.see(np.arange(first, last + 1))
-    return self._ids[places]
+    return self._ids[positions]
 
-  def take(self, places: np.ndarray, *, mode: Literal['raise', 'clip'] = 'raise') -> np.ndarray:
-    """The ids at these places, as `np.ndarray.take`."""
+  def take(self, positions: np.ndarray, *, mode: Literal['raise', 'clip'] = 'raise') -> np.ndarray:
+    """Return the ids at these positions, as `np.ndarray.take`."""
     if not self._first.whole:
-      self._first.see(np.unique(np.searchsorted(self._starts, np.clip(places, 0, len(self) - 1), side='right') - 1))
-    return self._ids.take(places, mode=mode)
+      self._first.see(np.unique(np.searchsorted(self._starts, np.clip(positions, 0, len(self) - 1), side='right') - 1))
+    return self._ids.take(positions, mode=mode)
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     return np.array(self[:], dtype, copy=copy)
@@ -109,10 +105,10 @@ class Tokens(NamedTuple):
   """Documents as token ids.
 
   Attributes:
-    ids: uint16 or uint32 [n], all documents end to end; on disk where it is a file.
+    ids: uint16 or uint32 [n], all documents end to end; may be a file on disk.
     offsets: int64[documents+1], document i is `ids[offsets[i]:offsets[i+1]]`.
-    digest: of the text and the vocabulary.
-    folder: where it is stored, None in memory.
+    digest: digest of the text and the vocabulary.
+    folder: folder of the store; None in memory.
   """
 
   ids: np.ndarray | Ids
@@ -122,12 +118,12 @@ class Tokens(NamedTuple):
 
 
 def digest_of(*parts: Any) -> str:
-  """Hex SHA-256 of plain values."""
+  """Compute the SHA-256 of plain values, in hex."""
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def in_memory(texts: Texts, *, vocab: Vocab) -> Tokens:
-  """Tokenises without writing a file."""
+  """Tokenise without writing a file."""
   encoded = [_encode(documents, vocab) for documents in _blocks(texts, 0)]
   ids = np.concatenate([ids for ids, _ in encoded]) if encoded else np.zeros(0, _dtype(vocab))
   lengths = np.concatenate([lengths for _, lengths in encoded]) if encoded else np.zeros(0, _LENGTH)
@@ -137,24 +133,28 @@ def in_memory(texts: Texts, *, vocab: Vocab) -> Tokens:
 
 
 def with_characters(texts: Texts, *, vocab: Vocab) -> tuple[Tokens, np.ndarray]:
-  """`in_memory`, and int32[n, 2], the characters [start, end) of its text that each token covers."""
+  """Tokenise in memory, with the characters of each token.
+
+  Returns:
+    The tokens, and int32[n, 2], the characters [start, end) of the text that each token covers.
+  """
   ids: list[np.ndarray] = [np.zeros(0, _dtype(vocab))]
   characters: list[np.ndarray] = [np.zeros((0, 2), np.int32)]
-  for number in range(len(texts)):
-    found, spans = vocab.encode_offsets(texts[number])
-    ids.append(np.array(found, _dtype(vocab)))
+  for index in range(len(texts)):
+    text_ids, spans = vocab.encode_offsets(texts[index])
+    ids.append(np.array(text_ids, _dtype(vocab)))
     characters.append(np.array(spans, np.int32).reshape(-1, 2))
-  lengths = np.array([len(found) for found in ids[1:]], _LENGTH)
+  lengths = np.array([len(text_ids) for text_ids in ids[1:]], _LENGTH)
   return Tokens(np.concatenate(ids), _offsets(lengths), _digest(texts, vocab)), np.concatenate(characters)
 
 
 def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
-  """Opens the store of these texts, making, finishing or repairing it first where needed.
+  """Open the store of these texts; complete or repair it first.
 
-  Safe to call from many processes, and hosts that share `cache`, at once: one writes, the others wait.
+  Safe to call from many processes, and from hosts that share `cache`, at once: one writes, the others wait.
 
   Raises:
-    ConfigError: nothing can be written to the cache.
+    ConfigError: the cache is not writable.
     RunError: a damaged block cannot be restored, because the text now gives other tokens.
   """
   digest = _digest(texts, vocab)
@@ -163,19 +163,19 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
     made.missing('tokens', digest=digest, folder=folder, size=f'{len(texts):,} documents')
     files.check_writable(cache, name='data.cache')
   with files.locked(folder / 'lock', doing='tokenising it'), files.named(folder):
-    files.remove(folder / 'checked.json')  # of earlier versions
+    files.remove(folder / 'checked.json')  # from earlier versions
     sealed, blocks = _read_manifest(folder, documents=len(texts))
     try:
-      large, whole = _check(folder, blocks, texts, vocab) if blocks else (False, False)
-    except Unlike as error:
+      large, intact = _check(folder, blocks, texts, vocab) if blocks else (False, False)
+    except ChangedTokens as error:
       if sealed:
         raise _lost(folder, error) from error
-      log.warning('%s are not as manifest.json says: tokenising everything again.', error)
-      blocks, large, whole = [], False, False
+      log.warning('%s differ from manifest.json: tokenising everything again.', error)
+      blocks, large, intact = [], False, False
     if not blocks:
       blocks = _build(folder, texts, vocab)
   offsets = _offsets(files.read_array(folder / 'lengths.bin', _LENGTH))
-  made.tell('tokens', digest=digest, folder=folder, size=_size(len(texts), int(offsets[-1])), found=whole)
+  made.tell('tokens', digest=digest, folder=folder, size=_size(len(texts), int(offsets[-1])), found=intact)
   if not offsets[-1]:
     return Tokens(np.zeros(0, _dtype(vocab)), offsets, digest, folder)
   ids = np.asarray(files.map_array(folder / 'tokens.bin', _dtype(vocab)))
@@ -185,66 +185,21 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
       with files.locked(folder / 'lock', doing='repairing it'):
         try:
           _repair(folder, block, texts, vocab)
-        except Unlike as error:
+        except ChangedTokens as error:
           raise _lost(folder, error) from error
 
   return Tokens(Ids(ids, blocks, check) if large else ids, offsets, digest, folder)
 
 
-def _lost(folder: Path, error: Unlike) -> RunError:
+def _lost(folder: Path, error: ChangedTokens) -> RunError:
   return RunError(
-    f'{error} are damaged, and now give other tokens, although text and vocabulary have the same digests. '
+    f'{error} are damaged, and now give other tokens, although text and vocabulary have not changed. '
     f'Delete the folder and start again: {folder}'
   )
 
 
-def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """`make()`, kept beside the store as `<name>.npz`: a digest in hex, a line feed and numpy's format.
-
-  A damaged file is made again, and one of an earlier version, without a digest. Of many processes one makes it.
-  """
-  if tokens.folder is None:
-    return make()
-  path = tokens.folder / f'{name}.npz'
-  digest = name.rpartition('-')[2]
-  if not files.exists(path):
-    made.missing('rows', digest=digest, folder=path)
-  with files.locked(tokens.folder / f'{name}.lock', doing='planning its rows'):
-    if not (found := (arrays := _kept(path)) is not None):
-      arrays = make()
-      _keep(path, arrays)
-  made.tell('rows', digest=digest, folder=path, size='', found=found)
-  assert arrays is not None
-  return arrays
-
-
-def _kept(path: Path) -> dict[str, np.ndarray] | None:
-  """The arrays of a file that is as `_keep` wrote it; None where there is none."""
-  if files.is_file(path):
-    with files.open(path, 'rb') as file:
-      head = file.read(_HEAD)
-      if f'{files.sha256_of_rest(file)}\n'.encode() == head:
-        file.seek(_HEAD)
-        with np.load(file, allow_pickle=False) as saved:
-          return dict(saved)
-    log.warning('%s is damaged, or of an earlier version: making it again.', path)
-  return None
-
-
-def _keep(path: Path, arrays: dict[str, np.ndarray]) -> None:
-  with files.replacing(path) as part:
-    with files.open(part, 'wb') as file:
-      file.write(bytes(_HEAD))
-      np.savez(file, allow_pickle=False, **arrays)
-    with files.open(part, 'r+b') as file:
-      file.seek(_HEAD)
-      digest = files.sha256_of_rest(file)
-      file.seek(0)
-      file.write(f'{digest}\n'.encode())
-
-
 def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
-  """Tokenises the documents that the journal does not list yet, then writes the manifest."""
+  """Tokenise the documents that the journal lacks, then write the manifest."""
   blocks = _intact_blocks(folder, vocab)
   done, tokens = _extent(blocks)
   if blocks:
@@ -256,7 +211,7 @@ def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
     files.open(folder / 'tokens.bin', 'ab') as token_file,
     files.open(folder / 'lengths.bin', 'ab') as length_file,
     files.open(folder / 'blocks.jsonl', 'a') as journal,
-    _progress(len(texts), done) as advance,
+    showing_progress(len(texts), done) as advance,
   ):
     token_file.truncate(tokens * _dtype(vocab).itemsize)
     length_file.truncate(done * _LENGTH.itemsize)
@@ -279,7 +234,10 @@ def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
 
 @contextlib.contextmanager
 def _told(folder: Path, blocks: Sequence[Block], *, begun: int, documents: int) -> Iterator[None]:
-  """Says on an interruption that the blocks behind the first `begun` stay."""
+  """Report an interruption with the blocks that are finished.
+
+  `begun` is the number of blocks of earlier runs.
+  """
   try:
     yield
   except Interrupted:
@@ -287,13 +245,13 @@ def _told(folder: Path, blocks: Sequence[Block], *, begun: int, documents: int) 
       raise
     done, _ = _extent(blocks)
     raise Interrupted(
-      f'stopped by a signal: {done:,} of {documents:,} documents are tokenised in {folder}; the same command makes the '
-      'rest', STOPPED
+      f'stopped by a signal: {done:,} of {documents:,} documents are tokenised in {folder}; repeat the command to '
+      'continue', STOPPED
     ) from None  # fmt: skip
 
 
 def _intact_blocks(folder: Path, vocab: Vocab) -> list[Block]:
-  """The blocks of an interrupted run, up to the first incomplete or damaged one."""
+  """Return the blocks of an interrupted run before the first damaged one."""
   journal = folder / 'blocks.jsonl'
   blocks: list[Block] = []
   for line in files.read_bytes(journal).decode(errors='replace').splitlines() if files.exists(journal) else ():
@@ -309,7 +267,10 @@ def _intact_blocks(folder: Path, vocab: Vocab) -> list[Block]:
 
 
 def _is_intact(folder: Path, block: Block, vocab: Vocab, *, ids: bool = True) -> bool:
-  """Whether this block, or without `ids` its lengths alone, is on disk as it was written."""
+  """Return True if a block on disk matches its checksums.
+
+  Without `ids`, only its lengths are compared.
+  """
   for name, first, count, item, digest in (
     ('tokens.bin', block.first_token, block.tokens, _dtype(vocab), block.tokens_sha256),
     ('lengths.bin', block.first_document, block.documents, _LENGTH, block.lengths_sha256),
@@ -327,44 +288,44 @@ def _is_intact(folder: Path, block: Block, vocab: Vocab, *, ids: bool = True) ->
 
 
 def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> tuple[bool, bool]:
-  """Compares sizes and digests with the manifest and repairs damage.
+  """Compare sizes and checksums with the manifest, and repair damage.
 
   Returns:
-    Whether the store is large, so that the digests of its ids are left for later; whether nothing was damaged.
+    True if the store is large, so that the checksums of its ids are compared later; True if nothing was damaged.
 
   Raises:
-    Unlike: a block cannot be repaired.
+    ChangedTokens: a block cannot be repaired.
   """
   documents, tokens = _extent(blocks)
   expected = {'tokens.bin': tokens * _dtype(vocab).itemsize, 'lengths.bin': documents * _LENGTH.itemsize}
-  whole = True
+  intact = True
   for name, size in expected.items():
     path = folder / name
     with files.open(path, 'ab') as file:
-      if (there := files.size(path)) != size:
-        log.warning('%s has %d bytes instead of %d.', path, there, size)
+      if (actual := files.size(path)) != size:
+        log.warning('%s is damaged: it has %d bytes instead of %d.', path, actual, size)
         file.truncate(size)
-        whole = False
+        intact = False
   large = sum(expected.values()) > _CHECKED_AT_ONCE
   for block in blocks:
     if not _is_intact(folder, block, vocab, ids=not large):
       _repair(folder, block, texts, vocab)
-      whole = False
-  return large, whole
+      intact = False
+  return large, intact
 
 
 def _repair(folder: Path, block: Block, texts: Texts, vocab: Vocab) -> None:
-  """Tokenises a block again.
+  """Tokenise a block again.
 
   Raises:
-    Unlike: it has other tokens now.
+    ChangedTokens: it has other tokens now.
   """
   last = block.first_document + block.documents
   where = f'documents {block.first_document}..{last - 1} of {folder}'
   log.warning('%s are damaged: tokenising them again.', where)
   ids, lengths = _encode([texts[index] for index in range(block.first_document, last)], vocab)
   if (_sha256(ids.tobytes()), _sha256(lengths.tobytes())) != (block.tokens_sha256, block.lengths_sha256):
-    raise Unlike(where)
+    raise ChangedTokens(where)
   _overwrite(folder / 'tokens.bin', block.first_token, ids)
   _overwrite(folder / 'lengths.bin', block.first_document, lengths)
 
@@ -377,7 +338,11 @@ def _overwrite(path: Path, first: int, array: np.ndarray) -> None:
 
 
 def _read_manifest(folder: Path, *, documents: int) -> tuple[bool, list[Block]]:
-  """Whether the manifest has a digest of its own, and its blocks: none where it is missing or damaged."""
+  """Read the manifest; it has no blocks if missing or damaged.
+
+  Returns:
+    True if the manifest has a checksum; its blocks.
+  """
   blocks: list[Block] = []
   try:
     manifest = files.read_json(folder / 'manifest.json')
@@ -396,31 +361,38 @@ def _read_manifest(folder: Path, *, documents: int) -> tuple[bool, list[Block]]:
 
 
 def _block(values: Sequence[Any], *, after: Sequence[Block]) -> Block:
-  """A block of plain values that continues those before it.
+  """Build a block that continues those before it from plain values.
 
   Raises:
-    ValueError, TypeError: it is none.
+    ValueError, TypeError: the values are no such block.
   """
   block = Block(*values)
   if (block.first_document, block.first_token) != _extent(after):
-    raise ValueError('blocks that do not continue each other')
+    raise ValueError('blocks are not consecutive')
   if not all(type(number) is int and number >= 0 for number in block[:4]):
-    raise ValueError('numbers that are none')
+    raise ValueError('a number is not a non-negative integer')
   return block
 
 
 def _encode(documents: Sequence[str], vocab: Vocab) -> tuple[np.ndarray, np.ndarray]:
-  """Their ids end to end, and uint32 tokens of each."""
+  """Tokenise documents.
+
+  Returns:
+    Their ids end to end, and the tokens of each, uint32.
+  """
   encoded: list[list[int]] = []
-  for some in _groups(documents):
-    encoded += vocab.encode_batch(some)
+  for group in _groups(documents):
+    encoded += vocab.encode_batch(group)
   lengths = np.fromiter(map(len, encoded), _LENGTH, len(encoded))
   ids = np.fromiter(itertools.chain.from_iterable(encoded), _dtype(vocab), int(lengths.sum()))
   return ids, lengths
 
 
 def _groups(documents: Sequence[str]) -> Iterator[Sequence[str]]:
-  """Runs of documents that are tokenised in well under a second, so that a signal is heard between them."""
+  """Split documents into groups that take well under a second.
+
+  A signal is handled between two groups.
+  """
   start, characters = 0, 0
   for end, document in enumerate(documents, start=1):
     characters += len(document)
@@ -430,7 +402,10 @@ def _groups(documents: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _blocks(texts: Texts, first: int) -> Iterator[list[str]]:
-  """The documents from `first` on, in blocks of bounded size; where a block ends does not depend on earlier blocks."""
+  """Yield the documents from `first` on in blocks of bounded size.
+
+  The end of a block does not depend on earlier blocks.
+  """
   block: list[str] = []
   characters = 0
   for index in range(first, len(texts)):
@@ -448,30 +423,8 @@ def _size(documents: int, tokens: int) -> str:
 
 
 def _extent(blocks: Sequence[Block]) -> tuple[int, int]:
-  """Total number of documents and of tokens."""
+  """Count the documents and the tokens."""
   return sum(block.documents for block in blocks), sum(block.tokens for block in blocks)
-
-
-@contextlib.contextmanager
-def _progress(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
-  """Yields a function of (documents, tokens) that shows progress: a bar on a terminal, lines of the log elsewhere."""
-  console = rich.console.Console(stderr=True)
-  start = reported = time.monotonic()
-  tokens = 0
-  columns = (*rich.progress.Progress.get_default_columns(), rich.progress.TextColumn('{task.fields[rate]}'))
-  with rich.progress.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-    task = bar.add_task('Tokenising', total=total, completed=done, rate='')
-
-    def advance(documents: int, count: int) -> None:
-      nonlocal done, tokens, reported
-      done, tokens, now = done + documents, tokens + count, time.monotonic()
-      rate = f'{tokens / max(now - start, 1e-3) / 1e6:.2f} M tokens/s'
-      bar.update(task, completed=done, rate=rate)
-      if not console.is_terminal and (now - reported > _REPORT_SECONDS or done == total):
-        log.info('Tokenising: %d of %d documents, %s.', done, total, rate)
-        reported = now
-
-    yield advance
 
 
 def _digest(texts: Texts, vocab: Vocab) -> str:

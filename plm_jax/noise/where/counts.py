@@ -19,10 +19,10 @@ from plm_jax.noise.row import Row, Spans
 BudgetRule = Literal['bert', 'roberta']
 
 
-def check_rate(rate: float) -> None:
-  """Raises ValueError where a rate is not in [0, 1]."""
+def check_rate(rate: float, *, name: str = 'rate') -> None:
+  """Raise ValueError unless a share is in [0, 1]; `name` is its keyword, for the message."""
   if not 0.0 <= rate <= 1.0:
-    raise ValueError(f'noise rate {rate} is not in [0, 1]')
+    raise ValueError(f'{name}={rate} is not in [0, 1]')
 
 
 def round_up(rate: float, count: int) -> int:

@@ -1,6 +1,5 @@
-"""One page about runs: `found` says what folders hold, `asked` what noise does and what models write, `figures` makes
-curves small enough for a page, `sections` and `page` write HTML by `markup`, whose script and style are `page.js` and
-`page.css`.
+"""The HTML report of `plm-jax report`.
 
-The command is `plm-jax report`.
+`contents` reads folders, `run_samples` computes noise and samples of a run, `figures` thins curves for the page, and
+`sections`, `papers` and `page` write HTML with `html_parts`. Script and style are `page.js` and `page.css`.
 """

@@ -1,4 +1,4 @@
-"""HTML for a report. Every text of a run comes in by `text` or `data`, which leave nothing that could end a tag."""
+"""Build HTML for a report; every text of a run passes through `text` or `data`, which escape it."""
 
 import html
 import json
@@ -12,8 +12,8 @@ class Cell(NamedTuple):
 
   Attributes:
     shown: its text.
-    key: the number that it is sorted by; None sorts by the text.
-    quiet: whether it says nothing new.
+    key: number to sort by; None sorts by the text.
+    quiet: whether it is shown in grey.
   """
 
   shown: str
@@ -21,23 +21,23 @@ class Cell(NamedTuple):
   quiet: bool = False
 
 
-SORTED = 3  # fewest rows of a table that sorts
+SORTED = 3  # minimum rows of a sortable table
 NOTHING = Cell('', None)
 
 
 def text(value: Any) -> str:
-  """A value as text of a page, in a tag or between quotation marks."""
+  """Escape a value as text or as an attribute of a page."""
   return html.escape(str(value), quote=True)
 
 
 def data(value: Any) -> str:
-  """A value as JSON for a script: without the signs that HTML gives a meaning, and strict."""
+  """Encode a value as strict JSON for a script, without special characters of HTML."""
   plain = json.dumps(value, separators=(',', ':'), allow_nan=False, ensure_ascii=True)
   return plain.replace('<', '\\u003c').replace('>', '\\u003e').replace('&', '\\u0026')
 
 
 def number(value: Any, digits: int = 5) -> Cell:
-  """A number; an empty cell for anything else."""
+  """Build the cell of a number; an empty cell for anything else."""
   if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
     return NOTHING
   shown = f'{value:,}' if isinstance(value, int) else f'{value:.{digits}g}'
@@ -45,15 +45,15 @@ def number(value: Any, digits: int = 5) -> Cell:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, label: str, left: bool = False) -> str:
-  """A table that sorts by its heads, in a box of its own that scrolls; its first column stays in sight.
+  """Build a scrollable table that sorts by its heads; its first column stays visible.
 
   Args:
-    heads: of the columns.
-    rows: as many cells each.
-    label: what the table is, for readers that do not see it.
-    left: whether numbers stand on the left, where a column holds other things too.
+    heads: heads of the columns.
+    rows: cells of each row, one for each head.
+    label: description of the table for screen readers.
+    left: whether numbers are aligned on the left, as in a column of mixed types.
   """
-  lines = [''.join(_cell(cell, first=not place) for place, cell in enumerate(row)) for row in rows]
+  lines = [''.join(_cell(cell, first=not index) for index, cell in enumerate(row)) for row in rows]
   sorts = len(lines) >= SORTED
   names = [f'<button type="button">{text(head)}</button>' if sorts else text(head) for head in heads]
   buttons = ''.join(f'<th scope="col">{name}</th>' for name in names)
@@ -67,28 +67,28 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, label: str, l
 
 def _cell(cell: Cell, *, first: bool) -> str:
   key = '' if cell.key is None else f' data-key="{cell.key!r}"'
-  kinds = ' '.join(name for name, there in (('number', cell.key is not None), ('quiet', cell.quiet)) if there)
+  kinds = ' '.join(name for name, applies in (('number', cell.key is not None), ('quiet', cell.quiet)) if applies)
   kind = f' class="{kinds}"' if kinds else ''
   tag, scope = ('th', ' scope="row"') if first else ('td', '')
   return f'<{tag}{scope}{key}{kind}>{text(cell.shown)}</{tag}>'
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-  """Names and what they stand for."""
+  """Build a list of names and their values."""
   return f'<dl>{"".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in pairs)}</dl>'
 
 
 def bullets(items: Iterable[str]) -> str:
-  """A list of texts."""
+  """Build a list of texts."""
   return f'<ul>{"".join(f"<li>{text(item)}</li>" for item in items)}</ul>'
 
 
 def section(name: str, title: str, body: str, *, note: str = '') -> str:
-  """A part of the page under a heading that links lead to; `note` is a sentence below the heading."""
-  said = f'<p class="note">{text(note)}</p>' if note else ''
-  return f'<section id="{name}"><h2>{text(title)}</h2>{said}{body}</section>'
+  """Build a section with a linked heading; `note` is a sentence below the heading."""
+  paragraph = f'<p class="note">{text(note)}</p>' if note else ''
+  return f'<section id="{name}"><h2>{text(title)}</h2>{paragraph}{body}</section>'
 
 
 def folded(title: str, body: str) -> str:
-  """A part that opens on demand."""
+  """Build a part that opens on demand."""
   return f'<details><summary>{text(title)}</summary>{body}</details>'

@@ -1,6 +1,6 @@
 'use strict';
 
-// Tables: a click on a head sorts by its column, another one the other way round; empty cells stay last.
+// Tables: a click on a head sorts by its column, a second click in reverse; empty cells stay last.
 
 function sortBy(head) {
   const table = head.closest('table'), body = table.tBodies[0];
@@ -30,7 +30,7 @@ for (const button of document.querySelectorAll('thead button')) {
 // Curves.
 
 const data = JSON.parse(document.getElementById('data').textContent);
-const DASHES = ['', '7 3', '2 3', '9 3 2 3'];  // after six colours the same again, with dashes
+const DASHES = ['', '7 3', '2 3', '9 3 2 3'];  // the six colours repeat with dashes
 const COLOURS = 6, MOST_TOLD = 10;
 const hidden = new Set();  // groups
 const logs = new Set();  // metrics on a logarithmic axis
@@ -64,7 +64,7 @@ function swatch(group) {
   return make('svg', {width: 26, height: 12, 'aria-hidden': 'true'}, line);
 }
 
-// A tick, with as many digits as tell it from the next one, which is `step` away.
+// A tick, with enough digits to differ from the next one, which is `step` away.
 function short(value, step) {
   if (value === 0) return '0';
   const size = Math.abs(value), digits = Math.max(1, Math.floor(Math.log10(size)) - Math.floor(Math.log10(step)) + 1);
@@ -95,7 +95,7 @@ function logTicks(low, high) {
   return found;
 }
 
-// What is drawn of a figure now: for each curve its main line, a band, and faint ones behind it that show its spikes.
+// The parts of a figure: for each curve its main line, a band, and faint lines behind it that show its spikes.
 function shown(figure, state) {
   const found = [];
   const banded = new Set(state.together ? figure.bands.map((band) => band.group) : []);
@@ -131,7 +131,7 @@ function bounds(curves, log) {
     take(curve.main.steps, curve.main.values, curve.band && curve.band.deviation);
     for (const line of curve.faint) take(line.steps, line.values);
   }
-  const alike = !(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)));  // values that rounding sets apart
+  const alike = !(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)));  // values that differ only by rounding
   if (alike) [low, high] = log ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
   if (left === right) [left, right] = [left - 1, right + 1];
   if (log) return {left, right, low, high};
@@ -215,7 +215,7 @@ function drawn(card, curve, layer, line) {
   return group;
 }
 
-// The values under the pointer, or at a step that the arrow keys choose.
+// The values under the pointer, or at the step that the arrow keys select.
 
 function nearest(steps, step) {
   let low = 0, high = steps.length - 1;

@@ -1,4 +1,4 @@
-"""Tables of papers on a page: the Markdown that `plm-jax tables` writes, its headings, paragraphs, lists and tables."""
+"""Convert the Markdown of `plm-jax tables` to HTML: headings, paragraphs, lists and tables."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,24 +10,24 @@ _NUMBER = re.compile(r'[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?')
 
 
 def as_html(content: str, *, label: str) -> str:
-  """A `table.md` as HTML; its title becomes a heading below that of the section.
+  """Convert a `table.md` to HTML; its title becomes a heading below that of the section.
 
   Args:
-    content: the text of the file.
-    label: which table it is, for readers that do not see it.
+    content: text of the file.
+    label: description of the table for screen readers.
   """
   return ''.join(_block(kind, lines, label) for kind, lines in _blocks(content))
 
 
 def _blocks(content: str) -> Iterator[tuple[str, list[str]]]:
-  """(kind, lines) of what stands together: '|' a table, '- ' a list, '#' a heading, '' a paragraph."""
+  """Split into (kind, lines): '|' a table, '- ' a list, '#' a heading, '' a paragraph."""
   kind, lines = '', list[str]()
   for line in [*content.splitlines(), '']:
-    mine = next((mark for mark in ('|', '- ', '#') if line.startswith(mark)), '')
-    if lines and (mine != kind or not line.strip() or kind == '#'):
+    line_kind = next((mark for mark in ('|', '- ', '#') if line.startswith(mark)), '')
+    if lines and (line_kind != kind or not line.strip() or kind == '#'):
       yield kind, lines
       lines = []
-    kind = mine
+    kind = line_kind
     if line.strip():
       lines.append(line)
 
@@ -50,6 +50,6 @@ def _block(kind: str, lines: Sequence[str], label: str) -> str:
 
 
 def cell(shown: str) -> Cell:
-  """A cell, sorted by the number that it begins with."""
-  found = _NUMBER.match(shown)
-  return Cell(shown, float(found[0].replace(',', '').replace('−', '-')) if found else None)
+  """Build a cell, sorted by the number that it begins with."""
+  match = _NUMBER.match(shown)
+  return Cell(shown, float(match[0].replace(',', '').replace('−', '-')) if match else None)

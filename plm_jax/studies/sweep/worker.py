@@ -1,8 +1,8 @@
-"""Many runs of one config whose keys are points of a space: choosing the points, making the runs, surviving kills.
+"""Choose and run the trials of a sweep; the engine of `plm-jax sweep`.
 
-The engine of `plm-jax sweep`. A worker holds the lock of the folder while it chooses a trial, and the lock of
-the trial until its end is in the journal. What a killed worker left is a trial under way whose lock is free: the next
-worker goes on with it. A trial is a process of its own (`sweep_trial.py`), which ends when its worker does.
+A trial is a run of one config whose keys are a point of the space. A worker holds the lock of the folder while it
+chooses a trial, and the lock of the trial until its result is in the journal. A killed worker leaves a running trial
+whose lock is free; the next worker resumes it. Each trial is a separate process (`trial.py`) that ends with its worker.
 """
 
 import contextlib
@@ -31,29 +31,29 @@ from plm_jax.studies.sweep.space import Changed, Method, Point, Space
 
 log = logging.getLogger(__name__)
 
-DRAWS, OF_TPE = 100, 10  # draws of a point that no trial has: at most, and how many of them ask TPE; others are random
-FIRST_TRIALS = 10  # that TPE draws at random (Bergstra et al. 2011 begin with 20; 10 is Optuna's)
+MAX_SAMPLES, MAX_TPE_SAMPLES = 100, 10  # attempts to sample an unused point; after those of TPE, at random
+FIRST_TRIALS = 10  # sampled at random before TPE (Bergstra et al. 2011 begin with 20; 10 is Optuna's)
 REASON, STOP, ENDED = 'reason', 'stopped_at', 'ended_by_sigkill'  # attributes of a trial
-WAIT = 1.0  # seconds between looks at trials of other workers
+WAIT = 1.0  # seconds between checks of other workers' trials
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """What all workers of a sweep agree on.
+  """Settings shared by all workers of a sweep.
 
   Attributes:
-    folder: of the sweep: `journal.jsonl`, `sweep.json`, `compiled/` with programs that trials share,
+    folder: folder of the sweep: `journal.jsonl`, `sweep.json`, `compiled/` with compiled programs of all trials,
       `trials/0000/`, ..., each an ordinary run folder.
     space: the keys and their values.
-    method: how points are chosen. 'halving' draws them at random and stops trials early (`pruner`).
-    trials: how many there are; points of a grid come in its order.
-    metric: the one of `best`.
-    direction: of the metric.
-    seed: of the choice of points.
-    first_rung: steps after which 'halving' stops a trial for the first time.
-    factor: one in so many goes on from each rung; the next rung is so many times as far.
-    settings: of the base config, complete.
-    changed: the base config with changes, not complete.
+    method: search method. 'halving' samples points at random and stops trials early (`pruner`).
+    trials: number of trials; points of a grid come in its order.
+    metric: metric in `best`.
+    direction: whether the metric is minimized or maximized.
+    seed: random seed of the points.
+    first_rung: step at which 'halving' stops trials for the first time.
+    factor: one trial in `factor` continues from each rung; the next rung is at `factor` times as many steps.
+    settings: the complete base config.
+    changed: function from changes to the base config with these changes, without defaults.
   """
 
   folder: Path
@@ -69,24 +69,24 @@ class Sweep:
   changed: Changed
 
   def study(self) -> optuna.Study:
-    """The study as the journal has it now."""
+    """Open the study in its current state."""
     return open_study(self.folder / 'journal.jsonl', direction=self.direction, lost=self._lost)
 
   def _lost(self, number: int) -> Line | None:
-    """The line of a trial whose own is damaged: the points of a grid are known by their numbers."""
-    known = sweep_space.grid(self.space) if self.method == 'grid' else []
-    return template_line(_of_grid(self.space, known[number])) if number < len(known) else None
+    """Rebuild the damaged line of a trial of a grid, whose number determines the point."""
+    points = sweep_space.grid(self.space) if self.method == 'grid' else []
+    return template_line(_of_grid(self.space, points[number])) if number < len(points) else None
 
   def trial_folder(self, number: int) -> Path:
-    """The run folder of a trial."""
+    """Return the run folder of a trial."""
     return self.folder / 'trials' / f'{number:04}'
 
   def lock(self, name: str) -> Path:
-    """A lock of the sweep or of a trial."""
+    """Return the lock file of the sweep or of a trial."""
     return self.folder / 'locks' / name
 
   def pruner(self) -> optuna.pruners.BasePruner:
-    """What stops trials early: successive halving without waiting (Li et al. 2018, ASHA), or nothing."""
+    """Build the pruner: asynchronous successive halving (Li et al. 2018, ASHA), or none."""
     if self.method != 'halving':
       return optuna.pruners.NopPruner()
     return optuna.pruners.SuccessiveHalvingPruner(min_resource=self.first_rung, reduction_factor=self.factor)
@@ -96,150 +96,151 @@ class Sweep:
 
 
 def template(sweep: Sweep, trials: Sequence[FrozenTrial]) -> FrozenTrial:
-  """The next trial, with all of its parameters, so that one line of the journal creates it.
+  """Choose the next trial, complete with its parameters.
 
-  It depends on the number of the trial, on the points before it and, for TPE, on their values; not on which worker
-  asks. No point is drawn twice: one that a trial has already is drawn anew, up to `DRAWS` times; where the points can
-  be counted, one of those that are left is taken then. Where none is left, which `plm-jax sweep` refuses, it is the
-  last draw, so that there is an end.
+  The choice depends on the trial's number, the earlier points and, for TPE, their values, but not on the worker. A
+  point that is already used is sampled again, up to `MAX_SAMPLES` times. Then one of the unused points is chosen, if
+  the space is finite. If every point is used, the last sample is returned; `plm-jax sweep` rejects this case.
   """
   if sweep.method == 'grid':
     return _of_grid(sweep.space, sweep_space.grid(sweep.space)[len(trials)])
-  taken = {sweep_space.identity(trial.params, sweep.space) for trial in trials}
-  for drawn in _draws(sweep, trials, taken):
-    if sweep_space.identity(drawn.params, sweep.space) not in taken:
+  used = {sweep_space.identity(trial.params, sweep.space) for trial in trials}
+  for sample in _samples(sweep, trials, used):
+    if sweep_space.identity(sample.params, sweep.space) not in used:
       break
   return optuna.trial.create_trial(
-    state=TrialState.RUNNING, params=dict(drawn.params), distributions=dict(drawn.distributions)
+    state=TrialState.RUNNING, params=dict(sample.params), distributions=dict(sample.distributions)
   )
 
 
 def _of_grid(space: Space, point: Point) -> FrozenTrial:
-  """The trial of a point of a grid."""
-  kinds: dict[str, optuna.distributions.BaseDistribution] = {
+  distributions: dict[str, optuna.distributions.BaseDistribution] = {
     key.name: optuna.distributions.CategoricalDistribution(key.steps()) for key in space if key.name in point
   }
-  return optuna.trial.create_trial(state=TrialState.RUNNING, params=dict(point), distributions=kinds)
+  return optuna.trial.create_trial(state=TrialState.RUNNING, params=dict(point), distributions=distributions)
 
 
-def _draws(sweep: Sweep, trials: Sequence[FrozenTrial], taken: set[Any]) -> Iterator[optuna.trial.Trial]:
-  """Points for the next trial, one after the other, the same for every worker."""
-  number = len(trials)
-  seed = (sweep.seed * 1_000_003 + number) % 2**32
-  for draw in range(DRAWS):
-    own = random.Random(f'{seed} {draw}').getrandbits(32) if draw else seed
-    tpe = sweep.method == 'tpe' and draw < OF_TPE
-    yield _asked(sweep, _tpe(own) if tpe else optuna.samplers.RandomSampler(seed=own), trials if tpe else ())
-  left = [point for point in sweep_space.all_points(sweep.space) or () if tuple(point.items()) not in taken]
-  if left:
-    yield _asked(sweep, optuna.samplers.RandomSampler(seed=seed), (), point=random.Random(seed).choice(left))
+def _samples(sweep: Sweep, trials: Sequence[FrozenTrial], used: set[Any]) -> Iterator[optuna.trial.Trial]:
+  """Yield candidates for the next trial, the same for every worker."""
+  seed = (sweep.seed * 1_000_003 + len(trials)) % 2**32
+  for attempt in range(MAX_SAMPLES):
+    attempt_seed = random.Random(f'{seed} {attempt}').getrandbits(32) if attempt else seed
+    if sweep.method == 'tpe' and attempt < MAX_TPE_SAMPLES:
+      yield _sample(sweep, _tpe(attempt_seed), trials)
+    else:
+      yield _sample(sweep, optuna.samplers.RandomSampler(seed=attempt_seed), ())
+  unused = [point for point in sweep_space.all_points(sweep.space) or () if tuple(point.items()) not in used]
+  if unused:
+    yield _sample(sweep, optuna.samplers.RandomSampler(seed=seed), (), point=random.Random(seed).choice(unused))
 
 
-def _asked(
+def _sample(
   sweep: Sweep, sampler: optuna.samplers.BaseSampler, trials: Sequence[FrozenTrial], *, point: Point | None = None
 ) -> optuna.trial.Trial:
-  """A trial as a sampler draws it that has seen some trials; with a point, the trial of that."""
-  draft = optuna.create_study(sampler=sampler, direction=sweep.direction)
-  draft.add_trials([trial for trial in trials if trial.params])  # of one whose line is lost nothing is known
+  """Sample a trial, given earlier trials; with a point, build the trial of that point."""
+  study = optuna.create_study(sampler=sampler, direction=sweep.direction)
+  study.add_trials([trial for trial in trials if trial.params])  # a trial with a damaged line has no parameters
   if point is not None:
-    whole = {key.name for key in sweep.space if not key.values}
-    draft.enqueue_trial({name: int(text) if name in whole else text for name, text in point.items()})
-  asked = draft.ask()
-  sweep_space.suggest(sweep.space, asked)
-  return asked
+    ranges = {key.name for key in sweep.space if not key.values}
+    study.enqueue_trial({name: int(text) if name in ranges else text for name, text in point.items()})
+  trial = study.ask()
+  sweep_space.suggest(sweep.space, trial)
+  return trial
 
 
 def _tpe(seed: int) -> optuna.samplers.BaseSampler:
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', optuna.exceptions.ExperimentalWarning)  # of these settings
-    # keys are drawn together, those of each condition apart; trials under way count as bad, so that workers spread
+    # keys are sampled jointly, per condition; running trials count as bad, so that workers spread
     return optuna.samplers.TPESampler(
       seed=seed, n_startup_trials=FIRST_TRIALS, multivariate=True, group=True, constant_liar=True
     )
 
 
 def preview(sweep: Sweep) -> list[Point]:
-  """The points that are known before any result: of TPE, the first ones only."""
+  """Return the points that do not depend on results: for TPE, only the first ones."""
   quiet()
-  known = min(sweep.trials, FIRST_TRIALS) if sweep.method == 'tpe' else sweep.trials
+  count = min(sweep.trials, FIRST_TRIALS) if sweep.method == 'tpe' else sweep.trials
   trials: list[FrozenTrial] = []
-  for _ in range(known):
+  for _ in range(count):
     trials.append(template(sweep, trials))
   return [sweep_space.point_of(trial.params, sweep.space) for trial in trials]
 
 
 def check_metric(sweep: Sweep, words: Sequence[str]) -> None:
-  """Asks whether the first trial has the metric of `best`, before there is a folder; nothing where a sweep has begun.
+  """Check in a new sweep that the first trial has the metric in `best`.
 
-  A process of its own asks, on the CPU: this one loads no jax and leaves the accelerator to the trials.
+  A child process checks it on the CPU: this process loads no jax and leaves the accelerator to the trials.
 
   Args:
-    sweep: what is swept.
-    words: of the command of the sweep.
+    sweep: the sweep.
+    words: words of the sweep command.
 
   Raises:
-    ConfigError: it has not, or cannot begin.
-    RunError: the process failed in another way.
-    signals.Interrupted: a signal came.
+    ConfigError: the metric is missing, or the trial cannot start.
+    RunError: the child process failed in another way.
+    signals.Interrupted: stopped by a signal.
   """
   if files.exists(sweep.folder / 'sweep.json'):
     return
-  asked = [sys.executable, '-m', 'plm_jax', 'sweep', *words, '--dry_run', '--trial=0']
+  command = [sys.executable, '-m', 'plm_jax', 'sweep', *words, '--dry_run', '--trial=0']
   with files.temporary_folder() as folder:
-    with files.open(folder / 'said', 'w') as said:
-      code = child.run(asked, out=said, env={'JAX_PLATFORMS': 'cpu'})
-    text = files.read_bytes(folder / 'said').decode(errors='replace').strip()
+    with files.open(folder / 'output', 'w') as output:
+      code = child.run(command, out=output, env={'JAX_PLATFORMS': 'cpu'})
+    text = files.read_bytes(folder / 'output').decode(errors='replace').strip()
   if code in (signals.STOPPED, signals.KILLED) or signals.asked():
     raise signals.Interrupted
   if code:
-    raise (ConfigError if code == 2 else RunError)(text or f'the config of trial 0 was not checked: {_how(code)}')
+    raise (ConfigError if code == 2 else RunError)(
+      text or f'the config of trial 0 could not be checked: {_exit_message(code)}'
+    )
 
 
 # A worker ------------------------------------------------------------------------------------------------------------
 
 
 def work(sweep: Sweep, words: Sequence[str]) -> list[FrozenTrial]:
-  """Makes trials until all are over, those of other workers included.
+  """Run trials until all are finished, including those of other workers.
 
   Args:
-    sweep: what is swept.
-    words: of the command of the sweep; with `--trial=N` behind them it makes one trial.
+    sweep: the sweep.
+    words: words of the sweep command; `--trial=N` is added to run one trial.
 
   Returns:
     The trials, by number.
 
   Raises:
-    ConfigError: the folder holds another sweep, or the first trial cannot begin.
-    signals.Interrupted: a signal came; what is under way is saved.
+    ConfigError: the folder holds another sweep, or the first trial cannot start.
+    signals.Interrupted: stopped by a signal; the running trial is saved.
   """
   waiting = False
   with files.locked(sweep.lock('sweep'), doing='choosing a trial'):
-    agree(sweep)
+    check_same(sweep)
     study = sweep.study()
   while True:
     signals.check()
-    with contextlib.ExitStack() as held:
-      number = _claim(sweep, study, held)
+    with contextlib.ExitStack() as locks:
+      number = _claim(sweep, study, locks)
       if number is not None:
         waiting = False
-        _make(sweep, study, number, words)
+        _run_trial(sweep, study, number, words)
         continue
     trials = study.get_trials(deepcopy=False)
     if all(trial.state.is_finished() for trial in trials):
       return trials
     if not waiting:
-      log.info('%d trials of other workers are under way; waiting for them', len(_under_way(study)))
+      log.info('waiting for %d trials of other workers', len(_running(study)))
       waiting = True
     time.sleep(WAIT)
 
 
-def agree(sweep: Sweep) -> None:
-  """Writes what is swept to the folder, or compares it with what is there.
+def check_same(sweep: Sweep) -> None:
+  """Write the settings of a sweep to its folder, or compare them with those there.
 
   Raises:
     ConfigError: the folder holds another sweep.
   """
-  own = files.parse_json(
+  new = files.parse_json(
     files.json_text(
       {
         'space': [key._asdict() for key in sweep.space],
@@ -252,34 +253,34 @@ def agree(sweep: Sweep) -> None:
   )
   old = checksums.read_json(sweep.folder / 'sweep.json', default=None)
   if old is None:
-    checksums.write(sweep.folder, {'sweep.json': files.json_text(own)})
+    checksums.write(sweep.folder, {'sweep.json': files.json_text(new)})
     return
-  other = [name for name in own if name != 'settings' and own[name] != old.get(name)]
-  if other:
-    raise ConfigError(f'{sweep.folder} holds a sweep with another {", ".join(other)}: name another --workdir')
+  different = [name for name in new if name != 'settings' and new[name] != old.get(name)]
+  if different:
+    raise ConfigError(f'{sweep.folder} holds a sweep with another {", ".join(different)}: choose another --workdir')
   config.check_resume(sweep.settings, old['settings'], what='sweep')
 
 
-def _under_way(study: optuna.Study) -> list[FrozenTrial]:
+def _running(study: optuna.Study) -> list[FrozenTrial]:
   return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
 
-def _claim(sweep: Sweep, study: optuna.Study, held: contextlib.ExitStack) -> int | None:
-  """A trial that this worker makes, whose lock `held` holds then: one that was left, or a new one; None: none is."""
+def _claim(sweep: Sweep, study: optuna.Study, locks: contextlib.ExitStack) -> int | None:
+  """Choose an abandoned or a new trial and add its lock to `locks`; None if there is none."""
   with files.locked(sweep.lock('sweep'), doing='choosing a trial'):
-    for trial in _under_way(study):
+    for trial in _running(study):
       try:
-        held.enter_context(files.locked(sweep.lock(f'{trial.number:04}'), doing='making the trial', wait=False))
+        locks.enter_context(files.locked(sweep.lock(f'{trial.number:04}'), doing='running the trial', wait=False))
       except BlockingIOError:
         continue
-      if not _state(study, trial.number).is_finished():  # its worker may have ended it in between
+      if not _state(study, trial.number).is_finished():  # its worker may have finished it meanwhile
         return trial.number
-      held.close()
+      locks.close()
     trials = study.get_trials(deepcopy=False)
     if len(trials) >= sweep.trials:
       return None
     number = len(trials)
-    held.enter_context(files.locked(sweep.lock(f'{number:04}'), doing='making the trial'))
+    locks.enter_context(files.locked(sweep.lock(f'{number:04}'), doing='running the trial'))
     study.add_trial(template(sweep, trials))
     return number
 
@@ -288,49 +289,52 @@ def _state(study: optuna.Study, number: int) -> TrialState:
   return study.get_trials(deepcopy=False)[number].state
 
 
-def _make(sweep: Sweep, study: optuna.Study, number: int, words: Sequence[str]) -> None:
-  """Makes one trial in a process of its own, or goes on with it, and sees that its end is in the journal.
+def _run_trial(sweep: Sweep, study: optuna.Study, number: int, words: Sequence[str]) -> None:
+  """Run or resume a trial in a child process, and ensure that its result is in the journal.
 
-  When SIGKILL ends its process for the first time a trial stays under way, so that a worker goes on with it once more.
+  After the first SIGKILL the trial stays open, so that a worker resumes it once.
   """
   trial = study.get_trials(deepcopy=False)[number]
   point = sweep_space.as_flags(sweep_space.point_of(trial.params, sweep.space))
   log.info('trial %d of %d: %s', number, sweep.trials, point)
   began = time.monotonic()
-  asked = [sys.executable, '-m', 'plm_jax', 'sweep', *words, f'--trial={number}']
-  code = child.run(asked, compiled=sweep.folder / 'compiled')
+  command = [sys.executable, '-m', 'plm_jax', 'sweep', *words, f'--trial={number}']
+  code = child.run(command, compiled=sweep.folder / 'compiled')
   seconds = time.monotonic() - began
   if not _state(study, number).is_finished():
-    over = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
-    if code in (signals.STOPPED, signals.KILLED) or signals.asked():
-      said = f'stopped by a signal: {over} of {sweep.trials} trials are over, the same command goes on from here'
-      raise signals.Interrupted(said, signals.STOPPED)
-    if code == 2:
-      none = '' if over else ', and none was made before it'
-      raise ConfigError(f'trial {number} could not begin{none}: the message is above')
-    if code == 1:  # whatever else fails is told to the journal by the process itself
-      raise RunError(f'trial {number} is not over: the message is above; the same command goes on from here')
+    _check_exit(sweep, study, number, code)
     if code == -signal.SIGKILL and ENDED not in trial.user_attrs:
       study._storage.set_trial_user_attr(trial._trial_id, ENDED, 1)
-      log.warning('trial %d: %s; it goes on from its checkpoint once', number, _how(code))
+      log.warning('trial %d: %s; it resumes from its checkpoint once', number, _exit_message(code))
       return
-    fail(study, number, _how(code) + (', and so was an earlier one' if code == -signal.SIGKILL else ''))
+    fail(study, number, _exit_message(code) + (' for the second time' if code == -signal.SIGKILL else ''))
   trial = study.get_trials(deepcopy=False)[number]
   value = 'no value' if trial.value is None else f'{sweep.metric} {trial.value:.5g}'
   remark = f', {trial.user_attrs[REASON]}' if REASON in trial.user_attrs else ''
-  log.info('trial %d: %s%s, made in %.1f s', number, value, remark, seconds)
+  log.info('trial %d: %s%s, in %.1f s', number, value, remark, seconds)
 
 
-def _how(code: int) -> str:
-  """How a process ended that could not say it itself."""
+def _check_exit(sweep: Sweep, study: optuna.Study, number: int, code: int) -> None:
+  """Raise the error of an unfinished trial that ends its worker too."""
+  finished = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+  if code in (signals.STOPPED, signals.KILLED) or signals.asked():
+    message = f'stopped by a signal: {finished} of {sweep.trials} trials are finished; the same command resumes'
+    raise signals.Interrupted(message, signals.STOPPED)
+  if code == 2:
+    raise ConfigError(f'trial {number} could not start{"" if finished else " (the first one)"}: see the message above')
+  if code == 1:  # the process itself reports any other failure to the journal
+    raise RunError(f'trial {number} is not finished: see the message above; the same command resumes')
+
+
+def _exit_message(code: int) -> str:
   if code >= 0:
     return f'its process ended with exit code {code}'
   name = signal.Signals(-code).name
-  return f'its process was ended by {name}{", as by a system out of memory" if name == "SIGKILL" else ""}'
+  return f'killed by {name}{" (probably out of memory)" if name == "SIGKILL" else ""}'
 
 
 def fail(study: optuna.Study, number: int, reason: str) -> None:
-  """Writes to the journal that a trial has no result, and why."""
+  """Record in the journal that a trial failed, and why."""
   trial = study.get_trials(deepcopy=False)[number]
   study._storage.set_trial_user_attr(trial._trial_id, REASON, reason)
   study.tell(number, state=TrialState.FAIL)

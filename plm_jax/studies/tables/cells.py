@@ -25,7 +25,7 @@ from plm_jax.io import files
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import predicted, run_folder, scoring
 from plm_jax.scores import Row
-from plm_jax.studies import curve_sets
+from plm_jax.studies import metric_lines
 from plm_jax.studies.tables import intervals
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.run_folders import PREDICTIONS
@@ -271,7 +271,7 @@ def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
   """
   from plm_jax.text import tokenizer
 
-  perplexities = curve_sets.series(folder.metrics, table.plateau)[1]
+  perplexities = metric_lines.series(folder.metrics, table.plateau)[1]
   counts = tokenizer.load(folder.vocab).counts if files.is_folder(folder.vocab) else None
   if not len(perplexities) or counts is None:
     return {}

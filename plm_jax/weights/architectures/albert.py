@@ -1,4 +1,4 @@
-"""ALBERT of Hugging Face, `albert`: groups of inner blocks with shared parameters, table entries and config fields."""
+"""Tensors and config fields of ALBERT in Hugging Face's form: groups of inner blocks with shared parameters."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -31,22 +31,22 @@ UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Albert) -> dict[str, TaskHead]:
-  """Their classes for tasks."""
+  """Describe their task classes."""
   del trunk
   return encoder_tasks()
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.albert.make` for a config.json.
+  """Build keywords of `models.albert.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   layers, groups = theirs['num_hidden_layers'], theirs['num_hidden_groups']
   if groups > layers or any(int(layer / (layers / groups)) != layer * groups // layers for layer in range(layers)):
-    # they count groups in floats, which is one too low at times, as in layer 9 of 18 with 14 groups
-    raise ValueError(f'num_hidden_groups is {groups}, and {layers} layers cannot be read in that many groups')
+    # transformers computes groups in floats, sometimes one too low, as in layer 9 of 18 with 14 groups
+    raise ValueError(f'num_hidden_groups is {groups}: {layers} layers cannot be divided into as many groups')
   overrides = bert.shared_config(theirs) | {
     'tied': bert.is_tied(theirs, names, 'predictions.'),
     'embed_dim': theirs['embedding_size'],
@@ -60,10 +60,10 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Albert, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   c = trunk.config
   _check_form(trunk)
@@ -84,10 +84,10 @@ def write_config(trunk: Albert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the heads.
+  """List the entries of the trunk and of the heads.
 
   Raises:
-    ValueError: there is no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   _check_form(trunk)
   check_heads(heads, HEADS, tasks(trunk))
@@ -117,13 +117,11 @@ def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
 
 def _check_form(trunk: Albert) -> None:
   if trunk.config.embed_dim == trunk.config.hidden_dim and not trunk.config.always_project:
-    raise ValueError(
-      'ALBERT has a projection behind its tables, which embed_dim = hidden_dim leaves out: set always_project'
-    )
+    raise ValueError('ALBERT has a projection after its tables, which embed_dim = hidden_dim omits: set always_project')
   attention, feed_forward = (int(unit.max()) + 1 for unit in units(trunk.config))
   groups = trunk.config.num_groups * trunk.config.num_inner
   if (attention, feed_forward) != (groups, groups):
     raise ValueError(
-      f'ALBERT has as many sublayers of each kind as blocks in its groups, {groups}, and here are {attention} and '
+      f'ALBERT has {groups} sublayers of each kind (num_groups * num_inner), this trunk {attention} and '
       f'{feed_forward}: with sharing={trunk.config.sharing!r} set num_groups to num_layers'
     )

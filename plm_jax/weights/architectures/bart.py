@@ -1,4 +1,4 @@
-"""Names and shapes of BART in Hugging Face folders; a `final_logits_bias` other than zero is refused."""
+"""Tensors and config fields of BART in Hugging Face's form; `final_logits_bias` must be zero."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -27,7 +27,7 @@ MODEL_TYPES = ('bart',)
 PREFIX = 'model.'
 
 _ACTIVATIONS: Mapping[str, str] = MappingProxyType({'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'relu': 'relu'})
-# what BART and mBART call alike
+# fields of BART and mBART
 SHARED: fields.Fields = MappingProxyType(
   {
     **fields.COMMON,
@@ -63,19 +63,24 @@ UNUSED = (r'(encoder|decoder)\.version$',)
 
 
 def tasks(trunk: Bart) -> dict[str, TaskHead]:
-  """Their classes for tasks, which read the decoder; that for rows takes the last </s>, which ends no text of mBART."""
-  known = {'ForQuestionAnswering': one_layer('span', 'qa_outputs')}
+  """Describe their task classes, which read the decoder.
+
+  The class for texts reads the last </s>, which ends no text of mBART.
+  """
+  tasks_by_class = {'ForQuestionAnswering': one_layer('span', 'qa_outputs')}
   if trunk.config.norm_placement == 'post':
     dense, out = 'classification_head.dense', 'classification_head.out_proj'
-    known = {'ForSequenceClassification': two_layers('classify', dense, out, activation='tanh')} | known
-  return known
+    tasks_by_class = {
+      'ForSequenceClassification': two_layers('classify', dense, out, activation='tanh')
+    } | tasks_by_class
+  return tasks_by_class
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.bart.make` for a config.json.
+  """Build keywords of `models.bart.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   fields.check_decoder_start(theirs, names, eos=2)
@@ -83,16 +88,16 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
-  """The fields that BART and mBART call alike, of a complete config.json.
+  """Convert the fields that BART and mBART share.
 
   Raises:
-    ValueError: the number of heads does not divide the width, or the stacks have different widths or heads.
+    ValueError: the width is not a multiple of the number of heads, or the stacks have different widths or heads.
   """
   fields.check_multiple(theirs, 'd_model', 'encoder_attention_heads')
   for field in ('ffn_dim', 'attention_heads'):
     sizes = theirs[f'encoder_{field}'], theirs[f'decoder_{field}']
     if sizes[0] != sizes[1]:
-      raise ValueError(f'encoder_{field} {sizes[0]} is not decoder_{field} {sizes[1]}: both stacks have the same sizes')
+      raise ValueError(f'encoder_{field} {sizes[0]} and decoder_{field} {sizes[1]} must be equal')
   return {
     'hidden_dim': theirs['d_model'],
     'num_layers': theirs['encoder_layers'],
@@ -110,13 +115,13 @@ def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for a head, an activation, an offset of positions or an epsilon.
+    ValueError: the published form lacks a head, an activation, an offset of positions or an epsilon.
   """
   if trunk.config.norm_placement != 'post':
-    raise ValueError("BART has its norms after the sums; norm_placement='pre' is mBART's")
+    raise ValueError("BART needs norm_placement='post'; 'pre' is mBART's")
   return {
     'model_type': 'bart',
     'architectures': [f'Bart{kind_of(heads)}'],
@@ -126,23 +131,23 @@ def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def kind_of(heads: Sequence[str]) -> str:
-  """The end of the name of their class."""
+  """Return the suffix of the name of their class."""
   return next(filter(is_task, heads), 'ForConditionalGeneration')
 
 
 def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
-  """What BART and mBART write into config.json alike.
+  """Build the config.json fields that BART and mBART share.
 
   Raises:
-    ValueError: the published form has no place for a head, an activation, an offset of positions or an epsilon.
+    ValueError: the published form lacks a head, an activation, an offset of positions or an epsilon.
   """
   check_heads(heads, HEADS, tasks(trunk))
   c = trunk.config
   activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
   if c.activation not in activations or c.position_offset != 2 or c.norm_epsilon != 1e-5:
     raise ValueError(
-      f'the published form of BART has an activation of {", ".join(activations)}, position_offset 2 and norm_epsilon '
-      f'1e-5; here they are {c.activation}, {c.position_offset} and {c.norm_epsilon:g}'
+      f'BART needs activation {" or ".join(activations)}, position_offset 2 and norm_epsilon 1e-5, not {c.activation}, '
+      f'{c.position_offset} and {c.norm_epsilon:g}'
     )
   sizes = {'ffn_dim': c.mlp_dim, 'attention_heads': c.num_heads}
   return {
@@ -167,10 +172,10 @@ def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the head.
+  """List the entries of the trunk and of the head.
 
   Raises:
-    ValueError: the published form has no place for a head.
+    ValueError: the published form lacks a head.
   """
   check_heads(heads, HEADS, tasks(trunk))
   tied = (*(f'{PREFIX}{side}.embed_tokens.weight' for side in ('encoder', 'decoder')), 'lm_head.weight')

@@ -1,4 +1,4 @@
-"""Names and shapes of BERT in Hugging Face folders, masked language modelling and sentence-pair heads included."""
+"""Tensors and config fields of BERT in Hugging Face's form, with its pre-training heads."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -29,7 +29,7 @@ TYPED = True
 PREFIX = 'bert.'
 HEADS = ('mlm', 'pair')
 
-# what all relatives of BERT call alike
+# fields of all relatives of BERT
 SHARED: fields.Fields = MappingProxyType(
   {
     **fields.ENCODER,
@@ -54,16 +54,16 @@ UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
-  """Their classes for tasks."""
+  """Describe their task classes."""
   del trunk
   return encoder_tasks()
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.bert.make` for a config.json.
+  """Build keywords of `models.bert.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   overrides = shared_config(theirs) | {'tied': is_tied(theirs, names, 'cls.predictions.')}
@@ -72,10 +72,10 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
-  """The fields that all relatives of BERT call alike, of a complete config.json.
+  """Convert the fields that all relatives of BERT share.
 
   Raises:
-    ValueError: the number of heads does not divide the width.
+    ValueError: the width is not a multiple of the number of heads.
   """
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   return {
@@ -92,14 +92,14 @@ def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   c = trunk.config
   if c.position_offset or not c.num_types or c.embed_dim or c.pooler != 'tanh':
-    raise ValueError('BERT has positions from 0, sentence types, one width and a pooler')
+    raise ValueError('BERT needs positions from 0, sentence types, one width and a pooler')
   check_heads(heads, HEADS, tasks(trunk))
   kinds = {'pair': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
   return {
@@ -113,52 +113,56 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def check_gelu(theirs: Mapping[str, Any], names: Collection[str], head: str) -> None:
-  """Raises ValueError where a head for masked tokens has gelu and the body has not: here both have the same.
+  """Raise ValueError if only the masked-token head has gelu.
 
-  RoBERTa's head and that of ELECTRA's generator have gelu whatever hidden_act says.
+  RoBERTa's head and that of ELECTRA's generator have gelu for every hidden_act; here head and body have the same
+  activation.
 
   Args:
     theirs: config.json.
     names: of the tensors.
-    head: how the names of the head begin.
+    head: prefix of the names of the head.
   """
   if fields.ACTIVATIONS[theirs['hidden_act']] != 'gelu_erf' and any(name.startswith(head) for name in names):
-    raise ValueError(f'hidden_act is {theirs["hidden_act"]!r}, and the head for masked tokens has gelu in any case')
+    raise ValueError(f'hidden_act is {theirs["hidden_act"]!r}, but the head for masked tokens always has gelu')
 
 
 def check_own_gelu(trunk: Bert, heads: Sequence[str]) -> None:
-  """Raises ValueError where the head of our trunk could not be written for the same reason."""
+  """Raise ValueError if a trunk's head cannot be written for that reason."""
   if 'mlm' in heads and trunk.config.activation != 'gelu_erf':
-    raise ValueError(f'the published head for masked tokens has gelu_erf, and this trunk {trunk.config.activation}')
+    raise ValueError(f'the published head for masked tokens has gelu_erf, but this trunk {trunk.config.activation}')
 
 
 def check_output(trunk: nn.Module, heads: Sequence[str], output: str) -> None:
-  """Raises ValueError where an output matrix of the trunk's own could not be written, without the head `output`."""
+  """Raise ValueError for an untied output matrix without the head `output`."""
   if not trunk.config.tied and output not in heads:
-    raise ValueError(f'an output matrix of its own (tied=False) has a place beside the head {output} only')
+    raise ValueError(f'an untied output matrix (tied=False) needs the head {output}')
 
 
 def is_tied(theirs: Mapping[str, Any], names: Collection[str], head: str) -> bool:
-  """Whether the output matrix is the token table, or there is none, because no tensor's name begins with `head`."""
+  """Check for a tied output matrix, or no tensor of the head."""
   return theirs['tie_word_embeddings'] or not any(name.startswith(head) for name in names)
 
 
 def kind_of(heads: Sequence[str], kinds: Mapping[str, str]) -> str:
-  """The end of the name of their class for some heads: the task, the first of `kinds` that is there, or 'Model'."""
+  """Return the suffix of the name of their class for some heads.
+
+  It is the task, the first present of `kinds`, or 'Model'.
+  """
   of_heads = (kind for head, kind in kinds.items() if head in heads)
   return next(filter(is_task, heads), None) or next(of_heads, 'Model')
 
 
 def shared_fields(trunk: Bert | Albert, heads: Sequence[str], *, output: str = 'mlm') -> dict[str, Any]:
-  """What all relatives of BERT write into config.json.
+  """Build the config.json fields that all relatives of BERT share.
 
   Args:
     trunk: the trunk.
-    heads: beside it.
-    output: the head that has an output matrix behind it.
+    heads: of the checkpoint.
+    output: the head before the output matrix.
 
   Raises:
-    ValueError: a matrix of the trunk's own without that head.
+    ValueError: an untied matrix without that head.
   """
   c = trunk.config
   check_output(trunk, heads, output)
@@ -178,10 +182,10 @@ def shared_fields(trunk: Bert | Albert, heads: Sequence[str], *, output: str = '
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the heads.
+  """List the entries of the trunk and of the heads.
 
   Raises:
-    ValueError: there is no place for a head.
+    ValueError: the published form lacks a head.
   """
   check_heads(heads, HEADS, tasks(trunk))
   decoder = 'cls.predictions.decoder'
@@ -197,12 +201,12 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
 
 
 def output(trunk: Bert | Albert | Deberta, decoder: str, *, bias: str | None = None) -> list[Entry]:
-  """The bias of the logits, and the matrix where it is not the token table.
+  """List the entries of the output bias and an untied matrix.
 
   Args:
     trunk: the trunk.
     decoder: their name of the layer.
-    bias: their second name of its bias: the one that counts where the matrix is tied, and only there.
+    bias: their second name of its bias: the main one if the matrix is tied, and only then.
   """
   if trunk.config.tied:
     return [Entry('mlm/bias', bias or f'{decoder}.bias', tied=(f'{decoder}.bias',) if bias else ())]
@@ -211,7 +215,10 @@ def output(trunk: Bert | Albert | Deberta, decoder: str, *, bias: str | None = N
 
 
 def embeddings(trunk: Bert | Albert, theirs: str, decoder: str) -> list[Entry]:
-  """The tables at the input and their norm; `decoder` is their name of the layer at the output."""
+  """List the entries of the input tables and their norm.
+
+  `decoder` is the output layer.
+  """
   tied = (f'{decoder}.weight',) if trunk.config.tied else ()
   out = [
     Entry('trunk/token_embed/table', f'{theirs}.word_embeddings.weight', tied=tied),
@@ -223,7 +230,7 @@ def embeddings(trunk: Bert | Albert, theirs: str, decoder: str) -> list[Entry]:
 
 
 def layers(theirs: str) -> list[Entry]:
-  """The blocks."""
+  """List the entries of the blocks."""
   out = [
     entry
     for part in ('query', 'key', 'value')

@@ -1,7 +1,7 @@
-"""DeBERTa of Hugging Face: `deberta` (v1) and `deberta-v2` (v2 and v3), as table entries and config fields.
+"""Tensors and config fields of DeBERTa in Hugging Face's form: `deberta` (v1) and `deberta-v2` (v2 and v3).
 
 Version 1 joins query, key and value of each head in one matrix. The absolute positions of the enhanced mask decoder are
-in the releases as `embeddings.position_embeddings`; models of Hugging Face read it only where it enters at the input.
+published as `embeddings.position_embeddings`; models of Hugging Face read it only if it enters at the input.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -52,25 +52,29 @@ FIELDS: fields.Fields = MappingProxyType(
     'pooler_hidden_size': fields.inert(),
     'pooler_dropout': fields.inert(),
     'cls_dropout': fields.inert(),
-    'legacy': fields.inert(),  # names of the head of masked tokens
+    'legacy': fields.inert(),  # only changes names of the head of masked tokens
   }
 )
 DERIVED: Mapping[str, Derived] = POSITIONS
 _LEGACY = 'cls.predictions.'
-UNUSED = (r'^mask_predictions\.',)  # of version 3, replaced-token detection
+UNUSED = (r'^mask_predictions\.',)  # version 3: replaced token detection
 
 
 def tasks(trunk: Deberta) -> dict[str, TaskHead]:
-  """Their classes for tasks; version 1 has none that chooses between options."""
-  known = encoder_tasks()
-  return known if trunk.config.key_bias else {end: one for end, one in known.items() if end != 'ForMultipleChoice'}
+  """Describe their task classes; version 1 has none for multiple choice."""
+  tasks_by_class = encoder_tasks()
+  return (
+    tasks_by_class
+    if trunk.config.key_bias
+    else {end: task for end, task in tasks_by_class.items() if end != 'ForMultipleChoice'}
+  )
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.deberta.make` from a config.json.
+  """Build keywords of `models.deberta.make` from a config.json.
 
   Raises:
-    ValueError: a structure that no published DeBERTa has, and neither has ours.
+    ValueError: a structure that no published DeBERTa has.
   """
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
@@ -78,17 +82,20 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   activation = fields.ACTIVATIONS[theirs['hidden_act']]
   terms = _terms(theirs['pos_att_type'])
   if theirs['relative_attention'] != bool(terms):
-    said = f'relative_attention is {theirs["relative_attention"]!r} and pos_att_type {theirs["pos_att_type"]!r}'
-    raise ValueError(f'{said}; both or neither can be read')
+    problem = f'relative_attention is {theirs["relative_attention"]!r} and pos_att_type {theirs["pos_att_type"]!r}'
+    raise ValueError(f'{problem}: set both or neither')
   if (theirs['attention_head_size'] or width // heads) != width // heads:
-    said = f'attention_head_size is {theirs["attention_head_size"]!r}'
-    raise ValueError(f'{said}; it can be read where it is {width // heads}')
+    problem = f'attention_head_size is {theirs["attention_head_size"]!r}'
+    raise ValueError(f'{problem}, but must be {width // heads}')
   length, farthest = theirs['max_position_embeddings'], theirs['max_relative_positions']
   embed_dim = theirs['embedding_size'] or width
-  newer = theirs['model_type'] == 'deberta-v2'  # version 1 does not look at what version 2 added
+  newer = theirs['model_type'] == 'deberta-v2'  # version 1 ignores the fields that version 2 added
   kernel = theirs['conv_kernel_size'] if newer else 0
-  others = {'conv_activation': theirs['conv_act'] if kernel else None, 'pooler_activation': theirs['pooler_hidden_act']}
-  others = {name: fields.ACTIVATIONS[value] for name, value in others.items() if value}
+  activations = {
+    'conv_activation': theirs['conv_act'] if kernel else None,
+    'pooler_activation': theirs['pooler_hidden_act'],
+  }
+  activations = {name: fields.ACTIVATIONS[value] for name, value in activations.items() if value}
   overrides = dict(
     hidden_dim=width,
     num_layers=theirs['num_hidden_layers'],
@@ -106,7 +113,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     table_norm=newer and theirs['norm_rel_ebd'] == 'layer_norm',
     conv_kernel=kernel,
     activation=activation,
-    **{name: None if value == activation else value for name, value in others.items()},
+    **{name: None if value == activation else value for name, value in activations.items()},
     tied=bert.is_tied(theirs, names, _LEGACY),
     norm_epsilon=theirs['layer_norm_eps'],
     dropout=theirs['hidden_dropout_prob'],
@@ -117,26 +124,30 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def _terms(value: Any) -> tuple[str, ...] | None:
-  """The terms of `pos_att_type`, a list or words with | between them; None for what is neither."""
+  """Parse `pos_att_type`, a list or words separated by |.
+
+  Returns:
+    the terms; None if it is neither.
+  """
   if value is None:
     return ()
   words = [word.strip() for word in value.lower().split('|') if word.strip()] if isinstance(value, str) else value
-  known = isinstance(words, list) and all(word in ('c2p', 'p2c') for word in words) and len(set(words)) == len(words)
-  return tuple(words) if known else None
+  valid = isinstance(words, list) and all(word in ('c2p', 'p2c') for word in words) and len(set(words)) == len(words)
+  return tuple(words) if valid else None
 
 
 def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
-  """The config.json of a trunk with these heads.
+  """Build the config.json of a trunk with these heads.
 
   Raises:
-    ValueError: the trunk reads equation 4 as printed, mixes v1 and v2 in a way that theirs cannot, or has other heads.
+    ValueError: the trunk reads equation 4 as printed, mixes v1 and v2 in an unsupported way, or has other heads.
   """
   c = trunk.config
   if c.reading != 'code':
-    raise ValueError(f'reading {c.reading!r} cannot be written: their code reads the rows of p2c as "code" does')
+    raise ValueError(f'reading={c.reading!r} cannot be exported: their code reads p2c as reading="code"')
   newer = c.share_projections or c.table_norm or bool(c.conv_kernel) or bool(c.position_buckets)
   if newer and not c.key_bias:
-    raise ValueError('keys without a bias are of version 1, where nothing that version 2 added has a name')
+    raise ValueError('key_bias=False is of version 1, which has no features of version 2')
   family = 'DebertaV2' if c.key_bias else 'Deberta'
   check_heads(heads, HEADS, tasks(trunk))
   bert.check_output(trunk, heads, 'mlm')
@@ -179,10 +190,12 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the heads: 'mlm', and 'position_embed' of the mask decoder.
+  """List the entries of the trunk and of the heads.
+
+  The heads are 'mlm', and 'position_embed' of the mask decoder.
 
   Raises:
-    ValueError: there is no place for a head.
+    ValueError: the published form lacks a head.
   """
   check_heads(heads, HEADS, tasks(trunk))
   c = trunk.config
@@ -209,8 +222,8 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
     out += norm('trunk/convolution/norm', f'{name}.LayerNorm')
   if c.num_layers > len(blocks):
     blocks.append(('layers', '{layer}', int(bool(c.conv_kernel))))
-  for ours, number, first in blocks:
-    block = _block(f'trunk/{ours}', f'{PREFIX}encoder.layer.{number}', c)
+  for ours, layer, first in blocks:
+    block = _block(f'trunk/{ours}', f'{PREFIX}encoder.layer.{layer}', c)
     out += [entry._replace(first=first) for entry in block]
   if 'mlm' in heads:
     out += _masked_tokens(trunk)
@@ -222,12 +235,18 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
 
 
 def _is_legacy(trunk: Deberta) -> bool:
-  """Whether only the head that they call legacy can hold the trunk's: the released one reads a token table [v, d]."""
+  """Check whether only the legacy head can store the trunk's.
+
+  The published one reads a token table [v, d].
+  """
   return not trunk.config.tied or trunk.token_dim != trunk.hidden_dim
 
 
 def _masked_tokens(trunk: Deberta) -> Iterator[Entry]:
-  """The head of masked tokens: read in either form, written as the releases have it where that can hold it."""
+  """List the entries of the head of masked tokens.
+
+  It is read in either form, and written in the published one if possible.
+  """
   new = 'lm_predictions.lm_head'
   for old, entry in (
     *((f'{_LEGACY}transform.dense', entry) for entry in linear('mlm/dense', f'{new}.dense')),
@@ -251,8 +270,8 @@ def _block(ours: str, theirs: str, c: Config) -> Iterator[Entry]:
   else:
     names = {'position_key': 'pos_proj', 'position_query': 'pos_q_proj'}
     size = c.hidden_dim // c.num_heads
-    for number, part in enumerate(('query', 'key', 'value')):
-      rows = Part(number * size, (number + 1) * size, 3 * size, groups=c.num_heads)
+    for index, part in enumerate(('query', 'key', 'value')):
+      rows = Part(index * size, (index + 1) * size, 3 * size, groups=c.num_heads)
       yield Entry(f'{ours}/{part}/kernel', f'{attention}.in_proj.weight', 'linear', part=rows)
     yield Entry(f'{ours}/query/bias', f'{attention}.q_bias', 'matrix', 2)
     yield Entry(f'{ours}/value/bias', f'{attention}.v_bias', 'matrix', 2)

@@ -36,7 +36,7 @@ FIELDS: fields.Fields = MappingProxyType(
     'dropout': fields.rate(0.1),
     'attention_dropout': fields.rate(0.1),
     'initializer_range': fields.std(0.02),
-    'sinusoidal_pos_embds': fields.inert(),  # the sinusoids are in the file
+    'sinusoidal_pos_embds': fields.inert(),  # the sinusoids are stored in the file
     'qa_dropout': fields.inert(),
     'seq_classif_dropout': fields.inert(),
   }
@@ -46,7 +46,10 @@ UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
-  """Their classes for tasks; those for rows and options have two layers on the first token."""
+  """Describe their task classes.
+
+  Those for texts and options have two layers on the first token.
+  """
   del trunk
   rows, options = (
     two_layers(name, 'pre_classifier', 'classifier', activation='relu') for name in ('classify', 'choose')
@@ -55,10 +58,10 @@ def tasks(trunk: Bert) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.bert.make` for a config.json.
+  """Build keywords of `models.bert.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'dim', 'n_heads')
@@ -78,14 +81,14 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   c = trunk.config
   if c.position_offset or c.num_types or c.embed_dim or c.pooler != 'first' or c.norm_epsilon != 1e-12:
-    raise ValueError('DistilBERT has positions from 0, no sentence types, one width, no pooler and norm_epsilon 1e-12')
+    raise ValueError('DistilBERT needs positions from 0, no sentence types, one width, no pooler, norm_epsilon 1e-12')
   check_heads(heads, HEADS, tasks(trunk))
   shared = bert.shared_fields(trunk, heads)
   kind = bert.kind_of(heads, {'mlm': 'ForMaskedLM'})
@@ -109,10 +112,10 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the head.
+  """List the entries of the trunk and of the head.
 
   Raises:
-    ValueError: there is no place for a head.
+    ValueError: the published form lacks a head.
   """
   check_heads(heads, HEADS, tasks(trunk))
   layer = 'distilbert.transformer.layer.{layer}'

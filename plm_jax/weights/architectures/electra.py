@@ -1,6 +1,7 @@
-"""Names and shapes of ELECTRA in Hugging Face folders: discriminators with head 'rtd', generators with head 'mlm'.
+"""Tensors and config fields of ELECTRA in Hugging Face's form: discriminators with head 'rtd', generators with head
+'mlm'.
 
-The two are released apart, each with its own copy of the embeddings that they shared in training.
+The two are published separately, each with its own copy of the embeddings that they shared in training.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +29,7 @@ MODEL_TYPES = ('electra',)
 TYPED = True
 PREFIX = 'electra.'
 HEADS = ('rtd', 'mlm')
-# what their class for options computes
+# summary of their multiple-choice class
 _CHOICE = MappingProxyType({'summary_type': 'first', 'summary_use_proj': True, 'summary_activation': 'gelu'})
 FIELDS: fields.Fields = MappingProxyType(
   {
@@ -43,7 +44,10 @@ UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
-  """Their classes for tasks; those for rows and options have two layers on the first token."""
+  """Describe their task classes.
+
+  Those for texts and options have two layers on the first token.
+  """
   del trunk
   rows = two_layers('classify', 'classifier.dense', 'classifier.out_proj', activation='gelu_erf')
   options = two_layers('choose', 'sequence_summary.summary', 'classifier', activation='gelu_erf')
@@ -51,18 +55,18 @@ def tasks(trunk: Bert) -> dict[str, TaskHead]:
 
 
 def _check_choice(theirs: Mapping[str, Any]) -> None:
-  """Raises ValueError where a class that chooses between options sums a row up otherwise."""
+  """Raise ValueError if a multiple-choice class has another summary."""
   choice = any(str(name).endswith('ForMultipleChoice') for name in theirs.get('architectures') or ())
   for name, value in _CHOICE.items() if choice else ():
     if theirs.get(name, value) != value:
-      raise ValueError(f'{name} is {theirs[name]!r}, and a choice between options can be read with {value!r}')
+      raise ValueError(f'{name} is {theirs[name]!r}, but multiple choice is only supported with {value!r}')
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.bert.make` for a config.json.
+  """Build keywords of `models.bert.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   bert.check_gelu(theirs, names, _GENERATOR)
@@ -79,18 +83,18 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   c = trunk.config
   if c.position_offset or not c.num_types or c.pooler != 'first':
-    raise ValueError('ELECTRA has positions from 0, sentence types and no pooler')
+    raise ValueError('ELECTRA needs positions from 0, sentence types and no pooler')
   check_heads(heads, HEADS, tasks(trunk))
   bert.check_own_gelu(trunk, heads)
   if len(heads) > 1:
-    raise ValueError('ELECTRA is released in two parts: write the discriminator with rtd and the generator with mlm')
+    raise ValueError('ELECTRA is published in two parts: export the discriminator with rtd and the generator with mlm')
   kinds = {'rtd': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
   return {
     'model_type': 'electra',
@@ -104,10 +108,10 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the head.
+  """List the entries of the trunk and of the head.
 
   Raises:
-    ValueError: there is no place for a head.
+    ValueError: the published form lacks a head.
   """
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))

@@ -1,4 +1,4 @@
-"""Names and shapes of GLM-4 and GLM-4-0414 in Hugging Face folders: as LLaMA's, with gate and up joined."""
+"""Tensors and config fields of GLM-4 and GLM-4-0414 in Hugging Face's form: LLaMA's, with gate and up joined."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -31,16 +31,16 @@ _VARIANTS: Mapping[str, str] = MappingProxyType({'glm': 'glm-4-9b', 'glm4': 'glm
 
 
 def tasks(trunk: Llama) -> dict[str, TaskHead]:
-  """Their classes for tasks."""
+  """Describe their task classes."""
   del trunk
   return {'ForSequenceClassification': score(), 'ForTokenClassification': one_layer('tag', 'score')}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.llama.make` for a config.json.
+  """Build keywords of `models.llama.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   overrides = llama.shared_config(theirs, names, share=0.5) | {
@@ -52,17 +52,16 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   if c.rotary != 'pairs' or c.out_bias or c.mlp_bias:
     raise ValueError(
-      'GLM-4 rotates adjacent pairs and has no biases but those of query, key and value; the trunk has '
-      f'rotary={c.rotary!r}, out_bias={c.out_bias}, mlp_bias={c.mlp_bias}'
+      f"GLM-4 needs rotary='pairs', out_bias=False and mlp_bias=False, not {c.rotary!r}, {c.out_bias} and {c.mlp_bias}"
     )
   family = 'Glm4' if c.norm_placement == 'sandwich' else 'Glm'
   return {
@@ -75,16 +74,16 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the head.
+  """List the entries of the trunk and of the head.
 
   Raises:
-    ValueError: there is no place for a head.
+    ValueError: the published form lacks a head.
   """
   ours, block, width = 'trunk/layers', 'model.layers.{layer}', trunk.config.mlp_dim
   check_heads(heads, HEADS, tasks(trunk))
   out = llama.attention(trunk)
-  for number, part in enumerate(('gate', 'up')):
-    rows = Part(number * width, (number + 1) * width, 2 * width)
+  for index, part in enumerate(('gate', 'up')):
+    rows = Part(index * width, (index + 1) * width, 2 * width)
     out.append(Entry(f'{ours}/mlp/{part}/kernel', f'{block}.mlp.gate_up_proj.weight', 'linear', part=rows))
   out.append(Entry(f'{ours}/mlp/down/kernel', f'{block}.mlp.down_proj.weight', 'linear'))
   out.append(Entry(f'{ours}/mlp_norm/scale', f'{block}.post_attention_layernorm.weight'))

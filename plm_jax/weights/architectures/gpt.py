@@ -1,4 +1,4 @@
-"""Names and shapes of GPT-2 in Hugging Face folders: dense kernels as ours are, query, key and value joined."""
+"""Tensors and config fields of GPT-2 in Hugging Face's form: [inputs, outputs] kernels, query, key and value joined."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -27,8 +27,8 @@ MODEL_TYPES = ('gpt2',)
 PREFIX = 'transformer.'
 HEADS: tuple[str, ...] = ()
 
-_SUMMARY = ('type', 'use_proj', 'activation', 'proj_to_labels', 'first_dropout')  # of a head with multiple choice
-# what GPT and GPT-2 call alike
+_SUMMARY = ('type', 'use_proj', 'activation', 'proj_to_labels', 'first_dropout')  # of a multiple-choice head
+# fields of GPT and GPT-2
 SHARED: fields.Fields = MappingProxyType(
   {
     **fields.ONE_STACK,
@@ -52,7 +52,7 @@ FIELDS: fields.Fields = MappingProxyType(
     'activation_function': fields.activation('gelu_new'),
     'scale_attn_weights': fields.fixed(True),
     'scale_attn_by_inverse_layer_idx': fields.fixed(False),
-    'reorder_and_upcast_attn': fields.inert(),  # in float32 the order of two products
+    'reorder_and_upcast_attn': fields.inert(),  # in float32 only the order of two products
   }
 )
 DERIVED: Mapping[str, Derived] = MappingProxyType({'attn.bias': is_causal, 'attn.masked_bias': is_minus_infinity})
@@ -60,7 +60,7 @@ UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Gpt) -> dict[str, TaskHead]:
-  """Their classes for tasks."""
+  """Describe their task classes."""
   del trunk
   return {
     'ForSequenceClassification': score(),
@@ -70,10 +70,10 @@ def tasks(trunk: Gpt) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.gpt.make` for a config.json.
+  """Build keywords of `models.gpt.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   overrides = shared_config(theirs, activation=theirs['activation_function'])
@@ -84,10 +84,10 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def shared_config(theirs: Mapping[str, Any], *, activation: str) -> dict[str, Any]:
-  """The fields that GPT and GPT-2 call alike.
+  """Convert the fields that GPT and GPT-2 share.
 
   Raises:
-    ValueError: the number of heads does not divide the width.
+    ValueError: the width is not a multiple of the number of heads.
   """
   fields.check_multiple(theirs, 'n_embd', 'n_head')
   return {
@@ -105,14 +105,14 @@ def shared_config(theirs: Mapping[str, Any], *, activation: str) -> dict[str, An
 
 
 def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   c = trunk.config
   if c.norm_placement != 'pre':
-    raise ValueError('GPT-2 has its norms before the sublayers')
+    raise ValueError("GPT-2 needs norm_placement='pre'")
   check_heads(heads, HEADS, tasks(trunk))
   return {
     'model_type': 'gpt2',
@@ -125,12 +125,12 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def kind_of(trunk: Gpt, heads: Sequence[str]) -> str:
-  """The end of the name of their class."""
+  """Return the suffix of the name of their class."""
   return next(filter(is_task, heads), None) or ('LMHeadModel' if trunk.gives_logits else 'Model')
 
 
 def shared_fields(trunk: Gpt) -> dict[str, Any]:
-  """What GPT and GPT-2 write into config.json alike.
+  """Build the config.json fields that GPT and GPT-2 share.
 
   Raises:
     ValueError: windows, or heads that are not hidden_dim / num_heads wide.
@@ -138,8 +138,8 @@ def shared_fields(trunk: Gpt) -> dict[str, Any]:
   c = trunk.config
   if (c.window, c.local_window) != (None, None) or c.num_heads * c.head_size != c.hidden_dim:
     raise ValueError(
-      'GPT and GPT-2 have no window and heads of hidden_dim / num_heads; the trunk has '
-      f'window={c.window}, local_window={c.local_window}, head_dim={c.head_dim}'
+      f'GPT and GPT-2 have no windows and head_dim = hidden_dim / num_heads, not window={c.window}, '
+      f'local_window={c.local_window}, head_dim={c.head_dim}'
     )
   return {
     'vocab_size': trunk.vocab_size,
@@ -156,10 +156,10 @@ def shared_fields(trunk: Gpt) -> dict[str, Any]:
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the head.
+  """List the entries of the trunk and of the head.
 
   Raises:
-    ValueError: there is no place for a head.
+    ValueError: the published form lacks a head.
   """
   check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_head.weight',) if trunk.config.tied else ()
@@ -176,14 +176,14 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
 
 
 def blocks(trunk: Gpt) -> list[Entry]:
-  """The blocks, alike in GPT and GPT-2."""
+  """List the entries of the blocks, the same in GPT and GPT-2."""
   width, block, ours = trunk.config.hidden_dim, 'transformer.h.{layer}', 'trunk/layers'
   out = []
-  for number, name in enumerate(('query', 'key', 'value')):
-    rows = (number * width, (number + 1) * width, 3 * width)
+  for index, name in enumerate(('query', 'key', 'value')):
+    rows = Part(start=index * width, stop=(index + 1) * width, total=3 * width)
     joined = f'{block}.attn.c_attn'
-    out.append(Entry(f'{ours}/{name}/kernel', f'{joined}.weight', 'matrix', part=Part(*rows, axis=1)))
-    out.append(Entry(f'{ours}/{name}/bias', f'{joined}.bias', 'matrix', inputs=2, part=Part(*rows)))
+    out.append(Entry(f'{ours}/{name}/kernel', f'{joined}.weight', 'matrix', part=rows._replace(axis=1)))
+    out.append(Entry(f'{ours}/{name}/bias', f'{joined}.bias', 'matrix', inputs=2, part=rows))
   for name, theirs, inputs in (('out', 'attn.c_proj', 2), ('mlp/up', 'mlp.c_fc', 1), ('mlp/down', 'mlp.c_proj', 1)):
     out.append(Entry(f'{ours}/{name}/kernel', f'{block}.{theirs}.weight', 'matrix', inputs=inputs))
     out.append(Entry(f'{ours}/{name}/bias', f'{block}.{theirs}.bias', 'matrix', inputs=2))

@@ -1,4 +1,4 @@
-"""Names and shapes of LLaMA in Hugging Face folders, whose kernels are permuted for rotary positions by halves."""
+"""Tensors and config fields of LLaMA in Hugging Face's form: kernels are permuted for rotary positions by halves."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +30,7 @@ HEADS: tuple[str, ...] = ()
 
 
 def _holds_frequencies(trunk: Any, tensor: np.ndarray) -> bool:
-  """The angle that a position turns each pair by, rounded to the 8 bits of bfloat16."""
+  """Check for the rotary angles, rounded to the 8 bits of bfloat16."""
   speeds = trunk.config.rotary_speeds
   return tensor.shape == speeds.shape and np.allclose(tensor.astype(np.float32), speeds, rtol=2**-7)
 
@@ -59,7 +59,7 @@ _SCALED: fields.Fields = MappingProxyType(
     'high_freq_factor': fields.number(above=0),
   }
 )
-# what LLaMA and GLM-4 call alike; `shared_config` looks at the kind of rotation
+# fields of LLaMA and GLM-4; `shared_config` checks the kind of rotation
 SHARED: fields.Fields = MappingProxyType(
   {
     **fields.ONE_STACK,
@@ -95,7 +95,7 @@ UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Llama) -> dict[str, TaskHead]:
-  """Their classes for tasks."""
+  """Describe their task classes."""
   del trunk
   return {
     'ForSequenceClassification': score(),
@@ -105,10 +105,10 @@ def tasks(trunk: Llama) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.llama.make` for a config.json.
+  """Build keywords of `models.llama.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   overrides = shared_config(theirs, names) | {
@@ -119,20 +119,20 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     'mlp_bias': theirs['mlp_bias'],
   }
   if overrides['rotary_share'] != 1:
-    raise ValueError('partial_rotary_factor is set, and LLaMA rotates whole heads')
+    raise ValueError('partial_rotary_factor is set, but LLaMA rotates whole heads')
   return {'vocab_size': theirs['vocab_size'], 'variant': 'llama-7b', 'overrides': overrides}
 
 
 def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, share: float = 1.0) -> dict[str, Any]:
-  """The fields that LLaMA and GLM-4 call alike.
+  """Convert the fields that LLaMA and GLM-4 share.
 
   Args:
     theirs: config.json, complete.
     names: of the tensors.
-    share: of a head that is rotated where the file does not say.
+    share: rotated share of a head, if the file does not specify it.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   width, heads = theirs['hidden_size'], theirs['num_attention_heads']
@@ -154,19 +154,21 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, share: f
 
 
 def _rotation(theirs: Mapping[str, Any], *, share: float) -> dict[str, Any]:
-  """The fields of rotation, which newer files keep in `rope_parameters`; `rope_scaling` of older ones comes first.
+  """Convert the fields of rotation.
+
+  Newer files have them in `rope_parameters`; `rope_scaling` of older ones takes precedence.
 
   Raises:
-    ValueError: another kind of stretching, or a number that it needs is missing.
+    ValueError: an unsupported scaling, or a missing number.
   """
-  place = 'rope_scaling' if theirs['rope_scaling'] else 'rope_parameters'
-  given = theirs[place] or {}
+  source = 'rope_scaling' if theirs['rope_scaling'] else 'rope_parameters'
+  given = theirs[source] or {}
   kind = given.get('rope_type', given.get('type', 'default'))
   if kind not in _SCALINGS:
-    named = place if place == 'rope_scaling' else 'rope_parameters, once rope_scaling'
-    raise ValueError(f'{named}: rope_type is {kind!r}, and must be one of {", ".join(_SCALINGS)}')
+    sources = source if source == 'rope_scaling' else 'rope_parameters (or rope_scaling)'
+    raise ValueError(f'{sources}: rope_type is {kind!r}, and must be one of {", ".join(_SCALINGS)}')
   if missing := [key for key in _SCALINGS[kind] if key not in given]:
-    raise ValueError(f'{place}: rope_type {kind!r} needs {", ".join(missing)}')
+    raise ValueError(f'{source}: rope_type {kind!r} needs {", ".join(missing)}')
   out = {
     'rotary_share': given.get('partial_rotary_factor') or theirs['partial_rotary_factor'] or share,
     'rotary_base': given.get('rope_theta') or theirs['rope_theta'] or 10_000.0,
@@ -174,7 +176,7 @@ def _rotation(theirs: Mapping[str, Any], *, share: float) -> dict[str, Any]:
   size = theirs['head_dim'] or theirs['hidden_size'] // theirs['num_attention_heads']
   if int(size * out['rotary_share']) % 2 or size * out['rotary_share'] < 2:
     raise ValueError(
-      f'partial_rotary_factor is {out["rotary_share"]}, and has to leave an even number of the {size} components of '
+      f'partial_rotary_factor is {out["rotary_share"]}, but must rotate an even number of the {size} components of '
       'head_dim'
     )
   if kind == 'default':
@@ -186,18 +188,17 @@ def _rotation(theirs: Mapping[str, Any], *, share: float) -> dict[str, Any]:
 
 
 def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   if c.rotary != 'halves' or c.rotary_share != 1 or c.qkv_bias != c.out_bias or c.norm_placement != 'pre':
     raise ValueError(
-      'LLaMA rotates the halves of whole heads, has biases on all matrices of attention or on none, and its norms '
-      f'before the sublayers; the trunk has rotary={c.rotary!r}, rotary_share={c.rotary_share}, '
-      f'qkv_bias={c.qkv_bias}, out_bias={c.out_bias}, norm_placement={c.norm_placement!r}'
+      "LLaMA needs rotary='halves', rotary_share=1, qkv_bias=out_bias and norm_placement='pre', not "
+      f'{c.rotary!r}, {c.rotary_share}, {c.qkv_bias}, {c.out_bias} and {c.norm_placement!r}'
     )
   return {
     'model_type': 'llama',
@@ -208,19 +209,21 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def kind_of(trunk: Llama, heads: Sequence[str]) -> str:
-  """The end of the name of their class."""
+  """Return the suffix of the name of their class."""
   return next(filter(is_task, heads), None) or ('ForCausalLM' if trunk.gives_logits else 'Model')
 
 
 def shared_fields(trunk: Llama) -> dict[str, Any]:
-  """What LLaMA and GLM-4 write into config.json alike, as programs of before and after `rope_parameters` read it.
+  """Build the config.json fields that LLaMA and GLM-4 share.
+
+  They are readable by programs before and after `rope_parameters`.
 
   Raises:
-    ValueError: the width is no multiple of the number of heads.
+    ValueError: the width is not a multiple of the number of heads.
   """
   c = trunk.config
   if c.hidden_dim % c.num_heads:
-    raise ValueError(f'hidden_size {c.hidden_dim} has to be a multiple of num_attention_heads {c.num_heads}')
+    raise ValueError(f'hidden_size {c.hidden_dim} must be a multiple of num_attention_heads {c.num_heads}')
   scaling: dict[str, Any] = {'rope_type': c.rotary_scaling}
   scaling |= {key: dataclasses.asdict(c)[ours] for key, ours in _SCALINGS.get(c.rotary_scaling, {}).items()}
   if c.rotary_scaling == 'llama3':
@@ -246,10 +249,10 @@ def shared_fields(trunk: Llama) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the head.
+  """List the entries of the trunk and of the head.
 
   Raises:
-    ValueError: there is no place for a head.
+    ValueError: the published form lacks a head.
   """
   check_heads(heads, HEADS, tasks(trunk))
   block, out = 'model.layers.{layer}', attention(trunk)
@@ -257,13 +260,16 @@ def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
     out += linear(f'trunk/layers/mlp/{part}', f'{block}.mlp.{part}_proj', bias=trunk.config.mlp_bias)
   out.append(Entry('trunk/layers/mlp_norm/scale', f'{block}.post_attention_layernorm.weight'))
   if 'ForQuestionAnswering' in heads:
-    (other,) = OTHER_PREFIXES
-    out = [entry._replace(theirs=entry.theirs.replace(PREFIX, other, 1)) for entry in out]
+    (prefix,) = OTHER_PREFIXES
+    out = [entry._replace(theirs=entry.theirs.replace(PREFIX, prefix, 1)) for entry in out]
   return out + of_task(tasks(trunk), heads)
 
 
 def attention(trunk: Llama) -> list[Entry]:
-  """All but the head, the feed-forward and the norms beside it, alike in LLaMA and GLM-4."""
+  """List the entries that LLaMA and GLM-4 share.
+
+  They are all except the head, the feed-forward layer and its norms.
+  """
   ours, block, c = 'trunk/layers', 'model.layers.{layer}', trunk.config
   tied = ('lm_head.weight',) if c.tied else ()
   out = [Entry('trunk/token_embed/table', 'model.embed_tokens.weight', tied=tied)]

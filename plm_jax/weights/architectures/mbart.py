@@ -1,4 +1,4 @@
-"""Names and shapes of mBART and mBART-50 in Hugging Face folders: BART's, and a final norm of each stack."""
+"""Tensors and config fields of mBART and mBART-50 in Hugging Face's form: BART's, with a final norm of each stack."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -28,30 +28,29 @@ UNUSED = bart.UNUSED
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.bart.make` for a config.json.
+  """Build keywords of `models.bart.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   if 'classification_head.dense.bias' in {name.removeprefix(PREFIX) for name in names}:
     raise ValueError(
-      'MBartForSequenceClassification reads the state at </s> (eos_token_id), and a text of mBART ends with its '
-      'language, whose state is read here. Save the trunk alone, with '
-      '`AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER)`, and train a head on it'
+      'MBartForSequenceClassification reads the state at </s>, here that of the language token is read. Train a head '
+      'on the trunk alone, saved by `AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER)`'
     )
   overrides = bart.shared_config(theirs) | {'norm_placement': 'pre'}
   return {'vocab_size': theirs['vocab_size'], 'variant': 'mbart-large-cc25', 'overrides': overrides}
 
 
 def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   if trunk.config.norm_placement != 'pre':
-    raise ValueError("mBART has its norms before the sublayers; norm_placement='post' is BART's")
+    raise ValueError("mBART needs norm_placement='pre'; 'post' is BART's")
   return {
     'model_type': 'mbart',
     'architectures': [f'MBart{bart.kind_of(heads)}'],

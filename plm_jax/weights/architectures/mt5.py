@@ -1,4 +1,4 @@
-"""Names and shapes of mT5 in Hugging Face folders: as T5 1.1's, whatever config.json says of tied tables."""
+"""Tensors and config fields of mT5 in Hugging Face's form: T5 1.1's, with untied tables for any config.json."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -19,7 +19,7 @@ FIELDS: fields.Fields = MappingProxyType(
   {
     **t5.FIELDS,
     'feed_forward_proj': fields.choice('gated-gelu', tuple(t5.FORMS)),
-    # which transformers overwrites, and old files hold as false
+    # transformers overwrites these; old files have false
     'tie_word_embeddings': fields.inert(),
     'scale_decoder_outputs': fields.inert(),
   }
@@ -29,10 +29,10 @@ UNUSED = t5.UNUSED
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.t5.make` for a config.json.
+  """Build keywords of `models.t5.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   overrides = t5.shared_config(theirs, names, tied=False) | {'model_type': 'mt5'}
@@ -40,11 +40,11 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   if trunk.config.tied:
-    raise ValueError('mT5 has an output matrix of its own, and logits that are not scaled; the trunk is tied')
+    raise ValueError('mT5 needs an untied output matrix and unscaled logits (tied=False)')
   return {'model_type': 'mt5', 'architectures': [f'MT5{t5.kind_of(trunk, heads)}'], **t5.shared_fields(trunk, heads)}

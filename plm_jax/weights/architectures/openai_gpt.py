@@ -1,4 +1,4 @@
-"""Names and shapes of GPT (2018) in Hugging Face folders."""
+"""Tensors and config fields of GPT (2018) in Hugging Face's form."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -13,7 +13,7 @@ MODEL = 'gpt'
 MODEL_TYPES = ('openai-gpt',)
 PREFIX = 'transformer.'
 HEADS: tuple[str, ...] = ()
-# what they call gelu is the tanh form
+# their gelu is the tanh form
 _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
   {'gelu': 'gelu_new', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
 )
@@ -23,16 +23,16 @@ UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Gpt) -> dict[str, TaskHead]:
-  """Their class for a task."""
+  """Describe their task class."""
   del trunk
   return {'ForSequenceClassification': score()}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.gpt.make` for a config.json.
+  """Build keywords of `models.gpt.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   overrides = gpt.shared_config(theirs, activation=_ACTIVATIONS[theirs['afn']])
@@ -42,18 +42,18 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   c = trunk.config
   if c.norm_placement != 'post' or c.mlp_dim != 4 * c.hidden_dim:
-    raise ValueError('GPT has its norms after the sums and a feed-forward width of four times d')
+    raise ValueError("GPT needs norm_placement='post' and mlp_dim = 4 * hidden_dim")
   check_heads(heads, HEADS, tasks(trunk))
   activations = {'gelu_tanh': 'gelu', 'relu': 'relu', 'silu': 'silu'}
   if c.activation not in activations:
-    raise ValueError(f'GPT has no activation {c.activation!r}')
+    raise ValueError(f'GPT has no activation {c.activation!r}; choices are {", ".join(activations)}')
   return {
     'model_type': 'openai-gpt',
     'architectures': [f'OpenAIGPT{gpt.kind_of(trunk, heads)}'],
@@ -65,10 +65,10 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the head.
+  """List the entries of the trunk and of the head.
 
   Raises:
-    ValueError: there is no place for a head.
+    ValueError: the published form lacks a head.
   """
   check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_head.weight',) if trunk.config.tied else ()

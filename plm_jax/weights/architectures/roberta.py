@@ -1,7 +1,7 @@
-"""Names and shapes of RoBERTa in Hugging Face folders: BERT's with another head and positions from 2 on.
+"""Tensors and config fields of RoBERTa in Hugging Face's form: BERT's, with another head and positions from 2.
 
-Their table of sentence types has one row, which every token gets: a trunk that is read has it too, and for one without
-it the row is written as zeros.
+Their table of sentence types has one row, for every token. A trunk that is read has it too; for a trunk without it the
+row is written as zeros.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,11 +32,14 @@ HEADS = ('mlm',)
 _OFFSET = 2  # positions follow the padding id, 1
 FIELDS: fields.Fields = MappingProxyType({**bert.SHARED, 'pad_token_id': fields.fixed(_OFFSET - 1)})
 DERIVED: Mapping[str, Derived] = POSITIONS
-UNUSED = (r'^roberta\.pooler\.',)  # beside a head that reads the first token itself
+UNUSED = (r'^roberta\.pooler\.',)  # unused next to a head that reads the first token
 
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
-  """Their classes for tasks; that for rows has a layer, tanh and a layer on the first token, as a pooler and a head."""
+  """Describe their task classes.
+
+  The class for texts has a layer, tanh and a layer on the first token, as a pooler and a head.
+  """
   dense, out = 'classifier.dense', 'classifier.out_proj'
   pooled = TaskHead('classify', (*linear('trunk/pooler', dense), *linear('head', out)))
   rows = pooled if trunk.config.pooler == 'tanh' else two_layers('classify', dense, out, activation='tanh')
@@ -44,10 +47,10 @@ def tasks(trunk: Bert) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.bert.make` for a config.json.
+  """Build keywords of `models.bert.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   bert.check_gelu(theirs, names, 'lm_head.')
@@ -59,19 +62,19 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     'model_type': '' if theirs['model_type'] == 'roberta' else theirs['model_type'],
   }
   if 'classifier.out_proj.weight' in names:
-    overrides['pooler'] = 'first'  # what classifies rows there reads the first token itself
+    overrides['pooler'] = 'first'  # their classification head reads the first token
   return {'vocab_size': theirs['vocab_size'], 'variant': 'roberta-base', 'overrides': overrides}
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   c = trunk.config
   if c.position_offset != _OFFSET or c.embed_dim:
-    raise ValueError('RoBERTa has positions from 2 and one width')
+    raise ValueError('RoBERTa needs positions from 2 and one width')
   check_heads(heads, HEADS, tasks(trunk))
   bert.check_own_gelu(trunk, heads)
   kind = bert.kind_of(heads, {'mlm': 'ForMaskedLM'})
@@ -89,10 +92,10 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the head.
+  """List the entries of the trunk and of the head.
 
   Raises:
-    ValueError: there is no place for a head.
+    ValueError: the published form lacks a head.
   """
   check_heads(heads, HEADS, tasks(trunk))
   decoder = 'lm_head.decoder'

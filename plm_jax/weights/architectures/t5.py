@@ -1,8 +1,8 @@
-"""Names and shapes of T5 1.0, 1.1 and ByT5 in Hugging Face folders, and of their encoders alone.
+"""Tensors and config fields of T5 1.0, 1.1 and ByT5 in Hugging Face's form, and of their encoders alone.
 
-Their tables of relative biases stand in layer 0 of each stack, and serve all layers as ours do. In a folder of 1.1 the
-output matrix is `lm_head`; some programs tie it to the token table again and write it once, so it is read from there
-where it is missing.
+Their tables of relative biases are in layer 0 of each stack and serve all layers, as ours do. In a folder of 1.1 the
+output matrix is `lm_head`. Some programs tie it to the token table and write it once; if it is missing, it is read
+from there.
 """
 
 import logging
@@ -30,7 +30,7 @@ MODEL = 't5'
 HEADS: tuple[str, ...] = ()
 MODEL_TYPES = ('t5',)
 PREFIX = ''
-_INSIDE = 'transformer.'  # of the trunk's names in their classes for rows and tokens
+_INSIDE = 'transformer.'  # prefix of the trunk in their classes for texts and tokens
 
 # feed_forward_proj -> (activation, gated)
 FORMS: Mapping[str, tuple[str, bool]] = MappingProxyType(
@@ -68,11 +68,14 @@ FIELDS: fields.Fields = MappingProxyType(
   }
 )
 DERIVED: Mapping[str, Derived] = MappingProxyType({})
-UNUSED = (r'EncDecAttention\.relative_attention_bias\.weight$',)  # of the first releases
+UNUSED = (r'EncDecAttention\.relative_attention_bias\.weight$',)  # in the first published files
 
 
 def tasks(trunk: T5 | T5Encoder) -> dict[str, TaskHead]:
-  """Their classes for tasks: that for tokens has an encoder alone, the others read the decoder."""
+  """Describe their task classes.
+
+  The class for tokens has an encoder alone, the others read the decoder.
+  """
   if trunk.config.structure == 'encoder':
     return {'ForTokenClassification': one_layer('tag', 'classifier')}
   dense, out = 'classification_head.dense', 'classification_head.out_proj'
@@ -83,29 +86,29 @@ def tasks(trunk: T5 | T5Encoder) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.t5.make` for a config.json.
+  """Build keywords of `models.t5.make` from a config.json.
 
   Raises:
-    ValueError: it describes what the trunk does not have.
+    ValueError: a field that the trunk does not support.
   """
   theirs = fields.complete(FIELDS, theirs)
   scaled = theirs['scale_decoder_outputs']
-  # newer files say whether logits are scaled, and call every output tied
+  # newer files specify whether logits are scaled, and have every output tied
   tied = theirs['tie_word_embeddings'] if scaled is None else scaled
   overrides = shared_config(theirs, names, tied=tied)
   return {'vocab_size': theirs['vocab_size'], 'variant': 't5-small', 'overrides': overrides}
 
 
 def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bool) -> dict[str, Any]:
-  """The fields that T5 and mT5 call alike.
+  """Convert the fields that T5 and mT5 share.
 
   Args:
     theirs: config.json, complete.
     names: of the tensors; without those of a decoder the trunk is an encoder alone.
-    tied: logits are made by the scaled token table.
+    tied: logits are computed by the scaled token table.
 
   Raises:
-    ValueError: two stacks of another wiring, or a decoder that starts otherwise beside the head of a task.
+    ValueError: two stacks of another wiring, or a decoder with a task head that starts with another token.
   """
   fields.check_decoder_start(theirs, names, eos=1)
   names = {name.removeprefix(_INSIDE) for name in names}
@@ -113,18 +116,18 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
   own = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu'}.get(activation, activation)
   for name, value in (('dense_act_fn', own), ('is_gated_act', gated)):
     if theirs[name] not in (None, value):
-      raise ValueError(f'{name} is {theirs[name]!r}, and feed_forward_proj has {value!r}')
+      raise ValueError(f'{name} is {theirs[name]!r}, but {value!r} by feed_forward_proj')
   layers, dropout = theirs['num_layers'], theirs['dropout_rate']
   alone = bool(names) and not any(name.startswith('decoder.') for name in names)
   buckets, distance = (theirs[f'relative_attention_{name}'] for name in ('num_buckets', 'max_distance'))
-  parts = 4 if alone else 2  # an encoder has half of them for each direction
+  parts = 4 if alone else 2  # an encoder has half of the buckets for each direction
   if buckets // parts >= distance:
     raise ValueError(
-      f'relative_attention_max_distance is {distance}, and has to be above relative_attention_num_buckets, '
-      f'{buckets}, by {parts}'
+      f'relative_attention_max_distance is {distance}, but must be above relative_attention_num_buckets / {parts}, '
+      f'{buckets} / {parts}'
     )
   if not alone and not theirs['is_encoder_decoder']:
-    raise ValueError('is_encoder_decoder is False, and the file has a decoder, which would read no encoder')
+    raise ValueError('is_encoder_decoder is False, but the file has a decoder')
   return {
     'hidden_dim': theirs['d_model'],
     'num_layers': layers,
@@ -146,41 +149,40 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
 
 
 def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
-  """A config.json for the trunk.
+  """Build the config.json of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   shared = shared_fields(trunk, heads)
   task = next(filter(is_task, heads), None)
   if trunk.config.model_type:
-    raise ValueError(f'model_type={trunk.config.model_type!r} goes out under that name')
+    raise ValueError(f'model_type={trunk.config.model_type!r} is exported under that name')
   if trunk.gives_logits and not trunk.config.tied and not task:
     log.warning(
-      'This T5 has an output matrix of its own, lm_head. transformers from 5.0 on counts every T5 as tied: it says so '
-      'when it reads the folder, and puts the token table in its place whenever tie_weights() is called. lm_head is '
-      'written all the same; to be safe, compare the states of its decoder times lm_head'
+      'This T5 has an untied output matrix, lm_head, which is written. transformers from 5.0 on treats every T5 as '
+      'tied: tie_weights() replaces it by the token table. To be safe, use decoder states times lm_head'
     )
   return {'model_type': 't5', 'architectures': [f'T5{kind_of(trunk, heads)}'], **shared}
 
 
 def kind_of(trunk: T5 | T5Encoder, heads: Sequence[str]) -> str:
-  """The end of the name of their class."""
+  """Return the suffix of the name of their class."""
   whole = 'EncoderModel' if trunk.config.structure == 'encoder' else 'ForConditionalGeneration'
   return next(filter(is_task, heads), whole)
 
 
 def shared_fields(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
-  """What T5 and mT5 write into config.json alike.
+  """Build the config.json fields that T5 and mT5 share.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   _check(trunk, heads)
   c = trunk.config
   forms = {value: form for form, value in FORMS.items()}
   if (c.activation, c.gated) not in forms:
-    raise ValueError(f'no feed_forward_proj stands for activation {c.activation!r}, gated={c.gated}')
+    raise ValueError(f'no feed_forward_proj has activation {c.activation!r}, gated={c.gated}')
   return {
     'vocab_size': trunk.vocab_size,
     'd_model': c.hidden_dim,
@@ -203,10 +205,10 @@ def shared_fields(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]
 
 
 def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
+  """List the entries of the trunk.
 
   Raises:
-    ValueError: the published form has no place for its structure or for a head.
+    ValueError: the published form lacks its structure or a head.
   """
   _check(trunk, heads)
   tied: tuple[str, ...] = ('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
@@ -244,7 +246,7 @@ def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
 
 
 def _inside(entry: Entry) -> Entry:
-  """An entry of the trunk by its name inside a class for a task."""
+  """Rename an entry of the trunk for a task class."""
   return entry._replace(theirs=f'{_INSIDE}{entry.theirs}', tied=tuple(f'{_INSIDE}{name}' for name in entry.tied))
 
 

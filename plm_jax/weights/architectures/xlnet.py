@@ -1,7 +1,7 @@
-"""XLNet of Hugging Face, `xlnet`, as table entries and config fields.
+"""Tensors and config fields of XLNet in Hugging Face's form.
 
-What follows the body there is 'lm_loss' (here the head 'lm' and the table, or a matrix of its own), or the head of a
-task: for rows and options the summary layer (here the trunk's pooler) with 'logits_proj'.
+The body is followed by 'lm_loss' (our head 'lm' and the table, or an untied matrix), or by a task head: for texts and
+options the summary layer (our trunk's pooler) with 'logits_proj'.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -48,27 +48,30 @@ FIELDS: fields.Fields = MappingProxyType(
     },
   }
 )
-_WHOLE_ROW = 2**24  # reuse_length: they let all of a row enter the memory where they name no length
+_WHOLE_ROW = 2**24  # reuse_length for whole sequences, their default
 DERIVED: Mapping[str, Derived] = MappingProxyType({})
 UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Xlnet) -> dict[str, TaskHead]:
-  """Their classes for tasks; one for answers has an end that depends on the start."""
+  """Describe their task classes.
+
+  One for answers has an end that depends on the start.
+  """
   summed = (*linear('trunk/pooler', 'sequence_summary.summary'), *linear('head', 'logits_proj'))
-  known = {
+  tasks_by_class = {
     'ForSequenceClassification': TaskHead('classify', summed),
     'ForTokenClassification': one_layer('tag', 'classifier'),
     'ForMultipleChoice': TaskHead('choose', summed),
     'ForQuestionAnsweringSimple': one_layer('span', 'qa_outputs'),
   }
-  if trunk.config.norm_epsilon == 1e-12:  # of the norm in that head as well
-    known['ForQuestionAnswering'] = TaskHead('span', _conditional(), MappingProxyType({'end': 'conditional'}))
-  return known
+  if trunk.config.norm_epsilon == 1e-12:  # the norm in that head has the same epsilon
+    tasks_by_class['ForQuestionAnswering'] = TaskHead('span', _conditional(), MappingProxyType({'end': 'conditional'}))
+  return tasks_by_class
 
 
 def _conditional() -> tuple[Entry, ...]:
-  """The head `Conditional` of adapters/span.py."""
+  """List the entries of the head `Conditional` of adapters/span.py."""
   return (
     *linear('head/start', 'start_logits.dense'),
     *linear('head/end_inner', 'end_logits.dense_0'),
@@ -80,18 +83,18 @@ def _conditional() -> tuple[Entry, ...]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Keywords of `models.xlnet.make` from a config.json.
+  """Build keywords of `models.xlnet.make` from a config.json.
 
-  Where a file names no memory, as the published ones do, its length is that of this package.
+  Without a memory in the file, as in published ones, its length is that of this package.
 
   Raises:
-    ValueError: a structure that no published XLNet has, and neither has ours.
+    ValueError: a structure that no published XLNet has.
   """
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'd_model', 'n_head')
   width, heads = theirs['d_model'], theirs['n_head']
   if (theirs['d_head'] or width // heads) != width // heads:
-    raise ValueError(f'd_head is {theirs["d_head"]}; it can be read where it is d_model / n_head, {width // heads}')
+    raise ValueError(f'd_head is {theirs["d_head"]}, but must be d_model / n_head, {width // heads}')
   overrides = dict(
     tied=bert.is_tied(theirs, names, 'lm_loss.'),
     hidden_dim=width,
@@ -101,7 +104,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     activation=fields.ACTIVATIONS[theirs['ff_activation']],
     norm_epsilon=theirs['layer_norm_eps'],
     dropout=theirs['dropout'],
-    attention_dropout=theirs['dropout'],  # theirs has one rate for both
+    attention_dropout=theirs['dropout'],  # one rate for both in theirs
     init_std=theirs['initializer_range'],
   )
   if theirs['mem_len'] is not None:
@@ -112,10 +115,10 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
-  """The config.json of a trunk with these heads.
+  """Build the config.json of a trunk with these heads.
 
   Raises:
-    ValueError: there is no place for a head, or for an output matrix of its own without the head lm.
+    ValueError: the published form lacks a head, or an untied output matrix comes without the head lm.
   """
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
@@ -149,10 +152,12 @@ def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Xlnet, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the heads; a trunk has its pooler beside a head that reads it alone.
+  """List the entries of the trunk and of the heads.
+
+  A trunk has its pooler only with a head that reads it.
 
   Raises:
-    ValueError: there is no place for a head.
+    ValueError: the published form lacks a head.
   """
   check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_loss.weight',) if trunk.config.tied else ()

@@ -319,9 +319,9 @@ def test_rows_that_change_raise_the_number_of_the_rules(tmp_path):
 
 def test_a_package_that_is_missing_is_named(tmp_path, capsys, monkeypatch):
   missing = Package('no-such-package', ('no_such_package',))
-  with pytest.raises(ModuleNotFoundError, match=r'no-such-package is not installed.*pip install no-such-package'):
+  with pytest.raises(ModuleNotFoundError, match=r'no-such-package .*pip install no-such-package'):
     pydocs.prepare(cache=str(tmp_path), packages=(*SMALL, missing))
-  with pytest.raises(ModuleNotFoundError, match=r"python .* holds no Python file in 'jason'"):
+  with pytest.raises(ModuleNotFoundError, match=r"'jason'"):
     docstrings.python_files(Package('python', ('json', 'jason')))
   monkeypatch.setattr(pydocs, 'PACKAGES', (missing,))
   assert command.main(['--cache', str(tmp_path)]) == 2
@@ -526,7 +526,7 @@ def test_tasks_of_one_document_do_not_depend_on_the_order():
 
 def test_help_imports_nothing_heavy():
   code = (
-    'import sys, time\nstart = time.perf_counter()\nfrom plm_jax.data.pydocs import __main__ as command\n'
+    'import sys, time\nstart = time.perf_counter()\nfrom plm_jax.commands import pydocs as command\n'
     "try:\n  command.main(['--help'])\nexcept SystemExit as end:\n  print(end.code)\n"
     "print([name for name in ('jax', 'tensorflow_datasets', 'numpy', 'rich') if name in sys.modules])"
   )

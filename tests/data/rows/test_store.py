@@ -15,6 +15,7 @@ import pytest
 
 from plm_jax.core.errors import RunError
 from plm_jax.data.rows import store
+from plm_jax.data.rows.cached import cached
 from tests.data import small
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -177,7 +178,7 @@ def test_damage_is_noticed_and_repaired(tmp_path, caplog, name, damage):
   (path,) = tmp_path.rglob(name)
   damage(path)
   assert whole(tmp_path) == expected
-  assert any('damaged' in record.message or 'bytes instead of' in record.message for record in caplog.records)
+  assert any('damaged' in record.message or ' bytes' in record.message for record in caplog.records)
   caplog.clear()
   assert whole(tmp_path) == expected
   assert not caplog.records
@@ -277,7 +278,7 @@ def test_tokens_that_cannot_be_made_again_are_refused(tmp_path):
   damage_bit(path)
   changed = small.NumberVocab()
   changed.encode = lambda text: []
-  with pytest.raises(RunError, match='Delete the folder'):
+  with pytest.raises(RunError, match=r'[Dd]elete the folder'):
     store.on_disk(small.documents(SIZES), vocab=changed, cache=str(tmp_path))
 
 
@@ -320,7 +321,7 @@ def test_an_array_beside_the_store_is_kept_and_made_again_when_damaged(tmp_path,
     return {'a': np.arange(1000), 'b': np.zeros(0, np.int32)}
 
   for _ in range(2):
-    np.testing.assert_array_equal(store.cached(tokens, 'rows', make)['a'], np.arange(1000))
+    np.testing.assert_array_equal(cached(tokens, 'rows', make)['a'], np.arange(1000))
   assert len(made) == 1
   path = tokens.folder / 'rows.npz'
   before = path.read_bytes()
@@ -328,9 +329,9 @@ def test_an_array_beside_the_store_is_kept_and_made_again_when_damaged(tmp_path,
   places = [*range(70), *draw.integers(len(before), size=230).tolist()]
   for number, place in enumerate(places, start=2):
     damage_bit(path, place=place, bit=int(draw.integers(8)))
-    found = store.cached(tokens, 'rows', make)
+    found = cached(tokens, 'rows', make)
     np.testing.assert_array_equal(found['a'], np.arange(1000))
     assert (set(found), len(made)) == ({'a', 'b'}, number)
-  assert caplog.text.count('making it again') == len(places)
+  assert caplog.text.count('damaged') == len(places)
   np.savez(path, a=np.zeros(1))  # as earlier versions wrote it, without a digest
-  np.testing.assert_array_equal(store.cached(tokens, 'rows', make)['a'], np.arange(1000))
+  np.testing.assert_array_equal(cached(tokens, 'rows', make)['a'], np.arange(1000))

@@ -105,14 +105,14 @@ def test_rows_that_stayed_near_the_plateau_are_named(rendered):
 @pytest.mark.parametrize(
   ('old', 'new', 'message'),
   [
-    ("over=('first', 'second')", "over=('first', 'third')", "column 'mean': over: there is no column .* 'third'"),
-    ("over=('first', 'second')", "over=('first', 'mean')", "column 'mean': over: there is no column .* 'mean'"),
-    ("metric='validation/loss'", "metric='validation/loss', of='pretraining'", 'first, second have not equally many'),
-    ("without={'second'", "without={'third'", "row 'three': without: there is no column 'third'"),
+    ("over=('first', 'second')", "over=('first', 'third')", "column 'mean': over: .*'third'"),
+    ("over=('first', 'second')", "over=('first', 'mean')", "column 'mean': over: .*'mean'"),
+    ("metric='validation/loss'", "metric='validation/loss', of='pretraining'", 'first, second'),
+    ("without={'second'", "without={'third'", "row 'three': without: .*'third'"),
     (
       'tuning_seeds=2,',
       "tuning_seeds=1, summary='best on dev',",
-      'each part chooses a run of its own: leave the mean out',
+      'best on dev|the mean',
     ),
   ],
 )

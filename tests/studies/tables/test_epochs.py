@@ -67,10 +67,10 @@ def test_a_finished_run_says_it_of_all_runs_over_the_same_data(data, pretraining
 @pytest.mark.parametrize(
   ('more', 'why'),
   [
-    ({'path': 'tfds:imdb_reviews'}, r'tfds:imdb_reviews is not on this machine; --data=DIR'),
-    ({'path': 'no/such'}, r"its rows cannot be counted: there is no file or folder 'no/such'"),
-    ({'path': 'gs://bucket/set'}, r'gs://bucket/set is not fetched'),
-    ({'kind': 'spans'}, r'is known once a run was made'),
+    ({'path': 'tfds:imdb_reviews'}, r'tfds:imdb_reviews.*--data=DIR'),
+    ({'path': 'no/such'}, r"'no/such'"),
+    ({'path': 'gs://bucket/set'}, r'gs://bucket/set'),
+    ({'kind': 'spans'}, r'labelled'),
   ],
 )
 def test_what_is_not_here_is_not_known(data, pretraining, tmp_path, monkeypatch, more, why):
@@ -78,5 +78,5 @@ def test_what_is_not_here_is_not_known(data, pretraining, tmp_path, monkeypatch,
   run = of_rows(data, pretraining)
   block = {**run.settings['data'], 'cache': str(tmp_path), **more}
   run = run._replace(settings={**run.settings, 'data': block})
-  with pytest.raises(ConfigError, match=f'it counts epochs, and .*{why}'):
+  with pytest.raises(ConfigError, match=f'epochs.*{why}'):
     Epochs([run], {}).steps(run)

@@ -42,7 +42,7 @@ def test_an_evaluation_is_one_of_each_pretraining_and_no_fine_tuning(made):
   assert name == 'evaluate'
   assert {f'--weights={source}', f'--workdir={folder}', '--evaluation=validation'} < set(words)
   assert not any('model.from' in word for word in words)
-  with pytest.raises(ConfigError, match='it evaluates, and makes no step'):
+  with pytest.raises(ConfigError, match='evaluat'):
     costs.operations(one, counting.Counts(), None)
 
 
@@ -89,5 +89,5 @@ def test_what_it_wrote_is_the_result_of_its_cell(made, monkeypatch):
 def test_fresh_parameters_are_not_asked(tmp_path):
   path = tmp_path / 'mine.py'
   path.write_text(TABLE.replace(", without={'asked': 'it knows nothing'}", ''))
-  with pytest.raises(ConfigError, match="column 'asked' evaluates without an update, and row 'two' begins with fresh"):
+  with pytest.raises(ConfigError, match=r"column 'asked'.*row 'two'"):
     file.read(str(path), 'tiny')

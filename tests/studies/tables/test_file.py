@@ -90,9 +90,9 @@ def test_words_behind_the_name_reach_the_table(name, tmp_path):
 
 def test_words_that_a_table_does_not_take(tmp_path):
   (tmp_path / 'mine.py').write_text(GOOD)
-  with pytest.raises(ConfigError, match="takes no words, and 'large' follows the colon"):
+  with pytest.raises(ConfigError, match=r"mine.py.*'large'"):
     file.read(f'{tmp_path}/mine.py:large', 'tiny')
-  with pytest.raises(ConfigError, match="takes no word 'large'"):
+  with pytest.raises(ConfigError, match=r"small_bert.py.*'large'"):
     file.read('experiments/tables/small_bert.py:large', 'tiny')
 
 
@@ -134,44 +134,44 @@ def test_tables_share_a_pretraining(tmp_path):
   ('old', 'new', 'message'),
   [
     ("mark='B'", "mark='E'", "mark: expected Literal.*got str 'E'"),
-    ("title='A', ", '', "a table needs 'title'"),
+    ("title='A', ", '', "'title'"),
     ("better='min'", "better='low'", "column 'c'.better: expected Literal.*got str 'low'"),
-    ("of='pretraining'", "off='pretraining'", "column 'c': a column has no keyword 'off'.*Did you mean 'of'"),
-    ("than='two'", "than='three'", "claims: there is no row 'three'"),
-    ("better='min'", "better='min', trivial={'two': 1.0}", "column 'c': trivial: 'two' is a row already"),
-    ("column='c'", "column='d'", "claims: there is no column 'd'"),
-    ("claims=[dict(column='c', better='one', than='two')]", 'claims=None', "'claims' is a list of dicts, and not None"),
-    ("'two': made", "'two': dict(made, published={'c': 0.5})", "'one' is said to do better.* are 1 and 0.5: turn"),
+    ("of='pretraining'", "off='pretraining'", "column 'c': .*'off'.*Did you mean 'of'"),
+    ("than='two'", "than='three'", "claims: .*row.*'three'"),
+    ("better='min'", "better='min', trivial={'two': 1.0}", "column 'c': trivial: 'two'"),
+    ("column='c'", "column='d'", "claims: .*column.*'d'"),
+    ("claims=[dict(column='c', better='one', than='two')]", 'claims=None', "'claims'.*None"),
+    ("'two': made", "'two': dict(made, published={'c': 0.5})", "'one'.*1 and 0.5"),
     ("published={'c': 1.0}", "published={'c': 1.0}, mark='E'", "row 'one'.mark: expected Literal.*got str 'E'"),
-    ("published={'c': 1.0}", "published={'c': 1.0}, marks={'d': 'A'}", "there is no column with a published .* 'd'"),
-    ("published={'c': 1.0}", "published={'c': 1.0}, marks={'c': 'E'}", "row 'one': marks: there is no mark 'E'"),
-    ("published={'c': 1.0}", "published={'d': 1.0}", "row 'one': published: there is no column 'd'"),
+    ("published={'c': 1.0}", "published={'c': 1.0}, marks={'d': 'A'}", "marks: .*column.*'d'"),
+    ("published={'c': 1.0}", "published={'c': 1.0}, marks={'c': 'E'}", "row 'one': marks: .*'E'"),
+    ("published={'c': 1.0}", "published={'d': 1.0}", "row 'one': published: .*'d'"),
     ("published={'c': 1.0}", 'published=3', "row 'one'.published: expected Mapping"),
     ("published={'c': 1.0}", "published={'c': 'x'}", "row 'one'.published: expected Mapping.*'x'"),
-    ("'two': made", "'two': {}", "row 'two' has neither a config nor a reason"),
-    (", of='pretraining'", '', "column 'c' has no config for the family 'bert'"),
-    ("metric='validation/loss', ", '', "column 'c' has no metric"),
-    ('claims=', 'tuning_seeds=0, claims=', '0 seeds'),
+    ("'two': made", "'two': {}", "row 'two'.*config"),
+    (", of='pretraining'", '', "column 'c'.*config.*'bert'"),
+    ("metric='validation/loss', ", '', "column 'c'.*metric"),
+    ('claims=', 'tuning_seeds=0, claims=', 'tuning_seeds|0 seeds'),
     (
       'claims=',
       "pretraining_seeds=2, summary='best on dev', claims=",
-      "column 'c': summary='best on dev' needs chosen_by",
+      "column 'c': summary='best on dev'.*chosen_by",
     ),
-    ("better='min'", "better='min', chosen_by=('validation/accuracy', 'max')", 'has to be of another evaluation'),
-    ("better='min'", "better='min', chosen_by=('test/loss', 'min')", 'development rows and not on a test set'),
+    ("better='min'", "better='min', chosen_by=('validation/accuracy', 'max')", "column 'c': chosen_by: .*validation"),
+    ("better='min'", "better='min', chosen_by=('test/loss', 'min')", "column 'c': chosen_by: .*test"),
     ("better='min'", "better='min', chosen_by=('dev/loss', 'low')", "chosen_by: expected.*'low'"),
     ("better='min'", "better='min', chosen_by='dev/loss'", 'chosen_by: expected'),
-    ("better='min'", "better='min', along=('labels', 0)", "column 'c': along: 0 has no place"),
+    ("better='min'", "better='min', along=('labels', 0)", "column 'c': along: 0"),
     ("better='min'", "better='min', along=('labels', 'many')", 'along: expected'),
-    ("better='min'", "better='min', grid=[{'steps': 3}]", 'a grid is of fine-tuning'),
-    ("better='min'", "better='min', grid=[3]", 'grid: expected dicts of changes'),
+    ("better='min'", "better='min', grid=[{'steps': 3}]", "column 'c': .*grid"),
+    ("better='min'", "better='min', grid=[3]", 'grid: expected'),
     ('return dict(', 'return 3 or dict(', 'get_table returned int'),
     ('return dict(', 'return 1 / 0 or dict(', 'line 4: ZeroDivisionError'),
-    ("'two': made", "'two': dict(made, keys={'seed': 7})", r"row 'two': keys: the table sets seed itself"),
-    ("of='pretraining'", "of='pretraining', keys={'seed': 7}", r"column 'c': keys: the table sets seed itself"),
+    ("'two': made", "'two': dict(made, keys={'seed': 7})", r"row 'two': keys: .*seed"),
+    ("of='pretraining'", "of='pretraining', keys={'seed': 7}", r"column 'c': keys: .*seed"),
     ("'c': 1.0", "'c': float('nan')", r"row 'one': published: c: expected a finite number, got nan"),
     ("of='pretraining'", "of='pretraining', plus=1e400", r"column 'c': plus: expected a finite number, got inf"),
-    ("'two': made", '2: made', r"'rows' is a dict, name -> dict, .*names are texts"),
+    ("'two': made", '2: made', r"'rows'"),
   ],
 )
 def test_a_mistake_is_named(tmp_path, old, new, message):
@@ -187,12 +187,12 @@ def test_a_config_that_does_not_resolve_names_row_and_key(tmp_path):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-  with pytest.raises(ConfigError, match=r'there is no such table file.*bart_1\.py'):
+  with pytest.raises(ConfigError, match=r'none\.py.*bart_1\.py'):
     file.read(str(tmp_path / 'none.py'), 'small')
 
 
 def test_a_scale_that_is_not_there():
-  with pytest.raises(ConfigError, match=r"there is no scale 'large'.*tiny, small, paper"):
+  with pytest.raises(ConfigError, match=r"scale.*'large'.*tiny, small, paper"):
     file.read(FILES[0], 'large')
 
 
@@ -227,14 +227,14 @@ def test_each_seed_is_made_with_each_point_of_a_grid(tmp_path):
 @pytest.mark.parametrize(
   ('train', 'dev', 'message'),
   [
-    ('train', 'test', 'is a test set, by which no run is chosen'),
-    ('train', 'validation', r'eval\.dev\.data and eval\.test\.data read the same rows'),
-    ('train', 'validation[:50%]', r'eval\.dev\.data and eval\.test\.data read the same rows'),
-    ('train', 'train[90%:]', r'eval\.dev\.data and data read the same rows'),
-    ('train[:90%]', 'train[:90%]', r'eval\.dev\.data and data read the same rows'),
-    ('train[:90%]', 'train[80%:]', r'eval\.dev\.data and data read the same rows'),
-    ('train[:90%]', 'train[5000:]', r'eval\.dev\.data and data read the same rows'),
-    ('train[:10]+validation', 'train[-10:]+train[5:6]', r'eval\.dev\.data and data read the same rows'),
+    ('train', 'test', r'\btest\b'),
+    ('train', 'validation', r'eval\.dev\.data and eval\.test\.data'),
+    ('train', 'validation[:50%]', r'eval\.dev\.data and eval\.test\.data'),
+    ('train', 'train[90%:]', r'eval\.dev\.data and data\b'),
+    ('train[:90%]', 'train[:90%]', r'eval\.dev\.data and data\b'),
+    ('train[:90%]', 'train[80%:]', r'eval\.dev\.data and data\b'),
+    ('train[:90%]', 'train[5000:]', r'eval\.dev\.data and data\b'),
+    ('train[:10]+validation', 'train[-10:]+train[5:6]', r'eval\.dev\.data and data\b'),
   ],
 )
 def test_rows_that_choose_a_run_are_neither_reported_nor_learned(tmp_path, train, dev, message):
@@ -243,11 +243,11 @@ def test_rows_that_choose_a_run_are_neither_reported_nor_learned(tmp_path, train
 
 
 def test_a_split_that_is_none_is_named(tmp_path):
-  with pytest.raises(ConfigError, match=r"row 'one', column 'score': there is no split 'train\[:90%' in "):
+  with pytest.raises(ConfigError, match=r"row 'one', column 'score': .*split 'train\[:90%'"):
     chosen(tmp_path, 'train[:90%', 'train[90%:]')
 
 
 def test_an_evaluation_that_is_not_there_chooses_nothing(tmp_path):
   text = CHOSEN.replace("'dev/", "'held_out/").replace('DEV', 'train[90%:]').replace('TRAIN', 'train[:90%]')
-  with pytest.raises(ConfigError, match="has no evaluation 'held_out'; there are: dev, test"):
+  with pytest.raises(ConfigError, match=r"'held_out'.*dev, test"):
     plan(read(tmp_path, text), tmp_path)

@@ -112,10 +112,10 @@ def test_error_rates_and_numbers_of_tokens(stages, tmp_path, monkeypatch):
 def test_a_row_comes_after_an_earlier_one(tmp_path):
   path = tmp_path / 'mine.py'
   path.write_text(STAGES.replace("after='teacher'", "after='direct'"))
-  with pytest.raises(ConfigError, match=r"row 'student': after: there is no earlier row 'direct'.*teacher"):
+  with pytest.raises(ConfigError, match=r"row 'student': after: .*'direct'.*teacher"):
     file.read(str(path), 'tiny')
   path.write_text(STAGES.replace('between=dict(lm=between)', 'between=dict(bert=between)'))
-  with pytest.raises(ConfigError, match="column 'error' has no config between for the family 'lm'"):
+  with pytest.raises(ConfigError, match=r"column 'error'.*between.*'lm'"):
     file.read(str(path), 'tiny')
 
 

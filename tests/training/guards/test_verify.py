@@ -1,8 +1,10 @@
 """Silent data corruption is found at the next check, and a check changes nothing that a run computes."""
 
+import dataclasses
 import pathlib
 import re
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ from plm_jax.io.run_paths import RunFolder
 from plm_jax.models import bert
 from plm_jax.runs import metrics
 from plm_jax.training import begin, loop
+from plm_jax.training.context import RunContext
 from plm_jax.training.guards import verify
 from tests import runs
 
@@ -154,10 +157,10 @@ def after_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[Any]
   def patch(number: int, change: Callable[[Any], Any]) -> None:
     read = loop._read_metrics
 
-    def changed(run: Any, tools: Any, way: Any, due: Any) -> None:
-      if way.done == number:
-        way.state = change(way.state)
-      read(run, tools, way, due)
+    def changed(run: Any, at: Any, due: Any) -> None:
+      if at.step == number:
+        at.state = change(at.state)
+      read(run, at, due)
 
     monkeypatch.setattr(loop, '_read_metrics', changed)
 
@@ -169,19 +172,21 @@ def call_of_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[An
   """`call_of_step(n, change)`: call n of the compiled step returns `change(state)`."""
 
   def patch(number: int, change: Callable[[Any], Any]) -> None:
-    compile_step = begin.compile_step
+    open_run = begin.open_run
 
-    def compiled(*given: Any) -> begin.Run:
-      run, calls = compile_step(*given), []
+    def opened(*given: Any) -> Any:
+      (run, at), calls = open_run(*given), []
+      compiled = run.steps.get(runs.STEPS)
 
       def step(*arguments: Any) -> Any:
         calls.append(0)
-        state, *others = run.step_of(runs.STEPS)(*arguments)
+        state, *others = compiled.logged(*arguments)
         return (change(state) if len(calls) == number else state, *others)
 
-      return run._replace(step_of=lambda steps: step)
+      steps = SimpleNamespace(get=lambda total_steps: compiled._replace(logged=step))
+      return dataclasses.replace(run, steps=steps), at
 
-    monkeypatch.setattr(begin, 'compile_step', compiled)
+    monkeypatch.setattr(begin, 'open_run', opened)
 
   return patch
 
@@ -246,14 +251,15 @@ def test_a_check_changes_no_bits_and_compiles_no_second_step(
   layout: str, data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
   """With dropout and noise; also where it is asked for on the way."""
-  made: list[begin.Run] = []
-  compile_step = begin.compile_step
+  made: list[RunContext] = []
+  open_run = begin.open_run
 
-  def kept(*given: Any) -> begin.Run:
-    made.append(compile_step(*given))
-    return made[-1]
+  def kept(*given: Any) -> Any:
+    run, at = open_run(*given)
+    made.append(run)
+    return run, at
 
-  monkeypatch.setattr(begin, 'compile_step', kept)
+  monkeypatch.setattr(begin, 'open_run', kept)
   plain, checked = tmp_path / 'plain', tmp_path / 'checked'
   asked = runs.settings('mlm', data, **LAYOUTS[layout])
   assert bert.CONFIGS[asked['model']['variant']].dropout > 0
@@ -262,7 +268,7 @@ def test_a_check_changes_no_bits_and_compiles_no_second_step(
   assert loop.train({**asked, 'verify_every': 3}, checked).result['finished']
   assert not runs.differing(runs.saved_state(checked), runs.saved_state(plain))
   assert runs.curve(checked) == runs.curve(plain)
-  assert len({run.step_of(runs.STEPS)._cache_size() for run in made}) == 1
+  assert len({run.steps.get(runs.STEPS).logged._cache_size() for run in made}) == 1
   assert config.load(str(checked))['verify_every'] == 3
 
 

@@ -1,9 +1,9 @@
-"""A text with a noun and a pronoun between marks, and whether the pronoun stands for the noun (WSC).
+"""A text with a marked noun and a marked pronoun, and whether the pronoun refers to the noun (WSC).
 
     * Tom * told Bob that # he # had won.      False, True
 
-A classifier reads it with its own special tokens around (`adapter.name='classify'`). The marks are those of T5's
-released code (`wsc` of t5/data/preprocessors.py).
+A classifier reads it within its own special tokens (`adapter.name='classify'`). The marks are those of T5's released
+code (`wsc` of t5/data/preprocessors.py).
 """
 
 from plm_jax.data.rows import referents, written
@@ -13,26 +13,27 @@ TRUTH = ('False', 'True')
 
 
 def make() -> Form:
-  """Rows with 'text', the noun 'span1', the pronoun 'span2' and 'label', as TensorFlow Datasets has WSC.
+  """Build the form of WSC.
 
-  New rows may have a text with its marks and nothing else.
+  Rows have 'text', the noun 'span1', the pronoun 'span2' and 'label', as in TensorFlow Datasets. New rows may have a
+  text with its marks and nothing else.
   """
   return Form(write, ('text',), TRUTH)
 
 
 def write(row: Row) -> Written:
-  """The text of a row, and its truth."""
+  """Write the text of a row, and its truth."""
   label = written.label_of(row, 'label', TRUTH)
   text = referents.marked(row, span1='* ', span2='# ') if 'span1_text' in row else _with_marks(row)
   return Written(text, TRUTH[label : label + 1] if label >= 0 else (), TRUTH, label)
 
 
 def _with_marks(row: Row) -> str:
-  """The text of a row that has its marks already."""
+  """Return the text of a row that already has its marks."""
   text = written.text_of(row, 'text')
   if any(text.count(mark) != 2 for mark in '*#'):
     raise ValueError(
-      f'text {text!r}: a noun between two * and a pronoun between two #, as "* Tom * told Bob that # he # had won.", '
-      'or say where they are by span1_text, span1_index, span2_text and span2_index'
+      f'text {text!r}: put * around the noun and # around the pronoun, as "* Tom * told Bob that # he # had won.", or '
+      'add span1_text, span1_index, span2_text and span2_index'
     )
   return text

@@ -1,5 +1,6 @@
-"""Patterns with a blank, and what may stand in it: SuperGLUE as GLM reads it (Du et al. 2021, §2.3, Table 6 and the
-released tasks/superglue/pvp.py, pattern 0), sentiment as PET does (Schick and Schütze 2020, §4).
+"""Patterns with a blank and its options: SuperGLUE as in GLM, sentiment as in PET.
+
+GLM: Du et al. 2021, §2.3, Table 6 and the released tasks/superglue/pvp.py, pattern 0. PET: Schick and Schütze 2020, §4.
 
     copa   "the sun was rising" or "the grass was cut"? My body cast a shadow over the grass because [MASK].
     rte    "The sun rose" ? [MASK], "It was morning."      Yes, No
@@ -17,19 +18,19 @@ from plm_jax.data.rows.written import Form, Row, Written
 
 
 class Pattern(NamedTuple):
-  """How one task is written.
+  """Text format of a task.
 
   Attributes:
     inputs: template with a blank.
-    words: what stands in the blank for each label; () where rows have options of their own.
-    change: of a row before it is written.
-    options: of a row, with the number of the right one; None where all rows have `words`.
-    targets: right answers of a row, where any text may be written; None where one is chosen.
-    fields: of a row that the inputs are made of; () where the template names them.
-    whole: fields that a row needs beside them, and that lose nothing where the inputs are too long.
-    answers: of a row that only the answers are made of.
-    names: of the labels; rows may hold them in place of numbers, as SuperGLUE's published files do, and benchmarks take
-      them.
+    words: word in the blank for each label; () if rows have their own options.
+    change: function that changes a row before it is written.
+    options: row -> its options and the index of the right one; None if all rows have `words`.
+    targets: row -> right answers, if any text may be written; None if an option is chosen.
+    fields: fields of a row that form the inputs; () for those of the template.
+    whole: further fields that a row needs; they are not cut if the inputs are too long.
+    answers: fields of a row that form only the answers.
+    names: names of the labels; rows may hold them instead of indices, as SuperGLUE's published files do, and benchmarks
+      take them.
   """
 
   inputs: str
@@ -44,16 +45,23 @@ class Pattern(NamedTuple):
 
 
 def make(*, task: Annotated[str, 'data.rows.forms.patterns:TASKS']) -> Form:
-  """A task with its pattern, a row of `TASKS`."""
+  """Build the form of a task of `TASKS`."""
   if task not in TASKS:
-    raise ValueError(f'form.task={task!r}; choices are {", ".join(TASKS)}')
-  chosen = TASKS[task]
-  fields = chosen.fields or written.names_in(chosen.inputs)
-  return Form(partial(write, chosen), fields, chosen.words, 'fields', chosen.answers, chosen.whole, chosen.names)
+    raise ValueError(f'form.task={task!r} does not exist: choose one of {", ".join(TASKS)}')
+  pattern = TASKS[task]
+  return Form(
+    write=partial(write, pattern),
+    fields=pattern.fields or written.names_in(pattern.inputs),
+    options=pattern.words,
+    keep='fields',
+    answers=pattern.answers,
+    whole=pattern.whole,
+    names=pattern.names,
+  )
 
 
 def write(pattern: Pattern, row: Mapping[str, Any]) -> Written:
-  """The text of a row."""
+  """Write the text of a row."""
   changed = pattern.change(row)
   inputs = written.filled(pattern.inputs, changed)
   if pattern.targets is not None:
@@ -66,26 +74,26 @@ def write(pattern: Pattern, row: Mapping[str, Any]) -> Written:
 
 
 def bare(text: str) -> str:
-  """A text without the punctuation at its end."""
+  """Remove the punctuation at the end of a text."""
   return text.rstrip(string.punctuation)
 
 
 def lower(text: str) -> str:
-  """A text whose first letter is small."""
+  """Lower the first letter of a text."""
   return text[:1].lower() + text[1:]
 
 
 def _without_end(*fields: str) -> Callable[[Row], Row]:
-  """Takes the punctuation off the ends of some fields."""
+  """Build the function that removes punctuation at the ends of fields."""
   return lambda row: {**row, **{name: bare(written.text_of(row, name).rstrip()) for name in fields}}
 
 
 def _copa(row: Row) -> Row:
   choices = {name: bare(lower(written.text_of(row, name))) for name in ('choice1', 'choice2')}
   joint = {'cause': ' because', 'effect': ', so'}
-  if (asked := written.text_of(row, 'question')) not in joint:
-    raise ValueError(f"'question' holds {asked!r}, and must be cause or effect")
-  return {**row, **choices, 'premise': bare(written.text_of(row, 'premise')), 'joint': joint[asked]}
+  if (question := written.text_of(row, 'question')) not in joint:
+    raise ValueError(f"'question' holds {question!r} but must be cause or effect")
+  return {**row, **choices, 'premise': bare(written.text_of(row, 'premise')), 'joint': joint[question]}
 
 
 def _copa_options(row: Row) -> tuple[tuple[str, ...], int]:
@@ -96,12 +104,12 @@ def _copa_options(row: Row) -> tuple[tuple[str, ...], int]:
 def _record(row: Row) -> Row:
   query = written.text_of(row, 'query')
   if query.count('@placeholder') != 1:
-    raise ValueError(f"'query' has {query.count('@placeholder')} times @placeholder, and must have it once")
+    raise ValueError(f"'query' has {query.count('@placeholder')} times @placeholder but must have it once")
   return {**row, 'query': query.replace('@placeholder', written.MARK)}
 
 
 def _record_options(row: Row) -> tuple[tuple[str, ...], int]:
-  """The entities; the first of them that is an answer is the right one."""
+  """Return the entities, and the index of the first answer."""
   entities, answers = written.texts_of(row, 'entities'), written.known_texts(row, 'answers')
   return entities, next((number for number, entity in enumerate(entities) if entity in answers), -1)
 
@@ -111,7 +119,7 @@ def _wsc(row: Row) -> Row:
 
 
 def _wsc_targets(row: Row) -> tuple[str, ...]:
-  """The noun, where it is the right one; what else would be right is not known."""
+  """Return the noun if it is right; otherwise the answer is unknown."""
   return (written.text_of(row, 'span1_text'),) if row.get('label') == 1 else ()
 
 

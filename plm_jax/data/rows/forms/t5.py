@@ -1,7 +1,7 @@
-"""Tasks as T5 reads and writes them (Raffel et al. 2020, appendix D; t5/data/preprocessors.py and glue_utils.py).
+"""Tasks in the text format of T5 (Raffel et al. 2020, appendix D; t5/data/preprocessors.py and glue_utils.py).
 
-The inputs are the name of the benchmark, then each field with its name before it; the targets are words. What is
-written is a label where it equals its words, and else wrong. A label that is not known has no target.
+The inputs are the name of the benchmark, then each field after its name; the targets are words. A generated text that
+is not exactly the words of a label is wrong. An unknown label has no target.
 
     mnli     mnli hypothesis: I am home. premise: I have just arrived.     entailment
     stsb     stsb sentence1: A plane lands. sentence2: A plane is landing.     4.6
@@ -19,28 +19,28 @@ from plm_jax.data.rows.written import Form, Row, Written
 ENTAILMENT, TRUTH = ('entailment', 'not_entailment'), ('False', 'True')
 
 
-def _as_it_is(row: Row) -> Row:
+def _unchanged(row: Row) -> Row:
   return row
 
 
 class Task(NamedTuple):
-  """How one task is written.
+  """Text format of a task.
 
   Attributes:
-    inputs: template of what is read.
-    labels: the words for each label; () where the target is another text.
-    target: template of what is to be written.
-    change: of a row before it is written; None leaves the row out.
-    value: field with the number that the target spells, -1 where it is not known; '' where it spells none.
-    fields: of a row that the inputs are made of; () where the template names them.
-    answers: of a row that only the target is made of; () where the template of the target names them.
+    inputs: template of the inputs.
+    labels: the words of each label; () if the target is another text.
+    target: template of the target.
+    change: function that changes a row before it is written; returns None to drop the row.
+    value: field with the number that the target spells, -1 if unknown; '' for none.
+    fields: fields of a row that form the inputs; () for those of the template.
+    answers: fields of a row that form only the target; () for those of the template of the target.
     found: fields that `change` adds and scores read.
   """
 
   inputs: str
   labels: tuple[str, ...] = ()
   target: str = ''
-  change: Callable[[Row], Row | None] = _as_it_is
+  change: Callable[[Row], Row | None] = _unchanged
   value: str = ''
   fields: tuple[str, ...] = ()
   answers: tuple[str, ...] = ()
@@ -48,98 +48,107 @@ class Task(NamedTuple):
 
 
 def make(*, task: Annotated[str, 'data.rows.forms.t5:TASKS']) -> Form:
-  """A task of T5's mixture, a row of `TASKS`."""
+  """Build the form of a task of `TASKS`, T5's mixture."""
   if task not in TASKS:
-    raise ValueError(f'form.task={task!r}; choices are {", ".join(TASKS)}')
-  chosen = TASKS[task]
-  fields = chosen.fields or written.names_in(chosen.inputs)
-  answers = chosen.answers or (written.names_in(chosen.target) if chosen.change is _as_it_is else ())
-  return Form(partial(write, chosen), fields, chosen.labels, answers=answers)
+    raise ValueError(f'form.task={task!r} does not exist: choose one of {", ".join(TASKS)}')
+  t5_task = TASKS[task]
+  return Form(
+    write=partial(write, t5_task),
+    fields=t5_task.fields or written.names_in(t5_task.inputs),
+    options=t5_task.labels,
+    answers=t5_task.answers or (written.names_in(t5_task.target) if t5_task.change is _unchanged else ()),
+  )
 
 
 def write(task: Task, row: Mapping[str, Any]) -> Written | None:
-  """The text of a row."""
+  """Write the text of a row; None if the row is dropped."""
   changed = task.change(row)
   if changed is None:
     return None
   inputs = written.filled(task.inputs, changed)
   if not task.labels:
-    found = {name: changed[name] for name in task.found}
-    return Written(inputs, written.each_filled(task.target, changed), value=_value(task, changed), found=found)
+    targets, value = written.each_filled(task.target, changed), _value(task, changed)
+    return Written(inputs, targets, value=value, found={name: changed[name] for name in task.found})
   label = written.label_of(changed, 'label', task.labels)
   return Written(inputs, task.labels[label : label + 1] if label >= 0 else (), task.labels, label)
 
 
 def _value(task: Task, row: Row) -> float | None:
-  """The number that the target spells."""
+  """Return the number that the target spells."""
   if not task.value:
     return None
   return -1.0 if row[task.value] is None else float(row[task.value])
 
 
-# Rows that are not written as they are -------------------------------------------------------------------------------
+# Changes of rows -----------------------------------------------------------------------------------------------------
 
 
 def _score(row: Row) -> Row:
-  """STS-B's score as the nearest of 0.0, 0.2, ..., 5.0; half of a step goes to the even one, as in TensorFlow."""
+  """Round STS-B's score to the nearest of 0.0, 0.2, ..., 5.0.
+
+  Half of a step goes to the even neighbour, as in TensorFlow.
+  """
   value = written.value_of(row, 'label')
   if isinstance(value, bool) or not isinstance(value, int | float | None):
-    raise ValueError(f"'label' holds {value!r}, which is no number")
+    raise ValueError(f"'label' holds {value!r}, not a number")
   return {**row, 'score': [] if value is None or value < 0 else [f'{round(value * 5) / 5:.1f}']}
 
 
 def _without_markup(row: Row) -> Row:
-  """MultiRC without the marks of HTML around its sentences."""
+  """Remove the HTML around the sentences of MultiRC."""
   fields = ('question', 'answer', 'paragraph')
   texts = {name: re.sub('</?b>', '', written.text_of(row, name).replace('<br>', ' ')) for name in fields}
   return {**row, **texts}
 
 
 def _record(row: Row) -> Row:
-  """ReCoRD's entities in one line, and its highlights run on as sentences."""
+  """Join ReCoRD's entities, and its highlights as sentences."""
   passage = re.sub(r'([.?!"\'])\n@highlight\n', r'\1 ', written.text_of(row, 'passage'))
   entities = ', '.join(written.texts_of(row, 'entities'))
   return {**row, 'entities': entities, 'passage': passage.replace('\n@highlight\n', '. ')}
 
 
 def _squad(row: Row) -> Row:
-  """SQuAD with spaces around punctuation."""
+  """Put spaces around the punctuation of SQuAD."""
   texts = {name: spaced(written.text_of(row, name)) for name in ('question', 'context')}
   return {**row, **texts, 'answers': {'text': [spaced(text) for text in written.known_texts(row, 'answers.text')]}}
 
 
 def spaced(text: str) -> str:
-  """ASCII punctuation with spaces around it, and single spaces elsewhere."""
+  """Put spaces around ASCII punctuation; use single spaces elsewhere."""
   return re.sub(r'\s+', ' ', re.sub(r'([!-/:-@\[-`{-~])', r' \1 ', text)).strip()
 
 
 def _wsc(row: Row) -> Row:
-  """WSC with the pronoun between asterisks; the noun is the target of a row whose label is true.
+  """Put asterisks around the pronoun of WSC.
 
-  The pronoun is looked for in the words beside its place as well: one published row counts a word too few, which the
-  released code mends by its text. Rows whose noun is the wrong one have no target, since what would be right is not
-  known.
+  The noun is the target of a row whose label is true. Other rows have no target, because the right noun is unknown. The
+  pronoun is also searched one word away from its index: one published row counts a word too few, which the released
+  code corrects by its text.
   """
   noun = [written.text_of(row, 'span1_text')] if row.get('label') == 1 else []
   return {**row, 'text': referents.marked(row, span2='*'), 'referent': noun}
 
 
 def _wsc_marked(row: Row) -> Row:
-  """WSC with `*` around the noun and `#` around the pronoun, each with spaces."""
+  """Put `*` around the noun and `#` around the pronoun, with spaces."""
   first, second = (written.whole_of(row, name) for name in ('span1_index', 'span2_index'))
   text = _marked(written.text_of(row, 'text'), written.text_of(row, 'span1_text'), first, '*')
-  # the marks of the noun are two more words
+  # The marks of the noun are two additional words.
   return {**row, 'text': _marked(text, written.text_of(row, 'span2_text'), second + 2 * (first < second), '#')}
 
 
-def _marked(text: str, span: str, place: int, mark: str) -> str:
-  """A text with a mark before and behind a span that begins with word `place`."""
-  pattern = rf'^((?:\S+\s){{{place}}})({re.escape(span)})'
-  return re.sub(pattern, lambda found: f'{found[1]}{mark} {found[2]} {mark}', text)
+def _marked(text: str, span: str, index: int, mark: str) -> str:
+  """Put a mark before and after a span at word `index`."""
+  pattern = rf'^((?:\S+\s){{{index}}})({re.escape(span)})'
+  return re.sub(pattern, lambda match: f'{match[1]}{mark} {match[2]} {mark}', text)
 
 
 def _dpr(row: Row) -> Row:
-  """Definite pronoun resolution as WSC: the first place of the pronoun between asterisks."""
+  """Convert definite pronoun resolution to WSC.
+
+  Asterisks are around the first occurrence of the pronoun.
+  """
   sentence, pronoun = written.text_of(row, 'sentence'), re.escape(written.text_of(row, 'pronoun'))
   label = written.label_of(row, 'label', written.texts_of(row, 'candidates'))
   marked = re.sub(rf' ({pronoun})( |\.|,)', r' *\1*\2', sentence, count=1)
@@ -147,12 +156,15 @@ def _dpr(row: Row) -> Row:
 
 
 def _wnli(row: Row) -> Row:
-  """WNLI as WSC: the pronoun that the second sentence replaces, and the noun that it has there instead."""
+  """Convert WNLI to WSC.
+
+  The pronoun is the one that the second sentence replaces by a noun.
+  """
   marked, noun = referents.replaced(written.text_of(row, 'sentence1'), written.text_of(row, 'sentence2'))
   return {**row, 'text': marked, 'span1_text': noun, 'referent': [noun] if row.get('label') == 1 else []}
 
 
-# Tasks, by the names of TFDS. Fields are in the order of their names, unless the released code lists them ------------
+# Tasks by the names of TFDS. Fields are in alphabetical order, unless the released code lists them -------------------
 
 TASKS: Mapping[str, Task] = {
   'cola': Task('cola sentence: {sentence}', ('unacceptable', 'acceptable')),

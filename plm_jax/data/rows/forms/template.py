@@ -1,8 +1,7 @@
-"""Texts with the fields of a row in braces: 'translate English to German: {en}' to write '{de}'.
+"""Templates with the fields of a row in braces: 'translate English to German: {en}' with the target '{de}'.
 
-A field that holds a list of texts is joined by spaces where it is a part of a text. Where it is the whole target or
-the whole option, each text of the list is a right answer, or an option. Nested fields are named with dots,
-'{answers.text}'.
+The texts of a list are joined by spaces if the field is a part of a text. If the field is the whole target or the whole
+option, each text of the list is a right answer, or an option. Nested fields have dots, '{answers.text}'.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,32 +21,41 @@ def make(
   label: str = 'label',
   keep: Keep = 'start',
 ) -> Form:
-  """Rows written by templates.
+  """Build a form from templates.
 
   Args:
-    inputs: what is read; '[MASK]' is the blank to fill.
-    target: what is to be written; '' where the right option is.
+    inputs: template of the inputs; '[MASK]' is the blank.
+    target: template of the target; '' for the right option.
     options: a text for each label, as ('negative', 'positive'), or the one field that holds them, ('{endings}',).
-    label: field that holds the number of the right option, or its text.
-    keep: what stays of inputs that are too long: their 'start', their 'end', or all but the ends of the 'fields'.
+    label: field with the index of the right option, or its text.
+    keep: part that remains of inputs that are too long: their 'start', their 'end', or all except the ends of the
+      'fields'.
 
   Raises:
     ValueError: neither a target nor options, or more than one blank.
   """
   if not target and not options:
-    raise ValueError('form.target and form.options are empty: say what is to be written, or what is to be chosen from')
+    raise ValueError('form.target and form.options are empty: set one of them')
   if inputs.count(BLANK) > 1:
-    raise ValueError(f'form.inputs={inputs!r} has {inputs.count(BLANK)} blanks: one can be filled')
+    raise ValueError(f'form.inputs={inputs!r} has {inputs.count(BLANK)} blanks: keep one [MASK]')
   errors.one_of('form.keep', keep, Keep)
-  alike = () if any(map(written.names_in, options)) else options
   read = written.names_in(inputs)
-  answers = tuple(name for name in written.names_in(target) if name not in read)
-  chosen = dict.fromkeys(name for option in options for name in written.names_in(option) if name not in read)
-  return Form(partial(write, inputs, target, options, label), read, alike, keep, answers, tuple(chosen))
+  in_options = dict.fromkeys(name for option in options for name in written.names_in(option) if name not in read)
+  return Form(
+    write=partial(write, inputs, target, options, label),
+    fields=read,
+    options=() if any(map(written.names_in, options)) else options,
+    keep=keep,
+    answers=tuple(name for name in written.names_in(target) if name not in read),
+    whole=tuple(in_options),
+  )
 
 
 def write(inputs: str, target: str, options: Sequence[str], label: str, row: Mapping[str, Any]) -> Written:
-  """The text of a row, with the right option as its target where there is no other."""
+  """Write the text of a row.
+
+  Without a target, the target is the right option.
+  """
   targets: tuple[str, ...]
   choices = tuple(text for template in options for text in written.each_filled(template, row))
   right = written.label_of(row, label, choices) if choices else -1

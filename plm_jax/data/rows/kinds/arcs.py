@@ -1,11 +1,11 @@
-"""Words in one field, the number of each one's head in another, and the relation between the two: dependency trees.
+"""Dependency trees: words in one field, the index of each word's head in another, and the relation between the two.
 
     kind='arcs', fields=('tokens', 'head'), label='deprel'
 
-Heads are numbers as CoNLL-U has them: 1 for the first word, 0 for the word that nothing stands above. A word without a
-head ('_', 'None' or -1), as a contraction has in Universal Dependencies beside its parts, is no word of the tree: it is
-not counted, hangs on nothing and nothing hangs on it. Lists may also be one text with spaces between them. Rows to be
-predicted (`keep_unlabelled`) need no heads; where a row has none, all of its words are words of the tree.
+Heads are indices as in CoNLL-U: 1 for the first word, 0 for the root. A word without a head ('_', 'None' or -1), such
+as a contraction in Universal Dependencies before its parts, is not in the tree: it has no index, no head and no
+dependants. Lists may also be one text with spaces between them. Rows to be predicted (`keep_unlabelled`) need no heads;
+if a row has none, all of its words are in the tree.
 
     tokens  It has not rained     head  4 4 4 0     deprel  nsubj aux advmod root
 """
@@ -22,91 +22,99 @@ from plm_jax.data.rows.kinds import words
 
 GIVES = ('labels', 'heads')
 SPACED = True  # each word is tokenised by itself, with a space before it
-TEXTS = 1  # fields that hold text; behind the words stand their heads, which are asked for
-QUICK = dict(path='pydocs/parameters', fields=('tokens', 'heads'), label='tags')  # of a smoke test (`file.py:quick`)
-UNKNOWN = -2  # in `heads`, of a word whose head is not known or not in the row
+TEXTS = 1  # number of fields with text; the second field, the heads, is predicted
+# settings of a smoke test (`file.py:quick`)
+QUICK = dict(path='pydocs/parameters', fields=('tokens', 'heads'), label='tags')
+UNKNOWN = -2  # in `heads`: the head of the word is unknown, or was cut off
 _NONE = ('_', 'None', None, -1, '-1')
 
 
-def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
-  """Every row that has words, with `labels` and `heads` int32[b, width]."""
+def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
+  """Read every row with words; adds `labels` and `heads`, int32[b, width]."""
   if len(asked.fields) != 2 or asked.per_class is not None:
     raise ValueError(
-      f"{records.where}: kind='arcs' takes two fields, of words and of the numbers of their heads, and no per_class: "
+      f"{records.where}: kind='arcs' takes two fields, the words and the indices of their heads, and no per_class: "
       f'fields={asked.fields}, per_class={asked.per_class}.'
     )
   field, heads = asked.fields
   if not asked.keep_unlabelled and heads not in records.fields and not examples.is_somewhere(heads, records):
-    raise ValueError(f'{records.where}: there is no field {heads!r}, there are {", ".join(records.fields)}.')
+    raise ValueError(f'{records.where}: no field {heads!r}; choose from {", ".join(records.fields)}.')
 
-  def above(row: Mapping[str, Any], index: int, count: int) -> list[int]:
-    given = one_by_one(row.get(heads))
-    if asked.keep_unlabelled and (given is None or (isinstance(given, list) and all(one in _NONE for one in given))):
+  def read_heads(row: Mapping[str, Any], index: int, count: int) -> list[int]:
+    values = one_by_one(row.get(heads))
+    if asked.keep_unlabelled and (values is None or (isinstance(values, list) and all(v in _NONE for v in values))):
       return [UNKNOWN] * count
-    return heads_of(given, count, where=f'row {index} of {records.where}: {heads!r}')
+    return heads_of(values, count, where=f'row {index} of {records.where}: {heads!r}')
 
-  asked = asked._replace(fields=(field,))
-  return words.rows_of(records, asked, kind='arcs', add=_add, beside=words.Beside(heads, above))
+  settings = asked._replace(fields=(field,))
+  return words.rows_of(records, settings, kind='arcs', add=_add, per_word=words.PerWord(heads, read_heads))
 
 
 def heads_of(value: Any, count: int, *, where: str) -> list[int]:
-  """The place of the head of each word among all words of a row, its own for the root; -1 of a word without one.
+  """Return the position of each word's head in its row.
+
+  The root has its own position, and a word outside of the tree -1.
 
   Args:
-    value: what the row holds: `count` numbers, which may be written as 1.0, or texts of numbers.
-    count: of words.
-    where: for messages.
+    value: value of the row: `count` numbers, which may be written as 1.0, or texts of numbers.
+    count: number of words.
+    where: prefix of messages.
 
   Raises:
-    ValueError: it holds something else, the number of no word, or that of the word itself.
+    ValueError: the value has another form, an index of no word, or the index of the word itself.
   """
-  # 2 _ 0 2   the tree has the words 0, 2 and 3, which are 1, 2 and 3 in it   ->   2 -1 2 2
-  given = one_by_one(value)
-  if not isinstance(given, list | tuple) or len(given) != count:
-    raise ValueError(f'{where} holds {value!r}: a list with the number of the head of each of {count} words is needed')
-  in_tree = [place for place, head in enumerate(given) if head not in _NONE]
-  found = [-1] * count
-  for place in in_tree:
-    head = given[place]
-    number = int(head) if isinstance(head, str) and head.isdecimal() else head
-    number = int(number) if isinstance(number, float) and number.is_integer() else number
-    if not isinstance(number, int | np.integer) or isinstance(number, bool) or not 0 <= number <= len(in_tree):
+  # 2 _ 0 2   the tree has the words at 0, 2 and 3, which are 1, 2 and 3 in it   ->   2 -1 2 2
+  values = one_by_one(value)
+  if not isinstance(values, list | tuple) or len(values) != count:
+    raise ValueError(f'{where} holds {value!r}: a list with the head of each of {count} words is needed')
+  in_tree = [position for position, head in enumerate(values) if head not in _NONE]
+  positions = [-1] * count
+  for position in in_tree:
+    head = values[position]
+    index = int(head) if isinstance(head, str) and head.isdecimal() else head
+    index = int(index) if isinstance(index, float) and index.is_integer() else index
+    if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index <= len(in_tree):
       raise ValueError(
-        f'{where} holds {head!r}: heads are numbers of words from 1, here to {len(in_tree)}, and 0 for the root'
+        f'{where} holds {head!r}: heads are word indices, here from 1 to {len(in_tree)}, and 0 for the root'
       )
-    found[place] = in_tree[number - 1] if number else place
-    if number and found[place] == place:
+    positions[position] = in_tree[index - 1] if index else position
+    if index and positions[position] == position:
       raise ValueError(f'{where} holds {head!r} for word {head!r} itself: the root has 0')
-  return found
+  return positions
 
 
 def _add(labels: np.ndarray, offsets: np.ndarray, place: examples.Place, *, others: np.ndarray) -> examples.Added:
-  """labels int32[b, width], as `words` has them, and heads: the place in the row of each head's first token.
+  """Return the function that adds `labels` and `heads` to a batch.
+
+  `labels` int32[b, width] are those of `words`; `heads` the position of each head's first token in the sequence.
 
   Args:
     labels: int32[words].
     offsets: int64[words+1], word i is tokens `offsets[i]:offsets[i+1]`.
-    place: puts values of tokens where these stand in rows.
-    others: int64[words], the head of each word among all words of all rows; -1 for a word outside the tree and
-      `UNKNOWN` for one of a row without heads.
+    place: places values of tokens at the positions of the tokens in a batch.
+    others: int64[words], the head of each word among all words of all rows; -1 for a word outside of the tree,
+      `UNKNOWN` for a word of a row without heads.
   """
   relations = words.first_pieces(labels, offsets)
-  some = np.diff(offsets) > 0
-  # for each token of all texts, where a word begins: the first token of its head
-  above = np.full(offsets[-1], -1, np.int64)
-  known = (others >= 0) & some[others]
+  # 1. At the first token of each word of all texts: the first token of its head.
+  nonempty = np.diff(offsets) > 0
+  head_token = np.full(offsets[-1], -1, np.int64)
+  has_head = (others >= 0) & nonempty[others]
   outside = others == words.NOT_COUNTED
-  above[offsets[:-1][some]] = np.where(known, offsets[:-1][others], np.where(outside, -1, UNKNOWN))[some]
-  itself = np.arange(offsets[-1], dtype=np.int64)
+  head_token[offsets[:-1][nonempty]] = np.where(has_head, offsets[:-1][others], np.where(outside, -1, UNKNOWN))[
+    nonempty
+  ]
+  token = np.arange(offsets[-1], dtype=np.int64)
 
   def added(chosen: np.ndarray, width: int) -> dict[str, np.ndarray]:
-    own, target = place(itself, chosen, width), place(above, chosen, width)  # [b, width], -1 for no token
-    # the tokens of a row follow each other, so that all are as far from their place
+    own, target = place(token, chosen, width), place(head_token, chosen, width)  # [b, width], -1 for no token
+    # 2. Tokens of a row are consecutive, so all have the same distance to their position in the sequence.
     first = (own >= 0).argmax(axis=1)[:, None]
-    found = target - np.take_along_axis(own, first, axis=1) + first
-    inside = (found >= 0) & (found < width)
-    inside &= np.take_along_axis(own, np.where(inside, found, 0), axis=1) == target
-    placed = np.where(target >= 0, np.where(inside, found, UNKNOWN), target)
-    return {'labels': place(relations, chosen, width), 'heads': placed.astype(np.int32)}
+    position = target - np.take_along_axis(own, first, axis=1) + first
+    # 3. A head that was cut off is unknown.
+    inside = (position >= 0) & (position < width)
+    inside &= np.take_along_axis(own, np.where(inside, position, 0), axis=1) == target
+    heads = np.where(target >= 0, np.where(inside, position, UNKNOWN), target)
+    return {'labels': place(relations, chosen, width), 'heads': heads.astype(np.int32)}
 
   return added

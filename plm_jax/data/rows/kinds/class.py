@@ -1,4 +1,4 @@
-"""One class per row: a number from 0, or a name (`class_names.py`)."""
+"""One class per example: an index from 0, or a name (`class_names.py`)."""
 
 import numpy as np
 
@@ -9,7 +9,10 @@ from plm_jax.data.rows.class_names import ClassNames
 GIVES = ('label',)
 
 
-def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
-  """The rows that have a label, or `per_class` of each class, with `label` int32[b]."""
+def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
+  """Read the labelled rows; adds `label` int32[b].
+
+  With `per_class`, a sample of the rows of each class.
+  """
   names = ClassNames(records, asked.label, missing=asked.missing)
   return examples.one_label(records, asked, kind='class', label=names.number, dtype=np.int32, names=names)

@@ -6,7 +6,7 @@ from plm_jax.data.rows.framing import Layout
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:
-  """The special tokens around each of so many fields."""
+  """Build the layout of `fields` fields."""
   between = (vocab.id('_delimiter_'),) if fields > 1 else ()
   frames = framing.around(fields, first=(vocab.id('_start_'),), between=between, last=(vocab.id('_classify_'),))
   return Layout(frames, stands_last=True)

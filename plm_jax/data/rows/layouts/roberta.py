@@ -6,6 +6,6 @@ from plm_jax.data.rows.framing import Layout
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:
-  """The special tokens around each of so many fields."""
+  """Build the layout of `fields` fields."""
   cls, sep = framing.needed(vocab.cls_id, '<s>'), framing.needed(vocab.sep_id, '</s>')
   return Layout(framing.around(fields, first=(cls,), between=(sep, sep), last=(sep,)))

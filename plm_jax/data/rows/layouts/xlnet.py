@@ -6,6 +6,6 @@ from plm_jax.data.rows.framing import Layout
 
 
 def make(*, vocab: Vocab, fields: int) -> Layout:
-  """The special tokens around each of so many fields."""
+  """Build the layout of `fields` fields."""
   cls, sep = framing.needed(vocab.cls_id, '<cls>'), framing.needed(vocab.sep_id, '<sep>')
   return Layout(framing.around(fields, between=(sep,), last=(sep, cls)), typed=True, last_type=2, stands_last=True)

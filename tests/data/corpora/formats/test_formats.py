@@ -158,20 +158,20 @@ def test_a_damaged_file_is_named(tmp_path, suffix):
 @pytest.mark.parametrize(
   ('name', 'content', 'message'),
   [
-    ('a.csv', 'x,y\n1,2\n3\n', r'a\.csv, line 3: 1 cell, and the header names 2 fields'),
+    ('a.csv', 'x,y\n1,2\n3\n', r'a\.csv, line 3: 1 cell.*2 fields'),
     ('a.csv', 'x,y\n1,2\n\n3,"4\n5",6\n', r'a\.csv, line 4: 3 cells'),
-    ('a.csv', 'x,y\n1,"2"3\n', r'a\.csv, line 2: not valid csv'),
-    ('a.csv', 'x,x\n1,2\n', 'name each field once'),
-    ('a.csv', 'x,y\n', 'holds no rows'),
+    ('a.csv', 'x,y\n1,"2"3\n', r'a\.csv, line 2: .*csv'),
+    ('a.csv', 'x,x\n1,2\n', r'a\.csv.*field'),
+    ('a.csv', 'x,y\n', r'a\.csv.*no rows'),
     ('a.tsv', 'x\ty\n1\t2\t3\n', r'a\.tsv, line 2: 3 cells'),
-    ('a.conll', 'a\tO\n\nb\tO\nc\n', r"a\.conll, line 4: a word and a label are needed, got 'c'"),
+    ('a.conll', 'a\tO\n\nb\tO\nc\n', r"a\.conll, line 4: .*'c'"),
     ('a.conll', 'a x O\nb O\n', r'a\.conll, line 2: 2 columns'),
     ('a.conllu', '# x\n1\ta\n', r'a\.conllu, line 2: 10 columns'),
     ('a.json', '{"data": [\n}', r'a\.json, line 2: not valid JSON'),
-    ('a.json', '[]', r'a\.json is not laid out as SQuAD is'),
-    ('a.json', '{"data": []}', r'a\.json holds no questions'),
-    ('a.json', '{"data": [{"paragraphs": [{"qas": [{}]}]}]}', r"not laid out as SQuAD is.*'id'"),
-    ('a.conllu', '1\ta\ta\tX\tX\t_\tz\tx\t_\t_\n', r"a\.conllu, line 1: column 7 holds .*, got 'z'"),
+    ('a.json', '[]', r'a\.json.*SQuAD'),
+    ('a.json', '{"data": []}', r'a\.json.*no questions'),
+    ('a.json', '{"data": [{"paragraphs": [{"qas": [{}]}]}]}', r"SQuAD.*'id'"),
+    ('a.conllu', '1\ta\ta\tX\tX\t_\tz\tx\t_\t_\n', r"a\.conllu, line 1: column 7 .*'z'"),
   ],
 )  # fmt: skip
 def test_a_bad_row_is_named(tmp_path, name, content, message):
@@ -234,7 +234,7 @@ def test_a_first_column_without_a_name_has_a_number(tmp_path):
   rows = sources.open_source(str(tmp_path / 'a.csv'), cache=str(tmp_path / 'cache'))
   assert list(rows) == [{'column_1': 0, 'x': 'a'}, {'column_1': 1, 'x': 'b'}]
   (tmp_path / 'b.csv').write_text('x,\n0,a\n')
-  with pytest.raises(ValueError, match='name each field once'):
+  with pytest.raises(ValueError, match='field'):
     sources.open_source(str(tmp_path / 'b.csv'), cache=str(tmp_path / 'cache'))
 
 
@@ -243,13 +243,13 @@ def test_lines_of_superglue_that_are_laid_out_otherwise_are_named(tmp_path):
   (tmp_path / 'val.jsonl').write_text(f'{json.dumps(flat)}\n{json.dumps(nested)}\n{{"premise\n{json.dumps(flat)}')
   rows = sources.open_source(f'superglue:{tmp_path}', split='val', cache=str(tmp_path / 'cache'))
   assert (len(rows), rows[0], rows[3]) == (4, flat, flat)
-  with pytest.raises(ValueError, match=r"val\.jsonl, line 2 is not laid out as MultiRC or ReCoRD.*'passage'"):
+  with pytest.raises(ValueError, match=r"val\.jsonl, line 2.*'passage'"):
     rows[1]
   with pytest.raises(ValueError, match=r'val\.jsonl, line 3: not valid JSON'):
     rows[2]
   (tmp_path / 'val.jsonl').write_text(json.dumps(flat))
   assert list(sources.open_source(f'superglue:{tmp_path}', split='val', cache=str(tmp_path / 'cache'))) == [flat]
-  with pytest.raises(FileNotFoundError, match='there is no folder'):
+  with pytest.raises(FileNotFoundError, match='no folder'):
     sources.open_source('superglue:nowhere', cache=str(tmp_path / 'cache'))
 
 
@@ -269,7 +269,7 @@ def test_questions_that_are_laid_out_otherwise_are_named(tmp_path):
   (tmp_path / 'a.json').write_text(json.dumps(whole))
   rows = sources.open_source(str(tmp_path / 'a.json'), cache=str(tmp_path / 'cache'))
   assert [rows[0], rows[1], len(rows)] == [*QUESTIONS[:2], 4]
-  for index, message in ((2, r"question 'd': not laid out as SQuAD is.*'answer_start'"), (3, r"question 4: .*'id'")):
+  for index, message in ((2, r"question 'd': .*'answer_start'"), (3, r"question 4: .*'id'")):
     with pytest.raises(ValueError, match=rf'a\.json, {message}'):
       rows[index]
 
@@ -319,7 +319,7 @@ def test_values_that_json_lacks_are_plain_in_a_row(tmp_path):
     'label': 1,
   }  # fmt: skip
   assert labelled.look(**about, split='train').classes == 2
-  with pytest.raises(ValueError, match="holds no text in 'picture', but bytes that are not UTF-8"):
+  with pytest.raises(ValueError, match=r"'picture'.*UTF-8"):
     labelled.look(**about, split='train', fields=('picture',))
 
 
@@ -345,7 +345,7 @@ def test_labels_that_are_names_are_numbered_by_the_list(tmp_path):
   source = labelled.make(**settings)  # without a list: sorted
   assert (source.names, next(source.once())['label'].tolist()) == (('neg', 'pos'), [1, 0, 1])
   (tmp_path / 'labels.json').write_text('{"label": ["neg"]}')
-  with pytest.raises(ValueError, match=r"row 0 of .*holds 'pos', and labels.json names neg"):
+  with pytest.raises(ValueError, match=r"row 0 of .*holds 'pos'.*labels.json.*neg"):
     labelled.make(**settings)
   (tmp_path / 'labels.json').write_text('{"label": ["neg", "pos"]}')
   source = labelled.make(**settings)
@@ -365,7 +365,7 @@ def test_columns_of_words_are_rows_of_words(tmp_path):
   assert source.names == ('O', 'B-x', 'I-x')
 
 
-@pytest.mark.parametrize(('content', 'message'), [('[', 'labels.json is not valid JSON'), ('["a"]', 'has to name')])
+@pytest.mark.parametrize(('content', 'message'), [('[', 'labels.json is not valid JSON'), ('["a"]', 'labels.json')])
 def test_a_bad_list_of_names_is_named(tmp_path, content, message):
   small.write_rows(tmp_path / 'train.jsonl', [{'text': '1', 'label': 0}])
   (tmp_path / 'labels.json').write_text(content)

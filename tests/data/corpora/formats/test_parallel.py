@@ -47,10 +47,10 @@ def test_mistakes_are_named(folder):
   with pytest.raises(FileNotFoundError, match='no folder'):
     opened(folder / 'nowhere')
   (folder / 'train.en').write_text('A dog .\n')
-  with pytest.raises(ValueError, match=r'train\.de\.gz has 3, .*train\.en has 1'):
+  with pytest.raises(ValueError, match=r'train\.de\.gz has 3.*train\.en has 1'):
     opened(folder)
   (folder / 'train.de').write_text('doppelt\n')
-  with pytest.raises(ValueError, match=r'holds both train\.de'):
+  with pytest.raises(ValueError, match=r'train\.de'):
     opened(folder)
 
 
@@ -69,5 +69,5 @@ def test_the_most_bytes_of_a_zipped_file_are_those_that_are_asked_for(tmp_path):
   for field in ('de', 'en'):
     (tmp_path / f'train.{field}.gz').write_bytes(gzip.compress(b'word\n' * 100))
   assert len(sources.open_source(f'parallel:{tmp_path}', cache=str(tmp_path / 'cache'), max_bytes=600)) == 100
-  with pytest.raises(ValueError, match=r'raise data\.max_bytes'):
+  with pytest.raises(ValueError, match=r'data\.max_bytes'):
     sources.open_source(f'parallel:{tmp_path}', cache=str(tmp_path / 'cache'), max_bytes=300)[0]

@@ -109,11 +109,11 @@ def test_lists_may_be_texts(vocab, tmp_path):
 @pytest.mark.parametrize(
   ('change', 'message'),
   [
-    ({'head': [5, 4, 4, 0]}, r"row 0 of .*'head' holds 5: heads are numbers of words from 1, here to 4, and 0 for"),
-    ({'head': [4, 4, 0]}, 'a list with the number of the head of each of 4 words is needed'),
+    ({'head': [5, 4, 4, 0]}, r"row 0 of .*'head' holds 5.*4"),
+    ({'head': [4, 4, 0]}, "row 0 of .*'head'.*4 words"),
     ({'head': [4, 'x', 4, 0]}, "holds 'x'"),
-    ({'head': [4, 2, 4, 0]}, "row 0 of .*'head' holds 2 for word 2 itself: the root has 0"),
-    ({'head': None}, 'a list with the number'),
+    ({'head': [4, 2, 4, 0]}, "row 0 of .*'head' holds 2 for word 2"),
+    ({'head': None}, "row 0 of .*'head'"),
   ],
 )
 def test_mistakes_in_rows(vocab, tmp_path, change, message):
@@ -123,7 +123,7 @@ def test_mistakes_in_rows(vocab, tmp_path, change, message):
 
 def test_mistakes_in_settings(vocab, tmp_path):
   path = write(tmp_path / 'data', ROWS)
-  with pytest.raises(ValueError, match='takes two fields'):
+  with pytest.raises(ValueError, match=r'arcs.*fields'):
     read(vocab, path, fields=('tokens',))
-  with pytest.raises(ValueError, match="no field 'heads', there are"):
+  with pytest.raises(ValueError, match="no field 'heads'"):
     read(vocab, path, fields=('tokens', 'heads'))

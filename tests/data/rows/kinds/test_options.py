@@ -190,7 +190,7 @@ def test_the_label_of_a_table_is_the_text_of_a_number(tmp_path):
 
 
 def test_a_label_of_a_table_that_means_two_options_is_refused(tmp_path):
-  with pytest.raises(ValueError, match="'label' holds 0, which is the text of option 1 and the number of another one"):
+  with pytest.raises(ValueError, match=r"'label' holds 0.*option 1"):
     table(tmp_path, '1 2,2,0,1,0')
 
 
@@ -243,22 +243,22 @@ def test_hosts_together_read_the_batch_of_one(tmp_path):
 @pytest.mark.parametrize(
   ('change', 'settings', 'message'),
   [
-    ({'label': 3}, {}, r"row 0 of .*'label' holds 3, and the row has 3 options: a number from 0 to 2, a letter .* C"),
+    ({'label': 3}, {}, r"row 0 of .*'label' holds 3.*3 options.*0 to 2.* C"),
     ({'label': 'D'}, {}, "'label' holds 'D'"),
     ({'label': True}, {}, "'label' holds True"),
     ({'label': 1.5}, {}, "'label' holds 1.5"),
     ({'label': ['none of them']}, {}, "'label' holds"),
-    ({'endings': ['3']}, {}, 'find 1 option, and a row has two or more'),
-    ({'endings': '3'}, {}, 'find no options'),
-    ({'endings': ['3', 4]}, {}, r"'endings' holds \['3', 4\], which is neither a text nor a list of texts"),
+    ({'endings': ['3']}, {}, '1 option'),
+    ({'endings': '3'}, {}, 'no options'),
+    ({'endings': ['3', 4]}, {}, r"'endings' holds \['3', 4\]"),
     ({'context': 5}, {}, "'context' holds 5"),
-    ({}, {'fields': ('context', 'ending')}, r"no field 'ending', which fields=.* Did you mean 'endings'"),
+    ({}, {'fields': ('context', 'ending')}, r"no field 'ending'.*Did you mean 'endings'"),
     ({}, {'fields': ('context', '{endings} {more}')}, "no field 'more'"),
-    ({'more': ['1', '2']}, {'fields': ('context', '{endings} {more}')}, 'lists of 2 and 3 texts in one field'),
+    ({'more': ['1', '2']}, {'fields': ('context', '{endings} {more}')}, '2 and 3'),
     ({}, {'label': 'gold'}, "no field 'gold'"),
-    ({}, {'both_orders': True, 'fields': ('endings',)}, 'both_orders=True needs two fields'),
-    ({}, {'prefixes': ('a: ', 'b: ')}, r"write them into a pattern, as in fields=\('sentence: \{context\}', \.\.\.\)"),
-    ({}, {'stride': 4}, "stride=4 and question_length=None are for kind='spans', not 'options'"),
+    ({}, {'both_orders': True, 'fields': ('endings',)}, 'both_orders=True'),
+    ({}, {'prefixes': ('a: ', 'b: ')}, r"prefixes.*fields=\('sentence: \{context\}', \.\.\.\)"),
+    ({}, {'stride': 4}, "stride=4.*kind='spans'"),
   ],
 )
 def test_what_cannot_be_is_refused(tmp_path, change, settings, message):
@@ -267,5 +267,5 @@ def test_what_cannot_be_is_refused(tmp_path, change, settings, message):
 
 
 def test_unknown_fields_are_listed(tmp_path):
-  with pytest.raises(ValueError, match=r'say which fields hold the text and the options .*: stem, answers, label'):
+  with pytest.raises(ValueError, match=r'fields.*: stem, answers, label'):
     make(tmp_path, [{'stem': '1', 'answers': ['2', '3'], 'label': 0}])

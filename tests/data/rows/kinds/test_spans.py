@@ -240,12 +240,12 @@ def test_hosts_together_read_the_batch_of_one(tmp_path):
   [
     (
       {'text': ['11'], 'answer_start': [0]},
-      r"row 0 of .*the answer '11' does not stand at character 0 .*where '10' is",
+      r"row 0 of .*answer '11'.*character 0.*'10'",
     ),
-    ({'text': ['11'], 'answer_start': [99]}, 'does not stand at character 99'),
-    ({'text': ['11'], 'answer_start': [-2]}, 'does not stand at character -2'),
-    ({'text': [''], 'answer_start': [0]}, "the answer '' does not stand"),
-    ({'text': ['11'], 'answer_start': []}, "'answers' holds .* a text and its first character for each"),
+    ({'text': ['11'], 'answer_start': [99]}, 'character 99'),
+    ({'text': ['11'], 'answer_start': [-2]}, 'character -2'),
+    ({'text': [''], 'answer_start': [0]}, "answer ''"),
+    ({'text': ['11'], 'answer_start': []}, "'answers'"),
     ({'text': '11', 'answer_start': 3}, "'answers' holds"),
     ({'text': [11], 'answer_start': [3]}, "'answers' holds"),
     ({'text': ['11'], 'answer_start': ['3']}, "'answers' holds"),
@@ -260,14 +260,14 @@ def test_a_bad_answer_is_named(tmp_path, answers, message):
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'fields': ('question',)}, 'takes a question, the text that holds the answer'),
-    ({'fields': ('question', 'passage')}, "there is no field 'passage'"),
-    ({'label': 'gold', 'fields': ('question', 'text')}, "there is no field 'text'"),
-    ({'label': 'gold'}, "there is no field 'gold'"),
-    ({'per_class': 1}, 'has no classes'),
-    ({'prefixes': ('question: ', '')}, 'and texts as they are'),
-    ({'both_orders': True}, 'have one order'),
-    ({'question_length': 13}, r'length=16 leaves no room for the text beside 3 special tokens and question_length=13'),
+    ({'fields': ('question',)}, 'spans.*question'),
+    ({'fields': ('question', 'passage')}, "no field 'passage'"),
+    ({'label': 'gold', 'fields': ('question', 'text')}, "no field 'text'"),
+    ({'label': 'gold'}, "no field 'gold'"),
+    ({'per_class': 1}, 'per_class=1'),
+    ({'prefixes': ('question: ', '')}, 'prefixes'),
+    ({'both_orders': True}, 'both_orders=True'),
+    ({'question_length': 13}, r'length=16.*3 special tokens.*question_length=13'),
   ],
 )
 def test_what_cannot_be_is_refused(tmp_path, settings, message):

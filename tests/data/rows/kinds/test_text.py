@@ -88,7 +88,7 @@ def test_prefixes_stand_before_the_fields_as_t5_has_them(tmp_path):
     **settings,
   )  # fmt: skip
   assert seen == ['mnli hypothesis: 4', 'premise: 5 6', 'contradiction']
-  with pytest.raises(ValueError, match='give one for each of fields'):
+  with pytest.raises(ValueError, match=r'prefixes.*fields'):
     make(tmp_path / 'train.jsonl', **(settings | {'prefixes': ('a',)}))
 
 
@@ -129,7 +129,7 @@ def test_a_list_of_sentences_is_one_text_and_every_reference_is_kept(tmp_path):
 def test_rows_without_a_text_are_left_out_or_kept_to_be_predicted(tmp_path):
   path = small.write_rows(tmp_path / 'test.jsonl', [{'en': '1', 'de': None}, {'en': '2'}, {'en': '3', 'de': '4'}])
   place = tmp_path / 'test.jsonl'
-  with pytest.raises(ValueError, match=r"line 2: .*has no field 'de'"):
+  with pytest.raises(ValueError, match=r"line 2: .*no field 'de'"):
     make(place, fields=('en',), label='de')
   source = make(place, path=path, fields=('en',), label='de', keep_unlabelled=True)
   assert (source.rows, source.unlabelled) == (3, True)
@@ -141,7 +141,7 @@ def test_rows_without_a_text_are_left_out_or_kept_to_be_predicted(tmp_path):
 
 
 def test_per_class_is_refused(pairs):
-  with pytest.raises(ValueError, match="kind='text' has none"):
+  with pytest.raises(ValueError, match="kind='text'"):
     make(pairs, fields=('en',), label='de', per_class=2)
 
 

@@ -1,7 +1,7 @@
-"""What a run is asked for a report: what its noise does to a text, what it writes or fills in.
+"""Compute what a report shows of a run: noise applied to a text, filled blanks, generated texts.
 
-This loads jax and a checkpoint, which takes seconds, so that the answers are kept in the folder of the run
-(`samples.json`) until it has other checkpoints or another config.
+This loads jax and a checkpoint, which takes seconds. The results are stored in the run folder (`samples.json`) until
+its checkpoints or its config change.
 """
 
 import hashlib
@@ -20,59 +20,59 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORM = 1  # of what is kept; another number asks again
+FORM = 1  # version of the stored file; another one is computed again
 TEXT = (
   'Thank you for inviting me to your party last week. The cake was wonderful, and so were the songs. '
   'We should meet again soon.'
 )
-OTHER = 'A transformer reads all words of a sentence at once.'  # of another text, for pairs
-FEWEST, MOST = 12, 28  # words of a text that is shown
-TOKENS = 48  # of it, at most
-AROUND = 8  # tokens that stand around a text, or before its blanks
-ROWS = 200  # by which rates are measured
-FIRST_BLANK, EVERY = 3, 7  # which words are hidden
-PROMPT, NEW = 8, 24  # words of a prompt, and tokens that follow it
+OTHER = 'A transformer reads all words of a sentence at once.'  # second text, for pairs
+FEWEST, MOST = 12, 28  # words of the text
+TOKENS = 48  # maximum tokens of the text
+AROUND = 8  # special tokens around a text, or before its blanks
+ROWS = 200  # sequences over which rates are measured
+FIRST_BLANK, EVERY = 3, 7  # hidden words
+PROMPT, NEW = 8, 24  # words of a prompt, and new tokens
 TOP = 5
 
 
-def kept(folder: Path) -> dict[str, Any]:
-  """The answers that the folder of a run holds; empty where there are none, or only those of another checkpoint."""
+def stored(folder: Path) -> dict[str, Any]:
+  """Read the stored samples of a run; empty if missing or outdated."""
   try:
-    found = files.read_json(RunFolder(folder).samples, default={})
+    content = files.read_json(RunFolder(folder).samples, default={})
   except (OSError, ValueError):
     return {}
-  return found if isinstance(found, dict) and found.get('of') == _identity(folder) else {}
+  return content if isinstance(content, dict) and content.get('of') == _identity(folder) else {}
 
 
-def ask(folder: Path) -> dict[str, Any]:
-  """Asks a run, and keeps the answers in its folder.
+def compute(folder: Path) -> dict[str, Any]:
+  """Compute samples of a run and store them in its folder.
 
   Returns:
-    plain data: 'text', and where the run can be asked for it 'noise', 'blanks', 'written'; 'remarks' say why not.
+    JSON data: 'text'; 'noise', 'blanks' and 'written' if the run supports them; 'remarks' with the reasons if not.
   """
   from plm_jax.inference import opened
 
-  answers: dict[str, Any] = {'of': _identity(folder), 'remarks': []}
+  samples: dict[str, Any] = {'of': _identity(folder), 'remarks': []}
   try:
     run = opened.open(folder)
-    answers['text'] = _fitting(run, _text(run))
-    answers |= _noise(run, answers['text'])
-    answers |= _samples(run, answers['text'])
+    samples['text'] = _truncated(run, _text(run))
+    samples |= _noise(run, samples['text'])
+    samples |= _samples(run, samples['text'])
   except (ConfigError, RunError, OSError) as error:
     log.warning('%s: %s', folder, error)
-    answers['remarks'].append(str(error))
-    return answers  # not kept: what is missing may come
+    samples['remarks'].append(str(error))
+    return samples  # not stored: missing files may appear
   try:
-    files.write_json(RunFolder(folder).samples, answers)
+    files.write_json(RunFolder(folder).samples, samples)
   except OSError as error:
-    log.warning('%s is not kept: %s', RunFolder(folder).samples, error.strerror)
-  return answers
+    log.warning('%s cannot be stored: %s', RunFolder(folder).samples, error.strerror)
+  return samples
 
 
 def _identity(folder: Path) -> str:
-  """What the answers of a run depend on: its config and which checkpoints it has."""
+  """Hash what the samples of a run depend on: its config and its checkpoints."""
   own = RunFolder(folder)
-  steps = sorted(one.name for one in files.listing(own.checkpoints) if one.name.isdecimal())
+  steps = sorted(path.name for path in files.listing(own.checkpoints) if path.name.isdecimal())
   content = files.read_bytes(own.config) if files.is_file(own.config) else b''
   return hashlib.sha256(json.dumps([FORM, steps, hashlib.sha256(content).hexdigest()]).encode()).hexdigest()
 
@@ -81,17 +81,17 @@ def _identity(folder: Path) -> str:
 
 
 def _text(run: 'Opened') -> str:
-  """The beginning of a document that the run is evaluated on, or trained on; one of ours where its data is not here."""
+  """Return the beginning of a document of the evaluation or training data, else a default text."""
   settings = run.resolved
-  blocks = [one['data'] for one in settings['eval'].values() if one['data']]
+  blocks = [evaluation['data'] for evaluation in settings['eval'].values() if evaluation['data']]
   for block in (*blocks, settings['data']):
-    if (found := _document(block)) is not None:
-      return found
+    if (document := _document(block)) is not None:
+      return document
   return TEXT
 
 
-def _fitting(run: 'Opened', text: str) -> str:
-  """The beginning of a text that the positions of a network hold, with its special tokens."""
+def _truncated(run: 'Opened', text: str) -> str:
+  """Truncate a text to the positions of the network, with room for special tokens."""
   words, room = text.split(), min(TOKENS, (run.limit or TOKENS) - AROUND)
   while len(words) > 1 and len(run.vocab.encode(' '.join(words))) > room:
     words.pop()
@@ -99,7 +99,7 @@ def _fitting(run: 'Opened', text: str) -> str:
 
 
 def _document(block: Mapping[str, Any]) -> str | None:
-  """The beginning of the first long document of a data block; only small local files are opened for it."""
+  """Return the beginning of the first long document of a data block, if it is a small local file."""
   from plm_jax.data.corpora import sources
 
   path = block.get('path')
@@ -111,8 +111,8 @@ def _document(block: Mapping[str, Any]) -> str | None:
     if not sources.opens_quickly(path, split=split):
       return None
     texts = sources.documents(path, split=split, **more)
-    for place in range(min(len(texts), 50)):
-      words = texts[place].split()
+    for index in range(min(len(texts), 50)):
+      words = texts[index].split()
       if len(words) >= FEWEST:
         return ' '.join(words[:MOST])
   except (OSError, ValueError, ImportError) as error:
@@ -124,7 +124,7 @@ def _document(block: Mapping[str, Any]) -> str | None:
 
 
 def _noise(run: 'Opened', text: str) -> dict[str, Any]:
-  """What the objective of a run makes of a text; nothing of a run with an adapter."""
+  """Apply the noise of the run's objective to a text; empty for a run with an adapter."""
   from plm_jax import config
   from plm_jax.config import batch_keys, build
   from plm_jax.core import errors
@@ -134,16 +134,16 @@ def _noise(run: 'Opened', text: str) -> dict[str, Any]:
   settings = build.unwrapped(run.resolved)
   if not settings.get('objective'):
     return {}
-  made = parts.make_parts(settings, run.vocab, RunFolder(run.folder))
+  built = parts.make_parts(settings, run.vocab, RunFolder(run.folder))
   reads = {batch_keys.name_of(entry) for entry in config.reads(settings)}
   words = run.vocab.encode(text)
   plain = settings['data'].get('layout') == 'stream' or settings['data']['name'] == 'bptt'
   kind: noise_page.Rows = 'pair' if 'first' in reads else 'plain' if plain else 'text'
   batch = noise_page.batch(kind, words, run.vocab, rows=ROWS, other=run.vocab.encode(OTHER))
   if missing := sorted(reads - batch.keys()):
-    return {'noise': {'remark': f'The noise of this objective is not shown: it reads {", ".join(missing)} too.'}}
+    return {'noise': {'remark': f'The noise of this objective is not shown: it also reads {", ".join(missing)}.'}}
   with errors.stage('objective'):
-    example, measured = noise_page.examples(made.task.prepare, batch, seed=settings['seed'], draws=2)
+    example, measured = noise_page.examples(built.task.prepare, batch, seed=settings['seed'], draws=2)
   before = batch.get('tokens')
   lines = [
     {'label': line.label, 'gap': line.gap, 'items': [[list(word) for word in item] for item in line.items]}
@@ -161,39 +161,42 @@ def _noise(run: 'Opened', text: str) -> dict[str, Any]:
 
 
 def _samples(run: 'Opened', text: str) -> dict[str, Any]:
-  """Blanks that a run fills and texts that it writes, as far as it can and a checkpoint is there."""
+  """Fill blanks or generate texts, if the run supports it and has a checkpoint."""
   if not files.listing(RunFolder(run.folder).checkpoints):
     return {}
   from plm_jax.inference import tasks
   from plm_jax.inference.model import load
 
-  able = tasks.abilities(run)
+  abilities = tasks.abilities(run)
   model = load(run.folder)
-  if 'fill' in able:
+  if 'fill' in abilities:
     return {'blanks': _blanks(model, text)}
-  if 'generate' in able:
+  if 'generate' in abilities:
     return {'written': _written(run, model, text)}
   return {}
 
 
 def _blanks(model: Any, text: str) -> dict[str, Any]:
-  """Words of a text that are hidden, and what stands there for the model."""
+  """Hide words of a text and let the model fill them."""
   words = text.split()
   hidden = list(range(FIRST_BLANK, len(words), EVERY))
-  given = ' '.join('[MASK]' if place in hidden else word for place, word in enumerate(words))
-  filled = model.fill(given, top=TOP)
-  found = [[[word, round(share, 4)] for word, share in blank] for blank in filled.blanks]
-  return {'text': filled.text, 'hidden': [words[place] for place in hidden], 'found': found}
+  masked = ' '.join('[MASK]' if i in hidden else word for i, word in enumerate(words))
+  filled = model.fill(masked, top=TOP)
+  candidates = [[[word, round(share, 4)] for word, share in blank] for blank in filled.blanks]
+  return {'text': filled.text, 'hidden': [words[i] for i in hidden], 'found': candidates}
 
 
 def _written(run: 'Opened', model: Any, text: str) -> dict[str, Any]:
-  """What a model writes behind the beginning of a text, or having read all of it: the likeliest, and two draws."""
+  """Generate one greedy and two sampled continuations of a text.
+
+  An encoder-decoder reads the whole text, any other model its beginning.
+  """
   words, apart = text.split(), run.kind == 'encoder-decoder'
-  begins = len(words) if apart else min(PROMPT, len(words) // 2)
-  prompt = ' '.join([*words[:begins], *(['[MASK]'] if run.kind == 'prefix' else [])])
-  taken = 0 if apart else len(run.vocab.encode(prompt))  # of the row that is written into
-  new = max(1, min(NEW, (run.limit or NEW + TOKENS) - taken - AROUND // 2))
+  prompt_words = len(words) if apart else min(PROMPT, len(words) // 2)
+  prompt = ' '.join([*words[:prompt_words], *(['[MASK]'] if run.kind == 'prefix' else [])])
+  prompt_tokens = 0 if apart else len(run.vocab.encode(prompt))
+  new = max(1, min(NEW, (run.limit or NEW + TOKENS) - prompt_tokens - AROUND // 2))
   greedy = model.generate(prompt, max_new=new)
-  drawn: Sequence[str] = model.generate(prompt, max_new=new, method='sample', top_p=0.9, draws=2)
-  texts = [['greedy', greedy], *(['drawn, top_p=0.9', one] for one in drawn)]
+  sampled: Sequence[str] = model.generate(prompt, max_new=new, method='sample', top_p=0.9, draws=2)
+  texts = [['greedy', greedy], *(['sampled, top_p=0.9', text] for text in sampled)]
   return {'prompt': prompt, 'apart': apart, 'texts': texts}

@@ -1,0 +1,75 @@
+"""Texts of the fields of rows, for the tokenizer."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from plm_jax.data.corpora.records import Records, as_written
+
+
+def text_of(value: Any) -> str | None:
+  """Convert a field to text; None for other values.
+
+  A text is a string, a number of a table, or strings joined by spaces, such as a list of sentences.
+  """
+  value = as_written(value)
+  if isinstance(value, str):
+    return value
+  if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+    return ' '.join(value)
+  return None
+
+
+class FieldTexts:
+  """The fields of rows, one after another; a list of strings is one text joined by spaces.
+
+  Attributes:
+    digest: digest of their content.
+  """
+
+  def __init__(
+    self,
+    records: Records,
+    fields: tuple[str, ...],
+    row_ids: np.ndarray,
+    digest: str,
+    *,
+    prefixes: tuple[str, ...] = (),
+    write: Callable[[Any], str | None] = text_of,
+  ):
+    """Read nothing yet.
+
+    Args:
+      records: the split.
+      fields: fields of the texts.
+      row_ids: int64[rows], the rows.
+      digest: digest of their content.
+      prefixes: text before each field; () for none.
+      write: value of a field -> its text.
+    """
+    self.records = records
+    self.fields = fields
+    self.row_ids = row_ids
+    self.digest = digest
+    self.prefixes = prefixes or ('',) * len(fields)
+    self.write = write
+
+  def __len__(self) -> int:
+    return len(self.row_ids) * len(self.fields)
+
+  def __getitem__(self, index: int) -> str:
+    row, field = divmod(index, len(self.fields))
+    return f'{self.prefixes[field]}{self.write(self.records[int(self.row_ids[row])].get(self.fields[field]))}'
+
+
+class ListedTexts(list[str]):
+  """Texts in memory.
+
+  Attributes:
+    digest: digest of their content.
+  """
+
+  def __init__(self, texts: Iterable[str], digest: str):
+    super().__init__(texts)
+    self.digest = digest

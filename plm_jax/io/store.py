@@ -1,0 +1,417 @@
+"""Files and folders of this machine and of object stores, as one interface.
+
+`store_of` chooses the implementation by the form of a path. Every method takes the path first. `files` is the only
+caller and documents how the package uses these methods.
+"""
+
+import abc
+import contextlib
+import fcntl
+import glob
+import io
+import itertools
+import logging
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from plm_jax.io import object_store
+from plm_jax.io.object_store import Where, is_address
+
+if TYPE_CHECKING:
+  import numpy as np
+
+log = logging.getLogger(__name__)
+
+LARGEST = 2**30  # bytes: the largest file that is read at once
+_temporary_ids = itertools.count()
+
+
+class NotAFile(OSError, ValueError):
+  """A pipe, a device or a socket where a file is expected: reading it could block, or never end."""
+
+
+class Store(abc.ABC):
+  """Access to files and folders by path."""
+
+  @abc.abstractmethod
+  def path(self, where: Where) -> Path:
+    """Build a path whose names can be joined; '~' is home."""
+
+  @abc.abstractmethod
+  def absolute(self, where: Where) -> Path:
+    """Build the path from the root, without following links."""
+
+  @abc.abstractmethod
+  def followed(self, where: Where) -> Path:
+    """Build the path from the root, links followed."""
+
+  @abc.abstractmethod
+  def exists(self, where: Where) -> bool:
+    """Check for a file or a folder."""
+
+  @abc.abstractmethod
+  def is_file(self, where: Where) -> bool:
+    """Check for a file."""
+
+  @abc.abstractmethod
+  def is_folder(self, where: Where) -> bool:
+    """Check for a folder."""
+
+  @abc.abstractmethod
+  def is_inside(self, file: Where, folder: Where) -> bool:
+    """Check that a file is below a folder, links followed."""
+
+  @abc.abstractmethod
+  def size(self, file: Where) -> int:
+    """Return the size of a file in bytes."""
+
+  @abc.abstractmethod
+  def free_bytes(self, folder: Where) -> int | None:
+    """Return the free bytes for a folder, None if unknown."""
+
+  @abc.abstractmethod
+  def md5(self, file: Where) -> str:
+    """Return the recorded hex MD5, or an empty string."""
+
+  @abc.abstractmethod
+  def open(self, file: Where, mode: str) -> IO[Any]:
+    """Open a file as `builtins.open` does, text as UTF-8."""
+
+  @abc.abstractmethod
+  def read_bytes(self, file: Where) -> bytes:
+    """Read a whole file; raise ValueError if it is larger than `LARGEST`."""
+
+  @abc.abstractmethod
+  def read_array(self, file: Where, dtype: Any, count: int, offset: int) -> 'np.ndarray':
+    """Read raw numbers from byte `offset`: dtype[count], -1 for all."""
+
+  @abc.abstractmethod
+  def with_head(self, file: Where, length: int) -> AbstractContextManager[Path]:
+    """Provide a local file of that size and first `length` bytes."""
+
+  @abc.abstractmethod
+  def append(self, file: Where, text: str) -> None:
+    """Append text to a file, which is created if missing."""
+
+  @abc.abstractmethod
+  def replacing(self, file: Where) -> AbstractContextManager[Path]:
+    """Provide a temporary local path that replaces `file` after the body."""
+
+  @abc.abstractmethod
+  def listing(self, folder: Where, pattern: str) -> list[Path]:
+    """List the matching files and folders in a folder, sorted."""
+
+  @abc.abstractmethod
+  def sizes_below(self, folder: Where) -> dict[str, int]:
+    """Map the relative names of all files below a folder to bytes."""
+
+  @abc.abstractmethod
+  def files_below(self, folder: Where) -> list[Path]:
+    """List every file below a folder, sorted."""
+
+  @abc.abstractmethod
+  def make_folder(self, folder: Where) -> None:
+    """Create a folder and those above it, unless they exist."""
+
+  @abc.abstractmethod
+  def move(self, source: Where, target: Where, marks: Iterable[str]) -> None:
+    """Rename a file or a folder of this store."""
+
+  @abc.abstractmethod
+  def copy(self, source: Where, target: Where) -> None:
+    """Copy a file of any store to `target` in this store."""
+
+  @abc.abstractmethod
+  def remove(self, file: Where) -> None:
+    """Remove a file, if it exists."""
+
+  @abc.abstractmethod
+  def remove_folder(self, folder: Where) -> None:
+    """Remove a folder and its content; errors are ignored."""
+
+  @abc.abstractmethod
+  def locked(self, file: Where, *, doing: str, wait: bool) -> AbstractContextManager[None]:
+    """Hold a lock between processes while the body runs."""
+
+
+class LocalStore(Store):
+  """Files and folders of this machine."""
+
+  def path(self, where: Where) -> Path:
+    return Path(where).expanduser()
+
+  def absolute(self, where: Where) -> Path:
+    return Path(where).absolute()
+
+  def followed(self, where: Where) -> Path:
+    return Path(where).resolve()
+
+  def exists(self, where: Where) -> bool:
+    return Path(where).exists()
+
+  def is_file(self, where: Where) -> bool:
+    return Path(where).is_file()
+
+  def is_folder(self, where: Where) -> bool:
+    return Path(where).is_dir()
+
+  def is_inside(self, file: Where, folder: Where) -> bool:
+    real, root = Path(os.path.realpath(file)), Path(os.path.realpath(folder))
+    # A snapshot of the Hugging Face hub has links in snapshots/COMMIT/ to files in blobs/.
+    in_hub_cache = root.parent.name == 'snapshots' and real.parent == root.parent.parent / 'blobs'
+    return in_hub_cache or root in real.parents
+
+  def size(self, file: Where) -> int:
+    return Path(file).stat().st_size
+
+  def free_bytes(self, folder: Where) -> int | None:
+    candidates = (Path(folder), *Path(folder).absolute().parents)
+    existing = next((candidate for candidate in candidates if candidate.exists()), None)
+    return None if existing is None else shutil.disk_usage(existing).free
+
+  def md5(self, file: Where) -> str:
+    return ''
+
+  def open(self, file: Where, mode: str) -> IO[Any]:
+    if mode != 'w':
+      check_is_file(file)
+    return open(file, mode, encoding=None if 'b' in mode else 'utf-8')
+
+  def read_bytes(self, file: Where) -> bytes:
+    with self.open(file, 'rb') as stream:
+      _check_size(file, os.fstat(stream.fileno()).st_size)
+      return stream.read(LARGEST)
+
+  def read_array(self, file: Where, dtype: Any, count: int, offset: int) -> 'np.ndarray':
+    import numpy as np
+
+    check_is_file(file)
+    return np.fromfile(file, dtype, count, offset=offset)
+
+  @contextlib.contextmanager
+  def with_head(self, file: Where, length: int) -> Iterator[Path]:
+    yield Path(file)
+
+  def append(self, file: Where, text: str) -> None:
+    with named(file), self.open(file, 'a') as stream:
+      stream.write(text)
+
+  @contextlib.contextmanager
+  def replacing(self, file: Where) -> Iterator[Path]:
+    target = Path(file)
+    # 1. Remove temporary files of killed processes: those that no process has locked.
+    for old in target.parent.glob(f'{glob.escape(target.name)}.*.tmp'):
+      self._remove_unlocked(old)
+    temporary = target.with_name(f'{target.name}.{os.getpid()}.{next(_temporary_ids)}.tmp')
+    with named(target), open(temporary, 'ab') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX)
+      try:
+        # 2. The caller writes; flush to disk, then rename.
+        yield temporary
+        with temporary.open('rb') as stream:
+          os.fsync(stream.fileno())
+        temporary.replace(target)
+      finally:
+        temporary.unlink(missing_ok=True)
+
+  def _remove_unlocked(self, temporary: Path) -> None:
+    with contextlib.suppress(OSError), self.open(temporary, 'rb') as stream:
+      fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      temporary.unlink(missing_ok=True)
+
+  def listing(self, folder: Where, pattern: str) -> list[Path]:
+    return sorted(Path(folder).glob(pattern))
+
+  def sizes_below(self, folder: Where) -> dict[str, int]:
+    return {file.relative_to(folder).as_posix(): self.size(file) for file in self.files_below(folder)}
+
+  def files_below(self, folder: Where) -> list[Path]:
+    return sorted(path for path in Path(folder).rglob('*') if path.is_file())
+
+  def make_folder(self, folder: Where) -> None:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+
+  def move(self, source: Where, target: Where, marks: Iterable[str]) -> None:
+    os.replace(source, target)
+
+  def copy(self, source: Where, target: Where) -> None:
+    if store_of(source) is not self:
+      with self.replacing(target) as temporary, REMOTE.open(source, 'rb') as stream, temporary.open('wb') as output:
+        shutil.copyfileobj(stream, output, 2**22)
+      return
+    check_is_file(source)
+    with named(target):
+      shutil.copyfile(source, target)
+
+  def remove(self, file: Where) -> None:
+    Path(file).unlink(missing_ok=True)
+
+  def remove_folder(self, folder: Where) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+  @contextlib.contextmanager
+  def locked(self, file: Where, *, doing: str, wait: bool) -> Iterator[None]:
+    lock = Path(file)
+    self.make_folder(lock.parent)
+    with self.open(lock, 'a') as stream:
+      try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        if not wait:
+          raise
+        log.info('%s: waiting for another process that is %s', lock.parent, doing)
+        fcntl.flock(stream, fcntl.LOCK_EX)
+      yield
+
+
+class RemoteStore(Store):
+  """Objects at gs:// and s3://, written whole or not at all; a folder is a common prefix of names."""
+
+  def path(self, where: Where) -> Path:
+    return object_store.path(where)
+
+  def absolute(self, where: Where) -> Path:
+    return object_store.path(where)
+
+  def followed(self, where: Where) -> Path:
+    return object_store.path(where)
+
+  def exists(self, where: Where) -> bool:
+    return object_store.exists(where)
+
+  def is_file(self, where: Where) -> bool:
+    return object_store.is_file(where)
+
+  def is_folder(self, where: Where) -> bool:
+    return object_store.is_folder(where)
+
+  def is_inside(self, file: Where, folder: Where) -> bool:
+    return store_of(folder).path(folder) in self.path(file).parents
+
+  def size(self, file: Where) -> int:
+    return object_store.about(file).size
+
+  def free_bytes(self, folder: Where) -> int | None:
+    return None
+
+  def md5(self, file: Where) -> str:
+    return object_store.about(file).md5
+
+  def open(self, file: Where, mode: str) -> IO[Any]:
+    if mode not in ('r', 'rb'):
+      raise ValueError(f'{file} cannot be opened in mode {mode!r}: an object in a store is written as a whole')
+    stream = object_store.open_to_read(file)
+    return io.TextIOWrapper(stream, encoding='utf-8') if mode == 'r' else stream
+
+  def read_bytes(self, file: Where) -> bytes:
+    _check_size(file, self.size(file))
+    return object_store.read(file)
+
+  def read_array(self, file: Where, dtype: Any, count: int, offset: int) -> 'np.ndarray':
+    import numpy as np
+
+    stop = None if count < 0 else offset + count * np.dtype(dtype).itemsize
+    return np.frombuffer(bytearray(object_store.read(file, offset, stop)), dtype)
+
+  @contextlib.contextmanager
+  def with_head(self, file: Where, length: int) -> Iterator[Path]:
+    with temporary_folder() as folder:
+      head = folder / self.path(file).name
+      head.write_bytes(object_store.read(file, 0, length))
+      os.truncate(head, self.size(file))  # sparse: the rest takes no disk space
+      yield head
+
+  def append(self, file: Where, text: str) -> None:
+    content = self.read_bytes(file) if self.is_file(file) else b''
+    with self.replacing(file) as temporary:
+      temporary.write_bytes(content + text.encode())
+
+  @contextlib.contextmanager
+  def replacing(self, file: Where) -> Iterator[Path]:
+    with temporary_folder() as folder:
+      temporary = folder / self.path(file).name
+      yield temporary
+      object_store.send(temporary, file)
+
+  def listing(self, folder: Where, pattern: str) -> list[Path]:
+    return object_store.listing(folder, pattern)
+
+  def sizes_below(self, folder: Where) -> dict[str, int]:
+    return {name: about.size for name, about in object_store.objects(folder).items()}
+
+  def files_below(self, folder: Where) -> list[Path]:
+    return [self.path(folder) / name for name in object_store.objects(folder)]
+
+  def make_folder(self, folder: Where) -> None:
+    """Do nothing: a store has no folders to create."""
+
+  def move(self, source: Where, target: Where, marks: Iterable[str]) -> None:
+    object_store.move(source, target, marks=marks)
+
+  def copy(self, source: Where, target: Where) -> None:
+    if store_of(source) is self:
+      object_store.copy(source, target)
+    else:
+      object_store.send(source, target)
+
+  def remove(self, file: Where) -> None:
+    object_store.remove(file)
+
+  def remove_folder(self, folder: Where) -> None:
+    with contextlib.suppress(OSError):
+      object_store.remove_objects(folder, object_store.objects(folder))
+
+  def locked(self, file: Where, *, doing: str, wait: bool) -> AbstractContextManager[None]:
+    return object_store.locked(file, doing=doing, wait=wait)
+
+
+LOCAL, REMOTE = LocalStore(), RemoteStore()
+
+
+def store_of(where: Where) -> Store:
+  """Choose the store of a path by its form.
+
+  Raises:
+    ConfigError: a URL that has lost a slash (`object_store.is_address`).
+  """
+  return REMOTE if is_address(where) else LOCAL
+
+
+# Helpers of both stores --------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def named(file: Where) -> Iterator[None]:
+  """Add the file name to system errors without one (full disk)."""
+  try:
+    yield
+  except OSError as error:
+    if error.filename is None:
+      error.filename = os.fspath(file)
+    raise
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+  """Provide an empty local folder; remove it at the end."""
+  with tempfile.TemporaryDirectory(prefix='plm_jax_') as folder:
+    yield Path(folder)
+
+
+def check_is_file(file: Where) -> None:
+  """Raise NotAFile for a pipe, device or socket."""
+  with contextlib.suppress(FileNotFoundError):
+    mode = os.stat(file).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+      raise NotAFile(f'{file} is a pipe, a device or a socket: name a regular file')
+
+
+def _check_size(file: Where, size: int) -> None:
+  if size > LARGEST:
+    raise ValueError(f'{file} has {size:,} bytes, more than {LARGEST:,}: too large for a file of this kind')

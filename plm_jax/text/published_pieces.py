@@ -1,0 +1,153 @@
+"""Published SentencePiece models, with the ids and special tokens that each family adds."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plm_jax.io import files
+from plm_jax.text import spm
+from plm_jax.text.published_files import FAIRSEQ, family_of
+from plm_jax.text.published_rows import BERT, LANGUAGE, LANGUAGE_ROWS, ROBERTA, T5, XLNET
+from plm_jax.text.spec import Spec
+from plm_jax.text.spm import Model, Piece
+
+LANGUAGES = (
+  'ar_AR', 'cs_CZ', 'de_DE', 'en_XX', 'es_XX', 'et_EE', 'fi_FI', 'fr_XX', 'gu_IN', 'hi_IN', 'it_IT', 'ja_XX', 'kk_KZ',
+  'ko_KR', 'lt_LT', 'lv_LV', 'my_MM', 'ne_NP', 'nl_XX', 'ro_RO', 'ru_RU', 'si_LK', 'tr_TR', 'vi_VN', 'zh_CN',
+)  # fmt: skip
+MORE_LANGUAGES = (
+  'af_ZA', 'az_AZ', 'bn_IN', 'fa_IR', 'he_IL', 'hr_HR', 'id_ID', 'ka_GE', 'km_KH', 'mk_MK', 'ml_IN', 'mn_MN', 'mr_IN',
+  'pl_PL', 'ps_AF', 'pt_XX', 'sv_SE', 'sw_KE', 'ta_IN', 'te_IN', 'th_TH', 'tl_XX', 'uk_UA', 'ur_PK', 'xh_ZA', 'gl_ES',
+  'sl_SI',
+)  # fmt: skip
+
+
+class Form(NamedTuple):
+  """What a family makes of a SentencePiece model.
+
+  Attributes:
+    model: with the pieces in the order of the ids of the family.
+    row: how a text stands in a row, and how two do: 'cls A sep', 'cls A sep B:1 sep:1'; names that are no role are
+      tokens.
+    first: normalisers that come before those of the model.
+  """
+
+  model: Model
+  row: tuple[str, str]
+  first: Sequence[Spec] = ()
+
+
+def sentencepiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, str] | None]:
+  if files.size(file) > spm.MAX_BYTES:
+    raise ValueError(f'is damaged: {file.name} has {files.size(file)} bytes, more than any SentencePiece model')
+  try:
+    model = spm.read(files.read_bytes(file))
+  except ValueError as error:
+    raise ValueError(f'{error} ({file.name})') from error
+  family = family_of(settings) or _guess(file, model)
+  if family in FAMILIES:
+    model, row, first = FAMILIES[family](model, settings)
+    return spm.spec(model, first=first), row
+  if file.name == FAIRSEQ:
+    raise ValueError(
+      f'holds {file.name}, whose ids depend on the model that it belongs to: put its config.json or '
+      'tokenizer_config.json beside it'
+    )
+  return spm.spec(model), None
+
+
+def _guess(file: Path, model: Model) -> str:
+  """The family by the names of its pieces, for a model file that stands alone."""
+  if file.name == FAIRSEQ:
+    return ''
+  texts = [piece.text for piece in model.pieces[:16]]
+  if texts[:3] == ['<pad>', '</s>', '<unk>']:
+    return 't5'
+  if '[CLS]' in texts:
+    return 'debertav2' if '[UNK]' in texts else 'albert'
+  return 'xlnet' if '<cls>' in texts else 'llama' if texts[:3] == ['<unk>', '<s>', '</s>'] else ''
+
+
+def _t5(model: Model, settings: Spec) -> Form:
+  """Sentinels follow, the first one last; the models of mT5 have them."""
+  own = any('<extra_id_0>' in piece.text for piece in model.pieces)
+  count = 0 if own else settings.get('extra_ids', 100)
+  sentinels = [Piece(f'<extra_id_{number}>', 0.0) for number in reversed(range(count))]
+  return Form(model._replace(pieces=(*model.pieces, *sentinels)), T5)
+
+
+def _albert(model: Model, settings: Spec, *, lowercase: bool = True) -> Form:
+  """Quotation marks, accents and case go first; a comma after a digit is a piece of its own."""
+
+  def cut(piece: Piece) -> Piece:
+    joined = len(piece.text) > 1 and piece.text[-1] == ',' and piece.text[-2].isdigit()
+    return piece._replace(score=piece.score - spm.NEVER) if joined else piece
+
+  marks = [{'type': 'Replace', 'pattern': {'String': old}, 'content': '"'} for old in ('``', "''")]
+  accents = [] if settings.get('keep_accents') else [{'type': 'NFKD'}, {'type': 'StripAccents'}]
+  case = [{'type': 'Lowercase'}] if settings.get('do_lower_case', lowercase) else []
+  return Form(model._replace(pieces=tuple(map(cut, model.pieces))), BERT, [*marks, *accents, *case])
+
+
+def _xlnet(model: Model, settings: Spec) -> Form:
+  return _albert(model, settings, lowercase=False)._replace(row=XLNET)
+
+
+def _llama(model: Model, settings: Spec) -> Form:
+  begin = 'bos ' if settings.get('add_bos_token', True) else ''
+  end = ' eos' if settings.get('add_eos_token', False) else ''
+  return Form(model, (f'{begin}A{end}', f'{begin}A{end} {begin}B{end}'))
+
+
+def _deberta(model: Model, settings: Spec) -> Form:
+  case = [{'type': 'Lowercase'}] if settings.get('do_lower_case') else []
+  if settings.get('split_by_punct'):
+    raise ValueError('splits words at punctuation (split_by_punct), which is not read here')
+  mask = [] if any(piece.text == '[MASK]' for piece in model.pieces) else [Piece('[MASK]', 0.0)]
+  return Form(model._replace(pieces=(*model.pieces, *mask)), BERT, case)
+
+
+def _fairseq(model: Model, *last: str) -> Model:
+  """fairseq's ids: <s>, <pad>, </s> and <unk> first, then what the model has after its own three."""
+  front = [Piece('<s>', 0.0), Piece('<pad>', 0.0), Piece('</s>', 0.0), Piece('<unk>', 0.0, spm.UNKNOWN)]
+  end = [Piece(name, 0.0) for name in last]
+  return model._replace(pieces=(*front, *model.pieces[3:], *end), unk_id=3)
+
+
+def _xlm_roberta(model: Model, settings: Spec) -> Form:
+  del settings
+  return Form(_fairseq(model, '<mask>'), ROBERTA)
+
+
+def _camembert(model: Model, settings: Spec) -> Form:
+  """Its dictionary repeats the model's: the names that come first are not used."""
+  del settings
+  front = [Piece('<s>NOTUSED', 0.0), Piece('<pad>', 0.0), Piece('</s>NOTUSED', 0.0)]
+  front += [Piece('<unk>', 0.0, spm.UNKNOWN), Piece('<unk>NOTUSED', 0.0)]
+  return Form(model._replace(pieces=(*front, *model.pieces[1:], Piece('<mask>', 0.0)), unk_id=3), ROBERTA)
+
+
+def _mbart(model: Model, settings: Spec) -> Form:
+  row = LANGUAGE_ROWS['mbart'](settings.get('src_lang') or LANGUAGE)
+  return Form(_fairseq(model, *LANGUAGES, '<mask>'), row)
+
+
+def _mbart50(model: Model, settings: Spec) -> Form:
+  row = LANGUAGE_ROWS['mbart50'](settings.get('src_lang') or LANGUAGE)
+  return Form(_fairseq(model, *LANGUAGES, *MORE_LANGUAGES, '<mask>'), row)
+
+
+FAMILIES: dict[str, Callable[[Model, Spec], Form]] = {
+  't5': _t5,
+  'mt5': _t5,
+  'umt5': _t5,
+  'albert': _albert,
+  'xlnet': _xlnet,
+  'llama': _llama,
+  'codellama': _llama,
+  'debertav2': _deberta,
+  'xlmroberta': _xlm_roberta,
+  'camembert': _camembert,
+  'mbart': _mbart,
+  'mbart50': _mbart50,
+}

@@ -1,0 +1,131 @@
+"""Published word lists, merges and bytes: WordPiece, byte-level BPE, BPE with ends of words, ByT5."""
+
+from pathlib import Path
+from typing import Any
+
+from plm_jax.io import files
+from plm_jax.text import spec as specs
+from plm_jax.text.published_files import (
+  IDS,
+  MERGED,
+  MERGES,
+  ROBERTAS,
+  WORD_LISTS,
+  WORDS,
+  bert_normalizer,
+  check_family,
+  family_of,
+  names_of,
+  read_table,
+  text_of,
+)
+from plm_jax.text.published_rows import BERT, ROBERTA, T5
+from plm_jax.text.spec import Spec
+
+
+def wordpiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, str]]:
+  """BERT's; of a token that stands on several lines the last one counts, and the others are never chosen."""
+  if files.is_file(file.parent / 'bpe.codes'):
+    raise ValueError('holds a vocab.txt with bpe.codes, a tokenizer of fastBPE, which is not read here')
+  check_family(settings, WORD_LISTS, of=WORDS)
+  lines = text_of(file).removesuffix('\n').split('\n')
+  lines = [line.removesuffix('\r') for line in lines]
+  last = {token: number for number, token in enumerate(lines)}
+  vocab = {token if last[token] == number else f'{token} \x00{number}': number for number, token in enumerate(lines)}
+  unknown = names_of(settings).get('unk', '[UNK]')
+  if unknown not in vocab:
+    raise ValueError(f'is damaged: {file.name} has no {unknown}')
+  whole = [token for token in settings.get('never_split') or () if isinstance(token, str) and token in vocab]
+  flags = {'single_word': True, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': False}
+  return {
+    'version': '1.0',
+    'added_tokens': [{'id': vocab[token], 'content': token, **flags} for token in whole],
+    'normalizer': bert_normalizer(settings),
+    'pre_tokenizer': {'type': 'BertPreTokenizer'},
+    'decoder': {'type': 'WordPiece', 'prefix': '##', 'cleanup': True},
+    'model': {
+      'type': 'WordPiece',
+      'unk_token': unknown,
+      'continuing_subword_prefix': '##',
+      'max_input_chars_per_word': 100,
+      'vocab': vocab,
+    },
+  }, BERT
+
+
+def byte_bpe(folder: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, str] | None]:
+  """Byte-level BPE, or that of the first GPT and HerBERT, whose merges end words with </w>."""
+  check_family(settings, MERGED, of=f'{IDS} and {MERGES}')
+  family = family_of(settings)
+  vocab = read_table(folder / IDS)
+  if not all(isinstance(number, int) for number in vocab.values()):
+    raise ValueError(f'is damaged ({IDS} is no table of ids)')
+  lines = [line.removesuffix('\r') for line in text_of(folder / MERGES).split('\n') if line.strip()]
+  merges = [line.split(' ') for line in lines if not line.startswith('#version')]
+  for pair in merges:
+    if len(pair) != 2 or not {*pair, ''.join(pair)} <= vocab.keys():
+      raise ValueError(f'is damaged ({MERGES}: {" ".join(pair)!r} does not merge two tokens of {IDS})')
+  ended = family in ('openaigpt', 'herbert') if family else any(pair[1].endswith('</w>') for pair in merges)
+  unknown = names_of(settings).get('unk', '<unk>')
+  prefix = settings.get('add_prefix_space', False)
+  parts: dict[str, Any] = {
+    'normalizer': None,
+    'pre_tokenizer': {'type': 'ByteLevel', 'add_prefix_space': prefix, 'trim_offsets': True, 'use_regex': True},
+    'decoder': {'type': 'ByteLevel', 'add_prefix_space': True, 'trim_offsets': True, 'use_regex': True},
+  }
+  if ended:
+    cased = {'do_lower_case': False, 'strip_accents': False}
+    parts = {
+      'normalizer': bert_normalizer(cased if family == 'herbert' else {}),
+      'pre_tokenizer': {'type': 'BertPreTokenizer'},
+      'decoder': {'type': 'BPEDecoder', 'suffix': '</w>'},
+    }
+  model = {
+    'type': 'BPE',
+    'dropout': None,
+    'unk_token': unknown if ended and unknown in vocab else None,
+    'continuing_subword_prefix': '',
+    'end_of_word_suffix': '</w>' if ended else '',
+    'fuse_unk': False,
+    'byte_fallback': False,
+    'ignore_merges': False,
+    'vocab': vocab,
+    'merges': merges,
+  }
+  row = _row_of_merges(family, vocab, settings)
+  return {'version': '1.0', 'added_tokens': [], **parts, 'model': model}, row
+
+
+def _row_of_merges(family: str, vocab: Spec, settings: Spec) -> tuple[str, str] | None:
+  """How a text stands in a row of such a vocabulary: by its family, and where none is named by its special tokens."""
+  if not family and ('[CLS]' in vocab or settings.get('cls_token') == '[CLS]'):
+    family = 'deberta'
+  elif not family and {'<s>', '</s>'} <= vocab.keys():
+    family = 'roberta'
+  if family in ('deberta', 'herbert'):
+    return BERT
+  if family in ROBERTAS:
+    return ROBERTA
+  begin = 'bos' if settings.get('add_bos_token') else ''
+  end = 'eos' if settings.get('add_eos_token') else ''
+  if family == 'openaigpt' or not begin + end:
+    return None
+  one, two = f'{begin} A {end}', ' '.join(f'{part}:1' for part in (begin, 'B', end) if part)
+  return one, f'{one} {two}'
+
+
+def byte_vocab(settings: Spec) -> tuple[dict[str, Any], tuple[str, str]]:
+  """ByT5: a token for every byte, after three special ones."""
+  names = ['<pad>', '</s>', '<unk>', *specs.ALPHABET]
+  sentinels = [f'<extra_id_{number}>' for number in range(settings.get('extra_ids', 125))]
+  vocab = {token: number for number, token in enumerate((*names, *sentinels))}
+  special = {token: vocab[token] for token in (*names[:3], *sentinels)}
+  level = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True, 'use_regex': False}
+  return {
+    'version': '1.0',
+    'added_tokens': specs.added_tokens(special, kind='byte_bpe', mask=None),
+    'normalizer': None,
+    'pre_tokenizer': level,
+    'decoder': level,
+    'model': {'type': 'BPE', 'vocab': vocab, 'merges': []},
+  }, T5

@@ -1,0 +1,53 @@
+"""Optional protection of a run from loss spikes and silent data corruption.
+
+The loop calls `Guards.wrap` before a step and `Guards.spike_at` after it. `rerun_after_spikes` calls the run again
+where a spike took it back. A first reading of the loop can skip this folder.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.training.guards import spikes, verify
+from plm_jax.training.guards.spikes import Saved, Spike
+
+T = TypeVar('T')
+
+
+@dataclasses.dataclass(frozen=True)
+class Guards:
+  """The guards of one run.
+
+  Attributes:
+    watch: of the loss (`spikes` of the config).
+    check: for silent data corruption (`verify_every`).
+    checkpoints: steps that the run can go back to.
+  """
+
+  watch: spikes.Watch
+  check: verify.Check
+  checkpoints: Saved
+
+  def wrap(self, step: verify.Step, number: int) -> verify.Step:
+    """Return the compiled step for step `number`, run twice and compared where the config asks for that."""
+    return self.check.of(step, number)
+
+  def spike_at(self, number: int, sums: Mapping[str, Any]) -> Spike | None:
+    """Return the spike that the metrics (sum, weight) of step `number` show, if the run can go back."""
+    return self.watch.see(number, spikes.loss_of(sums), self.checkpoints) if self.watch.on else None
+
+  def sums(self) -> dict[str, tuple[float, float]]:
+    """Return what a checkpoint stores of the guards."""
+    return self.watch.sums()
+
+
+def rerun_after_spikes(
+  run: Callable[[Mapping[str, Any]], T | Spike], settings: Mapping[str, Any], folder: RunFolder
+) -> T:
+  """Call `run(settings)`, and again from an earlier step after each loss spike, until it returns an outcome."""
+  outcome = run(settings)
+  while isinstance(outcome, Spike):
+    spikes.go_back(folder, outcome)
+    outcome = run({**settings, 'extend': (), 'skip': ()})  # the folder holds the current ones
+  return outcome
