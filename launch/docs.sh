@@ -18,7 +18,7 @@ if [[ ${1:-} == --serve ]]; then
 fi
 bash "$root/launch/setup.sh" docs
 python="$root/.venv/bin/python"
-if ! JAX_PLATFORMS=cpu "$python" -m sphinx -W --keep-going -q -b html -d "$root/docs/_build/doctrees" "$@" \
+if ! JAX_PLATFORMS=cpu "$python" -m sphinx -W --keep-going -q -a -E -b html -d "$root/docs/_build/doctrees" "$@" \
   "$root/docs" "$root/docs/_build/html"; then
   echo 'Repeat with: bash launch/docs.sh'
   exit 1

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import struct
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,9 @@ TITLES = {
   'Asked here as well': 'Other questions',
 }
 FEW = 7  # columns of a table that a page shows as they are; with more it is turned
+
+
+WIDE = 3  # widths of a picture over its height from which it scrolls
 
 
 class Verdict(NamedTuple):
@@ -86,7 +90,8 @@ def _page(folder: pathlib.Path, text: str, about: Mapping[str, Any]) -> str:
   command = re.match(r'`([^`]+)`', rest)
   numbers = rest.partition('\n\n')[2].partition('\n## ')[0]
   parts = [f'# {_title(text)}', *map(markdown.escape, intro.splitlines())]
-  parts.append(f'![{_title(text)}: measured values](../../../experiments/results/{where}/table.png)')
+  wide = '{.wide}' if _is_wide(folder / 'table.png') else ''
+  parts.append(f'![{_title(text)}: measured values](../../../experiments/results/{where}/table.png){wide}')
   parts += ['## Findings', '\n'.join(f'- {one}' for one in about['findings'])]
   for heading, verdicts in claims(text):
     rows = [(one.verdict, *map(markdown.escape, one[:6])) for one in verdicts]
@@ -103,6 +108,12 @@ def _page(folder: pathlib.Path, text: str, about: Mapping[str, Any]) -> str:
     f'`experiments/results/{where}/cells.json` has every run with its seed, and checksums of its config and data.'
   )
   return '\n\n'.join(part for part in parts if part.strip()) + '\n'
+
+
+def _is_wide(picture: pathlib.Path) -> bool:
+  """Whether a PNG is so wide that a page shows it by parts; its header has the sizes."""
+  width, height = struct.unpack('>II', picture.read_bytes()[16:24])
+  return width > WIDE * height
 
 
 def _without_empty(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -82,7 +82,10 @@ def _keys() -> str:
     docstring = _docstring(module, name)
     known = {key: one for key, one in signatures.keywords(module, name).items() if key not in GIVEN or name != 'make'}
     parts += [f'## {title}', intro or markdown.prose(markdown.summary(docstring))]
-    parts.append(markdown.keywords(known, markdown.sections(docstring), _links('plugins/')))
+    links = _links('plugins/') | {
+      other: f'[{title}](#{title.lower().replace(".", "")})' for title, (other, _) in BLOCKS.items()
+    }
+    parts += [markdown.keywords(known, markdown.sections(docstring), links)]
   return '\n\n'.join(parts) + '\n'
 
 
