@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from pages import markdown
 
-CLAIMS = ('What the paper claims', 'What is asked', 'Asked here as well')
 TITLES = {
   'What the paper claims': 'Claims of the paper',
   'What is asked': 'Questions',
   'Asked here as well': 'Other questions',
 }
+HEAD = '| column | better | than |'  # of a table of claims
 FEW = 7  # columns of a table that a page shows as they are; with more it is turned
 
 
@@ -60,11 +60,10 @@ def pages(root: pathlib.Path) -> dict[str, str]:
 def claims(text: str) -> list[tuple[str, list[Verdict]]]:
   """Return the claims of a table.md by heading, each with its verdict."""
   found = []
-  for heading in CLAIMS:
-    _, there, rest = text.partition(f'\n## {heading}\n')
-    if there:
-      cells = _cells(rest.partition('\n## ')[0])
-      found.append((heading, [Verdict(*row[:6], _verdict(*row[6:8])) for row in cells[1:]]))
+  for section in text.split('\n## ')[1:]:
+    heading, _, rest = section.partition('\n')
+    if HEAD in rest:
+      found.append((heading, [Verdict(*row[:6], _verdict(*row[6:8])) for row in _cells(rest)[1:]]))
   return found
 
 
@@ -96,14 +95,18 @@ def _page(folder: pathlib.Path, text: str, about: Mapping[str, Any]) -> str:
   for heading, verdicts in claims(text):
     rows = [(one.verdict, *map(markdown.escape, one[:6])) for one in verdicts]
     head = ('verdict', 'column', 'better', 'than', 'published', 'measured', '95 % interval')
-    parts += [f'## {TITLES[heading]}', f'{counted(verdicts)}.', markdown.table(head, _without_empty(head, rows))]
+    parts += [
+      f'## {TITLES.get(heading, heading)}',
+      f'{counted(verdicts)}.',
+      markdown.table(head, _without_empty(head, rows)),
+    ]
   parts += ['## Numbers', _turned(numbers)]
   for extra in about.get('pictures', ()):
     parts.append(f'![{extra}](../../../experiments/results/{where}/{extra})')
   parts += ['## How it was made', f'Cost: {about["cost"]}.']
   if command:
     parts.append(markdown.code([command.group(1)]))
-  parts.append(_escaped_list(text.partition('\n## What stands behind it\n')[2]))
+  parts.append(_escaped_list(text.rpartition('\n## ')[2]))
   parts.append(
     f'`experiments/results/{where}/cells.json` has every run with its seed, and checksums of its config and data.'
   )
