@@ -22,7 +22,7 @@ _REPORT = "print('PEAK', next(line for line in open('/proc/self/status') if line
 _IDLE = """
 from plm_jax import convert
 from plm_jax.cli import logs
-from plm_jax.plugins import build
+from plm_jax.config import build
 from plm_jax.weights import convert as conversions, shapes, table
 import jax, numpy
 jax.devices()

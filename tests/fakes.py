@@ -5,7 +5,7 @@ import pathlib
 from plm_jax.config import schema, signatures
 
 FILES = {
-  'types.py': """
+  'core/types.py': """
     import dataclasses
     from typing import Annotated, Literal
 
@@ -20,7 +20,7 @@ FILES = {
       dtype: Literal['float32', 'bfloat16'] = 'float32'
       remat: Literal['none', 'dots', 'full'] = 'none'
     """,
-  'sharding.py': """
+  'core/sharding.py': """
     RULES: dict[str, object] = {'data': (('batch', 'data'),), 'fsdp': ()}
     """,
   'optim/rules.py': """
@@ -172,7 +172,7 @@ def write(folder: pathlib.Path) -> pathlib.Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = text.replace('PACKAGE', root.name).strip('\n').split('\n')
     file.write_text('\n'.join(line.removeprefix('    ') for line in lines) + '\n')
-  (root / 'config').mkdir()
+  (root / 'config').mkdir(exist_ok=True)
   source = pathlib.Path(schema.__file__).read_text()
   (root / 'config' / 'schema.py').write_text(source.replace('from plm_jax', f'from {root.name}'))
   return root

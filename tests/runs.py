@@ -1,4 +1,4 @@
-"""NonNegativeInt runs of a size for tests: a small corpus with labels, configs of tiny models on it, commands as a user types
+"""Whole runs of a size for tests: a small corpus with labels, configs of tiny models on it, commands as a user types
 them, and what is read back from a run folder.
 
 Configs with the same keys compile to the same program, so the compilation cache serves all the files that use them.

@@ -437,7 +437,7 @@ def test_listing_and_resolving_load_no_jax(tmp_path):
   program = f"""
 import sys
 from plm_jax import config
-from plm_jax.plugins import listing
+from plm_jax.config import listing
 for name in {NAMES!r}:
   config.resolve(config.load(name))
 print(listing.text())

@@ -463,7 +463,7 @@ def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tm
 
 def test_a_kill_while_a_file_is_written(tmp_path: pathlib.Path) -> None:
   code = (
-    'import os, signal, sys; from plm_jax import files\n'
+    'import os, signal, sys; from plm_jax.io import files\n'
     f'with files.replacing({str(tmp_path / "a.json")!r}) as part:\n'
     '  part.write_text("half"); os.kill(os.getpid(), signal.SIGKILL)'
   )

@@ -1,4 +1,4 @@
-"""NonNegativeInt runs that read and write text: trained, scored by texts, predicted in words; prompts on a release as it is."""
+"""Whole runs that read and write text: trained, scored by texts, predicted in words; prompts on a release as it is."""
 
 import json
 import random

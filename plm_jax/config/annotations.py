@@ -97,7 +97,7 @@ def kind(node: ast.Subscript) -> str | None:
 def within(node: ast.Subscript, value: Any) -> bool:
   """Whether a value meets every bound of an `Annotated[...]`, and compiles where it is a regular expression.
 
-  NonNegativeInt numbers that have no upper bound of their own end where those of arrays (int32) do.
+  Whole numbers that have no upper bound of their own end where those of arrays (int32) do.
   """
   notes = [note.value for note in arguments(node)[1:] if isinstance(note, ast.Constant) and isinstance(note.value, str)]
   sound = PATTERN not in notes or _compiles(value)

@@ -29,7 +29,7 @@ def check(settings: Mapping[str, Any]) -> None:
   for where, block in blocks.of_data(settings).items():
     for role, folder in ROLES.items():
       if settings.get(role):
-        _check(folder, settings[role], block, where=f'config.{where}')
+        _check(folder, settings[role], block, where=where)
 
 
 def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, where: str) -> None:

@@ -37,11 +37,11 @@ def _check_best(settings: Settings) -> None:
   example = "as in ('validation/loss', 'min')"
   if settings['best'] is not None:
     name, slash, metric = settings['best'][0].partition('/')
-    errors.check_choice('config.best', 'evaluation', name, list(settings['eval']), place='config.eval')
+    errors.check_choice('best', 'evaluation', name, list(settings['eval']), place='eval')
     if not slash or not metric:
-      raise ConfigError(f'config.best={settings["best"][0]!r}: name an evaluation and one of its metrics, {example}.')
+      raise ConfigError(f'best={settings["best"][0]!r}: name an evaluation and one of its metrics, {example}.')
   if settings['early_stop'] is not None and settings['best'] is None:
-    raise ConfigError(f'config.early_stop: needs config.best, {example}, to know what is better.')
+    raise ConfigError(f'early_stop: needs best, {example}, to know what is better.')
 
 
 def _check_paths(settings: Settings) -> None:
@@ -51,7 +51,7 @@ def _check_paths(settings: Settings) -> None:
   for where, block in named.items():
     for key in ('path', 'cache', 'source'):
       if block.get(key) == '':
-        raise ConfigError(f'config.{where}.{key}: is empty; name a file or folder.')
+        raise ConfigError(f'{where}.{key}: is empty; name a file or folder.')
       if isinstance(block.get(key), str):
         _check_address(block[key], key=f'{where}.{key}')
 
@@ -59,7 +59,7 @@ def _check_paths(settings: Settings) -> None:
 def _check_address(value: str, *, key: str) -> None:
   """Whether an address is of a store that is known, and not the cache, which is of this machine."""
   if key.endswith('.cache'):
-    files.local_path(value, what=f'config.{key}')
+    files.local_path(value, what=key)
   files.path(re.sub(r'^[a-z_]+:(?=[a-z0-9]+:/)', '', value))  # what reads it may come before, as in parallel:gs://
 
 
@@ -68,11 +68,11 @@ def _check_save(settings: Settings) -> None:
   if settings['save'] == 'all':
     return
   if not settings['init_from']:
-    raise ConfigError("config.save='trained': needs config.init_from, from which frozen parameters are read again.")
+    raise ConfigError("save='trained': needs init_from, from which frozen parameters are read again.")
   for number, entry in enumerate(settings['init_from']):
     if odd := [key for key in ('resize', 'fresh_zeros', 'add') if entry.get(key)]:
       raise ConfigError(
-        f"config.save='trained': config.init_from.{number}.{odd[0]} makes parameters that no source has; leave it out, "
+        f"save='trained': init_from.{number}.{odd[0]} makes parameters that no source has; leave it out, "
         "or set save='all'."
       )
 
@@ -88,14 +88,14 @@ def _check_second_vocab(settings: Settings) -> None:
   needing = [name for (_, name), keyword in takers.items() if keyword and keyword.default is Missing.REQUIRED]
   if needing and settings['second_vocab'] is None:
     raise ConfigError(
-      f'config.second_vocab: {needing[0]!r} needs one, for the texts that are read, as in '
+      f'second_vocab: {needing[0]!r} needs one, for the texts that are read, as in '
       "second_vocab=dict(name='pieces', path=...)."
     )
   if settings['second_vocab'] is not None and not any(takers.values()):
     (role, name), *_ = takers
     known = [file for file in signatures.names(f'{role}s') if 'second_vocab' in signatures.signature(f'{role}s', file)]
     raise ConfigError(
-      f'config.second_vocab: {role} {name!r} reads no second vocabulary: leave it out, or name one of '
+      f'second_vocab: {role} {name!r} reads no second vocabulary: leave it out, or name one of '
       f'{", ".join(known) or "(none)"}.'
     )
 
@@ -105,7 +105,7 @@ def _check_cut(settings: Settings) -> None:
   rows, parts = settings['data'].get('batch_size'), settings['accumulate']
   if rows is not None and rows % parts:
     raise ConfigError(
-      f'config.accumulate={parts}: does not divide config.data.batch_size={rows}, which it cuts into micro-batches of '
+      f'accumulate={parts}: does not divide data.batch_size={rows}, which it cuts into micro-batches of '
       f'one size; {-(-rows // parts) * parts} rows would do.'
     )
 
@@ -121,7 +121,7 @@ def check_stretches(optim: Settings, steps: int) -> None:
     late = key == 'warmup' and value > steps
     if late or (value > 1 and value != int(value)):
       raise ConfigError(
-        f'config.optim.{key}={value}: give whole steps{f", at most config.steps={steps}" if late else ""}, or a '
+        f'optim.{key}={value}: give whole steps{f", at most steps={steps}" if late else ""}, or a '
         'fraction of the run between 0.0 and 1.0.'
       )
   warmup, until = (as_steps(optim.get(key) or 0, steps, key) for key in ('warmup', 'until'))
@@ -129,6 +129,6 @@ def check_stretches(optim: Settings, steps: int) -> None:
   one_step = isinstance(optim.get('until'), int) and until == 1
   if optim.get('until') and (in_warmup or one_step) and until < steps and not optim.get('floor'):
     raise ConfigError(
-      f'config.optim.until={optim["until"]}: the decay ends at step {until} of {steps}, and the warmup at {warmup}, so '
+      f'optim.until={optim["until"]}: the decay ends at step {until} of {steps}, and the warmup at {warmup}, so '
       'that the rate is 0 from there on; 1.0 is the whole run, and a whole number counts steps.'
     )

@@ -131,4 +131,5 @@ def _drop_foreign(annotation: str, here: Any, key: str, name: Any, label: str) -
   dropped = [other for other in strange if before and other in before.known]
   for other in dropped:
     del here[other]
-  return [f'{label}: {other} of {here[key]!r} is dropped, {name!r} does not take it' for other in dropped]
+  where = errors.key_of(label)
+  return [f'{where}: {other} of {here[key]!r} is dropped, {name!r} does not take it' for other in dropped]

@@ -42,7 +42,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def _row(kind: str, name: str) -> dict[str, Any]:
-  fields = {field: keyword.default for field, keyword in signatures.keywords('types', 'Paper').items()}
+  fields = {field: keyword.default for field, keyword in signatures.keywords('core.types', 'Paper').items()}
   paper = fields | signatures.paper(f'{kind}.{name}')
   representation = {'static': 'non-contextual', 'any': 'any'}.get(paper['architecture'], 'contextual')
   return {

@@ -141,7 +141,7 @@ def why_not(annotation: str, value: Any) -> str:
 
 def short(annotation: str) -> str:
   """Return an annotation for a message, such as 'float (0 <= x < 1)'; a long one is cut."""
-  text = re.sub(r'block of \S+', 'block', readable(annotation))
+  text = re.sub(r'block of [\w.:]+', 'block', readable(annotation))
   return text if len(text) <= MOST_TYPE else f'{text[:MOST_TYPE]}... ({ALL_KEYS} shows all of it)'
 
 
@@ -185,7 +185,7 @@ def check_keywords(
       raise ConfigError(unknown_keyword(label, owner, known, name, elsewhere or {}))
   for name, keyword in known.items():
     if keyword.default is Missing.REQUIRED and name not in settings:
-      raise ConfigError(f'missing key {dotted(label, name)}: {short(keyword.annotation)}. Keys: {_listed(known)}')
+      raise ConfigError(f'missing key {dotted(label, name)} ({short(keyword.annotation)}). Keys: {_listed(known)}')
   return dict(_checked(label, owner, known, settings, cure))
 
 
@@ -197,8 +197,15 @@ def unknown_keyword(
   if name in elsewhere:
     hint = f'it is a key of {elsewhere[name]}'
   else:
-    hint = aliases.key_hint(str(name), known, label='' if label == 'config' else key_of(label)) or 'no key is similar'
+    inside = '' if label == 'config' else key_of(label)
+    hint = aliases.key_hint(str(name), known, label=inside) or _elsewhere_hint(str(name), elsewhere, inside)
   return f'unknown key {key}: {hint}. Keys: {_listed(known)}'.replace('?.', '?')
+
+
+def _elsewhere_hint(name: str, elsewhere: Mapping[str, str], label: str) -> str:
+  """Return the nearest key that another rule or schedule takes."""
+  similar = errors.near(name, elsewhere)
+  return f'did you mean {label}.{similar[0]}, a key of {elsewhere[similar[0]]}?' if similar else 'no key is similar'
 
 
 def _listed(known: Mapping[str, Keyword]) -> str:

@@ -75,7 +75,7 @@ def followed(where: Where) -> Path:
   return store_of(where).followed(where)
 
 
-# NonNegativeInt files -------------------------------------------------------------------------------------------------------
+# Whole files ------------------------------------------------------------------------------------------
 
 
 def read_utf8(file: Where) -> str:

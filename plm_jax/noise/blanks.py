@@ -198,7 +198,7 @@ def _sort_within(owner: Array, places: Array, taken: Array, *, most: int) -> Arr
 
 
 def sentence_blanks(key: Array, row: Row, *, rate: Share = 0.15) -> Spans:
-  """NonNegativeInt sentences in random order until they have int(rate * length) tokens, each one a blank (§2.2).
+  """Whole sentences in random order until they have int(rate * length) tokens, each one a blank (§2.2).
 
   The first one is always taken, also in a document so short that the product is 0 (released code).
 

@@ -175,7 +175,7 @@ def read(file: Where) -> list[dict[str, Any]]:
 def join(paths: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
   """Read predictions and records of a file, or average several files.
 
-  Numbers with a fraction, such as probabilities and values, are averaged. NonNegativeInt numbers are kept where they are the
+  Numbers with a fraction, such as probabilities and values, are averaged. Whole numbers are kept where they are the
   places of the largest of such numbers, as classes are: those of the averages then. What is left is left out, words
   and places in a text among them.
 

@@ -1,4 +1,4 @@
-"""NonNegativeInt words, the vocabulary of word vectors and of recurrent language models (word2vec, ELMo, ULMFiT).
+"""Whole words, the vocabulary of word vectors and of recurrent language models (word2vec, ELMo, ULMFiT).
 
 The ids of words follow those of the special tokens, most frequent word first, as samplers over ranks expect; words of
 equal frequency stand in the order of their characters. A word that is not in the vocabulary is the unknown token, and

@@ -222,7 +222,7 @@ def _names(settings: Settings, name: str | None, predictions: Output | None, *, 
   if not names or (unknown := [name for name in names if name not in settings['eval']]):
     choices = ', '.join(settings['eval']) or 'none'
     what = f'no {unknown[0]!r}' if names else 'none'
-    raise ConfigError(f'evaluation: {what} in config.eval; there are {choices}')
+    raise ConfigError(f'evaluation: {what} in eval; there are {choices}')
   if predictions and len(names) > 1:
     raise ConfigError(f'--predictions needs one --evaluation; there are {", ".join(names)}')
   if predictions:
@@ -459,7 +459,7 @@ def _with_head(settings: Settings, head: Mapping[str, Any], source: Where) -> Se
     return settings
   if adapter['name'] != head['name']:
     raise ConfigError(
-      f'--weights={source}: its head is that of adapter {head["name"]!r}, and config.adapter.name={adapter["name"]!r}: '
+      f'--weights={source}: its head is that of adapter {head["name"]!r}, and adapter.name={adapter["name"]!r}: '
       'name a config with that adapter'
     )
   return {**settings, 'adapter': {**adapter, **head}}

@@ -81,7 +81,7 @@ def check_evaluations(evaluations: Mapping[str, Mapping[str, Any]], *, mesh: Mes
   for name, block in evaluations.items():
     if (rows := block['data']['batch_size']) % devices:
       raise ConfigError(
-        f'config.eval.{name}.data.batch_size={rows} rows cannot be cut into {devices} devices: make it a multiple of '
+        f'eval.{name}.data.batch_size={rows} rows cannot be cut into {devices} devices: make it a multiple of '
         f'{devices}, such as {whole(rows, mesh=mesh)}'
       )
 

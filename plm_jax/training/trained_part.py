@@ -33,6 +33,6 @@ def check(report: Report | None, params: PyTree, tx: optim.Optimiser) -> None:
   frozen = flat(tx.split(params)[1])
   if new := [path for path in frozen if report is None or path not in report.restored]:
     raise ConfigError(
-      f"config.save='trained': {new[0]} ({len(new)} in all) neither trains nor comes from init_from, so it would "
+      f"save='trained': {new[0]} ({len(new)} in all) neither trains nor comes from init_from, so it would "
       "be lost: name a source that has it, or save='all'"
     )

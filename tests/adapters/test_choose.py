@@ -189,7 +189,7 @@ def test_what_cannot_be_is_refused():
     make_task(hidden=4, same_dropout=True)
 
 
-# NonNegativeInt runs ---------------------------------------------------------------------------------------------------------
+# Whole runs ------------------------------------------------------------------------------------------
 
 
 def write_rows(folder, *, rows, seed=0):

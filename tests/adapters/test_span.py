@@ -263,7 +263,7 @@ def test_padding_changes_nothing_for_a_conditional_end():
     make_task(end='joint')
 
 
-# NonNegativeInt runs ---------------------------------------------------------------------------------------------------------
+# Whole runs ------------------------------------------------------------------------------------------
 
 
 def article(draw, *, impossible=False):

@@ -50,7 +50,7 @@ def written(module, name):
 
 
 def test_there_are_definitions_of_every_folder():
-  assert {module.partition('.')[0] for module, _ in DEFINITIONS} > {*FOLDERS, 'noise', 'optim', 'config', 'types'}
+  assert {module.partition('.')[0] for module, _ in DEFINITIONS} > {*FOLDERS, 'noise', 'optim', 'config', 'core'}
 
 
 @pytest.mark.parametrize(('module', 'name'), DEFINITIONS)
@@ -119,7 +119,7 @@ def test_numbers_without_a_bound_are_found(annotation, free):
     ('Mapping[str, int]', {}, Part('mapping', 'int')),
     ('tuple[int, ...] | None', (), Part('sequence', 'int')),
     ('tuple[int, str]', (), Part('sequence', 'Any')),
-    ("Annotated[str, 'core.sharding:RULES'] | Sequence[int]", 'data', Part('name', 'sharding:RULES')),
+    ("Annotated[str, 'core.sharding:RULES'] | Sequence[int]", 'data', Part('name', 'core.sharding:RULES')),
     ("Annotated[str, 'core.sharding:RULES'] | Sequence[int]", [], Part('sequence', 'int')),
     ("Annotated[Mapping[str, Any], 'noise.where'] | None", {}, Part('block', 'noise.where')),
     ("Annotated[float, '0 <= x']", 0.5, None),

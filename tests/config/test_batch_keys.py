@@ -54,8 +54,8 @@ def test_a_source_may_give_more_than_is_read(package, data, evaluation, task):
 @pytest.mark.parametrize(
   ('data', 'evaluation', 'task', 'words'),
   [
-    (STREAM, None, CLASSIFY, ["config.data: adapter 'classify' reads tokens, label", 'not give label', 'labelled']),
-    (LABELLED, STREAM, CLASSIFY, ['config.eval.held_out.data', "'stream'"]),
+    (STREAM, None, CLASSIFY, ["data: adapter 'classify' reads tokens, label", 'not give label', 'labelled']),
+    (LABELLED, STREAM, CLASSIFY, ['eval.held_out.data', "'stream'"]),
     (STREAM, None, {'name': 'wrap', 'inner': CLASSIFY}, ["adapter 'classify' reads"]),
     (mixture(STREAM, LABELLED), None, CLASSIFY, ["data 'mixture'", 'only part, tokens, segment_ids']),
   ],

@@ -21,13 +21,17 @@ def resolved(name, *changes):
   [
     ('bart/base.py', ('objective.finish', "[{'name': 'rotatte'}]"), ['objective.finish.0.name', "mean 'rotate'"]),
     ('bart/base.py', ('objective.mask_random', '1.5'), ['objective.mask_random', '0 <= x <= 1', '1.5']),
-    ('t5/ul2.py', ('objective.denoisers.0.where.rat', '0.1'), ['objective.denoisers.0.where', "mean 'rate'"]),
+    (
+      't5/ul2.py',
+      ('objective.denoisers.0.where.rat', '0.1'),
+      ['objective.denoisers.0.where.rat', 'mean objective.denoisers.0.where.rate'],
+    ),
     ('electra/base.py', ('objective.generator.variant', 'tinny'), ['objective.generator.variant', "mean 'tiny'"]),
-    ('bert/ltr.py', ('objective.name', 'sentence_pair'), ['config.data', 'first', "'stream'", ': pairs.']),
+    ('bert/ltr.py', ('objective.name', 'sentence_pair'), ['data', 'first', "'stream'", ': pairs.']),
     ('bert/ner.py', ('data.kind', 'word'), ['data.kind', "mean 'words'"]),
     ('bert/ner.py', ('data.kind', 'class'), ["adapter 'tag'", 'labels', "labelled with kind='words'"]),
-    ('bert/base.py', ('optim.floor', '0.1'), ['config.optim', "'linear_bert'", "schedule='cosine'"]),
-    ('gpt/gpt2.py', ('optim.momentum', '0.9'), ['config.optim', "keyword of name='momentum'"]),
+    ('bert/base.py', ('optim.floor', '0.1'), ['optim.floor', "schedule='cosine'"]),
+    ('gpt/gpt2.py', ('optim.momentum', '0.9'), ['optim.momentum', "name='momentum'"]),
   ],
 )
 def test_a_mistake_is_named_with_its_cure(name, change, words):

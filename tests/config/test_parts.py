@@ -67,9 +67,7 @@ def multitask(**parts):
 
 def test_each_part_reads_the_rows_of_its_name():
   config.resolve(settings(mixture(a=LABELLED, b=STREAM), multitask(a='classify', b='mask')))
-  with pytest.raises(
-    ConfigError, match=r"config\.data\.parts\.a: adapter 'classify' reads tokens, label; .*not give label"
-  ):
+  with pytest.raises(ConfigError, match=r"data\.parts\.a: adapter 'classify' reads tokens, label; .*not give label"):
     config.resolve(settings(mixture(a=STREAM, b=LABELLED), multitask(a='classify', b='mask')))
 
 
@@ -81,7 +79,7 @@ def test_of_a_batch_with_rows_of_every_part_only_common_keys_are_read():
 def test_wrapped_parts_are_found():
   wrapped = {'name': 'wrap', 'inner': multitask(a='classify', b='mask')}
   config.resolve(settings(mixture(a=LABELLED, b=STREAM), wrapped))
-  with pytest.raises(ConfigError, match=r'config\.data\.parts\.a'):
+  with pytest.raises(ConfigError, match=r'data\.parts\.a'):
     config.resolve(settings(mixture(a=STREAM, b=STREAM), wrapped))
 
 
@@ -98,11 +96,11 @@ def test_a_second_vocabulary_is_a_block_like_the_first():
 @pytest.mark.parametrize(
   ('adapter', 'more', 'message'),
   [
-    ({'name': 'translate'}, {}, r"config\.second_vocab: 'translate' needs one"),
+    ({'name': 'translate'}, {}, r"second_vocab: 'translate' needs one"),
     ({'name': 'classify'}, {'second_vocab': SECOND}, r"adapter 'classify' reads no second vocabulary.*translate"),
-    ({'name': 'translate'}, {'second_vocab': {**SECOND, 'path': ''}}, r'config\.second_vocab\.path: is empty'),
-    ({'name': 'translate'}, {'second_vocab': {'name': 'letters'}}, r'config\.second_vocab\.name: there is no vocab'),
-    ({'name': 'translate', 'second_vocab': 'x'}, {'second_vocab': SECOND}, "has no keyword 'second_vocab'"),
+    ({'name': 'translate'}, {'second_vocab': {**SECOND, 'path': ''}}, r'second_vocab\.path: is empty'),
+    ({'name': 'translate'}, {'second_vocab': {'name': 'letters'}}, r"second_vocab\.name: unknown vocab 'letters'"),
+    ({'name': 'translate', 'second_vocab': 'x'}, {'second_vocab': SECOND}, r'unknown key adapter\.second_vocab'),
   ],
 )
 def test_who_takes_a_second_vocabulary(adapter, more, message):

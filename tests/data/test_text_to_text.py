@@ -10,7 +10,7 @@ from plm_jax.config import build
 from plm_jax.core.errors import ConfigError
 from plm_jax.data import text_to_text
 from plm_jax.data.corpora import sources
-from plm_jax.data.corpora.records import NonNegativeInt
+from plm_jax.data.corpora.records import Whole
 from plm_jax.data.rows import demonstrations, written
 from plm_jax.data.rows.forms import marked, patterns, prompts, t5, template
 from plm_jax.scores import glue, superglue
@@ -944,7 +944,7 @@ def test_the_number_of_a_table_may_be_the_text_of_an_option(folder):
 
 
 def csv_number(spelling):
-  number = NonNegativeInt(spelling)
+  number = Whole(spelling)
   number.spelling = spelling
   return number
 

@@ -1,4 +1,4 @@
-"""NonNegativeInt runs at gs:// and s3://, with the clients that a user has, against stores of this machine.
+"""Whole runs at gs:// and s3://, with the clients that a user has, against stores of this machine.
 
 gs://: gcsfs and TensorStore's driver 'gcs' against `tests/google_storage.py`, a stand-in for the service. s3://: s3fs
 against moto's server. To run these tests: pip install -r requirements/buckets.txt 'moto[server]'.

@@ -216,7 +216,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
-from plm_jax import sharding
+from plm_jax.core import sharding
 from plm_jax.layers.attention import attend
 from plm_jax.layers.masks import Mask
 

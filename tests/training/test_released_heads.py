@@ -88,7 +88,7 @@ def test_classes_that_mean_others_are_refused(data, tmp_path):
   ):
     evaluate.main(words)
   tags = write_config(data, tmp_path, adapter={'name': 'choose'})
-  with pytest.raises(ConfigError, match=r"its head is that of adapter 'classify', and config\.adapter\.name='choose'"):
+  with pytest.raises(ConfigError, match=r"its head is that of adapter 'classify', and adapter\.name='choose'"):
     evaluate.main([f'--config={tags}', words[1]])
 
 

@@ -109,7 +109,7 @@ def test_a_run_that_saved_nothing_begins_anew_with_another_source(data, base, tm
 
 
 def test_what_would_be_lost_is_refused(data, base):
-  with pytest.raises(ConfigError, match=r"save='trained': needs config\.init_from"):
+  with pytest.raises(ConfigError, match=r"save='trained': needs init_from"):
     runs.settings('causal_lm', data, save='trained')
   with pytest.raises(ConfigError, match=r'init_from\.0\.resize makes parameters that no source has'):
     runs.settings('causal_lm', data, save='trained', init_from=({'source': str(base), 'resize': 'new_rows'},))

@@ -37,7 +37,7 @@ class Opened:
 class Records(Sequence[dict[str, Any]]):
   """Rows of a split as plain Python: str, int, float, lists and dicts of those, and `NotText`.
 
-  Numbers of a table are `NonNegativeInt` and `Real`, equal to others.
+  Numbers of a table are `Whole` and `Real`, equal to others.
 
   Attributes:
     fields: the fields of the first row.
@@ -160,7 +160,7 @@ def is_words(value: Any) -> bool:
   return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
-class NonNegativeInt(int):
+class Whole(int):
   """A whole number of a table.
 
   Attributes:
@@ -171,14 +171,14 @@ class NonNegativeInt(int):
 
 
 class Real(float):
-  """A number of a table, as `NonNegativeInt`: 5.10 and 1e3 are text of these letters where a field is read as text."""
+  """A number of a table, as `Whole`: 5.10 and 1e3 are text of these letters where a field is read as text."""
 
   spelling: str
 
 
 def as_written(value: Any) -> Any:
   """A number of a table as its cell is written, since a column of texts may hold numbers alone; others as they are."""
-  return value.spelling if isinstance(value, NonNegativeInt | Real) else value
+  return value.spelling if isinstance(value, Whole | Real) else value
 
 
 class NotText(bytes):

@@ -83,7 +83,7 @@ def replaced(first: str, second: str) -> tuple[str, str]:
     The fish ate the worm. It was tasty.    The worm was tasty.    ->    ... worm. *It* was tasty.    The worm
 
   Chooses the pronoun whose context agrees with the second text in most words, as `wnli_simple` of
-  t5/data/preprocessors.py. NonNegativeInt words are compared; the released code compares letters.
+  t5/data/preprocessors.py. Whole words are compared; the released code compares letters.
 
   Raises:
     ValueError: the first text has no pronoun, or the second has no noun at its position.

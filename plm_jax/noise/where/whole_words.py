@@ -100,7 +100,7 @@ def whole_word(
   max_count: Count | None = None,
   count: BudgetRule = 'bert',
 ) -> Spans:
-  """NonNegativeInt words in random order within a budget; a word that does not fit is not tried again (BERT, 2019).
+  """Whole words in random order within a budget; a word that does not fit is not tried again (BERT, 2019).
 
   `rate`, `max_count` and `count` give the number of tokens as in `fixed_count`. Each chosen word is one span.
   """

@@ -21,7 +21,7 @@ from plm_jax.io import checksums, files
 from plm_jax.io.run_paths import RunFolder
 
 KEY = 'from'
-LABEL = f'config.model.{KEY}'
+LABEL = f'model.{KEY}'
 RELEASE, IMPORT = 'config.json', files.IMPORT  # the files that say what a folder is
 PLACES = ('', 'trunk')  # of `init_from`, that hold the trunk
 HEAD = 'head'
@@ -69,7 +69,7 @@ def expand(
   name, variant, overrides, rows = _sizes(source) if about is None else about
   same_family = own.get('name', name) == name
   if not given and not same_family:
-    raise ConfigError(f'{LABEL}={source} is a {name!r}, and config.model.name={own["name"]!r}: leave the name out.')
+    raise ConfigError(f'{LABEL}={source} is a {name!r}, and model.name={own["name"]!r}: leave the name out.')
   on_top = own.get('overrides', {})
   if given:  # a flag replaces the model of the file
     on_top = _of_training(on_top) if same_family else {}

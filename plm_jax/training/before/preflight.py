@@ -44,7 +44,7 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
   """
   _check_watched(settings)
   _check_memory(settings)
-  with errors.stage('config.log'):
+  with errors.stage('log'):
     metrics.check_sinks(settings['log'])
   check_sources(settings['init_from'])
   parts = make_parts(settings, make_vocab(settings))
@@ -81,7 +81,7 @@ def _check_watched(settings: Settings) -> None:
   for asked, (there, cure) in waits.items():
     if there and best is None:
       raise ConfigError(
-        f'config.optim.{asked} waits for the metric of config.best, which is not set, and would never act: set config.'
+        f'optim.{asked} waits for the metric of best, which is not set, and would never act: set '
         f"best, as in ('validation/loss', 'min'), or {cure}. Evaluations: {', '.join(settings['eval']) or 'none'}"
       )
   least = (rule.get('nonmonotone') or rules.NONMONOTONE) + 2
@@ -89,12 +89,12 @@ def _check_watched(settings: Settings) -> None:
     count = settings['steps'] // config.steps_between(settings, best[0].partition('/')[0])
     if count < least:
       log.warning(
-        f'config.optim: the mean of asgd cannot begin before evaluation {least}, and the run has {count}: it is SGD to '
+        f'optim: the mean of asgd cannot begin before evaluation {least}, and the run has {count}: it is SGD to '
         'its end. A smaller eval_every or optim.start changes that.'
       )
   if rule.get('schedule') == 'plateau' and rule.get('mode', 'min') != best[1]:
     raise ConfigError(
-      f'config.optim.mode={rule.get("mode", "min")!r} is not the way of config.best={tuple(best)!r}: choices are min, '
+      f'optim.mode={rule.get("mode", "min")!r} is not the way of best={tuple(best)!r}: choices are min, '
       f'max, and both have to be the same; set optim.mode={best[1]!r}'
     )
 
@@ -106,12 +106,12 @@ def _check_memory(settings: Settings) -> None:
     return
   if data.get('stride') not in (None, data.get('length')):
     raise ConfigError(
-      f'config.data.stride={data["stride"]}: rows of {data["length"]} tokens overlap, and objective.memory=True carries'
+      f'data.stride={data["stride"]}: rows of {data["length"]} tokens overlap, and objective.memory=True carries'
       ' the state behind each into the next, which would read tokens twice: leave stride out'
     )
   if data.get('second_segment'):
     raise ConfigError(
-      'config.data.second_segment=True puts two texts into a row, and objective.memory=True reads rows as one text: '
+      'data.second_segment=True puts two texts into a row, and objective.memory=True reads rows as one text: '
       'leave one of them out'
     )
 
@@ -148,7 +148,7 @@ def remark(settings: Settings, source: Source) -> None:
   seen, rows = settings['steps'] * settings['data']['batch_size'], source.rows
   if (build.unwrapped(settings)['objective'] or {}).get('masking') == 'static' and seen <= rows:
     log.info(
-      f"config.objective.masking='static' is the same as 'dynamic' here: {settings['steps']:,} steps see {seen:,} of "
+      f"objective.masking='static' is the same as 'dynamic' here: {settings['steps']:,} steps see {seen:,} of "
       f'{rows:,} rows, none of them twice'
     )
 
@@ -166,7 +166,7 @@ def check_targets(settings: Settings, parts: Parts, source: Source, *, layout: s
     layout: mesh and rules, which are in use.
   """
   objective = build.unwrapped(settings)['objective']
-  where = next(_rates_of_0(objective, 'config.objective'), None) if objective else None
+  where = next(_rates_of_0(objective, 'objective'), None) if objective else None
   if where is None:
     return
   key, count = jax.random.key(settings['seed']), jax.jit(functools.partial(_targets, parts.task, source.spec))
@@ -265,7 +265,7 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
     tx.check_rows(jax.eval_shape(lambda example, params: rows.find(task.rows(example), params), prepared, trainable))
   for name, names in evaluation.asked(settings, parts.task).items():
     evaluation.check_scores(names, parts, batch_spec(parts, settings['eval'][name]['data']), where=f'eval.{name}')
-  asked = [(settings['best'], 'config.best')] if settings['best'] is not None else []
+  asked = [(settings['best'], 'best')] if settings['best'] is not None else []
   check_metrics([*asked, *(((metric, 'max'), 'scores') for metric in scored)], settings, parts, shapes)
 
 
@@ -276,7 +276,7 @@ def check_metric_of_best(settings: Settings) -> None:
   """
   settings = from_data.filled(settings)
   parts = make_parts(settings, make_vocab(settings))
-  check_metrics([(settings['best'], 'config.best')], settings, parts, abstract_parameters(settings, parts))
+  check_metrics([(settings['best'], 'best')], settings, parts, abstract_parameters(settings, parts))
 
 
 def abstract_parameters(settings: Settings, parts: Parts) -> PyTree:
@@ -346,7 +346,7 @@ def check_best(
   task: Task,
   scores: Sequence[str],
   step: Any,
-  label: str = 'config.best',
+  label: str = 'best',
 ) -> None:
   """Raises ConfigError where `best` names a metric that its evaluation does not give; nothing is computed.
 

@@ -156,15 +156,15 @@ def _cure(largest: Leaf, trunk: nn.Module, settings: Mapping[str, Any]) -> str:
   """Which keys make the largest array smaller."""
   data = settings['data']
   if largest.part in ('batch', 'prepared rows'):
-    return f'lower config.data.batch_size={data["batch_size"]} or config.data.length={data["length"]}'
+    return f'lower data.batch_size={data["batch_size"]} or data.length={data["length"]}'
   if largest.part == 'recurrent state':
-    return f'lower config.data.batch_size={data["batch_size"]}, or the memory of the model (model.overrides)'
+    return f'lower data.batch_size={data["batch_size"]}, or the memory of the model (model.overrides)'
   sizes = dataclasses.asdict(trunk.config)
   sizes = {key: size for key, size in sizes.items() if isinstance(size, int) and size > 1 and size in largest.shape}
-  keys = [f'config.model.overrides.{key}={size}' for key, size in sorted(sizes.items(), key=lambda one: -one[1])[:2]]
+  keys = [f'model.overrides.{key}={size}' for key, size in sorted(sizes.items(), key=lambda one: -one[1])[:2]]
   if largest.shape and max(largest.shape) >= trunk.vocab_size and max(largest.shape) not in sizes.values():
     keys.insert(0, f'the vocabulary ({trunk.vocab_size:,} ids, rounded up to model.overrides.vocab_multiple)')
-  return f'lower {" or ".join(keys) or "the sizes in config.model.overrides"}, or choose a smaller config.model.variant'
+  return f'lower {" or ".join(keys) or "the sizes in model.overrides"}, or choose a smaller model.variant'
 
 
 def _of_machine() -> int | None:

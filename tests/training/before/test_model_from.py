@@ -224,7 +224,7 @@ def test_every_kind_of_release_is_known_without_jax():
 
 
 def test_another_name_is_refused(data, release, tmp_path):
-  with pytest.raises(ConfigError, match=r"is a 'bert', and config.model.name='gpt': leave the name out"):
+  with pytest.raises(ConfigError, match=r"is a 'bert', and model.name='gpt': leave the name out"):
     resolved(data, tmp_path, model={'from': str(release), 'name': 'gpt'})
 
 

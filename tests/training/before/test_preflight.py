@@ -52,9 +52,9 @@ def refused(settings: Any, folder: pathlib.Path) -> str:
 @pytest.mark.parametrize(
   ('changes', 'words'),
   [
-    ({'model': {'overrides': {**runs.SIZES, 'hidden_dim': 10**9}}}, ['config.model.overrides.hidden_dim=1000000000']),
-    ({'model': {'overrides': {**runs.SIZES, 'mlp_dim': 10**9}}}, ['mlp', 'config.model.overrides.mlp_dim=1000000000']),
-    ({'data': {'batch_size': 10**9}}, ['batch', 'config.data.batch_size=1000000000', 'config.data.length=32']),
+    ({'model': {'overrides': {**runs.SIZES, 'hidden_dim': 10**9}}}, ['model.overrides.hidden_dim=1000000000']),
+    ({'model': {'overrides': {**runs.SIZES, 'mlp_dim': 10**9}}}, ['mlp', 'model.overrides.mlp_dim=1000000000']),
+    ({'data': {'batch_size': 10**9}}, ['batch', 'data.batch_size=1000000000', 'data.length=32']),
     ({'model': {'overrides': {**runs.SIZES, 'vocab_multiple': 10**9}}}, ['parameters', 'vocab_multiple']),
   ],
 )
@@ -69,7 +69,7 @@ def test_what_cannot_fit_is_refused_with_numbers(
 @pytest.mark.parametrize(
   ('changes', 'words'),
   [
-    ({'data': {'length': 10**9}}, ['needs at least', 'config.data.length=1000000000']),
+    ({'data': {'length': 10**9}}, ['needs at least', 'data.length=1000000000']),
     ({'data': {'length': 10**7}}, ['a table of 20,000,000 positions of width 32', 'lower data.length']),
     (
       {'model': {'overrides': {**runs.SIZES, 'max_length': 10**9, 'position_init': 'sinusoids'}}},
@@ -144,7 +144,7 @@ def test_rows_that_are_too_short_for_the_objective_are_refused(
 @pytest.mark.parametrize(
   ('optim', 'best', 'said'),
   [
-    ({'schedule': 'plateau'}, None, "optim.schedule='plateau' waits for the metric of config.best, which is not set"),
+    ({'schedule': 'plateau'}, None, "optim.schedule='plateau' waits for the metric of best, which is not set"),
     ({'name': 'asgd'}, None, "name='asgd' without optim.start waits for .* or set optim.start .* Evaluations: valid"),
     ({'schedule': 'plateau'}, ('valid/f1', 'max'), r"mode='min' is not .*\('valid/f1', 'max'\).*set optim.mode='max'"),
     ({'schedule': 'plateau', 'mode': 'max'}, ('valid/loss', 'min'), "choices are min, max, .*set optim.mode='min'"),
@@ -191,7 +191,7 @@ def test_a_mean_that_cannot_begin_is_told(data: pathlib.Path, caplog: pytest.Log
       {'eval': {'validation': {'data': {'path': 'pydocs', 'documents': 'line'}}}},
       ['eval.validation.data', 'documents'],
     ),
-    ({'best': ('validation/los', 'min')}, ['config.best', "Did you mean 'loss'?"]),
+    ({'best': ('validation/los', 'min')}, ['best', "Did you mean 'loss'?"]),
     ({'optim': {'scale': (('trnk/.*', None), ('.*', 1.0))}}, ["'trnk/.*' matches no parameter"]),
     ({'data': {'batch_size': 6}, 'accumulate': 2, 'sharding': {'mesh': {'data': 7}}}, ['sharding.mesh']),
     ({'data': {'length': 64}}, ['64', '32']),
@@ -331,7 +331,7 @@ def test_a_score_by_itself_checks_every_evaluation_first(
 @pytest.mark.parametrize(
   ('changes', 'keywords', 'says'),
   [
-    ({'model': {'overrides': {**runs.SIZES, 'hidden_dim': 10**9}}}, {}, 'config.model.overrides.hidden_dim=1000000000'),
+    ({'model': {'overrides': {**runs.SIZES, 'hidden_dim': 10**9}}}, {}, 'model.overrides.hidden_dim=1000000000'),
     ({'eval': {'test': {'data': {'split': 'tset'}}}}, {}, "no split 'tset'"),
     ({'init_from': [{'source': 'runs/none'}]}, {}, 'init_from: there is no runs/none'),
     ({}, {'sizes': (4, 9)}, 'per_class=9, but class 0 has only 8 rows'),

@@ -163,7 +163,7 @@ def states(found: dict[str, Any]) -> set[str]:
 def test_other_hosts_take_what_one_has_made(
   data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-  """NonNegativeInt and sound, or it is made; also where a store was under way."""
+  """Whole and sound, or it is made; also where a store was under way."""
   shared, hosts = tmp_path / 'shared', [tmp_path / str(number) for number in range(5)]
   for folder in hosts:
     folder.mkdir()

@@ -149,5 +149,5 @@ def test_a_loss_of_drawn_words_is_watched_and_shown(data: pathlib.Path, tmp_path
 
 
 def test_a_watch_is_checked(data: pathlib.Path) -> None:
-  with pytest.raises(ConfigError, match=r'config\.spikes\.memory'):
+  with pytest.raises(ConfigError, match=r'spikes\.memory'):
     settings(data, spikes={'memory': 1})

@@ -273,5 +273,5 @@ def test_a_check_changes_no_bits_and_compiles_no_second_step(
 
 
 def test_a_number_of_steps_is_asked_for(data: pathlib.Path) -> None:
-  with pytest.raises(ConfigError, match=r'config\.verify_every'):
+  with pytest.raises(ConfigError, match=r'verify_every'):
     settings(data, verify_every=0)

@@ -16,7 +16,7 @@ from typing import Any
 
 from plm_jax.core.errors import counted
 from plm_jax.data.corpora import local
-from plm_jax.data.corpora.records import NonNegativeInt, Opened, Real
+from plm_jax.data.corpora.records import Opened, Real, Whole
 
 SUFFIXES = ('.csv', '.tsv')
 SCHEME = None
@@ -30,8 +30,8 @@ _WHOLE = re.compile(r'-?(0|[1-9][0-9]{0,17})')
 _REAL = re.compile(r'-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]+)?')
 
 
-def _whole(cell: str) -> NonNegativeInt:
-  number = NonNegativeInt(cell)
+def _whole(cell: str) -> Whole:
+  number = Whole(cell)
   number.spelling = cell
   return number
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax.data.corpora.records import NonNegativeInt, Records
+from plm_jax.data.corpora.records import Records, Whole
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.field_texts import FieldTexts
 
@@ -47,7 +47,7 @@ class Targets:
       return (names[value] if names else str(value),)
     if isinstance(value, int) and names:
       return (names[value],) if 0 <= value < len(names) else ()
-    if isinstance(value, NonNegativeInt):
+    if isinstance(value, Whole):
       return (value.spelling,)
     number = isinstance(value, int | float) and math.isfinite(value)
     return (f'{round(value * 5) / 5:.1f}',) if number else ()
