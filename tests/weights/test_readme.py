@@ -1,4 +1,4 @@
-"""The README's Python on a release of every family, called as it stands there and compiled."""
+"""The Python of docs/guide/weights.md on a release of every family, called as it stands there and compiled."""
 
 import pathlib
 from typing import Any
