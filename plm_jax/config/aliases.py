@@ -174,7 +174,7 @@ CURES: dict[str, str] = {
   'output_dir out_dir save_dir logdir log_dir run_dir output_path out exp_dir work_dir checkpoint_dir ckpt_dir '
   'model_dir output': 'The folder of a run is the flag --workdir=DIR.',
   'resume resume_from resume_from_checkpoint continue_training restore auto_resume load_checkpoint':
-  'The same command again goes on from the newest checkpoint of its --workdir.',
+  'The same command resumes from the newest checkpoint of its --workdir.',
   'overwrite overwrite_output_dir force': 'A run never overwrites another: name a new --workdir.',
   'num_workers dataloader_num_workers preprocessing_num_workers prefetch num_proc':
   'There is nothing to set: batches are read ahead by themselves.',
@@ -202,7 +202,10 @@ def ours(word: str, *, table: str = 'config') -> list[str]:
 
 
 def cure(word: str) -> str:
-  """Return how a thing without a key is done here, '' if unknown."""
+  """Return how a thing without a key is done here.
+
+  It is empty for unknown words.
+  """
   return next((told for theirs, told in CURES.items() if same(word) in map(same, theirs.split())), '')
 
 

@@ -106,7 +106,7 @@ def call(path: pathlib.Path, ask: Callable[[ModuleType], Any]) -> Any:
 
 @contextlib.contextmanager
 def _importable(path: pathlib.Path) -> Iterator[None]:
-  """Lets a config file import `experiments.common` of its own repository, from any working directory."""
+  """Let a config file import `experiments.common` from any directory."""
   root = next((parent for parent in path.parents if files.is_folder(parent / 'experiments')), path.parent)
   others = {name: module for name, module in sys.modules.items() if name.partition('.')[0] == 'experiments'}
   for name in others:
@@ -122,7 +122,7 @@ def _importable(path: pathlib.Path) -> Iterator[None]:
 
 
 def _where(error: BaseException, path: pathlib.Path) -> str:
-  """An exception of a config file as one line with the place in that file."""
+  """Format an exception of a config file with its line there."""
   if isinstance(error, SyntaxError):
     return f'{error.filename}, line {error.lineno}: {error.msg}.'
   lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]

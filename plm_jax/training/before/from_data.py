@@ -258,7 +258,9 @@ def _check_layout(settings: Settings, source: str | None) -> None:
 
 
 def _trained_on(source: str, *, texts: int) -> tuple[str | None, int]:
-  """Return the layout of a model's training examples, and for how many texts it is known.
+  """Return the layout of a model's training examples.
+
+  The second value is the number of texts for which it is known.
 
   Args:
     source: a run, an import or a release.
@@ -299,7 +301,7 @@ def _frames(style: Any, vocab: Vocab, texts: int) -> Any:
 
 
 def _trunk_source(settings: Settings) -> str | None:
-  """Return the folder that the trunk of a run comes from, if any."""
+  """Return the folder of the trunk's parameters, if any."""
   found = [entry['source'] for entry in settings['init_from'] if entry.get('to', 'trunk') in ('', 'trunk')]
   return found[-1] if found and files.is_folder(files.path(found[-1])) else None
 
@@ -340,7 +342,7 @@ def _tokenizer_of(folder: str) -> Path | None:
 
 
 def _written(marked: tokenizers.Tokenizer) -> Template:
-  """Return the tokens that a tokenizer adds to one text and to two."""
+  """Return the tokens around one text and around two."""
 
   def parts(second: str | None) -> tuple[tuple[int | str, int], ...]:
     made = marked.encode('a', second)

@@ -71,7 +71,7 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
 
 
 def _check_watched(settings: Settings) -> None:
-  """Raise ConfigError if the optimiser waits for a metric that is not set."""
+  """Raise ConfigError if the optimiser waits for an unset metric."""
   rule, best = settings['optim'], settings['best']
   mean_waits = rule.get('name') == 'asgd' and rule.get('start') is None
   waits = {

@@ -30,7 +30,7 @@ from plm_jax.training.step import TrainState, abstract_params, bind, step_rng
 UNBOUNDED = 512  # tokens of the row that is counted for a trunk whose rows may have any length
 OPTIONS = 4  # to choose from, of the row that is counted for a task with such rows
 ALWAYS = ('row_id', 'epoch', 'row_weight')  # keys of every batch
-CARRIED = ('reset',)  # keys that an objective reads where rows go on
+CARRIED = ('reset',)  # keys that an objective reads if rows continue each other
 
 
 # Of a run ------------------------------------------------------------------------------------------------------------
