@@ -134,8 +134,8 @@ def loss_of(sums: Mapping[str, tuple[jax.Array, jax.Array]]) -> float:
 def go_back(folder: RunFolder, spike: Spike) -> None:
   """Rewind the run to the step of a spike and record it.
 
-  Every process waits for process 0. The spike is recorded first, so that it counts even if the run is killed here. Such a
-  run resumes from its newest step and meets the same spike again; a spike equal to the last one counts once.
+  Every process waits for process 0. The spike is recorded first, so that it counts even if the run is killed here. Such
+  a run resumes from its newest step and meets the same spike again; a spike equal to the last one counts once.
   """
   if jax.process_index() == 0:
     rows = read(folder)
