@@ -34,7 +34,7 @@ def linear(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: St
 
 
 def linear_bert(step: Array, *, steps: int, warmup: int) -> Array:
-  """Warm up by t / w, then continue with 1 - t / T.
+  """Warm up by t / w, then use 1 - t/T.
 
   Warmup replaces the decayed rate (google-research/bert, optimization.py).
   """
