@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from plm_jax.core import param_paths
-from plm_jax.core.types import Array, Count, Epsilon, Momentum, NonNegativeInt, PyTree
+from plm_jax.core.types import Array, Count, Epsilon, Momentum, PyTree, NonNegativeInt
 from plm_jax.optim import groups
 from plm_jax.optim.averages import Average, iterate_mean
 from plm_jax.optim.groups import Settings, Written
@@ -161,7 +161,7 @@ NONMONOTONE = 5  # evaluations of asgd
 
 
 def asgd(context: Context, *, start: NonNegativeInt | None = None, nonmonotone: Count | None = None) -> Rule:
-  """SGD that is evaluated at the mean of its iterates (AWD-LSTM).
+  """Apply SGD and average its iterates for evaluation (AWD-LSTM).
 
   Args:
     context: decay and groups.
