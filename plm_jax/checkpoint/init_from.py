@@ -234,7 +234,7 @@ def _vocabulary_of(
   same_tokens: Callable[[str], SameTokens] | None,
   vocab_size: Callable[[str], int | None],
 ) -> _Vocabulary:
-  """Look up the vocabulary of a source, as far as the entry converts its rows."""
+  """Look up the vocabulary of a source, as the entry needs it."""
   tokens = same_tokens(entry.source) if same_tokens is not None and 'same_tokens' in entry.resizes else None
   tables = table_rows(source, fresh, entry, tokens)
   size = vocab_size(entry.source) if 'mean_rows' in entry.resizes and tokens is None else None
@@ -249,7 +249,10 @@ def _take(
   sums: Mapping[str, tuple[str, str]],
   convert: Callable[[str, np.ndarray, Array], tuple[Array, str]],
 ) -> bool:
-  """Take the leaves of a source; return False if it has none of this model's."""
+  """Take the leaves of a source.
+
+  Return False if it has none of this model's.
+  """
   taken = False
   for name, value in source.items():
     origin, path = f'{entry.source}:{join(entry.from_, name)}', join(entry.to, name)
@@ -281,7 +284,7 @@ def _convert(
   position_rows: Mapping[str, range],
   width_key: Callable[[str, str], str | None],
 ) -> tuple[Array, str]:
-  """Convert a leaf of the source to this model's leaf, as its entry requests.
+  """Convert a leaf of the source as its entry requests.
 
   Also return a description of the changes.
   """
@@ -300,7 +303,7 @@ def _convert(
 
 
 def _take_rests(leaves: _Leaves, sums: Mapping[str, tuple[str, str]]) -> None:
-  """Set the second part of each sum that a source has as one leaf."""
+  """Set the second part of sums that a source stores whole."""
   for path, (value, entry) in leaves.wholes.items():
     first, second = sums[path]
     if second not in leaves.restored:
@@ -318,7 +321,7 @@ def _nothing_in_common(source: Mapping[str, np.ndarray], fresh: Mapping[str, Arr
 
 
 def _fits(source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: Entry) -> bool:
-  """Return True if a part of a source has the same leaves and shapes as this model's."""
+  """Return True if both parts have the same leaves and shapes."""
   inside = entry.to and f'{entry.to}/'
   here = {path: leaf.shape for path, leaf in fresh.items() if f'{path}/'.startswith(inside)}
   return here == {join(entry.to, name): value.shape for name, value in source.items()}

@@ -165,7 +165,9 @@ def allow(scores: Array, num_new: Array, texts: Array, before: Array, constraint
 
 
 def _repeats(num_new: Array, texts: Array, before: Array, *, size: int, vocab_size: int) -> Array:
-  """Mark tokens that would complete a repeated n-gram of `size` tokens: bool[r, v].
+  """Mark tokens that would complete a repeated n-gram of `size` tokens.
+
+  bool[r, v].
 
   # size 3, read so far   a b c a b     the last two tokens are a b
   # windows               a b c, b c a, c a b: the first begins with a b, so c is forbidden

@@ -90,7 +90,7 @@ def make(
 
 
 def prepare(s: GloveSettings, root: Array, batch: Batch) -> Example:
-  """Build the pairs of a batch, with the logarithms of their counts and their weights."""
+  """Build pairs, with their logarithmic counts and weights."""
   del root
   count = batch['cooccurrence']
   counted = (batch['segment_ids'] > 0) & (count > 0)

@@ -61,7 +61,10 @@ class Model(nn.Module):
     self.output = Embed(self.vocab_size, self.trunk.hidden_dim, ('vocab', 'embed'), zeros)
 
   def read(self, tokens: Array, *, train: bool = False, **inputs: Array) -> Array:
-    """Look up the input vectors of words, int[b, l] -> [b, l, d]."""
+    """Look up the input vectors of words.
+
+    int[b, l] -> [b, l, d].
+    """
     del inputs
     return self.trunk(tokens, train=train)['hidden']
 
@@ -156,7 +159,10 @@ def make(
 
 
 def prepare(s: SkipgramSettings, root: Array, batch: Batch) -> Example:
-  """Subsample rows, and sample windows and negatives by the keys of the rows."""
+  """Subsample rows, and sample windows and negatives.
+
+  All are sampled by the keys of the rows.
+  """
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
   if s.windows.architecture == 'skipgram':
     pairs, count = listed(laid.pairs)

@@ -243,7 +243,7 @@ class Decoder(nn.Module):
     return jnp.moveaxis(jax.lax.scan(step, first, self._reads(tokens, train=train))[1], 0, 1)
 
   def states(self, tokens: Array, ends: State, *, train: bool) -> Array:
-    """Compute s_t of every step [b, t, d], for a decoder without feeding."""
+    """Compute s_t of every step [b, t, d] without feeding."""
     w = self.weights()
 
     def step(before: State, read: tuple[Array, Array]) -> tuple[State, Array]:
@@ -273,7 +273,10 @@ class Decoder(nn.Module):
     return Weights(feed=feed, kernels=above, recurrent=recurrent, attention=self.attention)
 
   def given(self, tokens: Array) -> Array:
-    """Compute W z + b of the first layer for tokens: int[...] -> [..., 4, d]."""
+    """Compute W z + b of the first layer for tokens.
+
+    int[...] -> [..., 4, d].
+    """
     first = self.lstm[0]
     kernel = first.kernel[: self.word_dim, 0]
     return jnp.einsum('...e,egf->...gf', self.embed(tokens), kernel) + (first.bias + first.recurrent_bias)[0]
@@ -342,7 +345,7 @@ class Model(nn.Module):
   def encode(
     self, tokens: Array, *, segment_ids: Array, positions: Array | None = None, train: bool = False
   ) -> tuple[Array, State]:
-    """Compute the states [b, m, d] of texts, and the final state of each layer."""
+    """Compute the states [b, m, d] and final states of texts."""
     del positions
     out = self.trunk(tokens, segment_ids=segment_ids, train=train)
     return out['hidden'], out['ends']
@@ -425,7 +428,9 @@ def make(
   decoding: Annotated[Mapping[str, Any], 'adapters.sequence:Decoding'] = {},
   logit_rows: Count = 8,
 ) -> Task:
-  """Build translation by an encoder and an LSTM decoder of the same depth and width.
+  """Build translation by an encoder and an equally large LSTM decoder.
+
+  The decoder has as many layers as the encoder, and their width.
 
   Args:
     trunk: a recurrent encoder, see `trunk.Ends`.

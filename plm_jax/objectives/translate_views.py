@@ -71,7 +71,7 @@ class View(nn.Module):
     self.output = Dense(self.vocab_size, axes=('embed', 'vocab'), kernel_init=init, dtype=self.dtype)
 
   def __call__(self, states: Array, hidden: Array, segment_ids: Array, *, train: bool) -> Array:
-    """Compute h~ [b, t, d] of states s_t [b, t, d] over a text.
+    """Compute h~ [b, t, d] of states s_t over a text.
 
     `hidden` [b, m, d] are the states of the text.
     """
@@ -100,7 +100,7 @@ class Views(nn.Module):
     }
 
   def __call__(self, tokens: Array, segment_ids: Array, train: bool = False) -> tuple[Array, State]:
-    """Compute the states [b, m, d] of texts int[b, m], and final states."""
+    """Compute the states [b, m, d] and final states of texts."""
     out = self.trunk(tokens, segment_ids=segment_ids, train=train)
     if self.is_initializing():
       for name, features in self.look(out['hidden'], out['hidden'], segment_ids).items():
@@ -211,7 +211,10 @@ def objectives_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]
 
 
 def prepare(root: Array, batch: Batch) -> Example:
-  """Build texts without a translation; from a row of several texts, the first."""
+  """Build texts without a translation.
+
+  From a row of several texts, the first.
+  """
   # segments 1 1 2 2 0   ->   1 1 0 0 0
   del root
   first = (batch['segment_ids'] == 1).astype(jnp.int32)
@@ -248,7 +251,7 @@ def loss(s: TranslateViewsSettings, forward: Forward, example: Example, carry: P
 
 
 def _scored(s: TranslateViewsSettings, forward: Forward, view: str, features: Array, ids: Array) -> tuple[Array, Array]:
-  """Compute -log p and correctness of the tokens int[b, t] from h~ [b, t, d]."""
+  """Compute -log p and correctness of tokens, f32[b, t] twice."""
 
   def score_chunk(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
     logits = forward(method='attend', features=chunk[0], view=view)
