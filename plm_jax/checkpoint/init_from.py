@@ -40,24 +40,20 @@ class Entry:
 
   Attributes:
     source: a folder that `open_params` takes; or a file of word vectors (`weights/word_vectors.py`) with from_='', for
-      the
-      table of vectors named by `to`.
+      the table of vectors named by `to`.
     step: of a run: a number, 'newest' or 'best'; None is the best if steps have scores, else the newest.
     from_: part of the source, '' for all of it.
     to: part of this model that receives it, '' for all of it.
     layers: stacked layers of the source to take, in this order; None takes all.
     resize: 'interpolate' resizes learned position tables to the length of this model's. 'new_rows' lets the other
-      tables,
-      and the kernels and biases of outputs, end in vocabulary rows that keep their initial values. 'mean_rows' starts
-      these rows from the mean of the source's (ULMFiT's released code, for new words). A width is never changed. Rows
-      that only pad the source's token table do not count. 'same_tokens' takes each vocabulary row from the row of the
-      same token, by its text, in the vocabulary of the source, and starts the others from the mean; the two
-      vocabularies
-      may differ in everything. A sequence combines several.
+      tables, and the kernels and biases of outputs, end in vocabulary rows that keep their initial values. 'mean_rows'
+      starts these rows from the mean of the source's (ULMFiT's released code, for new words). A width is never changed.
+      Rows that only pad the source's token table do not count. 'same_tokens' takes each vocabulary row from the row of
+      the same token, by its text, in the vocabulary of the source, and starts the others from the mean; the two
+      vocabularies may differ in everything. A sequence combines several.
     dtype: the dtype of this model's parameters, required if the source has another one.
     fresh_zeros: rows that are zero in the source, such as those of words that a file of vectors lacks, keep their
-      initial
-      values.
+      initial values.
     add: add to the values of earlier entries, for a source that stores a parameter as a sum (DeBERTa-v3's token table).
     fitting: take the part if it has the same leaves of the same shapes as here, and the head of a task if it also
       separates the same classes in the same way (`training/parts.py`); otherwise it stays new.

@@ -138,13 +138,11 @@ def open_params(source: str | os.PathLike[str], *, step: Step = 'newest') -> Par
   """Open parameters in a form of this package.
 
   `weights.open` also takes Hugging Face's form. For a run that averages its parameters these are the averages, which
-  its
-  evaluations read.
+  its evaluations read.
 
   Args:
     source: a run folder, its `checkpoints`, a folder made by `save_params` or the `.safetensors` file in it, or a
-      folder
-      made by `plm-jax convert import`.
+      folder made by `plm-jax convert import`.
     step: of a run; see `saved_steps.choose`.
 
   Raises:

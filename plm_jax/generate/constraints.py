@@ -83,10 +83,8 @@ class Beam(NamedTuple):
     beams: beam width: open texts, and finished texts, per row.
     length_penalty: texts are compared by log-probability / length ** length_penalty.
     early_stop: when the search of a row ends. True: once there are as many finished texts as beams. False: once the
-      best
-      open text, at its present length, is not better than the worst finished one. 'never': as False, but at the
-      greatest
-      length if length_penalty is positive.
+      best open text, at its present length, is not better than the worst finished one. 'never': as False, but at the
+      greatest length if length_penalty is positive.
   """
 
   beams: int = 4

@@ -46,8 +46,7 @@ class Reader(NamedTuple):
   Attributes:
     cache: of the trunk, b rows, with no more slots than the prompts take.
     read: (tokens int[b, k], number of tokens generated before, cache) -> (logits f32[b, k, v], cache); the cache needs
-      k
-      empty slots (`resize`).
+      k empty slots (`resize`).
     token: int32[b], the token to read first: the last one of the prompt, or `start_id`.
     before: int32[b, p], tokens before the text, including `token`, for `Constraints.no_repeat`; -1 is padding.
   """
@@ -194,8 +193,7 @@ def _stepper(trunk: nn.Module, params: PyTree) -> Callable[..., tuple[Array, PyT
   copies those of each layer out of the stacked arrays before it multiplies. So the stacks are cut into layers once,
   before the loop. Inside the loop they are stacked again, as the trunk expects. The compiler removes this together with
   the trunk's own cuts, and writes new keys and values in place. On other devices everything stays stacked, since a
-  second
-  copy would take memory.
+  second copy would take memory.
   """
   if not _cuts():
     return functools.partial(trunk.apply, {'params': params}, method='decode_step')

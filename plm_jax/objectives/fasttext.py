@@ -109,8 +109,7 @@ def make(
     buckets: rows of the table of n-grams; several n-grams may share one.
     reduction: of the training loss: 'sum' adds the pairs of a batch, as the released code adds the pairs it has read,
       and gives each part of a word the whole gradient; 'mean' divides by the number of pairs, and its gradient is that
-      of
-      the loss.
+      of the loss.
     update: 'tables' or 'rows', as in objective 'skipgram'.
 
   Raises:

@@ -79,8 +79,7 @@ class Model(nn.Module):
 
     Returns:
       f32[b, l, o, w] of skip-gram, whose input is the word at l and whose centre is the neighbour o; f32[b, l, 1, w] of
-      a
-      bag of words, whose centre is the word at l.
+      a bag of words, whose centre is the word at l.
     """
     vectors, paths = self.trunk(tokens, train=train)['hidden'], self.output(nodes)  # [b, l, d], [b, l, w, d]
     if self.architecture == 'cbow':

@@ -256,9 +256,8 @@ def prepare(s: MultiviewSettings, root: Array, batch: Batch) -> Example:
   """Build unlabelled rows, and mark the words that each view predicts.
 
   A view that hides the word needs a neighbour of the same text that is not a special token: 'past' of the last word
-  would
-  read the state of the end token. 'past' also needs the neighbour to begin a word: after a word of several pieces the
-  state is that of a piece.
+  would read the state of the end token. 'past' also needs the neighbour to begin a word: after a word of several pieces
+  the state is that of a piece.
   """
   # tokens      <s> a  b  c </s>   words with a view 'future' b c, with a view 'past' a b
   del root

@@ -105,21 +105,16 @@ def make(
     sharing: parameters that the two share: 'embeddings', the tables of tokens, positions and sentence types and their
       norm, as released (both trunks of models/bert.py); 'tokens', the token table alone; 'all', one network with two
       heads; 'none'; 'gradient_disentangled', the discriminator's token table is the generator's without gradient plus
-      its
-      own (DeBERTa-v3). `init_from` and `model.from` add the two tables when a run starts from this one, and subtract
-      the
-      generator's when this run starts from a complete table.
+      its own (DeBERTa-v3). `init_from` and `model.from` add the two tables when a run starts from this one, and
+      subtract the generator's when this run starts from a complete table.
     where: the tokens to choose: a function of `noise/where/` with its settings (ELECTRA large: rate .25). A token
-      chosen
-      twice counts once; in the released code, twice.
+      chosen twice counts once; in the released code, twice.
     keep: share of the chosen tokens that the generator sees unmasked.
     sampling: 'uniform' replaces by random tokens, without a generator.
     temperature: of the generator's softmax when sampling.
     learning: how the generator learns: by maximum 'likelihood'; 'adversarial', by REINFORCE for the discriminator's
-      loss
-      (appendix F); 'frozen', the second of two stages, after a run of objective mlm whose trunk initialises both:
-      freeze
-      its parameters too, with optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0)).
+      loss (appendix F); 'frozen', the second of two stages, after a run of objective mlm whose trunk initialises both:
+      freeze its parameters too, with optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0)).
     predict: the trunk's target: which of 'all' tokens, or of the 'masked' (chosen) ones ("ELECTRA 15%"), were replaced;
       or the original token, at the chosen positions ('replace_mlm') or at all of them ('all_tokens_mlm', with a copy
       gate).

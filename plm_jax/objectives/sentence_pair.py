@@ -97,8 +97,7 @@ def make(
     where: the tokens to mask, as in `mlm`.
     edit: how to corrupt them, as in `mlm`.
     masking: 'dynamic' samples new masks and pairs at every step, 'static' repeats those of `copies` epochs (BERT; set
-      the
-      same `copies` for the data).
+      the same `copies` for the data).
     copies: of each row when static.
   """
   user, inputs = "objective 'sentence_pair'", ('tokens', 'segment_ids', 'type_ids')

@@ -46,8 +46,7 @@ def arcs_of(row: Row, record: Row) -> tuple[list[int | None], list[str | None]]:
 
   Args:
     row: a prediction; its 'heads' int[l] are positions in the row of the heads of words, -1 where no word begins, and
-      its
-      'labels' int[l] their relations.
+      its 'labels' int[l] their relations.
     record: of the row, see `scores/__init__.py`.
   """
   # heads -1 2 2 -1, places 0 1   ->   2 0: the second word, at position 2, is the root

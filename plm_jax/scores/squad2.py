@@ -115,8 +115,7 @@ def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tu
 
   Returns:
     The mean and the threshold: a question is answered if its margin is not above it. For written answers, which cannot
-    be
-    left unanswered, the mean of `values` and nan.
+    be left unanswered, the mean of `values` and nan.
   """
   if any(math.isnan(question.margin) for question in questions):
     return squad.mean(values), math.nan
