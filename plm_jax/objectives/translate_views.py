@@ -32,6 +32,7 @@ from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
 from plm_jax.layers.lstm import State
 from plm_jax.layers.means import metric, row_terms, scaled_sum, whole_loss
 from plm_jax.objectives import translate
+from plm_jax.objectives.translate_decoder import attention_params
 
 PAPER = Paper(
   year=2018,
@@ -46,7 +47,7 @@ VIEWS = ('dropped', 'future')
 
 
 class View(nn.Module):
-  """The parameters of a view: its attention and its output, as in `translate.Decoder`.
+  """The parameters of a view: its attention and its output, as in `translate_decoder.Decoder`.
 
   Attributes:
     vocab_size: v, of the target.
@@ -66,7 +67,7 @@ class View(nn.Module):
 
   def setup(self) -> None:
     init = uniform(self.init_range)
-    self.attention = translate.attention_params(self, self.hidden_dim, self.biases, init, self.dtype)
+    self.attention = attention_params(self, self.hidden_dim, self.biases, init, self.dtype)
     self.drop = Dropout(self.dropout)
     self.output = Dense(self.vocab_size, axes=('embed', 'vocab'), kernel_init=init, dtype=self.dtype)
 
@@ -164,7 +165,7 @@ def make(
     biases: b1 and b2 of the attention.
     dropout: rate between layers of the decoder.
     attention_dropout: rate on the weights of attention of the view 'dropped'.
-    init_range: see `translate.Decoder`.
+    init_range: see `translate_decoder.Decoder`.
     start: the first token that the decoder reads.
     label_smoothing: of the decoder on labelled rows.
     search: how to generate the translations that views learn; `max_new` None is the length of the texts.
