@@ -23,7 +23,7 @@ myst_heading_anchors = 3
 exclude_patterns = ['_build', 'README.md']
 default_role = 'code'  # single backticks in docstrings are code
 highlight_language = 'none'
-smartquotes = False  # would make a dash of the two of a flag
+smartquotes_action = 'D'  # dashes; flags are code
 autodoc_member_order = 'bysource'
 autodoc_typehints = 'description'
 autodoc_typehints_description_target = 'documented'
@@ -45,9 +45,19 @@ html_theme_options = {
 
 
 def plain(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-  """Escape in docstrings what only reStructuredText gives a meaning; they are plain text with code in backticks."""
+  """Escape in docstrings what only reStructuredText gives a meaning; they are plain text with code in backticks.
+
+  The lines below 'Example:' are code.
+  """
   del app, what, name, thing, options
+  in_code = False
   for number, line in enumerate(lines):
+    if line.strip() in ('Example:', 'Examples:'):
+      in_code = True
+      lines[number] = f'{line}:'
+    in_code = in_code and (not line.strip() or line.startswith(' ') or line.strip().startswith('Example'))
+    if in_code:
+      continue
     parts = re.split(r'(`+[^`]*`+)', line)
     parts[::2] = [re.sub(r'(?<!^)([*|]|(?<=\w)_(?!\w))', r'\\\1', part) for part in parts[::2]]
     lines[number] = ''.join(parts)

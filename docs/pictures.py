@@ -28,6 +28,7 @@ NOISE = {
   'noise_bart': ('bart_mask', 'bart_delete', 'bart_infill', 'bart_permute', 'bart_rotate'),
   'noise_t5': ('t5', 't5_prefix', 'mass', 'deshuffle', 'ul2'),
 }
+TEXTS = {'noise_decoders': ['--text=Thank you for inviting me to your party last week .']}  # masks take a line a token
 # The rooms of plm_jax/ by floor, from the ground up; a room imports from the floors below it.
 FLOORS = (
   ('core',),
@@ -51,7 +52,7 @@ def noise() -> None:
     console = rich.console.Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False)
     for number, objective in enumerate(objectives):
       with mock.patch('rich.console.Console', lambda console=console, **settings: console), _without_text(number > 0):
-        command.main([f'--objective={objective}', '--rows=400'])
+        command.main([f'--objective={objective}', '--rows=400', *TEXTS.get(name, ())])
     text = console.export_svg(title='plm-jax noise', theme=terminal_theme.DIMMED_MONOKAI, unique_id=name)
     text = re.sub(r'@font-face \{.*?\}\s*', '', text, flags=re.DOTALL)  # fonts of another host
     (IMAGES / f'{name}.svg').write_text(text, encoding='utf-8')

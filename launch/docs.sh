@@ -18,8 +18,11 @@ if [[ ${1:-} == --serve ]]; then
 fi
 bash "$root/launch/setup.sh" docs
 python="$root/.venv/bin/python"
-JAX_PLATFORMS=cpu "$python" -m sphinx -W --keep-going -q -b html -d "$root/docs/_build/doctrees" "$@" \
-  "$root/docs" "$root/docs/_build/html"
+if ! JAX_PLATFORMS=cpu "$python" -m sphinx -W --keep-going -q -a -E -b html -d "$root/docs/_build/doctrees" "$@" \
+  "$root/docs" "$root/docs/_build/html"; then
+  echo 'Repeat with: bash launch/docs.sh'
+  exit 1
+fi
 echo "Documentation: $root/docs/_build/html/index.html"
 if [[ -n $serve ]]; then
   exec "$python" -m http.server --bind 127.0.0.1 --directory "$root/docs/_build/html" "$serve"

@@ -157,15 +157,16 @@ def test_a_red_check_ends_with_the_command(tmp_path: pathlib.Path) -> None:
   script = (ROOT / '.ci' / 'run').read_text()
   (tmp_path / '.ci' / 'run').write_text(script)
   said = {'setup': 'true', 'test': "echo 'Repeat with: bash launch/test.sh -n 0 t.py::x'; echo '1 failed'; exit 1"}
-  for name, text in (said | {'lint': 'exit 1'}).items():
+  for name, text in (said | {'docs': "echo 'Documentation: here'", 'lint': 'exit 1'}).items():
     (tmp_path / 'launch' / f'{name}.sh').write_text(text + '\n')
   done = subprocess.run(['bash', '.ci/run'], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
   assert done.returncode == 1, done.stderr
   again = 'Repeat with: bash launch/test.sh -n 0 t.py::x'
-  assert done.stdout.splitlines()[-6:] == [
+  assert done.stdout.splitlines()[-7:] == [
     'tests: 1 failed',
+    'documentation: Documentation: here',
     'programs for TPUs: 1 failed',
-    'Failed: see the tests and the lint above.',
+    'Failed: see the tests, the documentation and the lint above.',
     again,
     again,
     'Repeat with: bash launch/lint.sh',

@@ -21,7 +21,7 @@ PAGE = (ROOT / 'experiments' / 'MIGRATION.md').read_text(encoding='utf-8')
 INDEX = (ROOT / 'experiments' / 'README.md').read_text(encoding='utf-8')
 MODEL = ROOT / 'tests' / 'fixtures' / 'bert_mlm' / 'run'
 COMMANDS = [
-  shlex.split(block.replace('\\\n', ' ').replace('FOLDER', str(MODEL)))[3:]
+  shlex.split(block.replace('\\\n', ' ').replace('FOLDER', str(MODEL)))[2:]
   for block in re.findall(r'^```\n(plm-jax train .*?)^```', PAGE, re.MULTILINE | re.DOTALL)
 ]
 IDS = [next(word for word in words if word.startswith('--workdir=')).rpartition('/')[2] for words in COMMANDS]

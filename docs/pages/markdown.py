@@ -9,9 +9,9 @@ from typing import Any
 from plm_jax.config import annotations
 from plm_jax.config.signatures import Keyword, Missing
 
-FLAG = re.compile(r'(?<![\w`/.-])(--[a-z]\w*(?:\.\w+)*(?:=[^\s,;:)]*[^\s,;:).])?)')
+FLAG = re.compile(r'(?<![\w`/.-])(--[a-z]\w*(?:\.\w+)*(?:=[^\s,;)]*[^\s,;:).])?)')
 COMMAND = re.compile(r'(plm-jax|bash|python|pip|\.venv/bin/\S+) ')
-LONG = 100  # characters of a line of code that a page shows whole
+LONG = 84  # characters of a line of code that a page shows whole
 
 
 def escape(text: str) -> str:
@@ -25,7 +25,8 @@ def escape(text: str) -> str:
 
 def code(lines: Iterable[str], language: str = 'text') -> str:
   """Return a fenced block; long commands are broken before their flags."""
-  return '\n'.join([f'```{language}', *[short for line in lines for short in _broken(line)], '```'])
+  whole = re.sub(r' *\\\n *', ' ', '\n'.join(lines)).splitlines()
+  return '\n'.join([f'```{language}', *[short for line in whole for short in _broken(line)], '```'])
 
 
 def _broken(line: str) -> list[str]:

@@ -32,8 +32,8 @@ def _index(intros: Mapping[str, Mapping[str, Any]]) -> str:
   ]
   parts = [
     '# Papers and configs',
-    'Each page has the idea of the paper, our configs with their commands, the hardware, the published numbers to expect, '
-    'and what differs from the paper. All of it but the first paragraph is read from the head of the config file.',
+    'Each page has the idea of the paper, our configs with their commands, the hardware, the published numbers to '
+    'expect, and what differs from the paper. All but the first paragraph is read from the head of the config file.',
     markdown.table(('page', 'paper', 'folder of `experiments/`'), rows),
     ':::{toctree}\n:hidden:\n\n'
     + '\n'.join(name for _, name in sorted((about['title'].lower(), folder) for folder, about in intros.items()))

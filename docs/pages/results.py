@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import struct
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,16 @@ from typing import Any, NamedTuple
 
 from pages import markdown
 
-CLAIMS = ('What the paper claims', 'What is asked', 'Asked here as well')
 TITLES = {
   'What the paper claims': 'Claims of the paper',
   'What is asked': 'Questions',
   'Asked here as well': 'Other questions',
 }
+HEAD = '| column | better | than |'  # of a table of claims
 FEW = 7  # columns of a table that a page shows as they are; with more it is turned
+
+
+WIDE = 3  # widths of a picture over its height from which it scrolls
 
 
 class Verdict(NamedTuple):
@@ -56,11 +60,10 @@ def pages(root: pathlib.Path) -> dict[str, str]:
 def claims(text: str) -> list[tuple[str, list[Verdict]]]:
   """Return the claims of a table.md by heading, each with its verdict."""
   found = []
-  for heading in CLAIMS:
-    _, there, rest = text.partition(f'\n## {heading}\n')
-    if there:
-      cells = _cells(rest.partition('\n## ')[0])
-      found.append((heading, [Verdict(*row[:6], _verdict(*row[6:8])) for row in cells[1:]]))
+  for section in text.split('\n## ')[1:]:
+    heading, _, rest = section.partition('\n')
+    if HEAD in rest:
+      found.append((heading, [Verdict(*row[:6], _verdict(*row[6:8])) for row in _cells(rest)[1:]]))
   return found
 
 
@@ -86,23 +89,34 @@ def _page(folder: pathlib.Path, text: str, about: Mapping[str, Any]) -> str:
   command = re.match(r'`([^`]+)`', rest)
   numbers = rest.partition('\n\n')[2].partition('\n## ')[0]
   parts = [f'# {_title(text)}', *map(markdown.escape, intro.splitlines())]
-  parts.append(f'![{_title(text)}: measured values](../../../experiments/results/{where}/table.png)')
+  wide = '{.wide}' if _is_wide(folder / 'table.png') else ''
+  parts.append(f'![{_title(text)}: measured values](../../../experiments/results/{where}/table.png){wide}')
   parts += ['## Findings', '\n'.join(f'- {one}' for one in about['findings'])]
   for heading, verdicts in claims(text):
     rows = [(one.verdict, *map(markdown.escape, one[:6])) for one in verdicts]
     head = ('verdict', 'column', 'better', 'than', 'published', 'measured', '95 % interval')
-    parts += [f'## {TITLES[heading]}', f'{counted(verdicts)}.', markdown.table(head, _without_empty(head, rows))]
+    parts += [
+      f'## {TITLES.get(heading, heading)}',
+      f'{counted(verdicts)}.',
+      markdown.table(head, _without_empty(head, rows)),
+    ]
   parts += ['## Numbers', _turned(numbers)]
   for extra in about.get('pictures', ()):
     parts.append(f'![{extra}](../../../experiments/results/{where}/{extra})')
   parts += ['## How it was made', f'Cost: {about["cost"]}.']
   if command:
     parts.append(markdown.code([command.group(1)]))
-  parts.append(_escaped_list(text.partition('\n## What stands behind it\n')[2]))
+  parts.append(_escaped_list(text.rpartition('\n## ')[2]))
   parts.append(
     f'`experiments/results/{where}/cells.json` has every run with its seed, and checksums of its config and data.'
   )
   return '\n\n'.join(part for part in parts if part.strip()) + '\n'
+
+
+def _is_wide(picture: pathlib.Path) -> bool:
+  """Whether a PNG is so wide that a page shows it by parts; its header has the sizes."""
+  width, height = struct.unpack('>II', picture.read_bytes()[16:24])
+  return width > WIDE * height
 
 
 def _without_empty(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:

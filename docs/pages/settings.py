@@ -19,7 +19,7 @@ BLOCKS = {
   'execution': ('core.types:Execution', ''),
   'optim': (
     'optim.optimiser:make',
-    'The keywords of the [rule](plugins/rules.md) and the [schedule](plugins/schedules.md) that it names are keys as well.',
+    'The keywords of the [rule](plugins/rules.md) and the [schedule](plugins/schedules.md) that it names are keys too.',
   ),
   'eval.NAME': ('config.schema:Evaluation', ''),
   'init_from': ('checkpoint.init_from:Entry', 'A sequence of entries. Later ones overwrite earlier ones.'),
@@ -64,7 +64,7 @@ def pages() -> dict[str, str]:
   index = [
     '# Plug-ins',
     'A block of a config names a file or a function by `name`; its other keys are the keywords below. '
-    'These pages are read from the signatures in the source, with the bounds and defaults that a config is checked against.',
+    'These pages are read from the source, with the bounds and defaults that a config is checked against.',
     markdown.table(('kind', 'named by', 'how many'), rows),
     ':::{toctree}\n:hidden:\n\n' + '\n'.join(KINDS) + '\n:::',
   ]
@@ -82,7 +82,10 @@ def _keys() -> str:
     docstring = _docstring(module, name)
     known = {key: one for key, one in signatures.keywords(module, name).items() if key not in GIVEN or name != 'make'}
     parts += [f'## {title}', intro or markdown.prose(markdown.summary(docstring))]
-    parts.append(markdown.keywords(known, markdown.sections(docstring), _links('plugins/')))
+    links = _links('plugins/') | {
+      other: f'[{title}](#{title.lower().replace(".", "")})' for title, (other, _) in BLOCKS.items()
+    }
+    parts += [markdown.keywords(known, markdown.sections(docstring), links)]
   return '\n\n'.join(parts) + '\n'
 
 

@@ -33,14 +33,12 @@ from plm_jax.training.guards import extension, spikes, verify
 from plm_jax.training.guards.guards import Guards
 from plm_jax.training.hosts import agreement, host_facts
 from plm_jax.training.hosts.watchdog import Watchdog
+from plm_jax.training.init_sources import check_sources, check_vocab_of, init_params_from
 from plm_jax.training.outcome import DONE, Outcome, code
 from plm_jax.training.parts import (
   Parts,
   check_rows,
-  check_sources,
-  check_vocab_of,
   fit,
-  init_params_from,
   make_evaluations,
   make_layout,
   make_parts,

@@ -25,7 +25,8 @@ from plm_jax.runs import history, metrics, scoring
 from plm_jax.training import evaluation, feed
 from plm_jax.training.before import from_data
 from plm_jax.training.cost import memory, sizes
-from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_layout, make_parts, make_vocab
+from plm_jax.training.init_sources import check_sources
+from plm_jax.training.parts import Parts, check_labels, check_names, make_layout, make_parts, make_vocab
 from plm_jax.training.step import TrainState, abstract_params, bind, eval_step, state_maker, step_rng
 from plm_jax.weights import task_heads, writer
 
