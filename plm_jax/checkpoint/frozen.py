@@ -24,7 +24,9 @@ NAME = 'frozen.json'  # in the folder of the checkpoints: path -> sha256
 
 
 def write(checkpoints: Path, params: PyTree, *, main: bool, anew: bool = False) -> None:
-  """Write the checksums of frozen parameters the first time; later compare with them.
+  """Write the checksums of frozen parameters the first time.
+
+  Later compare with them.
 
   Args:
     checkpoints: the folder.
@@ -44,12 +46,17 @@ def write(checkpoints: Path, params: PyTree, *, main: bool, anew: bool = False) 
 
 
 def read(checkpoints: Path) -> dict[str, str]:
-  """Read path -> checksum of each frozen parameter; empty for a run that saves all."""
+  """Read path -> checksum of each frozen parameter.
+
+  Empty for a run that saves all.
+  """
   return checksums.read_json(checkpoints / NAME) if files.is_file(checkpoints / NAME) else {}
 
 
 def leaves(checkpoints: Path, entries: Sequence[tuple[Entry, Params]]) -> dict[str, Leaf]:
-  """Find the frozen parameters of a run; each is checked when it is read.
+  """Find the frozen parameters of a run.
+
+  Each is checked when it is read.
 
   Args:
     checkpoints: the folder.
