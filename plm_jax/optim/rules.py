@@ -161,7 +161,7 @@ NONMONOTONE = 5  # evaluations of asgd
 
 
 def asgd(context: Context, *, start: NonNegativeInt | None = None, nonmonotone: Count | None = None) -> Rule:
-  """Apply SGD and average its iterates for evaluation (AWD-LSTM).
+  """SGD that is evaluated at the mean of its iterates (AWD-LSTM).
 
   Args:
     context: decay and groups.
