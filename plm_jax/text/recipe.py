@@ -74,12 +74,12 @@ def cure(
 
 
 def cure_of(settings: Mapping[str, Any], name: str = 'vocab', *, heads: Sequence[str] = ()) -> str:
-  """Describe as `cure` how to get a vocabulary of a run.
+  """Describe how to get a vocabulary of a run.
 
   Args:
     settings: of the run.
     name: its block, 'vocab' or 'second_vocab'.
-    heads: as in `cure`.
+    heads: config files whose heads are read before those of the experiments.
   """
   block = settings[name]
   pretrains = bool(settings.get('objective'))

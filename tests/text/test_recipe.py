@@ -79,7 +79,7 @@ def test_a_vocabulary_is_made_by_one_command():
   made = collections.defaultdict(set)
   for file in signatures.experiment_files():
     for line in recipe.header_of(str(file)).replace('\\\n', ' ').splitlines():
-      words = shlex.split(line) if 'plm_jax.vocab train' in line else []
+      words = shlex.split(line) if 'plm-jax vocab train' in line else []
       made[words[-1] if words else ''].add(frozenset(words))
   del made['']
   assert len(made) > 10 and not {out: said for out, said in made.items() if len(said) > 1}
