@@ -227,7 +227,7 @@ def test_the_next_job_goes_on(slurm: Slurm, data: pathlib.Path) -> None:
   words, step = stopped_by_slurm(slurm, data)
   with slurm.job(*words, f'--stop_at={step + 2}', SLURM_RESTART_COUNT='1') as process:
     assert process.wait(timeout=180) == 0, slurm.output.read_text()[-3000:]
-  assert f'going on from step {step}' in (slurm.folder / 'run' / 'log.txt').read_text()
+  assert f'from step {step}' in (slurm.folder / 'run' / 'log.txt').read_text()
   assert slurm.requeued() == 1
 
 
