@@ -108,7 +108,7 @@ class Processes:
     self.deadline = self.deadline or time.monotonic() + self.grace
 
   def wait(self) -> int:
-    """Wait for all processes; kill them `grace` seconds after the first exit or signal.
+    """Wait for all processes, and kill them after `grace` seconds.
 
     Returns:
       The exit code.
@@ -154,7 +154,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, bool]:
-  """Run all processes once; return the exit code and whether this program got a signal."""
+  """Run all processes once.
+
+  Returns:
+    The exit code, and whether this program got a signal.
+  """
   env = environment(arguments.devices, os.environ)
   join = [f'--coordinator=localhost:{free_port()}', f'--processes={arguments.processes}']
   processes = Processes(grace=arguments.grace)
