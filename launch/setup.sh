@@ -111,7 +111,7 @@ stamp_folder() { echo "$venv/.installed-$(version_of "$python")"; }
 stamps="$(stamp_folder)"
 missing=()
 for list in "${lists[@]}"; do
-  cmp -s -- "$list" "$stamps/${list##*/}" || missing+=("${list##*/}")
+  cmp -s -- "$list" "$stamps/${list##*/}" || missing+=("${list#"$root"/}")
 done
 if [[ ${#missing[@]} -eq 0 ]]; then
   install_command
@@ -122,7 +122,7 @@ has_pip() { "$python" -I -m pip --version >/dev/null 2>&1; }
 if ! has_pip && ! { "$python" -I -m ensurepip >/dev/null 2>&1 && has_pip; }; then
   make_venv 'has no pip, and it cannot be installed'
   stamps="$(stamp_folder)"
-  missing=("${lists[@]##*/}")
+  missing=("${lists[@]#"$root"/}")
 fi
 
 say "Installing ${missing[*]} into $venv."

@@ -36,6 +36,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
   """A folder that is set up and whose requirement files are empty."""
   folder = tmp_path_factory.mktemp('check out')
   shutil.copytree(ROOT / 'launch', folder / 'launch')
+  (folder / 'requirements').mkdir()
   for name in ('requirements.txt', 'requirements/test.txt'):
     (folder / name).write_text('# nothing\n')
   done = set_up(folder / 'launch' / 'setup.sh')
