@@ -28,6 +28,7 @@ GENERATED = (
   'reference/commands',
   'reference/config.md',
   'reference/plugins',
+  'reference/taxonomy.md',
   'results/table',
 )
 MODEL = ROOT / 'tests' / 'fixtures' / 'bert_mlm' / 'run'
