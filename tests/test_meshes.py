@@ -16,7 +16,7 @@ TOPOLOGIES = (
 
 
 def check(mesh, devices, *, data: int, model: int, slices: int) -> None:
-  """Every device once; slices along data alone; the places of a process together."""
+  """Check that devices, slices and processes are placed correctly."""
   placed = mesh.devices
   assert placed.shape == (data, model)
   assert mesh.axis_names == ('data', 'model')
@@ -50,7 +50,7 @@ def test_boxes_without_a_compiler(model, slices):
 
 @pytest.mark.parametrize(('slices', 'replica'), [(2, 2), (4, 2), (2, 4), (1, 2), (4, 4)])
 def test_copies_lie_in_slices(slices, replica):
-  """One in one slice, or over whole ones; several may share a slice."""
+  """Check that a copy has one slice or whole slices."""
   devices = described.made_up((4, 4, 4), slices=slices)
   mesh = sharding.make_mesh({'replica': replica, 'data': -1, 'model': 4}, devices)
   assert dict(mesh.shape) == {'replica': replica, 'data': 16 * slices // replica, 'model': 4}
@@ -61,7 +61,7 @@ def test_copies_lie_in_slices(slices, replica):
 
 
 def distance(a: described.Device, b: described.Device, box: tuple[int, int, int]) -> int:
-  """Links between two chips of a torus."""
+  """Count the links between two chips of a torus."""
   steps = [abs(x - y) for x, y in zip(a.coords, b.coords, strict=True)]
   return sum(min(step, size - step) for step, size in zip(steps, box, strict=True))
 
@@ -70,7 +70,7 @@ def distance(a: described.Device, b: described.Device, box: tuple[int, int, int]
 def test_a_copy_of_the_model_lies_in_one_part_of_the_network(model):
   box = (4, 4, 4)
   placed = sharding.make_mesh({'data': -1, 'model': model}, described.made_up(box)).devices
-  # a box of so many chips in which no two are further apart than its sides allow
+  # the largest distance in a box of this number of chips
   furthest = {2: 1, 4: 2, 8: 4, 16: 4}[model]
   for there in placed:
     assert max(distance(a, b, box) for a, b in itertools.combinations(there, 2)) <= furthest

@@ -21,20 +21,20 @@ ROOT = conftest.ROOT
 
 @pytest.fixture(scope='module')
 def vocab(tmp_path_factory):
-  """A folder with a vocabulary of bytes."""
+  """Provide a folder with a vocabulary of bytes."""
   folder = tmp_path_factory.mktemp('bytes') / 'vocab'
   byte_bpe.train(['a a b b'], size=270).save(folder)
   return folder
 
 
 def settings_of(name, *changes):
-  """The settings of a config with changes, and with what it leaves to its data."""
+  """Resolve a config with changes, data-dependent settings included."""
   flags = [f'--config={ROOT}/experiments/{name}', *(f'--config.{change}' for change in changes), '--workdir=w']
   return from_data.filled(command.parse(command.command('train', ''), flags)[1])
 
 
 def sources_of(name, vocab, cache, *changes, train=True):
-  """(name -> rows) of the evaluations and, with `train`, the training data of a config with changes; the vocabulary."""
+  """Return name -> examples of the evaluations of a config with changes, and the vocabulary."""
   settings = settings_of(name, *changes)
   extra = settings['vocab']['extra']
   known, second = (tokenizer.load(vocab, extra=extra), tokenizer.load(vocab) if settings['second_vocab'] else None)
@@ -47,7 +47,7 @@ def sources_of(name, vocab, cache, *changes, train=True):
 
 
 def texts(source, vocab, key='tokens', number=0):
-  """What a row of the first batch holds, as text with its special tokens; a list where it has several sequences."""
+  """Decode an example of the first batch, or its several sequences, with special tokens."""
   batch = next(source.once())
   ids, real = batch[key][number], batch[key.replace('tokens', 'segment_ids')][number] > 0
   if ids.ndim == 1:
@@ -96,7 +96,7 @@ def test_race(vocab, tmp_path):
 
 
 def squad2_of(rows):
-  """The layout of SQuAD 2: each question also asked, without an answer, of a text of another article."""
+  """Add to each SQuAD question an unanswerable copy with another context."""
   articles = {}
   for row in rows:
     articles.setdefault(row['title'], {}).setdefault(row['context'], []).append(row)
@@ -124,7 +124,7 @@ def squad2_of(rows):
 
 
 def rows_of_squad():
-  """Questions of two articles, made up where the shared set is absent."""
+  """Return questions of two articles, synthetic without the shared set."""
   text = [('Rome', 'Rome lies on the Tiber.', 'Where?', 'the Tiber'), ('Oslo', 'Oslo is cold.', 'How?', 'cold')]
   return [
     {
@@ -136,7 +136,7 @@ def rows_of_squad():
 
 
 def shared_squad(shared_data, cache):
-  """Forty questions of each of the first two articles of the shared set."""
+  """Return forty questions of each of the first two shared articles."""
   from plm_jax.data.corpora import sources
 
   rows = list(sources.open_source(str(shared_data('squad')), split='train[:2000]', cache=cache))

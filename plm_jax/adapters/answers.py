@@ -94,7 +94,7 @@ def make_reader(
   Args:
     trunk: see `Model`.
     vocab: has the start token, and the mask if the trunk fills blanks.
-    user: the caller, for error messages.
+    user: the caller, such as "adapter 'prompt'", for error messages.
     start: role of the first token of an answer; None is 'pad' for an encoder-decoder, else 'bos'.
     mask: token of the blank; None is the vocabulary's mask.
     rows: examples of a batch whose logits are in memory at a time.
@@ -103,20 +103,21 @@ def make_reader(
     ValueError: the trunk generates no text, or the vocabulary lacks one of the tokens.
   """
   require(trunk, user=user, attention=('encoder-decoder', 'causal', 'prefix'), offers=(Attends, Decodes))
+  block = user.partition(' ')[0]  # "adapter 'prompt'" -> adapter
   kind: Kind = 'blank' if fills_blanks(trunk) else trunk.ATTENTION
   roles = {'pad': vocab.pad_id, 'bos': vocab.bos_id, 'eos': vocab.eos_id}
   chosen = start or ('pad' if kind == 'encoder-decoder' else 'bos')
   if kind == 'causal' and start is not None:
     raise ValueError(
-      f'{user}: adapter.start={start!r} is not for the causal trunk {type(trunk).__name__}: remove adapter.start'
+      f'{user}: {block}.start={start!r} is not for the causal trunk {type(trunk).__name__}: remove {block}.start'
     )
   if kind != 'causal' and roles[chosen] is None:
     available = ', '.join(name for name, token in roles.items() if token is not None)
-    raise ValueError(f'{user}: adapter.start={chosen!r} is not in this vocabulary: set it to one of {available}')
+    raise ValueError(f'{user}: {block}.start={chosen!r} is not in this vocabulary: set it to one of {available}')
   mask_id = vocab.mask_id if mask is None else vocab.id(mask)
   if kind == 'blank' and mask_id is None:
     raise ValueError(
-      f'{user}: {type(trunk).__name__} fills blanks and the vocabulary has no mask token: name one in adapter.mask'
+      f'{user}: {type(trunk).__name__} fills blanks and the vocabulary has no mask token: name one in {block}.mask'
     )
   return Reader(
     kind=kind,

@@ -106,7 +106,7 @@ def make(
   compared = [name for name, file in signatures.places(wrapped.INNER).items() if signatures.literal(file, 'OF_A_ROW')]
   if inner['name'] not in compared:
     raise ValueError(
-      f'adapter.inner.name={inner["name"]!r} has no prediction per example to distil: choose '
+      f'adapter.inner.name={inner["name"]!r} has no prediction per example to distil: set it to one of '
       f"{', '.join(sorted(compared))}. For pre-training set objective.name='distill'"
     )
   teacher_trunk = build.make('models', teacher, vocab_size=vocab.size, execution=trunk.execution)

@@ -99,5 +99,5 @@ def check_source(encoder: nn.Module, trunk: nn.Module) -> None:
   if encoder.hidden_dim != trunk.hidden_dim:
     raise ValueError(
       f'adapter.source: {type(encoder).__name__} has width {encoder.hidden_dim} and {type(trunk).__name__} needs '
-      f'{trunk.hidden_dim}: choose another variant, or set overrides.hidden_dim={trunk.hidden_dim}'
+      f'{trunk.hidden_dim}: choose another variant, or set adapter.source.overrides.hidden_dim={trunk.hidden_dim}'
     )

@@ -1,8 +1,8 @@
-"""The state of a run on disk: saved in the background, checked against digests, restored onto any devices.
+"""State of a run on disk: saved in the background, checked against checksums, restored onto any devices.
 
-Public names: `Checkpoints` saves and restores the steps of a run; `restore`, `best_step` and `Step` serve commands that
-only read them. `open_params` and `save_params` handle parameters alone, as `Params` that map a path to a `Leaf`;
-commands open folders of weights with `weights.open`, which calls the former. `init_from` starts a model from parts of
+Public names: `Checkpoints` saves and restores the steps of a run; `restore`, `best_step` and `Step` are for commands
+that only read them. `open_params` and `save_params` handle parameters alone, as `Params`, which map a path to a `Leaf`.
+Commands open folders of weights with `weights.open`, which calls the former. `init_from` starts a model from parts of
 others.
 """
 

@@ -1,12 +1,12 @@
 """Checkpoints of a run: saved in the background, restored onto any devices.
 
-Orbax writes `<workdir>/checkpoints/<step>/` in the background and gives the folder its name when everything is written.
-The record of `records.py` is written before that, and older steps are deleted after it: whenever a process is killed,
-the folders named by a step are complete. Before a step is read, it is compared with its record. Digests are made by the
-processes that write files, and checked by those that read them (`digests.py`).
+Orbax writes `<workdir>/checkpoints/<step>/` in the background and gives the folder its name when all files are written.
+The record of `saved_steps.py` is written before that, and older steps are deleted after it. Whenever a process is
+killed, the folders named by a step are complete. A step is compared with its record before it is read. Checksums are
+computed by the processes that write files, and checked by those that read them (`digests.py`).
 
-At an address nothing can be renamed. There Orbax writes below the final name, `commit_success.txt` comes last, behind
-the record, and a step without it does not exist; `records.numbered` and Orbax both look for it.
+An object store cannot rename. There Orbax writes below the final name and writes `commit_success.txt` last, after the
+record. A step without this file does not exist; `saved_steps.numbered` and Orbax both look for it.
 """
 
 import dataclasses
@@ -34,13 +34,13 @@ from plm_jax.io import files
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 3600
-WRITTEN = 'async_write_complete'  # in the name of the barrier where Orbax waits for the files of all processes
+WRITTEN = 'async_write_complete'  # in the name of Orbax's barrier for the files of all processes
 NOTHING = -1  # the step of a run without checkpoints
 
 
 @dataclasses.dataclass
 class _KeepBest(checkpoint_managers.PreservationPolicy):
-  """Keeps the step with the best score; BestN of Orbax loses the scores when the process ends."""
+  """A policy that keeps the step with the best score; Orbax's BestN loses scores when the process ends."""
 
   mode: str
   scores: dict[int, float] = dataclasses.field(default_factory=dict)
@@ -58,9 +58,10 @@ class _KeepBest(checkpoint_managers.PreservationPolicy):
 
 
 class Checkpoints:
-  """The checkpoints of one training run; a context manager. All processes make every call, in the same order.
+  """Checkpoints of one training run; a context manager. All processes make every call, in the same order.
 
-  The newest `keep` steps stay, and the best one. The folder is local, mounted or at gs://, and every process sees it.
+  The newest `keep` steps and the best one are kept. The folder is local, mounted or at gs://, and visible to every
+  process.
 
   Attributes:
     folder: has a folder per step.
@@ -69,22 +70,22 @@ class Checkpoints:
   def __init__(
     self, folder: str | os.PathLike[str], *, keep: int, best: tuple[str, Literal['min', 'max']] | None = None
   ):
-    """Makes the folder and removes what an interrupted save left in it.
+    """Create the folder and remove the rest of an interrupted save.
 
     Args:
       folder: `<workdir>/checkpoints`.
-      keep: how many of the newest steps to keep, at least 1.
+      keep: number of newest steps to keep, at least 1.
       best: (name in the metrics of `save`, 'min' or 'max').
 
     Raises:
-      CheckpointError: the folder cannot be written to.
+      CheckpointError: the folder is not writable.
     """
     if keep < 1:
-      raise ValueError(f'keep={keep}: at least the newest checkpoint must be kept, or a run could not resume')
+      raise ValueError(f'keep={keep} must be at least 1, so that a run can resume')
     if best is not None and best[1] not in ('min', 'max'):
-      raise ValueError(f"best={best!r}: the second word is 'min' or 'max'")
+      raise ValueError(f"best={best!r}: the second item must be 'min' or 'max'")
     self.folder = saved_steps.for_orbax(saved_steps.place(folder))
-    self._best = None if best is None else (best[0], best[1])  # a list if it comes from JSON
+    self._best = None if best is None else (best[0], best[1])  # JSON gives a list
     self._at: int | None = None  # the step that the run continues from; None until `restore` or `save` sets it
     self._prepared = False
     self._saving: Record | None = None
@@ -112,11 +113,11 @@ class Checkpoints:
       raise CheckpointError(f'{self.folder} cannot be written to ({error}): name another --workdir') from error
 
   def steps(self) -> list[int]:
-    """Steps that are complete by the names and sizes of their files, oldest first."""
+    """List the steps whose files have the recorded names and sizes, oldest first."""
     return list(saved_steps.records(self.folder)[0])
 
   def best_step(self) -> int | None:
-    """The complete step with the best score, the earlier one of equal scores; None if no step has a score."""
+    """Return the complete step with the best score, the earliest if equal, or None."""
     return best_step(self.folder)
 
   def save(
@@ -128,15 +129,15 @@ class Checkpoints:
     sums: Mapping[str, tuple[float, float]] | None = None,
     best_allowed: bool = True,
   ) -> None:
-    """Copies the state from the devices and returns; it is written in the background.
+    """Copy the state from the devices; it is then written in the background.
 
     Waits until an earlier save has finished. If the run is at a saved `step` already, nothing is written.
 
     Args:
-      step: number of updates; larger than those before it.
+      step: number of updates; larger than all before.
       state: arrays in any PyTree; may be donated as soon as this returns.
-      metrics: metrics of this step, which are saved with it; one of them may be what `best` names.
-      sums: finite, see `records.Record`.
+      metrics: metrics of this step, saved with it; may include the metric of `best`.
+      sums: finite, see `saved_steps.Record`.
       best_allowed: False for a state that may not be the best one.
 
     Raises:
@@ -147,11 +148,11 @@ class Checkpoints:
     if self._at is None:
       if saved_steps.numbered(self.folder):
         raise ValueError(
-          f'{self.folder} has steps {saved_steps.numbered(self.folder)}: restore one before saving another'
+          f'{self.folder} already has steps {saved_steps.numbered(self.folder)}: restore one before saving another'
         )
       self._at = NOTHING
     if step < self._at:
-      raise ValueError(f'step {step} cannot be saved: the run in {self.folder} is at step {self._at}')
+      raise ValueError(f'step {step} cannot be saved: the run in {self.folder} is at step {self._at}; save a later one')
     if step == self._at:
       log.info('step %d is already saved', step)
       return
@@ -169,7 +170,7 @@ class Checkpoints:
     self._at = step
 
   def restore(self, abstract_state: PyTree, *, step: Step = 'newest') -> tuple[int, PyTree] | None:
-    """Reads a checkpoint as the function `restore` does; the run continues from there.
+    """Read a checkpoint as the function `restore`; the run continues from it.
 
     The next save moves newer steps, damaged or not, to `set_aside`.
 
@@ -186,7 +187,11 @@ class Checkpoints:
     return restored
 
   def wait(self) -> None:
-    """Waits until the last save is on disk with its record; raises CheckpointError if it could not be written."""
+    """Wait until the last save and its record are on disk.
+
+    Raises:
+      CheckpointError: it could not be written.
+    """
     try:
       self._manager.wait_until_finished()
     except saved_steps.FAILURES as error:
@@ -194,7 +199,7 @@ class Checkpoints:
     self._saving = None
 
   def close(self) -> None:
-    """Waits, then ends the background threads; call it, or use `with`."""
+    """Wait, then end the background threads; call it, or use `with`."""
     try:
       self.wait()
     finally:
@@ -211,10 +216,13 @@ class Checkpoints:
     except CheckpointError as failure:
       if error is None:
         raise
-      log.error('%s', failure)  # the error that ended the body is raised
+      log.error('%s', failure)  # only logged: the error of the body is raised
 
   def _prepare(self, at: int) -> None:
-    """Before the first save: moves steps newer than `at` to `set_aside` and reads the scores of the others."""
+    """Prepare the first save.
+
+    Move steps newer than `at` to `set_aside` and read the scores of the others.
+    """
     if self._prepared:
       return
     if jax.process_index() == 0:
@@ -228,27 +236,33 @@ class Checkpoints:
     self._prepared = True
 
   def _wait_for_others(self, *, key: str, timeout_ms: int) -> None:
-    """Called by Orbax in the thread of a save, in every process of several, before it goes on with the others."""
+    """Write the checksums of this process, then wait at Orbax's barrier.
+
+    Orbax calls it in the thread of a save, in every process of several.
+    """
     if WRITTEN in key:
       try:
         digests.write_own(self._unfinished(), process=jax.process_index(), item=saved_steps.ITEM)
-      except OSError as error:  # the others wait at the barrier; a disk that is full stops process 0
-        log.warning('digests of process %d were not written (%s): process 0 makes them', jax.process_index(), error)
+      except OSError as error:  # the others wait at the barrier; process 0 fails if the disk is full
+        log.warning('checksums of process %d not written (%s): process 0 computes them', jax.process_index(), error)
     self._barrier(key=key, timeout_ms=timeout_ms)
 
   def _write_record(self) -> None:
-    """Called by Orbax in process 0, after all processes have written and before the step gets its name."""
+    """Write the record of the step.
+
+    Orbax calls it in process 0, after all processes have written and before the step gets its name.
+    """
     assert self._saving is not None
     saved_steps.write(self._unfinished(), self._saving)
 
   def _unfinished(self) -> Path:
-    """The folder of the step that is being saved."""
+    """Return the folder of the step that is being saved."""
     assert self._saving is not None
     unnamed = _unnamed(self.folder, self._saving.step)
     return unnamed if files.exists(unnamed) else self.folder / str(self._saving.step)
 
   def _give_up(self, error: BaseException) -> NoReturn:
-    """Removes what the failed save left, and raises CheckpointError with the steps that are complete."""
+    """Remove the rest of the failed save, and raise CheckpointError."""
     assert self._saving is not None
     step, self._saving = self._saving.step, None
     self._keep_best.scores.pop(step, None)
@@ -265,18 +279,18 @@ class Checkpoints:
 
 
 def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Step = 'newest') -> tuple[int, PyTree]:
-  """Reads a checkpoint onto the devices and shardings that are asked for; changes nothing on disk.
+  """Read a checkpoint onto the requested devices and shardings.
 
   Args:
-    folder: `<workdir>/checkpoints`.
+    folder: `<workdir>/checkpoints`; it is not changed.
     abstract_state: the state as `jax.ShapeDtypeStruct` with shardings; a leaf without one goes to `sharding.device`.
-    step: see `records.choose`.
+    step: see `saved_steps.choose`.
 
   Returns:
-    (step, state), of the same types as `abstract_state` and bit for bit what was saved.
+    (step, state), of the types of `abstract_state`, bit for bit as saved.
 
   Raises:
-    CheckpointError: no sound checkpoint.
+    CheckpointError: no intact checkpoint.
     ValueError: the saved state has other leaves, shapes or dtypes.
   """
   folder = saved_steps.place(folder)
@@ -291,7 +305,7 @@ def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Ste
   try:
     return chosen, ocp.StandardCheckpointHandler().restore(item, args=ocp.args.StandardRestore(target))
   except saved_steps.FAILURES as error:
-    raise CheckpointError(f'step {chosen} in {folder} is complete and could not be read: {error}') from error
+    raise CheckpointError(f'step {chosen} in {folder} is complete but could not be read: {error}') from error
 
 
 def _unnamed(folder: Path, step: int) -> Path:
@@ -299,28 +313,28 @@ def _unnamed(folder: Path, step: int) -> Path:
 
 
 def make_aside(folder: Path) -> Path:
-  """Makes the folder `set_aside` in a folder of checkpoints."""
+  """Create the folder `set_aside` in a folder of checkpoints."""
   aside = folder / saved_steps.SET_ASIDE
   files.make_folder(aside)
   if files.is_address(aside):  # Orbax removes folders without this mark, as unfinished steps
-    files.write_text(aside / saved_steps.MARK, 'what was set aside is complete\n')
+    files.write_text(aside / saved_steps.MARK, 'the steps set aside are complete\n')
   return aside
 
 
 def set_aside(folder: Path, at: int) -> list[int]:
-  """Moves the steps that are newer than `at` to the folder `set_aside`, newest first; nothing is deleted."""
+  """Move the steps newer than `at` to the folder `set_aside`, newest first."""
   newer = [step for step in reversed(saved_steps.numbered(folder)) if step > at]
   for step in newer:
     target = files.unused(make_aside(folder) / str(step))
     files.move(folder / str(step), target, marks=(saved_steps.MARK,))
     log.warning(
-      'step %d is newer than the step that this run continues from: moved to %s, which may be deleted', step, target
+      'step %d is newer than the step that this run resumes from: moved to %s, which may be deleted', step, target
     )
   return newer
 
 
 def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
-  """Path -> leaf of a step, all of it in the memory of this host, whatever devices wrote it.
+  """Read all leaves of a step into the memory of this host: path -> array.
 
   Raises:
     CheckpointError: the step could not be read.
@@ -331,12 +345,12 @@ def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
     as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(item).tree)
     restored = handler.restore(item, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
   except saved_steps.FAILURES as error:
-    raise CheckpointError(f'step {step} in {folder} is complete and could not be read: {error}') from error
+    raise CheckpointError(f'step {step} in {folder} is complete but could not be read: {error}') from error
   return {name: np.asarray(leaf) for name, leaf in flat(restored).items()}
 
 
 def broken_leaves(folder: Path, step: int) -> list[str]:
-  """The leaves of a step whose numbers are not all finite; counters and what schedules remember are left out.
+  """List the non-finite leaves of a step, except counters and schedule state.
 
   The whole step is read into the memory of this host.
 
@@ -349,35 +363,37 @@ def broken_leaves(folder: Path, step: int) -> list[str]:
 
 
 def _describe(state: PyTree) -> Leaves:
-  """Leaf path -> (dtype, shape) of arrays, real or abstract."""
+  """Describe arrays, real or abstract: leaf path -> (dtype, shape)."""
   leaves: Leaves = {}
   for name, leaf in flat(state).items():
     if not isinstance(leaf, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
-      raise TypeError(f'{name} is a {type(leaf).__name__}: a state holds arrays only')
+      raise TypeError(f'{name} is a {type(leaf).__name__}: a state holds only arrays')
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-      raise TypeError(f'{name} is a key: a state holds none, keys are folded from the seed and the step')
+      raise TypeError(f'{name} is a random key: a state holds none; derive keys from the seed and the step')
     leaves[name] = (str(leaf.dtype), tuple(leaf.shape))
   return leaves
 
 
 def _compare(wanted: Leaves, saved: Leaves, *, where: str) -> None:
+  """Raise ValueError if two states differ in leaves, shapes or dtypes."""
+
   def words(leaf: tuple[str, tuple[int, ...]]) -> str:
     return f'{leaf[0]}{list(leaf[1])}'
 
-  wrong = [f'{name} is not in it' for name in wanted if name not in saved]
-  wrong += [f'{name} is in it and not in this state' for name in saved if name not in wanted]
-  wrong += [
-    f'{name} is {words(saved[name])} in it and {words(leaf)} here'
+  differences = [f'{name} is not saved' for name in wanted if name not in saved]
+  differences += [f'{name} is saved, but not in this state' for name in saved if name not in wanted]
+  differences += [
+    f'{name} is saved as {words(saved[name])}, but {words(leaf)} here'
     for name, leaf in wanted.items()
     if name in saved and saved[name] != leaf
   ]
-  if wrong:
-    more = f'; and {len(wrong) - 8} more' if len(wrong) > 8 else ''
-    cure = 'Continue with the config that made it; to take parameters from it, use init_from'
+  if differences:
+    more = f'; and {len(differences) - 8} more' if len(differences) > 8 else ''
+    fix = 'Resume with the config of that run; to take parameters from it, use init_from'
     extra = [name for name in saved if name not in wanted]
-    if len(extra) == len(wrong) and all(name.startswith('opt_state/') and '/trunk/' in name for name in extra):
-      cure = (
-        'It is of an older run, which kept optimiser state of a trunk that does not train, and cannot go on: begin '
-        'another run that takes its parameters by init_from'
+    if len(extra) == len(differences) and all(name.startswith('opt_state/') and '/trunk/' in name for name in extra):
+      fix = (
+        'An older run, which saved optimiser state of a trunk that does not train, cannot be resumed: start another '
+        'run that takes its parameters with init_from'
       )
-    raise ValueError(f'{where} is another kind of state: {"; ".join(wrong[:8])}{more}. {cure}')
+    raise ValueError(f'{where} is another kind of state: {"; ".join(differences[:8])}{more}. {fix}')

@@ -1,8 +1,8 @@
 """Parameters without the rest of a training state: read from a run's checkpoint or from safetensors files, and saved.
 
-Three forms are read: a step of a run (Orbax); what `save_params` wrote, one `params.safetensors` with its sha256 beside
-it; and what `plm-jax convert import` wrote, several files with an index. Everything is checked against its
-digest before it is used.
+Three forms are read: a step of a run (Orbax); the output of `save_params`, one `params.safetensors` with its sha256
+next to it; and the output of `plm-jax convert import`, several files with an index. Everything is checked against its
+checksum before use.
 """
 
 import functools
@@ -26,11 +26,11 @@ from plm_jax.core.types import PyTree
 from plm_jax.io import checksums, files, run_paths
 
 NAME = 'params.safetensors'
-# what `weights.word_vectors.is_vectors` takes, in words
+# file names that `weights.word_vectors.is_vectors` accepts, human-readable
 VECTOR_FILES = 'whose name ends in .txt, .vec or .bin, or in one of them and .gz'
 AVERAGES = 'opt_state/average/params'  # of trained parameters, in the state of a run with `ema` or ASGD
 _MOST_LAYERS = 10_000
-INDEX = 'params.index.json'  # of several files; there each layer of a stacked leaf is an array of its own
+INDEX = 'params.index.json'  # of several files, in which each layer of a stacked leaf is a separate array
 
 
 class Leaf(NamedTuple):
@@ -38,8 +38,8 @@ class Leaf(NamedTuple):
 
   Attributes:
     shape: of the whole leaf.
-    read: None -> the whole leaf, a number -> that layer of a stacked leaf. The array has the dtype that is stored and
-      may be a view of a larger one; nobody writes to it.
+    read: None -> the whole leaf, an index -> that layer of a stacked leaf. The array has the stored dtype and may be a
+      view of a larger one; do not write to it.
   """
 
   shape: tuple[int, ...]
@@ -47,10 +47,10 @@ class Leaf(NamedTuple):
 
 
 class Params(Mapping[str, Leaf]):
-  """Saved parameters: leaf path, joined by '/', -> `Leaf`. Only what is asked for is read into memory.
+  """Saved parameters: leaf path, joined by '/', -> `Leaf`. Leaves are read into memory on request.
 
   Attributes:
-    where: they are, for messages.
+    where: their location, for messages.
   """
 
   def __init__(
@@ -60,12 +60,12 @@ class Params(Mapping[str, Leaf]):
     where: str,
     read: Callable[[Collection[str]], Mapping[str, np.ndarray]] | None = None,
   ):
-    """Names leaves.
+    """Name the leaves.
 
     Args:
       leaves: by path.
-      where: they are, for messages.
-      read: paths -> arrays, where reading several at once is faster than one after the other.
+      where: their location, for messages.
+      read: paths -> arrays, if reading several at once is faster.
     """
     self._leaves = dict(leaves)
     self.where = where
@@ -81,17 +81,22 @@ class Params(Mapping[str, Leaf]):
     return len(self._leaves)
 
   def arrays(self, subtree: str | None = None) -> dict[str, np.ndarray]:
-    """The leaves below `subtree`, such as 'trunk', in memory: path below it -> array; '' -> array if it is a leaf.
+    """Read the leaves below `subtree`, such as 'trunk': path below it -> array.
+
+    The path is '' if `subtree` is a leaf.
 
     Raises:
-      ValueError: there is nothing of that name.
+      ValueError: nothing has that name.
     """
     names = _below(self._leaves, subtree, where=self.where) if subtree else {name: name for name in self._leaves}
-    found = self._read(list(names.values()))
-    return {short: found[name] for short, name in names.items()}
+    by_name = self._read(list(names.values()))
+    return {short: by_name[name] for short, name in names.items()}
 
   def each(self, most: int = 2**28) -> Iterator[tuple[str, np.ndarray]]:
-    """(path, array) of every leaf in order; about `most` bytes of float32 are read at a time, or one larger leaf."""
+    """Yield (path, array) of every leaf in order.
+
+    About `most` bytes of float32 are read at a time, or one larger leaf.
+    """
     group: list[str] = []
     for name in self._leaves:
       size = sum(4 * math.prod(self._leaves[other].shape) for other in (*group, name))
@@ -103,38 +108,44 @@ class Params(Mapping[str, Leaf]):
       yield from self._read(group).items()
 
   def tree(self, subtree: str | None = None) -> PyTree:
-    """`arrays` as nested dicts; the array itself where `subtree` is a leaf."""
+    """Read `arrays` as nested dicts, or as an array if `subtree` is a leaf."""
     return nested(self.arrays(subtree))
 
   def with_sums(self, sums: Mapping[str, tuple[str, str]]) -> 'Params':
-    """These, and the sum of two of them under a path of its own for each path of `sums` whose pair is here."""
+    """Add the sum of a pair of leaves under each path of `sums` that is not here.
+
+    Paths whose pair is not here are skipped.
+    """
     pairs = {path: pair for path, pair in sums.items() if path not in self and all(part in self for part in pair)}
 
     def read(names: Collection[str]) -> dict[str, np.ndarray]:
-      found = self._read(list(dict.fromkeys(part for name in names for part in pairs.get(name, (name,)))))
-      return {name: found[pairs[name][0]] + found[pairs[name][1]] if name in pairs else found[name] for name in names}
+      parts = self._read(list(dict.fromkeys(part for name in names for part in pairs.get(name, (name,)))))
+      return {name: parts[pairs[name][0]] + parts[pairs[name][1]] if name in pairs else parts[name] for name in names}
 
-    def leaf(one: Leaf, other: Leaf) -> Leaf:
-      return Leaf(one.shape, lambda layer: one.read(layer) + other.read(layer))
+    def sum_of(first: Leaf, second: Leaf) -> Leaf:
+      return Leaf(shape=first.shape, read=lambda layer: first.read(layer) + second.read(layer))
 
-    added = {path: leaf(self[one], self[other]) for path, (one, other) in pairs.items()}
+    added = {path: sum_of(self[first], self[second]) for path, (first, second) in pairs.items()}
     return Params({**self._leaves, **added}, where=self.where, read=read)
 
 
 def in_memory(params: PyTree, *, where: str = 'memory') -> Params:
-  """Nested dicts of arrays as `Params`."""
+  """Wrap nested dicts of arrays as `Params`."""
   return Params({path: _leaf_of(array) for path, array in flat(params).items()}, where=where)
 
 
 def open_params(source: str | os.PathLike[str], *, step: Step = 'newest') -> Params:
-  """Opens parameters in a form of this package; `weights.open` also takes the form of Hugging Face.
+  """Open parameters in a form of this package.
 
-  Of a run that averages its parameters they are the averages, which its evaluations read.
+  `weights.open` also takes Hugging Face's form. For a run that averages its parameters these are the averages, which
+  its
+  evaluations read.
 
   Args:
     source: a run folder, its `checkpoints`, a folder made by `save_params` or the `.safetensors` file in it, or a
-      folder made by `plm-jax convert import`.
-    step: of a run; see `records.choose`.
+      folder
+      made by `plm-jax convert import`.
+    step: of a run; see `saved_steps.choose`.
 
   Raises:
     CheckpointError: nothing there, or damaged.
@@ -150,11 +161,12 @@ def open_params(source: str | os.PathLike[str], *, step: Step = 'newest') -> Par
 
 
 def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
-  """Writes parameters as `params.safetensors`, leaf paths joined by '/', with their sha256 beside it.
+  """Write parameters as `params.safetensors`, with their sha256 next to it.
 
   Args:
-    folder: made where it is missing; a file of that name in it is replaced.
-    params: nested dicts of arrays, numpy or placed on any devices. All processes call; process 0 writes.
+    folder: created if missing; a file of that name in it is replaced.
+    params: nested dicts of arrays, numpy or placed on any devices; names are leaf paths joined by '/'. All processes
+      call; process 0 writes.
 
   Returns:
     The file. `sha256sum -c` in the folder checks it.
@@ -172,7 +184,7 @@ def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
 
 
 def write_index(folder: Path, layers: Mapping[str, int | None]) -> None:
-  """Writes where the leaves of several files are, and the sha256 of each file.
+  """Write the locations of leaves in several files, and the sha256 of each file.
 
   Args:
     folder: with the files, `params-*.safetensors`.
@@ -186,7 +198,7 @@ def write_index(folder: Path, layers: Mapping[str, int | None]) -> None:
 
 
 def _open_step(folder: Path, step: Step) -> Params:
-  """The parameters of a step; the first leaf that is read brings all of them into memory."""
+  """Open the parameters of a step; reading the first leaf reads all of them."""
   chosen = saved_steps.choose(folder, step)
   where = f'step {chosen} in {folder}'
   saved = saved_steps.read(folder / str(chosen)).leaves
@@ -201,10 +213,10 @@ def _open_step(folder: Path, step: Step) -> Params:
     as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), target)
     arguments = ocp.args.PyTreeRestore(item=target, restore_args=as_numpy, partial_restore=True)
     try:
-      found = flat(ocp.PyTreeCheckpointHandler().restore(item, args=arguments))
+      restored = flat(ocp.PyTreeCheckpointHandler().restore(item, args=arguments))
     except saved_steps.FAILURES as error:
-      raise CheckpointError(f'{where} is complete and could not be read: {error}') from error
-    return {path: found[names[path]] for path in paths}
+      raise CheckpointError(f'{where} is complete but could not be read: {error}') from error
+    return {path: restored[names[path]] for path in paths}
 
   everything = functools.cache(lambda: read(list(names)))
 
@@ -215,7 +227,7 @@ def _open_step(folder: Path, step: Step) -> Params:
 
 
 def _open_file(file: Path) -> Params:
-  """The parameters of one file, each read when it is asked for."""
+  """Open the parameters of one file; each is read on request."""
   if file.suffix != '.safetensors' and not files.is_file(_sha256_file(file)):
     raise CheckpointError(
       f'{file} is no file of saved parameters, such as {NAME}: name a run folder or one with saved parameters, or a '
@@ -229,7 +241,9 @@ def _open_file(file: Path) -> Params:
       f'or, if you trust it, run `sha256sum {file.name} > {_sha256_file(file).name}` there'
     ) from error
   if files.sha256(file) != expected:
-    raise CheckpointError(f'{file} is damaged: its sha256 is not the one in {_sha256_file(file).name}')
+    raise CheckpointError(
+      f'{file} is damaged: its sha256 differs from {_sha256_file(file).name}; restore a copy or save it again'
+    )
   container = tensor_files.Container(file)
 
   def leaf(name: str) -> Leaf:
@@ -240,7 +254,7 @@ def _open_file(file: Path) -> Params:
 
 
 def _open_index(folder: Path) -> Params:
-  """The parameters of several files, a leaf or a layer of it read when it is asked for."""
+  """Open the parameters of several files; a leaf or layer is read on request."""
   try:
     index = checksums.read_json(folder / INDEX)
     layers, digests = dict(index['leaves']), dict(index['sha256'])
@@ -249,11 +263,9 @@ def _open_index(folder: Path) -> Params:
     raise CheckpointError(f'{folder / INDEX} is damaged ({type(error).__name__}: {error}): import again') from error
   for name, sha256 in digests.items():
     if Path(name).name != name or not files.is_inside(folder / name, folder):
-      raise CheckpointError(f'{folder / INDEX} names {name}, which lies outside of the folder: import again')
+      raise CheckpointError(f'{folder / INDEX} names {name}, which is outside of the folder: import again')
     if not files.is_file(folder / name) or files.sha256(folder / name) != sha256:
-      raise CheckpointError(
-        f'{folder / name} is missing or damaged: its sha256 is not the one in {INDEX}; import again'
-      )
+      raise CheckpointError(f'{folder / name} is missing or damaged: its sha256 differs from {INDEX}; import again')
   containers = [tensor_files.Container(folder / name) for name in digests]
   holds = {array: container for container in containers for array in container.tensors}
   if other := sorted(arrays ^ holds.keys()):
@@ -264,20 +276,23 @@ def _open_index(folder: Path) -> Params:
 
 
 def _arrays(path: str, layers: Any) -> list[str]:
-  """The names of the arrays of a leaf; see `write_index`.
+  """List the names of the arrays of a leaf; see `write_index`.
 
   Raises:
-    ValueError: no number of layers.
+    ValueError: an invalid number of layers.
   """
   if layers is None:
     return [path]
   if type(layers) is not int or not 0 < layers <= _MOST_LAYERS:
     raise ValueError(f'{path} has {layers!r} layers')
-  return [f'{path}@{number}' for number in range(layers)]
+  return [f'{path}@{layer}' for layer in range(layers)]
 
 
 def _indexed(path: str, layers: int | None, holds: Mapping[str, tensor_files.Container]) -> Leaf:
-  """A leaf of an index: `holds` has it as `path`, or its layers as `path@0`, `path@1`, ..."""
+  """Return a leaf of an index.
+
+  `holds` has it as `path`, or its layers as `path@0`, `path@1`, ...
+  """
 
   def array(name: str) -> np.ndarray:
     return holds[name].read(name)
@@ -288,8 +303,8 @@ def _indexed(path: str, layers: int | None, holds: Mapping[str, tensor_files.Con
     if layer is not None:
       return array(f'{path}@{layer}')
     whole = np.empty(shape, first.dtype)
-    for number in range(layers):
-      whole[number] = array(f'{path}@{number}')
+    for index in range(layers):
+      whole[index] = array(f'{path}@{index}')
     return whole
 
   name = path if layers is None else f'{path}@0'
@@ -307,14 +322,18 @@ def _layer(array: Any, layer: int | None) -> Any:
 
 
 def _below(names: Iterable[str], path: str, *, where: str) -> dict[str, str]:
-  """Name below `path` -> full name; raises ValueError with the choices where nothing is below it."""
+  """Map names below `path` to full names.
+
+  Raises:
+    ValueError: nothing is below it; the message lists the choices.
+  """
   names = list(names)
-  found = {name[len(path) :].lstrip('/'): name for name in names if f'{name}/'.startswith(f'{path}/')}
-  if not found:
+  by_short_name = {name[len(path) :].lstrip('/'): name for name in names if f'{name}/'.startswith(f'{path}/')}
+  if not by_short_name:
     depth = path.count('/') + 1
     choices = sorted({'/'.join(name.split('/')[:depth]) for name in names if name.startswith(path.rpartition('/')[0])})
     raise ValueError(f'{where} has nothing under {path!r}; there is {", ".join(choices) or "nothing at all"}')
-  return found
+  return by_short_name
 
 
 def _sha256_file(file: Path) -> Path:
@@ -322,7 +341,10 @@ def _sha256_file(file: Path) -> Path:
 
 
 def on_host(leaf: jax.Array | np.ndarray) -> np.ndarray:
-  """A whole array in the memory of this host; all processes call where devices of several hold it."""
+  """Copy a whole array into the memory of this host.
+
+  All processes call if devices of several hosts hold it.
+  """
   if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
     return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
   return np.asarray(leaf)

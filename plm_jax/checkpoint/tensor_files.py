@@ -1,7 +1,7 @@
-"""Files of tensors in the safetensors form, read one tensor at a time and written some rows at a time.
+"""Files of tensors in the safetensors format, read one tensor at a time and written a few rows at a time.
 
 The `safetensors` library maps whole files and writes all tensors at once, which conversions in bounded memory cannot
-do; its rules for headers are asked of itself. A file is 8 bytes with the length of a JSON header (little endian), the
+do; the library itself checks the headers. A file is 8 bytes with the length of a JSON header (little endian), the
 header (name -> dtype, shape, begin and end of the bytes) and the bytes.
 """
 
@@ -33,16 +33,16 @@ DTYPES = {
   'U8': np.dtype(np.uint8),
   'BOOL': np.dtype(np.bool_),
 }
-_MOST_HEADER = 100_000_000  # as the library limits it
-_MOST_AXES = 64  # as numpy limits them
+_MOST_HEADER = 100_000_000  # limit of the library
+_MOST_AXES = 64  # limit of numpy
 
 
 class WeightsError(ConfigError):
-  """Weights that cannot be read or written; the message names the file and the tensor. Commands exit with 2."""
+  """Weights that cannot be read or written; the message names the file and the tensor. Exit code 2."""
 
 
 class Tensor(NamedTuple):
-  """Where a tensor lies: its dtype, shape and bytes [begin, end) of the file."""
+  """Location of a tensor: its dtype, shape and bytes [begin, end) of the file."""
 
   dtype: np.dtype
   shape: tuple[int, ...]
@@ -53,10 +53,10 @@ class Tensor(NamedTuple):
 class Container:
   """One file, opened for reading; its header is checked against its size and by the rules of the library.
 
-  Those leave no byte outside of a tensor and none in two of them.
+  By these rules every byte belongs to exactly one tensor.
 
   Raises:
-    WeightsError: not such a file, or cut short.
+    WeightsError: not such a file, or a truncated one.
   """
 
   def __init__(self, file: Path):
@@ -67,13 +67,13 @@ class Container:
         length = int.from_bytes(stream.read(8), 'little')
         if size < 8 or length > min(_MOST_HEADER, size - 8):
           raise WeightsError(
-            f'{file} is cut short or not a safetensors file: its header does not fit into {size} bytes; fetch it again'
+            f'{file} is cut short or no safetensors file: its header does not fit into {size} bytes; fetch it again'
           )
         header = files.parse_json(stream.read(length).decode('utf-8'))
     except (OSError, ValueError) as error:
-      raise WeightsError(f'{file} cannot be read as a safetensors file: {error}; fetch the file again') from error
+      raise WeightsError(f'{file} cannot be read as a safetensors file: {error}; fetch it again') from error
     if not isinstance(header, dict):
-      raise WeightsError(f'{file} cannot be read as a safetensors file: its header is no JSON object')
+      raise WeightsError(f'{file} cannot be read as a safetensors file: its header is no JSON object; fetch it again')
     header.pop('__metadata__', None)
     self.tensors: dict[str, Tensor] = {}
     for name, entry in header.items():
@@ -82,28 +82,26 @@ class Container:
       with files.with_head(file, 8 + length) as head, safetensors.safe_open(head, 'np'):
         pass
     except (safetensors.SafetensorError, OSError) as error:
-      raise WeightsError(f'{file} breaks the rules of safetensors ({error}): fetch the file again') from error
+      raise WeightsError(f'{file} violates the safetensors format ({error}): fetch it again') from error
 
   def _check(self, name: str, entry: Any, *, start: int, size: int) -> Tensor:
     try:
       dtype, shape, (begin, end) = DTYPES[entry['dtype']], tuple(entry['shape']), entry['data_offsets']
     except (KeyError, TypeError, ValueError) as error:
-      raise WeightsError(f'{self.file}: the header of tensor {name!r} is not understood ({error})') from error
-    if len(shape) > _MOST_AXES or not all(
-      type(number) is int and 0 <= number < 2**63 for number in (*shape, begin, end)
-    ):
-      raise WeightsError(f'{self.file}: the header of tensor {name!r} has a shape or a place that is no whole number')
+      raise WeightsError(f'{self.file}: tensor {name!r} has an invalid header ({error}); fetch it again') from error
+    if len(shape) > _MOST_AXES or not all(type(n) is int and 0 <= n < 2**63 for n in (*shape, begin, end)):
+      raise WeightsError(f'{self.file}: tensor {name!r} has an invalid shape or offset; fetch it again')
     begin, end = start + begin, start + end
     if end - begin != math.prod(shape) * dtype.itemsize:
-      raise WeightsError(f'{self.file}: tensor {name!r} of shape {shape} does not fit its {end - begin} bytes')
-    if end > size:
       raise WeightsError(
-        f'{self.file} is cut short: tensor {name!r} ends at byte {end} of {size}; fetch the file again'
+        f'{self.file}: tensor {name!r} of shape {shape} does not fit its {end - begin} bytes; fetch it again'
       )
+    if end > size:
+      raise WeightsError(f'{self.file} is cut short: tensor {name!r} ends at byte {end} of {size}; fetch it again')
     return Tensor(dtype, shape, begin, end)
 
   def read(self, name: str) -> np.ndarray:
-    """One tensor, in memory of its own."""
+    """Read one tensor into its own memory."""
     tensor = self.tensors[name]
     count = math.prod(tensor.shape)
     return files.read_array(self.file, tensor.dtype, count=count, offset=tensor.begin).reshape(tensor.shape)
@@ -122,7 +120,7 @@ class Plan(NamedTuple):
 
 
 def shards(plans: Iterable[tuple[str, Plan]], size: int) -> list[dict[str, Plan]]:
-  """The tensors of each file: in order, as many as `size` bytes hold, and at least one."""
+  """Group the tensors into files of at most `size` bytes, at least one tensor each."""
   groups: list[dict[str, Plan]] = [{}]
   filled = 0
   for name, plan in plans:
@@ -135,17 +133,17 @@ def shards(plans: Iterable[tuple[str, Plan]], size: int) -> list[dict[str, Plan]
 
 
 def write(file: Path, plans: Mapping[str, Plan]) -> None:
-  """Writes one file; one piece of one tensor is in memory at a time.
+  """Write one file, with one piece of one tensor in memory at a time.
 
   Raises:
     WeightsError: the pieces of a tensor do not add up to its size.
   """
   names = {dtype: name for name, dtype in DTYPES.items()}
   header: dict[str, Any] = {'__metadata__': {'format': 'pt'}}
-  place = 0
+  offset = 0
   for name, plan in plans.items():
-    header[name] = {'dtype': names[plan.dtype], 'shape': plan.shape, 'data_offsets': (place, place + plan.size)}
-    place += plan.size
+    header[name] = {'dtype': names[plan.dtype], 'shape': plan.shape, 'data_offsets': (offset, offset + plan.size)}
+    offset += plan.size
   text = json.dumps(header, ensure_ascii=False).encode()
   text += b' ' * (-len(text) % 8)
   with files.open(file, 'wb') as stream:
@@ -154,7 +152,7 @@ def write(file: Path, plans: Mapping[str, Plan]) -> None:
       before = stream.tell()
       for piece in plan.pieces():
         stream.write(np.ascontiguousarray(piece).view(np.uint8).data if piece.ndim else piece.tobytes())
-        del piece  # it may be a view of a tensor, which would stay while the next one is read
+        del piece  # it may be a view of a tensor: free it before the next one is read
       if stream.tell() - before != plan.size:
         raise WeightsError(f'{file}: tensor {name!r} has {stream.tell() - before} bytes instead of {plan.size}')
     files.flush_to_disk(stream)

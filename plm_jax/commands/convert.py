@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _template(source: Path, part: str = 'trunk') -> 'Template | None':
-  """Return the template around a text in the examples of a run; None if there is none."""
+  """Return the template around a text in examples of a run."""
   from plm_jax import config
   from plm_jax.config import one_part
   from plm_jax.text import tokenizer
@@ -116,7 +116,10 @@ def _template(source: Path, part: str = 'trunk') -> 'Template | None':
 
 
 def _warn_of_vectors(source: Path) -> None:
-  """Warn if the word vectors of a run are more than its embedding table (GloVe, fastText)."""
+  """Warn if a run's word vectors are more than its embedding table.
+
+  This holds for GloVe and fastText.
+  """
   from plm_jax import config
   from plm_jax.config import build
 
@@ -133,7 +136,7 @@ UNUSED = {'import': ('heads', 'form'), 'peft': ('heads', 'shard'), 'own': ('arch
 
 
 def _check_flags(arguments: argparse.Namespace, source: Path, *, form: Form) -> None:
-  """Raise ConfigError for an unused flag, or for a flag of runs if the source is no run."""
+  """Raise ConfigError for a flag that does not apply."""
   for flag in UNUSED[form]:
     if vars(arguments)[flag] is not None:
       user = 'convert import' if form == 'import' else f'--form={form}'
@@ -146,7 +149,7 @@ def _check_flags(arguments: argparse.Namespace, source: Path, *, form: Form) -> 
 
 
 def _check_target(source: Path, target: Path, *, form: Form, force: bool) -> None:
-  """Raise ConfigError if the target holds files that this command did not write."""
+  """Raise ConfigError if the target holds other files."""
   if files.is_file(target):
     raise ConfigError(f'{target} is a file: choose a folder')
   if not files.listing(target):

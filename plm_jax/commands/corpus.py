@@ -307,7 +307,10 @@ def _show(report: Mapping[str, Any], out: str) -> None:
 
 
 def _stats(texts: 'Texts') -> None:
-  """Print lengths, shares and scripts; store 32 bytes a document in a temporary folder."""
+  """Print lengths, shares and scripts of a corpus.
+
+  Measurements of 32 bytes a document are stored in a temporary folder.
+  """
   from plm_jax.data.corpora.cleaning import passes, quality, quantiles
 
   total_chars, num_english, num_empty, scripts = 0, 0, 0, Counter[str]()

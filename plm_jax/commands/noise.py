@@ -70,16 +70,16 @@ class WordVocab:
     return re.findall(rf"##\w+|{CHARACTER}|(?:(?!{CHARACTER})\w)+(?:['’]\w+)?|[^\w\s]", text)
 
   def encode(self, text: str, *, specials: bool = False) -> list[int]:
-    """Ids of a text."""
+    """Encode a text as ids."""
     del specials
     return [self._ids.get(word, self.unk_id) for word in self.split(text)]
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of texts."""
+    """Encode texts as ids."""
     return [self.encode(text) for text in texts]
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The text of some ids."""
+    """Decode ids to a text."""
     return ' '.join(self._tokens[i] for i in ids)
 
   def token(self, token_id: int) -> str:
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, draws: int, rows: int) -> None:
-  """Print samples of one sequence, and rates measured over many copies of it."""
+  """Print samples of one sequence, and rates over many copies."""
   from plm_jax.config import build
 
   with errors.stage('model'):
@@ -181,7 +181,7 @@ def _table(console: Any, lines: Sequence[tuple[str, str]]) -> None:
 
 
 def _markup(line: noise_page.Line) -> str:
-  """Format a line in rich's markup."""
+  """Format a line with rich markup."""
   from rich.markup import escape
 
   def styled(word: noise_page.Word) -> str:

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_vocab(settings: Mapping[str, Any], *, config: str, size: int | None) -> None:
-  """Train the vocabulary of the settings if it is missing, in one of several processes."""
+  """Train a missing vocabulary, in one of several processes."""
   from plm_jax.text import tokenizer
 
   path = files.path(settings['vocab']['path'])
@@ -79,7 +79,7 @@ def _make_vocab(settings: Mapping[str, Any], *, config: str, size: int | None) -
 
 
 def _flags_of_text(settings: Mapping[str, Any], size: int) -> list[str]:
-  """Build the words of `vocab train` on the training text of the run."""
+  """Build the words of `vocab train` for the training text."""
   data, kind = settings['data'], settings['vocab']['name']
   if kind not in recipe.TRAINED:
     raise ConfigError(f'--vocab_size={size}: a vocabulary {kind!r} cannot be trained; copy one to vocab.path')
@@ -102,7 +102,10 @@ def _flags_of_text(settings: Mapping[str, Any], size: int) -> list[str]:
 
 
 def _flags_of_header(settings: Mapping[str, Any], config: str) -> list[str]:
-  """Read the words of `vocab train` in the config's header; ConfigError if it has none."""
+  """Read the words of `vocab train` in the config's header.
+
+  Raises ConfigError if it has none.
+  """
   path = settings['vocab']['path']
   flags = recipe.in_header(recipe.header_of(config), path)
   if flags is None:

@@ -53,7 +53,7 @@ FACTOR = 3  # default of halving
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Run `plm-jax sweep`; check every value of the space before the first trial."""
+  """Run `plm-jax sweep`; check the space before the first trial."""
   words = list(sys.argv[1:] if argv is None else argv)
   parser = _parser()
   arguments, settings = command.parse(parser, words, expand=expand)
@@ -135,7 +135,7 @@ def _check(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
 
 
 def _make_sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep':
-  """Build the sweep of the flags; ConfigError for a value that the config does not take."""
+  """Build the sweep of the flags; check every value."""
   from plm_jax.studies.sweep.worker import Sweep
 
   space = sweep_space.read(arguments.space)
@@ -179,7 +179,7 @@ def _make_sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> '
 
 
 def _check_trials(arguments: argparse.Namespace, space: sweep_space.Space, *, method: Method, points: int) -> None:
-  """Raise ConfigError for a number of trials, or a seed, that the method does not allow."""
+  """Raise ConfigError for a wrong number of trials or a seed."""
   trials = arguments.trials
   if arguments.seed is not None and method == 'grid':
     raise ConfigError('sweep: --seed samples points and --method=grid does not: remove it, or set --config.seed')
@@ -195,12 +195,18 @@ def _check_trials(arguments: argparse.Namespace, space: sweep_space.Space, *, me
 
 
 def _has_begun(folder: Path) -> bool:
-  """Return whether the folder holds a sweep, which resumes without the checks of a new one."""
+  """Return whether the folder holds a sweep.
+
+  Such a sweep resumes without the checks of a new one.
+  """
   return files.exists(folder / 'sweep.json')
 
 
 def _check_rungs(first_rung: int, settings: Mapping[str, Any]) -> None:
-  """Raise ConfigError if no evaluation is between the first rung and the last step."""
+  """Raise ConfigError if halving could stop no trial.
+
+  No evaluation is between the first rung and the last step.
+  """
   every, steps = config.steps_between(settings, settings['best'][0].partition('/')[0]), settings['steps']
   if steps is not None and (first := -(-first_rung // every) * every) >= steps:
     raise ConfigError(

@@ -32,7 +32,7 @@ from plm_jax.io import files, run_paths
 
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
-  """Run `plm-jax tables`: make the runs of a table, or only print it."""
+  """Run `plm-jax tables`: make the runs or only print."""
   given = list(sys.argv[1:] if argv is None else argv)
   arguments = _parser().parse_args(given)
   from plm_jax.studies.tables import file
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.commands:
     metrics = filling.metrics_of(table, plan)
     predicted = [(run, metrics[run.digest] if run.is_tuning else ()) for run in runs.needed(plan)]
-    command.show('\n'.join(making.spelt(run, places, asked=names) for run, names in predicted))
+    command.show('\n'.join(making.spelt(run, places, metrics=names) for run, names in predicted))
     return 0
   if arguments.cost:
     for scale in scales:

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(arguments: argparse.Namespace) -> int:
-  """Train a vocabulary into `--out`, unless it holds the result of the same request."""
+  """Train a vocabulary, unless `--out` holds the same request."""
   request = _request(arguments)
   from plm_jax.cli import logs
   from plm_jax.text import tokenizer
@@ -158,7 +158,10 @@ def _add_train_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:
-  """Collect everything that the vocabulary depends on; settings without a value are absent."""
+  """Collect everything that the vocabulary depends on.
+
+  Settings without a value are absent.
+  """
   given = vars(arguments)
   own = DEFAULTS[arguments.name]
   for flag in (flag for flags in DEFAULTS.values() for flag in flags if flag not in own):

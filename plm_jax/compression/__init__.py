@@ -1,5 +1,5 @@
-"""Maps of parameters that make a network smaller: nothing here knows a task, a run or a folder.
+"""Maps of parameters that make a network smaller, independent of tasks, runs and folders.
 
-`prune.py` says which weights, heads and layers go, `quantise.py` what stands for a weight in 8 bits, `methods.py` reads
-how a person names them. The adapters `prune` and `quantise` train with these maps.
+`prune.py` selects the weights, heads and layers to remove, `quantise.py` represents weights in 8 bits, `methods.py`
+parses the names of methods. The adapters `prune` and `quantise` train with these maps.
 """

@@ -1,6 +1,6 @@
-"""What other libraries call the keys of a config, the flags of a command and the keywords of `generate`.
+"""Names that other libraries use for the keys of a config, the flags of a command and the keywords of `generate`.
 
-`hint` is the sentence behind "there is no such key": what the thing is called here, or how else it is done.
+`hint` and `key_hint` turn them into the end of a message: the nearest right name, or how the thing is done here.
 """
 
 import re
@@ -147,7 +147,7 @@ GENERATE: dict[str, str] = {
   'beams': 'num_beams beam_size beam_width n_beams beam num_beam',
   'method': 'do_sample sample strategy decoding mode sampling greedy use_beam_search',
   'no_repeat': 'no_repeat_ngram_size no_repeat_ngram ngram_blocking block_ngram',
-  'draws': 'num_return_sequences num_samples n_samples n best_of num_sequences',
+  'num_samples': 'draws num_return_sequences n_samples n best_of num_sequences',
   'eos_id': 'eos_token_id end_id eos eos_token stop_token stop_id',
   'pad_id': 'pad_token_id pad',
   'early_stop': 'early_stopping',
@@ -187,12 +187,12 @@ TABLES = {'config': KEYS, 'generate': GENERATE}
 
 
 def same(word: str) -> str:
-  """What a word is compared by: without case, hyphens and underscores."""
+  """Normalise a word for comparison: no case, hyphens or underscores."""
   return re.sub(r'[-_]', '', word).lower()
 
 
 def ours(word: str, *, table: str = 'config') -> list[str]:
-  """The keys that another library's word stands for; none for a word that is not in the table."""
+  """Return the keys that another library's word stands for."""
   asked = same(word)
   return [
     key
@@ -202,12 +202,14 @@ def ours(word: str, *, table: str = 'config') -> list[str]:
 
 
 def cure(word: str) -> str:
-  """How a thing is done here that has no key; empty for a word that is not in the table."""
+  """Return how a thing without a key is done here, '' if unknown."""
   return next((told for theirs, told in CURES.items() if same(word) in map(same, theirs.split())), '')
 
 
 def hint(word: str, known: Collection[str], *, table: str = 'config') -> str:
-  """Return ' Did you mean ...?' for an unknown flag or keyword; empty if nothing is similar.
+  """Return ' Did you mean ...?' for an unknown flag or keyword.
+
+  It is empty if nothing is similar.
 
   Args:
     word: as the user wrote it.
@@ -229,9 +231,11 @@ def hint(word: str, known: Collection[str], *, table: str = 'config') -> str:
 
 
 def key_hint(word: str, known: Collection[str], *, label: str) -> str:
-  """Return the nearest right key for an unknown key of a config, or how the thing is done here; '' for neither.
+  """Return the nearest right key for an unknown key of a config.
 
-    key_hint('lr', ['rate', 'name'], label='optim')    'did you mean optim.rate?'
+      key_hint('lr', ['rate', 'name'], label='optim')    'did you mean optim.rate?'
+
+  For a thing without a key, it is how that is done here; '' if neither is known.
 
   Args:
     word: the last part of the unknown key.

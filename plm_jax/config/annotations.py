@@ -1,6 +1,6 @@
-"""What an annotation says about a keyword: the values it takes, their bounds, and the blocks of a config in it.
+"""Annotations of keywords: the values a keyword takes, their bounds, and the blocks of a config in it.
 
-An annotation is text in which `signatures.py` has written out every alias. It is parsed and never evaluated. Beside
+An annotation is text in which `signatures.py` has replaced every alias. It is parsed and never evaluated. Besides
 builtins, containers and `Literal` it may hold
 
     Annotated[float, '0 <= x < 1']                   a bound: x compared with numbers
@@ -9,7 +9,7 @@ builtins, containers and `Literal` it may hold
     Annotated[Mapping[str, Any], 'models']           a block that names a file of a folder
     Annotated[Mapping[str, Any], 'adapters | objectives']    the same for a file of either folder
     Annotated[Mapping[str, Any], 'noise.where']      a block that names a function of a file or folder
-    Annotated[Mapping[str, Any], 'core.types:Execution']  a block with the fields of a class
+    Annotated[Mapping[str, Any], 'core.types:Execution']     a block with the fields of a class
     Annotated[str, 'optim.rules']                    the name of a file of a folder, or of a function of a file
 
 and unions and containers of these. The text after the type is its kind.
@@ -39,7 +39,7 @@ COMPARISONS = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, a
 
 
 class Part(NamedTuple):
-  """What stands in a keyword, as far as a dotted key can go further into it.
+  """The part of a value that a dotted key can enter.
 
   Attributes:
     form: a 'block', a 'name', a 'sequence', a 'mapping', or 'any' plain data.
@@ -52,23 +52,23 @@ class Part(NamedTuple):
 
 @functools.cache
 def parse(annotation: str) -> ast.expr:
-  """The syntax tree of an annotation, of one in quotation marks as well."""
+  """Parse an annotation, also one in quotation marks."""
   node = ast.parse(annotation, mode='eval').body
   return parse(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, str) else node
 
 
 def tail(node: ast.expr) -> str:
-  """The last part of a possibly dotted name: 'Mapping' of `collections.abc.Mapping`."""
+  """Return the last part of a dotted name: 'Mapping' of `collections.abc.Mapping`."""
   return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ''
 
 
 def arguments(node: ast.Subscript) -> list[ast.expr]:
-  """What stands in the brackets: A and B of `tuple[A, B]`."""
+  """Return the items in the brackets: A and B of `tuple[A, B]`."""
   return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
 def unknown(annotation: str) -> list[str]:
-  """Names in an annotation that mean nothing to `values.coerce`."""
+  """Return names in an annotation that `values.coerce` does not know."""
   return list(_unknown(parse(annotation)))
 
 
@@ -89,15 +89,15 @@ def _unknown(node: ast.expr) -> list[str]:
 
 
 def kind(node: ast.Subscript) -> str | None:
-  """The kind in an `Annotated[...]`; None where the text is a bound."""
+  """Return the kind in an `Annotated[...]`, None for a bound."""
   texts = [note.value for note in arguments(node)[1:] if isinstance(note, ast.Constant) and isinstance(note.value, str)]
   return next((text for text in texts if text not in (ANY, PATTERN) and not _comparison(text)), None)
 
 
 def within(node: ast.Subscript, value: Any) -> bool:
-  """Whether a value meets every bound of an `Annotated[...]`, and compiles where it is a regular expression.
+  """Return whether a value meets the bounds of an `Annotated[...]`.
 
-  Whole numbers that have no upper bound of their own end where those of arrays (int32) do.
+  A regular expression must compile. Integers without an upper bound end at that of int32 arrays.
   """
   notes = [note.value for note in arguments(node)[1:] if isinstance(note, ast.Constant) and isinstance(note.value, str)]
   sound = PATTERN not in notes or _compiles(value)
@@ -112,7 +112,7 @@ def _compiles(pattern: str) -> bool:
 
 
 def _fault(pattern: str) -> str:
-  """What is wrong with a regular expression; empty where nothing is."""
+  """Return the mistake in a regular expression, '' if it compiles."""
   try:
     with warnings.catch_warnings(action='ignore', category=FutureWarning):  # of '[[', which may be no pattern at all
       re.compile(pattern)
@@ -122,7 +122,10 @@ def _fault(pattern: str) -> str:
 
 
 def broken_pattern(annotation: str, value: Any) -> str:
-  """Why no regular expression in a value compiles, as the end of a message; empty where that is not the mistake."""
+  """Return why a regular expression in a value does not compile.
+
+  It is the end of a message, and empty if that is not the mistake.
+  """
   texts = [value] if isinstance(value, str) else []
   if isinstance(value, list | tuple):
     firsts = [item[0] if isinstance(item, list | tuple) and item else item for item in value]
@@ -132,7 +135,7 @@ def broken_pattern(annotation: str, value: Any) -> str:
 
 
 def unbounded(annotation: str) -> bool:
-  """Whether a number may stand somewhere in an annotation without a bound beside it, or 'any'."""
+  """Return whether an annotation allows a number without a bound."""
   return _unbounded(parse(annotation))
 
 
@@ -151,7 +154,7 @@ def _unbounded(node: ast.expr) -> bool:
 
 @functools.cache
 def _comparison(text: str) -> ast.Compare | None:
-  """'0 <= x < 1' as a syntax tree; None for a text that is no comparison."""
+  """Parse '0 <= x < 1'; None for a text that is no comparison."""
   try:
     node = ast.parse(text, mode='eval').body
   except SyntaxError:
@@ -160,7 +163,7 @@ def _comparison(text: str) -> ast.Compare | None:
 
 
 def _ends(comparison: ast.Compare) -> bool:
-  """Whether a comparison bounds x from above."""
+  """Return whether a comparison bounds x from above."""
   return isinstance(comparison.ops[-1], ast.Lt | ast.LtE) and not isinstance(comparison.comparators[-1], ast.Name)
 
 
@@ -176,19 +179,22 @@ def _holds(comparison: ast.Compare, x: Any) -> bool:
 
 
 def part(annotation: str, value: Any) -> Part | None:
-  """What a dotted key may go into where a keyword has this value; None for a single value."""
+  """Return the part of a value that a dotted key can enter, if any."""
   fits = {'block': Mapping, 'mapping': Mapping, 'sequence': list | tuple, 'name': str, 'any': object}
   return next((found for found in _parts(parse(annotation)) if isinstance(value, fits[found.form])), None)
 
 
 def parts(annotation: str) -> list[Part]:
-  """The blocks, names and containers in an annotation, those in its unions and containers included."""
+  """List the blocks, names and containers in an annotation.
+
+  Those in its unions and containers are included.
+  """
   found = _parts(parse(annotation))
   return [inner for one in found for inner in (one, *(parts(one.inner) if one.form in ('sequence', 'mapping') else ()))]
 
 
 def rebuild(annotation: str, value: Any, change: Callable[[Part, Any, str], Any], label: str) -> Any:
-  """A value with each block and each name in it replaced by `change(part, block or name, its dotted key)`.
+  """Replace each block and name in a value by `change(part, value, key)`.
 
   Args:
     annotation: of the value.
@@ -236,7 +242,7 @@ def _is_mapping(node: ast.expr) -> bool:
 
 
 def with_kind(annotation: str, named: str) -> str:
-  """An annotation in which every text or `Mapping[str, Any]` without a kind is a name or block of this kind."""
+  """Give a kind to every text or `Mapping[str, Any]` without one."""
   return ast.unparse(_with_kind(parse(annotation), named))
 
 
@@ -260,7 +266,7 @@ def _with_kind(node: ast.expr, named: str) -> ast.expr:
 
 @functools.cache
 def readable(annotation: str) -> str:
-  """An annotation for messages: 'float (0 <= x < 1)', 'block of noise.where | None'."""
+  """Format an annotation: 'float (0 <= x < 1)', 'block of noise.where | None'."""
 
   class Rewrite(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:

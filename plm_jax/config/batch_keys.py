@@ -1,7 +1,7 @@
-"""Which keys of a batch an objective or adapter reads, and which ones a source of data gives, read from source.
+"""Keys of a batch that an objective or adapter reads, and keys that a data source gives.
 
-Files of `objectives/` and `adapters/` declare `READS`, files of `data/` declare `GIVES`, both names of `types.BATCH`.
-`READS_WITH` names what is read beside that where a setting names something, as {'relations': ('heads',)}.
+Files of `objectives/` and `adapters/` declare `READS`, files of `data/` declare `GIVES`, both with names of `BATCH`.
+`READS_WITH` adds keys if a setting is given: {'relations': ('heads',)}. All are read from source.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,18 +14,18 @@ ROLES = {'objective': 'objectives', 'adapter': 'adapters'}
 
 
 def name_of(entry: str) -> str:
-  """The key that an entry of `READS` is about: 'tokens' of 'tokens' and of 'tokens[bkl]'."""
+  """Return the key of an entry of `READS`: 'tokens' of 'tokens[bkl]'."""
   return entry.partition('[')[0]
 
 
 def reads(settings: Mapping[str, Any]) -> tuple[str, ...]:
-  """The entries of `READS` of the objective or adapter of a complete config, and of the blocks in it."""
+  """Return the `READS` of a complete config, with those of inner blocks."""
   found = (key for _, keys in _readers(settings) for key in keys)
   return tuple(dict.fromkeys(found))
 
 
 def check(settings: Mapping[str, Any]) -> None:
-  """Raises ConfigError where the training data or those of an evaluation do not give what a complete config reads."""
+  """Raise ConfigError if a data source lacks keys that a config reads."""
   for where, block in blocks.of_data(settings).items():
     for role, folder in ROLES.items():
       if settings.get(role):
@@ -33,7 +33,10 @@ def check(settings: Mapping[str, Any]) -> None:
 
 
 def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, where: str) -> None:
-  """The same for an objective or adapter and a data block; where each part has its own rows, part by part."""
+  """Check an objective or adapter and a data block.
+
+  Parts with their own sources are checked one by one.
+  """
   given: tuple[str, ...] | None = gives(block)
   own: dict[str, Any] = {}
   inside = [(kind, inner) for kind, inner in blocks_in(folder, reader) if kind in ROLES.values()]
@@ -54,7 +57,7 @@ def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, 
 
 
 def _readers(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
-  """(folder, name) and `READS` of the objective or adapter, and of those in it."""
+  """Yield ((folder, name), `READS`) of an objective or adapter and of inner ones."""
   for role, folder in ROLES.items():
     if settings.get(role):
       for kind, block in blocks_in(folder, settings[role]):
@@ -63,7 +66,7 @@ def _readers(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tup
 
 
 def _read_by(kind: str, block: Mapping[str, Any]) -> tuple[str, ...]:
-  """`READS` of an objective or adapter, with what its settings add."""
+  """Return the `READS` of a task, with those that its settings add."""
   place = f'{kind}.{block["name"]}'
   more = signatures.literal(place, 'READS_WITH') or {}
   return (
@@ -73,10 +76,10 @@ def _read_by(kind: str, block: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
-  """What every row of a data block may have; None where a file does not say so.
+  """Return the keys that every example of a data block may have.
 
-  A mixture gives what each of its parts gives, or what any gives where its `UNION` says so, and what is its own. Files
-  that a keyword names, such as a kind of labelled rows, give more.
+  None if a file does not declare them. A mixture gives what each of its parts gives, or what any gives if its `UNION`
+  says so, and its own keys. Files that a keyword names, such as a kind of labelled examples, give more.
   """
   own = _declared(f'data.{block["name"]}', 'GIVES')
   parts = [gives(inner) for kind, inner in blocks_in('data', block)[1:] if kind == 'data']
@@ -89,13 +92,13 @@ def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _joins(block: Mapping[str, Any]) -> bool:
-  """Whether a batch of a data block has the keys of every part, by the literal `UNION` of its file."""
+  """Return whether a batch has the keys of every part (`UNION` of the file)."""
   settings = signatures.literal(f'data.{block["name"]}', 'UNION')
   return settings is not None and all(block.get(key) == value for key, value in settings.items())
 
 
 def blocks_in(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-  """A block and all blocks in it, each with its kind."""
+  """Yield a block and all blocks in it, each with its kind."""
   found = [(kind if ':' in kind else signatures.folder_of(kind, settings['name']), settings)]
 
   def collect(part: annotations.Part, value: Any, label: str) -> Any:
@@ -109,7 +112,7 @@ def blocks_in(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping
 
 
 def _cure(folder: str, source: str, missing: list[str]) -> str:
-  """Which sources would do for the objective or adapter, and which of these the source would do for."""
+  """Return sources that fit the task, and tasks that fit the source."""
   sources = [how for name in signatures.names('data') for how, keys in _ways(name) if set(missing) <= keys]
   can_give = {key for _, keys in _ways(source) for key in keys}
   fits = {name: _declared(f'{folder}.{name}', 'READS') for name in signatures.names(folder)}
@@ -122,7 +125,7 @@ def _cure(folder: str, source: str, missing: list[str]) -> str:
 
 
 def _ways(source: str) -> list[tuple[str, set[str]]]:
-  """How to name a file of `data/`, with each file that its keywords can name, and what it then gives."""
+  """Yield how to name a source, and the keys that it then gives."""
   own = set(_declared(f'data.{source}', 'GIVES') or ())
   ways = [
     (f'{source} with {key}={name!r}', own | set(_declared(file, 'GIVES') or ()))

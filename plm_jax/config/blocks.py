@@ -1,4 +1,4 @@
-"""Blocks of a config: which keys each may have, and how defaults are filled in.
+"""Blocks of a config: the keys of each, and their defaults.
 
 Everything is checked here, before jax is loaded, against signatures that are read from source.
 """
@@ -35,7 +35,7 @@ GIVEN = {
 
 
 class Block(NamedTuple):
-  """What may stand in one block.
+  """Keys that one block may have.
 
   Attributes:
     owner: where its keywords are defined, for messages.
@@ -49,7 +49,7 @@ class Block(NamedTuple):
 
 
 def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
-  """The keywords of a block of a kind (see `config/annotations.py`).
+  """Return the keywords of a block of a kind (see `config/annotations.py`).
 
   Raises:
     ConfigError: the block names no file or function of its kind.
@@ -69,7 +69,10 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
 
 
 def named_files(kind: str, settings: Mapping[str, Any]) -> list[str]:
-  """The files that keywords of a block name, such as 'data.rows.kinds.words' where `kind` is 'words'."""
+  """Return the files that keywords of a block name.
+
+  For example 'data.rows.kinds.words' if `kind` is 'words'.
+  """
   found = []
   for key, keyword in block(kind, settings, kind).known.items():
     value = settings.get(key, keyword.default)
@@ -80,7 +83,10 @@ def named_files(kind: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> Block:
-  """The block of a class or function; one with `**rest` takes the keywords of the functions that it names as well."""
+  """Return the block of a class or function.
+
+  With `**rest` it takes the keywords of the functions that it names as well.
+  """
   module, _, definition = kind.partition(':')
   whole = signatures.keywords(module, definition)
   own = {key: keyword for key, keyword in whole.items() if key not in GIVEN.get(kind, ())}
@@ -103,7 +109,10 @@ def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> 
 
 
 def _with_kinds(kind: str, module: str, known: Mapping[str, Keyword]) -> dict[str, Keyword]:
-  """Keywords with the kinds that those of models have: `variant` is a row of `CONFIGS`, `overrides` of `Config`."""
+  """Give kinds to the keywords of models.
+
+  `variant` is a row of `CONFIGS`, and `overrides` are fields of `Config`.
+  """
   kinds = {'overrides': f'{module}:Config', 'variant': f'{module}:CONFIGS'} if kind == 'models' else {}
   return {
     key: keyword._replace(annotation=annotations.with_kind(keyword.annotation, kinds[key])) if key in kinds else keyword
@@ -112,17 +121,17 @@ def _with_kinds(kind: str, module: str, known: Mapping[str, Keyword]) -> dict[st
 
 
 def of_data(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-  """The data blocks of a complete config by their places: 'data' and 'eval.NAME.data'."""
+  """Return the data blocks of a config by key: 'data', 'eval.NAME.data'."""
   return {'data': settings['data']} | {f'eval.{name}.data': block['data'] for name, block in settings['eval'].items()}
 
 
 def steps_between(settings: Mapping[str, Any], name: str) -> int:
-  """After how many steps an evaluation of a complete config is made again."""
+  """Return the number of steps between two runs of an evaluation."""
   return settings['eval'][name]['every'] or settings['eval_every']
 
 
 def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = ()) -> Any:
-  """A block with every default filled in, as plain data.
+  """Fill in every default of a block, as plain data.
 
   Args:
     kind: of the block.
@@ -154,7 +163,7 @@ def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = (
 
 
 def _filled(annotation: str, value: Any, label: str, *, outer: Collection[str]) -> Any:
-  """A value with the defaults of every block in it filled in, as plain data."""
+  """Fill in the defaults of every block in a value."""
 
   def fill(part: annotations.Part, inner: Any, place: str) -> Any:
     if part.form == 'block':
@@ -166,7 +175,7 @@ def _filled(annotation: str, value: Any, label: str, *, outer: Collection[str]) 
 
 
 def as_keys(annotation: str, value: Any, label: str, *, there: Any = None, readings: Sequence[Any] = ()) -> str:
-  """The end of the message for a value where a block belongs: the keys of the block, and a flag that sets one of them.
+  """Return how to set a key of a block, for a value given instead of it.
 
   Args:
     annotation: of the keyword.
@@ -196,7 +205,10 @@ def as_keys(annotation: str, value: Any, label: str, *, there: Any = None, readi
 
 
 def _one_key(known: Mapping[str, Keyword], readings: Sequence[Any], names: Sequence[str]) -> tuple[str, Any]:
-  """A key of a block and a value for it: the one that was given, where it is a name or any key takes it."""
+  """Choose a key of a block and a value for an example.
+
+  It is the value that was given if it is a name, or if a key takes it.
+  """
   if named := [reading for reading in readings if reading in names]:
     return 'name', named[0]
   for reading in readings:
@@ -212,7 +224,7 @@ def _one_key(known: Mapping[str, Keyword], readings: Sequence[Any], names: Seque
 
 
 def _takes(annotation: str, value: Any) -> bool:
-  """Whether an annotation takes a plain value, which is one of the names where it wants a name."""
+  """Return whether an annotation takes a plain value or a known name."""
   named = [part for part in annotations.parts(annotation) if part.form == 'name'] if isinstance(value, str) else []
   with contextlib.suppress(ConfigError):
     plain(value, 'value')  # no number that is not finite
@@ -223,7 +235,7 @@ def _takes(annotation: str, value: Any) -> bool:
 
 
 def _check_name(kind: str, name: str, label: str) -> None:
-  """Raises ConfigError where a text names nothing of its kind: a row of a table, a file or a function."""
+  """Raise ConfigError if a text names nothing of its kind."""
   module, _, table = kind.partition(':')
   choices = signatures.table(module, table) if table else signatures.places(kind)
   if choices:
@@ -233,7 +245,7 @@ def _check_name(kind: str, name: str, label: str) -> None:
 
 
 def with_inherited(config: Mapping[str, Any]) -> dict[str, Any]:
-  """A config in which every evaluation has the keywords of the training data that it leaves out."""
+  """Let evaluations inherit keywords of the training data."""
   data, evaluations = config.get('data'), config.get('eval')
   if not isinstance(data, Mapping) or not isinstance(evaluations, Mapping):
     return dict(config)
@@ -245,9 +257,9 @@ def with_inherited(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inherit(block: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-  """The data block of an evaluation, with the keywords of the training data where it has none of its own.
+  """Return an evaluation's data block with keywords of the training data.
 
-  The split and the number of rows are not inherited. An evaluation with another source inherits nothing.
+  The split and the number of examples are not inherited. An evaluation with another source inherits nothing.
   """
   if block.get('name', data.get('name')) != data.get('name'):
     return dict(block)
@@ -255,7 +267,7 @@ def _inherit(block: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any
 
 
 def plain(value: Any, label: str) -> Any:
-  """A value as JSON holds it: lists for tuples, dicts with text keys.
+  """Convert a value to JSON types: lists for tuples, dicts with text keys.
 
   Raises:
     ConfigError: for anything that JSON does not hold.

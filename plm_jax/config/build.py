@@ -1,7 +1,7 @@
-"""Names to code: the only place where a string from a config becomes a function.
+"""From names to code: the only place where a string of a config becomes a function.
 
-`make` calls the `make` of a plug-in file, `pick` binds the settings of a function of a noise file. The file name is the
-registry; a wrong name or keyword is an error that lists the right ones.
+`make` calls the `make` of a plug-in file, and `pick` binds the settings of a noise function. The file name is the
+registry. A wrong name or keyword is an error that lists the right ones.
 """
 
 import functools
@@ -22,7 +22,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def make(folder: str, settings: Mapping[str, Any], *, offered: Mapping[str, Any] = NOTHING, **given: Any) -> Any:
-  """Calls the `make` of `<folder>/<name>.py`.
+  """Call the `make` of `<folder>/<name>.py`.
 
   Args:
     folder: 'models', 'objectives', 'adapters', 'data' or 'text'.
@@ -45,7 +45,7 @@ def make(folder: str, settings: Mapping[str, Any], *, offered: Mapping[str, Any]
 
 
 def pick(kind: str, settings: Mapping[str, Any], **given: Any) -> Callable[..., Any]:
-  """Binds the settings of a function such as `fixed_count` of 'noise.where'.
+  """Bind the settings of a function such as `fixed_count` of 'noise.where'.
 
   Args:
     kind: a file, as 'noise.edit', or a folder whose files count as one, as 'noise.where'.
@@ -73,7 +73,10 @@ def check(
   settings: Mapping[str, Any],
   given: Mapping[str, Any],
 ) -> dict[str, Any]:
-  """Settings ready to be passed on: checked against the keywords that are not given, lists as tuples."""
+  """Check settings against the keywords that are not given.
+
+  Lists become tuples.
+  """
   both = sorted(set(settings) & set(given))
   if both:
     raise ConfigError(f'{label}: {both[0]!r} is set by the run, not by the config: leave it out.')
@@ -84,7 +87,7 @@ def check(
 
 
 def _check_overrides(module: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-  """Fields of a model's `Config` within their bounds, whoever gives them: a config, a release, an import, a program."""
+  """Check fields of a model's `Config`, whatever their source."""
   fields = {
     name: field._replace(default=Missing.COMPUTED) for name, field in signatures.keywords(module, 'Config').items()
   }
@@ -92,14 +95,17 @@ def _check_overrides(module: str, settings: Mapping[str, Any]) -> dict[str, Any]
 
 
 def split(label: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-  """A block as its name and its keywords."""
+  """Split a block into its name and its keywords."""
   if 'name' not in settings:
     raise ConfigError(f'{label}: needs a name, as in dict(name=..., ...); got {dict(settings)}.')
   return settings['name'], {key: value for key, value in settings.items() if key != 'name'}
 
 
 def frozen(value: Any) -> Any:
-  """A plain value with every list as a tuple, so that settings from Python and from JSON are the same."""
+  """Convert every list in a plain value to a tuple.
+
+  Settings from Python and from JSON are then the same.
+  """
   if isinstance(value, list | tuple):
     return tuple(frozen(item) for item in value)
   if isinstance(value, Mapping):
@@ -108,14 +114,17 @@ def frozen(value: Any) -> Any:
 
 
 def singular(folder: str) -> str:
-  """The block that a folder serves: 'model' of 'models'; of several folders 'adapter or objective'."""
+  """Return the block of a folder: 'model' of 'models'.
+
+  For several folders: 'adapter or objective'.
+  """
   return ' or '.join({'text': 'vocab'}.get(one, one.removesuffix('s')) for one in folder.split(' | '))
 
 
 def unwrapped(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-  """The settings of a run with the task inside its wrappers in place of them; the same settings where there are none.
+  """Replace wrappers in the settings by the task inside them.
 
-  A wrapper is an adapter whose file states `ADDS`, the name of its parameters beside the trunk.
+  A wrapper is an adapter whose file states `ADDS`, the name of its parameters outside the trunk.
   """
   folder, block = 'adapters', settings.get('adapter')
   while folder == 'adapters' and isinstance(block, Mapping) and isinstance(block.get('inner'), Mapping):
@@ -129,9 +138,9 @@ def unwrapped(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def look(settings: Mapping[str, Any]) -> Any:
-  """What `look` of a file of `data/` says of its rows (a `types.Labels`) from the keywords of its `make`.
+  """Call `look` of a data source: its labels, before tokenising.
 
-  It reads no more than it must and tokenises nothing. None where the file has no such function.
+  It reads as little as possible. None if the file has no such function.
   """
   name, values = split('data', settings)
   looks = getattr(import_file(f'data.{name}'), 'look', None)
@@ -139,22 +148,25 @@ def look(settings: Mapping[str, Any]) -> Any:
 
 
 def template(folder: str, settings: Mapping[str, Any], **given: Any) -> Any:
-  """What `template` of `<folder>/<name>.py` says of its rows (a `types.Template`); None where the file has none."""
+  """Call `template` of a file: the special tokens around a text.
+
+  None if the file has no such function.
+  """
   made = getattr(import_file(f'{folder}.{settings["name"]}'), 'template', None)
   return None if made is None else made(**frozen(settings), **given)
 
 
 def beside(function: Callable[..., Any], name: str) -> Any:
-  """What the file of a function defines under `name`, such as the table `CAPACITY` of a where-function."""
+  """Return a name from the file of a function, such as `CAPACITY`."""
   return getattr(sys.modules[function.__module__], name)
 
 
 def import_file(name: str) -> Any:
-  """The file of a dotted name such as 'models.bert', imported."""
+  """Import the file of a dotted name such as 'models.bert'."""
   return importlib.import_module(f'{signatures.ROOT.name}.{name}')
 
 
 def files_of(package: str) -> dict[str, Any]:
-  """Every file of a folder such as 'data.corpora.formats', imported: name -> module, sorted."""
+  """Import every file of a folder such as 'data.corpora.formats'."""
   found = sorted(file.name for file in pkgutil.iter_modules(import_file(package).__path__))
   return {name: import_file(f'{package}.{name}') for name in found}

@@ -1,4 +1,4 @@
-"""Keys of a config that must fit each other. What one key takes stands in its annotation."""
+"""Keys of a config that must fit each other. Values of single keys are in annotations."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ Settings = Mapping[str, Any]
 
 
 def check(settings: Settings) -> None:
-  """Raises ConfigError where two keys of a complete config contradict each other."""
+  """Raise ConfigError if two keys of a complete config contradict each other."""
   _check_exactly_one(settings, 'objective', 'adapter')
   _check_exactly_one(settings, 'steps', 'epochs')
   _check_best(settings)
@@ -45,7 +45,7 @@ def _check_best(settings: Settings) -> None:
 
 
 def _check_paths(settings: Settings) -> None:
-  """Whether what names a file or folder is not empty, which would be the present folder."""
+  """Refuse empty paths, which would be the current folder."""
   named = {'vocab': settings['vocab'], 'second_vocab': settings['second_vocab'] or {}, **blocks.of_data(settings)}
   named |= {f'init_from.{number}': one for number, one in enumerate(settings['init_from'])}
   for where, block in named.items():
@@ -57,14 +57,14 @@ def _check_paths(settings: Settings) -> None:
 
 
 def _check_address(value: str, *, key: str) -> None:
-  """Whether an address is of a store that is known, and not the cache, which is of this machine."""
+  """Refuse remote caches and unknown kinds of remote locations."""
   if key.endswith('.cache'):
     files.local_path(value, what=key)
   files.path(re.sub(r'^[a-z_]+:(?=[a-z0-9]+:/)', '', value))  # what reads it may come before, as in parallel:gs://
 
 
 def _check_save(settings: Settings) -> None:
-  """Whether parameters that are not saved can be had again."""
+  """Refuse `save='trained'` if frozen parameters could not be read again."""
   if settings['save'] == 'all':
     return
   if not settings['init_from']:
@@ -78,7 +78,7 @@ def _check_save(settings: Settings) -> None:
 
 
 def _check_second_vocab(settings: Settings) -> None:
-  """Whether there is a second vocabulary where the objective or adapter needs one, and none where it reads none."""
+  """Require a second vocabulary exactly if the task reads one."""
   takers = {}
   for role, folder in batch_keys.ROLES.items():
     for kind, block in batch_keys.blocks_in(folder, settings[role]) if settings[role] else ():
@@ -101,7 +101,10 @@ def _check_second_vocab(settings: Settings) -> None:
 
 
 def _check_cut(settings: Settings) -> None:
-  """Whether micro-batches are of one size; `feed.rows_per_device` asks the same with the devices."""
+  """Require micro-batches of one size.
+
+  `feed.rows_per_device` checks the same with the devices.
+  """
   rows, parts = settings['data'].get('batch_size'), settings['accumulate']
   if rows is not None and rows % parts:
     raise ConfigError(
@@ -111,10 +114,10 @@ def _check_cut(settings: Settings) -> None:
 
 
 def check_stretches(optim: Settings, steps: int) -> None:
-  """Whether places in a run are whole steps or a fraction of it, and whether the warmup ends inside it.
+  """Check durations of the schedule: whole steps, or a fraction of the run.
 
   Raises:
-    ConfigError: they are not, or a decay that ends before the warmup does, so that the rate would be 0.
+    ConfigError: a duration is neither, or the decay ends before the warmup, so that the rate would be 0.
   """
   for key in ('warmup', 'until', 'hold'):
     value = optim.get(key) or 0

@@ -1,4 +1,4 @@
-"""Configs that earlier versions wrote, brought to the form that this one writes."""
+"""Configs of earlier versions, converted to the current form."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,11 +8,11 @@ from plm_jax.core.errors import ConfigError
 
 
 def current(config: Mapping[str, Any]) -> dict[str, Any]:
-  """A config in today's form; one that has it comes back unchanged.
+  """Return a config in the current form.
 
-  Earlier versions wrote every keyword of every update rule and schedule into `optim`, null where it was not set. Nulls
-  of keywords that the named rule and schedule do not take, or take with another default, are left out. So is
-  `nonmonotone` of an asgd with a `start`, which waits for nothing; its default was 5.
+  Earlier versions wrote every keyword of every update rule and schedule into `optim`, null if it was not set. Nulls of
+  keywords that the named rule and schedule do not take, or take with another default, are removed. So is `nonmonotone`
+  of an asgd with a `start`, which does not wait; its default was 5.
   """
   optim = config.get('optim')
   if not isinstance(optim, Mapping):

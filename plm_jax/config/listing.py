@@ -1,6 +1,7 @@
-"""What `--list` prints: a line for every model, objective, adapter, source, vocabulary, score, noise function, config.
+"""The output of `--list`: models, objectives, adapters, data sources, vocabularies, scores, noise functions and
+configs.
 
-Only what a config can name is listed. Everything is read from source; nothing is imported.
+Only names that a config can use are listed. Everything is read from source; nothing is imported.
 """
 
 import ast
@@ -24,7 +25,7 @@ WIDTH = 120
 
 
 def text() -> str:
-  """The listing, grouped under headings."""
+  """Return the listing, grouped under headings."""
   groups = {title: list(_files(folder)) for title, folder in FOLDERS.items()}
   for kind in noise_kinds():
     places = signatures.places(kind)
@@ -37,7 +38,7 @@ def text() -> str:
 
 
 def noise_kinds() -> list[str]:
-  """The kinds of noise functions that a block of an objective or adapter can name, such as 'noise.where', sorted."""
+  """Return the kinds of noise functions that a block can name, sorted."""
   tasks = [(folder, name) for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
   keywords = [keyword for folder, name in tasks for keyword in signatures.signature(folder, name).values()]
   kinds = {part.inner for keyword in keywords for part in annotations.parts(keyword.annotation)}
@@ -45,7 +46,7 @@ def noise_kinds() -> list[str]:
 
 
 def _files(folder: str) -> Iterator[tuple[str, str, str]]:
-  """Name, first line, and the place in the field of each file of a folder."""
+  """Yield name, first line and classification of each file of a folder."""
   for name in signatures.names(folder):
     module = f'{folder}.{name}'
     paper = signatures.paper(module)
@@ -70,12 +71,15 @@ def _group(title: str, rows: list[tuple[str, str, str]]) -> str:
 
 
 def types(settings: Mapping[str, Any]) -> str:
-  """Return every key of a complete config with its type and its value, one a line (`--print_config=types`)."""
+  """Return every key of a config with type and value.
+
+  This is the output of `--print_config=types`.
+  """
   return '\n'.join(f'{key}: {typed} = {value}' for key, typed, value in _typed(blocks.WHOLE, settings, ''))
 
 
 def _typed(kind: str, settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str, str]]:
-  """Yield (dotted key, type, value as JSON) of a block and of the blocks inside it."""
+  """Yield (dotted key, type, value as JSON) of a block."""
   for key, keyword in blocks.block(kind, settings, prefix or 'config').known.items():
     if key not in settings:
       continue

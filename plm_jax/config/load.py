@@ -1,8 +1,8 @@
-"""Configs as plain data: reading them, and checking them.
+"""Configs as plain data: reading and checking them.
 
 A config is a Python file with `get_config(arg='')`, or the `config.json` of a run, which is read as data and executes
-nothing. `resolve` checks it and fills in every default, from signatures that are read from source: a mistake ends with
-exit code 2 and one message before jax is loaded. `schema.py` says which keys a config has.
+nothing. `resolve` checks it and fills in every default, from signatures that are read from source. A mistake ends with
+exit code 2 and one message before jax is loaded. `schema.py` lists the keys of a config.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from plm_jax.io import checksums, files, run_paths
 
 
 def load(target: str) -> dict[str, Any]:
-  """The config that `--config` names, as it is written, without defaults.
+  """Load the config that `--config` names, without defaults.
 
   Args:
     target: 'file.py', 'file.py:argument', 'config.json', or a run folder that holds one. With the word `quick` in the
@@ -51,7 +51,7 @@ def load(target: str) -> dict[str, Any]:
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-  """A config as plain data with every default of every block filled in; the same for a config that is complete.
+  """Check a config and fill in every default, as plain data.
 
   Raises:
     ConfigError: an unknown, missing or wrongly typed key, or keys that contradict each other.
@@ -81,7 +81,7 @@ def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
 
 
 def call(path: pathlib.Path, ask: Callable[[ModuleType], Any]) -> Any:
-  """What a file of `experiments/` answers; a ConfigDict as plain data.
+  """Call a function of a config file; a ConfigDict becomes plain data.
 
   Args:
     path: of the file.

@@ -29,19 +29,22 @@ def has_heads(settings: Settings) -> bool:
 
 
 def own_trunks(settings: Settings) -> dict[str, str]:
-  """The wrapper of each task that reads the trunk with what it alone adds: without a part there is no one trunk."""
+  """Return the wrapper of each task that changes the trunk.
+
+  Without a part there is then no single trunk.
+  """
   blocks = {part: block.get('name', '') for part, block in _heads(settings).items()}
   return {part: name for part, name in blocks.items() if signatures.literal(f'adapters.{name}', 'ADDS')}
 
 
 def left_open(settings: Settings) -> str:
-  """What a message says of a run with parts none of which was named; empty for a run without."""
+  """Return the end of a message for a multi-task run without a part."""
   known = names(settings)
   return f'trained the parts {", ".join(known)}: name one' if known else ''
 
 
 def settings_of(settings: Settings, part: str | None, *, where: str = 'part') -> dict[str, Any]:
-  """The config of the run of one part; for None that of the run as it is.
+  """Return the config of one part; for None that of the whole run.
 
   Args:
     settings: a complete config.
@@ -71,12 +74,15 @@ def settings_of(settings: Settings, part: str | None, *, where: str = 'part') ->
 
 
 def adapter_of(settings: Settings, part: str) -> Settings:
-  """The adapter that computes a part by itself, inside the wrappers of the run; empty where an objective does."""
+  """Return the adapter of a part, inside the wrappers of the run.
+
+  It is empty if an objective computes the part.
+  """
   return _task_of(settings, part)['adapter'] or {}
 
 
 def _task_of(settings: Settings, part: str) -> dict[str, Any]:
-  """The blocks 'adapter' and 'objective' of the run of one part, one of which is None."""
+  """Return the blocks 'adapter' and 'objective' of a part; one is None."""
   role, heads = _alone(settings)
   if not heads:
     return {'adapter': settings['adapter'], 'objective': None}
@@ -89,7 +95,11 @@ def _task_of(settings: Settings, part: str) -> dict[str, Any]:
 
 
 def path_of(settings: Settings, part: str, path: str) -> str | None:
-  """What a parameter is called where a part is alone: 'cola/head/kernel' -> 'head/kernel'; None for one of others."""
+  """Return the path of a parameter in a run of one part alone.
+
+  'cola/head/kernel', part 'cola'    'head/kernel'
+  'cola/head/kernel', part 'mnli'    None
+  """
   first, _, rest = path.partition('/')
   if first == 'trunk' or not _heads(settings) or first not in _parts_of_data(settings):
     return path
@@ -97,18 +107,21 @@ def path_of(settings: Settings, part: str, path: str) -> str | None:
 
 
 def _task(settings: Settings) -> tuple[Settings | None, Settings | None]:
-  """The blocks of the adapter and of the objective inside the wrappers, of which a run has one."""
+  """Return the adapter and the objective inside the wrappers; one is None."""
   inside = build.unwrapped(settings)
   return inside.get('adapter'), inside.get('objective')
 
 
 def _heads(settings: Settings) -> Mapping[str, Settings]:
-  """Part -> what computes it alone, of tasks with heads of their own; else empty."""
+  """Return the block of each part that has its own head."""
   return _alone(settings)[1]
 
 
 def _alone(settings: Settings) -> tuple[str, Mapping[str, Settings]]:
-  """'adapter' or 'objective', which computes each part alone, and its blocks by part; empty without heads of parts."""
+  """Return 'adapter' or 'objective', and its blocks by part.
+
+  They are empty if parts have no heads of their own.
+  """
   for folder, block in zip(('adapters', 'objectives'), _task(settings), strict=True):
     module = f'{folder}.{(block or {}).get("name")}'
     if block and signatures.has(module, 'adapters_by_part'):
@@ -123,12 +136,15 @@ def _parts_of_data(settings: Settings) -> Mapping[str, Settings]:
 
 
 def _rows_of(block: Settings, part: str) -> dict[str, Any]:
-  """The data block of one part of a block with parts."""
+  """Return the data block of one part."""
   return {**{key: block[key] for key in _OF_MIXTURE if key in block}, **block['parts'][part]}
 
 
 def _best_of(settings: Settings, part: str, evaluations: Settings) -> tuple[str, str] | None:
-  """The metric that chooses the best step, where it is one of a part: 'validation/cola/loss' -> 'validation/loss'."""
+  """Return the metric of `best` for a part.
+
+  'validation/cola/loss', part 'cola'    'validation/loss'
+  """
   metric, direction = settings['best'] or ('', '')
   evaluation, _, name = metric.partition('/')
   if evaluation not in evaluations or not (own := name.removeprefix(f'{part}/')) or (_heads(settings) and own == name):
@@ -137,7 +153,10 @@ def _best_of(settings: Settings, part: str, evaluations: Settings) -> tuple[str,
 
 
 def _scores_of(settings: Settings, evaluation: Settings, part: str) -> list[str] | None:
-  """The scores of a part in an evaluation: 'cola/matthews' -> 'matthews'; None for those of its adapter."""
+  """Return the scores of a part: 'matthews' of 'cola/matthews'.
+
+  None: those of its adapter.
+  """
   if not _heads(settings):
     return evaluation.get('scores')
   if (named := evaluation.get('scores')) is not None:

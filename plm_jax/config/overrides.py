@@ -1,6 +1,7 @@
-"""Single keys of a config, changed from outside: `--config.optim.rate=1e-4`, and the points of a sweep.
+"""Changes of single keys of a config: `--config.optim.rate=1e-4`, and the points of a sweep.
 
-A dotted key names any key of the config, or any keyword of what a block names, whether the config sets it or not.
+A dotted key names any key of the config, or any keyword of a file or function that a block names, whether the config
+sets it or not.
 """
 
 import ast
@@ -17,7 +18,9 @@ from plm_jax.io import files
 
 
 def apply(config: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], list[str]]:
-  """A config with single keys changed, names first, since a name decides which keywords there are.
+  """Change single keys of a config.
+
+  Names come first, since a name decides which keywords exist.
 
   Args:
     config: as a config file returns it, or complete; not changed.
@@ -37,7 +40,7 @@ def apply(config: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> tupl
 
 
 def _order(change: tuple[str, str]) -> tuple[bool, int]:
-  """Names first, those of outer blocks before those of inner ones."""
+  """Sort names first, those of outer blocks before inner ones."""
   *parents, last = change[0].split('.')
   return (False, len(parents)) if last in NAMES else (True, 0)
 
@@ -67,7 +70,7 @@ def _set(config: dict[str, Any], key: str, text: str) -> list[str]:
 
 
 def _unsets(annotation: str, here: Any, key: str, text: str, label: str) -> bool:
-  """Whether None takes a keyword out: one of a rule or schedule, which has its default then."""
+  """Return whether None removes a keyword of a rule or schedule."""
   found = annotations.part(annotation, here)
   if text.lower() not in ('none', 'null') or found is None or found.form != 'block' or ':' not in found.inner:
     return False
@@ -76,7 +79,7 @@ def _unsets(annotation: str, here: Any, key: str, text: str, label: str) -> bool
 
 
 def _step(annotation: str, here: Any, part: str, label: str, config: Mapping[str, Any]) -> tuple[str, Any]:
-  """Annotation and default of what stands under `part` of a value `here`."""
+  """Return annotation and default of the key `part` of a value."""
   found = annotations.part(annotation, here)
   if found is None or found.form == 'name' or not isinstance(here, Mapping | list):
     raise ConfigError(
@@ -100,9 +103,9 @@ def _step(annotation: str, here: Any, part: str, label: str, config: Mapping[str
 
 
 def _parse(label: str, annotation: str, text: str, there: Any) -> Any:
-  """A value typed by the user: a literal, JSON, true/false/none in any case, or text; the first that fits counts.
+  """Parse a typed value: a literal, JSON, true/false/none, or text.
 
-  `there` is what the config has now, for the message.
+  The first reading that fits counts. `there` is the current value, for the message.
   """
   readings: list[Any] = [text]
   words = {'true': True, 'false': False, 'none': None, 'null': None}
@@ -121,7 +124,7 @@ def _parse(label: str, annotation: str, text: str, there: Any) -> Any:
 
 
 def _drop_foreign(annotation: str, here: Any, key: str, name: Any, label: str) -> list[str]:
-  """Removes the settings of the file or function named before that the new one does not take."""
+  """Remove settings that the newly named file or function does not take."""
   found = annotations.part(annotation, here)
   if found is None or found.form != 'block' or (':' not in found.inner and 'name' not in here):
     return []

@@ -1,9 +1,9 @@
-"""`--config=file.py:quick`: every block of a config at the size of a smoke test.
+"""Smoke-test sizes for every block of a config (`--config=file.py:quick`).
 
-A plug-in file states what shrinks it as a literal, `QUICK = dict(length=64, batch_size=8)`: keywords of its `make` that
-replace those of the config. A file that is named by a keyword, such as a kind of labelled rows, states keywords of the
-block that names it. Every file of `models/` has a size 'tiny'. What is not of one file, such as the number of steps and
-the vocabulary, is left to the config.
+A plug-in file states them as a literal, `QUICK = dict(length=64, batch_size=8)`: keywords of its `make` that replace
+those of the config. A file that a keyword names, such as a kind of labelled examples, states keywords of the block that
+names it. Every file of `models/` has a size 'tiny'. Other keys, such as the number of steps and the vocabulary, are
+left to the config.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,12 +14,15 @@ from plm_jax.core.errors import ConfigError
 
 
 def shrink(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The config with the `QUICK` of every file that it names, those of blocks inside blocks included."""
+  """Apply the `QUICK` of every file that a config names."""
   return _shrink(blocks.WHOLE, config)
 
 
 def _shrink(kind: str, settings: Mapping[str, Any], *, around: Collection[str] = ()) -> dict[str, Any]:
-  """A block with the `QUICK` of its file; keywords `around` are those of the mixture that the block is in."""
+  """Apply the `QUICK` of a block's file.
+
+  Keywords `around` belong to the mixture that holds the block.
+  """
   try:
     known = blocks.block(kind, settings, 'config').known
   except ConfigError:  # it is reported where the config is checked
@@ -43,7 +46,10 @@ def _shrink(kind: str, settings: Mapping[str, Any], *, around: Collection[str] =
 
 
 def _literal(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-  """The `QUICK` of the files that a block names: those of keywords such as `kind` first, then that of the block."""
+  """Collect the `QUICK` of the files that a block names.
+
+  Those of keywords such as `kind` come first, then that of the block.
+  """
   if ':' in kind:
     return {}
   found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Comparing two configs: what differs, and what may change when a run is resumed."""
+"""Differences between two configs, and keys that may change when a run resumes."""
 
 import contextlib
 import json
@@ -13,7 +13,10 @@ RESUMABLE = ('execution', 'sharding', 'log_every', 'eval_every', 'save_every', '
 
 
 def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
-  """The keys in which two configs differ, as 'optim.rate: 0.001 -> 0.0001' (old -> new), in the order of the keys."""
+  """List the keys in which two configs differ.
+
+  For example 'optim.rate: 0.001 -> 0.0001' (old -> new), in the order of the keys.
+  """
   after, before = leaves(new), leaves(old)
   keys = list(dict.fromkeys([*before, *after]))
   return [
@@ -24,12 +27,15 @@ def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
 
 
 def _same(one: Any, other: Any) -> bool:
-  """Whether two plain values are equal, and numbers in them of one type: warmup=1 is a step, 1.0 the whole run."""
+  """Return whether two plain values are equal, also in number type.
+
+  warmup=1 is one step, warmup=1.0 the whole run.
+  """
   return one == other and (one is _ABSENT or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
 
 
 def check_resume(new: Mapping[str, Any], old: Mapping[str, Any], *, what: str = 'run') -> list[str]:
-  """What changes when a run is resumed with another config; only keys that do not change its results may.
+  """Return the changes of a resumed run; refuse those that change results.
 
   Args:
     new: as `resolve` returns it.
@@ -54,10 +60,10 @@ def check_resume(new: Mapping[str, Any], old: Mapping[str, Any], *, what: str = 
 
 
 def _read_again(values: Mapping[str, Any]) -> Mapping[str, Any]:
-  """A config as it is read from a file, where a default of -1 for a float, as of `data.missing`, is -1.0.
+  """Return a config as if read from a file.
 
-  Null as `nonmonotone` of an asgd that waits is the 5 that earlier versions wrote. A config that is not valid any more
-  is compared as it stands.
+  A default of -1 for a float, as in `data.missing`, becomes -1.0. Null as `nonmonotone` of an asgd that waits is the 5
+  that earlier versions wrote. A config that is no longer valid is compared unchanged.
   """
   optim = values.get('optim')
   if isinstance(optim, Mapping) and optim.get('name') == 'asgd' and optim.get('start') is None:
@@ -68,7 +74,7 @@ def _read_again(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _how_to_extend(new: Mapping[str, Any], old: Mapping[str, Any]) -> str:
-  """The cure for a run with other `steps`."""
+  """Return how to extend a run with other `steps`."""
   has = old['steps'] + sum(more for _, more in old.get('extend', ()))
   more = (new['steps'] or 0) - has
   if more > 0:
@@ -80,7 +86,10 @@ _ABSENT = object()
 
 
 def leaves(value: Any, prefix: str = '') -> dict[str, Any]:
-  """Dotted keys and plain values; a list is one value unless it holds blocks."""
+  """Flatten a config to dotted keys and plain values.
+
+  A list is one value unless it holds blocks.
+  """
   if isinstance(value, Mapping):
     items: Any = value.items()
   elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):

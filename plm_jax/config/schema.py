@@ -41,7 +41,8 @@ class Run:
     max_skipped: the run counts as diverged after this many updates in a row that are not finite; None: after no number
       of them. A run none of whose updates was finite has diverged in any case.
     spikes: see `Spikes`; None: the run does not look for them.
-    verify_every: steps between checks for silent data corruption (`training/guards/verify.py`), each of which makes its step
+    verify_every: steps between checks for silent data corruption (`training/guards/verify.py`), each of which makes its
+      step
       twice; None: none.
     log: where metrics are written besides metrics.jsonl.
     sharding: see `Sharding`.
@@ -81,7 +82,7 @@ class Run:
 
 
 class Sharding:
-  """How a run is spread over devices.
+  """Distribution of a run over devices.
 
   Attributes:
     mesh: mesh axis ('replica', 'data', 'model', see `sharding.Sizes`) -> number of devices along it, 1 where it is
@@ -94,7 +95,7 @@ class Sharding:
 
 
 class Spikes:
-  """When a jump of the loss takes a run back to a saved step, as Chowdhery 2022 (PaLM), section 5.1, did by hand.
+  """Loss spikes that take a run back to a saved step (Chowdhery et al. 2022, PaLM, section 5.1).
 
   Attributes:
     deviations: a loss so many standard deviations above its running mean is a spike.

@@ -1,7 +1,7 @@
-"""What the files of the package take, read from their source without importing any of them.
+"""Signatures of the package, read from source without importing it.
 
 A config is checked, completed and listed before jax is loaded: keywords, annotations and defaults come from the syntax
-tree of the file. `values.py` compares values with them, `build.py` makes the calls.
+tree of the file. `values.py` compares values with them, and `build.py` makes the calls.
 """
 
 import ast
@@ -31,14 +31,14 @@ ENTRIES = {'scores': 'score'}
 
 
 class Missing(enum.Enum):
-  """Why a keyword has no default value to show: there is none, or it takes running code to know it."""
+  """Reason why a keyword has no default value to show."""
 
   REQUIRED = 'required'
   COMPUTED = 'computed'
 
 
 class Keyword(NamedTuple):
-  """One keyword of a function: its annotation as source text (aliases written out) and its default."""
+  """One keyword of a function: its annotation as source text (aliases replaced) and its default."""
 
   annotation: str
   default: Any = Missing.REQUIRED
@@ -48,31 +48,34 @@ class Keyword(NamedTuple):
 
 
 def names(folder: str) -> list[str]:
-  """The files of a folder that have a `make`, or what stands in `ENTRIES` for it, sorted."""
+  """Return the plug-in files of a folder: those with `make`, or with their entry of `ENTRIES`."""
   inside = files.listing(ROOT.joinpath(*folder.split('.')), '[!_]*.py')
   return [file.stem for file in inside if ENTRIES.get(folder, 'make') in _definitions(file)]
 
 
 def functions(module: str) -> list[str]:
-  """The functions of a file that a config may name: public ones whose first argument is one of `FIRST_ARGUMENTS`."""
+  """Return the functions of a file that a config may name.
+
+  They are public, and their first argument is one of `FIRST_ARGUMENTS`.
+  """
   definitions = _definitions(_file(module)).items() if has(module) else ()
   return [name for name, node in definitions if not name.startswith('_') and _first_argument(node) in FIRST_ARGUMENTS]
 
 
 def files_of(kind: str) -> list[str]:
-  """The files of a kind: 'noise.edit' is one, 'noise.where' a folder of several."""
+  """Return the files of a kind: one for 'noise.edit', several for 'noise.where'."""
   folder = ROOT.joinpath(*kind.split('.'))
   inside = [file.stem for file in files.listing(folder, '[!_]*.py')]
   return [f'{kind}.{name}' for name in inside] if files.is_folder(folder) else [kind]
 
 
 def names_functions(kind: str) -> bool:
-  """Whether the names of a kind are functions, as those of 'noise.where' and 'optim.rules', and not files."""
+  """Return whether the names of a kind are functions, not files."""
   return kind.startswith('noise.') or has(kind)
 
 
 def places(kind: str) -> dict[str, str]:
-  """Name -> the file that it stands in, for every name of a kind.
+  """Map every name of a kind to its file.
 
   Names are functions, or the files of a folder: in folders with plug-ins those that `names` lists. A kind of several
   folders, 'adapters | objectives', has the names of each.
@@ -86,9 +89,9 @@ def places(kind: str) -> dict[str, str]:
 
 
 def folder_of(kind: str, name: str) -> str:
-  """The folder of a name: 'objectives' of 'mlm' for the kind 'adapters | objectives'; a kind of functions as it is.
+  """Return the folder of a name: 'objectives' of 'mlm' for 'adapters | objectives'.
 
-  A name that the kind has not belongs to its first folder.
+  A kind of functions is returned unchanged. An unknown name belongs to the first folder.
   """
   several = kind.split(' | ')
   if names_functions(kind) or len(several) == 1:
@@ -97,7 +100,7 @@ def folder_of(kind: str, name: str) -> str:
 
 
 def keywords(module: str, function: str = 'make') -> dict[str, Keyword]:
-  """The keyword-only arguments of a function, or the fields of a dataclass, of a file such as 'models.bert'."""
+  """Return keyword-only arguments of a function, or fields of a dataclass."""
   return dict(_keywords(_file(module), function))
 
 
@@ -112,30 +115,30 @@ def _keywords(file: pathlib.Path, function: str) -> dict[str, Keyword]:
 
 
 def passes_on(module: str, function: str) -> bool:
-  """Whether a function takes more keywords than it names, as `**rest`."""
+  """Return whether a function takes more keywords as `**rest`."""
   node = _definitions(_file(module))[function]
   return isinstance(node, ast.FunctionDef) and node.args.kwarg is not None
 
 
 def signature(folder: str, name: str) -> dict[str, Keyword]:
-  """The keywords of `make` in `<folder>/<name>.py`."""
+  """Return the keywords of `make` in `<folder>/<name>.py`."""
   return keywords(f'{folder}.{name}')
 
 
 def has(module: str, name: str | None = None) -> bool:
-  """True where a file such as 'models.bert' exists and, where a name is given, defines this function or class."""
+  """Return whether a file exists, and defines a name if given."""
   file = _file(module)
   return files.is_file(file) and (name is None or name in _definitions(file))
 
 
 def first_line(module: str, function: str | None = None) -> str:
-  """The first line of the docstring of a file or of one of its functions; empty where there is none."""
+  """Return the first docstring line of a file or function, '' if none."""
   tree: Any = _tree(_file(module)) if function is None else _definitions(_file(module))[function]
   return (ast.get_docstring(tree) or '').partition('\n')[0]
 
 
 def paper(module: str) -> dict[str, Any]:
-  """The literal keywords of a file's `PAPER = Paper(...)`; empty where it has none."""
+  """Return the keywords of a file's `PAPER = Paper(...)`, if any."""
   file = _file(module)
   node = _bound(file).get('PAPER')
   if not isinstance(node, ast.Call):
@@ -145,17 +148,17 @@ def paper(module: str) -> dict[str, Any]:
 
 
 def literal(module: str, name: str) -> Any:
-  """The value of a module-level literal such as `READS`; None where the file has none.
+  """Return a module-level literal such as `READS`, None if missing.
 
   Raises:
-    ValueError: there is one, and it is no literal.
+    ValueError: it is not a literal.
   """
   node = _bound(_file(module)).get(name) if has(module) else None
   return None if not isinstance(node, ast.expr) else _literal(node, _file(module))
 
 
 def table(module: str, name: str) -> list[str]:
-  """The keys of a module-level dict, such as the published sizes in `CONFIGS`; empty where the file has none."""
+  """Return the keys of a module-level dict, such as `CONFIGS`."""
   node = _bound(_file(module)).get(name) if has(module) else None
   if isinstance(node, ast.Call) and node.args:
     node = node.args[0]
@@ -165,7 +168,10 @@ def table(module: str, name: str) -> list[str]:
 
 
 def path(module: str) -> str:
-  """A file or folder as messages show it: 'plm_jax/models/bert.py'; several folders joined by 'or'."""
+  """Format a file or folder: 'plm_jax/models/bert.py'.
+
+  Several folders are joined by 'or'.
+  """
   if len(several := module.split(' | ')) > 1:
     return ' or '.join(map(path, several))
   file = _file(module)
@@ -193,7 +199,7 @@ class _Import(NamedTuple):
 
 
 class _Place(NamedTuple):
-  """What a name stands for: a node of a file, or the file itself where `node` is None."""
+  """The definition of a name: a node of a file, or the file itself if `node` is None."""
 
   file: pathlib.Path
   node: ast.expr | ast.stmt | None
@@ -201,7 +207,7 @@ class _Place(NamedTuple):
 
 @functools.cache
 def _bound(file: pathlib.Path) -> dict[str, ast.expr | ast.stmt | _Import]:
-  """Module-level names of a file and what is bound to them."""
+  """Return module-level names of a file and their definitions."""
   bound: dict[str, ast.expr | ast.stmt | _Import] = dict(_definitions(file))
   for node in _tree(file).body:
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -214,7 +220,7 @@ def _bound(file: pathlib.Path) -> dict[str, ast.expr | ast.stmt | _Import]:
 
 
 def _find(file: pathlib.Path, node: ast.expr) -> _Place | None:
-  """What a name or a dotted name in a file stands for; None where it is not defined in this package."""
+  """Find the definition of a dotted name in this package, if any."""
   if isinstance(node, ast.Name):
     return _follow(file, node.id, ())
   if isinstance(node, ast.Attribute) and (owner := _find(file, node.value)) and owner.node is None:
@@ -223,7 +229,7 @@ def _find(file: pathlib.Path, node: ast.expr) -> _Place | None:
 
 
 def _follow(file: pathlib.Path, name: str, seen: tuple[tuple[pathlib.Path, str], ...]) -> _Place | None:
-  """Follows imports of a name from file to file of this package, through the `__init__` of folders as well."""
+  """Follow the imports of a name from file to file of this package."""
   bound = _bound(file).get(name)
   if not isinstance(bound, _Import):
     return _Place(file, bound) if bound else None
@@ -242,7 +248,7 @@ def _first_argument(node: ast.FunctionDef | ast.ClassDef) -> str | None:
 
 
 def _spell(annotation: ast.expr | None, file: pathlib.Path) -> str:
-  """An annotation as text, with the aliases of this package written out."""
+  """Format an annotation with the aliases of this package replaced."""
   return 'Any' if annotation is None else ast.unparse(_written_out(annotation, file))
 
 
@@ -279,10 +285,10 @@ def _default(node: ast.expr | None, file: pathlib.Path) -> Any:
 
 
 def _literal(node: ast.expr, file: pathlib.Path) -> Any:
-  """The value of a default: a literal, a named literal, arithmetic on numbers, `dict(...)` or a read-only view of one.
+  """Evaluate a default: a literal, arithmetic on numbers, or `dict(...)`.
 
   Raises:
-    ValueError: for anything that needs running code.
+    ValueError: it needs running code.
   """
   match node:
     case ast.Name() | ast.Attribute():
@@ -306,6 +312,6 @@ def _literal(node: ast.expr, file: pathlib.Path) -> Any:
 
 
 def experiment_files() -> list[pathlib.Path]:
-  """The config files that come with the package, sorted."""
+  """Return the config files of the package, sorted."""
   found = [file for file in files.files_below(ROOT.parent / 'experiments') if file.suffix == '.py']
   return [file for file in found if file.name != 'common.py' and 'tables' not in file.parts]

@@ -1,8 +1,8 @@
-"""Where each model, objective and adapter stands in the field: the four ways in which Qiu et al. 2020, §3, order it.
+"""Classification of each model, objective and adapter by the four dimensions of Qiu et al. 2020, section 3.
 
-A row is read from the `PAPER` of a file (`types.Paper`). Its four ways are the representation (does a word's vector
-depend on its neighbours?), the architecture, the pre-training task with the origin of its labels, and the extension.
-`NOT_HERE` names the parts of the survey that no file is for.
+A row is read from the `PAPER` of a file. Its dimensions are the representation (does a word's vector depend on its
+context?), the architecture, the pre-training task with the source of its labels, and the extension. `NOT_HERE` lists
+the parts of the survey without a file.
 """
 
 from typing import Any
@@ -36,7 +36,10 @@ NOT_HERE = {
 
 
 def rows() -> list[dict[str, Any]]:
-  """One row for each file, by kind, year and name; the keys are `COLUMNS`."""
+  """Return one row per file, by kind, year and name.
+
+  The keys are `COLUMNS`.
+  """
   found = [_row(kind, name) for kind in KINDS for name in signatures.names(kind)]
   return sorted(found, key=lambda row: (KINDS.index(row['kind']), row['year'], row['name']))
 
@@ -60,18 +63,18 @@ def _row(kind: str, name: str) -> dict[str, Any]:
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-  """A row as texts: lists with commas, nothing for what it has not."""
+  """Format a row as texts: lists with commas, '' for missing values."""
   return [', '.join(row[one]) if isinstance(row[one], list) else str(row[one] or '') for one in COLUMNS]
 
 
 def markdown(table: list[dict[str, Any]]) -> str:
-  """The rows as a table of Markdown."""
+  """Format the rows as a Markdown table."""
   lines = [list(COLUMNS), ['---'] * len(COLUMNS), *map(cells, table)]
   return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 
 def not_here() -> list[str]:
-  """A line for each part of the survey that no file is for, with the reason."""
+  """Return a line with the reason for each part without a file."""
   return [
     'Of the survey, not here or without a file of their own:',
     '',

@@ -1,6 +1,6 @@
-"""Plain values against annotations, and the messages for those that do not fit.
+"""Plain values against annotations, and messages for those that do not fit.
 
-Values are what JSON can hold; annotations are text, as `signatures.py` reads them. Nothing here imports jax.
+Values are JSON types; annotations are text, as `signatures.py` reads them. Nothing here imports jax.
 """
 
 import ast
@@ -21,13 +21,14 @@ SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of the normal number
 
 
 def coerce(annotation: str, value: Any) -> Any:
-  """A plain value as an annotation wants it: ints become floats where a float is meant, tuples become lists.
+  """Convert a plain value to the type of an annotation.
 
-  A Callable is given as the dict that names it. What kind of block a mapping is, is not looked at here.
+  Integers become floats if a float is expected, and tuples become lists. A Callable is given as the dict that names it.
+  The kind of a block is not checked here.
 
   Raises:
-    TypeError: the value does not fit; the message says what would.
-    NameError: the annotation holds a name of which nothing is known here, a mistake in the code.
+    TypeError: the value does not fit; the message lists what does.
+    NameError: the annotation holds an unknown name, a mistake in the code.
   """
   try:
     return _known(annotation, value)
@@ -37,7 +38,7 @@ def coerce(annotation: str, value: Any) -> Any:
 
 
 def fits(annotation: str, value: Any) -> bool:
-  """Whether an annotation takes a plain value."""
+  """Return whether an annotation takes a plain value."""
   try:
     _known(annotation, value)
   except TypeError:
@@ -46,14 +47,17 @@ def fits(annotation: str, value: Any) -> bool:
 
 
 def _known(annotation: str, value: Any) -> Any:
-  """`coerce` without a message for a value that does not fit."""
+  """Convert like `coerce`, without a message."""
   if names := annotations.unknown(annotation):
     raise NameError(f'annotation {annotation}: {names[0]} is no type that a config can be checked against')
   return _coerce(annotations.parse(annotation), value)
 
 
 def in_float32(value: float) -> bool:
-  """Whether arrays can hold a number: in float32 it is neither 0 nor infinite, unless it is so itself."""
+  """Return whether float32 can hold a number.
+
+  There it is neither 0 nor infinite, unless it is so itself.
+  """
   return value == 0 or SMALLEST <= abs(value) <= LARGEST or value in (math.inf, -math.inf) or value != value
 
 
@@ -130,7 +134,7 @@ def _demand(condition: bool, value: Any) -> Any:
 
 
 def why_not(annotation: str, value: Any) -> str:
-  """Why a value does not fit, as the end of a message, where its annotation does not say it; else empty."""
+  """Return why a value does not fit, if its annotation does not show it."""
   number = isinstance(value, int | float) and not isinstance(value, bool)
   if number and not in_float32(value) and 'float' in annotation:
     return f'; numbers have 32 bits, and are 0 or from {SMALLEST:.3g} to {LARGEST:.3g} in size'
@@ -140,13 +144,16 @@ def why_not(annotation: str, value: Any) -> str:
 
 
 def short(annotation: str) -> str:
-  """Return an annotation for a message, such as 'float (0 <= x < 1)'; a long one is cut."""
+  """Format an annotation for a message: 'float (0 <= x < 1)'.
+
+  A long one is cut.
+  """
   text = re.sub(r'block of [\w.:]+', 'block', readable(annotation))
   return text if len(text) <= MOST_TYPE else f'{text[:MOST_TYPE]}... ({ALL_KEYS} shows all of it)'
 
 
 def as_steps(value: int | float, steps: int, what: str) -> int:
-  """A number of steps; a float up to 1 is a fraction of the run.
+  """Convert a duration to steps; a float up to 1 is a fraction.
 
   Raises:
     ConfigError: negative, or a float above 1 that is not a whole number.
@@ -167,7 +174,7 @@ def check_keywords(
   elsewhere: Mapping[str, str] | None = None,
   cure: Callable[[str, Any, str], str] = lambda annotation, value, label: '',
 ) -> dict[str, Any]:
-  """Settings as the annotations want them.
+  """Check settings and convert them to the types of the keywords.
 
   Args:
     label: what the user wrote, such as 'objective.where'.
@@ -192,7 +199,7 @@ def check_keywords(
 def unknown_keyword(
   label: str, owner: str, known: Mapping[str, Keyword], name: str, elsewhere: Mapping[str, str]
 ) -> str:
-  """The message for a keyword that `owner` does not take."""
+  """Return the message for an unknown key."""
   key = dotted(label, name if isinstance(name, str) else errors.shown(name))
   if name in elsewhere:
     hint = f'it is a key of {elsewhere[name]}'
@@ -209,13 +216,13 @@ def _elsewhere_hint(name: str, elsewhere: Mapping[str, str], label: str) -> str:
 
 
 def _listed(known: Mapping[str, Keyword]) -> str:
-  """Return the first keys of a block, and how to see all of them with their types."""
+  """List the first keys of a block, and how to see all."""
   text = errors.listed(known, see=ALL_KEYS)
   return f'{text[:-1]} with types)' if ALL_KEYS in text else f'{text} ({ALL_KEYS} shows their types)'
 
 
 def dotted(label: str, name: str) -> str:
-  """Return the key `name` of the block with this label, as users write it."""
+  """Return the key `name` of the block `label`, as users write it."""
   return name if label == 'config' else f'{key_of(label)}.{name}'
 
 

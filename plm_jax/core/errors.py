@@ -34,21 +34,20 @@ def shown(value: Any) -> str:
   """Format a value in one line for a message, shortened if long."""
   try:
     text = ' '.join(repr(value).split())
-  except ValueError:  # Python writes no integer of many thousand digits
+  except ValueError:
+    # Python does not print an integer of many thousand digits
     return f'an integer of {value.bit_length():,} bits'
   return text if len(text) <= MOST_SHOWN else f'{text[: MOST_SHOWN - 3]}...'
 
 
-def counted(number: int, singular: str) -> str:
-  """Format a count with its noun: '1 cell' or '2 cells'."""
-  return f'{number:,} {singular if number == 1 else f"{singular}s"}'
+def counted(count: int, singular: str) -> str:
+  """Format a count with its noun, such as "2 cells"."""
+  return f'{count:,} {singular if count == 1 else f"{singular}s"}'
 
 
 def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[str]:
-  """Find up to three choices similar to a text, best first.
-
-  `cutoff` is the least similarity, of 1.
-  """
+  """Find up to three similar choices, of similarity `cutoff` or more."""
+  # similar spelling, else names that contain the text or are part of it
   matches = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)
   return matches or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
 
@@ -157,10 +156,13 @@ def require(
   """
   name = type(trunk).__name__
   lacks = []
+  # 1. the kind of attention
   if attention is not None and trunk.ATTENTION not in attention:
     lacks.append(f'needs a trunk with {" or ".join(attention)} attention, and {name} is {trunk.ATTENTION}')
+  # 2. inputs
   if missing := [key for key in inputs if key not in trunk.INPUTS]:
     lacks.append(f'hands over {", ".join(missing)}, and {name} takes {", ".join(trunk.INPUTS)}')
+  # 3. methods of optional protocols
   for protocol in offers:
     if missing := lacking(trunk, protocol):
       lacks.append(f'needs a trunk that {protocol.__name__}, and {name} has no {", ".join(missing)}')
@@ -171,10 +173,7 @@ def require(
 
 
 def lacking(trunk: Any, protocol: type) -> list[str]:
-  """List the members of a protocol that a trunk does not have.
-
-  Empty if it offers the protocol, such as `types.Attends`.
-  """
+  """List the members of a protocol that a trunk lacks."""
   # bind first: submodules of `setup`, such as `token_embed`, do not exist before
   members = dir(trunk.bind({}) if 'bind' in dir(trunk) else trunk)
   return [member for member in _members(protocol) if member not in members]

@@ -43,7 +43,7 @@ class Layout(NamedTuple):
     mesh: of all devices.
     rules: axis -> mesh axis, or several. An axis with None, or without a rule, is not cut.
     described: the devices are known by description only. Programs can be compiled for them but not run.
-    spread: axes of parameters, of which one is cut along 'data' (`sharding.SPREAD`).
+    spread: axes of parameters; one of them is cut along 'data' (`sharding.SPREAD`).
     apart: the mesh axis or axes along which each device computes separately, inside `sum_over_devices`; no rule names
       them.
   """
@@ -55,6 +55,7 @@ class Layout(NamedTuple):
   apart: MeshAxes | None = None
 
 
+# the layout in use; None outside of `use`
 CURRENT: contextvars.ContextVar[Layout | None] = contextvars.ContextVar('layout', default=None)
 
 
@@ -92,19 +93,22 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
   """
   if layout.spread and 'batch' not in axes:
     return _spread(axes, shape, layout)
+  # over a mesh data=2 x model=2: vocab 50257 x embed 8 -> (None, 'data'), since 2 does not divide 50257
   taken: set[str] = set()
   out: list[MeshAxes | None] = []
   for axis, size in zip(axes, shape, strict=True):
     if axis is not None and axis not in AXES:
-      raise ValueError(f'unknown axis {axis!r}.{suggest(axis, AXES)} See sharding.AXES')
+      raise ValueError(f'unknown axis {axis!r}.{suggest(axis, AXES)} Axes: {", ".join(AXES)}')
     mesh_axis = layout.rules.get(axis) if axis is not None else None
     if mesh_axis is None or places(layout.mesh, mesh_axis) == 1:
       out.append(None)
     elif taken & mesh_names(mesh_axis):
-      if 'batch' not in axes:  # states are cut by rows and by positions on purpose
+      # states are cut by rows and by positions on purpose, so only parameters are logged
+      if 'batch' not in axes:
         log_once(f'axes {tuple(axes)}: {axis!r} is replicated, mesh axis {mesh_axis!r} is already used by this array')
       out.append(None)
-    elif size == 1:  # a shape that only creates parameters, a generated token, one head that all others share
+    elif size == 1:
+      # a shape that only creates parameters, a generated token, or one head that all others share
       out.append(None)
     elif size % (parts := places(layout.mesh, mesh_axis)):
       fix = ' (model.overrides.vocab_multiple pads a vocabulary)' if axis == 'vocab' else ''
@@ -120,10 +124,8 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
 
 
 def _spread(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> PartitionSpec:
-  """Cut a parameter along 'data' at one axis.
-
-  It is replicated if the devices divide none of its axes.
-  """
+  """Cut a parameter along 'data' at one axis, if any fits."""
+  # 1. axes that the devices divide
   parts = layout.mesh.shape['data']
   sizes = {axis: size for axis, size in zip(axes, shape, strict=True) if axis in layout.spread}
   fitting = [axis for axis in layout.spread if axis in sizes and sizes[axis] % parts == 0]
@@ -131,7 +133,8 @@ def _spread(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) ->
     if parts > 1 and sizes:
       log_once(f'axes {tuple(axes)} of sizes {tuple(shape)} are replicated: {parts} devices divide none of them')
     return PartitionSpec(*(None,) * len(axes))
-  # over 128 devices: embed 1600 does not fit; mlp 6400 keeps 50, heads 25 does not fit   -> mlp
+  # 2. the first axis with `WIDE` columns left per device, else the largest. Over 128 devices: embed 1600 does not fit,
+  #    mlp 6400 leaves 50, heads 25 does not fit   -> mlp
   wide = [axis for axis in fitting if sizes[axis] // parts >= WIDE]
   chosen = wide[0] if wide else max(fitting, key=lambda axis: sizes[axis])
   cut = list(axes).index(chosen)
@@ -151,7 +154,8 @@ def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
 
   def sharding_of(leaf):
     if isinstance(leaf, nn.LogicallyPartitioned):
-      if leaf.value is None:  # the box of a frozen parameter, which has no optimiser state
+      # the box of a frozen parameter, which has no optimiser state
+      if leaf.value is None:
         return None
       return NamedSharding(layout.mesh, spec(leaf.names, leaf.value.shape, layout))
     return NamedSharding(layout.mesh, PartitionSpec())
@@ -160,30 +164,22 @@ def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
 
 
 def batch_sharding(layout: Layout) -> NamedSharding:
-  """Return the sharding of a batch.
-
-  It is cut by rows along the mesh axes of 'batch'.
-  """
+  """Return the sharding of a batch: cut by rows only."""
   return NamedSharding(layout.mesh, PartitionSpec(layout.rules.get('batch')))
 
 
 def device() -> Any:
-  """Return a device of the current layout.
-
-  Without a layout it is one of the backend of this process.
-  """
+  """Return a device of the current layout, or of this process."""
   layout = CURRENT.get()
   mesh: Any = None if layout is None else layout.mesh
-  if mesh is None or isinstance(mesh, AbstractMesh):  # an abstract mesh has sizes but no devices
+  # an abstract mesh has sizes but no devices
+  if mesh is None or isinstance(mesh, AbstractMesh):
     return jax.devices()[0]
   return mesh.devices.flat[0]
 
 
 def shared_mesh(layout: Layout | None) -> Any:
-  """Return the mesh over which the compiler divides arrays.
-
-  None if each array is on one device.
-  """
+  """Return the mesh that the compiler divides arrays over, if any."""
   if layout is None or layout.mesh.size == 1:
     return None
   if layout.apart is None:
@@ -193,10 +189,7 @@ def shared_mesh(layout: Layout | None) -> Any:
 
 
 def constrain(x: Array, *axes: str | None) -> Array:
-  """Shard an activation by the rules of its axes.
-
-  It is returned unchanged outside of `use` or on one device.
-  """
+  """Shard an activation by its axes, inside `use` and over several devices."""
   layout = CURRENT.get()
   mesh = shared_mesh(layout)
   if layout is None or mesh is None:
@@ -227,14 +220,12 @@ def scatter_length(x: Array, inputs: Sequence[str | None], sizes: Sequence[int])
 
 
 def _reshard_length(x: Array, axes: Sequence[str | None], sizes: Sequence[int], *, gather: bool) -> Array:
-  """Gather or cut the positions of x [b, l, d].
-
-  Its gradient is resharded the other way.
-  """
+  """Gather or cut positions of x; its gradient the other way."""
   layout = CURRENT.get()
   mesh, along = shared_mesh(layout), None if layout is None else layout.rules.get('length')
   if layout is None or mesh is None or along is None or x.ndim != 3 or along not in spec(axes, sizes, layout):
     return x
+  # rows on 'data' in both; positions whole, or cut along the mesh axis of 'length'
   gathered = NamedSharding(mesh, spec(('batch', None, None), x.shape, layout))
   cut = NamedSharding(mesh, spec(('batch', 'length', None), x.shape, layout))
   return _with_shardings(x, gathered, cut) if gather else _with_shardings(x, cut, gathered)

@@ -46,22 +46,22 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[Any] | None = None) ->
   Raises:
     ValueError: the sizes do not multiply to the number of devices, or do not fit their network.
   """
+  # 1. sizes, checked against the number of devices
   devices = list(jax.devices() if devices is None else devices)
   sizes = sizes_of(shape, len(devices))
   check_sizes(sizes, len(devices), nearest=lambda: _nearest(sizes, devices))
+  # 2. devices as [replica data, model], in the order of the network
   try:
     placed = _place(sizes, devices)
   except (ValueError, NotImplementedError, AssertionError) as error:
     raise ValueError(_cannot_place(sizes, devices, why=error)) from error
+  # 3. positions of one process adjacent, and 'replica' as a separate axis
   counts, names = axes_of(sizes)
   return Mesh(_by_process(placed).reshape(counts), names, axis_types=(AxisType.Auto,) * len(names))
 
 
 def axes_of(sizes: Sizes) -> tuple[tuple[int, ...], tuple[str, ...]]:
-  """Return the shape of a mesh and its axis names.
-
-  A single copy has no axis 'replica'.
-  """
+  """Return shape and axis names; one copy has no axis 'replica'."""
   named = sizes._asdict() if sizes.replica > 1 else {'data': sizes.data, 'model': sizes.model}
   return tuple(named.values()), tuple(named)
 
@@ -137,10 +137,7 @@ def _over_slices(sizes: Sizes, slices: int) -> str:
 
 
 def slices_of(devices: Sequence[Any]) -> int:
-  """Count the TPU slices, each with its own fast network.
-
-  All other devices count as one slice.
-  """
+  """Count the TPU slices; all other devices count as one."""
   # a single slice may have no index
   return len({getattr(device, 'slice_index', 0) if device.platform == 'tpu' else 0 for device in devices})
 
@@ -154,6 +151,7 @@ def _place(sizes: Sizes, devices: Sequence[Any]) -> np.ndarray:
   if why := _over_slices(sizes, slices):
     raise ValueError(why)
 
+  # inside a slice by its network; between slices along the rows only
   def placed(split: bool) -> np.ndarray:
     if slices == 1:
       return mesh_utils.create_device_mesh((rows, model), devices, allow_split_physical_axes=split)
@@ -168,10 +166,7 @@ def _place(sizes: Sizes, devices: Sequence[Any]) -> np.ndarray:
 
 
 def _cannot_place(sizes: Sizes, devices: Sequence[Any], *, why: Exception) -> str:
-  """Describe a mesh that does not fit its devices.
-
-  The message ends with the nearest sizes that fit.
-  """
+  """Describe a mesh that does not fit, and the nearest that do."""
   reason = str(why) if isinstance(why, ValueError) else 'their coordinates do not fill a box'
   return (
     f'sharding.mesh {sizes} cannot be placed on {len(devices)} x {devices[0].device_kind} in '
@@ -202,6 +197,7 @@ def _nearest_of(sizes: Sizes, count: int, works: Callable[[Sizes], bool]) -> str
   """
   replica = sizes.replica if count % sizes.replica == 0 else 1
   each = count // replica
+  # 8 devices, model=3: candidates for model by ratio are 4, 2, 8, 1
   divisors = [size for size in range(1, each + 1) if each % size == 0]
   by_ratio = sorted(divisors, key=lambda size: abs(math.log(size / max(sizes.model, 1))))
   meshes = (Sizes(replica, each // size, size) for size in by_ratio)

@@ -14,7 +14,7 @@ PLACE = '_place'  # suffix of the leaf with the index of each id, for a table wi
 
 
 def path_name(path: Sequence[Any]) -> str:
-  """Format a key path, such as 'trunk/embed/tokens'.
+  """Format a key path as 'trunk/embed/tokens'.
 
   Another example is 'opt_state/rule/0/mu/head/kernel'. The path of a boxed leaf is that of the leaf without its box.
   """
@@ -26,6 +26,7 @@ def is_stacked(path: str, leaf: Any) -> bool:
 
   It does not below `layers/3`, where each layer has its own parameters.
   """
+  # trunk/layers/query/kernel is stacked, trunk/layers/3/query/kernel is not
   parts = path.split('/')
   if 'layers' not in parts[:-1] or len(leaf.shape) == 0:
     return False
@@ -33,12 +34,10 @@ def is_stacked(path: str, leaf: Any) -> bool:
 
 
 def virtual_paths(path: str, leaf: Any) -> list[str]:
-  """List the paths that patterns are matched against.
-
-  There is one for each layer of a stacked parameter, else the path itself.
-  """
+  """List the paths for patterns, one per layer of a stacked parameter."""
   if not is_stacked(path, leaf):
     return [path]
+  # trunk/layers/query/kernel of 12 layers -> trunk/layers/0/query/kernel ... trunk/layers/11/query/kernel
   parts = path.split('/')
   after = parts.index('layers') + 1
   return ['/'.join([*parts[:after], str(layer), *parts[after:]]) for layer in range(leaf.shape[0])]
@@ -46,14 +45,13 @@ def virtual_paths(path: str, leaf: Any) -> list[str]:
 
 def both(pattern: str, other: str) -> str:
   """Combine two patterns into one that matches if both match."""
+  # a lookahead for the whole first pattern, then the second: 'a.*' and '.*b' -> '(?=a.*$)(?:.*b)'
   return other if pattern == '.*' else f'(?={pattern}$)(?:{other})'
 
 
 def group_name(path: str) -> str:
-  """Return the part of the model that a path belongs to.
-
-  It is 'trunk/embed', 'trunk/layers', or the name of the head.
-  """
+  """Return 'trunk/embed', 'trunk/layers', or the name of the head."""
+  # trunk/layers/query/kernel -> trunk/layers, head/kernel -> head
   parts = path.split('/')
   return '/'.join(parts[:2] if parts[0] == 'trunk' else parts[:1])
 
@@ -68,6 +66,7 @@ def nested(leaves: Mapping[str, Any]) -> PyTree:
   """Build nested dicts from paths, the inverse of `flat`."""
   if '' in leaves:
     return leaves['']
+  # {'a/b': 1, 'a/c': 2} -> {'a': {'b': 1, 'c': 2}}
   tree: dict[str, Any] = {}
   for path, leaf in leaves.items():
     *parents, name = path.split('/')

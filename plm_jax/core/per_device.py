@@ -27,6 +27,7 @@ def on_each_device(
   mesh = shared_mesh(layout)
   if layout is None or mesh is None:
     return function(*arrays)
+  # cut each array by its axes, except where the function needs it whole
   specs = tuple(
     spec([None if axis in whole else axis for axis in names], array.shape, layout)
     for names, array in zip(axes, arrays, strict=True)
@@ -75,6 +76,7 @@ def each_row(function: Callable[..., PyTree], *arrays: PyTree) -> PyTree:
   run = jax.vmap(function)
   if layout is None or row_parts(jax.tree.leaves(arrays)[0].shape[0]) == 1:
     return run(*arrays)
+  # each device vmaps over its own rows
   cut = PartitionSpec(layout.rules['batch'])
   return jax.shard_map(run, mesh=layout.mesh, in_specs=cut, out_specs=cut, check_vma=False)(*arrays)
 
@@ -103,7 +105,7 @@ def map_rows(
   axis = layout.rules['batch']
   part = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), arrays)
   # 1. turn the closed-over arrays into arguments. closure_convert traces outside of shard_map, so mark these axes
-  #    Manual, and unset the layout: inside shard_map `constrain` has nothing to cut.
+  #    Manual. Unset the layout as well, because `constrain` must not cut inside of shard_map.
   manual = dict.fromkeys(mesh_names(axis), AxisType.Manual)
   token = CURRENT.set(None)
   try:
@@ -144,6 +146,7 @@ def sum_over_devices(
   axis = None if layout is None else layout.rules.get('batch')
   if layout is None or axis is None or not _adds_up_once(layout, jax.tree.leaves(rows)[0].shape[0], parts):
     return function(rows, whole)
+  # 1. inside, rows are not cut further, and `apart` names the axis of the rows
   rules = {name: mesh_axis for name, mesh_axis in layout.rules.items() if mesh_axis != axis}
   inside = layout._replace(rules=rules, apart=axis)
 
@@ -155,6 +158,7 @@ def sum_over_devices(
       CURRENT.reset(token)
     return jax.lax.psum(sums, axis), by_row
 
+  # 2. run on each device's rows, with whole parameters
   alone = places(layout.mesh, axis) == layout.mesh.size
   each, every = PartitionSpec(axis), PartitionSpec()
   run = jax.shard_map(

@@ -37,16 +37,22 @@ from plm_jax.core.per_device import sum_over_devices as sum_over_devices
 
 _FSDP_TENSOR: Rules = (('batch', 'data'), ('embed', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model'))
 RULES: dict[str, Rules] = {
+  # rows; parameters are replicated
   'data': (('batch', 'data'),),
+  # also parameters, along the hidden width
   'fsdp': (('batch', 'data'), ('embed', 'data')),
+  # rows along 'data'; products along 'model', by vocabulary, heads and feed-forward width
   'tensor': (('batch', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model')),
+  # both
   'fsdp_tensor': _FSDP_TENSOR,
   # states between sublayers are also cut by position (Korthikanti et al. 2022); recurrences need them uncut
   'fsdp_tensor_sequence': (*_FSDP_TENSOR, ('length', 'model')),
+  # rows, and parameters along one of several axes (`SPREAD`)
   'fsdp_any': (('batch', 'data'),),
 }
-# Tables that cut each parameter along 'data' at one of these axes: the first one that leaves `layouts.WIDE` columns on
-# a device, else the one that leaves most. 'fsdp' replicates a model if the devices do not divide its hidden width.
+# Tables that cut each parameter along 'data' at one of these axes. This is the first one that leaves `layouts.WIDE`
+# columns on a device, else the one that leaves most. 'fsdp' replicates a model if the devices do not divide its hidden
+# width.
 SPREAD: dict[str, Sequence[str]] = {'fsdp_any': ('embed', 'mlp', 'vocab', 'embed_out', 'heads')}
 
 
@@ -61,6 +67,7 @@ def make_layout(mesh: Mesh, rules: str | Rules, *, described: bool = False) -> L
   Raises:
     ValueError: an unknown table, axis or mesh axis.
   """
+  # 1. a named table
   spread: Sequence[str] = ()
   if isinstance(rules, str):
     spread = SPREAD.get(rules, ())
@@ -69,12 +76,14 @@ def make_layout(mesh: Mesh, rules: str | Rules, *, described: bool = False) -> L
         f'sharding.rules: there is no table {rules!r}.{suggest(rules, RULES)} Tables: {", ".join(RULES)}'
       )
     rules = RULES[rules]
+  # 2. check its axes against the mesh
   table: dict[str, MeshAxes | None] = {str(axis): mesh_axis for axis, mesh_axis in rules}
   for axis, mesh_axis in table.items():
     if axis not in AXES:
-      raise ValueError(f'sharding.rules: unknown axis {axis!r}; axes are {", ".join(AXES)}')
+      raise ValueError(f'sharding.rules: unknown axis {axis!r}.{suggest(axis, AXES)} Axes: {", ".join(AXES)}')
     if mesh_axis is not None and mesh_axis not in mesh.shape:
       raise ValueError(f'sharding.rules: {axis!r} -> unknown mesh axis {mesh_axis!r}; the mesh has {list(mesh.shape)}')
+  # 3. rows also run over copies; a rule along a mesh axis of size 1 has no effect
   idle = {str(name) for name in table.values() if name is not None and places(mesh, name) == 1}
   if 'replica' in mesh.shape and table.get('batch') == 'data':
     table['batch'] = ROWS

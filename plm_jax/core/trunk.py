@@ -69,10 +69,7 @@ class Trunk(Protocol):
     """Compute the vector of each row: [b, l, d] -> [b, d]."""
 
   def init_carry(self, batch_size: int) -> PyTree:
-    """Return the recurrent state at step 0, () for none.
-
-    Leaves lead with the batch axis.
-    """
+    """Return the recurrent state at step 0, () if none, batch-first."""
 
   def init_all(self) -> None:
     """Create every parameter.
@@ -113,10 +110,7 @@ class SharesTokens(Protocol):
 
   @property
   def token_embed(self) -> nn.Module:
-    """Return the token table.
-
-    The trunk has to be bound, or set up inside another module.
-    """
+    """Return the token table of a trunk that is set up."""
 
 
 class Shares(Protocol):
@@ -133,10 +127,7 @@ class Shares(Protocol):
 
   @property
   def embedding_sizes(self) -> dict[str, int]:
-    """Return the sizes that two trunks need in common to share tables.
-
-    Keys are names of `Config`.
-    """
+    """Return the sizes of `Config` that shared tables need in common."""
 
 
 class Decodes(Protocol):
@@ -186,10 +177,7 @@ class Refines(Protocol):
 
   @property
   def decoder_positions(self) -> int:
-    """Count the absolute positions of the decoder.
-
-    0 if absolute positions enter at the input.
-    """
+    """Count the decoder's absolute positions, 0 if they enter at the input."""
 
   def refine(self, query: Array, hidden: Array, segment_ids: Array, *, train: bool = False) -> Array: ...
 
@@ -198,23 +186,17 @@ class Directions(Protocol):
   """A recurrent trunk that reads both ways; the directions of its first layer are independent."""
 
   def with_dropout(self, rate: float) -> Any:
-    """Return the same trunk with another dropout rate.
-
-    Names of parameters are the same.
-    """
+    """Return the same trunk, with the same parameters and another rate."""
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
-    """Split the states of each layer into forward and backward.
-
-    [n+1, b, l, d] and int[b, l] -> two of [n, b, l, f].
-    """
+    """Split [n+1, b, l, d] into two of [n, b, l, f]."""
 
 
 class Ends(Protocol):
   """A recurrent trunk that reads both ways and returns its last states, so that a decoder may continue from them.
 
-  Its call also returns 'ends': h and c [b, n, d], the two directions of each layer side by side, after the last token
-  and after the first.
+  Its call also returns 'ends': h and c [b, n, d]. They hold the two directions of each layer side by side, after the
+  last token and after the first.
 
   Attributes:
     FIXED: patterns of its parameters that are given and never train.
@@ -231,10 +213,7 @@ class Remembers(Protocol):
   """A trunk whose carry is a memory of the rows before (Transformer-XL)."""
 
   def reuse(self, length: int) -> int:
-    """Count the first positions of a row that enter the memory.
-
-    `length` is the length of the row.
-    """
+    """Count the first positions of a row that enter the memory."""
 
 
 class Streams(Protocol):
@@ -262,8 +241,5 @@ class Streams(Protocol):
 
 
 def longest_row(trunk: Trunk) -> int | None:
-  """Compute the longest row that the learned positions allow, in tokens.
-
-  None if the trunk has no learned positions.
-  """
+  """Compute the longest row of the learned positions, None without them."""
   return min(map(len, trunk.position_rows.values()), default=None)

@@ -105,16 +105,18 @@ class Task(NamedTuple):
     advance: (parameters, completed updates int32[]) -> parameters, called on the initial parameters and after each
       update. It sets parameters without a gradient that depend on the step, such as the masks of pruning; None for
       nothing.
-    rows: example -> {path of a table: ids that are read from it}, for tables of which a step reads few rows. Only these
+    rows: example -> {path of a table: ids that are read from it}, if a step reads few rows of the table. Only these
       rows are differentiated, updated and measured (optim/rows.py).
     couples_rows: True if a row's loss depends on other rows (contrastive); such a task raises an error for
       accumulation.
     keeps: True if `Loss.kept` has values of parameters; a mixture of tasks raises an error for it.
   """
 
+  # required
   model: nn.Module
   prepare: Callable[[Array, Batch], Example]
   loss: Callable[[Forward, Example, PyTree, Array], Loss]
+  # optional functions and facts
   predict: Callable[[Forward, Example], dict[str, Array]] | None = None
   init_carry: Callable[[int], PyTree] = lambda batch_size: ()
   summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: {}
@@ -151,8 +153,8 @@ class Source(NamedTuple):
     record: row_id -> host data of the row that no batch carries: gold texts, references, offsets, names of labels. It
       is the same on every host, whichever rows the host reads; `scores/__init__.py` lists the keys that scores share.
       It raises IndexError for an id that no row has. None without such data.
-    group: row_id -> a hashable id that the row shares with related rows: the question of its window, the item of its
-      option, the pair of which it is one order. None if rows are unrelated.
+    group: row_id -> a hashable id that the row shares with related rows: the question of a window, the item of an
+      option, or the pair that two rows hold in both orders. None if rows are unrelated.
     ids: exclusive upper bound of `row_id`; 0 means `rows`.
     parts: name -> source, if each batch comes from one part. The batch key `part` is its index in the order of names.
     unlabelled: some rows have no label. A setting `keep_unlabelled` of the source keeps them, for the test sets of
@@ -160,11 +162,13 @@ class Source(NamedTuple):
     places: labels are indices of options of the row, whatever names a list has.
   """
 
+  # required
   spec: dict[str, jax.ShapeDtypeStruct]
   rows: int
   read: Callable[[int], Iterator[dict[str, np.ndarray]]]
   once: Callable[[], Iterator[dict[str, np.ndarray]]]
   digest: str
+  # optional facts about the rows
   names: tuple[str, ...] = ()
   classes: int = 0
   steps_per_epoch: int = 0
@@ -318,7 +322,8 @@ class Published:
     parameters: exact count of our trunk, including pooler and output matrix, without the pre-training head.
     paper: size as the paper prints it.
     note: other remarks about the figures.
-    also: other exact counts of the model by what is counted: with its pre-training heads, with another vocabulary.
+    also: other exact counts: (description, count), for example with its pre-training heads, or with another
+      vocabulary.
     source: year and short reference of its paper, if it is not the `PAPER` of the file.
   """
 
@@ -337,7 +342,7 @@ Implementation = Literal['auto', 'xla', 'chunked', 'flash', 'tiled', 'cudnn']
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-  """Settings of how a model is computed, which do not change what it computes.
+  """Settings of the computation of a model, which do not change its results.
 
   No field changes a result beyond rounding, except for the bits of dropout: `random` changes all of them, and
   `attention` those on attention weights if it is 'chunked' or 'tiled'.
@@ -345,8 +350,8 @@ class Execution:
   Attributes:
     dtype: of activations and matrix products; parameters, norms, softmax and losses are float32.
     remat: values that the backward pass saves: 'none' all values, 'dots' matrix products without batch axes, 'full'
-      only the input of each block. Layers of AWD-LSTM, CoVe, cross-view training and ELMo save their states, under
-      'dots' also the products of their inputs, and compute windows of a row again (layers/recurrence.py).
+      only the input of each block. Layers of AWD-LSTM, CoVe, cross-view training and ELMo save their states and
+      compute windows of a row again; under 'dots' they also save the products of their inputs (layers/recurrence.py).
     layers: 'scan' compiles one block, 'loop' unrolls it; the parameter tree is the same.
     random: bit generator of dropout: 'threefry2x32', the same everywhere, or the faster 'rbg', which may differ between
       kinds of chips. Noise always uses threefry.

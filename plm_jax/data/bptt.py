@@ -305,9 +305,7 @@ def _read(corpus: Corpus, both_directions: bool, *, vocab: Vocab) -> tuple[store
 def _check_ends(vocab: Vocab, *, alone: bool) -> None:
   """Raise ValueError unless settings and vocabulary fit `both_directions`."""
   if not alone:
-    raise ValueError(
-      'both_directions=True excludes stride, second_segment, reverse_half, reverse and end: remove them.'
-    )
+    raise ValueError('both_directions=True excludes stride, second_segment, reverse_half, reverse, end: remove them.')
   chars.check_ends(vocab)
 
 

@@ -183,7 +183,7 @@ def make(
 
 
 def counted(c: Counting) -> Triples:
-  """Return the triples of a text in random order; count them if missing.
+  """Return the shuffled triples of a text; count missing ones.
 
   Safe to call from many processes at once: one counts, the others wait.
   """
@@ -403,7 +403,7 @@ def _clear(folder: Path) -> None:
 
 
 def _sums(c: Counting, folder: Path, runs: list[Run]) -> Iterator[np.ndarray]:
-  """Yield the sums of all runs, a `TRIPLE` array per range of words."""
+  """Yield the sums of all runs, one `TRIPLE` array per word range."""
   size = len(c.left_out)
   opened = [_open(_file(folder, index), run.pairs) for index, run in enumerate(runs) if run.pairs]
   for low, high in _ranges(opened, vocab_size=size, room=c.room):

@@ -44,7 +44,7 @@ from plm_jax.data.rows.laid import Laid, lay_out
 log = logging.getLogger(__name__)
 QUICK = dict(length=64, batch_size=8, buckets=())  # settings of a smoke test (`file.py:quick`)
 
-# The kind of label adds the keys of its own `GIVES`.
+# The kind of label adds the keys of its `GIVES`.
 GIVES = (
   'tokens',
   'segment_ids',
@@ -96,12 +96,11 @@ def make(
 
   Args:
     second_vocab: vocabulary of the inputs of examples with a target text; the target is in `vocab`.
-    split, label, layout: None is only for `train`, which then finds them (`training/before/from_data.py`): the training
-      split (of an evaluation the validation split or a tenth of the training split), the label field of the first row
-      (`rows/first_row.py`), the layout of the pretrained model.
-    kind: 'class' gives int32 labels, 'regression' float32, 'words' one label for each word of a field, 'arcs' also the
-      head of each word, 'text' a target text, 'options' the index of the right one of several sequences, 'spans' the
-      part of a text that answers a question.
+    split, label, layout: None is only for `train`, which finds them (`training/before/from_data.py`): the training
+      split (in an evaluation the validation split or a tenth of the former), the label by `rows/first_row.py`, and the
+      layout of the pretrained model.
+    kind: 'class' gives int32 labels, 'regression' float32, 'words' a label for each word of a field, 'arcs' also its
+      head, 'text' a target text, 'options' the index of the right sequence, 'spans' the part that answers a question.
     target_layout, target_length: layout of the target text as one field, and its most tokens, special tokens included;
       None is `layout`, `length`.
     both_orders: add the fields in reverse order, as `swapped_tokens` and `swapped_segment_ids` (GPT's similarity).

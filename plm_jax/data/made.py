@@ -1,7 +1,7 @@
-"""What is made of texts once and kept in `data.cache`: who watches is told of it, and may ask that nothing is made.
+"""Notices of token stores and tables in `data.cache`: a watcher learns of each, and can forbid to make new ones.
 
-Sources of rows make token stores and tables where they need them, whoever asks for rows. `plm-jax prepare`
-lists what they made, and `plm-jax doctor` asks what they would make.
+Data sources make token stores and tables when they need them. `plm-jax prepare` lists them, and `plm-jax doctor` lists
+those that would be made.
 """
 
 import contextlib
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 
 class Made(NamedTuple):
-  """One thing that a source opened.
+  """One store or table that a source opened.
 
   Attributes:
-    what: it is, such as 'tokens'.
-    digest: hex, of all that it was made of.
-    folder: where it is kept; None in memory.
-    size: in words, such as '64 documents, 10,233 tokens'.
-    found: it was there already, whole.
+    what: its kind, such as 'tokens'.
+    digest: hex digest of everything that it was made from.
+    folder: its folder; None in memory.
+    size: human-readable size, such as '64 documents, 10,233 tokens'.
+    found: True if it already existed and was intact.
   """
 
   what: str
@@ -30,10 +30,10 @@ class Made(NamedTuple):
 
 
 class Unmade(Exception):
-  """Something that is not there and that nobody may make now.
+  """A missing store or table that must not be made now.
 
   Attributes:
-    made: what it would be.
+    made: its description.
   """
 
   def __init__(self, made: Made):
@@ -51,7 +51,10 @@ _watch: contextvars.ContextVar[_Watch | None] = contextvars.ContextVar('watch', 
 
 @contextlib.contextmanager
 def watching(*, makes: bool = True) -> Iterator[list[Made]]:
-  """What sources open while the body runs, in this thread; `makes=False` raises Unmade where one would be made."""
+  """Collect the stores and tables that sources open in this thread.
+
+  With `makes=False`, raises Unmade instead of making a new one.
+  """
   told: list[Made] = []
   token = _watch.set(_Watch(told, makes))
   try:
@@ -61,14 +64,14 @@ def watching(*, makes: bool = True) -> Iterator[list[Made]]:
 
 
 def missing(what: str, *, digest: str, folder: Path, size: str = '') -> None:
-  """Called before something is made; raises Unmade for those who only look."""
+  """Report that something will be made; raise Unmade if that is forbidden."""
   watch = _watch.get()
   if watch is not None and not watch.makes:
     raise Unmade(Made(what, digest, folder, size, False))
 
 
 def tell(what: str, *, digest: str, folder: Path | None, size: str, found: bool) -> None:
-  """Called with what was opened."""
+  """Report an opened store or table."""
   watch = _watch.get()
   if watch is not None:
     watch.told.append(Made(what, digest, folder, size, found))

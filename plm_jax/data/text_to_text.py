@@ -100,15 +100,14 @@ def make(
     'draw', and 'label_names' if the data or the form has other names of classes than the texts that are written.
 
   Raises:
-    ValueError: settings that do not fit each other or the data, or a row that cannot be written.
+    ValueError: settings that do not fit, or a row that cannot be written.
   """
   target_length, shot_settings = target_length or length, Shots(**shots or {})
   widths = shapes(buckets, target_buckets, length=length, target_length=target_length)
   opened = partial(sources.open_source, path, cache=cache, max_bytes=max_bytes, documents=documents)
   records, share = opened(split=split), order.share(batch_size, host=host, hosts=hosts)
   errors.one_of('data.second', second, Second)
-  other_vocab = second_vocab or vocab
-  input_vocab, target_vocab = (other_vocab, vocab) if second == 'inputs' else (vocab, other_vocab)
+  input_vocab, target_vocab = (second_vocab or vocab, vocab) if second == 'inputs' else (vocab, second_vocab or vocab)
   writer = encoded.writer(
     _form(form, keep_unlabelled=keep_unlabelled), input_vocab=input_vocab, vocab=target_vocab, layout=layout,
     target_layout=target_layout or layout, blank=blank, gap=gap, length=length, target_length=target_length,

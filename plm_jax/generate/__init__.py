@@ -1,9 +1,9 @@
-"""Text from a trunk with a decode cache; `plm-jax generate` is the command.
+"""Text generation by a trunk with a decode cache; the command is `plm-jax generate`.
 
     from plm_jax.generate import generate
 
-`generate` and `Generated` are imported when they are first used, so that the command answers `--help` and mistakes
-without jax.
+`generate` and `Generated` are imported on first use, so that `plm-jax generate` shows `--help` and usage errors without
+jax.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ __all__ = ['Generated', 'generate']
 
 
 def __getattr__(name: str) -> Any:
-  """`generate` of `decode.py` and `Generated` of `rules.py`."""
-  if name not in __all__:  # submodules among them: the import below then finds the file
+  """Import `generate` of `decode.py` and `Generated` of `constraints.py`."""
+  if name not in __all__:  # also for submodules: the import below then finds the file
     raise AttributeError(f'plm_jax.generate has no {name!r}')
   from plm_jax.generate import constraints, decode
 

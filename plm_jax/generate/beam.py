@@ -1,8 +1,8 @@
 """Beam search.
 
-The texts of a row share one row of the cache: each step adds a slot for every text, and a table says which slots
-belong to which text. So a text that is continued twice takes its table along, and no step moves a key or a value. Slots
-of texts that were given up are taken again when the cache is full.
+The texts of a row share one row of the cache. Each step adds a slot for every text, and a table marks the slots of each
+text. A text that is continued twice copies its table, and no step moves a key or a value. When the cache is full, slots
+of abandoned texts are reused.
 """
 
 import functools
@@ -18,22 +18,22 @@ from plm_jax.generate.reader import Cache, Reader
 
 
 class _State(NamedTuple):
-  """Texts in the making, k beams per row.
+  """State of the search, k beams per row.
 
   Attributes:
-    made: int32[], number of tokens made.
+    num_new: int32[], number of tokens generated so far.
     token: int32[b, k], the token of each beam to read next.
-    cache: of the trunk, b rows; its 'seen' bool[b, k, m] are the slots of each text.
+    cache: of the trunk, b rows; its 'seen' bool[b, k, m] marks the slots of each text.
     texts: int32[b, k, max_new], open texts, best first.
     sums: f32[b, k], their log-probabilities.
     done_texts: int32[b, k, max_new], finished texts, best first.
     done_scores: f32[b, k], their log-probability / length ** length_penalty.
     done: bool[b, k], True where there is a finished text.
     hopeful: bool[b], True while an open text may become better than a finished one.
-    going: bool[], False where no row searches further.
+    going: bool[], False once no row searches further.
   """
 
-  made: Array
+  num_new: Array
   token: Array
   cache: Cache
   texts: Array
@@ -46,7 +46,7 @@ class _State(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-  """The c best open texts of each row with one more token, best first.
+  """The c best continuations of each row by one token, best first.
 
   Attributes:
     origin: int32[b, c], the beam that each continues.
@@ -64,12 +64,12 @@ class _Candidates(NamedTuple):
 
 
 def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Array) -> Generated:
-  """Beam search that keeps k open and k finished texts per row, like the one of Hugging Face.
+  """Search with k open and k finished texts per row, like Hugging Face.
 
   Args:
     reader: a trunk that has read its prompts, for k texts of each.
-    constraints: which tokens may come.
-    beam: k and how texts are compared.
+    constraints: the allowed tokens.
+    beam: k and the comparison of texts.
     limits: int32[b], most tokens of the texts of each row.
   """
   rows, beams, size = reader.token.shape[0], beam.beams, constraints.max_new
@@ -77,23 +77,23 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Ar
   each_limit = jnp.repeat(limits, beams)
 
   def step(state: _State) -> _State:
-    logits, cache = reader.read(state.token, state.made, state.cache)
+    logits, cache = reader.read(state.token, state.num_new, state.cache)
     gains = jax.nn.log_softmax(logits.reshape(rows * beams, -1), axis=1)
-    gains = allow(gains, state.made, state.texts.reshape(rows * beams, size), before, constraints, each_limit)
-    found = _extend(state, gains.reshape(rows, beams, -1), limits, eos_id=constraints.eos_id)
+    gains = allow(gains, state.num_new, state.texts.reshape(rows * beams, size), before, constraints, each_limit)
+    candidates = _extend(state, gains.reshape(rows, beams, -1), limits, eos_id=constraints.eos_id)
 
-    open_sums, chosen = jax.lax.top_k(found.sums + found.ends * NEVER, beams)
-    origin = _take(found.origin, chosen)
+    open_sums, chosen = jax.lax.top_k(candidates.sums + candidates.ends * NEVER, beams)
+    origin = _take(candidates.origin, chosen)
     state = state._replace(
-      token=_take(found.token, chosen),
+      token=_take(candidates.token, chosen),
       cache=cache | {'seen': _take(cache['seen'], origin)},
-      texts=_take(found.texts, chosen),
+      texts=_take(candidates.texts, chosen),
       sums=open_sums,
     )
-    return _finish(state, found, beam, limits)
+    return _finish(state, candidates, beam, limits)
 
   def going(state: _State, *, slots: int, steps: int = 1) -> Array:
-    return state.going & (state.made < size) & (state.cache['index'] + beams * steps <= slots)
+    return state.going & (state.num_new < size) & (state.cache['index'] + beams * steps <= slots)
 
   def fill(state: _State, *, slots: int) -> _State:
     state = jax.lax.while_loop(functools.partial(going, slots=slots), step, state)
@@ -101,11 +101,11 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Ar
 
   texts = jnp.full((rows, beams, size), constraints.pad_id, jnp.int32)
   start = _State(
-    made=jnp.zeros((), jnp.int32),
+    num_new=jnp.zeros((), jnp.int32),
     token=jnp.repeat(reader.token[:, None], beams, axis=1),
     cache=reader.cache | {'seen': jnp.ones((rows, beams, used), bool)},
     texts=texts,
-    sums=jnp.tile(jnp.where(jnp.arange(beams) == 0, 0.0, NEVER), (rows, 1)),  # the first step continues one beam only
+    sums=jnp.tile(jnp.where(jnp.arange(beams) == 0, 0.0, NEVER), (rows, 1)),  # the first step continues only one beam
     done_texts=texts,
     done_scores=jnp.full((rows, beams), NEVER),
     done=jnp.zeros((rows, beams), bool),
@@ -123,62 +123,65 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Ar
 
 
 def _take(x: Array, index: Array) -> Array:
-  """`x` [b, n, ...] at int[b, m] `index` of its second axis: [b, m, ...]."""
+  """Index the second axis: [b, n, ...], int[b, m] -> [b, m, ...]."""
   return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1)
 
 
 def _extend(state: _State, gains: Array, limits: Array, *, eos_id: int | tuple[int, ...] | None) -> _Candidates:
-  """The best texts of one more token, given log-probabilities f32[b, k, v] of the next token of each beam."""
+  """Compute the best continuations by one token.
+
+  `gains` are log-probabilities f32[b, k, v] of the next token of each beam.
+  """
   rows, beams, vocab_size = gains.shape
   sums = state.sums[:, :, None] + gains
-  # however many of them end, k others remain open
+  # enough candidates that k stay open, however many end
   count = max(2, 1 + len(ids_of(eos_id))) * beams
   best, index = jax.lax.top_k(sums.reshape(rows, -1), min(count, beams * vocab_size))
   origin, token = index // vocab_size, (index % vocab_size).astype(jnp.int32)
   texts = _take(state.texts, origin)
-  texts = jax.lax.dynamic_update_slice_in_dim(texts, token[:, :, None], state.made, axis=2)
-  ends = (state.made + 1 >= limits)[:, None] | is_one_of(token, eos_id)
-  return _Candidates(origin, token, texts, best, ends)
+  texts = jax.lax.dynamic_update_slice_in_dim(texts, token[:, :, None], state.num_new, axis=2)
+  ends = (state.num_new + 1 >= limits)[:, None] | is_one_of(token, eos_id)
+  return _Candidates(origin=origin, token=token, texts=texts, sums=best, ends=ends)
 
 
-def _finish(state: _State, found: _Candidates, beam: Beam, limits: Array) -> _State:
-  """The state after a step: candidates that end are compared with the finished texts.
+def _finish(state: _State, candidates: _Candidates, beam: Beam, limits: Array) -> _State:
+  """Compare the candidates that end with the finished texts; return the next state.
 
   Args:
-    state: with the new open texts, all else as before the step.
-    found: the candidates of the step.
-    beam: how texts are compared.
+    state: with the new open texts, otherwise as before the step.
+    candidates: of the step.
+    beam: the comparison of texts.
     limits: int32[b], most tokens of the texts of each row.
   """
   beams = state.texts.shape[1]
-  length = (state.made + 1).astype(jnp.float32)
+  length = (state.num_new + 1).astype(jnp.float32)
   # only the first k candidates may finish
-  finishing = found.ends & (jnp.arange(found.sums.shape[1]) < beams)
+  finishing = candidates.ends & (jnp.arange(candidates.sums.shape[1]) < beams)
   full = state.done.all(axis=1, keepdims=True) & (beam.early_stop is True)
-  scores = found.sums / length**beam.length_penalty + (full | ~state.hopeful[:, None] | ~finishing) * NEVER
+  scores = candidates.sums / length**beam.length_penalty + (full | ~state.hopeful[:, None] | ~finishing) * NEVER
   done_scores, winners = jax.lax.top_k(jnp.concatenate([state.done_scores, scores], axis=1), beams)
-  done_texts = _take(jnp.concatenate([state.done_texts, found.texts], axis=1), winners)
+  done_texts = _take(jnp.concatenate([state.done_texts, candidates.texts], axis=1), winners)
   done = _take(jnp.concatenate([state.done, finishing], axis=1), winners)
 
   # the best open text is compared at its present length, or at the length that favours it
   judged = limits.astype(jnp.float32) if beam.early_stop == 'never' and beam.length_penalty > 0 else length
   hope = state.sums[:, 0] / judged**beam.length_penalty
   worst = jnp.where(done, done_scores.min(axis=1, keepdims=True), NEVER)
-  hopeful = state.hopeful & (hope[:, None] > worst).any(axis=1) & ~found.ends.all(axis=1)
+  hopeful = state.hopeful & (hope[:, None] > worst).any(axis=1) & ~candidates.ends.all(axis=1)
   going = hopeful.any() & ~(done.all() & (beam.early_stop is True))
   return state._replace(
-    made=state.made + 1, done_texts=done_texts, done_scores=done_scores, done=done, hopeful=hopeful, going=going
+    num_new=state.num_new + 1, done_texts=done_texts, done_scores=done_scores, done=done, hopeful=hopeful, going=going
   )
 
 
 def _best(end: _State, constraints: Constraints, limits: Array) -> Generated:
-  """The best finished text of each row, or its best open one where none has finished."""
+  """Select the best finished text of each row, or else its best open one."""
   finished = end.done.any(axis=1)
   tokens = jnp.where(finished[:, None], end.done_texts[:, 0], end.texts[:, 0])
   scores = jnp.where(finished, end.done_scores[:, 0], end.sums[:, 0])
   is_end = is_one_of(tokens, constraints.eos_id)
-  place = jnp.arange(tokens.shape[1])
-  behind = (jnp.cumsum(is_end, axis=1) - is_end > 0) | (place >= jnp.minimum(end.made, limits)[:, None])
-  tokens = jnp.where(behind, constraints.pad_id, tokens)
-  lengths = (~behind).sum(axis=1)
-  return Generated(tokens, lengths.astype(jnp.int32), scores)
+  position = jnp.arange(tokens.shape[1])
+  after_end = (jnp.cumsum(is_end, axis=1) - is_end > 0) | (position >= jnp.minimum(end.num_new, limits)[:, None])
+  tokens = jnp.where(after_end, constraints.pad_id, tokens)
+  lengths = (~after_end).sum(axis=1)
+  return Generated(tokens=tokens, lengths=lengths.astype(jnp.int32), scores=scores)

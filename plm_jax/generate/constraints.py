@@ -1,4 +1,4 @@
-"""Settings of generation, what they forbid at each step, and what generation returns."""
+"""Settings of generation, the constraints they set at each step, and the result of generation."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -11,17 +11,17 @@ from plm_jax.core.errors import one_of
 from plm_jax.core.types import Array
 
 OWN = frozenset({'segment_ids', 'max_new', 'method', 'start_id', 'blank', 'rng'})  # keywords of `generate` itself
-NEVER = -1e9  # log-probability of what cannot be: finite, so that sums of it can be compared
+NEVER = -1e9  # log-probability of a forbidden text: finite, so that sums of it can be compared
 
 Method = Literal['greedy', 'sample', 'beam']
 
 
 class Generated(NamedTuple):
-  """What was made.
+  """Generated texts.
 
   Attributes:
     tokens: int32[b, max_new], `pad_id` after the end token.
-    lengths: int32[b], number of tokens made, the end token counted.
+    lengths: int32[b], number of generated tokens, including the end token.
     scores: f32[b], sum of the log-probabilities; of a beam search, divided by length ** length_penalty.
   """
 
@@ -31,16 +31,16 @@ class Generated(NamedTuple):
 
 
 class Constraints(NamedTuple):
-  """Which tokens may come next, for every method.
+  """Constraints on the next token, for every method.
 
   Attributes:
-    max_new: most tokens to make.
-    eos_id: token that ends a text, or several; None where nothing does.
+    max_new: most tokens to generate.
+    eos_id: token that ends a text, or several; None for no end token.
     pad_id: token after the end.
-    min_new: tokens to make before the end token may come.
-    no_repeat: n, so that no n-gram comes twice in prompt and text; 0 allows every n-gram.
-    first_id: token that every text begins with.
-    last_id: token that a text of as many tokens as it may have ends with, or several of which one does.
+    min_new: fewest tokens before an end token.
+    no_repeat: n, so that no n-gram occurs twice in prompt and text; 0 allows every n-gram.
+    first_id: first token of every text.
+    last_id: last token of a text of the greatest length, or several to choose from.
   """
 
   max_new: int
@@ -52,23 +52,23 @@ class Constraints(NamedTuple):
   last_id: int | tuple[int, ...] | None = None
 
 
-def ids_of(given: int | tuple[int, ...] | None) -> tuple[int, ...]:
-  """One id or several as a tuple."""
-  return () if given is None else tuple(given) if isinstance(given, tuple | list) else (given,)
+def ids_of(value: int | tuple[int, ...] | None) -> tuple[int, ...]:
+  """Return one id or several as a tuple."""
+  return () if value is None else tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
-def is_one_of(tokens: Array, given: int | tuple[int, ...] | None) -> Array:
-  """Whether each of the tokens is one of these ids."""
-  return jnp.isin(tokens, jnp.array(ids_of(given), jnp.int32))
+def is_one_of(tokens: Array, ids: int | tuple[int, ...] | None) -> Array:
+  """Mark the tokens that are one of these ids."""
+  return jnp.isin(tokens, jnp.array(ids_of(ids), jnp.int32))
 
 
 class Sampling(NamedTuple):
-  """Settings of the method 'sample'. With several of them, each one filters what the one before it leaves.
+  """Settings of the method 'sample'. Each filter applies to the tokens that the previous ones keep.
 
   Attributes:
     temperature: divisor of the logits, above 0.
-    top_k: number of best tokens to draw from; None for all.
-    top_p: draws from the best tokens whose probabilities reach this sum, in (0, 1]; None for all.
+    top_k: number of best tokens to sample from; None for all.
+    top_p: samples from the best tokens whose probabilities reach this sum, in (0, 1]; None for all.
   """
 
   temperature: float = 1.0
@@ -82,9 +82,11 @@ class Beam(NamedTuple):
   Attributes:
     beams: beam width: open texts, and finished texts, per row.
     length_penalty: texts are compared by log-probability / length ** length_penalty.
-    early_stop: when the search of a row ends. True: as soon as there are as many finished texts as beams. False: when
-      the best open text, at its present length, is not better than the worst finished one. 'never': as False, with the
-      greatest length where length_penalty is positive.
+    early_stop: when the search of a row ends. True: once there are as many finished texts as beams. False: once the
+      best
+      open text, at its present length, is not better than the worst finished one. 'never': as False, but at the
+      greatest
+      length if length_penalty is positive.
   """
 
   beams: int = 4
@@ -93,19 +95,19 @@ class Beam(NamedTuple):
 
 
 def group(method: str, max_new: int, settings: Mapping[str, Any]) -> tuple[Constraints, Sampling | Beam | None]:
-  """Keywords of `generate` as the tuples that its parts read; None for the method 'greedy'.
+  """Group the keywords of `generate` into the tuples that its parts read.
 
-  Settings of another method are accepted and not used.
+  The second is None for the method 'greedy'. Settings of another method are accepted and ignored.
 
   Raises:
-    TypeError: a keyword that is none of the fields.
-    ValueError: a method or a value that cannot be.
+    TypeError: an unknown keyword.
+    ValueError: an invalid method or value.
   """
   owners: dict[str, type] = {name: kind for kind in (Constraints, Sampling, Beam) for name in kind._fields}
   for name in settings:
     if name not in owners:
       nearest = hint(name, OWN | owners.keys(), table='generate')
-      raise TypeError(f'generate has no keyword {name!r}.{nearest} Settings: {", ".join(owners)}')
+      raise TypeError(f'generate has no keyword {name!r}.{nearest} Keywords: {", ".join(owners)}')
   one_of('method', method, Method)
 
   def of(kind: type) -> dict[str, Any]:
@@ -113,11 +115,11 @@ def group(method: str, max_new: int, settings: Mapping[str, Any]) -> tuple[Const
 
   constraints = Constraints(max_new, **of(Constraints))
   several: Any = {name: tuple(value) for name, value in constraints._asdict().items() if isinstance(value, list)}
-  constraints = constraints._replace(**several)  # hashable, as a static argument has to be
+  constraints = constraints._replace(**several)  # hashable, as a static argument must be
   if max_new < 1 or not 0 <= constraints.min_new <= max_new:
     raise ValueError(f'max_new={max_new} must be at least 1, and min_new={constraints.min_new} in [0, max_new]')
   if constraints.min_new and not ids_of(constraints.eos_id):
-    raise ValueError(f'min_new={constraints.min_new} needs eos_id, the end token that it delays')
+    raise ValueError(f'min_new={constraints.min_new} needs the end token that it delays: set eos_id')
   if method == 'sample':
     return constraints, _checked_sampling(Sampling(**of(Sampling)))
   return constraints, _checked_beam(Beam(**of(Beam))) if method == 'beam' else None
@@ -126,57 +128,61 @@ def group(method: str, max_new: int, settings: Mapping[str, Any]) -> tuple[Const
 def _checked_sampling(sampling: Sampling) -> Sampling:
   temperature, top_k, top_p = sampling
   if temperature <= 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
-    raise ValueError(f'temperature={temperature} and top_k={top_k} must be positive, top_p={top_p} in (0, 1]')
+    raise ValueError(f'temperature={temperature} and top_k={top_k} must be positive, and top_p={top_p} in (0, 1]')
   return sampling
 
 
 def _checked_beam(beam: Beam) -> Beam:
   if beam.beams < 1 or beam.early_stop not in (True, False, 'never'):
-    raise ValueError(f'beams={beam.beams} must be at least 1, early_stop={beam.early_stop!r} True, False or "never"')
+    raise ValueError(
+      f"beams={beam.beams} must be at least 1, and early_stop={beam.early_stop!r} one of True, False, 'never'"
+    )
   return beam
 
 
-def allow(scores: Array, made: Array, texts: Array, before: Array, constraints: Constraints, limits: Array) -> Array:
-  """Log-probabilities or logits f32[r, v] with -inf for every token that may not come next.
+def allow(scores: Array, num_new: Array, texts: Array, before: Array, constraints: Constraints, limits: Array) -> Array:
+  """Set scores f32[r, v] of forbidden next tokens to -inf.
 
   Args:
-    scores: of the next token.
-    made: int32[], number of tokens made so far.
-    texts: int32[r, max_new], of which the first `made` are filled.
-    before: int32[r, p], what precedes the texts; -1 is padding.
-    constraints: what may come.
+    scores: log-probabilities or logits of the next token.
+    num_new: int32[], number of tokens generated so far.
+    texts: int32[r, max_new], of which the first `num_new` are filled.
+    before: int32[r, p], tokens before the texts; -1 is padding.
+    constraints: the allowed tokens.
     limits: int32[r], most tokens of each text.
   """
   if constraints.no_repeat:
-    repeats = _repeats(made, texts, before, size=constraints.no_repeat, vocab_size=scores.shape[1])
+    repeats = _repeats(num_new, texts, before, size=constraints.no_repeat, vocab_size=scores.shape[1])
     scores = jnp.where(repeats, -jnp.inf, scores)
   vocab = jnp.arange(scores.shape[1])
   if constraints.min_new:
-    scores = jnp.where(is_one_of(vocab, constraints.eos_id) & (made < constraints.min_new), -jnp.inf, scores)
-  for forced, when in ((constraints.first_id, made == 0), (constraints.last_id, (made == limits - 1)[:, None])):
+    scores = jnp.where(is_one_of(vocab, constraints.eos_id) & (num_new < constraints.min_new), -jnp.inf, scores)
+  for forced, when in ((constraints.first_id, num_new == 0), (constraints.last_id, (num_new == limits - 1)[:, None])):
     if ids_of(forced):
       only = jnp.where(is_one_of(vocab, forced), 0.0, -jnp.inf)
       scores = jnp.where(when, only, scores)
   return scores
 
 
-def _repeats(made: Array, texts: Array, before: Array, *, size: int, vocab_size: int) -> Array:
-  """bool[r, v]: tokens that would complete an n-gram of `size` tokens for the second time.
+def _repeats(num_new: Array, texts: Array, before: Array, *, size: int, vocab_size: int) -> Array:
+  """Mark tokens that would complete a repeated n-gram of `size` tokens: bool[r, v].
 
   # size 3, read so far   a b c a b     the last two tokens are a b
-  # windows               a b c, b c a, c a b: the first begins with a b, so c may not come
+  # windows               a b c, b c a, c a b: the first begins with a b, so c is forbidden
   """
   whole = jnp.concatenate([before, texts], axis=1)  # [r, p + max_new]
   rows, length = whole.shape
-  known = before.shape[1] + made
+  filled = before.shape[1] + num_new
   count = length - size + 1  # windows of `size` tokens
   if count < 1:
     return jnp.zeros((rows, vocab_size), bool)
-  same = jnp.broadcast_to(jnp.arange(count) + size <= known, (rows, count))  # windows that begin as the text ends
+  same = jnp.broadcast_to(
+    jnp.arange(count) + size <= filled, (rows, count)
+  )  # windows that begin like the end of the text
   for offset in range(size - 1):
-    last = jax.lax.dynamic_slice_in_dim(whole, known - (size - 1) + offset, 1, axis=1)
+    last = jax.lax.dynamic_slice_in_dim(whole, filled - (size - 1) + offset, 1, axis=1)
     same &= (whole[:, offset : offset + count] == last) & (last >= 0)
-  same &= known >= size - 1
+  same &= filled >= size - 1
   follows = whole[:, size - 1 :]
   same &= follows >= 0
   return jnp.zeros((rows, vocab_size), bool).at[jnp.arange(rows)[:, None], follows].max(same)

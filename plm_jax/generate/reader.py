@@ -1,4 +1,4 @@
-"""How a trunk reads prompts and continues by single tokens: decoders, encoder-decoders, prefix trunks, GLM's blanks."""
+"""Prompt reading and stepwise decoding by decoders, encoder-decoders, prefix trunks, and GLM's blanks."""
 
 import dataclasses
 import functools
@@ -12,23 +12,23 @@ import jax.numpy as jnp
 from plm_jax.core.param_paths import is_stacked, path_name
 from plm_jax.core.types import Array, PyTree
 
-Cache = PyTree  # a dictionary, see `types.Decodes`
+Cache = PyTree  # a dictionary, see `trunk.Decodes`
 
-# the axis of slots of what a cache keeps for each slot; the others have none
+# field of a cache -> its axis of slots; other fields have none
 SLOTS = {'segment_ids': 1, 'positions': 1, 'seen': 2, 'keys': -1, 'values': -2, 'states': -2, 'cells': -2}
-FEWEST_SLOTS = 256  # of all rows; attending to fewer costs next to nothing beside reading the weights
+FEWEST_SLOTS = 256  # of all rows; attention to fewer is cheap compared with reading the weights
 FEWEST_STEPS = 8  # between two calls of `give_back`, which moves the cache
 
 
 class Prompts(NamedTuple):
-  """What is read before the first token is made.
+  """Prompts, read before the first token is generated.
 
   Attributes:
     tokens: int32[b, p].
     segment_ids: int32[b, p], 1, and 0 on padding.
-    blank: int32[b], for trunks that fill blanks: the place of the mask to fill, counted in real tokens.
-    start_id: token that the text of an encoder-decoder or a prefix trunk begins with; it is not part of the result.
-    max_new: most tokens to make.
+    blank: int32[b], for trunks that fill blanks: the position of the mask to fill, counted in real tokens.
+    start_id: first token that the decoder of an encoder-decoder or a prefix trunk reads; not part of the result.
+    max_new: most tokens to generate.
     texts: k, number of texts per prompt.
   """
 
@@ -41,14 +41,15 @@ class Prompts(NamedTuple):
 
 
 class Reader(NamedTuple):
-  """A trunk that has read its prompts, for k texts of each of them.
+  """A trunk that has read its prompts, for k texts of each.
 
   Attributes:
     cache: of the trunk, b rows, with no more slots than the prompts take.
-    read: (tokens int[b, k], number of tokens made before, cache) -> (logits f32[b, k, v], cache); the cache needs k
+    read: (tokens int[b, k], number of tokens generated before, cache) -> (logits f32[b, k, v], cache); the cache needs
+      k
       empty slots (`resize`).
     token: int32[b], the token to read first: the last one of the prompt, or `start_id`.
-    before: int32[b, p], tokens before the text, `token` included, for `Constraints.no_repeat`; -1 is padding.
+    before: int32[b, p], tokens before the text, including `token`, for `Constraints.no_repeat`; -1 is padding.
   """
 
   cache: Cache
@@ -58,18 +59,20 @@ class Reader(NamedTuple):
 
 
 def fills_blanks(trunk: nn.Module) -> bool:
-  """Whether a trunk writes into blanks of its prompt, as GLM does."""
+  """Return True if a trunk writes into blanks of its prompt, as GLM does."""
   return trunk.ATTENTION == 'prefix' and 'block_positions' in trunk.INPUTS
 
 
 def start(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
-  """Reads the prompts, in the way that the attention of the trunk asks for."""
+  """Read the prompts with the attention of the trunk."""
   starts = {'causal': _start_causal, 'encoder-decoder': _start_seq2seq, 'prefix': _start_prefix}
   return starts[trunk.ATTENTION](trunk, params, prompts)
 
 
 def align_right(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
-  """Rows int[b, p] with their padding on the left, so that every prompt ends in the last column.
+  """Move the padding of rows int[b, p] to the left.
+
+  Every prompt then ends in the last column.
 
   # tokens       a b c P P     source -2 -1 0 1 2
   # result       0 0 a b c     segment_ids 0 0 1 1 1
@@ -78,29 +81,30 @@ def align_right(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
   index = jnp.arange(length)
   last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
   source = index[None, :] - (length - 1 - last)[:, None]
-  there = source >= 0
+  is_token = source >= 0
   source = jnp.maximum(source, 0)
   moved = jnp.take_along_axis(tokens, source, axis=1)
-  return moved, jnp.where(there, jnp.take_along_axis(segment_ids, source, axis=1) > 0, False).astype(jnp.int32)
+  return moved, jnp.where(is_token, jnp.take_along_axis(segment_ids, source, axis=1) > 0, False).astype(jnp.int32)
 
 
 def resize(cache: Cache, slots: int) -> Cache:
-  """The cache with so many slots: the first ones, or all of them and empty ones behind."""
+  """Cut or pad the cache to `slots` slots."""
 
   def fit(x: Array, axis: int) -> Array:
     axis %= x.ndim
     more = max(0, slots - x.shape[axis])
     x = jax.lax.slice_in_dim(x, 0, min(slots, x.shape[axis]), axis=axis)
-    return jnp.pad(x, [(0, more if number == axis else 0) for number in range(x.ndim)])
+    return jnp.pad(x, [(0, more if dim == axis else 0) for dim in range(x.ndim)])
 
   return cache | _for_each_slot(fit, cache)
 
 
 def stages(used: int, *, texts: int, max_new: int) -> list[int]:
-  """Numbers of tokens at which a cache gets more slots, the last one `max_new`.
+  """List the numbers of tokens at which a cache grows, the last one `max_new`.
 
-  Attention reads every slot of a cache, full or empty. So a loop begins with an eighth of all slots and doubles them
-  thrice, where an eighth is not already few; each stage is compiled by itself.
+  Attention reads every slot of a cache, full or empty. The loop starts with an eighth of all slots and doubles them
+  three
+  times, unless an eighth is already few. Each stage is compiled separately.
 
   Args:
     used: slots of the prompts.
@@ -114,11 +118,11 @@ def stages(used: int, *, texts: int, max_new: int) -> list[int]:
 
 
 def capacities(used: int, *, rows: int, texts: int, max_new: int) -> list[int]:
-  """Numbers of slots that a search of several texts begins and goes on with, the last one enough for any search.
+  """List the numbers of slots of a search of several texts, the last enough for any.
 
-  Texts of a search have tokens in common, and slots that no text sees are given back. Most searches end with about a
-  slot for each token of one text or two, where different texts would take one for each token of each. Attention reads
-  every slot, full or empty, so there are some numbers on the way; each is compiled by itself.
+  Texts of a search share tokens, and slots that no text sees are reused. Most searches end with about a slot for each
+  token of one text or two; different texts would take one for each token of each. Attention reads every slot, full or
+  empty, so there are some sizes in between; each is compiled separately.
 
   Args:
     used: slots of the prompts.
@@ -133,7 +137,7 @@ def capacities(used: int, *, rows: int, texts: int, max_new: int) -> list[int]:
 
 
 def give_back(cache: Cache) -> Cache:
-  """The cache without the slots that no text of its row sees: those that stay move to the front, in their order.
+  """Remove the slots that no text of its row sees; the others move to the front in order.
 
   # seen of two texts     after
   # x x . x . .           x . x . . .     slots 0, 2 and 3 stay; index 5 becomes 3
@@ -155,41 +159,42 @@ def give_back(cache: Cache) -> Cache:
 
 
 def _for_each_slot(change: Callable[..., Array], cache: Cache) -> Cache:
-  """What a cache keeps for each slot, changed by a function of an array and its axis of slots."""
+  """Apply a function of an array and its axis of slots to the fields with slots."""
   return {
     name: jax.tree.map(functools.partial(change, axis=SLOTS[name]), cache[name]) for name in cache if name in SLOTS
   }
 
 
 def _positions(segment_ids: Array) -> Array:
-  """int32[b, p]: numbers of the real tokens from 0."""
+  """Number the real tokens from 0: int32[b, p]."""
   return jnp.maximum(jnp.cumsum(segment_ids, axis=1) - 1, 0)
 
 
 def _known(prompts: Prompts) -> Array:
-  """int32[b, p]: the prompts with -1 on padding."""
+  """Return the prompts with -1 on padding, int32[b, p]."""
   return jnp.where(prompts.segment_ids > 0, prompts.tokens, -1)
 
 
 def _first(prompts: Prompts) -> Array:
-  """int32[b]: `start_id` of every row."""
+  """Return `start_id` for every row, int32[b]."""
   assert prompts.start_id is not None  # `generate` checks it
   return jnp.full(prompts.tokens.shape[0], prompts.start_id, jnp.int32)
 
 
 def _ones(prompts: Prompts) -> Array:
-  """int32[b, k]: segment ids of one more token per text."""
+  """Return segment ids of one more token per text, int32[b, k]."""
   return jnp.ones((prompts.tokens.shape[0], prompts.texts), jnp.int32)
 
 
 def _stepper(trunk: nn.Module, params: PyTree) -> Callable[..., tuple[Array, PyTree]]:
-  """`trunk.decode_step` for single tokens with these parameters; its cache is one of `_cut_cache`.
+  """Return `trunk.decode_step` for single tokens with these parameters.
 
-  On a CPU the time of a step is the time to read the weights and the cache, and XLA copies those of each layer out of
-  the stacked arrays before it multiplies. So the stacks are cut into layers once, before the loop. Within the loop they
-  are stacked again, as the trunk expects; the compiler removes this together with the cuts that the trunk then makes,
-  and writes new keys and values where they belong. On other devices all stay stacked, since a second copy would take
-  memory.
+  Its cache is one of `_cut_cache`. On a CPU the time of a step is the time to read the weights and the cache, and XLA
+  copies those of each layer out of the stacked arrays before it multiplies. So the stacks are cut into layers once,
+  before the loop. Inside the loop they are stacked again, as the trunk expects. The compiler removes this together with
+  the trunk's own cuts, and writes new keys and values in place. On other devices everything stays stacked, since a
+  second
+  copy would take memory.
   """
   if not _cuts():
     return functools.partial(trunk.apply, {'params': params}, method='decode_step')
@@ -213,12 +218,12 @@ def _cuts() -> bool:
 
 
 def _cut_cache(cache: Cache) -> Cache:
-  """A cache of `decode_step` as the steps of a loop have it: on a CPU, a list of layers for what is kept per layer."""
+  """Convert a cache for the loop: on a CPU, arrays with layers become lists of layers."""
   return {name: list(leaf) if leaf.ndim == 4 and _cuts() else leaf for name, leaf in cache.items()}
 
 
 def _join(parts: PyTree) -> PyTree:
-  """A tree whose lists of layers are stacked."""
+  """Stack the lists of layers in a tree."""
 
   def is_cut(node: Any) -> bool:
     return isinstance(node, list)
@@ -227,28 +232,28 @@ def _join(parts: PyTree) -> PyTree:
 
 
 def _start_causal(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
-  """A decoder reads the prompt but for its last token, which is the first that `read` gets."""
+  """Read all of the prompt except its last token, which `read` gets first."""
   tokens, segment_ids = prompts.tokens, prompts.segment_ids
   rows, length = tokens.shape
   apply = functools.partial(trunk.apply, {'params': params})
-  cache = apply(rows, length + prompts.max_new - 1, method='init_cache')  # the last token made is not read
+  cache = apply(rows, length + prompts.max_new - 1, method='init_cache')  # the last generated token is not read
   cache = resize(cache, length - 1)
   positions = _positions(segment_ids)
-  if length > 1:  # the logits are not used, so the compiler drops them
+  if length > 1:  # the compiler drops the unused logits
     _, cache = apply(
       tokens[:, :-1], cache, segment_ids=segment_ids[:, :-1], positions=positions[:, :-1], method='decode_step'
     )
   ones, step = _ones(prompts), _stepper(trunk, params)
   last = positions[:, -1:] * ones
 
-  def read(tokens: Array, made: Array, cache: Cache) -> tuple[Array, Cache]:
-    return step(tokens, cache, segment_ids=ones, positions=last + made)
+  def read(tokens: Array, num_new: Array, cache: Cache) -> tuple[Array, Cache]:
+    return step(tokens, cache, segment_ids=ones, positions=last + num_new)
 
-  return Reader(_cut_cache(cache), read, tokens[:, -1], _known(prompts))
+  return Reader(cache=_cut_cache(cache), read=read, token=tokens[:, -1], before=_known(prompts))
 
 
 def _start_seq2seq(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
-  """The encoder reads the prompt; the decoder begins with `start_id`."""
+  """Encode the prompt; the decoder begins with `start_id`."""
   segment_ids = prompts.segment_ids
   apply = functools.partial(trunk.apply, {'params': params})
   hidden = apply(prompts.tokens, segment_ids=segment_ids, positions=_positions(segment_ids), method='encode')
@@ -257,34 +262,37 @@ def _start_seq2seq(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader
   )
   ones, step = _ones(prompts), _stepper(trunk, params)
 
-  def read(tokens: Array, made: Array, cache: Cache) -> tuple[Array, Cache]:
-    return step(tokens, cache, segment_ids=ones, positions=jnp.broadcast_to(made, ones.shape))
+  def read(tokens: Array, num_new: Array, cache: Cache) -> tuple[Array, Cache]:
+    return step(tokens, cache, segment_ids=ones, positions=jnp.broadcast_to(num_new, ones.shape))
 
   first = _first(prompts)
-  return Reader(_cut_cache(resize(cache, 0)), read, first, first[:, None])
+  return Reader(cache=_cut_cache(resize(cache, 0)), read=read, token=first, before=first[:, None])
 
 
 def _start_prefix(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
-  """The prompt is read both ways; the text begins with `start_id`, after the prompt or at the mask of its blank."""
+  """Read the prompt in both directions.
+
+  The text begins with `start_id`, after the prompt or at the mask of its blank.
+  """
   rows, length = prompts.tokens.shape
   apply = functools.partial(trunk.apply, {'params': params})
   cache = resize(apply(rows, length + prompts.max_new, method='init_cache'), length)
   positions, blank = _positions(prompts.segment_ids), prompts.blank
-  # tokens of one call see each other both ways: always in a trunk without blanks, on request in one with blanks
+  # tokens of one call see each other in both directions; a trunk with blanks needs `whole` for it
   whole: dict[str, Any] = {} if blank is None else {'whole': True}
   _, cache = apply(
     prompts.tokens, cache, segment_ids=prompts.segment_ids, positions=positions, method='decode_step', **whole
   )
   ones, step = _ones(prompts), _stepper(trunk, params)
   begin = positions[:, -1] + 1 if blank is None else jnp.asarray(blank, jnp.int32)
-  place = begin[:, None] * ones
+  position = begin[:, None] * ones
 
-  def read(tokens: Array, made: Array, cache: Cache) -> tuple[Array, Cache]:
+  def read(tokens: Array, num_new: Array, cache: Cache) -> tuple[Array, Cache]:
     if blank is None:
-      return step(tokens, cache, segment_ids=ones, positions=place + made)
-    inside = jnp.broadcast_to(made + 1, ones.shape)
-    return step(tokens, cache, segment_ids=ones, positions=place, block_positions=inside)
+      return step(tokens, cache, segment_ids=ones, positions=position + num_new)
+    inside = jnp.broadcast_to(num_new + 1, ones.shape)
+    return step(tokens, cache, segment_ids=ones, positions=position, block_positions=inside)
 
   first = _first(prompts)
   before = jnp.append(_known(prompts), first[:, None], axis=1)
-  return Reader(_cut_cache(cache), read, first, before)
+  return Reader(cache=_cut_cache(cache), read=read, token=first, before=before)

@@ -12,10 +12,10 @@ from plm_jax.generate.reader import Cache, Reader, resize, stages
 
 
 class _State(NamedTuple):
-  """Texts in the making.
+  """State of decoding.
 
   Attributes:
-    made: int32[], number of tokens made.
+    num_new: int32[], number of tokens generated so far.
     token: int32[b], the token to read next.
     cache: of the trunk.
     texts: int32[b, max_new].
@@ -24,7 +24,7 @@ class _State(NamedTuple):
     open: bool[b], False after the end token.
   """
 
-  made: Array
+  num_new: Array
   token: Array
   cache: Cache
   texts: Array
@@ -34,7 +34,10 @@ class _State(NamedTuple):
 
 
 def keep_best(logits: Array, sampling: Sampling) -> Array:
-  """Logits f32[r, v] divided by the temperature, with -inf for every token outside of `top_k` and `top_p`."""
+  """Divide logits f32[r, v] by the temperature and filter them.
+
+  Tokens outside of `top_k` and `top_p` get -inf.
+  """
   logits = logits / sampling.temperature
   if sampling.top_k is not None:
     worst = jax.lax.top_k(logits, min(sampling.top_k, logits.shape[1]))[0][:, -1:]
@@ -42,7 +45,7 @@ def keep_best(logits: Array, sampling: Sampling) -> Array:
   if sampling.top_p is not None and sampling.top_p < 1:
     ordered = -jnp.sort(-logits, axis=1)
     shares = jax.nn.softmax(ordered, axis=1)
-    inside = jnp.cumsum(shares, axis=1) - shares < sampling.top_p  # with the token that reaches the sum
+    inside = jnp.cumsum(shares, axis=1) - shares < sampling.top_p  # including the token that reaches the sum
     worst = jnp.min(jnp.where(inside, ordered, jnp.inf), axis=1, keepdims=True)
     logits = jnp.where(logits < worst, -jnp.inf, logits)
   return logits
@@ -51,43 +54,43 @@ def keep_best(logits: Array, sampling: Sampling) -> Array:
 def sample_tokens(
   reader: Reader, constraints: Constraints, sampling: Sampling | None, limits: Array, key: Array
 ) -> Generated:
-  """Makes texts token by token, until all have ended or have as many tokens as they may.
+  """Generate texts token by token, until all have ended or reached their limit.
 
   Args:
     reader: a trunk that has read its prompts, b rows.
-    constraints: which tokens may come.
-    sampling: how to draw; None takes the best token.
+    constraints: the allowed tokens.
+    sampling: settings of sampling; None takes the best token.
     limits: int32[b], most tokens of each text.
-    key: of the draws; step n folds in n.
+    key: of the samples; step n folds in n.
   """
   rows = reader.token.shape[0]
 
   def step(state: _State) -> _State:
-    logits, cache = reader.read(state.token[:, None], state.made, state.cache)
+    logits, cache = reader.read(state.token[:, None], state.num_new, state.cache)
     logits = logits[:, 0]
-    allowed = allow(logits, state.made, state.texts, reader.before, constraints, limits)
+    allowed = allow(logits, state.num_new, state.texts, reader.before, constraints, limits)
     if sampling is None:
       token = allowed.argmax(axis=1)
     else:
-      token = jax.random.categorical(jax.random.fold_in(key, state.made), keep_best(allowed, sampling), axis=1)
+      token = jax.random.categorical(jax.random.fold_in(key, state.num_new), keep_best(allowed, sampling), axis=1)
     gain = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=1), token[:, None], axis=1)[:, 0]
     token = jnp.where(state.open, token, constraints.pad_id).astype(jnp.int32)
-    ends = is_one_of(token, constraints.eos_id) | (state.made + 1 >= limits)
+    ends = is_one_of(token, constraints.eos_id) | (state.num_new + 1 >= limits)
     return _State(
-      made=state.made + 1,
+      num_new=state.num_new + 1,
       token=token,
       cache=cache,
-      texts=jax.lax.dynamic_update_slice_in_dim(state.texts, token[:, None], state.made, axis=1),
+      texts=jax.lax.dynamic_update_slice_in_dim(state.texts, token[:, None], state.num_new, axis=1),
       lengths=state.lengths + state.open,
       scores=state.scores + jnp.where(state.open, gain, 0.0),
       open=state.open & ~ends,
     )
 
   def going(state: _State, *, stop: int) -> Array:
-    return (state.made < stop) & state.open.any()
+    return (state.num_new < stop) & state.open.any()
 
   start = _State(
-    made=jnp.zeros((), jnp.int32),
+    num_new=jnp.zeros((), jnp.int32),
     token=reader.token,
     cache=reader.cache,
     texts=jnp.full((rows, constraints.max_new), constraints.pad_id, jnp.int32),
@@ -99,4 +102,4 @@ def sample_tokens(
   for stop in stages(used, texts=1, max_new=constraints.max_new):
     state = state._replace(cache=resize(state.cache, used + stop))
     state = jax.lax.while_loop(functools.partial(going, stop=stop), step, state)
-  return Generated(state.texts, state.lengths, state.scores)
+  return Generated(tokens=state.texts, lengths=state.lengths, scores=state.scores)

@@ -1,4 +1,4 @@
-"""The likeliest next tokens at each step of a text, p(x_t | x_<t) (GPT §3.1), of a decoder with or without encoder."""
+"""Most likely next tokens at each step of a text, p(x_t | x_<t) (GPT §3.1), of a decoder with or without encoder."""
 
 import codecs
 from collections.abc import Mapping, Sequence
@@ -14,20 +14,20 @@ from plm_jax.core.types import Array, PyTree
 
 
 def likeliest(
-  trunk: nn.Module, params: PyTree, prompt: Sequence[int], made: Sequence[int], *, top: int, start: int | None = None
+  trunk: nn.Module, params: PyTree, prompt: Sequence[int], new_ids: Sequence[int], *, top: int, start: int | None = None
 ) -> tuple[Array, Array, Array]:
-  """The distribution of each token of a text, by one pass over all of it.
+  """Compute the distribution of each token of a text, in one pass.
 
   Args:
-    trunk: a causal trunk or an encoder-decoder that `types.Attends`.
+    trunk: a causal trunk or an encoder-decoder that `Attends`.
     params: of the trunk.
     prompt: ids of the prompt, at least one.
-    made: s ids that follow it, or that a decoder writes for it.
+    new_ids: s ids that follow it, or that a decoder generates for it.
     top: k, number of best tokens to return.
-    start: token that the decoder of an encoder-decoder begins with.
+    start: first token that the decoder of an encoder-decoder reads.
 
   Returns:
-    The best ids int32[s, k], their probabilities f32[s, k], and the probability f32[s] of each token of `made`.
+    The best ids int32[s, k], their probabilities f32[s, k], and the probability f32[s] of each token of `new_ids`.
 
   Raises:
     ValueError: a trunk of another kind.
@@ -35,22 +35,22 @@ def likeliest(
   require(trunk, user='trace', attention=('causal', 'encoder-decoder'), offers=(Attends,))
 
   @jax.jit
-  def run(params: PyTree, prompt: Array, read: Array, made: Array) -> tuple[Array, Array, Array]:
+  def run(params: PyTree, prompt: Array, read: Array, new_ids: Array) -> tuple[Array, Array, Array]:
     inputs: dict[str, Any]
     if trunk.ATTENTION == 'causal':
       inputs = _inputs('', jnp.append(prompt, read[:, 1:], axis=1))  # the prompt's last token is the first of `read`
     else:
       inputs = _inputs('encoder_', prompt) | _inputs('decoder_', read)
     out: Any = trunk.apply({'params': params}, **inputs)
-    hidden = out['hidden'] if isinstance(out, Mapping) else out  # of the objective 'translate', states alone
-    logits: Any = trunk.apply({'params': params}, hidden[0, -len(made) :], method='attend')  # [s, v]
+    hidden = out['hidden'] if isinstance(out, Mapping) else out  # the objective 'translate' returns only states
+    logits: Any = trunk.apply({'params': params}, hidden[0, -len(new_ids) :], method='attend')  # [s, v]
     probabilities = jax.nn.softmax(logits, axis=-1)
     best, ids = jax.lax.top_k(probabilities, min(top, logits.shape[-1]))
-    return ids, best, jnp.take_along_axis(probabilities, made[:, None], axis=1)[:, 0]
+    return ids, best, jnp.take_along_axis(probabilities, new_ids[:, None], axis=1)[:, 0]
 
   first = prompt[-1] if start is None else start
   return run(
-    params, *(jnp.array([ids], jnp.int32) for ids in (prompt, [first, *made[:-1]])), jnp.array(made, jnp.int32)
+    params, *(jnp.array([ids], jnp.int32) for ids in (prompt, [first, *new_ids[:-1]])), jnp.array(new_ids, jnp.int32)
   )
 
 
@@ -59,10 +59,10 @@ def _inputs(side: str, tokens: Array) -> dict[str, Any]:
 
 
 def readable(begun: bytes, piece: bytes) -> tuple[str, bytes]:
-  """A token as text, where its bytes may be a part of a character.
+  """Convert a token to text, even if its bytes are part of a character.
 
   Args:
-    begun: bytes of earlier tokens that are the beginning of a character.
+    begun: bytes of earlier tokens that begin a character.
     piece: bytes of the token.
 
   Returns:

@@ -63,9 +63,9 @@ def write(
   with errors.stage('generate'):
     prompt_ids = [_encode(text, opened, special) for text in prompts]
   blanks = _blanks(prompt_ids, prompts, opened, special, dash=dash)
-  draws = settings['draws'] or 1
+  num_samples = settings['num_samples'] or 1
   # 1. one row per sample of a prompt; rows with and without a forced first token are generated separately
-  owners = [prompt for prompt in range(len(prompt_ids)) for _ in range(draws)]
+  owners = [prompt for prompt in range(len(prompt_ids)) for _ in range(num_samples)]
   forced = [special.first is not None and _forces_first(opened, prompt_ids[owner], settings) for owner in owners]
   generated: dict[int, tuple[list[int], float]] = {}
   for force in dict.fromkeys(forced):
@@ -129,7 +129,7 @@ def _run(
     ConfigError: the model does not support a setting.
   """
   (trunk, params), max_new, pad_id = opened.network, settings['max_new'], opened.vocab.pad_id
-  options = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'draws'}
+  options = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'num_samples'}
   options = {name: value for name, value in options.items() if value is not None}
   key, sizes = jax.random.key(settings['seed']), list(map(len, prompts))
 

@@ -313,7 +313,7 @@ class GenerationOptions(NamedTuple):
     temperature = float(rest.pop('temperature', 0))
     is_sampled = bool(rest.pop('do_sample', temperature > 0)) and temperature != 0
     method: Any = 'sample' if is_sampled else 'beam' if rest.get('num_beams', 1) > 1 else 'greedy'
-    names = {theirs: ours for theirs, ours in conventions.FLAGS.items() if ours not in ('max_new', 'draws')}
+    names = {theirs: ours for theirs, ours in conventions.FLAGS.items() if ours not in ('max_new', 'num_samples')}
     if unsupported := sorted(rest.keys() - names.keys()):
       supported = ', '.join(['until', 'max_gen_toks', 'do_sample', *names])
       raise ConfigError(

@@ -193,14 +193,15 @@ class Model:
       prompts: one prompt or a list, no longer than the network has positions for.
       **given: the settings of `plm-jax generate`. All methods: method ('greedy', 'sample' or 'beam'), max_new (40),
         min_new, no_repeat, seed (0), and the names of tokens start, first and last. 'sample': temperature, top_k,
-        top_p, draws. 'beam': beams, length_penalty, early_stop. Samples depend on all prompts of a call.
+        top_p, num_samples. 'beam': beams, length_penalty, early_stop. Samples depend on all prompts of a call.
 
     Returns:
-      The new text of each prompt, without the prompt; with draws a list of texts per prompt.
+      The new text of each prompt, without the prompt; with num_samples a list of texts per prompt.
 
     Raises:
       ConfigError: an unknown or invalid setting, or more tokens than the network has positions for.
     """
+    given = settings.rename_old(given)
     for name in given:
       if name not in settings.DEFAULTS:
         raise ConfigError(
@@ -214,7 +215,7 @@ class Model:
       settings.check(options, batch)
       written = continued.write(self._writer, batch, options, rows=self.batch_size)
       texts = [[continuation.new for continuation in each] for each in written]
-      return texts if options['draws'] else [each[0] for each in texts]
+      return texts if options['num_samples'] else [each[0] for each in texts]
 
     return _each('generate', prompts, compute)
 

@@ -1,7 +1,7 @@
 """Local files for URLs: growing files that are uploaded from time to time, and cached downloads.
 
-Nothing can be appended to an object in a store, and libraries open local files only. So a growing file is kept here and
-uploaded whole from time to time (`Mirror`), and data are copied to the local cache by downloads that can be resumed
+Nothing can be appended to an object in a store, and libraries open local files only. So a growing file is stored here
+and uploaded whole from time to time (`Mirror`). Data are copied to the local cache by downloads that can be resumed
 (`fetched`).
 """
 

@@ -188,7 +188,7 @@ def write_bytes(file: Where, content: bytes) -> None:
 def write_json(file: Where, value: Any, *, indent: int | None = 2) -> None:
   """Write strict JSON (no NaN), keys in order.
 
-  On one line if `indent` is None.
+  It is on one line if `indent` is None.
   """
   write_text(file, json_text(value, indent=indent))
 
@@ -312,7 +312,7 @@ def free_bytes(folder: Where) -> int | None:
 def listing(folder: Where, pattern: str = '*') -> list[Path]:
   """List the matching files and folders in a folder, sorted.
 
-  None without the folder.
+  The list is empty if there is no such folder.
   """
   return store_of(folder).listing(folder, pattern)
 

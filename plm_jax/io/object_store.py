@@ -51,7 +51,7 @@ class StoreError(OSError, RunError):
 
 
 def is_address(where: Where) -> bool:
-  """Check whether a path is a URL of an object store.
+  """Check that a path is a URL of an object store.
 
   Raises:
     ConfigError: a URL that has lost a slash, which would be a local folder called 'gs:'.
@@ -388,7 +388,7 @@ def locked(where: Where, *, doing: str, wait: bool) -> Iterator[None]:
 def _live_holder(where: Where) -> dict[str, Any] | None:
   """Return the live holder of a lock.
 
-  None once the lock was removed.
+  It is None once the lock was removed.
   """
   first = _read_lock(where)
   if not first:

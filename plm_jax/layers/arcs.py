@@ -43,6 +43,7 @@ class ArcScores(nn.Module):
     """
     r, p = self.relations, self.width
 
+    # relu(W x + b) of a head or a word
     def projected(name: str, states: Array) -> Array:  # [b, l, d] -> [b, l, p]
       return nn.relu(Dense(p, ('embed', 'mlp'), self.kernel_init, name=name)(states.astype(jnp.float32)))
 

@@ -68,7 +68,8 @@ def weights(query: Array, key: Array, *, mask: Mask, bias: Array | None = None, 
   if (groups := key.shape[2]) == query.shape[2]:
     logits = jnp.einsum('blhk,bmhk->bhlm', query, key, preferred_element_type=jnp.float32)
   else:
-    grouped = query.reshape(*query.shape[:2], groups, -1, query.shape[3])  # [b, l, g, h/g, k]
+    # heads that share a key: [b, l, h, k] -> [b, l, g, h/g, k]
+    grouped = query.reshape(*query.shape[:2], groups, -1, query.shape[3])
     logits = jnp.einsum('blgrk,bmgk->bgrlm', grouped, key, preferred_element_type=jnp.float32)
     logits = logits.reshape(query.shape[0], query.shape[2], *logits.shape[3:])
   return _normalise(logits, mask=mask, bias=bias)
@@ -116,12 +117,14 @@ def attend(
   """
   if implementation == 'cached':
     return cached(query, key, value, mask=mask, bias=bias, scale=scale)
+  # 1. choose an implementation for this device and these inputs
   dropout = dropout if rng is not None else 0.0
   taken, reason = choose(
     implementation, query, key, mask=mask, bias=bias, dropout=dropout, device=_device(sharding.device())
   )
   # one layer may use different implementations with and without dropout
   _report(f'attention{f" with dropout {dropout:g} on weights" if dropout else ""}: {taken}, {reason}')
+  # 2. compute it
   if taken == 'flash':
     return fused.flash(query, key, value, mask=mask, scale=scale)
   if taken == 'cudnn':
@@ -162,11 +165,13 @@ def attend_in(
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     scale: of the products; 1 / sqrt(k) by default.
   """
+  # keys of an adapter come first
   key, value, mask, bias = with_prefix(
     block, query, key, value, mask=mask, bias=bias, cached=implementation == 'cached'
   )
   if block.is_mutable_collection('attention') and not block.is_initializing():
     block.sow('attention', 'weights', weights(query, key, mask=mask, bias=bias, scale=scale))
+  # one key per call, only if something is dropped
   rng = block.make_rng('dropout') if train and dropout else None
   return attend(
     query,
@@ -311,10 +316,7 @@ def _auto_avoids_cudnn(query: Array, key: Array, *, mask: Mask, bias: Array | No
 
 @functools.cache
 def _device(device: Any) -> tuple[str, float]:
-  """Return the platform, and the compute capability of an Nvidia GPU.
-
-  The capability is 0 on other devices.
-  """
+  """Return the platform, and an Nvidia GPU's compute capability (else 0)."""
   nvidia = device.platform == 'gpu' and 'cuda' in device.client.platform_version
   return device.platform, float(device.compute_capability) if nvidia else 0.0
 
@@ -358,6 +360,7 @@ def plain(
   scale: float | None = None,
 ) -> Array:
   """Compute the formula directly; arguments of `attend`."""
+  # [b, h, l, m] x [b, m, h, k] -> [b, l, h, k]
   probabilities = weights(query, key, mask=mask, bias=bias, scale=scale).astype(value.dtype)
   if dropout and rng is not None:
     probabilities = drop(probabilities, rate=dropout, rng=rng)
@@ -377,8 +380,10 @@ def cached(
   rows, length, heads, size = query.shape
   scale = 1 / math.sqrt(size) if scale is None else scale
   query = jnp.swapaxes(query * jnp.asarray(scale, query.dtype), 1, 2)  # [b, h, l, k]
-  grouped = query.reshape(key.shape[0], -1, size)  # queries that share a key: [b g, h/g l, k]
+  # queries that share a key: [b, h, l, k] -> [b g, h/g l, k]
+  grouped = query.reshape(key.shape[0], -1, size)
   logits = jnp.einsum('gsk,gkm->gsm', grouped, key, preferred_element_type=jnp.float32)
+  # softmax over m as [b, h, l, m], then [b g, h/g l, m] x [b g, m, k]
   shares = _normalise(logits.reshape(rows, heads, length, -1), mask=mask, bias=bias).astype(value.dtype)
   sums = jnp.einsum('gsm,gmk->gsk', shares.reshape(logits.shape), value)
   return jnp.swapaxes(sums.reshape(rows, heads, length, size), 1, 2)  # [b g, h/g l, k] -> [b, l, h, k]

@@ -40,6 +40,7 @@ def empty(shape: tuple[int, int, int, int, int], *, dtype: str = 'float32') -> C
     dtype: of keys and values.
   """
   layers, rows, slots, heads, size = shape
+  # keys [n, b h, k, m], values [n, b h, m, k]
   keys = jnp.zeros((layers, rows * heads, size, slots), dtype)
   return without_keys(rows, slots) | {'keys': keys, 'values': jnp.swapaxes(keys, 2, 3)}
 
@@ -59,10 +60,8 @@ def put(old: Array, new: Array, index: Array, *, axis: int) -> Array:
 
 
 def in_order(key: Array, value: Array) -> tuple[Array, Array]:
-  """Bring keys and values into the order of a cache.
-
-  Two of [b, m, h, k] -> [b h, k, m] and [b h, m, k].
-  """
+  """Bring two of [b, m, h, k] into cache order."""
+  # [b, m, h, k] -> [b, h, k, m] -> [b h, k, m], and -> [b, h, m, k] -> [b h, m, k]
   length, size = key.shape[1], key.shape[3]
   return key.transpose(0, 2, 3, 1).reshape(-1, size, length), jnp.swapaxes(value, 1, 2).reshape(-1, length, size)
 

@@ -24,10 +24,11 @@ def largest_of_filters(x: Array, filters: Sequence[int], *, kernel_init: Initial
     dtype: of the products.
   """
   axes, maxima = (None, None, 'mlp'), []
+  # [w, s, e] -> windows [w, s + 1 - width, width, e] -> products [w, s + 1 - width, count] -> maxima [w, count]
   for width, count in enumerate(filters, start=1):
     if count:
       layer = Dense(count, axes, kernel_init, num_inputs=2, dtype=dtype, name=f'filters_{width}')
-      maxima.append(layer(windows(x, width=width)).max(axis=1))  # [w, s + 1 - width, width, e] -> [w, count]
+      maxima.append(layer(windows(x, width=width)).max(axis=1))
   return jnp.concatenate(maxima, axis=-1)
 
 

@@ -96,6 +96,7 @@ def log_likelihood(scores: Array, labels: Array, words: Words, chain: Chain) -> 
   Returns:
     f32[b]; 0 for a row without words.
   """
+  # log p(y) = score(y) - log sum over all paths of exp(score)
   labels = jnp.where(words.real, labels, 0)
   return path_score(scores, labels, words, chain) - log_partition(scores, words, chain)
 
@@ -138,6 +139,7 @@ def probabilities(scores: Array, words: Words, chain: Chain) -> Array:
 
   The sum is over all paths of the text: f32[b, w, c], 0 where there is no word. It is the gradient of `log_partition`.
   """
+  # d log Z / d scores[t, y] = p(y_t = y)
   return jax.grad(lambda scores: log_partition(scores, words, chain).sum())(scores)
 
 
@@ -176,14 +178,12 @@ def _moves(inside: Array, chain: Chain) -> Array:
 
 
 def _by_word(scores: Array, words: Words) -> tuple[Array, Array, Array]:
-  """Return scores and flags of all words except the first.
-
-  The words are along axis 0.
-  """
+  """Return scores and flags of all later words, words along axis 0."""
   return jnp.moveaxis(scores[:, 1:], 1, 0), words.real[:, 1:].T, words.inside[:, 1:].T
 
 
 def _last(labels: Array, words: Words) -> Array:
   """Return the label of the last word of each row: int[b]."""
+  # words come first, so the last one has the index of their count - 1
   index = jnp.maximum(words.real.sum(axis=1) - 1, 0)
   return jnp.take_along_axis(labels, index[:, None], axis=1)[:, 0]

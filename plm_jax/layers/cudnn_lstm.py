@@ -39,15 +39,9 @@ class Gates(nn.Module):
     self.recurrent_bias = leaf('recurrent_bias', (None, None, 'mlp'), c, 4, f)
 
   def __call__(self, x: Array) -> Array:
-    """Compute the gates: input, forget, cell, output.
-
-    [..., inputs] -> [..., c, 4, f].
-    """
+    """Compute input, forget, cell, output: [..., inputs] -> [..., c, 4, f]."""
     return jnp.einsum('...d,dcgf->...cgf', x.astype(self.dtype), self.kernel) + self.bias + self.recurrent_bias
 
   def of_each(self, x: Array) -> Array:
-    """Compute the gates of layers with separate inputs.
-
-    [..., c, inputs] -> [..., c, 4, f].
-    """
+    """Compute gates of separate inputs [..., c, inputs]: [..., c, 4, f]."""
     return jnp.einsum('...cd,dcgf->...cgf', x.astype(self.dtype), self.kernel) + self.bias + self.recurrent_bias

@@ -48,14 +48,15 @@ def _bits(rng: Array, shape: tuple[int, ...], *, rows: bool) -> Array:
 def _halves(draw: Callable[[tuple[int, ...], Any], Array], shape: tuple[int, ...]) -> Array:
   """Sample uint16[shape], two from each 32-bit word.
 
-  `jax.random.bits` would use one word per element. The low halves come first, then the high halves, along the last axis
-  but one: a length or the queries of attention, which devices seldom cut. For shape [b, 4, d] and words w[b, 2, d] the
-  rows are low(w[:, 0]), low(w[:, 1]), high(w[:, 0]), high(w[:, 1]). Halves that alternate within the last axis cost a
-  TPU 2.4 times the cycles, because pairs of 16-bit numbers are a slow layout there.
+  `jax.random.bits` would use one word per element. The low halves come first, then the high halves, along the second
+  to last axis. This axis is a length or the queries of attention, and devices seldom cut it. For shape [b, 4, d] and
+  words w[b, 2, d] the rows are low(w[:, 0]), low(w[:, 1]), high(w[:, 0]), high(w[:, 1]). Halves that alternate within
+  the last axis cost a TPU 2.4 times the cycles, because pairs of 16-bit numbers are a slow layout there.
   """
   axis = len(shape) - (2 if len(shape) > 2 else 1)  # the last axis of [b, d], since devices cut the rows
   if not shape or shape[axis] % 2:
     return draw(shape, jnp.uint16)
+  # [b, 4, d]: words [b, 2, d] -> low halves [b, 2, d], then high halves [b, 2, d]
   words = draw((*shape[:axis], shape[axis] // 2, *shape[axis + 1 :]), jnp.uint32)
   return jnp.concatenate([words.astype(jnp.uint16), (words >> 16).astype(jnp.uint16)], axis)
 
@@ -109,6 +110,7 @@ def drop(x: Array, *, rate: float, rng: Array, rows: bool = True) -> Array:
   Raises:
     ValueError: a rate outside of [0, 1).
   """
+  # keep 16-bit numbers from `cut` up: of 65,536 numbers, 65,536 - cut
   cut = cut_of(rate)
   keep = _bits(rng, x.shape, rows=rows) >= cut
   return jnp.where(keep, x * jnp.asarray(65536 / (65536 - cut), x.dtype), jnp.zeros((), x.dtype))
@@ -133,5 +135,6 @@ class LockedDropout(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
+    # a mask [b, 1, d], the same for all tokens
     ones = jnp.ones((x.shape[0], 1, x.shape[2]), x.dtype)
     return x * Dropout(self.rate)(ones, train=train)

@@ -81,6 +81,7 @@ def flash(
     scale: of the products; 1 / sqrt(k) by default.
     interpret: run on any device, slowly, for tests.
   """
+  # scaled queries, since the kernel does not scale
   scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
   local = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
   key, value = beside_heads(query, key), beside_heads(query, value)
@@ -124,10 +125,7 @@ def _splash(
   window: int | None,
   interpret: bool,
 ) -> Array:
-  """Run the kernel on the rows and heads of one device.
-
-  Padding sees padding here.
-  """
+  """Run the kernel on one device; padding sees padding here."""
   # 1. pad queries and keys to whole blocks
   length, num_keys = query.shape[1], key.shape[1]
   query_block, key_block = block_size(length), block_size(num_keys)

@@ -62,6 +62,7 @@ class Dense(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
+    # kernel [inputs..., features...]
     features = self.features if isinstance(self.features, tuple) else (self.features,)
     inputs = x.shape[x.ndim - self.num_inputs :]
     kernel = self.param(
@@ -105,7 +106,8 @@ def _through_bottleneck(layer: nn.Module, y: Array) -> Array:
     return y
   leaves: dict[str, Array] = layer.get_variable('params', 'bottleneck')
   own = {name: leaf.astype(y.dtype) for name, leaf in leaves.items()}
-  inner = nn.gelu(y @ own['down'] + own['down_bias'], approximate=False)  # [..., d] -> [..., m]
+  # [..., d] -> [..., m] -> [..., d]
+  inner = nn.gelu(y @ own['down'] + own['down_bias'], approximate=False)
   return y + inner @ own['up'] + own['up_bias']
 
 
@@ -132,6 +134,7 @@ class Embed(nn.Module):
     if _companion(self, 'table', PLACE) is not None:
       self.table: Array = self.get_variable('params', 'table')
       return
+    # 50,257 ids and multiple=128: 50,304 rows
     rows = -(-self.num_rows // self.multiple) * self.multiple
     self.table = self.param(
       'table', nn.with_logical_partitioning(self.table_init, self.axes), (rows, self.features), jnp.float32
@@ -140,7 +143,8 @@ class Embed(nn.Module):
   def __call__(self, ids: Array) -> Array:
     if (index := _companion(self, 'table', PLACE)) is not None:
       ids = jnp.take(index, ids, axis=0, mode='clip')
-    vectors = jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)  # [...] -> [..., d]
+    # [...] -> [..., d]
+    vectors = jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)
     if (scale := _scale(self, 'table')) is not None:
       vectors = vectors * jnp.take(scale, ids, axis=0, mode='clip').astype(self.dtype)
     return vectors
@@ -164,6 +168,7 @@ class Embed(nn.Module):
     """
     if _companion(self, 'table', PLACE) is not None:
       raise ValueError('logits need all rows of this table: leave it out of `Task.rows`')
+    # [..., d] x [v, d] -> [..., v], accumulated in float32
     logits = jnp.einsum(
       '...d,vd->...v', x.astype(self.dtype), self.table.astype(self.dtype), preferred_element_type=jnp.float32
     )

@@ -11,11 +11,9 @@ from plm_jax.core.types import Array, PyTree
 
 
 def cross_entropy(logits: Array, targets: Array) -> Array:
-  """Compute -log softmax(logits)[target] in nats.
-
-  [..., v], int[...] -> f32[...].
-  """
+  """Compute -log softmax(logits)[target] in nats: [..., v], int[...] -> f32[...]."""
   logits = logits.astype(jnp.float32)
+  # subtract the largest logit, so that no exponent overflows: log sum exp(s - top) + top - s_target
   top = jax.lax.stop_gradient(logits.max(axis=-1))
   target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
   # (top - target) first: adding a small number to two large ones would lose the small one
@@ -30,6 +28,7 @@ def smoothed_cross_entropy(logits: Array, targets: Array, *, smoothing: float) -
   nats = cross_entropy(logits, targets)
   if not smoothing:
     return nats, nats
+  # cross-entropy with the uniform distribution: the mean of -log p over the vocabulary
   uniform = -jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1).mean(axis=-1)
   return nats, (1 - smoothing) * nats + smoothing * uniform
 
@@ -52,10 +51,7 @@ def perplexity(nats: float) -> float:
 
 
 def squared_log_partition(logits: Array) -> Array:
-  """Compute (log sum exp logits)^2: [..., v] -> f32[...].
-
-  PaLM keeps it near 0 (Chowdhery et al. 2022, §5).
-  """
+  """Compute (log sum exp logits)^2 of PaLM (Chowdhery et al. 2022, §5)."""
   return jnp.square(jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1))
 
 
@@ -114,6 +110,7 @@ def in_chunks(function: Callable[[PyTree], PyTree], arrays: PyTree, *, rows: int
   chunk = next(size for size in range(min(rows, own), 0, -1) if own % size == 0)
 
   def loop(function: Callable[[PyTree], PyTree], arrays: PyTree) -> PyTree:
+    # the backward pass computes each chunk again, so it also holds one chunk at a time
     function = jax.checkpoint(function)
     if chunk == own:
       return function(arrays)
@@ -129,6 +126,7 @@ def divergence(student: Array, teacher: Array, *, temperature: float) -> Array:
 
   Two f32[..., v] -> f32[...]. The factor T^2 keeps the size of gradients independent of T (Hinton et al. 2015, §2).
   """
+  # sum_v p_teacher (log p_teacher - log p_student)
   student_log = jax.nn.log_softmax(student.astype(jnp.float32) / temperature)
   teacher_log = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature)
   return temperature**2 * (jnp.exp(teacher_log) * (teacher_log - student_log)).sum(axis=-1)

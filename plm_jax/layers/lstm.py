@@ -23,10 +23,7 @@ FORGET = 1  # index of the forget gate among input, forget, cell and output
 
 
 def forget_one(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-  """Initialise biases [2, 4, f] with 1 for the forget gate.
-
-  All other gates start from 0.
-  """
+  """Initialise biases [2, 4, f]: 1 for forget gates, else 0."""
   del key
   return jnp.zeros(shape, dtype).at[:, FORGET].set(1)
 
@@ -34,8 +31,8 @@ def forget_one(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> 
 class Lstm(nn.Module):
   """Both directions of one layer: [b, l, d] -> [b, l, 2, f], the forward states first.
 
-  With i, f, o = sigmoid and g = tanh of W x_t + U h + b: c' = f c + i g and h' = o tanh(c'). Here h and c are the
-  states of the token before (in the second direction, of the token after), and zero where a document begins.
+  The gates are i, f, o = sigmoid and g = tanh of W x_t + U h + b. Then c' = f c + i g and h' = o tanh(c'). Here h and
+  c are the states of the token before (in the second direction, of the token after), and zero where a document begins.
 
   Attributes:
     features: f.
@@ -90,6 +87,7 @@ def _gates_of_each(inputs: Dense, bias: Array) -> Callable[[Array], Array]:
   own: dict[str, Any] = nn.unbox(inputs.variables['params'])
   one_direction = inputs.clone(features=(1, *bias.shape[1:]), parent=None)
 
+  # the kernel of one direction as a kernel for one direction of states
   def gates_of(x: Array) -> Array:
     gates = []
     for direction in range(2):
@@ -132,6 +130,7 @@ class DroppedLstm(nn.Module):
       train: drop recurrent weights.
     """
     width, dtype = self.features, self.dtype
+    # 1. parameters, with DropConnect on U
     init = uniform(1 / math.sqrt(width))
 
     def param(name: str, shape: tuple[int, ...]) -> Array:
@@ -143,6 +142,7 @@ class DroppedLstm(nn.Module):
     bias = (param('bias', (4, width)) + param('recurrent_bias', (4, width))).astype(dtype)
     recurrent = param('recurrent', (width, 4, width))
     recurrent = Dropout(self.weight_dropout)(recurrent, train=train, rows=False).astype(dtype)
+    # 2. gates of all tokens in one product, or later of one window at a time
     gates_of = None
     if self.remat == 'full' and not self.is_initializing():
       product: Callable[..., Any] = inputs.clone(parent=None).apply
@@ -150,6 +150,7 @@ class DroppedLstm(nn.Module):
       gates_of = lambda x: (product(own, x) + bias)[:, :, None]  # noqa: E731
     else:
       x = (inputs(x) + bias)[:, :, None]  # [b, l, d] -> [b, l, 1, 4, f]
+    # 3. the recurrence, with one layer on the axis of parallel layers
     h, c = state
     (h, c), states = recur_over(
       x,
@@ -181,6 +182,7 @@ def apart(layers: Array) -> tuple[Array, Array]:
   Returns:
     Two of [n, b, l, d/2].
   """
+  # [n, b, l, d] -> two of [n, b, l, d/2]
   forward, backward = jnp.split(layers[1:], 2, axis=-1)
   return forward, backward
 
@@ -190,6 +192,7 @@ def both_ways(x: Array) -> Array:
 
   [b, l, 2, ...] -> the same shape, with the second of axis 2 reversed. This is its own inverse.
   """
+  # forward a b c, backward x y z   ->   forward a b c, backward z y x
   return jnp.stack([x[:, :, 0], x[:, ::-1, 1]], axis=2)
 
 

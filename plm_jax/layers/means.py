@@ -29,6 +29,7 @@ def scaled_sum(values: Array, weights: Array, scale: Array) -> Array:
     weights: of the same shape.
     scale: f32[b], of `batch_scale` for the weights of the whole batch.
   """
+  # values .5 2 3, weights 1 1 0, scale 1/3 each   ->   (.5 + 2) / 3
   return (values * weights * (scale if weights.ndim == 1 else scale[:, None])).sum()
 
 
@@ -43,17 +44,14 @@ def metric(values: Array, weights: Array) -> tuple[Array, Array]:
 
 
 def row_terms(row_weight: Array) -> dict[str, Array]:
-  """Build the targets that `whole_loss` reads: f32[b] each.
-
-  'row_weight' and 'row_scale'.
-  """
+  """Build the targets of `whole_loss`: 'row_weight', 'row_scale', f32[b] each."""
   return {'row_weight': row_weight, 'row_scale': batch_scale(row_weight)}
 
 
 def whole_loss(value: Array, targets: Mapping[str, Array]) -> tuple[Array, Array]:
   """Build the metric 'loss' from terms with different divisors.
 
-  Their sum is reported as if it were a mean over rows, so the metrics of parts of a batch add up to it as well.
+  Their sum is reported like a mean over rows, so the metrics of parts of a batch add up to it.
 
   Args:
     value: f32[], the differentiated sum of terms, each divided by its own total.

@@ -98,7 +98,8 @@ class Mlp(nn.Module):
       dtype=self.dtype,
       name='down',
     )
-    y = ACTIVATIONS[self.activation](up(x))  # [b, l, d] -> [b, l, f]
+    # [b, l, d] -> [b, l, f] -> [b, l, d]
+    y = ACTIVATIONS[self.activation](up(x))
     return down(Dropout(self.dropout)(y, train=train))
 
 
@@ -131,7 +132,8 @@ class GatedMlp(nn.Module):
     gate = dense(self.mlp_dim, ('embed', 'mlp'), self.up_init, 'gate')
     up = dense(self.mlp_dim, ('embed', 'mlp'), self.up_init, 'up')
     down = dense(x.shape[-1], ('mlp', 'embed'), self.down_init, 'down')
-    y = ACTIVATIONS[self.activation](gate(x)) * up(x)  # [b, l, d] -> [b, l, f]
+    # [b, l, d] -> [b, l, f] -> [b, l, d]
+    y = ACTIVATIONS[self.activation](gate(x)) * up(x)
     return down(Dropout(self.dropout)(y, train=train))
 
 

@@ -52,12 +52,14 @@ class MultiHead(nn.Module):
   implementation: Implementation = 'auto'
 
   def setup(self) -> None:
+    # kernels [d, h, k] of query, key and value
     def project(init: Initializer) -> Dense:
       heads = (self.num_heads, self.head_dim)
       axes = ('embed', 'heads', 'head_dim')
       return Dense(heads, axes=axes, kernel_init=init, use_bias=self.use_bias, dtype=self.dtype)
 
     self.query, self.key, self.value = project(self.query_init), project(self.key_init), project(self.key_init)
+    # kernel [h, k, d] of the output
     self.out = Dense(
       self.features,
       axes=('heads', 'head_dim', 'embed'),
@@ -76,10 +78,7 @@ class MultiHead(nn.Module):
     return self.attend(x, key, value, mask=mask, bias=bias, train=train, implementation=self.implementation)
 
   def project(self, source: Array) -> tuple[Array, Array]:
-    """Compute keys and values of a sequence.
-
-    [b, m, d] -> two of [b, m, h, k].
-    """
+    """Compute keys and values [b, m, h, k] of [b, m, d]."""
     return self.key(source), self.value(source)
 
   def attend(
@@ -109,7 +108,8 @@ class MultiHead(nn.Module):
     """
     heads = attend_in(
       self,
-      self.query(x),  # [b, l, h, k]
+      # [b, l, d] -> [b, l, h, k]
+      self.query(x),
       key,
       value,
       mask=mask,
@@ -119,4 +119,5 @@ class MultiHead(nn.Module):
       bias=bias,
       scale=self.scale,
     )
-    return self.out(heads)  # [b, l, h, k] -> [b, l, d]
+    # [b, l, h, k] -> [b, l, d]
+    return self.out(heads)

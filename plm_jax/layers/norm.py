@@ -27,9 +27,11 @@ class LayerNorm(nn.Module):
     names = ('embed',)
     scale = self.param('scale', nn.with_logical_partitioning(nn.initializers.ones, names), (x.shape[-1],), jnp.float32)
     x = x.astype(jnp.float32)
+    # 1. mean and variance over d: [..., d] -> [..., 1]
     mean = x.mean(axis=-1, keepdims=True)
     centred = x - mean
     variance = (centred * centred).mean(axis=-1, keepdims=True)
+    # 2. normalise, scale and shift
     y = centred * jax.lax.rsqrt(variance + self.epsilon) * scale
     if self.use_bias:
       init = nn.with_logical_partitioning(nn.initializers.zeros, names)
@@ -55,6 +57,7 @@ class RMSNorm(nn.Module):
     scale = self.param(
       'scale', nn.with_logical_partitioning(nn.initializers.ones, ('embed',)), (x.shape[-1],), jnp.float32
     )
+    # the mean square over d: [..., d] -> [..., 1]
     x = x.astype(jnp.float32)
     y = x * jax.lax.rsqrt((x * x).mean(axis=-1, keepdims=True) + self.epsilon) * scale
     return y.astype(self.dtype)

@@ -8,10 +8,11 @@ from plm_jax.core.types import Array
 def largest(hidden: Array, segment_ids: Array) -> Array:
   """Compute the largest value of each component over real tokens.
 
-  [b, l, d] -> [b, d]; zeros for a row without tokens. It uses argmax and gather, because the gradient of `max` compares
-  floats for equality and a compiler may have computed the two sides in different ways.
+  [b, l, d] -> [b, d]; zeros for a row without tokens. It uses argmax and gather. The gradient of `max` compares floats
+  for equality, and a compiler may compute the two sides in different ways.
   """
   real = (segment_ids > 0)[..., None]
+  # [b, l, d] -> [b, 1, d], the token with the largest value of each component
   index = jnp.where(real, hidden, -jnp.inf).argmax(axis=1, keepdims=True)
   return jnp.where(real.any(axis=1), jnp.take_along_axis(hidden, index, axis=1)[:, 0], 0)
 
@@ -32,14 +33,12 @@ def mean(hidden: Array, segment_ids: Array) -> Array:
 
   [b, l, d] -> f32[b, d]; zeros for a row without tokens.
   """
+  # [b, l] -> [b, l, 1]
   real = (segment_ids > 0).astype(jnp.float32)[..., None]
   return (hidden * real).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1.0)
 
 
 def last_largest_and_mean(hidden: Array, segment_ids: Array) -> Array:
-  """Concatenate `last`, `largest` and `mean`: [b, l, d] -> [b, 3 d].
-
-  This is concat pooling (Howard and Ruder 2018, eq. 4).
-  """
+  """Concatenate `last`, `largest`, `mean` (Howard and Ruder 2018, eq. 4)."""
   parts = (pool(hidden, segment_ids) for pool in (last, largest, mean))
   return jnp.concatenate([part.astype(jnp.float32) for part in parts], axis=-1)

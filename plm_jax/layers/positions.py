@@ -71,6 +71,7 @@ def relative_buckets(relative: Array, *, bidirectional: bool, num_buckets: int =
   Returns:
     int32[...] below `num_buckets`.
   """
+  # 16 of 32 buckets for each sign if bidirectional
   one_sign = num_buckets // 2 if bidirectional else num_buckets
   starts = jnp.asarray(bucket_starts(one_sign, max_distance), jnp.int32)
   distance = jnp.abs(relative) if bidirectional else jnp.maximum(-relative, 0)
@@ -91,6 +92,7 @@ def log_buckets(differences: np.ndarray, *, num_buckets: int, max_distance: int)
   Returns:
     int[...] with the sign of `differences`, not clipped to the rows of a table.
   """
+  # exact buckets up to k / 2, then k / 2 + ceil(log(distance / (k / 2)) / log((max - 1) / (k / 2)) (k / 2 - 1))
   middle = num_buckets // 2
   distance = np.maximum(np.abs(differences), middle)
   share = np.log(distance / middle) / np.log((max_distance - 1) / middle)
@@ -101,8 +103,8 @@ def log_buckets(differences: np.ndarray, *, num_buckets: int, max_distance: int)
 def relative_rows(length: int, *, num_buckets: int, max_distance: int) -> np.ndarray:
   """Compute the table row for each difference i - j of positions.
 
-  The first half of the table is for keys on the right of the query, the nearest of them last: row i - j + k, clipped to
-  [0, 2k - 1] (DeBERTa, equation 3).
+  The row is i - j + k, clipped to [0, 2k - 1] (DeBERTa, equation 3). The first half of the table is for keys on the
+  right of the query, the nearest of them last.
 
   Args:
     length: of a row.
@@ -211,10 +213,7 @@ def relative_shift(scores: Array, *, num_keys: int) -> Array:
 
 
 def relative_shift_at(scores: Array, positions: Array, *, num_queries: int, num_keys: int) -> Array:
-  """Compute some rows of `relative_shift`.
-
-  Rows `positions` int[b, t]: [b, h, t, p] -> [b, h, t, m].
-  """
+  """Compute rows int[b, t] of `relative_shift`, [b, h, t, m]."""
 
   def shift_row(row: Array, position: Array) -> Array:
     return jax.lax.dynamic_slice_in_dim(row, num_queries - position, num_keys, axis=-1)  # [h, p] -> [h, m]
@@ -248,6 +247,7 @@ def slow_down(speeds: np.ndarray, *, factor: float, low: float, high: float, len
     high: pairs that turn more often keep their speed. Between the two, speeds are a mean of both, linear in the turns.
     length: of the longest row before, in tokens.
   """
+  # full turns of each pair in a row of `length` tokens
   turns = speeds * length / (2 * np.pi)
   share = np.clip((turns - low) / (high - low), 0, 1)
   return speeds * (share + (1 - share) / factor)
@@ -262,6 +262,7 @@ def rotary_angles(positions: Array, speeds: np.ndarray) -> tuple[Array, Array]:
     positions: int[b, l].
     speeds: f64[r], radians by which each pair of components turns per position.
   """
+  # [b, l, 1] x [r] -> [b, l, r]
   angles = positions[..., None].astype(jnp.float32) * jnp.asarray(speeds, jnp.float32)
   return jnp.cos(angles), jnp.sin(angles)
 

@@ -110,10 +110,12 @@ def recur_over(
     x, gates_of = gates_of(x), None
   if remat == 'none':
     return recur(x, recurrent, state, fresh=fresh, passed=passed, **others)
+  # 1. equal windows of at most `window` tokens: 150 tokens in windows of 64 become 3 windows of 50
   length = x.shape[1]
   count = -(-length // window)
   size = -(-length // count)
 
+  # 2. the recurrence over one window, computed again in the backward pass
   def read_window(state: State, tokens: tuple[Array, Array, Array | None]) -> tuple[State, Array]:
     x, fresh, passed = tokens
     gates = x if gates_of is None else gates_of(x)
@@ -121,6 +123,7 @@ def recur_over(
 
   if count == 1:
     return jax.checkpoint(read_window)(state, (x, fresh, passed))
+  # 3. cut the row into windows and carry the state from one to the next
   if count * size > length:  # the last window is padded with tokens that change nothing
     passed = jnp.zeros_like(fresh) if passed is None else passed
   padding = ((0, 0), (0, count * size - length))
@@ -129,15 +132,16 @@ def recur_over(
     x = jnp.pad(x, (*padding, *[(0, 0)] * (x.ndim - 2)), constant_values=x.dtype == bool)
     return jnp.moveaxis(x.reshape(x.shape[0], count, size, *x.shape[2:]), 1, 0)
 
+  # x, fresh and passed as windows, the axis of the scan first
   windows = jax.tree.map(cut, (x, fresh, passed))
   last, states = jax.lax.scan(jax.checkpoint(read_window, prevent_cse=False), state, windows)
   states = jnp.moveaxis(states, 0, 1)  # [count, b, size, c, p] -> [b, count, size, c, p]
   return last, states.reshape(states.shape[0], count * size, *states.shape[3:])[:, :length]
 
 
-# The recurrence with rows along the last axis. Each product has the weights on its left, in the order in which it reads
-# them, which is up to twice as fast on a CPU. The gradient of the weights is not added up token by token: the scan
-# collects the gradients of the gates, and one product turns them into the gradient of the weights.
+# The recurrence with rows along the last axis. Each product reads the weights on its left in memory order, which is up
+# to twice as fast on a CPU. The gradient of the weights is not added up token by token. The scan collects the
+# gradients of the gates, and one product computes the gradient of the weights from them.
 
 
 class Clips(NamedTuple):
@@ -182,10 +186,7 @@ class Moving(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _read(clips: Clips, fresh: Array, passed: Array | None, weights: Weights, moving: Moving) -> tuple[State, Array]:
-  """Compute the state after the last token and h after each.
-
-  h is [l, c, p, b].
-  """
+  """Compute the last state, and h [l, c, p, b] by token."""
   return _scan(clips, fresh, passed, weights, moving)[0]
 
 
@@ -304,6 +305,7 @@ def cell(gates: Array, c: Array, *, clip: float | None = None, axis: int = -2) -
   Returns:
     h' [..., f] in the dtype of the gates, and c' f32[..., f].
   """
+  # [..., 4, f] -> four of [..., f]
   i, f, g, o = jnp.moveaxis(gates.astype(jnp.float32), axis, 0)
   c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
   c = c if clip is None else jnp.clip(c, -clip, clip)

@@ -1,9 +1,9 @@
 """A softmax over the true word and sampled words (Jean et al. 2015; tf.nn.sampled_softmax_loss).
 
-Words are sampled by p(k) = log((k + 2) / (k + 1)) / log(v + 1), about their frequency if the most frequent words have
-the lowest ids. As in TensorFlow's default they are distinct: sampled one after another until there are n. The expected
-count of a word among them is Q(k) = 1 - (1 - p(k))^t. TensorFlow sets t to the number of samples that were needed; here
-t is the number with which the counts sum to n.
+Words are sampled by p(k) = log((k + 2) / (k + 1)) / log(v + 1). This is about their frequency if the most frequent
+words have the lowest ids. As in TensorFlow's default they are distinct: sampled one after another until there are n.
+The expected count of a word among them is Q(k) = 1 - (1 - p(k))^t. TensorFlow sets t to the number of samples that were
+needed; here t is the number with which the counts sum to n.
 
     loss = -log softmax([w_y h + b_y - log Q(y), w_k h + b_k - log Q(k) for each sampled k])[0]
 
@@ -51,6 +51,7 @@ def draw(key: Array, log_shares: Array, count: int) -> Array:
 
   The result is as if they were sampled one after another (Gumbel's top k).
   """
+  # log p + Gumbel noise: the n largest are n samples without replacement
   scores = log_shares + jax.random.gumbel(key, log_shares.shape)
   return jax.lax.top_k(scores, count)[1].astype(jnp.int32)
 
@@ -66,5 +67,6 @@ def nats(true: Array, drawn: Array, same: Array) -> Array:
   Returns:
     f32[...].
   """
+  # -log (e^true / (e^true + sum e^others))
   others = jax.nn.logsumexp(jnp.where(same, NOTHING, drawn), axis=-1)
   return jnp.logaddexp(true, others) - true

@@ -33,11 +33,13 @@ class ScalarMix(nn.Module):
     weights = self.param('weights', init, (len(states),), jnp.float32)
     gamma = self.param('gamma', nn.with_logical_partitioning(nn.initializers.ones, ()), (), jnp.float32)
     stacked = jnp.stack([state.astype(jnp.float32) for state in states])  # [n, ..., d]
+    # each state to mean 0 and variance 1 over d
     if self.norm:
       mean = stacked.mean(axis=-1, keepdims=True)
       variance = jnp.square(stacked - mean).mean(axis=-1, keepdims=True)
       stacked = (stacked - mean) * jax.lax.rsqrt(variance + self.epsilon)
-    return gamma * jnp.tensordot(jax.nn.softmax(weights), stacked, axes=1)  # [n] x [n, ..., d] -> [..., d]
+    # [n] x [n, ..., d] -> [..., d]
+    return gamma * jnp.tensordot(jax.nn.softmax(weights), stacked, axes=1)
 
 
 class JoinedStates(nn.Module):

@@ -44,6 +44,7 @@ def stack(
     'unroll': num_layers if execution.layers == 'loop' else 1,
     'metadata_params': {nn.PARTITION_NAME: 'layers'},
   }
+  # context and `train` are the same for all layers; a cache has a slice per layer
   calls = {'__call__': settings | {'in_axes': (nn.broadcast, nn.broadcast)}}
   calls |= {method: settings | {'in_axes': (nn.broadcast, 0)} for method in methods}
   return nn.scan(block, methods=calls)

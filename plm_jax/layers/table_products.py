@@ -1,8 +1,8 @@
 """Products of vectors with many rows of a table, in blocks that fit the cache of a CPU.
 
-Skip-gram multiplies the vector of a word with the rows of six words for each neighbour. For a thousand words these rows
-take 24 MB: written to memory, read again for the products and for their gradient, and as much for the gradient of the
-rows. A block takes half a megabyte, and no block after the last pair is computed.
+Skip-gram multiplies the vector of a word with the rows of six words for each neighbour. For a thousand words these
+rows take 24 MB. They would be written to memory, and read again for the products and for their gradient. The gradient
+of the rows would take as much. A block takes half a megabyte, and no block after the last pair is computed.
 """
 
 from functools import partial
@@ -45,10 +45,7 @@ def products(vectors: Array, rows: Rows, readers: Array, ids: Array, number: Arr
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _products(size: int, vectors: Array, rows: Rows, readers: Array, ids: Array, blocks: Array) -> Array:
-  """Compute `products` in whole blocks of `size` pairs of each row.
-
-  The first `blocks` int32[] of them are computed.
-  """
+  """Compute the first `blocks` blocks of `size` pairs of each row."""
 
   def add_block(block_index: Array, out: Array) -> Array:
     own, read = _block(size, block_index, vectors, rows, readers, ids)[:2]
@@ -64,12 +61,10 @@ def _products_forward(size: int, *arguments: Any) -> tuple[Array, Any]:
 
 
 def _products_backward(size: int, saved: Any, gradient: Array) -> tuple[Any, ...]:
-  """Compute the gradients of the vectors and of the table.
-
-  They are added up in place, block by block.
-  """
+  """Add up gradients of vectors and table, block by block."""
   vectors, (table, index), readers, ids, blocks = saved
 
+  # 1. gradients on one device, block by block
   def run(batch: tuple[Array, ...], whole: tuple[Rows, Array]) -> tuple[Array, Array]:
     vectors, readers, ids, gradient = batch
     rows, blocks = whole
@@ -78,14 +73,17 @@ def _products_backward(size: int, saved: Any, gradient: Array) -> tuple[Any, ...
     def add_block(block_index: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
       of_table, of_vectors = sums
       own, read, readers_at, rows_at = _block(size, block_index, vectors, rows, readers, ids)
+      # d product / d row = vector, d product / d vector = row
       slope = _cut(size, block_index, gradient).reshape(rows_at.shape)  # [b, s, k] -> [b s, k]
       of_table = of_table.at[rows_at].add(slope[..., None] * own[:, None], mode=IN_BOUNDS)
       return of_table, of_vectors.at[readers_at].add(jnp.einsum('nk,nkd->nd', slope, read), mode=IN_BOUNDS)
 
+    # [r, d] of the table and [b l, d] of the vectors
     zeros = jnp.zeros(rows[0].shape, jnp.float32), jnp.zeros((b * length, d), jnp.float32)
     of_table, of_vectors = jax.lax.fori_loop(0, blocks, add_block, zeros)
     return of_table, of_vectors.reshape(vectors.shape)
 
+  # 2. the gradient of the table is summed over devices
   rows = (vectors, readers, ids, gradient)
   of_table, of_vectors = sum_over_devices(run, rows, ((table, index), blocks), parts=1)
   return of_vectors, (of_table, None), None, None, None

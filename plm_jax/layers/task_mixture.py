@@ -1,4 +1,4 @@
-"""Several tasks over one trunk, of which a step runs one, for mixtures of objectives and of adapters.
+"""Several tasks over one trunk, one per step, for mixtures of objectives and of adapters.
 
 Only the part of the step is computed (`jax.lax.switch`). Parameters of the other parts get a gradient of zero.
 """
@@ -34,16 +34,15 @@ class Model:
     self.own_heads = own_heads
 
   def init(self, key: Array, /, train: bool = False, **inputs: Mapping[str, Any]) -> dict[str, PyTree]:
-    """Initialise the parameters of every part.
-
-    `inputs` has the inputs of each part by its name.
-    """
+    """Initialise the parameters of every part; `inputs` are by name."""
     params: dict[str, PyTree] = {}
     owner: dict[str, str] = {}
     for name, model in self.parts.items():
       tree = model.init(key, **inputs[name], train=train)['params']
+      # a separate name for all parameters except the trunk
       if self.own_heads:
         tree = {'trunk': tree['trunk'], name: {head: tree[head] for head in tree if head != 'trunk'}}
+      # merge modules that parts share; `owner` is the first part with a module, for the message
       for module, below in tree.items():
         other = owner.setdefault(module, name)
         try:
@@ -65,12 +64,15 @@ def _training(params: PyTree, trains: Sequence[str]) -> PyTree:
   """Stop the gradient of parameters that no pattern of `trains` matches."""
   if trains == EVERYTHING:
     return params
+  # a pattern matches the whole path of a layer
   patterns = [re.compile(pattern) for pattern in trains]
 
   def stop(path: Sequence[Any], leaf: Array) -> Array:
     trained = [any(each.fullmatch(virtual) for each in patterns) for virtual in virtual_paths(path_name(path), leaf)]
+    # all layers agree: the whole leaf trains or not
     if len(set(trained)) == 1:
       return leaf if trained[0] else jax.lax.stop_gradient(leaf)
+    # a stacked leaf: select by layer
     layers = np.reshape(trained, (-1,) + (1,) * (leaf.ndim - 1))
     return jnp.where(layers, leaf, jax.lax.stop_gradient(leaf))
 
@@ -86,6 +88,7 @@ def _joined(first: PyTree, second: PyTree) -> PyTree:
     ValueError: a leaf has different shapes in the two trees.
   """
   if isinstance(first, Mapping) and isinstance(second, Mapping):
+    # keys of both are merged recursively
     both = {key: _joined(first[key], second[key]) for key in first if key in second}
     return {**first, **second, **both}
   shapes = [jax.tree.map(jnp.shape, nn.unbox(tree)) for tree in (first, second)]
@@ -95,10 +98,7 @@ def _joined(first: PyTree, second: PyTree) -> PyTree:
 
 
 def check(tasks: Tasks, *, where: str) -> None:
-  """Raise ValueError if a part carries state from step to step.
-
-  `where` is the owner of the parts, for the message.
-  """
+  """Raise ValueError if a part (of `where`) carries state across steps."""
   for name, task in tasks.items():
     if jax.tree.leaves(task.init_carry(1)):
       raise ValueError(f'{where}: {name!r} carries state from step to step, which a mixture does not support')
@@ -109,10 +109,7 @@ def check(tasks: Tasks, *, where: str) -> None:
 
 
 def part_loss(tasks: Tasks, name: str, forward: Forward, example: Example, rng: Array, *, evaluate: bool) -> Loss:
-  """Compute the loss of one part, or its scores in an evaluation.
-
-  Inputs and targets of the part are stored under its name.
-  """
+  """Compute the loss of one part, or its scores in an evaluation."""
   task, targets = tasks[name], example.targets[name]
   score = task.evaluate if evaluate and task.evaluate is not None else task.loss
   return score(partial(forward, part=name), Example(example.inputs[name], targets), (), rng)  # type: ignore[arg-type]
@@ -134,9 +131,11 @@ def loss_of_one(
   def loss_of(name: str) -> Loss:
     return part_loss(tasks, name, forward, example, rng, evaluate=evaluate)
 
+  # 1. zeros for the metrics of the other parts, since all branches of a switch return the same tree
   shapes = {name: jax.eval_shape(lambda name=name: loss_of(name).metrics) for name in tasks}
   nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
+  # 2. one branch per part
   def branch(name: str) -> Loss:
     result = loss_of(name)
     metrics = {key: value for other in tasks for key, value in named(nothing[other], other).items()}
@@ -184,6 +183,7 @@ def computed_once(forward: Forward) -> Forward:
   ) -> Any:
     if get_opaque_trace_state() != outside:
       return forward(method=method, train=train, rng=rng, **inputs)
+    # arrays are compared by identity, all other arguments by value
     leaves, form = jax.tree.flatten((rng, inputs))
     key = (method, train, form, *map(id, leaves))
     if key not in calls:  # the arguments are stored as well, so that their ids stay in use

@@ -91,12 +91,11 @@ def forward(form: Form, given: dict[str, Array]) -> tuple[Array, Array]:
 
 
 def _gradients(form: Form, sizes: Sizes, tile: Tile, reads: dict[str, Any]) -> tuple[Array, Array]:
-  """Compute the dropped weights and the gradient of the logits.
-
-  Both are [query_block, key_block], of one tile.
-  """
+  """Compute dropped weights and logit gradients of a tile."""
   logits, seen, index = logits_of(form, sizes, tile, reads)
+  # p = exp(s - logs)
   weights = jnp.where(seen, jnp.exp(logits - column(reads['logs'])), 0.0)
+  # dp = dout v^T, then ds = p (dp - sum_k dout out), each with dropout
   of_weights = product(reads['gradient'][...], reads['value'][...], 1, 1) * keep_scale(form)
   of_logits = weights * (drop(form, of_weights, index, reads) - column(reads['along']))
   return drop(form, weights * keep_scale(form), index, reads), of_logits
@@ -114,6 +113,7 @@ def backward_keys(form: Form, given: dict[str, Array]) -> dict[str, Array]:
   if 'bias' in given and given['bias'].shape[0] == s.rows:
     makes['bias'] = given['bias']
 
+  # the innermost axes run over the heads of a group and the queries, which all add to the same key and value
   def at(row: Any, group: Any, key: Any, member: Any, query: Any) -> Tile:
     return Tile(row, group * s.sharing + member, query, key)
 
@@ -130,6 +130,7 @@ def backward_keys(form: Form, given: dict[str, Array]) -> dict[str, Array]:
     @pl.when(near)
     def add() -> None:
       query, gradient = reads['query'][...], reads['gradient'][...]
+      # dv += p^T dout, dk += ds^T q, dq = ds k
       weights, of_logits = _gradients(form, s, tile, reads)
       of_value[...] += product(weights.astype(gradient.dtype), gradient, 0, 0)
       of_key[...] += product(of_logits.astype(query.dtype), query, 0, 0)
@@ -139,6 +140,7 @@ def backward_keys(form: Form, given: dict[str, Array]) -> dict[str, Array]:
       if 'bias' in writes:
         writes['bias'][...] = of_logits.astype(writes['bias'].dtype)
 
+    # a tile without visible weights has zero gradients
     if near is not True:
 
       @pl.when(~near)
@@ -201,6 +203,7 @@ def backward_queries(form: Form, given: dict[str, Array]) -> Array:
   """Compute the gradient of the queries if several tiles add to it."""
   s = sizes_of(form, given)
 
+  # dq = sum over tiles of keys of ds k
   def part(tile: Tile, reads: dict[str, Any]) -> Array:
     key = reads['key'][...]
     return product(_gradients(form, s, tile, reads)[1].astype(key.dtype), key, 1, 0)
@@ -223,6 +226,7 @@ def backward_bias(form: Form, given: dict[str, Array]) -> Array:
   """Compute the gradient of a bias that all rows share."""
   s = sizes_of(form, given)
 
+  # the innermost axis runs over rows, which all add to the same bias
   def at(head: Any, query: Any, key: Any, row: Any) -> Tile:
     return Tile(row, head, query, key)
 

@@ -127,10 +127,7 @@ def attend(
 
 
 def _padded(form: Form, given: dict[str, Array]) -> Array:
-  """Compute attention on one device, padded to whole tiles.
-
-  Padding sees nothing. Returns [b, h, l, k].
-  """
+  """Compute [b, h, l, k] on one device, padded to whole tiles."""
   length, num_keys = given['query'].shape[2], given['key'].shape[2]
   for axes, size in ((_QUERIES, length), (_KEYS, num_keys)):
     padding = -size % fused.block_size(size, form.largest)

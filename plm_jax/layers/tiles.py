@@ -109,6 +109,7 @@ def _specs(sizes: Sizes, given: dict[str, Array], at: Callable[..., Tile]) -> di
   def block(shape: tuple[int | None, ...], index: Callable[[Tile], tuple[Any, ...]]) -> pl.BlockSpec:
     return pl.BlockSpec(shape, lambda *step: index(at(*step)))
 
+  # blocks of arrays by query, by key, and of one number per query
   of_queries = block((None, None, s.query_block, s.size), lambda t: (t.row, t.head, t.query, 0))
   of_keys = block((None, None, s.key_block, s.size), lambda t: (t.row, lax.div(t.head, s.sharing), t.key, 0))
   by_query = block((None, None, 1, s.query_block), lambda t: (t.row, t.head, 0, t.query))
@@ -162,15 +163,18 @@ def run_kernel(
   sizes = sizes_of(form, given)
   specs = _specs(sizes, given, at)
 
+  # 1. the kernel by name: Pallas passes inputs, outputs and scratch in this order
   def run(*refs: Any) -> None:
     reads = dict(zip(given, refs, strict=False))
     writes = dict(zip(makes, refs[len(given) :], strict=False))
     kernel(at(*(pl.program_id(axis) for axis in range(len(grid)))), reads, writes, *refs[len(given) + len(makes) :])
 
+  # 2. estimates of the cost, and the order of the steps
   weights = sizes.rows * sizes.heads * sizes.query_tiles * sizes.query_block * sizes.key_tiles * sizes.key_block
   moved: list[Any] = [*given.values(), *makes.values()]
   free = len(grid) - summed
   order: list[Literal['parallel', 'arbitrary']] = ['parallel' if n < free else 'arbitrary' for n in range(len(grid))]
+  # 3. the call
   out = pl.pallas_call(
     run,
     grid=grid,
@@ -207,10 +211,7 @@ def may_see(form: Form, sizes: Sizes, tile: Tile, reads: dict[str, Any]) -> Any:
 
 
 def logits_of(form: Form, sizes: Sizes, tile: Tile, reads: dict[str, Any]) -> tuple[Array, Array, Array]:
-  """Compute logits, visibility and query index of a tile's weights.
-
-  Each is [query_block, key_block].
-  """
+  """Compute logits, visibility and query indices, each [query_block, key_block]."""
   # 1. scaled products, with the bias
   logits = product(reads['query'][...], reads['key'][...], 1, 1)
   if 'bias' in reads:
@@ -244,10 +245,11 @@ def keep_mask(words: tuple[Array, Array], index: Array, *, cut: int) -> Array:
     index: int32, of its query.
     cut: number of weights dropped, of 65,536.
   """
+  # triple32 of index + first, with the second word mixed in after the first round
   first, second = words
   x = index + first
-  for number, (shift, by) in enumerate(_ROUNDS):
-    x = x ^ second if number == 1 else x
+  for round_index, (shift, by) in enumerate(_ROUNDS):
+    x = x ^ second if round_index == 1 else x
     x = (x ^ lax.shift_right_logical(x, jnp.int32(shift))) * jnp.int32(by)
   return x >= cut * 2**16 - 2**31  # the high bits of a product depend on all bits of its factors
 

@@ -36,14 +36,12 @@ class Head(nn.Module):
 
   @nn.compact
   def __call__(self, features: Array, attend: Callable[[Array], Array]) -> Array:
-    """Compute vocabulary logits f32[..., v] of states [..., d].
-
-    `attend` is that of the trunk.
-    """
+    """Compute logits f32[..., v] of states [..., d], by the trunk's `attend`."""
     init = truncated_normal(self.init_std)
     width = self.features or features.shape[-1]
     dense = Dense(width, axes=('embed', 'embed_out'), kernel_init=init, dtype=self.dtype, name='dense')
-    logits = attend(self.norm(ACTIVATIONS[self.activation](dense(features))))  # [..., d] -> [..., e] -> [..., v]
+    # [..., d] -> [..., e] -> [..., v]
+    logits = attend(self.norm(ACTIVATIONS[self.activation](dense(features))))
     padding = logits.shape[-1] - self.vocab_size  # the table is padded by vocab_multiple
     return logits + jnp.pad(self.bias, (0, padding))
 

@@ -138,10 +138,7 @@ class FeedForward(nn.Module):
 
 
 def units(config: Config) -> tuple[np.ndarray, np.ndarray]:
-  """Map each block to its attention unit and feed-forward unit.
-
-  Both are int[n * num_inner].
-  """
+  """Map each block to its attention and feed-forward units, int[n * num_inner]."""
   # 4 layers, 2 groups, 1 inner block: group and shared unit 0 0 1 1
   #   sharing='attention': attention 0 0 1 1, feed-forward 0 1 2 3
   # the same with 2 inner blocks: shared 0 1 0 1 2 3 2 3, own 0 1 2 3 4 5 6 7

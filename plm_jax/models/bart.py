@@ -1,11 +1,11 @@
 """BART: Transformer encoder and decoder, post-norm (Lewis et al. 2020, §2.1; arXiv 1910.13461).
 
 BERT with GELU, N(0, .02) and a decoder with cross-attention. Each stack has a LayerNorm after its embeddings and none
-at its end. One token table is the input of both stacks and the output matrix; each stack has its own table of learned
+at its end. One token table is the input of both stacks and the output matrix. Each stack has its own table of learned
 positions, whose first two rows are unused. Embeddings are not scaled.
 
-mBART (Liu et al. 2020, §2.1; arXiv 2001.08210) has its norms before the sublayers and at the end of each stack, and
-scales the embeddings of tokens by sqrt(d). The decoder of a distilled BART is shallower than its encoder.
+mBART (Liu et al. 2020, §2.1; arXiv 2001.08210) has norms before the sublayers and at the end of each stack, and scales
+token embeddings by sqrt(d). The decoder of a distilled BART is shallower than its encoder.
 """
 
 import dataclasses
@@ -50,15 +50,15 @@ class Config:
 
   Attributes:
     hidden_dim: d, width between blocks.
-    num_layers: n, of the encoder.
-    num_decoder_layers: of the decoder; None for n.
+    num_layers: n, depth of the encoder.
+    num_decoder_layers: depth of the decoder; None for n.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
-    max_length: the longest row of each stack, in tokens.
-    position_offset: first row of the position tables in use.
+    max_length: maximum sequence length of each stack, in tokens.
+    position_offset: first used row of the position tables.
     norm_placement: 'post' (BART), or 'pre' with a final norm of each stack (mBART).
-    scale_embedding: embeddings of tokens are multiplied by sqrt(d) (mBART).
-    activation: 'gelu_erf' in all released code.
+    scale_embedding: multiply token embeddings by sqrt(d) (mBART).
+    activation: 'gelu_erf' in the released code.
     norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights; the released fine-tuning uses .1.
@@ -94,19 +94,19 @@ class Config:
 
 
 class Context(NamedTuple):
-  """What every layer of a stack looks at: the mask of self-attention, and an encoder."""
+  """Inputs of every layer of a stack: the mask of self-attention, and an encoder's states."""
 
   mask: Mask
   encoded: Encoded | None
 
 
 class StepContext(NamedTuple):
-  """The same in a step of generation, where keys and values of the encoder are in the cache.
+  """Inputs of every layer in a step of generation; the encoder's keys and values are in the cache.
 
   Attributes:
-    mask: what the new tokens may look at.
+    mask: mask of the new tokens.
     start: int32[], the slot of the first new token.
-    encoder_mask: what they may look at in the encoder.
+    encoder_mask: mask of the new tokens over the encoder's states.
   """
 
   mask: Mask
@@ -115,7 +115,7 @@ class StepContext(NamedTuple):
 
 
 class Block(nn.Module):
-  """Self-attention, cross-attention where there is an encoder, and feed-forward.
+  """Self-attention, cross-attention if there is an encoder, and feed-forward.
 
   Each is norm(x + sublayer(x)) in BART and x + sublayer(norm(x)) in mBART.
   """
@@ -161,7 +161,7 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
   def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """Run one step of generation on [b, s, d]; return keys and values too."""
+    """Run one step; return states [b, s, d], keys and values."""
     y = self._before(self.attention_norm, x)
     key, value = self.attention.project(y)  # [b, s, h, k]
     keys, values = caches.append(Past(cache['keys'], cache['values'], context.start), key, value)
@@ -186,7 +186,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-  """A position table, the norm of the embeddings, layers, and a final norm where norms stand before the sublayers."""
+  """A position table, the embedding norm, layers, and a final norm with pre-norm layers."""
 
   config: Config
   execution: Execution
@@ -204,7 +204,7 @@ class Stack(nn.Module):
       self.final_norm = LayerNorm(c.norm_epsilon, dtype)
 
   def embed(self, x: Array, positions: Array) -> Array:
-    """Token embeddings [b, l, d] with positions int[b, l], normed."""
+    """Add positions int[b, l] to token embeddings [b, l, d] and normalise."""
     if self.config.scale_embedding:
       x = x * jnp.asarray(self.config.hidden_dim**0.5, x.dtype)
     return self.embed_norm(x + self.position_embed(positions + self.config.position_offset))
@@ -222,7 +222,11 @@ class Stack(nn.Module):
     encoded: Encoded | None = None,
     train: bool,
   ) -> tuple[Array, Array]:
-    """Reads token embeddings [b, l, d]: states, and those of each layer before a final norm [n+1, b, l, d]."""
+    """Read token embeddings [b, l, d].
+
+    Returns:
+      States [b, l, d], and those of each layer before a final norm [n+1, b, l, d].
+    """
     position.check_length(x.shape[1], max_length=self.config.max_length, model='Bart')
     if positions is None:
       positions = position.from_segments(segment_ids)
@@ -232,7 +236,7 @@ class Stack(nn.Module):
     return self._end(hidden), jnp.concatenate([x[None], layers])
 
   def init_cache(self, encoder_hidden: Array, *, encoder_segment_ids: Array, length: int) -> Cache:
-    """Empty slots, and keys and values of all layers for the encoder's states."""
+    """Create empty slots, and all keys and values of the encoder's states."""
     c = self.config
     position.check_length(length, max_length=c.max_length, model='Bart')
     keys, values = self.layers.read(encoder_hidden, None, None)[1]
@@ -241,21 +245,22 @@ class Stack(nn.Module):
     return slots | {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
 
   def decode(self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
-    """One step of generation: token embeddings [b, s, d] -> states, and the longer cache."""
+    """Run one step on embeddings [b, s, d]; return states and cache."""
     start = cache['index']
     cache, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
-    context = StepContext(mask, start, Mask(segment_ids, cache['encoder_segment_ids']))
+    encoder_mask = Mask(segment_ids, cache['encoder_segment_ids'])
+    context = StepContext(mask=mask, start=start, encoder_mask=encoder_mask)
     layered = {name: cache[name] for name in ('keys', 'values', 'encoder_keys', 'encoder_values')}
     x, new = self.layers.decode(self.embed(x, positions), context, layered)
     return self._end(x), cache | new
 
 
 class Bart(Base):
-  """Encoder and decoder without a pre-training head: logits are the tied product alone, with no bias.
+  """Encoder and decoder without a pre-training head; logits are the tied product without a bias.
 
   Attributes:
-    source: another encoder, whose states the encoder reads in place of the token table (§3.4); `encoder_tokens` are
-      then of the vocabulary of that one.
+    source: another encoder, whose states replace the encoder's token embeddings (§3.4); `encoder_tokens` then use its
+      vocabulary.
   """
 
   config: Config
@@ -289,13 +294,13 @@ class Bart(Base):
       encoder_segment_ids: int[b, m], ids of the packed documents; 0 is padding.
       decoder_tokens: int[b, l], already shifted to the right.
       decoder_segment_ids: int[b, l]; a document attends to the encoder's document with the same id.
-      encoder_positions: int[b, m]; restarting in each segment by default.
-      decoder_positions: int[b, l]; likewise.
+      encoder_positions: int[b, m]; by default from 0 in each segment.
+      decoder_positions: int[b, l]; the same.
       train: applies dropout.
 
     Returns:
-      Of the decoder, 'hidden' [b, l, d] and 'layers' [n+1, b, l, d] with the embeddings first; of the encoder,
-      'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d], where the two n may differ; 'carry' ().
+      'hidden' [b, l, d] and 'layers' [n+1, b, l, d] of the decoder, with the embeddings first; 'encoder_hidden'
+      [b, m, d] and 'encoder_layers' [n+1, b, m, d] of the encoder, whose n may differ; 'carry' ().
     """
     encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
     hidden, layers = self.decoder(
@@ -333,7 +338,7 @@ class Bart(Base):
     encoder_hidden: Array | None = None,
     encoder_segment_ids: Array | None = None,
   ) -> PyTree:
-    """Create a cache of `length` empty slots and the encoder's keys and values.
+    """Create a cache of empty slots and the encoder's keys and values.
 
     Args:
       batch_size: b.
@@ -359,12 +364,12 @@ class Bart(Base):
 
   @property
   def position_rows(self) -> dict[str, range]:
-    """Rows of the learned position tables that stand for a position, by path: the first is that of position 0."""
+    """Return the used rows of position tables, by path, from position 0."""
     first, last = self.config.position_offset, self.config.position_offset + self.config.max_length
     return {f'{side}/position_embed': range(first, last) for side in ('encoder', 'decoder')}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The decoder's state at the last real token of each row: [b, l, d] -> [b, d] (§3.1)."""
+    """Select the last real state (§3.1): [b, l, d] -> [b, d]."""
     return last(hidden, segment_ids)
 
 

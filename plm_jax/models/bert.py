@@ -1,10 +1,10 @@
 """BERT: bidirectional Transformer encoder, post-norm (Devlin et al. 2018, §3; arXiv 1810.04805).
 
-Also RoBERTa (Liu et al. 2019) by `position_offset` and `norm_epsilon`, DistilBERT (Sanh et al. 2019) and both networks
-of ELECTRA (Clark et al. 2020): the trunk is the same. Positions are learned and absolute, added once at the input; a
-row longer than the table is an error. BERT has no trainable relative positions, which some texts ascribe to it: t5.py,
-xlnet.py and deberta.py have them. Differences between paper, released code and Hugging Face are fields: the released
-TensorFlow code computes GELU by its tanh form, Hugging Face by erf.
+RoBERTa (Liu et al. 2019; `position_offset`, `norm_epsilon`), DistilBERT (Sanh et al. 2019) and both networks of ELECTRA
+(Clark et al. 2020) have the same trunk. Positions are learned and absolute, added once at the input; a sequence longer
+than the table is an error. Contrary to some texts, BERT has no trainable relative positions; t5.py, xlnet.py and
+deberta.py have them. Differences between paper, released code and Hugging Face are fields: the released TensorFlow code
+computes GELU by its tanh form, Hugging Face by erf.
 """
 
 import dataclasses
@@ -39,18 +39,18 @@ class Config:
     mlp_dim: f, feed-forward width.
     embed_dim: e, width of the tables and their norm, projected to d after the norm (ELECTRA); None for d.
     max_length: maximum sequence length, in tokens.
-    num_types: rows of the sentence-type table; 0 for none (RoBERTa).
-    position_offset: first row of the position table in use (RoBERTa: 2, after the padding id).
+    num_types: number of rows of the sentence-type table; 0 for none (RoBERTa).
+    position_offset: first used row of the position table (RoBERTa: 2, after the padding id).
     activation: 'gelu_tanh' (released BERT), 'gelu_erf' (RoBERTa, Hugging Face) or 'relu'.
     norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights.
     init_std: standard deviation of the truncated normal that initialises all kernels and tables.
-    position_init: what the table of positions starts from: 'normal' as the others, or 'sinusoids'.
+    position_init: initial values of the position table: 'normal' like other tables, or 'sinusoids'.
     vocab_multiple: pads the token table to a multiple of this many rows.
     tied: the output matrix is the token table; otherwise a separate matrix.
-    model_type: of its releases where several share an architecture, those of RoBERTa; '' for the first of them.
-    pooler: 'tanh' of a dense layer on the first token (BERT), or that token's state, 'first' (ELECTRA, DistilBERT).
+    model_type: name of pretrained checkpoints that share RoBERTa's architecture; '' for RoBERTa and others.
+    pooler: 'tanh' of a dense layer on the first token (BERT), or the 'first' token's state (ELECTRA, DistilBERT).
   """
 
   hidden_dim: Count = 768
@@ -114,8 +114,7 @@ class Bert(Base):
   """The encoder without a pre-training head.
 
   Attributes:
-    embeddings: another Bert, whose tables of positions and sentence types and whose embedding norm this one uses in
-      place of its own.
+    embeddings: another Bert, whose position and type tables and embedding norm replace those of this one.
   """
 
   config: Config
@@ -166,9 +165,9 @@ class Bert(Base):
     Args:
       tokens: int[b, l].
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      type_ids: int[b, l], sentence A (0) or B (1); 0 everywhere by default, ignored where there are no types.
+      type_ids: int[b, l], sentence A (0) or B (1); 0 by default, ignored by models without types.
       positions: int[b, l]; by default from 0 in each segment.
-      allowed: bool[b, l, m], which keys of its segment a query may look at (UniLM); all by default.
+      allowed: bool[b, l, m], True if the query may attend to this key of its segment (UniLM); all by default.
       train: applies dropout.
 
     Returns:
@@ -197,7 +196,7 @@ class Bert(Base):
 
   @property
   def embedding_sizes(self) -> dict[str, int]:
-    """What another Bert must have in common with this one to read its tables."""
+    """Return the sizes that another Bert needs to share the tables."""
     c = self.config
     return {
       'embed_dim': self.token_dim,
@@ -213,10 +212,9 @@ class Bert(Base):
     return {'position_embed': range(c.position_offset, c.position_offset + c.max_length)}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """What stands for a row: [b, l, d] -> [b, d].
+    """Pool the first token, [CLS]: [b, l, d] -> [b, d].
 
-    BERT takes tanh of a dense layer on the first token, [CLS] (§4.1, the vector C); DistilBERT and ELECTRA that token's
-    state as it is.
+    BERT applies a dense layer and tanh (§4.1, the vector C); DistilBERT and ELECTRA use the state itself.
     """
     del segment_ids
     return jnp.tanh(self.pooler(hidden[:, 0])) if self.config.pooler == 'tanh' else hidden[:, 0]
@@ -258,7 +256,7 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
     'electra-small': dataclasses.replace(_ELECTRA, **_SMALL, embed_dim=128),
     'electra-base': _ELECTRA,
     'electra-large': dataclasses.replace(_ELECTRA, **_LARGE),
-    # as deep as their discriminators, a quarter, a third and a quarter as wide, with tables of the same width
+    # depth and table width of their discriminators; a quarter, a third and a quarter of the width
     'electra-small-generator': dataclasses.replace(_ELECTRA, hidden_dim=64, num_heads=1, mlp_dim=256, embed_dim=128),
     'electra-base-generator': dataclasses.replace(_ELECTRA, **_SMALL, embed_dim=768),
     'electra-large-generator': dataclasses.replace(_ELECTRA, **_SMALL, num_layers=24, embed_dim=1024),
@@ -270,7 +268,7 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
 _MLM = 'as a masked language model'
 _PAIR = 'with heads for masked tokens and next sentences'
 _CASED = 'cased, 28,996 ids'
-_RTD = 'with the head that tells replaced tokens'
+_RTD = 'with the head that detects replaced tokens'
 _DUMMY = 'with the unused sentence-type row of Hugging Face'
 
 _SPANBERT = 2019, 'Joshi et al., SpanBERT'
@@ -298,16 +296,16 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       vocab_size=28_996,
       parameters=108_310_272,
       paper='110M',
-      note='cased BERT but for its pre-training',
-      also=(('its span-boundary head, of 15 places', 1_959_676),),
+      note='cased BERT with another pre-training',
+      also=(('its span-boundary head, of 15 positions', 1_959_676),),
       source=_SPANBERT,
     ),
     'spanbert-large': Published(
       vocab_size=28_996,
       parameters=333_579_264,
       paper='340M',
-      note='cased BERT but for its pre-training',
-      also=(('its span-boundary head, of 15 places', 3_388_668),),
+      note='cased BERT with another pre-training',
+      also=(('its span-boundary head, of 15 positions', 3_388_668),),
       source=_SPANBERT,
     ),
     'roberta-base': Published(

@@ -1,11 +1,11 @@
-"""CoVe's encoder, the MT-LSTM: two layers of LSTM that read fixed word vectors both ways (McCann et al. 2017, §3).
+"""CoVe's encoder, the MT-LSTM: two bidirectional LSTM layers over fixed word vectors (McCann et al. 2017, §3).
 
     CoVe(w) = MT-LSTM(GloVe(w))        input of a task: [GloVe(w); CoVe(w)]
 
-It is trained as the encoder of a network that translates (`objectives/translate.py`). The backward direction reads from
-the end of a text: its state at t depends on the words from t on. Word vectors are those of a file, which `init_from`
-reads; they do not train, and a word that the file lacks has the zero vector. `layers/cudnn_lstm.py` has the form of the
-parameters, two bias vectors per gate.
+It is trained as the encoder of a translation network (`objectives/translate.py`). The backward direction reads from the
+end of a text: its state at t depends on the words from t on. `init_from` reads the word vectors from a file. They do
+not train, and words that are not in the file have the zero vector. `layers/cudnn_lstm.py` defines the parameters, with
+two bias vectors per gate.
 """
 
 import dataclasses
@@ -36,8 +36,8 @@ class Config:
     hidden_dim: d, width of the states of both directions together.
     num_layers: n.
     dropout: rate between layers.
-    init_range: all parameters start from U(-init_range, init_range), word vectors excepted.
-    word_std: of the normal that word vectors start from where no file gives them.
+    init_range: all parameters except word vectors are initialised to U(-init_range, init_range).
+    word_std: standard deviation of initial word vectors without a file.
     vocab_multiple: pads the table of word vectors to a multiple of this many rows.
   """
 
@@ -52,13 +52,13 @@ class Config:
   def __post_init__(self):
     if self.hidden_dim % 2 or self.word_dim > self.hidden_dim // 2:
       raise ValueError(
-        f'model.overrides: hidden_dim={self.hidden_dim} holds two directions, each at least as wide as the word '
-        f'vectors, word_dim={self.word_dim}: choose an even number from {2 * self.word_dim} on'
+        f'model.overrides.hidden_dim={self.hidden_dim} must be even and at least twice word_dim={self.word_dim}: '
+        f'give {2 * self.word_dim} or more'
       )
 
 
 class Layer(nn.Module):
-  """One layer read both ways; a state never enters another document, and padding leaves it as it is."""
+  """One bidirectional layer; a state never enters another document, and padding does not change it."""
 
   inputs: int
   features: int
@@ -68,17 +68,21 @@ class Layer(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, segment_ids: Array) -> tuple[State, Array]:
-    """[b, l, inputs] -> (h and c [b, 2, f] where each direction ends, states [b, l, 2 f], 0 on padding)."""
+    """Read [b, l, inputs] in both directions.
+
+    Returns:
+      The final h and c [b, 2, f] of each direction, and states [b, l, 2 f], 0 on padding.
+    """
     gates = Gates(self.inputs, self.features, uniform(self.init_range), 2, self.dtype, name='gates')
     both = jnp.stack([segment_ids, segment_ids[:, ::-1]], axis=-1)  # [b, l, 2], the second direction from the end
     fresh = jnp.stack([begins(both[..., 0]), begins(both[..., 1])], axis=-1)
     zero = jnp.zeros((len(x), 2, self.features), jnp.float32)
-    again = self.remat == 'full'
+    recompute = self.remat == 'full'
     last, states = recur_over(
-      both_ways(jnp.stack([x, x], axis=2) if again else gates(x)),
+      both_ways(jnp.stack([x, x], axis=2) if recompute else gates(x)),
       gates.recurrent,
       (zero.astype(self.dtype), zero),
-      gates_of=gates.of_each if again else None,
+      gates_of=gates.of_each if recompute else None,
       fresh=fresh,
       passed=both == 0,
       remat=self.remat,
@@ -119,32 +123,32 @@ class Cove(Base):
       tokens: int[b, l].
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: ignored; the model has no sentence types.
-      positions: ignored; the recurrence reads tokens in their order.
+      positions: ignored; the recurrence reads tokens in order.
       train: applies dropout.
 
     Returns:
-      'hidden' [b, l, d], CoVe; 'layers' [n+1, b, l, d] with the word vectors first, twice side by side and zeros behind
-      (ELMo's way to mix them with states); 'ends' (h [b, n, d], c f32[b, n, d]), where the directions of each layer
-      end, side by side: after the last token, and after the first; 'carry' ().
+      'hidden' [b, l, d], CoVe; 'layers' [n+1, b, l, d], first the word vectors twice and padded with zeros, as ELMo
+      mixes them with states; 'ends' (h [b, n, d], c f32[b, n, d]), the concatenated final states of both directions of
+      each layer, after the last and after the first token; 'carry' ().
     """
     del type_ids, positions
     words = jnp.zeros((*tokens.shape, self.token_dim), self.execution.dtype)
-    if self.vocab_size:  # 0 where the encoder is counted by itself
+    if self.vocab_size:  # 0 to count the encoder only
       words = self.token_embed(tokens)  # [b, l] -> [b, l, e]
     x = constrain(words, 'batch', 'length', 'embed')
     wide = jnp.concatenate([words, words], axis=-1)
     layers, ends = [jnp.pad(wide, ((0, 0), (0, 0), (0, self.hidden_dim - wide.shape[-1])))], []
-    for number, layer in enumerate(self.lstm):
-      x = self.between(x, train=train) if number else x
+    for index, layer in enumerate(self.lstm):
+      x = self.between(x, train=train) if index else x
       last, x = layer(x, segment_ids)
       layers.append(x)
       ends.append(last)
-    h, c = (jnp.stack([each.reshape(len(each), -1) for each in part], axis=1) for part in zip(*ends, strict=True))
+    h, c = (jnp.stack([end.reshape(len(end), -1) for end in part], axis=1) for part in zip(*ends, strict=True))
     return {'hidden': x, 'layers': jnp.stack(layers), 'ends': (h, c), 'carry': ()}
 
   @property
   def num_layers(self) -> int:
-    """n."""
+    """Return n."""
     return self.config.num_layers
 
   @property
@@ -192,7 +196,7 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       vocab_size=0,
       parameters=3_609_600,
       paper='none',
-      note='without the word vectors, which are given: 300 numbers for each word',
+      note='without the fixed word vectors, 300 numbers for each word',
     )
   }
 )

@@ -1,14 +1,14 @@
-"""The encoder of cross-view training: two levels of LSTM in both directions over words (Clark et al. 2018, §3.1).
+"""The encoder of cross-view training: two bidirectional LSTM levels over words (Clark et al. 2018, §3.1).
 
-Sizes and dropout are those of the released code (tensorflow/models, research/cvt_text). A word is its vector, times a
-factor that is learned, beside filters over its characters, each at its maximum. The directions of the first level have
-not seen each other, so that a view of a text may read one of them (`objectives/multiview.py`); the second level reads
-both. States are projected (Sak et al. 2014, §2.1). The primary head of the paper reads both levels side by side:
+Sizes and dropout are those of the released code (tensorflow/models, research/cvt_text). A word is its vector times a
+learned factor, concatenated with max-pooled filters over its characters. The directions of the first level are
+independent, so a view of a text can read one of them (`objectives/multiview.py`); the second level reads both. States
+are projected (Sak et al. 2014, §2.1). The primary head of the paper reads both levels concatenated:
 
     adapter = dict(name='tag', layers=(-2, -1), hidden=512, activation='relu', dropout=0.0, ...)
 
-Vectors of words are those of a file, which `init_from` reads, and they train. A word that the file lacks begins as the
-zero vector, and a place of a row without characters has zeros in place of what the filters find.
+`init_from` reads the word vectors from a file, and they train. Words that are not in the file are initialised to the
+zero vector. A position without characters has zeros instead of filter outputs.
 """
 
 import dataclasses
@@ -38,13 +38,13 @@ class Config:
 
   Attributes:
     word_dim: e, width of the word vectors.
-    slots: characters of a word that are read, counted with the marks of its beginning and end.
-    char_dim: width of the vector of a character.
-    filters: filters that span one character, two, and so on; 0 for none, () for a model without characters.
-    hidden_dim: d, width of a level, half of which is each direction's projection p.
-    mlp_dims: width of the cell of each direction, level by level.
-    dropout: rate on word vectors, on what the filters find and behind each level.
-    word_std: of the normal that word vectors start from where no file gives them.
+    slots: number of characters of a word that are read, including the marks of its begin and end.
+    char_dim: width of character vectors.
+    filters: numbers of filters of width 1, 2, and so on; 0 for none, () for a model without characters.
+    hidden_dim: d, width of a level; each direction's projection p is half of it.
+    mlp_dims: cell width of each direction, for every level.
+    dropout: rate on word vectors, on filter outputs and after each level.
+    word_std: standard deviation of initial word vectors without a file.
     vocab_multiple: pads the table of word vectors to a multiple of this many rows.
   """
 
@@ -59,21 +59,23 @@ class Config:
   vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if not self.mlp_dims or len(self.filters) > self.slots:
+    if not self.mlp_dims:
+      raise ValueError('model.overrides.mlp_dims=() is empty: give a width for each level')
+    if len(self.filters) > self.slots:
       raise ValueError(
-        f'model.overrides: mlp_dims={self.mlp_dims} has a number for each level, at least one, and '
-        f'filters={self.filters} has one for each width up to slots={self.slots} at most'
+        f'model.overrides.filters={self.filters} has {len(self.filters)} widths, more than slots={self.slots}: '
+        'remove some or raise slots'
       )
     width = self.word_dim + sum(self.filters)
     if self.hidden_dim % 2 or width > self.hidden_dim:
       raise ValueError(
-        f'model.overrides: hidden_dim={self.hidden_dim} holds two directions, and is at least as wide as what the '
-        f'first level reads of a word, word_dim and filters: choose an even number from {width + width % 2} on'
+        f'model.overrides.hidden_dim={self.hidden_dim} must be even and at least word_dim plus all filters: '
+        f'give {width + width % 2} or more'
       )
 
 
 class Words(nn.Module):
-  """A word beside its characters: [b, l, e] and int[b, l, 50] -> [b, l, e + filters]."""
+  """Word vectors concatenated with characters: [b, l, e] and int[b, l, 50] -> [b, l, e + filters]."""
 
   config: Config
   dtype: str
@@ -87,7 +89,7 @@ class Words(nn.Module):
       return words
     shape = words.shape[:2]
     characters = jnp.zeros((*shape, SLOTS), jnp.int32) if characters is None else characters
-    init = uniform(math.sqrt(6 / (CHARACTERS + c.char_dim)))  # as TensorFlow starts a table
+    init = uniform(math.sqrt(6 / (CHARACTERS + c.char_dim)))  # TensorFlow's default for tables
     embed = Embed(CHARACTERS, c.char_dim, (None, 'embed_out'), init, dtype=self.dtype, name='character_embed')
     x = embed(characters[..., : c.slots].reshape(-1, c.slots))  # [b, l, 50] -> [b l, slots, character]
     x = nn.relu(largest_of_filters(x, c.filters, kernel_init=nn.initializers.glorot_uniform(), dtype=self.dtype))
@@ -125,19 +127,19 @@ class Cvt(Base):
 
     Args:
       tokens: int[b, l].
-      characters: int[b, l, 50], of each word; 0 where there is none. None: of no word.
-      segment_ids: int[b, l]; a state never enters another document of its row. 0 is padding.
+      characters: int[b, l, 50], characters of each word; 0 for none. None: no word has characters.
+      segment_ids: int[b, l]; a state never enters another document of its sequence. 0 is padding.
       type_ids: ignored; the model has no sentence types.
-      positions: ignored; the recurrence reads tokens in their order.
+      positions: ignored; the recurrence reads tokens in order.
       train: applies dropout.
 
     Returns:
-      'hidden' [b, l, d], the last level; 'layers' [n+1, b, l, d]: what the first level reads, with zeros behind it, and
+      'hidden' [b, l, d], the last level; 'layers' [n+1, b, l, d], the input of the first level, padded with zeros, and
       the levels, forward states first; 'carry' ().
     """
     del type_ids, positions
     vectors = jnp.zeros((*tokens.shape, self.token_dim), self.execution.dtype)
-    if self.vocab_size:  # 0 where the encoder is counted by itself
+    if self.vocab_size:  # 0 to count the encoder only
       vectors = self.token_embed(tokens)  # [b, l] -> [b, l, e]
     x = constrain(self.words(vectors, characters, train), 'batch', 'length', 'embed')
     layers = [jnp.pad(x, ((0, 0), (0, 0), (0, self.hidden_dim - x.shape[-1])))]
@@ -148,10 +150,10 @@ class Cvt(Base):
     return {'hidden': x, 'layers': jnp.stack(layers), 'carry': ()}
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
-    """States of each level read forward and backward.
+    """Split the states of each level into forward and backward.
 
     Args:
-      layers: [n+1, b, l, d], of a call.
+      layers: [n+1, b, l, d], from a call.
       segment_ids: int[b, l].
 
     Returns:
@@ -208,7 +210,7 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       vocab_size=0,
       parameters=17_044_513,
       paper='none',
-      note='without the word vectors, 300 numbers for each word; 262 characters, where the released code has 109',
+      note='without the word vectors, 300 numbers for each word; 262 characters instead of 109 in the released code',
     )
   }
 )

@@ -1,18 +1,18 @@
 """DeBERTa: encoder with disentangled attention, post-norm (He et al. 2021; arXiv 2006.03654, §3.1; v3 2111.09543).
 
-The vector of a word has its content alone. Its position enters every attention score, through a table of relative
+The input vector of a word is its content only. Its position enters every attention score through a table of relative
 positions that all layers share. The score of query i and key j is
 
   (Qc_i . Kc_j + Qc_i . Kr_d(i,j) + Kc_j . Qr_d(j,i)) / sqrt(3 k),   d(i, j) = i - j + K cut to [0, 2K - 1]   (eq. 3, 4)
 
-with 3 the number of terms in use. Relative positions are differences of indices in the row. Documents packed into one
-row do not see each other, and inside a document a difference of indices is a difference of positions, so that packing
-changes nothing. There is no longest row: keys farther away share the last row of the table.
+with 3 the number of terms in use. Relative positions are differences of indices in the sequence. Packed documents do
+not see each other, and inside a document differences of indices are differences of positions, so packing changes
+nothing. There is no maximum length: distant keys share the last row of the table.
 
-The last block is outside the scan, as `last`: `refine` applies it to other queries, as the enhanced mask decoder does
-(§3.2; objectives/emd_mlm.py). Version 2 adds a convolution beside the first block, which is outside the scan as `first`
-there, shares the projections of content and position, and normalises the table, whose rows are buckets of logarithmic
-width. Version 3 is version 2 without the convolution, trained by replaced-token detection.
+The last block is outside the scan, as `last`: `refine` applies it to other queries, like the enhanced mask decoder
+(§3.2; objectives/emd_mlm.py). Version 2 adds a convolution parallel to the first block, which is then outside the scan
+as `first`. It shares the projections of content and position, and normalises the table, whose rows are buckets of
+logarithmic width. Version 3 is version 2 without the convolution, trained by replaced-token detection.
 """
 
 import dataclasses
@@ -52,21 +52,21 @@ class Config:
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
     embed_dim: e, width of the tables at the input, projected to d before the norm; None for d.
-    num_types: rows of the sentence-type table; 0 for none.
-    max_length: rows of the table of absolute positions, where there is one; relative positions have no such limit.
-    max_distance: K of equation 3; with buckets, a distance that is in the last bucket.
-    position_buckets: buckets of logarithmic width in one direction, in place of K; 0 for one row per distance (v1).
-    terms: of the score beside content to content: 'c2p' content to position, 'p2c' position to content.
-    reading: row of Qr in 'p2c'. 'code' takes d(i, j) there too, as the released code does and its weights need;
-      'paper' takes d(j, i), equation 4.
+    num_types: number of rows of the sentence-type table; 0 for none.
+    max_length: number of rows of the absolute position table, if any; relative positions have no such limit.
+    max_distance: K of equation 3; with buckets, a distance in the last bucket.
+    position_buckets: number of logarithmic buckets in one direction, instead of K; 0 for one row per distance (v1).
+    terms: terms of the score in addition to content to content: 'c2p' content to position, 'p2c' position to content.
+    reading: row of Qr in 'p2c'. 'code' uses d(i, j) like the released code, which its weights need; 'paper' uses
+      d(j, i), equation 4.
     absolute: absolute positions enter in the mask 'decoder' only, or, as in BERT, at the 'input'.
-    share_projections: positions use the query and key projections of words (v2), or projections of their own (v1).
-    key_bias: keys, of words and of positions, have a bias (v2).
+    share_projections: positions share the query and key projections of words (v2), or have separate ones (v1).
+    key_bias: keys of words and positions have a bias (v2).
     table_norm: LayerNorm on the table of relative positions (v2).
-    conv_kernel: taps of the convolution beside the first block (v2: 3), odd; 0 for none.
-    activation: of the feed-forward: a name of `ACTIVATIONS`.
-    conv_activation: of the convolution; None for `activation`.
-    pooler_activation: of the pooling; None for `activation`.
+    conv_kernel: width of the convolution parallel to the first block (v2: 3), odd; 0 for none.
+    activation: activation of the feed-forward, a name of `ACTIVATIONS`.
+    conv_activation: activation of the convolution; None for `activation`.
+    pooler_activation: activation of the pooler; None for `activation`.
     norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each sublayer, and on the table of relative positions in each layer.
     attention_dropout: rate on attention weights.
@@ -105,25 +105,25 @@ class Config:
     check_choices(self)
     check_multiple(self, 'hidden_dim', 'num_heads')
     if self.num_layers < 2:
-      raise ValueError(f'num_layers {self.num_layers}: the mask decoder needs a layer before the last, so at least 2')
+      raise ValueError(f'model.overrides.num_layers={self.num_layers} is too few for the mask decoder: give 2 or more')
     for term in self.terms:
       one_of('model.overrides.terms', term, Term)
     if self.conv_kernel and self.conv_kernel % 2 == 0:
-      raise ValueError(f'conv_kernel {self.conv_kernel} has no middle: it must be odd, or 0 for no convolution')
+      raise ValueError(f'model.overrides.conv_kernel={self.conv_kernel} must be odd, or 0 for no convolution')
     if self.position_buckets and not 4 <= self.position_buckets < 2 * (self.max_distance - 1):
       raise ValueError(
-        f'position_buckets {self.position_buckets} must be at least 4 and below twice max_distance - 1 '
-        f'(max_distance is {self.max_distance}): the first half of the buckets are of one distance each'
+        f'model.overrides.position_buckets={self.position_buckets} is out of range: give 4 to '
+        f'{2 * (self.max_distance - 1) - 1} for max_distance={self.max_distance}, or 0 for no buckets'
       )
 
 
 class Context(NamedTuple):
-  """What every block reads beside its input.
+  """Additional inputs of every block.
 
   Attributes:
-    mask: what may be looked at.
-    table: [r, d], the rows of the relative-position table that a row of this length can need.
-    query: [b, l, d], queries in place of the block's input, or None.
+    mask: attention mask.
+    table: [r, d], the rows of the relative-position table that this length needs.
+    query: [b, l, d], queries that replace the block's input, or None.
   """
 
   mask: Mask
@@ -148,9 +148,10 @@ class Block(nn.Module):
       axes = ('embed', 'heads', 'head_dim')
       return Dense(heads, axes=axes, kernel_init=init, use_bias=bias, dtype=dtype, name=name)
 
+    # 1. disentangled attention
     to_query, to_key = project('query'), project('key', c.key_bias)
-    asking = x if context.query is None else context.query
-    query, key, value = to_query(asking), to_key(x), project('value')(x)  # [b, l, h, k]
+    query_states = x if context.query is None else context.query
+    query, key, value = to_query(query_states), to_key(x), project('value')(x)  # [b, l, h, k]
     position_key = position_query = bias = None
     if c.terms:
       table = Dropout(c.dropout)(context.table, train=train, rows=False)  # [r, d]
@@ -174,8 +175,9 @@ class Block(nn.Module):
     out_axes = ('heads', 'head_dim', 'embed')
     y = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')(y)  # [b, l, d]
     y = Dropout(c.dropout)(y, train=train)
-    x = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')(asking + y)
+    x = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')(query_states + y)
 
+    # 2. feed-forward
     y = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dtype=dtype, name='mlp')(x)
     y = Dropout(c.dropout)(y, train=train)
     x = LayerNorm(c.norm_epsilon, dtype, name='mlp_norm')(x + y)
@@ -185,43 +187,48 @@ class Block(nn.Module):
 def position_scores(
   query: Array, key: Array, position_key: Array | None, position_query: Array | None, c: Config
 ) -> Array:
-  """The second and the third term of the score, f32[b, h, l, l], not scaled (equation 4).
+  """Compute the second and third term of the score (equation 4).
+
+  The result f32[b, h, l, l] is not scaled.
 
   Args:
     query: Qc [b, l, h, k].
     key: Kc [b, l, h, k].
-    position_key: Kr [r, h, k] of the rows of the table that differences in a row of this length need; None without
-      the second term.
-    position_query: Qr [r, h, k], likewise of the third.
-    c: how differences become rows, and which row the third term reads.
+    position_key: Kr [r, h, k] of the rows of the table that this length needs; None without the second term.
+    position_query: Qr [r, h, k], the same for the third term.
+    c: mapping from differences to rows, and the row that the third term reads.
   """
-  rows = position.relative_rows(query.shape[1], num_buckets=c.position_buckets, max_distance=c.max_distance)
-  rows = rows - rows[0]  # int32[2 l - 1], from differences -(l - 1) to l - 1 to rows of what was cut from the table
+  table_rows = position.relative_rows(query.shape[1], num_buckets=c.position_buckets, max_distance=c.max_distance)
+  rows = table_rows - table_rows[0]  # int32[2 l - 1], row in `position_key` for differences -(l - 1) to l - 1
   scores = jnp.zeros((), jnp.float32)
   if position_key is not None:
     scores += content_to_position(query, position_key, rows)
   if position_query is not None:
-    # column c of the product is the difference i - j = c - (l - 1), or j - i read backwards
+    # column c of the product is the difference i - j = c - (l - 1), or j - i in reverse order
     scores += position_to_content(key, position_query, rows if c.reading == 'code' else rows[::-1])
   return scores
 
 
 def content_to_position(query: Array, position_key: Array, rows: Array) -> Array:
-  """Qc_i . Kr_d(i,j), f32[b, h, l, l], from products with one key for each difference of indices.
+  """Compute the second term Qc_i . Kr_d(i,j), f32[b, h, l, l].
+
+  There is one product with a key for each difference of indices.
 
   Args:
     query: [b, l, h, k].
     position_key: [r, h, k].
     rows: int[2 l - 1], row of the table for i - j from -(l - 1) to l - 1.
   """
-  by_difference = position_key[rows[::-1]]  # falling i - j is rising j
+  by_difference = position_key[rows[::-1]]  # decreasing i - j is increasing j
   # l = 3: columns c are j - i = -2 -1 0 1 2, and `skew` moves column j - i + 2 of row i to column j
   scores = jnp.einsum('blhk,chk->bhlc', query, by_difference, preferred_element_type=jnp.float32)
   return position.skew(scores)
 
 
 def position_to_content(key: Array, position_query: Array, rows: Array) -> Array:
-  """Kc_j . Qr of the row for i - j, f32[b, h, l, l].
+  """Compute the third term, f32[b, h, l, l].
+
+  It is Kc_j . Qr of the row for i - j.
 
   Args:
     key: [b, l, h, k].
@@ -233,7 +240,7 @@ def position_to_content(key: Array, position_query: Array, rows: Array) -> Array
 
 
 class Convolution(nn.Module):
-  """norm(x + activation(dropout(convolution of the input))), beside the first block (v2).
+  """norm(x + activation(dropout(convolution of the input))), parallel to the first block (v2).
 
   The convolution never reads another document.
   """
@@ -244,6 +251,7 @@ class Convolution(nn.Module):
   @nn.compact
   def __call__(self, x: Array, inputs: Array, segment_ids: Array, train: bool) -> Array:
     c = self.config
+    # 1. states around each token, zeros for other documents: [b, l, taps, d]
     reach = c.conv_kernel // 2
     around = jnp.pad(inputs, ((0, 0), (reach, reach), (0, 0)))
     segments = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
@@ -252,6 +260,7 @@ class Convolution(nn.Module):
     for start in range(c.conv_kernel):
       same = segments[:, start : start + length] == segment_ids
       taps.append(jnp.where(same[..., None], around[:, start : start + length], 0))
+    # 2. convolution, activation and norm
     dense = Dense(
       c.hidden_dim,
       axes=(None, 'embed', 'embed_out'),
@@ -310,7 +319,7 @@ class Deberta(Base):
 
   @property
   def num_scanned(self) -> int:
-    """Blocks between the first, where it stands alone, and the last."""
+    """Return the number of scanned blocks."""
     return self.config.num_layers - 1 - bool(self.config.conv_kernel)
 
   def __call__(
@@ -327,15 +336,15 @@ class Deberta(Base):
     Args:
       tokens: int[b, l].
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      type_ids: int[b, l], sentence A (0) or B (1); 0 everywhere by default, ignored where there are no types.
-      positions: int[b, l], absolute ones, read only where they enter at the input; restarting in each segment by
-        default.
+      type_ids: int[b, l], sentence A (0) or B (1); 0 by default, ignored by models without types.
+      positions: int[b, l], absolute positions, read with absolute='input' only; by default from 0 in each segment.
       train: applies dropout.
 
     Returns:
       'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
     """
     c = self.config
+    # 1. embeddings
     x = self.token_embed(tokens)  # [b, l] -> [b, l, e]
     if c.absolute == 'input':
       position.check_length(tokens.shape[1], max_length=c.max_length, model='Deberta')
@@ -347,6 +356,7 @@ class Deberta(Base):
     x = self.embed_norm(x)
     x = self.embed_dropout(x, train=train)
     x = constrain(x, 'batch', 'length', 'embed')
+    # 2. first block with convolution, scanned blocks, last block
     context = self._context(segment_ids)
     states = [x[None]]
     if c.conv_kernel:
@@ -361,10 +371,10 @@ class Deberta(Base):
     return {'hidden': x, 'layers': jnp.concatenate([*states, x[None]]), 'carry': ()}
 
   def refine(self, query: Array, hidden: Array, segment_ids: Array, train: bool = False) -> Array:
-    """The last block with other queries: [b, l, d] (§3.2).
+    """Apply the last block to other queries (§3.2), [b, l, d].
 
     Args:
-      query: [b, l, d], which the first residual connection of the block adds as well.
+      query: [b, l, d]; the first residual connection of the block adds it too.
       hidden: [b, l, d], keys and values: the states before the last block.
       segment_ids: int[b, l].
       train: applies dropout.
@@ -375,24 +385,27 @@ class Deberta(Base):
     c = self.config
     mask = Mask(segment_ids, segment_ids)
     if not c.terms:
-      return Context(mask, jnp.zeros((0, c.hidden_dim)), query)
+      return Context(mask=mask, table=jnp.zeros((0, c.hidden_dim)), query=query)
     length = segment_ids.shape[1]
     rows = position.relative_rows(length, num_buckets=c.position_buckets, max_distance=c.max_distance)
     table = self.relative_embed(jnp.arange(rows[0], rows[-1] + 1))
-    return Context(mask, self.relative_norm(table) if c.table_norm else table, query)
+    return Context(mask=mask, table=self.relative_norm(table) if c.table_norm else table, query=query)
 
   @property
   def decoder_positions(self) -> int:
-    """Absolute positions that enter in the mask decoder; 0 where they enter at the input."""
+    """Return the number of absolute positions of the mask decoder, or 0.
+
+    It is 0 if they enter at the input.
+    """
     return self.config.max_length if self.config.absolute == 'decoder' else 0
 
   @property
   def position_rows(self) -> dict[str, range]:
-    """Rows of the learned position table that stand for a position, by its path, where it is part of the trunk."""
+    """Return the used rows of the trunk's position table, by path."""
     return {'position_embed': range(self.config.max_length)} if self.config.absolute == 'input' else {}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Activation of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d] (released code)."""
+    """Pool activation(dense([CLS])) (released code): [b, l, d] -> [b, d]."""
     del segment_ids
     c = self.config
     return ACTIVATIONS[c.pooler_activation or c.activation](self.pooler(hidden[:, 0]))
@@ -443,7 +456,7 @@ _V3 = 2021, 'He et al., DeBERTaV3'
 def _published(
   vocab_size: int, without_pooler: int, backbone: str, width: int, source: tuple[int, str] | None = None
 ) -> Published:
-  also = (('without the pooler, which releases leave to fine-tuning', without_pooler),)
+  also = (('without the pooler, which published checkpoints lack', without_pooler),)
   return Published(
     vocab_size=vocab_size,
     parameters=without_pooler + width * (width + 1),

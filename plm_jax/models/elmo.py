@@ -1,19 +1,18 @@
-"""ELMo: layers of LSTM in two directions over words that are read by their characters.
+"""ELMo: LSTM layers in two directions over words that are encoded by their characters.
 
 Peters et al. 2018, §3 (arXiv 1802.05365); allenai/bilm-tf, bilm/training.py.
 
-The vector of a word comes from filters over its characters, each at its maximum, highway layers and a projection. One
-LSTM reads the words from left to right, another from right to left; they share nothing but these vectors. The state of
-a cell is clipped and projected, and the projection is clipped (Sak et al. 2014; Jozefowicz et al. 2016). The output of
-the first layer is added to that of the second, as for all further ones; the word itself is not added to the first.
+The vector of a word is computed by max-pooled filters over its characters, highway layers and a projection. One LSTM
+reads the words from left to right, another from right to left; they share only these vectors. The state of a cell is
+clipped and projected, and the projection is clipped (Sak et al. 2014; Jozefowicz et al. 2016). From the second layer on
+the input of a layer is added to its output.
 
-Each text is read as a sentence of its own: the forward LSTM begins behind the word that begins a sentence, the backward
-one behind the word that ends it, and neither of these two has a vector in the result. The released code carries its
-state from one batch to the next in use as well, so that its vectors depend on what was read before; here only training
-does (`stream`).
+Each text is read as a separate sentence. The forward LSTM starts after the begin-of-sentence word, the backward one
+after the end-of-sentence word; the result has no vectors for these words. The released code carries its state from one
+batch to the next also in inference, so its vectors depend on previous batches. Here only training does (`stream`).
 
-The 2 n + 1 vectors of a word (Peters et al. 2018, eq. 1) are its own, x = layers[0, ..., :p], and the states of each
-layer in either direction, which `directions` takes apart; 'layers' holds them as the n + 1 that are mixed.
+The 2 n + 1 vectors of a word (Peters et al. 2018, eq. 1) are x = layers[0, ..., :p] and the states of each layer in
+both directions, which `directions` splits; 'layers' has the n + 1 that are mixed.
 """
 
 import dataclasses
@@ -39,8 +38,8 @@ from plm_jax.layers.stack import stack
 
 Clip = Annotated[float, '0 < x']
 
-# characters as `text/chars.py` numbers them
-BEGINS, ENDS, PADDING = (259, 257, 260), (259, 258, 260), 261  # the words that begin and end a sentence; an unused slot
+# character ids of `text/chars.py`: begin-of-sentence and end-of-sentence word, unused slot
+BEGINS, ENDS, PADDING = (259, 257, 260), (259, 258, 260), 261
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +47,14 @@ class Config:
   """Sizes of an ELMo.
 
   Attributes:
-    hidden_dim: d, width of a layer, half of which is each direction's projection p.
+    hidden_dim: d, width of a layer; each direction's projection p is half of it.
     num_layers: n.
-    mlp_dim: f, width of the cell of each direction.
-    filters: filters that span one character, two, and so on.
-    char_dim: width of the vector of a character.
-    highway_layers: between filters and projection.
+    mlp_dim: f, cell width of each direction.
+    filters: numbers of filters of width 1, 2, and so on.
+    char_dim: width of character vectors.
+    highway_layers: number of highway layers between filters and projection.
     cell_clip: largest absolute value of a cell.
-    projection_clip: and of what a projection gives.
+    projection_clip: largest absolute value of a projected state.
     dropout: rate on the input of each layer and on the output of the last.
   """
 
@@ -71,18 +70,18 @@ class Config:
 
   def __post_init__(self):
     if self.hidden_dim % 2:
-      raise ValueError(f'model.overrides: hidden_dim {self.hidden_dim} is odd: half of it is each direction')
+      raise ValueError(f'model.overrides.hidden_dim={self.hidden_dim} must be even, for two directions')
     if not 1 <= len(self.filters) <= SLOTS:
-      raise ValueError(f'model.overrides: filters {self.filters} must be 1 to {SLOTS} numbers, one for each width')
+      raise ValueError(f'model.overrides.filters={self.filters}: give 1 to {SLOTS} numbers, one for each width')
 
   @property
   def projection_dim(self) -> int:
-    """p, the width of one direction."""
+    """Return p, the width of one direction."""
     return self.hidden_dim // 2
 
 
 class Words(nn.Module):
-  """Words as vectors by their characters: int[..., 50] -> [..., p] (Kim et al. 2015, §2.2 and §2.3)."""
+  """Word vectors from characters: int[..., 50] -> [..., p] (Kim et al. 2015, §2.2 and §2.3)."""
 
   config: Config
   dtype: str
@@ -93,15 +92,15 @@ class Words(nn.Module):
     embed = Embed(CHARACTERS, c.char_dim, (None, 'embed_out'), uniform(1.0), dtype=dtype, name='character_embed')
     x = embed(characters.reshape(-1, SLOTS))  # [..., 50] -> [w, 50, e]
     x = nn.relu(largest_of_filters(x, c.filters, kernel_init=uniform(0.05), dtype=dtype))
-    for number in range(c.highway_layers):
-      x = Highway(dtype, name=f'highway_{number}')(x)
+    for index in range(c.highway_layers):
+      x = Highway(dtype, name=f'highway_{index}')(x)
     init = normal(1 / math.sqrt(x.shape[-1]))
     x = Dense(c.projection_dim, axes=('mlp', 'embed'), kernel_init=init, dtype=dtype, name='projection')(x)
     return x.reshape(*characters.shape[:-1], c.projection_dim)
 
 
 class Highway(nn.Module):
-  """g relu(W x + b) + (1 - g) x with g = sigmoid(V x + c), where c starts from -2 (Srivastava et al. 2015)."""
+  """g relu(W x + b) + (1 - g) x with g = sigmoid(V x + c) and initial c = -2 (Srivastava et al. 2015)."""
 
   dtype: str
 
@@ -118,24 +117,24 @@ class Highway(nn.Module):
 
 
 class Context(NamedTuple):
-  """What every layer reads beside its input.
+  """Additional inputs of every layer.
 
   Attributes:
-    state: h [n, b, 2, p] and c f32[n, b, 2, f], before the first word of a row.
-    fresh: bool[b, l, 2], words before which a text begins; its state is then that behind the boundary word.
+    state: h [n, b, 2, p] and c f32[n, b, 2, f], before the first word.
+    fresh: bool[b, l, 2], first words of texts; the state before them is that after the boundary word.
   """
 
   state: State
   fresh: Array
 
 
-Reading = tuple[Array, Array, Array]  # words [b, l, 2, p], boundary words [1, 1, 2, p], number of the layer int32[]
+Reading = tuple[Array, Array, Array]  # words [b, l, 2, p], boundary words [1, 1, 2, p], index of the layer int32[]
 
 
 class Block(nn.Module):
-  """A layer in both directions, each from its first word to its last: LSTM(x), and above the first layer x + LSTM(x).
+  """A layer in both directions, each in its own order: LSTM(x), and above the first layer x + LSTM(x).
 
-  It reads the word that stands before a text first, from a state of zeros, and begins texts with what this leaves.
+  It first reads the boundary word from a state of zeros. The resulting state is that at the start of each text.
   """
 
   config: Config
@@ -157,7 +156,7 @@ class Block(nn.Module):
     projection = weights('projection', init, (None, 'mlp', 'embed'), 2, cells, width)
 
     def read(x: Array, state: State, fresh: Array, begin: State | None) -> tuple[Array, State]:
-      """A row in both directions: [b, l, 2, p] -> the same, and the state behind it."""
+      """Read both directions [b, l, 2, p]; also return the final state."""
       last, out = recur_over(
         x,
         recurrent,
@@ -170,16 +169,18 @@ class Block(nn.Module):
         projection_clip=c.projection_clip,
         remat=self.execution.remat,
       )
-      return jnp.where(number > 0, x, 0) + out, last
+      return jnp.where(layer > 0, x, 0) + out, last
 
-    x, boundary, number = reading
+    x, boundary, layer = reading
     x = Dropout(c.dropout)(x, train=train)
+    # 1. boundary word, from zeros
     zeros = (jnp.zeros((1, 2, width), x.dtype), jnp.zeros((1, 2, cells), jnp.float32))
     boundary, begin = read(boundary, zeros, jnp.zeros((1, 1, 2), bool), None)
-    h, cell = (part[number] for part in context.state)
+    # 2. texts, each from the state after it
+    h, cell = (part[layer] for part in context.state)
     x, state = read(x, (h.astype(x.dtype), cell), context.fresh, (begin[0][0], begin[1][0]))
     x = constrain(x, 'batch', 'length', None, 'embed')
-    return (x, boundary, number + 1), (x, state)
+    return (x, boundary, layer + 1), (x, state)
 
 
 class Elmo(nn.Module):
@@ -187,7 +188,7 @@ class Elmo(nn.Module):
 
   Attributes:
     config: sizes.
-    vocab_size: ids of the vocabulary of what it predicts; it reads any word.
+    vocab_size: number of ids that the language model predicts; it reads any word.
     execution: how to compute the trunk.
   """
 
@@ -206,7 +207,7 @@ class Elmo(nn.Module):
 
   @property
   def direction_dim(self) -> int:
-    """p, the width of a state of one direction."""
+    """Return p, the width of a state of one direction."""
     return self.config.projection_dim
 
   @property
@@ -217,24 +218,24 @@ class Elmo(nn.Module):
   def setup(self) -> None:
     c = self.config
     self.words = Words(c, self.execution.dtype)
-    kept = dataclasses.replace(self.execution, remat='none')  # blocks compute windows of their recurrence again
-    self.layers = stack(Block, num_layers=c.num_layers, execution=kept)(c, self.execution)
+    plain = dataclasses.replace(self.execution, remat='none')  # blocks rematerialise their recurrence themselves
+    self.layers = stack(Block, num_layers=c.num_layers, execution=plain)(c, self.execution)
     self.output_dropout = Dropout(c.dropout)
 
   def __call__(
     self, characters: Array, *, segment_ids: Array, type_ids: Array | None = None, train: bool = False
   ) -> dict[str, Any]:
-    """Reads texts in both directions, each as a sentence of its own.
+    """Read texts in both directions, each as a separate sentence.
 
     Args:
-      characters: int[b, l, 50], of each word, without words that begin or end a sentence.
-      segment_ids: int[b, l], the texts of a row; 0 is padding.
+      characters: int[b, l, 50], characters of each word, without begin and end of sentence.
+      segment_ids: int[b, l], ids of the texts; 0 is padding.
       type_ids: ignored; the model has no sentence types.
       train: applies dropout.
 
     Returns:
-      'hidden' [b, l, d], the last layer, forward states first; 'layers' [n+1, b, l, d], first the vector of the word
-      twice; 'carry' the states behind the rows, in either direction.
+      'hidden' [b, l, d], the last layer, forward states first; 'layers' [n+1, b, l, d], first the word vector twice;
+      'carry', the final states of both directions.
     """
     del type_ids
     x = self.words(characters)  # [b, l, 50] -> [b, l, p]
@@ -246,10 +247,12 @@ class Elmo(nn.Module):
     return {'hidden': self.output_dropout(layers[-1], train=train), 'layers': layers, 'carry': carry}
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
-    """States of each layer read forward and backward, which have not seen each other in any layer.
+    """Split the states of each layer into forward and backward.
+
+    The directions are independent in every layer.
 
     Args:
-      layers: [n+1, b, l, d], of a call.
+      layers: [n+1, b, l, d], from a call.
       segment_ids: int[b, l].
 
     Returns:
@@ -263,37 +266,39 @@ class Elmo(nn.Module):
     return self.clone(config=dataclasses.replace(self.config, dropout=rate))
 
   def stream(self, forward: Array, backward: Array, *, carry: PyTree, train: bool = False) -> tuple[Array, PyTree]:
-    """Reads a window of text that goes on from row to row, as a forward and a backward language model.
+    """Read a window of continuous text as two language models.
 
     Args:
-      forward: int[b, l, 50], words in their order, with those that begin a sentence.
-      backward: int[b, l, 50], words from the last to the first, with those that end a sentence.
-      carry: of `init_carry` or of the call before.
+      forward: int[b, l, 50], words in order, with begin of sentence.
+      backward: int[b, l, 50], words in reverse order, with end of sentence.
+      carry: from `init_carry` or the previous call.
       train: applies dropout.
 
     Returns:
-      The last layer's states behind each word, [b, l, 2, p], each direction in the order in which it was read, and the
-      next carry.
+      The last layer's states after each word, [b, l, 2, p], each direction in reading order, and the next carry.
     """
     x = jnp.stack([self.words(forward), self.words(backward)], axis=2)
     states, after = self._read(x, carry, jnp.zeros(x.shape[:3], bool), train)
     return self.output_dropout(states[-1], train=train), after
 
   def _read(self, x: Array, carry: PyTree, fresh: Array, train: bool) -> tuple[Array, PyTree]:
-    """All layers, each direction from its first word to its last: [b, l, 2, p] -> [n, b, l, 2, p] and the carry."""
+    """Run all layers on [b, l, 2, p]; return states and carry.
+
+    States are [n, b, l, 2, p], each direction in reading order.
+    """
     boundary = self.words(jnp.asarray([_slots(BEGINS), _slots(ENDS)]))[None, None]  # [1, 1, 2, p]
     state = tuple(jnp.moveaxis(carry[name], 1, 0) for name in ('hidden', 'cell'))  # [b, n, ...] -> [n, b, ...]
     reading = (x, boundary, jnp.zeros((), jnp.int32))
-    _, (states, last) = self.layers(reading, Context((state[0], state[1]), fresh), train)
+    _, (states, last) = self.layers(reading, Context(state=(state[0], state[1]), fresh=fresh), train)
     hidden, cell = (jnp.moveaxis(part, 0, 1).astype(jnp.float32) for part in last)
     return states, {'hidden': hidden, 'cell': cell}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The mean of the states of the words of a row: [b, l, d] -> [b, d]; of none, zeros."""
+    """Average word states: [b, l, d] -> [b, d]; zeros without words."""
     return mean(hidden, segment_ids)
 
   def init_carry(self, batch_size: int) -> PyTree:
-    """States of zeros: 'hidden' f32[b, n, 2, p] and 'cell' f32[b, n, 2, f]."""
+    """Create zeros: 'hidden' f32[b, n, 2, p], 'cell' f32[b, n, 2, f]."""
     c = self.config
     shape = (batch_size, c.num_layers, 2)
     return {'hidden': jnp.zeros((*shape, c.projection_dim)), 'cell': jnp.zeros((*shape, c.mlp_dim))}
@@ -308,7 +313,7 @@ def _slots(word: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def uniform(limit: float) -> Initializer:
-  """U(-limit, limit)."""
+  """Build an initializer U(-limit, limit)."""
 
   def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     return jax.random.uniform(key, shape, dtype, -limit, limit)
@@ -353,7 +358,7 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       vocab_size=793_471,
       parameters=93_600_864,
       paper='93.6M',
-      note='the same for the weights of 5.5 billion words; the softmax belongs to the objective',
+      note='also for the weights of 5.5 billion words; the softmax belongs to the objective',
     ),
   }
 )

@@ -1,16 +1,15 @@
 """GLM (Du et al. 2021, "General Language Model Pretraining with Autoregressive Blank Infilling", §2; arXiv 2103.10360).
 
-One Transformer reads a text with blanks, part A, in both directions, and writes the blanks, part B, from left to right:
-all tokens see the first `prefix` keys, and each later key is seen by the tokens after it. Two learned vectors of
-position are added at the input: the place in A, which for all tokens of a blank is the place of its mask, and the place
-inside the blank, 0 in A (§2.1). The output matrix is the token table, without a bias, and the activation is GELU
-(§2.3).
+One Transformer reads a text with blanks, part A, in both directions, and writes the blanks, part B, from left to right.
+All tokens see the first `prefix` keys; a later key is seen by the tokens after it. Two learned position vectors are
+added at the input: the position in A, which for all tokens of a blank is that of its mask, and the position inside the
+blank, 0 in A (§2.1). The output matrix is the token table, without a bias, and the activation is GELU (§2.3).
 
-`norm_placement` is a field, because texts disagree. The paper says that it rearranges layer normalisation and residual
-connections as Megatron-LM did, and the released code normalises before each sublayer and once at the end: 'pre', the
-default. 'post', norm(x + f(x)), is often ascribed to GLM, but is that of the first BERT and GPT. 'deepnorm' is that of
-the later GLM-130B (Zeng et al. 2022): norm(alpha x + f(x)) with alpha = (2n)^1/2 and Xavier kernels, where those of
-value, out, up and down are multiplied by (2n)^-1/2.
+`norm_placement` is a field because texts disagree. The paper rearranges layer normalisation and residual connections
+like Megatron-LM, and the released code normalises before each sublayer and once at the end: 'pre', the default. 'post',
+norm(x + f(x)), is often ascribed to GLM, but belongs to the first BERT and GPT. 'deepnorm' is that of the later
+GLM-130B (Zeng et al. 2022): norm(alpha x + f(x)) with alpha = (2n)^1/2 and Xavier kernels; those of value, out, up and
+down are multiplied by (2n)^-1/2.
 
   tokens           a  b [M] d [M] e | [S] f  [S] c       part A of length 6, which is `prefix`, then two blanks
   positions        0  1  2  3  4  5 |  4  4   2  2
@@ -51,14 +50,14 @@ class Config:
     num_layers: n.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
-    max_length: P, the longest text, in tokens; both position tables have P + 1 rows.
+    max_length: P, maximum text length, in tokens; both position tables have P + 1 rows.
     norm_placement: 'pre' with a final norm (the released code), 'post' or 'deepnorm' (GLM-130B).
     activation: 'gelu_tanh' in the released code.
     norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights.
-    init_std: of the normal that kernels and tables start from; kernels whose output is added to the residual stream
-      start from init_std / sqrt(2n). 'deepnorm' has Xavier kernels instead.
+    init_std: standard deviation of the normal that initialises kernels and tables; init_std / sqrt(2n) for kernels that
+      write to the residual stream. 'deepnorm' has Xavier kernels instead.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -81,17 +80,20 @@ class Config:
 
 
 def xavier(gain: float) -> Initializer:
-  """N(0, gain sqrt(2 / (inputs + outputs))) (Glorot & Bengio 2010); a kernel with heads counts as a square matrix."""
+  """Build a Xavier initializer (Glorot & Bengio 2010).
+
+  It is N(0, gain sqrt(2 / (inputs + outputs))); a kernel with heads counts as a square matrix.
+  """
 
   def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    both = sum(shape) if len(shape) == 2 else 2 * math.isqrt(math.prod(shape))  # [d, f], [d, h, k], [h, k, d]
-    return normal(gain * math.sqrt(2 / both))(key, shape, dtype)
+    width = sum(shape) if len(shape) == 2 else 2 * math.isqrt(math.prod(shape))  # [d, f], [d, h, k], [h, k, d]
+    return normal(gain * math.sqrt(2 / width))(key, shape, dtype)
 
   return init
 
 
 class Block(nn.Module):
-  """Self-attention and feed-forward, each with its norm at the place that `norm_placement` says."""
+  """Self-attention and feed-forward, with norms as in `norm_placement`."""
 
   config: Config
   execution: Execution
@@ -123,7 +125,7 @@ class Block(nn.Module):
     x = constrain(x, 'batch', 'length', 'embed')
     return x, x
 
-  def decode(self, x: Array, context: tuple[Array, Mask], kept: Cache) -> tuple[Array, Cache]:
+  def decode(self, x: Array, context: tuple[Array, Mask], cache: Cache) -> tuple[Array, Cache]:
     """Run one step of generation.
 
     Args:
@@ -135,7 +137,7 @@ class Block(nn.Module):
       [b, s, d], and the layer's keys and values with those of the new tokens.
     """
     start, mask = context
-    return self._sublayers(x, mask, past=Past(kept['keys'], kept['values'], start))
+    return self._sublayers(x, mask, past=Past(cache['keys'], cache['values'], start))
 
   def _sublayers(self, x: Array, mask: Mask, *, train: bool = False, past: Past | None = None) -> tuple[Array, Cache]:
     """Apply both sublayers to [b, l, d]; also return keys and values."""
@@ -193,35 +195,35 @@ class Glm(Base):
     prefix: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Reads part A in both directions and what follows it from left to right.
+    """Read part A in both directions, then part B.
 
     Args:
-      tokens: int[b, l]; part A, then part B. With positions given, l may exceed max_length, since A and B together are
-        longer than the text.
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding. A document has the same number in A and B.
+      tokens: int[b, l]; part A, then part B. With positions given, l may exceed max_length, because A and B together
+        are longer than the text.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding. A document has the same id in A and B.
       type_ids: ignored; the model has no sentence types.
-      positions: int[b, l] up to max_length, the place in A; restarting in each segment by default.
-      block_positions: int[b, l] up to max_length, the place inside a blank; 0 everywhere by default.
-      prefix: int[b], tokens of part A; the whole row by default.
+      positions: int[b, l] up to max_length, positions in A; by default from 0 in each segment.
+      block_positions: int[b, l] up to max_length, positions inside a blank; 0 by default.
+      prefix: int[b], number of tokens of part A; the whole sequence by default.
       train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], after any final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
     """
     del type_ids
-    rows, length = tokens.shape
+    batch_size, length = tokens.shape
     if positions is None:
       position.check_length(length, max_length=self.config.max_length, model='Glm')
       positions = position.from_segments(segment_ids)
     if prefix is None:
-      prefix = jnp.full(rows, length)
+      prefix = jnp.full(batch_size, length)
     x = self._read(tokens, positions, block_positions)
     x = constrain(self.embed_dropout(x, train=train), 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids, causal=True, prefix=prefix), train)
     return {'hidden': self._finish(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def _read(self, tokens: Array, positions: Array, block_positions: Array | None) -> Array:
-    """Sum of the three tables: [b, l] -> [b, l, d]."""
+    """Add the vectors of three tables: [b, l] -> [b, l, d]."""
     inside = jnp.zeros_like(tokens) if block_positions is None else block_positions
     return self.token_embed(tokens) + self.position_embed(positions) + self.block_position_embed(inside)
 
@@ -230,7 +232,10 @@ class Glm(Base):
 
   @property
   def position_rows(self) -> dict[str, range]:
-    """Rows of the two learned position tables by path: places in a text, and in a blank, where row 0 means outside."""
+    """Return the used rows of position tables, by path, from position 0.
+
+    Row 0 of the second table is for tokens outside a blank.
+    """
     last = self.config.max_length
     return {'position_embed': range(last + 1), 'block_position_embed': range(1, last + 1)}
 
@@ -254,24 +259,24 @@ class Glm(Base):
     block_positions: Array | None = None,
     whole: bool = False,
   ) -> tuple[Array, Cache]:
-    """Reads more tokens after those in the cache.
+    """Read more tokens after those in the cache.
 
     Args:
       tokens: int[b, s]; all of part A in one call with `whole`, then part B, one or several tokens per call.
-      cache: of `init_cache` or of the call before.
+      cache: from `init_cache` or the previous step.
       segment_ids: int[b, s]; 0 is padding, on either side.
-      positions: int[b, s], the place in A; for tokens of a blank that of its mask.
-      block_positions: int[b, s], 0 in A, 1, 2, ... in a blank; 0 everywhere by default.
+      positions: int[b, s], positions in A; for tokens of a blank that of its mask.
+      block_positions: int[b, s], 0 in A, 1, 2, ... in a blank; 0 by default.
       whole: the new tokens see each other in both directions.
 
     Returns:
       Vocabulary logits f32[b, s, v] and the cache.
     """
-    taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions, together=whole)
+    longer, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions, together=whole)
     x = self._read(tokens, positions, block_positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
     hidden, new = self.layers.decode(x, (cache['index'], mask), layers)
-    return self.attend(self._finish(hidden)), taken | new
+    return self.attend(self._finish(hidden)), longer | new
 
 
 def make(

@@ -5,10 +5,10 @@ GPT-2): `norm_placement`. Texts that ascribe the pre-norm form to GPT describe G
 absolute. The "1-D convolutions" of the released code have width 1: they are the dense layers here, stored transposed.
 
 GPT-3 is GPT-2 at eight sizes, with a context of 2,048 (§2.1). Its layers alternate dense and locally banded sparse
-attention in a pattern that is not published: `local_window` narrows every second layer, and is off in the rows. Three
-figures of its table 2.1 and of texts about it contradict the rest: XL has 24 heads of 128 on a width of 2,048 (here 16;
-`num_heads=24, head_dim=128` is the printed form), 13B a width of 5,140 for 40 heads of 128 (here 5,120) and 175B, in
-some texts, a width of 12,888 (here the table's 12,288); `hidden_dim` and `head_dim=128` give the others.
+attention in an unpublished pattern. `local_window` limits every second layer; no published size uses it. Three figures
+of its table 2.1 and of texts about it contradict the rest. XL has 24 heads of 128 on a width of 2,048 (here 16;
+`num_heads=24, head_dim=128` is the printed form). 13B has a width of 5,140 for 40 heads of 128 (here 5,120). 175B has,
+in some texts, a width of 12,888 (here the table's 12,288). `hidden_dim` and `head_dim=128` give the printed forms.
 """
 
 import dataclasses
@@ -47,17 +47,17 @@ class Config:
     num_heads: h.
     head_dim: k, size of a head; None for hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
-    max_length: context length, rows of the position table.
+    max_length: context length, the number of rows of the position table.
     norm_placement: 'post' (GPT) or 'pre' with a final norm (GPT-2).
-    activation: 'gelu_tanh' in all released code.
+    activation: 'gelu_tanh' in the released code.
     norm_epsilon: epsilon of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights.
-    init_std: of the normal that kernels and the token table start from.
-    position_std: of the position table (GPT-2's code: .01).
-    scale_residual: divides the initial kernels that write to the residual stream by sqrt(2n) (GPT-2 §2.3).
-    window: a query sees this many keys, its own and those before it; None for the whole context.
-    local_window: the same for the second layer, the fourth and so on (GPT-3 §2.1); None for `window` there too.
+    init_std: standard deviation of the normal that initialises kernels and the token table.
+    position_std: the same for the position table (GPT-2's code: .01).
+    scale_residual: divide the initial kernels that write to the residual stream by sqrt(2n) (GPT-2 §2.3).
+    window: number of keys that a query sees, its own and those before it; None for the whole context.
+    local_window: the same for every second layer, from the second on (GPT-3 §2.1); None for `window`.
     tied: the output matrix is the token table; otherwise a separate matrix.
     has_output: False for an untied trunk whose folder has no output matrix; it computes no logits.
     vocab_multiple: pads the token table to a multiple of this many rows.
@@ -93,7 +93,7 @@ class Config:
     return self.hidden_dim // self.num_heads if self.head_dim is None else self.head_dim
 
 
-# what all layers may look at, and what every second layer may look at in its place
+# mask of all layers, and the local mask that replaces it in every second layer
 Masks = tuple[Mask, Mask | None]
 
 
@@ -122,12 +122,12 @@ class Block(nn.Module):
     self.mlp_dropout = Dropout(c.dropout)
 
   def __call__(self, x: tuple[Array, Array], masks: Masks, train: bool) -> tuple[tuple[Array, Array], Array]:
-    hidden, number = x  # of the layer, from 0
-    hidden, _ = self._sublayers(hidden, masks, number, train=train)
+    hidden, layer = x  # index of the layer, from 0
+    hidden, _ = self._sublayers(hidden, masks, layer, train=train)
     hidden = constrain(hidden, 'batch', 'length', 'embed')
-    return (hidden, number + 1), hidden
+    return (hidden, layer + 1), hidden
 
-  def decode(self, x: Array, context: tuple[Array, Masks], kept: Cache) -> tuple[Array, Cache]:
+  def decode(self, x: Array, context: tuple[Array, Masks], cache: Cache) -> tuple[Array, Cache]:
     """Run one step of generation.
 
     Args:
@@ -139,10 +139,10 @@ class Block(nn.Module):
       [b, s, d], and the layer's keys and values with those of the new tokens.
     """
     start, masks = context
-    return self._sublayers(x, masks, kept['number'], past=Past(kept['keys'], kept['values'], start))
+    return self._sublayers(x, masks, cache['number'], past=Past(cache['keys'], cache['values'], start))
 
   def _sublayers(
-    self, x: Array, masks: Masks, number: Array, *, train: bool = False, past: Past | None = None
+    self, x: Array, masks: Masks, layer: Array, *, train: bool = False, past: Past | None = None
   ) -> tuple[Array, Cache]:
     """Apply both sublayers to [b, l, d]; also return keys and values."""
     pre = self.config.norm_placement == 'pre'
@@ -151,7 +151,7 @@ class Block(nn.Module):
     key, value, query = self.key(y), self.value(y), self.query(y)  # [b, l, h, k]
     implementation = 'cached' if past else self.execution.attention
     keys, values = caches.append(past, key, value)
-    y = self._attend(query, keys, values, masks, number, train, implementation)
+    y = self._attend(query, keys, values, masks, layer, train, implementation)
     y = self.out(y)  # [b, l, h, k] -> [b, l, d]
     x = x + self.attention_dropout(y, train=train)
     x = x if pre else self.attention_norm(x)
@@ -168,11 +168,11 @@ class Block(nn.Module):
     key: Array,
     value: Array,
     masks: Masks,
-    number: Array,
+    layer: Array,
     train: bool,
     implementation: Way,
   ) -> Array:
-    """Attention under the mask of the layer with this number, [b, l, h, k]."""
+    """Compute attention [b, l, h, k] under the mask of a layer."""
     rate = self.config.attention_dropout
     rng = self.make_rng('dropout') if train and rate else None
 
@@ -181,16 +181,19 @@ class Block(nn.Module):
       return attend(query, keys, values, mask=mask, dropout=rate, rng=rng, implementation=implementation)
 
     if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', of_layer(number, masks, lambda mask: weights(query, key, mask=mask)))
-    return of_layer(number, masks, under)
+      self.sow('attention', 'weights', of_layer(layer, masks, lambda mask: weights(query, key, mask=mask)))
+    return of_layer(layer, masks, under)
 
 
-def of_layer(number: Array, masks: Masks, function: Callable[[Mask], Array]) -> Array:
-  """`function` of the mask of a layer: the second, the fourth and so on take the local one, where there is one."""
+def of_layer(layer: Array, masks: Masks, function: Callable[[Mask], Array]) -> Array:
+  """Apply `function` to the mask of a layer.
+
+  Every second layer uses the local mask, if there is one.
+  """
   whole, local = masks
   if local is None:
     return function(whole)
-  return jax.lax.cond(number % 2 == 1, lambda: function(local), lambda: function(whole))
+  return jax.lax.cond(layer % 2 == 1, lambda: function(local), lambda: function(whole))
 
 
 class Gpt(Base):
@@ -257,7 +260,7 @@ class Gpt(Base):
     return {'position_embed': range(self.config.max_length)}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d] (GPT §3.2)."""
+    """Select the last real state (§3.2): [b, l, d] -> [b, d]."""
     return last(hidden, segment_ids)
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
@@ -276,14 +279,14 @@ class Gpt(Base):
       positions: int[b, s].
     """
     c = self.config
-    taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    longer, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
 
     def narrow(window: int | None) -> Mask:
       if window is None:
         return mask
-      near = taken['positions'][:, None, :] > positions[:, :, None] - window  # [b, s, m]
+      near = longer['positions'][:, None, :] > positions[:, :, None] - window  # [b, s, m]
       allowed = near if mask.allowed is None else mask.allowed & near
-      return Mask(segment_ids, taken['segment_ids'], allowed=allowed)
+      return Mask(segment_ids, longer['segment_ids'], allowed=allowed)
 
     masks = narrow(c.window), narrow(c.local_window) if c.local_window else None
     x = self.token_embed(tokens) + self.position_embed(positions)
@@ -291,7 +294,7 @@ class Gpt(Base):
     hidden, new = self.layers.decode(x, (cache['index'], masks), layers)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
-    return self.attend(hidden), taken | new
+    return self.attend(hidden), longer | new
 
 
 def make(

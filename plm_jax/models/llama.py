@@ -1,18 +1,17 @@
 """LLaMA (Touvron et al. 2023, §2.2; arXiv 2302.13971), LLaMA 2 (arXiv 2307.09288, §2.2), 3 and the GLM-4 family.
 
 Causal decoder: RMSNorm before each sublayer and at the end, rotary positions, a feed-forward of three matrices,
-down(silu(gate x) * up x), no biases, an output matrix of its own. Texts that count two linear layers in the
-feed-forward omit the gate. Larger models of LLaMA 2 and all of LLaMA 3 (Grattafiori et al. 2024, §3.2; arXiv
-2407.21783) share each key and value among several heads (`num_kv_heads`); from 3.1 on rotation is slowed down for long
-rows (`rotary_scaling`).
+down(silu(gate x) * up x), no biases, a separate output matrix. Texts that count two linear layers in the feed-forward
+omit the gate. Larger models of LLaMA 2 and all of LLaMA 3 (Grattafiori et al. 2024, §3.2; arXiv 2407.21783) share each
+key and value among several heads (`num_kv_heads`). From 3.1 on rotation is slower for long sequences
+(`rotary_scaling`).
 
-ChatGLM2-6B and GLM-4-9B (GLM team 2024, arXiv 2406.12793, §2) are rows of the same block, not of GLM's: causal, with
-rotary positions on half of each head, two key heads, biases on query, key and value. GLM-4-0414 has a norm after each
-sublayer as well: `norm_placement='sandwich'`.
+ChatGLM2-6B and GLM-4-9B (GLM team 2024, arXiv 2406.12793, §2) have this block and not GLM's: causal, with rotary
+positions on half of each head, two key heads, biases on query, key and value. GLM-4-0414 also has a norm after each
+sublayer: `norm_placement='sandwich'`.
 
-The released code of LLaMA rotates adjacent pairs of components; Hugging Face's files have kernels permuted so that the
-two halves of a head are rotated against each other. Rows of LLaMA here use the halves (`rotary`), those of GLM the
-pairs.
+The released code of LLaMA rotates adjacent pairs of components. Hugging Face's kernels are permuted so that the two
+halves of a head are rotated against each other. LLaMA sizes here use the halves (`rotary`), GLM sizes the pairs.
 """
 
 import dataclasses
@@ -52,23 +51,23 @@ class Config:
     num_layers: n.
     num_heads: h.
     head_dim: k, size of a head; None for hidden_dim / num_heads.
-    num_kv_heads: g, heads of keys and values; None for h.
+    num_kv_heads: g, number of key and value heads; None for h.
     mlp_dim: f, feed-forward width.
-    max_length: the longest row in training. No position has a learned vector, so longer rows can be computed.
-    norm_placement: 'pre', or 'sandwich' with a norm after each sublayer as well (GLM-4-0414).
+    max_length: maximum sequence length in training. Positions are not learned, so longer sequences can be computed.
+    norm_placement: 'pre', or 'sandwich' with another norm after each sublayer (GLM-4-0414).
     norm_epsilon: epsilon of every RMSNorm.
-    rotary: which components of a head make a pair, 'halves' or adjacent 'pairs'; see `layers.positions.rotate`.
-    rotary_share: the share of a head's components that is rotated, from the first on.
-    rotary_base: of the angles.
-    rotary_scaling: how the angles are stretched for rows longer than those of pre-training: 'linear' divides them all
-      by `rotary_factor` (Chen et al. 2023, arXiv 2306.15595, equation 4); 'llama3' divides those that turn slowly.
-    rotary_factor: see there.
-    rotary_low: 'llama3': pairs that turn less than this often in `rotary_length` positions are divided.
-    rotary_high: 'llama3': pairs that turn more often than this stay; those between are divided in part.
-    rotary_length: 'llama3': the longest row before the stretching; None for `max_length`.
+    rotary: components of a head that form a pair, 'halves' or adjacent 'pairs'; see `layers.positions.rotate`.
+    rotary_share: share of a head's components that is rotated, from the first on.
+    rotary_base: base of the angles.
+    rotary_scaling: reduction of the angles for sequences longer than in pre-training: 'linear' divides them all by
+      `rotary_factor` (Chen et al. 2023, arXiv 2306.15595, equation 4); 'llama3' divides those that rotate slowly.
+    rotary_factor: see `rotary_scaling`.
+    rotary_low: 'llama3': pairs with fewer rotations in `rotary_length` positions are divided.
+    rotary_high: 'llama3': pairs with more rotations are unchanged; those between are divided in part.
+    rotary_length: 'llama3': maximum sequence length before the reduction; None for `max_length`.
     qkv_bias: query, key and value have biases.
-    out_bias: the output of attention has one.
-    mlp_bias: the three matrices of the feed-forward have.
+    out_bias: the output of attention has a bias.
+    mlp_bias: the three matrices of the feed-forward have biases.
     tied: the output matrix is the token table; otherwise a separate matrix.
     has_output: False for an untied trunk whose folder has no output matrix; it computes no logits.
     dropout: rate after each sublayer.
@@ -112,11 +111,13 @@ class Config:
       check_multiple(self, 'num_heads', 'num_kv_heads')
     if self.rotary_dim < 2 or self.rotary_dim % 2 or self.rotary_dim > self.head_size:
       raise ValueError(
-        f'rotary_share {self.rotary_share} of a head of {self.head_size} is {self.rotary_dim} components; rotation '
-        'needs an even number of them, at least 2'
+        f'model.overrides.rotary_share={self.rotary_share} of a head of {self.head_size} is {self.rotary_dim} '
+        'components: choose a share that gives an even number from 2 on'
       )
     if self.rotary_low >= self.rotary_high:
-      raise ValueError(f'model.overrides: rotary_low {self.rotary_low} is not below rotary_high {self.rotary_high}')
+      raise ValueError(
+        f'model.overrides: rotary_low={self.rotary_low} must be below rotary_high={self.rotary_high}: lower rotary_low'
+      )
 
   @property
   def head_size(self) -> int:
@@ -132,7 +133,7 @@ class Config:
 
   @property
   def rotary_speeds(self) -> np.ndarray:
-    """Radians by which each pair of components turns from a position to the next: f64[rotary_dim / 2]."""
+    """Compute each pair's rotation per position, in radians: f64[rotary_dim / 2]."""
     speeds = position.rotary_speeds(dim=self.rotary_dim, base=self.rotary_base)
     if self.rotary_scaling == 'none':
       return speeds
@@ -175,7 +176,7 @@ class Block(nn.Module):
     x = constrain(x, 'batch', 'length', 'embed')
     return x, x
 
-  def decode(self, x: Array, context: tuple[Array, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
+  def decode(self, x: Array, context: tuple[Array, Mask, Angles], cache: Cache) -> tuple[Array, Cache]:
     """Run one step of generation.
 
     Args:
@@ -187,7 +188,7 @@ class Block(nn.Module):
       [b, s, d], and the layer's keys and values with those of the new tokens.
     """
     start, mask, angles = context
-    return self._sublayers(x, mask, angles, past=Past(kept['keys'], kept['values'], start))
+    return self._sublayers(x, mask, angles, past=Past(cache['keys'], cache['values'], start))
 
   def _sublayers(
     self, x: Array, mask: Mask, angles: Angles, *, train: bool = False, past: Past | None = None
@@ -289,11 +290,11 @@ class Llama(Base):
       segment_ids: int[b, s]; 0 is padding, on either side.
       positions: int[b, s].
     """
-    taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    longer, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
     context = cache['index'], mask, self._angles(positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
     hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
-    return self.attend(self.final_norm(hidden)), taken | new
+    return self.attend(self.final_norm(hidden)), longer | new
 
 
 def make(
@@ -321,8 +322,8 @@ _8B = Config(num_kv_heads=8, mlp_dim=14336, max_length=8192, norm_epsilon=1e-5, 
 _70B = dataclasses.replace(_8B, hidden_dim=8192, num_layers=80, num_heads=64, mlp_dim=28672)
 
 
-def _stretched(config: Config, **fields: Any) -> Config:
-  """With positions for 16 times longer rows (LLaMA 3.1 and later)."""
+def _extended(config: Config, **fields: Any) -> Config:
+  """Extend a config to 16 times longer sequences (LLaMA 3.1 and later)."""
   scaling: dict[str, Any] = {'rotary_scaling': 'llama3', 'rotary_factor': 8.0, 'rotary_length': 8192}
   return dataclasses.replace(config, **{'max_length': 131_072, **scaling, **fields})
 
@@ -358,11 +359,11 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
     ),
     'llama3-8b': _8B,
     'llama3-70b': _70B,
-    'llama3.1-8b': _stretched(_8B),
-    'llama3.1-70b': _stretched(_70B),
-    'llama3.1-405b': _stretched(_8B, hidden_dim=16384, num_layers=126, num_heads=128, mlp_dim=53248),
-    'llama3.2-1b': _stretched(_8B, hidden_dim=2048, num_layers=16, mlp_dim=8192, tied=True, rotary_factor=32.0),
-    'llama3.2-3b': _stretched(
+    'llama3.1-8b': _extended(_8B),
+    'llama3.1-70b': _extended(_70B),
+    'llama3.1-405b': _extended(_8B, hidden_dim=16384, num_layers=126, num_heads=128, mlp_dim=53248),
+    'llama3.2-1b': _extended(_8B, hidden_dim=2048, num_layers=16, mlp_dim=8192, tied=True, rotary_factor=32.0),
+    'llama3.2-3b': _extended(
       _8B, hidden_dim=3072, num_layers=28, num_heads=24, mlp_dim=8192, tied=True, rotary_factor=32.0
     ),
     'chatglm2-6b': _CHATGLM2,

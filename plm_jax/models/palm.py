@@ -1,10 +1,10 @@
 """PaLM (Chowdhery et al. 2022, §2; arXiv 2204.02311).
 
-Causal decoder that differs from its neighbour LLaMA in the wiring of a block: one norm, whose output both attention and
-feed-forward read, and one sum, y = x + attention(norm x) + mlp(norm x) (§2, "parallel layers"). All heads share one key
-and one value (multi-query, Shazeer 2019); heads are 256 wide whatever the width of the model. SwiGLU of three matrices,
-rotary positions, no biases, neither in kernels nor in norms. The output matrix is the token table, whose rows start at
-N(0, 1); logits are therefore divided by sqrt(d) (§5).
+Causal decoder. It differs from LLaMA in its block: attention and feed-forward read the same norm, and one sum adds
+both, y = x + attention(norm x) + mlp(norm x) (§2, "parallel layers"). All heads share one key and one value
+(multi-query, Shazeer 2019); heads have width 256 in every size. SwiGLU of three matrices, rotary positions, no biases
+in kernels or norms. The output matrix is the token table, which is initialised to N(0, 1); logits are therefore divided
+by sqrt(d) (§5).
 """
 
 import dataclasses
@@ -42,16 +42,16 @@ class Config:
   Attributes:
     hidden_dim: d, width between blocks.
     num_layers: n.
-    num_heads: h, heads of queries.
-    num_kv_heads: g, heads of keys and values; 1 in the paper.
-    head_dim: k; h k need not be d.
+    num_heads: h, number of query heads.
+    num_kv_heads: g, number of key and value heads; 1 in the paper.
+    head_dim: k; h k may differ from d.
     mlp_dim: f, feed-forward width, 4 d.
-    max_length: the longest row in training. No position has a learned vector, so longer rows can be computed.
-    norm_epsilon: of every norm; the paper gives none, this is that of T5X.
-    rotary_base: of the angles.
+    max_length: maximum sequence length in training. Positions are not learned, so longer sequences can be computed.
+    norm_epsilon: epsilon of every norm; that of T5X, because the paper gives none.
+    rotary_base: base of the angles.
     dropout: rate on the sum of the two branches; 0 in pre-training, .1 in the paper's fine-tuning.
     attention_dropout: rate on attention weights.
-    embed_std: of the normal that the token table starts from; kernels start from N(0, 1 / sqrt(inputs)).
+    embed_std: standard deviation of the token table's initial normal; kernels start from N(0, 1 / sqrt(inputs)).
     vocab_multiple: pads the table to a multiple of this many rows.
   """
 
@@ -72,7 +72,7 @@ class Config:
   def __post_init__(self):
     check_multiple(self, 'num_heads', 'num_kv_heads')
     if self.head_dim < 2 or self.head_dim % 2:
-      raise ValueError(f'head_dim {self.head_dim} is not an even number, and rotation turns pairs of components')
+      raise ValueError(f'model.overrides.head_dim={self.head_dim} must be even and positive, for rotary pairs')
 
 
 class Block(nn.Module):
@@ -105,7 +105,7 @@ class Block(nn.Module):
     x = constrain(x, 'batch', 'length', 'embed')
     return x, x
 
-  def decode(self, x: Array, context: tuple[Array, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
+  def decode(self, x: Array, context: tuple[Array, Mask, Angles], cache: Cache) -> tuple[Array, Cache]:
     """Run one step of generation.
 
     Args:
@@ -117,13 +117,13 @@ class Block(nn.Module):
       [b, s, d], and the layer's keys and values with those of the new tokens.
     """
     start, mask, angles = context
-    attended, fed, new = self._branches(x, mask, angles, past=Past(kept['keys'], kept['values'], start))
+    attended, fed, new = self._branches(x, mask, angles, past=Past(cache['keys'], cache['values'], start))
     return x + attended + fed, new
 
   def _branches(
     self, x: Array, mask: Mask, angles: Angles, *, train: bool = False, past: Past | None = None
   ) -> tuple[Array, Array, Cache]:
-    """What attention and feed-forward make of one norm, [b, l, d] both, and the keys and values that they look at."""
+    """Compute both branches [b, l, d]; also return keys and values."""
     c = self.config
     y = self.norm(x)
     query, key, value = self.query(y), self.key(y), self.value(y)  # [b, l, h, k], then two of [b, l, g, k]
@@ -212,11 +212,11 @@ class Palm(Base):
       segment_ids: int[b, s]; 0 is padding, on either side.
       positions: int[b, s].
     """
-    taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    longer, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
     context = cache['index'], mask, self._angles(positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
     hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
-    return self.attend(self.final_norm(hidden)), taken | new
+    return self.attend(self.final_norm(hidden)), longer | new
 
 
 def make(

@@ -1,16 +1,16 @@
 """T5: text-to-text Transformer with relative position biases (Raffel et al. 2020, §2.1; arXiv 1910.10683).
 
-Pre-norm with RMSNorm and a final norm of each stack, no biases, no position tables: each stack has one table of
-relative biases, which the self-attention of all its layers reads and cross-attention does not. Products of queries and
-keys are not divided by sqrt(k); the initial query kernels are smaller instead. Version 1.0 has a ReLU feed-forward and
-logits d^-1/2 x E^T by the token table. Version 1.1 has a gated feed-forward and its own output matrix, without that
-factor, and was pre-trained without dropout; mT5 (Xue et al. 2021, arXiv 2010.11934) and ByT5 (Xue et al. 2022, arXiv
-2105.13626), whose encoder is deeper than its decoder, are rows of it. Efficient T5s (Tay et al. 2022, arXiv 2109.10686)
-are rows of 1.0.
+Pre-norm with RMSNorm and a final norm of each stack, no biases, no position tables. Each stack has one table of
+relative biases for the self-attention of all its layers; cross-attention has none. Products of queries and keys are not
+divided by sqrt(k); the initial query kernels are smaller instead. Version 1.0 has a ReLU feed-forward and logits
+d^-1/2 x E^T by the token table. Version 1.1 has a gated feed-forward and a separate output matrix, without that factor,
+and was pre-trained without dropout. mT5 (Xue et al. 2021, arXiv 2010.11934) and ByT5 (Xue et al. 2022, arXiv
+2105.13626), whose encoder is deeper than its decoder, are sizes of 1.1. Efficient T5s (Tay et al. 2022, arXiv
+2109.10686) are sizes of 1.0.
 
-`structure` also gives the architectures that the paper compares in §3.2: encoder and decoder with shared parameters, a
-decoder alone, and a decoder that sees a prefix in both directions; 'encoder' is an encoder alone, as releases have it
-that embed texts.
+`structure` also selects the architectures that the paper compares in §3.2: encoder and decoder with shared parameters,
+a decoder, and a decoder that sees a prefix in both directions. 'encoder' is an encoder without a decoder, as in
+checkpoints that embed texts.
 """
 
 import dataclasses
@@ -47,24 +47,23 @@ class Config:
 
   Attributes:
     hidden_dim: d, width between blocks.
-    num_layers: n, of the encoder or the only stack.
-    num_decoder_layers: of the decoder behind an encoder; None for n.
+    num_layers: n, depth of the encoder or the only stack.
+    num_decoder_layers: depth of the decoder of an encoder-decoder; None for n.
     num_heads: h.
     head_dim: k; num_heads * head_dim may differ from hidden_dim.
     mlp_dim: f, feed-forward width.
-    activation: of the feed-forward, or of its gate.
+    activation: activation of the feed-forward, or of its gate.
     gated: the feed-forward has a gate (1.1).
-    tied: logits by the token table, scaled by d^-1/2 (1.0); otherwise by a matrix of their own, not scaled (1.1).
+    tied: logits by the token table, scaled by d^-1/2 (1.0); otherwise by a separate matrix, not scaled (1.1).
     has_output: False for an untied trunk whose folder has no output matrix; it computes no logits.
-    num_buckets: rows of the table of relative biases.
-    max_distance: distances from here on share the last bucket.
+    num_buckets: number of rows of the table of relative biases.
+    max_distance: distances from this one on share the last bucket.
     norm_epsilon: epsilon of every RMSNorm.
     dropout: rate after embeddings, inside and after each sublayer, and after the final norms.
     attention_dropout: rate on attention weights.
-    structure: 'encoder-decoder'; 'shared', where both stacks have the same parameters but for cross-attention;
-      'decoder', one causal stack; 'prefix', one stack that sees a prefix in both directions; 'encoder', one stack that
-      sees everything.
-    model_type: what transformers calls the family, where that is not 't5': 'mt5'.
+    structure: 'encoder-decoder'; 'shared', where both stacks share all parameters except cross-attention; 'decoder',
+      one causal stack; 'prefix', one stack that sees a prefix in both directions; 'encoder', one bidirectional stack.
+    model_type: name of the family in transformers if it is not 't5': 'mt5'.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -91,8 +90,8 @@ class Config:
     check_choices(self)
     if self.structure != 'encoder-decoder' and self.decoder_layers != self.num_layers:
       raise ValueError(
-        f'model.overrides.num_decoder_layers={self.num_decoder_layers} and num_layers={self.num_layers}: only '
-        f"structure 'encoder-decoder' has two depths, and here it is {self.structure!r}"
+        f'model.overrides.num_decoder_layers={self.num_decoder_layers} differs from num_layers={self.num_layers}, '
+        f"which needs structure='encoder-decoder' and not {self.structure!r}: remove num_decoder_layers"
       )
 
   @property
@@ -101,7 +100,13 @@ class Config:
 
 
 class Context(NamedTuple):
-  """What every layer of a stack looks at: mask and biases f32[b or 1, h, l, m] of self-attention, and an encoder."""
+  """Inputs of every layer of a stack.
+
+  Attributes:
+    mask: mask of self-attention.
+    bias: f32[b or 1, h, l, m], biases of self-attention.
+    encoded: the encoder's states, or None.
+  """
 
   mask: Mask
   bias: Array
@@ -109,13 +114,13 @@ class Context(NamedTuple):
 
 
 class StepContext(NamedTuple):
-  """The same in a step of generation, where keys and values of the encoder are in the cache.
+  """Inputs of every layer in a step of generation; the encoder's keys and values are in the cache.
 
   Attributes:
-    mask: what the new tokens may look at.
-    bias: f32[b or 1, h, s, m] of self-attention.
+    mask: mask of the new tokens.
+    bias: f32[b or 1, h, s, m], biases of self-attention.
     start: int32[], the slot of the first new token.
-    encoder_mask: what they may look at in the encoder; None where there is none.
+    encoder_mask: mask of the new tokens over the encoder's states; None without an encoder.
   """
 
   mask: Mask
@@ -125,7 +130,7 @@ class StepContext(NamedTuple):
 
 
 class Block(nn.Module):
-  """x + sublayer(norm(x)), for self-attention, cross-attention where there is an encoder, and feed-forward."""
+  """x + sublayer(norm(x)), for self-attention, cross-attention if there is an encoder, and feed-forward."""
 
   config: Config
   execution: Execution
@@ -171,11 +176,10 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
   def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """Run one step of generation on [b, s, d]; return keys and values too."""
+    """Run one step; return states [b, s, d], keys and values."""
     y = self.attention_norm(x)
     key, value = self.attention.project(y)  # [b, s, h, k]
-    past = Past(cache['keys'], cache['values'], context.start)
-    keys, values = caches.append(past, key, value)
+    keys, values = caches.append(Past(cache['keys'], cache['values'], context.start), key, value)
     x = x + self.attention.attend(y, keys, values, mask=context.mask, bias=context.bias, implementation='cached')
     if context.encoder_mask is not None:
       y = self.cross_norm(x)
@@ -195,7 +199,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-  """Layers, the table of relative biases that they share, and the final norm."""
+  """Layers, their shared table of relative biases, and the final norm."""
 
   config: Config
   execution: Execution
@@ -211,7 +215,10 @@ class Stack(nn.Module):
     self.dropout = Dropout(c.dropout)
 
   def bias(self, query_positions: Array, key_positions: Array, *, bidirectional: bool) -> Array:
-    """f32[b, h, l, m] of positions int[b, l] and int[b, m]; b is 1 where all rows have the same."""
+    """Compute relative biases f32[b, h, l, m].
+
+    Positions are int[b, l] and int[b, m]; b is 1 if they are the same for all sequences.
+    """
     buckets = position.relative_buckets(
       key_positions[:, None, :] - query_positions[:, :, None],
       bidirectional=bidirectional,
@@ -230,12 +237,16 @@ class Stack(nn.Module):
     encoded: Encoded | None = None,
     train: bool,
   ) -> tuple[Array, Array]:
-    """Reads embeddings [b, l, d]: states after the final norm, and those of each layer before it [n+1, b, l, d]."""
+    """Read embeddings [b, l, d].
+
+    Returns:
+      States [b, l, d] after the final norm, and those of each layer before it [n+1, b, l, d].
+    """
     x = constrain(self.dropout(x, train=train), 'batch', 'length', 'embed')
-    if positions is None:  # only differences are used, and inside a packed document they are differences of indices
+    if positions is None:  # only differences matter, and packing does not change those inside a document
       positions = jnp.arange(x.shape[1])[None]
     bias = self.bias(positions, positions, bidirectional=bidirectional)
-    hidden, layers = self.layers(x, Context(mask, bias, encoded), train)
+    hidden, layers = self.layers(x, Context(mask=mask, bias=bias, encoded=encoded), train)
     hidden = self.dropout(self.final_norm(hidden), train=train)
     return hidden, jnp.concatenate([x[None], layers])
 
@@ -245,13 +256,19 @@ class Stack(nn.Module):
     return caches.empty(shape, dtype=self.execution.dtype)
 
   def read(self, encoder_hidden: Array) -> tuple[Array, Array]:
-    """Keys and values of all layers for cross-attention: [b, m, d] -> [n, b h, k, m] and [n, b h, m, k]."""
+    """Compute keys and values of all layers for cross-attention.
+
+    [b, m, d] -> [n, b h, k, m] and [n, b h, m, k].
+    """
     return self.layers.read(encoder_hidden, None, None)[1]
 
   def decode(
     self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array, bidirectional: bool
   ) -> tuple[Array, Cache]:
-    """One step of generation: embeddings [b, s, d] -> states after the final norm, and the longer cache."""
+    """Run one step on embeddings [b, s, d]; return states and cache.
+
+    The states are those after the final norm.
+    """
     start = cache['index']
     cache, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions, together=bidirectional)
     bias = self.bias(positions, cache['positions'], bidirectional=bidirectional)
@@ -260,12 +277,13 @@ class Stack(nn.Module):
     if 'encoder_keys' in cache:
       encoder_mask = Mask(segment_ids, cache['encoder_segment_ids'])
       layered |= {name: cache[name] for name in ('encoder_keys', 'encoder_values')}
-    x, new = self.layers.decode(x, StepContext(mask, bias, start, encoder_mask), layered)
+    context = StepContext(mask=mask, bias=bias, start=start, encoder_mask=encoder_mask)
+    x, new = self.layers.decode(x, context, layered)
     return self.final_norm(x), cache | new
 
 
 class _Trunk(Base):
-  """What T5s of all structures share: tables, the output, pooling."""
+  """Common parts of all structures: tables, the output, pooling."""
 
   config: Config
 
@@ -286,7 +304,10 @@ class _Trunk(Base):
     return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.hidden_dim**-0.5)
 
   def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v], by the scaled token table or the trunk's own matrix."""
+    """Compute vocabulary logits f32[..., v].
+
+    The matrix is the scaled token table or the separate output matrix.
+    """
     if self.config.tied:
       features = features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype)
     return self.output_table.attend(features)
@@ -294,7 +315,7 @@ class _Trunk(Base):
   def _read(
     self, stack: Stack, tokens: Array, mask: Mask, positions: Array | None, train: bool, *, bidirectional: bool
   ) -> dict[str, Any]:
-    """What `__call__` of a trunk of one stack gives."""
+    """Compute the result of `__call__` for a trunk with one stack."""
     x = self.token_embed(tokens)
     hidden, layers = stack(x, mask=mask, positions=positions, bidirectional=bidirectional, train=train)
     self.init_output()
@@ -331,13 +352,13 @@ class T5(_Trunk):
       encoder_segment_ids: int[b, m], ids of the packed documents; 0 is padding.
       decoder_tokens: int[b, l], already shifted to the right.
       decoder_segment_ids: int[b, l]; a document attends to the encoder's document with the same id.
-      encoder_positions: int[b, m], of which differences are used; indices by default.
-      decoder_positions: int[b, l], likewise.
+      encoder_positions: int[b, m]; only differences matter; indices by default.
+      decoder_positions: int[b, l], the same.
       train: applies dropout.
 
     Returns:
-      Of the decoder, 'hidden' [b, l, d] after the final norm and 'layers' [n+1, b, l, d] before it, with the embeddings
-      first; of the encoder, 'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d] likewise, where the two n
+      'hidden' [b, l, d] of the decoder after the final norm, and its 'layers' [n+1, b, l, d] before it, with the
+      embeddings first; the same 'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d] of the encoder, whose n
       may differ; 'carry' ().
     """
     encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
@@ -374,7 +395,7 @@ class T5(_Trunk):
     encoder_hidden: Array | None = None,
     encoder_segment_ids: Array | None = None,
   ) -> PyTree:
-    """Create a cache of `length` empty slots and the encoder's keys and values.
+    """Create a cache of empty slots and the encoder's keys and values.
 
     Args:
       batch_size: b.
@@ -394,7 +415,7 @@ class T5(_Trunk):
       tokens: int[b, s], a whole prompt or one token per sequence.
       cache: from `init_cache` or the previous step.
       segment_ids: int[b, s]; 0 is padding, on either side.
-      positions: int[b, s], of which differences are used.
+      positions: int[b, s]; only differences matter.
     """
     x = self.token_embed(tokens)
     hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions, bidirectional=False)
@@ -402,7 +423,7 @@ class T5(_Trunk):
 
 
 class T5Decoder(_Trunk):
-  """A decoder alone: the language model of the paper's comparison (§3.2.1)."""
+  """A decoder without an encoder: the language model of the paper's comparison (§3.2.1)."""
 
   INPUTS: ClassVar[tuple[str, ...]] = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION: ClassVar[AttentionKind] = 'causal'
@@ -426,7 +447,7 @@ class T5Decoder(_Trunk):
       tokens: int[b, l].
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: ignored; the model has no sentence types.
-      positions: int[b, l], of which differences are used; indices by default.
+      positions: int[b, l]; only differences matter; indices by default.
       train: applies dropout.
 
     Returns:
@@ -447,7 +468,7 @@ class T5Decoder(_Trunk):
       tokens: int[b, s], a whole prompt or one token per sequence.
       cache: from `init_cache` or the previous step.
       segment_ids: int[b, s]; 0 is padding, on either side.
-      positions: int[b, s], of which differences are used.
+      positions: int[b, s]; only differences matter.
     """
     return self._step(tokens, cache, segment_ids, positions, bidirectional=False)
 
@@ -462,7 +483,7 @@ class T5Decoder(_Trunk):
 
 
 class T5Prefix(T5Decoder):
-  """A decoder that sees the first tokens of a row in both directions (§3.2.1); relative biases tell them apart."""
+  """A decoder that sees a prefix in both directions (§3.2.1), with bidirectional relative biases."""
 
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions', 'prefix')
   ATTENTION = 'prefix'
@@ -477,14 +498,14 @@ class T5Prefix(T5Decoder):
     prefix: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Reads a batch; as `T5Decoder`, with
+    """Read a batch like `T5Decoder`, with a prefix.
 
     Args:
       tokens: int[b, l].
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: ignored; the model has no sentence types.
-      positions: int[b, l], of which differences are used; indices by default.
-      prefix: int[b], the number of tokens of each row that all tokens of their document see; 0 by default.
+      positions: int[b, l]; only differences matter; indices by default.
+      prefix: int[b], number of first tokens that all tokens of their document see; 0 by default.
       train: applies dropout.
     """
     del type_ids
@@ -492,12 +513,15 @@ class T5Prefix(T5Decoder):
     return self._read(self.decoder, tokens, mask, positions, train, bidirectional=True)
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
-    """As `T5Decoder.decode_step`, but the tokens of one call see each other: a prompt in one call is the prefix."""
+    """Read s tokens that see each other; the prompt is the prefix.
+
+    Arguments and results are those of `T5Decoder.decode_step`.
+    """
     return self._step(tokens, cache, segment_ids, positions, bidirectional=True)
 
 
 class T5Encoder(_Trunk):
-  """An encoder alone, which embeds texts (Sentence-T5, Ni et al. 2021; arXiv 2108.08877)."""
+  """An encoder without a decoder, to embed texts (Sentence-T5, Ni et al. 2021; arXiv 2108.08877)."""
 
   INPUTS: ClassVar[tuple[str, ...]] = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION: ClassVar[AttentionKind] = 'bidirectional'
@@ -515,12 +539,12 @@ class T5Encoder(_Trunk):
     positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Reads a batch in both directions; arguments and result as `T5Decoder` has them."""
+    """Read a batch in both directions, with arguments of `T5Decoder`."""
     del type_ids
     return self._read(self.encoder, tokens, Mask(segment_ids, segment_ids), positions, train, bidirectional=True)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The mean over the real tokens of each row: [b, l, d] -> [b, d] (Sentence-T5, §3)."""
+    """Average the real tokens (Sentence-T5, §3): [b, l, d] -> [b, d]."""
     return mean(hidden, segment_ids)
 
 
@@ -565,7 +589,7 @@ def _version_11(**fields: Any) -> Config:
 
 
 def _deep_encoder(*, num_layers: int, **fields: Any) -> Config:
-  """A decoder of a third of the encoder's depth (ByT5, §3.1)."""
+  """Build a config with num_layers / 3 decoder layers (ByT5, §3.1)."""
   return _version_11(num_layers=num_layers, num_decoder_layers=num_layers // 3, **fields)
 
 

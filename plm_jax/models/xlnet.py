@@ -1,11 +1,11 @@
 """XLNet: two streams of attention over Transformer-XL (Yang et al. 2019, §2.3 to §2.5; arXiv 1906.08237).
 
-Positions are relative, so there is no longest row. The content stream is an encoder, and fine-tuning uses it alone.
-Where target positions are given, a query stream predicts the tokens there without seeing them; both streams share their
-weights. The trunk's carry is a memory of states of the rows before.
+Positions are relative, so there is no maximum length. The content stream is an encoder, and fine-tuning uses only this
+one. With target positions, a query stream predicts the tokens there without seeing them; both streams share their
+weights. The trunk's carry is a memory of states of previous sequences.
 
-Differences from the released TensorFlow code: an empty memory is masked, where the code attends to states of zeros, and
-dropout of the sinusoids draws one mask per batch. Hugging Face computes GELU by erf.
+Differences from the released TensorFlow code: an empty memory is masked, while the code attends to states of zeros, and
+dropout of the sinusoids samples one mask per batch. Hugging Face computes GELU by erf.
 """
 
 import dataclasses
@@ -54,13 +54,13 @@ class Config:
     num_layers: n.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
-    memory_length: positions of earlier rows that the memory keeps; 0 for no memory.
-    reuse_length: positions at the start of a row that enter the memory; None for the first half.
+    memory_length: number of earlier positions that the memory stores; 0 for no memory.
+    reuse_length: number of first positions of a sequence that enter the memory; None for half.
     activation: 'gelu_tanh' (released XLNet), 'gelu_erf' (Hugging Face) or 'relu'.
     norm_epsilon: epsilon of every LayerNorm.
     dropout: rate on embeddings, sinusoids and outputs, inside the feed-forward block and after each sublayer.
     attention_dropout: rate on attention weights.
-    init_std: of the normal that kernels, tables and the attention's vectors start from.
+    init_std: standard deviation of the normal that initialises kernels, tables and the attention's vectors.
     vocab_multiple: pads the token table to a multiple of this many rows.
     tied: the output matrix is the token table; otherwise a separate matrix.
   """
@@ -83,21 +83,21 @@ class Config:
     check_choices(self)
     check_multiple(self, 'hidden_dim', 'num_heads')
     if self.hidden_dim % 2:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is odd: half of a position are sines, half are cosines')
-    if self.memory_length < 0 or (self.reuse_length is not None and self.reuse_length < 1):
-      raise ValueError(
-        f'memory_length {self.memory_length} must be 0 or more and reuse_length {self.reuse_length} 1 or more, or None'
-      )
+      raise ValueError(f'model.overrides.hidden_dim={self.hidden_dim} must be even, for sines and cosines')
+    if self.memory_length < 0:
+      raise ValueError(f'model.overrides.memory_length={self.memory_length} is negative: give 0 or more')
+    if self.reuse_length is not None and self.reuse_length < 1:
+      raise ValueError(f'model.overrides.reuse_length={self.reuse_length} is too small: give 1 or more, or None')
 
 
 @flax.struct.dataclass
 class Stream:
-  """What one of the two streams knows of the keys; q is l for the content stream and t for the query stream.
+  """Relation of one stream's queries to the keys; q is l for the content stream and t for the query stream.
 
   Attributes:
-    mask: which keys are seen.
-    differs: bool[b, q, m], whether query and key are of different types; None where all are alike.
-    positions: int[b, t], of the queries in the row; None where they are the row.
+    mask: attention mask.
+    differs: bool[b, q, m], True if query and key have different types; None if all types are equal.
+    positions: int[b, t], positions of the queries; None if they are the whole sequence.
   """
 
   mask: Mask
@@ -107,13 +107,13 @@ class Stream:
 
 @flax.struct.dataclass
 class Context:
-  """What every block reads beside its input; m counts memory and row.
+  """Additional inputs of every block; m counts memory and sequence.
 
   Attributes:
     content: the content stream.
-    queries: the query stream; None where there is none.
-    sinusoids: [r, p, d], of all distances; r is 1, or 2 where rows may be reversed.
-    reversed: bool[b], rows that hold text from its end to its beginning; None for none.
+    queries: the query stream, or None.
+    sinusoids: [r, p, d], of all distances; r is 2 with `reversed`, otherwise 1.
+    reversed: bool[b], sequences in reverse order; None for none.
     memory: [n, b, memory, d], earlier states that each block reads; None for none.
   """
 
@@ -124,7 +124,7 @@ class Context:
   memory: Array | None
 
 
-State = tuple[Array, Array | None, Array]  # content [b, l, d], queries [b, t, d], number of the layer int32[]
+State = tuple[Array, Array | None, Array]  # content [b, l, d], queries [b, t, d], index of the layer int32[]
 
 
 class Block(nn.Module):
@@ -162,20 +162,21 @@ class Block(nn.Module):
 
     scale = 1 / math.sqrt(heads[1])
 
-    content, queries, number = state
+    # 1. keys and values of memory and sequence, and projected sinusoids of the distances
+    content, queries, layer = state
     source = content
     if context.memory is not None:
-      source = jnp.concatenate([context.memory[number].astype(content.dtype), content], axis=1)  # [b, m, d]
+      source = jnp.concatenate([context.memory[layer].astype(content.dtype), content], axis=1)  # [b, m, d]
     key, value = project('key')(source), project('value')(source)  # [b, m, h, k]
     relative = project('position')(context.sinusoids)  # [r, p, h, k]
     if context.reversed is not None:
       relative = jnp.where(context.reversed[:, None, None, None], relative[1], relative[0])  # [b, p, h, k]
 
     def read(x: Array, stream: Stream) -> Array:
-      """Both sublayers for one stream: [b, q, d] -> [b, q, d]."""
+      """Apply both sublayers to one stream [b, q, d]."""
       q = query(x)  # [b, q, h, k]
       bias = distance_scores((q + position_bias) * scale, relative, stream.positions, length=content.shape[1])
-      if stream.differs is not None:  # else the same is added for every key, which softmax does not see
+      if stream.differs is not None:  # equal types add a constant, which softmax ignores
         bias = bias + type_scores((q + type_bias) * scale, types, stream.differs)  # [b, h, q, m]
       y = self._attend(q + content_bias, key, value, stream, bias, train)
       y = out(y)  # [b, q, h, k] -> [b, q, d]
@@ -184,30 +185,31 @@ class Block(nn.Module):
       y = mlp(x, train=train)
       return mlp_norm(x + Dropout(c.dropout)(y, train=train))
 
+    # 2. one or both streams
     if queries is not None and context.queries is not None:
       queries = read(queries, context.queries)
     content = constrain(read(content, context.content), 'batch', 'length', 'embed')
-    return (content, queries, number + 1), content
+    return (content, queries, layer + 1), content
 
   def _attend(self, query: Array, key: Array, value: Array, stream: Stream, bias: Array, train: bool) -> Array:
-    """Attention of one stream, [b, q, h, k]; the weights of the content stream are handed out to those who ask."""
+    """Compute attention [b, q, h, k]; sow the content stream's weights."""
     rate = self.config.attention_dropout
     if stream.positions is None and self.is_mutable_collection('attention') and not self.is_initializing():
       self.sow('attention', 'weights', weights(query, key, mask=stream.mask, bias=bias))
     rng = self.make_rng('dropout') if train and rate else None
     implementation = self.execution.attention
-    key, value, mask, whole = with_prefix(self, query, key, value, mask=stream.mask, bias=bias, cached=False)
-    return attend(query, key, value, mask=mask, bias=whole, dropout=rate, rng=rng, implementation=implementation)
+    keys, values, mask, padded = with_prefix(self, query, key, value, mask=stream.mask, bias=bias, cached=False)
+    return attend(query, keys, values, mask=mask, bias=padded, dropout=rate, rng=rng, implementation=implementation)
 
 
 def distance_scores(query: Array, relative: Array, positions: Array | None, *, length: int) -> Array:
-  """What the distance between query and key adds to their score, f32[b, h, q, m].
+  """Compute the distance term of the score, f32[b, h, q, m].
 
   Args:
     query: [b, q, h, k], with its bias v, scaled.
-    relative: [1 or b, p, h, k], the projected sinusoids of the distances `position.relative_sinusoids` counts.
-    positions: int[b, q], of the queries in the row; None where they are the row.
-    length: l, of the row.
+    relative: [1 or b, p, h, k], the projected sinusoids of the distances of `position.relative_sinusoids`.
+    positions: int[b, q], positions of the queries; None if they are the whole sequence.
+    length: l, of the sequence.
   """
   equation = 'blhk,rphk->bhlp' if relative.shape[0] == 1 else 'blhk,bphk->bhlp'
   scores = jnp.einsum(equation, query, relative, preferred_element_type=jnp.float32)
@@ -218,19 +220,19 @@ def distance_scores(query: Array, relative: Array, positions: Array | None, *, l
 
 
 def type_scores(query: Array, types: Array, differs: Array) -> Array:
-  """What it adds that query and key are of the same type or not, f32[b, h, q, m].
+  """Compute the type term of the score, f32[b, h, q, m].
 
   Args:
     query: [b, q, h, k], with its bias s, scaled.
-    types: [2, h, k], of the same type and of different ones.
-    differs: bool[b, q, m].
+    types: [2, h, k], vectors for equal and for different types.
+    differs: bool[b, q, m], True for different types.
   """
   scores = jnp.einsum('blhk,rhk->bhlr', query, types, preferred_element_type=jnp.float32)
   return jnp.where(differs[:, None], scores[..., 1:], scores[..., :1])
 
 
 class Start(nn.Module):
-  """The vector w, [1, 1, d], with which the query stream starts at every position (§2.3)."""
+  """The initial vector w of the query stream at every position, [1, 1, d] (§2.3)."""
 
   features: int
   init_std: float
@@ -272,18 +274,18 @@ class Xlnet(Base):
     target_positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Reads a batch in both directions, or in the order that a permutation mask states.
+    """Read a batch in both directions, or in a permuted order.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding. Positions in the memory keep their numbers,
-        and tokens of the same number see them.
-      type_ids: int[b, l], A (0), B (1), the last token (2), 0 in the memory; only whether two are equal is used. None
-        for all the same.
-      carry: the memory, of `init_carry` or of the call before; () for none.
-      reversed: bool[b], rows that hold text from its end to its beginning: their distances change sign (bi_data).
-      permutation_mask: bool[b, l, l], True where a query may look at a token. The content stream sees its own
-        position as well, and both streams see all of the memory. None for no such limit.
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding. The memory stores its ids, and tokens with the
+        same id see it.
+      type_ids: int[b, l], A (0), B (1), the last token (2), 0 in the memory; only equality of two types is used. None
+        if all are equal.
+      carry: the memory, from `init_carry` or the previous call; () for none.
+      reversed: bool[b], sequences in reverse order, whose distances change sign (bi_data).
+      permutation_mask: bool[b, l, l], True if a query may attend to a token. The content stream also sees its own
+        position, and both streams see all of the memory. None for no limit.
       target_positions: int[b, t], positions that the query stream predicts; None for no query stream.
       train: applies dropout.
 
@@ -296,7 +298,8 @@ class Xlnet(Base):
     """
     c = self.config
     if target_positions is not None and permutation_mask is None:
-      raise ValueError('Xlnet was given target_positions without a permutation_mask: they would see what they predict')
+      raise ValueError('Xlnet: target_positions need a permutation_mask, or they see the predicted tokens: pass both')
+    # 1. embeddings
     start = self.start()
     x = self.embed_dropout(self.token_embed(tokens), train=train)  # [b, l] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
@@ -305,6 +308,7 @@ class Xlnet(Base):
     if target_positions is not None:
       queries = jnp.broadcast_to(start.astype(x.dtype), (*target_positions.shape, c.hidden_dim))
       queries = self.embed_dropout(queries, train=train)
+    # 2. layers and the next memory
     (hidden, queries, _), layers = self.layers((x, queries, jnp.zeros((), jnp.int32)), context, train)
     layers = jnp.concatenate([x[None], layers])
     out = {'layers': layers, 'carry': self._remember(carry, layers, segment_ids)}
@@ -325,22 +329,25 @@ class Xlnet(Base):
     targets: Array | None,
     train: bool,
   ) -> Context:
+    # 1. memory, before the sequence
     length, past = tokens.shape[1], 0
     memory, segments = None, segment_ids
     if carry:
       memory = jnp.moveaxis(carry['states'], 0, 1)  # [b, n, memory, d] -> [n, b, memory, d]
       past = memory.shape[2]
       segments = jnp.concatenate([carry['segment_ids'], segment_ids], axis=1)  # [b, m]
+    # 2. sinusoids of the distances
     sinusoids = jnp.asarray(position.relative_sinusoids(length, past + length, dim=self.config.hidden_dim))
     signs = [sinusoids]
     if reversed is not None:
       half = sinusoids.shape[1] // 2
       signs.append(jnp.concatenate([-sinusoids[:, :half], sinusoids[:, half:]], axis=1))  # sin(-x) = -sin(x)
+    # 3. types and masks of both streams
     differs = None
     if type_ids is not None:
       differs = type_ids[:, :, None] != jnp.pad(type_ids, ((0, 0), (past, 0)))[:, None, :]  # [b, l, m]
     allowed, queries = None, None
-    # two positions of memory, order of the row: 2 0 1     memory, row   (x: seen)
+    # two positions of memory, permutation 2 0 1           memory, sequence   (x: seen)
     #   query stream at position 0                         x x  . . x
     #   content stream at position 0                       x x  x . x
     if permutation_mask is not None:
@@ -358,7 +365,7 @@ class Xlnet(Base):
           positions=targets,
         )
     return Context(
-      content=Stream(Mask(segment_ids, segments, allowed=allowed), differs, None),
+      content=Stream(mask=Mask(segment_ids, segments, allowed=allowed), differs=differs, positions=None),
       queries=queries,
       sinusoids=self.embed_dropout(jnp.stack(signs), train=train, rows=False),
       reversed=reversed,
@@ -366,29 +373,35 @@ class Xlnet(Base):
     )
 
   def _remember(self, carry: PyTree, layers: Array, segment_ids: Array) -> PyTree:
-    """The memory after this row: the inputs of each block at the first positions of the row, after the old memory."""
-    # memory_length 4, reuse_length 2: the memory a b c d and the row e f g h make c d e f, the last 4 of a b c d e f
-    kept = self.config.memory_length
-    if not kept:
+    """Append the block inputs at the first positions to the memory."""
+    # memory_length 4, reuse_length 2: the memory a b c d and the sequence e f g h give c d e f
+    size = self.config.memory_length
+    if not size:
       return ()
-    carry = carry or self.init_carry(segment_ids.shape[0])
+    old = carry or self.init_carry(segment_ids.shape[0])
     reused = self.reuse(segment_ids.shape[1])
-    states = jnp.moveaxis(layers[:-1, :, :reused], 0, 1)  # [n, b, r, d] -> [b, n, r, d]
-    states = jnp.concatenate([carry['states'], states.astype(carry['states'].dtype)], axis=2)[:, :, -kept:]
-    segments = jnp.concatenate([carry['segment_ids'], segment_ids[:, :reused].astype(jnp.int32)], axis=1)
-    return {'states': jax.lax.stop_gradient(states), 'segment_ids': segments[:, -kept:]}
+    new = jnp.moveaxis(layers[:-1, :, :reused], 0, 1)  # [n, b, r, d] -> [b, n, r, d]
+    states = jnp.concatenate([old['states'], new.astype(old['states'].dtype)], axis=2)[:, :, -size:]
+    segments = jnp.concatenate([old['segment_ids'], segment_ids[:, :reused].astype(jnp.int32)], axis=1)
+    return {'states': jax.lax.stop_gradient(states), 'segment_ids': segments[:, -size:]}
 
   def reuse(self, length: int) -> int:
-    """Positions at the start of a row of this length that enter the memory."""
+    """Return the number of first positions that enter the memory."""
     c = self.config
     return max(length // 2, 1) if c.reuse_length is None else min(c.reuse_length, length)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """tanh of a dense layer on the last real token, <cls>: [b, l, d] -> [b, d] (released code, summary type 'last')."""
+    """Pool tanh(dense(<cls>)), the last real token: [b, l, d] -> [b, d].
+
+    This is summary type 'last' of the released code.
+    """
     return jnp.tanh(self.pooler(last(hidden, segment_ids)))
 
   def init_carry(self, batch_size: int) -> PyTree:
-    """An empty memory: 'states' [b, n, m, d], what each block read, and 'segment_ids' int32[b, m], 0 where empty."""
+    """Create an empty memory.
+
+    'states' [b, n, m, d] are block inputs, 'segment_ids' int32[b, m] are 0 for empty positions.
+    """
     c = self.config
     if not c.memory_length:
       return ()

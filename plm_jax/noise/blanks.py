@@ -1,10 +1,10 @@
-"""Blanks of GLM (Du et al. 2021, §2.1 and §2.2; released code, blocklm_utils): their choice, and the row they make.
+"""Blanks of GLM (Du et al. 2021, §2.1 and §2.2; released code, blocklm_utils): their choice, and the row with blanks.
 
 Three functions choose: `token_blanks` many short blanks, `sentence_blanks` whole sentences, `document_blanks` one long
 blank. `arrange` then writes part A, the text with one mask per blank, and part B, the blanks in random order. Each
-document of a packed row is treated like a row of its own; the lengths below are of a document, special tokens included.
+document of a packed row is treated as a separate row; the lengths below are of a document, including special tokens.
 
-Special tokens are never in a blank: one within a chosen run of tokens divides it into two blanks.
+Special tokens are never in a blank: a special token within a chosen span divides it into two blanks.
 """
 
 import math
@@ -19,7 +19,7 @@ from plm_jax.noise.row import Row, Spans
 
 Share = Annotated[float, '0 < x <= 1']
 Mean = Annotated[float, '0 < x <= 50']
-BEYOND = 1000  # the probability of such a length is 0 in float64, whatever the mean
+BEYOND = 1000  # the probability of longer blanks is 0 in float64 for every mean
 
 
 class Arranged(NamedTuple):
@@ -28,12 +28,12 @@ class Arranged(NamedTuple):
   Attributes:
     tokens: int32[m].
     segment_ids: int32[m]; a document has the same number in both parts, 0 is padding.
-    positions: int32[m], in A the place within the document, in B that of the blank's mask.
+    positions: int32[m], in A the position in the document, in B that of the blank's mask.
     block_positions: int32[m], 0 in A; 1, 2, ... within a blank of B.
     prefix: int32[], number of tokens of part A.
     targets: int32[m], the id that follows each token of B.
     weights: f32[m], 1 in part B, 0 elsewhere.
-    blanks: int32[], number of blanks chosen.
+    blanks: int32[], number of chosen blanks.
     excess: int32[], number of blanks without a slot, which remain text.
   """
 
@@ -53,9 +53,9 @@ class _Documents(NamedTuple):
 
   Attributes:
     of: int32[l], the document of each position.
-    size: int32[l] by document, its tokens; 0 after the last document.
-    eligible: int32[l] by document, its tokens that may be in a blank.
-    before: int32[l] by document, eligible tokens of the documents before it.
+    size: int32[l] by document, its number of tokens; 0 after the last document.
+    eligible: int32[l] by document, its number of eligible tokens.
+    before: int32[l] by document, number of eligible tokens of the documents before it.
   """
 
   of: Array
@@ -71,18 +71,18 @@ def _documents(row: Row) -> _Documents:
   of = jnp.maximum(jnp.cumsum(real & (segments != previous)) - 1, 0).astype(jnp.int32)
   count = lambda chosen: jnp.zeros(length, jnp.int32).at[of].add(chosen.astype(jnp.int32))  # noqa: E731
   eligible = count(row.eligible & real)
-  return _Documents(of, count(real), eligible, jnp.cumsum(eligible) - eligible)
+  return _Documents(of=of, size=count(real), eligible=eligible, before=jnp.cumsum(eligible) - eligible)
 
 
 def _share(sizes: Array, *, rate: float) -> Array:
-  """int(rate * size) of int32[l] sizes, computed by Python in float64 whatever the device computes in."""
+  """Compute int(rate * size) of int32[l] sizes, by Python in float64."""
   table = np.array([int(rate * size) for size in range(sizes.shape[0] + 1)], np.int32)
   return jnp.asarray(table)[sizes]
 
 
 def _check_share(name: str, value: float) -> None:
   if not 0.0 < value <= 1.0:
-    raise ValueError(f'{name} {value} is not in (0, 1]')
+    raise ValueError(f'{name}={value} is not in (0, 1]')
 
 
 def _check_lengths(mean: float, longest: int) -> None:
@@ -91,7 +91,9 @@ def _check_lengths(mean: float, longest: int) -> None:
 
 
 def _number(row: Row, label: Array) -> Spans:
-  """Blanks of int[l] labels, 0 outside of blanks: numbered from the left, divided at special tokens and documents.
+  """Number the blanks of a row from the left.
+
+  `label` int[l] is 0 outside of blanks. A blank is divided at special tokens and at the end of a document.
 
   # label    5 5 0 2 2 2 | 2     the last document begins at `|`
   # eligible 1 1 1 1 0 1 | 1
@@ -100,28 +102,31 @@ def _number(row: Row, label: Array) -> Spans:
   label = jnp.where(row.eligible & (row.segment_ids > 0), label, 0)
   differs = (label != jnp.pad(label, (1, 0))[:-1]) | (row.segment_ids != jnp.pad(row.segment_ids, (1, 0))[:-1])
   number = jnp.where(label > 0, jnp.cumsum((label > 0) & differs), 0).astype(jnp.int32)
-  return Spans(number, jnp.zeros_like(number))
+  return Spans(number=number, insert=jnp.zeros_like(number))
 
 
 def _spread(row: Row, starts: Array, lengths: Array) -> Spans:
-  """Blanks from starts and lengths int[k], counted in eligible tokens of the row; length 0 is no blank.
+  """Build blanks from starts and lengths int[k].
+
+  Both count eligible tokens of the row; length 0 is no blank.
 
   # starts 1 4, lengths 2 1     begins - ends   0  1  0 -1  1 -1
   # rank       0 1 2 3 4        label           0  1  1  0  2
   """
-  size, there = row.ids.shape[0], lengths > 0
+  size, real = row.ids.shape[0], lengths > 0
   edge = jnp.zeros(size + 1, jnp.int32)
-  begins = edge.at[starts].add(there.astype(jnp.int32), mode='drop')
-  ends = edge.at[starts + lengths].add(there.astype(jnp.int32), mode='drop')
+  begins = edge.at[starts].add(real.astype(jnp.int32), mode='drop')
+  ends = edge.at[starts + lengths].add(real.astype(jnp.int32), mode='drop')
   inside = jnp.cumsum(begins - ends) > 0
-  rank = jnp.cumsum(row.eligible & (row.segment_ids > 0)) - 1  # [l], number among the eligible tokens
+  rank = jnp.cumsum(row.eligible & (row.segment_ids > 0)) - 1  # [l], index among the eligible tokens
   return _number(row, jnp.where(inside, jnp.cumsum(begins), 0)[jnp.maximum(rank, 0)])
 
 
 def length_probabilities(*, mean: float = 3.0, longest: int = 39) -> np.ndarray:
-  """float64[longest]: Poisson(mean) restricted to lengths from 1 to `longest`; the average is 3.16 for mean 3.
+  """Compute the probabilities of lengths from 1 to `longest`.
 
-  Lengths beyond `BEYOND`, which have no probability, are left out.
+  float64[longest]: Poisson(mean) restricted to these lengths; the average is 3.16 for mean 3. Lengths beyond `BEYOND`,
+  of probability 0, are left out.
 
   Raises:
     ValueError: a setting out of its bounds.
@@ -133,10 +138,10 @@ def length_probabilities(*, mean: float = 3.0, longest: int = 39) -> np.ndarray:
 
 
 def token_blanks(key: Array, row: Row, *, rate: Share = 0.15, mean: Mean = 3.0, longest: int = 39) -> Spans:
-  """Short blanks at random places with at least one token between any two (§2.1).
+  """Choose short blanks at random, with a token between any two (§2.1).
 
-  Lengths are drawn until their sum reaches int(rate * length). In a document too short for all of them, the first ones
-  that fit are taken.
+  Lengths are sampled until their sum reaches int(rate * length). In a document too short for all of them, the first
+  ones that fit are used.
 
   Args:
     key: noise key of the row.
@@ -148,59 +153,65 @@ def token_blanks(key: Array, row: Row, *, rate: Share = 0.15, mean: Mean = 3.0, 
   Raises:
     ValueError: a setting out of its bounds.
   """
-  _check_share('rate of blanks', rate)
+  _check_share('rate', rate)
   _check_lengths(mean, longest)
   slots = int(rate * row.ids.shape[0])  # enough, since every blank has at least one token
   if slots == 0:
     return _number(row, jnp.zeros_like(row.ids))
   documents = _documents(row)
-  length_key, order_key, place_key = jax.random.split(key, 3)
+  length_key, order_key, start_key = jax.random.split(key, 3)
   budget = _share(documents.size, rate=rate)
   after = jnp.cumsum(budget)
   slot = jnp.arange(slots)
-  # a document has as many slots as its budget has tokens; by slot: its document, the first slot and its number there
+  # 1. a document has one slot per token of its budget; by slot: its document, the first slot and its index there
   owner = jnp.minimum(jnp.searchsorted(after, slot, side='right'), row.ids.shape[0] - 1)
   first = (after - budget)[owner]
   index = slot - first
-  # a categorical draw takes a number for each length, which costs a CPU more than all the rest
+  # 2. lengths by inverse transform; a categorical sample needs a random number per length, which dominates on a CPU
   bounds = np.cumsum(length_probabilities(mean=mean, longest=longest))[:-1].astype(np.float32)
   drawn = 1 + (jax.random.uniform(length_key, (slots,))[:, None] >= bounds).sum(axis=-1, dtype=jnp.int32)
 
   def sum_before(lengths: Array) -> Array:
-    """int32[slots]: the sum of the lengths of earlier slots of the same document."""
+    """Sum the lengths of earlier slots of the same document: int32[slots]."""
     total = jnp.cumsum(lengths) - lengths
     return total - total[first]
 
+  # 3. take lengths until they reach the budget, as far as they fit
   before = sum_before(drawn)
   wanted = (slot < after[-1]) & (before < budget[owner])
   taken = wanted & (before + drawn + index <= documents.eligible[owner])  # with `index` tokens between the blanks
-  # the draw that reaches the budget is longer on average, and the others of a document may stand in any order: so the
-  # last one changes places with one of them
+  # 4. swap the last length with a random one. It reaches the budget, so it is longer on average; the order of the
+  #    others is random already.
   count = jnp.zeros_like(budget).at[owner].add(taken.astype(jnp.int32))
   last = count[owner] - 1
   other = (jax.random.uniform(order_key, (slots,))[first] * count[owner]).astype(jnp.int32)
-  source = first + jnp.where(index == last, other, jnp.where(index == other, last, index))
-  lengths = jnp.where(taken, drawn[jnp.minimum(source, slots - 1)], 0)
-  # places: sorted numbers from 0 to the free tokens, to which the lengths and the tokens between are then added
+  swapped = first + jnp.where(index == last, other, jnp.where(index == other, last, index))
+  lengths = jnp.where(taken, drawn[jnp.minimum(swapped, slots - 1)], 0)
+  # 5. starts: sorted numbers from 0 to the free tokens, plus the lengths and the tokens between the blanks before
   free = documents.eligible - jnp.zeros_like(budget).at[owner].add(lengths) - count + 1
-  places = jax.random.randint(place_key, (slots,), 0, jnp.maximum(free[owner], 0) + 1)
-  places = _sort_within(owner, places, taken, most=row.ids.shape[0])
-  return _spread(row, documents.before[owner] + places + sum_before(lengths) + index, lengths)
+  gaps = jax.random.randint(start_key, (slots,), 0, jnp.maximum(free[owner], 0) + 1)
+  gaps = _sort_within(owner, gaps, taken, most=row.ids.shape[0])
+  return _spread(row, documents.before[owner] + gaps + sum_before(lengths) + index, lengths)
 
 
-def _sort_within(owner: Array, places: Array, taken: Array, *, most: int) -> Array:
-  """int32[k]: the places of each owner in order, those not taken last; owners int32[k] rise, all are at most `most`."""
+def _sort_within(owner: Array, values: Array, taken: Array, *, most: int) -> Array:
+  """Sort values int32[k] within each owner, those not taken last.
+
+  Owners int32[k] rise; values are at most `most`.
+  """
   bits = (most + 1).bit_length()
   if 2 * bits + 1 > 32:
-    return places[jnp.lexsort((places, ~taken, owner))]
-  both = (owner << (bits + 1)) | (~taken).astype(jnp.int32) << bits | places
-  return (jnp.sort(both.astype(jnp.uint32)) & np.uint32(2**bits - 1)).astype(jnp.int32)
+    return values[jnp.lexsort((values, ~taken, owner))]
+  # owner, not taken, value from the high bits to the low ones
+  packed = (owner << (bits + 1)) | (~taken).astype(jnp.int32) << bits | values
+  return (jnp.sort(packed.astype(jnp.uint32)) & np.uint32(2**bits - 1)).astype(jnp.int32)
 
 
 def sentence_blanks(key: Array, row: Row, *, rate: Share = 0.15) -> Spans:
-  """Whole sentences in random order until they have int(rate * length) tokens, each one a blank (§2.2).
+  """Choose random whole sentences as blanks up to a budget (§2.2).
 
-  The first one is always taken, also in a document so short that the product is 0 (released code).
+  Sentences are taken in random order until they have int(rate * length) tokens. The first one is always taken, even in
+  a document so short that the product is 0 (released code).
 
   Args:
     key: noise key of the row.
@@ -210,73 +221,83 @@ def sentence_blanks(key: Array, row: Row, *, rate: Share = 0.15) -> Spans:
   Raises:
     ValueError: a rate outside of (0, 1], or a row without sentence ids.
   """
-  _check_share('rate of blanks', rate)
+  _check_share('rate', rate)
   if row.sentence_ids is None:
-    raise ValueError('sentence_blanks needs sentence ids: a vocabulary that says which tokens end a sentence')
+    raise ValueError('sentence_blanks needs sentence ids: use a vocabulary that marks the ends of sentences')
   length = row.ids.shape[0]
   documents = _documents(row)
   sentence = _number(row, 1 + row.sentence_ids).number  # [l], 1, 2, ... in the row; 0 on special tokens
-  place = jnp.where(sentence > 0, sentence - 1, length)
-  size = jnp.zeros(length, jnp.int32).at[place].add(1, mode='drop')  # by sentence, as is `owner`, its document
-  owner = jnp.full(length, length - 1).at[place].set(documents.of, mode='drop')
+  # 1. by sentence: its size and its document
+  index = jnp.where(sentence > 0, sentence - 1, length)
+  size = jnp.zeros(length, jnp.int32).at[index].add(1, mode='drop')
+  owner = jnp.full(length, length - 1).at[index].set(documents.of, mode='drop')
+  # 2. random order within each document
   order = jnp.lexsort((jax.random.uniform(key, (length,)), size == 0, owner))
   sizes, owners = size[order], owner[order]
   before = jnp.cumsum(sizes) - sizes
-  before = before - documents.before[owners]  # [l], tokens of the sentences of the document drawn before this one
+  before = before - documents.before[owners]  # [l], tokens of the earlier sentences of the document in this order
+  # 3. take sentences until the budget is reached
   taken = (sizes > 0) & (before < jnp.maximum(_share(documents.size, rate=rate), 1)[owners])
   chosen = jnp.zeros(length, bool).at[order].set(taken)
   return _number(row, jnp.where(chosen[jnp.maximum(sentence - 1, 0)], sentence, 0))
 
 
 def document_blanks(key: Array, row: Row, *, ratio: Share = 0.5, suffix: float = 0.5) -> Spans:
-  """One blank of U{int(ratio * length), ..., length - 2} tokens (§2.2: half of the document to all of it).
+  """Choose one long blank per document.
+
+  Its length is U{int(ratio * length), ..., length - 2} tokens (§2.2: half of the document to all of it).
 
   Args:
     key: noise key of the row.
     row: clean text.
     ratio: share of the document in the shortest blank; .25 in the script of GLM-10B.
-    suffix: probability that the blank ends with the text; otherwise its place is uniform.
+    suffix: probability that the blank ends with the text; otherwise its position is uniform.
 
   Raises:
     ValueError: a setting out of its bounds.
   """
-  _check_share('ratio of blanks', ratio)
+  _check_share('ratio', ratio)
   if not 0.0 <= suffix <= 1.0:
-    raise ValueError(f'suffix={suffix}: the probability that a blank ends with the text is not in [0, 1]')
+    raise ValueError(f'suffix={suffix} is not in [0, 1]: it is the probability that a blank ends with the text')
   documents = _documents(row)
-  length_key, kind_key, place_key = jax.random.split(key, 3)
+  length_key, kind_key, start_key = jax.random.split(key, 3)
   shape, high = documents.size.shape, documents.size - 2
+  # 1. the length of each document's blank
   low = jnp.clip(_share(documents.size, rate=ratio), 1, jnp.maximum(high, 1))
   lengths = jax.random.randint(length_key, shape, low, jnp.maximum(high, low) + 1)
   lengths = jnp.where(high > 0, jnp.minimum(lengths, documents.eligible), 0)
+  # 2. its start, in eligible tokens of the document
   last = documents.eligible - lengths
-  places = jax.random.randint(place_key, shape, 0, last + 1)
-  places = jnp.where(jax.random.uniform(kind_key, shape) < suffix, last, places)
-  return _spread(row, documents.before + places, lengths)
+  starts = jax.random.randint(start_key, shape, 0, last + 1)
+  starts = jnp.where(jax.random.uniform(kind_key, shape) < suffix, last, starts)
+  return _spread(row, documents.before + starts, lengths)
 
 
 class _PartA(NamedTuple):
-  """Where the tokens of a row stand in part A.
+  """Positions of the tokens of a row in part A.
 
   Attributes:
-    place: int32[l], in the row that is written; its size, which is dropped, for tokens that are not in A.
-    position: int32[l], within the document.
+    target: int32[l], index in the written row; its size, which is dropped, for tokens that are not in A.
+    position: int32[l], in the document.
     prefix: int32[], tokens of part A.
   """
 
-  place: Array
+  target: Array
   position: Array
   prefix: Array
 
 
 def _part_a(row: Row, inside: Array, begins: Array, *, size: int) -> _PartA:
-  """Part A of a row of which bool[l] `inside` is in blanks, each with its mask at one of bool[l] `begins`."""
+  """Compute part A of a row.
+
+  bool[l] `inside` marks tokens in blanks. Each blank has its mask at one of bool[l] `begins`.
+  """
   real = row.segment_ids > 0
   in_a = real & (~inside | begins)
-  place = jnp.cumsum(in_a) - 1
+  index = jnp.cumsum(in_a) - 1
   starts_document = real & (row.segment_ids != jnp.pad(row.segment_ids, (1, 0))[:-1])
-  position = place - jax.lax.cummax(jnp.where(starts_document, place, 0))
-  return _PartA(jnp.where(in_a, place, size), position, in_a.sum())
+  position = index - jax.lax.cummax(jnp.where(starts_document, index, 0))
+  return _PartA(target=jnp.where(in_a, index, size), position=position, prefix=in_a.sum())
 
 
 class _Blanks(NamedTuple):
@@ -286,7 +307,8 @@ class _Blanks(NamedTuple):
     own: int32[l], the slot of the token's blank; any slot outside of blanks.
     tokens: int32[slots], tokens of each blank; 0 is no blank.
     first: int32[slots], position of the first token.
-    offset: int32[slots], where the blank begins in part B: blanks in random order, one place more than tokens each.
+    offset: int32[slots], start of the blank in part B. Blanks are in random order, and each takes one more position
+      than it has tokens.
   """
 
   own: Array
@@ -296,20 +318,20 @@ class _Blanks(NamedTuple):
 
 
 def _shuffle_blanks(key: Array, number: Array, begins: Array, *, slots: int) -> _Blanks:
-  """The blanks int32[l] `number`, 0 outside, with an order drawn for part B.
+  """Shuffle the blanks int32[l] `number`, 0 outside, for part B.
 
   # number   0 1 1 0 2     tokens 2 1, first 1 4
-  # order    2 then 1      offset 2 0: blank 2 has the places 0 and 1 of B, blank 1 the places 2, 3 and 4
+  # order    2 then 1      offset 2 0: blank 2 has the positions 0 and 1 of B, blank 1 the positions 2, 3 and 4
   """
   length = number.shape[0]
   blank = jnp.where(number > 0, number - 1, slots)
   tokens = jnp.zeros(slots, jnp.int32).at[blank].add(1, mode='drop')
-  there = tokens > 0
-  order = jnp.argsort(jnp.where(there, jax.random.uniform(key, (slots,)), 2.0))
-  taken = jnp.where(there, tokens + 1, 0)[order]
+  real = tokens > 0
+  order = jnp.argsort(jnp.where(real, jax.random.uniform(key, (slots,)), 2.0))
+  taken = jnp.where(real, tokens + 1, 0)[order]
   offset = jnp.zeros(slots, jnp.int32).at[order].set((jnp.cumsum(taken) - taken).astype(jnp.int32))
   first = jnp.zeros(slots, jnp.int32).at[jnp.where(begins, blank, slots)].set(jnp.arange(length), mode='drop')
-  return _Blanks(jnp.minimum(blank, slots - 1), tokens, first, offset)
+  return _Blanks(own=jnp.minimum(blank, slots - 1), tokens=tokens, first=first, offset=offset)
 
 
 def arrange(
@@ -325,10 +347,10 @@ def arrange(
   block_id: int,
   block_rate: Array | float = 0.0,
 ) -> Arranged:
-  """Parts A and B of a row of l tokens, in m = l + 2 * slots places (§2.1, figure 2).
+  """Write parts A and B of a row (§2.1, figure 2).
 
-  A is the text with one mask per blank. B has for each blank, in random order, the input `start, tokens` and the target
-  `tokens, end`.
+  A row of l tokens becomes m = l + 2 * slots positions. A is the text with one mask per blank. B has for each blank, in
+  random order, the input `start, tokens` and the target `tokens, end`.
 
   # token            a b c d e     blanks b c and e, order e, b c; M mask, S start, E end
   # tokens           a M d M | S e S b c
@@ -340,7 +362,7 @@ def arrange(
     key: noise key of the row.
     row: clean text.
     spans: the blanks.
-    slots: number of blanks that have room; blanks further right remain text.
+    slots: largest number of blanks; blanks further right remain text.
     mask_id: id of a blank's mask in A, int[].
     start_id: first input of a blank in B.
     end_id: last target of a blank.
@@ -352,33 +374,35 @@ def arrange(
     ValueError: no slots.
   """
   if slots < 1:
-    raise ValueError(f'slots={slots}: a row needs room for at least one blank')
+    raise ValueError(f'slots={slots}: a row needs at least one slot for a blank')
   order_key, block_key = jax.random.split(key)
   length = row.ids.shape[0]
   size = length + 2 * slots
   number = jnp.where(spans.number > slots, 0, spans.number)
   begins = (number > 0) & (number != jnp.pad(number, (1, 0))[:-1])
   inside = number > 0
+  # 1. part A: index of each token in it
   to_a, position, prefix = _part_a(row, inside, begins, size=size)
-  # part B: [l] -> the place of a token as a target; as an input it is one further right
+  # 2. part B: the index of a token as a target; as an input it is one further right
   blanks = _shuffle_blanks(order_key, number, begins, slots=slots)
-  there, first = blanks.tokens > 0, blanks.first
-  step = jnp.arange(length) - first[blanks.own]  # place within the blank, from 0
-  place_b = prefix + blanks.offset[blanks.own] + step
-  to_b = jnp.where(inside, place_b + 1, size)
-  to_start = jnp.where(there, prefix + blanks.offset, size)
-  to_end = jnp.where(there, prefix + blanks.offset + blanks.tokens, size)
+  real, first = blanks.tokens > 0, blanks.first
+  step = jnp.arange(length) - first[blanks.own]  # [l], index in the blank, from 0
+  target_b = prefix + blanks.offset[blanks.own] + step
+  to_b = jnp.where(inside, target_b + 1, size)
+  to_start = jnp.where(real, prefix + blanks.offset, size)
+  to_end = jnp.where(real, prefix + blanks.offset + blanks.tokens, size)
 
+  # 3. write each array: part A, part B, and the start of each blank
   def write(fill: int, a: Array, b: Array, start: Array) -> Array:
     out = jnp.full(size, fill, jnp.int32).at[to_a].set(a, mode='drop').at[to_b].set(b, mode='drop')
     return out.at[to_start].set(start, mode='drop')
 
   hidden = jax.random.uniform(block_key, (length,)) < block_rate
   read_a, read_b = jnp.where(begins, mask_id, row.ids), jnp.where(hidden, block_id, row.ids)
-  targets = jnp.zeros(size, jnp.int32).at[jnp.where(inside, place_b, size)].set(row.ids, mode='drop')
+  targets = jnp.zeros(size, jnp.int32).at[jnp.where(inside, target_b, size)].set(row.ids, mode='drop')
   count = spans.number.max()
   index = jnp.arange(size)
-  end = prefix + jnp.where(there, blanks.tokens + 1, 0).sum()
+  end = prefix + jnp.where(real, blanks.tokens + 1, 0).sum()
   return Arranged(
     tokens=write(pad_id, read_a, read_b, jnp.asarray(start_id)),
     segment_ids=write(0, row.segment_ids, row.segment_ids, row.segment_ids[first]),

@@ -1,7 +1,7 @@
 """Two segments in one row: chosen, truncated and joined (Devlin et al. 2018, §3.1, task 2, and A.2; Lan et al. 2019).
 
-The host delivers a segment, the one that follows it in the text and one of another document (`data/pairs.py`); the key
-of the row decides which two become the pair.
+The host delivers a segment, the segment that follows it in the text, and one of another document (`data/pairs.py`). The
+key of the row decides which two become the pair.
 """
 
 import enum
@@ -21,7 +21,7 @@ class NextSentence(enum.IntEnum):
 
 
 class SentenceOrder(enum.IntEnum):
-  """Labels of sentence-order prediction, as in the released code of ALBERT; some texts call the correct order 1."""
+  """Labels of sentence-order prediction, as in the released code of ALBERT; some texts use 1 for the correct order."""
 
   IN_ORDER = 0
   SWAPPED = 1
@@ -31,7 +31,7 @@ class Segment(NamedTuple):
   """Tokens of one segment of a row.
 
   Attributes:
-    ids: int32[w]; ids from `length` on are not read.
+    ids: int32[w]; ids from `length` on are ignored.
     length: int32[], number of tokens.
   """
 
@@ -40,7 +40,7 @@ class Segment(NamedTuple):
 
 
 class Pair(NamedTuple):
-  """What was chosen for a row.
+  """The chosen pair of a row.
 
   Attributes:
     first: segment A.
@@ -68,36 +68,39 @@ class Joined(NamedTuple):
 
 
 def next_or_other(key: Array, first: Segment, following: Segment, other: Segment) -> Pair:
-  """`first` with `following`, or with `other` at probability 1/2 and where `following` is empty (BERT, task 2).
+  """Pair `first` with `following` or with `other` (BERT, task 2).
 
-  The label is one of `NextSentence`.
+  `other` has probability 1/2, and is also used if `following` is empty. The label is one of `NextSentence`.
   """
   random = jax.random.bernoulli(key) | (following.length == 0)
-  second = Segment(*(jnp.where(random, a, b) for a, b in zip(other, following, strict=True)))
-  return Pair(first, second, jnp.where(random, NextSentence.RANDOM, NextSentence.IS_NEXT).astype(jnp.int32))
+  second = _select(random, other, following)
+  label = jnp.where(random, NextSentence.RANDOM, NextSentence.IS_NEXT).astype(jnp.int32)
+  return Pair(first=first, second=second, label=label)
 
 
 def in_order_or_swapped(key: Array, first: Segment, following: Segment, other: Segment) -> Pair:
-  """`first` and `following` in this order or, with probability 1/2, in the reverse order (ALBERT, §3.1).
+  """Pair `first` and `following`, swapped with probability 1/2 (ALBERT, §3.1).
 
-  The label is one of `SentenceOrder`. Where `following` is empty, the pair is `first` and `other` with the label
-  SWAPPED, as in ALBERT's data script.
+  The label is one of `SentenceOrder`. If `following` is empty, the pair is `first` and `other` with the label SWAPPED,
+  as in ALBERT's data script.
   """
   alone = following.length == 0
   swapped = jax.random.bernoulli(key) & ~alone
-  second = Segment(*(jnp.where(alone, a, b) for a, b in zip(other, following, strict=True)))
-  a, b = (
-    Segment(*(jnp.where(swapped, theirs, ours) for ours, theirs in zip(one, two, strict=True)))
-    for one, two in ((first, second), (second, first))
-  )
-  label = jnp.where(swapped | alone, SentenceOrder.SWAPPED, SentenceOrder.IN_ORDER)
-  return Pair(a, b, label.astype(jnp.int32))
+  second = _select(alone, other, following)
+  label = jnp.where(swapped | alone, SentenceOrder.SWAPPED, SentenceOrder.IN_ORDER).astype(jnp.int32)
+  return Pair(first=_select(swapped, second, first), second=_select(swapped, first, second), label=label)
+
+
+def _select(condition: Array, if_true: Segment, if_false: Segment) -> Segment:
+  """Select one of two segments by bool[]."""
+  return jax.tree.map(lambda a, b: jnp.where(condition, a, b), if_true, if_false)
 
 
 def truncate(key: Array, first: Segment, second: Segment, *, room: int) -> tuple[Segment, Segment]:
-  """Removes tokens of the longer segment, of the second where both are equal, until both fit (`truncate_seq_pair`).
+  """Remove tokens of the longer segment until both fit (`truncate_seq_pair`).
 
-  Each removed token is the first or the last one of its segment with probability 1/2 (BERT's data script).
+  If both are equally long, tokens of the second are removed. Each removed token is the first or the last one of its
+  segment with probability 1/2 (BERT's data script).
 
   Args:
     key: noise key of the row.
@@ -109,8 +112,9 @@ def truncate(key: Array, first: Segment, second: Segment, *, room: int) -> tuple
     A contiguous part of each.
   """
   a, b = first.length, second.length
-  kept = jnp.minimum(a, jnp.maximum(room - b, -(-room // 2)))
-  sizes = (kept, jnp.minimum(b, room - kept))
+  # room 10, lengths 7 and 6: 5 + 5; lengths 9 and 2: 8 + 2
+  first_size = jnp.minimum(a, jnp.maximum(room - b, -(-room // 2)))
+  sizes = (first_size, jnp.minimum(b, room - first_size))
   parts = [
     _cut(part_key, segment, size)
     for part_key, segment, size in zip(jax.random.split(key), (first, second), sizes, strict=True)
@@ -119,17 +123,23 @@ def truncate(key: Array, first: Segment, second: Segment, *, room: int) -> tuple
 
 
 def _cut(key: Array, segment: Segment, size: Array) -> Segment:
-  """A part of `size` tokens; each of the others is removed at the front or at the back with probability 1/2."""
+  """Cut a segment to `size` tokens.
+
+  Each of the others is removed at the front or at the back with probability 1/2.
+  """
   width = segment.ids.shape[0]
-  throws = jax.random.bernoulli(key, shape=(width,)) & (jnp.arange(width) < segment.length - size)
-  # a lookup: `jnp.roll` by a number that differs between rows becomes a loop over the rows on TPUs
-  return Segment(segment.ids[(jnp.arange(width) + throws.sum()) % width], size)
+  removed_in_front = jax.random.bernoulli(key, shape=(width,)) & (jnp.arange(width) < segment.length - size)
+  # a look-up, since `jnp.roll` by a number that differs between rows becomes a loop over rows on TPUs
+  return Segment(ids=segment.ids[(jnp.arange(width) + removed_in_front.sum()) % width], length=size)
 
 
 def join(
   first: Segment, second: Segment, *, length: int, cls_id: int, sep_id: int, pad_id: int, separators: int = 1
 ) -> Joined:
-  """[CLS] A [SEP] B [SEP], padded.
+  """Write [CLS] A [SEP] B [SEP], then padding.
+
+  # length 9   [CLS] a a [SEP] b b b [SEP] [PAD]
+  # type_ids     0   0 0   0   1 1 1   1     0
 
   Args:
     first: segment A.
@@ -140,15 +150,15 @@ def join(
     pad_id: id of the padding.
     separators: separators between the segments, 1 (BERT) or 2 (RoBERTa: <s> A </s> </s> B </s>).
   """
-  place = jnp.arange(length)
-  middle = 1 + first.length  # place of the first separator
+  index = jnp.arange(length)
+  middle = 1 + first.length  # index of the first separator
   start = middle + separators  # of the first token of B
   end = start + second.length  # of the last separator
-  in_first = (place >= 1) & (place < middle)
-  in_second = (place >= start) & (place < end)
-  ids = jnp.where(place <= end, sep_id, pad_id)
-  ids = jnp.where(in_first, jnp.take(first.ids, place - 1, mode='clip'), ids)
-  ids = jnp.where(in_second, jnp.take(second.ids, place - start, mode='clip'), ids)
-  ids = jnp.where(place == 0, cls_id, ids).astype(jnp.int32)
-  real = place <= end
-  return Joined(ids, ((place >= start) & real).astype(jnp.int32), real.astype(jnp.int32))
+  in_first = (index >= 1) & (index < middle)
+  in_second = (index >= start) & (index < end)
+  ids = jnp.where(index <= end, sep_id, pad_id)
+  ids = jnp.where(in_first, jnp.take(first.ids, index - 1, mode='clip'), ids)
+  ids = jnp.where(in_second, jnp.take(second.ids, index - start, mode='clip'), ids)
+  ids = jnp.where(index == 0, cls_id, ids).astype(jnp.int32)
+  real = index <= end
+  return Joined(ids=ids, type_ids=((index >= start) & real).astype(jnp.int32), segment_ids=real.astype(jnp.int32))

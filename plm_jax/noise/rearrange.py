@@ -1,6 +1,6 @@
-"""Other orders of the same tokens: (key, row) -> int32[l], where the token of each position comes from.
+"""Other orders of the same tokens: (key, row) -> int32[l], the source index of the token at each position.
 
-No token leaves its stretch (`noise/stretches.py`); special tokens and padding keep their places.
+No token leaves its run (`noise/runs.py`). Special tokens and padding keep their positions.
 """
 
 import jax
@@ -8,22 +8,22 @@ import jax.numpy as jnp
 
 from plm_jax.core.types import Array, Rate
 from plm_jax.noise.row import Row
-from plm_jax.noise.stretches import Stretches, find_stretches, select
+from plm_jax.noise.runs import Runs, find_runs, select
 from plm_jax.noise.where.counts import check_rate, count_table, round_up
 
 
 def permute_sentences(key: Array, row: Row, *, ratio: Rate = 1.0) -> Array:
-  """Sentence permutation of BART (Lewis et al. 2019, §2.2).
+  """Permute the sentences of each run (BART, §2.2).
 
-  ceil(ratio * sentences) sentences of each stretch are chosen and exchange their places at random. The end of a stretch
-  ends a sentence.
+  Sentence permutation (Lewis et al. 2019): ceil(ratio * sentences) sentences of each run are chosen and exchange their
+  positions at random. The end of a run ends a sentence.
 
   # sentence   A  A  B  C  C      order C A B
   # source     3  4  0  1  2
 
   Args:
     key: noise key of the row.
-    row: clean text, with sentence ids. Sentences beyond the first max(64, l / 4) of the row keep their places.
+    row: clean text, with sentence ids. Sentences beyond the first max(64, l / 4) of the row do not move.
     ratio: share of the sentences.
 
   Raises:
@@ -31,51 +31,55 @@ def permute_sentences(key: Array, row: Row, *, ratio: Rate = 1.0) -> Array:
   """
   check_rate(ratio, name='ratio')
   if row.sentence_ids is None:
-    raise ValueError('permute_sentences needs sentence ids: a vocabulary that says which tokens end a sentence')
+    raise ValueError('permute_sentences needs sentence ids: use a vocabulary that marks the ends of sentences')
   length = row.ids.shape[0]
-  stretches = find_stretches(row)
+  runs = find_runs(row)
+  # 1. starts of sentences
   changes = jnp.pad(row.sentence_ids[1:] != row.sentence_ids[:-1], (1, 0), constant_values=True)
-  starts = stretches.inside & (stretches.fresh | changes)
+  starts = runs.inside & (runs.fresh | changes)
   order_key, chosen_key = jax.random.split(key)
+  # 2. sentences that move
   chosen = starts
   if ratio < 1:
-    total = stretches.total(starts)
+    total = runs.total(starts)
     wanted = count_table(lambda count: round_up(ratio, count), length)[total]
     uniform = jax.random.uniform(chosen_key, (length,))
-    chosen = select(uniform, starts, fresh=stretches.fresh, wanted=wanted, total=total)
-  return _permute(order_key, stretches, starts, chosen, most=min(length, max(64, length // 4)))
+    chosen = select(uniform, starts, fresh=runs.fresh, wanted=wanted, total=total)
+  return _permute(order_key, runs, starts, chosen, most=min(length, max(64, length // 4)))
 
 
 def deshuffle(key: Array, row: Row) -> Array:
-  """All tokens of each stretch in random order: the deshuffling objective of T5 (Raffel et al. 2020, §3.3.1)."""
-  stretches = find_stretches(row)
-  return _permute(key, stretches, stretches.inside, stretches.inside, most=row.ids.shape[0])
+  """Shuffle the tokens of each run (T5, Raffel et al. 2020, §3.3.1)."""
+  runs = find_runs(row)
+  return _permute(key, runs, runs.inside, runs.inside, most=row.ids.shape[0])
 
 
 def rotate(key: Array, row: Row, *, rate: Rate = 1.0) -> Array:
-  """Document rotation of BART (Lewis et al. 2019, §2.2): a uniform token of each stretch but the first comes first.
+  """Rotate each run to a random start (BART, §2.2).
 
-  # stretch   a b c d e      c comes first
+  Document rotation (Lewis et al. 2019): a uniform token of each run except the first comes first.
+
+  # run       a b c d e      c comes first
   # source    2 3 4 0 1
 
   Args:
     key: noise key of the row.
     row: clean text.
-    rate: probability that a stretch is rotated.
+    rate: probability that a run is rotated.
   """
   check_rate(rate)
   index = jnp.arange(row.ids.shape[0])
-  stretches = find_stretches(row)
-  size = stretches.size
-  uniform = jax.random.uniform(key, (2, *index.shape))[:, stretches.first]  # two numbers per stretch
+  runs = find_runs(row)
+  size = runs.size
+  uniform = jax.random.uniform(key, (2, *index.shape))[:, runs.first]  # two numbers per run
   offset = 1 + (uniform[0] * (size - 1)).astype(jnp.int32)
   offset = jnp.where(uniform[1] < rate, offset, 0)
-  turned = stretches.first + (index - stretches.first + offset) % jnp.maximum(size, 1)
-  return jnp.where(stretches.inside, turned, index)
+  rotated = runs.first + (index - runs.first + offset) % jnp.maximum(size, 1)
+  return jnp.where(runs.inside, rotated, index)
 
 
-def _permute(key: Array, stretches: Stretches, starts: Array, chosen: Array, *, most: int) -> Array:
-  """int32[l]: sources of a row in which the chosen units of each stretch have exchanged their places at random.
+def _permute(key: Array, runs: Runs, starts: Array, chosen: Array, *, most: int) -> Array:
+  """Permute the chosen units of each run at random.
 
   # token     a  b  c  d  e  f     units  a b | c | d e f, all chosen, order d e f, a b, c
   # unit      0  0  1  2  2  2     begin  0 2 3, size 2 1 3
@@ -83,31 +87,37 @@ def _permute(key: Array, stretches: Stretches, starts: Array, chosen: Array, *, 
 
   Args:
     key: of the order.
-    stretches: of the row.
-    starts: bool[l], where a unit begins.
+    runs: of the row.
+    starts: bool[l], True where a unit begins.
     chosen: bool[l], the starts of the units that move.
     most: number of units of a row that can move; later ones stay.
+
+  Returns:
+    int32[l], the source index of each position.
   """
   length = starts.shape[0]
   index = jnp.arange(length, dtype=jnp.int32)
-  starts = starts | ~stretches.inside  # each token outside of a stretch is a unit that stays
+  # 1. begin and size of each unit; each token outside of a run is a unit that stays
+  starts = starts | ~runs.inside
   unit = jnp.cumsum(starts.astype(jnp.int32)) - 1
   slots = jnp.where(starts, unit, length)
   begin = jnp.full(length + 1, length, jnp.int32).at[slots].set(index, mode='drop')  # [l + 1], first token of each unit
   begin = begin.at[length].set(length)
   size = begin[1:] - begin[:-1]  # [l], tokens of each unit; 0 after the last one
 
-  # units that move, from left to right (`movers`) and in random order within each stretch (`shuffled`): [most] each;
-  # a score has the stretch in its high bits and random bits below
-  place = jnp.where(chosen, jnp.cumsum(chosen.astype(jnp.int32)) - 1, most)
-  movers = jnp.full(most, length, jnp.int32).at[place].set(unit, mode='drop')
+  # 2. units that move, from left to right (`movers`) and in random order within each run (`shuffled`): [most] each;
+  #    a score has the run in its high bits and random bits below
+  slot = jnp.where(chosen, jnp.cumsum(chosen.astype(jnp.int32)) - 1, most)
+  movers = jnp.full(most, length, jnp.int32).at[slot].set(unit, mode='drop')
   bits = 32 - length.bit_length()
-  group = jnp.full(most, length, jnp.uint32).at[place].set(stretches.group.astype(jnp.uint32), mode='drop')
+  group = jnp.full(most, length, jnp.uint32).at[slot].set(runs.group.astype(jnp.uint32), mode='drop')
   score = (group << bits) | (jax.random.bits(key, (most,), jnp.uint32) >> (32 - bits))
   _, shuffled = jax.lax.sort((score, movers), num_keys=1)
 
-  source = index.at[movers].set(shuffled, mode='drop')  # [l], the unit that takes the turn of each unit
-  size = size[source]
-  new = jnp.cumsum(size) - size
-  turn = jnp.cumsum(jnp.zeros(length, jnp.int32).at[jnp.where(size > 0, new, length)].add(1, mode='drop')) - 1
+  # 3. new order of units: the unit that moves to each turn, [l]
+  source = index.at[movers].set(shuffled, mode='drop')
+  new_size = size[source]
+  new = jnp.cumsum(new_size) - new_size
+  # 4. the source of each token: the begin of its new unit, plus its index within that unit
+  turn = jnp.cumsum(jnp.zeros(length, jnp.int32).at[jnp.where(new_size > 0, new, length)].add(1, mode='drop')) - 1
   return begin[source[turn]] + index - new[turn]

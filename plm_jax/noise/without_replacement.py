@@ -1,4 +1,4 @@
-"""Choices without replacement, from one random 32-bit word per position."""
+"""Samples without replacement, from one random 32-bit word per position."""
 
 import math
 
@@ -9,21 +9,24 @@ from plm_jax.core.types import Array
 
 
 def draw_scores(key: Array, length: int) -> tuple[Array, int]:
-  """Random scores int32[l], positive and distinct, and the mask of their low bits, which hold the position plus 1."""
+  """Sample random scores int32[l], positive and distinct.
+
+  Their low bits hold the position plus 1. The second result is the mask of these bits.
+  """
   low = 2 ** math.ceil(math.log2(length + 1)) - 1
   high = (jax.random.bits(key, (length,)) >> 1).astype(jnp.int32) & ~low
   return high | jnp.arange(1, length + 1, dtype=jnp.int32), low
 
 
 def largest(scores: Array, count: Array) -> Array:
-  """bool[l]: the `count` largest of int32[l] `scores`, which are positive and distinct; none where `count` is 0.
+  """Mark the `count` largest of int32[l] `scores`: bool[l].
 
-  Finds the threshold bit by bit; on a CPU three times as fast as `top_k`.
+  Scores are positive and distinct. Finds the threshold bit by bit, which is three times as fast as `top_k` on a CPU.
   """
 
-  def try_bit(number, threshold):
-    higher = threshold | (1 << (30 - number))
-    # the CPU backend vectorises a sum of float32, which is exact for these counts
+  def try_bit(index, threshold):
+    higher = threshold | (1 << (30 - index))
+    # a sum of float32 is exact for these counts, and the CPU backend vectorises it
     enough = (scores >= higher).astype(jnp.float32).sum() >= count
     return jnp.where(enough, higher, threshold)
 
@@ -32,6 +35,6 @@ def largest(scores: Array, count: Array) -> Array:
 
 
 def choose(key: Array, candidates: Array, count: Array) -> Array:
-  """bool[l]: `count` of bool[l] `candidates`, uniformly without replacement; all of them where there are fewer."""
+  """Choose `count` of bool[l] `candidates` uniformly, or all if fewer."""
   scores, _ = draw_scores(key, candidates.shape[0])
   return largest(jnp.where(candidates, scores, 0), jnp.minimum(count, candidates.sum()))

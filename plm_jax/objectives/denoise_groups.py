@@ -20,12 +20,12 @@ def group(denoisers: Sequence[Denoiser]) -> list[list[int]]:
   def steps_of(denoiser: Denoiser) -> tuple[partial[Any], ...]:
     return *denoiser.rearrange, denoiser.write, *denoiser.finish
 
-  def same(first: Denoiser, second: Denoiser) -> bool:
+  def same(left: Denoiser, right: Denoiser) -> bool:
     return (
-      (first.target, len(first.mode), len(first.rearrange), len(first.finish))
-      == (second.target, len(second.mode), len(second.rearrange), len(second.finish))
+      (left.target, len(left.mode), len(left.rearrange), len(left.finish))
+      == (right.target, len(right.mode), len(right.rearrange), len(right.finish))
     ) and all(
-      a.func is b.func and a.keywords == b.keywords for a, b in zip(steps_of(first), steps_of(second), strict=True)
+      a.func is b.func and a.keywords == b.keywords for a, b in zip(steps_of(left), steps_of(right), strict=True)
     )
 
   groups: list[list[int]] = []

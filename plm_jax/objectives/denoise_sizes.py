@@ -36,7 +36,7 @@ def sizes(
   else:
     size_of = functools.partial(_exact_sizes, denoiser, tables=tables, frame=2)
     needs = np.array([(0, 0), *map(size_of, range(1, length + 1))])
-    inputs, targets = (int(most_together(needs[:, side], documents)) for side in (0, 1))
+    inputs, targets = (int(most_together(needs[:, side], documents or 1)) for side in (0, 1))
   return max(1, inputs), max(1, targets)
 
 

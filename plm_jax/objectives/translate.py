@@ -456,7 +456,7 @@ def make(
   model = Model(trunk, decoder, size, execution)
   reader = answers.make_reader(model, second_vocab, user=user, start=start, mask=None, rows=logit_rows)
   settings, seed = sequence.decoding_settings(decoding, second_vocab, reader)
-  s = sequence.Setup(reader, label_smoothing, settings, seed)
+  s = sequence.SequenceSettings(reader, label_smoothing, settings, seed)
   return Task(
     model,
     partial(sequence.prepare, s),

@@ -1,4 +1,4 @@
-"""Share of rows whose class is right. Adapters count it batch by batch; for files of predictions it is needed here."""
+"""Share of rows with the right class. Adapters count it batch by batch; files of predictions need it here."""
 
 from collections.abc import Sequence
 
@@ -11,6 +11,6 @@ BY_ROW = ('accuracy',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """The share, 0 to 1."""
+  """Compute the share, 0 to 1."""
   right = [int(row['label']) == record['label'] for row, record in zip(predictions, records, strict=True)]
   return {'accuracy': sum(right) / len(right)}

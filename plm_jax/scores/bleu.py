@@ -16,14 +16,17 @@ NEEDS = ('sacrebleu',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Both numbers; a row that has fewer references than another is compared with those that it has."""
+  """Compute both numbers.
+
+  A row with fewer references than others is compared with those that it has.
+  """
   from sacrebleu.metrics import BLEU
 
   texts = [row['text'] for row in predictions]
   most = max(len(record['references']) for record in records)
   references: Any = [
-    [record['references'][number] if number < len(record['references']) else None for record in records]
-    for number in range(most)
+    [record['references'][index] if index < len(record['references']) else None for record in records]
+    for index in range(most)
   ]
   return {
     name: BLEU(tokenize=tokenizer).corpus_score(texts, references).score

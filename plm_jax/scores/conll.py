@@ -1,8 +1,8 @@
-"""F1 of entities as the shared task of CoNLL-2000 counts them: an I that continues nothing begins an entity (package
-seqeval in its default mode; Tjong Kim Sang and Buchholz 2000).
+"""F1 of entities as in the shared task of CoNLL-2000: an I that continues nothing begins an entity.
 
-`adapters/tag` counts it batch by batch, as 'f1'; files of predictions need it here. Words that were cut off a row are
-not counted, as in a batch; `seqeval`, which is strict, counts them as O.
+This is the default mode of the package seqeval (Tjong Kim Sang and Buchholz 2000). `adapters/tag` counts it batch by
+batch, as 'f1'; files of predictions need it here. Words that were cut off a row are not counted, as in a batch;
+`seqeval`, which is strict, counts them as O.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ NEEDS = ('seqeval',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """F1 over all entities, 0 to 1; 0 where none is found.
+  """Compute F1 over all entities, 0 to 1; 0 if none is predicted.
 
   Raises:
-    ValueError: labels have no names, or names that are not O, B-... and I-...
+    ValueError: labels without names, or with names other than O, B-... and I-...
   """
   from seqeval.metrics import f1_score
 
   names = check_names('conll', records[0]['names'])
-  found, gold = zip(*(judged(row, record) for row, record in zip(predictions, records, strict=True)), strict=True)
-  in_words = ([[names[label] for label in row] for row in rows] for rows in (gold, found))
+  predicted, gold = zip(*(judged(row, record) for row, record in zip(predictions, records, strict=True)), strict=True)
+  in_words = ([[names[label] for label in row] for row in rows] for rows in (gold, predicted))
   return {'f1': float(f1_score(*in_words, zero_division=0))}

@@ -1,6 +1,6 @@
-"""Accuracy of few-shot prompts over several draws of demonstrations: mean and spread (Brown et al. 2020, §3).
+"""Accuracy of few-shot prompts over several samples of demonstrations: mean and spread (Brown et al. 2020, §3).
 
-An answer is right where its option is the right one, or, without options, where the prediction says so ('right').
+An answer is right if its option is the right one or, without options, if the prediction says so ('right').
 """
 
 import statistics
@@ -17,7 +17,10 @@ BY_ROW = ('draws_accuracy',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """The mean over draws, and the standard deviation between them (n - 1 in the divisor); 0 for one draw."""
+  """Compute the mean over samples and their standard deviation.
+
+  The divisor is n - 1; the deviation of one sample is 0.
+  """
   right: dict[int, list[bool]] = defaultdict(list)
   for row, record in zip(predictions, records, strict=True):
     right[record['draw']].append(int(row['label']) == record['label'] if 'label' in row else bool(row['right']))

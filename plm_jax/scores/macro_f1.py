@@ -1,7 +1,7 @@
-"""Mean over classes of the F1 of each against all others, what SuperGLUE reports beside accuracy for CB.
+"""Mean over classes of the F1 of each against all others, reported by SuperGLUE for CB in addition to accuracy.
 
-Classes that are neither a label nor predicted do not count, and -1 is none: a text that is none of the labels is a row
-of its class that was not found.
+Classes that are neither labels nor predicted do not count. A prediction of -1, a text that is none of the labels, is a
+missed row of its class.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ NEEDS = ('scikit-learn',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """The mean, 0 to 1."""
+  """Compute the mean, 0 to 1."""
   from sklearn.metrics import f1_score
 
-  gold, found = [record['label'] for record in records], [int(row['label']) for row in predictions]
-  labels = sorted({*gold, *found} - {-1})
-  return {'macro_f1': float(f1_score(gold, found, labels=labels, average='macro', zero_division=0))}
+  gold, predicted = [record['label'] for record in records], [int(row['label']) for row in predictions]
+  labels = sorted({*gold, *predicted} - {-1})
+  return {'macro_f1': float(f1_score(gold, predicted, labels=labels, average='macro', zero_division=0))}

@@ -1,7 +1,7 @@
-"""Texts that are a right answer, as shares of all rows: letter by letter, and after SQuAD's normalisation.
+"""Shares of rows whose text is a right answer: character by character, and after SQuAD's normalisation.
 
-What is written for a task with labels counts as wrong where it is none of the labels' words (Raffel et al. 2020, §2.4);
-'unmatched' is the share of such rows.
+A text for a task with labels is wrong if it is none of the labels' words (Raffel et al. 2020, §2.4); 'unmatched' is the
+share of such rows.
 """
 
 import re
@@ -17,7 +17,7 @@ BY_ROW = ('exact_match', 'normalised_match', 'unmatched')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """The three shares; 'unmatched' is 0 where rows have no options."""
+  """Compute the three shares; 'unmatched' is 0 if rows have no options."""
   exact = normal = unmatched = 0
   for row, record in zip(predictions, records, strict=True):
     text, right = row['text'].strip(), [target.strip() for target in record['references']]
@@ -29,6 +29,9 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
 
 
 def normalised(text: str) -> str:
-  """Lower case, without ASCII punctuation, English articles and repeated spaces (Rajpurkar et al. 2016, §6.1)."""
+  """Normalise a text as SQuAD (Rajpurkar et al. 2016, §6.1).
+
+  Lower case, without ASCII punctuation, English articles and repeated spaces.
+  """
   text = ''.join(letter for letter in text.lower() if letter not in string.punctuation)
   return ' '.join(re.sub(r'\b(a|an|the)\b', ' ', text).split())

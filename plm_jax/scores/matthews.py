@@ -1,4 +1,4 @@
-"""Matthews correlation coefficient of classes, what GLUE reports for CoLA (Matthews 1975; Warstadt et al. 2018)."""
+"""Matthews correlation coefficient of classes, reported by GLUE for CoLA (Matthews 1975; Warstadt et al. 2018)."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ NEEDS = ('scikit-learn',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """The coefficient, -1 to 1; 0 where all rows are predicted alike or all labels are one."""
+  """Compute the coefficient, -1 to 1; 0 if predictions and labels are one class."""
   from sklearn.metrics import matthews_corrcoef
 
-  gold, found = [record['label'] for record in records], [int(row['label']) for row in predictions]
-  return {'matthews': float(matthews_corrcoef(gold, found)) if len({*gold, *found}) > 1 else 0.0}
+  gold, predicted = [record['label'] for record in records], [int(row['label']) for row in predictions]
+  return {'matthews': float(matthews_corrcoef(gold, predicted)) if len({*gold, *predicted}) > 1 else 0.0}

@@ -1,8 +1,8 @@
-"""MultiRC, in per cent: F1 over all answers, and questions of which every answer is judged rightly (SuperGLUE, §3).
+"""MultiRC, in per cent: F1 over all answers, and questions with every answer judged correctly (SuperGLUE, §3).
 
-A row is one answer to a question about a paragraph, and its label says whether it is right; a question may have several
-right ones. `idx` of a row, with 'paragraph' and 'question', says which rows belong together (Khashabi et al. 2018). A
-prediction of -1, a text that is none of the labels, counts as the wrong one, as in T5's scores.
+A row is one answer to a question about a paragraph, and its label says if it is right; a question may have several
+right ones. `idx` of a row, with 'paragraph' and 'question', groups the rows (Khashabi et al. 2018). A prediction of -1,
+a text that is none of the labels, counts as the wrong one, as in T5's scores.
 """
 
 import collections
@@ -19,22 +19,23 @@ BY_ROW = ('exact_match',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """F1 of all answers, and the share of questions that are right as a whole."""
+  """Compute F1 of all answers, and the share of completely right questions."""
   every = judged(predictions, records)
   questions: dict[tuple[int, int], list[tuple[int, int]]] = collections.defaultdict(list)
   for pair, record in zip(every, records, strict=True):
     idx = record['row'].get('idx')
     if not isinstance(idx, dict) or not {'paragraph', 'question'} <= idx.keys():
-      raise ValueError(f"multirc: rows need an 'idx' with 'paragraph' and 'question', got {idx!r}")
+      raise ValueError(f"score 'multirc' needs rows with an 'idx' of 'paragraph' and 'question', got {idx!r}")
     questions[idx['paragraph'], idx['question']].append(pair)
   return {
     'f1a': 100 * f1(every),
-    'exact_match': 100 * mean([float(all(found == gold for found, gold in pairs)) for pairs in questions.values()]),
+    'exact_match': 100
+    * mean([float(all(predicted == gold for predicted, gold in pairs)) for pairs in questions.values()]),
   }
 
 
 def f1(pairs: Sequence[tuple[int, int]]) -> float:
-  """F1 of label 1 in pairs of what was found and what is right; 0 where it is neither."""
-  both = sum(found and gold for found, gold in pairs)
-  either = sum(found + gold for found, gold in pairs)
+  """Compute F1 of label 1 from (predicted, right) pairs; 0 if label 1 is in neither."""
+  both = sum(predicted and gold for predicted, gold in pairs)
+  either = sum(predicted + gold for predicted, gold in pairs)
   return 2 * both / either if either else 0.0

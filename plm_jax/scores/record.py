@@ -1,7 +1,7 @@
-"""ReCoRD, in per cent: exact match and F1 of the entity that is chosen, by the rule of SQuAD (Zhang et al. 2018).
+"""ReCoRD, in per cent: exact match and F1 of the chosen entity, by the rule of SQuAD (Zhang et al. 2018).
 
-Rows are made with kind='options' from `query` and `entities`; `answers` lists the entities that are right. Where an
-answer is written and not chosen (T5), its text is compared.
+Rows are made with kind='options' from `query` and `entities`; `answers` lists the right entities. If an answer is
+written instead of chosen (T5), its text is compared.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ BY_ROW = ('exact_match', 'f1')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Means over all queries of the best value over the right entities.
+  """Average the best value over the right entities of each query.
 
   Raises:
     ValueError: a row without 'answers'.
   """
   if not all(record['row'].get('answers') for record in records):
-    raise ValueError("score 'record' needs rows with 'answers', and one has none")
+    raise ValueError("score 'record' needs rows with 'answers', but one has none: use labelled rows")
   each = [
     (record['options'][int(row['label'])] if 'label' in row else row['text'], record['row']['answers'])
     for row, record in zip(predictions, records, strict=True)

@@ -1,8 +1,8 @@
-"""Precision, recall and F1 of entities in IOB2, strictly: an I that continues nothing is no entity (package seqeval).
+"""Precision, recall and F1 of entities in strict IOB2: an I that continues nothing is no entity (package seqeval).
 
-`adapters/tag` counts spans as the shared task of CoNLL did, where such an I begins one; the two differ by no more than
-what a model predicts against its scheme, since the labels of data are IOB2 (`data/rows/kinds/words.py`). Words that
-were cut off a row, or have no token, count as predicted O.
+`adapters/tag` counts spans as the shared task of CoNLL did, where such an I begins one. The two differ only if a model
+predicts against its scheme, since the labels of data are IOB2 (`data/rows/kinds/words.py`). Words that were cut off a
+row, or have no token, count as predicted O.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,40 +18,42 @@ NEEDS = ('seqeval', 'scikit-learn')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """The three over all entities, 0 to 1.
+  """Compute the three over all entities, 0 to 1.
 
   Raises:
-    ValueError: labels have no names, or names that are not O, B-... and I-...
+    ValueError: labels without names, or with names other than O, B-... and I-...
   """
   from seqeval.metrics.v1 import precision_recall_fscore_support
   from seqeval.scheme import IOB2
 
   names = check_names('seqeval', records[0]['names'])
-  gold, found = [], []
+  gold, predicted = [], []
   for row, record in zip(predictions, records, strict=True):
     tags = tags_of(row['labels'], record)
     labelled = [word for word, label in enumerate(record['labels']) if label >= 0]
     gold.append([names[record['labels'][word]] for word in labelled])
-    found.append([tags[word] or 'O' for word in labelled])
-  precision, recall, f1, _ = precision_recall_fscore_support(gold, found, average='micro', scheme=IOB2, zero_division=0)
+    predicted.append([tags[word] or 'O' for word in labelled])
+  precision, recall, f1, _ = precision_recall_fscore_support(
+    gold, predicted, average='micro', scheme=IOB2, zero_division=0
+  )
   return dict(zip(METRICS, map(float, (precision, recall, f1)), strict=True))
 
 
 def check_names(score: str, names: Sequence[str]) -> Sequence[str]:
-  """The names of labels, which are those of entities.
+  """Check that labels are named as entities, and return the names.
 
   Raises:
-    ValueError: there are none, or others than O, B-... and I-...; with the name of the score that reads them.
+    ValueError: no names, or names other than O, B-... and I-...; the message names the score.
   """
-  strange = [name for name in names if name != 'O' and name[:2] not in ('B-', 'I-')]
-  if strange or not names:
-    what = f'there is {strange[0]!r}' if names else 'these have no names'
-    raise ValueError(f'score {score!r} reads labels named O, B-... and I-..., and {what}')
+  invalid = [name for name in names if name != 'O' and name[:2] not in ('B-', 'I-')]
+  if invalid or not names:
+    problem = f'there is {invalid[0]!r}' if names else 'these have no names'
+    raise ValueError(f'score {score!r} needs labels named O, B-... and I-..., but {problem}: remove the score')
   return names
 
 
 def judged(row: Row, record: Row) -> tuple[list[int], list[int]]:
-  """The predicted label and the right one of each word that has one and that the batch labels.
+  """List the predicted and the right label of each word that has both.
 
   Args:
     row: a prediction; its 'labels' are int[l], the class at the first token of each word, -1 elsewhere.
@@ -59,12 +61,14 @@ def judged(row: Row, record: Row) -> tuple[list[int], list[int]]:
   """
   # row -1 3 -1 0 -1, places 0 2; the record has labels 3 1 -1   ->   [3], [3]: word 2 has no label, word 1 was cut off
   gold = record['labels']
-  kept = [(found, gold[word]) for word, found in _by_word(row['labels'], record) if gold[word] >= 0]
-  return [found for found, _ in kept], [right for _, right in kept]
+  pairs = [(predicted, gold[word]) for word, predicted in _by_word(row['labels'], record) if gold[word] >= 0]
+  return [predicted for predicted, _ in pairs], [right for _, right in pairs]
 
 
 def tags_of(labels: np.ndarray, record: Row) -> list[str | None]:
-  """The name of the predicted label of each word; None for a word that the batch did not label.
+  """List the name of the predicted label of each word.
+
+  None for a word that the batch did not label.
 
   Args:
     labels: int[l], the class at the first token of each word, -1 elsewhere.
@@ -78,6 +82,9 @@ def tags_of(labels: np.ndarray, record: Row) -> list[str | None]:
 
 
 def _by_word(labels: np.ndarray, record: Row) -> Iterator[tuple[int, int]]:
-  """The number of each word that the batch labels, and its predicted label; arguments as of `tags_of`."""
+  """Yield the index and the predicted label of each word that the batch labels.
+
+  Arguments as of `tags_of`.
+  """
   labels = np.asarray(labels)
   return zip(record['places'], labels[labels >= 0].tolist(), strict=False)  # later words were cut off

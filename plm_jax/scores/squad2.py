@@ -1,16 +1,16 @@
-"""Exact match and F1 where texts may hold no answer, in per cent: SQuAD 2 (Rajpurkar et al. 2018; evaluate-v2.0.py).
+"""Exact match and F1 if texts may hold no answer, in per cent: SQuAD 2 (Rajpurkar et al. 2018; evaluate-v2.0.py).
 
-A question is left unanswered where no answer scores more than the best one: n - s > 0, with s the largest score of a
-pair in all its windows and n the smallest score of no answer; or where a classifier says so of all its windows (key
-'impossible' of a prediction, a logit). `best_exact_match` and `best_f1` are what another threshold than 0 would have
-given on these rows, and `best_f1_threshold` is one that gives it: the smallest margin n - s up to which to answer, or
-where it is best to answer nothing, one below all margins. Add it to adapter.threshold to use it on others. The official
-script has 0 where it is best to answer nothing, as its probabilities of no answer are never less. As there, some of the
-questions with one margin may be answered and others not, which no threshold does: then it gives a little less.
+A question is left unanswered if 'no answer' scores more than the best answer: n - s > 0, with s the largest score of a
+pair in all its windows and n the smallest score of 'no answer'; or if a classifier says so for all its windows (key
+'impossible' of a prediction, a logit). `best_exact_match` and `best_f1` are the results of the best threshold on these
+rows, and `best_f1_threshold` is such a threshold: the largest margin n - s to answer, or a value below all margins if
+it is best to answer nothing. Add it to adapter.threshold to use it on other rows. The official script has 0 if it is
+best to answer nothing, as its probabilities of no answer are never less. As there, some questions with one margin may
+be answered and others not, which no threshold does: then the threshold gives a little less.
 
-Answers may be written in place of that ('text'), and an empty text says that there is no answer; all other texts are
-answers, whatever they say. 'No answer' has no score then: `best_exact_match` and `best_f1` are `exact_match` and `f1`,
-and their thresholds are not a number. Questions without an answer are kept by `keep_unlabelled=True`.
+Answers may be written instead ('text'); an empty text means no answer, and all other texts are answers. 'No answer' has
+no score then: `best_exact_match` and `best_f1` are `exact_match` and `f1`, and their thresholds are nan. Questions
+without an answer are kept with `keep_unlabelled=True`.
 """
 
 import math
@@ -31,12 +31,12 @@ UNLABELLED = ('text',)
 
 
 class Question(NamedTuple):
-  """What is known of a question.
+  """A question with its predicted and right answers.
 
   Attributes:
     answer: the best one.
-    margin: how much more no answer scores than the best one; not a number where the answer was written.
-    golds: the right answers; () where there is none.
+    margin: score of 'no answer' minus that of the best answer; nan if the answer was written.
+    golds: the right answers; () if there is none.
   """
 
   answer: str
@@ -45,68 +45,69 @@ class Question(NamedTuple):
 
   @property
   def unanswered(self) -> bool:
-    """Whether no answer is predicted; an answer that was written says it by itself."""
+    """Return True if 'no answer' is predicted; False for written answers."""
     return self.margin > 0
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Means over all questions, over those with and without an answer, and the best thresholds."""
+  """Average over all questions and over both kinds; also find the best thresholds."""
   questions = questions_of(predictions, records)
-  found: dict[str, float] = {}
+  metrics: dict[str, float] = {}
   for name, rule in (('exact_match', squad.exact_match), ('f1', f1)):
     values = [_value(rule, question) for question in questions]
-    kept = [float(not q.golds) if q.unanswered else value for q, value in zip(questions, values, strict=True)]
+    final = [float(not q.golds) if q.unanswered else value for q, value in zip(questions, values, strict=True)]
     best, threshold = best_threshold(questions, values)
-    found |= {
-      name: 100 * squad.mean(kept),
-      f'has_answer_{name}': 100 * squad.mean([v for q, v in zip(questions, kept, strict=True) if q.golds]),
-      f'no_answer_{name}': 100 * squad.mean([v for q, v in zip(questions, kept, strict=True) if not q.golds]),
+    metrics |= {
+      name: 100 * squad.mean(final),
+      f'has_answer_{name}': 100 * squad.mean([v for q, v in zip(questions, final, strict=True) if q.golds]),
+      f'no_answer_{name}': 100 * squad.mean([v for q, v in zip(questions, final, strict=True) if not q.golds]),
       f'best_{name}': 100 * best,
       f'best_{name}_threshold': threshold,
     }
-  return found
+  return metrics
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
-  """The answer to each question by its id, '' for none, as the official script reads them."""
+  """Format the answers by question id, '' for none, for the official script."""
   ids = [squad.id_of(group) for group in grouped(predictions, records)]
   pairs = zip(ids, questions_of(predictions, records), strict=True)
-  return squad.as_json({id_: '' if one.unanswered else one.answer for id_, one in pairs})
+  return squad.as_json({id_: '' if question.unanswered else question.answer for id_, question in pairs})
 
 
 def questions_of(predictions: Sequence[Row], records: Sequence[Row]) -> list[Question]:
-  """The questions, their windows joined."""
+  """Join the windows of each question."""
   return [question_of(group) for group in grouped(predictions, records)]
 
 
 def question_of(group: Group) -> Question:
-  """A question, from some or all of its windows or as its answer was written."""
+  """Build a question, from its windows or from its written answer."""
   golds = tuple(squad.golds_of(group.records[0]) or ())
   if 'text' in group.predictions[0]:
-    return Question(squad.answer_of(group), math.nan, golds)
+    return Question(answer=squad.answer_of(group), margin=math.nan, golds=golds)
   answer, value = squad.best(group)
   null = min(float(prediction['no_answer']) for prediction in group.predictions)
-  told = [float(prediction['impossible']) for prediction in group.predictions if 'impossible' in prediction]
-  return Question(answer, min(told) if told else null - value, golds)
+  logits = [float(prediction['impossible']) for prediction in group.predictions if 'impossible' in prediction]
+  return Question(answer=answer, margin=min(logits) if logits else null - value, golds=golds)
 
 
 def f1(answer: str, gold: str) -> float:
-  """F1 of the words; where one of the texts has none, 1 if the other has none either."""
+  """Compute F1 of the words; if a text has none, 1 if both have none, else 0."""
   if not squad.normal(answer) or not squad.normal(gold):
     return float(squad.normal(answer) == squad.normal(gold))
   return squad.f1(answer, gold)
 
 
 def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tuple[float, float]:
-  """The largest mean that leaving questions unanswered by their margin can give, and the threshold that gives it.
+  """Find the threshold of the margin with the largest mean.
 
   Args:
     questions: all of them.
-    values: what the best answer of each is worth.
+    values: the value of the best answer of each.
 
   Returns:
-    both: a question is answered where its margin is not larger than the threshold. Where answers were written and
-    nothing can be left unanswered, the mean of `values` and not a number.
+    The mean and the threshold: a question is answered if its margin is not above it. For written answers, which cannot
+    be
+    left unanswered, the mean of `values` and nan.
   """
   if any(math.isnan(question.margin) for question in questions):
     return squad.mean(values), math.nan
@@ -114,7 +115,7 @@ def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tu
   worth = best = float(sum(not question.golds for question in questions))
   ordered = sorted(zip(questions, values, strict=True), key=lambda pair: pair[0].margin)
   smallest = ordered[0][0].margin if ordered else math.inf
-  threshold = 0.0 if smallest > 0 else smallest - 1  # by more than what float32 loses where the adapter takes it off
+  threshold = 0.0 if smallest > 0 else smallest - 1  # by more than the float32 error when the adapter subtracts it
   for question, value in ordered:
     worth += value if question.golds else -1.0 if question.answer else 0.0
     if worth > best:
@@ -123,5 +124,5 @@ def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tu
 
 
 def _value(rule: Callable[[str, str], float], question: Question) -> float:
-  """What the best answer of a question is worth; right answers without a word that counts are left out."""
+  """Score the best answer of a question; right answers that normalise to '' are ignored."""
   return squad.most(rule, question.answer, [gold for gold in question.golds if squad.normal(gold)] or [''])

@@ -1,4 +1,4 @@
-"""Share of words whose label is right. `adapters/tag` counts it batch by batch; files of predictions need it here.
+"""Share of words with the right label. `adapters/tag` counts it batch by batch; files of predictions need it here.
 
 Words that were cut off a row are not counted, as in a batch; `seqeval` counts them as O.
 """
@@ -14,10 +14,10 @@ RECORDS = ('labels', 'places', 'names')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """The share of all words, 0 to 1; 0 where none has a label."""
+  """Compute the share of all words, 0 to 1; 0 if none has a label."""
   right = [
-    found == gold
+    predicted == gold
     for row, record in zip(predictions, records, strict=True)
-    for found, gold in zip(*judged(row, record), strict=True)
+    for predicted, gold in zip(*judged(row, record), strict=True)
   ]
   return {'accuracy': sum(right) / max(len(right), 1)}

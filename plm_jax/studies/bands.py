@@ -11,7 +11,9 @@ ROUNDING = 1e-12  # a deviation of this share of the mean is rounding error
 
 
 def band(lines: Sequence[Line], points: int = POINTS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Compute steps, mean and standard deviation over runs, each float[n] with n <= `points`.
+  """Average curves over runs.
+
+  Returns steps, mean and standard deviation, each float[n] with n <= `points`.
 
   Long curves are averaged over segments. A run is interpolated linearly between its steps and ignored beyond them. The
   deviation of a single run is 0.
@@ -41,7 +43,9 @@ def thinned(values: np.ndarray, points: int = POINTS) -> np.ndarray:
 
 
 def extremes(line: Line, stretches: int) -> Line:
-  """Thin a curve to the minimum and maximum of each segment, so that no spike is lost.
+  """Thin a curve to the minimum and maximum of each segment.
+
+  No spike is lost.
 
   Args:
     line: a curve; returned unchanged if it has at most two points a segment.

@@ -21,7 +21,9 @@ def run(
   env: Mapping[str, str] | None = None,
   compiled: files.Path | None = None,
 ) -> int:
-  """Run a command and return its exit code; forward the first stop signal.
+  """Run a command and return its exit code.
+
+  The first stop signal is forwarded.
 
   The process is in a separate process group, so that Ctrl-C reaches it only once, through this process. Its stdin is a
   pipe that closes when this process is killed; a command that handles signals then stops (`signals.ENDS_WITH_STDIN`).

@@ -1,11 +1,11 @@
-"""Curves of many runs in one picture: runs that differ in nothing but their seed are one curve, mean and band.
+"""Plot the curves of several runs; runs that differ only in the seed become one curve with a band.
 
 The engine of `plm-jax compare`.
 """
 
 import logging
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,15 +26,15 @@ log = logging.getLogger(__name__)
 
 
 class Run(NamedTuple):
-  """A run that is compared.
+  """A run to compare.
 
   Attributes:
-    name: its folder, from the one that all of them are in.
-    folder: of the run.
+    name: its folder, relative to the common folder.
+    folder: the run folder.
     settings: dotted key -> value of its config.
-    best: the metric of `best` and 'min' or 'max'; None where the config has none.
+    best: the metric in `best` and 'min' or 'max'; None if the config has none.
     line: steps and values of the metric.
-    diverged: its step where the metric was not finite any more, None where it ended with a number.
+    diverged: step from which the metric is not finite; None if its last value is.
   """
 
   name: str
@@ -48,96 +48,112 @@ class Run(NamedTuple):
 def compare(
   folders: Sequence[Where], out: Where, *, by: Sequence[str] = (), metric: str | None = None
 ) -> dict[str, Any]:
-  """Draws the curves, prints the table and returns it.
+  """Plot the curves, print the table and return it.
 
   Args:
-    folders: of runs; of a folder with `trials/`, such as that of a sweep, all runs in there.
+    folders: folders of runs, or folders with `trials/`, such as that of a sweep, which add all runs in it.
     out: the picture.
-    by: dotted keys; runs with the same values of them are one curve. Without any, those of the same config but for the
-      seed.
-    metric: of the lines of metrics; None takes that of `best` of the first run, else 'loss'.
+    by: dotted keys; runs with the same values are one curve. Without any, runs that differ only in the seed are.
+    metric: a metric; None means that of `best` of the first run, else 'loss'.
 
   Returns:
-    'metric' and 'rows': name, n, step, mean and deviation of the last values, and of the best ones where that is known.
-    Runs that diverged are drawn, named in the log, and not in these numbers.
+    'metric' and 'rows': name, n, step, mean and deviation of the last values, and of the best ones if it is known
+    whether large is good. Runs that diverged are plotted and logged, but not in these numbers.
 
   Raises:
-    ConfigError: no run, a key that no run has, a metric that no run has, or a place that cannot be written.
+    ConfigError: no run, a key or metric that no run has, or the picture cannot be written.
   """
   run_paths.check_new_folder(files.path(out).parent, name='the folder of --out')
-  where = list(dict.fromkeys(found for folder in folders for found in curve_sets.expanded(files.path(folder))))
-  configs = _configs(where)
+  run_folders = list(dict.fromkeys(path for folder in folders for path in curve_sets.expanded(files.path(folder))))
+  configs = _configs(run_folders)
   first = next(iter(configs.values())).get('best')
   metric = metric or (first[0] if first else 'loss')
-  names = curve_sets.short_names(list(configs))
-  lines = metric_lines.read([RunFolder(folder).metrics for folder in configs], lambda name: name == metric)
-  read = [
-    Run(names[folder], folder, leaves(own), own.get('best'), found.lines[metric], found.diverged.get(metric))
-    for (folder, own), found in zip(configs.items(), lines, strict=True)
-    if metric in found.lines and len(found.lines[metric][0])
-  ]
-  by_folder = zip(configs, lines, strict=True)
-  never = {folder for folder, found in by_folder if metric in found.diverged and metric not in found.lines}
-  for folder in sorted(never):
-    log.warning('%s diverged: %s is never finite; it is neither drawn nor counted', folder, metric)
-  if never and not read:
-    raise ConfigError(f'--metric={metric}: no run has a finite value of it')
-  if not read:
-    there = sorted({name for folder in configs for name in metric_lines.names(RunFolder(folder).metrics)})
-    if not there:
-      raise ConfigError(f'these runs have logged nothing yet: {", ".join(map(str, configs))}')
-    raise ConfigError(
-      f'--metric={metric}: no run has it.{errors.suggest(metric, there)} There are: {", ".join(there)}.'
-    )
-  if missing := [str(folder) for folder in configs if folder not in {run.folder for run in read} | never]:
-    log.warning('without %s, and left out: %s', metric, ', '.join(missing))
-  read, copies = curve_sets.apart(read, lambda run: run.line)
+  runs, copies = curve_sets.apart(_read(configs, metric), lambda run: run.line)
   for copy, original in copies.items():
     log.warning('%s is left out: %s', copy, curve_sets.COPY % original)
-  for run in read:
+  for run in runs:
     if run.diverged is not None:
       log.warning(
-        '%s diverged: %s is not finite from step %d on; it is drawn and not counted', run.folder, metric, run.diverged
+        '%s diverged: %s is not finite from step %d on; it is plotted but not counted', run.folder, metric, run.diverged
       )
-  groups = curve_sets.named(curve_sets.grouped(read, by), by)
-  rows = [ends(name, runs, metric) for name, runs in groups.items()]
-  draw({name: [run.line for run in runs] for name, runs in groups.items()}, metric, files.path(out))
+  groups = curve_sets.named(curve_sets.grouped(runs, by), by)
+  rows = [ends(name, group, metric) for name, group in groups.items()]
+  draw({name: [run.line for run in group] for name, group in groups.items()}, metric, files.path(out))
   _show(rows, metric)
   return {'metric': metric, 'rows': rows}
 
 
-def _configs(where: Sequence[Path]) -> dict[Path, dict[str, Any]]:
-  """The configs of the runs; one that cannot be read is named, and its run left out."""
-  read, damaged = {}, []
-  for folder in where:
+def _configs(run_folders: Sequence[Path]) -> dict[Path, dict[str, Any]]:
+  """Load the configs of runs; report and leave out damaged ones."""
+  configs, damaged = {}, []
+  for folder in run_folders:
     try:
-      read[folder] = curve_sets.settings_of(RunFolder(folder))
+      configs[folder] = curve_sets.settings_of(RunFolder(folder))
     except ConfigError as error:
       damaged.append(f'{folder} is left out: {error}')
-  if not read:
-    raise ConfigError('\n'.join(['nothing of these runs can be read:', *damaged]))
+  if not configs:
+    raise ConfigError('\n'.join(['none of these runs can be read:', *damaged]))
   for line in damaged:
     log.warning('%s', line)
-  return read
+  return configs
+
+
+def _read(configs: Mapping[Path, Mapping[str, Any]], metric: str) -> list[Run]:
+  """Read the runs that have a metric; report the others."""
+  names = curve_sets.short_names(list(configs))
+  metrics = metric_lines.read([RunFolder(folder).metrics for folder in configs], lambda name: name == metric)
+  by_folder = dict(zip(configs, metrics, strict=True))
+  runs = [
+    Run(
+      name=names[folder],
+      folder=folder,
+      settings=leaves(configs[folder]),
+      best=configs[folder].get('best'),
+      line=own.lines[metric],
+      diverged=own.diverged.get(metric),
+    )
+    for folder, own in by_folder.items()
+    if metric in own.lines and len(own.lines[metric][0])
+  ]
+  never_finite = {folder for folder, own in by_folder.items() if metric in own.diverged and metric not in own.lines}
+  for folder in sorted(never_finite):
+    log.warning('%s diverged: %s is never finite; it is neither plotted nor counted', folder, metric)
+  if never_finite and not runs:
+    raise ConfigError(f'--metric={metric}: no run has a finite value of it: choose another metric')
+  if not runs:
+    raise _no_metric(configs, metric)
+  if missing := [str(folder) for folder in configs if folder not in {run.folder for run in runs} | never_finite]:
+    log.warning('without %s, and left out: %s', metric, ', '.join(missing))
+  return runs
+
+
+def _no_metric(run_folders: Iterable[Path], metric: str) -> ConfigError:
+  names = sorted({name for folder in run_folders for name in metric_lines.names(RunFolder(folder).metrics)})
+  if not names:
+    return ConfigError(f'these runs have logged nothing yet: {", ".join(map(str, run_folders))}')
+  return ConfigError(f'--metric={metric}: no run has it.{errors.suggest(metric, names)} Metrics: {", ".join(names)}.')
 
 
 # The table and the picture -------------------------------------------------------------------------------------------
 
 
 def ends(name: str, runs: Sequence[Run], metric: str) -> dict[str, Any]:
-  """Where the runs of a curve ended, without those that diverged: a row of the table that `compare` returns."""
+  """Summarise the last and best values of runs.
+
+  Runs that diverged are left out.
+  """
   steps = sorted({int(run.line[0][-1]) for run in runs if run.diverged is None})
   if len(steps) > 1:
     log.warning(
-      '%s: its runs end at steps %s, and their last values are taken together', name, ', '.join(map(str, steps))
+      '%s: its runs end at different steps %s; their last values are averaged', name, ', '.join(map(str, steps))
     )
-  whole = [run for run in runs if run.diverged is None]
-  row: dict[str, Any] = {'name': name, 'n': len(whole), 'step': max(int(run.line[0][-1]) for run in runs)}
-  row |= _measured('last', [float(run.line[1][-1]) for run in whole])
-  ways = {run.best[1] for run in runs if run.best and run.best[0] == metric}
-  if len(ways) == 1:
-    best = np.max if ways == {'max'} else np.min
-    row |= _measured('best', [float(best(run.line[1])) for run in whole])
+  finite = [run for run in runs if run.diverged is None]
+  row: dict[str, Any] = {'name': name, 'n': len(finite), 'step': max(int(run.line[0][-1]) for run in runs)}
+  row |= _measured('last', [float(run.line[1][-1]) for run in finite])
+  directions = {run.best[1] for run in runs if run.best and run.best[0] == metric}
+  if len(directions) == 1:
+    best = np.max if directions == {'max'} else np.min
+    row |= _measured('best', [float(best(run.line[1])) for run in finite])
   return row
 
 
@@ -163,16 +179,19 @@ def _show(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
 
 
 def draw(groups: Mapping[str, Sequence[Line]], metric: str, file: Path) -> None:
-  """A curve for each group; where it has several runs, their mean in a band of one standard deviation."""
+  """Plot a curve for each group.
+
+  The mean of several runs has a band of one standard deviation.
+  """
   from matplotlib.figure import Figure
   from matplotlib.ticker import EngFormatter
 
   figure = Figure(figsize=(7.6, 4.8), layout='constrained')
   axes = figure.subplots()
-  for number, (name, lines) in enumerate(groups.items()):
+  for index, (name, lines) in enumerate(groups.items()):
     steps, mean, deviation = bands.band(lines)
-    colour, label = f'C{number % 10}', pictures.label(f'{name} (n = {len(lines)})')
-    style = ('-', '--', ':', '-.')[number // 10 % 4]
+    colour, label = f'C{index % 10}', pictures.label(f'{name} (n = {len(lines)})')
+    style = ('-', '--', ':', '-.')[index // 10 % 4]
     axes.plot(steps, mean, style, color=colour, label=label, marker='o' if len(steps) < 30 else '', markersize=3)
     if len(lines) > 1:
       axes.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)

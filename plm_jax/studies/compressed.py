@@ -72,7 +72,10 @@ def compress(network: Network, methods: Sequence[Method], subject: Subject, *, l
 
 
 def without_weights(network: Network, trunk: nn.Module, share: float, *, each: bool) -> Network:
-  """Set the smallest weights of dense layers to 0: of each matrix, or of all together."""
+  """Set the smallest weights of dense layers to 0.
+
+  Weights are compared within each matrix (`each`) or among all of them.
+  """
   dense = {f'{path}/kernel': sum(axes) for path, axes in wrapped.dense_layers(trunk).items()}
   sizes = {path: jnp.abs(network.leaves[path]) for path in dense if path in network.leaves}
   if each:
@@ -83,7 +86,7 @@ def without_weights(network: Network, trunk: nn.Module, share: float, *, each: b
 
 
 def without_heads(network: Network, trunk: nn.Module, share: float, subject: Subject | None) -> Network:
-  """Set the output projections of the least important heads of each layer to 0.
+  """Set the output projections of the least important heads to 0.
 
   Args:
     network: the network.
@@ -103,7 +106,10 @@ def without_heads(network: Network, trunk: nn.Module, share: float, subject: Sub
 
 
 def head_kernels(trunk: nn.Module) -> list[str]:
-  """List the output projections of attention, [..., h, k, d]: dense layers 'out' with two input axes."""
+  """List the output projections of attention, [..., h, k, d].
+
+  These are dense layers 'out' with two input axes.
+  """
   dense = wrapped.dense_layers(trunk)
   return [f'{path}/kernel' for path, axes in dense.items() if path.endswith('/out') and axes == (2, 1)]
 
@@ -165,7 +171,10 @@ def without_layers(network: Network, trunk: nn.Module, share: float, subject: Su
 
 
 def in_8_bits(network: Network, trunk: nn.Module) -> Network:
-  """Quantize dense layers and embedding tables to int8, with the scales of training if there are any."""
+  """Quantize dense layers and embedding tables to int8.
+
+  The scales of training are used if there are any.
+  """
   leaves, errors = dict(network.leaves), {}
   for path, axes in training_in_8_bits.channels_of(trunk).items():
     if path in leaves:

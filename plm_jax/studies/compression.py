@@ -120,7 +120,10 @@ def run_study(
 def open_subject(
   settings: Settings, workdir: Where, *, step: Step, name: str | None, part: str | None = None
 ) -> Subject:
-  """Open a run, or a task of it; ConfigError without such a task or an evaluation."""
+  """Open a run or a task of it.
+
+  Raises ConfigError if the task or an evaluation is missing.
+  """
   settings = one_part.settings_of(settings, part, where=f'--part={part}')
   chosen = _evaluation_name(settings, name)
   settings = build.unwrapped(settings)  # `weights` opens parameters with wrappers applied
@@ -149,7 +152,7 @@ def _open_peer(workdir: str, settings: Settings, subject: Subject, *, part: str 
 
 
 def network_of(subject: Subject) -> Network:
-  """Read the network of a run, float32, with the scales it was trained with."""
+  """Read the network of a run, float32, with its trained scales."""
   leaves, saved = _leaves(subject), subject.opened.as_saved
   scale_paths = training_in_8_bits.places_of_scales(leaves)
   scales = {path: saved[scale].read(None) for path, scale in scale_paths.items() if scale in saved}
@@ -229,7 +232,10 @@ def _compiled(
 
 
 def _bytes_in_use(devices: Sequence[jax.Device]) -> int:
-  """Count bytes on the devices of this process, by their own statistics or by jax's arrays."""
+  """Count bytes on the devices of this process.
+
+  Uses the statistics of the devices, or else the arrays of jax.
+  """
   stats = [device.memory_stats() for device in devices]
   if all(device and 'bytes_in_use' in device for device in stats):
     return sum(device['bytes_in_use'] for device in stats if device)
@@ -262,7 +268,7 @@ def _time(measured: Mapping[str, Measured], *, rounds: int) -> None:
 
 
 def _with_ratios(measured: Mapping[str, Measured]) -> list[dict[str, Any]]:
-  """Build the rows with their ratios to the original; below 1 is smaller."""
+  """Build the rows, with ratios to the original (below 1: smaller)."""
   first = measured[ORIGINAL].row
   counted = ('parameters', 'nonzero', 'disk_bytes', 'memory_bytes', 'work_bytes')
   rows = []
@@ -303,7 +309,7 @@ def as_table(table: Mapping[str, Any]) -> Table:
 
 
 def _evaluation_name(settings: Settings, name: str | None) -> str:
-  """Choose the evaluation to score with: `name`, that of `best`, or the first."""
+  """Choose the evaluation: `name`, that of `best`, or the first."""
   names = list(settings['eval'])
   if not names:
     raise ConfigError('compress: the run has no evaluation to score with: set --config.eval')
@@ -327,7 +333,7 @@ def _file_name(recipe: str) -> str:
 
 
 def _check_out(out: Path, workdir: Path, names: Sequence[str]) -> None:
-  """Raise ConfigError if results would be in the run folder or replace other files."""
+  """Raise ConfigError if results would replace other files."""
   if files.is_inside(out, workdir) or files.absolute(out) == files.absolute(workdir):
     raise ConfigError(f'--out={out} is inside the run folder, which is never changed: choose another folder')
   run_paths.check_new_folder(out, name='--out')

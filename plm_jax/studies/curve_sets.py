@@ -97,7 +97,9 @@ def grouped(runs: Sequence[OfRun], by: Sequence[str]) -> dict[str, list[OfRun]]:
 
 
 def named(groups: Mapping[str, list[OfRun]], by: Sequence[str]) -> dict[str, list[OfRun]]:
-  """Rename groups for a legend: by differing keys if short, else by a common prefix of their folders.
+  """Rename groups for a legend.
+
+  A short list of differing keys names a group, else the common prefix of its folders.
 
   Args:
     groups: from `grouped`.
@@ -115,19 +117,21 @@ def named(groups: Mapping[str, list[OfRun]], by: Sequence[str]) -> dict[str, lis
 
 
 def _common_prefix(names: Sequence[str]) -> str:
-  """Find the common prefix of names, without the beginning of a seed at its end."""
+  """Find the common prefix of names, without a seed."""
   common = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
   return re.sub(r'[-_./]+(s|seed)?[-_]*\d*$', '', ''.join(letters[0] for letters in common))
 
 
 def differing(runs: Sequence[Described]) -> list[str]:
-  """List the keys except the seed in which the configs differ, in their order."""
+  """List the keys except the seed in which configs differ."""
   all_keys = dict.fromkeys(key for run in runs for key in run.settings)
   return [key for key in all_keys if key != SEED and len({str(run.settings.get(key)) for run in runs}) > 1]
 
 
 def apart(runs: Sequence[OfRun], line: Callable[[OfRun], Line | None]) -> tuple[list[OfRun], dict[Path, Path]]:
-  """Separate runs from copies, which have the config, seed, data and values of another run.
+  """Separate runs from copies.
+
+  A copy has the config, seed, data and values of another run.
 
   A copy that was made during the run ends earlier.
 
@@ -155,7 +159,7 @@ def apart(runs: Sequence[OfRun], line: Callable[[OfRun], Line | None]) -> tuple[
 
 
 def _identity(run: Described) -> str:
-  """Combine the config of a run with the checksums of its data and vocabulary."""
+  """Combine a run's config with the checksums of its data."""
   data = RunFolder(run.folder).data
   digests = files.read_bytes(data).hex() if files.is_file(data) else ''  # a damaged file may not be UTF-8
   return files.json_text([dict(sorted(run.settings.items())), digests])

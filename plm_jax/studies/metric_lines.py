@@ -80,7 +80,9 @@ def names(file: Path) -> set[str]:
 
 
 def read(paths: Sequence[Path], wanted: Wanted) -> list[Metrics]:
-  """Read several files of metrics; a missing file is empty. The log reports damaged lines.
+  """Read several files of metrics.
+
+  A missing file is empty. The log reports damaged lines.
 
   Args:
     paths: the files.
@@ -94,7 +96,10 @@ def read(paths: Sequence[Path], wanted: Wanted) -> list[Metrics]:
 
 
 def _spans(file: Path) -> Iterator[tuple[int, int]]:
-  """Yield (first byte, byte after the last) of blocks of complete lines, of about `BLOCK` bytes."""
+  """Yield the byte ranges of blocks of complete lines.
+
+  A block has about `BLOCK` bytes; the end is exclusive.
+  """
   if not files.is_file(file):
     return
   with files.open(file, 'rb') as stream:
@@ -108,7 +113,10 @@ def _spans(file: Path) -> Iterator[tuple[int, int]]:
 
 
 def _read_block(file: Path, start: int, stop: int, wanted: Wanted, seen: dict[bytes, set[str]]) -> _Block:
-  """Read the lines in a range of bytes, except a last one without a newline, which is still being written."""
+  """Read the lines in a range of bytes.
+
+  A last line without a newline is still being written and left out.
+  """
   with files.open(file, 'rb') as stream:
     stream.seek(start)
     content = stream.read(stop - start)
@@ -193,7 +201,10 @@ def _not_finite(content: bytes, chosen: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _parse_by_line(content: bytes, wanted: Wanted, *, first: int) -> _Block:
-  """Parse lines of which some may be damaged; `first` is the number of the first line."""
+  """Parse lines of which some may be damaged.
+
+  `first` is the number of the first line.
+  """
   steps: list[int] = []
   values: dict[str, dict[int, float]] = {}
   numeric: set[str] = set()

@@ -1,11 +1,11 @@
-"""Fine-tuning from pre-trained parameters against training from scratch, at several sizes of labelled data.
+"""Compare fine-tuning with training from scratch, at several sizes of labelled data.
 
-The engine of `plm-jax sample_efficiency`. All runs share one task and one schedule length, and those with the
-same learning rate one compiled step, so that a run costs no more than its steps.
+The engine of `plm-jax sample_efficiency`. All runs share one task and number of steps, and those with the same learning
+rate one compiled step, so a run costs no more than its steps.
 
-A line of `runs.jsonl` is a finished run, with a digest of its settings and those of what it was made from (`Origins`).
-It stands for a run that is asked for where all of these are the same now; else the run is made again, and the log says
-which of them differ. A line of an earlier version has no such digests, and its run is made again as well.
+A line of `runs.jsonl` is a finished run, with a checksum of its settings and of its data and parameters (`Origins`). It
+is reused if all of these are unchanged; otherwise the run is repeated, and the log names what changed. A line of an
+earlier version has no such checksums, so its run is repeated as well.
 """
 
 import dataclasses
@@ -35,29 +35,25 @@ from plm_jax.runs import history
 from plm_jax.runs.metrics import write_json
 from plm_jax.training import evaluation, feed
 from plm_jax.training.before import from_data, preflight
+from plm_jax.training.init_sources import check_sources, check_vocab_of, init_params_from, source_digest
 from plm_jax.training.parts import (
   Parts,
-  check_sources,
-  check_vocab_of,
-  init_params_from,
   make_evaluations,
   make_layout,
   make_parts,
   make_source,
   make_vocab,
-  source_digest,
 )
 from plm_jax.training.step import TrainState, abstract_params, advance_first, state_maker, train_step
 
 log = logging.getLogger(__name__)
 
 STARTS = ('scratch', 'pretrained')
-SCORES = ('validation', 'test', 'train')  # at the end of a run
+SCORES = ('validation', 'test', 'train')  # final scores of a run
 EVALUATIONS = ('validation', 'test')
 DIGITS = 16  # of a digest
 
-
-Made = dict[str, str]  # place in the config, such as 'data' or 'init_from.0' -> digest of what was found there
+Digests = dict[str, str]  # config key, such as 'data' or 'init_from.0' -> digest of its content
 
 
 class Cell(NamedTuple):
@@ -66,7 +62,7 @@ class Cell(NamedTuple):
   Attributes:
     start: 'scratch' or 'pretrained'.
     size: labelled examples per class.
-    seed: of the examples, the head, the order and the dropout.
+    seed: random seed of the examples, the head, the order and dropout.
     rate: learning rate.
   """
 
@@ -85,38 +81,41 @@ def run_study(
   rates: Sequence[float],
   metric: str = 'accuracy',
 ) -> dict[str, Any]:
-  """Runs what has not been run yet, prints the table and draws the curves.
+  """Train the missing runs, print the table and plot the curves.
 
   Args:
-    settings: of a fine-tuning run with `init_from`; evaluations `validation` and `test`.
-    workdir: where `runs.jsonl`, `table.json` and `curves.png` go.
+    settings: settings of a fine-tuning run with `init_from` and evaluations `validation` and `test`.
+    workdir: folder of `runs.jsonl`, `table.json` and `curves.png`.
     sizes: labelled examples per class.
     seeds: number of seeds per size and start.
     rates: learning rates; the best one on validation is reported.
-    metric: of the evaluations; larger is better.
+    metric: metric of the evaluations; larger is better.
 
   Returns:
-    The table, as `table.json` holds it.
+    The content of `table.json`.
 
   Raises:
-    ConfigError: the settings are not those of such a study, a size or a rate stands twice, or a folder of `init_from`
-      is missing, also where all runs are finished.
+    ConfigError: the settings do not fit, a size or rate is given twice, or a folder of `init_from` is missing, even if
+      all runs are finished.
   """
   missing = [name for name in EVALUATIONS if name not in settings['eval']]
   if missing or not settings['init_from'] or settings['steps'] is None or 'per_class' not in settings['data']:
     raise ConfigError(
-      'sample_efficiency needs a config with steps, init_from, labelled data, and evaluations validation and test'
+      'sample_efficiency: the config needs steps, init_from, data.per_class, and evaluations validation and test'
     )
-  for what, values in (('sizes', sizes), ('rates', rates)):
+  for flag, values in (('sizes', sizes), ('rates', rates)):
     if twice := [value for value, count in Counter(values).items() if count > 1]:
-      raise ConfigError(f'sample_efficiency: {twice[0]:g} stands twice among the {what}: name each of them once')
+      raise ConfigError(f'--{flag}: {twice[0]:g} is given twice: remove one of them')
   settings, folder = from_data.filled(settings), files.local_path(workdir, what='--workdir')
-  cells = [Cell(*cell) for cell in itertools.product(STARTS, sizes, range(seeds), rates)]
-  done = _run_missing(settings, cells, record=folder / 'runs.jsonl', metric=metric)
-  chosen = {
-    key: max((done[Cell(*key, rate)] for rate in rates), key=lambda row: row['validation'])
-    for key in itertools.product(STARTS, sizes, range(seeds))
+  keys = list(itertools.product(STARTS, sizes, range(seeds)))
+  cells = {
+    (start, size, seed): [Cell(start=start, size=size, seed=seed, rate=rate) for rate in rates]
+    for start, size, seed in keys
   }
+  done = _run_missing(
+    settings, [cell for at_rates in cells.values() for cell in at_rates], record=folder / 'runs.jsonl', metric=metric
+  )
+  chosen = {key: max((done[cell] for cell in cells[key]), key=lambda row: row['validation']) for key in keys}
   table = summarise(chosen, sizes=sizes, seeds=seeds, metric=metric)
   write_json(folder / 'table.json', table)
   print_table(table)
@@ -127,10 +126,13 @@ def run_study(
 def _run_missing(
   settings: Mapping[str, Any], cells: Sequence[Cell], *, record: Path, metric: str
 ) -> dict[Cell, dict[str, Any]]:
-  """What came out of each cell: read from `record`, or run and appended to it, one JSON object per line."""
-  kept = {key: value for key, value in settings.items() if key not in history.ON_ITS_WAY}
-  fingerprint = hash_text(json.dumps(kept, sort_keys=True))
-  check_sources(settings['init_from'])  # nothing is printed of runs that cannot be compared with their source
+  """Return the result of each cell; train the missing ones.
+
+  New results are appended to `record`.
+  """
+  fixed = {key: value for key, value in settings.items() if key not in history.ON_ITS_WAY}
+  fingerprint = hash_text(json.dumps(fixed, sort_keys=True))
+  check_sources(settings['init_from'])  # without their source, finished runs cannot be verified
   origins = Origins(settings)
   done = _finished(_lines(record, fingerprint, steps=settings['steps']), cells, origins, record=record)
   left = [cell for cell in cells if cell not in done]
@@ -140,7 +142,7 @@ def _run_missing(
   preflight.check(largest, scored=(f'validation/{metric}', f'test/{metric}'))  # before the folder is made
   files.make_folder(record.parent)
   trainer = Trainer(settings, metric=metric)
-  for number, cell in enumerate(left, start=1):
+  for index, cell in enumerate(left, start=1):
     began = time.monotonic()
     try:
       made_from = origins.of(cell)
@@ -148,35 +150,38 @@ def _run_missing(
     except signals.Interrupted:
       if not done:
         raise
-      said = f'stopped by a signal: {len(done)} of {len(cells)} runs are in {record}, the same command makes the others'
-      raise signals.Interrupted(said, signals.STOPPED) from None
+      message = f'stopped by a signal: {len(done)} of {len(cells)} runs are in {record}; the same command resumes'
+      raise signals.Interrupted(message, signals.STOPPED) from None
     done[cell] = row
     files.append_line(record, json.dumps({**row, 'settings': fingerprint}))
     log.info(
-      f'{number}/{len(left)}  {cell.start}, {cell.size} per class, seed {cell.seed}, rate {cell.rate:g}: '
+      f'{index}/{len(left)}  {cell.start}, {cell.size} per class, seed {cell.seed}, rate {cell.rate:g}: '
       f'validation {metric} {row["validation"]:.3f}  ({row["seconds"]:.1f} s)'
     )
   return done
 
 
 def _lines(record: Path, fingerprint: str, *, steps: int) -> dict[Cell, list[dict[str, Any]]]:
-  """The runs that a record has of some settings, by cell, in the order in which they were made."""
-  found: dict[Cell, list[dict[str, Any]]] = {}
+  """Read the recorded runs of some settings, by cell."""
+  by_cell: dict[Cell, list[dict[str, Any]]] = {}
   for number, line in enumerate(files.read_bytes(record).splitlines() if files.exists(record) else (), start=1):
     try:
       row = files.parse_json(line.decode())
       if row.pop('settings') == fingerprint:
         _check_row(row, steps=steps)
-        found.setdefault(Cell(*row['cell']), []).append(row)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # torn as a process was killed, or damaged
+        by_cell.setdefault(Cell._make(row['cell']), []).append(row)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # torn by a kill, or damaged
       log.warning('%s, line %d cannot be read (%s): its run is repeated', record, number, error)
-  return found
+  return by_cell
 
 
 def _finished(
   lines: Mapping[Cell, Sequence[dict[str, Any]]], cells: Sequence[Cell], origins: 'Origins', *, record: Path
 ) -> dict[Cell, dict[str, Any]]:
-  """The runs that need not be made, and a line in the log for those of the same settings that were made of others."""
+  """Select the runs that need not be repeated.
+
+  The log explains why the others are repeated.
+  """
   done: dict[Cell, dict[str, Any]] = {}
   repeated: Counter[str] = Counter()
   for cell in (cell for cell in cells if cell in lines):
@@ -184,19 +189,19 @@ def _finished(
     if same := [row for row in lines[cell] if row.get('made_from') == now]:
       done[cell] = same[-1]
       continue
-    known = [row['made_from'] for row in lines[cell] if isinstance(row.get('made_from'), Mapping)]
-    if known:
-      other = min(([place for place in {**old, **now} if old.get(place) != now.get(place)] for old in known), key=len)
-      repeated[f'{", ".join(map(origins.shown, other))} changed since they were made'] += 1
+    earlier = [row['made_from'] for row in lines[cell] if isinstance(row.get('made_from'), Mapping)]
+    if earlier:
+      changed = min(([key for key in {**old, **now} if old.get(key) != now.get(key)] for old in earlier), key=len)
+      repeated[f'{", ".join(map(origins.shown, changed))} changed'] += 1
     else:
-      repeated['they are of an earlier version, which did not keep digests of what it made them from'] += 1
+      repeated['they are of an earlier version, which stored no checksums of their data'] += 1
   for reason, count in repeated.items():
     log.warning(f'{record}: {errors.counted(count, "finished run")} of these settings will be repeated: {reason}')
   return done
 
 
 def _check_row(row: Mapping[str, Any], *, steps: int) -> None:
-  """Raises ValueError for a run without one of its scores, or whose curve is not one of so many steps."""
+  """Raise ValueError for a run with missing scores."""
   missing = [name for name in SCORES if not _is_score(row.get(name))]
   if missing:
     raise ValueError(f'it has no {" and no ".join(missing)}')
@@ -204,7 +209,7 @@ def _check_row(row: Mapping[str, Any], *, steps: int) -> None:
   pairs = isinstance(curve, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in curve)
   curve = curve if pairs else []
   if [step for step, _ in curve] != _checks(steps) or not all(_is_score(score) for _, score in curve):
-    raise ValueError(f'it has no curve of pairs of a step and a score, at steps {_checks(steps)}')
+    raise ValueError(f'it has no curve of (step, score) at steps {_checks(steps)}')
 
 
 def _is_score(value: Any) -> bool:
@@ -212,24 +217,27 @@ def _is_score(value: Any) -> bool:
 
 
 def _checks(steps: int) -> list[int]:
-  """The steps after which a run is evaluated on validation; the last one is of the end."""
+  """List the steps at which a run is validated."""
   return [*sorted({round(steps / 3), round(steps * 2 / 3)} & set(range(1, steps + 1))), steps]
 
 
 def _data_of(settings: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
-  """The block of the rows that a run is trained on."""
+  """Return the `data` block of a run."""
   return {**settings['data'], 'per_class': cell.size, 'sample_seed': cell.seed}
 
 
 class Origins:
-  """Digests of what runs are made from, each made once, when it is asked for; no accelerator is."""
+  """Checksums of the data and parameters of runs, computed once on demand, on the CPU."""
 
   def __init__(self, settings: Mapping[str, Any]):
     self._settings = settings
     self._rows: dict[tuple[int, int], str] = {}
 
-  def of(self, cell: Cell) -> Made:
-    """The digests of a run: the parameters that it begins with are those of `init_from` where it is pre-trained."""
+  def of(self, cell: Cell) -> Digests:
+    """Return the checksums of a run.
+
+    A pre-trained run has those of `init_from` too.
+    """
     if cell[1:3] not in self._rows:
       data = _data_of(self._settings, cell)
       source = make_source(data, self._parts.vocab, seed=cell.seed, reader=self._parts)
@@ -237,42 +245,42 @@ class Origins:
     start = self._start if cell.start == 'pretrained' else {}
     return {**self._shared, 'data': self._rows[cell[1:3]], **start}
 
-  def shown(self, place: str) -> str:
-    """A place in the config for messages, with the folder that `init_from` names there."""
-    entries = {f'init_from.{number}': entry['source'] for number, entry in enumerate(self._settings['init_from'])}
-    return f'{place} ({entries[place]})' if place in entries else place
+  def shown(self, key: str) -> str:
+    """Format a config key with its folder for messages."""
+    entries = {f'init_from.{i}': entry['source'] for i, entry in enumerate(self._settings['init_from'])}
+    return f'{key} ({entries[key]})' if key in entries else key
 
   @functools.cached_property
   def _parts(self) -> Parts:
     return make_parts(self._settings, make_vocab(self._settings))
 
   @functools.cached_property
-  def _shared(self) -> Made:
+  def _shared(self) -> Digests:
     vocab, second = self._parts.vocab, self._parts.second_vocab
-    found = {'vocab': vocab.digest[:DIGITS], **({} if second is None else {'second_vocab': second.digest[:DIGITS]})}
+    vocabs = {'vocab': vocab.digest[:DIGITS], **({} if second is None else {'second_vocab': second.digest[:DIGITS]})}
     sources = make_evaluations(self._settings, vocab, reader=self._parts, names=EVALUATIONS)
-    return {**found, **{f'eval.{name}.data': _rows_digest(source) for name, source in sources.items()}}
+    return {**vocabs, **{f'eval.{name}.data': _rows_digest(source) for name, source in sources.items()}}
 
   @functools.cached_property
-  def _start(self) -> Made:
-    found: dict[str, str] = {}  # entries of one folder read it once
-    made: Made = {}
-    for number, entry in enumerate(self._settings['init_from']):
-      asked = repr((entry['source'], entry.get('step'), entry.get('fitting')))
+  def _start(self) -> Digests:
+    by_source: dict[str, str] = {}  # entries with the same source read it once
+    digests: Digests = {}
+    for index, entry in enumerate(self._settings['init_from']):
+      source = repr((entry['source'], entry.get('step'), entry.get('fitting')))
       with stage('init_from'):
-        found[asked] = found.get(asked) or source_digest(entry, self._parts.vocab)[:DIGITS]
-      made[f'init_from.{number}'] = found[asked]
-    return made
+        by_source[source] = by_source.get(source) or source_digest(entry, self._parts.vocab)[:DIGITS]
+      digests[f'init_from.{index}'] = by_source[source]
+    return digests
 
 
 def _rows_digest(source: Source) -> str:
-  """Of an epoch of batches, which hold labels as well, and of all that decides them."""
+  """Hash an epoch of batches, including labels, and everything that determines them."""
   batches = feed.first_batches_digest(source, count=max(source.steps_per_epoch, 1))
   return hash_text(f'{source.digest} {batches}')
 
 
 class Trainer:
-  """Everything that the runs share; `run` trains one of them."""
+  """Everything shared by the runs; `run` trains one of them."""
 
   def __init__(self, settings: Mapping[str, Any], *, metric: str):
     self._settings, self._metric = settings, metric
@@ -290,7 +298,7 @@ class Trainer:
     self._compiled: dict[float, tuple[Any, Callable[..., Any], Any]] = {}
 
   def _at_rate(self, rate: float, spec: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[Any, Callable[..., Any], Any]:
-    """The optimiser, the compiled step and the maker of states at a learning rate."""
+    """Build the optimizer, step and state maker of a learning rate."""
     if rate not in self._compiled:
       optim_settings = {**self._settings['optim'], 'rate': rate}
       with stage('optim'):
@@ -307,10 +315,10 @@ class Trainer:
     return self._compiled[rate]
 
   def run(self, cell: Cell) -> dict[str, Any]:
-    """Trains one cell.
+    """Train one cell.
 
     Returns:
-      'curve': (step, score) on validation along the way; 'validation', 'test', 'train': scores at the end.
+      'curve': (step, score) on validation during training; 'validation', 'test', 'train': final scores.
     """
     steps = self._settings['steps']
     with sharding.use(self._layout):
@@ -326,12 +334,12 @@ class Trainer:
       batches = feed.to_devices(source.read(0), sharding.batch_sharding(self._layout))
       checks = _checks(steps)[:-1]
       curve = []
-      for done, (_, batch) in enumerate(itertools.islice(batches, steps), start=1):
+      for step_number, (_, batch) in enumerate(itertools.islice(batches, steps), start=1):
         signals.check()
         state, sums = step(state, batch, key)
-        if done in checks:
-          curve.append((done, self._score('validation', tx, state, key)))
-        elif done % 8 == 0 or feed.simulated(self._layout.mesh):
+        if step_number in checks:
+          curve.append((step_number, self._score('validation', tx, state, key)))
+        elif step_number % 8 == 0 or feed.simulated(self._layout.mesh):
           jax.block_until_ready(sums)
       curve.append((steps, self._score('validation', tx, state, key)))
       train = self._score(source, tx, state, key)
@@ -351,14 +359,14 @@ class Trainer:
 
 
 def hash_text(text: str) -> str:
-  """Short digest of a text, such as the settings that a run was made under."""
+  """Compute a short digest of a text."""
   return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def summarise(
   chosen: Mapping[tuple[str, int, int], Mapping[str, Any]], *, sizes: Sequence[int], seeds: int, metric: str
 ) -> dict[str, Any]:
-  """Test scores by start and size, of the runs that validation chose."""
+  """Collect test scores of the selected runs."""
   rows = []
   for size in sizes:
     row: dict[str, Any] = {'labels_per_class': size}
@@ -373,7 +381,10 @@ def summarise(
 
 
 def print_table(table: Mapping[str, Any]) -> None:
-  """Prints the table: mean and range over seeds, and by how much the training score exceeds test (overfitting)."""
+  """Print means, ranges over seeds, and overfitting.
+
+  Overfitting is the training score minus the test score.
+  """
   show = Table(title=f'Test {table["metric"]}, mean of {table["seeds"]} seeds (lowest to highest)')
   columns = ('labels per class', 'from scratch', 'pre-trained', 'gain', 'seeds won', 'overfit: scratch', 'pre-trained')
   for column in columns:
@@ -397,7 +408,7 @@ def print_table(table: Mapping[str, Any]) -> None:
 
 
 def draw(table: Mapping[str, Any], chosen: Mapping[tuple[str, int, int], Mapping[str, Any]], file: Path) -> None:
-  """Left: test score by size of the labelled set. Right: validation score by training step, at the smallest size."""
+  """Plot test scores by size, and validation curves."""
   from matplotlib.figure import Figure
 
   figure = Figure(figsize=(11, 4.2), layout='constrained')

@@ -1,8 +1,8 @@
 """Byte-level BPE, the vocabulary of GPT-2, RoBERTa and BART (Radford et al. 2019 §2.2): merges of bytes, no unknowns.
 
-A text is split into words, numbers and runs of punctuation, each with the space before it; the bytes of each are
-merged by the learned pairs, in the order in which they were learned. Every text can be decoded from its ids, whatever
-its script: '我' is the bytes E6 88 91, and merges join whole bytes (E6+8891 or E688+91). HF's training is reproducible
+A text is split into words, numbers and runs of punctuation, each with the space before it. The bytes of each are
+merged by the learned pairs, in the order in which they were learned. Every text can be decoded from its ids, in any
+script: '我' is the bytes E6 88 91, and merges join whole bytes (E6+8891 or E688+91). HF's training is reproducible
 here, since the 256 bytes that it starts from have fixed ids.
 """
 
@@ -26,16 +26,16 @@ SPECIALS: dict[Specials, tuple[dict[str, str], dict[str, str]]] = {  # role -> t
   'gpt2': ({}, {'bos': END_OF_TEXT, 'eos': END_OF_TEXT}),
   'roberta': ({'bos': '<s>', 'pad': '<pad>', 'eos': '</s>', 'unk': '<unk>'}, {'mask': '<mask>'}),
 }
-PASSES = 2  # over the documents while training: words, counts
+PASSES = 2  # over the documents in training: words, counts
 
 
 def make(*, path: str, extra: tuple[str, ...] = (), roles: Mapping[str, str] | None = None) -> Vocab:
-  """Reads a byte-level BPE vocabulary.
+  """Load a byte-level BPE vocabulary.
 
   Args:
     path: a folder of `plm-jax vocab train --name=byte_bpe`, or a published `tokenizer.json`.
-    extra: special tokens to append, with ids behind all others: GPT's ('_start_', '_delimiter_', '_classify_').
-    roles: role -> token, where a published vocabulary leaves it open, e.g. dict(pad='<pad>').
+    extra: special tokens to append, with ids after all others: GPT's ('_start_', '_delimiter_', '_classify_').
+    roles: role -> token, if a published vocabulary leaves it open, e.g. dict(pad='<pad>').
 
   Raises:
     FileNotFoundError, ValueError: as `tokenizer.load`.
@@ -44,25 +44,27 @@ def make(*, path: str, extra: tuple[str, ...] = (), roles: Mapping[str, str] | N
 
 
 def train(documents: Iterable[str], *, size: int, specials: Specials = 'all', min_frequency: int = 2) -> Vocab:
-  """A vocabulary of the documents, with their token counts; always the same for the same documents.
+  """Train a vocabulary on documents, with token counts.
+
+  The same documents give the same vocabulary.
 
   Args:
     documents: texts; iterated over `PASSES` times.
-    size: ids in all; fewer where the text has fewer pairs of `min_frequency`.
-    specials: 'all' is for masked and causal objectives alike; 'gpt2' and 'roberta' have the names and the ids of the
-      published vocabularies.
-    min_frequency: a pair seen less often is not merged.
+    size: total ids; fewer if the text has fewer pairs of `min_frequency`.
+    specials: 'all' is for masked and causal objectives; 'gpt2' and 'roberta' have the names and ids of the published
+      vocabularies.
+    min_frequency: a rarer pair is not merged.
 
   Raises:
-    ValueError: `size` has no room for the 256 bytes, or no such specials.
+    ValueError: `size` is too small for the 256 bytes, or no such specials.
   """
   if specials not in SPECIALS:
-    raise ValueError(f'specials={specials!r}; choices are {", ".join(SPECIALS)}')
+    raise ValueError(f'specials={specials!r}: choices are {", ".join(SPECIALS)}')
   front, end = SPECIALS[specials]
   at_front, at_end = list(front.values()), list(dict.fromkeys(end.values()))
   least = 256 + len(at_front) + len(at_end)
   if size < least:
-    raise ValueError(f'size={size} has no room for the 256 bytes and the special tokens: the least is {least}')
+    raise ValueError(f'size={size} is too small for the 256 bytes and the special tokens: the minimum is {least}')
   trained = Tokenizer(models.BPE())
   trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   trainer = trainers.BpeTrainer(
@@ -86,5 +88,8 @@ def train(documents: Iterable[str], *, size: int, specials: Specials = 'all', mi
 
 
 def template(vocab: Vocab) -> 'Template | None':
-  """<s> A </s> (</s> B </s>); None for GPT-2's one special token, which ends documents and begins none."""
+  """Build the form <s> A </s> (</s> B </s>).
+
+  It is None for GPT-2's one special token, which ends documents and begins none.
+  """
   return None if vocab.cls_id == vocab.sep_id else tokenizer.around(vocab, separators=2, typed=False)

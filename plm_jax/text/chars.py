@@ -1,9 +1,9 @@
 """Words as characters, as ELMo reads them (Peters et al. 2018, §3.4; allenai/bilm-tf, bilm/data.py).
 
-A word has 50 slots: a mark where it begins, its UTF-8 bytes, a mark where it ends, and padding. Of a word of more
-bytes the first 48 are read, so that two long words may be read alike. The two ends of a sentence are words of one
-character each. All numbers are one higher than those of the paper's training code, as in its released weights, so that
-0 is left for places without a word.
+A word has 50 slots: a mark where it begins, its UTF-8 bytes, a mark where it ends, and padding. Only the first 48
+bytes of a longer word are read, so two long words may get the same slots. The two ends of a sentence are words of one
+character each. All numbers are one higher than in the paper's training code, as in its published weights, so that 0 is
+free for positions without a word.
 """
 
 from typing import TYPE_CHECKING
@@ -14,52 +14,56 @@ if TYPE_CHECKING:
   from plm_jax.core.types import Vocab  # loads jax, which commands do without
 
 SLOTS = 50  # of a word
-SENTENCE_BEGINS, SENTENCE_ENDS, WORD_BEGINS, WORD_ENDS, PADDING = (256 + number + 1 for number in range(5))
+SENTENCE_BEGINS, SENTENCE_ENDS, WORD_BEGINS, WORD_ENDS, PADDING = (256 + index + 1 for index in range(5))
 UNKNOWN = '<UNK>'
 
 
 def of_word(word: str) -> np.ndarray:
-  """int32[50]: the slots of a word.
+  """Encode a word as slots: int32[50].
 
   Raises:
     ValueError: it is empty.
   """
   if not word:
-    raise ValueError('an empty string is no word: leave it out')
+    raise ValueError('an empty string is no word: remove it')
   return _between_marks([byte + 1 for byte in word.encode('utf-8', 'ignore')[: SLOTS - 2]])
 
 
 def table(vocab: 'Vocab') -> np.ndarray:
-  """int32[v, 50]: the slots of every word of a vocabulary.
+  """Encode every word of a vocabulary: int32[v, 50].
 
-  The token that begins a text and the one that ends it have their own characters, the one that pads has none, and the
-  one for unknown words is spelt '<UNK>', as a vocabulary of the released code has it; in rows of text it stands for no
-  word, since unknown words have their own characters there (`data/rows/spelling.py`).
+  The tokens that begin and end a text have their own characters. Padding has none. The unknown token is spelt '<UNK>',
+  as in a vocabulary of the published code; in texts it is not used, since unknown words have their own characters there
+  (`data/rows/spelling.py`).
 
   Raises:
-    ValueError: the vocabulary does not tell the beginning of a text from its end.
+    ValueError: the vocabulary has no different tokens for the beginning and the end of a text.
   """
   check_ends(vocab)
   assert vocab.bos_id is not None and vocab.eos_id is not None
-  own = {vocab.bos_id: boundary(SENTENCE_BEGINS), vocab.eos_id: boundary(SENTENCE_ENDS)}
+  slots_by_id = {vocab.bos_id: boundary(SENTENCE_BEGINS), vocab.eos_id: boundary(SENTENCE_ENDS)}
   if vocab.unk_id is not None:
-    own[vocab.unk_id] = of_word(UNKNOWN)
-  if vocab.pad_id not in own:
-    own[vocab.pad_id] = np.zeros(SLOTS, np.int32)
-  return np.stack([own[number] if number in own else of_word(vocab.token(number)) for number in range(vocab.size)])
+    slots_by_id[vocab.unk_id] = of_word(UNKNOWN)
+  if vocab.pad_id not in slots_by_id:
+    slots_by_id[vocab.pad_id] = np.zeros(SLOTS, np.int32)
+  return np.stack(
+    [
+      slots_by_id[token_id] if token_id in slots_by_id else of_word(vocab.token(token_id))
+      for token_id in range(vocab.size)
+    ]
+  )
 
 
 def check_ends(vocab: 'Vocab') -> None:
-  """Raises ValueError where a vocabulary does not tell the beginning of a text from its end."""
+  """Raise ValueError unless BOS and EOS are different tokens."""
   if vocab.bos_id is None or vocab.eos_id is None or vocab.bos_id == vocab.eos_id:
     raise ValueError(
-      'the vocabulary has no two different tokens that begin and end a text (vocab.roles: bos and eos), which are '
-      'words of their own to a model of characters'
+      'a model of characters needs different tokens that begin and end a text: set bos and eos in vocab.roles'
     )
 
 
 def boundary(character: int) -> np.ndarray:
-  """int32[50]: the slots of `SENTENCE_BEGINS` or `SENTENCE_ENDS` as a word."""
+  """Encode `SENTENCE_BEGINS` or `SENTENCE_ENDS` as a word: int32[50]."""
   return _between_marks([character])
 
 

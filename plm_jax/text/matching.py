@@ -1,8 +1,8 @@
-"""Which tokens of two vocabularies are the same, by their text and not by their ids.
+"""Matching of the tokens of two vocabularies by their text instead of their ids.
 
-A token is known by the text that it stands for and by whether a word begins with it: '##ing' of WordPiece is 'ing' of
-byte-level BPE, and 'the' of words its 'Ġthe'. A token whose bytes are no text by themselves is known by its name, and a
-special token by its name or, where that is not there, by its role.
+A token is identified by its text and its position in a word (`starts_word`): '##ing' of WordPiece is 'ing' of
+byte-level BPE, and 'the' of words its 'Ġthe'. A token whose bytes are no text by themselves is identified by its name,
+and a special token by its name or else by its role.
 """
 
 from collections.abc import Hashable
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def rows_of(new: 'Vocab', old: 'Vocab') -> np.ndarray:
-  """The id in `old` of each token of `new`, int64[new.size]; -1 for those that `old` lacks.
+  """Find the id in `old` of each token of `new`: int64[new.size].
 
-  Of tokens of `old` that stand for the same, the first one counts.
+  It is -1 for missing tokens. Of several tokens of `old` with the same text, the first one is used.
   """
   ids: dict[Hashable, int] = {}
-  for number, key in enumerate(_keys(old)):
-    ids.setdefault(key, number)
+  for token_id, key in enumerate(_keys(old)):
+    ids.setdefault(key, token_id)
   rows = np.array([ids.get(key, -1) for key in _keys(new)], np.int64)
   for own, theirs in zip(_roles(new), _roles(old), strict=True):
     if own is not None and theirs is not None and rows[own] < 0:
@@ -30,19 +30,22 @@ def rows_of(new: 'Vocab', old: 'Vocab') -> np.ndarray:
 
 
 def _keys(vocab: 'Vocab') -> list[Hashable]:
-  """What each token is known by."""
+  """Return the identity of each token."""
   special = set(vocab.special_ids)
   keys: list[Hashable] = []
-  for number in range(vocab.size):
-    text = '' if number in special else vocab.decode([number]).strip()
+  for token_id in range(vocab.size):
+    text = '' if token_id in special else vocab.decode([token_id]).strip()
     if text and '\ufffd' not in text:
-      keys.append((bool(vocab.starts_word[number]), text.removeprefix('##')))
+      keys.append((bool(vocab.starts_word[token_id]), text.removeprefix('##')))
     else:
-      keys.append((number in special, vocab.token(number), 'name'))
+      keys.append((token_id in special, vocab.token(token_id), 'name'))
   return keys
 
 
 def _roles(vocab: 'Vocab') -> tuple[int | None, ...]:
-  """The special tokens by what they do; a token that stands in for several is there several times."""
+  """Return the special tokens by role.
+
+  A token with several roles is repeated.
+  """
   ends = vocab.cls_id, vocab.sep_id, vocab.bos_id, vocab.eos_id
   return vocab.pad_id, vocab.unk_id, vocab.mask_id, *ends

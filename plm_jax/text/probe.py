@@ -1,8 +1,8 @@
-"""A `tokenizer.json` of others, tried before it is used: the library that reads it may panic, or grow without end.
+"""Trial of an untrusted `tokenizer.json` before it is used: the library that reads it may panic, or use unlimited
+memory.
 
-Most files are made of parts that are known to be harmless, and are recognised as such. Every other one is read and used
-once in a process of its own, which has a limit of time and of memory. It may still panic on a text that comes later,
-where a pattern gives up.
+Most files consist of parts that are known to be harmless. Every other one is read and used once in a separate process
+with limits of time and memory. It may still panic on a later text, if a pattern fails.
 """
 
 import base64
@@ -21,7 +21,7 @@ from plm_jax.text.spec import Spec, token_ids
 
 SECONDS, BYTES = 30, 4 * 2**30  # of the process
 DEPTH, PARTS = 8, 64
-# Parts that work on any text, whatever their settings; with the others, settings are looked at.
+# Parts that work on any text with any settings; the settings of other parts are checked.
 HARMLESS = (
   'BertNormalizer', 'NFC', 'NFD', 'NFKC', 'NFKD', 'Nmt', 'Lowercase', 'StripAccents', 'ByteLevel', 'BertPreTokenizer',
   'Metaspace', 'Whitespace', 'WhitespaceSplit', 'Punctuation', 'Digits', 'WordPiece', 'BPEDecoder', 'ByteFallback',
@@ -54,32 +54,35 @@ for text in request['texts']:
 
 
 def check(spec: Spec) -> None:
-  """Makes sure that the library reads and uses a tokenizer.
+  """Check that the library can read and use a tokenizer.
 
   Args:
     spec: content of a `tokenizer.json`, as it will be used.
 
   Raises:
-    ValueError: it does not, or not to the same ids each time; one line says why.
+    ValueError: it cannot, or the ids of a text vary; the message is one line.
   """
   if spec['model'].get('dropout'):
     raise ValueError(
-      f'leaves out merges at random (model.dropout is {spec["model"]["dropout"]!r}), and a text must have the same ids '
-      'each time: set it to null'
+      f'has model.dropout {spec["model"]["dropout"]!r}, which skips merges at random: set it to null, since a text '
+      'must always have the same ids'
     )
   size = len(token_ids(spec))
-  for name, number in _around(spec):
-    if type(number) is not int or not 0 <= number < size:
-      raise ValueError(f'has {number!r} as the id of {name!r} in its post_processor, and its ids end at {size - 1}')
+  for name, token_id in _around(spec):
+    if type(token_id) is not int or not 0 <= token_id < size:
+      raise ValueError(f'has id {token_id!r} of {name!r} in its post_processor, but its ids end at {size - 1}')
   if not _is_plain(spec):
     reason = _try(json.dumps(spec, ensure_ascii=False))
     if reason:
-      raise ValueError(f'holds a tokenizer that cannot be used: {reason}')
+      raise ValueError(f'has a tokenizer that cannot be used: {reason}')
 
 
 @contextlib.contextmanager
 def using() -> Iterator[None]:
-  """Turns a panic of the library on a text into a RunError, since it is no mistake of ours."""
+  """Convert a panic of the library on a text to RunError.
+
+  It is an error of the tokenizer, not of this package.
+  """
   try:
     yield
   except BaseException as error:  # a panic is no Exception, and its class cannot be imported
@@ -89,17 +92,19 @@ def using() -> Iterator[None]:
 
 
 def _around(spec: Spec) -> Iterator[tuple[Any, Any]]:
-  """(token, id) of all that a post-processor may set around a text."""
+  """Yield (token, id) of all special tokens of a post-processor."""
   for part in _parts(spec.get('post_processor')):
     yield from (part[key] for key in ('sep', 'cls') if key in part)
     for name, item in (part.get('special_tokens') or {}).items():
-      yield from ((name, number) for number in item['ids'])
+      yield from ((name, token_id) for token_id in item['ids'])
 
 
 def _is_plain(spec: Spec) -> bool:
-  """Whether all parts are known to be harmless."""
+  """Check that all parts are known to be harmless."""
   model = spec['model']
-  bounded = not model.get('continuing_subword_prefix') or 'max_input_chars_per_word' in model  # BPE cuts it off blindly
+  bounded = (
+    not model.get('continuing_subword_prefix') or 'max_input_chars_per_word' in model
+  )  # BPE removes it unchecked
   parts = [part for key in ('normalizer', 'pre_tokenizer', 'decoder') for part in _parts(spec.get(key))]
   growth = 1.0
   for part in parts:
@@ -109,7 +114,10 @@ def _is_plain(spec: Spec) -> bool:
 
 
 def _parts(part: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-  """A part and all that it holds; a part without a type where they are too deep or no parts."""
+  """Yield a part and all nested ones.
+
+  Parts that are too deep or invalid give a part without a type.
+  """
   if part is None:
     return
   if not isinstance(part, Mapping) or depth > DEPTH:
@@ -122,7 +130,7 @@ def _parts(part: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(part: Mapping[str, Any]) -> float:
-  """By how much a part may lengthen a text."""
+  """Return the maximum factor by which a part lengthens a text."""
   return len(part['content']) if part.get('type') == 'Replace' and isinstance(part.get('content'), str) else 1.0
 
 
@@ -148,17 +156,21 @@ def _charsmap(text: Any) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _try(content: str) -> str:
-  """Why a process of its own could not use a tokenizer, in one line; empty where it could."""
+  """Use a tokenizer in a separate process.
+
+  Returns:
+    the error in one line; empty if there is none.
+  """
   request = json.dumps({'content': content, 'texts': TEXTS}).encode()
   try:
     done = subprocess.run(
       [sys.executable, '-I', '-c', _CHILD, str(BYTES)], input=request, capture_output=True, timeout=SECONDS, check=False
     )
   except subprocess.TimeoutExpired:
-    return f'the library that reads it did not end in {SECONDS} seconds'
+    return f'the library did not finish in {SECONDS} seconds'
   if done.returncode == 0:
     return ''
   if done.returncode < 0:
-    return f'it ended the process that read it (signal {-done.returncode}); {BYTES // 2**30} GiB of memory were allowed'
+    return f'its process was killed (signal {-done.returncode}); the memory limit is {BYTES // 2**30} GiB'
   last = done.stderr.decode(errors='replace').strip().rpartition('\n')[2]
   return last.partition(': ')[2][:200] or last[:200]

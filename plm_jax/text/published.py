@@ -2,7 +2,7 @@
 
 Older folders have no `tokenizer.json` but the files of their paper's code: `vocab.txt` (BERT), `vocab.json` and
 `merges.txt` (GPT, GPT-2, RoBERTa, BART), a SentencePiece model (T5, ALBERT, XLNet, LLaMA, XLM-R, mBART, DeBERTa-v3), or
-none at all (ByT5). Which tokenizer they belong to is said by `tokenizer_config.json` or by `config.json`.
+none at all (ByT5). `tokenizer_config.json` or `config.json` specify the tokenizer that they belong to.
 """
 
 from collections.abc import Mapping
@@ -32,14 +32,17 @@ from plm_jax.text.spec import Spec
 
 
 class Published(NamedTuple):
-  """A tokenizer: the content of its `tokenizer.json`, and role -> token as its other files name them."""
+  """The content of a `tokenizer.json`, and role -> token as its other files name them."""
 
   spec: dict[str, Any]
   roles: dict[str, str]
 
 
 def find(path: Path) -> Path | None:
-  """The file that decides in a folder, or the path itself where it is a file; None where there is no tokenizer."""
+  """Find the file that determines the tokenizer of a path.
+
+  It is the path itself if it is a file; None if there is no tokenizer.
+  """
   if not files.is_folder(path):
     return path if files.is_file(path) else None
   for name in (TOKENIZER, *MODELS, MERGES, WORDS):
@@ -50,11 +53,11 @@ def find(path: Path) -> Path | None:
 
 
 def read(file: Path) -> Published:
-  """The tokenizer of a file that `find` gives.
+  """Read the tokenizer of a file that `find` returns.
 
   Raises:
-    ValueError: damaged, or of a kind that is not read here.
-    RunError: the copy of an import, and changed since.
+    ValueError: damaged, or of an unsupported kind.
+    RunError: a converted checkpoint whose files have changed since.
   """
   checksums.check_all(file.parent)
   if file.suffix == '.json' and file.name not in (IDS, SETTINGS[-1]):
@@ -75,71 +78,78 @@ def read(file: Path) -> Published:
 
 
 def as_saved(file: Path) -> dict[str, Any]:
-  """The content of a `tokenizer.json`, without what the settings beside it say."""
+  """Read a `tokenizer.json` without the settings next to it."""
   return {'normalizer': None, 'pre_tokenizer': None, 'added_tokens': [], **read_table(file)}
 
 
 def read_folder(path: Path) -> Published:
-  """The tokenizer of a folder or file; raises a FileNotFoundError where there is none, and what `read` does."""
+  """Read the tokenizer of a folder or file; raise as `read`.
+
+  Raises:
+    FileNotFoundError: there is none.
+  """
   file = find(path)
   if file is None:
-    raise FileNotFoundError(f'there is no vocabulary in {path}')
+    raise FileNotFoundError(f'no vocabulary in {path}')
   return read(file)
 
 
 def _with_added(spec: dict[str, Any], folder: Path, settings: Spec) -> dict[str, Any]:
-  """The same with the tokens that other files add: each has the id that it is given there or the next one.
+  """Add the tokens of other files, with their ids.
+
+  New tokens without an id get the next one.
 
   Raises:
-    ValueError: an id belongs to another token, or leaves a hole behind all others.
+    ValueError: an id belongs to another token, or leaves a gap after all others.
   """
-  found: dict[str, dict[str, Any]] = {}
-  numbers: dict[str, Any] = {}
-  place, listed = 'added_tokens_decoder', settings.get('added_tokens_decoder')
+  added: dict[str, dict[str, Any]] = {}
+  ids_by_token: dict[str, Any] = {}
+  source, listed = 'added_tokens_decoder', settings.get('added_tokens_decoder')
   if isinstance(listed, Mapping):
-    items = [(number, item) for number, item in listed.items() if isinstance(item, Mapping)]
-    found = {item['content']: dict(item) for _, item in items if isinstance(item.get('content'), str)}
-    numbers = {item['content']: number for number, item in items if item.get('content') in found}
-  if not found and files.is_file(folder / 'added_tokens.json'):
-    place, numbers = 'added_tokens.json', read_table(folder / 'added_tokens.json')
-    found = {token: {} for token in numbers}
-  if odd := [number for number in numbers.values() if not str(number).isdecimal()]:
-    raise ValueError(f'is damaged ({place} has {odd[0]!r} in place of an id)')
-  found = {token: found[token] for token in sorted(found, key=lambda token: int(numbers[token]))}
+    items = [(token_id, item) for token_id, item in listed.items() if isinstance(item, Mapping)]
+    added = {item['content']: dict(item) for _, item in items if isinstance(item.get('content'), str)}
+    ids_by_token = {item['content']: token_id for token_id, item in items if item.get('content') in added}
+  if not added and files.is_file(folder / 'added_tokens.json'):
+    source, ids_by_token = 'added_tokens.json', read_table(folder / 'added_tokens.json')
+    added = {token: {} for token in ids_by_token}
+  if invalid := [token_id for token_id in ids_by_token.values() if not str(token_id).isdecimal()]:
+    raise ValueError(f'is damaged ({source} has {invalid[0]!r} instead of an id)')
+  added = {token: added[token] for token in sorted(added, key=lambda token: int(ids_by_token[token]))}
   names = [settings.get(f'{role}_token') for role in NAMES]
   others = [
     *(settings.get('additional_special_tokens') or ()),
     *(listed if isinstance(listed := settings.get('extra_special_tokens') or (), list) else ()),
   ]
   for item in (*names, *others):
-    own = dict(item) if isinstance(item, Mapping) else {'content': item}
-    if isinstance(own.get('content'), str) and own['content']:
-      found[own['content']] = {**found.get(own['content'], {}), **own, 'special': True}
-  whole = _append(spec, found, mask=names_of(settings).get('mask'))
-  ids = specs.token_ids(whole)
-  for token, number in numbers.items():
-    if ids[token] != int(number):
-      raise ValueError(
-        f'is damaged ({place} says that the id of {token!r} is {number}, and by the other files it is {ids[token]})'
-      )
-  return whole
+    fields = dict(item) if isinstance(item, Mapping) else {'content': item}
+    if isinstance(fields.get('content'), str) and fields['content']:
+      added[fields['content']] = {**added.get(fields['content'], {}), **fields, 'special': True}
+  extended = _append(spec, added, mask=names_of(settings).get('mask'))
+  ids = specs.token_ids(extended)
+  for token, token_id in ids_by_token.items():
+    if ids[token] != int(token_id):
+      raise ValueError(f'is damaged ({source}: {token!r} has id {token_id}, but {ids[token]} by the other files)')
+  return extended
 
 
-def _append(spec: dict[str, Any], found: Mapping[str, Spec], *, mask: str | None) -> dict[str, Any]:
-  """A specification with these added tokens, which follow all others where they are new."""
+def _append(spec: dict[str, Any], added: Mapping[str, Spec], *, mask: str | None) -> dict[str, Any]:
+  """Add tokens to a specification; new ones follow all others."""
   ids, kind = specs.token_ids(spec), specs.kind_of(spec)
-  ids |= {token: len(ids) + number for number, token in enumerate(token for token in found if token not in ids)}
-  marked = {item['content']: item for item in spec['added_tokens']}
-  for token, own in found.items():
-    (usual,) = specs.added_tokens({token: ids[token]}, kind=kind, mask=mask)
-    flags = {key: own[key] for key in ('single_word', 'lstrip', 'rstrip', 'normalized', 'special') if key in own}
-    special = {'special': False} if not own.get('special', False) else {}
-    marked[token] = {**usual, **special, **flags, 'id': ids[token]}
-  return {**spec, 'added_tokens': sorted(marked.values(), key=lambda item: item['id'])}
+  ids |= {token: len(ids) + index for index, token in enumerate(token for token in added if token not in ids)}
+  by_token = {item['content']: item for item in spec['added_tokens']}
+  for token, fields in added.items():
+    (default,) = specs.added_tokens({token: ids[token]}, kind=kind, mask=mask)
+    flags = {key: fields[key] for key in ('single_word', 'lstrip', 'rstrip', 'normalized', 'special') if key in fields}
+    special = {'special': False} if not fields.get('special', False) else {}
+    by_token[token] = {**default, **special, **flags, 'id': ids[token]}
+  return {**spec, 'added_tokens': sorted(by_token.values(), key=lambda item: item['id'])}
 
 
 def _roles(spec: Spec, settings: Spec) -> dict[str, str]:
-  """Role -> token: as the settings say, and to pad with the unknown token where there is nothing else (GPT)."""
+  """Map roles to tokens by the settings.
+
+  Without a padding token of GPT, the unknown one pads.
+  """
   named = names_of(settings)
   if specs.kind_of(spec) == 'word_bpe' and (unknown := spec['model']['unk_token']):
     padding = {} if set(specs.ROLES['pad']) & specs.token_ids(spec).keys() else {'pad': unknown}

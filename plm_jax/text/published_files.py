@@ -15,16 +15,16 @@ FLAGS = (  # of settings
   'do_lower_case', 'keep_accents', 'strip_accents', 'tokenize_chinese_chars', 'add_prefix_space', 'add_bos_token',
   'add_eos_token', 'split_by_punct',
 )  # fmt: skip
-# what transformers builds its tokenizer of, by the names of its classes and of the models that they belong to
+# names of classes and models of transformers, by the tokenizer that it builds for them
 BERTS = (
   'bert', 'distilbert', 'electra', 'ernie', 'layoutlm', 'lxmert', 'megatronbert', 'mobilebert', 'nezha', 'realm',
   'squeezebert', 'visualbert',
 )  # fmt: skip
 ROBERTAS = ('roberta', 'bart', 'longformer', 'led', 'data2vectext', 'ibert', 'robertaprelayernorm')
 GPTS = ('gpt2', 'gptneo', 'gptj', 'opt', 'codegen')
-WORD_LISTS = (*BERTS, 'convbert', 'dprcontextencoder', 'dprquestionencoder', 'dprreader')  # with a vocab.txt
-MERGED = (*ROBERTAS, *GPTS, 'deberta', 'openaigpt', 'herbert')  # with a vocab.json and merges.txt
-NO_CLASS = (  # model types whose folders have no class, whatever they name
+WORD_LISTS = (*BERTS, 'convbert', 'dprcontextencoder', 'dprquestionencoder', 'dprreader')  # have a vocab.txt
+MERGED = (*ROBERTAS, *GPTS, 'deberta', 'openaigpt', 'herbert')  # have a vocab.json and merges.txt
+NO_CLASS = (  # model types whose tokenizer_class is ignored
   'gpt_bigcode', 'nystromformer', 'umt5', 'xlm-roberta-xl', 'bigbird_pegasus', 'pegasus_x', 'glm', 'glm4', 'mistral',
   'mixtral', 'ministral', 'olmo2', 'olmo3', 'granite', 'granitemoe', 'stablelm', 'persimmon', 'phi3', 'phimoe',
   'modernbert', 'modernbert-decoder', 'internlm2', 'internlm3', 'minicpm3', 'nemotron', 'jamba', 'arctic', 'ernie4_5',
@@ -34,59 +34,68 @@ NAMES = ('bos', 'eos', 'unk', 'sep', 'pad', 'cls', 'mask')  # roles, in the orde
 
 
 def read_table(file: Path) -> dict[str, Any]:
-  """The object in a JSON file; a ValueError where it is damaged, a RunError where it was changed after an import."""
+  """Read the object in a JSON file.
+
+  Raises:
+    ValueError: it is damaged.
+    RunError: it has changed since it was converted.
+  """
   try:
     content = checksums.read_json(file)
   except (ValueError, RecursionError) as error:
     raise ValueError(f'is damaged ({file.name}: {error})') from error
   if not isinstance(content, dict):
-    raise ValueError(f'is damaged ({file.name} holds no table)')
+    raise ValueError(f'is damaged ({file.name} is no JSON object)')
   return content
 
 
 def text_of(file: Path) -> str:
-  """The text of a file; a ValueError that names it where it is no UTF-8."""
+  """Read a text file.
+
+  Raise ValueError with its name if it is not UTF-8.
+  """
   try:
     return files.read_text(file)
   except UnicodeDecodeError as error:
-    raise ValueError(f'is damaged ({file.name} is no text in UTF-8: {error.reason} at byte {error.start})') from error
+    raise ValueError(f'is damaged ({file.name} is not UTF-8: {error.reason} at byte {error.start})') from error
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-  """What the files beside a tokenizer say of it, in one table."""
-  found: dict[str, Any] = {}
+  """Read the settings next to a tokenizer as one table."""
+  settings: dict[str, Any] = {}
   for name in SETTINGS:
     if files.is_file(folder / name):
-      own = {key: value for key, value in read_table(folder / name).items() if value is not None}
+      entries = {key: value for key, value in read_table(folder / name).items() if value is not None}
       for key in FLAGS:
-        if not isinstance(own.get(key, False), bool):
-          raise ValueError(f'is damaged ({name}: {key} is {own[key]!r}, and must be true or false)')
-      found |= own if name == SETTINGS[-1] else {key: value for key, value in own.items() if key not in FLAGS}
-  return found
+        if not isinstance(entries.get(key, False), bool):
+          raise ValueError(f'is damaged ({name}: {key} is {entries[key]!r}, and must be true or false)')
+      settings |= (
+        entries if name == SETTINGS[-1] else {key: value for key, value in entries.items() if key not in FLAGS}
+      )
+  return settings
 
 
 def names_of(settings: Spec) -> dict[str, str]:
-  """Role -> token, of those that the settings name."""
+  """Map roles to the tokens that the settings name."""
   given = {role: settings.get(f'{role}_token') for role in NAMES}
   texts = {role: value.get('content') if isinstance(value, Mapping) else value for role, value in given.items()}
   return {role: text for role, text in texts.items() if isinstance(text, str) and text}
 
 
 def family_of(settings: Spec) -> str:
-  """The tokenizer that a folder belongs to, as 'xlmroberta'; '' where no file says so."""
+  """Return the tokenizer's family, such as 'xlmroberta'; '' if not specified."""
   named = str(settings.get('tokenizer_class') or '').removesuffix('Fast').removesuffix('Tokenizer')
   named = '' if named in ('PreTrained', 'TokenizersBackend') else named
   return ''.join(letter for letter in named or str(settings.get('model_type') or '') if letter.isalnum()).lower()
 
 
-def check_family(settings: Spec, known: Collection[str], *, of: str) -> None:
-  """Raises a ValueError where a folder belongs to a tokenizer that reads its files otherwise than those of `known`."""
-  if (family := family_of(settings)) and family not in known:
+def check_family(settings: Spec, supported: Collection[str], *, of: str) -> None:
+  """Raise ValueError if the files belong to an unsupported tokenizer."""
+  if (family := family_of(settings)) and family not in supported:
     named = next(settings[key] for key in ('tokenizer_class', 'model_type') if family_of({key: settings.get(key)}))
     raise ValueError(
-      f'holds {of} of {named}, which is not read from that; save it with a tokenizer.json, as '
-      'AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) does of many. Where it is the file of another '
-      f'tokenizer, name that in tokenizer_config.json ("tokenizer_class": "BertTokenizer"); known: {", ".join(known)}'
+      f'has {of} of {named}, which is not supported: write a tokenizer.json, by `AutoTokenizer.from_pretrained(FOLDER)'
+      '.save_pretrained(FOLDER)`, or set "tokenizer_class" ("BertTokenizer") in tokenizer_config.json'
     )
 
 

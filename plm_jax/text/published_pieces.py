@@ -23,12 +23,11 @@ MORE_LANGUAGES = (
 
 
 class Form(NamedTuple):
-  """What a family makes of a SentencePiece model.
+  """A SentencePiece model as a family uses it.
 
   Attributes:
     model: with the pieces in the order of the ids of the family.
-    row: how a text stands in a row, and how two do: 'cls A sep', 'cls A sep B:1 sep:1'; names that are no role are
-      tokens.
+    row: special tokens around a text, and around two (`published_rows`).
     first: normalisers that come before those of the model.
   """
 
@@ -38,8 +37,9 @@ class Form(NamedTuple):
 
 
 def sentencepiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, str] | None]:
+  """Read a SentencePiece model as its family does."""
   if files.size(file) > spm.MAX_BYTES:
-    raise ValueError(f'is damaged: {file.name} has {files.size(file)} bytes, more than any SentencePiece model')
+    raise ValueError(f'is damaged: {file.name} has {files.size(file)} bytes, too many for a SentencePiece model')
   try:
     model = spm.read(files.read_bytes(file))
   except ValueError as error:
@@ -50,14 +50,13 @@ def sentencepiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str
     return spm.spec(model, first=first), row
   if file.name == FAIRSEQ:
     raise ValueError(
-      f'holds {file.name}, whose ids depend on the model that it belongs to: put its config.json or '
-      'tokenizer_config.json beside it'
+      f'has {file.name}, whose ids depend on its model: add its config.json or tokenizer_config.json to the folder'
     )
   return spm.spec(model), None
 
 
 def _guess(file: Path, model: Model) -> str:
-  """The family by the names of its pieces, for a model file that stands alone."""
+  """Guess the family of a single model file by its pieces."""
   if file.name == FAIRSEQ:
     return ''
   texts = [piece.text for piece in model.pieces[:16]]
@@ -69,15 +68,21 @@ def _guess(file: Path, model: Model) -> str:
 
 
 def _t5(model: Model, settings: Spec) -> Form:
-  """Sentinels follow, the first one last; the models of mT5 have them."""
-  own = any('<extra_id_0>' in piece.text for piece in model.pieces)
-  count = 0 if own else settings.get('extra_ids', 100)
-  sentinels = [Piece(f'<extra_id_{number}>', 0.0) for number in reversed(range(count))]
+  """Append the sentinels, the first one last.
+
+  Models of mT5 have them already.
+  """
+  has_sentinels = any('<extra_id_0>' in piece.text for piece in model.pieces)
+  count = 0 if has_sentinels else settings.get('extra_ids', 100)
+  sentinels = [Piece(f'<extra_id_{index}>', 0.0) for index in reversed(range(count))]
   return Form(model._replace(pieces=(*model.pieces, *sentinels)), T5)
 
 
 def _albert(model: Model, settings: Spec, *, lowercase: bool = True) -> Form:
-  """Quotation marks, accents and case go first; a comma after a digit is a piece of its own."""
+  """Normalise quotation marks, accents and case first.
+
+  A comma after a digit is a separate piece.
+  """
 
   def cut(piece: Piece) -> Piece:
     joined = len(piece.text) > 1 and piece.text[-1] == ',' and piece.text[-2].isdigit()
@@ -102,13 +107,13 @@ def _llama(model: Model, settings: Spec) -> Form:
 def _deberta(model: Model, settings: Spec) -> Form:
   case = [{'type': 'Lowercase'}] if settings.get('do_lower_case') else []
   if settings.get('split_by_punct'):
-    raise ValueError('splits words at punctuation (split_by_punct), which is not read here')
+    raise ValueError('has split_by_punct, which is not supported: set it to false')
   mask = [] if any(piece.text == '[MASK]' for piece in model.pieces) else [Piece('[MASK]', 0.0)]
   return Form(model._replace(pieces=(*model.pieces, *mask)), BERT, case)
 
 
 def _fairseq(model: Model, *last: str) -> Model:
-  """fairseq's ids: <s>, <pad>, </s> and <unk> first, then what the model has after its own three."""
+  """Reorder the ids as fairseq: four special tokens, then the other pieces."""
   front = [Piece('<s>', 0.0), Piece('<pad>', 0.0), Piece('</s>', 0.0), Piece('<unk>', 0.0, spm.UNKNOWN)]
   end = [Piece(name, 0.0) for name in last]
   return model._replace(pieces=(*front, *model.pieces[3:], *end), unk_id=3)
@@ -120,7 +125,10 @@ def _xlm_roberta(model: Model, settings: Spec) -> Form:
 
 
 def _camembert(model: Model, settings: Spec) -> Form:
-  """Its dictionary repeats the model's: the names that come first are not used."""
+  """Use Camembert's ids.
+
+  Its dictionary repeats that of the model, so the first names are not used.
+  """
   del settings
   front = [Piece('<s>NOTUSED', 0.0), Piece('<pad>', 0.0), Piece('</s>NOTUSED', 0.0)]
   front += [Piece('<unk>', 0.0, spm.UNKNOWN), Piece('<unk>NOTUSED', 0.0)]

@@ -1,4 +1,7 @@
-"""Special tokens around a text in the input of a published model."""
+"""Special tokens around a text, and around two, in the input of a published model.
+
+In a form such as 'cls A sep B:1 sep:1', the number after a colon is a token type; names that are no role are tokens.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +12,7 @@ BERT = ('cls A sep', 'cls A sep B:1 sep:1')
 ROBERTA = ('cls A sep', 'cls A sep sep B sep')
 T5 = ('A eos', 'A eos B eos')
 XLNET = ('A sep cls:2', 'A sep B:1 sep:1 cls:2')
-LANGUAGE = 'en_XX'  # of the texts where the settings name none
+LANGUAGE = 'en_XX'  # default language of texts
 LANGUAGE_ROWS: dict[str, Callable[[str], tuple[str, str]]] = {
   'mbart': lambda language: (f'A eos {language}', f'A B eos {language}'),
   'mbart50': lambda language: (f'{language} A eos', f'{language} A B eos'),
@@ -17,21 +20,21 @@ LANGUAGE_ROWS: dict[str, Callable[[str], tuple[str, str]]] = {
 
 
 def with_row(spec: dict[str, Any], row: tuple[str, str] | None, roles: Mapping[str, str]) -> dict[str, Any]:
-  """The same with the special tokens of a row, where the vocabulary has them."""
+  """Add the special tokens of a form, if the vocabulary has them."""
   if row is None:
     return spec
   ids = specs.token_ids(spec)
-  known = dict(specs.guess_roles(ids, decided=roles)) | dict(roles)
+  named = dict(specs.guess_roles(ids, decided=roles)) | dict(roles)
   for role, other in specs.STAND_INS:
-    if role not in known and other in known:
-      known[role] = known[other]
+    if role not in named and other in named:
+      named[role] = named[other]
 
   def parts(form: str) -> list[tuple[int | str, int]]:
-    split = [(name, int(number or 0)) for name, _, number in (part.partition(':') for part in form.split())]
-    return [(name if name in ('A', 'B') else ids[known.get(name, name)], number) for name, number in split]
+    split = [(name, int(type_id or 0)) for name, _, type_id in (part.partition(':') for part in form.split())]
+    return [(name if name in ('A', 'B') else ids[named.get(name, name)], type_id) for name, type_id in split]
 
   try:
     single, pair = map(parts, row)
-  except KeyError:  # a vocabulary without one of them
+  except KeyError:  # the vocabulary lacks a token
     return spec
   return specs.with_template(spec, single, pair)

@@ -24,22 +24,27 @@ from plm_jax.text.spec import Spec
 
 
 def wordpiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, str]]:
-  """BERT's; of a token that stands on several lines the last one counts, and the others are never chosen."""
+  """Read BERT's vocab.txt.
+
+  The last line of a repeated token is used; the others are never chosen.
+  """
   if files.is_file(file.parent / 'bpe.codes'):
-    raise ValueError('holds a vocab.txt with bpe.codes, a tokenizer of fastBPE, which is not read here')
+    raise ValueError('has bpe.codes of fastBPE, which is not supported: save it with a tokenizer.json')
   check_family(settings, WORD_LISTS, of=WORDS)
   lines = text_of(file).removesuffix('\n').split('\n')
   lines = [line.removesuffix('\r') for line in lines]
-  last = {token: number for number, token in enumerate(lines)}
-  vocab = {token if last[token] == number else f'{token} \x00{number}': number for number, token in enumerate(lines)}
+  last_line = {token: line_id for line_id, token in enumerate(lines)}
+  vocab = {
+    token if last_line[token] == line_id else f'{token} \x00{line_id}': line_id for line_id, token in enumerate(lines)
+  }
   unknown = names_of(settings).get('unk', '[UNK]')
   if unknown not in vocab:
-    raise ValueError(f'is damaged: {file.name} has no {unknown}')
-  whole = [token for token in settings.get('never_split') or () if isinstance(token, str) and token in vocab]
+    raise ValueError(f'is damaged ({file.name} has no {unknown})')
+  unsplit = [token for token in settings.get('never_split') or () if isinstance(token, str) and token in vocab]
   flags = {'single_word': True, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': False}
   return {
     'version': '1.0',
-    'added_tokens': [{'id': vocab[token], 'content': token, **flags} for token in whole],
+    'added_tokens': [{'id': vocab[token], 'content': token, **flags} for token in unsplit],
     'normalizer': bert_normalizer(settings),
     'pre_tokenizer': {'type': 'BertPreTokenizer'},
     'decoder': {'type': 'WordPiece', 'prefix': '##', 'cleanup': True},
@@ -54,17 +59,20 @@ def wordpiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, st
 
 
 def byte_bpe(folder: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, str] | None]:
-  """Byte-level BPE, or that of the first GPT and HerBERT, whose merges end words with </w>."""
+  """Read byte-level BPE, or BPE with ends of words.
+
+  Merges of the first GPT and HerBERT end words with </w>.
+  """
   check_family(settings, MERGED, of=f'{IDS} and {MERGES}')
   family = family_of(settings)
   vocab = read_table(folder / IDS)
-  if not all(isinstance(number, int) for number in vocab.values()):
+  if not all(isinstance(token_id, int) for token_id in vocab.values()):
     raise ValueError(f'is damaged ({IDS} is no table of ids)')
   lines = [line.removesuffix('\r') for line in text_of(folder / MERGES).split('\n') if line.strip()]
   merges = [line.split(' ') for line in lines if not line.startswith('#version')]
   for pair in merges:
     if len(pair) != 2 or not {*pair, ''.join(pair)} <= vocab.keys():
-      raise ValueError(f'is damaged ({MERGES}: {" ".join(pair)!r} does not merge two tokens of {IDS})')
+      raise ValueError(f'is damaged ({MERGES}: {" ".join(pair)!r} is no merge of two tokens of {IDS})')
   ended = family in ('openaigpt', 'herbert') if family else any(pair[1].endswith('</w>') for pair in merges)
   unknown = names_of(settings).get('unk', '<unk>')
   prefix = settings.get('add_prefix_space', False)
@@ -97,7 +105,7 @@ def byte_bpe(folder: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, s
 
 
 def _row_of_merges(family: str, vocab: Spec, settings: Spec) -> tuple[str, str] | None:
-  """How a text stands in a row of such a vocabulary: by its family, and where none is named by its special tokens."""
+  """Choose the form of inputs by family or special tokens."""
   if not family and ('[CLS]' in vocab or settings.get('cls_token') == '[CLS]'):
     family = 'deberta'
   elif not family and {'<s>', '</s>'} <= vocab.keys():
@@ -110,15 +118,15 @@ def _row_of_merges(family: str, vocab: Spec, settings: Spec) -> tuple[str, str] 
   end = 'eos' if settings.get('add_eos_token') else ''
   if family == 'openaigpt' or not begin + end:
     return None
-  one, two = f'{begin} A {end}', ' '.join(f'{part}:1' for part in (begin, 'B', end) if part)
-  return one, f'{one} {two}'
+  single, second = f'{begin} A {end}', ' '.join(f'{part}:1' for part in (begin, 'B', end) if part)
+  return single, f'{single} {second}'
 
 
 def byte_vocab(settings: Spec) -> tuple[dict[str, Any], tuple[str, str]]:
-  """ByT5: a token for every byte, after three special ones."""
+  """Build the vocabulary of ByT5: three special tokens, then all bytes."""
   names = ['<pad>', '</s>', '<unk>', *specs.ALPHABET]
-  sentinels = [f'<extra_id_{number}>' for number in range(settings.get('extra_ids', 125))]
-  vocab = {token: number for number, token in enumerate((*names, *sentinels))}
+  sentinels = [f'<extra_id_{index}>' for index in range(settings.get('extra_ids', 125))]
+  vocab = {token: index for index, token in enumerate((*names, *sentinels))}
   special = {token: vocab[token] for token in (*names[:3], *sentinels)}
   level = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True, 'use_regex': False}
   return {

@@ -1,4 +1,4 @@
-"""By which command a vocabulary is made: the heads of configs name it, and what a config reads says the rest."""
+"""Commands that train a vocabulary, from the heads (docstrings) of configs and from the data that a config reads."""
 
 import ast
 import re
@@ -9,24 +9,27 @@ from typing import Any
 from plm_jax.config import signatures
 from plm_jax.io import files
 
-# What `plm-jax vocab train` makes; of the other kinds there are only published ones.
+# Kinds that `plm-jax vocab train` trains; the other kinds are only published.
 TRAINED = ('wordpiece', 'byte_bpe', 'sentencepiece', 'words')
 _COMMAND = 'plm-jax vocab train'
 _OF_ALL = ('source', 'text', 'name', 'size', 'out')
-_SIZE = 6000  # where no head names one
+_SIZE = 6000  # without a head
 
 
 def in_header(header: str, path: Any) -> str | None:
-  """The flags behind `plm-jax vocab train` in a config's docstring that make the vocabulary in `path`."""
-  for made in re.findall(r'plm-jax vocab train(.*?)(?:\n\s*\n|\nplm-jax|\Z)', header.replace('\\\n', ' '), re.DOTALL):
-    out = re.search(r'--out=(\S+)', made)
+  """Find the `plm-jax vocab train` flags for `path` in a docstring."""
+  for flags in re.findall(r'plm-jax vocab train(.*?)(?:\n\s*\n|\nplm-jax|\Z)', header.replace('\\\n', ' '), re.DOTALL):
+    out = re.search(r'--out=(\S+)', flags)
     if out and out[1] == str(path):
-      return made
+      return flags
   return None
 
 
 def header_of(target: str) -> str:
-  """The docstring of the file that `--config` names; empty for the config of a run."""
+  """Read the docstring of a config file.
+
+  It is empty for the config of a run.
+  """
   file = files.path(target.partition('.py:')[0] + '.py' if '.py:' in target else target)
   if file.suffix != '.py' or not files.is_file(file):
     return ''
@@ -41,44 +44,50 @@ def cure(
   pretrains: bool = False,
   heads: Sequence[str] = (),
 ) -> str:
-  """What a user can do where `path` holds no vocabulary.
+  """Describe how to get the vocabulary that is missing in `path`.
 
   A head of an experiment that names the path has the command, with its kind and size. A pre-training on another text
-  than that takes its flags, and its own text.
+  uses its flags, with its own text.
 
   Args:
-    path: as `vocab.path` of a config says.
-    kind: what it has to be, a name in `text/`; None takes every kind.
-    data: the data block of the config; None where there is no config.
-    pretrains: whether the config trains on text of its own, and not on rows of a task.
-    heads: files, as a user names them, whose heads are read before those of the experiments.
+    path: `vocab.path` of a config.
+    kind: the required kind, a name in `text/`; None accepts every kind.
+    data: the data block of the config; None without a config.
+    pretrains: whether the config trains on its own text, and not on examples of a task.
+    heads: config files whose heads are read before those of the experiments.
   """
   block = _with_path(data or {})
   source, field = block.get('path') or 'TEXT', block.get('text')
   if kind is not None and kind not in TRAINED:
-    return 'Those of this kind come with published weights: name such a folder'
-  if found := _found(path, heads):
-    place, flags = found
-    if kind not in (None, flags['name']):  # other flags are those of a kind
+    return 'This kind comes with published weights: name such a folder'
+  if match := _found(path, heads):
+    config_file, flags = match
+    if kind not in (None, flags['name']):  # other flags belong to a kind
       flags = {name: value for name, value in flags.items() if name in _OF_ALL} | {'name': kind}
     if not (pretrains and 'text' in block) or flags['source'] == source:
-      return f'The head of {place} says how it is made:\n  {_spelt(flags)}'
+      return f'Train it as in {config_file}:\n  {_spelt(flags)}'
     flags = {'source': source, 'text': field} | {name: flags[name] for name in flags if name not in ('source', 'text')}
-    return f'The text of this config makes one of the size that the head of {place} names:\n  {_spelt(flags)}'
+    return f'Train it on the text of this config, with the size in {config_file}:\n  {_spelt(flags)}'
   field = field or next((name for name in block.get('fields') or () if name.isidentifier()), None)
   flags = {'source': source, 'text': field, 'name': kind or 'wordpiece', 'size': _SIZE, 'out': path}
-  return f'This makes one, of a size to choose:\n  {_spelt(flags)}'
+  return f'Train one, with a size of your choice:\n  {_spelt(flags)}'
 
 
 def cure_of(settings: Mapping[str, Any], name: str = 'vocab', *, heads: Sequence[str] = ()) -> str:
-  """As `cure`, of the vocabulary that a block of the settings of a run names, 'vocab' or 'second_vocab'."""
+  """Describe as `cure` how to get a vocabulary of a run.
+
+  Args:
+    settings: of the run.
+    name: its block, 'vocab' or 'second_vocab'.
+    heads: as in `cure`.
+  """
   block = settings[name]
   pretrains = bool(settings.get('objective'))
   return cure(block['path'], kind=block['name'], data=settings.get('data'), pretrains=pretrains, heads=heads)
 
 
 def _with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
-  """A data block, or the first part of a mixture that reads a path."""
+  """Return a data block, or the first mixture part with a path."""
   parts = data.get('parts') or {}
   return data if data.get('path') or not parts else next((part for part in map(_with_path, parts.values())), data)
 
@@ -89,21 +98,24 @@ def _spelt(flags: Mapping[str, Any]) -> str:
 
 
 def _found(path: Any, heads: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
-  """The file whose head says how a vocabulary is made, and its flags with their values.
+  """Find the config whose head trains a vocabulary, and its flags.
 
-  Of several experiments it is one whose folder the path names, 'runs/quickstart/vocab', else the first.
+  Among several experiments it is one whose folder is in the path, 'runs/quickstart/vocab', else the first.
   """
   root, parts = signatures.ROOT.parent, str(path).split('/')
   experiments = [*signatures.experiment_files(), root / 'experiments' / 'tables' / 'common.py']
   experiments.sort(key=lambda file: file.parent.name not in parts)
   for name in (*heads, *map(str, experiments)):
-    if (made := in_header(header_of(name), path)) is not None:
-      return name.removeprefix(f'{root}/'), dict(_flags(shlex.split(made)))
+    if (flags := in_header(header_of(name), path)) is not None:
+      return name.removeprefix(f'{root}/'), dict(_flags(shlex.split(flags)))
   return None
 
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
-  """(name, value) of flags up to the first word that is none: behind a command may stand a sentence."""
+  """Yield (name, value) of the flags before the first other word.
+
+  A sentence may follow a command.
+  """
   for word in words:
     if not word.startswith('--'):
       return

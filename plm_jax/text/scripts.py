@@ -1,12 +1,12 @@
 """Letters and marks of scripts, as classes of characters for regular expressions: where words begin and end.
 
-`\\w` has no marks: it tears Hindi words at their vowels, and a word whose accent stands behind its letter.
+`\\w` has no marks: it splits Hindi words at their vowels, and words whose accent follows its letter.
 """
 
 import unicodedata
 from collections.abc import Iterable
 
-# ideographs, and from 1aff0 on rare kana; where \w leaves out what is no character yet
+# ideographs, and rare kana from 1aff0; with code points that \w omits because they are not assigned yet
 _RANGES = '\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U0001aff0-\U0001b16f\U00020000-\U0003ffff'
 _BLOCKS = (
   (0x0E00, 0x0EFF),  # Thai, Lao
@@ -21,12 +21,12 @@ _BLOCKS = (
 
 
 def _of(kind: str, blocks: Iterable[tuple[int, int]]) -> str:
-  """The characters of blocks whose category begins with a letter: 'L' letters, 'M' marks."""
+  """Collect the characters of blocks in a category: 'L' letters, 'M' marks."""
   every = (chr(code) for first, last in blocks for code in range(first, last + 1))
   return ''.join(character for character in every if unicodedata.category(character).startswith(kind))
 
 
-MARKS = _of('M', [(0, 0x1FFFF), (0xE0100, 0xE01EF)])  # no plane between has any
+MARKS = _of('M', [(0, 0x1FFFF), (0xE0100, 0xE01EF)])  # the planes between have none
 ALONE = f'{_RANGES}{_of("L", _BLOCKS)}'
-# a word with the marks of its letters, and with the signs that join letters or keep them apart
+# a word with the marks of its letters, and the signs that join or separate letters
 WORD = rf'\w[\w{MARKS}\u200c\u200d]*'

@@ -1,9 +1,9 @@
 """SentencePiece, the vocabularies of T5, ALBERT, XLNet, DeBERTa 2 and 3 and LLaMA (Kudo & Richardson 2018).
 
 White space is part of the text, written ▁, and one is added before the first word; so texts of any language are split
-without rules for words. Unigram models (Kudo 2018) choose the most probable segmentation; LLaMA merges pairs, and
+without rules for words. Unigram models (Kudo 2018) choose the most probable segmentation. LLaMA merges pairs, and
 spells characters without a piece in bytes. A vocabulary is read from a `tokenizer.json` or a model file (`spm.py`),
-which needs no other library. It is trained by the reference library, so that its folder has both forms.
+without another library. It is trained by the reference library, so that its folder has both forms.
 """
 
 import dataclasses
@@ -32,18 +32,18 @@ SPECIALS: dict[Specials, dict[str, str]] = {  # role -> token in the order of th
   },
 }  # fmt: skip
 OWN = ('pad', 'unk', 'bos', 'eos')  # roles that a model file names
-PASSES = 2  # over the documents while training: words, counts
+PASSES = 2  # over the documents in training: words, counts
 THREADS = 16  # fixed, since sums of floats depend on it
 
 
 def make(*, path: str, extra: tuple[str, ...] = (), roles: Mapping[str, str] | None = None) -> Vocab:
-  """Reads a SentencePiece vocabulary.
+  """Load a SentencePiece vocabulary.
 
   Args:
-    path: a folder of `plm-jax vocab train --name=sentencepiece`, a folder with a published `tokenizer.json`
-      or model file, such a file, or the `vocab/` of a run.
-    extra: special tokens to append, with ids behind all others.
-    roles: role -> token, where the names leave it open, e.g. dict(pad='</s>').
+    path: a folder of `plm-jax vocab train --name=sentencepiece`, a published folder or file (`tokenizer.json` or a
+      model), or the `vocab/` of a run.
+    extra: special tokens to append, with ids after all others.
+    roles: role -> token, if the names leave it open, e.g. dict(pad='</s>').
 
   Raises:
     FileNotFoundError, ValueError: as `tokenizer.load`.
@@ -62,17 +62,19 @@ def train(
   lowercase: bool = False,
   coverage: Annotated[float, '0 < x <= 1'] = 0.9995,
 ) -> Vocab:
-  """A vocabulary of the documents, with their token counts; always the same for the same documents.
+  """Train a vocabulary on documents, with token counts.
+
+  The same documents give the same vocabulary.
 
   Args:
     documents: texts; iterated over `PASSES` times.
-    size: ids in all; fewer where the text has no more.
+    size: total ids; fewer if the text has no more.
     algorithm: 'unigram' prunes a large vocabulary by likelihood, 'bpe' merges frequent pairs.
-    specials: names and ids of the special tokens: those of the published vocabularies, or 'all', which serves every
-      objective but those that need sentinels.
-    sentinels: number of tokens <extra_id_k> at the end, number 0 last (T5); None: 100 with 't5', else none.
-    byte_fallback: characters without a piece are spelt in bytes and not unknown (LLaMA).
-    lowercase: folds case; the characters are normalised by NFKC in any case.
+    specials: names and ids of the special tokens: those of the published vocabularies, or 'all', for every objective
+      without sentinels.
+    sentinels: number of tokens <extra_id_k> at the end, index 0 last (T5); None: 100 with 't5', else none.
+    byte_fallback: characters without a piece are spelt in bytes, not unknown (LLaMA).
+    lowercase: folds case; characters are always normalised by NFKC.
     coverage: share of the characters of the text that get a piece.
 
   Raises:
@@ -85,8 +87,8 @@ def train(
   if count < 0:
     raise ValueError(f'sentinels={count} must be 0 or more')
   if size <= len(names) + count + 256 * byte_fallback:
-    what = f'{len(names)} special tokens, {count} sentinels' + (' and the 256 bytes' if byte_fallback else '')
-    raise ValueError(f'size={size} has no room for {what}')
+    tokens = f'{len(names)} special tokens, {count} sentinels' + (' and the 256 bytes' if byte_fallback else '')
+    raise ValueError(f'size={size} is too small for {tokens}: use a larger size')
   roles = {role: token for role, token in names.items() if role in specs.ROLES}
   ids = {role: list(names).index(role) if role in names else -1 for role in OWN}
   content = _train(
@@ -97,16 +99,16 @@ def train(
     normalization_rule_name='nmt_nfkc_cf' if lowercase else 'nmt_nfkc',
     character_coverage=coverage,
     control_symbols=[token for role, token in names.items() if role not in OWN],
-    **{f'{role}_id': number for role, number in ids.items()},
+    **{f'{role}_id': token_id for role, token_id in ids.items()},
     **{f'{role}_piece': names[role] for role in OWN if role in names},
   )
-  content = spm.with_controls(content, [f'<extra_id_{number}>' for number in reversed(range(count))])
+  content = spm.with_controls(content, [f'<extra_id_{token_id}>' for token_id in reversed(range(count))])
   vocab = tokenizer.assemble(spm.spec(spm.read(content)), roles=roles, model=content)
   return dataclasses.replace(vocab, counts=tokenizer.count(vocab, documents))
 
 
 def template(vocab: Vocab) -> 'Template':
-  """What stands around a text under the names of the published vocabularies."""
+  """Build the form of inputs of the published vocabularies."""
   from plm_jax.core.types import Template  # loads jax
 
   if vocab.mask_id is None:  # T5 and LLaMA
@@ -123,19 +125,19 @@ def template(vocab: Vocab) -> 'Template':
 
 
 def _train(documents: Iterable[str], **settings: Any) -> bytes:
-  """The model file that the reference library makes."""
+  """Train a model file with the reference library."""
   try:
     import sentencepiece
   except ModuleNotFoundError:
     raise ModuleNotFoundError(
-      '--name=sentencepiece is trained by the package sentencepiece, which is not installed (reading needs nothing): '
-      'pip install sentencepiece, or bash launch/setup.sh sentencepiece'
+      'training --name=sentencepiece needs the package sentencepiece, which is not installed: pip install '
+      'sentencepiece, or bash launch/setup.sh sentencepiece'
     ) from None
-  written = io.BytesIO()
+  output = io.BytesIO()
   try:
     sentencepiece.SentencePieceTrainer.train(
       sentence_iterator=_lines(documents),
-      model_writer=written,
+      model_writer=output,
       hard_vocab_limit=False,
       max_sentence_length=2**30,
       num_threads=THREADS,
@@ -144,12 +146,12 @@ def _train(documents: Iterable[str], **settings: Any) -> bytes:
     )
   except (RuntimeError, OSError) as error:
     reason = str(error).rpartition('] ')[2].strip() or str(error)
-    raise ValueError(f'no such vocabulary can be trained on this text: {reason}') from None
-  return written.getvalue()
+    raise ValueError(f'the vocabulary cannot be trained on this text: {reason}') from None
+  return output.getvalue()
 
 
 def _lines(documents: Iterable[str]) -> Iterator[str]:
-  """What the trainer reads: lines without what it does not take."""
+  """Yield the lines of documents, without null characters and empty lines."""
   for document in documents:
     for line in document.splitlines():
       if text := line.replace('\0', ' ').strip():

@@ -1,4 +1,4 @@
-"""The content of a `tokenizer.json`, HF's format, as plain data: kind, tokens, their roles, the text they cover."""
+"""The content of a `tokenizer.json` (HF's format) as plain data: kind, tokens, roles, bytes of text."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from plm_jax.core.errors import shown
 Spec = Mapping[str, Any]
 
 KINDS = ('wordpiece', 'byte_bpe', 'sentencepiece', 'word_bpe', 'words')
-ROLES = {  # role -> the names that published vocabularies give it
+ROLES = {  # role -> its names in published vocabularies
   'pad': ('[PAD]', '<pad>', '<|pad|>'),
   'unk': ('[UNK]', '<unk>'),
   'cls': ('[CLS]', '<cls>'),
@@ -24,14 +24,14 @@ ROLES = {  # role -> the names that published vocabularies give it
 }
 END_OF_TEXT = '<|endoftext|>'  # GPT-2's only special token, before a text and after it
 STAND_INS = (('bos', 'cls'), ('cls', 'bos'), ('eos', 'sep'), ('sep', 'eos'), ('pad', 'eos'))
-BLANKS = ('[MASK]', '<mask>', '<MASK>')  # how a user writes a word to fill in
-SENTINEL = r'<extra_id_\d+>'  # a blank of T5's, as a pattern
-BLANK = '▁'  # SentencePiece's white space
-SPACES = tuple(chr(256 + byte) for byte in b' \t\n\v\f\r')  # as byte-level tokens spell them
+BLANKS = ('[MASK]', '<mask>', '<MASK>')  # accepted for a word to fill in
+SENTINEL = r'<extra_id_\d+>'  # pattern of T5's blanks
+BLANK = '▁'  # white space in SentencePiece
+SPACES = tuple(chr(256 + byte) for byte in b' \t\n\v\f\r')  # as spelt in byte-level tokens
 
 
 def kind_of(spec: Spec) -> str:
-  """The kind of a tokenizer; a ValueError where it is none of `KINDS`."""
+  """Determine the kind of a tokenizer; raise ValueError if not in `KINDS`."""
   model, splitters = spec['model'], spec['pre_tokenizer'] or {}
   if 'max_input_chars_per_word' in model:
     return 'wordpiece'
@@ -45,25 +45,25 @@ def kind_of(spec: Spec) -> str:
     return 'byte_bpe'
   if 'merges' in model and BLANK in json.dumps([spec['normalizer'], splitters], ensure_ascii=False):
     return 'sentencepiece'
-  raise ValueError(f'holds a tokenizer ({model.get("type", "of no named type")}) that is none of: {", ".join(KINDS)}')
+  raise ValueError(f'has a tokenizer of type {model.get("type")}, which is none of: {", ".join(KINDS)}')
 
 
 def token_ids(spec: Spec) -> dict[str, int]:
-  """Token -> id, the added ones included.
+  """Read token -> id, added tokens included.
 
   Raises:
-    ValueError: where they should be stands something else.
+    ValueError: the tables are missing or damaged.
   """
   model, added = spec.get('model'), spec.get('added_tokens', [])
   given = model.get('vocab') if isinstance(model, Mapping) else None
   if isinstance(given, list) and all(isinstance(item, list) and len(item) == 2 for item in given):
-    pairs = [(token, token_id) for token_id, (token, _) in enumerate(given)]  # (token, score) in the order of their ids
+    pairs = [(token, token_id) for token_id, (token, _) in enumerate(given)]  # (token, score) by id
   elif isinstance(given, Mapping):
     pairs = list(given.items())
   else:
-    raise ValueError(f'is damaged (model.vocab is {shown(given)}, no table of tokens)')
+    raise ValueError(f'is damaged (model.vocab is {shown(given)}, expected a table of tokens)')
   if not isinstance(added, list) or not all(isinstance(item, Mapping) for item in added):
-    raise ValueError(f'is damaged (added_tokens is {shown(added)}, no list of tokens)')
+    raise ValueError(f'is damaged (added_tokens is {shown(added)}, expected a list of tokens)')
   ids = {}
   for token, token_id in [*pairs, *((item.get('content'), item.get('id')) for item in added)]:
     if not isinstance(token, str) or type(token_id) is not int:
@@ -73,16 +73,19 @@ def token_ids(spec: Spec) -> dict[str, int]:
 
 
 def special_tokens(spec: Spec) -> set[str]:
-  """The tokens that are marked as special."""
+  """Return the tokens that are marked as special."""
   return {item['content'] for item in spec['added_tokens'] if item['special']}
 
 
 def without_names(spec: Spec) -> Spec:
-  """The same for reading raw text, where unigram models and words would take the name of a special token for it."""
+  """Remove the names of special tokens, to read raw text.
+
+  Unigram models and words would read the name of a special token as that token.
+  """
   kind, specials, model = kind_of(spec), special_tokens(spec), spec['model']
-  if kind == 'words':  # no word is empty, so '' may stand for the unknown one
+  if kind == 'words':  # no word is empty, so '' can be the unknown one
     unknown = model['vocab'][model['unk_token']]
-    ids = {token: number for token, number in model['vocab'].items() if token not in specials}
+    ids = {token: token_id for token, token_id in model['vocab'].items() if token not in specials}
     model = {**model, 'vocab': {**ids, '': unknown}, 'unk_token': ''}
   elif not isinstance(model['vocab'], Mapping):
     pieces = [['', score] if token in specials else [token, score] for token, score in model['vocab']]
@@ -94,7 +97,7 @@ def without_names(spec: Spec) -> Spec:
 
 
 def added_tokens(ids: Mapping[str, int], *, kind: str, mask: str | None) -> list[dict[str, Any]]:
-  """Special tokens as `added_tokens` has them.
+  """Build the `added_tokens` entries of special tokens.
 
   Args:
     ids: token -> id.
@@ -108,12 +111,14 @@ def added_tokens(ids: Mapping[str, int], *, kind: str, mask: str | None) -> list
 
 
 def append(spec: Spec, extra: Sequence[str], *, mask: str | None) -> Spec:
-  """The same with further special tokens, whose ids follow all others."""
+  """Append special tokens, with ids after all others."""
   ids = token_ids(spec)
   for token in extra:
     if token in ids or not token.strip():
-      raise ValueError(f'extra token {token!r} is an ordinary token of this vocabulary: choose a name that no text has')
-  new = {token: len(ids) + number for number, token in enumerate(extra)}
+      raise ValueError(
+        f'extra token {token!r} is an ordinary token of the vocabulary: choose a name that is in no text'
+      )
+  new = {token: len(ids) + index for index, token in enumerate(extra)}
   return {**spec, 'added_tokens': [*spec['added_tokens'], *added_tokens(new, kind=kind_of(spec), mask=mask)]}
 
 
@@ -121,8 +126,8 @@ Row = Sequence[tuple[int | str, int]]  # (special id or field, type), as in `typ
 
 
 def with_template(spec: Spec, single: Row, pair: Row) -> dict[str, Any]:
-  """The same with a post-processor that adds special tokens to a text or to two."""
-  tokens = {number: token for token, number in token_ids(spec).items()}
+  """Add a post-processor that inserts special tokens around one or two texts."""
+  tokens = {token_id: token for token, token_id in token_ids(spec).items()}
 
   def parts(form: Row) -> list[dict[str, Any]]:
     return [
@@ -133,32 +138,37 @@ def with_template(spec: Spec, single: Row, pair: Row) -> dict[str, Any]:
     ]
 
   ids = sorted({part for part, _ in (*single, *pair) if not isinstance(part, str)})
-  special = {tokens[number]: {'id': tokens[number], 'ids': [number], 'tokens': [tokens[number]]} for number in ids}
+  special = {
+    tokens[token_id]: {'id': tokens[token_id], 'ids': [token_id], 'tokens': [tokens[token_id]]} for token_id in ids
+  }
   processor = {'type': 'TemplateProcessing', 'single': parts(single), 'pair': parts(pair)}
   return {**spec, 'post_processor': {**processor, 'special_tokens': special}}
 
 
 def spaced(spec: Spec) -> Spec:
-  """The same with a space before each text, where the vocabulary spells white space in its tokens (byte-level BPE)."""
+  """Add a space before each text in byte-level BPE.
+
+  Other vocabularies do not spell white space in their tokens and are unchanged.
+  """
 
   def change(part: Any) -> Any:
     if not isinstance(part, Mapping):
       return part
-    inner = [change(one) for one in part.get('pretokenizers', ())]
-    own = {'add_prefix_space': True} if part.get('type') == 'ByteLevel' else {}
-    return {**part, **own, **({'pretokenizers': inner} if inner else {})}
+    inner = [change(child) for child in part.get('pretokenizers', ())]
+    changed = {'add_prefix_space': True} if part.get('type') == 'ByteLevel' else {}
+    return {**part, **changed, **({'pretokenizers': inner} if inner else {})}
 
   return {**spec, 'pre_tokenizer': change(spec['pre_tokenizer'])}
 
 
 def typed(spec: Spec) -> bool:
-  """Whether the post-processor numbers the texts of a pair."""
+  """Check whether the post-processor sets token types of a pair."""
   parts = (spec.get('post_processor') or {}).get('pair', ())
-  return any(own['type_id'] for part in parts for own in part.values())
+  return any(entry['type_id'] for part in parts for entry in part.values())
 
 
 def guess_roles(tokens: Iterable[str], *, decided: Collection[str]) -> dict[str, str]:
-  """Role -> token by the well-known names, for the roles that are not decided.
+  """Map undecided roles to tokens by their well-known names.
 
   Raises:
     ValueError: two names for one role.
@@ -166,46 +176,46 @@ def guess_roles(tokens: Iterable[str], *, decided: Collection[str]) -> dict[str,
   present = set(tokens)
   roles = {}
   for role in [role for role in ROLES if role not in decided]:
-    found = [name for name in ROLES[role] if name in present]
-    if len(found) > 1:
-      choices = ' and '.join(map(repr, found))
-      raise ValueError(f'{choices} could be the {role} token; say which, as in vocab.roles=dict({role}={found[0]!r})')
-    if found:
-      roles[role] = found[0]
+    names = [name for name in ROLES[role] if name in present]
+    if len(names) > 1:
+      choices = ' and '.join(map(repr, names))
+      raise ValueError(f'{choices} could be the {role} token: choose one, vocab.roles=dict({role}={names[0]!r})')
+    if names:
+      roles[role] = names[0]
   if roles.get('eos') == END_OF_TEXT and not {'bos', 'cls'} & {*roles, *decided}:
     roles['bos'] = END_OF_TEXT
   return roles
 
 
 def complete_roles(roles: Mapping[str, str], tokens: Collection[str]) -> dict[str, str]:
-  """The roles, completed with those for which the token of another role can stand in.
+  """Complete the roles with those that another token can have.
 
   Raises:
-    ValueError: an unknown role or token, or nothing to pad with.
+    ValueError: an unknown role or token, or no padding token.
   """
   for role, token in roles.items():
     if role not in ROLES:
-      raise ValueError(f'roles: there is no role {role!r}; there are: {", ".join(ROLES)}')
+      raise ValueError(f'roles: no role {role!r}; choices are {", ".join(ROLES)}')
     if token not in tokens:
-      raise ValueError(f'roles: the {role} token {token!r} is not in the vocabulary; vocab.extra adds tokens')
+      raise ValueError(f'roles: the {role} token {token!r} is not in the vocabulary; add it by vocab.extra')
   complete = dict(roles)
-  for role, stand_in in STAND_INS:
-    if role not in complete and stand_in in complete:
-      complete[role] = complete[stand_in]
+  for role, other in STAND_INS:
+    if role not in complete and other in complete:
+      complete[role] = complete[other]
   if 'pad' not in complete:
-    raise ValueError("no token is known to pad rows; name one, as in vocab.roles=dict(pad='<pad>')")
+    raise ValueError("no padding token: name one, vocab.roles=dict(pad='<pad>')")
   return complete
 
 
 def extent(spec: Spec, tokens: Sequence[str], specials: Collection[int]) -> tuple[np.ndarray, np.ndarray]:
-  """`starts_word` bool[v] and `num_bytes` int32[v], as `Vocab` defines them.
+  """Compute `starts_word` bool[v] and `num_bytes` int32[v] of `Vocab`.
 
   Args:
     spec: of the vocabulary.
     tokens: in the order of their ids.
     specials: ids of the special tokens.
   """
-  added = {item['content'] for item in spec['added_tokens']}  # spelt as text also where the model spells bytes
+  added = {item['content'] for item in spec['added_tokens']}  # spelt as text even if the model spells bytes
   prefix = spec['model'].get('continuing_subword_prefix') or '##'
   rules: dict[str, tuple[Callable[[str], bool], Callable[[str], int]]] = {
     'wordpiece': (
@@ -213,7 +223,7 @@ def extent(spec: Spec, tokens: Sequence[str], specials: Collection[int]) -> tupl
       lambda token: len(token.removeprefix(prefix).encode()) + (not token.startswith(prefix)),
     ),
     'byte_bpe': (lambda token: token.startswith(SPACES), len),
-    # the mark stands where a word ends, so what begins one is not known: every token counts as a word
+    # words are marked at their end, so word starts are unknown: every token counts as a word
     'word_bpe': (lambda token: True, lambda token: len(token.removesuffix('</w>').encode()) + token.endswith('</w>')),
     'words': (lambda token: True, lambda token: len(token.encode()) + 1),
     'sentencepiece': (lambda token: token.startswith(BLANK), lambda token: len(piece_bytes(token))),
@@ -230,21 +240,27 @@ def extent(spec: Spec, tokens: Sequence[str], specials: Collection[int]) -> tupl
 
 
 def byte_level_bytes(token: str) -> bytes:
-  """The bytes of a byte-level token: it spells each as one visible character, or is an added token, spelt as text."""
+  """Return the bytes of a byte-level token.
+
+  It spells each byte as one visible character, or is an added token, spelt as text.
+  """
   if all(character in _BYTES for character in token):
     return bytes(_BYTES[character] for character in token)
   return token.encode()
 
 
 def piece_bytes(token: str) -> bytes:
-  """The bytes that a piece of SentencePiece stands for: its text, or one byte for a piece such as <0x0A>."""
+  """Return the bytes of a SentencePiece token; <0x0A> is one byte."""
   if re.fullmatch('<0x[0-9A-F]{2}>', token):
     return bytes([int(token[3:5], 16)])
   return token.replace(BLANK, ' ').encode()
 
 
 def rules(spec: Spec) -> dict[str, Any]:
-  """What determines the ids of a text, with different spellings of older files unified."""
+  """Extract what determines the ids of a text.
+
+  Different spellings of older files are unified.
+  """
   model = {key: value for key, value in spec['model'].items() if key != 'type'}
   if 'merges' in model:
     model['merges'] = [pair.split(' ') if isinstance(pair, str) else pair for pair in model['merges']]
@@ -257,12 +273,18 @@ def rules(spec: Spec) -> dict[str, Any]:
 
 
 def digest(spec: Spec, roles: Mapping[str, str]) -> str:
-  """Hex SHA-256 of the rules and the roles; does not depend on the version of the library that reads the file."""
+  """Hash the rules and the roles: hex SHA-256.
+
+  It does not depend on the version of the library that reads the file.
+  """
   return hashlib.sha256(json.dumps([rules(spec), dict(roles)], sort_keys=True).encode()).hexdigest()
 
 
 def _alphabet() -> list[str]:
-  """The characters of the 256 bytes: printable Latin-1 bytes as themselves, the others numbered from 256."""
+  """List the characters of the 256 bytes.
+
+  Printable Latin-1 bytes are themselves, the others are numbered from 256.
+  """
   printable = [*range(ord('!'), ord('~') + 1), *range(ord('¡'), ord('¬') + 1), *range(ord('®'), ord('ÿ') + 1)]
   others = iter(range(256, 512))
   return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]

@@ -1,8 +1,8 @@
 """SentencePiece model files (`spiece.model`, `tokenizer.model`), read as the content of a `tokenizer.json`.
 
-The file is a protocol buffer, `ModelProto` of sentencepiece_model.proto (github.com/google/sentencepiece), of which the
-fields that decide on ids are read; the library itself is not needed. Normalisation is that of the file and in its
-order: its table of characters, white space at the ends and in runs, a space before the text, ▁ for spaces.
+The file is a protocol buffer, `ModelProto` of sentencepiece_model.proto (github.com/google/sentencepiece). The fields
+that determine ids are read, without the library itself. Normalisation is that of the file, in its order: its table of
+characters, white space at the ends and in runs, a space before the text, ▁ for spaces.
 """
 
 import base64
@@ -17,10 +17,10 @@ from plm_jax.text.spec import BLANK, Spec
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
 UNIGRAM, BPE = 1, 2  # types of models
-MAX_BYTES = 2**28  # of a file; the largest that is published has 16 MB
-NEVER = 100.0  # taken off the score of a piece that is not to be chosen
+MAX_BYTES = 2**28  # of a file; the largest published one has 16 MB
+NEVER = 100.0  # subtracted from the score of a piece that must not be chosen
 
-# message -> (field, number, type, default); a capital is the name of a message, of which there are several
+# message -> (field, number, type, default); a capitalised type is a message, 'pieces' is repeated
 _MESSAGES: dict[str, list[tuple[str, int, str, str]]] = {
   'SentencePiece': [('piece', 1, 'string', ''), ('score', 2, 'float', '0'), ('type', 3, 'int32', '1')],
   'TrainerSpec': [
@@ -54,17 +54,17 @@ class Piece(NamedTuple):
 
 
 class Model(NamedTuple):
-  """What a model file says.
+  """The content of a model file.
 
   Attributes:
     pieces: in the order of their ids.
     algorithm: `UNIGRAM` or `BPE`.
     byte_fallback: characters without a piece are spelt in bytes.
-    unk_id: id of what is unknown.
+    unk_id: id of unknown text.
     charsmap: table that normalises characters, empty for none.
-    prefix: a space is set before a text.
-    strip: white space is taken off at the ends, and runs of it become one space.
-    named: role -> id, of those that the file names ('bos', 'eos', 'pad', 'unk').
+    prefix: a space is added before a text.
+    strip: white space is removed at the ends, and runs of it become one space.
+    named: role -> id, of the roles in the file ('bos', 'eos', 'pad', 'unk').
   """
 
   pieces: tuple[Piece, ...]
@@ -78,25 +78,25 @@ class Model(NamedTuple):
 
 
 def read(content: bytes) -> Model:
-  """The model in a file.
+  """Parse a model file.
 
   Raises:
-    ValueError: it is no such file, or of a kind that is not read here.
+    ValueError: it is no such file, or of an unsupported kind.
   """
   proto = _proto()()
   try:
     proto.ParseFromString(content)
   except message.DecodeError:
-    raise ValueError('is damaged: it holds no SentencePiece model') from None
+    raise ValueError('is damaged: it is no SentencePiece model') from None
   trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
   if not proto.pieces:
-    raise ValueError('is damaged: it holds no SentencePiece model')
+    raise ValueError('is damaged: it is no SentencePiece model')
   if trainer.model_type not in (UNIGRAM, BPE):
-    raise ValueError('holds a SentencePiece model that is neither unigram nor BPE')
+    raise ValueError('has a SentencePiece model that is neither unigram nor BPE, which is not supported')
   if trainer.treat_whitespace_as_suffix:
-    raise ValueError('marks white space behind words, which is not read here')
-  pieces = tuple(Piece(one.piece, one.score, one.type) for one in proto.pieces)
-  unknown = next((number for number, piece in enumerate(pieces) if piece.type == UNKNOWN), None)
+    raise ValueError('has treat_whitespace_as_suffix, which is not supported')
+  pieces = tuple(Piece(text=piece.piece, score=piece.score, type=piece.type) for piece in proto.pieces)
+  unknown = next((index for index, piece in enumerate(pieces) if piece.type == UNKNOWN), None)
   if unknown is None:
     raise ValueError('is damaged: its SentencePiece model has no unknown piece')
   ids = {'bos': trainer.bos_id, 'eos': trainer.eos_id, 'pad': trainer.pad_id}
@@ -108,12 +108,12 @@ def read(content: bytes) -> Model:
     charsmap=normalizer.precompiled_charsmap,
     prefix=normalizer.add_dummy_prefix,
     strip=normalizer.remove_extra_whitespaces,
-    named={'unk': unknown} | {role: number for role, number in ids.items() if 0 <= number < len(pieces)},
+    named={'unk': unknown} | {role: index for role, index in ids.items() if 0 <= index < len(pieces)},
   )
 
 
 def with_controls(content: bytes, names: Sequence[str]) -> bytes:
-  """A model file with further control pieces at the end; everything else in it stays."""
+  """Append control pieces to a model file; the rest is unchanged."""
   proto = _proto()()
   proto.ParseFromString(content)
   for name in names:
@@ -122,15 +122,13 @@ def with_controls(content: bytes, names: Sequence[str]) -> bytes:
 
 
 def spec(model: Model, *, first: Sequence[Spec] = ()) -> dict[str, Any]:
-  """The content of a `tokenizer.json` that gives the ids of a model.
+  """Build a `tokenizer.json` that gives the ids of a model.
 
   Args:
     model: with the pieces of the vocabulary, in the order of their ids.
     first: normalisers that come before those of the model.
   """
-  added = [
-    _added(number, piece) for number, piece in enumerate(model.pieces) if piece.type in (CONTROL, UNKNOWN, UNUSED)
-  ]
+  added = [_added(index, piece) for index, piece in enumerate(model.pieces) if piece.type in (CONTROL, UNKNOWN, UNUSED)]
   prepend = [{'type': 'Prepend', 'prepend': BLANK}] if model.prefix else []
   return {
     'version': '1.0',
@@ -151,7 +149,10 @@ def spec(model: Model, *, first: Sequence[Spec] = ()) -> dict[str, Any]:
 
 
 def _pre_tokenizer(model: Model) -> dict[str, Any]:
-  """Cuts a text at ▁ where no piece spans words and, for BPE, around the symbols of the user."""
+  """Build the splits of a text.
+
+  It is split at ▁ if no piece spans words and, for BPE, around user-defined symbols.
+  """
   split = not any(BLANK in piece.text[1:] for piece in model.pieces)
   blanks = {'type': 'Metaspace', 'replacement': BLANK, 'prepend_scheme': 'never', 'split': split}
   symbols = sorted((piece.text for piece in _symbols(model)), key=len, reverse=True)
@@ -167,12 +168,12 @@ def _pre_tokenizer(model: Model) -> dict[str, Any]:
 
 
 def _symbols(model: Model) -> list[Piece]:
-  """Of a BPE model, the symbols of the user, which no merge makes."""
+  """Return the user-defined symbols of a BPE model, which no merge makes."""
   return [piece for piece in model.pieces if piece.type == USER_DEFINED and model.algorithm == BPE]
 
 
 def _normalizers(model: Model) -> Iterator[dict[str, Any]]:
-  """Those of a model, up to the space before a text."""
+  """Yield the normalisers before the space before a text."""
   if model.charsmap:
     yield {'type': 'Precompiled', 'precompiled_charsmap': base64.b64encode(model.charsmap).decode()}
   if model.strip:
@@ -184,13 +185,16 @@ def _replace(old: str, new: str) -> dict[str, Any]:
   return {'type': 'Replace', 'pattern': {'String': old}, 'content': new}
 
 
-def _added(number: int, piece: Piece) -> dict[str, Any]:
+def _added(index: int, piece: Piece) -> dict[str, Any]:
   flags = {'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': True}
-  return {'id': number, 'content': piece.text, **flags}
+  return {'id': index, 'content': piece.text, **flags}
 
 
 def _unigram(model: Model) -> dict[str, Any]:
-  """Scores; a symbol of the user has one that no other way to write it reaches (unigram_model.cc, EncodeOptimized)."""
+  """Build the scores.
+
+  A user-defined symbol has a score that no other segmentation of it reaches (unigram_model.cc, EncodeOptimized).
+  """
   most = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
   vocab = [
     [piece.text, len(piece.text.encode()) * most - 0.1 if piece.type == USER_DEFINED else piece.score]
@@ -200,13 +204,16 @@ def _unigram(model: Model) -> dict[str, Any]:
 
 
 def _bpe(model: Model) -> dict[str, Any]:
-  """Merges: each way to join two pieces to a third one, in the order of the scores of the third."""
-  known = {piece.text: number for number, piece in enumerate(model.pieces) if piece.type == NORMAL}
+  """Build the merges: all pairs that join to a piece.
+
+  They are in the order of the scores of the joined pieces.
+  """
+  ids = {piece.text: index for index, piece in enumerate(model.pieces) if piece.type == NORMAL}
   merges: list[list[str]] = []
-  for text in sorted(known, key=lambda text: (-model.pieces[known[text]].score, known[text])):
-    ways = [(text[:cut], text[cut:]) for cut in range(1, len(text))]
-    found = [way for way in ways if way[0] in known and way[1] in known]
-    merges += map(list, sorted(found, key=lambda way: (known[way[0]], known[way[1]])))
+  for text in sorted(ids, key=lambda text: (-model.pieces[ids[text]].score, ids[text])):
+    splits = [(text[:cut], text[cut:]) for cut in range(1, len(text))]
+    valid = [split for split in splits if split[0] in ids and split[1] in ids]
+    merges += map(list, sorted(valid, key=lambda split: (ids[split[0]], ids[split[1]])))
   return {
     'type': 'BPE',
     'dropout': None,
@@ -215,26 +222,26 @@ def _bpe(model: Model) -> dict[str, Any]:
     'end_of_word_suffix': None,
     'fuse_unk': True,
     'byte_fallback': model.byte_fallback,
-    'ignore_merges': any(len(piece.text) > 1 for piece in _symbols(model)),  # a symbol is found whole
-    'vocab': {piece.text: number for number, piece in enumerate(model.pieces)},
+    'ignore_merges': any(len(piece.text) > 1 for piece in _symbols(model)),  # symbols are matched whole
+    'vocab': {piece.text: index for index, piece in enumerate(model.pieces)},
     'merges': merges,
   }
 
 
 @functools.cache
 def _proto() -> Any:
-  """The class of `ModelProto`, with the fields that are read."""
+  """Build the class of `ModelProto`, with the fields that are read."""
   field = descriptor_pb2.FieldDescriptorProto
   file = descriptor_pb2.FileDescriptorProto(name='plm_jax/spm.proto', package='plm_jax.spm', syntax='proto2')
   for name, fields in _MESSAGES.items():
-    made = file.message_type.add(name=name)
-    for key, number, kind, default in fields:
-      own = made.field.add(name=key, number=number, label=field.LABEL_OPTIONAL)
+    message_type = file.message_type.add(name=name)
+    for key, field_number, kind, default in fields:
+      entry = message_type.field.add(name=key, number=field_number, label=field.LABEL_OPTIONAL)
       if kind in _MESSAGES:
-        own.type, own.type_name = field.TYPE_MESSAGE, f'.plm_jax.spm.{kind}'
-        own.label = field.LABEL_REPEATED if key == 'pieces' else field.LABEL_OPTIONAL
+        entry.type, entry.type_name = field.TYPE_MESSAGE, f'.plm_jax.spm.{kind}'
+        entry.label = field.LABEL_REPEATED if key == 'pieces' else field.LABEL_OPTIONAL
       else:
-        own.type, own.default_value = field.Type.Value(f'TYPE_{kind.upper()}'), default
+        entry.type, entry.default_value = field.Type.Value(f'TYPE_{kind.upper()}'), default
   pool = descriptor_pool.DescriptorPool()
   pool.Add(file)
   return message_factory.GetMessageClass(pool.FindMessageTypeByName('plm_jax.spm.ModelProto'))

@@ -1,7 +1,8 @@
-"""BPE with a mark where words end, the vocabulary of the first GPT (Radford et al. 2018 §4.1; Sennrich et al. 2016).
+"""BPE with a mark at the end of words, the vocabulary of the first GPT (Radford et al. 2018 §4.1; Sennrich et al.
+2016).
 
-Words and punctuation are cut apart and written in lower case; the last piece of each ends with </w>. Such vocabularies
-come with published weights, as `vocab.json` and `merges.txt` or as `tokenizer.json`, and are read here, not trained.
+Words and punctuation are split and written in lower case; the last piece of each ends with </w>. Such vocabularies
+come with published weights, as `vocab.json` and `merges.txt` or as `tokenizer.json`. They are read here, not trained.
 """
 
 from collections.abc import Mapping
@@ -11,12 +12,12 @@ from plm_jax.text.tokenizer import Vocab
 
 
 def make(*, path: str, extra: tuple[str, ...] = (), roles: Mapping[str, str] | None = None) -> Vocab:
-  """Reads such a vocabulary.
+  """Load a published BPE vocabulary.
 
   Args:
     path: a folder with the published files, or the `vocab/` of a run.
-    extra: special tokens to append, with ids behind all others: GPT's ('_start_', '_delimiter_', '_classify_').
-    roles: role -> token; without one to pad with, the unknown token pads, since rows say where they end.
+    extra: special tokens to append, with ids after all others: GPT's ('_start_', '_delimiter_', '_classify_').
+    roles: role -> token; without a padding token the unknown token pads, since sequences have their lengths.
 
   Raises:
     FileNotFoundError, ValueError: as `tokenizer.load`.

@@ -1,13 +1,13 @@
 """WordPiece, the vocabulary of BERT and related models (Devlin et al. 2018 §3.2): pieces inside a word begin with '##'.
 
-A word is split from the left into the longest pieces that the vocabulary has, and is [UNK] if there is none. Training
-merges the most frequent pair repeatedly, as every open implementation does; Google's own, which scores pairs by
-likelihood, was never published.
+A word is split from the left into the longest pieces of the vocabulary, and is [UNK] if there is none. Training merges
+the most frequent pair repeatedly, as every open implementation does. Google's own, which scores pairs by likelihood,
+was never published.
 
-HF's WordPieceTrainer numbers the pieces of one letter in the order of a hash table and breaks ties by these numbers, so
-that each run gives other ids and sometimes other pieces (tokenizers #1794: 3 runs on the same Chinese text gave 3 sets
-of pieces). Here the trainer gets the letters in a fixed order, plain and with '##', before it counts pairs: the
-vocabulary of a text is then the same, bit for bit, in every process and with any number of threads.
+HF's WordPieceTrainer numbers the pieces of one letter in the order of a hash table and breaks ties by these numbers.
+So each run gives other ids and sometimes other pieces (tokenizers #1794: 3 runs on the same Chinese text gave 3 sets of
+pieces). Here the trainer gets the letters in a fixed order, plain and with '##', before it counts pairs: the
+vocabulary of a text is then identical in every process and with any number of threads.
 """
 
 import collections
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 SPECIALS = {'pad': '[PAD]', 'unk': '[UNK]', 'cls': '[CLS]', 'sep': '[SEP]', 'mask': '[MASK]'}
 PREFIX = '##'
-PASSES = 3  # over the documents while training: letters, words, counts
+PASSES = 3  # over the documents in training: letters, words, counts
 
 
 def make(*, path: str, extra: tuple[str, ...] = (), roles: Mapping[str, str] | None = None) -> Vocab:
-  """Reads a WordPiece vocabulary.
+  """Load a WordPiece vocabulary.
 
   Args:
     path: a folder of `plm-jax vocab train --name=wordpiece`, or a published `tokenizer.json`.
-    extra: special tokens to append, with ids behind all others.
-    roles: role -> token, where a published vocabulary leaves it open, e.g. dict(pad='<pad>').
+    extra: special tokens to append, with ids after all others.
+    roles: role -> token, if a published vocabulary leaves it open, e.g. dict(pad='<pad>').
 
   Raises:
     FileNotFoundError, ValueError: as `tokenizer.load`.
@@ -46,18 +46,20 @@ def make(*, path: str, extra: tuple[str, ...] = (), roles: Mapping[str, str] | N
 def train(
   documents: Iterable[str], *, size: int, lowercase: bool = True, min_frequency: int = 2, alphabet: int | None = None
 ) -> Vocab:
-  """A vocabulary of the documents, with their token counts; always the same for the same documents.
+  """Train a vocabulary on documents, with token counts.
+
+  The same documents give the same vocabulary.
 
   Args:
     documents: texts; iterated over `PASSES` times.
-    size: ids in all; fewer where the text has fewer pairs of `min_frequency`.
-    lowercase: BERT's uncased form, which strips accents too.
-    min_frequency: a letter or a pair that is rarer gets no id.
-    alphabet: number of letters to keep, the most frequent ones; None: as many as half of `size` holds. The others are
-      [UNK].
+    size: total ids; fewer if the text has fewer pairs of `min_frequency`.
+    lowercase: BERT's uncased form, which also strips accents.
+    min_frequency: a rarer letter or pair gets no id.
+    alphabet: number of letters to retain, the most frequent ones; None: as many as half of `size` can hold. The others
+      are [UNK].
 
   Raises:
-    ValueError: `size` has no room for the letters.
+    ValueError: `size` is too small for the letters.
   """
   trained = Tokenizer(models.BPE(continuing_subword_prefix=PREFIX))
   trained.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
@@ -67,7 +69,7 @@ def train(
   letters = letters[:alphabet] if alphabet else _that_fit(letters, continuing, ids=room // 2)
   first = [*SPECIALS.values(), *sorted(letters), *sorted(PREFIX + letter for letter in set(letters) & continuing)]
   if size < len(first):
-    raise ValueError(f'size={size} has no room for {len(letters)} letters: the least is {len(first)}')
+    raise ValueError(f'size={size} is too small for {len(letters)} letters: the minimum is {len(first)}')
   trainer = trainers.BpeTrainer(
     vocab_size=size,
     min_frequency=min_frequency,
@@ -83,33 +85,41 @@ def train(
 
 
 def template(vocab: Vocab) -> 'Template':
-  """[CLS] A [SEP] (B [SEP]), the second text of type 1."""
+  """Build the form [CLS] A [SEP] (B [SEP]).
+
+  Text B has type 1.
+  """
   return tokenizer.around(vocab, separators=1, typed=True)
 
 
 def _letters(documents: Iterable[str], split: Tokenizer, *, min_frequency: int) -> tuple[list[str], set[str]]:
-  """The letters, most frequent first and then by code point, and those of them that stand inside words."""
+  """Count the letters and find those inside words.
+
+  They are sorted by frequency, then by code point.
+  """
   words: collections.Counter[str] = collections.Counter()
   for document in documents:
     normal = split.normalizer.normalize_str(document)
     words.update([word for word, _ in split.pre_tokenizer.pre_tokenize_str(normal)])
-  seen: collections.Counter[str] = collections.Counter()
-  for word, times in words.items():
+  counts: collections.Counter[str] = collections.Counter()
+  for word, frequency in words.items():
     for letter in word:
-      seen[letter] += times
-  kept = [letter for letter, times in seen.items() if times >= min_frequency]
-  return sorted(kept, key=lambda letter: (-seen[letter], letter)), {letter for word in words for letter in word[1:]}
+      counts[letter] += frequency
+  frequent = [letter for letter, frequency in counts.items() if frequency >= min_frequency]
+  return sorted(frequent, key=lambda letter: (-counts[letter], letter)), {
+    letter for word in words for letter in word[1:]
+  }
 
 
 def _that_fit(letters: list[str], continuing: set[str], *, ids: int) -> list[str]:
-  """As many of the first letters as fit into so many ids."""
-  kept = []
+  """Take as many of the first letters as fit into `ids`."""
+  fitting = []
   for letter in letters:
     ids -= 1 + (letter in continuing)
     if ids < 0:
       break
-    kept.append(letter)
-  return kept
+    fitting.append(letter)
+  return fitting
 
 
 def _assemble(trained: Tokenizer) -> Vocab:

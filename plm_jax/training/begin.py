@@ -33,14 +33,12 @@ from plm_jax.training.guards import extension, spikes, verify
 from plm_jax.training.guards.guards import Guards
 from plm_jax.training.hosts import agreement, host_facts
 from plm_jax.training.hosts.watchdog import Watchdog
+from plm_jax.training.init_sources import check_sources, check_vocab_of, init_params_from
 from plm_jax.training.outcome import DONE, Outcome, code
 from plm_jax.training.parts import (
   Parts,
   check_rows,
-  check_sources,
-  check_vocab_of,
   fit,
-  init_params_from,
   make_evaluations,
   make_layout,
   make_parts,
@@ -88,7 +86,7 @@ def begin(
 
 
 def _shared_facts(settings: Settings, options: RunOptions) -> dict[str, host_facts.Answer]:
-  """Return what must be the same on all processes before the data is read."""
+  """Return facts that must agree between processes before data is read."""
   return {
     'code': host_facts.code(),
     'config': host_facts.settings_of(settings),
@@ -124,7 +122,11 @@ class HeldFolder:
 def hold_folder(
   settings: Settings, folder: RunFolder, stack: contextlib.ExitStack, *, extend: int | None
 ) -> HeldFolder | Outcome:
-  """Lock the folder and compare the config with that of the run in it; return the outcome of a finished run."""
+  """Lock the folder and compare the config with that of its run.
+
+  Returns:
+    The held folder, or the outcome of a run that is finished.
+  """
   is_main = jax.process_index() == 0
   checkpoint.for_orbax(folder.root)
   settings = from_data.filled(settings, run_folder.begun(folder))
@@ -174,7 +176,10 @@ class RunData:
 def load_data(
   held: HeldFolder, stack: contextlib.ExitStack, stopping: Stopping, predictions: predicted.Kept | None = None
 ) -> RunData:
-  """Load the vocabulary and the data, build the model and the mesh, and check that all processes have the same."""
+  """Load vocabulary and data, and build the model and the mesh.
+
+  All processes are known to have the same afterwards.
+  """
   settings, stored = held.settings, held.folder if held.old else None
   vocab = make_vocab(settings, stored)
   parts = make_parts(settings, vocab, stored)
@@ -217,7 +222,10 @@ def load_data(
 def _data_facts(
   held: HeldFolder, settings: Settings, parts: Parts, source: Source, *, reads_all: bool
 ) -> dict[str, Any]:
-  """Return the digests and class names that `data.json` stores; `reads_all`: `source` has the examples of all hosts."""
+  """Return the digests and class names for `data.json`.
+
+  `reads_all`: `source` has the examples of all hosts.
+  """
   if not reads_all:
     source = make_source(settings['data'], parts.vocab, seed=settings['seed'], reader=parts)
   return run_folder.check_data(
@@ -252,7 +260,7 @@ class Start:
 def make_start(
   held: HeldFolder, data: RunData, options: RunOptions, stack: contextlib.ExitStack, stopping: Stopping
 ) -> Start:
-  """Restore or initialise the state, and write the settings and the vocabulary to the folder."""
+  """Restore or initialise the state, and write the run folder."""
   settings, task, spec = data.settings, data.parts.task, data.source.spec
   with errors.stage(data.parts.user):
     shapes = abstract_params(task, spec)
@@ -305,7 +313,7 @@ def _first_state(
   optimiser: optim.Optimiser,
   key: jax.Array,
 ) -> tuple[int, TrainState]:
-  """Return the step and state of the checkpoint, or step 0 and a fresh state."""
+  """Return the step and state of the checkpoint, or fresh ones."""
   saves_all = data.settings['save'] != 'trained'
   if restored is not None:
     log.info(f'{held.folder.root}: going on from step {restored[0]}')
@@ -337,7 +345,7 @@ def _initialise(state: TrainState, data: RunData, optimiser: optim.Optimiser) ->
 
 
 def _write_folder(held: HeldFolder, data: RunData, settings: Settings) -> None:
-  """Write the vocabularies, the digests of the data and the config to the folder.
+  """Write vocabularies, digests of the data and the config.
 
   The config comes last: a folder that has one holds a run that has begun.
   """
@@ -440,7 +448,7 @@ def open_run(
 
 
 def _last_steps(settings: Settings, step: int, options: RunOptions) -> tuple[int, int]:
-  """Return the last step of the run, and the last one of this call, which is not before `step`."""
+  """Return the last step of the run and that of this call."""
   total = history.total(settings)
   return total, total if options.stop_at is None else max(step, min(total, options.stop_at))
 

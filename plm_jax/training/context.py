@@ -102,7 +102,7 @@ class StepCache:
     self._steps: dict[int, CompiledStep] = {}
 
   def get(self, total_steps: int) -> CompiledStep:
-    """Return the step of a run of `total_steps`, which compiles when it is first called."""
+    """Return the step of a run of `total_steps`; it compiles lazily."""
     if total_steps not in self._steps:
       optimiser = self._make_optimiser(total_steps)
       # jitted by itself: `jax.eval_shape` of it and the logged step share one trace
@@ -126,7 +126,7 @@ class Spent:
   since: float = dataclasses.field(default_factory=time.monotonic)
 
   def with_this_call(self, meter: Meter) -> dict[str, float]:
-    """Return the tokens and seconds of all calls. Every process must call it."""
+    """Return tokens and seconds of all calls; every process must call it."""
     seconds = self.seconds + time.monotonic() - self.since
     return {'tokens': self.tokens + meter.all_tokens(), 'seconds': seconds}
 

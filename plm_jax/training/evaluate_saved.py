@@ -1,4 +1,4 @@
-"""Evaluates saved parameters, those of checkpoints or of a folder: the engine of `plm-jax evaluate`."""
+"""Evaluation of saved parameters, from checkpoints or a folder: the engine of `plm-jax evaluate`."""
 
 import functools
 import json
@@ -7,38 +7,33 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
-import numpy as np
 
 from plm_jax import checkpoint, optim, weights
 from plm_jax.checkpoint import CheckpointError, Step, saved_steps
 from plm_jax.cli import progress, signals
-from plm_jax.config import build, one_part, signatures
-from plm_jax.core import errors, param_paths, sharding
+from plm_jax.config import one_part
+from plm_jax.core import errors, sharding
 from plm_jax.core.errors import ConfigError
-from plm_jax.core.types import Execution, PyTree, Source, Task
+from plm_jax.core.types import PyTree, Source, Task
 from plm_jax.io import files
 from plm_jax.io.files import Where
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import by_class as by_classes
 from plm_jax.runs import history, metrics, predicted, run_folder, scoring
-from plm_jax.text import tokenizer
-from plm_jax.training import evaluation, feed, outcome, parts, trained_part
+from plm_jax.training import evaluation, feed, init_sources, outcome, parts, trained_part
 from plm_jax.training.before import from_data, preflight
+from plm_jax.training.evaluate_folder import Spec, model_of, placed, without_folded
 from plm_jax.training.parts import Parts, Settings
-from plm_jax.training.step import abstract_params, init_params, state_maker
-from plm_jax.weights import task_heads
+from plm_jax.training.step import abstract_params, state_maker
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 2.0
 
-Spec = Mapping[str, jax.ShapeDtypeStruct]
-
 
 class Saved(NamedTuple):
-  """Parameters to evaluate: what a line says of them, and the parameters of the task's model."""
+  """Parameters to evaluate, and the fields that identify them in a line of results."""
 
   where: dict[str, Any]
   params: PyTree
@@ -67,11 +62,11 @@ class Evaluator(NamedTuple):
 
   @property
   def spec(self) -> Spec:
-    """Shapes of a batch of the first evaluation."""
+    """Shapes of a batch."""
     return next(iter(self.sources.values())).spec
 
   def evaluate(self, name: str, params: PyTree, *, keep: bool) -> evaluation.Evaluated:
-    """One evaluation; with `keep`, also predictions that no score needs."""
+    """Run one evaluation; `keep` also returns predictions that no score needs."""
     return evaluation.evaluate(
       self.sources[name],
       params,
@@ -87,7 +82,7 @@ class Evaluator(NamedTuple):
 
 
 class Output(NamedTuple):
-  """Where predictions go: the file, and its format, a file of `plm_jax/scores/` with `submission`; None for rows."""
+  """A file for predictions and its format: a file of `plm_jax/scores/` with `submission`, or None for JSON lines."""
 
   file: Where
   format: str | None = None
@@ -106,7 +101,7 @@ def evaluate_run(
   by_class: bool = False,
   every: bool = False,
 ) -> None:
-  """Evaluates checkpoints of a run and appends a line for each to `evaluations.jsonl` of its folder.
+  """Evaluate checkpoints of a run; append results to `evaluations.jsonl`.
 
   Args:
     settings: of the run; evaluations may differ from those it was trained with.
@@ -145,7 +140,7 @@ def evaluate_run(
 def predict_run(
   settings: Settings, folder: RunFolder, *, name: str, step: Step = None, part: str | None = None
 ) -> tuple[Task, evaluation.Evaluated]:
-  """What a run predicts of the rows of one evaluation; nothing is scored, and nothing is written to its folder.
+  """Return predictions of a run without scoring or writing.
 
   Args:
     settings: of the run, or of one task of several (`one_part.settings_of`), with an evaluation whose rows need no
@@ -187,7 +182,9 @@ def evaluate_folder(
   predictions: Output | None = None,
   by_class: bool = False,
 ) -> None:
-  """Evaluates the model in a folder as it is: one in Hugging Face's form with its tokenizer, a run, or an import.
+  """Evaluate the model in a folder.
+
+  The folder is a Hugging Face folder with its tokenizer, a run, or an import.
 
   Args:
     settings: what is measured on what; vocabulary, architecture and sizes are those of `source`.
@@ -202,8 +199,8 @@ def evaluate_folder(
   """
   settings = from_data.filled(settings, model=source)
   names = _names(settings, name, predictions, made=None if folder is None else folder.root)
-  settings = _without_folded(settings)
-  made, params = _model_of(source, settings)
+  settings = without_folded(settings)
+  made, params = model_of(source, settings)
   signals.check()
   predicted.check_task(made.task, predictions, user=made.user)
   layout = parts.make_layout(settings)
@@ -211,13 +208,13 @@ def evaluate_folder(
     evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions, by_class=by_class)
     opened = weights.open(source)
     with errors.stage('evaluate'):
-      parts.check_classes(str(source), opened.labels if opened.adapter else (), evaluator.sources)
+      init_sources.check_classes(str(source), opened.labels if opened.adapter else (), evaluator.sources)
     saved = Saved({'weights': str(source)}, placed(params, made.task, evaluator.spec, layout=layout))
     _evaluate(evaluator, iter([saved]), folder=folder, predictions=predictions, by_class=by_class)
 
 
 def _names(settings: Settings, name: str | None, predictions: Output | None, *, made: Where | None = None) -> list[str]:
-  """The evaluations to do."""
+  """Return the evaluations to make."""
   names = list(settings['eval']) if name is None else [name]
   if not names or (unknown := [name for name in names if name not in settings['eval']]):
     choices = ', '.join(settings['eval']) or 'none'
@@ -231,14 +228,14 @@ def _names(settings: Settings, name: str | None, predictions: Output | None, *, 
 
 
 def check_names(folder: RunFolder, sources: Mapping[str, Source], part: str | None = None) -> None:
-  """Raises ConfigError where an evaluation numbers classes otherwise than the rows that the run was trained on."""
+  """Raise ConfigError if an evaluation orders classes differently than the training data."""
   trained = run_folder.class_names(folder, part)
   with errors.stage('evaluate'):
     parts.check_names({str(folder.data): trained} | {f'eval.{name}.data': source for name, source in sources.items()})
 
 
 def _check_one(settings: Settings, predictions: Output | None, *, by_class: bool) -> None:
-  """Raises ConfigError where what is of one task alone is asked of a run of several, or of one without classes."""
+  """Raise ConfigError if a classification flag does not fit the run."""
   asked = '--by_class' if by_class else f'--format={predictions.format}' if predictions and predictions.format else ''
   if by_class and not settings['adapter'] and not one_part.has_heads(settings):
     raise ConfigError('--by_class is of runs that classify or tag, and this one was pre-trained: leave it out')
@@ -300,7 +297,7 @@ def _evaluate(
   predictions: Output | None,
   by_class: bool,
 ) -> list[dict[str, Any]]:
-  """Evaluates each of the states, writes what came out, and returns a line for each."""
+  """Evaluate each state, write the results, and return a line for each."""
   main, keep, lines = jax.process_index() == 0, predictions is not None or by_class, []
   for where, params in states:
     signals.check()
@@ -324,7 +321,7 @@ def _evaluate(
 
 
 def _by_class(found: Mapping[str, evaluation.Evaluated], where: Mapping[str, Any], folder: RunFolder | None) -> None:
-  """Prints what became of each class in each evaluation, and writes it to the folder."""
+  """Print and write the scores of each class."""
   measured = {name: by_classes.measure(one.predictions, one.records) for name, one in found.items()}
   for name, one in measured.items():
     by_classes.show(one, title=f'{name}, {", ".join(f"{key} {value}" for key, value in where.items())}')
@@ -348,7 +345,10 @@ def _states(
   may_vanish: bool,
   part: str | None = None,
 ) -> Iterator[Saved]:
-  """The parameters of each step; with `may_vanish`, steps that the run deleted in the meantime are left out."""
+  """Yield the parameters of each step.
+
+  `may_vanish` skips steps that the run deleted meanwhile.
+  """
   if part is None:
     read = _reader(settings, folder, task, spec, layout=layout)
   else:
@@ -367,7 +367,7 @@ def _states(
 def _reader(
   settings: Settings, folder: RunFolder, task: Task, spec: Spec, *, layout: sharding.Layout
 ) -> Callable[[int], PyTree]:
-  """step -> the parameters that evaluations of a run read there, each on its devices."""
+  """Return a function from step to evaluation parameters."""
   with errors.stage('optim'):
     horizon = settings['steps'] or history.MOST_STEPS  # rates are not read
     tx = optim.make(params=abstract_params(task, spec), steps=horizon, trains=task.trains, **settings['optim'])
@@ -385,17 +385,17 @@ def _reader(
 
 
 def _read_part(folder: RunFolder, part: str, task: Task, spec: Spec, step: int, *, layout: sharding.Layout) -> PyTree:
-  """The same of one task of a run of several, whose optimiser is of all of them."""
+  """Read the parameters of one task of a multi-task run."""
   return placed(weights.open(folder.root, step=step, part=part).as_saved.tree(), task, spec, layout=layout)
 
 
 def _present(folder: RunFolder, step: Step, *, every: bool) -> list[int]:
-  """The step that is asked for, or each sound one that is there."""
+  """Return the requested step, or every sound step."""
   return sorted(saved_steps.records(folder.checkpoints)[0]) if every else [saved_steps.choose(folder.checkpoints, step)]
 
 
 def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
-  """Each step of a run as it appears, up to the last one of the run.
+  """Yield each step of a run as it appears.
 
   Raises:
     ConfigError: nothing new appeared in `timeout` seconds, and the run is not finished.
@@ -416,68 +416,3 @@ def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
       raise ConfigError(f'{folder.root}: no new checkpoint in {timeout:.0f} s (--timeout), and it is not finished')
     if not new:
       time.sleep(POLL_SECONDS)
-
-
-# The model of a folder -----------------------------------------------------------------------------------------------
-
-
-def _without_folded(settings: Settings) -> Settings:
-  """The settings with the inner task of a wrapper whose updates are in the parameters that a folder gives (LoRA)."""
-  name = (settings['adapter'] or {}).get('name')
-  return build.unwrapped(settings) if signatures.has(f'adapters.{name}', 'fold') else settings
-
-
-def _model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
-  """The task on the trunk of a folder, with its vocabulary, and all parameters there by name."""
-  if not files.is_folder(files.path(source)):
-    raise ConfigError(f'--weights={source}: there is no such folder')
-  opened = weights.open(source)
-  with errors.stage('vocab'):
-    vocab = tokenizer.load(opened.vocab)
-  try:
-    trunk = opened.trunk(Execution(**settings['execution']))
-    leaves = opened.to_run if opened.in_8_bits else opened.params
-    params = leaves.with_sums(weights.SUMS).tree()
-  except CheckpointError as error:
-    raise ConfigError(f'evaluate: {error}') from error
-  return parts.parts_of(trunk, _with_head(settings, opened.adapter, source), vocab), params
-
-
-def _with_head(settings: Settings, head: Mapping[str, Any], source: Where) -> Settings:
-  """The settings with the adapter as the head of a folder wants it: its classes, layers, what it reads.
-
-  Args:
-    settings: of the evaluations.
-    head: the block of the adapter that computes the head of the folder; empty where it has none.
-    source: the folder.
-
-  Raises:
-    ConfigError: the head is another adapter's.
-  """
-  adapter = settings['adapter'] or {}
-  if not {adapter.get('name'), head.get('name')} <= set(task_heads.ADAPTERS):
-    return settings
-  if adapter['name'] != head['name']:
-    raise ConfigError(
-      f'--weights={source}: its head is that of adapter {head["name"]!r}, and adapter.name={adapter["name"]!r}: '
-      'name a config with that adapter'
-    )
-  return {**settings, 'adapter': {**adapter, **head}}
-
-
-def placed(params: PyTree, task: Task, spec: Spec, *, layout: sharding.Layout) -> PyTree:
-  """Those parameters of a folder that the task needs, each on its devices."""
-  boxed = jax.eval_shape(lambda key: init_params(task, spec, key), jax.random.key(0))
-  wanted, places = param_paths.flat(nn.unbox(boxed)), param_paths.flat(sharding.shardings(boxed, layout=layout))
-  given = param_paths.flat(params)
-  if missing := [path for path in wanted if path not in given]:
-    raise ConfigError(f'--weights: has no {", ".join(missing[:4])}, which this task needs: train it first')
-  placed = {path: jax.device_put(_to_compute(given[path], leaf.dtype), places[path]) for path, leaf in wanted.items()}
-  everywhere = jax.sharding.NamedSharding(layout.mesh, jax.sharding.PartitionSpec())
-  scales = {scale: given[scale] for path in wanted if (scale := f'{path}{param_paths.SCALE}') in given}
-  return param_paths.nested({**placed, **{path: jax.device_put(scale, everywhere) for path, scale in scales.items()}})
-
-
-def _to_compute(array: np.ndarray, dtype: Any) -> np.ndarray:
-  """A parameter as a task computes with it: of its dtype, or int8 where it is saved in 8 bits."""
-  return array if array.dtype == np.int8 else np.asarray(array, dtype)

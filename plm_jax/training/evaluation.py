@@ -1,4 +1,4 @@
-"""The scores of one evaluation: exact means over all rows of a source, and scores of all predictions at once."""
+"""Scores of one evaluation: exact means over all examples of a source, and scores of all predictions."""
 
 import functools
 import logging
@@ -26,7 +26,7 @@ _IN_FLIGHT = 2  # batches whose predictions are still on the device
 
 
 def scores_of(settings: Settings, made: Parts, sources: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
-  """Evaluation -> names of its scores, which can be computed of what the task predicts and the source keeps.
+  """Check and return the names of the scores of each evaluation.
 
   Raises:
     ConfigError: they cannot.
@@ -39,13 +39,13 @@ def scores_of(settings: Settings, made: Parts, sources: Mapping[str, Source]) ->
 
 
 def asked(settings: Settings, task: Task) -> dict[str, tuple[str, ...]]:
-  """Evaluation -> names of its scores: those of its block, else those of the task."""
+  """Return score names: those of the evaluation, else of the task."""
   blocks = settings['eval']
   return {name: task.scores if (own := blocks[name]['scores']) is None else tuple(own) for name in blocks}
 
 
 def check_scores(names: Sequence[str], made: Parts, spec: Mapping[str, jax.ShapeDtypeStruct], *, where: str) -> None:
-  """Raises ConfigError where scores cannot be computed of the predictions of a task; by shape alone.
+  """Raise ConfigError if scores cannot be computed, by shape.
 
   Args:
     names: of the scores.
@@ -58,7 +58,10 @@ def check_scores(names: Sequence[str], made: Parts, spec: Mapping[str, jax.Shape
 
 
 def predicted_keys(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
-  """Keys of the predictions of a row, by shape alone; none where the task makes no predictions."""
+  """Return the keys of the predictions of an example, by shape.
+
+  Empty if the task makes no predictions.
+  """
   if task.predict is None:
     return []
   step = functools.partial(predict_step, task=task)
@@ -67,14 +70,14 @@ def predicted_keys(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list
 
 
 class Steps(NamedTuple):
-  """The compiled functions of one task: `eval_step`, and `predicting_step`."""
+  """Compiled functions of one task: `eval_step` and `predicting_step`."""
 
   plain: Callable[..., Any]
   predicting: Callable[..., Any]
 
 
 class Evaluated(NamedTuple):
-  """What one evaluation gives.
+  """Result of one evaluation.
 
   Attributes:
     metrics: name -> number.
@@ -88,7 +91,7 @@ class Evaluated(NamedTuple):
 
 
 def make_steps(task: Task, *, rows: int | None = None) -> Steps:
-  """Both functions of a task; each is compiled when it is first called.
+  """Jit both functions of a task; they compile lazily.
 
   Args:
     task: what is scored.
@@ -99,7 +102,10 @@ def make_steps(task: Task, *, rows: int | None = None) -> Steps:
 
 
 def rows_at_once(settings: Settings) -> int | None:
-  """Rows of a micro-batch of training: an evaluation that takes no more fits where training does; None without any."""
+  """Return the examples of a training micro-batch.
+
+  They fit in memory in an evaluation too. None: training does not accumulate.
+  """
   parts = settings['accumulate']
   return None if parts == 1 else settings['data']['batch_size'] // parts
 
@@ -117,10 +123,10 @@ def evaluate(
   keep: bool = False,
   check: Callable[[], None] = lambda: None,
 ) -> Evaluated:
-  """Exact means over the rows of a source, each read once, what `Task.summary` derives from them, and scores.
+  """Compute exact means over the examples of a source, and scores.
 
-  Every process returns the same. A source with rows that have no label (`Source.unlabelled`) has no metrics,
-  unless its scores take such rows; means are of the others then.
+  Every process returns the same. A source with unlabelled examples (`Source.unlabelled`) has no metrics, unless its
+  scores accept such examples; means are over the others then.
 
   Args:
     source: its `once` is read.
@@ -168,7 +174,7 @@ def _over_rows(
   predicts: bool,
   check: Callable[[], None],
 ) -> tuple[dict[str, tuple[Any, Any]], list[dict[str, Any]]]:
-  """The summed metrics of all batches, and the predictions of all rows where they are asked for."""
+  """Sum metrics of all batches, and collect predictions if requested."""
   carry = task.init_carry(source.spec['row_id'].shape[0])
   totals: dict[str, tuple[Array, Array]] | None = None
   rows: list[dict[str, Any]] = []
@@ -193,7 +199,9 @@ def _over_rows(
 
 
 def rows_of(predicted: dict[str, Array]) -> list[dict[str, Any]]:
-  """The rows of a batch over all processes, in the order of the batch, without those of weight 0.
+  """Return the examples of a batch over all processes.
+
+  They are in batch order, without those of weight 0.
 
   Args:
     predicted: leaves lead with the batch axis; with 'row_weight', which the rows do not have.

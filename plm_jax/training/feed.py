@@ -1,4 +1,4 @@
-"""Batches from a source to the devices: which part this process feeds, and copies ahead of the step."""
+"""Batches from a source to the devices: the share of each process, and copies ahead of the step."""
 
 import hashlib
 import itertools
@@ -17,7 +17,7 @@ from plm_jax.core.types import Batch, Source
 
 
 def host_share(layout: sharding.Layout) -> tuple[int, int]:
-  """Which part of each batch this process feeds, of how many equal parts: (index, parts).
+  """Return (index, number) of the part of a batch for this process.
 
   Processes whose devices hold the same rows, such as those that share one copy of a model, feed the same part.
 
@@ -45,17 +45,23 @@ def host_share(layout: sharding.Layout) -> tuple[int, int]:
 
 
 def simulated(mesh: Mesh) -> bool:
-  """Whether several devices are simulated by one CPU: their threads starve if steps queue up, so wait for each step."""
+  """Return whether one CPU simulates several devices.
+
+  Their threads starve if steps queue up, so the loop waits for each step.
+  """
   return mesh.size > 1 and jax.default_backend() == 'cpu'
 
 
 def steps_in_flight(mesh: Mesh) -> int:
-  """Return how many steps may be queued: two hide the work of the host, but simulated devices starve."""
+  """Return how many steps may be queued.
+
+  Two hide the work of the host, but simulated devices starve.
+  """
   return 0 if simulated(mesh) else 2
 
 
 def rows_per_device(batch_size: int, *, accumulate: int, mesh: Mesh) -> int:
-  """Rows that a device computes at once.
+  """Return the number of rows that a device computes at once.
 
   Raises:
     ConfigError: the batch cannot be cut evenly.
@@ -71,7 +77,7 @@ def rows_per_device(batch_size: int, *, accumulate: int, mesh: Mesh) -> int:
 
 
 def check_evaluations(evaluations: Mapping[str, Mapping[str, Any]], *, mesh: Mesh) -> None:
-  """Raises ConfigError where the batches of an evaluation cannot be cut evenly; its rows need not.
+  """Raise ConfigError if batches of an evaluation cannot be divided evenly.
 
   Args:
     evaluations: of the settings, those that are asked for.
@@ -87,13 +93,16 @@ def check_evaluations(evaluations: Mapping[str, Mapping[str, Any]], *, mesh: Mes
 
 
 def whole(batch_size: int, *, mesh: Mesh) -> int:
-  """The least number of rows, not below `batch_size`, that can be cut evenly."""
+  """Return the smallest divisible batch size from `batch_size` on."""
   devices = sharding.row_places(mesh)
   return -(-batch_size // devices) * devices
 
 
 def first_batches_digest(source: Source, *, count: int = 10) -> str:
-  """SHA-256 of the first batches of a source: names, shapes, types and bytes."""
+  """Return the SHA-256 of the first batches of a source.
+
+  It covers names, shapes, dtypes and bytes.
+  """
   digest = hashlib.sha256()
   for batch in itertools.islice(source.read(0), count):
     for name in sorted(batch):
@@ -103,7 +112,7 @@ def first_batches_digest(source: Source, *, count: int = 10) -> str:
 
 
 def to_devices(batches: Iterator[dict[str, np.ndarray]], place: NamedSharding, *, ahead: int = 2) -> Iterator[Any]:
-  """Pairs (host batch, global device batch); the copies of the next `ahead` batches are already under way."""
+  """Yield (host batch, global device batch), copied in advance."""
   queue: deque[tuple[dict[str, np.ndarray], Batch]] = deque()
 
   def put(batch: dict[str, np.ndarray]) -> None:

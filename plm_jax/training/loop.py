@@ -43,7 +43,7 @@ def train(
   predictions: predicted.Kept | None = None,
   gives_up: Callable[[int, float], bool] = lambda step, value: False,
 ) -> Outcome:
-  """Train to the last step, from the newest checkpoint of the run folder if there is one.
+  """Train to the last step, from the newest checkpoint if any.
 
   Args:
     settings: as `config.resolve` returns them.
@@ -101,7 +101,10 @@ def _has_more(run: RunContext, loop: LoopState) -> bool:
 
 
 def _make_step(run: RunContext, loop: LoopState) -> None:
-  """Read the next batch and update the state; the metrics stay on the device."""
+  """Read the next batch and update the state.
+
+  The metrics stay on the device.
+  """
   number = loop.step + 1
   with run.tracer.step(number, loop.state):
     with run.meter.waiting():
@@ -152,7 +155,10 @@ def _due(run: RunContext, step: int) -> _Due:
 
 
 def _read_metrics(run: RunContext, loop: LoopState, due: _Due) -> None:
-  """Read the metrics of finished steps, of all steps where something is due, and write lines of metrics."""
+  """Read the metrics of finished steps and write lines of metrics.
+
+  Where something is due, all steps are read.
+  """
   most_pending = 0 if due.evaluations or due.save or due.log else steps_in_flight(run.layout.mesh)
   while len(loop.pending) > most_pending:
     step, sums = loop.pending.popleft()
@@ -171,7 +177,7 @@ def _read_metrics(run: RunContext, loop: LoopState, due: _Due) -> None:
 
 
 def _check_targets(run: RunContext, loop: LoopState, step: int, sums: Metrics) -> None:
-  """Raise ConfigError if no example of the run had a target so far."""
+  """Raise ConfigError if no example had a target so far."""
   loop.has_targets = loop.has_targets or not interval.is_empty(loop.interval, sums)
   if not loop.has_targets and step >= min(preflight.FIRST, run.total_steps):
     raise ConfigError(
@@ -181,7 +187,7 @@ def _check_targets(run: RunContext, loop: LoopState, step: int, sums: Metrics) -
 
 
 def _has_diverged(run: RunContext, loop: LoopState) -> bool:
-  """Return whether as many updates in a row were skipped as `max_skipped` allows."""
+  """Return whether too many updates in a row were skipped."""
   most = run.settings['max_skipped']
   if most is None or loop.skipped_in_a_row < most:
     return False
@@ -193,7 +199,10 @@ def _has_diverged(run: RunContext, loop: LoopState) -> bool:
 
 
 def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
-  """Make the evaluations that are due. The metric of `best` may change the learning rate and end the run."""
+  """Make the evaluations that are due.
+
+  The metric of `best` may change the learning rate and end the run.
+  """
   settings, task, kept = run.settings, run.parts.task, run.options.predictions
   with run.meter.paused(), run.watchdog.paused():
     params = run.optimiser.eval_params(loop.state.opt_state, loop.state.params)
@@ -226,7 +235,10 @@ def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
 
 
 def _save(run: RunContext, loop: LoopState, due: _Due) -> None:
-  """Save the state. A state that is not finite is never saved, and may end the run."""
+  """Save the state, unless it is not finite.
+
+  A state that is not finite may end the run.
+  """
   if paths := _nonfinite(run, loop):
     log.error(f'step {loop.step} is not saved: numbers are not finite in {paths}')
     # while updates are skipped, `max_skipped` decides when to end; otherwise nothing would ever end or save the run
@@ -247,6 +259,6 @@ def _save(run: RunContext, loop: LoopState, due: _Due) -> None:
 
 
 def _nonfinite(run: RunContext, loop: LoopState) -> str:
-  """Return the first paths of arrays with numbers that are not finite, for a message; '' if there are none."""
+  """Return paths of arrays that are not finite, for a message."""
   paths = [path for path, is_bad in jax.device_get(dict(run.nonfinite(loop.state))).items() if is_bad]
   return ', '.join(paths[:4]) + (f' and {len(paths) - 4} more' if len(paths) > 4 else '')

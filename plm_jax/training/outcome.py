@@ -1,4 +1,4 @@
-"""How a call of `train` ends: its exit code, its result, and how a run that diverged goes on."""
+"""Exit codes of `train`, the provenance of its numbers, and how to resume a run that diverged."""
 
 import functools
 import os
@@ -18,14 +18,20 @@ DONE, INTERRUPTED, DIVERGED = 0, 3, 4
 
 
 class Outcome(NamedTuple):
-  """How a call of `train` ended: the exit code of the command, and what `result.json` holds."""
+  """End of a call of `train`: the exit code of the command, and the content of `result.json`."""
 
   exit_code: int
   result: dict[str, Any]
 
 
 def way_on(folder: RunFolder, steps: Sequence[int], done: int) -> str:
-  """How to go on with a run that diverged at step `done`; `steps` are saved and sound."""
+  """Return how to resume a run that diverged.
+
+  Args:
+    folder: of the run.
+    steps: saved steps that are sound.
+    done: the step at which it diverged.
+  """
   if not steps:
     return f'no step of {folder.root} was saved before: begin again in another --workdir, say with a lower optim.rate'
   newest, workdir = max(steps), shlex.quote(str(folder.root))
@@ -38,7 +44,7 @@ def way_on(folder: RunFolder, steps: Sequence[int], done: int) -> str:
 
 
 def versions() -> dict[str, str]:
-  """Versions of what the numbers of a run may depend on."""
+  """Return the versions of packages that numbers depend on."""
   from importlib.metadata import version
 
   from plm_jax import __version__
@@ -48,22 +54,22 @@ def versions() -> dict[str, str]:
 
 
 def machine(devices: Sequence['jax.Device'] = ()) -> str:
-  """The machine, in words, with the accelerators among these devices of it."""
+  """Describe this machine and the accelerators among `devices`."""
   kinds = [device.device_kind for device in devices if device.platform != 'cpu']
   accelerators = [f'{kinds.count(kind)} x {kind}' for kind in dict.fromkeys(kinds)]
   return ', '.join([platform.machine(), f'{os.cpu_count()} cores', platform.system(), *accelerators])
 
 
 def made(devices: Sequence['jax.Device']) -> dict[str, Any]:
-  """By which commit, on which machine and with which versions this process makes numbers on these devices."""
+  """Return the commit, machine and versions of this process."""
   return {'versions': versions(), 'code': code(), 'machine': machine(devices)}
 
 
 @functools.cache
 def code() -> str:
-  """The commit of the package when this was first asked, with '+changes' where files of the package differ from it.
+  """Return the commit of the package at the first call.
 
-  Empty where the package stands in no repository, or git is not there or cannot be asked.
+  '+changes' follows if its files differ. It is empty without a repository or without git.
   """
   if _git('ls-files', '--error-unmatch', 'core/types.py') is None:  # another project's repository around it
     return ''
@@ -72,7 +78,7 @@ def code() -> str:
 
 
 def _git(*words: str) -> str | None:
-  """What git says of the folder of the package, which it only reads; None where it fails."""
+  """Return the output of a git command, None if it fails."""
   asked = ['git', '--no-optional-locks', '-C', str(signatures.ROOT), *words]
   try:
     return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

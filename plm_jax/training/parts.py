@@ -1,36 +1,28 @@
-"""The parts of a run, made from its settings: vocabulary, trunk, task, sources of rows. Every command starts here.
+"""The parts of a run, built from its settings: vocabulary, trunk, task and data sources.
 
-Settings are the plain dict that `config.resolve` returns and `config.json` holds. They stop here: the parts take
+Settings are the plain dict that `config.resolve` returns and `config.json` stores. They stop here: the parts take
 keywords.
 """
 
-import dataclasses
-import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
-import numpy as np
 
-from plm_jax import config, weights
-from plm_jax.checkpoint import init_from
-from plm_jax.checkpoint.params import VECTOR_FILES, Params, in_memory
-from plm_jax.checkpoint.saved_steps import Step
+from plm_jax import config
 from plm_jax.cli import signals
 from plm_jax.config import annotations, build, signatures
 from plm_jax.core import errors, sharding
 from plm_jax.core.batch import BATCH, axes_of
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.sharding import Layout
-from plm_jax.core.types import Execution, Labels, PyTree, Source, Task, Template, Vocab
+from plm_jax.core.types import Execution, Labels, Source, Task, Template, Vocab
 from plm_jax.io import downloads, files
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.layers import positions
-from plm_jax.text import matching, recipe, tokenizer
-from plm_jax.weights import task_heads, word_vectors
+from plm_jax.text import recipe, tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -59,24 +51,26 @@ class Parts(NamedTuple):
 
 
 def make_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab:
-  """The vocabulary in the run folder where there is one, else the one that the settings name.
+  """Load the vocabulary of the run folder or of the settings.
 
   Raises:
-    ConfigError: the two differ: a run keeps the ids that it began with.
+    ConfigError: the two differ. A run keeps the ids that it began with.
   """
   kept_in = None if folder is None else folder.vocab
   return _kept_or_made('vocab', settings['vocab'], kept_in, settings)
 
 
 def make_second_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab | None:
-  """The second vocabulary, as `make_vocab` the first; None where the settings name none."""
+  """Load the second vocabulary, like `make_vocab`; None if the settings name none."""
   block = settings.get('second_vocab')
   kept_in = None if folder is None else folder.second_vocab
   return None if block is None else _kept_or_made('second_vocab', block, kept_in, settings)
 
 
 def missing_vocab(settings: Settings, name: str = 'vocab', *, heads: Sequence[str] = ()) -> str:
-  """What is to be done where the vocabulary that settings name is not there; empty where it is, or is not local.
+  """Return how to make a local vocabulary that does not exist.
+
+  The text is empty if it exists, or is remote.
 
   Args:
     settings: of a run.
@@ -90,12 +84,12 @@ def missing_vocab(settings: Settings, name: str = 'vocab', *, heads: Sequence[st
 
 
 def _cache_of(block: Settings) -> str:
-  """The cache of a data block; a mixture has that of its first part."""
+  """Return the cache of a data block, or of its first part."""
   return block['cache'] if 'cache' in block else _cache_of(next(iter(block['parts'].values())))
 
 
 def _kept_or_made(name: str, block: Settings, kept_in: Path | None, settings: Settings) -> Vocab:
-  """The vocabulary of a block; the one in the folder of a run where there is one, which has to be the same."""
+  """Load a vocabulary, and compare it with the run folder's."""
 
   def made() -> Vocab:
     if 'path' not in block or not files.is_address(block['path']):
@@ -122,11 +116,13 @@ def _kept_or_made(name: str, block: Settings, kept_in: Path | None, settings: Se
 
 
 def make_parts(settings: Settings, vocab: Vocab, folder: RunFolder | None = None) -> Parts:
-  """The trunk and its task; a second vocabulary is that of the run folder where there is one.
+  """Build the trunk and its task.
+
+  The second vocabulary comes from the run folder if it has one.
 
   Raises:
-    ConfigError: the trunk cannot serve the objective, or rows are longer than its tables of learned positions. Neither
-      data nor parameters exist yet.
+    ConfigError: the trunk cannot serve the objective, or examples are longer than its learned positions. Neither data
+      nor parameters exist yet.
   """
   execution = Execution(**settings['execution'])
   with errors.stage('model'):
@@ -135,7 +131,7 @@ def make_parts(settings: Settings, vocab: Vocab, folder: RunFolder | None = None
 
 
 def make_layout(settings: Settings, devices: Sequence[Any] | None = None, *, described: bool = False) -> Layout:
-  """The mesh and the rules of the settings.
+  """Build the mesh and the sharding rules of the settings.
 
   Args:
     settings: of a run.
@@ -152,14 +148,17 @@ def make_layout(settings: Settings, devices: Sequence[Any] | None = None, *, des
 
 
 def make_template(settings: Settings, vocab: Vocab) -> Template | None:
-  """The special tokens around a text in the rows of a run; None where rows have no one form."""
+  """Return the special tokens around a text in the examples.
+
+  None if examples have several forms.
+  """
   rows, settings = build.template('data', settings['data'], vocab=vocab), build.unwrapped(settings)
   own = settings.get('objective') and build.template('objectives', settings['objective'], vocab=vocab, rows=rows)
   return own or rows
 
 
 def reads_second(settings: Settings) -> bool:
-  """Whether a run reads texts in its second vocabulary and writes in the first; else it reads in the first."""
+  """Return whether texts are read in the second vocabulary."""
   if not settings.get('second_vocab'):
     return False
   parts = settings['data'].get('parts', {'': settings['data']}).values()
@@ -167,7 +166,7 @@ def reads_second(settings: Settings) -> bool:
 
 
 def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab, folder: RunFolder | None = None) -> Parts:
-  """The task of the settings on a trunk that exists already; raises what `make_parts` does."""
+  """Build the task on an existing trunk; raises like `make_parts`."""
   role = 'objective' if settings.get('objective') else 'adapter'
   second = make_second_vocab(settings, folder)
   with errors.stage(role):
@@ -189,7 +188,7 @@ def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab, folder: RunFold
 
 
 def _with_characters(reads: tuple[str, ...], trunk: nn.Module) -> tuple[str, ...]:
-  """What a task reads, and the characters of its tokens where the trunk reads words by them."""
+  """Add the characters of tokens if the trunk reads words by them."""
   if 'characters' not in trunk.INPUTS or 'characters' in reads:
     return reads
   axes = dict(map(axes_of, reads)).get('tokens', BATCH['tokens'].axes)
@@ -197,7 +196,7 @@ def _with_characters(reads: tuple[str, ...], trunk: nn.Module) -> tuple[str, ...
 
 
 def check_length(trunk: nn.Module, length: int, *, where: str) -> None:
-  """Raises ConfigError where `where` gives rows that are longer than a learned position table of the trunk."""
+  """Raise ConfigError if examples are longer than learned positions."""
   if tables := trunk.position_rows.values():
     with errors.stage(where):
       positions.check_length(length, max_length=min(map(len, tables)), model=type(trunk).__name__)
@@ -213,7 +212,7 @@ def make_source(
   second_vocab: Vocab | None = None,
   where: str = 'data',
 ) -> Source:
-  """The rows of a data block.
+  """Build the data source of a data block.
 
   Args:
     block: `data` of the settings, or that of an evaluation.
@@ -247,7 +246,7 @@ def make_evaluations(
   reader: Parts,
   names: Collection[str] | None = None,
 ) -> dict[str, Source]:
-  """The rows of each evaluation, or of those named; raises what `make_source` does."""
+  """Build the sources of evaluations; raises like `make_source`."""
   return {
     name: make_source(
       settings['eval'][name]['data'],
@@ -262,7 +261,7 @@ def make_evaluations(
 
 
 def fit(parts: Parts, sources: Iterable[Source]) -> Parts:
-  """The parts with a task that has room for the documents of every row of the sources."""
+  """Return parts whose task has room for all documents of an example."""
   if parts.task.for_documents is None:
     return parts
   with errors.stage(parts.user):
@@ -270,7 +269,7 @@ def fit(parts: Parts, sources: Iterable[Source]) -> Parts:
 
 
 def check_rows(task: Task, sources: Mapping[str, Source]) -> None:
-  """Raises ConfigError where the first batch of a source is none of the task; sources by their place in the config."""
+  """Raise ConfigError if the task cannot use a first batch."""
   if task.check is None:
     return
   for where, source in sources.items():
@@ -279,10 +278,10 @@ def check_rows(task: Task, sources: Mapping[str, Source]) -> None:
 
 
 def check_keys(reader: Parts, source: Source, block: Settings, *, where: str) -> None:
-  """Raises ConfigError where the batches of a source lack a key that the task of `reader` reads.
+  """Raise ConfigError if batches lack a key that the task reads.
 
-  A config is refused for the same reason if its data source can never give a key (`config.batches`); what a source
-  gives may also depend on its settings, and on its data.
+  A config is rejected for the same reason if its data source can never give a key (`config/batch_keys.py`). What a
+  source gives may also depend on its settings and its data.
   """
   expected = dict(map(axes_of, reader.reads))
   missing = [key for key in expected if key not in source.spec]
@@ -303,7 +302,10 @@ def check_keys(reader: Parts, source: Source, block: Settings, *, where: str) ->
 
 
 def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -> str:
-  """The settings of a data block with which it would give `keys`, such as "data.kind ('words')"; else its name."""
+  """Return settings with which a data block gives `keys`.
+
+  For example "data.kind ('words')"; else the name of the block.
+  """
   found = []
   for setting, keyword in signatures.signature('data', block['name']).items():
     named = annotations.part(keyword.annotation, block.get(setting))
@@ -320,7 +322,7 @@ def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -
 
 
 def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
-  """Raises ValueError where the labels of a source, or its parts, are not those that the task tells apart."""
+  """Raise ValueError if labels do not fit the task."""
   if task.parts and set(task.parts) != set(source.parts):
     found = f'has the parts {", ".join(sorted(source.parts))}' if source.parts else 'has no parts'
     raise ValueError(
@@ -344,18 +346,8 @@ def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
     )
 
 
-def check_sources(init_from: Iterable[Mapping[str, Any]]) -> None:
-  """Raises ConfigError where there is no folder or file of an entry of `init_from`."""
-  for entry in init_from:
-    if not files.exists(files.path(entry['source'])):
-      raise ConfigError(
-        f'init_from: there is no {entry["source"]}: name a run folder, one with saved parameters, or a file of word '
-        f'vectors, {VECTOR_FILES}'
-      )
-
-
 def check_names(names: Mapping[str, Source | Labels]) -> None:
-  """Raises ValueError where two sources of a run number the same class differently.
+  """Raise ValueError if two sources order the same classes differently.
 
   Args:
     names: place in the config, such as 'data' and 'eval.test.data' -> labels; the first is the training data.
@@ -378,155 +370,3 @@ def check_names(names: Mapping[str, Source | Labels]) -> None:
         f'{where}: its classes are {", ".join(source.names)}, and those of {first} are {", ".join(training.names)}, so '
         'that their numbers mean others: put a labels.json with one list beside both, as {"label": ["no", "yes"]}'
       )
-
-
-def init_params_from(
-  settings: Settings, parts: Parts, params: PyTree, *, names: Sequence[str] = ()
-) -> tuple[PyTree, init_from.Report]:
-  """The parameters, with those that `init_from` of the settings names replaced, and what was replaced.
-
-  Args:
-    settings: of the run.
-    parts: of the run.
-    params: fresh ones.
-    names: of the classes of the rows that are trained on, if they have any.
-
-  Raises:
-    CheckpointError, ValueError: see `checkpoint.init_from.initialise`.
-  """
-  entries = []
-  for entry in settings['init_from']:
-    of_head = not f'{entry["to"]}/'.startswith('trunk/')
-    if entry.get('fitting') and of_head and (reason := _unlike(entry['source'], settings, parts, names)):
-      log.info(f'init_from: {entry["to"]} of {entry["source"]} is left out, and new here: {reason}')
-    else:
-      entries.append(entry)
-  return init_from.initialise(
-    params,
-    entries,
-    open_params=partial(_open_source, vocab=parts.vocab),
-    position_rows=parts.trunk.position_rows,
-    sums=weights.SUMS,
-    same_tokens=partial(_same_tokens, vocab=parts.vocab),
-    vocab_size=_vocab_size,
-    width_key=partial(_width_key, trunk=parts.trunk),
-  )
-
-
-def _width_key(source: str, path: str, *, trunk: nn.Module) -> str | None:
-  """The key of a config that sets the width of a leaf that a file of word vectors is for; None for other sources."""
-  if not word_vectors.is_vectors(source):
-    return None
-  if path.startswith('trunk/vectors/'):  # of adapter `scalar_mix`
-    return 'adapter.vectors'
-  names = [field.name for field in dataclasses.fields(trunk.config)]
-  return f'model.overrides.{next((name for name in ("embed_dim", "word_dim") if name in names), "hidden_dim")}'
-
-
-def _vocab_size(source: str) -> int | None:
-  """Number of ids of the one vocabulary of a source; None where it has none or two, or is a file of word vectors."""
-  if word_vectors.is_vectors(source):
-    return None
-  opened = weights.open(source)
-  if not tokenizer.exists(opened.vocab) or tokenizer.exists(RunFolder(opened.folder).second_vocab):
-    return None
-  return tokenizer.load(opened.vocab).size
-
-
-def _same_tokens(source: str, *, vocab: Vocab) -> init_from.SameTokens:
-  """Where the tokens of a run's vocabulary stand in that of a source; the log says how many do.
-
-  Raises:
-    ConfigError: the source has no vocabulary.
-  """
-  folder = weights.open(source).vocab
-  if not tokenizer.exists(folder):
-    raise ConfigError(f"resize='same_tokens': {source} has no vocabulary, so its rows have no words.")
-  old = tokenizer.load(folder)
-  rows = matching.rows_of(vocab, old)
-  new = [vocab.token(number) for number, row in enumerate(rows) if row < 0]
-  few = f': {", ".join(new[:10])}{" ..." if len(new) > 10 else ""}' if new else ''
-  log.info(
-    f'{source}: {len(rows) - len(new):,} of {len(rows):,} tokens are among its {old.size:,}; {len(new):,} are new and '
-    f'start from the mean{few}'
-  )
-  return init_from.SameTokens(rows, old.size)
-
-
-def _open_source(source: str, *, step: Step, vocab: Vocab) -> Params:
-  """What an entry of `init_from` names: saved parameters, or a file of word vectors, whose leaf is 'table'."""
-  if word_vectors.is_vectors(source):
-    return in_memory({'table': word_vectors.for_vocab(files.path(source), vocab).vectors}, where=source)
-  return weights.open(source, step=step).params.with_sums(weights.SUMS)
-
-
-def source_digest(entry: Mapping[str, Any], vocab: Vocab) -> str:
-  """Hex SHA-256 of what an entry of `init_from` finds in its source: the parameters of the step, as `init_params_from`
-  reads them, and the vocabulary and the classes that decide where they go.
-
-  Args:
-    entry: of `init_from`.
-    vocab: of the run.
-
-  Raises:
-    CheckpointError, ValueError: as `init_params_from`.
-  """
-  source, digest = entry['source'], hashlib.sha256()
-  for path, array in _open_source(source, step=init_from.Entry.read(entry).step, vocab=vocab).each():
-    digest.update(f'{path} {array.dtype} {array.shape}'.encode())
-    digest.update(np.ascontiguousarray(array).tobytes())
-  if not word_vectors.is_vectors(source):
-    opened = weights.open(source)
-    digest.update((tokenizer.load(opened.vocab).digest if tokenizer.exists(opened.vocab) else '').encode())
-    digest.update(repr(tuple(opened.labels) if entry.get('fitting') else ()).encode())
-  return digest.hexdigest()
-
-
-def _unlike(source: str, settings: Settings, parts: Parts, names: Sequence[str]) -> str:
-  """Why the head of a source is not that of this task, whatever its shapes; empty where it is."""
-  opened, adapter = weights.open(source), build.unwrapped(settings)['adapter']
-  theirs, ours = (task_heads.named(labels) for labels in (opened.labels, parts.task.class_names or names))
-  if theirs != ours:
-    known, own = (', '.join(labels) or 'without names' for labels in (opened.labels, parts.task.class_names or names))
-    return f'its classes are {known}, and those of the data {own}'
-  return task_heads.unlike(opened.adapter, adapter)
-
-
-def check_classes(source: str, labels: Sequence[str], sources: Mapping[str, Source]) -> None:
-  """Raises ValueError where evaluations number the classes of a head otherwise than its source does.
-
-  Args:
-    source: the folder of the head.
-    labels: names of its classes, if they have any.
-    sources: evaluation -> its rows.
-  """
-  theirs = task_heads.named(labels)
-  for name, rows in sources.items():
-    if not theirs or not rows.names or theirs == task_heads.named(rows.names):
-      continue
-    said = f'eval.{name}.data: its classes are {", ".join(rows.names)}, and those of {source} {", ".join(labels)}'
-    if set(theirs) & set(task_heads.named(rows.names)) or len(theirs) != len(rows.names):
-      raise ValueError(f"{said}: number the data alike, in a copy with a labels.json in the model's order")
-    log.warning(f'{said}, which are taken for the same in this order')
-
-
-def check_vocab_of(entry: Mapping[str, Any], vocab: Vocab, second_vocab: Vocab | None = None) -> None:
-  """Logs the ids of the vocabularies of a run that the source of an entry of `init_from` does not know.
-
-  Word vectors know words, and an entry with resize='same_tokens' finds tokens wherever they stand.
-
-  Raises:
-    ValueError: the other ids do not mean the same.
-  """
-  source = entry['source']
-  if word_vectors.is_vectors(source) or 'same_tokens' in init_from.Entry.read(entry).resizes:
-    return
-  opened = weights.open(source)
-  kept = {'': (vocab, opened.vocab), ' of the second vocabulary': (second_vocab, RunFolder(opened.folder).second_vocab)}
-  for which, (own, folder) in kept.items():
-    if own is None or not tokenizer.exists(folder):
-      continue
-    added = tokenizer.check_compatible(own, tokenizer.load(folder))
-    if added:
-      few = f'{", ".join(added[:10])}{" ..." if len(added) > 10 else ""}'
-      log.info(f'{len(added)} tokens{which} are new since {source}: {few}')

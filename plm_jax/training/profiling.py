@@ -1,6 +1,6 @@
-"""A trace of some steps of a run, for xprof (`--profile`); `launch/README.md` says how to read it.
+"""Traces of some steps of a run, for xprof (`--profile`).
 
-Process 0 traces its host and its own devices. The trace goes to a temporary folder of this machine first and from
+Process 0 traces its host and its own devices. The trace goes to a temporary folder of this machine first, and from
 there to the run folder, whatever storage that is on.
 """
 
@@ -22,7 +22,7 @@ MOST = 1000  # steps of a trace: viewers cannot read more, and it is held in mem
 
 
 class Steps(NamedTuple):
-  """Which steps to trace.
+  """Steps to trace.
 
   Attributes:
     first: number of the first step, counted from 1 over the whole run; None is the one after `WARM` steps of the
@@ -35,7 +35,10 @@ class Steps(NamedTuple):
 
 
 def steps(text: str) -> Steps:
-  """Reads the flag: '3' is three steps, once the process is warm; '10:13' are steps 10, 11 and 12 of the run.
+  """Parse the flag `--profile`.
+
+      '3'        three steps, after warm-up
+      '10:13'    steps 10, 11 and 12 of the run
 
   Raises:
     ConfigError: it is neither, or no step or more than `MOST`.
@@ -57,9 +60,9 @@ def steps(text: str) -> Steps:
 
 
 class Tracer:
-  """Traces the steps that were asked for. A context manager; a trace under way at its end is written.
+  """Context manager that traces the requested steps and writes a trace that is still open at its end.
 
-  What goes wrong with a trace is a warning: the run goes on.
+  A trace that fails is only a warning, and the run continues.
   """
 
   def __init__(
@@ -71,7 +74,7 @@ class Tracer:
     main: bool,
     paused: Callable[[], contextlib.AbstractContextManager[None]],
   ):
-    """Starts nothing yet.
+    """Start nothing yet.
 
     Args:
       asked: from `steps`; None traces nothing.
@@ -96,7 +99,7 @@ class Tracer:
 
   @contextlib.contextmanager
   def step(self, number: int, state: Any) -> Iterator[None]:
-    """The body hands step `number` to the devices. A trace begins before the first one that is asked for.
+    """Trace the body, which makes step `number`, if requested.
 
     Args:
       number: from 1.
@@ -111,7 +114,7 @@ class Tracer:
       yield
 
   def stepped(self, number: int, state: Any) -> None:
-    """Ends and writes the trace if step `number`, whose arrays are `state`, is its last."""
+    """Write the trace if step `number` is its last."""
     self._made = number
     if self._under_way is not None and number == self._end - 1:
       import jax
@@ -143,7 +146,10 @@ class Tracer:
       self._under_way = stack.pop_all(), local
 
   def _write(self, number: int | None) -> None:
-    """Ends the trace after step `number`, None where the run ended sooner, and copies it to the run folder."""
+    """End the trace and copy it to the run folder.
+
+    `number` is None if the run ended early.
+    """
     import jax
 
     assert self._under_way is not None

@@ -1,7 +1,7 @@
 """The compiled step: one for every objective, adapter and model.
 
-`train_step` and `eval_step` are pure functions of their arguments; a run jits them once. They know a `Task` and an
-`Optimiser` and nothing of papers, data or meshes.
+`train_step` and `eval_step` are pure functions of their arguments, which a run jits once. They know a `Task` and an
+`Optimiser`, and nothing of papers, data or meshes.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ Metrics = dict[str, tuple[Array, Array]]  # name -> (sum, weight)
 
 @flax.struct.dataclass
 class TrainState:
-  """Everything that a run carries from step to step; no key, model or setting.
+  """Everything that a run carries from step to step, except keys, model and settings.
 
   Attributes:
     step: int32[], updates attempted.
@@ -50,7 +50,10 @@ class TrainState:
 
 
 def step_rng(key: Array, step: Array, *, random: str = 'threefry2x32') -> Array:
-  """The key of dropout and sampling in a step; noise has keys of its own (`noise.keys`)."""
+  """Return the key of dropout and sampling of a step.
+
+  Noise has its own keys (`noise.keys`).
+  """
   folded = jax.random.fold_in(jax.random.fold_in(key, 1), step)
   if random == 'threefry2x32':
     return folded
@@ -59,7 +62,10 @@ def step_rng(key: Array, step: Array, *, random: str = 'threefry2x32') -> Array:
 
 
 def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
-  """The task's model with its parameters bound; each call that is given no key drops out differently."""
+  """Bind the parameters of the task's model.
+
+  Calls without a key drop out differently.
+  """
   calls = itertools.count()
   default_train, default_rng = train, rng
 
@@ -78,24 +84,24 @@ def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
 
 
 def init_params(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], key: Array) -> PyTree:
-  """Fresh parameters of the task's model for batches of `spec`, boxed with their axis names."""
+  """Initialise parameters for batches of `spec`, boxed with axis names."""
   abstract = jax.eval_shape(lambda batch: task.prepare(key, with_step(batch, 0)), dict(spec))
   inputs = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), abstract.inputs)
   return task.model.init(key, **inputs, train=False)['params']
 
 
 def abstract_params(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> PyTree:
-  """Shapes of the parameters, without their axis names and without memory."""
+  """Return the shapes of the parameters, without axis names and without memory."""
   return nn.unbox(jax.eval_shape(lambda key: init_params(task, spec, key), jax.random.key(0)))
 
 
 def advanced(task: Task, params: PyTree, step: Array) -> PyTree:
-  """The parameters with what the task keeps among them as it is after so many updates (`Task.advance`)."""
+  """Return the parameters after `Task.advance` for this many updates."""
   return params if task.advance is None else task.advance(params, step)
 
 
 class Maker(NamedTuple):
-  """Makes states of one task on one mesh, each leaf where it will live.
+  """Functions and shapes to make the states of one task on one mesh.
 
   Attributes:
     fresh: root key -> TrainState; compiled once, whatever the key.
@@ -109,7 +115,7 @@ class Maker(NamedTuple):
 
 
 def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], *, layout: Layout) -> Maker:
-  """Derives the shardings of a training state from the axis names of its parameters.
+  """Derive the shardings of a training state from axis names.
 
   Args:
     task: what is trained.
@@ -136,7 +142,7 @@ def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDty
 
 
 def advance_first(state: TrainState, maker: Maker, *, task: Task) -> TrainState:
-  """The first state of a run with what the task keeps among its parameters, once those of `init_from` are there."""
+  """Apply `Task.advance` to the first state of a run, after `init_from`."""
   if task.advance is None:
     return state
   begin = jax.jit(functools.partial(advanced, task), out_shardings=maker.places.params)
@@ -146,24 +152,32 @@ def advance_first(state: TrainState, maker: Maker, *, task: Task) -> TrainState:
 def init_state(
   task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], key: Array, *, layout: Layout
 ) -> tuple[TrainState, PyTree]:
-  """A fresh state and its shardings; see `state_maker`."""
+  """Return a fresh state and its shardings; see `state_maker`."""
   maker = state_maker(task, tx, spec, layout=layout)
   with use(layout):
     return maker.fresh(key), maker.places
 
 
 def _micro_batches(tree: PyTree, count: int) -> PyTree:
-  """[b, ...] -> [count, b / count, ...], strided so that each micro-batch has rows of every device."""
+  """Split [b, ...] into [count, b / count, ...].
+
+  The split is strided, so that each micro-batch has rows of every device:
+
+      [0 1 2 3 4 5], count 2  ->  [[0 2 4] [1 3 5]]
+  """
   return jax.tree.map(lambda x: jnp.moveaxis(x.reshape(x.shape[0] // count, count, *x.shape[1:]), 1, 0), tree)
 
 
 def _join(tree: PyTree) -> PyTree:
-  """The inverse of `_micro_batches`."""
+  """Invert `_micro_batches`."""
   return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:]), tree)
 
 
 def _reset(carry: PyTree, batch: Batch) -> PyTree:
-  """Zeroes the carry of rows whose `reset` is set: they start a document or an epoch."""
+  """Zero the carry of rows whose `reset` is set.
+
+  They start a document or an epoch.
+  """
   if 'reset' not in batch:
     return carry
   keep = ~batch['reset']
@@ -171,12 +185,15 @@ def _reset(carry: PyTree, batch: Batch) -> PyTree:
 
 
 def _materialise(tree: PyTree) -> PyTree:
-  """The same tree, computed once: the CPU compiler would compute it again for each norm and for each other use."""
+  """Return the same tree behind a barrier on CPUs.
+
+  Their compiler would otherwise compute it again for each use.
+  """
   return jax.lax.platform_dependent(tree, cpu=jax.lax.optimization_barrier, default=lambda tree: tree)
 
 
 def _choose(condition: Array, new: PyTree, old: PyTree) -> PyTree:
-  """`new` where the condition bool[] is true, else `old`."""
+  """Select `new` where the condition bool[] is true, else `old`."""
   return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
@@ -217,7 +234,7 @@ def _gradient(task: Task, part: _Rows, shared: _Shared) -> tuple[PyTree, Loss]:
 
 
 def _accumulated(task: Task, count: int, batch: _Rows, shared: _Shared) -> tuple[tuple[PyTree, Metrics], PyTree]:
-  """Compute ((gradients, metrics), carry) of a batch in `count` micro-batches, one after another."""
+  """Compute ((gradients, metrics), carry) over micro-batches."""
 
   def add(total: PyTree, part: tuple[_Rows, Array]) -> tuple[PyTree, PyTree]:
     micro_batch, index = part
@@ -233,7 +250,7 @@ def _accumulated(task: Task, count: int, batch: _Rows, shared: _Shared) -> tuple
 def _gradient_of_batch(
   task: Task, batch: _Rows, shared: _Shared, *, accumulate: int, paths: Collection[str]
 ) -> tuple[PyTree, Loss]:
-  """Compute the gradient of the mean loss of the whole batch, and this loss.
+  """Compute the gradient of the mean loss, and the loss.
 
   Args:
     task: what is trained.
@@ -329,7 +346,7 @@ def train_step(
 
 
 def _measures(rate: Array, total_norm: Array, trees: Mapping[str, PyTree]) -> Metrics:
-  """Return the learning rate, and norms in total and by group, as (value, 1)."""
+  """Return learning rate and norms as (value, 1)."""
   weight = jnp.float32(1)
   measured = {'learning_rate': (rate.astype(jnp.float32), weight), 'gradient_norm': (total_norm, weight)}
   for kind, tree in trees.items():
@@ -346,15 +363,18 @@ def logged_step(
   step: Callable[[TrainState, Batch, Array], tuple[TrainState, Metrics]],
   log_every: int,
 ) -> tuple[TrainState, Interval, Metrics]:
-  """`train_step`, bound as `step`, and its metrics added to those since the last multiple of `log_every`."""
+  """Call `step`, and add its metrics to the logging interval.
+
+  `step` is a bound `train_step`.
+  """
   new_state, metrics = step(state, batch, key)
   return new_state, interval.add(sums, metrics, first=state.step % log_every == 0), metrics
 
 
 def unsound(state: TrainState) -> dict[str, Array]:
-  """Path of each array that a run computes with -> bool[], whether a number in it is not finite; to be jitted.
+  """Return whether each array holds a number that is not finite.
 
-  Counters, and what a schedule remembers of evaluations, are left out: a best metric begins as infinity.
+  Counters and the memory of a schedule are left out: a best metric begins as infinity. To be jitted.
   """
   arrays = {'params': state.params, 'opt_state': optim.arrays(state.opt_state), 'carry': state.carry}
   floats = {path: leaf for path, leaf in flat(arrays).items() if jnp.issubdtype(leaf.dtype, jnp.inexact)}
@@ -364,7 +384,9 @@ def unsound(state: TrainState) -> dict[str, Array]:
 def eval_step(
   params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task, rows: int | None = None
 ) -> tuple[Metrics, PyTree]:
-  """Metrics of a batch as (sum, weight), and the carry for the next one; noise is that of step 0, nothing drops out.
+  """Compute metrics of a batch as (sum, weight), and the next carry.
+
+  Noise is that of step 0, without dropout.
 
   Args:
     params: of the task's model.
@@ -390,12 +412,12 @@ def eval_step(
 
 
 def _parts(batch_size: int, rows: int) -> int:
-  """Into how few equal parts a batch is cut so that each has at most so many rows."""
+  """Return the fewest equal parts of at most `rows` rows."""
   return next(parts for parts in range(1, batch_size + 1) if batch_size % parts == 0 and batch_size // parts <= rows)
 
 
 def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dict[str, Array]:
-  """Predictions of a batch, with `row_id` and `row_weight` of its rows.
+  """Return predictions of a batch, with `row_id` and `row_weight` of its rows.
 
   Raises:
     ValueError: the task makes no predictions.
@@ -407,7 +429,9 @@ def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dic
 def predicting_step(
   params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task
 ) -> tuple[Metrics, PyTree, dict[str, Array]]:
-  """What `eval_step` and `predict_step` return; the model runs once for both where it is called alike.
+  """Return the results of `eval_step` and `predict_step`.
+
+  The model runs once if both call it alike.
 
   Raises:
     ValueError: the task makes no predictions.
@@ -418,7 +442,7 @@ def predicting_step(
 
 
 class _Opened(NamedTuple):
-  """What an evaluation reads of a batch, the model without dropout, and a key for what it samples."""
+  """Inputs of an evaluation: a noised batch, the model without dropout, and a key for sampling."""
 
   example: Example
   forward: Forward
@@ -426,21 +450,21 @@ class _Opened(NamedTuple):
 
 
 def _open(params: PyTree, batch: Batch, key: Array, *, task: Task) -> _Opened:
-  """A batch with the noise of step 0."""
+  """Prepare a batch with the noise of step 0."""
   rng = step_rng(key, jnp.zeros((), jnp.int32))
   example = task.prepare(noise_root(key), with_step(batch, 0))
   return _Opened(example, bind(task, params, train=False, rng=rng), rng)
 
 
 def _score(opened: _Opened, batch: Batch, carry: PyTree, *, task: Task) -> tuple[Metrics, PyTree]:
-  """Metrics of a batch, and the carry behind it."""
+  """Compute the metrics of a batch, and the carry after it."""
   score = task.evaluate or task.loss
   loss = score(opened.forward, opened.example, _reset(carry, batch), opened.rng)
   return loss.metrics, loss.carry
 
 
 def _predict(opened: _Opened, batch: Batch, *, task: Task) -> dict[str, Array]:
-  """Predictions of a batch, with what says which rows they are of."""
+  """Compute the predictions of a batch, with the ids of its rows."""
   if task.predict is None:
     raise ValueError('this task makes no predictions')
   predicted = task.predict(opened.forward, opened.example)

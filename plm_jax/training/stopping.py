@@ -1,4 +1,4 @@
-"""When a run ends before its last step: early stopping, and signals."""
+"""Reasons for a run to end before its last step: early stopping and signals."""
 
 import contextlib
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def as_loss(best: tuple[str, str], value: float) -> float:
-  """A value of the metric of `best` with the sign by which a smaller one is better."""
+  """Return a value of `best`, negated if larger is better."""
   return -value if best[1] == 'max' else value
 
 
@@ -29,7 +29,7 @@ class Patience:
   """
 
   def __init__(self, settings: Mapping[str, Any], folder: RunFolder, *, start: int):
-    """Reads from the metrics of the run what it has seen up to step `start`; an extension begins to wait anew."""
+    """Read the metrics up to step `start`; an extension resets the wait."""
     self.limit = settings['early_stop']
     self._watched = settings['best']
     self._best, self._waited = float('inf'), 0
@@ -43,7 +43,7 @@ class Patience:
             self._waited = 0
 
   def see(self, value: float) -> None:
-    """Takes in the metric of one evaluation."""
+    """Record the metric of one evaluation."""
     loss = as_loss(self._watched, value)
     better = loss < self._best
     self._best = min(self._best, loss)
@@ -51,21 +51,24 @@ class Patience:
 
   @property
   def lost(self) -> bool:
-    """Whether it is time to stop."""
+    """Whether to stop."""
     return self.limit is not None and self._waited >= self.limit
 
 
 class Stopping:
-  """Whether a signal asked the run to save and end."""
+  """Signals that ask the run to stop."""
 
   def agreed(self, done: int) -> bool:
-    """Whether all processes stop at this step: soon after a signal to any of them. Called at every step."""
+    """Return whether all processes stop at this step.
+
+    Must be called at every step.
+    """
     return signals.asked() if jax.process_count() == 1 else multihost_utils.reached_preemption_sync_point(done)
 
   def check(self) -> None:
-    """Ends the run with `signals.Interrupted` where a signal asked for it; called before the first step.
+    """Raise `signals.Interrupted` if a signal came before the first step.
 
-    Several processes end at the same step only, since the others would wait for one that is gone.
+    Several processes can only end at the same step: the others would wait for one that is gone.
     """
     if jax.process_count() == 1 and signals.asked():
       log.info('stopped by a signal before the first step; there is nothing new to save')
@@ -74,10 +77,10 @@ class Stopping:
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[Stopping]:
-  """While the body runs, SIGTERM and SIGINT ask the run to stop; a second one ends the process at once.
+  """Treat SIGTERM and SIGINT as requests to stop.
 
-  With several processes jax handles SIGTERM and tells the others, so SIGINT is passed on as SIGTERM. A notice that the
-  machine will be taken away does the same.
+  A second one ends the process at once. With several processes jax handles SIGTERM and tells the others, so SIGINT is
+  passed on as SIGTERM. A preemption notice does the same.
   """
   with signals.caught():
     if jax.process_count() > 1:

@@ -1,7 +1,7 @@
-"""Checkpoints of only what trains: `save='trained'` of a config.
+"""Checkpoints of only the parameters that train (`save='trained'` of a config).
 
-The state that is saved lacks the frozen parameters. They come from `init_from` again when the run goes on or is
-evaluated, and `checkpoint/frozen.py` sees that they are the same.
+The saved state lacks the frozen parameters. They are read from `init_from` again when the run resumes or is evaluated,
+and `checkpoint/frozen.py` checks that they are the same.
 """
 
 import dataclasses
@@ -18,18 +18,18 @@ from plm_jax.training.step import TrainState
 
 
 def cut(state: TrainState, tx: optim.Optimiser) -> TrainState:
-  """A state, or its shapes, without the parameters that `tx` freezes."""
+  """Remove the parameters that `tx` freezes from a state."""
   return dataclasses.replace(state, params=nested(flat(tx.split(state.params)[0])))
 
 
 def joined(part: TrainState, params: PyTree) -> TrainState:
-  """The inverse of `cut`, with the frozen ones of `params`, which has all."""
+  """Invert `cut`, with the frozen parameters of `params`, which has all."""
   leaves: dict[str, Any] = {**flat(params), **flat(part.params)}
   return dataclasses.replace(part, params=jax.tree.unflatten(jax.tree.structure(params), leaves.values()))
 
 
 def check(report: Report | None, params: PyTree, tx: optim.Optimiser) -> None:
-  """Raises ConfigError where a frozen parameter comes from the seed and from no source of `init_from`."""
+  """Raise ConfigError if a frozen parameter comes from the seed alone."""
   frozen = flat(tx.split(params)[1])
   if new := [path for path in frozen if report is None or path not in report.restored]:
     raise ConfigError(

@@ -236,10 +236,12 @@ def _of_cell(read: Callable[[str], np.ndarray], part: str, c: Config) -> np.ndar
   if part == 'projection':
     return read('W_P_0')  # [f, p]
   if part == 'bias':
+    # [4 f] -> [4, f], plus the 1 that TensorFlow adds to the forget gate
     bias = read('B').reshape(4, c.mlp_dim)
     bias[FORGET] += 1
     return bias[GATES, :]
   rows = slice(c.projection_dim) if part == 'input' else slice(c.projection_dim, None)  # of [x; h]
+  # [p, 4 f] -> [p, 4, f], gates in our order
   return read('W_0')[rows].reshape(c.projection_dim, 4, c.mlp_dim)[:, GATES]
 
 

@@ -194,8 +194,8 @@ def _save(
     shard: maximum bytes per file of tensors.
   """
   with release.making(target) as partial:
-    for number, group in enumerate(tensor_files.shards(plans, shard), start=1):
-      tensor_files.write(partial / f'params-{number:05}.safetensors', group)
+    for file_index, group in enumerate(tensor_files.shards(plans, shard), start=1):
+      tensor_files.write(partial / f'params-{file_index:05}.safetensors', group)
     files.write_json(partial / folders.MODEL, dict(about))
     put_vocab(run_paths.RunFolder(partial).vocab)
     params.write_index(partial, layers)

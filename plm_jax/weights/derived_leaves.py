@@ -76,7 +76,7 @@ def generator(params: Params, trunk: nn.Module) -> dict[str, Leaf]:
 def first_trunk(params: Params) -> dict[str, Leaf]:
   """Select the first trunk with its heads.
 
-  Everything if there is only one.
+  Without a second trunk, these are all parameters.
   """
   second = any(path.startswith('generator/') for path in params)
   of_second = ('generator/', 'mlm/', *(own for _, own in SUMS.values()))

@@ -129,7 +129,7 @@ def inert() -> Field:
 def token_id(default: int | None = None) -> Field:
   """Describe the id of a special token.
 
-  null or -1 is none; a list has several ids that end a text.
+  -1 and null mean none. In a list, every id ends a text.
   """
   return Field(
     'the id of a token, a list of ids, or null',

@@ -155,7 +155,7 @@ def write(
   groups = tensor_files.shards(plans.items(), shard)
   folder = files.followed(folder)  # keep links
   with making(folder) as partial:
-    numbered = [f'model-{number:05}-of-{len(groups):05}.safetensors' for number in range(1, len(groups) + 1)]
+    numbered = [f'model-{shard_index:05}-of-{len(groups):05}.safetensors' for shard_index in range(1, len(groups) + 1)]
     names = [SINGLE] if len(groups) == 1 else numbered
     for name, group in zip(names, groups, strict=True):
       tensor_files.write(partial / name, group)
@@ -277,9 +277,9 @@ def _ids(folder: Path) -> dict[str, int]:
 
 
 def token_ids(folder: Path) -> dict[str, int]:
-  """Read role ('pad') -> id from a vocabulary folder of this package.
+  """Read role ('pad') -> id from a vocabulary of this package.
 
-  Else empty.
+  Other folders give an empty dict.
   """
   facts = _facts(folder)
   if not facts:

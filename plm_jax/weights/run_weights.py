@@ -260,7 +260,7 @@ class Weights:
   def adapter(self) -> Mapping[str, Any]:
     """Return the block of the adapter that computes the head.
 
-    Empty if none or unknown.
+    It is empty if there is none or it is unknown.
     """
     if files.is_file(self.folder / MODEL):
       return checksums.read_json(self.folder / MODEL).get('adapter', {})
@@ -268,9 +268,9 @@ class Weights:
 
   @functools.cached_property
   def labels(self) -> tuple[str, ...]:
-    """Return the class names of a classification head, by class index.
+    """Return the class names of a classification head.
 
-    Else empty.
+    They are in the order of class indices, and empty for other heads.
     """
     if files.is_file(self.folder / MODEL):
       return tuple(checksums.read_json(self.folder / MODEL).get('labels', ()))
@@ -296,8 +296,7 @@ class Weights:
     if second and any(path.startswith('trunk/source/') for path in self.params):
       raise WeightsError(
         f'{self.folder} reads a second vocabulary through its own encoder, which a trunk alone lacks: open the run, '
-        'with plm_jax.load or --workdir of plm-jax evaluate, predict or generate, or start another run from it '
-        '(init_from)'
+        'with plm_jax.load or --workdir of plm-jax evaluate, predict or generate'
       )
     trunk = build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
     if files.is_file(self.folder / checkpoint.INDEX):

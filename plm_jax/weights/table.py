@@ -155,7 +155,7 @@ def score() -> TaskHead:
 
 
 def is_task(head: str) -> bool:
-  """Check whether a head is the suffix of a task class."""
+  """Check that a head is the suffix of a task class."""
   return head.startswith('For')
 
 
@@ -175,11 +175,12 @@ def norm(ours: str, theirs: str) -> list[Entry]:
   ]
 
 
-def check_heads(heads: Sequence[str], known: Sequence[str], tasks: Mapping[str, TaskHead]) -> None:
+def check_heads(heads: Sequence[str], supported: Sequence[str], tasks: Mapping[str, TaskHead]) -> None:
   """Raise ValueError for a head that the published form lacks."""
-  if unsupported := sorted(set(heads) - {*known, *tasks}):
+  if unsupported := sorted(set(heads) - {*supported, *tasks}):
     raise ValueError(
-      f'the published form has no head {", ".join(unsupported)}; choices are {", ".join((*known, *tasks)) or "none"}'
+      f'the published form has no head {", ".join(unsupported)}; choices are '
+      f'{", ".join((*supported, *tasks)) or "none"}'
     )
 
 
@@ -189,7 +190,7 @@ def other_depth(decoder: int, encoder: int) -> int | None:
 
 
 def has_output(names: Collection[str], *, tied: bool) -> bool:
-  """Check whether a checkpoint can give logits.
+  """Check that a checkpoint can give logits.
 
   It needs a tied table, or an output matrix among its tensors, if they are known.
   """
@@ -200,10 +201,7 @@ def has_output(names: Collection[str], *, tied: bool) -> bool:
 
 
 def counts_up(trunk: nn.Module, tensor: np.ndarray) -> bool:
-  """Check for 0, 1, 2, ...
-
-  Along the last axis, as positions have.
-  """
+  """Check for 0, 1, 2, ... along the last axis (positions)."""
   del trunk
   return tensor.ndim > 0 and bool((tensor == np.arange(tensor.shape[-1])).all())
 
@@ -232,6 +230,8 @@ POSITIONS: Mapping[str, Derived] = MappingProxyType({'position_ids': counts_up, 
 def section(tensor: np.ndarray, part: Part) -> np.ndarray:
   """View the rows of a joined tensor that belong to `part`, writable.
 
+  Rows 0 1 2 3 4 5 with groups=2, total=3, start=1 and stop=3 give [[1, 2], [4, 5]].
+
   Returns:
     [..., groups, stop - start, ...].
 
@@ -241,6 +241,7 @@ def section(tensor: np.ndarray, part: Part) -> np.ndarray:
   leading, rows, trailing = tensor.shape[: part.axis], tensor.shape[part.axis], tensor.shape[part.axis + 1 :]
   if rows != part.groups * part.total:
     raise ValueError(f'axis {part.axis} has {rows} rows, not {part.groups * part.total}')
+  # [..., groups * total, ...] -> [..., groups, total, ...]
   split = tensor.reshape(*leading, part.groups, part.total, *trailing)
   return split[(slice(None),) * (part.axis + 1) + (slice(part.start, part.stop),)]
 
@@ -278,11 +279,14 @@ def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.nd
   Raises:
     ValueError: the shapes do not agree.
   """
+  # 1. Our part of a joined tensor: [..., groups * size, ...].
   if part := entry.part:
     own = section(tensor, part)
     tensor = own.reshape(*tensor.shape[: part.axis], -1, *tensor.shape[part.axis + 1 :])
+  # 2. Compare its shape with ours.
   if shape is not None and tensor.shape != (expected := shape_of_theirs(entry, tuple(shape))):
     raise ValueError(f'its shape is {tuple(tensor.shape)} and not {expected}')
+  # 3. Put the axes in our order.
   if entry.form == 'outputs_first':
     return np.moveaxis(tensor, range(-entry.inputs, 0), range(entry.inputs))
   return tensor.T if entry.form in ('linear', 'reversed') else tensor
@@ -305,6 +309,7 @@ def to_theirs(entry: Entry, array: np.ndarray) -> np.ndarray:
     return np.moveaxis(array, range(entry.inputs), range(-entry.inputs, 0))
   if array.ndim <= entry.inputs:  # a bias or a scale
     return array.reshape(-1)
+  # [inputs..., outputs...] -> [inputs, outputs]
   matrix = array.reshape(math.prod(array.shape[: entry.inputs]), -1)
   return matrix.T if entry.form == 'linear' else matrix
 

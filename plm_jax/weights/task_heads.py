@@ -58,9 +58,9 @@ def find(architecture: Architecture, trunk: nn.Module, leaves: Mapping[str, Leaf
     raise ValueError('; '.join(f'{end}: {reason}' for end, reason in reasons.items()))
   rows = reasons.get('ForSequenceClassification', '')
   if not name and 'head/bias' in rows:  # a head of texts in our form, or one of tokens
-    others = ' or '.join(f'adapter={one!r}' for one in ADAPTERS if one in matching)
+    others = ' or '.join(f'adapter={kind!r}' for kind in ADAPTERS if kind in matching)
     raise ValueError(f'ForSequenceClassification: {rows}; for tokens, pass {others}')
-  return matching[name or _guessed({one: fitting[end] for one, end in matching.items()}, leaves)]
+  return matching[name or _guessed({kind: fitting[end] for kind, end in matching.items()}, leaves)]
 
 
 def _guessed(matching: Mapping[str, TaskHead], leaves: Mapping[str, Leaf]) -> str:
@@ -78,10 +78,10 @@ def _guessed(matching: Mapping[str, TaskHead], leaves: Mapping[str, Leaf]) -> st
   """
   last = next((leaves[path] for path in (f'{HEAD}/kernel', f'{HEAD}/out/kernel') if path in leaves), None)
   outputs = None if last is None else last.shape[-1]
-  possible = [one for one in ADAPTERS if one in matching and outputs in (None, _OUTPUTS.get(one, outputs))]
+  possible = [kind for kind in ADAPTERS if kind in matching and outputs in (None, _OUTPUTS.get(kind, outputs))]
   first, *others = possible or matching
   if first == 'classify':
-    others = [one for one in others if one == 'choose' and matching[one].entries != matching[first].entries]
+    others = [kind for kind in others if kind == 'choose' and matching[kind].entries != matching[first].entries]
   if others:
     several = ' or '.join(map(repr, (first, *others)))
     raise ValueError(f'the parameters fit adapter {several}: pass one, adapter={first!r}')

@@ -207,7 +207,7 @@ def _lines(words: Iterable[str], rows: np.ndarray, form: Form) -> Iterator[bytes
   if form != 'glove':
     yield b'%d %d\n' % rows.shape
   for word, row in zip(words, rows, strict=True):
-    numbers = row.tobytes() if form == 'binary' else ' '.join(f'{number:.9g}' for number in row).encode()
+    numbers = row.tobytes() if form == 'binary' else ' '.join(f'{value:.9g}' for value in row).encode()
     yield word.encode() + b' ' + numbers + b'\n'
 
 

@@ -439,7 +439,7 @@ KILLED = """
   import logging, os, pathlib, random, signal, sys, time
   import jax, jax.numpy as jnp
   from plm_jax import checkpoint  # loads everything once; devices are found after the fork
-  from plm_jax.checkpoint import records
+  from plm_jax.checkpoint import saved_steps
 
   folder, kills = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 
@@ -465,15 +465,15 @@ KILLED = """
     while not (folder / 'started').exists():
       assert os.waitpid(child, os.WNOHANG) == (0, 0), 'could not go on from what a kill left'
       time.sleep(0.01)
-    while number == kills - 1 and max(records.numbered(folder), default=0) < 6:  # past the best, on any machine
+    while number == kills - 1 and max(saved_steps.numbered(folder), default=0) < 6:  # past the best, on any machine
       time.sleep(0.01)
     time.sleep(draw.uniform(0.0, 0.6))
     os.kill(child, signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    whole, damaged = records.records(folder)
+    whole, damaged = saved_steps.records(folder)
     for step in whole:
-      records.check(folder / str(step))
-    newest = max(records.numbered(folder), default=0)
+      saved_steps.check(folder / str(step))
+    newest = max(saved_steps.numbered(folder), default=0)
     assert not whole or newest in whole, (newest, damaged)
     print(newest, 5 if newest < 5 or 5 in whole else 'best lost', flush=True)
 """
@@ -501,7 +501,7 @@ TWO_PROCESSES = """
   process, port, folder = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
   jax.distributed.initialize(f'localhost:{port}', num_processes=2, process_id=process)
   from plm_jax import checkpoint
-  from plm_jax.checkpoint import records
+  from plm_jax.checkpoint import saved_steps
 
   place = NamedSharding(Mesh(np.array(jax.devices()), ('data',)), PartitionSpec('data'))
   values = np.arange(64, dtype=np.float32)
@@ -532,7 +532,7 @@ TWO_PROCESSES = """
   np.testing.assert_array_equal(checkpoint.open_params(file).tree()['trunk']['x'], values + 5)
   jax.experimental.multihost_utils.sync_global_devices('read')
   for step in (1, 2, 3):
-    (folder / str(step) / records.RECORD).unlink(missing_ok=True)
+    (folder / str(step) / saved_steps.RECORD).unlink(missing_ok=True)
   jax.experimental.multihost_utils.sync_global_devices('gone')
   try:
     checkpoint.restore(folder, abstract)

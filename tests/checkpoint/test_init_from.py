@@ -12,7 +12,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from plm_jax import checkpoint
 from plm_jax.checkpoint import init_from
-from plm_jax.checkpoint.init_from import initialise, interpolate_positions
+from plm_jax.checkpoint.fit import interpolate_positions
+from plm_jax.checkpoint.init_from import initialise
 
 
 def trunk(

@@ -59,10 +59,25 @@ def test_goes_on_with_prompts_of_different_lengths(gpt, capsys):
 
 
 def test_draws_depend_on_the_seed(gpt, capsys):
-  flags = (f'--workdir={gpt}', '--prompt=Anna', '--method=sample', '--draws=3', '--top_k=50', '--top_p=0.95', *SHORT)
+  flags = (
+    f'--workdir={gpt}',
+    '--prompt=Anna',
+    '--method=sample',
+    '--num_samples=3',
+    '--top_k=50',
+    '--top_p=0.95',
+    *SHORT,
+  )
   first, again, other = run(capsys, *flags), run(capsys, *flags), run(capsys, *flags, '--seed=1')
   assert first == again != other
   assert len(set(first[::2])) == 3
+
+
+def test_the_old_name_of_num_samples_is_accepted(gpt, capsys, caplog):
+  flags = (f'--workdir={gpt}', '--prompt=Anna', '--method=sample', *SHORT)
+  assert run(capsys, *flags, '--draws=2') == run(capsys, *flags, '--num_samples=2')
+  assert [m for m in caplog.messages if '--draws' in m and '--num_samples' in m] == caplog.messages[:1]
+  assert '--draws' not in command._parser().format_help()
 
 
 def test_searches_with_forced_tokens(gpt, capsys):
@@ -110,7 +125,9 @@ def test_refuses_a_token_that_is_not_there(gpt):
     (('--workdir=.', '--method=sample', '--temperature=0'), '--temperature=0'),
     (('--workdir=.', '--top_k=5'), '--top_k=5.*--method=sample'),
     (('--workdir=.', '--method=sample', '--beams=3'), '--beams=3.*--method=beam'),
-    (('--workdir=.', '--draws=2'), '--draws=2.*--method=sample'),
+    (('--workdir=.', '--num_samples=2'), '--num_samples=2.*--method=sample'),
+    (('--workdir=.', '--draws=2'), '--num_samples=2.*--method=sample'),
+    (('--workdir=.', '--draws=2', '--num_samples=2'), '--draws=2.*--num_samples'),
     (('--workdir=.', '--method=beam', '--beams=0'), '--beams=0'),
     (('--workdir=.', '--max_new=3', '--min_new=4'), '--min_new=4'),
     (('--workdir=.', '--no_repeat=-1'), '--no_repeat=-1'),

@@ -1,4 +1,4 @@
-"""How ways are named, and what is said of names that are wrong."""
+"""Names of compression methods, and messages for wrong names."""
 
 import pytest
 

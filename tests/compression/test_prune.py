@@ -1,4 +1,4 @@
-"""What is pruned: exact counts, the schedule of the paper, layers that stay."""
+"""Pruning: exact counts, the schedule of the paper, layers that stay."""
 
 import jax.numpy as jnp
 import numpy as np

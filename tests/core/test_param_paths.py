@@ -1,4 +1,4 @@
-"""Names of parameters: boxes do not show, fields of a state do, trees go to dicts and back."""
+"""Names of parameters: without boxes, with fields of a state; trees to dicts and back."""
 
 import flax.linen as nn
 import jax

@@ -45,7 +45,7 @@ def make_layout(name: str = 'fsdp_tensor') -> sharding.Layout:
 
 @pytest.fixture
 def said(caplog):
-  """What is logged, as if nothing had been said before."""
+  """Collect log messages, with the record of earlier ones cleared."""
   layouts.log_once.cache_clear()
   caplog.set_level(logging.INFO, logger='plm_jax')
   return lambda: [record.getMessage() for record in caplog.records]
@@ -116,7 +116,7 @@ def test_the_first_axis_to_claim_a_mesh_axis_gets_it(said):
 
 
 def test_of_states_nothing_is_said_that_is_meant(said):
-  """Rows and positions take both axes of the mesh, and a head that all others share is on each device."""
+  """Check that intended replication is not logged."""
   layout = make_layout('fsdp_tensor_sequence')
   assert sharding.spec(('batch', 'length', 'embed'), (8, 4, 8), layout) == PartitionSpec('data', 'model', None)
   assert sharding.spec(('batch', 'length', 'vocab'), (8, 4, 8), layout) == PartitionSpec('data', 'model', None)
@@ -218,7 +218,7 @@ def make_optimiser(task, batch):
 
 @functools.cache
 def on_one_device(name: str):
-  """(initial parameters, state and metrics after two steps)."""
+  """Train two steps; return initial parameters, state and metrics."""
   task, batch = make_task(name), tiny.make_batch(LENGTHS, length=8)
   tx = make_optimiser(task, batch)
   params = jax.jit(lambda key: nn.unbox(step.init_params(task, tiny.spec(batch), key)))(jax.random.key(3))
@@ -231,7 +231,7 @@ def on_one_device(name: str):
 
 
 def on_four_devices(name: str, rules: str, *, params=None, **fields):
-  """(initial parameters, state and metrics after two steps, places); the state is donated."""
+  """Train two sharded steps with a donated state."""
   layout = make_layout(rules)
   task, batch = make_task(name, **fields), tiny.make_batch(LENGTHS, length=8)
   tx = make_optimiser(task, batch)
@@ -258,7 +258,7 @@ def on_four_devices(name: str, rules: str, *, params=None, **fields):
 
 
 def check_donated(run, maker) -> None:
-  """The next state is written over the last one, on every device."""
+  """Check that each step reuses the memory of the state."""
   if (analysis := run.memory_analysis()) is None:  # a backend that does not say
     return
   own = [
@@ -332,7 +332,7 @@ def test_the_carry_lies_with_its_rows():
 
 
 def gradient_on(layout: sharding.Layout, task, maker):
-  """The gradient of a loss, to be lowered: (parameters, batch) -> gradients, placed as `layout` says."""
+  """Build a sharded gradient function of (parameters, batch)."""
 
   def loss(params, batch):
     example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
@@ -343,7 +343,7 @@ def gradient_on(layout: sharding.Layout, task, maker):
 
 
 def compiled_loss(rules: str, *, rows: int, logit_rows: int):
-  """The text of a compiled gradient of a loss over `rows` rows on four devices, and the rows of its largest logits."""
+  """Compile a gradient on four devices and find its largest logits."""
   layout = make_layout(rules)
   trunk = tiny.make_trunk('gpt', vocab_size=1024, hidden_dim=8, mlp_dim=16, num_heads=4, num_layers=1)
   task = causal_lm.make(trunk=trunk, vocab=tiny.FakeVocab(size=1024), logit_rows=logit_rows)
@@ -373,7 +373,7 @@ def test_each_device_scores_its_own_rows_and_gathers_the_table_once(rules):
 
 
 def compiled_layers(rules: str, *, length: int = 8):
-  """A gradient of two blocks of width 32, 4 heads of 8 and feed-forward width 96, and the text of its program."""
+  """Compile the gradient of two blocks of width 32."""
   layout = make_layout(rules)
   trunk = tiny.make_trunk('gpt', num_heads=4, mlp_dim=96, max_length=24, execution=Execution(remat='full'))
   task = causal_lm.make(trunk=trunk, vocab=tiny.VOCAB)
@@ -410,7 +410,7 @@ def test_positions_that_do_not_divide_stay_whole(said):
 
 
 def test_generation_is_the_same_where_positions_are_cut(said):
-  """A prompt of six tokens, then one."""
+  """Decode a prompt of six tokens, then one token."""
   trunk = tiny.make_trunk('gpt')
   tokens = jnp.arange(8, 36, dtype=jnp.int32).reshape(4, 7)
   params = tiny.draw(

@@ -51,7 +51,7 @@ def test_the_command_writes(trained, capsys):
     return capsys.readouterr().out.splitlines()
 
   greedy, beam = run(), run('--method=beam', '--beams=3')
-  drawn = ('--method=sample', '--draws=3', '--top_p=0.95')
+  drawn = ('--method=sample', '--num_samples=3', '--top_p=0.95')
   assert [text.startswith(prompt) for text, prompt in zip(greedy[::2], PROMPTS, strict=True)] == [True, True]
   assert all(len(text) > len(prompt) for text, prompt in zip(beam[::2], PROMPTS, strict=True))
   assert run(*drawn) == run(*drawn) != run(*drawn, '--seed=1')

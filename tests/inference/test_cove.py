@@ -102,7 +102,7 @@ def test_what_is_generated_is_what_an_evaluation_writes(translated, tmp_path, ca
   made = model.generate(asked, max_new=4, min_new=3)
   known = {word for text in asked for word in text[::-1].split()}
   assert all(made) and {word for text in made for word in text.split()} <= known
-  assert model.generate(asked[:2], method='sample', draws=2, max_new=4)[0]
+  assert model.generate(asked[:2], method='sample', num_samples=2, max_new=4)[0]
   assert generate.main([f'--workdir={translated}', f'--prompt={asked[0]}', '--max_new=4', '--trace=2']) == 0
   said = capsys.readouterr().out
   assert wanted[0] in said and 'taken' in said

@@ -258,8 +258,9 @@ def test_texts_go_on_as_by_hugging_face(released: Any) -> None:
     ids = tokenizer(prompt).input_ids
     made = theirs.generate(torch.tensor([ids]), max_new_tokens=6, do_sample=False)[0].tolist()
     assert tokenizer.decode(made, skip_special_tokens=True) == prompt + text
-  draws = ours.generate(prompts, method='sample', draws=2, top_k=5, max_new=3)
+  draws = ours.generate(prompts, method='sample', num_samples=2, top_k=5, max_new=3)
   assert [len(each) for each in draws] == [2, 2]
+  assert ours.generate(prompts, method='sample', draws=2, top_k=5, max_new=3) == draws  # the old name
 
 
 # Alone and together.
@@ -572,8 +573,10 @@ def test_texts_without_a_token_are_asked_as_any_other(classify: Model, tag: Mode
         ('max_new', {'max_new': 2.5}), ('max_new', {'max_new': '4'}), ('max_new', {'max_new': None}),
         ('max_new', {'max_new': True}), ('min_new', {'min_new': None}), ('seed', {'seed': 2**70}),
         ('seed', {'seed': -5}), ('start', {'start': 5}), ('temperature', {'method': 'sample', 'temperature': math.nan}),
-        ('temperature', {'method': 'sample', 'temperature': 1e-300}), ('draws', {'method': 'sample', 'draws': 2.0}),
-        ('draws', {'method': 'sample', 'draws': 10**9}), ('beams', {'method': 'beam', 'beams': 10**6}),
+        ('temperature', {'method': 'sample', 'temperature': 1e-300}),
+        ('num_samples', {'method': 'sample', 'num_samples': 2.0}),
+        ('num_samples', {'method': 'sample', 'num_samples': 10**9}),
+        ('beams', {'method': 'beam', 'beams': 10**6}),
         ('length_penalty', {'method': 'beam', 'length_penalty': math.nan}),
       )
     ),

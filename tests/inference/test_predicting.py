@@ -259,7 +259,7 @@ def test_what_predict_cannot_do_names_no_flag_that_it_lacks(run, letters, tmp_pa
       predicted(run, file, tmp_path / 'out.jsonl')
   assert '--' not in str(caught.value)
   settings = {'adapter': {'name': 'prompt'}, 'data': {'name': 'text_to_text', 'shots': {'count': 2}}}
-  with pytest.raises(ConfigError, match=r'demonstrations .*: plm-jax evaluate .*--predictions=FILE'):
+  with pytest.raises(ConfigError, match=r'demonstrations.*plm-jax evaluate .*--predictions=FILE'):
     predicting.rows_of(settings, file)
 
 

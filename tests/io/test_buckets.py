@@ -1,6 +1,6 @@
 """Whole runs at gs:// and s3://, with the clients that a user has, against stores of this machine.
 
-gs://: gcsfs and TensorStore's driver 'gcs' against `tests/google_storage.py`, a stand-in for the service. s3://: s3fs
+gs://: gcsfs and TensorStore's driver 'gcs' against `tests/google_storage.py`, a replacement of the service. s3://: s3fs
 against moto's server. To run these tests: pip install -r requirements/buckets.txt 'moto[server]'.
 """
 
@@ -27,7 +27,7 @@ from tests import conftest, runs
 
 
 def skip_without(*packages: str) -> None:
-  """Skips visibly where a package is missing."""
+  """Skip visibly if a package is missing."""
   for package in packages:
     try:
       importlib.metadata.distribution(package)
@@ -37,7 +37,7 @@ def skip_without(*packages: str) -> None:
 
 @pytest.fixture(scope='module')
 def google() -> Iterator[str]:
-  """An empty bucket at gs://."""
+  """Provide an empty bucket at gs://."""
   skip_without('gcsfs')
   words = [sys.executable, '-m', 'tests.google_storage']
   server = subprocess.Popen(words, cwd=conftest.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -56,7 +56,7 @@ def google() -> Iterator[str]:
 
 
 def configured(patched: pytest.MonkeyPatch, protocol: str, **settings: object) -> None:
-  """What fsspec reads from the environment when it is imported, for this process."""
+  """Set for this process what fsspec reads from the environment."""
   from fsspec.config import conf
 
   patched.setitem(conf, protocol, {**conf.get(protocol, {}), **settings})
@@ -69,7 +69,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope='module')
 def undisturbed(data: pathlib.Path) -> pathlib.Path:
-  """The run that all others are compared with, on this machine."""
+  """Train the reference run on this machine."""
   runs.write_config(data / 'config.json', runs.settings('mlm', data, log=()))
   done = runs.command('train', f'--config={data}/config.json', f'--workdir={data}/undisturbed')
   assert done.returncode == 0, done.stderr
@@ -107,7 +107,7 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(
 def test_what_is_done_with_a_run(
   google: str, data: pathlib.Path, undisturbed: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-  """Data and vocabulary at an address too; evaluation, weights both ways, the door in Python, rewind, curves."""
+  """Use URLs in every command and in the Python API."""
   for file in files.files_below(data / 'corpus'):
     files.copy(file, files.path(f'{google}/corpus') / file.name)
   for file in files.files_below(data / 'vocab'):
@@ -199,7 +199,7 @@ def killed_in_download(address: str, folder: pathlib.Path) -> None:
 
 @pytest.fixture(scope='module')
 def amazon() -> Iterator[str]:
-  """An empty bucket at s3://, of moto's server."""
+  """Provide an empty bucket at s3:// of moto's server."""
   skip_without('s3fs', 'moto', 'flask')
   with socket.socket() as free:
     free.bind(('127.0.0.1', 0))

@@ -1,4 +1,4 @@
-"""Object stores behind `files` and `copies`, by a store in memory that renames nothing and may die at any write."""
+"""Object stores through `files` and `downloads`: a store in memory that renames nothing and may fail at any write."""
 
 import contextlib
 import errno
@@ -30,11 +30,11 @@ from tests import runs
 
 
 class Killed(BaseException):
-  """In place of SIGKILL: nothing catches it."""
+  """A substitute for SIGKILL that nothing catches."""
 
 
 class Bucket(MemoryFileSystem):
-  """Objects in memory, as a store gives them: no rename, writes that are whole, the MD5 of each."""
+  """Objects in memory, as in a store: no rename, atomic writes, the MD5 of each."""
 
   protocol = ('gs', 'gcs')
   store: dict[str, Any] = {}
@@ -103,7 +103,7 @@ class Bucket(MemoryFileSystem):
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-  """The objects of a store at gs://."""
+  """Provide the objects of a store at gs://."""
   known = fsspec.registry.get('gs')
   fsspec.register_implementation('gs', Bucket, clobber=True)
   monkeypatch.setattr(object_store, 'CLIENTS', {'gs': 'fsspec'})
@@ -119,7 +119,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_made_here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-  """No test leaves a folder called 'gs:'."""
+  """Check that no test leaves a folder called 'gs:'."""
   monkeypatch.chdir(tmp_path)
   yield
   assert not [name for name in tmp_path.rglob('*') if name.name.endswith(':')]
@@ -269,7 +269,7 @@ def test_keys_of_a_config_are_checked_before_anything_else(bucket: dict[str, Any
 
 
 def test_a_store_that_does_not_answer_damages_no_step(bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-  """A sound step would be passed over for an older one."""
+  """Check that an older step is not used instead."""
   step = files.path('gs://bucket/checkpoints/8')
   files.write_text(step / 'state' / 'a', 'a')
   saved_steps.write(step, saved_steps.Record(8, {}, {}))
@@ -296,7 +296,7 @@ def test_a_store_that_does_not_answer_damages_no_step(bucket: dict[str, Any], mo
 
 
 def deaths(bucket: dict[str, Any], action: Any) -> Iterator[int]:
-  """Does `action` again and again from the same objects, killed at its first, second, ... write, until it ends."""
+  """Repeat an action from the same objects, killed at each write."""
   before = dict(bucket)
   for left in range(100):
     bucket.clear()
@@ -336,7 +336,7 @@ def test_a_folder_that_is_sent_is_whole_or_has_no_mark(bucket: dict[str, Any], t
   target = files.path('gs://bucket/weights')
   for name in ('mark', 'old-1', 'both'):
     files.write_text(target / name, 'old')
-  files.write_text(target / 'notes', 'of somebody else')
+  files.write_text(target / 'notes', 'of another program')
   for name in ('mark', 'new-1', 'vocab/x', 'both'):
     files.make_folder((tmp_path / 'new' / name).parent)
     files.write_text(tmp_path / 'new' / name, 'new')
@@ -521,7 +521,7 @@ def test_rows_are_read_from_a_copy(bucket: dict[str, Any], tmp_path: pathlib.Pat
   assert sources.splits_of('gs://bucket/corpus') == ('train', 'validation')
   here = sources.open_source('gs://bucket/corpus', split='train', cache=str(tmp_path))
   assert [row['text'] for row in here] == ['0', '1', '2']
-  assert not list(tmp_path.rglob('validation*'))  # only what is asked for
+  assert not list(tmp_path.rglob('validation*'))  # only the requested split
   for side in ('en', 'de'):
     files.write_text(f'gs://bucket/pairs/train.{side}', f'{side}\n')
   assert sources.open_source('parallel:gs://bucket/pairs', cache=str(tmp_path))[0] == {'de': 'de', 'en': 'en'}
@@ -534,7 +534,10 @@ def test_a_host_takes_a_token_store_and_trains(
   small_pieces: None,
   monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-  """With an empty cache, killed in the middle of the download: nothing is tokenised, and no byte is read twice."""
+  """Kill the download with an empty cache.
+
+  Nothing is tokenised, and no byte is read twice.
+  """
   for file in files.files_below(data / 'vocab'):
     files.write_bytes(f'gs://bucket/vocab/{file.relative_to(data / "vocab")}', file.read_bytes())
 

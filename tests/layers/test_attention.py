@@ -115,7 +115,7 @@ def test_dropout_acts_on_weights_and_needs_a_key():
   assert tiny.same(plain, attend(*args, mask=MASKS['causal'], dropout=0.5))
   dropped = [attend(*args, mask=MASKS['causal'], dropout=0.5, rng=jax.random.key(k)) for k in range(200)]
   assert not tiny.same(dropped[0], plain)
-  # unbiased: 200 draws of a value with a deviation about that of the value
+  # unbiased: 200 samples, whose deviation is about the size of the value
   assert np.abs(np.mean(dropped, axis=0) - plain).max() < 0.5
   # the first token of a row sees itself alone: all of its value twice, or nothing
   first = np.stack([np.asarray(d[1, 0]) for d in dropped])

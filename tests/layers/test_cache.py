@@ -1,4 +1,4 @@
-"""Slots of a cache: what is written where, and who sees what."""
+"""Slots of a cache: their contents and their visibility."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def make() -> cache.Cache:
 
 
 def seen(mask) -> list[list[str]]:
-  """Rows of 'x' and '.', a letter a slot."""
+  """Format bool rows with one letter per slot, 'x' or '.'."""
   return [[''.join('x' if slot else '.' for slot in query) for query in row] for row in np.asarray(visible(mask))]
 
 

@@ -22,7 +22,7 @@ TOKENS = {
 
 
 def rows():
-  """(is_word bool[b, l], segment_ids int[b, l], scores f32[b, l, c], labels int[b, l], chain) of `TOKENS`."""
+  """Build is_word, segment_ids, scores, labels and chain for `TOKENS`."""
   draw = np.random.default_rng(0)
   is_word = np.array([[mark == 'x' for mark in marks] for marks, _ in TOKENS.values()])
   segment_ids = np.array([[int(text) for text in texts] for _, texts in TOKENS.values()])
@@ -37,7 +37,7 @@ IS_WORD, SEGMENT_IDS, SCORES, GIVEN, CHAIN = rows()
 
 @jax.jit
 def ours(scores, labels, chain):
-  """(log-likelihood, best path at its tokens, probabilities of labels at words) of all rows."""
+  """Compute log-likelihood, best path and label probabilities of all rows."""
   words, order = crf.side_by_side(jnp.asarray(IS_WORD), jnp.asarray(SEGMENT_IDS))
   move = lambda values: jnp.take_along_axis(values, order.reshape(*order.shape, *[1] * (values.ndim - 2)), axis=1)  # noqa: E731
   found = crf.log_likelihood(move(scores), move(labels), words, chain)
@@ -48,7 +48,7 @@ def ours(scores, labels, chain):
 
 
 def enumerated(row):
-  """Of each text of a row: its words, every path of labels and the score of each, one at a time in float64."""
+  """Enumerate the label paths and scores of each text in float64."""
   chain = crf.Chain(*(np.asarray(part, np.float64) for part in CHAIN))
   for text in sorted(set(SEGMENT_IDS[row]) - {0}):
     words = np.flatnonzero(IS_WORD[row] & (SEGMENT_IDS[row] == text))

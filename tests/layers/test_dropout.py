@@ -53,7 +53,7 @@ def test_same_key_same_bits_and_other_key_others():
 @pytest.mark.parametrize('shape, axis', [((4, 6, 10), 1), ((2, 3, 8, 8), 2), ((5, 8), 1)])
 @pytest.mark.parametrize('impl', ['threefry2x32', 'rbg'])
 def test_order_of_the_bits(shape, axis, impl):
-  """Low halves of the words first, then high halves: resumed runs rely on this order."""
+  """Check the order low halves, high halves, on which resumed runs rely."""
   key = jax.random.key(3, impl=impl)
   words = np.asarray(jax.random.bits(key, tuple(n // 2 if i == axis else n for i, n in enumerate(shape)), 'uint32'))
   expected = np.concatenate([words % 2**16, words // 2**16], axis) >= round(0.3 * 2**16)
@@ -79,7 +79,7 @@ def test_rows_that_devices_compute_apart_drop_out_as_on_one(shape, impl):
 
 
 def test_bits_beyond_the_first_32_bits_of_the_count():
-  """A device far behind the others: the hash of the 64-bit numbers of its elements, by jax's own function."""
+  """Compare a late device with jax's own hash of 64-bit numbers."""
   key, parts, shape = jax.random.key(5), 2**16, (3, 2**15 + 1)
   size, place = math.prod(shape), 43_689  # its first number is below 2**32, its last above
   numbers = place * size + np.arange(size, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Every implementation of attention against the plain formula: outputs, gradients, and what each refuses."""
+"""Every implementation of attention against the plain formula: outputs, gradients, unsupported inputs."""
 
 import dataclasses
 import functools
@@ -53,7 +53,7 @@ MASKS = {
 }
 BIASES = {
   'none': None,
-  'all rows alike': draw(1, HEADS, LENGTH, LENGTH),  # T5
+  'shared by rows': draw(1, HEADS, LENGTH, LENGTH),  # T5
   'of each row': draw(4, HEADS, LENGTH, LENGTH),  # DeBERTa, XLNet
   'of each key': draw(1, HEADS, 1, LENGTH),
 }
@@ -73,7 +73,7 @@ def operands(mask: Mask) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 @functools.cache
 def found(way: str, mask: str, bias: str, scale: float | None = None):
-  """Output and gradients by query, key, value and, where there is one, bias."""
+  """Compute the output and its gradients by query, key, value and bias."""
   function = WAYS.get(way, attention.plain)
   args = operands(MASKS[mask]) + (() if BIASES[bias] is None else (BIASES[bias],))
   target = draw(4, LENGTH, HEADS, HEAD_DIM, seed=9)
@@ -122,14 +122,14 @@ def test_a_query_that_sees_nothing_gives_zeros_and_no_gradient(way, mask):
   assert (np.asarray(out)[blind] == 0).all()
   assert (np.asarray(gradients[0])[blind] == 0).all()
   assert all(np.isfinite(gradient).all() for gradient in gradients)
-  if mask == 'cross':  # nor do keys that nobody looks at
+  if mask == 'cross':  # nor do keys that no query sees
     assert (np.asarray(gradients[1])[1] == 0).all()
     assert (np.asarray(gradients[2])[1] == 0).all()
 
 
 @pytest.mark.parametrize('mask', ['packed', 'causal', 'cross'])
 def test_cudnn_gets_no_query_that_sees_nothing(mask, monkeypatch):
-  """Its backward pass may not be finite there."""
+  """Check that no row of the mask is empty, for a finite gradient."""
   given = []
 
   def attention_of_jax(query, key, value, *, mask, **rest):
@@ -186,7 +186,7 @@ def test_chunks_drop_out_each_with_its_own_bits():
 
 @pytest.mark.parametrize('way', ['xla', *WAYS])
 def test_heads_that_share_a_key(way, monkeypatch):
-  """Through the door: as many keys and values as there are query heads, each one repeated for those that share it."""
+  """Compare shared keys with keys repeated for each head, through `attend`."""
   monkeypatch.setattr(attention, 'choose', lambda *_, **__: (way, 'a test'))
   monkeypatch.setattr(attention, 'chunked', WAYS['chunked'])
   monkeypatch.setattr(fused, 'flash', WAYS['flash'])
@@ -228,7 +228,7 @@ def test_short_rows_are_one_chunk():
 @pytest.mark.parametrize('mask', sorted(TAKES['flash']))
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
 def test_the_kernel_lowers_for_a_tpu(mask, dtype):
-  """Mosaic accepts it, forward and backward, with no TPU at hand; what it computes there is not tested."""
+  """Lower forward and backward passes for TPUs without a TPU."""
 
   def loss(query, key, value):
     return fused.flash(query, key, value, mask=MASKS[mask]).astype(jnp.float32).sum()
@@ -239,7 +239,7 @@ def test_the_kernel_lowers_for_a_tpu(mask, dtype):
 
 
 def ahead(program: str, *arguments: str, folder: pathlib.Path) -> dict[str, str]:
-  """The lines 'name: value' that a program prints which compiles for TPUs, with no TPU at hand."""
+  """Run a program that compiles for TPUs and parse its output."""
   # libtpu ends a process at a flag for CPUs
   environment = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
   done = subprocess.run(
@@ -258,7 +258,7 @@ def ahead(program: str, *arguments: str, folder: pathlib.Path) -> dict[str, str]
 @pytest.mark.plan
 @pytest.mark.skipif(importlib.util.find_spec('libtpu') is None, reason='needs libtpu, a compiler for TPUs')
 def test_the_kernel_compiles_for_a_tpu(tmp_path):
-  """Ahead of time, with the compiler of TPUs and without one at hand, in a process of its own."""
+  """Compile ahead of time for TPUs in a separate process."""
   needed = ahead(COMPILE, *sorted(TAKES['flash']), folder=tmp_path)
   assert len(needed) == 2 * len(TAKES['flash'])
   assert all(0 < int(size) < 0.2 * 4 * 2 * 1024**2 * 4 for size in needed.values())  # bytes, of the weights once
@@ -291,7 +291,7 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize('bias', ['none', 'all rows alike'])
+@pytest.mark.parametrize('bias', ['none', 'shared by rows'])
 def test_chunks_hold_a_small_part_of_the_weights(bias):
   length = 2048
   ids = jnp.ones((1, length), jnp.int32)
@@ -323,7 +323,7 @@ def test_over_a_mesh_each_device_computes_its_rows_and_heads():
 @pytest.mark.skipif(jax.device_count() < 4, reason='needs four devices')
 @pytest.mark.parametrize(('groups', 'copies'), [(1, 4), (2, 4), (4, 4), (6, 12)])
 def test_over_a_mesh_heads_keep_the_keys_that_they_share(groups, copies):
-  """Four devices cut 12 heads: with 2 keys two devices share each, and with 6 they cut through pairs of heads."""
+  """Cut 12 heads over four devices, with 2 and with 6 keys."""
   layout = sharding.make_layout(sharding.make_mesh({'data': 1, 'model': 4}, jax.devices()[:4]), 'tensor')
   query = draw(2, 20, 12, HEAD_DIM)
   key, value = (draw(2, 20, groups, HEAD_DIM, seed=i) for i in (1, 2))
@@ -428,7 +428,7 @@ def test_the_choice_is_logged_once(caplog):
 
 
 def test_the_log_tells_training_from_what_drops_nothing(monkeypatch):
-  """Parameters are made without dropout, and that step's kernel may not be the one that trains."""
+  """Check the log with and without dropout, which may use different kernels."""
   monkeypatch.setattr(attention, '_device', lambda device: TPU)
   monkeypatch.setattr(fused, 'flash', WAYS['flash'])
   monkeypatch.setattr(tiled, 'attend', WAYS['tiled'])

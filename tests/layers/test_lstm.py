@@ -25,7 +25,7 @@ PARAMS = parameters()
 
 
 def peer():
-  """torch.nn.LSTM with these parameters; the bias that torch has twice is once 0."""
+  """Build a torch.nn.LSTM with these parameters and a second bias of 0."""
   torch = pytest.importorskip('torch')
   made = torch.nn.LSTM(INPUTS, WIDTH, num_layers=LAYERS, batch_first=True, bidirectional=True, dtype=torch.float64)
   for layer in range(LAYERS):
@@ -75,7 +75,7 @@ def test_dropout_is_on_the_inputs_of_layers_in_training():
 
 
 def test_gradients_equal_torch():
-  """Of all weights and of the input, on rows without boundaries."""
+  """Compare gradients of weights and input on rows without boundaries."""
   torch, made = pytest.importorskip('torch'), peer()
   x = torch.tensor(np.asarray(X, np.float64), requires_grad=True)
   factors = np.random.default_rng(1).normal(size=(3, 7, 2 * WIDTH))
@@ -105,7 +105,7 @@ def drawn(*shape):
 
 
 def token_by_token(values, fresh, passed, *, projected, clipped):
-  """The recurrence as its formulas say it, without a scan, for jax to differentiate."""
+  """Compute the recurrence by its formulas, without a scan."""
   h, c = values['h'], values['c']
   states = []
   for t in range(TOKENS):
@@ -174,7 +174,7 @@ KEPT = [('dots', 2), ('full', 2), ('full', 3), ('full', TOKENS)]  # windows that
 
 @pytest.mark.parametrize(('remat', 'window'), KEPT)
 def test_windows_that_are_computed_again_give_the_values_and_gradients_of_whole_rows(remat, window):
-  """With projections, clips, states that enter and leave, and tokens that are fresh or passed."""
+  """Compare with projections, clips, states, and fresh or passed tokens."""
   values = {
     'x': drawn(ROWS, TOKENS, 2, 3),
     'kernel': drawn(3, 2, 4, CELLS),

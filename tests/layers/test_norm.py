@@ -76,7 +76,7 @@ def test_rms_of_zeros_has_a_finite_gradient():
 
 
 def test_batch_norm_is_that_of_torch():
-  """What it returns, its gradients and its averages, over batches in training, and what it returns in an evaluation."""
+  """Compare outputs, gradients and averages in training and in evaluation."""
   torch = pytest.importorskip('torch')
   draw = np.random.default_rng(0)
   theirs = torch.nn.BatchNorm1d(6, eps=1e-3, momentum=0.3)

@@ -120,7 +120,7 @@ def test_buckets_start_where_t5_starts_them():
 
 
 def by_logarithm(relative: int, *, bidirectional: bool, num_buckets: int, max_distance: int) -> int:
-  """The formula of the paper's code; what rounding would do at an exact start is left to the other side."""
+  """Compute the formula of the paper's code, except at exact starts."""
   first = 0
   if bidirectional:
     num_buckets //= 2

@@ -1,4 +1,4 @@
-"""The sampled softmax, against its definition in numpy, draws one by one, and the whole softmax."""
+"""The sampled softmax against its definition in numpy, sampling one by one, and the whole softmax."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from plm_jax.layers import sampled_softmax
 
 
 def test_shares_are_those_of_tensorflow():
-  """(log(k + 2) - log(k + 1)) / log(v + 1), tf.random.log_uniform_candidate_sampler."""
+  """Compute (log(k + 2) - log(k + 1)) / log(v + 1), as TensorFlow."""
   shares = sampled_softmax.log_uniform(100)
   assert shares.sum() == pytest.approx(1)
   assert shares[7] == pytest.approx((np.log(9) - np.log(8)) / np.log(101))

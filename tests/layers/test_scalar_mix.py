@@ -1,4 +1,4 @@
-"""The mix of layers against its formula, and the other ways to join states."""
+"""The mix of layers and the other joins of states against their formulas."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ PARAMS = {'weights': jnp.array([0.5, -1.0, 2.0]), 'gamma': jnp.float32(1.5)}
 
 
 def by_hand(states, *, weights, gamma, epsilon=None):
-  """gamma sum_j softmax(w)_j h_j in float64, one layer and one token at a time."""
+  """Compute gamma sum_j softmax(w)_j h_j in float64, token by token."""
   shares = np.exp(np.asarray(weights, np.float64))
   total = np.zeros(states[0].shape)
   for share, state in zip(shares / shares.sum(), np.asarray(states, np.float64), strict=True):

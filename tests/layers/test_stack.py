@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 def program(execution: Execution, *, train: bool = True, rows: int = 4):
-  """(function of parameters and a key giving loss, output and reports; initial parameters)."""
+  """Build a function for loss, output and reports, and initial parameters."""
   layers = stack(Block, num_layers=LAYERS, execution=execution)()
   x = jax.random.normal(jax.random.key(1), (rows, WIDTH))
 

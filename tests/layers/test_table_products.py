@@ -1,4 +1,4 @@
-"""Products of pairs in blocks: the same numbers and gradients as all at once, and none behind the last pair."""
+"""Products of pairs in blocks: the same numbers and gradients as all at once, and no block after the last pair."""
 
 import jax
 import jax.numpy as jnp

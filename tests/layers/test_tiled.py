@@ -1,4 +1,4 @@
-"""Attention in tiles: what dropout, biases and devices do to it. Without dropout it stands in `test_fused.WAYS`."""
+"""Attention in tiles with dropout, biases and several devices. `test_fused.WAYS` tests it without dropout."""
 
 import functools
 import importlib.util
@@ -22,14 +22,14 @@ attend = functools.partial(tiled.attend, interpret=True, largest=128)  # two til
 
 
 def keep(rng: jax.Array, *, rows: int, heads: int, queries: int, keys: int, rate: float) -> jax.Array:
-  """Which weights are kept: bool[b, h, l, m]."""
+  """Compute the weights that dropout keeps: bool[b, h, l, m]."""
   words = tiled.draw(rng, rows=rows, heads=heads, keys=keys)
   index = jnp.arange(queries, dtype=jnp.int32)[:, None]
   return tiled.keep_mask((words[:, :, :1], words[:, :, 1:]), index, cut=dropout.cut_of(rate))
 
 
 def formula(query, key, value, *, mask, bias=None):
-  """Attention as it stands, with the draws of the kernel."""
+  """Compute attention by its formula, with the dropout of the kernel."""
   shares = attention.weights(query, key, mask=mask, bias=bias)
   rows, heads, queries, keys = shares.shape
   where = keep(KEY, rows=rows, heads=heads, queries=queries, keys=keys, rate=RATE)
@@ -63,7 +63,7 @@ def test_output_and_gradients_with_dropout_equal_the_formula(mask, bias):
 
 @pytest.mark.parametrize('largest', [128, 256])
 def test_what_the_kernel_drops_can_be_told_outside(largest):
-  """Weights that are all alike, and values that say where they come from."""
+  """Build equal weights, and values that encode their position."""
   query = jnp.zeros((2, 200, 3, 256))
   key, value = jnp.zeros((2, 256, 3, 256)), jnp.broadcast_to(jnp.eye(256)[None, :, None], (2, 256, 3, 256))
   mask = Mask(jnp.ones((2, 200), jnp.int32), jnp.ones((2, 256), jnp.int32))
@@ -89,7 +89,7 @@ def test_rate(rate):
 
 
 def test_draws_are_independent():
-  """Correlations of rows, heads, queries and keys, near and far, are those of as many fair coins."""
+  """Compare correlations of rows, heads, queries and keys with fair coins."""
   where = np.asarray(keep(KEY, rows=8, heads=8, queries=128, keys=256, rate=0.5), np.float32) * 2 - 1
   for axis in range(4):
     for step in (1, 2, 3, where.shape[axis] // 2):
@@ -146,17 +146,17 @@ def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients(size):
 @pytest.mark.parametrize(
   ('mesh', 'bias'),
   [
-    ({'data': 4}, 'all rows alike'),
-    ({'data': 2, 'model': 2}, 'all rows alike'),
+    ({'data': 4}, 'shared by rows'),
+    ({'data': 2, 'model': 2}, 'shared by rows'),
     ({'data': 2, 'model': 2}, 'of each row'),
     ({'data': 1, 'model': 4}, 'none'),
   ],
 )
 def test_devices_draw_and_add_up_what_one_would(mesh, bias):
-  """Rows and heads are cut, keys are shared by two heads, and a bias that all rows share is summed over devices."""
+  """Cut rows and heads, with shared keys and a shared bias."""
   layout = sharding.make_layout(sharding.make_mesh(mesh), 'tensor')
   args = [draw(4, 20, 4, HEAD_DIM), draw(4, 20, 2, HEAD_DIM, seed=1), draw(4, 20, 2, HEAD_DIM, seed=2)]
-  args += [] if bias == 'none' else [draw(1 if bias == 'all rows alike' else 4, 4, 20, 20)]
+  args += [] if bias == 'none' else [draw(1 if bias == 'shared by rows' else 4, 4, 20, 20)]
   mask = Mask(
     MASKS['packed'].query_segments[:, :20], MASKS['packed'].key_segments[:, :20], prefix=jnp.arange(4), causal=True
   )
@@ -182,7 +182,7 @@ def test_devices_draw_and_add_up_what_one_would(mesh, bias):
   [('none', 256, 2), ('of each row', 1024, 3), ('shared', 512, 3), ('shared', 1024, 4)],
 )
 def test_it_lowers_for_a_tpu(bias, length, kernels):
-  """Mosaic accepts it with no TPU at hand: forward; backward to keys and values; to queries; to a bias."""
+  """Lower the forward kernel and the three backward kernels without a TPU."""
   rows = {'none': 0, 'shared': 1}.get(bias, 2)
   ids = jnp.ones((2, length), jnp.int32)
   shape = jax.ShapeDtypeStruct((2, length, 2, 64), jnp.bfloat16)
@@ -201,7 +201,7 @@ def test_it_lowers_for_a_tpu(bias, length, kernels):
 @pytest.mark.plan
 @pytest.mark.skipif(importlib.util.find_spec('libtpu') is None, reason='needs libtpu, a compiler for TPUs')
 def test_it_compiles_for_tpus(tmp_path):
-  """Ahead of time, with the compiler of TPUs and without one at hand, in a process of its own."""
+  """Compile ahead of time for TPUs in a separate process."""
   found = ahead(COMPILE, folder=tmp_path)
   assert set(found) == {'one', 'mesh'}
   (needed, kernels), (each, same) = (map(int, found[name].split()) for name in ('one', 'mesh'))

@@ -1,6 +1,6 @@
-"""GLM's blanks in plain numpy, one document and one blank at a time, and histograms of what they draw.
+"""GLM's blanks in plain numpy, one document and one blank at a time, and histograms of their samples.
 
-`python -m tests.noise.blanks_reference` writes the histograms anew.
+`python -m tests.noise.blanks_reference` writes the histograms again.
 """
 
 import collections
@@ -17,7 +17,7 @@ Blank = tuple[int, int]  # first token and number of tokens, counted without the
 
 
 def token(draw: np.random.Generator, *, size: int, eligible: int, rate: float = 0.15) -> list[Blank]:
-  """Lengths from Poisson(3) between 1 and 39 until they reach the budget, shuffled, put down with gaps."""
+  """Sample Poisson(3) lengths up to the budget, and place them shuffled."""
   lengths: list[int] = []
   while sum(lengths) < int(rate * size):
     length = draw.poisson(3)
@@ -36,7 +36,7 @@ def token(draw: np.random.Generator, *, size: int, eligible: int, rate: float = 
 
 
 def sentence(draw: np.random.Generator, *, size: int, sentences: tuple[int, ...], rate: float = 0.15) -> list[Blank]:
-  """Sentences in random order until they reach the budget."""
+  """Take sentences in random order up to the budget."""
   first = np.cumsum((0, *sentences))
   blanks: list[Blank] = []
   for index in draw.permutation(len(sentences)):
@@ -47,14 +47,14 @@ def sentence(draw: np.random.Generator, *, size: int, sentences: tuple[int, ...]
 
 
 def document(draw: np.random.Generator, *, size: int, eligible: int, ratio: float = 0.5) -> list[Blank]:
-  """One blank, half of the time at the end."""
+  """Choose one blank, at the end with probability 1/2."""
   length = min(int(draw.integers(max(1, int(ratio * size)), size - 2, endpoint=True)), eligible)
   place = eligible - length
   return [(place if draw.random() < 0.5 else int(draw.integers(0, place + 1)), length)]
 
 
 def summarise(rows: list[list[Blank]]) -> dict[str, dict[str, int]]:
-  """Histograms of one number a row, so that rows count as independent draws."""
+  """Compute histograms of one number per row, so rows are independent."""
   of = {
     'blanks': len,
     'tokens': lambda row: sum(length for _, length in row),

@@ -1,4 +1,4 @@
-"""The exact distribution of what a plain corruption makes, by going through everything that it may draw.
+"""The exact distribution of a plain corruption, by enumerating all of its random choices.
 
 A plain corruption draws from numpy's generator. `Tree` takes the generator's place, takes one branch of every draw, and
 `distribution` runs the corruption until all branches are done.
@@ -40,7 +40,7 @@ class Tree:
     self.depth, self.probability = 0, 1.0
 
   def advance(self) -> bool:
-    """Goes on to the next leaf; False behind the last."""
+    """Advance to the next leaf; False after the last."""
     del self.path[self.depth :]
     while self.path and self.path[-1][0] + 1 == self.path[-1][1]:
       self.path.pop()
@@ -49,7 +49,7 @@ class Tree:
     return bool(self.path)
 
   def pick(self, weights: Sequence[float]) -> int:
-    """One of as many branches as there are weights, which sum to 1."""
+    """Take one branch per weight; weights sum to 1."""
     if self.depth == len(self.path):
       self.path.append([0, len(weights)])
     taken = self.path[self.depth][0]
@@ -87,7 +87,9 @@ class Tree:
 
 
 def distribution(corruption: Callable[[Any], tuple[int, ...]], *, longest: int = 9) -> dict[tuple[int, ...], float]:
-  """What `corruption` may return, given a generator, and how likely each is; sums to 1 but for what is negligible.
+  """Compute the probability of each outcome of `corruption`.
+
+  They sum to 1, except for negligible outcomes.
 
   Args:
     corruption: generator -> outcome.

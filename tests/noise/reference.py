@@ -33,14 +33,14 @@ class PlainRow(NamedTuple):
     return [int(place) for place in np.flatnonzero(self.eligible)]
 
   def boundary(self, place: int) -> bool:
-    """Whether a span must not go from the position before on to this one."""
+    """Check for a boundary between the position before and this one."""
     if place == 0 or place == len(self.ids):
       return True
     both = self.eligible[place] and self.eligible[place - 1]
     return not both or self.segment_ids[place] != self.segment_ids[place - 1]
 
   def words(self) -> list[list[int]]:
-    """The positions of each word that may be chosen."""
+    """List the positions of each word that may be chosen."""
     words: list[list[int]] = []
     for place in self.ordinary:
       if self.boundary(place) or self.word_ids[place] != self.word_ids[place - 1]:
@@ -49,7 +49,7 @@ class PlainRow(NamedTuple):
     return words
 
   def runs(self) -> list[list[list[int]]]:
-    """Words between two boundaries."""
+    """Group words between two boundaries."""
     runs: list[list[list[int]]] = []
     for word in self.words():
       if self.boundary(word[0]):
@@ -93,7 +93,7 @@ def merged(row: PlainRow, chosen: set[int]) -> list[list[int]]:
 
 
 def take_singles(row: PlainRow, places: Iterator[int], *, budget: int, candidates: str = 'ordinary') -> list[int]:
-  """The first `budget` different candidates of an order."""
+  """Take the first `budget` distinct candidates of an order."""
   allowed = set(row.ordinary) if candidates == 'ordinary' else set(range(row.real))
   taken = list(itertools.islice((place for place in places if place in allowed), budget))
   return number(len(row.ids), [[place] for place in taken])
@@ -145,7 +145,7 @@ def take_geometric(row: PlainRow, anchors: Iterator[int], sizes: Callable[[int],
 def take_windows(
   row: PlainRow, sizes: Iterator[int], place: Callable[[int], int], *, rate: float, budget: int
 ) -> list[int]:
-  """`place` picks one of so many positions of a window; the next window begins behind the n-gram of this one."""
+  """Choose an n-gram per window by `place`; the next window follows it."""
   words, width, offset = row.words(), int(1 / rate), 0
   spans: list[list[list[int]]] = []
   while offset < len(words):
@@ -197,7 +197,7 @@ def with_replacement(draw, row, *, rate=0.15, max_count=None) -> list[int]:
 
 
 def frequency(draw, row, *, counts, rate=0.15, smoothing=0.7, max_count=None) -> list[int]:
-  """One draw after the other, what is drawn leaves the urn."""
+  """Sample one after the other, without replacement."""
   budget = math.ceil(rate * row.real)
   left, taken = row.ordinary, []
   for _ in range(min(budget, len(left), len(left) if max_count is None else max_count)):
@@ -246,7 +246,7 @@ def spans_of(numbers: list[int]) -> dict[int, list[int]]:
 def rewrite(
   ids, numbers, insert, *, span: Callable[[int, list[int]], list[int]], extra: Callable[[], int]
 ) -> list[int]:
-  """Ids with each span replaced by what `span` makes of its number and ids, and `extra` at insertions."""
+  """Replace each span by `span(number, ids)`, and insert `extra`."""
   spans, out = spans_of(numbers), []
   for place, token in enumerate(ids):
     out += [extra() for _ in range(insert[place])]
@@ -259,7 +259,7 @@ def rewrite(
 
 
 def kinds(draw: np.random.Generator, numbers, *, mask=0.8, random=0.1, per='token') -> list[str]:
-  """'mask', 'random' or 'keep' for each chosen position, '' elsewhere."""
+  """Classify chosen positions as 'mask', 'random' or 'keep', others as ''."""
   pick = lambda: str(draw.choice(['mask', 'random', 'keep'], p=[mask, random, 1 - mask - random]))  # noqa: E731
   of_span = {k: pick() for k in spans_of(numbers)}
   return ['' if k == 0 else of_span[k] if per == 'span' else pick() for k in numbers]
@@ -277,7 +277,7 @@ LENGTH, VOCAB = 64, 97
 
 
 def standard_row() -> PlainRow:
-  """Two documents, special tokens at their borders and inside, words of one to four pieces, padding."""
+  """Build a row of two documents with special tokens, long words, padding."""
   draw = np.random.default_rng(8)
   segments = np.repeat([1, 2, 0], [36, 22, 6])
   special = np.isin(np.arange(LENGTH), [0, 17, 35, 36, 57]) | (segments == 0)
@@ -286,7 +286,7 @@ def standard_row() -> PlainRow:
 
 
 def summarise(numbers: np.ndarray) -> dict[str, Any]:
-  """Statistics of rows of span numbers, int[rows, l]; each is a sum over rows, which are independent of each other.
+  """Summarise independent rows of span numbers, int[rows, l].
 
   Returns:
     'chosen' and 'spans': rows by how many tokens and spans they have. 'positions': rows that chose each position.
@@ -327,7 +327,7 @@ def stored(case: str) -> dict[str, Any]:
 
 
 def write(rows: int = 40_000) -> None:
-  """Writes the histograms of all references: python -m tests.noise.reference."""
+  """Write the histograms of all references: python -m tests.noise.reference."""
   HISTOGRAMS.mkdir(exist_ok=True)
   row = standard_row()
   for case, (function, settings) in CASES.items():

@@ -1,6 +1,6 @@
 """Rows to corrupt, and slow corruptions of a row in plain Python with numpy's generator: the laws of the fast ones.
 
-A row is a list of stretches; a stretch is a list of units, each a list of positions.
+A row is a list of runs; a run is a list of units, each a list of positions.
 """
 
 import math
@@ -12,7 +12,7 @@ from plm_jax.noise.row import Row
 
 
 def make_row(length: int, *, real=None, eligible=None, words=None, segments=None, sentences=None) -> Row:
-  """A row of `real` tokens and padding; every token is a word and may be chosen unless the arguments say otherwise."""
+  """Build a row; by default every token is an eligible word."""
   real = length if real is None else real
   segments = (np.arange(length) < real).astype(np.int32) if segments is None else np.asarray(segments, np.int32)
   eligible = segments > 0 if eligible is None else np.asarray(eligible, bool)
@@ -22,7 +22,7 @@ def make_row(length: int, *, real=None, eligible=None, words=None, segments=None
 
 
 def random_rows(count: int, length: int, seed: int = 0) -> Row:
-  """Rows with several documents, words of several pieces, sentences, special tokens and padding."""
+  """Build rows with documents, long words, sentences, special tokens, padding."""
   draw = np.random.default_rng(seed)
   real = draw.integers(0, length + 1, count)
   index = np.arange(length)
@@ -45,8 +45,8 @@ HARD_ROWS = {
 }
 
 
-def stretches(eligible, segments) -> list[list[int]]:
-  """Positions of the runs of eligible tokens of one document."""
+def runs(eligible, segments) -> list[list[int]]:
+  """List the positions of each run of eligible tokens."""
   runs: list[list[int]] = []
   for place, (may, segment) in enumerate(zip(eligible, segments, strict=True)):
     if not may:
@@ -59,7 +59,7 @@ def stretches(eligible, segments) -> list[list[int]]:
 
 
 def words(run, word_ids) -> list[list[int]]:
-  """The words of a stretch."""
+  """List the words of a run."""
   found: list[list[int]] = []
   for place in run:
     if found and word_ids[found[-1][-1]] == word_ids[place]:
@@ -70,7 +70,7 @@ def words(run, word_ids) -> list[list[int]]:
 
 
 def composition(draw: np.random.Generator, total: int, parts: int) -> list[int]:
-  """`total` as a sum of `parts` numbers of 1 or more, all such sums being alike."""
+  """Split `total` into `parts` positive numbers, uniformly."""
   cuts = sorted(draw.choice(total - 1, parts - 1, replace=False) + 1)
   return np.diff([0, *cuts, total]).tolist()
 
@@ -78,7 +78,7 @@ def composition(draw: np.random.Generator, total: int, parts: int) -> list[int]:
 def exact_spans(draw, eligible, segments, *, rate, mean) -> list[int]:
   """Span number of each position."""
   number, count = [0] * len(eligible), 0
-  for run in stretches(eligible, segments):
+  for run in runs(eligible, segments):
     if len(run) < 2 or rate == 0:
       continue
     hidden = min(max(round(rate * len(run)), 1), len(run) - 1)
@@ -94,7 +94,7 @@ def exact_spans(draw, eligible, segments, *, rate, mean) -> list[int]:
 
 
 def infill(draw, units: list[list[int]], *, rate, mean) -> tuple[list[list[int]], int]:
-  """(positions of each span of a stretch, from left to right; insertions)."""
+  """Choose spans of a run, from left to right, and insertions."""
   budget = math.ceil(round(rate * len(units), 9))
   lengths: list[int] = []
   while sum(lengths) < budget:
@@ -118,7 +118,7 @@ def infill(draw, units: list[list[int]], *, rate, mean) -> tuple[list[list[int]]
 
 
 def permute(draw, sentences: list[list[int]], *, ratio) -> list[int]:
-  """The order of the positions of a stretch after ceil(ratio * sentences) of its sentences changed places."""
+  """Permute ceil(ratio * sentences) sentences of a run."""
   count = math.ceil(round(ratio * len(sentences), 9))
   moved = np.sort(draw.choice(len(sentences), count, replace=False))
   order = np.arange(len(sentences))

@@ -1,4 +1,4 @@
-"""Draws by weight: the table says exactly the weights, and draws follow it."""
+"""Sampling by weight: the table represents the weights exactly, and samples follow it."""
 
 import jax
 import jax.numpy as jnp

@@ -24,7 +24,7 @@ LEVELS = {
 
 
 def make_row(segments, *, special=(), sentences=None) -> Row:
-  """Every id is its place plus 100, so that what comes back says where it was."""
+  """Build a row whose ids are their positions plus 100."""
   segments = np.asarray(segments, np.int32)
   eligible = segments > 0
   eligible[list(special)] = False
@@ -34,7 +34,7 @@ def make_row(segments, *, special=(), sentences=None) -> Row:
 
 
 def random_rows(count: int, length: int, seed: int = 0) -> Row:
-  """Rows with several documents, special tokens anywhere, sentences, and padding on both sides."""
+  """Build rows with documents, special tokens, sentences and padding."""
   draw = np.random.default_rng(seed)
   left, real = draw.integers(0, 4, count)[:, None], draw.integers(0, length + 1, count)[:, None]
   index = np.arange(length)
@@ -75,7 +75,7 @@ def row_of(arranged, row: int):
 
 
 def parse(arranged, row: int):
-  """Part A as [(id, segment, position)], part B as [(inputs, targets, positions, block positions, segments)]."""
+  """List parts A and B as tuples per token and per blank."""
   a = row_of(arranged, row)
   prefix = int(a.prefix)
   part_a = list(zip(a.tokens[:prefix].tolist(), a.segment_ids[:prefix].tolist(), a.positions[:prefix].tolist()))  # noqa: B905
@@ -96,7 +96,7 @@ def parse(arranged, row: int):
 
 
 def rebuild(arranged, row: int):
-  """The ids of each document in order, each blank put where its mask stands; checks positions on the way."""
+  """Rebuild the ids of each document from parts A and B."""
   part_a, part_b = parse(arranged, row)
   texts: dict[int, list[int]] = {}
   at = {(blank[4][0], blank[2][0]): blank for blank in part_b}
@@ -131,7 +131,7 @@ def documents(row: Row, index: int) -> dict[int, list[int]]:
 
 
 def test_the_example():
-  """I [love you] because you [are a wonderful person]"""
+  """Check: I [love you] because you [are a wonderful person]"""
   words = ['I', 'love', 'you', 'because', 'you', 'are', 'a', 'wonderful', 'person']
   ids = {word: 100 + number for number, word in enumerate(dict.fromkeys(words))}
   names = {number: word for word, number in ids.items()} | {MASK: '<M>', START: '<sop>', END: '<eop>'}
@@ -157,7 +157,7 @@ def test_the_example():
 
 
 def blanks_of(numbers: np.ndarray) -> list[list[tuple[int, int]]]:
-  """The blanks of each row, counted without the first token."""
+  """Count the blanks of each row without the first token."""
   rows = []
   for row in numbers:
     places = [np.flatnonzero(row == number) for number in range(1, row.max() + 1)]
@@ -177,7 +177,7 @@ def draw_rows(level: str, count: int, seed: int = 0) -> list[list[tuple[int, int
 
 
 def p_value(ours: dict[str, int], theirs: dict[str, int]) -> float:
-  """Of the homogeneity of two histograms, rare values joined."""
+  """Test the homogeneity of two histograms, with rare values joined."""
   values = sorted({*ours, *theirs}, key=lambda value: -theirs.get(value, 0))
   table = np.array([[ours.get(value, 0), theirs.get(value, 0)] for value in values], float)
   share = table[:, 0].sum() / table.sum()

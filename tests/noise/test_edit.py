@@ -1,4 +1,4 @@
-"""What is written at the chosen positions: the 80/10/10 shares, and nothing anywhere else."""
+"""Edits change chosen positions only, with the 80/10/10 shares."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ MASK, VOCAB = 4, 97
 
 
 def corrupt(rows: int, *, length: int = 128, seed: int = 0, **shares):
-  """(clean, corrupted, chosen) of rows that begin and end with a special token and are padded to 3/4 at least."""
+  """Corrupt rows with special tokens at both ends and padding."""
   draw = np.random.default_rng(seed)
   ids = draw.integers(7, VOCAB, (rows, length)).astype(np.int32)
   real = draw.integers(length * 3 // 4, length + 1, rows)
@@ -96,11 +96,11 @@ def test_shares_can_be_set():
 
 # Per span, random ids -------------------------------------------------------------------------------------------------
 
-WORD, MANY = 10, 50_000  # of all text; so many ids that a random one is hardly ever the word
+WORD, MANY = 10, 50_000  # of all text; a random id of this many is hardly ever the word
 
 
 def kinds(rows: int, *, seed: int = 0, vocab_size: int = MANY, special_ids=range(7), **settings):
-  """(span numbers, written ids), int[rows, 40] both, of spans of one to three tokens."""
+  """Write spans of one to three tokens; both results int[rows, 40]."""
   numbers = np.repeat([0, 1, 0, 2, 0, 3, 4, 0, 5, 0], [6, 3, 4, 2, 5, 1, 3, 6, 2, 8])
   row = Row(*(jnp.asarray(x) for x in (np.full(40, WORD), np.ones(40, bool), np.ones(40, np.int32))))
   spans = Spans(jnp.asarray(numbers, jnp.int32), jnp.zeros(40, jnp.int32))
@@ -122,7 +122,7 @@ def test_what_becomes_of_tokens_is_distributed_as_in_the_reference(per):
   theirs = np.array([reference.kinds(draw, numbers, per=per) for _ in range(rows)])[:, chosen]
   ours = named(written)[:, chosen]
   assert (written[:, ~chosen] == WORD).all()
-  # a whole row is one draw of a pattern: the shares of each position, and of each pair within the longest span
+  # a whole row is one sample of a pattern: the shares of each position, and of each pair within the longest span
   for position in range(chosen.sum()):
     table = [[(x[:, position] == kind).sum() for kind in ('mask', 'random', 'keep')] for x in (ours, theirs)]
     assert stats.chi2_contingency(table).pvalue > 1e-5

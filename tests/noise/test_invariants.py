@@ -1,4 +1,4 @@
-"""What holds for every where-function, found by its name in `noise/where/`, and for every edit after it."""
+"""Invariants of every function of `noise/where/`, and of every edit after it."""
 
 import functools
 
@@ -52,7 +52,7 @@ def random_row(draw: np.random.Generator) -> tuple[np.ndarray, ...]:
 
 
 def batch(seed: int = 0) -> Row:
-  """The hard rows, with random ones up to a fixed number."""
+  """Build the hard rows, and random ones up to a fixed number."""
   draw = np.random.default_rng(seed)
   rows = [*HARD.values(), *(random_row(draw) for _ in range(ROWS - len(HARD)))]
   ids, eligible, segments, words = (jnp.asarray(np.stack(leaves)) for leaves in zip(*rows, strict=True))
@@ -65,13 +65,13 @@ def keys(seed: int = 0):
 
 @functools.cache
 def pick(name: str, rate: float | None = None) -> functools.partial:
-  """The function with its settings bound, as objectives get it."""
+  """Bind the settings of a function, as objectives do."""
   settings = {'name': name} | ({} if rate is None else {'rate': rate})
   return build.pick('noise.where', settings, counts=reference.counts_of(reference.VOCAB))
 
 
 def capacity(choose: functools.partial, length: int = LENGTH) -> int:
-  """What its file says in `CAPACITY`."""
+  """Look up the capacity of a function in its file."""
   return build.beside(choose.func, 'CAPACITY')[choose.func](length, **choose.keywords)
 
 
@@ -91,7 +91,7 @@ def test_every_function_says_how_much_it_may_choose(name):
 
 
 def check(name: str, row: Row, found: Spans, rate: float | None) -> None:
-  """One batch of spans: eligible tokens only, no document boundary crossed, numbers from left to right, the bound."""
+  """Check the eligibility, boundaries, numbers and bound of spans."""
   choose = pick(name, rate)
   slots = capacity(choose)
   assert found.number.dtype == found.insert.dtype == jnp.int32
@@ -108,7 +108,7 @@ def check(name: str, row: Row, found: Spans, rate: float | None) -> None:
     for value in np.unique(values):
       (span,) = np.nonzero(number == value)
       assert np.array_equal(span, np.arange(span[0], span[-1] + 1)), 'a span has a hole'
-      assert len(np.unique(segments[span])) == 1, 'a span goes on in the next document'
+      assert len(np.unique(segments[span])) == 1, 'a span continues in the next document'
     # those that round up in each document leave room for some documents, not for one a token
     if choose.func not in spans.CAPACITY or place >= len(HARD):
       assert len(places) <= slots <= LENGTH, place
@@ -158,7 +158,7 @@ def test_the_shortest_rows_have_spans_of_their_shape(name):
 
 
 def span_edits(samples):
-  """Edits without chance: name -> (ours, what becomes of a span of these ids)."""
+  """Map deterministic edits to (ours, result for a span)."""
   return {
     'to_mask': (functools.partial(edit.to_mask, mask_id=MASK), lambda k, ids: [MASK] * len(ids)),
     'drop': (edit.drop, lambda k, ids: []),
@@ -176,7 +176,7 @@ def span_edits(samples):
 
 @functools.cache
 def all_edits(size: int):
-  """(key, row, spans) of a batch -> edit -> the new rows and where each id comes from."""
+  """Apply an edit to a batch; return rows and source positions."""
 
   def run(key, row, found):
     out = {}

@@ -68,7 +68,7 @@ def row_of(row: reference.PlainRow, sentences: np.ndarray = SENTENCES) -> Row:
 
 
 def lazily(draw: Any, places: list[int]) -> Any:
-  """A random order of places, drawn one by one."""
+  """Sample a random order of positions, one by one."""
   left = list(places)
   while left:
     yield left.pop(int(draw.integers(len(left))))
@@ -77,7 +77,7 @@ def lazily(draw: Any, places: list[int]) -> Any:
 def chosen(
   function: Callable[..., Spans], plain: Callable[[Any], Any], row: reference.PlainRow = ROW, **settings
 ) -> Law:
-  """Of a `where` function whose plain version returns span numbers, and insertions where it makes any."""
+  """Build the law of a `where` function from its plain version."""
   given = row_of(row)
 
   def ours(key):
@@ -111,7 +111,7 @@ def windows(draw: Any) -> list[int]:
 
 
 def runs(row: reference.PlainRow) -> list[list[int]]:
-  return spans_reference.stretches(row.eligible, row.segment_ids)
+  return spans_reference.runs(row.eligible, row.segment_ids)
 
 
 def iid_spans(draw: Any) -> list[int]:
@@ -146,7 +146,7 @@ def infilling(draw: Any) -> tuple[list[int], list[int]]:
 
 
 def gaps(draw: Any, places: list[int], wanted: int, length: int) -> list[int]:
-  """One insertion before as many of the places as are wanted, or all; one place after the other."""
+  """Choose distinct positions for insertions, one after the other."""
   found = [0] * length
   for number, place in enumerate(places):
     found[place] = int(draw.random() < min(1.0, (wanted - sum(found)) / (len(places) - number)))
@@ -154,13 +154,13 @@ def gaps(draw: Any, places: list[int], wanted: int, length: int) -> list[int]:
 
 
 def random_gaps(draw: Any) -> tuple[list[int], list[int]]:
-  """Before a token of the stretch, or the special one that ends its document."""
+  """List the positions of insertions: tokens of the run, and its end."""
   first, second = gaps(draw, [1, 2, 3, 4], 2, 9), gaps(draw, [5, 6, 7, 8], 2, 9)
   return [0] * 9, [a + b for a, b in zip(first, second, strict=True)]
 
 
 def blank_numbers(found: list[blanks_reference.Blank], length: int) -> list[int]:
-  """Blanks between two special tokens, as span numbers of the row."""
+  """Build blanks between two special tokens, as span numbers."""
   spans = [list(range(1 + first, 1 + first + size)) for first, size in found]
   return reference.number(length, [span for span in spans if span])
 
@@ -234,7 +234,7 @@ WHERE = {
 
 
 def edited(function: Callable[..., Any], plain: Callable[[Any], Any], insert: Any = None, **settings) -> Law:
-  """Of an edit of TEXT at SPANS; a written row."""
+  """Build the law of an edit of TEXT at SPANS."""
   found = Spans(jnp.asarray(SPANS), jnp.zeros(8, jnp.int32) if insert is None else jnp.asarray(insert))
   return Law(lambda key: compact(function(key, row_of(TEXT), found, **settings), size=16, pad_id=PAD), plain)
 
@@ -245,7 +245,7 @@ def rewritten(span: Callable[[int, list[int]], list[int]], insert: Any = (0,) * 
 
 
 def eighty(draw: Any, per: str) -> Any:
-  """80/10/10 with a vocabulary of three words, of which the special one is never drawn at random."""
+  """Corrupt 80/10/10 with three words, one of them special."""
   kinds = reference.kinds(draw, SPANS.tolist(), mask=0.5, random=0.3, per=per)
   written = {'mask': lambda token: MASK, 'random': lambda token: 1 + int(draw.integers(2)), 'keep': int, '': int}
   return [*(written[kind](token) for kind, token in zip(kinds, TEXT.ids, strict=True)), *[PAD] * 8]
@@ -320,7 +320,7 @@ XLNET = reference.PlainRow(
 
 
 def targets(draw: Any) -> list[int]:
-  """XLNet's loop over the first twelve tokens: three targets."""
+  """Run XLNet's loop over the first twelve tokens, for three targets."""
   starts = np.diff(XLNET.word_ids, prepend=0) > 0
   shares = reference.shares([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5])
   taken: set[int] = set()
@@ -346,7 +346,7 @@ def choose_targets(key: jax.Array) -> jax.Array:
 
 
 def parts(draw: Any) -> list[int]:
-  """Part A, then the blanks of TEXT in random order: tokens, places in A, places in the blank, targets."""
+  """Write part A, then the blanks of TEXT in random order."""
   found = {k: [int(TEXT.ids[place]) for place in places] for k, places in reference.spans_of(SPANS.tolist()).items()}
   rows = [[token, place, 0, 0] for place, token in enumerate(rewritten(lambda k, ids: [MASK])) if token != PAD]
   at = dict(zip(found, [place for token, place, *_ in rows if token == MASK], strict=True))
@@ -375,7 +375,7 @@ def joined(made: pair.Pair) -> jax.Array:
 
 
 def truncated(draw: Any) -> list[int]:
-  """Token by token off the longer segment, the second of equals, at either end."""
+  """Truncate the longer segment token by token, at either end."""
   kept = [list(range(6)), list(range(4))]
   while len(kept[0]) + len(kept[1]) > 5:
     longer = kept[0] if len(kept[0]) > len(kept[1]) else kept[1]
@@ -429,7 +429,7 @@ def outcomes(rows: np.ndarray) -> dict[tuple[int, ...], int]:
 
 
 def check(found: dict[tuple[int, ...], int], expected: dict[tuple[int, ...], float]) -> None:
-  """Outcomes are those of a law; rare ones, below 8 rows, are put together."""
+  """Test outcomes against a law, with rare ones (below 8 rows) joined."""
   assert sum(expected.values()) == pytest.approx(1, abs=1e-4)
   assert not set(found) - set(expected), sorted(set(found) - set(expected))[:5]
   rows = sum(found.values())
@@ -469,7 +469,7 @@ def test_every_function_has_a_law():
 
 
 def test_known_laws():
-  """What can be told without going through anything."""
+  """Check the probabilities that have closed forms."""
   taken = collections.Counter[int]()
   for outcome, share in law_of('iid').items():
     taken[max(outcome)] += share  # type: ignore[assignment]
@@ -495,7 +495,7 @@ STORED = {*reference.CASES, 'sentence_blanks', 'document_blanks', 'choose_target
 
 @pytest.mark.parametrize('name', [name for name in LAWS if name not in STORED])
 def test_2_000_rows(name):
-  """But for those of which 2,000 rows are compared with stored histograms elsewhere."""
+  """Compare 2,000 rows with the exact law; others have stored histograms."""
   check(outcomes(draw_rows(name, 2000, seed=1)), law_of(name))
 
 

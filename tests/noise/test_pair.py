@@ -22,7 +22,7 @@ def segment(first: int, length: int) -> pair.Segment:
 
 @functools.cache
 def choose(name: str, following: int):
-  """Labels and first ids of both segments over many keys; the three segments begin with 100, 200 and 300."""
+  """Pair segments that begin with 100, 200 and 300, for many keys."""
   keys = jax.random.split(jax.random.key(0), MANY)
   made = jax.jit(jax.vmap(lambda key: CHOICES[name](key, segment(100, 5), segment(200, following), segment(300, 7))))(
     keys
@@ -55,7 +55,7 @@ def test_a_lone_segment_gets_one_of_another_document(name):
 
 
 def slow_truncate(a: list, b: list, room: int, draw) -> tuple[list, list]:
-  """BERT's truncate_seq_pair, token by token."""
+  """Run BERT's truncate_seq_pair, token by token."""
   a, b = list(a), list(b)
   while len(a) + len(b) > room:
     longer = a if len(a) > len(b) else b

@@ -17,7 +17,7 @@ SHARES = np.array([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]) / (137 / 60)
 
 
 def make_row(length: int, *, starts=None, special=(), real: int | None = None) -> Row:
-  """A row of one document whose tokens all start a word, unless `starts` says otherwise."""
+  """Build a one-document row; by default each token starts a word."""
   segments = (np.arange(length) < (length if real is None else real)).astype(np.int32)
   eligible = (segments > 0) & ~np.isin(np.arange(length), special)
   starts = np.ones(length, bool) if starts is None else np.asarray(starts, bool)
@@ -25,7 +25,7 @@ def make_row(length: int, *, starts=None, special=(), real: int | None = None) -
 
 
 def example_row() -> Row:
-  """Words of one to four pieces, separators, a row as they come in training."""
+  """Build a row as in training, with separators and long words."""
   starts = np.random.default_rng(2).random(LENGTH) < 0.6
   return make_row(LENGTH, starts=starts, special=(70, 94, 95))
 
@@ -39,7 +39,7 @@ def chooser(rows: int, **settings):
 
 
 def choose(row: Row, rows: int = 1, key: int = 0, **settings) -> np.ndarray:
-  """bool[rows, l]: the targets of one row, drawn so many times."""
+  """Sample the targets of one row many times: bool[rows, l]."""
   settings = {'boundary': row.ids.shape[0] // 2} | settings
   return np.asarray(chooser(rows, **settings)(jax.random.key(key), row))
 
@@ -48,7 +48,7 @@ def choose(row: Row, rows: int = 1, key: int = 0, **settings) -> np.ndarray:
 
 
 def slow_spans(eligible, starts, *, goal, grams, shares, window=6):
-  """The loop of the released data pipeline, with special tokens left out of what is chosen."""
+  """Run the loop of the released pipeline, without special tokens."""
   length, taken, cursor, number = len(eligible), set(), 0, 0
   while cursor < length and len(taken) < goal:
     n = min(grams[number], goal - len(taken))
@@ -65,7 +65,7 @@ def slow_spans(eligible, starts, *, goal, grams, shares, window=6):
 
 
 def independent(row: Row, generator: np.random.Generator, *, spans: bool = True) -> np.ndarray:
-  """Targets by numpy's own draws."""
+  """Sample targets with numpy."""
   eligible, starts = np.asarray(row.eligible), np.diff(np.asarray(row.word_ids), prepend=0) > 0
   out = np.zeros(LENGTH, bool)
   for part, goal in ((slice(0, BOUNDARY), 8), (slice(BOUNDARY, LENGTH), 8)):
@@ -79,7 +79,7 @@ def independent(row: Row, generator: np.random.Generator, *, spans: bool = True)
 
 
 def features(targets: np.ndarray) -> dict[str, np.ndarray]:
-  """Histograms of a sample of rows: how often each position, each length of a run, each number of runs."""
+  """Compute histograms of positions, lengths of runs and numbers of runs."""
   edges = np.diff(np.pad(targets, ((0, 0), (1, 1))).astype(int), axis=1)
   runs = [np.flatnonzero(row < 0) - np.flatnonzero(row > 0) for row in edges]
   return {
@@ -90,7 +90,7 @@ def features(targets: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def statistic(observed: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
-  """Pearson's chi-square of two samples, and its degrees of freedom; rare classes are put together."""
+  """Compute Pearson's chi-square and its degrees of freedom."""
   order = np.argsort(observed + expected)
   small = np.cumsum((observed + expected)[order]) < 40
   groups = [
@@ -175,10 +175,10 @@ def test_few_eligible_tokens_are_all_taken():
 
 
 def test_a_span_ends_where_its_document_does():
-  """In documents of three tokens spans are not longer; neighbours across a boundary are both targets by chance only."""
+  """Check that spans end with documents of three tokens."""
   segments = np.repeat(np.arange(1, 33), 3)
   row = make_row(LENGTH)._replace(segment_ids=jnp.asarray(segments, jnp.int32))
-  few = choose(row, 500, one_in=30, max_gram=5)  # so few that no single token is drawn beside a span by chance
+  few = choose(row, 500, one_in=30, max_gram=5)  # so few that hardly any single token is next to a span by chance
   edges = np.diff(np.pad(few, ((0, 0), (1, 1))).astype(int), axis=1)
   longest = max(int((np.flatnonzero(r < 0) - np.flatnonzero(r > 0)).max()) for r in edges)
   whole = choose(make_row(LENGTH), 500, one_in=30, max_gram=5)
@@ -189,7 +189,7 @@ def test_a_span_ends_where_its_document_does():
 
 
 def test_draws_have_the_stored_distribution():
-  """Of the slow loop with numpy's draws; `python -m tests.noise.test_permutation` draws the file anew."""
+  """Compare with stored histograms of the slow loop."""
   with np.load(REFERENCE, allow_pickle=False) as stored:
     found = features(choose(example_row(), 2000, key=7))
     for name, counts in found.items():
@@ -247,7 +247,7 @@ def test_a_part_must_be_whole_blocks():
 
 
 def slow_visible(ranks, targets, functional, boundary):
-  """Query by query and key by key, as the rules are told in words."""
+  """Compute the mask query by query and key by key."""
   length = len(ranks)
   seen = np.zeros((length, length), bool)
   for query in range(length):
@@ -281,7 +281,7 @@ def test_order_2_4_3_1():
 
 
 def test_mask_is_an_order():
-  """What a token sees, sees nothing that the token does not see: no target is told through another token."""
+  """Check that visibility is transitive, so no target leaks."""
   draw = np.random.default_rng(0)
   targets = draw.random(64) < 0.4
   functional = ~targets & (draw.random(64) < 0.1)

@@ -22,7 +22,7 @@ def compiled(name: str, **settings):
 
 
 def over_rows(name: str, rows: Row, *, seed: int = 0, **settings) -> np.ndarray:
-  """Where the token of each position comes from, int[rows, length]."""
+  """Compute the source of each position, int[rows, length]."""
   keys = jax.random.split(jax.random.key(seed), len(rows.ids))
   return np.asarray(compiled(name, **settings)(keys, rows))
 
@@ -40,7 +40,7 @@ def test_tokens_stay_in_their_document_and_special_tokens_stay(name):
   assert (order == np.arange(40))[fixed].all()
   assert (order != np.arange(40)).any()
   for row in range(60):
-    for run in slow.stretches(np.asarray(rows.eligible[row]), np.asarray(rows.segment_ids[row])):
+    for run in slow.runs(np.asarray(rows.eligible[row]), np.asarray(rows.segment_ids[row])):
       assert sorted(order[row][run]) == run
 
 
@@ -68,7 +68,7 @@ def test_sentences_move_whole(ratio):
   order = over_rows('permute_sentences', rows, ratio=ratio)
   for row in range(60):
     sentences = np.asarray(rows.sentence_ids[row])
-    for run in slow.stretches(np.asarray(rows.eligible[row]), np.asarray(rows.segment_ids[row])):
+    for run in slow.runs(np.asarray(rows.eligible[row]), np.asarray(rows.segment_ids[row])):
       groups = slow.words(run, sentences)
       found = slow.words(order[row][run].tolist(), sentences)
       assert sorted(map(tuple, found)) == sorted(map(tuple, groups))

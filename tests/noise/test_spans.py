@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plm_jax.noise import stretches
+from plm_jax.noise import runs
 from plm_jax.noise.row import Row
 from plm_jax.noise.where import spans
 from plm_jax.noise.where.counts import round_up
@@ -44,7 +44,7 @@ def repeat(row: Row, count: int) -> Row:
 
 
 def runs_of(rows: Row, row: int) -> list[list[int]]:
-  return slow.stretches(np.asarray(rows.eligible[row]), np.asarray(rows.segment_ids[row]))
+  return slow.runs(np.asarray(rows.eligible[row]), np.asarray(rows.segment_ids[row]))
 
 
 def lengths_of(number: np.ndarray) -> list[int]:
@@ -138,7 +138,7 @@ def test_select_takes_what_is_wanted(wanted):
   candidates = jnp.asarray([0, 1, 1, 1, 0, 1, 1, 0, 1, 1, 1], bool)
   fresh = jnp.zeros(11, bool).at[0].set(True)
   run = jax.jit(
-    jax.vmap(lambda u: stretches.select(u, candidates, fresh=fresh, wanted=jnp.full(11, wanted), total=jnp.full(11, 8)))
+    jax.vmap(lambda u: runs.select(u, candidates, fresh=fresh, wanted=jnp.full(11, wanted), total=jnp.full(11, 8)))
   )
   taken = np.asarray(run(jax.random.uniform(jax.random.key(0), (400, 11))))
   assert (taken.sum(axis=1) == min(wanted, 8)).all()
@@ -148,9 +148,7 @@ def test_select_takes_what_is_wanted(wanted):
 def test_select_is_uniform_over_subsets():
   run = jax.jit(
     jax.vmap(
-      lambda u: stretches.select(
-        u, jnp.ones(7, bool), fresh=jnp.arange(7) == 0, wanted=jnp.full(7, 3), total=jnp.full(7, 7)
-      )
+      lambda u: runs.select(u, jnp.ones(7, bool), fresh=jnp.arange(7) == 0, wanted=jnp.full(7, 3), total=jnp.full(7, 7))
     )
   )
   taken = np.asarray(run(jax.random.uniform(jax.random.key(0), (14_000, 7))))
@@ -217,7 +215,7 @@ def test_the_product_of_rate_and_count_is_not_rounded_up_by_its_error():
 
 
 def infilled(number: np.ndarray, insert: np.ndarray) -> dict[str, list[int]]:
-  """What is counted of infilled rows: hidden tokens, spans, insertions, and the length of each span."""
+  """Count hidden tokens, spans, insertions and span lengths."""
   return {
     'hidden': (number > 0).sum(axis=1).tolist(),
     'spans': number.max(axis=1).tolist(),
@@ -227,7 +225,7 @@ def infilled(number: np.ndarray, insert: np.ndarray) -> dict[str, list[int]]:
 
 
 def histograms(rows: int, *, seed: int) -> dict[str, list[int]]:
-  """Counts of `infilled` and of the position of the first span, of rows of 64 tokens."""
+  """Count `infilled` and the position of the first span."""
   number, insert = over_rows('poisson_spans', repeat(make_row(64), rows), seed=seed, rate=0.3, units='tokens')
   found = infilled(number, insert) | {
     'first': (number > 0).argmax(axis=1).tolist(),
@@ -253,7 +251,7 @@ def slow_histograms(rows: int, *, seed: int) -> dict[str, list[int]]:
 
 
 def distance(ours, theirs) -> float:
-  """Largest difference of two distributions, in units of its 99.9 % bound (Kolmogorov and Smirnov)."""
+  """Compute the Kolmogorov-Smirnov distance in units of its 99.9 % bound."""
   size = max(len(ours), len(theirs))
   one, two = (np.pad(np.asarray(x, float), (0, size - len(x))) for x in (ours, theirs))
   gap = np.abs(one.cumsum() / one.sum() - two.cumsum() / two.sum()).max()

@@ -1,4 +1,4 @@
-"""Which tokens are chosen: equal to plain numpy on the same draws, distributed alike on others, and closed forms."""
+"""Chosen tokens: equal to plain numpy for the same random numbers, the same distribution for others, closed forms."""
 
 import functools
 import math
@@ -21,7 +21,7 @@ TINY = 1e-5  # a p-value that a sound function does not reach with the fixed see
 
 
 def make_row(length: int, *, real=None, eligible=None, words=None, segments=None) -> Row:
-  """A row of `real` tokens and padding; every token is a word and may be chosen unless the arguments say otherwise."""
+  """Build a row; by default every token is an eligible word."""
   real = length if real is None else real
   segments = (np.arange(length) < real).astype(np.int32) if segments is None else np.asarray(segments, np.int32)
   eligible = segments > 0 if eligible is None else np.asarray(eligible, bool)
@@ -31,7 +31,7 @@ def make_row(length: int, *, real=None, eligible=None, words=None, segments=None
 
 
 def random_rows(count: int, length: int, seed: int = 0) -> Row:
-  """Rows with several documents, words of several pieces, special tokens and padding."""
+  """Build rows with documents, long words, special tokens and padding."""
   draw = np.random.default_rng(seed)
   real = draw.integers(0, length + 1, count)
   index = np.arange(length)
@@ -67,7 +67,7 @@ def compiled(function, settings, counts: bool):
 
 
 def order(key, length: int) -> list[int]:
-  """Positions by falling score, from the key's random words: their high bits, then the position."""
+  """Sort positions by falling score: random high bits, then position."""
   low = 2 ** math.ceil(math.log2(length + 1)) - 1
   high = (np.asarray(jax.random.bits(key, (length,))).astype(np.int64) >> 1) & ~low
   return np.argsort(-(high + np.arange(1, length + 1))).tolist()
@@ -118,7 +118,7 @@ def test_equals_a_slow_reference_on_the_same_draws(name, rate, max_count):
 
 
 def check_alike(ours, theirs) -> None:
-  """Two summaries are of one distribution: chi-square for what a row has one of, normal deviations for counts."""
+  """Test two summaries: chi-square for classes, normal deviations for counts."""
   for name in ('chosen', 'spans'):
     width = max(len(ours[name]), len(theirs[name]))
     table = np.array([x[name] + [0] * (width - len(x[name])) for x in (ours, theirs)])

@@ -12,7 +12,8 @@ from plm_jax.commands import vectors
 from plm_jax.text import words
 from plm_jax.training import loop, step
 from plm_jax.training.before import preflight
-from plm_jax.training.parts import init_params_from, make_parts, make_vocab
+from plm_jax.training.init_sources import init_params_from
+from plm_jax.training.parts import make_parts, make_vocab
 from plm_jax.weights import word_vectors
 from plm_jax.weights.word_vectors import WordVectors
 from tests import runs

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from plm_jax.noise import cuts, stretches
+from plm_jax.noise import cuts, runs
 from plm_jax.planning import hlo
 
 # three layers, each of which has four chunks: gathers 12 times, adds 3 times before and once after
@@ -136,7 +136,7 @@ def test_loops_of_unknown_length_count_once_and_are_told():
 def test_rounds_of_the_noise_are_unknown():
   """Count a loop whose rounds depend on random numbers as open."""
   rows = [jax.ShapeDtypeStruct((4, 64), dtype) for dtype in (jnp.float32, bool, bool, jnp.int32, jnp.int32)]
-  select = jax.jit(jax.vmap(stretches.select_in_rounds))
+  select = jax.jit(jax.vmap(runs.select_in_rounds))
   assert hlo.open_loops(select.lower(*rows).compile().as_text()) == 1
   cut = jax.jit(jax.vmap(cuts.cut_by_part))
   assert hlo.open_loops(cut.lower(*rows, rows[-1]).compile().as_text()) == 1

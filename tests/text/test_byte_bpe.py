@@ -35,7 +35,10 @@ def draw_text(draw, ranges):
 
 
 def slow_encode(text, vocab):
-  """Merges the first learned pair of a word until none is left (Sennrich et al. 2016, algorithm 1)."""
+  """Merge the first learned pair of a word until none is left.
+
+  This is algorithm 1 of Sennrich et al. 2016.
+  """
   merges = json.loads(vocab.content)['model']['merges']
   rank = {tuple(map(spec.byte_level_bytes, pair)): number for number, pair in enumerate(merges)}
   by_bytes = {spec.byte_level_bytes(vocab.token(i)): i for i in range(vocab.size) if i not in vocab.special_ids}

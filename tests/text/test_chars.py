@@ -12,7 +12,10 @@ from plm_jax.text import chars, words
 
 
 def by_bilm(word: str) -> list[int]:
-  """The ids of a word in the released code, one higher; 256 to 260 are its <S>, </S>, <W>, </W> and padding."""
+  """Compute the ids of a word by the published code, one higher.
+
+  256 to 260 are its <S>, </S>, <W>, </W> and padding.
+  """
   ids = [260] * 50
   ids[0] = 258
   code = word.encode('utf-8')[:48]

@@ -46,7 +46,7 @@ def documents():
 
 
 def train(documents, *, size=400, algorithm='unigram', **settings):
-  """A model file of the reference library."""
+  """Train a model file with the reference library."""
   written = io.BytesIO()
   lines = (line for text in documents for line in text.splitlines() if line.strip())
   sentencepiece.SentencePieceTrainer.train(
@@ -99,7 +99,7 @@ FOLDERS = {  # name: (model_type, file, how it was trained, tokenizer_config.jso
 
 @pytest.fixture(scope='module', params=FOLDERS)
 def folder(request, documents, tmp_path_factory):
-  """(folder with a model file alone, the reference library on that file, its texts)."""
+  """Provide (folder with only a model file, the reference library on that file, its texts)."""
   model_type, file, settings, about, texts = FOLDERS[request.param]
   content = train(documents, **settings)
   files = {'config.json': {'model_type': model_type}, file: content}
@@ -108,7 +108,7 @@ def folder(request, documents, tmp_path_factory):
 
 
 def offset(name, number):
-  """The id of fairseq's dictionary for one of SentencePiece's."""
+  """Convert one of SentencePiece's ids to fairseq's."""
   moved = {0: 3, 1: 0, 2: 2} if name != 'camembert' else {0: 3}
   return moved.get(number, number + (4 if name == 'camembert' else 1))
 
@@ -128,9 +128,10 @@ def test_a_model_file_gives_the_ids_of_its_library(folder, request):
 
 
 def prepared(text, library, *, lowercase, accents):
-  """As the code of XLNet and ALBERT has it (prepro_utils.py): quotation marks, accents, case, commas after digits.
+  """Normalise as the code of XLNet and ALBERT (prepro_utils.py).
 
-  As published for the fast library, every mark goes, and not only those that combine.
+  Quotation marks, accents, case and commas after digits are changed. As published for the fast library, every mark is
+  removed, not only those that combine.
   """
   text = ' '.join(text.split()).replace('``', '"').replace("''", '"')
   if not accents:
@@ -206,7 +207,7 @@ def test_a_word_list(documents, tmp_path, about):
 
 
 def test_words_that_are_never_split(documents, tmp_path):
-  """As the code of the paper has it, which only the slow tokenizer of transformers still does."""
+  """Compare with the slow tokenizer of transformers, as in the paper."""
   from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
   files = bert_files(documents)
@@ -251,7 +252,7 @@ def test_merges(documents, tmp_path, model_type):
 
 
 def merged_words(documents, *, specials, lowercase):
-  """Files of a BPE whose merges end words with </w>."""
+  """Build the files of a BPE whose merges end words with </w>."""
   import tokenizers
 
   made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token='<unk>', end_of_word_suffix='</w>'))
@@ -267,7 +268,7 @@ def merged_words(documents, *, specials, lowercase):
 
 
 def test_herbert(documents, tmp_path):
-  """A BERT whose merges end words as the first GPT's do, and keep case and accents."""
+  """Check BERT with the first GPT's word ends, with case and accents."""
   files = merged_words(documents, specials=['<s>', '<pad>', '</s>', '<unk>', '<mask>'], lowercase=False)
   about = {'config.json': {'model_type': 'bert'}, 'tokenizer_config.json': {'tokenizer_class': 'HerbertTokenizer'}}
   folder = write(tmp_path / 'herbert', files | about)
@@ -285,7 +286,7 @@ def test_herbert(documents, tmp_path):
 )
 @pytest.mark.parametrize('model_type', ['opt', 'gpt2'])
 def test_tokens_around_the_texts_of_decoders(documents, tmp_path, model_type, about):
-  """Their vocabularies may have <s> and </s> as RoBERTa's does, which no row of theirs has."""
+  """Ignore <s> and </s> in the vocabularies of decoders."""
   trained = byte_bpe.train(documents, size=700, specials='roberta')
   merges = '\n'.join(map(' '.join, json.loads(trained.content)['model']['merges']))
   ids = {token: number for number, token in enumerate(trained.tokens)}
@@ -339,7 +340,7 @@ SPOKEN = [{}, {'src_lang': 'de_DE'}, {'src_lang': 'en_XX'}]
 
 @pytest.fixture(scope='module')
 def saved(documents, tmp_path_factory):
-  """Folders with a tokenizer.json by the model type of each; the settings beside it are those of each test."""
+  """Save a tokenizer.json per model type; each test adds its settings."""
   trained = byte_bpe.train(documents, size=700, specials='roberta')
   merges = '\n'.join(map(' '.join, json.loads(trained.content)['model']['merges']))
   ids = {token: number for number, token in enumerate(trained.tokens)}
@@ -373,7 +374,7 @@ def saved(documents, tmp_path_factory):
   ],
 )
 def test_settings_beside_a_tokenizer_json(saved, tmp_path, model_types, classes, settings):
-  """Each class of transformers applies its own, with its defaults for those that are not named."""
+  """Compare the settings and defaults of each class of transformers."""
   cases = [(one, name, about) for one in model_types for name in classes for about in settings]
   for number, (model_type, name, about) in enumerate(cases):
     ending = 'Tokenizer' if number % 2 and name in WORDS else 'TokenizerFast'
@@ -408,7 +409,7 @@ def test_settings_that_a_tokenizer_json_contradicts_are_refused(saved, tmp_path)
 
 
 def test_a_copy_has_the_settings_that_its_source_was_loaded_with(saved, tmp_path):
-  """The model type of a config.json, which a copy has not, makes BERT lower case in a folder that names no class."""
+  """Keep lower case of BERT, which model_type sets in folders without a class."""
   from plm_jax.weights import release
 
   for number, about in enumerate(({}, {'do_lower_case': False})):
@@ -447,7 +448,7 @@ def test_bytes(tmp_path):
 
 
 def test_unusual_names_of_special_tokens(documents, tmp_path):
-  """Roles are those that the settings of a folder name, where no well-known name has them."""
+  """Read roles from the settings of a folder without well-known names."""
   lines = bert_files(documents)['vocab.txt']
   renamed = {'[PAD]': '<blank>', '[CLS]': '«start»', '[SEP]': 'END!', '[MASK]': '___', '[UNK]': '?unk?'}
   for old, new in renamed.items():
@@ -503,7 +504,7 @@ def test_what_is_damaged_says_so(documents, tmp_path):
 
 
 def test_no_other_file_decides(documents, tmp_path):
-  """`tokenizer.json` counts where it is there; GPT-2's `vocab.json` alone is none."""
+  """Prefer `tokenizer.json`; GPT-2's `vocab.json` alone is no tokenizer."""
   files = bert_files(documents)
   vocab = tokenizer.load(write(tmp_path / 'r', {'config.json': {'model_type': 'bert'}, **files}))
   write(tmp_path / 'r', {'tokenizer.json': vocab.content, 'vocab.txt': 'nothing\n'})
@@ -513,7 +514,7 @@ def test_no_other_file_decides(documents, tmp_path):
 
 @pytest.mark.parametrize('model_type', ['bert', 'xlm-roberta', 'albert'])
 def test_a_copy_says_everything_by_itself(documents, tmp_path, model_type):
-  """An import and an export have no config.json beside the tokenizer, or another one."""
+  """Read a converted tokenizer without its config.json, or with another."""
   from plm_jax.weights import release
 
   files = {'config.json': {'model_type': model_type}}

@@ -13,7 +13,7 @@ SENTINELS = ('<extra_id_0>', '<extra_id_1>')
 
 
 def unigram(texts):
-  """As T5's: a Unigram model, white space marked before words, sentinels at the end."""
+  """Build a Unigram model as T5's, with sentinels at the end."""
   made = tokenizers.Tokenizer(models.Unigram())
   made.normalizer = normalizers.NFKC()
   made.pre_tokenizer = pre_tokenizers.Metaspace(replacement='▁', prepend_scheme='always')
@@ -27,7 +27,7 @@ def unigram(texts):
 
 
 def merges(texts):
-  """As LLaMA's: pairs of pieces, a byte for what has no piece, white space by the normaliser."""
+  """Build merges as LLaMA's, with bytes for text without a piece."""
   front = ['<unk>', '<s>', '</s>']
   made = tokenizers.Tokenizer(models.BPE())
   made.pre_tokenizer = pre_tokenizers.Metaspace(replacement='▁', prepend_scheme='always')  # no piece of two words
@@ -52,7 +52,7 @@ def merges(texts):
 
 @pytest.fixture(scope='module', params=[unigram, merges])
 def published(request, tiny_corpus, tmp_path_factory):
-  """(folder with a `tokenizer.json` alone, its content)."""
+  """Return (folder with only a `tokenizer.json`, its content)."""
   folder = tmp_path_factory.mktemp('published')
   content = request.param(tiny_corpus[:150])
   (folder / 'tokenizer.json').write_text(json.dumps(content, ensure_ascii=False))
@@ -143,7 +143,7 @@ def trained(request, tiny_corpus):
 
 
 def test_the_reference_library_reads_what_is_trained(trained, tiny_corpus, tmp_path):
-  """From the folder of a vocabulary: the same ids, the same text, the same names."""
+  """Compare ids, texts and names of the folder of a vocabulary."""
   import sentencepiece as library
 
   name, vocab = trained

@@ -33,14 +33,14 @@ def same(one, other):
 
 
 def publish(vocab, folder, **changes):
-  """The vocabulary as others publish theirs: `tokenizer.json` alone."""
+  """Save only `tokenizer.json`, as others do."""
   folder.mkdir()
   (folder / 'tokenizer.json').write_text(json.dumps({**json.loads(vocab.content), **changes}))
   return str(folder)
 
 
 def rename(vocab, names):
-  """Its content with other names of special tokens."""
+  """Rename the special tokens of a vocabulary."""
   spec = json.loads(vocab.content)
   spec['model']['vocab'] = {names.get(token, token): i for token, i in spec['model']['vocab'].items()}
   spec['added_tokens'] = [

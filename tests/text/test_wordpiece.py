@@ -28,7 +28,10 @@ def cased(tiny_corpus):
 
 
 def slow_words(text, *, lowercase):
-  """BERT's cleaning and splitting (google-research/bert, tokenization.py), letter by letter."""
+  """Clean and split text as BERT, letter by letter.
+
+  See google-research/bert, tokenization.py.
+  """
   spaced = ''
   for letter in text:
     category = unicodedata.category(letter)
@@ -178,7 +181,7 @@ print(vocab.size, vocab.digest, vocab.counts.tolist())
 
 @pytest.mark.parametrize('kind', ['wordpiece', 'byte_bpe', 'sentencepiece'])
 def test_training_is_reproducible(kind):
-  """Random words tie everywhere, where hash order shows: HF's WordPieceTrainer gives another result each time."""
+  """Train on random words with many ties, where HF's WordPieceTrainer varies."""
   pytest.importorskip(kind if kind == 'sentencepiece' else 'tokenizers')
   code = TRAIN.format(kind=kind)
   settings = ({}, {'RAYON_NUM_THREADS': '1'}, {'RAYON_NUM_THREADS': '4', 'PYTHONHASHSEED': '5'})

@@ -13,7 +13,8 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.core.param_paths import flat
 from plm_jax.training.before.model_from import expand
 from plm_jax.training.before.preflight import batch_spec
-from plm_jax.training.parts import init_params_from, make_parts, make_vocab
+from plm_jax.training.init_sources import init_params_from
+from plm_jax.training.parts import make_parts, make_vocab
 from plm_jax.training.step import init_params
 from tests import runs, tiny
 

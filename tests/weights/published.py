@@ -163,7 +163,7 @@ MORE = {
 
 @functools.cache
 def make_model(name: str) -> Any:
-  """Their model, in evaluation; every parameter is drawn, biases and scales too."""
+  """Build their model for evaluation, with random parameters, biases and scales included."""
   import torch
 
   torch.manual_seed(0)
@@ -175,7 +175,7 @@ def make_model(name: str) -> Any:
 
 
 def build(name: str, **more: Any) -> Any:
-  """Their model of a case as they initialise it, in evaluation, with more or other fields."""
+  """Build an untrained model of a case for evaluation, with other fields."""
   import transformers
 
   case = CASES[name]
@@ -189,7 +189,7 @@ def draw_tokens(rows: int = 2) -> np.ndarray:
 
 
 def states_of_theirs(model: Any) -> tuple[np.ndarray, np.ndarray | None]:
-  """(last states, logits of the first head or None) on `draw_tokens`."""
+  """Compute (last states, logits of the first head or None) on `draw_tokens`."""
   import torch
 
   ids = torch.tensor(draw_tokens()).long()
@@ -204,7 +204,7 @@ def states_of_theirs(model: Any) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def states_of_ours(trunk: nn.Module, params: PyTree) -> jax.Array:
-  """The last states of ours on the same tokens."""
+  """Compute our last states on the same tokens."""
   return _run(trunk)(params)['hidden']
 
 
@@ -222,7 +222,7 @@ def _run(trunk: nn.Module) -> Callable[[PyTree], Any]:
 
 
 def logits_of_ours(trunk: nn.Module, params: PyTree, head: str | None) -> np.ndarray:
-  """What a head computes from our states, written out: [b, l, v], of 'rtd' [b, l]."""
+  """Compute a head's logits from our states: [b, l, v], of 'rtd' [b, l]."""
   hidden = states_of_ours(trunk, params)
   activate = ACTIVATIONS[trunk.head_style.activation]
   dense = lambda part, x: x @ part['kernel'] + part['bias']  # noqa: E731
@@ -250,7 +250,7 @@ _BETWEEN = {'roberta': jax.numpy.tanh, 'distilbert': jax.nn.relu, 'electra': ACT
 
 
 def _classes_of_ours(trunk: nn.Module, params: PyTree, hidden: jax.Array) -> np.ndarray:
-  """Scores of the classes of rows [b, c], or of tokens [b, l, c]."""
+  """Compute class scores of texts [b, c] or tokens [b, l, c]."""
   own = params['head']
   if 'kernel' in own and 'pooler' not in params:
     return np.asarray(hidden @ own['kernel'] + own['bias'])
@@ -263,13 +263,13 @@ def _classes_of_ours(trunk: nn.Module, params: PyTree, hidden: jax.Array) -> np.
 
 
 def equal(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-  """Whether two state dicts have the same names and numbers."""
+  """Compare the names and numbers of two state dicts."""
   import torch
 
   return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def save(name: str, folder: pathlib.Path, **settings: Any) -> pathlib.Path:
-  """Their folder of a case."""
+  """Save a case as their folder."""
   make_model(name).save_pretrained(folder, **settings)
   return folder

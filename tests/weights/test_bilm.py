@@ -39,7 +39,7 @@ CELL = 'RNN_0/RNN/MultiRNNCell/Cell1/LSTMCell'
 
 
 def make_numbers(options: dict[str, Any] = OPTIONS) -> dict[str, np.ndarray]:
-  """Datasets of a file, drawn at random."""
+  """Sample the datasets of a file."""
   draw = np.random.default_rng(0)
   of = lambda *shape: draw.normal(0, 0.6, shape).astype(np.float32)  # noqa: E731
   characters, lstm = options['char_cnn'], options['lstm']
@@ -59,7 +59,7 @@ def make_numbers(options: dict[str, Any] = OPTIONS) -> dict[str, np.ndarray]:
 
 
 def write(folder: pathlib.Path, numbers: dict[str, np.ndarray], options: Any = OPTIONS) -> pathlib.Path:
-  """The files as they are published, with a vocabulary."""
+  """Write the published files, with a vocabulary."""
   folder.mkdir(exist_ok=True)
   (folder / 'elmo_options.json').write_text(json.dumps(options))
   (folder / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
@@ -77,14 +77,17 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def characters_of(word: str | int) -> list[int]:
-  """Ids of bilm/data.py, one higher as its Batcher gives them; a number is that of <S> or </S>."""
+  """Compute the ids of bilm/data.py, one higher as its Batcher returns them.
+
+  An integer is the id of <S> or </S>.
+  """
   code = [word] if isinstance(word, int) else list(word.encode()[:48])
   ids = [258, *code, 259]
   return [number + 1 for number in ids + [260] * (50 - len(ids))]
 
 
 def embed(numbers: dict[str, np.ndarray], word: str | int) -> np.ndarray:
-  """The vector of a word: `_build_word_char_embeddings`."""
+  """Compute the vector of a word: `_build_word_char_embeddings`."""
   table = np.concatenate([np.zeros((1, 4)), numbers['char_embed'].astype(np.float64)])
   x = table[characters_of(word)]  # [50, e]
   out = []
@@ -101,7 +104,7 @@ def embed(numbers: dict[str, np.ndarray], word: str | int) -> np.ndarray:
 
 
 def lstm(numbers: dict[str, np.ndarray], cell: str, inputs: list[np.ndarray]) -> list[np.ndarray]:
-  """TensorFlow's LSTMCell with a projection and both clips, from zeros."""
+  """Run TensorFlow's LSTMCell with a projection and both clips, from zeros."""
   c, h = np.zeros(7), np.zeros(6)
   out = []
   for x in inputs:
@@ -113,7 +116,7 @@ def lstm(numbers: dict[str, np.ndarray], cell: str, inputs: list[np.ndarray]) ->
 
 
 def layers_of(numbers: dict[str, np.ndarray], text: str) -> np.ndarray:
-  """[l, 3, 12]: all layers of the words of a sentence, which stands between <S> and </S>."""
+  """Compute all layers of a sentence between <S> and </S>: [l, 3, 12]."""
   read = [embed(numbers, word) for word in (256, *text.split(), 257)]
   both = []
   for direction in range(2):

@@ -36,7 +36,7 @@ DECODERS = {
 
 
 def make_model(name: str) -> Any:
-  """Theirs, with every parameter drawn."""
+  """Build their model with random parameters."""
   import torch
 
   torch.manual_seed(1)
@@ -51,7 +51,7 @@ def make_model(name: str) -> Any:
 
 
 def make_batch() -> dict[str, np.ndarray]:
-  """Rows of unequal lengths, each with its end."""
+  """Build sequences of unequal lengths, each with its end."""
   segments = (np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]).astype(np.int32)
   tokens = np.random.default_rng(0).integers(7, 61, segments.shape) * segments
   tokens[np.arange(len(LENGTHS)), np.array(LENGTHS) - 1] = EOS
@@ -92,7 +92,7 @@ def test_a_head_that_classifies_is_read_and_written(name: str, tmp_path: pathlib
 
 
 def test_the_output_matrix_of_a_released_mt5_is_its_own(tmp_path: pathlib.Path) -> None:
-  """transformers writes mT5 tied; released files hold `lm_head`, and logits are never scaled."""
+  """Check untied logits: transformers writes mT5 tied, published files have `lm_head`."""
   published.save('mt5', tmp_path / 'tied')
   source = release.Release(tmp_path / 'tied')
   tensors = {name: source.read(name) for name in source}
@@ -121,7 +121,7 @@ def test_a_reward_model_has_no_logits_and_says_why(name: str, tmp_path: pathlib.
 
 
 def test_a_head_without_a_place_stays_out_of_an_export(tmp_path: pathlib.Path) -> None:
-  """Their decoders have no bias there, so a head with one is refused."""
+  """Reject a bias, which the heads of their decoders lack."""
   make_model('gpt2').save_pretrained(tmp_path / 'theirs')
   trunk, params = weights.load(tmp_path / 'theirs')
   params['head'] = {**params['head'], 'bias': np.ones(CLASSES, np.float32)}

@@ -177,7 +177,7 @@ def test_fine_tuning_starts_from_a_published_folder(data: pathlib.Path, tmp_path
 
 
 def test_a_run_of_before_says_how_its_rows_are_framed(tmp_path: pathlib.Path) -> None:
-  """Its tokenizer.json has no post-processor: the export makes one from its config."""
+  """Export a tokenizer.json without post-processor, which the config determines."""
   folder = runs.conftest.ROOT / 'tests' / 'fixtures' / 'bert_mlm' / 'run'
   assert command('export', folder, tmp_path / 'hf', '--step=newest') == 0
   theirs, vocab = transformers.AutoTokenizer.from_pretrained(tmp_path / 'hf'), tokenizer.load(folder / 'vocab')

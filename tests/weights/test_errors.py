@@ -41,7 +41,7 @@ def make_model() -> tuple[nn.Module, PyTree]:
 
 
 def write_tokenizer(folder: pathlib.Path, size: int) -> None:
-  """A tokenizer.json of so many ids, the last of them an added token."""
+  """Write a tokenizer.json of `size` ids, the last of them an added token."""
   vocab = {f'word{number}': number for number in range(size - 1)}
   added = [{'id': size - 1, 'content': '[MASK]', 'special': True}]
   (folder / release.TOKENIZER).write_text(json.dumps({'model': {'vocab': vocab}, 'added_tokens': added}))
@@ -49,7 +49,7 @@ def write_tokenizer(folder: pathlib.Path, size: int) -> None:
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:
-  """A sound folder of one file, with a tokenizer."""
+  """Provide a sound folder of one file, with a tokenizer."""
   path = tmp_path / 'published'
   weights.save(path, *make_model())
   write_tokenizer(path, tiny.VOCAB.size)
@@ -57,7 +57,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def split(folder: pathlib.Path) -> None:
-  """Makes several files of one."""
+  """Split one file into several."""
   source = release.Release(folder)
   plans = {}
   for name in source:
@@ -212,7 +212,7 @@ def other_positions(folder: pathlib.Path) -> None:
 
 
 class Damage(NamedTuple):
-  """A way to damage a folder, and what the message has to say: the file, the tensor, the cure."""
+  """A way to damage a folder, and parts of its message: the file, the tensor, the fix."""
 
   do: Callable[[pathlib.Path], None]
   says: tuple[str, ...]
@@ -265,7 +265,7 @@ def tree_of(folder: pathlib.Path) -> dict[str, bytes]:
 
 
 def command(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-  """(exit code, what stands on stderr) of the command line."""
+  """Run the command line; return (exit code, stderr)."""
   code = run(lambda: convert.main(list(map(str, words))))
   return code, capsys.readouterr().err
 

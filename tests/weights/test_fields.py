@@ -55,7 +55,7 @@ IN_THE_TENSORS = {'legacy', 'id2label', 'label2id', 'num_labels'}
 
 
 def others(name: str, value: Any) -> Iterator[Any]:
-  """Values of a field that are not the one it has."""
+  """Yield other values of a field."""
   if name in OTHERS:
     yield from (other for other in OTHERS[name] if other != value)
   elif isinstance(value, bool):
@@ -84,7 +84,7 @@ def write_config(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 
 def beside(folder: pathlib.Path, target: pathlib.Path, config: Mapping[str, Any]) -> pathlib.Path:
-  """The same tensors with another config.json."""
+  """Link the same tensors with another config.json."""
   target.mkdir(exist_ok=True)
   if not (target / release.SINGLE).exists():
     (target / release.SINGLE).symlink_to(folder / release.SINGLE)
@@ -148,7 +148,7 @@ def test_fields_that_do_not_go_together_are_named(
 
 
 def attributes(kind: str) -> dict[str, Any]:
-  """Public attributes of the config class of transformers and what else is read here -> their values in the case."""
+  """Map public attributes of the config class, and others that are read, to values."""
   model = published.make_model(CASES[kind])
   known = {name: value for name, value in vars(model.config).items() if not name.startswith('_')}
   ours = {name: field.default for name, field in FIELDS[kind].items()}
@@ -226,7 +226,10 @@ def test_an_inert_field_changes_nothing_in_transformers(kind: str) -> None:
 
 
 def changed(kind: str, name: str, value: Any) -> Any:
-  """Their model of a case with another value of one field, every parameter drawn; None where they refuse it."""
+  """Build a random model with one field changed.
+
+  None if transformers refuses it.
+  """
   import torch
 
   try:
@@ -280,7 +283,7 @@ MUTATED = 200
 
 
 def mutations() -> list[tuple[str, str, Any]]:
-  """(model_type, field, value), drawn from all of them."""
+  """Sample (model_type, field, value)."""
   every = [(kind, name, value) for kind in CASES for name in FIELDS[kind] for value in WRONG]
   return random.Random(0).sample(every, MUTATED)
 

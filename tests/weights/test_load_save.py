@@ -32,7 +32,7 @@ SAME_AS_ROBERTA = {'xlm-roberta', 'camembert'}
 
 
 def known(name: str) -> str:
-  """The case, where its architecture can be read; llama and its like are skipped until then."""
+  """Return the case if its architecture is supported; skip the others."""
   model_type = published.make_model(name).config.model_type
   if model_type not in MODEL_TYPES:
     pytest.skip(f'{model_type} is not among weights/')
@@ -55,7 +55,7 @@ def assert_same(a: PyTree, b: PyTree) -> None:
 
 
 def assert_read_by_theirs(folder: pathlib.Path, model: Any) -> None:
-  """Their class takes the folder: nothing missing, nothing left over, every tensor as in `model`."""
+  """Check that their class reads every tensor of `model` from the folder."""
   again, report = type(model).from_pretrained(folder, output_loading_info=True)
   assert not {name: keys for name, keys in report.items() if keys}
   found, wanted = dict(again.state_dict()), dict(model.state_dict())
@@ -126,7 +126,7 @@ def test_shards_are_one_model(root: pathlib.Path, tmp_path: pathlib.Path) -> Non
 
 
 def test_one_file_counts_where_an_index_of_shards_is_left(root: pathlib.Path, tmp_path: pathlib.Path) -> None:
-  """As in a folder that was saved in shards, and then again as one file: transformers leaves the index there."""
+  """Ignore the index that transformers leaves after saving shards, then one file."""
   model = published.make_model('bert-mlm')
   model.save_pretrained(tmp_path, max_shard_size='20KB')
   index = (tmp_path / release.INDEX).read_text()
@@ -141,7 +141,7 @@ def test_one_file_counts_where_an_index_of_shards_is_left(root: pathlib.Path, tm
 
 
 def test_ids_of_special_tokens_are_those_of_the_tokenizer(root: pathlib.Path, tmp_path: pathlib.Path) -> None:
-  """Of a vocabulary of this package, and of a folder whose texts have several ends."""
+  """Use a vocabulary of this package, and a folder with several end tokens."""
   trunk, params = weights.load(folder_of('gpt2', root))
   vocab = byte_bpe.train(['some text'] * 9, size=270)
   vocab.save(tmp_path / 'vocab')

@@ -20,7 +20,7 @@ BLOCK = {'name': 'bert', 'variant': 'tiny', 'overrides': {}}
 
 
 def make_params(seed: int = 0) -> dict[str, Any]:
-  """Parameters of `BLOCK`, as a run has them."""
+  """Build parameters of `BLOCK` as in a run."""
   trunk = build.make('models', BLOCK, vocab_size=tiny.VOCAB.size)
   draw = np.random.default_rng(seed)
   leaves = {path: draw.standard_normal(shape, np.float32) for path, shape in shapes.shapes(trunk).items()}
@@ -28,7 +28,7 @@ def make_params(seed: int = 0) -> dict[str, Any]:
 
 
 def make_run(folder: pathlib.Path, *states: dict[str, Any], objective: dict[str, Any] | None = None) -> pathlib.Path:
-  """A run folder with a step for each state: 1, 2, ...; none is scored."""
+  """Write a run folder with a step for each state, without scores."""
   run = run_paths.RunFolder(folder)
   files.make_folder(run.vocab)
   files.write_json(run.config, {'model': BLOCK, 'objective': objective})

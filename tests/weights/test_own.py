@@ -70,7 +70,7 @@ SETTINGS = {'rtd': {'sampling': 'uniform'}}
 
 @functools.cache
 def make_own(name: str) -> tuple[nn.Module, PyTree]:
-  """(trunk, parameters as a run has them), every leaf drawn."""
+  """Build (trunk, parameters as in a run), with random leaves."""
   own = OWN[name]
   config = build.import_file(f'models.{own.model}').CONFIGS[own.variant]
   fields = {field.name for field in dataclasses.fields(config)}
@@ -144,7 +144,7 @@ def test_an_output_matrix_that_theirs_may_tie_is_warned_of(
 def test_ids_of_special_tokens_go_out_with_an_encoder_alone(
   name: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-  """Its file has no decoder, and its config.json says so."""
+  """Write a config.json without a decoder."""
   source, ids = published.save(name.replace('tokens', 'encoder'), tmp_path / 'source'), {'pad_token_id': 5}
   trunk, params = weights.load(source)
   leaves = in_memory({'trunk': params})

@@ -61,7 +61,10 @@ def test_the_readme_runs_as_it_stands_and_compiled(name: str, tmp_path: pathlib.
 
 
 def test_load_places_what_it_reads(tmp_path: pathlib.Path) -> None:
-  """On a device, on another one, or cut over several; never with a second copy of everything on the host."""
+  """Load onto one device, another one, or sharded over several.
+
+  The host never has a second copy of all parameters.
+  """
   folder = published.save('bert-pretraining', tmp_path)
   params = weights.load(folder)[1]
   assert all(isinstance(leaf, jax.Array) and leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))

@@ -82,7 +82,7 @@ CASES = [
 
 
 def make_model(family: str, kind: str, **more: Any) -> Any:
-  """Theirs, with every parameter drawn."""
+  """Build their model with random parameters."""
   torch.manual_seed(1)
   fields = {'vocab_size': 61, **SIZES[family], 'pad_token_id': SIZES[family].get('pad_token_id', 0), **more}
   if kind in NAMED:
@@ -100,7 +100,7 @@ def make_model(family: str, kind: str, **more: Any) -> Any:
 
 
 def make_batch(*, options: bool = False, left: bool = False) -> dict[str, np.ndarray]:
-  """Rows of unequal lengths, each with its end; with `options`, of several sequences; padding to the right or left."""
+  """Build sequences of unequal lengths, padded to the right or left."""
   rows = len(LENGTHS) * (OPTIONS if options else 1)
   lengths = np.resize(LENGTHS, rows)
   segments = (np.arange(max(LENGTHS)) < lengths[:, None]).astype(np.int32)
@@ -116,7 +116,10 @@ def make_batch(*, options: bool = False, left: bool = False) -> dict[str, np.nda
 
 
 def outputs_of_theirs(model: Any, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-  """Their logits; for answers those of start and end, [b, l, 2]."""
+  """Compute their logits.
+
+  For answers those of start and end, [b, l, 2].
+  """
   given = {name: torch.tensor(value).long() for name, value in batch.items()}
   with torch.no_grad():
     out = model(given['tokens'], attention_mask=given['segment_ids'])
@@ -133,7 +136,7 @@ class Ours(NamedTuple):
 
 
 def inputs_of(task: Task, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  """What the model of a task reads of a batch."""
+  """Select the inputs of a task model from a batch."""
   rows = np.zeros(len(batch['tokens']), np.int32)
   spans = {'start': rows, 'end': rows, 'context': np.ones_like(batch['tokens'])}
   more = {'label': rows, 'labels': np.zeros_like(batch['tokens']), 'row_weight': rows + 1.0}
@@ -147,14 +150,14 @@ def shapes_of(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def outputs_of_ours(task: Task, params: Mapping[str, np.ndarray], inputs: Mapping[str, Any]) -> np.ndarray:
-  """What a head computes, by parameters of their paths."""
+  """Compute a head from parameters by path."""
   out = jax.jit(lambda params: task.model.apply({'params': params}, **inputs))(param_paths.nested(dict(params)))
   found = np.asarray(out[0] if isinstance(out, tuple) else out)
   return found[..., 0] if found.shape[-1] == 1 and found.ndim == 3 else found  # of options: f32[b, k, 1]
 
 
 def read(folder: pathlib.Path, batch: Mapping[str, np.ndarray]) -> Ours:
-  """The adapter that a folder names, with exactly the parameters that it needs from there."""
+  """Build the adapter of a folder with exactly the parameters that it needs."""
   opened = weights.open(folder)
   task = build.make('adapters', dict(opened.adapter), trunk=opened.trunk(), vocab=tiny.VOCAB)
   inputs = inputs_of(task, batch)
@@ -163,7 +166,7 @@ def read(folder: pathlib.Path, batch: Mapping[str, np.ndarray]) -> Ours:
 
 
 def worst(ours: np.ndarray, theirs: np.ndarray, batch: Mapping[str, np.ndarray], kind: str) -> float:
-  """The largest difference, on real tokens alone where each has outputs."""
+  """Compute the largest difference, on real tokens only."""
   if kind in ('ForSequenceClassification', 'ForMultipleChoice'):
     return tiny.worst(ours, theirs)
   real = batch['segment_ids'][..., None] > 0
@@ -208,7 +211,7 @@ def test_a_head_is_read_and_written(family: str, kind: str, adapter: str, tmp_pa
 
 
 def test_an_end_that_depends_on_the_start(tmp_path: pathlib.Path) -> None:
-  """XLNet's head for answers: probabilities of the likeliest starts and of the ends behind each; is there an answer?"""
+  """Compare XLNet's answer head: starts, ends after each start, and answerability."""
   starts, ends = 2, 3
   model = make_model('XLNet', 'ForQuestionAnswering', start_n_top=starts, end_n_top=ends)
   model.save_pretrained(tmp_path)
@@ -255,7 +258,7 @@ TAG = {'name': 'tag', 'tags': ('O', 'B-x', 'I-x')}
 
 
 def block_of(model: str, variant: str, **overrides: Any) -> dict[str, Any]:
-  """The model block of a tiny trunk."""
+  """Build the model block of a tiny trunk."""
   known = build.import_file(f'models.{model}').CONFIGS[variant].__dataclass_fields__
   sizes = {name: size for name, size in {**tiny.SIZES, **overrides}.items() if name in known}
   return {'name': model, 'variant': variant, 'overrides': sizes}
@@ -268,7 +271,7 @@ def write_run(
   batch: Mapping[str, np.ndarray],
   names: tuple[str, ...] = (),
 ) -> np.ndarray:
-  """A run folder with drawn parameters, and what its head computes of a batch."""
+  """Write a run folder with random parameters; return outputs of its head."""
   trunk = build.make('models', block, vocab_size=61)
   task = build.make('adapters', adapter, trunk=trunk, vocab=tiny.VOCAB)
   inputs, draw = inputs_of(task, batch), np.random.default_rng(0)
@@ -323,7 +326,7 @@ QUICK_SHIPPED = ('xlnet/fine_tune.py:sst2', 'xlnet/fine_tune.py:race', 'electra/
 
 
 def shipped(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-  """The blocks of the model and the adapter of a config, in tiny sizes."""
+  """Build the model and adapter blocks of a config in tiny sizes."""
   settings = config.resolve(config.load(str(conftest.ROOT / 'experiments' / name)))
   model, adapter = settings['model'], dict(settings['adapter'])
   known = build.import_file(f'models.{model["name"]}').CONFIGS[model['variant']].__dataclass_fields__
@@ -359,7 +362,7 @@ def check_export(
   adapter: Mapping[str, Any],
   names: tuple[str, ...] = (),
 ) -> None:
-  """Asserts that a run is exported as a class of theirs, with the same logits and the names of its classes."""
+  """Check that an exported run has the same logits and class names."""
   left = theirs.startswith('XLNet')  # it reads the last token of a row, padding or not
   batch = make_batch(options=adapter['name'] == 'choose', left=left)
   ours = write_run(tmp_path / 'run', block, adapter, batch, names)

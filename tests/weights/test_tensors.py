@@ -51,7 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def make(
   source: pathlib.Path, target: pathlib.Path, change: Change = lambda tensors: None, **fields: Any
 ) -> pathlib.Path:
-  """A copy of a release with other tensors and other fields of config.json."""
+  """Copy a published folder with other tensors and fields of config.json."""
   target.mkdir(exist_ok=True)
   tensors = dict(safetensors.numpy.load_file(source / release.SINGLE))
   change(tensors)

@@ -58,14 +58,14 @@ def data(tmp_path_factory):
 
 
 def export(vocab, settings, folder: pathlib.Path):
-  """The tokenizer of transformers, from what a run with these settings saves and exports."""
+  """Export a run with these settings; return the tokenizer of transformers."""
   vocab.save(folder / 'run', template=parts.make_template(settings, vocab))
   release.write(folder / 'out', {'model_type': 'bert'}, {}, tokenizer=folder / 'run', types=True)
   return transformers.AutoTokenizer.from_pretrained(folder / 'out')
 
 
 def rows(vocab, settings):
-  """The batch that has every row of a source, in the order of its file."""
+  """Build the batch of all examples of a source, in the order of its file."""
   source = build.make('data', settings, vocab=vocab, seed=0)
   return {key: np.concatenate(values) for key, values in _joined(source.once()).items()}
 
@@ -127,7 +127,7 @@ STREAMS = {
 
 @pytest.mark.parametrize('layout', STREAMS)
 def test_rows_of_text(vocab, data, layout, tmp_path):
-  """A document stands in its rows as transformers writes it: rows of all documents, end to end, in their order."""
+  """Compare sequences of text with transformers: all documents, concatenated in order."""
   block = {'length': 600, 'batch_size': 1, **STREAMS[layout]}
   block |= {'path': str(data / 'stream'), 'cache': str(tmp_path / 'cache')}
   settings = {'data': block}
@@ -146,7 +146,7 @@ def test_rows_of_text(vocab, data, layout, tmp_path):
 
 
 def test_two_texts_in_one_row(vocab, data, tmp_path):
-  """Pre-training on pairs: what the objective makes of the segments."""
+  """Check the segments of pre-training on pairs."""
   from plm_jax.noise import pair
 
   for layout, separators in {'bert': 1, 'roberta': 2}.items():

@@ -1,7 +1,7 @@
-"""Documents out of the docstrings of installed packages, read with `ast`: nothing is imported or run.
+"""Documents from the docstrings of installed packages, read with `ast`: nothing is imported or run.
 
-A package is a name, its version and an explicit list of files (the standard library by walking its folder, any other by
-the record that pip keeps), so that other installed packages have no influence.
+A package is a name, its version and an explicit list of files: the standard library by walking its folder, others by
+the record of pip. Other installed packages therefore have no influence.
 """
 
 import ast
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 STANDARD_LIBRARY = 'python'
 
-# Folders that hold tests, other people's packages or generated code.
+# Folders with tests, vendored packages or generated code.
 SKIPPED_FOLDERS = frozenset(
   [
     *('test', 'tests', '_tests', 'testdata', 'idlelib', 'lib2to3', 'turtledemo', 'ensurepip', 'lib-dynload'),
@@ -39,14 +39,14 @@ SKIPPED_FOLDERS = frozenset(
 SKIPPED_FILES = re.compile(r'(conftest|sitecustomize|usercustomize|test_.*|.*_test)\.py$')
 
 
-_BATCH = 256  # files for one interpreter
+_BATCH = 256  # files per interpreter
 
 
 class Package(NamedTuple):
   """A package to read.
 
   Attributes:
-    name: of the distribution, as pip knows it; 'python' is the standard library.
+    name: name of the distribution for pip; 'python' is the standard library.
     paths: files and folders, relative to the standard library or to site-packages.
   """
 
@@ -58,10 +58,10 @@ class Document(NamedTuple):
   """One docstring as prose.
 
   Attributes:
-    package: of the distribution.
+    package: name of the distribution.
     name: dotted path of the module, class or function.
     text: paragraphs with blank lines between them.
-    summary: the first paragraph where it is a plain sentence, else ''.
+    summary: the first paragraph if it is a plain sentence, else ''.
     parameters: the documented arguments.
   """
 
@@ -73,7 +73,7 @@ class Document(NamedTuple):
 
 
 def version(package: Package) -> str:
-  """The installed version.
+  """Return the installed version.
 
   Raises:
     ModuleNotFoundError: the package is not installed.
@@ -84,65 +84,68 @@ def version(package: Package) -> str:
 
 
 def fingerprint(packages: Sequence[Package]) -> str:
-  """Hex digest of the packages' names, paths and versions."""
-  known = sorted((package.name, version(package), package.paths) for package in packages)
-  return hashlib.sha256(repr(known).encode()).hexdigest()
+  """Compute the digest of names, paths and versions of packages, in hex."""
+  versions = sorted((package.name, version(package), package.paths) for package in packages)
+  return hashlib.sha256(repr(versions).encode()).hexdigest()
 
 
 def python_files(package: Package) -> list[tuple[str, str]]:
-  """Pairs of the path inside the installation and the absolute path of each Python file, sorted.
+  """List the Python files of a package, sorted.
+
+  Returns:
+    Pairs of the path inside of the installation and the absolute path.
 
   Raises:
-    ModuleNotFoundError: the package is not installed, or a path of it is not there.
+    ModuleNotFoundError: the package is not installed, or one of its paths is missing.
   """
   if package.name == STANDARD_LIBRARY:
     root = sysconfig.get_path('stdlib')
-    known = [(path, os.path.join(root, path)) for top in package.paths for path in _walk(root, top)]
+    paths = [(path, os.path.join(root, path)) for top in package.paths for path in _walk(root, top)]
   else:
     distribution = _distribution(package.name)
     if distribution.files is None:
       raise ModuleNotFoundError(
-        f'{package.name} keeps no record of its files; install it with pip: '
+        f'{package.name} has no record of its files: '
         f'pip install --force-reinstall {package.name}=={distribution.version}'
       )
-    known = [(str(path), str(distribution.locate_file(path))) for path in distribution.files]
-  found = [(path, absolute) for path, absolute in known if _wanted(path, package.paths)]
+    paths = [(str(path), str(distribution.locate_file(path))) for path in distribution.files]
+  selected = [(path, absolute) for path, absolute in paths if _wanted(path, package.paths)]
   for top in package.paths:
-    if not any(path == top or top == '.' or path.startswith(f'{top}/') for path, _ in found):
-      raise ModuleNotFoundError(f'{package.name} {version(package)} holds no Python file in {top!r}')
-  return sorted(found)
+    if not any(path == top or top == '.' or path.startswith(f'{top}/') for path, _ in selected):
+      raise ModuleNotFoundError(f'{package.name} {version(package)} has no Python file in {top!r}')
+  return sorted(selected)
 
 
 def extract(
   packages: Sequence[Package], *, processes: int = 1, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[Document]:
-  """Every docstring of `packages` that has prose, in the order of packages, files and lines.
+  """Read every docstring with prose, ordered by package, file and line.
 
   Args:
-    packages: what to read.
-    processes: interpreters at work; where none can be started the files are read in this one.
+    packages: packages to read.
+    processes: number of interpreters; the files are read in this one if no other can be started.
     progress: called with the number of files done and their total.
   """
   jobs = [(package.name, *names) for package in packages for names in python_files(package)]
   batches = [jobs[start : start + _BATCH] for start in range(0, len(jobs), _BATCH)]
-  found: list[Document] = []
+  extracted: list[Document] = []
   done = 0
   threads = concurrent.futures.ThreadPoolExecutor(processes)
   try:
     for batch, documents in zip(batches, threads.map(_read_apart if processes > 1 else _read, batches), strict=True):
-      found += documents
+      extracted += documents
       done += len(batch)
       progress(done, len(jobs))
   finally:
     threads.shutdown(wait=False, cancel_futures=True)
-  return found
+  return extracted
 
 
 def _read_apart(jobs: Sequence[tuple[str, str, str]]) -> list[Document]:
-  """Reads files in a new interpreter.
+  """Read files in a new interpreter.
 
-  Not a process pool: a fork of a process whose JAX runs threads may never return, and a spawned worker would first run
-  the caller's script again.
+  Not a process pool: a fork of a process in which JAX runs threads may never return, and a spawned worker would first
+  run the script of the caller again.
   """
   command = [sys.executable, '-m', __name__]
   environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), 'PYTHONHASHSEED': '0'}
@@ -152,7 +155,7 @@ def _read_apart(jobs: Sequence[tuple[str, str, str]]) -> list[Document]:
       input=json.dumps(jobs).encode(),
       stdout=subprocess.PIPE,
       env=environment,
-      start_new_session=True,  # Ctrl-C is for this process, which stops asking
+      start_new_session=True,  # Ctrl-C goes to this process only, which starts no further ones
       check=True,
     )
   except (OSError, subprocess.CalledProcessError) as error:
@@ -169,7 +172,10 @@ def _read(jobs: Sequence[tuple[str, str, str]]) -> list[Document]:
 
 
 def docstrings(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
-  """Pairs of dotted name and docstring: of the module, its classes and functions, and of `add_newdoc` calls."""
+  """Yield the dotted names and docstrings of a module.
+
+  These are of the module, its classes and functions, and of `add_newdoc` calls.
+  """
   pending: list[tuple[str, ast.AST]] = [(module, tree)]
   while pending:
     name, node = pending.pop()
@@ -189,14 +195,17 @@ def docstrings(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
 
 
 def _added(call: ast.Call, module: str) -> Iterator[tuple[str, str]]:
-  """Docstrings of compiled functions, which numpy and scipy attach with add_newdoc(place, name, text or texts)."""
+  """Yield the docstrings of compiled functions in numpy and scipy.
+
+  They are attached with add_newdoc(place, name, text or texts).
+  """
   if not (isinstance(call.func, ast.Name) and call.func.id == 'add_newdoc' and call.args):
     return
   try:
-    *place, texts = [ast.literal_eval(argument) for argument in call.args]
+    *target, texts = [ast.literal_eval(argument) for argument in call.args]
   except ValueError:  # built at run time
     return
-  name = '.'.join(map(str, place)) if len(place) > 1 else '.'.join([module, *map(str, place)])
+  name = '.'.join(map(str, target)) if len(target) > 1 else '.'.join([module, *map(str, target)])
   for entry in texts if isinstance(texts, list) else [texts]:
     suffix, text = entry if isinstance(entry, tuple) else ('', entry)
     if isinstance(text, str):
@@ -206,9 +215,9 @@ def _added(call: ast.Call, module: str) -> Iterator[tuple[str, str]]:
 def _read_file(package: str, path: str, absolute: str) -> list[Document]:
   try:
     with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # invalid escapes in other people's strings
+      warnings.simplefilter('ignore')  # invalid escapes in strings of packages
       tree = ast.parse(files.read_bytes(absolute))
-  except (SyntaxError, ValueError):  # a template, or written for another Python
+  except (SyntaxError, ValueError):  # a template, or code for another Python
     return []
   module = re.sub(r'(/__init__)?\.pyi?$', '', path).replace('/', '.')
   documents = []
@@ -224,7 +233,7 @@ def _distribution(name: str) -> importlib.metadata.Distribution:
   try:
     return importlib.metadata.distribution(name)
   except importlib.metadata.PackageNotFoundError as error:
-    message = f'{name} is not installed, and its docstrings are part of the corpus: pip install {name}'
+    message = f'{name} is not installed but its docstrings are part of the corpus: pip install {name}'
     raise ModuleNotFoundError(message) from error
 
 
@@ -241,7 +250,7 @@ def _walk(root: str, top: str) -> Iterator[str]:
 def _wanted(path: str, tops: tuple[str, ...]) -> bool:
   *folders, name = path.split('/')
   return (
-    (name.endswith('.py') or path in tops)  # a stub is read where it is asked for by name
+    (name.endswith('.py') or path in tops)  # a stub is read only if it is listed by name
     and not SKIPPED_FILES.match(name)
     and SKIPPED_FOLDERS.isdisjoint(folders)
     and not any(folder.startswith('config-') for folder in folders)

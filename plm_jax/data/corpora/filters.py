@@ -1,7 +1,7 @@
-"""Which documents of a corpus to keep: length, share of letters, English, and no copies.
+"""Filters of documents: length, share of letters, English, and duplicates.
 
-Every rule is a number in a call and every dropped document is counted, so that quality can be weighed against quantity.
-The rules are those of the large web corpora: Raffel et al. 2020 (C4), §2.2; Rae et al. 2021 (Gopher), table A1.
+Every rule is a keyword and every dropped document is counted, so that quality can be weighed against quantity. The
+rules are those of large web corpora: Raffel et al. 2020 (C4), §2.2; Rae et al. 2021 (Gopher), table A1.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ FUNCTION_WORDS = frozenset(
 
 
 class FilterStats(NamedTuple):
-  """What a filter read, kept and dropped; the counts of the reasons and `kept` add up to `read`.
+  """Counts of a filter; the counts of the reasons and `kept` add up to `read`.
 
   Attributes:
-    read: documents seen.
+    read: documents read.
     kept: documents kept.
-    kept_chars: characters of those.
-    too_short, too_long: outside the bounds on characters.
+    kept_chars: characters of the kept documents.
+    too_short, too_long: outside of the bounds on characters.
     few_letters: digits, symbols or markup rather than words.
     not_english: too few English function words.
     duplicate: the same text, apart from case, spaces and punctuation, was kept before.
@@ -57,19 +57,19 @@ def filter_documents(
   dedup_prefix: Annotated[int, '1 <= x'] | None = None,
   text: Callable[[T], str] = str,
 ) -> tuple[list[T], FilterStats]:
-  """The documents that pass every rule, in their order, and how many others were dropped and why.
+  """Return the documents that pass every rule, in order, and the counts.
 
   Args:
     documents: strings, or rows of which `text` reads the string.
-    min_chars: shortest document kept.
-    max_chars: longest document kept.
+    min_chars: shortest document.
+    max_chars: longest document.
     min_alpha: smallest share of letters among the characters that are not spaces.
     min_english: smallest share of English function words among the words.
-    dedup: drops documents that equal an earlier one apart from case, spaces and punctuation.
-    dedup_prefix: also drops those that share this many letters and digits of their beginning with an earlier one.
-    text: the string of a document.
+    dedup: drop documents that equal an earlier one apart from case, spaces and punctuation.
+    dedup_prefix: also drop documents that share this many letters and digits of their beginning with an earlier one.
+    text: document -> its string.
   """
-  kept: list[T] = []
+  selected: list[T] = []
   seen: set[bytes] = set()
   drops = dict.fromkeys(FilterStats._fields[3:], 0)
   read, chars = 0, 0
@@ -82,33 +82,39 @@ def filter_documents(
     if reason:
       drops[reason] += 1
     else:
-      kept.append(document)
+      selected.append(document)
       chars += len(words)
-  return kept, FilterStats(read=read, kept=len(kept), kept_chars=chars, **drops)
+  return selected, FilterStats(read=read, kept=len(selected), kept_chars=chars, **drops)
 
 
 def alphanumeric(text: str) -> str:
-  """The letters and digits of a text in lower case: what makes two texts the same to `filter_documents`."""
+  """Return the letters and digits of a text in lower case.
+
+  Two texts with the same ones are duplicates.
+  """
   return re.sub(r'[\W_]+', '', text.lower())
 
 
 def english(text: str) -> float:
-  """The share of English function words among the words of a text."""
+  """Compute the share of English function words."""
   words = re.findall(r'[^\W\d_]+', text.lower())
   return sum(word in FUNCTION_WORDS for word in words) / max(len(words), 1)
 
 
 def letters(text: str) -> tuple[int, int]:
-  """How many of the characters of a text are letters or the marks on them, and how many are not spaces."""
+  """Count the letters, with their marks, and the non-space characters."""
   solid = re.sub(r'\s+', '', text)
-  found = sum(map(str.isalpha, solid))
+  count = sum(map(str.isalpha, solid))
   if not solid.isascii():  # the vowels of many scripts are marks
-    found += sum(unicodedata.category(character).startswith('M') for character in solid if not character.isalnum())
-  return found, len(solid)
+    count += sum(unicodedata.category(character).startswith('M') for character in solid if not character.isalnum())
+  return count, len(solid)
 
 
 def out_of_bounds(text: str, *, min_chars: int, max_chars: int | None, min_alpha: float, min_english: float) -> str:
-  """Why a text is outside the bounds of `filter_documents`, by the name of its count; empty where it is inside."""
+  """Return the reason why a text is out of bounds, or ''.
+
+  The reason is a field of `FilterStats`, the bounds are those of `filter_documents`.
+  """
   if len(text) < min_chars:
     return 'too_short'
   if max_chars is not None and len(text) > max_chars:

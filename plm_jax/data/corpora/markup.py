@@ -1,8 +1,8 @@
-"""From one docstring to readable English prose.
+"""Conversion of a docstring to readable English prose.
 
-Knows the three conventions of Python docstrings (numpydoc, Google, Sphinx fields) and enough of reStructuredText and
-Markdown to drop code, tables and directives and to unwrap the rest. It is no validating parser: text of unknown form is
-kept as a paragraph, and lines that do not read like prose are dropped.
+Knows the three conventions of Python docstrings: numpydoc, Google, Sphinx fields. It knows enough of reStructuredText
+and Markdown to drop code, tables and directives and to unwrap the rest. It is no validating parser. Text of unknown
+form becomes a paragraph, and lines that do not read like prose are dropped.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from plm_jax.data.corpora.filters import FUNCTION_WORDS
 
-# Sections whose body is a list of entries; 'parameters' are those that describe arguments.
+# Sections whose body is a list of entries; PARAMETER_SECTIONS describe arguments.
 PARAMETER_SECTIONS = ('Parameters', 'Other Parameters', 'Args', 'Arguments', 'Keyword Args', 'Keyword Arguments')
 ENTRY_SECTIONS = (*PARAMETER_SECTIONS, 'Attributes', 'Returns', 'Yields', 'Raises', 'Warns', 'Methods', 'Receives')
 DROPPED_SECTIONS = ('See Also', 'See also', 'References', 'Methods', 'Todo', 'TODO')
@@ -70,7 +70,7 @@ _INLINE = (
 
 
 class Parameter(NamedTuple):
-  """One documented argument; `type` is '' where the docstring names none."""
+  """One documented argument; `type` is '' if the docstring has none."""
 
   name: str
   type: str
@@ -78,12 +78,12 @@ class Parameter(NamedTuple):
 
 
 class Prose(NamedTuple):
-  """What a docstring says in words.
+  """The prose of a docstring.
 
   Attributes:
-    paragraphs: unwrapped, the summary first; items of a list stand on lines of their own inside one paragraph.
+    paragraphs: unwrapped paragraphs, the summary first; list items are separate lines of one paragraph.
     parameters: entries of the Parameters or Args section.
-    summary: the first paragraph where it is one running line before any section, else ''.
+    summary: the first paragraph if it is one line before any section, else ''.
   """
 
   paragraphs: tuple[str, ...]
@@ -92,7 +92,10 @@ class Prose(NamedTuple):
 
 
 def read(docstring: str) -> Prose:
-  """The prose and the parameters of a docstring, without code, tables, references and markup."""
+  """Extract the prose and the parameters of a docstring.
+
+  Code, tables, references and markup are dropped.
+  """
   lines = list(_without_code(inspect.cleandoc(docstring).expandtabs().splitlines()))
   paragraphs: list[str] = []
   parameters: list[Parameter] = []
@@ -107,28 +110,34 @@ def read(docstring: str) -> Prose:
       spoken = [_spoken(*entry) for entry in entries]
       paragraphs.append('\n'.join([f'{title}:', *(text for text in spoken if text)]))
     else:
-      found = [text for text in _paragraphs(body) if not _SIGNATURE.match(text)]
-      if title.startswith('Example'):  # the code that a colon leads to has been dropped
-        found = [re.sub(':$', '.', text) for text in found]
-      elif found and title in ENTRY_SECTIONS:
-        found[0] = f'{title}: {found[0]}'
-      elif found and not title and not paragraphs and '\n' not in found[0]:
-        summary = found[0]
-      paragraphs += found
+      texts = [text for text in _paragraphs(body) if not _SIGNATURE.match(text)]
+      if title.startswith('Example'):  # the code after a colon has been dropped
+        texts = [re.sub(':$', '.', text) for text in texts]
+      elif texts and title in ENTRY_SECTIONS:
+        texts[0] = f'{title}: {texts[0]}'
+      elif texts and not title and not paragraphs and '\n' not in texts[0]:
+        summary = texts[0]
+      paragraphs += texts
   return Prose(tuple(paragraphs), tuple(parameters), summary)
 
 
 def clean(text: str) -> str:
-  """One line without inline markup: roles, literals, emphasis, links, footnotes, LaTeX commands."""
+  """Remove inline markup, and join the text to one line.
+
+  Removes roles, literals, emphasis, links, footnotes and LaTeX commands.
+  """
   for pattern, replacement in _INLINE:
     text = pattern.sub(replacement, text)
   return text.strip()
 
 
 def is_prose(line: str) -> bool:
-  """Whether a line reads like English rather than like code, a formula or a row of a table."""
+  """Return True if a line reads like English.
+
+  False for code, a formula or a row of a table.
+  """
   letters = sum(char.isalpha() or char == ' ' for char in line)
-  shouted = sum(char.isupper() for char in line) > 0.5 * len(line)  # licences
+  shouted = sum(char.isupper() for char in line) > 0.5 * len(line)  # as in licences
   if not line or shouted or letters < 0.7 * len(line) or _CODE.match(line):
     return False
   words = re.findall(r'[a-z]+', line.lower())
@@ -141,7 +150,10 @@ def _indent(line: str) -> int:
 
 
 def _deeper(lines: list[str], start: int, indent: int) -> int:
-  """The first index from `start` on of a line that is not blank and not indented by more than `indent`."""
+  """Skip lines that are blank or indented by more than `indent`.
+
+  Returns the index of the first other line from `start` on.
+  """
   while start < len(lines) and (not lines[start].strip() or _indent(lines[start]) > indent):
     start += 1
   return start
@@ -154,7 +166,10 @@ def _blank(lines: list[str], start: int) -> int:
 
 
 def _without_code(lines: list[str]) -> Iterator[str]:
-  """The lines without doctests, fenced and literal blocks, tables, comments, and directives other than admonitions."""
+  """Drop doctests, fenced and literal blocks, tables, comments and directives.
+
+  Admonitions are kept.
+  """
   here = 0
   while here < len(lines):
     line, text = lines[here], lines[here].strip()
@@ -178,14 +193,14 @@ def _without_code(lines: list[str]) -> Iterator[str]:
       directive = _DIRECTIVE.match(text)
       if directive and directive[1] in KEPT_DIRECTIVES:
         yield ''
-        # What stands behind the colons is a title, or the first line of the text below.
+        # After the colons is a title, or the first line of the text below.
         below = lines[here] if here < len(lines) and lines[here].strip() else line
         yield ' ' * _indent(below) + directive[2] if directive[1] != 'admonition' else ''
       else:
         here = _deeper(lines, here, _indent(line))
     elif text.endswith('::'):
       if text != '::':
-        yield line.rstrip().rstrip(':') + '.'  # what the colon led to is gone
+        yield line.rstrip().rstrip(':') + '.'  # the block after the colon is dropped
       yield ''
       here = _deeper(lines, here, _indent(line))
     else:
@@ -193,7 +208,10 @@ def _without_code(lines: list[str]) -> Iterator[str]:
 
 
 def _sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-  """Pairs of title and body; the text before the first title has title ''."""
+  """Yield pairs of title and body.
+
+  The title of the text before the first title is ''.
+  """
   title, body = '', list[str]()
   here = 0
   while here < len(lines):
@@ -224,16 +242,19 @@ def _paragraphs(lines: list[str]) -> list[str]:
       blocks.append([])
   result: list[str] = []
   for block in blocks:
-    kept = [text for text in map(clean, _unwrap(block)) if is_prose(text)]
-    if kept and result and _BULLET.match(kept[0]) and _BULLET.match(result[-1].rsplit('\n', 1)[-1]):
-      result[-1] = '\n'.join([result[-1], *kept])  # a list with blank lines between its items is one paragraph
-    elif kept:
-      result.append('\n'.join(kept))
+    prose = [text for text in map(clean, _unwrap(block)) if is_prose(text)]
+    if prose and result and _BULLET.match(prose[0]) and _BULLET.match(result[-1].rsplit('\n', 1)[-1]):
+      result[-1] = '\n'.join([result[-1], *prose])  # a list with blank lines between its items is one paragraph
+    elif prose:
+      result.append('\n'.join(prose))
   return result
 
 
 def _unwrap(block: list[str]) -> list[str]:
-  """Joins hard-wrapped lines; list items, defined terms and lines that were ended on purpose stay apart."""
+  """Join hard-wrapped lines.
+
+  List items, defined terms and lines that end on purpose are not joined.
+  """
   result: list[str] = []
   width = max(map(len, block), default=0)
   bare_list = 2 * sum(_LISTED.match(line.strip()) is not None for line in block) >= max(4, len(block))
@@ -245,7 +266,7 @@ def _unwrap(block: list[str]) -> list[str]:
     if result and not starts and indent > _indent(previous) and _is_term(previous, text):
       item_indent, defined = _indent(previous), True
       result[-1] += (' ' if previous.endswith(':') else ': ') + text
-    elif result and not starts and (indent > item_indent > -1 or (not defined and _goes_on(previous, text, width))):
+    elif result and not starts and (indent > item_indent > -1 or (not defined and _continues(previous, text, width))):
       result[-1] += ' ' + text
     else:
       result.append(_field(*field.groups()) if field else text)
@@ -255,27 +276,36 @@ def _unwrap(block: list[str]) -> list[str]:
 
 
 def _is_term(line: str, text: str) -> bool:
-  """Whether a line is the head of a definition, given the indented line that follows."""
+  """Return True if a line is the head of a definition.
+
+  `text` is the indented line after it.
+  """
   if len(line.strip()) >= 40 or line[-1] in '.,;':
     return False
   return not text[0].islower() or ' ' not in line.strip()
 
 
-def _goes_on(previous: str, text: str, width: int) -> bool:
-  """Whether `text` goes on with the line before it: that line was full, or a sentence is open."""
+def _continues(previous: str, text: str, width: int) -> bool:
+  """Return True if `text` continues the line before it.
+
+  That is, if the line was full, or a sentence is open.
+  """
   full = len(previous) + len(text.split(' ', 1)[0]) > width - 8
   return full or (previous[-1] not in '.:;!?' and (text[0].islower() or len(previous) >= 40))
 
 
 def _field(kind: str, argument: str | None, text: str) -> str:
-  """A Sphinx field (`:param x: ...`) as a plain line."""
+  """Convert a Sphinx field (`:param x: ...`) to a plain line."""
   if kind in ('type', 'rtype'):
     return ''
   return f'{argument.split()[-1]}: {text}' if argument else text
 
 
 def _entries(body: list[str], *, title: str) -> list[tuple[str, str, str]]:
-  """(name, type, description) of each entry of a section, cleaned; [] where the section is ordinary text."""
+  """Parse the entries of a section; [] if it is ordinary text.
+
+  Returns name, type and description of each entry, cleaned.
+  """
   body = [line for line in body if line.strip()]
   if not body:
     return []
@@ -290,11 +320,11 @@ def _entries(body: list[str], *, title: str) -> list[tuple[str, str, str]]:
     if google and not colon and (google[3] or text):
       entries.append((clean(google[1]).lstrip('*'), clean(google[2] or ''), clean(f'{google[3] or ""} {text}')))
     elif tail and colon and _NUMPY_NAMES.match(names.strip()):
-      if len(kind) > 60 and '{' not in kind:  # the explanation itself, wrapped
+      if len(kind) > 60 and '{' not in kind:  # a wrapped explanation, no type
         kind, text = '', f'{clean(kind)} {text}'
       entries.append((clean(names).lstrip('*'), clean(kind), text))
     elif tail and len(head) < 60 and not head.endswith('.'):
-      # numpydoc lets an argument go without a type, and a return value or an error without a name
+      # In numpydoc an argument may have no type, and a return value or an error no name.
       named = title in PARAMETER_SECTIONS and _NUMPY_NAMES.match(head) is not None
       entries.append((clean(head).lstrip('*'), '', text) if named else ('', clean(head).rstrip(':'), text))
     else:

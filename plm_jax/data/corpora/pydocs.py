@@ -1,10 +1,10 @@
-"""The embedded corpus: which packages it reads, its splits, and how its data sets are built.
+"""The embedded corpus: its packages, its splits, and the build of its data sets.
 
-Two digests. The *key* names a build in the cache before it exists: the packages with their versions, and `RULES`, the
-number of the rules by which docstrings become rows. It does not depend on the code itself, so editing the code builds
-nothing anew; whoever changes which rows come out raises `RULES`, and a test fails where that was forgotten. The *digest
-of a split* is that of its rows (`pydocs_builder.py`), and it is the only one that token stores and runs see: a new
-build with the same rows is the same data to them.
+There are two digests. The *key* names a build in the cache before it exists. It covers the packages with their
+versions, and `RULES`, the version of the rules that turn docstrings into rows. It does not depend on the code, so
+editing the code causes no new build. A change of the rows requires a new value of `RULES`; a test fails otherwise. The
+*digest of a split* covers its rows (`pydocs_builder.py`). Token stores and runs see only this digest: a new build with
+the same rows is the same data to them.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ RULES = 2
 SPLITS = ('train', 'validation', 'test')
 SETS = tuple(pydocs_tasks.TASKS)
 
-# Fixed: only what requirements.txt brings, directly or as a hard requirement of those.
+# Fixed list: only packages of requirements.txt, and their hard requirements.
 PACKAGES = (
   Package('python', ('.',)),
   Package('absl-py', ('absl',)),
@@ -62,7 +62,7 @@ PACKAGES = (
 
 
 def key(packages: Sequence[Package]) -> str:
-  """Names a build: hex digest of the packages, their versions and `RULES`.
+  """Compute the name of a build from packages, versions and `RULES`.
 
   Raises:
     ModuleNotFoundError: one of the packages is not installed.
@@ -71,28 +71,38 @@ def key(packages: Sequence[Package]) -> str:
 
 
 def split_of(text: str) -> str:
-  """'train' (90 %), 'validation' or 'test', by a hash of the first letters of the first line."""
-  # A text that starts with a section has its heading on a line of its own.
+  """Assign a text to 'train' (90 %), 'validation' or 'test'.
+
+  By a hash of the first letters of the first line.
+  """
+  # A text that starts with a section has its heading on a separate line.
   line = next((line for line in text.splitlines() if line and not line.endswith(':')), text)
   key = filters.alphanumeric(line)[:60]
-  place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], 'big') / 2**64
-  return 'train' if place < 0.9 else 'validation' if place < 0.95 else 'test'
+  fraction = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], 'big') / 2**64
+  return 'train' if fraction < 0.9 else 'validation' if fraction < 0.95 else 'test'
 
 
 def read(packages: Sequence[Package], *, quiet: bool = True) -> tuple[dict[str, list[Document]], filters.FilterStats]:
-  """The documents of each split of these packages, and what the filter dropped; see `splits_of`."""
+  """Read the documents of each split, with the counts of the filter.
+
+  See `splits_of`.
+  """
   with _progress('Reading docstrings', quiet=quiet) as advance:
     return splits_of(docstrings.extract(packages, processes=min(os.cpu_count() or 1, 8), progress=advance))
 
 
-def splits_of(found: Iterable[Document]) -> tuple[dict[str, list[Document]], filters.FilterStats]:
-  """The documents that are kept, by split, in an order that is random but fixed, and what the filter dropped."""
-  kept, stats = filters.filter_documents(
-    found, min_chars=80, min_alpha=0.6, min_english=0.1, dedup_prefix=150, text=lambda document: document.text
+def splits_of(extracted: Iterable[Document]) -> tuple[dict[str, list[Document]], filters.FilterStats]:
+  """Filter documents, and divide them into splits.
+
+  Returns:
+    The documents by split, in a random but fixed order, and the counts of the filter.
+  """
+  selected, stats = filters.filter_documents(
+    extracted, min_chars=80, min_alpha=0.6, min_english=0.1, dedup_prefix=150, text=lambda document: document.text
   )
-  kept.sort(key=lambda document: hashlib.sha256(document.text.encode()).digest())
+  selected.sort(key=lambda document: hashlib.sha256(document.text.encode()).digest())
   splits: dict[str, list[Document]] = {split: [] for split in SPLITS}
-  for document in kept:
+  for document in selected:
     splits[split_of(document.text)].append(document)
   return splits, stats
 
@@ -104,15 +114,16 @@ def prepare(
   sets: Sequence[str] = (),
   quiet: bool = False,
 ) -> dict[str, Path]:
-  """Builds what is missing or damaged, and returns the TFDS folder of each set (`corpus` and the tasks) that has rows.
+  """Build missing or damaged sets, and return their folders.
 
-  Safe to call from several processes at once, and after a kill: folders are renamed when whole, under a lock.
+  The sets are `corpus` and the tasks; those without rows have no folder. Safe to call from several processes at once,
+  and after a kill: folders are renamed when complete, under a lock.
 
   Args:
     cache: folder of everything cached.
-    packages: what to read, `PACKAGES` by default.
-    sets: those that will be read, whose bytes are checked; none checks all.
-    quiet: shows no progress.
+    packages: packages to read, `PACKAGES` by default.
+    sets: sets that will be read, whose bytes are checked; () checks all.
+    quiet: show no progress.
 
   Raises:
     ModuleNotFoundError: one of the packages is not installed.
@@ -123,24 +134,24 @@ def prepare(
   if not files.exists(root / f'{build}.json'):
     made.missing('docstrings', digest=build, folder=root)
   with files.locked(root / '.lock', doing='building the corpus'):
-    known = _summary(root, build)
-    if not (found := known is not None and not any(_is_damaged(root, name, known) for name in sets or SETS)):
+    summary = _summary(root, build)
+    if not (exists := summary is not None and not any(_is_damaged(root, name, summary) for name in sets or SETS)):
       _build(packages, build=build, root=root, quiet=quiet)
-      known = files.read_json(root / f'{build}.json')
-    assert known is not None
-    made.tell('docstrings', digest=build, folder=root, size=f'{sum(known["rows"]["corpus"].values()):,} documents',
-              found=found)  # fmt: skip
-  return {name: root / f'{name}-{build}' / '1.0.0' for name in SETS if known['rows'][name]}
+      summary = files.read_json(root / f'{build}.json')
+    assert summary is not None
+    made.tell('docstrings', digest=build, folder=root, size=f'{sum(summary["rows"]["corpus"].values()):,} documents',
+              found=exists)  # fmt: skip
+  return {name: root / f'{name}-{build}' / '1.0.0' for name in SETS if summary['rows'][name]}
 
 
 def _summary(root: Path, build: str) -> dict[str, Any] | None:
-  """What a build wrote at its end; None where there is none, or a damaged one."""
+  """Read the summary of a build; None if missing or damaged."""
   file = root / f'{build}.json'
   try:
-    found = files.read_json(file)
-    if not checksums.holds(found):
+    summary = files.read_json(file)
+    if not checksums.holds(summary):
       raise ValueError('another sha256')
-    return {'sha256_of_files': {}, **found, 'rows': {name: found['rows'][name] for name in SETS}}
+    return {'sha256_of_files': {}, **summary, 'rows': {name: summary['rows'][name] for name in SETS}}
   except FileNotFoundError:
     return None
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -149,14 +160,14 @@ def _summary(root: Path, build: str) -> dict[str, Any] | None:
 
 
 def _digests(root: Path, name: str, build: str) -> dict[str, str]:
-  """File below `root` -> sha256, of the files of a set."""
+  """Compute the checksums of a set, by path below `root`."""
   below = files.files_below(root / f'{name}-{build}')
   return {file.relative_to(root).as_posix(): files.sha256(file) for file in below}
 
 
-def _is_damaged(root: Path, name: str, known: Mapping[str, Any]) -> bool:
-  """Whether a file of a set is not as it was built."""
-  for file, digest in known['sha256_of_files'].get(name, {}).items():
+def _is_damaged(root: Path, name: str, summary: Mapping[str, Any]) -> bool:
+  """Return True if a file of a set has changed."""
+  for file, digest in summary['sha256_of_files'].get(name, {}).items():
     if not files.is_file(root / file) or files.sha256(root / file) != digest:
       log.warning('%s is damaged: building the corpus again', root / file)
       return True
@@ -164,7 +175,10 @@ def _is_damaged(root: Path, name: str, known: Mapping[str, Any]) -> bool:
 
 
 def account(*, cache: str = CACHE, packages: Sequence[Package] | None = None) -> dict[str, Any]:
-  """Versions, documents and characters of each package, rows of each set and split, and what was dropped."""
+  """Return the summary of the corpus; build it first if needed.
+
+  It has versions, documents and characters of each package, rows of each set and split, and the counts of the filter.
+  """
   packages = PACKAGES if packages is None else packages
   prepare(cache=cache, packages=packages)
   return files.read_json(files.local_path(cache, what='data.cache') / 'tfds' / 'pydocs' / f'{key(packages)}.json')
@@ -179,12 +193,12 @@ def _build(packages: Sequence[Package], *, build: str, root: Path, quiet: bool) 
   with _progress('Writing pydocs', quiet=quiet) as advance, _silent_tfds():
     for n, name in enumerate(SETS):
       folder = root / f'{name}-{build}'
-      files.remove_folder(folder)  # what an interrupted build left
+      files.remove_folder(folder)  # of an interrupted build
       task = pydocs_tasks.TASKS[name]
-      made = {split: found for split, found in pydocs_tasks.make(task, splits).items() if found}
-      rows[name] = {split: len(found) for split, found in made.items()}
-      if made:
-        config = PydocsConfig(name=folder.name, description=task.description, task=name, rows=made)
+      task_rows = {split: values for split, values in pydocs_tasks.make(task, splits).items() if values}
+      rows[name] = {split: len(values) for split, values in task_rows.items()}
+      if task_rows:
+        config = PydocsConfig(name=folder.name, description=task.description, task=name, rows=task_rows)
         Pydocs(config=config, data_dir=str(root.parent), file_format='array_record').download_and_prepare()
       advance(n + 1, len(SETS))
   summary = {
@@ -216,7 +230,7 @@ def _table(packages: Sequence[Package], splits: Mapping[str, Sequence[Document]]
 
 @contextlib.contextmanager
 def _silent_tfds() -> Iterator[None]:
-  """TFDS prints and draws a bar for every split and shard; ours shows the whole."""
+  """Silence TFDS, which shows a bar for every split and shard."""
   import tensorflow_datasets as tfds
 
   from plm_jax.data.corpora import tfds_sets
@@ -231,7 +245,7 @@ def _silent_tfds() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress(title: str, *, quiet: bool) -> Iterator[Any]:
-  """A function of (done, total) that draws a bar on standard error."""
+  """Yield a function of (done, total) that shows a bar."""
   import rich.console
   import rich.progress
 

@@ -1,6 +1,6 @@
-"""The embedded corpus and its tasks as TensorFlow Datasets builders, written as ArrayRecord without TensorFlow.
+"""TensorFlow Datasets builders of the embedded corpus and its tasks, written as ArrayRecord without TensorFlow.
 
-Only `pydocs.prepare` makes these; importing this file imports `tensorflow_datasets`.
+Only `pydocs.prepare` uses them; importing this file imports `tensorflow_datasets`.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ FEATURES: Mapping[str, Mapping[str, object]] = {
 
 @dataclasses.dataclass(kw_only=True)
 class PydocsConfig(tfds.core.BuilderConfig):
-  """One of the sets; `name` ends with the digest of what it is made from.
+  """Config of one of the sets; `name` ends with the digest of its sources.
 
   Attributes:
     task: a key of `FEATURES`.
@@ -55,7 +55,7 @@ class Pydocs(tfds.core.GeneratorBasedBuilder):
   """English prose of the docstrings of installed packages, and tasks made from it."""
 
   VERSION = tfds.core.Version('1.0.0')
-  url_infos = None  # no downloads; TFDS 4.9.10 looks for them with importlib_resources, which it does not require
+  url_infos = None  # no downloads; TFDS 4.9.10 would need importlib_resources, which it does not require
 
   def _info(self) -> tfds.core.DatasetInfo:
     config = self.builder_config
@@ -63,7 +63,7 @@ class Pydocs(tfds.core.GeneratorBasedBuilder):
       builder=self,
       description=config.description,
       features=tfds.features.FeaturesDict(dict(FEATURES[config.task])),
-      # The same rows are not the same bytes: a protocol buffer writes the fields of a row in any order.
+      # Equal rows may have different bytes: a protocol buffer writes the fields of a row in any order.
       metadata=tfds.core.MetadataDict(digests={split: _digest(rows) for split, rows in config.rows.items()}),
     )
 

@@ -1,7 +1,7 @@
-"""Labelled tasks made from docstrings alone: no hand-made label, no download.
+"""Labelled tasks made from docstrings alone: no manual labels, no download.
 
-Every function here maps the documents of one split to the rows of a task. A row draws only on documents of its own
-split, and its choices (distractors, order) are drawn from its document's name, so rows do not depend on each other.
+Every function here maps the documents of one split to the rows of a task. A row uses only documents of this split.
+Its choices (distractors, order) are sampled by the name of its document, so rows do not depend on each other.
 """
 
 import functools
@@ -45,8 +45,8 @@ class Task(NamedTuple):
 
   Attributes:
     description: one line.
-    about: the field that says what a row is about; no value of it stands in two splits.
-    rows: the rows of a split.
+    about: field with the subject of a row; no value of it is in two splits.
+    rows: documents of a split -> its rows.
   """
 
   description: str
@@ -55,13 +55,16 @@ class Task(NamedTuple):
 
 
 def corpus(documents: Sequence[Document]) -> Iterator[Row]:
-  """text, package, name: the documents themselves."""
+  """Yield the documents themselves: text, package, name."""
   for document in documents:
     yield {'text': document.text, 'package': document.package, 'name': document.name}
 
 
 def package(documents: Sequence[Document]) -> Iterator[Row]:
-  """text, label: which package a text documents, names of packages masked; as many rows of each as the rarest has."""
+  """Yield text and label: the package that a text documents.
+
+  Names of packages are masked. Every package has as many rows as the rarest.
+  """
   groups: dict[str, list[Row]] = defaultdict(list)
   for document in documents:
     text = mask(_shorten(document.text, 600))
@@ -72,12 +75,15 @@ def package(documents: Sequence[Document]) -> Iterator[Row]:
 
 
 def mask(text: str) -> str:
-  """The text with every name of an area replaced by `MASK`."""
+  """Replace every name of an area by `MASK`."""
   return _AREA_NAMES.sub(MASK, text)
 
 
 def summary_pair(documents: Sequence[Document]) -> Iterator[Row]:
-  """summary, body, label: whether the summary is the body's own; the others are of the same package."""
+  """Yield summary, body and label: 'own' if the summary is of the body.
+
+  Other summaries are of the same package.
+  """
   for document, body, others in _summarised(tuple(documents)):
     rng = random.Random(f'summary_pair/{document.name}')
     own = rng.random() < 0.5
@@ -85,7 +91,10 @@ def summary_pair(documents: Sequence[Document]) -> Iterator[Row]:
 
 
 def summary_choice(documents: Sequence[Document]) -> Iterator[Row]:
-  """context, endings, label: which of four summaries is the body's own; the others are of the same package."""
+  """Yield context, endings and label: which of four summaries fits.
+
+  The others are of the same package.
+  """
   for document, body, others in _summarised(tuple(documents)):
     if len(others) >= 3:
       rng = random.Random(f'summary_choice/{document.name}')
@@ -96,15 +105,16 @@ def summary_choice(documents: Sequence[Document]) -> Iterator[Row]:
 
 
 def summarise(documents: Sequence[Document]) -> Iterator[Row]:
-  """source, target: a body and its summary."""
+  """Yield source and target: a body and its summary."""
   for document, body, _ in _summarised(tuple(documents)):
     yield {'source': body, 'target': document.summary}
 
 
 def parameters(documents: Sequence[Document]) -> Iterator[Row]:
-  """tokens, tags, heads: name, type and explanation of parameters, run together without the colons between them.
+  """Yield tokens, tags and heads: name, type and explanation of parameters.
 
-  A word hangs on the first one of its name, type or explanation, and these two on the name, which hangs on nothing.
+  They are joined without the colons between them. The head of a word is the first word of its name, type or
+  explanation. The head of the first words of type and explanation is the name, which is a root.
   """
   # x  int or None  The value   ->   heads  0  1 2 2  1 5
   seen = set()
@@ -131,7 +141,10 @@ def parameters(documents: Sequence[Document]) -> Iterator[Row]:
 
 
 def describe(documents: Sequence[Document]) -> Iterator[Row]:
-  """SQuAD's fields: which words of a Parameters section describe one of the parameters."""
+  """Yield questions with SQuAD's fields: which words describe a parameter.
+
+  The context is a Parameters section.
+  """
   for document in documents:
     context, spans = _section(document)
     if len(spans) >= 2:
@@ -158,55 +171,67 @@ TASKS: Mapping[str, Task] = {
 
 
 def make(task: Task, splits: Mapping[str, Sequence[Document]]) -> dict[str, list[Row]]:
-  """The rows of each split; what an earlier split is about is left out of the later ones."""
-  made: dict[str, list[Row]] = {}
-  known: set[str] = set()
-  for split, documents in splits.items():
-    made[split] = [row for row in task.rows(documents) if str(row[task.about]) not in known]
-    known.update(str(row[task.about]) for row in made[split])
-  return made
+  """Build the rows of each split.
 
-
-@functools.lru_cache(maxsize=3)  # the splits: three tasks read them
-def _summarised(documents: tuple[Document, ...]) -> list[tuple[Document, str, list[str]]]:
-  """Documents with a good summary and body: the document, its body, and the summaries to confuse its own with.
-
-  Those are of the same package and, of 64 that its name draws, the 8 that share most words with the body.
+  Subjects of an earlier split are dropped from later ones.
   """
-  found: dict[str, Document] = {}  # by body: where two documents share one, the first has it
+  rows: dict[str, list[Row]] = {}
+  seen: set[str] = set()
+  for split, documents in splits.items():
+    rows[split] = [row for row in task.rows(documents) if str(row[task.about]) not in seen]
+    seen.update(str(row[task.about]) for row in rows[split])
+  return rows
+
+
+@functools.lru_cache(maxsize=3)  # one entry per split, for three tasks
+def _summarised(documents: tuple[Document, ...]) -> list[tuple[Document, str, list[str]]]:
+  """Select documents with a good summary and body.
+
+  Returns:
+    The document, its body, and other summaries as distractors. These are of the same package: of 64 that the name of
+    the document samples, the 8 that share most words with the body.
+  """
+  owners: dict[str, Document] = {}  # by body; the first of several documents with the same body
   pools: dict[str, list[tuple[str, set[str]]]] = defaultdict(list)
   for document in documents:
     summary = document.summary
     body = _shorten(document.text[len(summary) :].lstrip('\n'), BODY_CHARS)
     whole = 20 <= len(summary) <= 200 and summary[-1] == '.' and summary[0].isupper()
     if whole and len(body) >= 150 and summary not in body and _overlap(_stems(summary), _stems(body)) >= 0.3:
-      found.setdefault(body, document)
+      owners.setdefault(body, document)
       pools[document.package].append((summary, _stems(summary)))
   result = []
-  for body, document in found.items():
+  for body, document in owners.items():
     pool = pools[document.package]
     start = random.Random(document.name).randrange(len(pool))
     stems = _stems(body)
-    drawn = {summary: _overlap(words, stems) for summary, words in (pool[start:] + pool[:start])[:64]}
-    drawn.pop(document.summary, None)
-    others = sorted(drawn, key=lambda summary: (-drawn[summary], summary))[:8]
+    overlaps = {summary: _overlap(words, stems) for summary, words in (pool[start:] + pool[:start])[:64]}
+    overlaps.pop(document.summary, None)
+    others = sorted(overlaps, key=lambda summary: (-overlaps[summary], summary))[:8]
     if others:
       result.append((document, body, others))
   return result
 
 
 def _stems(text: str) -> set[str]:
-  """The beginnings of the content words."""
+  """Return the first letters of the content words."""
   return {word[:5] for word in re.findall(r'[a-z]{3,}', text.lower()) if word not in FUNCTION_WORDS}
 
 
 def _overlap(summary: set[str], body: set[str]) -> float:
-  """The share of the summary's words that the body has too: a body of mere types tells nobody its summary."""
+  """Compute the share of the summary's words that are in the body.
+
+  A body of types only does not determine its summary.
+  """
   return len(summary & body) / max(len(summary), 1)
 
 
 def _section(document: Document) -> tuple[str, list[tuple[str, int, str]]]:
-  """A context made of summary and parameters, and (name, start, answer) of each parameter in it."""
+  """Join summary and parameters to a context.
+
+  Returns:
+    The context, and (name, start, answer) of each parameter in it.
+  """
   context, spans = document.summary, []
   names = [parameter.name for parameter in document.parameters]
   for parameter in document.parameters:
@@ -229,7 +254,7 @@ def _heading(parameter: Parameter) -> str:
 
 
 def _shorten(text: str, limit: int) -> str:
-  """The paragraphs that fit, or the sentences of the first one that do."""
+  """Keep the paragraphs that fit, or the sentences of the first one."""
   if len(text) <= limit:
     return text
   for separator in ('\n\n', '\n'):

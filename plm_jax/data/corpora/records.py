@@ -1,4 +1,4 @@
-"""Rows and texts of one split, read one by one, whatever they are stored in."""
+"""Rows and texts of one split, read one by one from any storage format."""
 
 import bisect
 import dataclasses
@@ -14,18 +14,18 @@ import numpy as np
 
 from plm_jax.data.corpora.filters import FilterStats
 
-# of a folder that a pass makes (cleaning/passes.py): how far it came, and what it did once all is there
+# files in the folder of a pass (cleaning/passes.py): progress, and the report of a complete pass
 PROGRESS, REPORT = '.pass.sqlite', 'corpus.json'
 
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-  """One whole split, as the `open` of a format returns it.
+  """A whole split, as `open` of a format returns it.
 
   Attributes:
-    rows: read one by one. They may be read by several threads at once.
+    rows: the rows, read one by one; safe to read from several threads.
     digest: hex digest, or another short text, that changes whenever a row changes.
-    labels: field -> names of its classes, where the data set stores them.
+    labels: field -> names of its classes, if the data set stores them.
   """
 
   rows: Sequence[Mapping[str, Any]]
@@ -37,16 +37,16 @@ class Opened:
 class Records(Sequence[dict[str, Any]]):
   """Rows of a split as plain Python: str, int, float, lists and dicts of those, and `NotText`.
 
-  Numbers of a table are `Whole` and `Real`, equal to others.
+  Numbers of a table are `Whole` and `Real`, which equal other numbers.
 
   Attributes:
     fields: the fields of the first row.
     digest: hex digest of the content.
-    names: the names of the classes of the field `label`, or of the only field that has classes; else ().
-    labels: field -> names of its classes, for every field that has them.
+    names: names of the classes of the field `label`, or of the only field with classes; else ().
+    labels: field -> names of its classes, for every field with classes.
     where: path and split, for messages.
-    named_by: the split of the same data whose rows decide which classes there are, where no list names them; None
-      where that is this one.
+    pieces: parts of the split: rows, and indices of those that belong to it.
+    named_by: split of the same data whose rows determine the classes, if no list names them; None for this one.
   """
 
   fields: tuple[str, ...]
@@ -59,38 +59,41 @@ class Records(Sequence[dict[str, Any]]):
 
   @property
   def description(self) -> str:
-    """Path, split and number of rows, for messages."""
+    """Return path, split and number of rows, for messages."""
     return f'{self.where}: {len(self):,} rows'
 
   def __len__(self) -> int:
     return sum(len(chosen) for _, chosen in self.pieces)
 
   def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]  # no slices
-    rows, number = self._find(index)
-    return {key: _plain(value) for key, value in rows[number].items()}
+    rows, own = self._find(index)
+    return {key: _plain(value) for key, value in rows[own].items()}
 
   def _find(self, index: int) -> tuple[Sequence[Mapping[str, Any]], int]:
-    """The piece that a row stands in, and its number there."""
+    """Return the piece of a row, and its index in it."""
     index = operator.index(index)
-    place = index + len(self) if index < 0 else index
-    if not 0 <= place < len(self):
+    position = index + len(self) if index < 0 else index
+    if not 0 <= position < len(self):
       raise IndexError(f'row {index} of {self.description}')
     ends = list(itertools.accumulate(len(chosen) for _, chosen in self.pieces))
-    piece = bisect.bisect_right(ends, place)
+    piece = bisect.bisect_right(ends, position)
     rows, chosen = self.pieces[piece]
-    return rows, chosen[place - ends[piece]]
+    return rows, chosen[position - ends[piece]]
 
   def place(self, index: int) -> str:
-    """File and line of a row, 'train.jsonl, line 3'; empty where what holds it has no `place`."""
-    rows, number = self._find(index)
-    place = getattr(rows, 'place', None)
-    return '' if place is None else place(number)
+    """Return file and line of a row, 'train.jsonl, line 3'.
+
+    '' if its storage has no `place`.
+    """
+    rows, own = self._find(index)
+    locate = getattr(rows, 'place', None)
+    return '' if locate is None else locate(own)
 
   def values(self, index: int, fields: Sequence[str], *, optional: Sequence[str] = ()) -> dict[str, Any]:
-    """Some fields of a row, and those of the optional ones that it has.
+    """Return fields of a row, and the optional fields that it has.
 
     Raises:
-      ValueError: the row does not have one of them; names the data, the row and the fields that there are.
+      ValueError: the row lacks one of `fields`; names the data, the row and its fields.
     """
     row = self[index]
     for field in fields:
@@ -99,32 +102,32 @@ class Records(Sequence[dict[str, Any]]):
     return {field: row[field] for field in (*fields, *optional) if field in row}
 
   def value(self, index: int, field: str) -> Any:
-    """One field of a row; raises what `values` does."""
+    """Return one field of a row; raises as `values`."""
     return self.values(index, (field,))[field]
 
   def text(self, index: int, field: str) -> str:
-    """One field of a row that has to be a string, or a number of a table.
+    """Return a field that is a string or a number of a table.
 
     Raises:
       ValueError: it is missing or holds something else.
     """
     text = as_written(self.value(index, field))
     if not isinstance(text, str):
-      raise ValueError(f'row {index} of {self.where} holds no text in {field!r}, but {text!r}')
+      raise ValueError(f'row {index} of {self.where} holds no text in {field!r} but {text!r}')
     return text
 
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Sequence[str]):
-  """One string field of records: the documents of a corpus. A list of words is read with spaces between them.
+  """One string field of records: the documents of a corpus. A list of words is joined by spaces.
 
   Attributes:
     records: the rows.
-    field: the field that holds the text.
+    field: field with the text.
     digest: hex digest of the content.
-    chosen: the rows that a filter kept; None for all.
-    stats: what the filter dropped and why; None without one.
-    split: the slice by tokens that is taken of the documents once they are tokenised; None takes all.
+    chosen: indices of the rows that a filter kept; None for all.
+    stats: counts of the filter; None without one.
+    split: slice by tokens, applied after tokenising; None for all.
   """
 
   records: Records
@@ -136,7 +139,7 @@ class Texts(Sequence[str]):
 
   @property
   def description(self) -> str:
-    """Path, split and number of documents, for messages."""
+    """Return path, split and number of documents, for messages."""
     return f'{self.records.description}, of which {len(self):,} are kept' if self.stats else self.records.description
 
   def __len__(self) -> int:
@@ -148,7 +151,7 @@ class Texts(Sequence[str]):
     return ' '.join(words) if is_words(words) else self.records.text(row, self.field)
 
   def is_null(self, index: int) -> bool:
-    """Whether the row of a document is there and holds nothing, as `{"text": null}`."""
+    """Return True if the field of a document is null."""
     return self.records.value(self._row(index), self.field) is None
 
   def _row(self, index: int) -> int:
@@ -156,7 +159,7 @@ class Texts(Sequence[str]):
 
 
 def is_words(value: Any) -> bool:
-  """Whether a value is a list of strings."""
+  """Return True for a list of strings."""
   return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
@@ -164,25 +167,28 @@ class Whole(int):
   """A whole number of a table.
 
   Attributes:
-    spelling: how its cell is written.
+    spelling: text of its cell.
   """
 
   spelling: str
 
 
 class Real(float):
-  """A number of a table, as `Whole`: 5.10 and 1e3 are text of these letters where a field is read as text."""
+  """A number of a table with its spelling, as `Whole`: text fields read 5.10 and 1e3 with these letters."""
 
   spelling: str
 
 
 def as_written(value: Any) -> Any:
-  """A number of a table as its cell is written, since a column of texts may hold numbers alone; others as they are."""
+  """Return the spelling of a number of a table; other values unchanged.
+
+  A column of texts may contain only numbers.
+  """
   return value.spelling if isinstance(value, Whole | Real) else value
 
 
 class NotText(bytes):
-  """Bytes that are not UTF-8, as of a picture: no text to what reads their field, and written as text with escapes."""
+  """Bytes that are not UTF-8, such as a picture. They are not a text, and written with escapes."""
 
   def __repr__(self) -> str:
     return 'bytes that are not UTF-8'
@@ -192,9 +198,10 @@ class NotText(bytes):
 
 
 def _plain(value: Any) -> Any:
-  """Without bytes, numpy scalars and arrays, which TFDS hands out, and without dates and decimals, as Parquet has them.
+  """Convert a value of TFDS or Parquet to plain Python.
 
-  Dates and times are written as in ISO 8601, durations are numbers of seconds.
+  Bytes, numpy scalars and arrays are from TFDS, dates and decimals from Parquet. Dates and times are in ISO 8601,
+  durations in seconds.
   """
   if isinstance(value, np.ndarray | np.generic):
     value = value.tolist()

@@ -1,19 +1,20 @@
-"""One door to text and examples: the embedded data, TensorFlow Datasets, local files.
+"""Access to text and labelled data: the embedded data, TensorFlow Datasets, local files.
 
 A path is one of
 
     pydocs, pydocs/<task>           the embedded corpus and its tasks (`corpora/pydocs.py`)
     tfds:<name>[/<config>]          any TensorFlow Datasets set, read as ArrayRecord without TensorFlow
-    parallel:<folder>               files <split>.<field> with lines that belong together, as train.en and train.de
+    parallel:<folder>               files <split>.<field> with parallel lines, such as train.en and train.de
+    superglue:<folder>              MultiRC, ReCoRD and WSC as SuperGLUE publishes them
     <file>                          .txt, .jsonl, .csv, .tsv, .parquet, .conll, .conllu, .json (of SQuAD), each also
-                                    with .gz behind it: one split, 'train'
+                                    with .gz after it: one split, 'train'
     <folder>                        <split>.<any of those>, with labels.json for the names of classes; or the folder of
                                     a prepared set of TensorFlow Datasets
 
-and a split is a name with an optional slice, as in TFDS: 'train', 'train[:90%]', 'train[10:20]', 'train[-5%:]',
-'train[:10]+test'; 'train[:90%shuffled]' counts rows in an order that is drawn (`splits.py`). What a path is read with
-is a file of `formats/`: the one whose scheme the path begins with, else the one that knows the folder by a mark inside
-it, else the one that the suffix belongs to.
+A split is a name with an optional slice, as in TFDS: 'train', 'train[:90%]', 'train[10:20]', 'train[-5%:]',
+'train[:10]+test'. 'train[:90%shuffled]' counts rows in a random order (`splits.py`). A file of `formats/` reads the
+path: the one whose scheme the path begins with, else the one that recognises the folder by a file in it, else the one
+of the suffix.
 """
 
 import contextlib
@@ -38,10 +39,10 @@ __all__ = ['Boundary', 'FilterStats', 'Records', 'Texts', 'documents', 'filter_d
 
 CACHE = pydocs.CACHE
 LABELS = 'labels.json'
-_NAMING = 'train'  # the split whose rows decide which classes there are
-_JUDGED_BY = ('validation', 'valid', 'val', 'dev')  # names of the split that is not trained on
-_TRIED = 100  # rows
-_QUICK_BYTES = 2**26  # of a file that is opened to look at it
+_NAMING = 'train'  # the split whose rows determine the classes
+_JUDGED_BY = ('validation', 'valid', 'val', 'dev')  # names of the validation split
+_TRIED = 100  # rows that are tried if the first cannot be read
+_QUICK_BYTES = 2**26  # largest file that a check opens
 
 
 def open_source(
@@ -52,19 +53,19 @@ def open_source(
   documents: Boundary = 'blank_line',
   max_bytes: int = local.MAX_BYTES,
 ) -> Records:
-  """The rows of one split.
+  """Open the rows of one split.
 
   Args:
     path: see the module.
     split: a name and an optional slice, or several joined by '+'.
     cache: folder of everything cached and downloaded.
-    documents: what ends a document of a .txt file: 'blank_line', 'line', 'every_line' (blank ones too), or only the end
-      of the 'file'.
-    max_bytes: most bytes of a row, and of what a .gz file holds.
+    documents: end of a document of a .txt file: 'blank_line', 'line', 'every_line' (including blank lines), or only the
+      end of the 'file'.
+    max_bytes: most bytes of a row, and of an unzipped .gz file.
 
   Raises:
-    FileNotFoundError: no such file.
-    ValueError: no such data set, split or suffix, an empty file, or a file that cannot be read.
+    FileNotFoundError: the file does not exist.
+    ValueError: the data set, split or suffix does not exist, or a file is empty or cannot be read.
     ModuleNotFoundError: a package that the data set needs is not installed.
   """
   pieces, digests = [], []
@@ -92,7 +93,9 @@ def open_source(
 
 
 def _naming(path: str, split: str, **settings: Any) -> Records:
-  """The rows whose classes count: those of the training split; where there is none, all of the split that is cut.
+  """Open the rows that determine the classes.
+
+  These are the training split, or else the whole split that is sliced.
 
   Raises:
     ValueError, FileNotFoundError: there is neither.
@@ -107,47 +110,52 @@ def _naming(path: str, split: str, **settings: Any) -> Records:
 
 
 def _first_fields(rows: Sequence[Mapping[str, Any]], chosen: Sequence[int]) -> tuple[str, ...]:
-  """The fields of the first row that can be read, of the first hundred.
+  """Return the fields of the first readable row, of the first hundred.
 
   Raises:
-    ValueError: none of them can, with the reason of the first.
+    ValueError: none is readable, with the reason of the first.
   """
-  failed = None
-  for number in chosen[:_TRIED]:
+  first_error = None
+  for index in chosen[:_TRIED]:
     try:
-      return tuple(rows[number])
+      return tuple(rows[index])
     except ValueError as error:
-      failed = failed or error
-  raise failed or ValueError('no rows')
+      first_error = first_error or error
+  raise first_error or ValueError('no rows')
 
 
 def opens_quickly(path: str, *, split: str) -> bool:
-  """False for a large local file; raises what `open_source` raises for a path or a split that is not there."""
+  """Return False for a large local file.
+
+  Raises as `open_source` for a path or a split that does not exist.
+  """
   for part in splits.parse(split, path=path):
-    _, place = _find(path, part.name)
-    if not isinstance(place, str) and files.size(place) > _QUICK_BYTES:
+    _, location = _find(path, part.name)
+    if not isinstance(location, str) and files.size(location) > _QUICK_BYTES:
       return False
   return True
 
 
 def splits_of(path: str) -> tuple[str, ...] | None:
-  """The splits of a local file or folder; None for other data, which is not opened for it.
+  """List the splits of a local path; None for other data.
 
   Raises:
-    FileNotFoundError: no such file or folder, or no file in it that is read.
+    FileNotFoundError: the file or folder does not exist, or the folder has no data file.
   """
   formats = build.files_of('data.corpora.formats')
   if any(_has_scheme(path, form.SCHEME) for form in formats.values()):
     return None
-  place = files.path(path)
-  if not files.is_folder(place):
+  folder = files.path(path)
+  if not files.is_folder(folder):
     return (_NAMING,)
-  marked = any(form.matches(place) for form in formats.values() if getattr(form, 'matches', None))
-  return None if marked else tuple(_split_files(place, formats))
+  marked = any(form.matches(folder) for form in formats.values() if getattr(form, 'matches', None))
+  return None if marked else tuple(_split_files(folder, formats))
 
 
 def training_and_held_out(path: str) -> tuple[str, str]:
-  """The split of a path that is trained on, and one to judge by: a tenth of the former where there is no other.
+  """Return the split for training and one for validation.
+
+  The latter is a tenth of the former if there is no other.
 
   Raises:
     FileNotFoundError: as `splits_of`.
@@ -155,10 +163,10 @@ def training_and_held_out(path: str) -> tuple[str, str]:
   names = splits_of(path)
   if names is None:
     return _NAMING, _JUDGED_BY[0]
-  alone = len(names) == 1 and names[0] not in (*_JUDGED_BY, 'test')
-  training = names[0] if alone else _NAMING
-  if found := next((name for name in _JUDGED_BY if name in names), None):
-    return training, found
+  only_split = len(names) == 1 and names[0] not in (*_JUDGED_BY, 'test')
+  training = names[0] if only_split else _NAMING
+  if validation := next((name for name in _JUDGED_BY if name in names), None):
+    return training, validation
   return f'{training}[:90%shuffled]', f'{training}[90%shuffled:]'
 
 
@@ -173,29 +181,29 @@ def documents(
   max_bytes: int = local.MAX_BYTES,
   by_tokens: bool = False,
 ) -> Texts:
-  """The documents of a corpus.
+  """Open the documents of a corpus.
 
   Args:
     path, split, cache, documents, max_bytes: as for `open_source`.
-    text: the field to read, of strings or of lists of words; by default `text`, or the only one that holds a string.
-    by_tokens: take a slice by tokens, of which `Texts.split` is what the caller has to cut.
-    quality: settings of `filter_documents`, by which documents are dropped; None keeps all. Reads every document once.
+    text: field of strings or lists of words; by default `text`, or the only field with a string.
+    by_tokens: accept a slice by tokens; `Texts.split` is the slice that the caller has to apply.
+    quality: settings of `filter_documents`; None keeps all documents. Reads every document once.
 
   Raises:
-    ValueError: there is no such field or setting, or no field that is plainly meant; and as `open_source`.
+    ValueError: a field or a setting does not exist, or several fields are possible; and as `open_source`.
   """
   rows = splits.without_tokens(split, path=path) if by_tokens else split
   records = open_source(path, split=rows, cache=cache, documents=documents, max_bytes=max_bytes)
   sample = _sample(records)
   strings = _strings(sample)
   if text is None:
-    first = _strings(records[0])  # a second text that begins with null leaves no doubt of this one
-    known = first if len(first) == 1 else strings
-    text = 'text' if 'text' in strings else known[0] if len(known) == 1 else None
+    first = _strings(records[0])  # a second field whose first value is null does not count
+    candidates = first if len(first) == 1 else strings
+    text = 'text' if 'text' in strings else candidates[0] if len(candidates) == 1 else None
   if text is None or (text not in strings and not is_words(sample.get(text))):
-    wanted = 'no single field of text' if text is None else f'no text in a field {text!r}'
+    problem = 'no single field of text' if text is None else f'no text in a field {text!r}'
     raise ValueError(
-      f'{path!r} has {wanted}; text=... takes one of {", ".join(strings) or "(none)"}.'
+      f'{path!r} has {problem}: set data.text to one of {", ".join(strings) or "(none)"}.'
       f'{errors.suggest(text or "", strings)}'
     )
   digest = hashlib.sha256(f'{records.digest}/{text}'.encode()).hexdigest()
@@ -208,26 +216,29 @@ def _strings(row: Mapping[str, Any]) -> list[str]:
 
 
 def _sample(records: Records) -> dict[str, Any]:
-  """The first row; a field that is null there as in the first of a hundred rows in which it is not."""
+  """Return the first row, with null fields filled from later rows.
+
+  Up to a hundred rows are searched.
+  """
   row = records[0]
-  for number in range(1, min(_TRIED, len(records))):
+  for index in range(1, min(_TRIED, len(records))):
     if None not in row.values():
       break
-    with contextlib.suppress(ValueError):  # told where it is read
-      row |= {field: value for field, value in records[number].items() if row.get(field) is None}
+    with contextlib.suppress(ValueError):  # reported when it is read
+      row |= {field: value for field, value in records[index].items() if row.get(field) is None}
   return row
 
 
 def _filtered(texts: Texts, *, quality: Mapping[str, Any]) -> Texts:
-  known = signatures.keywords('data.corpora.filters', 'filter_documents')
-  del known['text']
+  keywords = signatures.keywords('data.corpora.filters', 'filter_documents')
+  del keywords['text']
   for name, value in quality.items():
-    if name not in known:
+    if name not in keywords:
       raise ValueError(
-        f'quality: there is no setting {name!r} of a filter.{errors.suggest(name, known)} There are {", ".join(known)}'
+        f'data.quality has no setting {name!r}.{errors.suggest(name, keywords)} Choose from {", ".join(keywords)}.'
       )
     try:
-      values.coerce(known[name].annotation, value)
+      values.coerce(keywords[name].annotation, value)
     except TypeError as error:
       raise ValueError(f'quality.{name}: {error}') from error
   chosen, stats = filter_documents(range(len(texts)), text=texts.__getitem__, **quality)
@@ -240,68 +251,68 @@ def _filtered(texts: Texts, *, quality: Mapping[str, Any]) -> Texts:
 
 
 def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any) -> Opened:
-  """One whole split, opened by the format that the path belongs to.
+  """Open one whole split in the format of the path.
 
   Raises:
-    FileNotFoundError: no such file or folder.
-    ValueError: no format reads it, or two do; and what the format raises.
+    FileNotFoundError: the file or folder does not exist.
+    ValueError: no format reads it, or two do; and the errors of the format.
   """
-  name, place = _find(path, split)
+  name, location = _find(path, split)
   formats = build.files_of('data.corpora.formats')
-  taken = inspect.signature(formats[name].open).parameters
-  given = {key: settings[key] for key in settings if key in taken}
-  for key in settings.keys() - taken.keys():
-    usual = inspect.signature(open_source).parameters[key].default
-    if settings[key] != usual:
-      takers = [form for form in formats.values() if key in inspect.signature(form.open).parameters]
+  accepted = inspect.signature(formats[name].open).parameters
+  given = {key: settings[key] for key in settings if key in accepted}
+  for key in settings.keys() - accepted.keys():
+    default = inspect.signature(open_source).parameters[key].default
+    if settings[key] != default:
+      others = [form for form in formats.values() if key in inspect.signature(form.open).parameters]
       raise ValueError(
-        f'data.{key}={settings[key]!r} is for {", ".join(suffix for form in takers for suffix in form.SUFFIXES)}, and '
-        f'{path!r} is read as {name}, which says itself what a row is: set {key}={usual!r}'
+        f'data.{key}={settings[key]!r} is only for {", ".join(suffix for form in others for suffix in form.SUFFIXES)}; '
+        f'{path!r} is read as {name}: set {key}={default!r}'
       )
-  if isinstance(place, str):
-    bound = {'max_bytes': max_bytes} if 'max_bytes' in taken else {}
-    return formats[name].open(place, split, cache, **given, **bound)
-  here = downloads.fetched(place, cache)
-  rows = formats[name].open(local.File.at(here, max_bytes=max_bytes), split, cache, **given)
-  return dataclasses.replace(rows, labels={**rows.labels, **_labels(place.parent / LABELS)})
+  if isinstance(location, str):
+    bound = {'max_bytes': max_bytes} if 'max_bytes' in accepted else {}
+    return formats[name].open(location, split, cache, **given, **bound)
+  local_file = downloads.fetched(location, cache)
+  rows = formats[name].open(local.File.at(local_file, max_bytes=max_bytes), split, cache, **given)
+  return dataclasses.replace(rows, labels={**rows.labels, **_labels(location.parent / LABELS)})
 
 
 def _find(path: str, split: str) -> tuple[str, str | Path]:
-  """The format that reads a path, and what it reads: the path itself, or the local file of the split.
+  """Find the format of a path, and the path or file to read.
 
   Raises:
-    FileNotFoundError: no such file or folder.
-    ValueError: no such split of local files; no format reads them, or two do.
+    FileNotFoundError: the file or folder does not exist.
+    ValueError: local files have no such split; no format reads them, or two do.
   """
   formats = build.files_of('data.corpora.formats')
   if name := _only(path, (name for name, form in formats.items() if _has_scheme(path, form.SCHEME))):
     return name, path
-  place = files.path(path)
-  if not files.exists(place):
-    near = errors.suggest(place.name, [beside.name for beside in files.listing(place.parent)])
+  location = files.path(path)
+  if not files.exists(location):
+    near = errors.suggest(location.name, [sibling.name for sibling in files.listing(location.parent)])
     raise FileNotFoundError(f'there is no file or folder {path!r}.{near} {_kinds(formats)}')
-  if files.is_folder(place):
-    if files.exists(place / PROGRESS) and not files.exists(place / REPORT):
+  if files.is_folder(location):
+    if files.exists(location / PROGRESS) and not files.exists(location / REPORT):
       raise ValueError(
-        f'{path!r} is not whole: a pass of `plm-jax corpus` was stopped there. The same command goes on with '
-        'it; or remove the folder'
+        f'{path!r} is incomplete: `plm-jax corpus` was stopped there. Repeat the command to continue, or remove the '
+        'folder'
       )
     marks = {name: form.matches for name, form in formats.items() if getattr(form, 'matches', None)}
-    if name := _only(path, (name for name, matches in marks.items() if matches(place))):
-      return name, str(place)
-    found = _split_files(place, formats)
-    splits.check(split, list(found), path=path)
-    place = found[split]
+    if name := _only(path, (name for name, matches in marks.items() if matches(location))):
+      return name, str(location)
+    split_files = _split_files(location, formats)
+    splits.check(split, list(split_files), path=path)
+    location = split_files[split]
   else:
     splits.check(split, ('train',), path=path)
-  name = _only(str(place), (name for name, form in formats.items() if _has_suffix(place, form.SUFFIXES)))
+  name = _only(str(location), (name for name, form in formats.items() if _has_suffix(location, form.SUFFIXES)))
   if name is None:
-    raise ValueError(f'{place} has none of the suffixes {", ".join(_suffixes(formats))} (or one of them and .gz)')
-  return name, place
+    raise ValueError(f'{location} has none of the suffixes {", ".join(_suffixes(formats))} (or one of them and .gz)')
+  return name, location
 
 
 def _only(path: str, names: Iterable[str]) -> str | None:
-  """The one format that claims a path, None where none does.
+  """Return the only format that claims a path; None for none.
 
   Raises:
     ValueError: two formats claim it.
@@ -309,12 +320,15 @@ def _only(path: str, names: Iterable[str]) -> str | None:
   claims = list(names)
   if len(claims) > 1:
     files_of_them = ' and '.join(signatures.path(f'data.corpora.formats.{name}') for name in claims)
-    raise ValueError(f'{path!r} is claimed by {files_of_them}: each path has to belong to one format')
+    raise ValueError(f'{path!r} is claimed by {files_of_them}: each path must belong to one format')
   return claims[0] if claims else None
 
 
 def _has_scheme(path: str, scheme: str | None) -> bool:
-  """'tfds:' begins a path, 'pydocs' is all of it or its first name."""
+  """Return True if a path has a scheme.
+
+  'tfds:' begins a path; 'pydocs' is all of it or its first name.
+  """
   if scheme is None:
     return False
   return path == scheme or path.startswith(scheme if scheme.endswith(':') else f'{scheme}/')
@@ -329,44 +343,45 @@ def _suffixes(formats: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _split_files(folder: Path, formats: Mapping[str, Any]) -> dict[str, Path]:
-  """Split name -> file, for a folder that holds `<split><suffix>`.
+  """Return split name -> file, for a folder with `<split><suffix>`.
 
   Raises:
-    FileNotFoundError: the folder holds no such file.
-    ValueError: two files for one split.
+    FileNotFoundError: the folder has no such file.
+    ValueError: there are two files for one split.
   """
-  known = _suffixes(formats)
-  found: dict[str, Path] = {}
+  suffixes = _suffixes(formats)
+  split_files: dict[str, Path] = {}
   for file in files.listing(folder):
-    if _has_suffix(file, known) and not file.name.startswith('.') and file.name != LABELS:
+    if _has_suffix(file, suffixes) and not file.name.startswith('.') and file.name != LABELS:
       name = file.name.removesuffix(local.ZIPPED)
-      split = name.removesuffix(next(suffix for suffix in known if name.endswith(suffix)))
-      if split in found:
-        raise ValueError(f'{folder} holds both {found[split].name} and {file.name} for the split {split!r}: remove one')
-      found[split] = file
-  if not found:
-    raise FileNotFoundError(f'{folder} holds no file named <split>{" or <split>".join(known)}. {_kinds(formats)}')
-  return found
+      split = name.removesuffix(next(suffix for suffix in suffixes if name.endswith(suffix)))
+      if split in split_files:
+        other = split_files[split].name
+        raise ValueError(f'{folder} holds both {other} and {file.name} for the split {split!r}: remove one')
+      split_files[split] = file
+  if not split_files:
+    raise FileNotFoundError(f'{folder} holds no file named <split>{" or <split>".join(suffixes)}. {_kinds(formats)}')
+  return split_files
 
 
 def _labels(file: Path) -> dict[str, tuple[str, ...]]:
-  """Field -> names of its classes, as labels.json has them; empty without the file.
+  """Return field -> names of its classes in labels.json; empty without it.
 
   Raises:
-    ValueError: it holds something else.
+    ValueError: the file holds something else.
   """
   try:
-    known = files.read_json(file, default={})
+    content = files.read_json(file, default={})
   except (OSError, ValueError) as error:
     raise ValueError(f'{file} is not valid JSON: {error}') from error
-  lists = isinstance(known, dict) and all(isinstance(names, list) for names in known.values())
-  if not lists or not all(isinstance(name, str) for names in known.values() for name in names):
-    raise ValueError(f'{file} has to name the classes of each field, as in {{"label": ["no", "yes"]}}')
-  return {field: tuple(names) for field, names in known.items()}
+  lists = isinstance(content, dict) and all(isinstance(names, list) for names in content.values())
+  if not lists or not all(isinstance(name, str) for names in content.values() for name in names):
+    raise ValueError(f'{file} must list the classes of each field, as in {{"label": ["no", "yes"]}}')
+  return {field: tuple(names) for field, names in content.items()}
 
 
 def _kinds(formats: Mapping[str, Any]) -> str:
-  """What a path can be, for messages."""
+  """Describe the possible paths, for messages."""
   schemes = [form.SCHEME for form in formats.values() if form.SCHEME]
   named = [f"'{scheme}<name>'" if scheme.endswith(':') else f"'{scheme}'" for scheme in schemes]
   return f'A path is {", ".join(named)}, a folder, or a file ending in {", ".join(_suffixes(formats))}'

@@ -1,9 +1,9 @@
-"""Folders of TensorFlow Datasets, checked before TFDS reads them: data names no code and no file outside its folder.
+"""Safety checks of TensorFlow Datasets folders before TFDS reads them: data must not name code or files outside.
 
-TFDS imports whatever module `features.json`, or the field `features` of `dataset_info.json`, names as the class of a
-feature. Here only the feature classes of TFDS itself pass, under the names and aliases that it has for them, so that
-nothing is imported. Names of features stand in three places: under `pythonClassName`, under `type` in folders of older
-versions, and in texts that are JSON themselves (`jsonFeature.json`, and `content` of older versions).
+TFDS imports any module that `features.json`, or the field `features` of `dataset_info.json`, names as the class of a
+feature. Here only the feature classes of TFDS itself are accepted, under their names and aliases, so nothing is
+imported. Names of features are in three places: under `pythonClassName`, under `type` in folders of older versions, and
+in strings that are JSON themselves (`jsonFeature.json`, and `content` of older versions).
 """
 
 import functools
@@ -22,31 +22,33 @@ INFO, FEATURES, METADATA = 'dataset_info.json', 'features.json', 'metadata.json'
 _NAME = re.compile(r'(?P<set>[a-zA-Z]\w*)(/(?P<config>\w[\w+\-.]*))?(:(\d+|\*)(\.(\d+|\*)){2})?', re.ASCII)
 _CLASSES = ('pythonClassName', 'python_class_name', 'type')
 _TEXTS_OF_JSON = ('json', 'content')
-_FILES = ('names_file', 'labels')  # of ClassLabel and LabeledImage: a file that TFDS would read
+_FILES = ('names_file', 'labels')  # keys of ClassLabel and LabeledImage with a file that TFDS would read
 _TEMPLATES = ('filepathTemplate', 'filepath_template')
-_FIELD = re.compile(r'\{[A-Z_]+(:0?[1-9]d?)?\}')  # of a template; a format may ask for any width
-_MOST_SHARDS = 2**16  # of a split; TFDS looks at each when it opens a set
-_PLACES = ('name', 'filepathTemplate', 'filepath_template', 'fileFormat', 'file_format')  # TFDS makes paths of them
+_FIELD = re.compile(r'\{[A-Z_]+(:0?[1-9]d?)?\}')  # in a template; other formats may request any width
+_MOST_SHARDS = 2**16  # per split; TFDS checks each when it opens a set
+_PLACES = ('name', 'filepathTemplate', 'filepath_template', 'fileFormat', 'file_format')  # TFDS builds paths from them
 
 
 def check_name(name: str) -> str:
-  """The set that 'name/config:version' belongs to, as TFDS spells it in folders.
+  """Return the set of 'name/config:version', as TFDS spells it in folders.
 
   Raises:
-    ValueError: another form, such as a namespace ('huggingface:x', which TFDS reads with code of that place) or
-      arguments of a builder ('x/data_dir=...').
+    ValueError: another form, such as a namespace ('huggingface:x', which TFDS reads with remote code) or arguments of a
+      builder ('x/data_dir=...').
   """
   match = _NAME.fullmatch(name)
   if match is None:
     raise ValueError(
-      f'{f"tfds:{name}"!r} is not read: a set is tfds:<name>[/<config>][:<version>], without a namespace and without '
-      'arguments; a set that is prepared elsewhere is read by the path of its folder'
+      f'{f"tfds:{name}"!r} is not supported: use tfds:<name>[/<config>][:<version>] without a namespace and arguments, '
+      'or the path of the folder of a prepared set'
     )
   return re.sub(r'([a-z0-9])([A-Z])', r'\1_\2', re.sub(r'(.)([A-Z][a-z0-9]+)', r'\1_\2', match['set'])).lower()
 
 
 def check_all(root: Path) -> None:
-  """Checks every version and config of a set, `root` being `<data_dir>/<name>`; there may be none.
+  """Check every version and config of a set.
+
+  `root` is `<data_dir>/<name>`; it may have none.
 
   Raises:
     ValueError: as for `check`.
@@ -58,30 +60,33 @@ def check_all(root: Path) -> None:
 
 
 def check(folder: Path) -> None:
-  """Refuses the folder of a version of a set that names code or files of elsewhere, or holds what is no file.
+  """Check the folder of one version of a set.
 
   Raises:
-    ValueError: names the file and what it names, or what is wrong with it.
+    ValueError: the folder names code or outside files, or has an entry that is no file; names the file and the reason.
   """
   for file in files.listing(folder):
     if not (files.is_file(file) or files.is_folder(file)):
-      raise ValueError(f'{file} is neither a file nor a folder (a pipe, a device or a link to nothing): remove it')
+      raise ValueError(f'{file} is neither a file nor a folder (a pipe, a device or a broken link): remove it')
   for name in (INFO, FEATURES, METADATA):
     if files.exists(folder / name):
       _check_file(folder / name)
 
 
 def check_shard(file: Path, folder: Path) -> None:
-  """Raises ValueError where a file of rows is missing, is no file, or lies outside of the folder."""
+  """Raise ValueError unless a shard is a file inside of the folder."""
   if not files.is_file(file):
-    raise ValueError(f'{folder / INFO} names {file}, which is no file: the folder is not whole; fetch it again')
+    raise ValueError(f'{folder / INFO} names {file}, which is no file: the folder is incomplete, fetch it again')
   if not files.is_inside(file, folder):
     raise ValueError(f'{folder / INFO} names {file}, which lies outside of the folder: put a copy there')
 
 
 @functools.cache
 def known_features() -> tuple[str, ...]:
-  """The names of the feature classes of TFDS, module path included, older names too."""
+  """List the names of the feature classes of TFDS.
+
+  With module path, and including aliases.
+  """
   classes = [
     feature
     for feature in vars(tfds.features).values()
@@ -96,37 +101,37 @@ def known_features() -> tuple[str, ...]:
 def _check_file(file: Path) -> None:
   try:
     content = files.read_json(file)
-    places = list(_places(content, file))
+    paths = list(_paths(content, file))
     _check_shards(content if file.name == INFO else {}, file)
     named = list(_named(content if file.name == FEATURES else content.get('features') if file.name == INFO else None))
   except (ValueError, AttributeError, TypeError) as error:
     raise ValueError(f'{file} is damaged ({error}): fetch it again') from error
-  for place in places:
-    if isinstance(place, str) and ('..' in PurePosixPath(place).parts or PurePosixPath(place).is_absolute()):
-      raise ValueError(f'{file} names {place!r}, which lies outside of the folder: put the files into it')
+  for path in paths:
+    if isinstance(path, str) and ('..' in PurePosixPath(path).parts or PurePosixPath(path).is_absolute()):
+      raise ValueError(f'{file} names {path!r}, which lies outside of the folder: put the files into it')
   for key, name in named:
     if key in _FILES:
       raise ValueError(f'{file} names the file {name!r} for the names of classes: list them in the features instead')
     if name not in known_features():
       raise ValueError(
-        f'{file} names the feature {name!r}, which is code and none of TFDS: it is not run. Store the set with '
-        f'features of tfds.features.{errors.suggest(name, known_features())}'
+        f'{file} names the feature {name!r}, which is code outside of TFDS and is not run. Store the set with features '
+        f'of tfds.features.{errors.suggest(name, known_features())}'
       )
 
 
 def _check_shards(content: Mapping[str, Any], file: Path) -> None:
-  """Raises ValueError where the splits of a set would take TFDS any time or memory."""
+  """Raise ValueError for splits that would take TFDS unbounded time or memory."""
   for block in content.get('splits', ()):
     for template in filter(None, (block.get(key) for key in _TEMPLATES)):
       if set('{}') & set(_FIELD.sub('', template)):
-        raise ValueError(f'the template of file names {template[:80]!r} has fields that are no plain names')
+        raise ValueError(f'the file name template {template[:80]!r} has fields that are no plain names')
     lengths = block.get('shardLengths') or block.get('shard_lengths') or ()
     if len(lengths) > _MOST_SHARDS:
       raise ValueError(f'a split of {len(lengths)} shards, more than {_MOST_SHARDS}')
 
 
-def _places(content: Mapping[str, Any], file: Path) -> Iterator[Any]:
-  """What a file says of where files are: names and templates of which TFDS makes paths."""
+def _paths(content: Mapping[str, Any], file: Path) -> Iterator[Any]:
+  """Yield the names and templates of which TFDS makes paths."""
   if file.name == METADATA:
     yield content.get('default_config_name') if file.parent.name == '.config' else None
   if file.name == INFO:
@@ -135,10 +140,10 @@ def _places(content: Mapping[str, Any], file: Path) -> Iterator[Any]:
 
 
 def _named(value: Any) -> Iterator[tuple[str, str]]:
-  """(key, text) wherever TFDS takes the text for the name of a class or of a file.
+  """Yield (key, text) of every class name and file name.
 
   Raises:
-    ValueError: a text that has to be JSON is none.
+    ValueError: a text that must be JSON is not.
   """
   if isinstance(value, list):
     for item in value:

@@ -1,4 +1,7 @@
-"""TensorFlow Datasets sets, read as ArrayRecord: no TensorFlow. Importing this file imports `tensorflow_datasets`."""
+"""TensorFlow Datasets sets, read as ArrayRecord without TensorFlow.
+
+Importing this file imports `tensorflow_datasets`.
+"""
 
 import bisect
 import contextlib
@@ -27,10 +30,12 @@ _FORMAT = 'array_record'
 
 
 def from_folder(folder: Path, split: str, *, path: str) -> Opened:
-  """A split of a prepared set in its version folder (`.../<name>/<config>/<version>`); `path` is for messages.
+  """Open a split of a prepared set in its version folder.
+
+  The folder is `.../<name>/<config>/<version>`; `path` is for messages.
 
   Raises:
-    ValueError: no such split, a set that has no random access, or a folder that is damaged or names code.
+    ValueError: no such split, a set without random access, or a folder that is damaged or names code.
   """
   tfds_folders.check(folder)
   builder = _read(lambda: tfds.builder_from_directory(str(folder)), where=folder)
@@ -38,24 +43,25 @@ def from_folder(folder: Path, split: str, *, path: str) -> Opened:
 
 
 def from_name(name: str, split: str, *, cache: str) -> Opened:
-  """A split of a set by name, as in `tfds.builder`; prepared under `<cache>/tfds` if it is not on disk.
+  """Open a split of a set by name, as in `tfds.builder`.
 
-  Looks in `<cache>/tfds`, then in TFDS's own folder ($TFDS_DATA_DIR, or ~/tensorflow_datasets).
+  Searches `<cache>/tfds`, then TFDS's own folder ($TFDS_DATA_DIR, or ~/tensorflow_datasets). A missing set is prepared
+  under `<cache>/tfds`.
 
   Raises:
     ValueError: no such set or split, a set that cannot be downloaded or read, or a folder that names code.
-    ModuleNotFoundError: making it needs a package that is not installed.
+    ModuleNotFoundError: a package that is needed to prepare it is not installed.
   """
   return _opened(_prepared(name, cache=cache), split, path=f'tfds:{name}')
 
 
 def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
-  """The builder of a set, which is downloaded and prepared if it is not on disk."""
+  """Return the builder of a set; download and prepare a missing set."""
   folder = tfds_folders.check_name(name)
   own = files.local_path(cache, what='data.cache') / 'tfds'
   tell = functools.partial(made.tell, 'files of a data set', digest=name, folder=own / folder, size='')
-  usual = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
-  for data_dir in (own, files.path(usual)):
+  shared = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
+  for data_dir in (own, files.path(shared)):
     tfds_folders.check_all(data_dir / folder)
     with quiet():
       builder = _builder(name, data_dir=data_dir)
@@ -68,26 +74,28 @@ def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
   made.missing('files of a data set', digest=name, folder=own / folder)
   command = f'python -m tensorflow_datasets.scripts.cli.main build {name} --file_format={_FORMAT} --data_dir={own}'
   with files.locked(own / f'.{builder.name}.lock', doing=f'preparing {builder.name}'), quiet():
-    if not (found := builder.is_prepared()):
+    if not (exists := builder.is_prepared()):
       version = files.path(builder.data_path)
-      for left in files.listing(version.parent, f'{version.name}.incomplete*'):  # by a process that was killed
-        files.remove_folder(left)
+      for incomplete in files.listing(version.parent, f'{version.name}.incomplete*'):  # of a process that was killed
+        files.remove_folder(incomplete)
       try:
         _check_network(builder)
         builder.download_and_prepare(file_format=_FORMAT)
       except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-          f'tfds:{name} is made with {error.name}, which is not installed: pip install {error.name}; or make it where '
-          f'it is installed and copy the folder: {command}'
+          f'tfds:{name} needs {error.name}, which is not installed: pip install {error.name}; or run this where it is '
+          f'installed and copy the folder: {command}'
         ) from error
       except (OSError, tfds.download.DownloadError, ValueError, AssertionError) as error:
-        raise ValueError(f'tfds:{name} could not be made here ({error}); make it with: {command}') from error
-  tell(found=found)
+        raise ValueError(f'tfds:{name} could not be prepared ({error}); prepare it with: {command}') from error
+  tell(found=exists)
   return builder
 
 
 def _check_network(builder: tfds.core.DatasetBuilder) -> None:
-  """Fails at once if there is no network; TFDS would try each file for minutes.
+  """Fail at once if there is no network.
+
+  TFDS would try each file for minutes.
 
   Raises:
     OSError: a host is not found.
@@ -103,7 +111,7 @@ def _check_network(builder: tfds.core.DatasetBuilder) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-  """Hides the warnings that TFDS logs about folders that it has not made yet."""
+  """Hide the warnings of TFDS about folders that do not exist yet."""
   logger = logging.getLogger('absl')
   level = logger.level
   logger.setLevel(logging.ERROR)
@@ -114,7 +122,7 @@ def quiet() -> Iterator[None]:
 
 
 def _builder(name: str, *, data_dir: Path) -> tfds.core.DatasetBuilder:
-  # TFDS knows the sets of these folders only once they are imported.
+  # TFDS registers the sets of these folders when they are imported.
   import tensorflow_datasets.question_answering
   import tensorflow_datasets.summarization
   import tensorflow_datasets.text
@@ -139,10 +147,9 @@ def _builder(name: str, *, data_dir: Path) -> tfds.core.DatasetBuilder:
 
 
 def _read(read: Callable[[], Any], *, where: object) -> Any:
-  """What TFDS reads from a folder that was prepared before.
+  """Call `read`, and turn any error of TFDS into a ValueError.
 
-  Raises:
-    ValueError: TFDS fails. What it raises then depends on the damage: errors of protocol buffers, KeyErrors, and more.
+  The type of the error depends on the damage: errors of protocol buffers, KeyErrors, and more.
   """
   try:
     return read()
@@ -153,20 +160,20 @@ def _read(read: Callable[[], Any], *, where: object) -> Any:
 def _damaged(error: Exception, *, where: object) -> ValueError:
   line = next(iter(str(error).strip().splitlines()), '')
   return ValueError(
-    f'{where} cannot be read ({type(error).__name__}: {line}): it is damaged; remove it, and make or fetch it again'
+    f'{where} cannot be read ({type(error).__name__}: {line}): it is damaged; remove it and fetch it again'
   )
 
 
 class _Rows(Sequence[Mapping[str, Any]]):
-  """The rows of a split; a row that cannot be read is named, with its file."""
+  """Rows of a split; an error names the row and its file."""
 
   def __init__(self, rows: Sequence[Mapping[str, Any]], *, where: str, shards: Mapping[str, int]):
-    """Reads nothing.
+    """Read nothing yet.
 
     Args:
-      rows: as TFDS hands them out.
+      rows: rows of TFDS.
       where: path and split, for messages.
-      shards: file -> number of its rows, in their order.
+      shards: file -> number of its rows, in order.
     """
     self._rows = rows
     self._where = where
@@ -179,7 +186,7 @@ class _Rows(Sequence[Mapping[str, Any]]):
     return _read(lambda: self._rows[index], where=f'row {index} of {self._where}{self._file(index)}')
 
   def _file(self, index: int) -> str:
-    """Where a row stands, for messages."""
+    """Return the file of a row, for messages."""
     shard = bisect.bisect_right(self._ends, index)
     return f', in {self._files[shard]},' if shard < len(self._files) else ''
 
@@ -206,18 +213,21 @@ def _opened(builder: tfds.core.DatasetBuilder, split: str, *, path: str) -> Open
 
 
 def _digest(builder: tfds.core.DatasetBuilder, split: str) -> str:
-  """Of the rows, where the builder knows it, else of what describes the set; where it was made does not matter."""
-  known = (builder.info.metadata or {}).get('digests', {})
-  if split in known:
-    return known[split]
+  """Compute the digest of a split, independent of its folder.
+
+  It covers the rows if the builder has their digest, else the description of the set.
+  """
+  digests = (builder.info.metadata or {}).get('digests', {})
+  if split in digests:
+    return digests[split]
   info = builder.info.splits[split]
   features = files.read_text(files.path(builder.data_path) / 'features.json')
-  told = (builder.info.full_name, features, split, info.num_examples, info.num_bytes, info.shard_lengths)
-  return hashlib.sha256(repr(told).encode()).hexdigest()
+  description = (builder.info.full_name, features, split, info.num_examples, info.num_bytes, info.shard_lengths)
+  return hashlib.sha256(repr(description).encode()).hexdigest()
 
 
 def _labels(builder: tfds.core.DatasetBuilder) -> dict[str, tuple[str, ...]]:
-  """Field -> names of its classes, for the fields that have them."""
+  """Return field -> names of its classes, for fields with classes."""
   return {field: names for field, feature in builder.info.features.items() if (names := _names(feature))}
 
 

@@ -28,7 +28,9 @@ class Members(order.Chosen):
 
 
 def batches(bucket: np.ndarray, row_ids: np.ndarray, *, share: order.Share, seed: int | None) -> order.Order[Members]:
-  """Order batches of similar length; an epoch is a whole number of them.
+  """Order batches of examples of similar length.
+
+  An epoch is a whole number of batches.
 
   Args:
     bucket: int64[rows], index of the first shape that holds each example.
@@ -40,7 +42,7 @@ def batches(bucket: np.ndarray, row_ids: np.ndarray, *, share: order.Share, seed
   steps = -(-rows // batch_size)
 
   def members(batch: np.ndarray, epoch: int, places: np.ndarray) -> Members:
-    """Return the part of this host of a batch, int64[batch_size]; -1 becomes an example of weight 0."""
+    """Select the part of this host; -1 in `batch` becomes weight 0."""
     widest = int(bucket[batch[batch >= 0]].max())
     real = batch[places] >= 0
     chosen = np.where(real, batch[places], batch[0])

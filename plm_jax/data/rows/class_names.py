@@ -193,7 +193,10 @@ class ClassNames:
     return ', '.join(self._names[:_SHOWN]) + (', ...' if len(self._names) > _SHOWN else '')
 
   def _training_has_names(self) -> bool:
-    """Check once whether the first training label is a name."""
+    """Return True if the first training label is a name.
+
+    Only the first call, before the first index, compares.
+    """
     if self._compared or self.listed or self.records.named_by is None:
       return False
     self._compared = True

@@ -41,7 +41,7 @@ class Corpus(NamedTuple):
     return f'{self.path} ({self.split})'
 
   def tokenise(self, vocab: Vocab) -> store.Tokens:
-    """Tokenise the documents once, and cut them if the split is sliced by tokens.
+    """Tokenise the documents once, and apply a slice by tokens.
 
     Raises:
       ValueError: the text is empty, or an error of `sources.documents`.
@@ -60,7 +60,11 @@ class Corpus(NamedTuple):
     return (tokens, ids) if part is None else (cut(tokens, part), ids.part(part))
 
   def _whole(self, vocab: Vocab) -> tuple[store.Tokens, store.Texts, range | None]:
-    """Return all tokens, the documents, and the range of tokens of the slice (None for all)."""
+    """Tokenise the corpus without its slice by tokens.
+
+    Returns:
+      The tokens, the documents, and the range of tokens of the slice (None for all).
+    """
     texts = sources.documents(by_tokens=True, **self._asdict())
     where = texts.records.where
     if texts.stats is not None:
@@ -74,7 +78,10 @@ class Corpus(NamedTuple):
 
 
 def cut(tokens: store.Tokens, part: range) -> store.Tokens:
-  """Return the tokens of a range of positions; the first and the last document may be cut."""
+  """Select a range of positions.
+
+  The first and the last document may be cut.
+  """
   offsets = np.clip(tokens.offsets, part.start, part.stop)
   inside = np.diff(offsets) > 0  # drop documents outside of the range
   offsets = np.append(offsets[:-1][inside], part.stop) - part.start  # [documents+1], from 0

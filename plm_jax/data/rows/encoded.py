@@ -286,7 +286,7 @@ def answer_ids(
     [text.targets[answer] if answer >= 0 else '', *text.options]
     for (_, text), answer in zip(texts, answers.tolist(), strict=True)
   ]
-  flat = behind(writer.gap, [text for row in rows for text in row], vocab=writer.vocab)
+  flat = encode_after_gap(writer.gap, [text for row in rows for text in row], vocab=writer.vocab)
   row_ids, cut, first = [], np.zeros(len(texts), bool), 0
   for position, row in enumerate(rows):
     each = flat[first : first + len(row)]
@@ -297,11 +297,11 @@ def answer_ids(
   return row_ids, cut
 
 
-def behind(gap: str, texts: Sequence[str], *, vocab: Vocab) -> list[Ids]:
+def encode_after_gap(gap: str, texts: Sequence[str], *, vocab: Vocab) -> list[Ids]:
   """Tokenise each text after a gap, as within a longer text.
 
   An empty text has no ids. A vocabulary that puts a space before any input (LLaMA's) would have two spaces instead of
-  the one of the gap, one of them as a separate token.
+  one, the first as a separate token.
   """
   # gap ' ', text b   ->   _ _b alone, but _a _b after an a: _b
   spelt = [f'{gap}{text}' if text else '' for text in texts]
@@ -325,7 +325,7 @@ def compared_of(texts: Sequence[tuple[int, Written]], options: int, writer: Writ
   counts: list[tuple[int, int]] = []
   for _, text in texts:
     leads = text.leads or ('',) * len(text.options)
-    ids = behind(writer.gap, leads, vocab=writer.vocab)
+    ids = encode_after_gap(writer.gap, leads, vocab=writer.vocab)
     tokens = [len(lead_ids) + len(writer.answers.before) * bool(lead_ids) for lead_ids in ids]
     sizes = [len(option) - len(lead) for option, lead in zip(text.options, leads, strict=True)]
     counts += [*zip(tokens, sizes, strict=True), *[(0, 0)] * (options - len(text.options))]

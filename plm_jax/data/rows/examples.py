@@ -68,13 +68,12 @@ class ExampleSettings(NamedTuple):
 
 def asked(**settings: Any) -> ExampleSettings:
   """Select the settings of examples; lists become tuples."""
-  return ExampleSettings(
-    **{
-      name: tuple(value) if isinstance(value, list) else value
-      for name, value in settings.items()
-      if name in ExampleSettings._fields
-    }
-  )
+  selected: dict[str, Any] = {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in settings.items()
+    if name in ExampleSettings._fields
+  }
+  return ExampleSettings(**selected)
 
 
 class Windows(NamedTuple):
@@ -167,7 +166,7 @@ def behind_gap(given: Examples, vocab: Vocab) -> store.Texts:
 # Fields and labels -------------------------------------------------------------------------------------------------
 
 
-def fields_of(records: Records, asked: ExampleSettings) -> tuple[str, ...]:
+def fields_of(records: Records, settings: ExampleSettings) -> tuple[str, ...]:
   """Return the text fields: the configured ones, or known names.
 
   The known names are those of TFDS for single sentences and pairs.
@@ -175,14 +174,14 @@ def fields_of(records: Records, asked: ExampleSettings) -> tuple[str, ...]:
   Raises:
     ValueError: a field or the label does not exist, or there are more or fewer prefixes than fields.
   """
-  fields = asked.fields or next((names for names in FIELDS if all(name in records.fields for name in names)), ())
+  fields = settings.fields or next((names for names in FIELDS if all(name in records.fields for name in names)), ())
   if not fields:
     raise ValueError(f'{records.where}: set data.fields to the fields with the text: {", ".join(records.fields)}.')
-  for name in (*fields, *(() if asked.keep_unlabelled else (asked.label,))):
+  for name in (*fields, *(() if settings.keep_unlabelled else (settings.label,))):
     if name not in records.fields and not is_somewhere(name, records):
       raise ValueError(f'{records.where}: no field {name!r}; choose from {", ".join(records.fields)}.')
-  if asked.prefixes and len(asked.prefixes) != len(fields):
-    raise ValueError(f"prefixes={asked.prefixes}: give one for each of fields={fields}, '' for none.")
+  if settings.prefixes and len(settings.prefixes) != len(fields):
+    raise ValueError(f"prefixes={settings.prefixes}: give one for each of fields={fields}, '' for none.")
   return fields
 
 
@@ -205,7 +204,7 @@ def check_text(value: Any, index: int, field: str, records: Records) -> None:
 
 def one_label(
   records: Records,
-  asked: ExampleSettings,
+  settings: ExampleSettings,
   *,
   kind: str,
   label: Callable[[Any, int], float | None],
@@ -218,7 +217,7 @@ def one_label(
 
   Args:
     records: the split.
-    asked: settings of the config.
+    settings: settings of the config.
     kind: the name of the kind, for the digest.
     label: (value of the row, row index) -> its label, None without one; raises a ValueError.
     dtype: dtype of the labels.
@@ -227,29 +226,31 @@ def one_label(
   Raises:
     ValueError: a row without one of the fields, no row with a label, or a class with too few rows.
   """
-  if asked.per_class is not None and names is None:
-    raise ValueError(f'{records.where}: per_class={asked.per_class} needs classes; kind={kind!r} has none: remove it.')
-  fields = fields_of(records, asked)
-  rows = read_rows(records, asked, fields=fields, label=label)
+  if settings.per_class is not None and names is None:
+    raise ValueError(
+      f'{records.where}: per_class={settings.per_class} needs classes; kind={kind!r} has none: remove it.'
+    )
+  fields = fields_of(records, settings)
+  rows = read_rows(records, settings, fields=fields, label=label)
   gold, row_ids = rows.labels, rows.row_ids
   labels: np.ndarray = np.array([-1 if value is None else value for value in gold], dtype)
   largest = '' if names is None else records.place(int(row_ids[labels.argmax()]))
   classes = 0 if names is None else int(labels.max()) + 1
-  if asked.per_class is not None:
+  if settings.per_class is not None:
     if None in gold:
       raise ValueError(
-        f'{records.where}: per_class={asked.per_class} needs a label in every row: set keep_unlabelled=False'
+        f'{records.where}: per_class={settings.per_class} needs a label in every row: set keep_unlabelled=False'
       )
-    sampled = balanced(labels, asked.per_class, sample_seed=asked.sample_seed, where=records.where)
+    sampled = balanced(labels, settings.per_class, sample_seed=settings.sample_seed, where=records.where)
     labels, row_ids, gold = labels[sampled], row_ids[sampled], [gold[index] for index in sampled]
   class_names = () if names is None else names.settled()
-  digest = digest_of(records, asked, fields, kind, *(() if names is None else names.digest), left_out=rows.left_out)
+  digest = digest_of(records, settings, fields, kind, *(() if names is None else names.digest), left_out=rows.left_out)
 
   def record(row: int) -> dict[str, Any]:
     return {'row': records[int(row_ids[row])], 'label': gold[row], 'names': class_names}
 
   return Examples(
-    texts=FieldTexts(rows.table, fields, row_ids, digest, prefixes=asked.prefixes),
+    texts=FieldTexts(rows.table, fields, row_ids, digest, prefixes=settings.prefixes),
     edges=np.arange(len(row_ids) * len(fields) + 1),
     row_ids=row_ids,
     fields=fields,
@@ -282,53 +283,55 @@ class LabelledRows(NamedTuple):
 
 
 def read_rows(
-  records: Records, asked: ExampleSettings, *, fields: tuple[str, ...], label: Callable[[Any, int], Any]
+  records: Records, settings: ExampleSettings, *, fields: tuple[str, ...], label: Callable[[Any, int], Any]
 ) -> LabelledRows:
   """Read and check the text fields and the label of every row.
 
   Args:
     records: the split.
-    asked: settings of the config.
+    settings: settings of the config.
     fields: text fields.
     label: (value of the row, row index) -> its label; raises a ValueError.
 
   Raises:
-    ValueError: bad rows, unless `asked.on_bad_row` skips them; or no row has a label.
+    ValueError: bad rows, unless `on_bad_row` skips them; or no row has a label.
   """
-  bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
-  needed = fields if asked.keep_unlabelled else (*fields, asked.label)
-  table, rows = in_memory(records, bad, fields=needed, optional=(asked.label,))
-  missing: list[int] = []  # rows with the label `asked.missing`
+  bad = BadRows(records, settings.on_bad_row, every=settings.keep_unlabelled)
+  needed = fields if settings.keep_unlabelled else (*fields, settings.label)
+  table, rows = in_memory(records, bad, fields=needed, optional=(settings.label,))
+  missing: list[int] = []  # rows with the label `settings.missing`
 
   def read(index: int) -> Any:
-    row = table.values(index, needed, optional=(asked.label,))
+    row = table.values(index, needed, optional=(settings.label,))
     for field in fields:
       check_text(row[field], index, field, records)
-    value = row.get(asked.label)
-    if value == asked.missing:
+    value = row.get(settings.label)
+    if value == settings.missing:
       missing.append(index)
       return None
-    empty = value is None or (value == '' and asked.keep_unlabelled)  # '' is an empty cell of a column of names
+    empty = value is None or (value == '' and settings.keep_unlabelled)  # '' is an empty cell of a column of names
     return None if empty else label(value, index)
 
   good = bad.read(read, rows)
   left_out = bad.report()
-  labelled = [(index, value) for index, value in zip(*good, strict=True) if value is not None or asked.keep_unlabelled]
+  labelled = [
+    (index, value) for index, value in zip(*good, strict=True) if value is not None or settings.keep_unlabelled
+  ]
   if not labelled:
     raise ValueError(
-      f'{records.where}: none of {len(records)} rows has a label ({asked.label!r} is {asked.missing} everywhere). '
+      f'{records.where}: none of {len(records)} rows has a label ({settings.label!r} is {settings.missing} everywhere). '
       'keep_unlabelled=True keeps them for prediction.'
     )
   if len(labelled) < len(good.rows):
     log.info(f'{records.where}: {len(good.rows) - len(labelled)} rows without a label are dropped.')
     if missing and len({str(value) for _, value in labelled}) == 1:  # such as -1 for bad and 1 for good
       raise ValueError(
-        f'{records.where}: {asked.label!r} is {asked.missing} in {len(missing)} rows, which means no label, and '
+        f'{records.where}: {settings.label!r} is {settings.missing} in {len(missing)} rows, which means no label, and '
         f'{labelled[0][1]} in all others: number the classes from 0, or write their names.'
       )
     if missing:
       log.warning(
-        f'{records.where}: in {len(missing)} of them {asked.label!r} is {asked.missing}, which means no label. If it '
+        f'{records.where}: in {len(missing)} of them {settings.label!r} is {settings.missing}, which means no label. If it '
         'is a class, number the classes from 0 or write their names. If it is a value, set data.missing to a value '
         'that the data does not have.'
       )
@@ -338,7 +341,7 @@ def read_rows(
 
 def digest_of(
   records: Records,
-  asked: ExampleSettings,
+  settings: ExampleSettings,
   fields: tuple[str, ...],
   kind: str,
   *added: Any,
@@ -348,18 +351,18 @@ def digest_of(
 
   `added` are further values that change them; `left_out` as in `changes`.
   """
-  missing = asked.missing if isinstance(asked.missing, str) else float(asked.missing)
-  sample = asked.per_class, asked.sample_seed, missing
-  return store.digest_of(records.digest, fields, asked.label, kind, *sample, *added, *changes(asked, left_out))
+  missing = settings.missing if isinstance(settings.missing, str) else float(settings.missing)
+  sample = settings.per_class, settings.sample_seed, missing
+  return store.digest_of(records.digest, fields, settings.label, kind, *sample, *added, *changes(settings, left_out))
 
 
-def changes(asked: ExampleSettings, left_out: tuple[int, ...]) -> list[Any]:
+def changes(settings: ExampleSettings, left_out: tuple[int, ...]) -> list[Any]:
   """Return the settings that are not their defaults, for a digest.
 
   These are prefixes, dropped bad rows, and `keep_unlabelled`.
   """
-  prefixes, bad = [list(asked.prefixes)] * any(asked.prefixes), [list(left_out)] * bool(left_out)
-  return [*prefixes, *bad, *(['keep_unlabelled'] * asked.keep_unlabelled)]
+  prefixes, bad = [list(settings.prefixes)] * any(settings.prefixes), [list(left_out)] * bool(left_out)
+  return [*prefixes, *bad, *(['keep_unlabelled'] * settings.keep_unlabelled)]
 
 
 def in_memory(

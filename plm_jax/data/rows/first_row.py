@@ -40,8 +40,8 @@ def find_label(records: Records, kind: str) -> str:
   """
   if len(listed := [name for name in records.labels if name in records.fields]) == 1:  # in labels.json
     return listed[0]
-  if known := next((name for name in LABELS.get(kind, ()) if name in records.fields), None):
-    return known
+  if field := next((name for name in LABELS.get(kind, ()) if name in records.fields), None):
+    return field
   left = [name for name in records.fields if name not in NUMBERS and name not in known_texts(records, kind)]
   if len(left) == 1:
     return left[0]
@@ -52,15 +52,15 @@ def find_label(records: Records, kind: str) -> str:
 
 
 def find_fields(records: Records, kind: str, label: str) -> tuple[str, ...]:
-  """Return the fields that hold the text, in order; () if none can.
+  """Return the text fields in order; () if there are none.
 
   Raises:
     ValueError: no field has a known name, and the first row allows several readings.
   """
   if kind == 'options':
     return options.known_fields(records) or _options(records, label)
-  if known := known_texts(records, kind):
-    return known
+  if fields := known_texts(records, kind):
+    return fields
   held = _of_text(records, but=(label, *NUMBERS))
   if kind in ('class', 'regression', 'text') and 0 < len(held) <= _MOST:
     return held
@@ -75,12 +75,15 @@ def find_fields(records: Records, kind: str, label: str) -> tuple[str, ...]:
 
 def known_texts(records: Records, kind: str) -> tuple[str, ...]:
   """Return the text fields with known names, () if there are none."""
-  known: Sequence[tuple[str, ...]] = TEXTS.get(kind, () if kind == 'options' else examples.FIELDS)
-  return next((names for names in known if all(name in records.fields for name in names)), ())
+  candidates: Sequence[tuple[str, ...]] = TEXTS.get(kind, () if kind == 'options' else examples.FIELDS)
+  return next((names for names in candidates if all(name in records.fields for name in names)), ())
 
 
 def _of_text(records: Records, *, but: Sequence[str]) -> tuple[str, ...]:
-  """Return the fields of the first row with a text or a list of texts."""
+  """Return the fields of the first row with text.
+
+  A text may be a list of texts, but no number.
+  """
   row = _first(records)
   held = {name: value for name, value in row.items() if name not in but and not isinstance(value, int | float)}
   return tuple(name for name, value in held.items() if text_of(value) is not None)

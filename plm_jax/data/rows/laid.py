@@ -187,7 +187,7 @@ def fit(sizes: np.ndarray, *, room: int) -> np.ndarray:
     fits = np.minimum(sizes, middle[:, None]).sum(axis=1) <= room
     low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
   # 2. Give the rest of the room to the first fields that were cut.
-  kept = np.minimum(sizes, low[:, None])
-  longer = sizes > kept
-  spare = room - kept.sum(axis=1, keepdims=True)
-  return kept + (longer & (np.cumsum(longer, axis=1) <= spare))
+  counts = np.minimum(sizes, low[:, None])
+  longer = sizes > counts
+  spare = room - counts.sum(axis=1, keepdims=True)
+  return counts + (longer & (np.cumsum(longer, axis=1) <= spare))

@@ -116,16 +116,20 @@ def _replaced(words: Sequence[str], others: Sequence[str], pronoun: int) -> Repl
   It has the most words of the context of the pronoun around it.
   """
   before, after = words[:pronoun], words[pronoun + 1 :]
-  left = max(size for size in range(len(before) + 1) if _places(others, before[len(before) - size :]))
-  right = max(size for size in range(len(after) + 1) if _places(others, after[:size]))
-  starts = [place + left for place in _places(others, before[len(before) - left :])] if left else [0]
-  stops = _places(others, after[:right])[::-1] if right else [len(others)]
+  left = max(size for size in range(len(before) + 1) if _positions(others, before[len(before) - size :]))
+  right = max(size for size in range(len(after) + 1) if _positions(others, after[:size]))
+  starts = [position + left for position in _positions(others, before[len(before) - left :])] if left else [0]
+  stops = _positions(others, after[:right])[::-1] if right else [len(others)]
   nouns = [(start, stop) for start in starts for stop in stops if start < stop]
   nouns += [(0, stop) for stop in stops if right and stop > 0]  # the noun begins the other text
   nouns += [(start, len(others)) for start in starts if left and start < len(others)]  # or ends it
   return Replaced(score=left + right, pronoun=pronoun, noun=nouns[0]) if left + right and nouns else None
 
 
-def _places(words: Sequence[str], part: Sequence[str]) -> list[int]:
+def _positions(words: Sequence[str], part: Sequence[str]) -> list[int]:
   """Return each position at which a run of words begins among others."""
-  return [place for place in range(len(words) - len(part) + 1) if list(words[place : place + len(part)]) == list(part)]
+  return [
+    position
+    for position in range(len(words) - len(part) + 1)
+    if list(words[position : position + len(part)]) == list(part)
+  ]

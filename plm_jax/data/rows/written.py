@@ -197,8 +197,8 @@ def label_of(row: Row, field: str, options: Sequence[str], *, names: Sequence[st
     index = texts.index(spelling)
     if not names and 0 <= value < len(options) and value != index:
       raise ValueError(
-        f'{field!r} holds {spelling}, the text of option {index} and the index of another: write the text in JSON lines, '
-        'or indices that are no texts of options'
+        f'{field!r} holds {spelling}, the text of option {index} and the index of another: write the text in JSON '
+        'lines, or indices that are no texts of options'
       )
     return index
   value = int(value) if isinstance(value, float) and value.is_integer() else value  # pandas writes 1 as 1.0
@@ -308,7 +308,7 @@ def find_rows(
   """
 
   def read(index: int) -> tuple[int, int, int] | None:
-    """Count the right answers and options, and return the label between them; None for a dropped row."""
+    """Return number of right answers, label and number of options."""
     text = write(records, index, form)
     return None if text is None else (len(text.targets), text.label, len(text.options))
 

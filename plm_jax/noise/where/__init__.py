@@ -1,5 +1,6 @@
-"""Where to corrupt: (key, row) -> spans. In configs the functions of all files of this folder go by their own names.
+"""The choice of positions to corrupt: (key, row) -> spans. Configs name the functions of this folder without their
+file.
 
-Every public function whose first argument is `key` is one. Its file has a row for it in `CAPACITY`: the number of slots
+Every public function whose first argument is `key` is one. Its file lists it in `CAPACITY`, with the number of slots
 that hold its choice in a row of a given length.
 """

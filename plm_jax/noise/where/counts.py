@@ -1,7 +1,7 @@
-"""How many tokens the functions of this folder choose, and bounds on that number for `CAPACITY`.
+"""Numbers of tokens that the functions of this folder choose, and their bounds for `CAPACITY`.
 
-Counts depend on a rate and on the length of a text. They are computed by Python in float64 for every length from 0 to
-that of the row, and looked up on the device, so that rounding does not depend on what the device computes in.
+Counts depend on a rate and on the length of a text. Python computes them in float64 for every length from 0 to that of
+the row, and the device looks them up. So rounding does not depend on the dtype of the device.
 """
 
 import math
@@ -20,18 +20,18 @@ BudgetRule = Literal['bert', 'roberta']
 
 
 def check_rate(rate: float, *, name: str = 'rate') -> None:
-  """Raise ValueError unless a share is in [0, 1]; `name` is its keyword, for the message."""
+  """Raise ValueError unless the share called `name` is in [0, 1]."""
   if not 0.0 <= rate <= 1.0:
     raise ValueError(f'{name}={rate} is not in [0, 1]')
 
 
 def round_up(rate: float, count: int) -> int:
-  """ceil(rate * count), without the rounding error of the product: .07 * 100 gives 7."""
+  """Compute ceil(rate * count) without rounding errors: .07 * 100 gives 7."""
   return math.ceil(round(rate * count, 9))
 
 
 def count_table(function: Callable[[int], float], length: int, dtype: type = np.int32) -> Array:
-  """[length + 1]: `function` of 0 to `length`."""
+  """Tabulate `function` for 0 to `length`: [length + 1]."""
   return jnp.asarray(np.array([function(count) for count in range(length + 1)], dtype))
 
 
@@ -39,7 +39,10 @@ def count_table(function: Callable[[int], float], length: int, dtype: type = np.
 
 
 def _bert_count(length: int, *, rate: float, max_count: Count | None) -> int:
-  """min(max_count, max(1, round(rate * length))), with Python's rounding of halves to even (BERT's data script)."""
+  """Compute min(max_count, max(1, round(rate * length))).
+
+  Python rounds halves to even (BERT's data script).
+  """
   count = max(1, round(rate * length)) if rate > 0 and length > 0 else 0
   return count if max_count is None else min(max_count, count)
 
@@ -47,7 +50,9 @@ def _bert_count(length: int, *, rate: float, max_count: Count | None) -> int:
 def draw_budget(
   row: Row, key: Array, *, rate: Rate, count: BudgetRule = 'bert', max_count: Count | None = None
 ) -> Array:
-  """Number of tokens to choose, int32[]; `tokens.fixed_count` states the rules.
+  """Compute the number of tokens to choose, int32[].
+
+  `tokens.fixed_count` states the rules. The rule 'roberta' is random.
 
   Raises:
     ValueError: a rate outside of [0, 1] or an unknown rule.
@@ -64,41 +69,41 @@ def draw_budget(
 
 
 def share_of(tokens: Array, *, rate: Rate) -> Array:
-  """ceil(rate * n) for the n true values of bool[l] `tokens`, int32[]."""
+  """Compute ceil(rate * n) for the n true values of `tokens`, int32[]."""
   check_rate(rate)
   return count_table(lambda n: math.ceil(rate * n), tokens.shape[0])[tokens.sum()]
 
 
 def largest_budget(length: int, *, rate: Rate, count: BudgetRule = 'bert', max_count: Count | None = None) -> int:
-  """The largest `draw_budget` of a row of `length` tokens."""
+  """Compute the largest `draw_budget` of a row of `length` tokens."""
   if count == 'roberta':
     return largest_share(length, rate=rate, max_count=max_count)
   return min(length, _bert_count(length, rate=rate, max_count=max_count))
 
 
 def largest_share(length: int, *, rate: Rate, max_count: Count | None = None) -> int:
-  """The largest `share_of` a row of `length` tokens, at most `max_count`."""
+  """Compute the largest `share_of`, at most `max_count`."""
   most = min(length, math.ceil(rate * length))
   return most if max_count is None else min(max_count, most)
 
 
-# Bounds for CAPACITY: (row length, settings of the where-function) -> slots -------------------------------------------
+# Bounds for CAPACITY: (row length, settings of the function) -> slots -------------------------------------------------
 
 
 def capacity_of_budget(
   length: int, *, rate: Rate = 0.15, max_count: Count | None = None, count: BudgetRule = 'bert', **others: Any
 ) -> int:
-  """For functions that choose `draw_budget` tokens of a row."""
+  """Bound the tokens of functions that choose by `draw_budget`."""
   return largest_budget(length, rate=rate, max_count=max_count, count=count)
 
 
 def capacity_of_share(length: int, *, rate: Rate = 0.15, max_count: Count | None = None, **others: Any) -> int:
-  """For functions that choose `share_of` the tokens of a row."""
+  """Bound the tokens of functions that choose by `share_of`."""
   return largest_share(length, rate=rate, max_count=max_count)
 
 
 def capacity_of_iid(length: int, *, rate: Rate = 0.15) -> int:
-  """For independent tokens: the mean and six standard deviations of the binomial distribution."""
+  """Bound independent choices: mean plus six deviations of the binomial distribution."""
   return min(length, math.ceil(rate * length + 6 * math.sqrt(length * rate * (1 - rate))))
 
 
@@ -106,15 +111,17 @@ def capacity_of_iid(length: int, *, rate: Rate = 0.15) -> int:
 
 
 def number_spans(starts: Array, chosen: Array) -> Spans:
-  """Spans of bool[l] chosen tokens, numbered from left to right; each begins at one of bool[l] `starts`.
+  """Number the spans of bool[l] chosen tokens from left to right.
+
+  Each span begins at one of bool[l] `starts`.
 
   # chosen   0 1 1 1 0 1
   # starts   1 1 0 1 0 1     number 0 1 1 2 0 3
   """
   number = jnp.where(chosen, jnp.cumsum((starts & chosen).astype(jnp.int32)), 0)
-  return Spans(number, jnp.zeros_like(number))
+  return Spans(number=number, insert=jnp.zeros_like(number))
 
 
 def single_tokens(chosen: Array) -> Spans:
-  """Each chosen position as a span of its own."""
+  """Make each chosen position a separate span."""
   return number_spans(chosen, chosen)

@@ -1,4 +1,4 @@
-"""Where to corrupt, by single tokens: (key, row) -> spans. Every chosen token is a span of its own."""
+"""Single tokens to corrupt: (key, row) -> spans. Every chosen token is a separate span."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -37,16 +37,19 @@ def fixed_count(
   count: BudgetRule = 'bert',
   candidates: Candidates = 'ordinary',
 ) -> Spans:
-  """A fixed number of single tokens, uniformly without replacement (BERT §3.1 and create_pretraining_data).
+  """Choose a fixed number of single tokens without replacement.
+
+  BERT §3.1 and create_pretraining_data.
 
   Args:
     key: noise key of the row.
     row: clean text.
-    rate: share of the tokens, special tokens counted, padding not.
+    rate: share of the tokens, including special tokens, without padding.
     max_count: upper bound of the count; BERT used 20 in rows of 128 and 77 in rows of 512.
     count: 'bert' is max(1, round(rate * n)) of n tokens; 'roberta' is floor(rate * n + u) with u uniform in [0, 1)
       (fairseq).
-    candidates: 'ordinary' tokens only, or 'all' but padding, so that special tokens may be chosen (fairseq's RoBERTa).
+    candidates: 'ordinary' tokens only, or 'all' except padding, so that special tokens may be chosen (fairseq's
+      RoBERTa).
   """
   one_of('candidates', candidates, Candidates)
   count_key, key = jax.random.split(key) if count == 'roberta' else (key, key)
@@ -55,26 +58,27 @@ def fixed_count(
 
 
 def iid(key: Array, row: Row, *, rate: Rate = 0.15) -> Spans:
-  """Each eligible token independently with probability `rate`."""
+  """Choose each eligible token independently with probability `rate`."""
   check_rate(rate)
   return single_tokens(row.eligible & (jax.random.uniform(key, row.ids.shape) < rate))
 
 
 def with_replacement(key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = None) -> Spans:
-  """As many draws as `fixed_count` chooses tokens, each uniform over the eligible ones (ELECTRA §3.1 and its code).
+  """Sample positions with replacement (ELECTRA §3.1 and its code).
 
-  A position that is drawn twice is chosen once, so fewer tokens may be chosen than drawn.
+  The number of samples is the count of `fixed_count`; each is uniform over the eligible tokens. A position that is
+  sampled twice is chosen once, so there may be fewer chosen tokens than samples.
   """
   length = row.ids.shape[0]
   budget = draw_budget(row, key, rate=rate, max_count=max_count)
   most = largest_budget(length, rate=rate, max_count=max_count)
-  # place of the n-th eligible token: eligible 0 1 0 1 1 gives 1 3 4, and 0 behind them
+  # position of the n-th eligible token: eligible 0 1 0 1 1 gives 1 3 4 0 0
   rank = jnp.where(row.eligible, jnp.cumsum(row.eligible) - 1, length)
-  places = jnp.zeros(length, jnp.int32).at[rank].set(jnp.arange(length, dtype=jnp.int32), mode='drop')
+  positions = jnp.zeros(length, jnp.int32).at[rank].set(jnp.arange(length, dtype=jnp.int32), mode='drop')
   total = row.eligible.sum()
-  drawn = jax.random.randint(key, (most,), 0, jnp.maximum(total, 1))
+  sampled = jax.random.randint(key, (most,), 0, jnp.maximum(total, 1))
   used = (jnp.arange(most) < budget) & (total > 0)
-  return single_tokens(jnp.zeros(length, bool).at[jnp.where(used, places[drawn], length)].set(True, mode='drop'))
+  return single_tokens(jnp.zeros(length, bool).at[jnp.where(used, positions[sampled], length)].set(True, mode='drop'))
 
 
 def frequency(
@@ -86,15 +90,16 @@ def frequency(
   smoothing: Annotated[float, '0 <= x <= 100'] = 0.7,
   max_count: Count | None = None,
 ) -> Spans:
-  """Rare tokens are more likely: p ∝ count ** -smoothing, without replacement (DistilBERT, released training code).
+  """Choose rare tokens more often: p ∝ count ** -smoothing.
 
-  Chooses ceil(rate * tokens) of each row; the released code takes that share of the whole batch at once.
+  Without replacement (DistilBERT, released training code). It chooses ceil(rate * tokens) of each row; the released
+  code takes that share of the whole batch at once.
 
   Args:
     key: noise key of the row.
     row: clean text.
     counts: int[v], occurrences of each token of the vocabulary in the training text; 0 counts as 1.
-    rate: share of the tokens, special tokens counted, padding not.
+    rate: share of the tokens, including special tokens, without padding.
     smoothing: exponent; 0 is uniform.
     max_count: upper bound of the count.
   """
@@ -104,11 +109,11 @@ def frequency(
   if most == 0:
     return single_tokens(jnp.zeros(length, bool))
   weights = jnp.asarray(-smoothing * np.log(np.maximum(np.asarray(counts, np.float64), 1)), jnp.float32)
-  # the order of draws without replacement is that of log p + Gumbel noise
+  # sampling without replacement takes the largest values of log p + Gumbel noise
   scores = jnp.where(row.eligible, weights[row.ids] + jax.random.gumbel(key, (length,)), -jnp.inf)
-  best, places = jax.lax.top_k(scores, most)
+  best, positions = jax.lax.top_k(scores, most)
   taken = (jnp.arange(most) < budget) & (best > -jnp.inf)
-  return single_tokens(jnp.zeros(length, bool).at[places].set(taken))
+  return single_tokens(jnp.zeros(length, bool).at[positions].set(taken))
 
 
 CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = MappingProxyType(
@@ -119,4 +124,4 @@ CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = MappingProxyType(
     iid: capacity_of_iid,
   }
 )
-"""where-function -> (row length, its settings) -> slots that hold its choice; its user counts what exceeds them."""
+"""Function of this file -> (row length, its settings) -> slots for its choice; the caller counts tokens beyond them."""

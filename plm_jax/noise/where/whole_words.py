@@ -1,4 +1,4 @@
-"""Where to corrupt, by whole words: (key, row) -> spans. The functions need `Row.word_ids`.
+"""Whole words to corrupt: (key, row) -> spans. The functions need `Row.word_ids`.
 
 Spans and words never cross a boundary: the end of a document, or a token that may not change.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from plm_jax.core.types import Array, Count, Rate
 from plm_jax.noise.row import Row, Spans
-from plm_jax.noise.stretches import continues_document
+from plm_jax.noise.runs import continues_document
 from plm_jax.noise.where.counts import (
   BudgetRule,
   capacity_of_budget,
@@ -31,40 +31,39 @@ MostWords = Annotated[int, '1 <= x <= 100']  # each is traced
 
 
 class WordBounds(NamedTuple):
-  """The words of a row, as its tokens see them.
+  """The words of a row, by token.
 
   # token      a ##b  c [SEP] d | e     `|` is the end of a document
   # word       0  0   1   2   3 | 4
-  # stretch    0  0   0   1   2 | 3
+  # run        0  0   0   1   2 | 3
   # starts     1  0   1   0   1 | 1
   # end        2  2   3   4   5 | 6
 
   Attributes:
-    word: int32[l], number of the token's word from 0; a token that may not change is a word of its own.
-    stretch: int32[l], number of the token's stretch (`noise/stretches.py`) from 0; a token that may not change is a
-      stretch of its own.
+    word: int32[l], index of the token's word from 0; a token that may not change is a separate word.
+    run: int32[l], index of the token's run (`noise/runs.py`) from 0; a token that may not change is a separate run.
     starts: bool[l], True at the first token of each word that may be chosen.
     end: int32[l], the position after the token's word.
   """
 
   word: Array
-  stretch: Array
+  run: Array
   starts: Array
   end: Array
 
 
 def _touches(row: Row) -> Array:
-  """bool[l], True where there is no boundary between a position and the one on its left."""
+  """Mark positions without a boundary on their left: bool[l]."""
   return continues_document(row, row.eligible) & row.eligible
 
 
 def _numbers(begins: Array) -> Array:
-  """int32[l] from 0 that rises by one at each true value of bool[l] `begins`."""
+  """Count the true values of `begins` from 0: int32[l]."""
   return jnp.cumsum(begins.astype(jnp.int32)) - 1
 
 
 def find_words(row: Row, *, user: str) -> WordBounds:
-  """The words of a row.
+  """Find the words of a row.
 
   Args:
     row: clean text.
@@ -74,20 +73,21 @@ def find_words(row: Row, *, user: str) -> WordBounds:
     ValueError: the row has no word ids.
   """
   if row.word_ids is None:
-    raise ValueError(f'{user} needs word ids: a vocabulary that says which pieces start a word')
+    raise ValueError(f'{user} needs word ids: use a vocabulary that marks the starts of words')
   length = row.ids.shape[0]
   touches = _touches(row)
   joined = touches & jnp.concatenate([jnp.zeros(1, bool), row.word_ids[1:] == row.word_ids[:-1]])
   index = jnp.arange(length, dtype=jnp.int32)
-  # the end of a word is the nearest start of a word on the right: in the row above 0 6 2 3 4 5, next 6 2 3 4 5 6
+  # the end of a word is the nearest start of a word on the right: for the row above start 0 6 2 3 4 5, next_start 6 2 3
+  # 4 5 6
   start = jnp.where(joined, length, index)
   next_start = jnp.concatenate([start[1:], jnp.full(1, length, jnp.int32)])
   end = jax.lax.cummin(next_start, reverse=True)
-  return WordBounds(_numbers(~joined), _numbers(~touches), row.eligible & ~joined, end)
+  return WordBounds(word=_numbers(~joined), run=_numbers(~touches), starts=row.eligible & ~joined, end=end)
 
 
 def _join_neighbours(row: Row, chosen: Array) -> Spans:
-  """Spans of bool[l] chosen positions; neighbours without a boundary between them are one span."""
+  """Build spans; neighbours without a boundary between them are one span."""
   before = jnp.concatenate([jnp.zeros(1, bool), chosen[:-1]])
   return number_spans(~(before & _touches(row)), chosen)
 
@@ -100,9 +100,10 @@ def whole_word(
   max_count: Count | None = None,
   count: BudgetRule = 'bert',
 ) -> Spans:
-  """Whole words in random order within a budget; a word that does not fit is not tried again (BERT, 2019).
+  """Choose whole words in random order within a budget (BERT, 2019).
 
-  `rate`, `max_count` and `count` give the number of tokens as in `fixed_count`. Each chosen word is one span.
+  A word that does not fit is not tried again. `rate`, `max_count` and `count` give the number of tokens as in
+  `fixed_count`. Each chosen word is one span.
   """
   words = find_words(row, user='whole_word')
   count_key, key = jax.random.split(key) if count == 'roberta' else (key, key)
@@ -114,10 +115,11 @@ def whole_word(
 def ngram(
   key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = None, max_words: MostWords = 3
 ) -> Spans:
-  """N-grams of whole words with p(n) ∝ 1/n, in random order within a budget (ALBERT §4.1 and its code).
+  """Choose n-grams of whole words with p(n) ∝ 1/n within a budget.
 
-  An n-gram that does not fit the budget is shortened by words until it fits; one that meets a chosen word is left out.
-  The budget is that of `fixed_count` with count='bert'. Each n-gram is one span.
+  ALBERT §4.1 and its code. N-grams are visited in random order. One that does not fit the budget is shortened by words
+  until it fits; one that overlaps a chosen word is left out. The budget is that of `fixed_count` with count='bert'.
+  Each n-gram is one span.
 
   Args:
     key: noise key of the row.
@@ -137,18 +139,18 @@ def ngram(
 
 def _check_words(max_words: int) -> None:
   if not 1 <= max_words <= 100:
-    raise ValueError(f'max_words={max_words}: must be from 1 to 100')
+    raise ValueError(f'max_words={max_words} is not in 1 to 100')
 
 
 def _draw_sizes(key: Array, weights: np.ndarray, count: int) -> Array:
-  """int32[count]: sizes from 1 to n with probabilities proportional to float[n] `weights`."""
+  """Sample sizes from 1 to n by float[n] `weights`: int32[count]."""
   borders = np.cumsum(weights)[:-1] / np.sum(weights)
-  drawn = jax.random.uniform(key, (count,))
-  return 1 + sum(((drawn >= np.float32(border)).astype(jnp.int32) for border in borders), jnp.zeros(count, jnp.int32))
+  uniform = jax.random.uniform(key, (count,))
+  return 1 + sum(((uniform >= np.float32(border)).astype(jnp.int32) for border in borders), jnp.zeros(count, jnp.int32))
 
 
 def _take_grams(key: Array, words: WordBounds, sizes: Array, budget: Array, *, most: int) -> tuple[Array, Array]:
-  """Visits the words in random order and takes from each the n words that begin there.
+  """Take n-grams of words in random order until a budget is used.
 
   An n-gram that does not fit the rest of the budget is shortened. One that does not fit even as one word, or that would
   overlap a chosen one, is not tried again.
@@ -169,12 +171,13 @@ def _take_grams(key: Array, words: WordBounds, sizes: Array, budget: Array, *, m
   """
   length = sizes.shape[0]
   index = jnp.arange(length, dtype=jnp.int32)
-  # ends[n-1]: the position after the n words that begin with a token's word, fewer than n words before a boundary
+  # 1. ends[n-1]: the position after the n words that begin with a token's word, fewer than n before a boundary
   ends = [words.end]
   for _ in range(most - 1):
     after = jnp.minimum(ends[-1], length - 1)
-    continues = (ends[-1] < length) & (words.stretch[after] == words.stretch)
+    continues = (ends[-1] < length) & (words.run[after] == words.run)
     ends.append(jnp.where(continues, words.end[after], ends[-1]))
+  # 2. take n-grams in the order of random scores
   scores, low = draw_scores(key, length)
 
   def take(state):
@@ -182,8 +185,8 @@ def _take_grams(key: Array, words: WordBounds, sizes: Array, budget: Array, *, m
     end = jnp.zeros(length, jnp.int32)  # of the n-gram that each position would take now; 0 where none fits
     for n in range(1, most + 1):
       end = jnp.where((sizes >= n) & (ends[n - 1] - index <= left), ends[n - 1], end)
-    # `left` and `free` change only where an n-gram is taken: among all words not visited yet (scores < last), the
-    # first one in the order that fits is the next that is taken
+    # `left` and `free` change only when an n-gram is taken. So the next one taken is the first in the order that fits,
+    # of the words not visited yet (scores < last).
     best = jnp.where(words.starts & (end > 0) & (end <= free) & (scores < last), scores, 0).max()
     first = (best & low) - 1
     stop = jnp.where(best > 0, end[first], 0)
@@ -200,11 +203,11 @@ def _take_grams(key: Array, words: WordBounds, sizes: Array, budget: Array, *, m
 def geometric_spans(
   key: Array, row: Row, *, rate: Rate = 0.15, probability: Probability = 0.2, max_words: MostWords = 10
 ) -> Spans:
-  """Spans of Geo(0.2) whole words, at most 10, until the budget is reached (SpanBERT §3.1 and its code).
+  """Choose spans of geometric numbers of words within a budget.
 
-  The anchor of a span is uniform over the tokens not chosen yet; the span starts at the first token of the anchor's
-  word and ends at a boundary at the latest. Spans may overlap, and spans that touch are joined. The last span is cut at
-  the budget, within a word if necessary.
+  Spans of Geo(0.2) whole words, at most 10. SpanBERT §3.1 and its code. The anchor of a span is uniform over the tokens
+  not chosen yet. The span starts at the first token of the anchor's word and ends at a boundary at the latest. Spans
+  may overlap, and spans that touch are joined. The last span is cut at the budget, within a word if necessary.
 
   Args:
     key: noise key of the row.
@@ -227,30 +230,32 @@ def geometric_spans(
   scores, low = draw_scores(order_key, length)
   sizes = _draw_sizes(size_key, probability * (1 - probability) ** np.arange(max_words), length)
 
+  # add one span per round
   def add(state):
     chosen, _, left = state
     anchor = (jnp.where(row.eligible & ~chosen, scores, 0).max() & low) - 1
     first = words.word[anchor]
-    covered = (words.stretch == words.stretch[anchor]) & (words.word >= first) & (words.word < first + sizes[anchor])
+    covered = (words.run == words.run[anchor]) & (words.word >= first) & (words.word < first + sizes[anchor])
     new = covered & ~chosen
     return chosen | new, new, left - new.sum()
 
   nothing = jnp.zeros(length, bool)
   chosen, last, left = jax.lax.while_loop(lambda state: state[2] > 0, add, (nothing, nothing, budget))
-  too_many = last & (jnp.cumsum(last) > last.sum() + left)  # `left` is at most 0: the end of the last span
+  too_many = last & (jnp.cumsum(last) > last.sum() + left)  # the last -left tokens of the last span (left <= 0)
   return _join_neighbours(row, chosen & ~too_many)
 
 
 def ngram_windows(
   key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = None, max_words: MostWords = 3
 ) -> Spans:
-  """One n-gram of whole words in each window of n * int(1 / rate) words, p(n) ∝ 1/n (DeBERTa, released data code).
+  """Choose one n-gram of whole words in each window of words.
 
-  Windows follow each other through the words of the row. An n-gram starts at a uniform word of its window and ends at a
-  boundary at the latest; one that reaches beyond its window keeps its words, and the next window begins behind it. From
-  left to right words are chosen until the budget is reached, that of `fixed_count` with count='bert'.
+  A window has n * int(1 / rate) words, p(n) ∝ 1/n (DeBERTa, released data code). Windows follow each other through the
+  words of the row. An n-gram starts at a uniform word of its window and ends at a boundary at the latest. One that
+  reaches beyond its window keeps its words, and the next window begins after it. From left to right, words are chosen
+  until the budget is reached, that of `fixed_count` with count='bert'.
 
-  Differs from the released code, which chooses the word that exceeds the budget, knows no boundary within a row, and
+  Differs from the released code, which chooses the word that exceeds the budget, ignores boundaries within a row, and
   never chooses an unknown word.
 
   # rate 1/4, so windows of 4 n words; n 1 2, shift 2 5
@@ -274,22 +279,25 @@ def ngram_windows(
   length = row.ids.shape[0]
   if rate == 0:
     return single_tokens(jnp.zeros(length, bool))
-  width = int(min(1 / rate, length))  # one window of as many words as there are tokens holds them all
-  size_key, place_key = jax.random.split(key)
-  number = math.ceil(length / width)
-  sizes = _draw_sizes(size_key, 1 / np.arange(1, max_words + 1), number)
-  rank = jnp.cumsum(words.starts.astype(jnp.int32)) - 1  # [l], number of the word among those that may be chosen
-  # by window, [number]: its first word, its words in the row, the words `first` to `stop` - 1 of its n-gram
-  uniform = jax.random.uniform(place_key, (number,))
+  width = int(min(1 / rate, length))  # a window of `length` words holds all words
+  size_key, shift_key = jax.random.split(key)
+  num_windows = math.ceil(length / width)
+  sizes = _draw_sizes(size_key, 1 / np.arange(1, max_words + 1), num_windows)
+  rank = jnp.cumsum(words.starts.astype(jnp.int32)) - 1  # [l], index of the word among those that may be chosen
+  # 1. by window, [w] with w = num_windows: its first word, its words in the row, the words `first` to `stop` - 1 of its
+  #    n-gram
+  uniform = jax.random.uniform(shift_key, (num_windows,))
   taken = jnp.maximum(width * sizes, jnp.floor(uniform * (width * sizes)).astype(jnp.int32) + sizes)
   offset = jnp.cumsum(taken) - taken
   context = jnp.clip(rank[-1] + 1 - offset, 0, width * sizes)
   first = offset + jnp.minimum(jnp.floor(uniform * context).astype(jnp.int32), jnp.maximum(context - 1, 0))
   stop = jnp.minimum(first + sizes, rank[-1] + 1)
+  # 2. tokens of the n-gram of their window, without those beyond a boundary
   window = jnp.searchsorted(offset, jnp.maximum(rank, 0), side='right') - 1  # [l], of each token
-  stretch = jnp.zeros(length, jnp.int32).at[jnp.where(words.starts, rank, length)].set(words.stretch, mode='drop')
-  inside = (rank >= first[window]) & (rank < stop[window]) & (stretch[first[window]] == words.stretch)
+  run = jnp.zeros(length, jnp.int32).at[jnp.where(words.starts, rank, length)].set(words.run, mode='drop')
+  inside = (rank >= first[window]) & (rank < stop[window]) & (run[first[window]] == words.run)
   chosen = row.eligible & inside
+  # 3. words that end within the budget
   chosen &= jnp.cumsum(chosen)[words.end - 1] <= budget
   return number_spans(words.starts & (rank == first[window]), chosen)
 
@@ -302,4 +310,4 @@ CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = MappingProxyType(
     geometric_spans: capacity_of_share,
   }
 )
-"""where-function -> (row length, its settings) -> slots that hold its choice; its user counts what exceeds them."""
+"""Function of this file -> (row length, its settings) -> slots for its choice; the caller counts tokens beyond them."""

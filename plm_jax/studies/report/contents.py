@@ -174,7 +174,10 @@ def _read_run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> 
 
 
 def _json(file: Path, remarks: list[str]) -> dict[str, Any]:
-  """Read a JSON object; empty if it is missing, or damaged, which adds a remark."""
+  """Read a JSON object.
+
+  It is empty if the file is missing, or damaged, which adds a remark.
+  """
   try:
     value = checksums.read_json(file, default={})
     if not isinstance(value, dict):
@@ -195,7 +198,7 @@ def _devices(file: Path) -> str:
 
 
 def _sweep(folder: Path, remarks: list[str]) -> dict[str, Any]:
-  """Read the `table.json` of a sweep; empty and a remark if it is damaged."""
+  """Read the `table.json` of a sweep; empty if it is damaged."""
   if not files.is_folder(folder / 'trials'):
     return {}
   sweep_remarks: list[str] = []
@@ -233,5 +236,8 @@ def _table(folder: Path, remarks: list[str]) -> str:
 
 @functools.cache
 def is_headline(name: str) -> bool:
-  """Return whether a metric is always plotted: all except norms of parts of a network."""
+  """Return whether a metric is always plotted.
+
+  These are all except norms of parts of a network.
+  """
   return not name.startswith(PART_NORMS)

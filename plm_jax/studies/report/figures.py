@@ -32,7 +32,7 @@ def wanted(patterns: Sequence[str], metric: str | None) -> Any:
 
 
 def drawn(runs: Sequence[Run], metric: str) -> list[str]:
-  """List the metrics to plot, `metric` first: those that change in a run."""
+  """List the metrics that change in a run, `metric` first."""
   names = dict.fromkeys(name for run in runs for name in run.metrics.lines)
   moving = [name for name in names if any(_moves(run.metrics.lines.get(name)) for run in runs) or name == metric]
   return sorted(moving, key=lambda name: (name != metric, _rank(name), name))
@@ -50,7 +50,9 @@ def _moves(line: Line | None) -> bool:
 
 
 def make(groups: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> dict[str, Any]:
-  """Build the data of the script: names of runs and groups, and a figure for each metric.
+  """Build the data of the script.
+
+  It has the names of runs and groups, and a figure for each metric.
 
   Args:
     groups: name of a curve -> its runs.
@@ -86,7 +88,7 @@ def _figure(metric: str, groups: Mapping[str, Sequence[Run]], runs: Sequence[Run
 
 
 def _line(line: Line, segments: int) -> dict[str, Any]:
-  """Thin a curve; 'smooth' is the line of means of a long one."""
+  """Thin a curve; 'smooth' has the means of a long one."""
   thinned: dict[str, Any] = _points(bands.extremes(line, segments))
   if len(line[0]) > SMOOTH:
     thinned['smooth'] = _points((bands.thinned(line[0], SMOOTH), bands.thinned(line[1], SMOOTH)))

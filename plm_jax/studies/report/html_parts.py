@@ -31,7 +31,7 @@ def text(value: Any) -> str:
 
 
 def data(value: Any) -> str:
-  """Encode a value as strict JSON for a script, without special characters of HTML."""
+  """Encode a value as strict JSON without special characters of HTML."""
   plain = json.dumps(value, separators=(',', ':'), allow_nan=False, ensure_ascii=True)
   return plain.replace('<', '\\u003c').replace('>', '\\u003e').replace('&', '\\u0026')
 
@@ -45,7 +45,7 @@ def number(value: Any, digits: int = 5) -> Cell:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, label: str, left: bool = False) -> str:
-  """Build a scrollable table that sorts by its heads; its first column stays visible.
+  """Build a scrollable, sortable table whose first column stays visible.
 
   Args:
     heads: heads of the columns.
@@ -84,7 +84,7 @@ def bullets(items: Iterable[str]) -> str:
 
 
 def section(name: str, title: str, body: str, *, note: str = '') -> str:
-  """Build a section with a linked heading; `note` is a sentence below the heading."""
+  """Build a section with a linked heading and a `note`."""
   paragraph = f'<p class="note">{text(note)}</p>' if note else ''
   return f'<section id="{name}"><h2>{text(title)}</h2>{paragraph}{body}</section>'
 

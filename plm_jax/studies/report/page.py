@@ -92,7 +92,7 @@ def _headline(runs: Sequence[Run], metric: str | None) -> str:
 
 
 def _check_patterns(runs: Sequence[Run], patterns: Sequence[str]) -> None:
-  """Raise ConfigError for a pattern of --curves that matches no metric, if there are metrics."""
+  """Raise ConfigError for a pattern of --curves that matches no metric."""
   names = sorted({name for run in runs for name in run.metrics.names})
   for pattern in patterns:
     if names and not fnmatch.filter(names, pattern):
@@ -101,7 +101,10 @@ def _check_patterns(runs: Sequence[Run], patterns: Sequence[str]) -> None:
 
 
 def _samples(groups: Mapping[str, Sequence[Run]], limit: int) -> dict[str, Mapping[str, Any]]:
-  """Collect stored samples of the first run of each curve, and compute up to `limit` new ones."""
+  """Collect samples of the first run of each curve.
+
+  Up to `limit` missing ones are computed.
+  """
   samples: dict[str, Mapping[str, Any]] = {}
   computed = 0
   for name, group in groups.items():

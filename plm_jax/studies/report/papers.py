@@ -10,7 +10,9 @@ _NUMBER = re.compile(r'[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?')
 
 
 def as_html(content: str, *, label: str) -> str:
-  """Convert a `table.md` to HTML; its title becomes a heading below that of the section.
+  """Convert a `table.md` to HTML.
+
+  Its title becomes a heading below that of the section.
 
   Args:
     content: text of the file.
@@ -20,7 +22,10 @@ def as_html(content: str, *, label: str) -> str:
 
 
 def _blocks(content: str) -> Iterator[tuple[str, list[str]]]:
-  """Split into (kind, lines): '|' a table, '- ' a list, '#' a heading, '' a paragraph."""
+  """Split into (kind, lines) of Markdown.
+
+  Kinds: '|' a table, '- ' a list, '#' a heading, '' a paragraph.
+  """
   kind, lines = '', list[str]()
   for line in [*content.splitlines(), '']:
     line_kind = next((mark for mark in ('|', '- ', '#') if line.startswith(mark)), '')

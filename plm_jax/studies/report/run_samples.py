@@ -70,7 +70,7 @@ def compute(folder: Path) -> dict[str, Any]:
 
 
 def _identity(folder: Path) -> str:
-  """Hash what the samples of a run depend on: its config and its checkpoints."""
+  """Hash the config and the checkpoints of a run."""
   own = RunFolder(folder)
   steps = sorted(path.name for path in files.listing(own.checkpoints) if path.name.isdecimal())
   content = files.read_bytes(own.config) if files.is_file(own.config) else b''
@@ -81,7 +81,10 @@ def _identity(folder: Path) -> str:
 
 
 def _text(run: 'Opened') -> str:
-  """Return the beginning of a document of the evaluation or training data, else a default text."""
+  """Return the beginning of a document of the run's data.
+
+  Without local data it is a default text.
+  """
   settings = run.resolved
   blocks = [evaluation['data'] for evaluation in settings['eval'].values() if evaluation['data']]
   for block in (*blocks, settings['data']):
@@ -91,7 +94,7 @@ def _text(run: 'Opened') -> str:
 
 
 def _truncated(run: 'Opened', text: str) -> str:
-  """Truncate a text to the positions of the network, with room for special tokens."""
+  """Truncate a text to the positions of the network."""
   words, room = text.split(), min(TOKENS, (run.limit or TOKENS) - AROUND)
   while len(words) > 1 and len(run.vocab.encode(' '.join(words))) > room:
     words.pop()
@@ -99,7 +102,10 @@ def _truncated(run: 'Opened', text: str) -> str:
 
 
 def _document(block: Mapping[str, Any]) -> str | None:
-  """Return the beginning of the first long document of a data block, if it is a small local file."""
+  """Return the beginning of the first long document of a data block.
+
+  Only small local files are read.
+  """
   from plm_jax.data.corpora import sources
 
   path = block.get('path')
@@ -124,7 +130,10 @@ def _document(block: Mapping[str, Any]) -> str | None:
 
 
 def _noise(run: 'Opened', text: str) -> dict[str, Any]:
-  """Apply the noise of the run's objective to a text; empty for a run with an adapter."""
+  """Apply the noise of the run's objective to a text.
+
+  The result is empty for a run with an adapter.
+  """
   from plm_jax import config
   from plm_jax.config import batch_keys, build
   from plm_jax.core import errors
@@ -161,7 +170,7 @@ def _noise(run: 'Opened', text: str) -> dict[str, Any]:
 
 
 def _samples(run: 'Opened', text: str) -> dict[str, Any]:
-  """Fill blanks or generate texts, if the run supports it and has a checkpoint."""
+  """Fill blanks or generate texts, if the run can."""
   if not files.listing(RunFolder(run.folder).checkpoints):
     return {}
   from plm_jax.inference import tasks
@@ -197,6 +206,6 @@ def _written(run: 'Opened', model: Any, text: str) -> dict[str, Any]:
   prompt_tokens = 0 if apart else len(run.vocab.encode(prompt))
   new = max(1, min(NEW, (run.limit or NEW + TOKENS) - prompt_tokens - AROUND // 2))
   greedy = model.generate(prompt, max_new=new)
-  sampled: Sequence[str] = model.generate(prompt, max_new=new, method='sample', top_p=0.9, draws=2)
+  sampled: Sequence[str] = model.generate(prompt, max_new=new, method='sample', top_p=0.9, num_samples=2)
   texts = [['greedy', greedy], *(['sampled, top_p=0.9', text] for text in sampled)]
   return {'prompt': prompt, 'apart': apart, 'texts': texts}

@@ -18,7 +18,7 @@ MARKS = {'changed': 'changed', 'predicted': 'predicted', 'special': 'special tok
 
 
 def runs(groups: Groups, metric: str) -> str:
-  """Build the section of all runs: state, results and cost; and averages over seeds."""
+  """Build the section of all runs, with averages over seeds."""
   heads = ['run', 'curve', 'seed', 'state', 'step', f'best {metric}', 'at step', f'last {metric}']
   heads += ['parameters', 'tokens', 'time', 'remarks']
   rows = [_run(name, run, metric) for name, group in groups.items() for run in group]
@@ -48,7 +48,10 @@ def _run(group: str, run: Run, metric: str) -> list[Cell]:
 
 
 def ends(run: Run, metric: str) -> tuple[float | None, int | None, float | None]:
-  """Return the best value of a metric, its step, and the last value; None if unknown."""
+  """Return the best value, its step, and the last value.
+
+  Unknown ones are None.
+  """
   if metric not in run.metrics.lines:
     return None, None, None
   steps, values = run.metrics.lines[metric]
@@ -86,7 +89,10 @@ def _averages(groups: Groups, metric: str) -> str:
 
 
 def configs(groups: Groups) -> str:
-  """Build the section of config differences, a column for each curve; equal keys are folded."""
+  """Build the section of config differences.
+
+  Each curve has a column; equal keys are folded.
+  """
   all_runs = [run for group in groups.values() for run in group]
   keys = curve_sets.differing(all_runs)
   body = ''
@@ -124,7 +130,7 @@ def _text(value: Any) -> str:
 
 
 def environment(all_runs: Sequence[Run]) -> str:
-  """Build the section of devices, versions and data: a row for runs with equal values."""
+  """Build the section of devices, versions and data."""
 
   def versions(run: Run) -> Mapping[str, str]:
     by_package = run.result.get('versions')
@@ -140,7 +146,7 @@ def environment(all_runs: Sequence[Run]) -> str:
 
 
 def _grouped(all_runs: Sequence[Run], facts_of: Callable[[Run], Mapping[str, Any]], label: str) -> str:
-  """Build a table with one row for all runs with the same facts."""
+  """Build a table with one row for runs with equal facts."""
   groups: dict[Hashable, tuple[Mapping[str, Any], list[str]]] = {}
   for run in all_runs:
     facts = facts_of(run)
@@ -157,7 +163,7 @@ def _grouped(all_runs: Sequence[Run], facts_of: Callable[[Run], Mapping[str, Any
 
 
 def noise(samples_of: Mapping[str, Mapping[str, Any]]) -> str:
-  """Build the section that shows the noise of each objective on a text."""
+  """Build the section that shows noise on a text."""
   noises = {name: own['noise'] for name, own in samples_of.items() if isinstance(own.get('noise'), dict)}
   if not noises:
     return ''

@@ -113,7 +113,7 @@ def _parsed(line: bytes) -> Line:
 
 
 def template_line(trial: optuna.trial.FrozenTrial) -> Line:
-  """Build the state and parameters in the line that creates a running trial, as Optuna writes them."""
+  """Build the line of a running trial, as Optuna writes it."""
   distributions = trial.distributions
   return {
     'state': trial.state.value,

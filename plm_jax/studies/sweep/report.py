@@ -51,7 +51,9 @@ class Row(NamedTuple):
 
 
 def counted(sweep: Sweep, trials: Sequence[FrozenTrial]) -> dict[int, int]:
-  """Map each trial to the one that counts: itself, unless it is a repetition.
+  """Map each trial to the one that counts.
+
+  It is the trial itself, unless it is a repetition.
 
   Of trials with the same point and seed, a finished one counts, else a pruned one, else the first.
   """
@@ -68,7 +70,10 @@ def counted(sweep: Sweep, trials: Sequence[FrozenTrial]) -> dict[int, int]:
 
 
 def rows(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Row]:
-  """Rank the points of a sweep, best first; ties by their best value."""
+  """Rank the points of a sweep, best first.
+
+  Ties are ranked by their best value.
+  """
   groups: dict[tuple[tuple[str, str], ...], list[FrozenTrial]] = {}
   counts = counted(sweep, trials)
   for trial in trials:
@@ -140,7 +145,7 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
 
 
 def _chosen(sweep: Sweep, row: Row, done: Sequence[FrozenTrial], command: Sequence[str]) -> dict[str, Any]:
-  """Describe the best row: its score, its best trial, and the command that repeats this trial."""
+  """Describe the best row, its best trial, and the command for it."""
   trial = _best_trial(sweep, row, done)
   point = point_of(trial.params, sweep.space)
   sentence = f'best: {sweep.metric} {row.score:.5g}'
@@ -182,7 +187,10 @@ def _measured(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def as_table(sweep: Sweep, ranked: Sequence[Row]) -> Table:
-  """Format the rows for printing; with mean and deviation if there are seeds."""
+  """Format the rows for printing.
+
+  Mean and deviation are shown if there are seeds.
+  """
   seeds = any(key.name == SEED for key in sweep.space)
   names = [key.name for key in sweep.space if key.name != SEED]
   left_out = f'; {len(ranked) - SHOWN} more rows in table.json' if len(ranked) > SHOWN else ''
@@ -230,7 +238,10 @@ def draw_importance(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> No
 
 
 def draw_parallel(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> None:
-  """Plot parallel coordinates: an axis per key, the metric on the right, a line per finished trial."""
+  """Plot parallel coordinates.
+
+  Each key has an axis, the metric is on the right, and each finished trial is a line.
+  """
   from matplotlib import colormaps
   from matplotlib.colors import Normalize
   from matplotlib.figure import Figure
@@ -269,7 +280,7 @@ def _ends(key: Key) -> tuple[str, str]:
 
 
 def _height(key: Key, value: Any) -> float:
-  """Compute the height of a value on the axis of its key, from 0 to 1."""
+  """Compute the height of a value on its axis (0 to 1)."""
   if value is None:
     return ABSENT
   if key.values:

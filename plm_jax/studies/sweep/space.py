@@ -61,7 +61,7 @@ class Key(NamedTuple):
     return isinstance(self.low, int) and isinstance(self.high, int)
 
   def is_in(self, point: Mapping[str, str]) -> bool:
-    """Return whether the earlier keys in `point` meet the conditions of this key."""
+    """Return whether the earlier keys in `point` meet the conditions."""
     return all(point.get(other) in values for other, values in self.when.items())
 
   def steps(self) -> tuple[str, ...]:
@@ -244,7 +244,9 @@ def grid(space: Space) -> list[Point]:
 
 
 def all_points(space: Space) -> list[Point] | None:
-  """List every point that can be sampled; None if infinite or too many for a grid.
+  """List every point that can be sampled.
+
+  Returns None if they are infinite or too many for a grid.
 
   A range of integers is sampled from all of them; its `count` applies only to a grid.
   """
@@ -257,7 +259,7 @@ def all_points(space: Space) -> list[Point] | None:
 
 
 def suggest(space: Space, trial: Any) -> Point:
-  """Sample the value of every key whose conditions are met, by an Optuna trial."""
+  """Sample a point by an Optuna trial."""
   point: Point = {}
   for key in space:
     if not key.is_in(point):
@@ -273,17 +275,17 @@ def suggest(space: Space, trial: Any) -> Point:
 
 
 def point_of(params: Mapping[str, Any], space: Space) -> Point:
-  """Convert the parameters of an Optuna trial to a point, in the order of the space."""
+  """Convert the parameters of an Optuna trial to a point."""
   return {key.name: as_text(params[key.name]) for key in space if key.name in params}
 
 
 def identity(params: Mapping[str, Any], space: Space) -> tuple[tuple[str, str], ...]:
-  """Return a key that is equal for trials of the same point, including the seed."""
+  """Return the identity of a point, including the seed."""
   return tuple(point_of(params, space).items())
 
 
 def check(space: Space, changed: Changed, *, points: Sequence[Point] = ()) -> None:
-  """Check every value of every key, and the complete config of every point of a grid.
+  """Check every value, and every point of a grid.
 
   Args:
     space: the space.
@@ -307,21 +309,24 @@ def check(space: Space, changed: Changed, *, points: Sequence[Point] = ()) -> No
 
 
 def check_points(points: Sequence[Point], changed: Changed) -> None:
-  """Check the complete config of each point; arguments and errors as in `check`."""
+  """Check the complete config of each point, as in `check`."""
   for point in points:
     with _named(as_flags(point)):
       config.resolve(changed(list(point.items())))
 
 
 def _value_of(name: str, settings: Any) -> Any:
-  """Return the value of a dotted key of a config; None if there is none (as inside a list)."""
+  """Return the value of a dotted key; None if there is none.
+
+  Keys inside a list count as missing.
+  """
   for part in name.split('.'):
     settings = settings.get(part) if isinstance(settings, Mapping) else None
   return settings
 
 
 def _conditions(key: Key, by_name: Mapping[str, Key]) -> Point:
-  """Build a point that meets the conditions of a key, and recursively theirs."""
+  """Build a point that meets the conditions of a key."""
   point: Point = {}
   for other, values in key.when.items():
     point |= _conditions(by_name[other], by_name) | {other: values[0]}

@@ -70,7 +70,10 @@ def check_metric(sweep: Sweep, number: int) -> None:
 
 
 def _is_disk_full(error: BaseException | None) -> bool:
-  """Return whether an error or its cause is a full disk; tensor libraries only name it in a message."""
+  """Return whether an error was caused by a full disk.
+
+  Tensor libraries only name it in a message.
+  """
   if error is None:
     return False
   full = isinstance(error, OSError) and error.errno in NO_ROOM
@@ -114,7 +117,7 @@ def _stop(study: optuna.Study, number: int, reason: str) -> int:
 
 
 def _complete(sweep: Sweep, study: optuna.Study, number: int) -> int:
-  """Record the best value of the metric, which is that of the best checkpoint.
+  """Record the best value of the metric.
 
   A trial whose metric was never finite counts as diverged. Damaged lines of metrics are reported and left out.
   """

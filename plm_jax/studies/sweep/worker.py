@@ -73,7 +73,10 @@ class Sweep:
     return open_study(self.folder / 'journal.jsonl', direction=self.direction, lost=self._lost)
 
   def _lost(self, number: int) -> Line | None:
-    """Rebuild the damaged line of a trial of a grid, whose number determines the point."""
+    """Rebuild the damaged line of a trial of a grid.
+
+    Its number determines the point.
+    """
     points = sweep_space.grid(self.space) if self.method == 'grid' else []
     return template_line(_of_grid(self.space, points[number])) if number < len(points) else None
 
@@ -86,7 +89,10 @@ class Sweep:
     return self.folder / 'locks' / name
 
   def pruner(self) -> optuna.pruners.BasePruner:
-    """Build the pruner: asynchronous successive halving (Li et al. 2018, ASHA), or none."""
+    """Build the pruner of halving, or one that prunes nothing.
+
+    It is asynchronous successive halving (Li et al. 2018, ASHA).
+    """
     if self.method != 'halving':
       return optuna.pruners.NopPruner()
     return optuna.pruners.SuccessiveHalvingPruner(min_resource=self.first_rung, reduction_factor=self.factor)
@@ -137,7 +143,10 @@ def _samples(sweep: Sweep, trials: Sequence[FrozenTrial], used: set[Any]) -> Ite
 def _sample(
   sweep: Sweep, sampler: optuna.samplers.BaseSampler, trials: Sequence[FrozenTrial], *, point: Point | None = None
 ) -> optuna.trial.Trial:
-  """Sample a trial, given earlier trials; with a point, build the trial of that point."""
+  """Sample a trial, given earlier trials.
+
+  With a point, the trial has the parameters of that point.
+  """
   study = optuna.create_study(sampler=sampler, direction=sweep.direction)
   study.add_trials([trial for trial in trials if trial.params])  # a trial with a damaged line has no parameters
   if point is not None:
@@ -158,7 +167,10 @@ def _tpe(seed: int) -> optuna.samplers.BaseSampler:
 
 
 def preview(sweep: Sweep) -> list[Point]:
-  """Return the points that do not depend on results: for TPE, only the first ones."""
+  """Return the points that do not depend on results.
+
+  For TPE these are only the first ones.
+  """
   quiet()
   count = min(sweep.trials, FIRST_TRIALS) if sweep.method == 'tpe' else sweep.trials
   trials: list[FrozenTrial] = []
@@ -168,7 +180,7 @@ def preview(sweep: Sweep) -> list[Point]:
 
 
 def check_metric(sweep: Sweep, words: Sequence[str]) -> None:
-  """Check in a new sweep that the first trial has the metric in `best`.
+  """Check that the first trial of a new sweep has its metric.
 
   A child process checks it on the CPU: this process loads no jax and leaves the accelerator to the trials.
 
@@ -235,7 +247,7 @@ def work(sweep: Sweep, words: Sequence[str]) -> list[FrozenTrial]:
 
 
 def check_same(sweep: Sweep) -> None:
-  """Write the settings of a sweep to its folder, or compare them with those there.
+  """Store the settings of a sweep, or compare the stored ones.
 
   Raises:
     ConfigError: the folder holds another sweep.
@@ -266,7 +278,10 @@ def _running(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def _claim(sweep: Sweep, study: optuna.Study, locks: contextlib.ExitStack) -> int | None:
-  """Choose an abandoned or a new trial and add its lock to `locks`; None if there is none."""
+  """Choose an abandoned or a new trial, and lock it.
+
+  The lock is added to `locks`. Returns None if there is no trial.
+  """
   with files.locked(sweep.lock('sweep'), doing='choosing a trial'):
     for trial in _running(study):
       try:
@@ -290,7 +305,7 @@ def _state(study: optuna.Study, number: int) -> TrialState:
 
 
 def _run_trial(sweep: Sweep, study: optuna.Study, number: int, words: Sequence[str]) -> None:
-  """Run or resume a trial in a child process, and ensure that its result is in the journal.
+  """Run or resume a trial, and ensure that its result is recorded.
 
   After the first SIGKILL the trial stays open, so that a worker resumes it once.
   """

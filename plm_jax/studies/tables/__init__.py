@@ -1,5 +1,5 @@
-"""Tables of papers, measured: `file` reads what a table is, `runs` makes its runs, `cells` keeps what came out,
-`intervals` says how far that can be trusted, `render` writes it as text, numbers and a picture.
+"""Tables of papers, measured; the engine of `plm-jax tables`.
 
-The command is `plm-jax tables`.
+`file` reads a table file, `runs` plans its runs, `filling` and `making` run them, `cells` stores their results,
+`intervals` computes confidence intervals, and `render` writes text, numbers and a picture.
 """

@@ -1,4 +1,4 @@
-"""What it costs to fill a table: matrix-product operations, and hours where some of its runs were made."""
+"""Estimate the cost of a table: matrix-product operations, and hours if some of its runs were made."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,44 +15,44 @@ from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
 from plm_jax.training.cost import flops
 
-CHIP, SHARE = 'TPU v5e', 0.4  # hours on one chip at this share of its peak
+CHIP, SHARE = 'TPU v5e', 0.4  # chip of the estimate, and share of its peak
 NOT_KNOWN = ('not known', '', '')
 
 
 def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Places, *, scale: str) -> None:
-  """Prints a line for each config of the table and the sum.
+  """Print a line for each config of the table and their total.
 
-  Hours of runs that were made are measured; of the others they are those of the same number of operations.
+  Hours of this machine are extrapolated from the operations and hours of finished runs.
   """
-  lines: dict[str, list[Run]] = {}
+  by_config: dict[str, list[Run]] = {}
   needed = runs.needed(plan)
   for run in needed:
-    lines.setdefault(run.config, []).append(run)
+    by_config.setdefault(run.config, []).append(run)
   counts = Counts()
   counts.add(needed)
   shown = Shown(title=f'{table.title}: cost, scale {scale}')
-  for column in ('config', 'runs', 'made', 'operations', f'hours of a {CHIP} at {SHARE:.0%}', 'hours here'):
+  for column in ('config', 'runs', 'finished', 'operations', f'hours of a {CHIP} at {SHARE:.0%}', 'hours here'):
     shown.add_column(column, justify='left' if column == 'config' else 'right', overflow='fold')
   totals = [0, 0, 0.0]
-  unknown: dict[str, list[str]] = {}  # why -> configs
+  unknown: dict[str, list[str]] = {}  # reason -> configs
   ready = {run.digest: run_folders.finished(run, places) for run in needed}
   epochs = Epochs(needed, ready)
-  spent, done = _measured(needed, ready, counts, epochs)
-  for config, same in lines.items():
-    made = sum(ready[run.digest] is not None for run in same)
-    totals = [totals[0] + len(same), totals[1] + made, totals[2]]
+  seconds, done = _measured(needed, ready, counts, epochs)
+  for config, same in by_config.items():
+    finished = sum(ready[run.digest] is not None for run in same)
+    totals = [totals[0] + len(same), totals[1] + finished, totals[2]]
     try:
-      each = [operations(run, counts, epochs) for run in same]
+      config_operations = sum(operations(run, counts, epochs) for run in same)
     except ConfigError as error:
       unknown.setdefault(str(error), []).append(config)
-      shown.add_row(config, str(len(same)), str(made), *NOT_KNOWN)
+      shown.add_row(config, str(len(same)), str(finished), *NOT_KNOWN)
       continue
-    totals[2] += sum(each)
-    shown.add_row(config, str(len(same)), str(made), *_said(sum(each), spent, done))
-  none = sum(map(len, unknown.values())) == len(lines)
-  counted = NOT_KNOWN if none else _said(totals[2], spent, done)
-  name = 'all, operations where known' if unknown and not none else 'all'
-  shown.add_row(name, str(totals[0]), str(totals[1]), *counted)
+    totals[2] += config_operations
+    shown.add_row(config, str(len(same)), str(finished), *_cost_cells(config_operations, seconds, done))
+  all_unknown = sum(map(len, unknown.values())) == len(by_config)
+  total_cells = NOT_KNOWN if all_unknown else _cost_cells(totals[2], seconds, done)
+  name = 'total of known operations' if unknown and not all_unknown else 'total'
+  shown.add_row(name, str(totals[0]), str(totals[1]), *total_cells)
   tables.show(shown)
   for reason, configs in unknown.items():
     more = f' and {len(configs) - 1} more' if configs[1:] else ''
@@ -60,24 +60,24 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
   if epochs.estimated:
     print(f'The tokens of an epoch are estimated from some documents: {", ".join(sorted(epochs.estimated))}.')
   if not done:
-    print(f'No run of this table is made here at scale {scale}, so hours of this machine are not known.')
+    print(f'No run of this table is finished here at scale {scale}, so hours of this machine are unknown.')
 
 
 def operations(run: Run, counts: Counts, epochs: Epochs) -> float:
-  """Matrix-product operations of a run: three forward passes a row and step.
+  """Count operations of a run: three forward passes per step.
 
   Raises:
-    ConfigError: they cannot be counted; says why.
+    ConfigError: they cannot be counted; gives the reason.
   """
   if run.evaluates:
-    raise ConfigError('it evaluates, and makes no step')
+    raise ConfigError('it only evaluates, without a step')
   return 3.0 * counts.of(run)['flops'] * epochs.steps(run) * run.settings['data']['batch_size']
 
 
 def _measured(
   needed: Sequence[Run], ready: Mapping[str, RunFolder | None], counts: Counts, epochs: Epochs
 ) -> tuple[float, float]:
-  """Seconds and operations of the runs that were made."""
+  """Sum the seconds and operations of finished runs."""
   seconds, done = 0.0, 0.0
   for run in needed:
     folder = ready[run.digest]
@@ -90,7 +90,7 @@ def _measured(
   return seconds, done
 
 
-def _said(count: float, spent: float, done: float) -> tuple[str, str, str]:
+def _cost_cells(count: float, seconds: float, done: float) -> tuple[str, str, str]:
   hours = count / (flops.PEAK[CHIP] * SHARE) / 3600
-  here = f'{count * spent / done / 3600:.2f}' if done else ''
+  here = f'{count * seconds / done / 3600:.2f}' if done else ''
   return f'{count:.3g}', f'{hours:.3g}', here

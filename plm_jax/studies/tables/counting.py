@@ -1,7 +1,7 @@
-"""Parameters and operations of the models of runs, counted from shapes without data and without training.
+"""Count parameters and operations of the models of runs from shapes, without data and training.
 
-All of them are counted by one process, `python -m plm_jax.studies.tables.counting QUESTIONS ANSWERS`, which takes no
-accelerator: it would keep the runs of the table from it. Runs that differ in nothing that is counted are counted once.
+All runs are counted by one process, `python -m plm_jax.studies.tables.counting QUESTIONS ANSWERS`, on the CPU, so that
+it does not block the accelerator. Runs that differ only in keys without effect on the counts are counted once.
 """
 
 import json
@@ -15,7 +15,7 @@ from plm_jax.studies.tables import runs
 from plm_jax.studies.tables.runs import Run
 from plm_jax.text import recipe
 
-# Keys of a config that change neither the model and its head nor its rows.
+# keys of a config that change neither the model and its head nor its sequences
 NOT_COUNTED = (
   'seed', 'optim', 'steps', 'epochs', 'extend', 'skip', 'log_every', 'eval_every', 'save_every', 'keep', 'save',
   'best', 'early_stop', 'max_skipped', 'spikes', 'verify_every', 'log', 'sharding', 'init_from',
@@ -24,26 +24,28 @@ Counted = Mapping[str, int]
 
 
 class Counts:
-  """What was counted of runs so far; each model is counted once."""
+  """Counts of runs; each model is counted once."""
 
   def __init__(self) -> None:
     self._answers: dict[str, Any] = {}
 
-  def add(self, asked: Sequence[Run]) -> None:
-    """Counts runs, all in one process.
+  def add(self, all_runs: Sequence[Run]) -> None:
+    """Count runs, all in one process.
 
     Raises:
-      Interrupted: by a signal.
+      Interrupted: stopped by a signal.
     """
-    new = {key: question for key, question in map(_question, asked) if key not in self._answers}
+    new = {key: question for key, question in map(_question, all_runs) if key not in self._answers}
     if new:
       self._answers |= dict(zip(new, _ask(list(new.values())), strict=True))
 
   def of(self, run: Run) -> Counted:
-    """'parameters' of a run's model with its head, and 'flops' of a row forward.
+    """Return 'parameters' and 'flops' of a run's model.
+
+    The model includes its head; the operations are of a forward pass of one sequence.
 
     Raises:
-      ConfigError: they cannot be counted, as without a vocabulary of known size.
+      ConfigError: they cannot be counted, such as without a vocabulary of known size.
     """
     self.add([run])
     answer = self._answers[_question(run)[0]]
@@ -53,11 +55,11 @@ class Counts:
 
 
 def described(run: Run) -> dict[str, Any]:
-  """What another process makes the shapes of a run from.
+  """Describe a run for the process that computes its shapes.
 
   Returns:
-    'settings' with the sizes of its pre-training, and 'header', the head of that config, which says how large a
-    vocabulary is that has not been made.
+    'settings' with the sizes of its pre-training, and 'header' of that config, which gives the size of a vocabulary
+    that does not exist yet.
   """
   first = runs.pretraining_of(run)
   settings = {**run.settings, 'model': first.settings['model'], 'vocab': first.settings['vocab']}
@@ -65,14 +67,14 @@ def described(run: Run) -> dict[str, Any]:
 
 
 def _question(run: Run) -> tuple[str, dict[str, Any]]:
-  """A text of all that the counts of a run depend on, and how the run is described."""
+  """Build the key and the description of a run to count."""
   question = described(run)
   counted = {key: value for key, value in question['settings'].items() if key not in NOT_COUNTED}
   return json.dumps([counted, question['header']], sort_keys=True), question
 
 
 def _ask(questions: Sequence[Mapping[str, Any]]) -> list[Any]:
-  """For each question what `training/cost/sizes.py` counts, or why it cannot be counted."""
+  """Count each question by `training/cost/sizes.py`, or give the error."""
   return child.answers(__name__, questions)
 
 

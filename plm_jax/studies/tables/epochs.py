@@ -1,7 +1,7 @@
-"""The steps of runs that count epochs, before any of their rows is made.
+"""Estimate the steps of runs that are given in epochs, before any of them is made.
 
-A finished run knows the steps of an epoch over the same data. Else the rows of a task are counted where they are here,
-and the tokens of a text are estimated from some of its documents. Nothing is downloaded, tokenised as a whole or kept.
+A finished run knows the steps of an epoch over the same data. Otherwise the examples of a local task are counted, and
+the tokens of a text are estimated from some of its documents. Nothing is downloaded, tokenized as a whole or stored.
 """
 
 import json
@@ -20,37 +20,37 @@ from plm_jax.studies.tables import runs
 from plm_jax.studies.tables.runs import Run
 from plm_jax.training import parts
 
-SAMPLE = 300  # documents, evenly spread, whose tokens are counted
+SAMPLE = 300  # evenly spread documents whose tokens are counted
 
 
 class Epochs:
-  """Steps of epochs; what several runs read is counted once.
+  """Steps of epochs; data of several runs is counted once.
 
   Attributes:
-    estimated: the texts whose tokens were estimated.
+    estimated: texts whose tokens were estimated.
   """
 
   def __init__(self, needed: Sequence[Run], folders: Mapping[str, RunFolder | None]) -> None:
-    """Reads what finished runs know.
+    """Read the steps per epoch of finished runs.
 
     Args:
-      needed: runs.
-      folders: of those that are finished, by digest.
+      needed: the runs.
+      folders: digest -> folder of a finished run, else None.
     """
     self.estimated: set[str] = set()
     self._folders = folders
-    self._steps: dict[str, int | str] = {}  # what decides an epoch -> its steps, or why they are not known
+    self._steps: dict[str, int | str] = {}  # key of the data -> steps per epoch, or why they are unknown
     for run in needed:
       folder = folders.get(run.digest)
-      known = run_folder.read_json(folder.data).get('steps_per_epoch') if folder is not None else None
-      if known:
-        self._steps.setdefault(_key(run), known)
+      steps = run_folder.read_json(folder.data).get('steps_per_epoch') if folder is not None else None
+      if steps:
+        self._steps.setdefault(_key(run), steps)
 
   def steps(self, run: Run) -> int:
-    """All steps of a run.
+    """Compute the number of steps of a run.
 
     Raises:
-      ConfigError: they are not known; says why.
+      ConfigError: it is unknown; gives the reason.
     """
     settings = run.settings
     if settings['steps'] is not None:
@@ -58,47 +58,50 @@ class Epochs:
     key = _key(run)
     if key not in self._steps:
       self._steps[key] = self._counted(run)
-    found = self._steps[key]
-    if isinstance(found, str):
-      raise ConfigError(f'it counts epochs, and {found}')
-    return max(1, round(settings['epochs'] * found))
+    per_epoch = self._steps[key]
+    if isinstance(per_epoch, str):
+      raise ConfigError(f'its length is given in epochs, and {per_epoch}')
+    return max(1, round(settings['epochs'] * per_epoch))
 
   def _counted(self, run: Run) -> int | str:
-    """The steps of an epoch, or why they are not known."""
+    """Count the steps of an epoch, or return why they are unknown."""
     block = run.settings['data']
     path, name = block.get('path') or '', block['name']
     if files.is_address(path):
-      return f'{path} is not fetched to count its rows'
+      return f'{path} is not downloaded to count its examples'
     try:
       with made.watching(makes=False):
         split = block.get('split') or sources.training_and_held_out(path)[0]
         if not sources.opens_quickly(path, split=split):
-          return f'{path} is too large to be counted here'
+          return f'{path} is too large to be counted'
         if name == 'labelled' and block.get('kind', 'class') != 'spans':
           return _steps_of(_rows(path, split, run.settings), block)
         if name in ('bptt', 'stream') and not block.get('both_directions'):
           return _steps_of(self._tokens(path, split, run) / (block.get('stride') or block['length']), block)
     except made.Unmade:
-      return f'{path} is not on this machine; --data=DIR names a folder of task sets'
+      return f'{path} is not on this machine: name the folder of task data by --data=DIR'
     except (ConfigError, ValueError, OSError, ModuleNotFoundError) as error:
-      return f'its rows cannot be counted: {error}'
-    return f'how many rows {path} gives ({name}) is known once a run was made'
+      return f'its examples cannot be counted: {error}'
+    return f'the number of examples of {path} ({name}) is known only after a run'
 
   def _tokens(self, path: str, split: str, run: Run) -> float:
-    """The tokens of a text, with one at the end of each document, by those of some of its documents."""
+    """Estimate the tokens of a text from a sample.
+
+    There is one more token at the end of each document.
+    """
     block, first = run.settings['data'], runs.pretraining_of(run)
     vocab = parts.make_vocab(first.settings, self._folders.get(first.digest))
-    asked = {key: block[key] for key in ('text', 'quality') if block.get(key) is not None}
-    texts = sources.documents(path, split=split, by_tokens=True, **asked, **_opening(block))
+    options = {key: block[key] for key in ('text', 'quality') if block.get(key) is not None}
+    texts = sources.documents(path, split=split, by_tokens=True, **options, **_opening(block))
     chosen = np.unique(np.linspace(0, len(texts) - 1, SAMPLE).astype(int))
-    found = sum(len(ids) + 1 for ids in vocab.encode_batch([texts[int(number)] for number in chosen]))
+    tokens = sum(len(ids) + 1 for ids in vocab.encode_batch([texts[int(index)] for index in chosen]))
     self.estimated.add(f'{path} ({split})')
-    total = found * len(texts) / len(chosen)
+    total = tokens * len(texts) / len(chosen)
     return total if texts.split is None else len(splits.tokens_of(texts.split, path=path, tokens=round(total)))
 
 
 def _key(run: Run) -> str:
-  """A text of all that the steps of an epoch depend on."""
+  """Build a key of what determines the steps of an epoch."""
   return json.dumps([run.settings['data'], runs.pretraining_of(run).settings['vocab']], sort_keys=True)
 
 
@@ -107,7 +110,7 @@ def _opening(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(path: str, split: str, settings: Mapping[str, Any]) -> int:
-  """The rows of a split, but for those that lack a label."""
+  """Count the examples of a split, at most `per_class` of each class."""
   block, count = settings['data'], len(sources.open_source(path, split=split, **_opening(settings['data'])))
   classes = settings['adapter'].get('classes')
   return min(count, block['per_class'] * classes) if block.get('per_class') and classes else count

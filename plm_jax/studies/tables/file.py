@@ -1,9 +1,9 @@
-"""Table files: which rows and columns a table of a paper has, what was published, and what its authors claim.
+"""Table files: the rows and columns of a table of a paper, its published numbers, and its claims.
 
 A table file has `get_table(scale)`, which returns plain data: a dict with the fields of `Table`, whose rows, columns
-and claims are dicts with the fields of `Row`, `Column` and `Claim`. Where it has `get_table(scale, arg='')`, words may
-follow its name as they follow that of a config: `small_bert.py:medium`. It may import `experiments.common` and
-`experiments.tables.common`, and nothing else.
+and claims are dicts with the fields of `Row`, `Column` and `Claim`. If it has `get_table(scale, arg='')`, arguments may
+follow its name after a colon, as for a config: `small_bert.py:medium`. It may import only `experiments.common` and
+`experiments.tables.common`.
 """
 
 import dataclasses
@@ -26,43 +26,43 @@ Better = Literal['max', 'min']
 Summary = Literal['mean', 'median', 'best on dev']
 BEST: Summary = 'best on dev'
 Start = Literal['pretrained', 'scratch']
-MADE = ('rows', 'columns', 'claims')  # of a table, before it is
+NESTED = ('rows', 'columns', 'claims')  # fields of a table that are checked before it
 COUNTED = ('parameters', 'tokens')  # columns that need no metric
 Mark = Literal['A', 'B', 'C', 'D', 'none']
 SCALES: tuple[str, ...] = get_args(Scale)
-BEFORE = '{before}'  # in a change of a row: the folder of the run that it begins with
+BEFORE = '{before}'  # in a change of a row: the folder of the run that it starts from
 T = TypeVar('T')
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """What is measured of every row.
+  """A quantity measured for every row.
 
   Attributes:
-    metric: as `result.json` names it, such as 'validation/accuracy'; of numbers of parameters and tokens, anything.
-    over: other columns, whose mean this one is, run by run of each seed; it has no runs of its own then.
-    of: the run it is of: fine-tuning; an evaluation of what pre-training left, without an update; pre-training or how
-      many tokens that one read; or no run, only the number of parameters.
+    metric: its name in `result.json`, such as 'validation/accuracy'; unused for counts of parameters and tokens.
+    over: other columns to average, run by run of each seed; such a column has no runs.
+    of: the measured run: fine-tuning; an evaluation of the pre-trained model without an update; pre-training, or its
+      number of tokens; or no run, only the number of parameters.
     better: whether large or small values are good.
-    configs: of fine-tuning or of the evaluation, by the family of a row: 'experiments/bert/glue.py:sst2'.
+    configs: family of a row -> config of fine-tuning or evaluation, such as 'experiments/bert/glue.py:sst2'.
     keys: changes of these configs, dotted key -> value.
-    grid: of fine-tuning, more changes: each seed is made with each of these dicts, and the run that is 'best on dev'
+    grid: more changes for fine-tuning: each seed is run with each of these dicts, and the run that is 'best on dev'
       counts; empty for none.
-    chosen_by: what says which run is 'best on dev', a metric of another evaluation than that of `metric`, on other
-      rows, and 'max' or 'min': ('validation/accuracy', 'max'). It is never of a test set.
-    between: configs of a second stage of pre-training on the text of this column, by family; empty for none.
+    chosen_by: metric that selects the run 'best on dev', and 'max' or 'min', such as ('validation/accuracy', 'max'). It
+      belongs to another evaluation than `metric`, on other examples, and never to a test set.
+    between: family -> config of a second stage of pre-training on the text of this column; empty for none.
     between_keys: changes of these configs.
-    folder: of the data, below the folder that `--data` names; empty for the path of the config.
-    times: what the measured value is multiplied by, 100 where the paper prints per cent.
-    plus: what is added then: times=-100 and plus=100 make an error rate in per cent of an accuracy.
-    trivial: scores that need no network, as they are printed: 'most frequent class' -> 50.9. A claim may compare a row
-      with one of them.
-    along: what this column is one of several values of, and its value: ('labelled texts', 250). The picture has curves
-      then, where every column that was measured says it.
-    note: why the published numbers stand for something else than what is measured, for the reader.
-    mark: of its published numbers, where it is not that of the table.
-    quoted: where they come from, where that is not the paper: 'Yang et al. 2019, Table 6'.
-    empty: why it is not measured at this scale; empty where it is.
+    folder: data folder below `--data`; empty for the path of the config.
+    times: factor of the measured value, such as 100 for per cent.
+    plus: added after `times`: times=-100 and plus=100 turn an accuracy into an error rate in per cent.
+    trivial: name -> printed score of a baseline without a network, such as 'most frequent class' -> 50.9. A claim may
+      compare a row with it.
+    along: a quantity and its value in this column, such as ('labelled texts', 250). If all measured columns have one,
+      the picture shows curves.
+    note: why the published numbers differ in kind from the measured ones.
+    mark: mark of its published numbers, if it differs from that of the table.
+    quoted: source of the published numbers, if it is not the paper: 'Yang et al. 2019, Table 6'.
+    empty: why it is not measured at this scale; empty if it is.
   """
 
   metric: str = ''
@@ -88,26 +88,26 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A way to pre-train, or to begin.
+  """A way of pre-training or initialization.
 
   Attributes:
-    config: of the pre-training.
-    keys: changes of it, dotted key -> value. The word '{before}' in a value is the folder of the run of `after`.
-    after: an earlier row whose pre-training this one begins with, as a student does with its teacher; '' for none.
-    corpus: what is put behind the path of the text, as '_filtered' for a copy that `plm-jax corpus` made; held-out text
-      stays that of the path.
-    family: of the fine-tuning configs, a key of `Column.configs`.
+    config: config of the pre-training.
+    keys: changes of it, dotted key -> value. '{before}' in a value stands for the folder of the run of `after`.
+    after: earlier row whose pre-training this one starts from, such as the teacher of a student; '' for none.
+    corpus: suffix of the path of the text, such as '_filtered' for a copy made by `plm-jax corpus`; held-out text has
+      the path without it.
+    family: key of `Column.configs` for fine-tuning.
     between: changes of every second stage of pre-training of this row.
-    between_start: 'scratch' begins that stage with fresh parameters of the same sizes.
-    direct: this row leaves the second stage out.
+    between_start: 'scratch' starts that stage from random parameters of the same sizes.
+    direct: whether this row skips the second stage.
     tuning: changes of every fine-tuning config of this row.
-    start: 'scratch' fine-tunes fresh parameters of the same sizes.
-    published: column -> number of the paper.
-    mark: of these numbers, where it is neither that of the table nor of the column.
-    marks: column -> mark of one number, where it is none of these.
-    quoted: where the numbers come from, where that is not the paper, or the column says otherwise.
-    without: column -> why that one is not measured of this row.
-    empty: why the row is not measured at this scale; empty where it is.
+    start: 'scratch' fine-tunes random parameters of the same sizes.
+    published: column -> number in the paper.
+    mark: mark of these numbers, if it differs from those of the table and the column.
+    marks: column -> mark of a single number.
+    quoted: source of the numbers, if it is not the paper; takes precedence over that of the column.
+    without: column -> why it is not measured for this row.
+    empty: why the row is not measured at this scale; empty if it is.
   """
 
   config: str = ''
@@ -130,12 +130,12 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """A difference that the paper draws a conclusion from.
+  """A difference on which the paper bases a conclusion.
 
   Attributes:
-    column: where it shows.
-    better: the row that does better.
-    than: the row that it is compared with, or a score of `Column.trivial`.
+    column: the column.
+    better: the better row.
+    than: the row it is compared with, or a score of `Column.trivial`.
   """
 
   column: str
@@ -148,21 +148,20 @@ class Table:
   """A table of a paper.
 
   Attributes:
-    title: with its number.
+    title: title with its number.
     paper: authors and year, and what was trained there.
-    mark: how sure the published numbers are: A seen in the official repository, B in the paper's text, C in another's
-      notes, D remembered; 'none' where there are none, as of a comparison that a text asks for and no paper prints.
-      Rows, columns and single numbers may have marks of their own.
-    rows: by name, in order.
-    columns: by name, in order.
+    mark: reliability of the published numbers: A from the official repository, B from the paper, C from other notes, D
+      from memory; 'none' if there are none. Rows, columns and single numbers may have their own marks.
+    rows: name -> row, in order.
+    columns: name -> column, in order.
     claims: differences that the paper claims.
     pretraining_seeds: number of pre-trainings of a row.
     tuning_seeds: number of fine-tunings of each of them.
-    summary: how the runs of a cell become one number: their mean, their median, or the number of the one run that is
-      best on development rows, those of `Column.chosen_by`.
-    reference: the row whose pre-training has to have left the plateau of word frequencies; empty for none.
-    plateau: the perplexity of its pre-training that says so.
-    note: for the reader: what differs from the paper at this scale.
+    summary: how the runs of a cell become one number: mean, median, or the run that is best on development examples
+      (`Column.chosen_by`).
+    reference: row whose pre-training must have left the plateau of word frequencies; empty for none.
+    plateau: perplexity metric of that pre-training.
+    note: what differs from the paper at this scale.
   """
 
   title: str
@@ -180,11 +179,11 @@ class Table:
 
 
 class Origin(NamedTuple):
-  """Where a published number comes from.
+  """Origin of a published number.
 
   Attributes:
-    mark: how sure it is.
-    quoted: the other paper that it comes from; empty for none.
+    mark: its reliability.
+    quoted: another paper that it comes from; empty for none.
   """
 
   mark: str
@@ -192,96 +191,105 @@ class Origin(NamedTuple):
 
 
 def origin(table: Table, row: str, column: str) -> Origin:
-  """Where the published number of a cell comes from: what the number, its row, its column or the table says."""
-  one, of = table.rows[row], table.columns[column]
-  return Origin(one.marks.get(column) or one.mark or of.mark or table.mark, one.quoted or of.quoted)
+  """Find the origin of a published number.
+
+  The mark of the number comes first, then those of its row, column and table.
+  """
+  of_row, of_column = table.rows[row], table.columns[column]
+  mark = of_row.marks.get(column) or of_row.mark or of_column.mark or table.mark
+  return Origin(mark=mark, quoted=of_row.quoted or of_column.quoted)
 
 
-def known() -> list[str]:
-  """The table files that come with the package, as a user types them: from here where they are below."""
+def table_files() -> list[str]:
+  """List the table files of the package.
+
+  Paths are relative if they are below the working directory.
+  """
   here, folder = files.absolute('.'), signatures.ROOT.parent / 'experiments' / 'tables'
   return [str(file).removeprefix(f'{here}/') for file in files.listing(folder, '*.py') if file.name != 'common.py']
 
 
 def stem(name: str) -> str:
-  """What the folder of a table is called: 'small_bert_medium' for 'experiments/tables/small_bert.py:medium'."""
+  """Name the folder of a table: 'small_bert_medium' for 'experiments/tables/small_bert.py:medium'."""
   file, _, words = name.partition(':')
   return '_'.join([files.path(file).stem, *(word for word in words.split(',') if word)])
 
 
 def read(name: str, scale: str) -> Table:
-  """The table of a file at a scale.
+  """Read the table of a file at a scale.
 
   Args:
-    name: of the file, with the words that its `get_table` takes behind a colon.
+    name: name of the file, with arguments of its `get_table` after a colon.
     scale: one of `SCALES`.
 
   Raises:
-    ConfigError: no such file, or what it returns is no table; names the row or column, and the key.
+    ConfigError: no such file, or it returns no valid table; names the row or column, and the key.
   """
   errors.check_choice('--scale', 'scale', scale, SCALES)
   file, _, words = name.partition(':')
   path = files.path(file)
   if path.suffix != '.py' or not files.is_file(path):
-    raise ConfigError(f'{file}: there is no such table file.{errors.suggest(file, known())} There are: {_listed()}.')
-  data = call(files.followed(path), lambda module: _asked(module, scale, words))
+    raise ConfigError(
+      f'{file}: there is no such table file.{errors.suggest(file, table_files())} There are: {_listed()}.'
+    )
+  data = call(files.followed(path), lambda module: _call(module, scale, words))
   if data is None:
-    raise ConfigError(f'{name}: it has no get_table, so it is not a table file. There are: {_listed()}.')
+    raise ConfigError(f'{name}: not a table file (it has no get_table). There are: {_listed()}.')
   if not isinstance(data, Mapping):
-    raise ConfigError(f'{name}: get_table returned {type(data).__name__}, and a table is a dict.')
+    raise ConfigError(f'{name}: get_table returned {type(data).__name__}; expected a dict.')
   claims = data.get('claims', ())
   if not isinstance(claims, list | tuple):
-    raise ConfigError(f"{name}: 'claims' is a list of dicts, and not {claims!r}.")
+    raise ConfigError(f"{name}: 'claims': expected a list of dicts, got {claims!r}.")
   parts = {
-    'rows': {key: _made(Row, value, f'{name}: row {key!r}') for key, value in _mapping(data, 'rows', name).items()},
+    'rows': {key: _build(Row, value, f'{name}: row {key!r}') for key, value in _mapping(data, 'rows', name).items()},
     'columns': {
-      key: _made(Column, value, f'{name}: column {key!r}') for key, value in _mapping(data, 'columns', name).items()
+      key: _build(Column, value, f'{name}: column {key!r}') for key, value in _mapping(data, 'columns', name).items()
     },
-    'claims': [_made(Claim, claim, f'{name}: claim {place}') for place, claim in enumerate(claims)],
+    'claims': [_build(Claim, claim, f'{name}: claim {index}') for index, claim in enumerate(claims)],
   }
-  table = _made(Table, {**data, **parts}, name)
+  table = _build(Table, {**data, **parts}, name)
   _check(table, name)
   return table
 
 
-def _asked(module: ModuleType, scale: str, words: str) -> Any:
-  """What `get_table` of a table file returns; None where there is none."""
+def _call(module: ModuleType, scale: str, words: str) -> Any:
+  """Call `get_table` of a table file; None if it has none."""
   if 'get_table' not in vars(module):
     return None
   if not words:
     return module.get_table(scale)
   if len(inspect.signature(module.get_table).parameters) < 2:
-    raise ValueError(f'this table takes no words, and {words!r} follows the colon: leave it out.')
+    raise ValueError(f'this table takes no argument: remove {words!r} and the colon.')
   return module.get_table(scale, words)
 
 
 def _listed() -> str:
-  return ', '.join(known()) or 'none'
+  return ', '.join(table_files()) or 'none'
 
 
 def _mapping(data: Mapping[str, Any], key: str, label: str) -> Mapping[str, Any]:
   value = data.get(key)
   if not isinstance(value, Mapping) or not value or not all(isinstance(name, str) for name in value):
-    raise ConfigError(f'{label}: {key!r} is a dict, name -> dict, with at least one of them; names are texts.')
+    raise ConfigError(f'{label}: {key!r}: expected a dict of at least one name -> dict; names are strings.')
   return value
 
 
-def _made(kind: type[T], data: Any, label: str) -> T:
-  """A dataclass from a dict with its fields, which are checked as the keys of a config are."""
+def _build(kind: type[T], data: Any, label: str) -> T:
+  """Build a dataclass from a dict of checked fields."""
   if not isinstance(data, Mapping):
     raise ConfigError(f'{label}: expected a dict, got {data!r}.')
-  known = signatures.keywords('studies.tables.file', kind.__name__)
-  made = {key: value for key, value in data.items() if key in MADE and kind is Table}
-  plain = {key: value for key, value in data.items() if key not in made}
-  own = {key: keyword for key, keyword in known.items() if key not in made}
-  return kind(**made, **check_keywords(label, f'a {kind.__name__.lower()}', own, plain))
+  keywords = signatures.keywords('studies.tables.file', kind.__name__)
+  nested = {key: value for key, value in data.items() if key in NESTED and kind is Table}
+  plain = {key: value for key, value in data.items() if key not in nested}
+  expected = {key: keyword for key, keyword in keywords.items() if key not in nested}
+  return kind(**nested, **check_keywords(label, f'a {kind.__name__.lower()}', expected, plain))
 
 
 def _check_keys(label: str, **changes: Mapping[str, Any]) -> None:
-  """Raises ConfigError for changes of a config that would be lost: runs of a cell differ in their seeds alone."""
+  """Raise ConfigError for a change of the seed."""
   for name, keys in changes.items():
     if 'seed' in keys:
-      raise ConfigError(f'{label}: {name}: the table sets seed itself, from 0 on; say how many with its *_seeds.')
+      raise ConfigError(f'{label}: {name}: remove seed, which the table sets; see pretraining_seeds and tuning_seeds.')
 
 
 def _check_finite(label: str, numbers: Mapping[str, float]) -> None:
@@ -291,7 +299,7 @@ def _check_finite(label: str, numbers: Mapping[str, float]) -> None:
 
 
 def _check_sign(table: Table, claim: Claim, label: str) -> None:
-  """A claim that the published numbers contradict would turn what the table says about it round."""
+  """Raise ConfigError for a claim that contradicts the published numbers."""
   better, than = (
     table.rows[row].published.get(claim.column) if row in table.rows else None for row in (claim.better, claim.than)
   )
@@ -299,56 +307,49 @@ def _check_sign(table: Table, claim: Claim, label: str) -> None:
     return
   if not (better > than if table.columns[claim.column].better == 'max' else better < than):
     raise ConfigError(
-      f'{label}: claims: {claim.better!r} is said to do better than {claim.than!r} in {claim.column!r}, and the '
-      f'published numbers are {better:g} and {than:g}: turn the claim round, or leave it out.'
+      f'{label}: claims: {claim.better!r} is claimed better than {claim.than!r} in {claim.column!r}, but the published '
+      f'numbers are {better:g} and {than:g}: swap better and than, or remove the claim.'
     )
 
 
 def _check_choice(table: Table, column: Column, label: str) -> None:
-  """Of several runs one may count that another evaluation than the reported one chooses, and none of a test set."""
+  """Raise ConfigError unless a development evaluation selects runs."""
   for point in column.grid:
     if not isinstance(point, Mapping) or 'seed' in point:
-      raise ConfigError(
-        f'{label}: grid: expected dicts of changes, dotted key -> value, without a seed, got {point!r}.'
-      )
+      raise ConfigError(f'{label}: grid: expected dicts of changes, dotted key -> value, without seed, got {point!r}.')
   if column.grid and (column.of != 'tuning' or table.summary != BEST):
-    raise ConfigError(
-      f'{label}: a grid is of fine-tuning, and the run that is best on development rows counts: set summary={BEST!r}, '
-      'or leave grid out.'
-    )
+    raise ConfigError(f'{label}: grid needs of={"tuning"!r} and summary={BEST!r}: set them, or remove grid.')
   if column.chosen_by is not None:
     reported, chooses = (metric.partition('/')[0] for metric in (column.metric, column.chosen_by[0]))
     if '/' not in column.chosen_by[0] or chooses == reported or chooses == 'test':
       raise ConfigError(
-        f'{label}: chosen_by: {column.chosen_by[0]!r} cannot choose a run whose {column.metric!r} is reported: it has '
-        'to be of another evaluation, on development rows and not on a test set. Add an evaluation to the keys of the '
-        "column, such as a held-out part of 'train', and name one of its metrics."
+        f'{label}: chosen_by: {column.chosen_by[0]!r} cannot select a run whose {column.metric!r} is reported. '
+        "Name a metric of a separate development evaluation, such as a held-out part of 'train'."
       )
   elif table.summary == BEST and column.of not in COUNTED and number_of_runs(table, column) > 1:
-    raise ConfigError(
-      f"{label}: summary={BEST!r} needs chosen_by, a metric of a development evaluation and 'max' or 'min', as in "
-      "chosen_by=('validation/accuracy', 'max')."
-    )
+    raise ConfigError(f"{label}: summary={BEST!r} needs chosen_by, such as chosen_by=('validation/accuracy', 'max').")
 
 
 def _check_over(table: Table, name: str, label: str) -> None:
-  """A mean is of columns with runs of their own, as many each."""
+  """Raise ConfigError if the columns of a mean do not match."""
   parts = [other for other, column in table.columns.items() if not column.over]
   for part in table.columns[name].over:
-    errors.check_choice(f'{label}: over', 'column with runs of its own', part, parts)
+    errors.check_choice(f'{label}: over', 'column with runs', part, parts)
   if len({number_of_runs(table, table.columns[part]) for part in table.columns[name].over}) > 1:
-    raise ConfigError(f'{label}: over: {", ".join(table.columns[name].over)} have not equally many runs a row.')
+    raise ConfigError(
+      f'{label}: over: {", ".join(table.columns[name].over)} have different numbers of runs; average equal ones.'
+    )
   if table.summary == BEST:
-    raise ConfigError(f'{label}: over: with summary={BEST!r} each part chooses a run of its own: leave the mean out.')
+    raise ConfigError(f'{label}: over: not supported with summary={BEST!r}: remove the mean.')
 
 
 def number_of_runs(table: Table, column: Column) -> int:
-  """The runs of a cell."""
+  """Return the number of runs of a cell."""
   return table.pretraining_seeds * (table.tuning_seeds * max(1, len(column.grid)) if column.of == 'tuning' else 1)
 
 
 def _check(table: Table, label: str) -> None:
-  """Names and numbers that do not fit together."""
+  """Raise ConfigError for names and numbers that do not match."""
   for claim in table.claims:
     errors.check_choice(f'{label}: claims', 'column', claim.column, list(table.columns))
     errors.check_choice(f'{label}: claims', 'row', claim.better, list(table.rows))
@@ -356,42 +357,48 @@ def _check(table: Table, label: str) -> None:
     _check_sign(table, claim, label)
   if table.reference:
     errors.check_choice(f'{label}: reference', 'row', table.reference, list(table.rows))
-  for seeds in (table.pretraining_seeds, table.tuning_seeds):
-    if seeds < 1:
-      raise ConfigError(f'{label}: {seeds} seeds; there is at least one.')
+  for field in ('pretraining_seeds', 'tuning_seeds'):
+    if getattr(table, field) < 1:
+      raise ConfigError(f'{label}: {field}: expected 1 or more, got {getattr(table, field)}.')
   for name, row in table.rows.items():
-    _check_keys(f'{label}: row {name!r}', keys=row.keys, between=row.between, tuning=row.tuning)
-    _check_finite(f'{label}: row {name!r}: published', row.published)
-    for what, printed in [*(('published', one) for one in row.published), *(('without', one) for one in row.without)]:
-      errors.check_choice(f'{label}: row {name!r}: {what}', 'column', printed, list(table.columns))
-    for printed, mark in row.marks.items():
-      errors.check_choice(f'{label}: row {name!r}: marks', 'column with a published number', printed, row.published)
-      errors.check_choice(f'{label}: row {name!r}: marks', 'mark', mark, get_args(Mark))
-    if not row.config and not row.empty:
-      raise ConfigError(f'{label}: row {name!r} has neither a config nor a reason why it stays empty.')
-    if row.after:
-      earlier = [other for other in list(table.rows)[: list(table.rows).index(name)] if not table.rows[other].empty]
-      errors.check_choice(f'{label}: row {name!r}: after', 'earlier row', row.after, earlier)
+    _check_row(table, name, row, f'{label}: row {name!r}')
   for name, column in table.columns.items():
     _check_column(table, name, column, f'{label}: column {name!r}')
 
 
+def _check_row(table: Table, name: str, row: Row, label: str) -> None:
+  """Raise ConfigError for an inconsistent row."""
+  _check_keys(label, keys=row.keys, between=row.between, tuning=row.tuning)
+  _check_finite(f'{label}: published', row.published)
+  for field, columns in (('published', row.published), ('without', row.without)):
+    for column in columns:
+      errors.check_choice(f'{label}: {field}', 'column', column, list(table.columns))
+  for column, mark in row.marks.items():
+    errors.check_choice(f'{label}: marks', 'column with a published number', column, row.published)
+    errors.check_choice(f'{label}: marks', 'mark', mark, get_args(Mark))
+  if not row.config and not row.empty:
+    raise ConfigError(f'{label}: set config, or empty (the reason why the row is not measured).')
+  if row.after:
+    earlier = [other for other in list(table.rows)[: list(table.rows).index(name)] if not table.rows[other].empty]
+    errors.check_choice(f'{label}: after', 'earlier row', row.after, earlier)
+
+
 def _check_column(table: Table, name: str, column: Column, label: str) -> None:
-  """What a column says of itself, and of the rows that it is measured of."""
+  """Raise ConfigError for an inconsistent column."""
   _check_keys(label, keys=column.keys, between_keys=column.between_keys)
   _check_finite(label, {'times': column.times, 'plus': column.plus})
   _check_finite(f'{label}: trivial', column.trivial)
   if twice := table.rows.keys() & column.trivial.keys():
-    raise ConfigError(f'{label}: trivial: {min(twice)!r} is a row already; call one of them otherwise.')
+    raise ConfigError(f'{label}: trivial: {min(twice)!r} is also a row: rename one of them.')
   if column.empty:
     return
   if column.along is not None and column.along[1] <= 0:
-    raise ConfigError(f'{label}: along: {column.along[1]:g} has no place on an axis of factors: expected x > 0.')
+    raise ConfigError(f'{label}: along: {column.along[1]:g}: expected a number above 0.')
   if column.over:
     _check_over(table, name, label)
     return
   if not column.metric and column.of not in COUNTED:
-    raise ConfigError(f'{label} has no metric.')
+    raise ConfigError(f'{label}: set metric, such as metric={"validation/accuracy"!r}.')
   _check_choice(table, column, label)
   if column.of not in ('tuning', 'evaluation'):
     return
@@ -399,11 +406,11 @@ def _check_column(table: Table, name: str, column: Column, label: str) -> None:
   fresh = [other for other, row in table.rows.items() if row in filled and row.start == 'scratch']
   if column.of == 'evaluation' and fresh:
     raise ConfigError(
-      f'{label} evaluates without an update, and row {fresh[0]!r} begins with fresh parameters: say '
-      'in its `without` why it stays empty.'
+      f'{label}: of={column.of!r} needs trained parameters, but row {fresh[0]!r} starts from scratch: add the column '
+      'to its `without`.'
     )
   stages = [('config', column.configs, filled)]
   stages += [('config between', column.between, [row for row in filled if not row.direct])] if column.between else []
-  for what, configs, asking in stages:
-    if lacking := {row.family for row in asking} - set(configs):
-      raise ConfigError(f'{label} has no {what} for the family {sorted(lacking)[0]!r}.')
+  for stage, configs, rows in stages:
+    if missing := {row.family for row in rows} - set(configs):
+      raise ConfigError(f'{label}: no {stage} for the family {sorted(missing)[0]!r}: add it.')

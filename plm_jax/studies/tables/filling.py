@@ -1,12 +1,12 @@
-"""Fills a table: makes the runs that are missing, keeps what came out, and renders at the end.
+"""Fill a table: run what is missing, store the results, and render it.
 
-Several processes may fill one table: each makes the runs that no other makes, and keeps what the others recorded.
+Several processes may fill one table. Each runs what no other process runs, and merges the results of the others.
 """
 
 import itertools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from plm_jax.cli import signals
 from plm_jax.cli.progress import Waiting, clock
 from plm_jax.core.errors import ConfigError, Interrupted
 from plm_jax.io import files
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies.tables import cells, making, render, run_folders, runs
 from plm_jax.studies.tables.counting import Counts
 from plm_jax.studies.tables.file import BEST, Table
@@ -34,177 +35,228 @@ def fill(
   run: bool,
   minutes: float,
 ) -> dict[str, Any]:
-  """Makes what is missing and renders the table.
+  """Run what is missing and render the table.
 
   Args:
-    table: from `file.read`.
-    plan: from `runs.plan`.
-    places: where runs lie.
-    out: the folder of `cells.json` and of what is rendered.
-    scale: at which the table was read.
-    command: that made it, for the reader.
-    run: whether missing runs are made; else what is there is rendered.
-    minutes: no run begins after so many.
+    table: table from `file.read`.
+    plan: runs of each cell, from `runs.plan`.
+    places: folders of the runs.
+    out: folder of `cells.json` and of the rendered files.
+    scale: scale of the table.
+    command: command shown in the table.
+    run: whether missing runs are made; otherwise existing results are rendered.
+    minutes: no run starts after this many minutes.
 
   Returns:
-    What `cells.json` holds.
+    The content of `cells.json`.
 
   Raises:
-    ConfigError: the file of cells is damaged, or nothing is made and it is of another scale.
-    Interrupted: by a signal, with the number of runs that are left.
+    ConfigError: `cells.json` is damaged, or is only rendered and has another scale.
+    Interrupted: stopped by a signal; gives the number of runs left.
   """
   files.make_folder(out)
   file = out / 'cells.json'
-  kept = cells.read(file)
-  if run:
-    _set_aside(file, kept, cells.names(plan))
-  if run or not kept['cells']:
-    kept |= {'scale': scale, 'cells': cells.names(plan), 'command': command}
-  elif kept['scale'] not in ('', scale):
-    raise ConfigError(f'{file} is of another scale: add --scale={kept["scale"]}.')
-  elif kept['cells'] != cells.names(plan):
-    log.warning(f'{file} is of another form of this table, which is rendered: move it away to render the one asked for')
-  asked = metrics_of(table, plan)
-  todo = runs.needed(plan)
-  log.info(f'{table.title}: {len(todo)} runs, {sum(one.digest in kept["runs"] for one in todo)} of them known')
-  lacking = [one for one in todo if asked[one.digest] and not _is_known(one, kept)]
-  begun_with = {source.digest for one in lacking for source in runs.sources(one)}  # made again where they are gone
+  results = _open_cells(file, plan, scale=scale, command=command, run=run)
+  metrics, todo = metrics_of(table, plan), runs.needed(plan)
+  log.info(f'{table.title}: {len(todo)} runs, {sum(one.digest in results["runs"] for one in todo)} of them known')
   counts = Counts()
-  counts.add([one for one in todo if not asked[one.digest] and one.digest not in kept['runs']])
-  failed_elsewhere: set[str] = set()  # meanwhile, so that they are not tried again
+  counts.add([one for one in todo if not metrics[one.digest] and one.digest not in results['runs']])
+  missing = [one for one in todo if metrics[one.digest] and not _has_metrics(one.digest, results)]
+  sources = {source.digest for one in missing for source in runs.sources(one)}
+  failed_elsewhere: set[str] = set()  # during this call, so that they are not tried again
   began = time.monotonic()
   with Waiting(len(todo), 'runs') as bar:
-    again = (one for one in todo if run and _is_busy(one, kept))  # read behind the others
-    for number, one in enumerate(itertools.chain(todo, again)):
-      late = time.monotonic() - began > 60 * minutes
+    busy = (one for one in todo if run and _is_busy(one, results))  # evaluated after `todo`, as a second attempt
+    for index, one in enumerate(itertools.chain(todo, busy)):
+      may_run = run and time.monotonic() - began <= 60 * minutes
       try:
-        make = run and not late
-        is_gone = make and one.digest in begun_with and run_folders.finished(one, places) is None
-        is_left = is_gone or not _is_known(one, kept) or (make and _lacks_rows(one, kept, places))
-        if is_left and one.digest not in failed_elsewhere:
-          _settle(one, table, kept, places, asked[one.digest], counts, run=make)
+        if one.digest not in failed_elsewhere and _is_open(one, results, sources, places, may_run=may_run):
+          _settle(one, table, results, places, metrics[one.digest], counts, run=may_run)
       except Interrupted as interrupted:
-        _keep(file, kept)
-        left = sum(other.digest not in kept['runs'] for other in todo)
+        _merge(file, results)
+        left = sum(other.digest not in results['runs'] for other in todo)
         raise Interrupted(f'{interrupted}\n{left} of {len(todo)} runs are left', interrupted.exit_code) from None
-      bar.advance(number < len(todo))
+      bar.advance(index < len(todo))
       if run:
-        failed_elsewhere |= _keep(file, kept)
-        _say(min(number + 1, len(todo)), len(todo), one, kept, began)
-  _look_at_the_reference(table, plan, kept, places)
-  _keep(file, kept)
-  kept = cells.read(file)  # without runs that no cell names, so that the file alone renders the same
-  render.write(table, kept, out)
-  return kept
+        failed_elsewhere |= _merge(file, results)
+        _log_progress(min(index + 1, len(todo)), len(todo), one, results, began)
+  _add_plateau(table, plan, results, places)
+  _merge(file, results)
+  results = cells.read(file)  # without runs that no cell names, so that the file alone renders the same
+  render.write(table, results, out)
+  return results
 
 
-def _set_aside(file: Path, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-  """Copies the cells of earlier runs that the table asks for no more, as where a config of it has changed."""
-  gone = cells.digests(kept['cells']) - cells.digests(asked)
-  if left := [digest for digest in gone if _has_metrics(digest, kept)]:
-    before = files.unused(file.with_name('cells.previous.json'))
-    files.copy(file, before)
-    log.warning(f'{len(left)} measured runs are of another form of this table, and made again: {before} keeps them')
+def _open_cells(
+  file: Path, plan: Mapping[Cell, Sequence[Sequence[Run]]], *, scale: str, command: str, run: bool
+) -> dict[str, Any]:
+  """Read earlier results and set the cells of this table."""
+  results, names = cells.read(file), cells.names(plan)
+  if run:
+    _back_up(file, results, names)
+  if run or not results['cells']:
+    results |= {'scale': scale, 'cells': names, 'command': command}
+  elif results['scale'] not in ('', scale):
+    raise ConfigError(f'{file} has scale {results["scale"]}: add --scale={results["scale"]}.')
+  elif results['cells'] != names:
+    log.warning(f'{file} is of another version of this table and is rendered; move it away to render the current one')
+  return results
 
 
-def _keep(file: Path, kept: dict[str, Any]) -> set[str]:
-  """Writes the cells, with what other processes recorded in them meanwhile; returns the runs that failed there."""
+def _is_open(one: Run, results: Mapping[str, Any], sources: Set[str], places: Places, *, may_run: bool) -> bool:
+  """Return whether a run still has something to record.
+
+  Args:
+    one: the run.
+    results: content of `cells.json`.
+    sources: digests of runs from which missing runs start; they are made again if their folder is missing.
+    places: folders of the runs.
+    may_run: whether runs are made now.
+  """
+  if not _has_metrics(one.digest, results):
+    return True
+  if not may_run:
+    return False
+  is_missing = one.digest in sources and run_folders.finished(one, places) is None
+  return is_missing or _lacks_rows(one, results, places)
+
+
+def _back_up(file: Path, results: Mapping[str, Any], names: Mapping[str, Any]) -> None:
+  """Copy `cells.json` if the table no longer uses measured runs."""
+  unused = cells.digests(results['cells']) - cells.digests(names)
+  if measured := [digest for digest in unused if _has_metrics(digest, results)]:
+    copy = files.unused(file.with_name('cells.previous.json'))
+    files.copy(file, copy)
+    log.warning(f'{len(measured)} measured runs are not used by this version of the table; they are saved in {copy}')
+
+
+def _merge(file: Path, results: dict[str, Any]) -> set[str]:
+  """Merge the results with those of other processes and write them.
+
+  Returns the runs that failed in other processes.
+  """
   failed = set()
   with files.locked(file.with_name('.lock'), doing='writing the cells of a table'):
-    there = cells.read(file)
-    for digest, found in there['runs'].items():
-      if 'metrics' in found and not _has_metrics(digest, kept):
-        kept['runs'][digest] = found
-        kept['failed'].pop(digest, None)
-    for digest, why in there['failed'].items():
-      if not why.endswith(BUSY) and not _has_metrics(digest, kept) and kept['failed'].get(digest, BUSY).endswith(BUSY):
-        kept['failed'][digest] = why
+    written = cells.read(file)
+    for digest, run in written['runs'].items():
+      if 'metrics' in run and not _has_metrics(digest, results):
+        results['runs'][digest] = run
+        results['failed'].pop(digest, None)
+    for digest, reason in written['failed'].items():
+      is_new = not _has_metrics(digest, results) and results['failed'].get(digest, BUSY).endswith(BUSY)
+      if is_new and not reason.endswith(BUSY):
+        results['failed'][digest] = reason
         failed.add(digest)
-    cells.write(file, kept)
+    cells.write(file, results)
   return failed
 
 
 def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> dict[str, tuple[str, ...]]:
-  """By digest of a run: the metrics that columns ask of it; none of one that is only to be counted."""
-  asked: dict[str, tuple[str, ...]] = {}
+  """Map the digest of each run to the metrics of its columns.
+
+  A run that is only counted has ().
+  """
+  metrics: dict[str, tuple[str, ...]] = {}
   for cell, by_seed in plan.items():
     column = table.columns[cell.column]
-    for one in (one for group in by_seed for one in group):
-      mine: tuple[str, ...] = ()
-      if column.of != 'parameters':
-        mine = (table.plateau if column.of == 'tokens' else column.metric,)
-        if column.chosen_by is not None and table.summary == BEST:
-          mine = (*mine, column.chosen_by[0])
-      asked[one.digest] = (*asked.get(one.digest, ()), *mine)
-      for source in runs.sources(one):  # made because others begin with it
-        asked[source.digest] = (*asked.get(source.digest, ()), *((table.plateau,) if mine else ()))
-  return asked
+    needed: tuple[str, ...] = ()
+    if column.of != 'parameters':
+      needed = (table.plateau if column.of == 'tokens' else column.metric,)
+      if column.chosen_by is not None and table.summary == BEST:
+        needed = (*needed, column.chosen_by[0])
+    for run in (run for group in by_seed for run in group):
+      metrics[run.digest] = (*metrics.get(run.digest, ()), *needed)
+      for source in runs.sources(run):  # made because this run starts from it
+        metrics[source.digest] = (*metrics.get(source.digest, ()), *((table.plateau,) if needed else ()))
+  return metrics
 
 
-def _is_busy(one: Run, kept: Mapping[str, Any]) -> bool:
-  return bool(kept['failed'].get(one.digest, '').endswith(BUSY))
+def _is_busy(one: Run, results: Mapping[str, Any]) -> bool:
+  return bool(results['failed'].get(one.digest, '').endswith(BUSY))
 
 
-def _is_known(one: Run, kept: Mapping[str, Any]) -> bool:
-  return _has_metrics(one.digest, kept)
+def _has_metrics(digest: str, results: Mapping[str, Any]) -> bool:
+  return 'metrics' in results['runs'].get(digest, {})
 
 
-def _has_metrics(digest: str, kept: Mapping[str, Any]) -> bool:
-  return 'metrics' in kept['runs'].get(digest, {})
+def _lacks_rows(one: Run, results: Mapping[str, Any], places: Places) -> bool:
+  """Return whether a run was recorded without scores of its examples.
 
-
-def _lacks_rows(one: Run, kept: Mapping[str, Any], places: Places) -> bool:
-  """Whether a run was recorded, as by a call that only prints, before its rows were predicted, and they can be."""
-  known = kept['runs'].get(one.digest, {})
-  return one.is_tuning and 'metrics' in known and 'rows' not in known and run_folders.finished(one, places) is not None
+  A call with --print records runs before their examples are predicted.
+  """
+  if not one.is_tuning or not _has_metrics(one.digest, results) or 'rows' in results['runs'][one.digest]:
+    return False
+  return run_folders.finished(one, places) is not None
 
 
 def _settle(
   one: Run,
   table: Table,
-  kept: dict[str, Any],
+  results: dict[str, Any],
   places: Places,
-  asked: Sequence[str],
+  metrics: Sequence[str],
   counts: Counts,
   *,
   run: bool,
 ) -> None:
-  """Records a run, once it is made."""
+  """Make a run, if `run`, and record its result or its failure."""
   signals.check()
-  if not asked:
-    if one.digest not in kept['runs']:
-      kept['runs'][one.digest] = {'name': one.name, **_counted(one, counts)}
+  if not metrics:
+    if one.digest not in results['runs']:
+      results['runs'][one.digest] = {'name': one.name, **_counted(one, counts)}
     return
   folder = run_folders.folder_of(one, places)
-  made = run_folders.is_finished(folder) and (not one.is_tuning or files.is_file(folder.root / run_folders.PREDICTIONS))
-  if run and not made:
-    if one.source is not None and one.source.digest in kept['failed'].keys() - kept['runs'].keys():
-      busy = _is_busy(one.source, kept)
-      kept['failed'][one.digest] = (
-        f'the run that it begins with, {one.source.name}{": " + BUSY if busy else ", failed"}'
-      )
-      return
-    try:
-      with files.locked(folder.root.with_name(f'{folder.root.name}.lock'), doing='making runs of a table', wait=False):
-        failed = making.make(one, places, asked=asked if one.is_tuning else ())
-    except BlockingIOError:
-      failed = BUSY
-    except OSError as error:
-      if not run_folders.is_finished(folder):
-        raise
-      failed = ''  # an adopted run that cannot be written to
-      log.warning(f'{one.name}: its rows cannot be predicted again, and intervals are made without them: {error}')
-    if failed:
-      kept['failed'][one.digest] = failed
-      log.warning(f'{one.name}: {failed}')
-      return
+  is_predicted = not one.is_tuning or files.is_file(folder.root / run_folders.PREDICTIONS)
+  is_made = run_folders.is_finished(folder) and is_predicted
+  if run and not is_made and (failure := _failure_of_source(one, results) or _make(one, places, metrics)):
+    results['failed'][one.digest] = failure
+    return
   if run_folders.is_finished(folder):
-    kept['failed'].pop(one.digest, None)
-    kept['runs'][one.digest] = found = cells.record(one, folder, asked)
-    if lacking := [metric for metric in asked if metric != table.plateau and metric not in found['metrics']]:
-      value = found.get('not_finite', {}).get(lacking[0])
-      there = f'it has no {lacking[0]}; there are {", ".join(found["metrics"])}'
-      kept['failed'][one.digest] = there if value is None else f'its {lacking[0]} is {value}'
+    _record(one, table, results, folder, metrics)
+
+
+def _failure_of_source(one: Run, results: Mapping[str, Any]) -> str:
+  """Explain the failure of the run from which a run starts.
+
+  Returns '' if it has not failed.
+  """
+  if one.source is None or one.source.digest not in results['failed'].keys() - results['runs'].keys():
+    return ''
+  is_busy = _is_busy(one.source, results)
+  return f'the run that it begins with, {one.source.name}{": " + BUSY if is_busy else ", failed"}'
+
+
+def _make(one: Run, places: Places, metrics: Sequence[str]) -> str:
+  """Make a run that no other process makes.
+
+  Returns why it failed, or ''.
+  """
+  folder = run_folders.folder_of(one, places)
+  lock = folder.root.with_name(f'{folder.root.name}.lock')
+  try:
+    with files.locked(lock, doing='making runs of a table', wait=False):
+      failure = making.make(one, places, metrics=metrics if one.is_tuning else ())
+  except BlockingIOError:
+    failure = BUSY
+  except OSError as error:  # such as an adopted run in a read-only folder
+    if not run_folders.is_finished(folder):
+      raise
+    log.warning(f'{one.name}: examples cannot be predicted, so intervals are computed without them: {error}')
+    return ''
+  if failure:
+    log.warning(f'{one.name}: {failure}')
+  return failure
+
+
+def _record(one: Run, table: Table, results: dict[str, Any], folder: RunFolder, metrics: Sequence[str]) -> None:
+  """Record a finished run, and a missing metric as its failure."""
+  results['failed'].pop(one.digest, None)
+  results['runs'][one.digest] = recorded = cells.record(one, folder, metrics)
+  measured = recorded['metrics']
+  if missing := [metric for metric in metrics if metric != table.plateau and metric not in measured]:
+    value = recorded.get('not_finite', {}).get(missing[0])
+    without = f'it has no {missing[0]}; there are {", ".join(measured)}'
+    results['failed'][one.digest] = without if value is None else f'its {missing[0]} is {value}'
 
 
 def _counted(one: Run, counts: Counts) -> Mapping[str, int]:
@@ -214,21 +266,20 @@ def _counted(one: Run, counts: Counts) -> Mapping[str, int]:
     raise ConfigError(f'{one.config}: {error}') from None
 
 
-def _say(number: int, total: int, one: Run, kept: Mapping[str, Any], began: float) -> None:
-  """A line on a run that was just settled, with an estimate of the time left."""
-  spent = time.monotonic() - began
-  left = clock(spent / number * (total - number))
-  what = kept['failed'].get(one.digest) or f'{kept["runs"].get(one.digest, {}).get("seconds", 0):.0f} s'
-  log.info(f'{number}/{total}  {one.name}: {what}  left {left}')
+def _log_progress(done: int, total: int, one: Run, results: Mapping[str, Any], began: float) -> None:
+  """Log the result of a run and the time left."""
+  left = clock((time.monotonic() - began) / done * (total - done))
+  result = results['failed'].get(one.digest) or f'{results["runs"].get(one.digest, {}).get("seconds", 0):.0f} s'
+  log.info(f'{done}/{total}  {one.name}: {result}  left {left}')
 
 
-def _look_at_the_reference(
-  table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], kept: dict[str, Any], places: Places
+def _add_plateau(
+  table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], results: dict[str, Any], places: Places
 ) -> None:
-  """Notes where the pre-training of the reference row stands beside word frequencies."""
+  """Record the plateau of the reference row's pre-training."""
   first = next((by_seed[0][0] for cell, by_seed in plan.items() if cell.row == table.reference), None)
   if first is None:
     return
   folder = run_folders.folder_of(runs.pretraining_of(first), places)
-  if run_folders.is_finished(folder) and (found := cells.plateau(table, folder)):
-    kept['plateau'] = found
+  if run_folders.is_finished(folder) and (plateau := cells.plateau(table, folder)):
+    results['plateau'] = plateau

@@ -1,4 +1,4 @@
-"""How far a measured difference can be trusted: a bootstrap over seeds and over the rows of the test set."""
+"""Compute confidence intervals of differences: a bootstrap over seeds and test examples."""
 
 import math
 import warnings
@@ -10,11 +10,11 @@ from scipy import stats
 
 from plm_jax.studies.tables.file import Summary
 
-DRAWS = 2_000
-AT_ONCE = 100  # draws whose weights of rows are held at one time
+DRAWS = 2_000  # resamples of the bootstrap
+AT_ONCE = 100  # resamples whose weights of examples are in memory at a time
 LEVEL = 0.95
-GROUPS = 100  # of rows, for a number that is no mean over rows
-DECIMALS = 10  # of an interval; digits behind them are those of the processor, which adds in its own order
+GROUPS = 100  # groups of examples, for a metric that is no mean over examples
+DECIMALS = 10  # of an interval; further digits depend on the processor's order of additions
 
 
 class Measured(NamedTuple):
@@ -22,11 +22,10 @@ class Measured(NamedTuple):
 
   Attributes:
     values: f64[p, t], by seed of pre-training and of fine-tuning; nan for a run without a result.
-    rows: f64[p, t, rows], what each row of the test set scored, or each group of rows, whose mean is the value; None
-      where it is not known.
-    dev: f64[p, t], how good each run is on the development rows by which one is chosen, more is better; None where
-      none is chosen.
-    points: of a grid; fine-tunings stand by seed and then by point.
+    rows: f64[p, t, rows], score of each test example, or contribution of each group of examples, with the value as
+      mean; None if unknown.
+    dev: f64[p, t], score on the development examples that select a run, more is better; None if none is selected.
+    points: number of points of a grid; fine-tunings are ordered by seed and then by point.
   """
 
   values: np.ndarray
@@ -36,7 +35,7 @@ class Measured(NamedTuple):
 
 
 class Interval(NamedTuple):
-  """A difference and where it lies with a probability of `LEVEL`."""
+  """A difference and its confidence interval of `LEVEL`."""
 
   difference: float
   low: float
@@ -44,148 +43,168 @@ class Interval(NamedTuple):
 
   @property
   def is_sure(self) -> bool:
-    """Whether zero lies outside."""
+    """Return whether the interval excludes zero."""
     return self.low > 0 or self.high < 0
 
 
 def of_groups(score: Callable[[Sequence[int]], float], rows: int) -> np.ndarray:
-  """What groups of rows contribute to a number that is no mean over rows, such as F1: f64[groups], with it as the mean.
+  """Compute contributions of groups to a metric that is no mean.
 
-  The jackknife of groups: where a bootstrap draws these contributions, their mean varies as the number does over other
-  rows, as far as it is near linear in the share of each group (Efron and Tibshirani 1993, chapters 11 and 21).
+  An example of such a metric is F1.
+
+  These are the pseudo-values of a grouped jackknife, f64[groups], shifted so that their mean is the metric. If a
+  bootstrap resamples them, their mean varies like the metric over other examples, as far as the metric is nearly linear
+  in the share of each group (Efron and Tibshirani 1993, chapters 11 and 21).
+
+  For example, examples 0 0 1 3 in two groups have the mean 1. Without examples 0 and 2 it is 1.5, without 1 and 3 it is
+  0.5. The contributions are 0.5 and 1.5.
 
   Args:
-    score: the number of the rows with some indices.
-    rows: how many there are.
+    score: function from indices of examples to their metric.
+    rows: number of examples.
   """
-  # a mean of rows 0 0 1 3 in two groups: 1 of all; without rows 0 and 2 1.5, without 1 and 3 0.5; so .5 and 1.5
   groups = min(GROUPS, rows)
-  whole = score(range(rows))
+  total = score(range(rows))
   if groups == 1:
-    return np.array([whole])
+    return np.array([total])
   without = np.array([score([row for row in range(rows) if row % groups != group]) for group in range(groups)])
-  found = groups * whole - (groups - 1) * without
-  return found + (whole - found.mean())
+  pseudo_values = groups * total - (groups - 1) * without
+  return pseudo_values + (total - pseudo_values.mean())
 
 
 def _best(values: np.ndarray, dev: np.ndarray) -> np.ndarray:
-  """Of f64[runs, draws] the values of the runs that are best on the development rows, the first of equal ones."""
-  known = np.where(np.isnan(values) | np.isnan(dev), -np.inf, dev)
-  place = known.argmax(0)[None]
-  found = np.take_along_axis(values, place, 0)[0]
-  return np.where(np.isinf(np.take_along_axis(known, place, 0)[0]), np.nan, found)
+  """Select the value of the run that is best on dev.
+
+  `values` and `dev` are f64[runs, draws]; ties go to the first run.
+  """
+  comparable = np.where(np.isnan(values) | np.isnan(dev), -np.inf, dev)
+  best = comparable.argmax(0)[None]  # int[1, draws]
+  selected = np.take_along_axis(values, best, 0)[0]
+  return np.where(np.isinf(np.take_along_axis(comparable, best, 0)[0]), np.nan, selected)
 
 
 def _summary(values: np.ndarray, dev: np.ndarray | None, summary: Summary) -> np.ndarray:
-  """The number of f64[runs, draws] in each draw; the mean where runs are to be chosen and nothing chooses."""
+  """Summarise f64[runs, draws] per draw.
+
+  The mean is used if no run can be selected.
+  """
   if summary == 'best on dev' and dev is not None:
     return _best(values, dev)
   return np.nanmedian(values, axis=0) if summary == 'median' else np.nanmean(values, axis=0)
 
 
 def summarise(cell: Measured, summary: Summary) -> float:
-  """The number of a cell: the mean or the median of all its runs, or that of the run that is best on dev."""
+  """Summarise a cell by mean, median or its best run."""
   if cell.dev is None:
     return float(_summary(cell.values.reshape(-1), None, summary))
   return float(_summary(cell.values.reshape(-1, 1), cell.dev.reshape(-1, 1), summary)[0])
 
 
 def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, draws: int = DRAWS) -> Interval:
-  """The value of one cell less that of another, with an interval.
+  """Compute the difference of two cells with a confidence interval.
 
-  A hierarchical bootstrap: each draw takes seeds of pre-training with replacement, within each of them seeds of
-  fine-tuning, and rows of the test set, the same for both cells (Efron and Tibshirani 1993, chapters 8 and 13). A level
-  with one seed adds nothing to the interval, so that of one pre-training is a statement about that pre-training. Noise
-  that rows and seeds share (a row right by chance in one run) is counted on both levels, and few seeds say too little
-  of their noise. Simulated with three seeds a cell and equal true means, intervals hold the truth in 99 % of cases
-  where seeds do not differ beyond the noise of 872 rows, in 93 to 96 where they deviate by 2 points beside it, and in
-  85 to 89 where they do so beside 3,000 rows and more: there the differences of runs say more than this interval.
+  This is a hierarchical bootstrap (Efron and Tibshirani 1993, chapters 8 and 13). Each draw resamples seeds of
+  pre-training, within each of them seeds of fine-tuning, and test examples, which are the same for both cells. A level
+  with one seed adds nothing to the interval: with one pre-training it is a statement about that pre-training. Noise
+  shared by examples and seeds (an example that is right by chance in one run) counts on both levels, and few seeds
+  underestimate their noise. In simulations with three seeds per cell and equal true means, intervals cover the truth in
+  99 % of cases if seeds differ only by the noise of 872 examples, in 93 to 96 % if they also deviate by 2 points, and
+  in 85 to 89 % if they do so with 3,000 examples or more. In that last case trust the differences of runs more than the
+  interval.
 
-  Of a number that is no mean over rows, groups of rows stand for rows (`of_groups`).
+  For a metric that is no mean over examples, groups of examples replace examples (`of_groups`).
 
-  Where rows are not known there is nothing to draw but a few seeds, of which a bootstrap says too little: the spread of
-  its draws then gives the width of Welch's interval, by Student's t (`_welch`).
+  If examples are unknown, only a few seeds can be resampled, and their bootstrap is too narrow. The variance of its
+  draws then gives the width of Welch's interval, by Student's t (`_welch`).
 
-  Of a grid each point stays in each draw, with seeds of its own. Where the run counts that is best on development rows,
-  each draw chooses again among its runs; a draw has some of them twice, so it chooses among fewer than the cell does,
-  and the interval leans to worse values. Development rows are not drawn.
+  Each point of a grid is in each draw, with its own seeds. With summary 'best on dev', each draw selects again among
+  its runs. A draw contains some runs twice, so it selects among fewer runs than the cell, and the interval is biased to
+  worse values. Development examples are not resampled.
 
   Args:
-    a: the runs of one cell.
-    b: those of the other, on the same rows.
-    summary: how runs become one number.
-    seed: of the draws.
-    draws: their number.
+    a: runs of one cell.
+    b: runs of the other cell, on the same examples.
+    summary: summary of the runs.
+    seed: random seed.
+    draws: number of draws.
   """
   rng = np.random.default_rng(seed)
   paired = are_paired(a, b)
-  found = []
+  batches = []
   for start in range(0, draws, AT_ONCE):
     count = min(AT_ONCE, draws - start)
     weights = _weights(rng, a.rows.shape[-1], count) if paired and a.rows is not None else None
-    found.append([_draw(rng, cell, weights, count, summary) for cell in (a, b)])
-  drawn = np.concatenate(found, axis=-1)  # [2, draws]
-  plain = summarise(a, summary) - summarise(b, summary)
-  if paired or summary == 'best on dev':  # the best of some runs has no spread that Student's t would know
-    low, high = np.nanquantile(drawn[0] - drawn[1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    batches.append([_draw(rng, cell, weights, count, summary) for cell in (a, b)])
+  resampled = np.concatenate(batches, axis=-1)  # [2, draws]
+  estimate = summarise(a, summary) - summarise(b, summary)
+  if paired or summary == 'best on dev':  # Student's t does not hold for the best of some runs
+    low, high = np.nanquantile(resampled[0] - resampled[1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
   else:
-    half = _welch(np.nanvar(drawn, axis=-1), [_seeds(a), _seeds(b)])
-    low, high = plain - half, plain + half
-  return Interval(*(round(float(number), DECIMALS) for number in (plain, low, high)))
+    half = _welch(np.nanvar(resampled, axis=-1), [_num_seeds(a), _num_seeds(b)])
+    low, high = estimate - half, estimate + half
+  estimate, low, high = (round(float(number), DECIMALS) for number in (estimate, low, high))
+  return Interval(difference=estimate, low=low, high=high)
 
 
 def _welch(variances: np.ndarray, seeds: Sequence[int]) -> float:
-  """Half the width of Welch's interval of a difference (Welch 1947).
+  """Compute half the width of Welch's interval of a difference (Welch 1947).
+
+  For example, for values 0 1 2 and 0 0 0 (n = 3) the draws have variance 2/9 and the mean 1/3. With 2 degrees of
+  freedom t is 4.30, and the result 2.48.
 
   Args:
-    variances: f64[2], of what a bootstrap draws of either cell, which has (n - 1) / n of the variance of a mean.
-    seeds: n of either cell.
+    variances: f64[2], of the bootstrap draws of each cell: (n - 1) / n times the variance of its mean.
+    seeds: n of each cell.
   """
-  # values 0 1 2 and 0 0 0, n = 3:   draws vary by 2/9, the mean by 1/3; 2 degrees, t 4.30: 2.48
-  free = np.maximum(np.array(seeds) - 1, 1)
-  whole = variances * np.array(seeds) / free
-  if not whole.any():
+  freedom = np.maximum(np.array(seeds) - 1, 1)
+  of_means = variances * np.array(seeds) / freedom
+  if not of_means.any():
     return 0.0
-  degrees = whole.sum() ** 2 / (whole**2 / free).sum()
-  return float(stats.t.ppf((1 + LEVEL) / 2, degrees)) * math.sqrt(whole.sum())
+  degrees = of_means.sum() ** 2 / (of_means**2 / freedom).sum()
+  return float(stats.t.ppf((1 + LEVEL) / 2, degrees)) * math.sqrt(of_means.sum())
 
 
-def _seeds(cell: Measured) -> int:
-  """How many seeds with a result the noise of a cell is known by: of pre-training, or of fine-tuning beside one."""
-  there = ~np.isnan(cell.values)
-  pretrainings = int(there.any(axis=1).sum())
-  return pretrainings if pretrainings > 1 else -(-int(there.sum()) // cell.points)
+def _num_seeds(cell: Measured) -> int:
+  """Count the seeds with a result.
+
+  With one pre-training, these are the seeds of fine-tuning.
+  """
+  has_result = ~np.isnan(cell.values)
+  pretrainings = int(has_result.any(axis=1).sum())
+  return pretrainings if pretrainings > 1 else -(-int(has_result.sum()) // cell.points)
 
 
 def is_known(a: Measured, b: Measured) -> bool:
-  """Whether `difference` has something to draw: rows of both cells, or several runs with a result of each."""
+  """Return whether `difference` can resample examples or runs."""
   return are_paired(a, b) or min(int(np.count_nonzero(~np.isnan(cell.values))) for cell in (a, b)) > 1
 
 
 def are_paired(a: Measured, b: Measured) -> bool:
-  """Whether rows of the test set are known of both cells, and are as many."""
+  """Return whether both cells have scores of equally many examples."""
   return a.rows is not None and b.rows is not None and a.rows.shape[-1] == b.rows.shape[-1]
 
 
 def _weights(rng: np.random.Generator, rows: int, draws: int) -> np.ndarray:
-  """How often each row is drawn, over their number: f64[rows, draws]."""
+  """Sample the weight of each example in each draw, f64[rows, draws]."""
   return rng.multinomial(rows, np.full(rows, 1 / rows), size=draws).T / rows
 
 
 def _draw(
   rng: np.random.Generator, cell: Measured, weights: np.ndarray | None, draws: int, summary: Summary
 ) -> np.ndarray:
-  """The number of a cell in each draw, f64[draws]."""
+  """Summarise a cell in each draw, f64[draws]."""
   pretrainings, tunings = cell.values.shape
+  # 1. Values of the runs over the resampled examples, [p, t, draws].
   if weights is None or cell.rows is None:
     values = np.repeat(cell.values[..., None], draws, axis=-1)
   else:
-    values = np.where(np.isnan(cell.values)[..., None], np.nan, cell.rows @ weights)  # [p, t, draws]
+    values = np.where(np.isnan(cell.values)[..., None], np.nan, cell.rows @ weights)
+  # 2. Resampled seeds of pre-training and, for each of them, of fine-tuning; points of a grid stay.
   first = rng.integers(pretrainings, size=(pretrainings, 1, draws))
   second = rng.integers(tunings // cell.points, size=(pretrainings, tunings, draws))
   second = second * cell.points + (np.arange(tunings) % cell.points)[:, None]
-  picked = values[first, second, np.arange(draws)].reshape(-1, draws)
+  picked = values[first, second, np.arange(draws)].reshape(-1, draws)  # [p * t, draws]
   dev = None if cell.dev is None else cell.dev[first, second].reshape(-1, draws)
   with warnings.catch_warnings():
-    warnings.filterwarnings('ignore', 'Mean of empty slice|All-NaN slice')  # a draw of failed runs only is left out
+    warnings.filterwarnings('ignore', 'Mean of empty slice|All-NaN slice')  # a draw of only failed runs is nan
     return _summary(picked, dev, summary)

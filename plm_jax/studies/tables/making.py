@@ -1,6 +1,6 @@
-"""How a run of a table is made: by the command `train` or `evaluate`, in a process of its own.
+"""Make a run of a table by `train` or `evaluate`, in its own process.
 
-A run that fails takes nothing with it, and one that was stopped goes on from its checkpoint.
+A failing run does not affect other runs, and an interrupted one resumes from its checkpoint.
 """
 
 import functools
@@ -19,65 +19,74 @@ from plm_jax.studies.tables import run_folders, runs
 from plm_jax.studies.tables.runs import Places, Run
 
 BUSY = 'another process is making it'
-STOPS = 120  # seconds that a run may take to save what it has
+STOPS = 120  # seconds in which a stopped run must save its state
 
 
-def words(run: Run, places: Places, *, asked: Sequence[str] = ()) -> list[str]:
-  """The words of the command that makes a run; `asked` as of `make`."""
+def words(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> list[str]:
+  """Build the words of the command that makes a run.
+
+  `metrics` is as in `make`.
+  """
   before = None if run.source is None else str(run_folders.folder_of(run.source, places).root)
   weights = [f'--weights={before}'] if run.evaluates else []
   folder = run_folders.folder_of(run, places)
-  named = [f'--config={runs.config_file(run.config)}', f'--workdir={folder.root}']
-  predicts = _predicting(folder, asked) if asked else []
-  changes = [f'--config.{key}={value}' for key, value in run_folders.changes_behind(run, before).items()]
-  return ['evaluate' if run.evaluates else 'train', *named, *weights, *predicts, *changes]
+  paths = [f'--config={runs.config_file(run.config)}', f'--workdir={folder.root}']
+  predicts = _prediction_flags(folder, metrics) if metrics else []
+  changes = [f'--config.{key}={value}' for key, value in run_folders.changes_after(run, before).items()]
+  return ['evaluate' if run.evaluates else 'train', *paths, *weights, *predicts, *changes]
 
 
-def _predicting(folder: RunFolder, asked: Sequence[str]) -> list[str]:
-  """Flags of `train` and `evaluate`: the rows of the evaluation of the first metric are predicted."""
-  return [f'--evaluation={asked[0].partition("/")[0]}', f'--predictions={folder.root / run_folders.PREDICTIONS}']
+def _prediction_flags(folder: RunFolder, metrics: Sequence[str]) -> list[str]:
+  """Build the flags that predict the examples of an evaluation.
+
+  It is the evaluation of the first metric.
+  """
+  return [f'--evaluation={metrics[0].partition("/")[0]}', f'--predictions={folder.root / run_folders.PREDICTIONS}']
 
 
-def spelt(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
-  """The command that makes a run, as a person types it; `asked` as of `make`."""
-  name, *rest = words(run, places, asked=asked)
+def spelt(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> str:
+  """Build the command line that makes a run; `metrics` as in `make`."""
+  name, *rest = words(run, places, metrics=metrics)
   return f'plm-jax {name} {shlex.join(rest)}'
 
 
-def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
-  """Makes a run, or goes on with it.
+def make(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> str:
+  """Make or resume a run.
 
   Args:
-    run: which one.
-    places: where runs lie.
-    asked: metrics; what is predicted for each row of the evaluation of the first is written beside the run. Empty for
-      a run that predicts nothing.
+    run: the run.
+    places: folders of the runs.
+    metrics: metrics of its columns. The examples of the evaluation of the first one are predicted; empty for a run
+      without predictions.
 
   Returns:
-    Why it failed; empty where it did not.
+    Why it failed; '' if it did not.
 
   Raises:
-    Interrupted: by a signal; the run keeps what it has.
+    Interrupted: stopped by a signal; the run has saved its state.
   """
   folder = run_folders.folder_of(run, places)
-  if not _is_left(folder):
+  if not _wait_until_free(folder):
     return BUSY
-  assert places.workdir is not None  # as for `folder_of`
+  assert places.workdir is not None  # as in `folder_of`
   out = folder.root.with_name(f'{folder.root.name}.out')
   call = functools.partial(_call, out=out, compiled=places.workdir / 'compiled')
   files.make_folder(folder.root.parent)
-  predicted = not asked or files.is_file(folder.root / run_folders.PREDICTIONS)
+  predicted = not metrics or files.is_file(folder.root / run_folders.PREDICTIONS)
   if not run_folders.is_finished(folder) or (run.evaluates and not predicted):
-    failed = call(words(run, places, asked=asked))
+    failed = call(words(run, places, metrics=metrics))
     if failed or not run_folders.is_finished(folder):
       return failed or f'it ended before its last {"row" if run.evaluates else "step"}; {out} says more'
-  if not predicted and not files.is_file(folder.root / run_folders.PREDICTIONS):  # of a run that another command made
-    return call(['evaluate', f'--workdir={folder.root}', '--step=newest', *_predicting(folder, asked)])
+  if not predicted and not files.is_file(folder.root / run_folders.PREDICTIONS):  # the run was made by another command
+    return call(['evaluate', f'--workdir={folder.root}', '--step=newest', *_prediction_flags(folder, metrics)])
   return ''
 
 
-def _is_left(folder: RunFolder) -> bool:
-  """Whether no process trains in a folder; one whose command was killed was asked to stop, and saves what it has."""
+def _wait_until_free(folder: RunFolder) -> bool:
+  """Wait for a process that saves its state.
+
+  Returns whether the folder is free.
+  """
   ends = time.monotonic() + STOPS
   while files.exists(folder.lock):
     try:
@@ -92,18 +101,21 @@ def _is_left(folder: RunFolder) -> bool:
 
 
 def _call(command: Sequence[str], out: Path, compiled: Path) -> str:
-  """Runs a command of the package in a process of its own, which keeps what it compiles in a folder; returns the last
-  line of its output where it fails."""
+  """Run a command of the package in a child process.
+
+  Returns:
+    The last line of its output if it failed, else ''.
+  """
   name, *rest = command
   with files.open(out, 'a') as stream:
     code = child.run([sys.executable, '-m', 'plm_jax', name, *rest], out=stream, compiled=compiled)
   if signals.asked() or code in (STOPPED, KILLED):
-    raise signals.Interrupted(f'stopped by a signal: the same command goes on with {out.stem}', STOPPED)
+    raise signals.Interrupted(f'stopped by a signal: the same command resumes {out.stem}', STOPPED)
   if code == 0:
     return ''
   return f'exit {code}: {_last_line(files.read_text(out))}'
 
 
 def _last_line(text: str) -> str:
-  said = [line for line in text.splitlines() if line.strip()]
-  return said[-1].strip() if said else 'without a word'
+  lines = [line for line in text.splitlines() if line.strip()]
+  return lines[-1].strip() if lines else 'without a word'

@@ -1,7 +1,7 @@
-"""Whether runs will have the metrics that columns ask of them, by shapes alone, before the first of them begins.
+"""Check from shapes alone that runs will compute the metrics of their columns.
 
-All are looked at by one process, `python -m plm_jax.studies.tables.metric_names QUESTIONS ANSWERS`, which takes no
-accelerator: it would keep the runs of the table from it.
+All runs are checked by one process, `python -m plm_jax.studies.tables.metric_names QUESTIONS ANSWERS`, on the CPU, so
+that it does not block the accelerator.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,19 @@ from plm_jax.studies.tables.runs import Cell, Run
 
 
 def check(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], left: Sequence[Run], *, head: str) -> None:
-  """Raises where a column asks for a metric that its evaluation does not give.
+  """Raise ConfigError if a column needs a metric that its evaluation lacks.
 
-  Rows differ in what is pre-trained, so one run of each config of a column is looked at.
+  Rows differ only in the pre-training, so one run of each config of a column is checked.
 
   Args:
-    table: which is filled.
-    plan: from `runs.plan`.
-    left: the runs that are to be made; others are not looked at.
+    table: the table.
+    plan: runs of each cell, from `runs.plan`.
+    left: runs to be made; others are not checked.
     head: the table file, for the error.
 
   Raises:
-    ConfigError: with every such metric, and the ones that there are.
-    Interrupted: by a signal.
+    ConfigError: lists every such metric and the available ones.
+    Interrupted: stopped by a signal.
   """
   digests = {run.digest for run in left}
   questions: dict[tuple[str, str], dict[str, Any]] = {}
@@ -49,20 +49,24 @@ def check(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], left: Sequ
 
 
 def _problem(question: Mapping[str, Any]) -> str:
-  """Why a run will not have a metric; empty where it will, or where the run itself will say why it cannot begin."""
+  """Explain why a run will lack a metric.
+
+  Returns:
+    '' if it has it, or if the run cannot start at all and reports that itself.
+  """
   from plm_jax.planning import stand_in  # loads jax
   from plm_jax.training import parts
   from plm_jax.training.before import preflight
 
   try:
     settings = config.resolve(question['settings'])
-    made = parts.make_parts(settings, stand_in.vocab_of(settings, header=question['header']))
-    shapes = preflight.abstract_parameters(settings, made)
+    built = parts.make_parts(settings, stand_in.vocab_of(settings, header=question['header']))
+    shapes = preflight.abstract_parameters(settings, built)
   except ConfigError:
     return ''
   try:
-    asked = [((metric, 'max'), question['label']) for metric in question['metrics']]
-    preflight.check_metrics(asked, settings, made, shapes)
+    metrics = [((metric, 'max'), question['label']) for metric in question['metrics']]
+    preflight.check_metrics(metrics, settings, built, shapes)
   except ConfigError as error:
     return str(error)
   return ''

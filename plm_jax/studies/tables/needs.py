@@ -1,5 +1,4 @@
-"""What the runs of a table need, looked at before the first of them begins: vocabularies, text to pre-train on, and the
-evaluations and metrics that are asked for."""
+"""Check that the runs of a table have their vocabularies, texts, evaluations and metrics."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,28 +17,27 @@ from plm_jax.training.before import from_data
 def check(
   table: Table,
   plan: Mapping[Cell, Sequence[Sequence[Run]]],
-  asked: Mapping[str, Sequence[str]],
+  metrics: Mapping[str, Sequence[str]],
   places: Places,
   *,
   head: str,
 ) -> None:
-  """Raises where a run that is left to make would not find its vocabulary or its text, or not have its metric.
+  """Raise ConfigError if an unfinished run lacks something it needs.
 
   Args:
-    table: which is filled.
-    plan: from `runs.plan`.
-    asked: metrics by digest of a run; one without any is not made.
-    places: where runs lie.
-    head: the table file, whose docstring may say how a thing is made.
+    table: the table.
+    plan: runs of each cell, from `runs.plan`.
+    metrics: digest of a run -> its metrics; a run without any is not made.
+    places: folders of the runs.
+    head: the table file, whose docstring may have the commands that make missing things.
 
   Raises:
-    ConfigError: with everything that is missing, and how it is made; or an evaluation or a metric that a run does not
-      have.
-    Interrupted: by a signal.
+    ConfigError: lists everything that is missing and how to make it, or names an unknown evaluation or metric.
+    Interrupted: stopped by a signal.
   """
-  left = [run for run in runs.needed(plan) if asked[run.digest] and run_folders.finished(run, places) is None]
+  left = [run for run in runs.needed(plan) if metrics[run.digest] and run_folders.finished(run, places) is None]
   for run in left:
-    for metric in asked[run.digest]:
+    for metric in metrics[run.digest]:
       name, evaluations = metric.partition('/')[0], list(run.settings['eval'])
       errors.check_choice(f'{head}: {metric!r} of {run.config}', 'evaluation', name, evaluations)
   if missing := dict.fromkeys(lacking for run in left for lacking in _lacking(run, head)):
@@ -48,27 +46,27 @@ def check(
 
 
 def _lacking(run: Run, head: str) -> Iterator[str]:
-  """What a run needs and does not find, each with its cure; of a run before it, it has the vocabulary."""
+  """Yield what a run lacks, with the fix."""
   if run.source is None or run.names_its_source:
     for name in ('vocab', 'second_vocab'):
       if BEFORE in str(run.settings[name]):
         continue
-      if said := parts.missing_vocab(run.settings, name, heads=(head, run.config)):
-        yield said
-  told, left_out = set(), {f'eval.{name}.data' for name in from_data.left_out(run.settings)}
-  for where, block in config.of_data(run.settings).items():
+      if message := parts.missing_vocab(run.settings, name, heads=(head, run.config)):
+        yield message
+  missing, left_out = set(), {f'eval.{name}.data' for name in from_data.left_out(run.settings)}
+  for key, block in config.of_data(run.settings).items():
     path = block.get('path')
-    if path is None or BEFORE in path or path in told or where in left_out:
+    if path is None or BEFORE in path or path in missing or key in left_out:
       continue
     try:
       sources.opens_quickly(path, split=block.get('split') or 'train')
     except (FileNotFoundError, ValueError) as error:
-      told.add(path)
-      cure = _other_text(path, head) if run.settings['objective'] else '--data=DIR names the folder of the task sets.'
-      yield f'{where}.path: {error}. {cure}'
+      missing.add(path)
+      fix = _text_fix(path, head) if run.settings['objective'] else 'Name the folder of task data by --data=DIR.'
+      yield f'{key}.path: {error}. {fix}'
 
 
-def _other_text(path: str, head: str) -> str:
+def _text_fix(path: str, head: str) -> str:
   if path in recipe.header_of(head):
-    return f'The head of {head} says how it is made.'
-  return '--corpus=DIR names another text to pre-train on.'
+    return f'The header of {head} has the command that makes it.'
+  return 'Name another pre-training text by --corpus=DIR.'

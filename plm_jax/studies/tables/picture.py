@@ -1,4 +1,4 @@
-"""A table as a picture: dots beside each other, or curves where its columns lie along a number."""
+"""Plot a table: dots next to each other, or curves if its columns lie along a number."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,17 +12,17 @@ from plm_jax.studies.tables.file import Column, Table
 from plm_jax.studies.tables.intervals import Measured
 
 MEASURED, PUBLISHED = pictures.COLOURS[:2]
-Cells = Mapping[tuple[str, str], Measured]  # by row and column; those without a result are left out
+Cells = Mapping[tuple[str, str], Measured]  # (row, column) -> its runs, if it has a result
 
 
 def draw(table: Table, cells: Cells, file: files.Path, *, remark: str = '') -> None:
-  """Draws what was measured.
+  """Plot the measured cells.
 
-  One panel a column: rows from top to bottom, runs as dots, published numbers as diamonds on their own axis. Where all
-  columns that were measured lie `along` a number, one panel for each kind of it: a curve through the cells of each row,
-  runs as dots, published numbers as diamonds.
+  There is one panel per column: rows from top to bottom, runs as dots, published numbers as diamonds on a separate
+  axis. If all measured columns lie `along` a number, there is one panel per kind of number: a curve through the cells
+  of each row, runs as dots, published numbers as diamonds.
 
-  One version of matplotlib and Pillow draws the same bytes each time, whatever a user's own settings of matplotlib are.
+  The same versions of matplotlib and Pillow write the same bytes, independent of a user's matplotlib settings.
   """
   import matplotlib
 
@@ -35,7 +35,7 @@ def draw(table: Table, cells: Cells, file: files.Path, *, remark: str = '') -> N
 
 
 def _drawn(table: Table, cells: Cells) -> Any:
-  """The figure without its title."""
+  """Build the figure without its title."""
   from matplotlib.figure import Figure
 
   names = [name for name in table.columns if any((row, name) in cells for row in table.rows)]
@@ -49,52 +49,53 @@ def _drawn(table: Table, cells: Cells) -> Any:
   names = names or list(table.columns)[:1]
   figure = Figure(figsize=(2.2 + 2.6 * len(names), 1.6 + 0.36 * len(table.rows)), layout='constrained')
   panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
-  places = {row: len(table.rows) - place for place, row in enumerate(table.rows)}
+  heights = {row: len(table.rows) - index for index, row in enumerate(table.rows)}
   for axes, name in zip(panels, names, strict=True):
-    _dots(axes, table, cells, name, places)
-  panels[0].set_yticks(list(places.values()), [pictures.plain(row) for row in places])
-  panels[0].set_ylim(0.4, len(places) + 0.6)
+    _dots(axes, table, cells, name, heights)
+  panels[0].set_yticks(list(heights.values()), [pictures.plain(row) for row in heights])
+  panels[0].set_ylim(0.4, len(heights) + 0.6)
   return figure
 
 
-def _dots(axes: Any, table: Table, cells: Cells, name: str, places: Mapping[str, int]) -> None:
-  """One column, with the place of each row."""
-  other = axes.twiny()
-  for row, place in places.items():
+def _dots(axes: Any, table: Table, cells: Cells, name: str, heights: Mapping[str, int]) -> None:
+  """Plot one column, with each row at its height."""
+  published_axes = axes.twiny()
+  for row, height in heights.items():
     if (cell := cells.get((row, name))) is not None:
       values = _runs(cell)
-      axes.plot(values, np.full(len(values), place + 0.12), 'o', color=MEASURED, alpha=0.35, markersize=4)
+      axes.plot(values, np.full(len(values), height + 0.12), 'o', color=MEASURED, alpha=0.35, markersize=4)
       mean = intervals.summarise(cell, table.summary)
-      axes.plot(mean, place + 0.12, '|', color=MEASURED, markersize=14, markeredgewidth=2.5)
+      axes.plot(mean, height + 0.12, '|', color=MEASURED, markersize=14, markeredgewidth=2.5)
     if (published := table.rows[row].published.get(name)) is not None:
-      other.plot(published, place - 0.12, 'D', color=PUBLISHED, markerfacecolor='none', markersize=5)
+      published_axes.plot(published, height - 0.12, 'D', color=PUBLISHED, markerfacecolor='none', markersize=5)
   axes.set_xlabel(f'{pictures.plain(name)}, measured\n({_better(table.columns[name])})', color=MEASURED)
   if any(name in row.published for row in table.rows.values()):
-    other.set_xlabel('published', color=PUBLISHED)
+    published_axes.set_xlabel('published', color=PUBLISHED)
   else:
-    other.set_xticks([])
+    published_axes.set_xticks([])
   axes.margins(x=0.15)
-  other.margins(x=0.15)
+  published_axes.margins(x=0.15)
   axes.grid(axis='y', alpha=0.25)
 
 
 def _curves(axes: Any, table: Table, cells: Cells, kind: str, names: Sequence[str]) -> None:
-  """Columns along one number, which grows to the right by factors."""
+  """Plot columns along one number, on a logarithmic axis."""
   columns = {name: table.columns[name] for name in names}
   along = {name: column.along[1] for name, column in columns.items() if column.along is not None}
-  for place, (row, its) in enumerate(table.rows.items()):
-    colour = pictures.COLOURS[place % len(pictures.COLOURS)]
-    there = [(x, cells[row, name]) for name, x in along.items() if (row, name) in cells]
-    there.sort(key=lambda point: point[0])
-    means = [intervals.summarise(cell, table.summary) for _, cell in there]
-    axes.plot([x for x, _ in there], means, '-', color=colour, label=pictures.label(row) if there else None)
-    for x, cell in there:
+  for index, (name_of_row, row) in enumerate(table.rows.items()):
+    colour = pictures.COLOURS[index % len(pictures.COLOURS)]
+    points = [(x, cells[name_of_row, name]) for name, x in along.items() if (name_of_row, name) in cells]
+    points.sort(key=lambda point: point[0])
+    means = [intervals.summarise(cell, table.summary) for _, cell in points]
+    label = pictures.label(name_of_row) if points else None
+    axes.plot([x for x, _ in points], means, '-', color=colour, label=label)
+    for x, cell in points:
       axes.plot(np.full(len(_runs(cell)), x), _runs(cell), 'o', color=colour, alpha=0.4, markersize=4)
-    printed = sorted((along[name], value) for name, value in its.published.items() if name in along)
+    printed = sorted((along[name], value) for name, value in row.published.items() if name in along)
     if printed:
       axes.plot(*zip(*printed, strict=True), 'D', color=colour, markerfacecolor='none')
-  for number, (line, height) in enumerate(_levels(columns).items()):
-    axes.axhline(height, color='#888888', linestyle=('--', ':')[number % 2], linewidth=1, label=pictures.label(line))
+  for index, (line, height) in enumerate(_levels(columns).items()):
+    axes.axhline(height, color='#888888', linestyle=('--', ':')[index % 2], linewidth=1, label=pictures.label(line))
   axes.set_xscale('log')
   ticks = sorted(set(along.values()))
   axes.set_xticks(ticks, [f'{x:,g}' if x < 1e6 else f'{x:g}' for x in ticks], minor=False)
@@ -106,7 +107,7 @@ def _curves(axes: Any, table: Table, cells: Cells, kind: str, names: Sequence[st
 
 
 def _levels(columns: Mapping[str, Column]) -> dict[str, float]:
-  """Scores that need no network and are the same in all columns."""
+  """Find the baseline scores that are equal in all columns."""
   first, *others = (column.trivial for column in columns.values())
   return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 

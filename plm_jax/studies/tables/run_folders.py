@@ -1,8 +1,8 @@
-"""Where the runs of a table lie: in its work folder, or where they were made elsewhere.
+"""Find the folders of the runs of a table: in its work folder, or adopted from elsewhere.
 
-A folder made elsewhere is adopted where it holds the config of a run of the table, over the same vocabulary and rows by
-their digests, and began with a folder that is itself adopted or of the table. Where things lie may differ, and so may
-what changes no result (`config.RESUMABLE`).
+A folder is adopted if it holds the config of a run of the table, over the same vocabulary and data by their checksums,
+and started from a folder that is itself adopted or of the table. Paths may differ, and so may keys that do not change
+the result (`config.RESUMABLE`).
 """
 
 import functools
@@ -24,25 +24,28 @@ from plm_jax.studies.tables.runs import DIGITS, Places, Run
 log = logging.getLogger(__name__)
 
 PREDICTIONS = 'predictions.jsonl'
-_compared: dict[tuple[str, str, bool], str] = {}  # folder to adopt, run, whether stores are made -> why it is not taken
-_begun_with: dict[tuple[str, str], dict[str, Any] | None] = {}  # run, the folder that it begins with -> its config
+_compared: dict[tuple[str, str, bool], str] = {}  # folder, run, whether stores are built -> why not adopted
+_configs: dict[tuple[str, str], dict[str, Any] | None] = {}  # run, folder that it starts from -> its config
 
 
 def folder_of(run: Run, places: Places) -> RunFolder:
-  """Where a run lies: in the work folder, or in a folder to adopt that holds the same config over the same data."""
-  assert places.workdir is not None  # commands that make or read runs ask for it
+  """Find the folder of a run, its own or an adopted one."""
+  assert places.workdir is not None  # required by commands that make or read runs
   own = RunFolder(places.workdir / 'runs' / run.name)
   return own if files.is_folder(own.root) else _adopted(run, places) or own
 
 
 def finished(run: Run, places: Places) -> RunFolder | None:
-  """The folder of a run that has nothing left to do; None where there is none."""
+  """Return the folder of a finished run, else None."""
   folder = _adopted(run, places) if places.workdir is None else folder_of(run, places)
   return folder if folder is not None and is_finished(folder) else None
 
 
 def is_finished(folder: RunFolder) -> bool:
-  """Whether a run has nothing left to do. An evaluation has no config of its own, and a whole line once it is done."""
+  """Return whether a run is finished.
+
+  An evaluation has no config, and a complete line when it is finished.
+  """
   if not files.is_file(folder.result):
     if files.is_file(folder.config) or not files.is_file(folder.evaluations):
       return False
@@ -52,8 +55,8 @@ def is_finished(folder: RunFolder) -> bool:
   return bool(run_folder.read_result(folder).get('finished'))
 
 
-def changes_behind(run: Run, before: str | None) -> dict[str, str]:
-  """The changes of the config of a run, with those that name the folder of the run that it begins with."""
+def changes_after(run: Run, before: str | None) -> dict[str, str]:
+  """Return the changes of a config, with the folder before it."""
   changes = dict(run.changes)
   if before is not None and run.names_its_source:
     changes = {key: value.replace(BEFORE, before) for key, value in changes.items()}
@@ -63,49 +66,51 @@ def changes_behind(run: Run, before: str | None) -> dict[str, str]:
 
 
 def _adopted(run: Run, places: Places) -> RunFolder | None:
-  """The first folder to adopt that stands for a run; None where there is none, and for an evaluation, which has no
-  config to compare."""
-  return None if run.evaluates else next(_standing_for(run, places), None)
+  """Return the first folder to adopt for a run, if any.
+
+  An evaluation has no config to compare.
+  """
+  return None if run.evaluates else next(_equivalents(run, places), None)
 
 
-def _standing_for(run: Run, places: Places) -> Iterator[RunFolder]:
-  """The folders to adopt that hold the config and the data of a run, and began as it begins."""
+def _equivalents(run: Run, places: Places) -> Iterator[RunFolder]:
+  """Yield the folders to adopt that are equivalent to a run."""
   for folder in _adoptable(places.adopt):
-    kept = _kept(str(folder.root))
-    if kept is None or any(kept[key] != run.settings[key] for key in ('seed', 'steps', 'epochs', 'extend')):
+    stored = _stored_config(str(folder.root))
+    if stored is None or any(stored[key] != run.settings[key] for key in ('seed', 'steps', 'epochs', 'extend')):
       continue
-    asked = _asked(run, kept, folder, places)
-    if asked is not None and not _other_data(folder, run, asked, places):
+    matching = _matching_config(run, stored, folder, places)
+    if matching is not None and not _data_difference(folder, run, matching, places):
       yield folder
 
 
-def _asked(run: Run, kept: Mapping[str, Any], folder: RunFolder, places: Places) -> dict[str, Any] | None:
-  """The config of a run of the table, where that which a folder keeps is the same; None where it is another."""
+def _matching_config(run: Run, stored: Mapping[str, Any], folder: RunFolder, places: Places) -> dict[str, Any] | None:
+  """Return the config of a run if the stored one is equivalent."""
   from plm_jax.training.before import from_data  # loads jax
 
   if run.source is None:
-    asked = from_data.filled(run.settings, kept)
-    return asked if _unplaced(kept) == _unplaced(asked) else None
+    own = from_data.filled(run.settings, stored)
+    return own if _identifying(stored) == _identifying(own) else None
   for before in _folders(run.source, places):
-    typed, written = _typed(kept, before, folder), _begun(run, before)
-    if typed is None or written is None:
+    spelling, written = _spelling(stored, before, folder), _config_after(run, before)
+    if spelling is None or written is None:
       continue
-    asked = from_data.filled(written, kept)
-    if _unplaced(_without(kept, typed)) == _unplaced(_without(asked, str(before.root))):
-      return asked
+    own = from_data.filled(written, stored)
+    if _identifying(_replaced(stored, spelling)) == _identifying(_replaced(own, str(before.root))):
+      return own
   return None
 
 
 def _folders(run: Run, places: Places) -> Iterator[RunFolder]:
-  """All folders that hold a run: that of the table, and those to adopt."""
+  """Yield all folders of a run."""
   if places.workdir is not None and files.is_folder((own := RunFolder(places.workdir / 'runs' / run.name)).root):
     yield own
-  yield from _standing_for(run, places)
+  yield from _equivalents(run, places)
 
 
 @functools.cache
-def _kept(root: str) -> dict[str, Any] | None:
-  """The config that a folder keeps; None where it cannot be read any more. The log names a damaged one."""
+def _stored_config(root: str) -> dict[str, Any] | None:
+  """Load the config of a folder; None if outdated or damaged."""
   try:
     return config.resolve(config.load(root))
   except ConfigError:
@@ -115,59 +120,65 @@ def _kept(root: str) -> dict[str, Any] | None:
     return None
 
 
-def _begun(run: Run, before: RunFolder) -> dict[str, Any] | None:
-  """The config of a run that begins with a folder, as `train` writes it out; None where it does not resolve."""
-  asked = (run.digest, str(before.root))
-  if asked not in _begun_with:
+def _config_after(run: Run, before: RunFolder) -> dict[str, Any] | None:
+  """Return the config of a run that starts from a folder.
+
+  It is as `train` writes it; None if it is invalid.
+  """
+  key = (run.digest, str(before.root))
+  if key not in _configs:
     from plm_jax.training.before import model_from  # loads the tokenizers
 
     try:
       loaded = config.load(runs.config_file(run.config))
-      changes = [*changes_behind(run, str(before.root)).items()]
+      changes = [*changes_after(run, str(before.root)).items()]
       written, rest = model_from.expand(loaded, changes, None)
-      _begun_with[asked] = config.resolve(overrides.apply(written, rest)[0])
+      _configs[key] = config.resolve(overrides.apply(written, rest)[0])
     except ConfigError:
-      _begun_with[asked] = None
-  return _begun_with[asked]
+      _configs[key] = None
+  return _configs[key]
 
 
-def _typed(kept: Mapping[str, Any], before: RunFolder, folder: RunFolder) -> str | None:
-  """How the config that a folder keeps spells the folder that it began with; None where it names it nowhere.
+def _spelling(stored: Mapping[str, Any], before: RunFolder, folder: RunFolder) -> str | None:
+  """Find how a stored config spells the folder it started from.
 
-  A folder that is not where the config says may have been moved together with the one that it began with:
+  Returns None if it is not named.
 
-    kept in elsewhere/runs/glue-1:  data/runs/pretrain-2/vocab    stands for elsewhere/runs/pretrain-2
+  The folder may have been moved together with the one that it started from. For example, data/runs/pretrain-2/vocab in
+  the config of elsewhere/runs/glue-1 means elsewhere/runs/pretrain-2.
   """
   here = files.path(before.root)
-  for value in leaves(kept).values():
+  for value in leaves(stored).values():
     if not isinstance(value, str) or here.name not in value:
       continue
     for path in (files.path(value), *files.path(value).parents):
       moved = not files.is_folder(path) and folder.root.parent / path.name == before.root
-      if path.name == here.name and (moved or _same_place(path, here)):
+      if path.name == here.name and (moved or _is_same(path, here)):
         return str(path)
   return None
 
 
-def _same_place(one: Path, other: Path) -> bool:
-  return one == other or (files.is_folder(one) and one.resolve() == other.resolve())
+def _is_same(a: Path, b: Path) -> bool:
+  return a == b or (files.is_folder(a) and a.resolve() == b.resolve())
 
 
-def _without(value: Any, root: str) -> Any:
-  """Settings with another spelling of one folder: the same for all runs."""
+def _replaced(value: Any, root: str) -> Any:
+  """Replace a folder in settings by `BEFORE`."""
   if isinstance(value, Mapping):
-    return {key: _without(inner, root) for key, inner in value.items()}
+    return {key: _replaced(inner, root) for key, inner in value.items()}
   if isinstance(value, list | tuple):
-    return [_without(inner, root) for inner in value]
+    return [_replaced(inner, root) for inner in value]
   if isinstance(value, str) and (value == root or value.startswith(f'{root}/')):
     return BEFORE + value.removeprefix(root)
   return value
 
 
-def _unplaced(settings: Mapping[str, Any]) -> dict[str, Any]:
-  """What makes two runs the same, without places that digests vouch for and without what changes no result.
+def _identifying(settings: Mapping[str, Any]) -> dict[str, Any]:
+  """Return the settings that identify a run across folders.
 
-  The rows of an evaluation have no digest: theirs are known where they lie with those that are learned.
+  Paths that checksums cover and keys without effect are left out.
+
+  Evaluation data has no checksum; its path is dropped only if the training data has the same path.
   """
   stated = {key: value for key, value in runs.stated(settings).items() if key not in RESUMABLE}
   paths = {value for key, value in leaves(stated.get('data', {})).items() if key.rpartition('.')[2] == 'path'}
@@ -185,52 +196,55 @@ def _unplaced(settings: Mapping[str, Any]) -> dict[str, Any]:
   return {key: plain(value) if key in ('data', 'eval') else value for key, value in stated.items()}
 
 
-def _other_data(folder: RunFolder, run: Run, settings: Mapping[str, Any], places: Places) -> str:
-  """Why the data of a folder are not known to be those that a run reads; empty where they are. Logged once."""
-  asked = (str(folder.root), run.digest, places.makes)
-  if asked not in _compared:
-    _compared[asked] = _differs(folder, settings, places)
-    if _compared[asked]:
-      log.warning(f'{folder.root} has the config of {run.name} and is not adopted: {_compared[asked]}')
-  return _compared[asked]
+def _data_difference(folder: RunFolder, run: Run, settings: Mapping[str, Any], places: Places) -> str:
+  """Explain why a folder's data may differ; '' if it is equal.
+
+  The reason is logged once.
+  """
+  key = (str(folder.root), run.digest, places.makes)
+  if key not in _compared:
+    _compared[key] = _compare_data(folder, settings, places)
+    if _compared[key]:
+      log.warning(f'{folder.root} has the config of {run.name} but is not adopted: {_compared[key]}')
+  return _compared[key]
 
 
-def _differs(folder: RunFolder, settings: Mapping[str, Any], places: Places) -> str:
+def _compare_data(folder: RunFolder, settings: Mapping[str, Any], places: Places) -> str:
   from plm_jax.data import made
   from plm_jax.runs import run_folder  # load jax
   from plm_jax.training.before import prepare
 
   if not files.is_file(folder.data):
-    return 'it has no data.json, which says over which text and vocabulary it was made'
+    return 'it has no data.json with the checksums of its text and vocabulary'
   if not is_finished(folder):
     return 'it is not finished'
   try:
-    kept = run_folder.read_json(folder.data)
+    stored = run_folder.read_json(folder.data)
     for name, digest in prepare.digests(settings, makes=places.makes):
-      if kept.get(name) != digest:
-        return f'its {name} is {str(kept.get(name))[:DIGITS]}, and that of the data of this table is {digest[:DIGITS]}'
+      if stored.get(name) != digest:
+        return f'its {name} is {str(stored.get(name))[:DIGITS]}, that of this table {digest[:DIGITS]}'
   except made.Unmade as unmade:
     return (
-      f'its data_digest cannot be compared: the {unmade.made.what} of this table are not made yet, which it does when '
-      'it makes runs, and `plm-jax prepare` with the config and the changes that --commands prints'
+      f'its data_digest cannot be compared: the {unmade.made.what} of this table do not exist yet. Run the table, or '
+      '`plm-jax prepare` with the config and changes that --commands prints'
     )
   except (ConfigError, RunError) as error:
-    return f'its digests cannot be compared: {error}'
+    return f'its checksums cannot be compared: {error}'
   return ''
 
 
 def check_adopt(adopt: Sequence[str]) -> None:
-  """Raises ConfigError for a folder of `--adopt` that is not there or holds no run."""
+  """Raise ConfigError for a folder of `--adopt` without runs."""
   for name in adopt:
     if not files.is_folder(files.path(name)):
       raise ConfigError(f'--adopt={name}: there is no such folder')
     if not any(_adoptable([name])):
-      raise ConfigError(f'--adopt={name}: no run is in it, in its folders or in those of its folder runs')
+      raise ConfigError(f'--adopt={name}: no run in it, in its folders or in those of its folder runs')
 
 
 def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:
-  """The runs that folders are or hold; those of the WORKDIR of other tables lie in its folder `runs`."""
+  """Yield the runs in folders and in their `runs` folders."""
   for name in adopt:
     root = files.path(name)
-    inner = [one for folder in (root, root / 'runs') if files.is_folder(folder) for one in files.listing(folder)]
-    yield from (RunFolder(one) for one in (root, *inner) if files.is_file(RunFolder(one).config))
+    inner = [path for folder in (root, root / 'runs') if files.is_folder(folder) for path in files.listing(folder)]
+    yield from (RunFolder(path) for path in (root, *inner) if files.is_file(RunFolder(path).config))

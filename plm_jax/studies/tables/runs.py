@@ -1,7 +1,7 @@
-"""The runs behind a table: which ones it needs, and what makes two of them the same.
+"""Plan the runs of a table, and decide when two runs are the same.
 
-A run is known by a digest of its config and of the run that it begins with, so that tables which need the same run
-share it. `folders.py` says where it lies and `making.py` how it is made.
+A run is identified by a digest of its config and of the run that it starts from, so tables that need the same run share
+it. `run_folders.py` finds its folder and `making.py` makes it.
 """
 
 import functools
@@ -20,21 +20,21 @@ from plm_jax.io import files
 from plm_jax.runs import history
 from plm_jax.studies.tables.file import BEFORE, BEST, Column, Row, Table
 
-DIGITS = 12  # of a digest, in names
+DIGITS = 12  # of a digest in names
 
 
 class Run(NamedTuple):
   """One run of `train`, or of `evaluate`.
 
   Attributes:
-    config: the file of its config, with words.
+    config: file of its config, with arguments.
     changes: (dotted key, value as text) pairs.
-    settings: the whole config.
-    source: the run whose model, vocabulary and, unless `scratch`, parameters it begins with; or, where its changes name
-      `BEFORE`, the run whose folder stands there.
-    scratch: whether it begins with fresh parameters.
-    digest: of all of this.
-    evaluates: whether it evaluates the parameters of its source as they are.
+    settings: the complete config.
+    source: run that gives its model, vocabulary and, unless `scratch`, parameters; or, if its changes contain `BEFORE`,
+      the run whose folder replaces it.
+    scratch: whether it starts from random parameters.
+    digest: digest of all of these.
+    evaluates: whether it only evaluates the parameters of its source.
   """
 
   config: str
@@ -47,36 +47,36 @@ class Run(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Of its folder."""
+    """Return the name of its folder."""
     return f'{Path(self.config.partition(":")[0]).stem}-{self.digest}'
 
   @property
   def names_its_source(self) -> bool:
-    """Whether its changes say what it takes of its source."""
+    """Return whether its changes refer to its source."""
     return any(BEFORE in value for _, value in self.changes)
 
   @property
   def is_tuning(self) -> bool:
-    """Whether it is of a task, so that there is something to predict."""
+    """Return whether it is fine-tuned, with examples to predict."""
     return self.source is not None and bool(self.settings['adapter'])
 
 
 class Cell(NamedTuple):
-  """A row and a column."""
+  """A row and a column of a table."""
 
   row: str
   column: str
 
 
 class Places(NamedTuple):
-  """Where runs lie and what they read.
+  """Folders of runs and data.
 
   Attributes:
-    workdir: that of the command; runs of all tables lie below it. None where none is made.
-    data: the folder of the task sets; None for the paths of the configs.
-    corpus: the text that is pre-trained on; None for the paths of the configs.
-    adopt: folders of runs, and folders that hold such folders.
-    makes: whether token stores are made where they are needed to compare the data of a folder to adopt.
+    workdir: folder of the runs of all tables; None if none is made or read.
+    data: folder of the task data; None for the paths of the configs.
+    corpus: pre-training text; None for the paths of the configs.
+    adopt: folders of runs, or folders that contain such folders.
+    makes: whether token stores are built to compare the data of a folder to adopt.
   """
 
   workdir: Path | None
@@ -87,86 +87,88 @@ class Places(NamedTuple):
 
 
 def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
-  """The runs of each cell that is measured, by seed of pre-training and then by seed of fine-tuning.
+  """Plan the runs of each measured cell.
+
+  They are ordered by seed of pre-training and then of fine-tuning.
 
   Raises:
-    ConfigError: a config that does not resolve; names row, column and key.
+    ConfigError: an invalid config; names row, column and key.
   """
-  found: dict[Cell, list[list[Run]]] = {}
+  planned: dict[Cell, list[list[Run]]] = {}
   for row_name, row in table.rows.items():
     if row.empty:
       continue
     for column_name, column in table.columns.items():
       if not column.empty and not column.over and column_name not in row.without:
         cell = Cell(row_name, column_name)
-        found[cell] = _of_cell(table, cell, row, column, places)
+        planned[cell] = _of_cell(table, cell, row, column, places)
         if table.summary == BEST and column.chosen_by is not None:
-          for run in (run for by_seed in found[cell] for run in by_seed):
-            _check_rows(column, run, f'row {row_name!r}, column {column_name!r}')
-  return found
+          for run in (run for by_seed in planned[cell] for run in by_seed):
+            _check_splits(column, run, f'row {row_name!r}, column {column_name!r}')
+  return planned
 
 
 def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places) -> list[list[Run]]:
   runs = []
   for seed in range(table.pretraining_seeds):
-    began = _pretraining(table, cell.row, places, seed)
+    source = _pretraining(table, cell.row, places, seed)
     if column.of not in ('tuning', 'evaluation'):
-      runs.append([began])
+      runs.append([source])
       continue
     path = {'data.path': str(files.path(places.data) / column.folder)} if places.data and column.folder else {}
     label = f'row {cell.row!r}, column {cell.column!r}'
     if column.of == 'evaluation':
       keys = {**column.keys, **path, 'seed': seed}
-      runs.append([_run(column.configs[row.family], keys, label=label, source=began, evaluates=True)])
+      runs.append([_run(column.configs[row.family], keys, label=label, source=source, evaluates=True)])
       continue
     if column.between and not row.direct:
       keys = {**column.between_keys, **row.between, **path, 'seed': seed}
-      fresh = row.between_start == 'scratch'
-      began = _run(column.between[row.family], keys, label=f'{label}, between', source=began, scratch=fresh)
+      scratch = row.between_start == 'scratch'
+      source = _run(column.between[row.family], keys, label=f'{label}, between', source=source, scratch=scratch)
     runs.append([
       _run(
         column.configs[row.family],
-        {**column.keys, **row.tuning, **point, **path, 'seed': seed * table.tuning_seeds + number},
+        {**column.keys, **row.tuning, **point, **path, 'seed': seed * table.tuning_seeds + tuning_seed},
         label=label,
-        source=began,
+        source=source,
         scratch=row.start == 'scratch',
       )
-      for number in range(table.tuning_seeds) for point in column.grid or ({},)
+      for tuning_seed in range(table.tuning_seeds) for point in column.grid or ({},)
     ])  # fmt: skip
   return runs
 
 
-def _check_rows(column: Column, run: Run, label: str) -> None:
-  """Raises where the rows that choose a run are among those that are reported or learned, or of a test set."""
+def _check_splits(column: Column, run: Run, label: str) -> None:
+  """Raise ConfigError if test, reported or training examples select runs."""
   assert column.chosen_by is not None
   blocks = config.of_data(run.settings)
   reported, chooses = (f'eval.{name.partition("/")[0]}.data' for name in (column.metric, column.chosen_by[0]))
-  for place in (reported, chooses):
-    if place not in blocks:
-      there = ', '.join(run.settings['eval']) or 'none'
-      raise ConfigError(f'{label}: {run.config} has no evaluation {place.split(".")[1]!r}; there are: {there}')
+  for key in (reported, chooses):
+    if key not in blocks:
+      names = ', '.join(run.settings['eval']) or 'none'
+      raise ConfigError(f'{label}: {run.config} has no evaluation {key.split(".")[1]!r}; there are: {names}')
   if (blocks[chooses].get('split') or '').startswith('test'):
-    raise ConfigError(f'{label}: chosen_by: {chooses} is a test set, by which no run is chosen: name held-out rows')
+    raise ConfigError(f'{label}: chosen_by: {chooses} is a test set: use a held-out part of the training data')
   for other in (reported, 'data'):
     with errors.stage(label):
-      shares = _share_rows(blocks[chooses], blocks[other])
+      shares = _overlap(blocks[chooses], blocks[other])
     if shares:
       raise ConfigError(
-        f'{label}: chosen_by: {chooses} and {other} read the same rows, and a run is chosen by rows that are neither '
-        "reported nor learned: cut the split, as in 'train[:90%shuffled]' and 'train[90%shuffled:]'"
+        f'{label}: chosen_by: {chooses} and {other} overlap: separate the splits, as in '
+        "'train[:90%shuffled]' and 'train[90%shuffled:]'"
       )
 
 
-def _share_rows(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-  """Whether two data blocks are known to read rows of the same text that are not cut from each other."""
-  if one.get('path') is None or one.get('path') != other.get('path'):
-    return one == other
-  mine, theirs = (splits.parse(str(block.get('split')), path=one['path']) for block in (one, other))
-  return any(splits.overlap(first, second) for first in mine for second in theirs)
+def _overlap(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+  """Return whether two data blocks are known to read the same examples."""
+  if a.get('path') is None or a.get('path') != b.get('path'):
+    return a == b
+  of_a, of_b = (splits.parse(str(block.get('split')), path=a['path']) for block in (a, b))
+  return any(splits.overlap(first, second) for first in of_a for second in of_b)
 
 
 def _pretraining(table: Table, name: str, places: Places, seed: int) -> Run:
-  """The pre-training of a row, behind that of the row that it comes after."""
+  """Plan the pre-training of a row and those before it."""
   row = table.rows[name]
   text = places.corpus or row.keys.get('data.path')
   changed = {'data.path': text} if places.corpus else {}
@@ -190,20 +192,28 @@ def _run(
     settings = _resolved(target, tuple(change for change in changes if change[0] != 'seed')) | {'seed': keys['seed']}
   except ConfigError as error:
     raise ConfigError(f'{label}: {target}: {error}') from error
-  whole = [stated(settings), source and source.digest, scratch, *(['evaluation'] if evaluates else [])]
-  identity = json.dumps(whole, sort_keys=True)
+  content = [stated(settings), source and source.digest, scratch, *(['evaluation'] if evaluates else [])]
+  identity = json.dumps(content, sort_keys=True)
   digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGITS]
-  return Run(target, changes, settings, source, scratch, digest, evaluates)
+  return Run(
+    config=target,
+    changes=changes,
+    settings=settings,
+    source=source,
+    scratch=scratch,
+    digest=digest,
+    evaluates=evaluates,
+  )
 
 
 @functools.lru_cache(maxsize=1_000)
 def _resolved(target: str, changes: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-  """The whole config of a run but for its seed, in which the runs of a cell differ."""
+  """Resolve the complete config of a run except its seed."""
   return config.resolve(overrides.apply(config.load(config_file(target)), changes)[0])
 
 
 def config_file(name: str) -> str:
-  """A config file as it is named from here: those of the package are found from any folder."""
+  """Find a config file, here or in the package."""
   file, colon, words = name.partition(':')
   here = files.path(file)
   own = signatures.ROOT.parent / file
@@ -211,9 +221,11 @@ def config_file(name: str) -> str:
 
 
 def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
-  """What makes two runs the same: what a config says, without what may change on the way.
+  """Return the settings that identify a run.
 
-  A key that is None says nothing, so that runs are still found once configs have one key more.
+  Keys that may change during a run are left out.
+
+  Keys with value None are dropped, so that runs are still found after configs gain a key.
   """
 
   def plain(value: Any) -> Any:
@@ -225,20 +237,20 @@ def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def needed(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> list[Run]:
-  """Every run once, behind the one that it begins with; row by row, so that a table which is cut has whole rows."""
-  found: dict[str, Run] = {}
+  """List every run once, after those it starts from."""
+  ordered: dict[str, Run] = {}
   for by_seed in plan.values():
     for run in (run for runs in by_seed for run in runs):
-      for one in (*reversed(sources(run)), run):
-        found.setdefault(one.digest, one)
-  return list(found.values())
+      for step in (*reversed(sources(run)), run):
+        ordered.setdefault(step.digest, step)
+  return list(ordered.values())
 
 
 def sources(run: Run) -> list[Run]:
-  """The run that a run begins with, the one that this begins with, and so on."""
+  """List the runs that a run starts from, nearest first."""
   return [] if run.source is None else [run.source, *sources(run.source)]
 
 
 def pretraining_of(run: Run) -> Run:
-  """The run itself, or the one that its model is of."""
+  """Return the pre-training whose model a run uses."""
   return run if run.source is None or run.names_its_source else pretraining_of(run.source)

@@ -1,8 +1,8 @@
-"""What a config leaves to a person's own data: splits, fields, classes, and the layout that the model was trained with.
+"""Settings that a config leaves to the user's data: splits, fields, classes and the layout of examples.
 
-A config of `experiments/finetune/` says None for `data.split`, `data.label`, `data.layout` and `adapter.classes`, and
-() for `data.fields` and `adapter.tags`. Before anything else is made, `filled` looks at the data and writes out what it
-finds, so that `config.json` says everything by itself, and a run that goes on is not asked again.
+A config of `experiments/finetune/` has None for `data.split`, `data.label`, `data.layout` and `adapter.classes`, and ()
+for `data.fields` and `adapter.tags`. Before anything else is made, `filled` inspects the data and fills them in. So
+`config.json` is complete, and a run that resumes does not inspect the data again.
 """
 
 import logging
@@ -35,7 +35,7 @@ NAMED = ('bert', 'roberta', 'xlnet')  # layouts of one family of models, which a
 
 
 def filled(settings: Settings, kept: Settings | None = None, *, model: Where | None = None) -> dict[str, Any]:
-  """Settings in which nothing is left to the data.
+  """Fill in everything that the settings leave to the data.
 
   Args:
     settings: as `config.resolve` returns them.
@@ -63,7 +63,7 @@ def filled(settings: Settings, kept: Settings | None = None, *, model: Where | N
 
 
 def _with_splits(settings: Settings) -> dict[str, Any]:
-  """The settings without evaluations of `left_out`; the log names them."""
+  """Remove the evaluations of `left_out`, and log their names."""
   lacking = left_out(settings)
   for name, split in lacking.items():
     log.info(f'eval.{name} is left out: {settings["eval"][name]["data"]["path"]} has no split {split!r}')
@@ -71,7 +71,10 @@ def _with_splits(settings: Settings) -> dict[str, Any]:
 
 
 def left_out(settings: Settings) -> dict[str, str]:
-  """Evaluations on a split that is optional and that the data lack, and that split; never the one that judges."""
+  """Return evaluations whose optional split the data lack, with the split.
+
+  The evaluation of `best` is never among them.
+  """
   judge = (settings['best'] or ('',))[0].partition('/')[0]
   found = {}
   for name, block in settings['eval'].items():
@@ -82,7 +85,7 @@ def left_out(settings: Settings) -> dict[str, str]:
 
 
 def _lacking(block: Settings, optional: Sequence[str], *, where: str) -> Sequence[str]:
-  """The optional splits that a block reads of local data that have none of these names."""
+  """Return the optional splits of a block that local data lack."""
   path, split = block.get('path'), block.get('split')
   if path is None or split is None or not optional:
     return ()
@@ -96,7 +99,7 @@ def _lacking(block: Settings, optional: Sequence[str], *, where: str) -> Sequenc
 
 
 def _fill_data(made: dict[str, Any], kept: Settings) -> None:
-  """Splits, the field of the label and the fields of texts, where they are left open."""
+  """Fill in open splits, and the fields of labels and texts."""
   own, before = made['data'], kept.get('data') or {}
   left = [name for name in ('split', 'label') if own[name] is None]
   if not left and all(block['data'].get('split', '') is not None for block in made['eval'].values()):
@@ -128,7 +131,10 @@ def _fill_data(made: dict[str, Any], kept: Settings) -> None:
 
 
 def _with_classes(adapter: Settings, made: Settings, kept: Settings) -> dict[str, Any]:
-  """An adapter, or the one inside a wrapper, with its number of classes, its tags or its relations."""
+  """Fill in the classes, tags or relations of an adapter.
+
+  The adapter may be inside a wrapper.
+  """
   if isinstance(inner := adapter.get('inner'), Mapping):
     return {**adapter, 'inner': _with_classes(inner, made, kept.get('inner') or {})}
   for key, bare in (('classes', None), ('tags', []), ('relations', [])):
@@ -138,7 +144,7 @@ def _with_classes(adapter: Settings, made: Settings, kept: Settings) -> dict[str
 
 
 def _found_in_data(key: str, block: Settings, adapter: str) -> int | list[str]:
-  """The number of classes of the rows of a data block, or their names: the numbers themselves where they have none."""
+  """Return the class names of a data block, or their number."""
   with errors.stage('data'), signals.raising():
     labels = build.look(block) or Labels()
   count = max(labels.classes, len(labels.names))
@@ -157,7 +163,7 @@ def _found_in_data(key: str, block: Settings, adapter: str) -> int | list[str]:
 
 
 def _fill_layout(made: dict[str, Any], kept: Settings, source: str | None) -> None:
-  """The layout of rows that the model was trained with, where it is left open."""
+  """Fill in the layout that the model was trained with."""
   found = (kept.get('data') or {}).get('layout') or _layout_of_source(made, source)
   made['data'] = {**made['data'], 'layout': made['data']['layout'] or found}
   blocks = {name: block['data'] for name, block in made['eval'].items()}
@@ -168,7 +174,9 @@ def _fill_layout(made: dict[str, Any], kept: Settings, source: str | None) -> No
 
 
 def _layout_of_source(settings: Settings, source: str | None) -> str:
-  """The layout of the folder that the trunk comes from; one that the vocabulary has tokens for where none is known.
+  """Return the layout of the folder that the trunk comes from.
+
+  If none is known, it is one that the vocabulary has tokens for.
 
   Raises:
     ConfigError: as `layout_of_release`.
@@ -187,7 +195,7 @@ def _layout_of_source(settings: Settings, source: str | None) -> str:
 
 
 def layout_of_release(folder: str, *, texts: int) -> str:
-  """The layout of rows that the tokenizer of a release or an import writes.
+  """Return the layout that the tokenizer of a folder writes.
 
   Args:
     folder: of the one or the other.
@@ -220,14 +228,17 @@ def layout_of_release(folder: str, *, texts: int) -> str:
 
 
 def _texts(block: Settings) -> int:
-  """How many texts stand in a row of a data block, of which more than one need the layout of a pair."""
+  """Return the number of texts in an example of a data block.
+
+  Two or more need the layout of a pair.
+  """
   if 'form' in block:
     return 1
   return 2 if block.get('kind') in ('spans', 'options') else min(len(block.get('fields') or ()) or 2, 2)
 
 
 def _check_layout(settings: Settings, source: str | None) -> None:
-  """Raises ConfigError where the rows of the training data stand otherwise than those that the model was trained on."""
+  """Raise ConfigError if the layout differs from that of pre-training."""
   block = settings['data']
   asked = block.get('layout')
   if source is None or asked not in NAMED:
@@ -247,7 +258,7 @@ def _check_layout(settings: Settings, source: str | None) -> None:
 
 
 def _trained_on(source: str, *, texts: int) -> tuple[str | None, int]:
-  """The layout of the rows that the model of a folder was trained on, and of how many texts in a row that is known.
+  """Return the layout of a model's training examples, and for how many texts it is known.
 
   Args:
     source: a run, an import or a release.
@@ -267,9 +278,9 @@ def _trained_on(source: str, *, texts: int) -> tuple[str | None, int]:
 
 
 def _pairs_texts(begun: Settings, source: str) -> bool:
-  """Whether a run was pre-trained on two texts in a row that belong together, as its objective puts them there.
+  """Return whether a run was pre-trained on pairs of texts.
 
-  Documents that stand one behind the other in a row say nothing of a pair.
+  Documents that follow each other in a sequence are not pairs.
   """
   place, objective = _tokenizer_of(source), begun.get('objective')
   if place is None or not objective:
@@ -288,13 +299,13 @@ def _frames(style: Any, vocab: Vocab, texts: int) -> Any:
 
 
 def _trunk_source(settings: Settings) -> str | None:
-  """The folder that the trunk of a run comes from, where there is one."""
+  """Return the folder that the trunk of a run comes from, if any."""
   found = [entry['source'] for entry in settings['init_from'] if entry.get('to', 'trunk') in ('', 'trunk')]
   return found[-1] if found and files.is_folder(files.path(found[-1])) else None
 
 
 def layout_of(folder: str, *, texts: int = 2, bare: bool = False, kinds: bool = True) -> str | None:
-  """The layout of rows that the tokenizer of a folder writes; None where it has none that is known.
+  """Return the layout that the tokenizer of a folder writes, if known.
 
   Args:
     folder: a run, an import or a release.
@@ -320,17 +331,16 @@ def layout_of(folder: str, *, texts: int = 2, bare: bool = False, kinds: bool = 
 
 
 def _tokens(parts: Sequence[tuple[int | str, int]]) -> list[int | str]:
-  """Of a template, without sentence types."""
   return [token for token, _ in parts]
 
 
 def _tokenizer_of(folder: str) -> Path | None:
-  """Where the tokenizer of a run, an import or a release lies; None where it has none."""
+  """Return the folder of the tokenizer, None if there is none."""
   return next((one for one in (RunFolder.at(folder).vocab, files.path(folder)) if tokenizer.exists(one)), None)
 
 
 def _written(marked: tokenizers.Tokenizer) -> Template:
-  """What a tokenizer puts around one text and around two."""
+  """Return the tokens that a tokenizer adds to one text and to two."""
 
   def parts(second: str | None) -> tuple[tuple[int | str, int], ...]:
     made = marked.encode('a', second)

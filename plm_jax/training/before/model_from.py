@@ -1,8 +1,8 @@
-"""`model.from` in a config: the model, the vocabulary and the parameters of a folder, in place of those of the config.
+"""`model.from` in a config: the model, vocabulary and parameters of a folder.
 
-The folder is a release in Hugging Face's form, an import or a run. What it says is written out into the blocks `model`,
-`vocab` and `init_from`, so that a run's `config.json` says everything by itself. What can be found wrong without jax is
-found before it is loaded; only the sizes of a release need the code of `weights/`.
+The folder is a Hugging Face folder, a converted checkpoint or a run. Its content is written to the blocks `model`,
+`vocab` and `init_from`, so that `config.json` of a run is complete. Mistakes that can be found without jax are found
+before it is loaded; only the sizes of a Hugging Face folder need the code of `weights/`.
 """
 
 import json
@@ -35,10 +35,11 @@ OF_TRAINING = re.compile(r'(.*_)?dropout|pooler')
 def expand(
   settings: Mapping[str, Any], changes: Sequence[tuple[str, str]], folder: RunFolder | None
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-  """A config and changes of it without `model.from`.
+  """Return a config and its changes without `model.from`.
 
-  A flag replaces the model of the file, but for its rates of dropout and its pooler where the folder is of its family:
-  these are of the task.
+  A flag replaces the model of the file. If the folder has the same family, the rates of dropout and the pooler of the
+  file
+  remain: they belong to the task.
 
   Args:
     settings: as a config file gives them.
@@ -87,13 +88,13 @@ def expand(
 
 
 def _of_training(overrides: Any) -> dict[str, Any]:
-  """What a folder of the same family does not replace (`OF_TRAINING`); nothing of what is no block."""
+  """Return the overrides that a folder of the same family keeps (`OF_TRAINING`)."""
   kept = overrides if isinstance(overrides, Mapping) else {}
   return {key: value for key, value in kept.items() if OF_TRAINING.fullmatch(key)}
 
 
 def asked(words: Sequence[str]) -> str | None:
-  """The folder that `--config.model.from` names among the words of a command."""
+  """Return the folder of `--config.model.from` in a command."""
   flag = f'--{LABEL}'
   pairs = zip(words, [*words[1:], ''], strict=True)
   found = [word.removeprefix(f'{flag}=') if word != flag else after for word, after in pairs if word.startswith(flag)]
@@ -101,7 +102,10 @@ def asked(words: Sequence[str]) -> str | None:
 
 
 def _begun(source: str, folder: RunFolder | None) -> dict[str, Any] | None:
-  """The blocks of a run that has begun, where the folder that it came from is gone; None where there is no need."""
+  """Return the blocks of a resumed run whose source is gone.
+
+  None if the source exists.
+  """
   if files.is_folder(files.path(source)) or folder is None or not files.is_file(folder.config):
     return None
   kept = config.load(str(folder.root))
@@ -109,7 +113,9 @@ def _begun(source: str, folder: RunFolder | None) -> dict[str, Any] | None:
 
 
 def _model_json(path: Path) -> tuple[str, str, dict[str, Any], int] | None:
-  """Name, variant, overrides and rows of an import or a run; None for a release.
+  """Return name, variant, overrides and rows of a converted checkpoint or run.
+
+  None for a Hugging Face folder.
 
   Raises:
     ConfigError: the folder is none of them, or a release of an unknown kind.
@@ -142,7 +148,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check_release(path: Path, model_type: Any) -> None:
-  """Raises ConfigError for a release of an unknown kind, or one without weights that are read here."""
+  """Raise ConfigError for an unknown architecture or missing weights."""
   names = [file.stem for file in files.listing(signatures.ROOT / 'weights' / 'architectures', '[a-z]*.py')]
   types = {one for name in names for one in signatures.literal(f'weights.architectures.{name}', 'MODEL_TYPES') or ()}
   errors.check_choice(f'{LABEL}={path}', 'model_type', model_type, sorted(types), place=RELEASE)
@@ -151,7 +157,7 @@ def _check_release(path: Path, model_type: Any) -> None:
 
 
 def _sizes(source: str) -> tuple[str, str, dict[str, Any], int]:
-  """As `_model_json`, of a release."""
+  """Return the same as `_model_json` for a Hugging Face folder."""
   signals.check()
   malloc.reuse()  # before jax is loaded
   weights = build.import_file('weights.folders')
@@ -163,14 +169,20 @@ def _sizes(source: str) -> tuple[str, str, dict[str, Any], int]:
 
 
 def _takes_a_head(folder: RunFolder | None) -> bool:
-  """Whether a run that began is one that took the head too, or may have; earlier versions took none."""
+  """Return whether a resumed run may have taken the head too.
+
+  Earlier versions took none.
+  """
   if folder is None or not files.is_file(folder.config):
     return True
   return any(entry.get('to') == HEAD for entry in config.load(str(folder.root)).get('init_from') or ())
 
 
 def _head_of(source: str) -> Mapping[str, Any]:
-  """The block of the adapter that computes the head of a folder; empty where it has none."""
+  """Return the block of the adapter that computes a folder's head.
+
+  Empty if there is none.
+  """
   path = files.path(source)
   if files.is_file(path / IMPORT):
     block = _read(path / IMPORT).get('adapter')
@@ -185,7 +197,7 @@ def _head_of(source: str) -> Mapping[str, Any]:
 
 
 def _built_alike(settings: Mapping[str, Any], head: Mapping[str, Any]) -> dict[str, Any]:
-  """The settings with the layers of a head in the adapter that computes it, where the config says nothing of them."""
+  """Fill in the layers of a folder's head in the adapter."""
   if not head or _task_of(settings).get('name') != head['name']:
     return dict(settings)
   built = {name: head[name] for name in BUILT if name in head}
@@ -199,12 +211,15 @@ def _built_alike(settings: Mapping[str, Any], head: Mapping[str, Any]) -> dict[s
 
 
 def _task_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-  """The block of the adapter inside its wrappers; empty for an objective."""
+  """Return the adapter inside its wrappers; empty for an objective."""
   return build.unwrapped(settings).get('adapter') or {}
 
 
 def _vocab_block(source: str, settings: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> dict[str, Any]:
-  """The vocabulary of the folder, with the extra tokens of the config, or the one that a flag names."""
+  """Return the block of the folder's vocabulary with extra tokens.
+
+  A flag may name another one.
+  """
   from plm_jax.text import tokenizer
 
   path = files.path(source)
@@ -226,7 +241,7 @@ def _vocab_block(source: str, settings: Mapping[str, Any], changes: Sequence[tup
 def _dry_run(
   settings: Mapping[str, Any], model: dict[str, Any], kind: str, vocab: Mapping[str, Any], changes: Sequence[Any]
 ) -> None:
-  """Raises for every mistake in the rest of a config whose model is not known yet, before jax is loaded."""
+  """Check the rest of a config whose model is not known yet."""
   if not {'name', 'variant'} <= model.keys():
     return
   others = [change for change in changes if change[0].partition('.')[0] not in ('model', 'vocab', 'init_from')]
@@ -235,7 +250,10 @@ def _dry_run(
 
 
 def _multiple(size: int, rows: int, own: int) -> int:
-  """What pads a vocabulary to the rows of a table: a power of two if one does; 1 where there is nothing to pad."""
+  """Return the multiple that pads a vocabulary to its table.
+
+  It is a power of two if possible, and 1 without padding.
+  """
   if size >= rows:
     return own if -(-size // own) * own == rows else 1
   powers = [2**power for power in range(3, 11)]
@@ -243,9 +261,9 @@ def _multiple(size: int, rows: int, own: int) -> int:
 
 
 def _entries(source: str, settings: Mapping[str, Any], *, more: bool, head: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """`init_from` with the folder as the source of the trunk, and of the head of the same adapter where it fits.
+  """Return `init_from` with the folder as the source.
 
-  Objectives go on with the heads of the folder as well.
+  The trunk, the heads of an objective, and the head of the same adapter are taken.
   """
   entries = [dict(entry) for entry in settings.get('init_from') or ()]
   is_trunk = [entry.get('to', 'trunk') in PLACES and entry.get('from_', 'trunk') in PLACES for entry in entries]

@@ -1,4 +1,4 @@
-"""What can be known of a run before a folder is claimed, text is tokenised or an array is made."""
+"""Checks of a run before a folder is locked, text is tokenised or an array is made."""
 
 import functools
 import itertools
@@ -25,7 +25,8 @@ from plm_jax.runs import history, metrics, scoring
 from plm_jax.training import evaluation, feed
 from plm_jax.training.before import from_data
 from plm_jax.training.cost import memory, sizes
-from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_layout, make_parts, make_vocab
+from plm_jax.training.init_sources import check_sources
+from plm_jax.training.parts import Parts, check_labels, check_names, make_layout, make_parts, make_vocab
 from plm_jax.training.step import TrainState, abstract_params, bind, eval_step, state_maker, step_rng
 from plm_jax.weights import task_heads, writer
 
@@ -36,7 +37,9 @@ Settings = Mapping[str, Any]
 
 
 def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
-  """Raises ConfigError for a run that could not begin, or would not fit; nothing is written.
+  """Raise ConfigError for a run that could not begin or fit.
+
+  Nothing is written.
 
   Args:
     settings: of the run.
@@ -68,7 +71,7 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
 
 
 def _check_watched(settings: Settings) -> None:
-  """Raises ConfigError where the optimiser waits for a metric that nobody names, or of which another way is better."""
+  """Raise ConfigError if the optimiser waits for a metric that is not set."""
   rule, best = settings['optim'], settings['best']
   mean_waits = rule.get('name') == 'asgd' and rule.get('start') is None
   waits = {
@@ -100,7 +103,7 @@ def _check_watched(settings: Settings) -> None:
 
 
 def _check_memory(settings: Settings) -> None:
-  """Raises ConfigError where a state is carried from row to row, and rows read tokens again."""
+  """Raise ConfigError if a carried state would read tokens twice."""
   objective, data = settings['objective'] or {}, settings['data']
   if objective.get('name') != 'causal_lm' or not objective.get('memory'):
     return
@@ -117,7 +120,7 @@ def _check_memory(settings: Settings) -> None:
 
 
 def look(blocks: Mapping[str, Settings], parts: Parts) -> dict[str, Labels]:
-  """What the labels of data blocks are, before anything is tokenised; every part of a mixture is looked at.
+  """Return the labels of data blocks before anything is tokenised.
 
   Args:
     blocks: place in the config, such as 'eval.test.data' -> data block.
@@ -136,7 +139,7 @@ def look(blocks: Mapping[str, Settings], parts: Parts) -> dict[str, Labels]:
 
 
 def _each(where: str, labels: Labels) -> Iterator[tuple[str, Labels]]:
-  """The place and the labels of each source whose rows stand in the batches of a block."""
+  """Yield the place and labels of each source in a block."""
   if not labels.mixed:
     yield where, labels
   for name, inner in labels.mixed.items():
@@ -144,7 +147,7 @@ def _each(where: str, labels: Labels) -> Iterator[tuple[str, Labels]]:
 
 
 def remark(settings: Settings, source: Source) -> None:
-  """Logs a setting that can make no difference to the run, once its rows are counted."""
+  """Log a setting without effect, once examples are counted."""
   seen, rows = settings['steps'] * settings['data']['batch_size'], source.rows
   if (build.unwrapped(settings)['objective'] or {}).get('masking') == 'static' and seen <= rows:
     log.info(
@@ -154,10 +157,10 @@ def remark(settings: Settings, source: Source) -> None:
 
 
 def check_targets(settings: Settings, parts: Parts, source: Source, *, layout: sharding.Layout) -> None:
-  """Raises ConfigError for an objective that chooses no token to predict in any of the first batches.
+  """Raise ConfigError if no token is predicted in the first batches.
 
-  Only where a rate is 0 are targets counted, since a function is compiled for it: objectives that learn from the tokens
-  that stay as well, and mixtures, have targets all the same.
+  Targets are counted only if a rate is 0, since a function is compiled for it. Objectives that learn from unchanged
+  tokens, and mixtures, always have targets.
 
   Args:
     settings: of the run.
@@ -179,7 +182,7 @@ def check_targets(settings: Settings, parts: Parts, source: Source, *, layout: s
 
 
 def _rates_of_0(block: Any, where: str) -> Iterator[str]:
-  """The places of rates that are 0 in a block and in those inside it."""
+  """Yield the keys of rates that are 0 in a block."""
   inside = block.items() if isinstance(block, Mapping) else enumerate(block) if isinstance(block, list | tuple) else ()
   for key, value in inside:
     if key == 'rate' and value == 0:
@@ -188,7 +191,10 @@ def _rates_of_0(block: Any, where: str) -> Iterator[str]:
 
 
 def _targets(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], batch: Mapping[str, Array], key: Array) -> Array:
-  """The weight of the loss of a batch, f32[]; the model is not run, since no weight depends on what it gives."""
+  """Compute the weight of the loss of a batch, f32[].
+
+  The model does not run, since no weight depends on it.
+  """
   shapes, rng = abstract_params(task, spec), step_rng(key, jnp.zeros((), jnp.int32))
 
   def forward(**given: Any) -> PyTree:
@@ -202,7 +208,7 @@ def _targets(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], batch: Mappin
 
 
 def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:
-  """Logs which part of the model trains, at which rate and from which step on, where that is not all of it alike.
+  """Log which parameters train, at which rate and from which step.
 
   Args:
     settings: of the run.
@@ -217,7 +223,7 @@ def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:
 
 
 def remark_export(settings: Settings, shapes: PyTree, trunk: nn.Module) -> None:
-  """Logs why the head that is trained has no class in transformers, which `convert export` would refuse it for.
+  """Log why transformers has no class for the trained head.
 
   Args:
     settings: of the run.
@@ -237,7 +243,7 @@ def _unread(layer: int | None) -> np.ndarray:
 
 
 def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, scored: Collection[str]) -> None:
-  """The parameters that `optim` speaks of, the metrics of evaluations, and memory, by shape alone."""
+  """Check optimiser groups, metrics and memory by shape."""
   data, key = settings['data'], jax.random.key(settings['seed'])
   spec, read = batch_spec(parts, data), read_spec(parts, data)
   memory.check_table(parts.trunk, settings, layout=layout)
@@ -270,9 +276,9 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
 
 
 def check_metric_of_best(settings: Settings) -> None:
-  """Raises ConfigError where no evaluation of a run gives the metric of `best`, of all that `check` looks at.
+  """Raise ConfigError if no evaluation gives the metric of `best`.
 
-  Devices are not asked for, and no data are read but what is left to them.
+  No device is used, and only data that the config leaves open are read.
   """
   settings = from_data.filled(settings)
   parts = make_parts(settings, make_vocab(settings))
@@ -280,7 +286,7 @@ def check_metric_of_best(settings: Settings) -> None:
 
 
 def abstract_parameters(settings: Settings, parts: Parts) -> PyTree:
-  """Shapes and dtypes of the parameters of a run, without where they lie."""
+  """Return shapes and dtypes of the parameters without shardings."""
   with errors.stage(parts.user):
     return nn.unbox(abstract_params(parts.task, batch_spec(parts, settings['data'])))
 
@@ -288,7 +294,7 @@ def abstract_parameters(settings: Settings, parts: Parts) -> PyTree:
 def check_metrics(
   asked: Iterable[tuple[tuple[str, str], str]], settings: Settings, parts: Parts, shapes: PyTree
 ) -> None:
-  """`check_best` of metrics, each with what asks for it, on the evaluation that each names, which is there."""
+  """Check several metrics like `check_best`, each with its label."""
   step, scores = functools.partial(eval_step, task=parts.task), evaluation.asked(settings, parts.task)
   for best, label in asked:
     name = best[0].partition('/')[0]
@@ -297,7 +303,7 @@ def check_metrics(
 
 
 def _prepared(spec: Mapping[str, jax.ShapeDtypeStruct], task: Task, key: Array, *, where: str) -> Example:
-  """Shapes of what the task makes of a batch.
+  """Return the shapes of a prepared batch.
 
   Raises:
     ConfigError: its rows are too short for the task.
@@ -307,7 +313,7 @@ def _prepared(spec: Mapping[str, jax.ShapeDtypeStruct], task: Task, key: Array, 
 
 
 def abstract_state(settings: Settings, parts: Parts, layout: sharding.Layout) -> tuple[TrainState, optim.Optimiser]:
-  """Shapes with shardings of the state that a run begins with, and its optimiser; rows as the settings say.
+  """Return shapes with shardings of the first state, and its optimiser.
 
   Raises:
     ConfigError: `optim` speaks of parameters that are not there.
@@ -322,13 +328,13 @@ def abstract_state(settings: Settings, parts: Parts, layout: sharding.Layout) ->
 
 
 def batch_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
-  """Shapes and dtypes of the batches of a data block with every key that it may give and that the task may read."""
+  """Return shapes of a batch with every key that may be read."""
   given = [key for key in config.gives(block) or () if key in BATCH]
   return _spec((*given, *parts.reads), block)
 
 
 def read_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
-  """The same with the keys that the task reads, and no others."""
+  """Return shapes of a batch with the keys that the task reads."""
   return _spec(parts.reads, block)
 
 
@@ -348,7 +354,7 @@ def check_best(
   step: Any,
   label: str = 'best',
 ) -> None:
-  """Raises ConfigError where `best` names a metric that its evaluation does not give; nothing is computed.
+  """Raise ConfigError if an evaluation does not give a metric.
 
   Args:
     best: of the settings.

@@ -1,8 +1,7 @@
-"""Makes what a run reads before there is a TPU: the engine of `plm-jax prepare`.
+"""Preparation of data without an accelerator: the engine of `plm-jax prepare`.
 
-With a shared place, a folder that all hosts see or an address, what one host made is taken by the others. What lies
-there has the name of its digest, its last file says that it is whole, and it is compared with its digests when it is
-opened, as anything in the cache.
+With a shared folder or remote location, hosts reuse what one of them made. Files there are named by their digest, the
+last file marks them as complete, and they are compared with their digests when opened, like the cache.
 """
 
 import logging
@@ -31,7 +30,7 @@ SHARED = {
 
 
 class Line(NamedTuple):
-  """Something that the rows of a block are made from.
+  """A file set that the examples of a block are made from.
 
   Attributes:
     place: of the block in the config, such as 'eval.test.data'.
@@ -45,16 +44,17 @@ class Line(NamedTuple):
 
 
 class Prepared(NamedTuple):
-  """What is there for a run now; `facts` are digests by the names that they have in the `data.json` of a run."""
+  """Everything prepared for a run; `facts` are the digests of `data.json`."""
 
   lines: list[Line]
   facts: dict[str, str]
 
 
 def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prepared:
-  """Makes the token stores and tables of a run in `data.cache`; what is there, whole, is left as it is.
+  """Make the token stores and tables of a run in `data.cache`.
 
-  Safe to call in several processes, and in one that may be killed: what is under way has another name, or a journal.
+  Complete ones are kept. Several processes may call it, and any may be killed: unfinished files have other names, or a
+  journal.
 
   Args:
     settings: as `config.resolve` returns them.
@@ -84,7 +84,7 @@ def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prep
 
 
 def digests(settings: Mapping[str, Any], *, makes: bool) -> Iterator[tuple[str, str]]:
-  """The digests that `data.json` of a run would have, by their names there: of vocabularies, then of its rows.
+  """Return the digests that `data.json` of a run would have.
 
   Args:
     settings: as `config.resolve` returns them.
@@ -108,7 +108,7 @@ def digests(settings: Mapping[str, Any], *, makes: bool) -> Iterator[tuple[str, 
 def _opened(
   place: str, block: Mapping[str, Any], settings: Mapping[str, Any], parts: Parts, *, shared: Where | None
 ) -> tuple[Source, list[Line]]:
-  """The rows of a block, and what they are made from."""
+  """Open the examples of a block, and list what they are made from."""
 
   def make() -> Source:
     return make_source(block, parts.vocab, seed=settings['seed'], reader=parts, where=place)
@@ -143,7 +143,7 @@ def _state(one: Made, *, taken: set[Path | None], renewed: set[Path | None]) -> 
 
 
 def _take(one: Made, block: Mapping[str, Any], shared: Where) -> bool:
-  """Copies something from the shared place to the cache; False where that has nothing whole of it."""
+  """Copy from the shared place to the cache; False if not possible."""
   there = _in_shared(one, block, shared)
   if one.folder is None or there is None or not files.is_file(there / SHARED[one.what][-1]):
     return False
@@ -159,7 +159,7 @@ def _take(one: Made, block: Mapping[str, Any], shared: Where) -> bool:
 
 
 def _bring(source: Path, target: Path) -> None:
-  """Copies a file of a shared place to the cache; what was cut off on its way from an address goes on."""
+  """Copy a file to the cache, resuming an interrupted download."""
   if files.is_address(source):
     downloads.fetched_file(source, target.parent, target.name)
   else:
@@ -167,7 +167,7 @@ def _bring(source: Path, target: Path) -> None:
 
 
 def _leave(one: Made, block: Mapping[str, Any], shared: Where, *, replaces: bool) -> None:
-  """Copies something from the cache to the shared place; what is there stays, unless it is damaged."""
+  """Copy from the cache to the shared place, unless a sound copy exists."""
   there = _in_shared(one, block, shared)
   if one.folder is None or there is None:
     return
@@ -184,7 +184,7 @@ def _leave(one: Made, block: Mapping[str, Any], shared: Where, *, replaces: bool
 
 
 def _in_shared(one: Made, block: Mapping[str, Any], shared: Where) -> Path | None:
-  """Where something lies in the shared place, as in the cache; None where it has no place there."""
+  """Return the location in the shared place, if any."""
   cache = files.path(block.get('cache') or '')
   if one.what not in SHARED or one.folder is None or cache not in one.folder.parents:
     return None
@@ -192,7 +192,7 @@ def _in_shared(one: Made, block: Mapping[str, Any], shared: Where) -> Path | Non
 
 
 def _copy(source: Path, target: Path) -> None:
-  """Copies a file, which is there whole or not at all."""
+  """Copy a file atomically."""
   files.make_folder(target.parent)
   with files.replacing(target) as temporary:
     files.copy(source, temporary)

@@ -1,8 +1,8 @@
 """Floating-point operations of a function, counted on its jaxpr, and the peak of known chips.
 
-Matrix products and convolutions count, 2 m n k for [m, k] x [k, n]; everything else does not, as in published
-utilisation figures. A training step without recompute is three forward passes. XLA's own cost analysis is of no use
-here: it counts the body of a scan once and kernels hardly at all.
+Only matrix products and convolutions count, 2 m n k for [m, k] x [k, n], as in published utilisation figures. A step
+without recomputation is three forward passes. XLA's own cost analysis does not help: it counts the body of a scan once,
+and kernels hardly at all.
 """
 
 import logging
@@ -52,11 +52,11 @@ class Cost(NamedTuple):
 
 
 def count(function: Callable[..., Any], *args: PyTree) -> int:
-  """Matrix-product operations of one call; what the outputs do not need is not counted.
+  """Count the matrix-product operations of one call.
 
-  A scan counts every iteration, a conditional its most expensive branch, a kernel its whole grid, and a while loop one
-  iteration, with a line in the log at level DEBUG. Do not count the gradient of a rematerialised function, which
-  recomputes: count the forward pass and multiply by three.
+  Operations that the outputs do not need are left out. A scan counts every iteration, a conditional its most expensive
+  branch, a kernel its whole grid, and a while loop one iteration, with a line in the log at level DEBUG. For a
+  rematerialised function, which recomputes in its gradient, count the forward pass and multiply by three.
 
   Args:
     function: of `args`.
@@ -68,7 +68,7 @@ def count(function: Callable[..., Any], *args: PyTree) -> int:
 
 
 def forward(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> Cost:
-  """The parameters of a model and the operations of a row of `inputs`; nothing is computed.
+  """Count parameters of a model and operations of a row, by shape.
 
   Args:
     model: called with `inputs` by name.
@@ -81,7 +81,7 @@ def forward(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> Cos
 
 
 def parameters(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> PyTree:
-  """The tree of a model's parameters, shapes only.
+  """Return the tree of a model's parameters as shapes.
 
   Args:
     model: called with `inputs` by name.
@@ -92,7 +92,7 @@ def parameters(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> 
 
 
 def report(costs: Mapping[str, Cost]) -> str:
-  """Parameters and operations, one line per variant, with ratios to the first variant."""
+  """Format parameters and operations, one line per variant, with ratios."""
   first = next(iter(costs.values()))
   width = max(map(len, costs))
   lines = [f'{"":{width}}  {"parameters":>15}  {"":>7}  {"GFLOP per row":>13}']
@@ -103,7 +103,7 @@ def report(costs: Mapping[str, Cost]) -> str:
 
 
 def peak_flops(device_kind: str, dtype: str) -> float | None:
-  """Peak of one device in operations per second; None where no figure is known.
+  """Return the peak operations per second of a device, if known.
 
   Args:
     device_kind: as in `jax.devices()[0].device_kind`.

@@ -1,4 +1,4 @@
-"""What a run needs at least, by shape alone, against the memory that there is. Nothing is made."""
+"""Lower bounds of the memory of a run, from shapes alone, against the memory that is free."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ _CONTROL_GROUPS = (  # the limit of a container and what counts against it: vers
 
 
 class Leaf(NamedTuple):
-  """An array of a tree: its part ('parameters'), its path, its shape, and its bytes on one device."""
+  """An array of a tree: its part ('parameters'), path, shape, and bytes on one device."""
 
   part: str
   path: str
@@ -35,14 +35,17 @@ class Leaf(NamedTuple):
 
 
 class Free(NamedTuple):
-  """Bytes that can still be used: of the host, and of each device; None where that is not known."""
+  """Free bytes of the host and of each device; None if unknown."""
 
   host: int | None
   device: int | None
 
 
 def free(devices: Iterable[jax.Device]) -> Free:
-  """What there is, of this host and these devices. Those of a CPU have no memory of their own: `device` is None."""
+  """Return the free memory of this host and of these devices.
+
+  CPU devices have no memory of their own: `device` is None.
+  """
   stats = [device.memory_stats() or {} for device in devices]
   limits = [one['bytes_limit'] for one in stats if 'bytes_limit' in one]
   known = [room for room in (_of_machine(), _of_control_group()) if room is not None]
@@ -50,7 +53,7 @@ def free(devices: Iterable[jax.Device]) -> Free:
 
 
 def in_use(devices: Sequence[jax.Device]) -> dict[str, float]:
-  """GiB in use: of the fullest of these devices, now and at most so far, and of the process on its host.
+  """Return GiB in use by the fullest device and by this process.
 
   Returns:
     'device_memory_gib' and 'device_memory_peak_gib' where devices have a memory of their own that they tell of;
@@ -67,7 +70,7 @@ def in_use(devices: Sequence[jax.Device]) -> dict[str, float]:
 
 
 def leaves(state: TrainState, tx: optim.Optimiser, batch: Mapping[str, Any], *, layout: Layout) -> list[Leaf]:
-  """Every array that exists when an update is made, but for activations: state, gradients, and the batch.
+  """List every array of an update except activations.
 
   Args:
     state: shapes with shardings, `Maker.abstract`.
@@ -92,7 +95,9 @@ def leaves(state: TrainState, tx: optim.Optimiser, batch: Mapping[str, Any], *, 
 
 
 def check(found: list[Leaf], trunk: nn.Module, settings: Mapping[str, Any], *, layout: Layout) -> None:
-  """Raises ConfigError where the arrays cannot all be in memory, with the largest of them and what would lower it.
+  """Raise ConfigError if the arrays do not fit in memory.
+
+  The message names the largest of them and what would lower it.
 
   Args:
     found: from `leaves`, or some of them.
@@ -126,7 +131,7 @@ def check(found: list[Leaf], trunk: nn.Module, settings: Mapping[str, Any], *, l
 
 
 def check_table(trunk: nn.Module, settings: Mapping[str, Any], *, layout: Layout) -> None:
-  """`check` of the token table and its gradient alone, if there is one, before a trunk of absurd sizes is traced."""
+  """Check the token table and its gradient before tracing the trunk."""
   if lacking(trunk, Attends):
     return
   shape = (trunk.vocab_size, trunk.token_dim)
@@ -135,25 +140,25 @@ def check_table(trunk: nn.Module, settings: Mapping[str, Any], *, layout: Layout
 
 
 def check_batch(batch: Mapping[str, Any], trunk: nn.Module, settings: Mapping[str, Any], *, layout: Layout) -> None:
-  """`check` of a global batch alone, before a trunk is traced with rows of an absurd length."""
+  """Check a global batch before tracing the trunk."""
   places = sharding.row_places(layout.mesh)
   found = [Leaf('batch', key, leaf.shape, _bytes(leaf) // places) for key, leaf in batch.items()]
   check(found, trunk, settings, layout=layout)
 
 
 def _bytes(leaf: Any) -> int:
-  """Of one device, where the leaf has a sharding."""
+  """Return the bytes on one device, if the leaf has a sharding."""
   shape = leaf.shape if getattr(leaf, 'sharding', None) is None else leaf.sharding.shard_shape(tuple(leaf.shape))
   return math.prod(shape) * leaf.dtype.itemsize
 
 
 def in_words(size: float) -> str:
-  """Bytes, such as '1.5 GiB'."""
+  """Format bytes: '1.5 GiB'."""
   return f'{size / 2**30:,.1f} GiB' if size >= 2**30 else f'{size / 2**20:,.1f} MiB'
 
 
 def _cure(largest: Leaf, trunk: nn.Module, settings: Mapping[str, Any]) -> str:
-  """Which keys make the largest array smaller."""
+  """Return the keys that make the largest array smaller."""
   data = settings['data']
   if largest.part in ('batch', 'prepared rows'):
     return f'lower data.batch_size={data["batch_size"]} or data.length={data["length"]}'
@@ -168,14 +173,17 @@ def _cure(largest: Leaf, trunk: nn.Module, settings: Mapping[str, Any]) -> str:
 
 
 def _of_machine() -> int | None:
-  """Bytes that the system can hand out without stopping a process, swap included; None where it does not say."""
+  """Return bytes that the system can hand out, with swap, if known."""
   text = _read('/proc/meminfo')
   found = dict(re.findall(r'^(MemAvailable|SwapFree):\s+(\d+) kB', text, re.MULTILINE))
   return 1024 * sum(map(int, found.values())) if 'MemAvailable' in found else None
 
 
 def _of_control_group() -> int | None:
-  """Bytes that the limit of a container leaves; None without a limit. What can be dropped, as file caches, is free."""
+  """Return bytes that the limit of a container leaves.
+
+  File caches count as free. None: no limit.
+  """
   for limit, stat, used in _CONTROL_GROUPS:
     most = _read(limit).strip()
     if most.isdecimal():
@@ -185,7 +193,7 @@ def _of_control_group() -> int | None:
 
 
 def _read(name: str) -> str:
-  """The text of a file of the system; empty where there is none."""
+  """Read a system file; '' if it does not exist."""
   with contextlib.suppress(OSError):
     return files.read_text(files.path(name))
   return ''

@@ -1,4 +1,4 @@
-"""The speed of a run: tokens per second, the share of the peak of its chips (model FLOPs utilisation), what waits."""
+"""The speed of a run: tokens per second, model FLOPs utilisation, and waiting times."""
 
 import contextlib
 import time
@@ -13,10 +13,10 @@ from plm_jax.training.cost import flops, memory
 
 
 class Meter:
-  """Measures the speed over the steps since it was last read. Padding is not counted."""
+  """Speed over the steps since the last reading, without padding."""
 
   def __init__(self, flops_per_row: float, *, dtype: str, mesh: Mesh, hosts: int):
-    """Starts the clock.
+    """Start the clock.
 
     Args:
       flops_per_row: operations of a training step per row.
@@ -33,7 +33,7 @@ class Meter:
     self._since = time.monotonic()
 
   def count(self, batch: Mapping[str, np.ndarray]) -> None:
-    """Counts a host batch."""
+    """Count a host batch."""
     fed = int(batch['num_tokens'].sum() if 'num_tokens' in batch else np.count_nonzero(batch['segment_ids']))
     self._all_tokens += fed
     self._tokens += fed
@@ -42,7 +42,10 @@ class Meter:
 
   @contextlib.contextmanager
   def waiting(self) -> Iterator[None]:
-    """The body makes the next batch and hands it to the devices; traces call it 'next batch'."""
+    """Time the body, which makes the next batch.
+
+    Traces call it 'next batch'.
+    """
     began = time.monotonic()
     try:
       with jax.profiler.TraceAnnotation('next batch'):
@@ -51,7 +54,7 @@ class Meter:
       self._waited += time.monotonic() - began
 
   def read(self) -> dict[str, float]:
-    """What was measured since the last reading.
+    """Return what was measured since the last reading.
 
     Returns:
       'tokens_per_second' of the whole run; 'mfu' where the chip's peak is known; 'host_wait_seconds', the time per step
@@ -69,7 +72,7 @@ class Meter:
     return {**rates, **memory.in_use(self._own)}
 
   def all_tokens(self) -> int:
-    """Tokens that all hosts have fed since the start; every process must call it."""
+    """Return tokens fed by all hosts; every process must call it."""
     if jax.process_count() == 1:
       return self._all_tokens
     halves = np.array(divmod(self._all_tokens, 2**20), np.int32)  # jax has no int64
@@ -78,7 +81,7 @@ class Meter:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """The time of the body is not counted."""
+    """Exclude the time of the body."""
     began = time.monotonic()
     try:
       yield

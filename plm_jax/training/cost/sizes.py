@@ -1,6 +1,6 @@
-"""How large models are and what a row costs them: parameters and operations, counted from shapes; nothing is computed.
+"""Parameters and operations of models, counted from shapes without computing.
 
-The engine of `plm-jax params`, and of the counts that a run puts into its log and its result.
+The engine of `plm-jax params`, and of the counts in the log and the result of a run.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ CARRIED = ('reset',)  # keys that an objective reads where rows go on
 
 
 def parameter_counts(state: TrainState, tx: optim.Optimiser) -> dict[str, int]:
-  """The number of parameters, of those that train, and of those that the head adds to the trunk."""
+  """Count the parameters, those that train, and those outside the trunk."""
   return {
     'parameters': _count(state.params),
     'trained': tx.count(state.params),
@@ -46,12 +46,15 @@ def parameter_counts(state: TrainState, tx: optim.Optimiser) -> dict[str, int]:
 
 
 def training_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], params: PyTree) -> float:
-  """Matrix-product operations per row of a training step: three forward passes, without recomputation."""
+  """Count matrix-product operations per row of a training step.
+
+  That is three forward passes, without recomputation.
+  """
   return 3 * _forward_flops(task, spec, params) / spec['row_id'].shape[0]
 
 
 def _forward_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], params: PyTree) -> int:
-  """Matrix-product operations of one evaluation of the loss on a batch of `spec`."""
+  """Count matrix-product operations of one loss on a batch of `spec`."""
   key = jax.random.key(0)
 
   def forward(params: Any, batch: Any) -> Any:
@@ -71,7 +74,7 @@ def _count(tree: PyTree) -> int:
 
 
 def of_config(settings: Settings, vocab: Vocab | None = None, folder: RunFolder | None = None) -> dict[str, Any]:
-  """The model of a config with its head; no data is read.
+  """Build the model of a config with its head, without reading data.
 
   Args:
     settings: of the config.
@@ -100,7 +103,7 @@ def of_config(settings: Settings, vocab: Vocab | None = None, folder: RunFolder 
 def batch_spec(
   reads: Collection[str], *, rows: int, length: int, targets: int | None = None
 ) -> dict[str, jax.ShapeDtypeStruct]:
-  """Shapes and dtypes of a batch with the keys of `reads`, by the table `types.BATCH`.
+  """Return the shapes and dtypes of a batch with given keys.
 
   Args:
     reads: keys, as in `READS`.
@@ -119,7 +122,7 @@ def batch_spec(
 
 
 def published() -> list[dict[str, Any]]:
-  """A row per published size of every family: counted from shapes, beside what `PUBLISHED` of its file says."""
+  """Return a row per published size: counted and published numbers."""
   rows = []
   for family in signatures.names('models'):
     module = build.import_file(f'models.{family}')
@@ -156,9 +159,9 @@ def published() -> list[dict[str, Any]]:
 
 
 def _of_trunk(trunk: Any, length: int) -> tuple[dict[str, int], int]:
-  """The parameters of the parts of a trunk, and the operations of a row.
+  """Count parameters of the parts of a trunk, and operations.
 
-  The row is read, pooled, and scored against the vocabulary at every position where the trunk can do so.
+  The row is read, pooled, and scored against the vocabulary at every position if the trunk can do so.
   """
   ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
   row = batch_spec([name for name in ('tokens', 'characters') if name in trunk.INPUTS], rows=1, length=length)
@@ -180,7 +183,7 @@ def _of_trunk(trunk: Any, length: int) -> tuple[dict[str, int], int]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-  """Prints rows of `published` or of `of_config` as a table."""
+  """Print rows of `published` or `of_config` as a table."""
   table = Table(title='Parameters, exact; operations of one forward row of the longest length')
   hidden = 'title', 'counted', 'not_counted', 'also', 'architecture', 'objective_family', 'adapters'
   columns = [column for column in rows[0] if column not in hidden]

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def check(extend: int | None, folder: RunFolder, old: Mapping[str, Any]) -> None:
-  """Raise ConfigError if the run whose config is `old` cannot be extended by `extend` steps."""
+  """Raise ConfigError if a run cannot be extended by `extend` steps."""
   if extend is None:
     return
   if extend < 1:
@@ -34,7 +34,7 @@ def extended(
   finished: bool,
   optimiser_of: Callable[[int], optim.Optimiser],
 ) -> dict[str, Any]:
-  """Return the settings with `extend` more steps, and log what that does to the learning rate.
+  """Return the settings with more steps; log the new learning rate.
 
   Args:
     settings: of the run.

@@ -30,11 +30,11 @@ class Guards:
   checkpoints: Saved
 
   def wrap(self, step: verify.Step, number: int) -> verify.Step:
-    """Return the compiled step for step `number`, run twice and compared where the config asks for that."""
+    """Return the compiled step `number`, run twice where requested."""
     return self.check.of(step, number)
 
   def spike_at(self, number: int, sums: Mapping[str, Any]) -> Spike | None:
-    """Return the spike that the metrics (sum, weight) of step `number` show, if the run can go back."""
+    """Return the loss spike of step `number`, if the run can rewind."""
     return self.watch.see(number, spikes.loss_of(sums), self.checkpoints) if self.watch.on else None
 
   def sums(self) -> dict[str, tuple[float, float]]:
@@ -45,7 +45,7 @@ class Guards:
 def rerun_after_spikes(
   run: Callable[[Mapping[str, Any]], T | Spike], settings: Mapping[str, Any], folder: RunFolder
 ) -> T:
-  """Call `run(settings)`, and again from an earlier step after each loss spike, until it returns an outcome."""
+  """Call `run(settings)` until no loss spike takes it back."""
   outcome = run(settings)
   while isinstance(outcome, Spike):
     spikes.go_back(folder, outcome)

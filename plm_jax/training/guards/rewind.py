@@ -1,4 +1,4 @@
-"""Makes an older step of a run its newest one: the engine of `plm-jax rewind`."""
+"""Rewinding a run to an older step: the engine of `plm-jax rewind`."""
 
 import logging
 from pathlib import Path
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 
 def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
-  """Takes a run back to a saved step.
+  """Rewind a run to a saved step.
 
-  What the run did after it goes to `checkpoints/set_aside/`: newer steps, lines of metrics, the result. The config
-  comes last, so that the same call goes on where one was cut off.
+  Everything after that step moves to `checkpoints/set_aside/`: newer steps, lines of metrics, the result. The config is
+  written last, so the same call can resume an interrupted one.
 
   Args:
     workdir: the run folder; nobody trains in it.
@@ -57,7 +57,7 @@ def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
 
 
 def _sound(folder: RunFolder, step: int | None) -> int:
-  """The step, if it can be gone back to; reads and checks all of it."""
+  """Return the step after reading and checking all of it."""
   there, damaged = saved_steps.records(folder.checkpoints)
   choices = f'sound steps are {", ".join(map(str, there)) or "none"}'
   if step is None:
@@ -76,7 +76,10 @@ def _sound(folder: RunFolder, step: int | None) -> int:
 
 
 def _cut(file: Path, aside: Path, *, after: int) -> None:
-  """Moves the lines of later steps to the end of the file of its name in `aside`; a cut-off move is repeated whole."""
+  """Move the lines of later steps to the file in `aside`.
+
+  An interrupted move is repeated as a whole.
+  """
   if not files.exists(file):
     return
   lines = files.read_text(file).splitlines(keepends=True)
@@ -88,7 +91,7 @@ def _cut(file: Path, aside: Path, *, after: int) -> None:
 
 
 def _step_of(line: str) -> int:
-  """The step that a line of metrics is about; 0 where it is about none, or torn."""
+  """Return the step of a line of metrics; 0 if it has none."""
   try:
     row = files.parse_json(line)
   except ValueError:

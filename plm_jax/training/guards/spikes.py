@@ -1,11 +1,11 @@
-"""A watch over the loss: a run whose loss jumps goes back to a saved step and leaves the batches of the jump out.
+"""Loss spikes: the run goes back to a saved step and skips the batches of the spike.
 
-Chowdhery 2022 (PaLM), section 5.1: loss spikes at large scale did not come back when the run began again about 100
-steps before the spike and left out 200 to 500 batches, those that were seen before and during it. There it was done by
-hand. Here the config asks for it (`config.schema.Spikes`), and `train` calls what `plm-jax rewind` calls.
+Chowdhery et al. 2022 (PaLM), section 5.1: loss spikes at large scale did not come back when the run restarted about 100
+steps before the spike and skipped 200 to 500 batches, those seen before and during it. They did that by hand. Here the
+config asks for it (`config.schema.Spikes`), and `train` calls the engine of `plm-jax rewind`.
 
-The watch reads the loss of every step on the host. Its memory is saved with each checkpoint, so that a run that was
-stopped in between finds the same spikes; spikes so far stand in `spikes.jsonl` of the run folder.
+The watch reads the loss of every step on the host. Its memory is saved with each checkpoint, so a resumed run finds the
+same spikes. Spikes so far are in `spikes.jsonl` of the run folder.
 """
 
 import json
@@ -47,24 +47,24 @@ class Spike(NamedTuple):
 
 
 class Saved(Protocol):
-  """What the watch asks of `checkpoint.Checkpoints`."""
+  """Part of `checkpoint.Checkpoints` that the watch uses."""
 
   def wait(self) -> None:
-    """Until what is being saved is saved."""
+    """Wait until pending saves are done."""
 
   def steps(self) -> Sequence[int]:
-    """Those that can be gone back to."""
+    """Return the saved steps."""
 
 
 class Watch:
-  """The running mean and deviation of the loss, and what is above them.
+  """Running mean and deviation of the loss, and the losses above them.
 
-  A step's weight falls by 1 - 1 / memory with every later step; the mean and the variance are corrected for the steps
-  that there have not been yet, as Adam corrects its moments.
+  The weight of a step falls by 1 - 1 / memory with every later step. Mean and variance are corrected for missing steps,
+  as Adam corrects its moments.
   """
 
   def __init__(self, settings: Mapping[str, Any], folder: RunFolder, *, sums: Sums):
-    """Begins with what the checkpoint's record says.
+    """Start from the record of the checkpoint.
 
     Args:
       settings: of the run; without a block `spikes` nothing is watched.
@@ -78,15 +78,18 @@ class Watch:
 
   @property
   def on(self) -> bool:
-    """Whether it is asked for."""
+    """Whether the config asks for it."""
     return self._settings is not None
 
   def sums(self) -> dict[str, tuple[float, float]]:
-    """What a checkpoint keeps of the watch."""
+    """Return the memory for a checkpoint."""
     return {MEAN: (self._mean, self._count), VARIANCE: (self._variance, self._count)} if self._settings else {}
 
   def bound(self) -> float:
-    """What the next loss should not be above; infinite until as many steps as `memory` were seen."""
+    """Return the upper bound for the next loss.
+
+    It is infinite until `memory` steps were seen.
+    """
     if self._settings is None or self._count < self._settings['memory']:
       return math.inf
     there = 1 - (1 - 1 / self._settings['memory']) ** self._count
@@ -94,7 +97,7 @@ class Watch:
     return mean + self._settings['deviations'] * math.sqrt(max(self._variance / there - mean**2, 0.0))
 
   def see(self, step: int, loss: float, saved: Saved) -> Spike | None:
-    """Takes in the loss of a step; says where to go back to if it is a spike and there is such a place.
+    """Record the loss of a step; return a spike if the run can go back.
 
     Args:
       step: its number.
@@ -123,16 +126,16 @@ class Watch:
 
 
 def loss_of(sums: Mapping[str, tuple[jax.Array, jax.Array]]) -> float:
-  """The mean loss of one step, from its metrics on the device; NaN where there is none."""
+  """Return the mean loss of a step; NaN if there is none."""
   total, weight = jax.device_get(metrics.trained_on(sums) or (0.0, 0.0))
   return float(total) / float(weight) if weight else math.nan
 
 
 def go_back(folder: RunFolder, spike: Spike) -> None:
-  """Takes the run back to the step of a spike, and writes the spike down; every process waits for process 0.
+  """Rewind the run to the step of a spike, and record the spike.
 
-  It is written down first, so that it counts even if the run is killed here. Such a run goes on from its newest step,
-  meets the same spike, or the batches of it, again and comes here again: a spike that equals the last one counts once.
+  Every process waits for process 0. The spike is recorded first, so that it counts even if the run is killed here. Such
+  a run resumes from its newest step and meets the same spike again; a spike equal to the last one counts once.
   """
   if jax.process_index() == 0:
     rows = read(folder)
@@ -144,7 +147,7 @@ def go_back(folder: RunFolder, spike: Spike) -> None:
 
 
 def read(folder: RunFolder) -> list[dict[str, Any]]:
-  """The spikes that a run went back for so far, oldest first."""
+  """Return the spikes that the run went back for, oldest first."""
   if not files.exists(folder.spikes):
     return []
   return [files.parse_json(line) for line in files.read_text(folder.spikes).splitlines()]

@@ -1,15 +1,14 @@
-"""Finds silent data corruption: a device that computes or keeps wrong numbers and reports nothing.
+"""Silent data corruption: a device that computes or stores wrong numbers without reporting it.
 
-Every `verify_every` steps (`config.schema.Run`) the same compiled step is made twice from the same state and batch.
-Each device makes a digest of its own part of each array of both results, and the digests are compared: those of the two
-results with each other, and those of devices that hold the same part of an array. A bit that flipped in one copy of a
-parameter since the last check is still there and is found. A number that is computed wrongly is found if that happens
-in one of the two steps; one that all devices took in before is in both results, and nothing shows it.
+Every `verify_every` steps (`config.schema.Run`) the same compiled step runs twice from the same state and batch. Each
+device computes a digest of its part of each array of both results. Digests of the two results are compared, and those
+of devices that hold the same part. A bit that flipped in one copy of a parameter since the last check remains visible.
+A number that is computed wrongly is found if that happens in one of the two steps. A wrong number that all devices
+already used is in both results and cannot be found.
 
-Nothing that a run computes changes. A check costs one more step and a copy of the state, and memory for one more state
-while the second step is made: every 100 steps, about 1 % of the time, and more where steps take milliseconds (1.7 % of
-steps of 6 ms). Steps have to be repeatable, as they are on TPUs and CPUs; on GPUs they are with
-XLA_FLAGS=--xla_gpu_deterministic_ops=true.
+The results of a run do not change. A check costs one more step, a copy of the state, and memory for one more state
+while the second step runs: about 1 % of the time every 100 steps, more for steps of milliseconds (1.7 % for 6 ms).
+Steps must be repeatable, as on TPUs and CPUs; GPUs need XLA_FLAGS=--xla_gpu_deterministic_ops=true.
 """
 
 import collections
@@ -60,10 +59,10 @@ class Found(NamedTuple):
 
 
 class Check:
-  """Makes some steps of a run twice and compares the results."""
+  """Repetition of some steps, and comparison of their results."""
 
   def __init__(self, every: int | None, places: tuple[PyTree, Any], *, folder: RunFolder, saved: Saved):
-    """Compiles nothing before the first check.
+    """Compile nothing before the first check.
 
     Args:
       every: steps from check to check; None: no step is checked.
@@ -79,7 +78,7 @@ class Check:
       log.warning(f'verify_every: steps on GPUs repeat their bits only with XLA_FLAGS=--{_REPEATABLE}')
 
   def of(self, step: Step, number: int) -> Step:
-    """The compiled step as it has to be called for step `number`: as it is, or twice.
+    """Return the compiled step `number`, which runs twice if it is checked.
 
     Args:
       step: donates the state and the metrics so far.
@@ -90,7 +89,7 @@ class Check:
     return functools.partial(self._twice, step, number)
 
   def _twice(self, step: Step, number: int, state: PyTree, summed: PyTree, batch: PyTree, key: Array) -> Any:
-    """Calls a step twice; returns what the first call did.
+    """Run a step twice; return the first result.
 
     Raises:
       RunError: the results differ, or devices that hold the same part of an array do.
@@ -105,7 +104,7 @@ class Check:
     return made
 
   def _message(self, number: int, found: Sequence[Found]) -> str:
-    """What differs, on which devices, and what to do."""
+    """Return which arrays differ on which devices, and the fix."""
     names = join.tell_all(f'host at the check of step {number}', socket.gethostname(), timeout=HOST_SECONDS)
     facts = '; '.join(_said(one, self._devices, names) for one in found[:SHOWN])
     more = f'; and {len(found) - SHOWN} more findings' if len(found) > SHOWN else ''
@@ -121,7 +120,10 @@ class Check:
     )
 
   def _way_on(self, number: int) -> str:
-    """From which step the run goes on; those that were saved since the last check may hold wrong numbers too."""
+    """Return how to resume.
+
+    Steps saved since the last check may hold wrong numbers too.
+    """
     assert self._every is not None
     self._saved.wait()
     steps = self._saved.steps()
@@ -139,7 +141,9 @@ class Check:
 
 
 def digests(tree: PyTree, *, places: PyTree) -> Array:
-  """u32[devices, arrays, 2]: the digest of what each device holds of each array, the same on all devices.
+  """Compute u32[devices, arrays, 2], the digests of all devices.
+
+  All devices get the same array. Each digest covers the part of an array that a device holds.
 
   Args:
     tree: arrays on a mesh.
@@ -156,11 +160,11 @@ def digests(tree: PyTree, *, places: PyTree) -> Array:
 
 
 def _digest(part: Array) -> Array:
-  """u32[2]: two sums modulo 2**32 over the words of an array, each word mixed with its place.
+  """Compute two sums modulo 2**32 over the words of an array, u32[2].
 
-  They are exact and do not depend on the order of the sum. A change of a single word changes both, since mixing can be
-  inverted; other changes go unseen with a probability of about 2**-64. (A product with an odd number in place of the
-  mixing would miss two signs that change: what it makes of the highest bit is the same for all factors.)
+  Each word is mixed with its position. The sums are exact and do not depend on the order. Changing one word changes
+  both, since mixing is invertible; other changes are missed with a probability of about 2**-64. (Multiplying by an odd
+  number instead would miss two changed signs: the highest bit gives the same product for all factors.)
   """
   if part.dtype == jnp.bool_:
     part = part.astype(jnp.uint8)
@@ -174,14 +178,17 @@ def _digest(part: Array) -> Array:
 
 
 def _mixed(x: Array) -> Array:
-  """Mixes the bits of each word, other words to other words (the last steps of MurmurHash3)."""
+  """Mix the bits of each word injectively (final steps of MurmurHash3)."""
   x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
   x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
   return x ^ (x >> 16)
 
 
 def between_results(first: np.ndarray, second: np.ndarray, names: Sequence[str]) -> list[Found]:
-  """What differs between the digests [devices, arrays, 2] of two results; a list of at most one."""
+  """Compare the digests [devices, arrays, 2] of two results.
+
+  The list has at most one entry.
+  """
   differs = (first != second).any(axis=-1)
   if not differs.any():
     return []
@@ -191,7 +198,9 @@ def between_results(first: np.ndarray, second: np.ndarray, names: Sequence[str])
 
 
 def between_devices(made: np.ndarray, arrays: Mapping[str, Array], devices: Sequence[Any]) -> list[Found]:
-  """What differs between devices that hold the same part of an array, one finding for each set of devices.
+  """Compare devices that hold the same part of an array.
+
+  There is one entry for each set of devices.
 
   Args:
     made: digests [devices, arrays, 2].
@@ -214,7 +223,7 @@ def between_devices(made: np.ndarray, arrays: Mapping[str, Array], devices: Sequ
 
 
 def _holders(array: Array, devices: Sequence[Any]) -> list[list[int]]:
-  """The places in the mesh of the devices that hold each part of an array."""
+  """Return the mesh positions of the devices of each part."""
   parts: dict[Any, list[int]] = {}
   held = array.sharding.devices_indices_map(array.shape)
   for place, device in enumerate(devices):
@@ -223,7 +232,7 @@ def _holders(array: Array, devices: Sequence[Any]) -> list[list[int]]:
 
 
 def _said(found: Found, devices: Sequence[Any], names: Sequence[str | None]) -> str:
-  """A finding in words; `names` are those of the hosts, by process."""
+  """Format a finding; `names` are the hosts, by process."""
   arrays = ', '.join(found.arrays[:SHOWN])
   arrays += f' and {len(found.arrays) - SHOWN} more' if len(found.arrays) > SHOWN else ''
   chosen = [devices[place] for place in found.devices]

@@ -1,7 +1,7 @@
-"""What hosts answer to the same questions, compared: `doctor` asks before a run, and a run asks as it begins.
+"""Agreement between hosts: `doctor` compares their answers before a run, and a run when it starts.
 
-Every host hears what all say, through the coordinator, and comes to the same verdict. Hosts that differ tell each other
-what their digests stand for, so that the message names keys and values.
+Every host receives all answers through the coordinator and reaches the same verdict. Hosts that differ also exchange
+the values behind their digests, so that the message names keys and values.
 """
 
 import itertools
@@ -23,14 +23,14 @@ _asked = itertools.count()
 
 
 class Said(NamedTuple):
-  """One answer, and the hosts that gave it."""
+  """An answer, and the hosts that gave it."""
 
   hosts: list[int]
   text: str
 
 
 class Check(NamedTuple):
-  """The verdict on one question.
+  """Verdict on one question.
 
   Attributes:
     name: of the question.
@@ -46,9 +46,9 @@ class Check(NamedTuple):
 
 
 def agree(answers: Callable[[], Mapping[str, Answer]]) -> None:
-  """Returns where all processes of the run give the same answers; one process alone is not asked.
+  """Return if all processes of the run give the same answers.
 
-  All of them call it, equally often, and nothing passes through devices.
+  All of them call it equally often. Nothing passes through devices, and a single process is not compared.
 
   Raises:
     ConfigError: in every process, with what each host says.
@@ -68,12 +68,15 @@ def agree(answers: Callable[[], Mapping[str, Answer]]) -> None:
 
 
 def names(key: str, *, timeout: int) -> list[str]:
-  """The name of the machine of each process, in their order."""
+  """Return the host name of each process, in order."""
   return [name or 'did not answer' for name in hosts.tell_all(key, socket.gethostname(), timeout=timeout)]
 
 
 def compared(key: str, mine: Mapping[str, Answer], *, timeout: int) -> list[Check]:
-  """What all hosts answered to the same questions; those that differ tell what their values stand for."""
+  """Collect the answers of all hosts to the same questions.
+
+  Hosts that differ send the values behind their digests.
+  """
   sent = json.dumps({name: answer._replace(detail={})._asdict() for name, answer in mine.items()})
   heard = hosts.tell_all(key, sent, timeout=timeout)
   answers = [None if one is None else _answers(one) for one in heard]
@@ -94,7 +97,10 @@ def _answers(text: str) -> dict[str, Answer]:
 
 
 def judged(name: str, answers: Sequence[Answer | None]) -> Check:
-  """The verdict on one question; None of a host that was not asked, because of another problem of its own."""
+  """Return the verdict on one question.
+
+  None: a host was not asked, because of another problem.
+  """
   asked_of = {host: answer for host, answer in enumerate(answers) if answer is not None}
   if any(answer.problem for answer in asked_of.values()):
     result: Literal['ok', 'differs', 'failed'] = 'failed'
@@ -108,7 +114,7 @@ def judged(name: str, answers: Sequence[Answer | None]) -> Check:
 
 
 def grouped(texts: Sequence[str]) -> list[Said]:
-  """Each text once with the hosts that said it, the most common one first."""
+  """Group equal texts with their hosts, most frequent first."""
   found: dict[str, list[int]] = {}
   for host, text in enumerate(texts):
     found.setdefault(text, []).append(host)
@@ -116,7 +122,7 @@ def grouped(texts: Sequence[str]) -> list[Said]:
 
 
 def _keys(details: Sequence[Mapping[str, str]]) -> dict[str, list[Said]]:
-  """What the hosts say of each key in which they differ."""
+  """Return what hosts report for each key in which they differ."""
   known = dict.fromkeys(name for detail in details for name in detail)
   return {
     name: grouped([detail.get(name, 'not there') for detail in details])
@@ -126,7 +132,9 @@ def _keys(details: Sequence[Mapping[str, str]]) -> dict[str, list[Said]]:
 
 
 def lines(check: Check, called: Sequence[str]) -> list[str]:
-  """What was said to one question; what differs stands in a line for each answer and each key, by host.
+  """Format the answers to one question.
+
+  Differences have a line for each answer and each key, by host.
 
   Args:
     check: the verdict.
@@ -142,7 +150,7 @@ def lines(check: Check, called: Sequence[str]) -> list[str]:
 
 
 def _hosts(numbers: Sequence[int], called: Sequence[str]) -> str:
-  """Hosts for a person: 'process 3 (worker-3)', or 'processes 0 to 2, 5'."""
+  """Format hosts: 'process 3 (worker-3)' or 'processes 0 to 2, 5'."""
   if len(numbers) == 1:
     return f'process {numbers[0]} ({called[numbers[0]]})'
   runs: list[list[int]] = []

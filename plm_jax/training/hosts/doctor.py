@@ -1,8 +1,7 @@
-"""Whether all hosts can begin one run together: the engine of `plm-jax doctor`.
+"""Checks that all hosts can start one run together: the engine of `plm-jax doctor`.
 
-Each host asks itself (`host_facts.py`). All tell each other the answers through the coordinator, which needs no device,
-and every host comes to the same verdict. What only shows between hosts is tried: clocks, one folder, one sum over all
-devices.
+Each host examines itself (`host_facts.py`). All exchange the answers through the coordinator, which needs no device,
+and reach the same verdict. What only shows between hosts is tried: clocks, one folder, one sum over all devices.
 """
 
 import contextlib
@@ -38,21 +37,21 @@ QUICK_S, SLOW_S, SUM_S = 300, 3600, 300  # for an answer; for one that reads dat
 
 
 class Report(NamedTuple):
-  """What the doctor found, the same on every host; `hosts` are their names."""
+  """Result of the doctor, the same on every host; `hosts` are their names."""
 
   hosts: list[str]
   checks: list[Check]
 
   @property
   def sound(self) -> bool:
-    """Whether the run can begin."""
+    """Whether the run can start."""
     return all(check.result == 'ok' for check in self.checks)
 
 
 def examine(
   settings: Settings | None, workdir: Where, *, devices: Callable[[], Sequence[jax.Device]], wrong: str = ''
 ) -> Report:
-  """Asks all hosts, all of which call it, whether they can begin one run.
+  """Check whether all hosts can start one run; all of them call it.
 
   Args:
     settings: as `config.resolve` returns them; None where this host has none.
@@ -90,7 +89,10 @@ def _of_host(settings: Settings | None, wrong: str, devices: Callable[[], Sequen
 
 
 def _of_run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
-  """The answers that need the run; what follows from a mistake is not asked."""
+  """Collect the answers that need the run.
+
+  Consequences of an earlier mistake are left out.
+  """
   answers = {
     'resuming': asked(lambda: host_facts.begun(settings, folder)),
     'vocabulary': asked(lambda: host_facts.vocabulary(settings)),
@@ -106,7 +108,10 @@ def _of_run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
 
 
 def _folder(workdir: Where) -> Answer:
-  """Writes a file into the run folder, reads what others wrote, and removes it; every host comes to every meeting."""
+  """Write a file to the run folder, read those of others, remove it.
+
+  Every host comes to every meeting.
+  """
   process, problem = jax.process_index(), ''
   root, new = None, False
   try:
@@ -138,7 +143,7 @@ def _folder(workdir: Where) -> Answer:
 
 
 def _written(root: Path, own: Path) -> str:
-  """Writes and reads a file; what is wrong with that, or nothing."""
+  """Write and read a file; return the problem, '' if none."""
   try:
     files.make_folder(root)
     files.write_text(own, own.name)
@@ -149,7 +154,7 @@ def _written(root: Path, own: Path) -> str:
 
 
 def _clock() -> Check:
-  """What the clocks say at one moment."""
+  """Compare the clocks at one moment."""
   if hosts.alone():
     return Check('clock', 'ok', [Said([0], 'no other host to differ from')])
   hosts.meet('clock', timeout=QUICK_S)
@@ -167,7 +172,7 @@ def _clock() -> Check:
 
 
 def _sum(devices: Sequence[jax.Device]) -> Answer:
-  """Adds one of each device: they find each other, and compute."""
+  """Add one of each device."""
   count, began = len(devices), time.monotonic()
 
   def work() -> float:
@@ -191,12 +196,15 @@ def _sum(devices: Sequence[jax.Device]) -> Answer:
 
 
 def rows(report: Report) -> list[tuple[str, str, str]]:
-  """(question, result, what was said) for a table; what differs stands below its question, by host."""
+  """Return (question, result, answers) for a table.
+
+  Differences follow their question, by host.
+  """
   return [(check.name, check.result, '\n'.join(agreement.lines(check, report.hosts))) for check in report.checks]
 
 
 def plain(report: Report) -> dict[str, Any]:
-  """The report as plain data for JSON."""
+  """Return the report as plain data for JSON."""
   return {
     'sound': report.sound,
     'hosts': report.hosts,

@@ -1,11 +1,11 @@
-"""One process of a run that fails ends the others within seconds, and each says why.
+"""Failures of one process end all others within seconds, and each logs the cause.
 
-A collective waits for every process. Where one has raised, the others would wait until jax notices that it is gone,
-and aborts them without a word. So a process that fails says so through the coordinator. A thread in each of the others
-asks for it, writes the cause to the log and, where the main thread does not end by itself, ends the process.
+A collective waits for every process. If one has raised, the others would wait until jax notices and aborts them without
+a message. So a process that fails reports that through the coordinator. A thread in each other process polls for it,
+logs the cause and, if the main thread does not end by itself, ends the process.
 
-They leave together, since the coordinator is in process 0: without it jax aborts a process in the middle of what it has
-to say.
+They leave together, since the coordinator runs in process 0: without it jax aborts a process in the middle of its
+message.
 """
 
 import atexit
@@ -37,7 +37,7 @@ _failed = threading.Event()  # this process did, by itself
 
 
 class Failure(NamedTuple):
-  """What a process says of its end: its index, its machine, the exit code, and the cause in one line."""
+  """End of a process: its index, machine and exit code, and the cause in one line."""
 
   process: int
   host: str
@@ -50,7 +50,7 @@ class Failure(NamedTuple):
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-  """While the body runs, a failure of another process ends this one; one of the body is told to the others."""
+  """End this process if another one fails, and report failures of the body."""
   if join.alone():
     yield
     return
@@ -67,7 +67,10 @@ def watched() -> Iterator[None]:
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-  """Tells the other processes what the body raises, before anything that is open around it is closed."""
+  """Report an exception of the body to the other processes first.
+
+  That happens before anything that is open around the body is closed.
+  """
   try:
     yield
   except BaseException as error:
@@ -78,7 +81,7 @@ def told() -> Iterator[None]:
 
 
 def _tell(error: BaseException) -> None:
-  """Tells the others, and sees to it that this process ends soon, and not before they have heard it."""
+  """Tell the others, and end this process once they know."""
   mine = Failure(join.process(), socket.gethostname(), _code(error), _cause(error))
   first = _read(join.tell_first(KEY, json.dumps(mine._asdict())))
   if first is not None and first.cause != mine.cause:  # it failed because of another one
@@ -91,14 +94,17 @@ def _tell(error: BaseException) -> None:
 
 
 def _code(error: BaseException) -> int:
-  """The exit code that the command gives for it."""
+  """Return the exit code of the command for an error."""
   if isinstance(error, KeyboardInterrupt):
     return error.exit_code if isinstance(error, Interrupted) else KILLED
   return command.WRONG_USAGE if isinstance(error, ConfigError) else command.FAILED
 
 
 def _cause(error: BaseException) -> str:
-  """The first line of an error, with its type where the message was not written for users."""
+  """Return the first line of an error.
+
+  Its type precedes it if the message was not written for users.
+  """
   text = next(iter(str(error).splitlines()), '')
   return text if isinstance(error, ConfigError | RunError) else f'{type(error).__name__}: {text}'
 
@@ -108,7 +114,7 @@ def _read(text: str | None) -> Failure | None:
 
 
 def _watch(over: threading.Event) -> None:
-  """Asks until the body is over or another process has failed."""
+  """Poll until the body is over or another process has failed."""
   while not over.wait(POLL_S):
     failure = _read(join.heard(KEY))
     if _failed.is_set():
@@ -121,7 +127,7 @@ def _watch(over: threading.Event) -> None:
 
 
 def _leave(code: int, error: BaseException | None = None) -> NoReturn:
-  """Ends the process, whatever its main thread waits for."""
+  """End the process, whatever its main thread waits for."""
   if error is not None and not isinstance(error, ConfigError | RunError):
     traceback.print_exception(error)
   # a thread that holds the lock of a handler must not keep the process

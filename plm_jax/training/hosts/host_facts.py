@@ -1,4 +1,4 @@
-"""What one host finds out about itself and about a run that it will take part in; `doctor.py` compares hosts."""
+"""Facts of one host about itself and about a run; `doctor.py` compares hosts."""
 
 import contextlib
 import hashlib
@@ -43,7 +43,7 @@ _SHOWN = 12  # letters of a digest
 
 
 class Answer(NamedTuple):
-  """What a host says to one question.
+  """Answer of a host to one question.
 
   Attributes:
     value: what all hosts have to agree on, where they have to, in words.
@@ -59,12 +59,15 @@ class Answer(NamedTuple):
 
 
 def asked(question: Callable[[], Answer]) -> Answer:
-  """The answer to a question; what a user can mend, or a disk does, is an answer too."""
+  """Answer a question; errors of users and disks are answers too."""
   return asked_several('', lambda: {'': question()})['']
 
 
 def asked_several(name: str, question: Callable[[], dict[str, Answer]]) -> dict[str, Answer]:
-  """`asked` of a question with several answers by name; what is wrong stands under the name given here."""
+  """Answer a question with several named answers.
+
+  An error is reported under the name given here.
+  """
   try:
     return question()
   except (ConfigError, RunError) as error:
@@ -77,7 +80,7 @@ def asked_several(name: str, question: Callable[[], dict[str, Answer]]) -> dict[
 
 
 def code() -> Answer:
-  """The source of the package."""
+  """Digest the source of the package."""
   package = signatures.ROOT
   found = {
     file.relative_to(package).as_posix(): files.sha256(file)[:_SHOWN]
@@ -88,13 +91,13 @@ def code() -> Answer:
 
 
 def settings_of(settings: Settings) -> Answer:
-  """The config with every default."""
+  """Digest the config with every default."""
   found = {key: str(value) for key, value in resume.leaves(settings).items()}
   return Answer(_digest(found), f'{len(found)} keys', found)
 
 
 def versions() -> Answer:
-  """Of packages that numbers depend on."""
+  """Collect the versions of packages that numbers depend on."""
   found = outcome.versions()
   for name in ('libtpu', 'tokenizers', 'tensorstore'):
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -103,7 +106,7 @@ def versions() -> Answer:
 
 
 def environment() -> Answer:
-  """Variables that change compiled programs."""
+  """Collect variables that change compiled programs."""
   found = {
     name: value
     for name, value in sorted(os.environ.items())
@@ -113,13 +116,13 @@ def environment() -> Answer:
 
 
 def flags(**given: Any) -> Answer:
-  """What the command line asks for beside the config."""
+  """Collect the flags of the command besides the config."""
   found = {name: str(value) for name, value in given.items() if value is not None}
   return Answer(_digest(found), ', '.join(f'{name}={value}' for name, value in found.items()) or 'none', found)
 
 
 def devices(found: Sequence[jax.Device]) -> Answer:
-  """What this process computes on, of the devices of all processes."""
+  """Count the devices of this process and of all processes."""
   own = [device for device in found if device.process_index == jax.process_index()]
   return Answer(f'{len(own)} x {own[0].device_kind}', f'{len(found)} of all processes')
 
@@ -128,7 +131,7 @@ def devices(found: Sequence[jax.Device]) -> Answer:
 
 
 def begun(settings: Settings, folder: RunFolder) -> Answer:
-  """Where a run in the folder would begin, and whether these settings may go on with what is there."""
+  """Check where a run in the folder would start or resume."""
   if files.exists(folder.lock):
     with run_folder.claim(folder, main=jax.process_index() == 0):  # or another process trains there
       pass
@@ -141,13 +144,13 @@ def begun(settings: Settings, folder: RunFolder) -> Answer:
 
 
 def vocabulary(settings: Settings) -> Answer:
-  """The vocabulary that `vocab.path` names."""
+  """Digest the vocabulary of `vocab.path`."""
   vocab = make_vocab(settings)
   return Answer(vocab.digest[:_SHOWN], f'{vocab.size:,} ids')
 
 
 def run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
-  """Whether the run could begin here: its parts, its mesh, its memory, the room on disk.
+  """Check that the run could start here: parts, mesh, memory and disk.
 
   Raises:
     ConfigError: it could not; and what else `asked` takes for an answer.
@@ -170,7 +173,10 @@ def run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
 
 
 def _memory(size: int, mesh: Mesh) -> Answer:
-  """Free memory of the host, which holds its part of the state while a checkpoint is written."""
+  """Check the free memory of the host.
+
+  It holds its part of the state while a checkpoint is written.
+  """
   room, needed = memory.free(mesh.local_devices).host, size // jax.process_count()
   if room is None:
     return Answer(note='free memory is not known')
@@ -181,7 +187,7 @@ def _memory(size: int, mesh: Mesh) -> Answer:
 
 
 def _disk(settings: Settings, folder: RunFolder, size: int) -> Answer:
-  """Room for the checkpoints of the run and for what is made of its texts."""
+  """Check the disk space for checkpoints and prepared text."""
   room, needed = files.free_bytes(folder.root), (settings['keep'] + _COPIES) * size
   if room is None:
     return Answer(note='room in the run folder is not known')
@@ -190,7 +196,7 @@ def _disk(settings: Settings, folder: RunFolder, size: int) -> Answer:
 
 
 def data(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
-  """The rows of each data block: what they are made from, and whether that is there. Nothing large is made."""
+  """Check what each data block is made from; make nothing large."""
   settings = from_data.filled(settings, run_folder.begun(folder))
   parts = make_parts(settings, make_vocab(settings))
   return {
@@ -200,7 +206,7 @@ def data(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
 
 
 def _rows(place: str, block: Settings, settings: Settings, parts: Parts) -> Answer:
-  """The first thing that a block is made from has the digest that hosts compare; it is known before it is made."""
+  """Return the digest of the first input of a block, without making it."""
   with made.watching(makes=False) as told:
     try:
       source = make_source(block, parts.vocab, seed=settings['seed'], reader=parts, where=place)
@@ -215,7 +221,7 @@ def _rows(place: str, block: Settings, settings: Settings, parts: Parts) -> Answ
 
 
 def facts(found: Mapping[str, Any]) -> Answer:
-  """What `data.json` says of vocabulary and data."""
+  """Return the vocabulary and data digests of `data.json`."""
   texts = {name: str(value) for name, value in found.items()}
   return Answer(_digest(texts), detail=texts)
 

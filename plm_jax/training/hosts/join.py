@@ -1,8 +1,8 @@
-"""Joins the processes of a run: found in the environment as jax finds them, or named by flags.
+"""Joining of the processes of a run, found in the environment like jax does, or named by flags.
 
-jax knows by itself how many processes there are on Cloud TPU, on GKE, under SLURM and under Open MPI. It is asked, and
-nothing is joined unless it says that there are several: a laptop, a TPU of one host and a single task of SLURM wait for
-nobody. A process that cannot join ends with a sentence; jax alone would abort it after five silent minutes.
+jax detects the number of processes on Cloud TPU, on GKE, under SLURM and under Open MPI. Nothing is joined unless there
+are several: a laptop, a TPU of one host and a single SLURM task do not wait. A process that cannot join ends with a
+message; jax alone would abort it after five silent minutes.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ PROBE_SECONDS = 3.0  # for the address of a coordinator or of the metadata serve
 
 
 class Cluster(NamedTuple):
-  """What an environment says.
+  """Processes of a run, as an environment describes them.
 
   Attributes:
     name: of the environment, for messages.
@@ -53,7 +53,7 @@ class Cluster(NamedTuple):
 
 
 def join(flags: Flags) -> None:
-  """Connects to the other processes of the run; returns at once where there are none.
+  """Connect to the other processes of the run, if there are any.
 
   Raises:
     ConfigError: flags and environment contradict each other, or process 0 cannot take its port.
@@ -80,9 +80,9 @@ def join(flags: Flags) -> None:
 
 
 def part() -> None:
-  """Waits until all processes have come here, then lets go of them; call it where all of them end alike.
+  """Wait until all processes are here, then disconnect.
 
-  jax aborts a process whose coordinator, process 0, has gone before it.
+  Call it where all of them end the same way. jax aborts a process whose coordinator, process 0, left first.
   """
   try:
     jax.distributed.shutdown()
@@ -91,7 +91,7 @@ def part() -> None:
 
 
 def detected() -> Cluster | None:
-  """The first environment of those that jax knows that this process runs in; None where it runs in none."""
+  """Return the first environment of jax that this process runs in."""
   for kind in clusters.ClusterEnv._cluster_types:
     if kind.opt_in_only_method or not _applies(kind):
       continue
@@ -113,24 +113,30 @@ def detected() -> Cluster | None:
 
 
 def _applies(kind: Any) -> bool:
-  """Whether an environment is worth asking: those of TPUs where TPUs compute, and where somebody answers."""
+  """Return whether an environment is worth querying.
+
+  TPU environments need TPUs, and a metadata server that responds.
+  """
   if kind.name in OF_TPUS and 'tpu' not in _platforms():
     return False
   return kind.name != 'gcetpu' or not clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm or _has_metadata()
 
 
 def _platforms() -> list[str]:
-  """Where this process may compute; jax takes a TPU if nothing is said."""
+  """Return the platforms of this process; jax prefers a TPU by default."""
   return (jax.config.jax_platforms or 'tpu').split(',')  # type: ignore[attr-defined]
 
 
 def _has_metadata() -> bool:
-  """Whether the metadata server of Google Cloud is there; jax would wait a minute for each question."""
+  """Return whether the metadata server of Google Cloud responds.
+
+  jax would wait a minute for each query.
+  """
   return not _unreached(f'{os.environ.get("GCE_METADATA_IP", "metadata.google.internal")}:80')
 
 
 def _asked(kind: Any, name: str) -> Cluster:
-  """What an environment that is there says."""
+  """Query an environment that is present."""
   processes = kind.get_process_count()
   if kind.name == 'slurm':  # a step of fewer tasks than its job
     processes = int(os.environ.get('SLURM_STEP_NUM_TASKS', processes))
@@ -144,7 +150,7 @@ def _asked(kind: Any, name: str) -> Cluster:
 
 
 def _check_agree(flags: Flags, found: Cluster | None) -> None:
-  """Raises ConfigError where the flags contradict the environment; one of a single process says nothing."""
+  """Raise ConfigError if the flags contradict the environment."""
   variable = os.environ.get('JAX_COORDINATOR_ADDRESS')
   if variable is not None and variable != flags.coordinator:
     raise ConfigError(
@@ -160,7 +166,7 @@ def _check_agree(flags: Flags, found: Cluster | None) -> None:
 
 
 def _connect(found: Cluster, flags: Flags) -> None:
-  """Waits for all processes, with a line of the log now and then; raises as `join`."""
+  """Wait for all processes and log progress; raises like `join`."""
   address: list[str] = []  # known once the environment has given it, which may take a while
   said = 0.0
 
@@ -201,7 +207,7 @@ def _connect(found: Cluster, flags: Flags) -> None:
 
 
 def _why(found: Cluster, address: list[str]) -> str:
-  """What is missing, as far as this process can see."""
+  """Return what is missing, as far as this process knows."""
   if not address:
     return f'the host of process 0 has no address yet ({found.name})'
   if found.process and (reason := _unreached(address[0])):
@@ -210,7 +216,10 @@ def _why(found: Cluster, address: list[str]) -> str:
 
 
 def _check_port(address: str) -> None:
-  """Raises ConfigError where process 0 cannot wait at its port; jax would crash."""
+  """Raise ConfigError if process 0 cannot listen on its port.
+
+  jax would crash.
+  """
   port = int(address.rpartition(':')[2])
   family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
   try:
@@ -224,7 +233,7 @@ def _check_port(address: str) -> None:
 
 
 def _unreached(address: str) -> str:
-  """Why nothing answers at HOST:PORT; empty where something does."""
+  """Return why HOST:PORT does not respond; '' if it does."""
   host, _, port = address.rpartition(':')
   try:
     with socket.create_connection((host.strip('[]'), int(port)), timeout=PROBE_SECONDS):
@@ -237,9 +246,10 @@ def _unreached(address: str) -> str:
 
 
 def tell_all(key: str, text: str, *, timeout: int) -> list[str | None]:
-  """What each process said under a key, in their order; None of one that said nothing within the timeout, in seconds.
+  """Exchange texts under a key; return those of all processes.
 
-  It goes through the coordinator, and needs no device. All processes call it, with a new key each time.
+  None stands for a process that said nothing within the timeout, in seconds. The coordinator transmits them, without
+  devices. All processes call it, with a new key each time.
   """
   client = distributed.global_state.client
   if client is None:
@@ -258,7 +268,10 @@ def tell_all(key: str, text: str, *, timeout: int) -> list[str | None]:
 
 
 def tell_first(key: str, text: str) -> str | None:
-  """Says a text under a key unless another process has said one before; what stands there, None where none can be."""
+  """Publish a text under a key unless another process did before.
+
+  Returns the published text, None if that is not possible.
+  """
   client = distributed.global_state.client
   if client is not None:
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
@@ -267,7 +280,7 @@ def tell_first(key: str, text: str) -> str | None:
 
 
 def heard(key: str) -> str | None:
-  """What `tell_first` has said in any process; None where it has said nothing, or the coordinator is out of reach."""
+  """Return the text that a process published by `tell_first`, if any."""
   client = distributed.global_state.client
   if client is not None:
     with contextlib.suppress(jax.errors.JaxRuntimeError):
@@ -276,7 +289,7 @@ def heard(key: str) -> str | None:
 
 
 def meet(key: str, *, timeout: int) -> bool:
-  """Returns in all processes at the same moment, as near as a network allows; False where one did not come in time."""
+  """Wait for all processes; False if one did not come in time."""
   client = distributed.global_state.client
   try:
     if client is not None:
@@ -288,15 +301,15 @@ def meet(key: str, *, timeout: int) -> bool:
 
 
 def alone() -> bool:
-  """Whether this process joined no other."""
+  """Return whether this process joined no other."""
   return distributed.global_state.client is None
 
 
 def first() -> bool:
-  """Whether this process is number 0."""
+  """Return whether this is process 0."""
   return process() == 0
 
 
 def process() -> int:
-  """The index of this process."""
+  """Return the index of this process."""
   return distributed.global_state.process_id or 0

@@ -1,8 +1,8 @@
-"""Where a run stands still: the stacks of all threads are written to stderr once no step has ended for long.
+"""A run that hangs: the stacks of all threads are written to stderr once no step has ended for long.
 
-A collective that waits for a host, a store that does not answer, a reader that is stuck: from outside they look alike.
-The clock is a thread of the interpreter in C (`faulthandler`), which needs nothing that the others hold. Setting it
-starts a thread, which may take milliseconds: it is set again when a twentieth of its time is over, not at each step.
+A collective that waits for a host, a store that does not respond, a reader that is stuck: from outside they look the
+same. The clock is a thread of the interpreter in C (`faulthandler`), which needs nothing that the others hold. Setting
+it starts a thread, which may take milliseconds: it is reset when a twentieth of its time is over, not at each step.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ SLACK = 0.05  # of `least`, by which the stacks may come late
 
 
 class Watchdog:
-  """Writes the stacks once for each step, batch of an evaluation or save that takes too long; the run goes on."""
+  """Stack dumps for each step, evaluation batch or save that takes too long; the run continues."""
 
   def __init__(self, *, least: float = 600.0, times: float = 20.0):
-    """Nothing is timed before the context is entered.
+    """Time nothing before the context is entered.
 
     Args:
       least: seconds that anything may take.
@@ -33,21 +33,21 @@ class Watchdog:
     self._since = self._set = -float('inf')
 
   def limit(self) -> float:
-    """Seconds that a step, a batch of an evaluation or a save may take now."""
+    """Return the seconds that a step, evaluation batch or save may take."""
     return max(self._least, self._times * statistics.median(self._seconds)) if self._seconds else self._least
 
   def stepped(self) -> None:
-    """Called after each step."""
+    """Reset the clock after a step."""
     self._seconds.append(time.monotonic() - self._since)
     self._restart()
 
   def moved(self) -> None:
-    """Called before each batch of an evaluation, so that many of them do not count as one."""
+    """Reset the clock before each batch of an evaluation."""
     self._restart()
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """The body is no part of a step: an evaluation, a save. It is timed by itself."""
+    """Time the body by itself: an evaluation or a save."""
     self._restart()
     try:
       yield

@@ -1,4 +1,4 @@
-"""Names and shapes of DistilBERT in Hugging Face folders, with the head of masked language modelling."""
+"""Tensors and config fields of DistilBERT in Hugging Face's form, with the masked language modelling head."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType

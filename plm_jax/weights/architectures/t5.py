@@ -160,8 +160,8 @@ def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
     raise ValueError(f'model_type={trunk.config.model_type!r} is exported under that name')
   if trunk.gives_logits and not trunk.config.tied and not task:
     log.warning(
-      'This T5 has an untied output matrix, lm_head, which is written. transformers from 5.0 on treats every T5 as '
-      'tied: tie_weights() replaces it by the token table. To be safe, use decoder states times lm_head'
+      'The untied output matrix lm_head is written, but transformers from 5.0 on treats every T5 as tied: '
+      'tie_weights() replaces it by the token table. To be safe, use decoder states times lm_head'
     )
   return {'model_type': 't5', 'architectures': [f'T5{kind_of(trunk, heads)}'], **shared}
 
@@ -224,13 +224,13 @@ def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
   matrices = (('gate', 'wi_0'), ('up', 'wi_1')) if trunk.config.gated else (('up', 'wi'),)
   for side, kinds in attentions.items():
     ours, block = f'trunk/{side}/layers', f'{side}.block.{{layer}}.layer'
-    for number, (name, kind) in enumerate(kinds):
+    for index, (name, kind) in enumerate(kinds):
       out += [
-        Entry(f'{ours}/{name}/{part}/kernel', f'{block}.{number}.{kind}.{part[0]}.weight', 'linear')
+        Entry(f'{ours}/{name}/{part}/kernel', f'{block}.{index}.{kind}.{part[0]}.weight', 'linear')
         for part in ('query', 'key', 'value')
       ]
-      out.append(Entry(f'{ours}/{name}/out/kernel', f'{block}.{number}.{kind}.o.weight', 'linear', inputs=2))
-      out.append(Entry(f'{ours}/{name}_norm/scale', f'{block}.{number}.layer_norm.weight'))
+      out.append(Entry(f'{ours}/{name}/out/kernel', f'{block}.{index}.{kind}.o.weight', 'linear', inputs=2))
+      out.append(Entry(f'{ours}/{name}_norm/scale', f'{block}.{index}.layer_norm.weight'))
     mlp = f'{block}.{len(kinds)}'
     out += [
       Entry(f'{ours}/mlp/{part}/kernel', f'{mlp}.DenseReluDense.{matrix}.weight', 'linear')

@@ -88,7 +88,7 @@ def test_runs_that_differ_in_nothing_that_is_counted_are_counted_once(mine, tmp_
   assert tables.main([mine, '--cost', '--scale=small']) == 0
   (lengths,) = asked
   assert len(lengths) == 2 and 32 in lengths
-  assert 'No run of this table is made here' in capsys.readouterr().out
+  assert 'No run of this table' in capsys.readouterr().out
   plan = runs.plan(file.read(mine, 'small'), runs.Places(tmp_path))
   counts = counting.Counts()
   one, two, three = runs.needed(plan)
@@ -210,4 +210,4 @@ def test_known_tables_are_named_as_they_are_typed(tmp_path, monkeypatch):
   assert "Did you mean 'experiments/tables/bert_5.py'" in str(caught.value)
   assert f'{conftest.ROOT}/' not in str(caught.value)
   monkeypatch.chdir(tmp_path)
-  assert str(conftest.ROOT / 'experiments' / 'tables' / 'bert_5.py') in file.known()
+  assert str(conftest.ROOT / 'experiments' / 'tables' / 'bert_5.py') in file.table_files()

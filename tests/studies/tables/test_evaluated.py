@@ -37,7 +37,7 @@ def test_an_evaluation_is_one_of_each_pretraining_and_no_fine_tuning(made):
   assert one.settings == tuned.settings
   assert one.digest != tuned.digest  # the same config, trained and not
   assert one.source.digest == tuned.source.digest
-  name, *words = making.words(one, places, asked=('validation/accuracy',))
+  name, *words = making.words(one, places, metrics=('validation/accuracy',))
   source, folder = (run_folders.folder_of(run, places).root for run in (one.source, one))
   assert name == 'evaluate'
   assert {f'--weights={source}', f'--workdir={folder}', '--evaluation=validation'} < set(words)
@@ -63,16 +63,16 @@ def test_what_it_wrote_is_the_result_of_its_cell(made, monkeypatch):
   monkeypatch.setattr(making, '_call', evaluate)
   asked = ('validation/accuracy',)
   assert not run_folders.is_finished(folder)
-  assert making.make(one, places, asked=asked) == ''
+  assert making.make(one, places, metrics=asked) == ''
   assert run_folders.is_finished(folder)
-  assert making.make(one, places, asked=asked) == ''
+  assert making.make(one, places, metrics=asked) == ''
   assert called == ['evaluate']
   (folder.root / run_folders.PREDICTIONS).unlink()  # as after a kill between the two files
-  assert making.make(one, places, asked=asked) == ''
+  assert making.make(one, places, metrics=asked) == ''
   assert called == ['evaluate', 'evaluate']
   folder.evaluations.write_text('{"weights": "w", "valid')  # as after one in the middle of the first
   assert not run_folders.is_finished(folder)
-  assert making.make(one, places, asked=asked) == ''
+  assert making.make(one, places, metrics=asked) == ''
   found = cells.record(one, folder, asked)
   assert found['metrics'] == {'validation/accuracy': 0.25}
   assert not {'versions', 'code', 'machine'} & set(found)  # what nobody knows is not said

@@ -48,7 +48,7 @@ class Machine:
   def __init__(self, places, *, fails=(), stops_after=None):
     self.places, self.fails, self.stops_after, self.made = places, fails, stops_after, []
 
-  def __call__(self, run, places, *, asked):
+  def __call__(self, run, places, *, metrics):
     if len(self.made) == self.stops_after:
       raise Interrupted('stopped by a signal', STOPPED)
     self.made.append(run.digest)
@@ -61,7 +61,7 @@ class Machine:
     result['metrics'] = {'validation/loss': 2.5 + run.settings['seed'], 'validation/accuracy': score, 'loss': 1.0}
     folder.result.write_text(json.dumps(result))
     folder.data.write_text(json.dumps(dict(data_digest='abc', vocab_digest='def', class_names=['a'])))
-    if asked:
+    if metrics:
       rows = [dict(row_id=n, label=int(n < 4 * score), record=dict(label=1)) for n in range(4)]
       (folder.root / run_folders.PREDICTIONS).write_text(''.join(json.dumps(row) + '\n' for row in rows))
     return ''
@@ -156,8 +156,8 @@ def test_a_metric_that_is_not_finite_is_named_with_its_value(set_up, tmp_path, m
   """As a correlation of predictions that are all alike."""
   machine = Machine(set_up[2])
 
-  def make(run, places, *, asked):
-    said = machine(run, places, asked=asked)
+  def make(run, places, *, metrics):
+    said = machine(run, places, metrics=metrics)
     result = run_folders.folder_of(run, places).result
     result.write_text(result.read_text().replace('"validation/loss": 2.5', '"validation/loss": "nan"'))
     return said
@@ -179,12 +179,12 @@ def test_a_run_that_failed_elsewhere_meanwhile_is_not_tried_again(set_up, tmp_pa
   machine, out = Machine(set_up[2]), tmp_path / 'out' / 'cells.json'
   first, *_, last = runs.needed(set_up[1])
 
-  def make(run, places, *, asked):
+  def make(run, places, *, metrics):
     if run == first:  # another process fills the table as well, and comes to the last run before this one
       there = cells.read(out) | {'cells': cells.names(set_up[1])}
       there['failed'][last.digest] = 'exit 1: it diverged'
       cells.write(out, there)
-    return machine(run, places, asked=asked)
+    return machine(run, places, metrics=metrics)
 
   kept = fill(set_up, tmp_path, make, monkeypatch)
   assert kept['failed'] == {last.digest: 'exit 1: it diverged'} and last.digest not in machine.made
@@ -231,15 +231,15 @@ def test_two_processes_keep_what_the_other_made(set_up, tmp_path, monkeypatch):
   machine = Machine(set_up[2])
   out = tmp_path / 'out' / 'cells.json'
 
-  def make(run, places, *, asked):
+  def make(run, places, *, metrics):
     if run == first:  # the other process takes it
       raise BlockingIOError
     if run == last:  # and is done with it now, and with others
-      machine(first, places, asked=alone['runs'][first.digest]['metrics'])
+      machine(first, places, metrics=alone['runs'][first.digest]['metrics'])
       there = cells.read(out)
       there['runs'][first.digest] = alone['runs'][first.digest]
       cells.write(out, there)
-    return machine(run, places, asked=asked)
+    return machine(run, places, metrics=metrics)
 
   kept = fill(set_up, tmp_path, make, monkeypatch)
   assert kept['failed'] == {} and kept['runs'].keys() == alone['runs'].keys()
@@ -266,8 +266,8 @@ def test_rows_that_were_missing_when_a_table_was_printed_are_predicted_by_the_ne
   assert 'rows' not in printed['runs'][one.digest]
   called = []
 
-  def predict(run, places, *, asked):
-    called.append((run.digest, asked))
+  def predict(run, places, *, metrics):
+    called.append((run.digest, metrics))
     predictions.write_text(content)
     return ''
 
@@ -358,10 +358,10 @@ def test_what_needs_no_network_stands_below_the_rows_and_in_claims(set_up, tmp_p
 def test_rows_are_predicted_of_the_evaluation_that_counts(set_up, tmp_path, monkeypatch, caplog, metric):
   _, plan, places = set_up
   one = plan[runs.Cell('one', 'score')][0][0]
-  Machine(places)(one, places, asked=())
+  Machine(places)(one, places, metrics=())
   called = []
   monkeypatch.setattr(making, '_call', lambda command, out, compiled: called.append(command) or '')
-  assert making.make(one, places, asked=(metric,)) == ''
+  assert making.make(one, places, metrics=(metric,)) == ''
   assert f'--evaluation={metric.partition("/")[0]}' in called[0]
   others = [metric] if metric.startswith('test') else []  # of rows with another mean; the run has validation alone
   for right, kept in ((0, [metric]), (1, others)):
@@ -392,8 +392,8 @@ def test_the_run_that_is_best_on_dev_counts_and_is_named(set_up, tmp_path, monke
   table = dataclasses.replace(table, summary='best on dev', columns={**table.columns, 'score': score, 'loss': loss})
   machine = Machine(places)
 
-  def make(run, places, *, asked):
-    said = machine(run, places, asked=asked)
+  def make(run, places, *, metrics):
+    said = machine(run, places, metrics=metrics)
     folder = run_folders.folder_of(run, places)
     result = json.loads(folder.result.read_text())
     result['metrics']['dev/loss'] = 9.0 if run.settings['steps'] == 3 else result['metrics']['validation/accuracy']
@@ -450,8 +450,8 @@ def test_a_table_names_every_commit_and_machine_that_made_its_runs(set_up, tmp_p
   places = set_up[2]
 
   class Later(Machine):
-    def __call__(self, run, places, *, asked):
-      failed = super().__call__(run, places, asked=asked)
+    def __call__(self, run, places, *, metrics):
+      failed = super().__call__(run, places, metrics=metrics)
       if not failed:
         result = run_folders.folder_of(run, places).result
         commit = 'bbbbbbbbbbbb' if len(self.made) > 3 else ''
@@ -513,7 +513,7 @@ def test_the_sum_of_costs_counts_every_run_and_only_known_operations(tmp_path, m
   (tmp_path / 'mine.py').write_text(TABLE)
   assert main([str(tmp_path / 'mine.py'), '--cost', '--scale=small', f'--workdir={tmp_path / "work"}']) == 0
   lines = capsys.readouterr().out.splitlines()
-  row = next(line for line in lines if line.startswith('│ all')).strip('│').split('│')
+  row = next(line for line in lines if line.startswith('│ total')).strip('│').split('│')
   found = [cell.strip() for cell in row[:4]]
   total = str(PRETRAININGS + TUNINGS)
   assert found == (['all, operations where known', total, '0', '4e+12'] if known else ['all', total, '0', 'not known'])
@@ -529,7 +529,7 @@ def test_a_mistake_in_the_table_ends_the_command(tmp_path):
 
 def test_the_command_fails_where_every_run_failed(tmp_path, monkeypatch):
   (tmp_path / 'mine.py').write_text(TABLE)
-  monkeypatch.setattr(making, 'make', lambda run, places, *, asked: 'exit 2: it is broken')
+  monkeypatch.setattr(making, 'make', lambda run, places, *, metrics: 'exit 2: it is broken')
   monkeypatch.setattr(needs, 'check', lambda *given, head: None)  # nothing is read
   asked = [str(tmp_path / 'mine.py'), '--scale=tiny', f'--workdir={tmp_path / "work"}']
   assert main(asked) == 1
@@ -584,7 +584,7 @@ def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, cap
   other = run._replace(settings={**run.settings, 'steps': 3}, digest='other')
   assert adopted(tmp_path, other).root == tmp_path / 'work' / 'runs' / other.name
   mine.config.write_text(json.dumps({**run.settings, 'extend': [(2, 1)]}))
-  run_folders._kept.cache_clear()
+  run_folders._stored_config.cache_clear()
   assert adopted(tmp_path, run).root == tmp_path / 'work' / 'runs' / run.name
 
 
@@ -613,7 +613,7 @@ def test_an_adopted_run_that_cannot_be_written_to_is_recorded_without_rows(set_u
   """As one on a read-only share: the lock beside it fails."""
   _, plan, places = set_up
   one = plan[runs.Cell('one', 'score')][0][0]
-  Machine(places)(one, places, asked=())
+  Machine(places)(one, places, metrics=())
   (run_folders.folder_of(one, places).root / run_folders.PREDICTIONS).unlink(missing_ok=True)
 
   def denied(*given, **named):
@@ -641,7 +641,7 @@ def test_a_run_that_was_extended_is_not_adopted(to_adopt, tmp_path):
   run, mine = to_adopt
   assert adopted(tmp_path, run) == mine
   mine.config.write_text(json.dumps({**run.settings, 'extend': [[run.settings['steps'], 40]]}))
-  run_folders._kept.cache_clear()
+  run_folders._stored_config.cache_clear()
   assert adopted(tmp_path, run) != mine
 
 

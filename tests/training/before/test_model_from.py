@@ -23,7 +23,8 @@ from plm_jax.core.types import Task
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.training.before.model_from import expand
 from plm_jax.training.before.preflight import batch_spec
-from plm_jax.training.parts import init_params_from, make_parts, make_vocab
+from plm_jax.training.init_sources import init_params_from
+from plm_jax.training.parts import make_parts, make_vocab
 from plm_jax.training.step import abstract_params
 from plm_jax.weights.convert import export as convert_export
 from plm_jax.weights.convert import import_release

@@ -1,6 +1,5 @@
-"""Corpora for pre-training: `quality` judges a text, `contamination` finds evaluation sets in it, `copies` what was
-read before, `words` says for both what counts as a word, and `passes` reads a corpus once, with bounded memory, and
-goes on where it was stopped.
+"""Cleaning of pre-training corpora; the command is `plm-jax corpus`.
 
-The command is `plm-jax corpus`.
+`quality` filters texts, `contamination` finds evaluation sets in them, and `copies` finds duplicates. `word_sequences`
+defines words for both. `passes` reads a corpus once, with bounded memory, and continues after an interruption.
 """

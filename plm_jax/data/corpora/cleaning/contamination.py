@@ -1,8 +1,8 @@
-"""Evaluation sets inside a corpus: runs of words that both hold (Brown et al. 2020, appendix C).
+"""Evaluation sets inside a corpus: common runs of words (Brown et al. 2020, appendix C).
 
-GPT-3 looks for 13 words in a row, in small letters and without punctuation, and cuts 200 characters on each side of
-what it finds; here the document is left out. An evaluation text of fewer words is looked for as a whole, from eight
-words on. What counts as a word says `words`.
+GPT-3 searches for 13 consecutive words, in lower case and without punctuation, and cuts 200 characters on each side of
+a match; here the document is dropped. An evaluation text of fewer words is searched for as a whole, if it has at least
+eight words. `word_sequences` defines words.
 """
 
 import hashlib
@@ -20,19 +20,19 @@ FEWEST = 8
 
 
 class Sets:
-  """The runs of words of some evaluation sets, in memory: 24 bytes each.
+  """The runs of words of evaluation sets, in memory: 24 bytes each.
 
   Attributes:
     rows: name of a set -> number of its rows.
-    too_short: name of a set -> number of its rows that are not looked for, since no text in them has eight words.
+    too_short: name of a set -> number of its rows that are not searched for, because no text in them has eight words.
     digests: name of a set -> digest of its content.
   """
 
   def __init__(self, names: Iterable[str]):
-    """Reads the sets.
+    """Read the sets.
 
     Args:
-      names: 'PATH:SPLIT', such as '../data/squad:validation[:10%]'; one that stands there twice counts once.
+      names: 'PATH:SPLIT', such as '../data/squad:validation[:10%]'; repeated names count once.
 
     Raises:
       ValueError: a name without a split, or a set that cannot be read.
@@ -41,7 +41,7 @@ class Sets:
     self.too_short: dict[str, int] = {}
     self.digests: dict[str, str] = {}
     by_size: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-    for number, name in enumerate(dict.fromkeys(names)):
+    for set_index, name in enumerate(dict.fromkeys(names)):
       path, split = splits.path_and_split(name)
       records = open_source(path, split=split)
       self.rows[name], self.too_short[name], self.digests[name] = len(records), 0, records.digest
@@ -51,20 +51,24 @@ class Sets:
         for words in long_enough:
           size = min(IN_A_ROW, len(words))
           hashes = hashed(words, size)
-          by_size.setdefault(size, []).append((hashes, np.tile([number, row], (len(hashes), 1))))
+          by_size.setdefault(size, []).append((hashes, np.tile([set_index, row], (len(hashes), 1))))
     self._names = tuple(self.rows)
     self._by_size = {size: _in_order(parts) for size, parts in by_size.items()}
 
   def inside(self, text: str) -> list[tuple[str, int]]:
-    """The rows, as name of the set and number, of which a text holds a run of words; each once, in order."""
+    """Return the rows that share a run of words with a text.
+
+    Returns:
+      Name of the set and index of the row, each once, in order.
+    """
     words = words_of(text) if self._by_size else []
-    found: set[tuple[int, int]] = set()
+    matches: set[tuple[int, int]] = set()
     for size, (hashes, owners) in self._by_size.items():
       own = hashed(words, size)
       starts, ends = np.searchsorted(hashes, own), np.searchsorted(hashes, own, side='right')
       for start, end in zip(starts[starts < ends], ends[starts < ends], strict=True):
-        found |= {(int(number), int(row)) for number, row in owners[start:end]}
-    return [(self._names[number], row) for number, row in sorted(found)]
+        matches |= {(int(set_index), int(row)) for set_index, row in owners[start:end]}
+    return [(self._names[set_index], row) for set_index, row in sorted(matches)]
 
 
 def _in_order(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -74,7 +78,7 @@ def _in_order(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, n
 
 
 def _texts(value: Any) -> Iterator[str]:
-  """Every string inside a row."""
+  """Yield every string inside a row."""
   if isinstance(value, str):
     yield value
   elif isinstance(value, Mapping):
@@ -86,7 +90,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def hashed(words: list[str], size: int) -> np.ndarray:
-  """A hash of each run of `size` words: uint64[len(words) - size + 1], or of length 0."""
+  """Hash each run of `size` words: uint64[len(words) - size + 1].
+
+  Empty if there are fewer words.
+  """
   # a b c, 2   ->   [hash('a b'), hash('b c')]
   digests = (
     hashlib.blake2b(' '.join(words[start : start + size]).encode(), digest_size=8).digest()

@@ -1,6 +1,6 @@
-"""Which documents a corpus held before: the same text, or nearly the same by MinHash.
+"""Duplicates in a corpus: equal texts, and similar ones by MinHash.
 
-All of it lies in a database on disk, so that memory does not grow with the corpus and a pass that is stopped goes on.
+Everything is in a database on disk, so memory does not grow with the corpus, and an interrupted pass can continue.
 """
 
 import hashlib
@@ -13,9 +13,9 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora.cleaning.word_sequences import key_of, words_of
 
 PERMUTATIONS = 128
-SHINGLE = 5  # words, as `words` counts them
-TOGETHER = 10_000  # shingles
-MISTAKES = (0.1, 0.9)  # how bad it is to compare two texts in vain, and to miss one that is nearly the same
+SHINGLE = 5  # words, as defined in `word_sequences`
+TOGETHER = 10_000  # shingles that are hashed together
+MISTAKES = (0.1, 0.9)  # weights of false positives (a useless comparison) and false negatives (a missed duplicate)
 TABLES = """
 create table if not exists texts (hash blob primary key, row integer) without rowid;
 create table if not exists bands (band blob, row integer, primary key (band, row)) without rowid;
@@ -24,10 +24,10 @@ create table if not exists signatures (row integer primary key, signature blob);
 
 
 class Copy(NamedTuple):
-  """Of which earlier document another one is a copy.
+  """The earlier document that a document copies.
 
   Attributes:
-    row: number of the earlier one.
+    row: index of the earlier one.
     reason: 'duplicate' or 'near_duplicate'.
   """
 
@@ -36,15 +36,15 @@ class Copy(NamedTuple):
 
 
 class Copies:
-  """What was kept so far."""
+  """Index of the documents that were kept so far."""
 
   def __init__(self, database: sqlite3.Connection, *, threshold: float | None):
-    """Begins or goes on; the caller commits.
+    """Begin or continue an index; the caller commits.
 
     Args:
-      database: an open one.
-      threshold: share of common runs of five words (Jaccard similarity) from which two texts are nearly the same; None
-        looks for equal ones only.
+      database: an open database.
+      threshold: share of common runs of five words (Jaccard similarity) above which two texts are near duplicates; None
+        finds equal texts only.
 
     Raises:
       ConfigError: datasketch is not installed.
@@ -56,22 +56,22 @@ class Copies:
         from datasketch import MinHash, MinHashLSH
       except ImportError:
         raise ConfigError(
-          'near duplicates need the package datasketch: pip install -r requirements/corpus.txt; --exact does without'
+          'near duplicates need the package datasketch: pip install -r requirements/corpus.txt, or use --exact'
         ) from None
       self._minhash = MinHash
-      # their number and width for this threshold: what shares a band by chance is compared, what shares none is lost
+      # Number and width of bands for this threshold: texts that share a band are compared, others are not.
       bands = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS, weights=MISTAKES)
       self._bands, self._width = bands.b, bands.r
       self._check_bands()
 
   def seen(self, row: int, text: str) -> Copy | None:
-    """The earlier document that a text copies; None of one that is kept, and looked for from now on.
+    """Return the earlier document that a text copies.
 
-    Two texts are equal apart from case, spaces and punctuation.
+    None for a new text, which is added to the index. Two texts are equal apart from case, spaces and punctuation.
     """
     key = hashlib.blake2b(key_of(text).encode(), digest_size=16).digest()
-    if found := self._database.execute('select row from texts where hash = ?', (key,)).fetchone():
-      return Copy(found[0], 'duplicate')
+    if equal := self._database.execute('select row from texts where hash = ?', (key,)).fetchone():
+      return Copy(equal[0], 'duplicate')
     if self._threshold is not None:
       signature = self._signature(text)
       bands = self._cut(signature)
@@ -83,39 +83,45 @@ class Copies:
     return None
 
   def _check_bands(self) -> None:
-    """Raises ConfigError where a pass that has begun cut its signatures otherwise."""
-    asked = 'select count(*) from bands where row = (select min(row) from bands)'
-    (before,) = self._database.execute(asked).fetchone()
+    """Raise ConfigError if the index was begun with other bands."""
+    query = 'select count(*) from bands where row = (select min(row) from bands)'
+    (before,) = self._database.execute(query).fetchone()
     if before not in (0, self._bands):
       raise ConfigError(
-        f'the pass was begun with {before} bands of a signature, and goes on with {self._bands} at this threshold: '
-        'remove the folder; the pass begins again'
+        f'the pass was begun with {before} bands of a signature but this threshold needs {self._bands}: remove the '
+        'folder to begin again'
       )
 
   def _signature(self, text: str) -> np.ndarray:
     words = words_of(text)
     shingles = {' '.join(words[start : start + SHINGLE]) for start in range(max(1, len(words) - SHINGLE + 1))}
-    made = self._minhash(num_perm=PERMUTATIONS, seed=1)
+    minhash = self._minhash(num_perm=PERMUTATIONS, seed=1)
     ordered = sorted(shingles)
-    for start in range(0, len(ordered), TOGETHER):  # a batch takes a kilobyte a shingle
-      made.update_batch([shingle.encode() for shingle in ordered[start : start + TOGETHER]])
-    return np.asarray(made.hashvalues, np.uint64)
+    for start in range(0, len(ordered), TOGETHER):  # a shingle takes a kilobyte in a batch
+      minhash.update_batch([shingle.encode() for shingle in ordered[start : start + TOGETHER]])
+    return np.asarray(minhash.hashvalues, np.uint64)
 
   def _cut(self, signature: np.ndarray) -> list[bytes]:
-    """A key of each band of the signature, with the number of the band in front."""
+    """Return a key of each band of the signature.
+
+    The key begins with the index of the band.
+    """
     width = self._width
     return [
-      number.to_bytes(2, 'little')
-      + hashlib.blake2b(signature[number * width : (number + 1) * width].tobytes(), digest_size=12).digest()
-      for number in range(self._bands)
+      index.to_bytes(2, 'little')
+      + hashlib.blake2b(signature[index * width : (index + 1) * width].tobytes(), digest_size=12).digest()
+      for index in range(self._bands)
     ]
 
   def _like(self, signature: np.ndarray, bands: list[bytes]) -> int | None:
-    """The first kept document that shares a band, and by its signature a share of `threshold`."""
+    """Return the first document that shares a band and is similar.
+
+    Its signature agrees in a share of at least `threshold`.
+    """
     marks = ','.join('?' * len(bands))
-    asked = f'select distinct row from bands where band in ({marks}) order by row'
-    for (row,) in self._database.execute(asked, bands).fetchall():
-      (kept,) = self._database.execute('select signature from signatures where row = ?', (row,)).fetchone()
-      if (np.frombuffer(kept, np.uint64) == signature).mean() >= self._threshold:
+    query = f'select distinct row from bands where band in ({marks}) order by row'
+    for (row,) in self._database.execute(query, bands).fetchall():
+      (other,) = self._database.execute('select signature from signatures where row = ?', (row,)).fetchone()
+      if (np.frombuffer(other, np.uint64) == signature).mean() >= self._threshold:
         return row
     return None

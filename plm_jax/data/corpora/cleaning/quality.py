@@ -1,7 +1,7 @@
-"""Which documents are text worth learning from: the rules of two published corpora, and plain bounds.
+"""Quality filters of documents: the rules of two published corpora, and simple bounds.
 
-A rule is a function (text) -> (text, reason): the text that is kept, some rules leaving lines out, and why none is, a
-word with underscores; empty where it is kept.
+A rule is a function (text) -> (text, reason). Some rules remove lines of the text. `reason` is a word with underscores
+for a dropped document, and empty for one that is kept.
 """
 
 import re
@@ -23,10 +23,10 @@ POLICIES = ('terms of use', 'privacy policy', 'cookie policy', 'uses cookies', '
 
 
 def gopher(text: str) -> tuple[str, str]:
-  """The quality filters of MassiveText: Rae et al. 2021, §A.1.1, "Quality filtering" and "Repetition removal".
+  """Apply the quality filters of MassiveText: Rae et al. 2021, §A.1.1.
 
-  Of the repetition filters those over lines and paragraphs, and the most frequent 2-, 3- and 4-grams, with the bounds
-  of Table A1.
+  "Quality filtering", and of "Repetition removal" the filters of lines and paragraphs, and of the most frequent 2-, 3-
+  and 4-grams, with the bounds of Table A1.
   """
   return text, _gopher_reason(text)
 
@@ -69,19 +69,18 @@ def _repeats(text: str, lines: list[str], words: list[str]) -> str:
 
 
 def c4(text: str) -> tuple[str, str]:
-  """The heuristics of the Colossal Clean Crawled Corpus: Raffel et al. 2020, §2.2, and the released code.
+  """Apply the heuristics of C4, the Colossal Clean Crawled Corpus.
 
-  Lines stay that end in a punctuation mark, have five words, and do not speak of JavaScript or policies; a document
-  stays with three sentences of them, without "lorem ipsum" and without a curly bracket. The released list of bad words
-  is not part of it.
+  Raffel et al. 2020, §2.2, and the released code. A line is kept if it ends in a punctuation mark, has five words, and
+  does not mention JavaScript or policies. A document is kept with three sentences of such lines, without "lorem ipsum"
+  and without a curly bracket. The released list of bad words is not included.
   """
   lowered = text.lower()
   if 'lorem ipsum' in lowered:
     return text, 'lorem_ipsum'
   if '{' in text:
     return text, 'curly_bracket'
-  kept = [line for line in text.splitlines() if _is_sentence_line(line)]
-  clean = '\n'.join(kept)
+  clean = '\n'.join(line for line in text.splitlines() if _is_sentence_line(line))
   if len(re.findall(r'[.!?]+["”\']?(?:\s|$)', clean)) < 3:
     return text, 'few_sentences'
   return clean, ''
@@ -100,7 +99,7 @@ def plain(
   min_alpha: Annotated[float, '0 <= x <= 1'] = 0.0,
   min_english: Annotated[float, '0 <= x <= 1'] = 0.0,
 ) -> Rule:
-  """The bounds of `filters.filter_documents` on length, letters and English function words."""
+  """Build a rule from the bounds of `filters.filter_documents`."""
 
   def rule(text: str) -> tuple[str, str]:
     return text, out_of_bounds(
@@ -114,12 +113,12 @@ RULES: dict[str, Rule] = {'gopher': gopher, 'c4': c4}
 
 
 class Measured(NamedTuple):
-  """What `stats` says of a document.
+  """Statistics of a document for `stats`.
 
   Attributes:
-    chars, words: numbers of them.
-    letters, english: shares, as the rules take them.
-    script: of most of its letters, as 'LATIN' or 'CJK'; empty without a letter.
+    chars, words: number of characters and words.
+    letters, english: shares, as in the rules.
+    script: script of most of its letters, such as 'LATIN' or 'CJK'; '' without a letter.
   """
 
   chars: int
@@ -130,7 +129,7 @@ class Measured(NamedTuple):
 
 
 def measure(text: str) -> Measured:
-  """Length, shares of letters and of English, and the script."""
+  """Measure length, shares of letters and of English, and the script."""
   sample = [character for character in text[:2_000] if character.isalpha()]
   scripts = Counter(unicodedata.name(character, '').partition(' ')[0] for character in sample)
   script = scripts.most_common(1)[0][0] if scripts else ''

@@ -1,7 +1,7 @@
-"""What counts as a word where runs of words are compared, and when two texts are the same.
+"""Words for comparisons of word sequences, and equality of texts.
 
-In scripts that are written without spaces each letter is a word of its own. Marks belong to the letter before them: the
-vowels of Hindi, accents that stand behind their letter.
+In scripts without spaces each letter is a word. Marks belong to the letter before them: vowels of Hindi, combining
+accents.
 """
 
 import re
@@ -13,24 +13,26 @@ _WORD = re.compile(rf'(?=\w)(?:[^\W{ALONE}]+(?:[{MARKS}]+[^\W{ALONE}]*)*|[{ALONE
 
 
 def words_of(text: str) -> list[str]:
-  """The words of a text in small letters, without punctuation.
+  """Split a text into lower-case words without punctuation.
 
-  Letters of Chinese, Japanese, Thai, Lao, Khmer and Burmese are words one by one. An accent may stand on its letter or
-  behind it.
+  Each letter of Chinese, Japanese, Thai, Lao, Khmer and Burmese is a word. Accents may be composed or combining.
   """
   # 'The cat_2 sat, 用iPhone拍'   ->   the cat_2 sat 用 iphone 拍
   if text.isascii():
-    return re.findall(r'\w+', text.lower())  # the same, in a fifth of the time
+    return re.findall(r'\w+', text.lower())  # the same result, five times faster
   return _WORD.findall(unicodedata.normalize('NFC', text).lower())
 
 
 def key_of(text: str) -> str:
-  """What is the same in two texts that are equal apart from case, spaces and punctuation.
+  """Return a key that ignores case, spaces and punctuation.
 
-  Letters, digits, marks and pictures count: पता and पिता differ by a mark. An accent may stand on its letter or behind
-  it.
+  Letters, digits, marks and pictures count: पता and पिता differ by a mark. Accents may be composed or combining.
   """
   if text.isascii():
     return ''.join(filter(str.isalnum, text.lower()))
   solid = unicodedata.normalize('NFC', text).lower()
-  return ''.join(one for one in solid if one.isalnum() or unicodedata.category(one) in ('Mn', 'Mc', 'Me', 'So'))
+  return ''.join(
+    character
+    for character in solid
+    if character.isalnum() or unicodedata.category(character) in ('Mn', 'Mc', 'Me', 'So')
+  )

@@ -1,13 +1,13 @@
 """Columns: one word per line, one column per kind of label, a blank line after each sentence (CoNLL).
 
-`.conll` is the form of CoNLL-2003 and of WNUT-17, with tabs between the columns or, in a line without tabs, white
+`.conll` is the format of CoNLL-2003 and of WNUT-17, with tabs between the columns or, in a line without tabs, white
 space. The first column gives the field `tokens`, the last one `tags`, and columns between them `column_2` and so on; a
-file of one column has no tags. Lines that begin with `-DOCSTART-` are left out. `.conllu` is the form of Universal
-Dependencies: ten columns with names of their own, of which `tokens`, `lemmas`, `upos`, `xpos`, `feats`, `head` (whole
-numbers) and `deprel` are kept; comments, ranges of words (1-2) and empty words (1.1) are left out.
+file of one column has no tags. Lines that begin with `-DOCSTART-` are skipped. `.conllu` is the format of Universal
+Dependencies: ten named columns, of which `tokens`, `lemmas`, `upos`, `xpos`, `feats`, `head` (whole numbers) and
+`deprel` are read; comments, ranges of words (1-2) and empty words (1.1) are skipped.
 
 A row is a sentence. Each field is a list with one entry per word, and `text` is the words with spaces between them.
-Tags are text, as the file has them: `labelled` numbers them by `labels.json`, and reads IOB1 as IOB2.
+Tags are text, as in the file: `labelled` maps them to indices by `labels.json`, and reads IOB1 as IOB2.
 """
 
 import re
@@ -24,11 +24,11 @@ _UNIVERSAL = {1: 'tokens', 2: 'lemmas', 3: 'upos', 4: 'xpos', 5: 'feats', 6: 'he
 _UNIVERSAL_COLUMNS = 10
 _HEAD = 6
 _DOCUMENT = b'-DOCSTART-'
-_SPACE = ' \t\r\f\v'  # between columns; others, such as that of 10 000, stand within words
+_SPACE = ' \t\r\f\v'  # between columns; other spaces, such as in 10 000, are part of a word
 
 
 def open(path: local.File, split: str, cache: str) -> Opened:
-  """The sentences of a file."""
+  """Open the sentences of a file."""
   universal = path.suffix == '.conllu'
   bare = not universal and all(len(line.split()) < 2 for line in path.lines() if not line.startswith(_DOCUMENT))
   rows = local.Rows(path, _sentences(path.lines()), parse_universal if universal else parse_bare if bare else parse)
@@ -36,44 +36,47 @@ def open(path: local.File, split: str, cache: str) -> Opened:
 
 
 def parse_bare(text: str) -> local.Row:
-  """One sentence of words alone."""
+  """Parse a sentence of words alone."""
   tokens = [word for line in text.split('\n') if (word := line.strip(_SPACE))]
   return {'text': ' '.join(tokens), 'tokens': tokens}
 
 
 def parse(text: str) -> local.Row:
-  """One sentence of words and labels."""
+  """Parse a sentence of words and labels."""
   words: list[list[str]] = []
-  for number, line in enumerate(text.split('\n')):
+  for index, line in enumerate(text.split('\n')):
     columns = line.rstrip('\r').split('\t') if '\t' in line else re.split(f'[{_SPACE}]+', line.strip(_SPACE))
     if len(columns) < 2:
-      raise local.BadRow(f'a word and a label are needed, got {line!r}', line=number)
+      raise local.BadRow(f'a word and a label are needed, got {line!r}', line=index)
     if words and len(columns) != len(words[0]):
-      raise local.BadRow(f'{len(columns)} columns, and the sentence begins with {len(words[0])}', line=number)
+      raise local.BadRow(f'{len(columns)} columns but the sentence begins with {len(words[0])}', line=index)
     words.append(columns)
   first, *between, last = (list(column) for column in zip(*words, strict=True))
-  numbered = {f'column_{number}': column for number, column in enumerate(between, start=2)}
+  numbered = {f'column_{index}': column for index, column in enumerate(between, start=2)}
   return {'text': ' '.join(first), 'tokens': first, **numbered, 'tags': last}
 
 
 def parse_universal(text: str) -> local.Row:
-  """One sentence of Universal Dependencies."""
+  """Parse a sentence of Universal Dependencies."""
   fields: dict[str, list[Any]] = {name: [] for name in _UNIVERSAL.values()}
-  for number, line in enumerate(text.split('\n')):
+  for index, line in enumerate(text.split('\n')):
     if line.startswith('#'):
       continue
     columns = line.rstrip('\r').split('\t')
     if len(columns) != _UNIVERSAL_COLUMNS:
-      raise local.BadRow(f'{_UNIVERSAL_COLUMNS} columns with tabs between them are needed, got {line!r}', line=number)
+      raise local.BadRow(f'{_UNIVERSAL_COLUMNS} columns with tabs between them are needed, got {line!r}', line=index)
     if not columns[0].isdecimal():  # a range of words or an empty one
       continue
     if not columns[_HEAD].isdecimal():
-      raise local.BadRow(f'column {_HEAD + 1} holds the number of the head, got {columns[_HEAD]!r}', line=number)
+      raise local.BadRow(f'column {_HEAD + 1} must be the index of the head, got {columns[_HEAD]!r}', line=index)
     for column, name in _UNIVERSAL.items():
       fields[name].append(int(columns[column]) if column == _HEAD else columns[column])
   return {'text': ' '.join(fields['tokens']), **fields}
 
 
 def _sentences(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-  """First byte and end of each sentence; the line that opens a document counts as a blank one."""
+  """Yield first byte and end of each sentence.
+
+  The line that opens a document counts as a blank one.
+  """
   return local.block_spans(b' ' * len(line) if line.startswith(_DOCUMENT) else line for line in lines)

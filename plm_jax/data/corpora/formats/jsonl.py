@@ -1,4 +1,4 @@
-"""JSON lines: one object per line, the fields of a row."""
+"""JSON lines: one object per line with the fields of a row."""
 
 import json
 
@@ -11,13 +11,13 @@ SCHEME = None
 
 
 def open(path: local.File, split: str, cache: str) -> Opened:
-  """The rows of a file."""
+  """Open the rows of a file."""
   rows = local.Rows(path, local.line_spans(path.lines()), parse)
   return Opened(rows, f'{path.digest(cache=cache)} rows')
 
 
 def parse(text: str) -> local.Row:
-  """One line as a row."""
+  """Parse one line."""
   try:
     row = files.parse_json(text)
   except json.JSONDecodeError as error:

@@ -1,7 +1,7 @@
-"""Parallel text, 'parallel:FOLDER': files `<split>.<field>` whose lines belong together, as train.en and train.de.
+"""Parallel text, 'parallel:FOLDER': files `<split>.<field>` with parallel lines, such as train.en and train.de.
 
-A row has a field for each file of the split: {'en': 'A dog .', 'de': 'Ein Hund .'}. Lines are counted, blank ones too,
-so that they stay beside each other. Names as 'newstest2014.de-en.de' have the split 'newstest2014.de-en'.
+A row has a field for each file of the split: {'en': 'A dog .', 'de': 'Ein Hund .'}. Blank lines count as well, so that
+lines stay aligned. The name 'newstest2014.de-en.de' has the split 'newstest2014.de-en'.
 """
 
 from collections import defaultdict
@@ -17,18 +17,18 @@ SCHEME = 'parallel:'
 
 
 def open(path: str, split: str, cache: str, *, max_bytes: int = local.MAX_BYTES) -> Opened:
-  """The lines of the files of a split."""
+  """Open the lines of the files of a split."""
   sides = _sides(path, split, cache=cache, max_bytes=max_bytes)
   rows = {field: local.Rows(file, _every_line(file.lines()), parse) for field, file in sides.items()}
   if len({len(side) for side in rows.values()}) > 1:
-    found = ', '.join(f'{file.path} has {len(rows[field]):,}' for field, file in sides.items())
-    raise ValueError(f'{path}: files of a split need as many lines as each other, and {found}')
+    counts = ', '.join(f'{file.path} has {len(rows[field]):,}' for field, file in sides.items())
+    raise ValueError(f'{path}: the files of a split must have the same number of lines but {counts}')
   digests = ' '.join(f'{field} {file.digest(cache=cache)}' for field, file in sides.items())
   return Opened(Rows(rows), f'{digests} lines')
 
 
 def parse(text: str) -> local.Row:
-  """One line as a row of one file."""
+  """Parse one line of one file."""
   return {'text': text.strip()}
 
 
@@ -45,7 +45,10 @@ class Rows(Sequence[local.Row]):
     return {field: side[index]['text'] for field, side in self.sides.items()}
 
   def place(self, index: int) -> str:
-    """File and line of a row, for messages: the first file, or the first whose line cannot be read."""
+    """Return file and line of a row, for messages.
+
+    It is the first file, or the first whose line cannot be read.
+    """
     for side in self.sides.values():
       try:
         side[index]
@@ -55,30 +58,30 @@ class Rows(Sequence[local.Row]):
 
 
 def _sides(path: str, split: str, *, cache: str, max_bytes: int) -> dict[str, local.File]:
-  """Field -> file of a split, sorted.
+  """Return field -> file of a split, sorted.
 
   Raises:
-    FileNotFoundError: no such folder.
-    ValueError: no such split.
+    FileNotFoundError: the folder does not exist.
+    ValueError: the split does not exist.
   """
   folder = files.path(path.removeprefix(SCHEME))
   if not files.is_folder(folder):
     raise FileNotFoundError(f'{path!r}: there is no folder {folder}')
-  found: dict[str, dict[str, Path]] = defaultdict(dict)
+  by_split: dict[str, dict[str, Path]] = defaultdict(dict)
   for file in files.listing(folder):
     name, dot, field = file.name.removesuffix(local.ZIPPED).rpartition('.')
     if name and dot and files.is_file(file):
-      if field in found[name]:
-        raise ValueError(f'{folder} holds both {found[name][field].name} and {file.name}: remove one')
-      found[name][field] = file
-  several = {name: sides for name, sides in found.items() if len(sides) > 1}
-  splits.check(split, sorted(several), path=path)
-  chosen = sorted(several[split].items())
+      if field in by_split[name]:
+        raise ValueError(f'{folder} holds both {by_split[name][field].name} and {file.name}: remove one')
+      by_split[name][field] = file
+  parallel = {name: sides for name, sides in by_split.items() if len(sides) > 1}
+  splits.check(split, sorted(parallel), path=path)
+  chosen = sorted(parallel[split].items())
   return {field: local.File.at(downloads.fetched(file, cache), max_bytes=max_bytes) for field, file in chosen}
 
 
 def _every_line(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-  """First byte and end of each line, blank ones too."""
+  """Yield first byte and end of each line, including blank ones."""
   here = 0
   for line in lines:
     yield here, here + len(line)

@@ -1,4 +1,4 @@
-"""Parquet tables: a row of the table is a row, its columns are the fields."""
+"""Parquet tables: rows are the rows of the table, fields its columns."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,14 +13,14 @@ SCHEME = None
 
 
 def open(path: local.File, split: str, cache: str) -> Opened:
-  """The rows of a file."""
-  about = _read(path, lambda table: table.metadata)
-  groups = [about.row_group(number) for number in range(about.num_row_groups)]
+  """Open the rows of a file."""
+  metadata = _read(path, lambda table: table.metadata)
+  groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
   sizes = [group.num_rows for group in groups]
   if (largest := max((group.total_byte_size for group in groups), default=0)) > path.max_bytes:
     raise ValueError(
-      f'{path.path} has a group of rows of {largest:,} bytes, which is read whole, and {path.max_bytes:,} are allowed: '
-      'write it with smaller groups, or raise data.max_bytes'
+      f'{path.path} has a row group of {largest:,} bytes, the limit is {path.max_bytes:,}: write smaller row groups, '
+      'or raise data.max_bytes'
     )
   if not sum(sizes):
     raise ValueError(f'{path.path} holds no rows')
@@ -28,34 +28,34 @@ def open(path: local.File, split: str, cache: str) -> Opened:
 
 
 class Rows(Sequence[local.Row]):
-  """The rows of a file. Keeps the group of rows that was read last, so that reading in order reads each group once."""
+  """The rows of a file. Holds the last row group in memory, so that reading in order reads each group once."""
 
   def __init__(self, file: local.File, sizes: Sequence[int]):
     self.file = file
     self._ends = np.cumsum(sizes)  # [groups]
-    self._kept: tuple[int, Any] | None = None  # number of a group, and its table
+    self._last: tuple[int, Any] | None = None  # index of a row group, and its table
 
   def __len__(self) -> int:
     return int(self._ends[-1])
 
   def __getitem__(self, index: int) -> local.Row:  # type: ignore[override]  # no slices
-    number = int(np.searchsorted(self._ends, index, side='right'))
-    before = int(self._ends[number - 1]) if number else 0
-    return self._group(number).slice(index - before, 1).to_pylist()[0]
+    group = int(np.searchsorted(self._ends, index, side='right'))
+    before = int(self._ends[group - 1]) if group else 0
+    return self._group(group).slice(index - before, 1).to_pylist()[0]
 
   def __getstate__(self) -> dict[str, Any]:
-    return {**self.__dict__, '_kept': None}
+    return {**self.__dict__, '_last': None}
 
-  def _group(self, number: int) -> Any:
-    """One group of rows as a table of pyarrow."""
-    kept = self._kept
-    if kept is None or kept[0] != number:
-      self._kept = kept = number, _read(self.file, lambda table: table.read_row_group(number))
-    return kept[1]
+  def _group(self, index: int) -> Any:
+    """Return one row group as a table of pyarrow."""
+    last = self._last
+    if last is None or last[0] != index:
+      self._last = last = index, _read(self.file, lambda table: table.read_row_group(index))
+    return last[1]
 
 
 def _read(file: local.File, read: Callable[[Any], Any]) -> Any:
-  """What `read` takes from the opened file.
+  """Call `read` with the opened file.
 
   Raises:
     ValueError: the file is damaged.
@@ -67,4 +67,4 @@ def _read(file: local.File, read: Callable[[Any], Any]) -> Any:
     with file.stream() as stream:
       return read(parquet.ParquetFile(stream))
   except (pyarrow.ArrowException, OSError) as error:
-    raise ValueError(f'{file.path} is not a whole Parquet file: {error}') from error
+    raise ValueError(f'{file.path} is not a complete Parquet file: {error}') from error

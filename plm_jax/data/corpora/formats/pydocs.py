@@ -9,13 +9,13 @@ SCHEME = 'pydocs'
 
 
 def open(path: str, split: str, cache: str) -> Opened:
-  """The rows of a split of one of the sets, which are all built first where they are missing."""
+  """Open the rows of a split; build missing sets first."""
   from plm_jax.data.corpora import tfds_sets
 
   name = path.removeprefix(SCHEME).removeprefix('/') or 'corpus'
   if name not in pydocs.SETS:
-    known = [SCHEME, *(f'{SCHEME}/{task}' for task in pydocs.SETS[1:])]
-    raise ValueError(f'there is no embedded data {path!r}.{errors.suggest(path, known)} There are {", ".join(known)}')
+    names = [SCHEME, *(f'{SCHEME}/{task}' for task in pydocs.SETS[1:])]
+    raise ValueError(f'no embedded data {path!r}.{errors.suggest(path, names)} Choose from {", ".join(names)}.')
   folders = pydocs.prepare(cache=cache, sets=(name,))
   if name not in folders:
     raise ValueError(f'{path!r} holds no row')

@@ -1,9 +1,9 @@
 """Questions on texts as SQuAD is published: one JSON object, {"data": [{"title", "paragraphs": [{"context", "qas"}]}]}.
 
-A row is a question: `id`, `title`, `context`, `question`, `answers` {"text": [...], "answer_start": [...]} as
-TensorFlow Datasets has them, and `is_impossible` where the file says it. A question without `answers`, as in files that
-are to be answered, has none in the row. A question that lacks something else is a row that raises a ValueError when it
-is read. The whole file is held in memory.
+A row is a question: `id`, `title`, `context`, `question`, `answers` {"text": [...], "answer_start": [...]} as in
+TensorFlow Datasets, and `is_impossible` if the file has it. A question without `answers`, as in test sets, has none in
+the row. A question that lacks something else is a row that raises a ValueError when it is read. The whole file is held
+in memory.
 """
 
 import json
@@ -16,15 +16,15 @@ from plm_jax.io import files
 
 SUFFIXES = ('.json',)
 SCHEME = None
-_LAYOUT = '{"id", "question", "answers": [{"text", "answer_start"}]}'  # of a question
+_LAYOUT = '{"id", "question", "answers": [{"text", "answer_start"}]}'  # a question
 
 
 def open(path: local.File, split: str, cache: str) -> Opened:
-  """The questions of a file."""
+  """Open the questions of a file."""
   with path.stream() as stream:
     content = stream.read(path.max_bytes + 1)
   if len(content) > path.max_bytes:
-    raise ValueError(f'{path.path} has more than {path.max_bytes:,} bytes, and is read whole: raise data.max_bytes')
+    raise ValueError(f'{path.path} has more than {path.max_bytes:,} bytes, the limit: raise data.max_bytes')
   try:
     whole = files.parse_json(local.decoded(content))
   except json.JSONDecodeError as error:
@@ -32,36 +32,36 @@ def open(path: local.File, split: str, cache: str) -> Opened:
   except ValueError as error:
     raise ValueError(f'{path.path}: {error}') from error
   try:
-    asked = _questions(whole)
+    questions = _questions(whole)
   except (KeyError, TypeError, AttributeError) as error:
     raise ValueError(
-      f'{path.path} is not laid out as SQuAD is ({type(error).__name__}: {error}): {{"data": [{{"paragraphs": '
-      f'[{{"context", "qas": [{_LAYOUT}]}}]}}]}}; other rows are .jsonl files, with one object per line'
+      f'{path.path} is not in the format of SQuAD ({type(error).__name__}: {error}): {{"data": [{{"paragraphs": '
+      f'[{{"context", "qas": [{_LAYOUT}]}}]}}]}}; use .jsonl for other data, with one object per line'
     ) from error
-  if not asked:
+  if not questions:
     raise ValueError(f'{path.path} holds no questions')
-  return Opened(Questions(path, asked), f'{path.digest(cache=cache)} rows')
+  return Opened(Questions(path, questions), f'{path.digest(cache=cache)} rows')
 
 
 class Questions(Sequence[local.Row]):
   """The questions of a file."""
 
-  def __init__(self, file: local.File, asked: list[tuple[Any, Any, Any]]):
-    """Makes a row of each question.
+  def __init__(self, file: local.File, questions: list[tuple[Any, Any, Any]]):
+    """Build the row of each question.
 
     Args:
-      file: that holds them.
-      asked: article, paragraph and question of each.
+      file: the file of the questions.
+      questions: article, paragraph and question of each.
     """
     self.file = file
     self._rows: list[local.Row] = []
-    self._bad: dict[int, str] = {}  # number of a question that cannot be read -> why
-    for number, (article, text, question) in enumerate(asked):
+    self._bad: dict[int, str] = {}  # index of an unreadable question -> the reason
+    for index, (article, text, question) in enumerate(questions):
       try:
         self._rows.append(_row(article, text, question))
       except (KeyError, TypeError, AttributeError) as error:
         self._rows.append({'id': question['id']} if isinstance(question, dict) and 'id' in question else {})
-        self._bad[number] = f'not laid out as SQuAD is ({type(error).__name__}: {error}): {_LAYOUT}'
+        self._bad[index] = f'not in the format of SQuAD ({type(error).__name__}: {error}): {_LAYOUT}'
 
   def __len__(self) -> int:
     return len(self._rows)
@@ -72,18 +72,21 @@ class Questions(Sequence[local.Row]):
     return self._rows[index]
 
   def place(self, index: int) -> str:
-    """File and question of a row, by its id or, where it has none, by its number from 1, for messages."""
+    """Return file and question of a row, for messages.
+
+    The question is its id, or else its number from 1.
+    """
     row = self._rows[index]
     return f'{self.file.path}, question {row["id"]!r}' if 'id' in row else f'{self.file.path}, question {index + 1}'
 
 
 def _questions(whole: Any) -> list[tuple[Any, Any, Any]]:
-  """Article, paragraph and question of each question."""
+  """List article, paragraph and question of each question."""
   return [(article, text, qa) for article in whole['data'] for text in article['paragraphs'] for qa in text['qas']]
 
 
 def _row(article: Any, text: Any, question: Any) -> local.Row:
-  """A question as a row."""
+  """Build the row of a question."""
   row: local.Row = {
     'id': question['id'],
     'title': article.get('title', ''),

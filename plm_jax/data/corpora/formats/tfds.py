@@ -1,4 +1,4 @@
-"""TensorFlow Datasets, by name, 'tfds:<name>[/<config>]', or by the folder of a prepared set; read as ArrayRecord."""
+"""TensorFlow Datasets by name, 'tfds:<name>[/<config>]', or by the folder of a prepared set; read as ArrayRecord."""
 
 from pathlib import Path
 
@@ -10,12 +10,15 @@ SCHEME = 'tfds:'
 
 
 def matches(folder: Path) -> bool:
-  """Whether this is the folder of a version of a prepared set."""
+  """Return True for the folder of a version of a prepared set."""
   return files.is_file(folder / 'dataset_info.json')
 
 
 def open(path: str, split: str, cache: str) -> Opened:
-  """The rows of a split; a set that is named is downloaded and prepared first where it is missing."""
+  """Open the rows of a split; prepare a missing set first.
+
+  Only sets by name are downloaded and prepared.
+  """
   from plm_jax.data.corpora import tfds_sets
 
   if path.startswith(SCHEME):

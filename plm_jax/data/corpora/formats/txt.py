@@ -14,29 +14,29 @@ Boundary = Literal['blank_line', 'line', 'every_line', 'file']
 
 
 def open(path: local.File, split: str, cache: str, *, documents: Boundary = 'blank_line') -> Opened:
-  """The documents of a file.
+  """Open the documents of a file.
 
   Args:
     path: the file.
-    split: not read.
-    cache: remembers the digest.
-    documents: what ends a document: a blank line; the end of a line, where blank lines are left out, or with
-      'every_line' are documents too; or only the end of the file, whose document is every character of it.
+    split: not used.
+    cache: folder for the digest.
+    documents: end of a document: a blank line; the end of a line (blank lines are skipped, or with 'every_line' are
+      documents too); or only the end of the file, whose document is every character of it.
   """
   if documents not in _SPANS:
-    raise ValueError(f'documents={documents!r} is none of {", ".join(get_args(Boundary))}')
+    raise ValueError(f'documents={documents!r} does not exist: choose one of {", ".join(get_args(Boundary))}')
   rows = local.Rows(path, _SPANS[documents](path.lines()), parse, exact=documents == 'file')
-  kind = 'whole file' if documents == 'file' else documents  # line feeds around it were once left out
+  kind = 'whole file' if documents == 'file' else documents  # earlier versions dropped line feeds around a 'file'
   return Opened(rows, f'{path.digest(cache=cache)} {kind}')
 
 
 def parse(text: str) -> local.Row:
-  """One document as a row."""
+  """Build the row of a document."""
   return {'text': text}
 
 
 def _whole(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-  """All bytes of a file that has more than blank lines."""
+  """Yield the bounds of a file, unless it has only blank lines."""
   size, blank = 0, True
   for line in lines:
     size, blank = size + len(line), blank and not line.strip()

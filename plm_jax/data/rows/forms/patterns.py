@@ -111,7 +111,7 @@ def _record(row: Row) -> Row:
 def _record_options(row: Row) -> tuple[tuple[str, ...], int]:
   """Return the entities, and the index of the first answer."""
   entities, answers = written.texts_of(row, 'entities'), written.known_texts(row, 'answers')
-  return entities, next((number for number, entity in enumerate(entities) if entity in answers), -1)
+  return entities, next((index for index, entity in enumerate(entities) if entity in answers), -1)
 
 
 def _wsc(row: Row) -> Row:

@@ -102,7 +102,7 @@ def race(row: Row) -> Written:
   A row has one question and the letter of its answer.
   """
   options = written.texts_of(row, 'options')
-  letters = [chr(ord('A') + number) for number in range(len(options))]
+  letters = [chr(ord('A') + index) for index in range(len(options))]
   label = written.label_of(row, 'answer', options, names=letters)
   right = options[label : label + 1] if label >= 0 else ()
   return Written(f'{written.text_of(row, "article")} {written.text_of(row, "question")}', right, options, label)
@@ -114,7 +114,7 @@ def winograd(row: Row) -> Written:
   The data gives the characters of the pronoun.
   """
   start, end = (written.whole_of(row, f'pronoun_{side}') for side in ('start', 'end'))
-  texts = tuple(written.text_of(row, f'option{number}') for number in (1, 2))
+  texts = tuple(written.text_of(row, f'option{index}') for index in (1, 2))
   return _substituted(written.text_of(row, 'text'), (start, end), texts, written.label_of(row, 'label', texts))
 
 
@@ -139,7 +139,7 @@ def winogrande(row: Row) -> Written:
   sentence = written.text_of(row, 'sentence')
   if (position := sentence.find('_')) < 0:
     raise ValueError(f"'sentence' has no _: {sentence!r}")
-  texts = tuple(written.text_of(row, f'option{number}') for number in (1, 2))
+  texts = tuple(written.text_of(row, f'option{index}') for index in (1, 2))
   answer = row.get('answer', row.get('label'))
   label = written.label_of({'answer': None if answer == '' else answer}, 'answer', texts, names=('1', '2'))
   return _substituted(sentence, (position, position + 1), texts, label)

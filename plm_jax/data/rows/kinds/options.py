@@ -89,20 +89,20 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
   every = [(index, item) for index, items in zip(*good, strict=True) for item in items]
   if any(len(items) > 1 for items in good.values):  # ids count the questions instead of the rows
     every = [(index, item) for index, (_, item) in enumerate(every)]
-  kept = [(index, item) for index, item in every if asked.keep_unlabelled or item.label is not None]
-  if not kept:
+  labelled = [(index, item) for index, item in every if asked.keep_unlabelled or item.label is not None]
+  if not labelled:
     raise ValueError(
       f'{records.where}: none of {len(every)} rows has a label ({asked.label!r}). keep_unlabelled=True keeps them for '
       'prediction.'
     )
   digest = examples.digest_of(records, asked, fields, 'options', *names.digest, left_out=left_out)
-  return _examples(kept, asked=asked, fields=fields, names=names, digest=digest, where=records.where)
+  return _examples(labelled, settings=asked, fields=fields, names=names, digest=digest, where=records.where)
 
 
 def _examples(
-  kept: list[tuple[int, Item]],
+  labelled: list[tuple[int, Item]],
   *,
-  asked: examples.ExampleSettings,
+  settings: examples.ExampleSettings,
   fields: tuple[str, ...],
   names: examples.ClassNames,
   digest: str,
@@ -112,12 +112,12 @@ def _examples(
 
   The options of an example share most of their texts.
   """
-  items, row_ids = [item for _, item in kept], np.array([index for index, _ in kept], np.int64)
+  items, row_ids = [item for _, item in labelled], np.array([index for index, _ in labelled], np.int64)
   labels = np.array([-1 if item.label is None else item.label for item in items], np.int32)
-  if asked.per_class is not None:
+  if settings.per_class is not None:
     if (labels < 0).any():
-      raise ValueError(f'{where}: per_class={asked.per_class} needs a label in every row')
-    sampled = examples.balanced(labels, asked.per_class, sample_seed=asked.sample_seed, where=where)
+      raise ValueError(f'{where}: per_class={settings.per_class} needs a label in every row')
+    sampled = examples.balanced(labels, settings.per_class, sample_seed=settings.sample_seed, where=where)
     items, row_ids, labels = [items[place] for place in sampled], row_ids[sampled], labels[sampled]
   most = max(len(item.texts) for item in items)
   text_ids: dict[str, int] = {}
@@ -218,13 +218,13 @@ class Reader(NamedTuple):
 
   Attributes:
     records: the split.
-    asked: settings of the config.
+    settings: settings of the config.
     patterns: patterns of the fields.
     names: names of the options, if labels are names.
   """
 
   records: Records
-  asked: examples.ExampleSettings
+  settings: examples.ExampleSettings
   patterns: list[Pattern]
   names: examples.ClassNames
 
@@ -236,7 +236,7 @@ class Reader(NamedTuple):
     """
     row = self.records[index]
     needed = {name for pattern in self.patterns for part in pattern if isinstance(part, tuple) for name in part}
-    needed |= set() if self.asked.keep_unlabelled else {self.asked.label}
+    needed |= set() if self.settings.keep_unlabelled else {self.settings.label}
     for name in sorted(needed - row.keys()):
       self.records.value(index, name)  # raises with the missing field
     return [self._item(entry, where=f'row {index} of {self.records.where}') for entry in _entries(row, needed)]
@@ -249,13 +249,13 @@ class Reader(NamedTuple):
       counts = ' and '.join(map(str, sorted(sizes))) or 'no'
       noun = 'option' if sizes == {1} else 'options'
       raise ValueError(
-        f'{where}: fields={self.asked.fields or "()"} give {counts} {noun}; two or more are needed, as a list of texts '
+        f'{where}: fields={self.settings.fields or "()"} give {counts} {noun}; two or more are needed, as a list of texts '
         "or as fields with | between their names ('{ending0|ending1}')"
       )
     count = sizes.pop()
     texts = [[field[k] if isinstance(field, list) else field for field in fields] for k in range(count)]
     options = self._options(row)
-    label = self._label(row.get(self.asked.label), options, where=where)
+    label = self._label(row.get(self.settings.label), options, where=where)
     return Item(row=row, options=options, texts=texts, label=label)
 
   def _options(self, row: Mapping[str, Any]) -> list[str]:
@@ -270,14 +270,14 @@ class Reader(NamedTuple):
     Raises:
       ValueError: the label is no option of the row.
     """
-    if value is None or value in ('', []) or value == self.asked.missing:
+    if value is None or value in ('', []) or value == self.settings.missing:
       return None
     index, written = value, as_written(value)
     if written is not value and written in options:  # a cell of a table may be a number or a text
       index = options.index(written)
       if 0 <= value < len(options) and value != index:
         raise ValueError(
-          f'{where}: {self.asked.label!r} holds {written}, the text of option {index} and the index (from 0) of '
+          f'{where}: {self.settings.label!r} holds {written}, the text of option {index} and the index (from 0) of '
           'another: use letters, A for the first option'
         )
     elif isinstance(value, list):
@@ -292,7 +292,7 @@ class Reader(NamedTuple):
       index = int(value)
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(options):
       raise ValueError(
-        f'{where}: {self.asked.label!r} holds {value!r}; the row has {len(options)} options: use 0 to '
+        f'{where}: {self.settings.label!r} holds {value!r}; the row has {len(options)} options: use 0 to '
         f'{len(options) - 1}, A to {_LETTERS[min(len(options), len(_LETTERS)) - 1]}, or the text of an option'
       )
     return index

@@ -134,9 +134,9 @@ def _answers(value: Any, text: str, label: str, *, where: str) -> Answers | None
       'character each'
     )
   for answer, start in zip(texts, starts, strict=True):
-    there = text[start : start + len(answer)] if start >= 0 else ''
-    if there != answer or not answer:
-      raise ValueError(f'{where}: the answer {answer!r} is not at character {start} of its text; {there!r} is there')
+    actual = text[start : start + len(answer)] if start >= 0 else ''
+    if actual != answer or not answer:
+      raise ValueError(f'{where}: the answer {answer!r} is not at character {start} of its text; {actual!r} is there')
   return Answers(tuple(texts), tuple(starts))
 
 

@@ -1,9 +1,9 @@
 """A target text for each example: its translation, its summary, the name of its class (Raffel et al. 2019, §2.4).
 
 The field `label` holds the text, a list of texts of which any is right, a class, or a number. The first text is the
-training target. A class is written as its name, a cell of a column of whole numbers as in its table, and another number
-as T5 writes the scores of STS-B: to the nearest .2, with one decimal (Raffel et al. 2019, appendix D). `prefixes` are
-the texts that T5 puts before each field:
+training target. A class is written as its name, and a cell of a column of whole numbers as in its table. Other numbers
+are written as T5 writes the scores of STS-B: to the nearest .2, with one decimal (Raffel et al. 2019, appendix D).
+`prefixes` are the texts that T5 puts before each field:
 
     fields=('hypothesis', 'premise'), prefixes=('mnli hypothesis: ', 'premise: ')
 
@@ -72,26 +72,26 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
     raise ValueError(f"{records.where}: per_class={asked.per_class} needs classes; kind='text' has none: remove it.")
   fields = examples.fields_of(records, asked)
   targets = Targets(records, asked.label)
-  kept = examples.read_rows(records, asked, fields=fields, label=targets.check)
-  digest, rows = examples.digest_of(records, asked, fields, 'text', left_out=kept.left_out), len(kept.row_ids)
+  labelled = examples.read_rows(records, asked, fields=fields, label=targets.check)
+  digest, rows = examples.digest_of(records, asked, fields, 'text', left_out=labelled.left_out), len(labelled.row_ids)
 
   def part(names: tuple[str, ...], **settings: Any) -> examples.Examples:
     return examples.Examples(
-      texts=FieldTexts(kept.table, names, kept.row_ids, f'{digest} {names}', **settings),
+      texts=FieldTexts(labelled.table, names, labelled.row_ids, f'{digest} {names}', **settings),
       edges=np.arange(rows * len(names) + 1),
-      row_ids=kept.row_ids,
+      row_ids=labelled.row_ids,
       fields=names,
       add=lambda offsets, place: lambda chosen, width: {},
     )
 
   def record(row: int) -> dict[str, Any]:
-    value = kept.labels[row]
+    value = labelled.labels[row]
     return {
-      'row': records[int(kept.row_ids[row])],
+      'row': records[int(labelled.row_ids[row])],
       'references': list(targets.texts(value)) if value is not None else None,
       'names': records.labels.get(asked.label, ()),
     }
 
   return part(fields, prefixes=asked.prefixes)._replace(
-    target=part((asked.label,), write=targets.first), record=lambda offsets: record, unlabelled=None in kept.labels
+    target=part((asked.label,), write=targets.first), record=lambda offsets: record, unlabelled=None in labelled.labels
   )

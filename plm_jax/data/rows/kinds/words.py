@@ -1,11 +1,12 @@
 """A list of words in one field, and a class for each word: parts of speech, names.
 
 Words and their labels may also be one text with spaces between them, as in a table. Every word is tokenised with a
-space before it, as byte-level BPE has words within a text, and its label is at its first token (Devlin et al. 2019,
-§5.3). Classes are indices from 0, or names; -1 is a word without a class. Names of entities in IOB1, as in the files of
-CoNLL-2003, become IOB2, in which each entity begins with B-... (`class_names.as_iob2`). If nothing is trained or scored
-(`keep_unlabelled`), every word is marked at its first token, as class 0 if it has none, and rows may lack the label
-field.
+space before it, as byte-level BPE has words within a text. Its label is at its first token (Devlin et al. 2019, §5.3).
+Classes are indices from 0, or names; -1 is a word without a class. Names of entities in IOB1, as in the files of
+CoNLL-2003, become IOB2, in which each entity begins with B-... (`class_names.as_iob2`).
+
+With `keep_unlabelled` nothing is trained or scored. Every word is marked at its first token, as class 0 if it has none,
+and rows may lack the label field.
 """
 
 import functools
@@ -68,14 +69,14 @@ class Reader(NamedTuple):
 
   Attributes:
     records: the split.
-    asked: settings of the config.
+    settings: settings of the config.
     field: field of the words.
     per_word: second value of each word.
     names: classes of the words.
   """
 
   records: Records
-  asked: examples.ExampleSettings
+  settings: examples.ExampleSettings
   field: str
   per_word: PerWord
   names: ClassNames
@@ -86,15 +87,15 @@ class Reader(NamedTuple):
     Raises:
       ValueError: the row has no list of words, or no label for each of them.
     """
-    asked, field, where = self.asked, self.field, f'row {index} of {self.records.where}'
-    last = (asked.label, self.per_word.field) if self.per_word.field else (asked.label,)
-    row = self.records.values(index, (field,) if asked.keep_unlabelled else (field, *last), optional=last)
-    words, tags = one_by_one(row[field]), one_by_one(row.get(asked.label))
-    if tags in (None, []) and asked.keep_unlabelled and isinstance(words, list):
+    settings, field, where = self.settings, self.field, f'row {index} of {self.records.where}'
+    last = (settings.label, self.per_word.field) if self.per_word.field else (settings.label,)
+    row = self.records.values(index, (field,) if settings.keep_unlabelled else (field, *last), optional=last)
+    words, tags = one_by_one(row[field]), one_by_one(row.get(settings.label))
+    if tags in (None, []) and settings.keep_unlabelled and isinstance(words, list):
       tags = [-1] * len(words)
     if not isinstance(words, list) or not isinstance(tags, list) or len(words) != len(tags):
       raise ValueError(
-        f'{where} needs a list of words in {field!r} and a label for each in {asked.label!r}, got {words!r} and '
+        f'{where} needs a list of words in {field!r} and a label for each in {settings.label!r}, got {words!r} and '
         f'{tags!r}.'
       )
     if not all(isinstance(word, str) for word in words):
@@ -106,7 +107,7 @@ class Reader(NamedTuple):
 
 def rows_of(
   records: Records,
-  asked: examples.ExampleSettings,
+  settings: examples.ExampleSettings,
   *,
   kind: str,
   add: Callable[..., examples.Added],
@@ -116,24 +117,24 @@ def rows_of(
 
   Args:
     records: the split.
-    asked: settings of the config, with one field, the words.
+    settings: settings of the config, with one field, the words.
     kind: name of the kind, for the digest.
     add: (labels int32[words], offsets, place) -> the arrays of a batch besides its tokens (`Examples.add`). With
       `per_word` it also gets `others` int64[words], positions among the words of all rows.
     per_word: second value of each word.
   """
-  (field,) = examples.fields_of(records, asked)
+  (field,) = examples.fields_of(records, settings)
 
   def counted(row: Mapping[str, Any]) -> list[bool] | None:
     """Return which words of a row have a class; None for all."""
-    tags = one_by_one(row.get(asked.label))
+    tags = one_by_one(row.get(settings.label))
     if not per_word.field or not isinstance(tags, list):
       return None
     return [other != NOT_COUNTED for other in per_word.read(row, -1, len(tags))]
 
-  names = ClassNames(records, asked.label, several=True, counted=counted)
-  bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
-  good = bad.read(Reader(records=records, asked=asked, field=field, per_word=per_word, names=names).read)
+  names = ClassNames(records, settings.label, several=True, counted=counted)
+  bad = BadRows(records, settings.on_bad_row, every=settings.keep_unlabelled)
+  good = bad.read(Reader(records=records, settings=settings, field=field, per_word=per_word, names=names).read)
   left_out = bad.report()
   rows = [(index, row) for index, row in zip(*good, strict=True) if row.words]
   if not rows:
@@ -144,11 +145,11 @@ def rows_of(
   largest = next(index for index, row in rows if max(row.labels) == gold.max())
   digest = store.digest_of(
     records.digest,
-    asked.fields,
-    asked.label,
+    settings.fields,
+    settings.label,
     kind,
     *names.digest,
-    *examples.changes(asked, left_out),
+    *examples.changes(settings, left_out),
     *[per_word.field] * bool(per_word.field),
   )
   others = None
@@ -160,17 +161,17 @@ def rows_of(
     texts=ListedTexts(words, digest),
     edges=edges,
     row_ids=row_ids,
-    fields=asked.fields,
-    add=functools.partial(add, np.maximum(gold, 0) if asked.keep_unlabelled else gold),
+    fields=settings.fields,
+    add=functools.partial(add, np.maximum(gold, 0) if settings.keep_unlabelled else gold),
     names=class_names,
     classes=int(gold.max()) + 1,
     words=True,
     record=functools.partial(
       _record,
-      asked,
+      settings,
       TaggedRows(records=records, row_ids=row_ids, labels=gold, edges=edges, names=class_names, others=others),
     ),
-    unlabelled=asked.keep_unlabelled and bool(((gold < 0) & is_counted).any()),
+    unlabelled=settings.keep_unlabelled and bool(((gold < 0) & is_counted).any()),
     largest=records.place(largest),
   )
 
@@ -195,12 +196,12 @@ class TaggedRows(NamedTuple):
   others: np.ndarray | None
 
 
-def _record(asked: examples.ExampleSettings, rows: TaggedRows, offsets: np.ndarray) -> examples.Record:
+def _record(settings: examples.ExampleSettings, rows: TaggedRows, offsets: np.ndarray) -> examples.Record:
   """Return the function that builds the record of a row.
 
   Word i of all rows is tokens `offsets[i]:offsets[i+1]`, offsets int64[words+1].
   """
-  in_batch = (np.diff(offsets) > 0) & ((rows.labels >= 0) | asked.keep_unlabelled)
+  in_batch = (np.diff(offsets) > 0) & ((rows.labels >= 0) | settings.keep_unlabelled)
   in_batch &= True if rows.others is None else rows.others != NOT_COUNTED
 
   def record(row: int) -> dict[str, Any]:
@@ -208,7 +209,7 @@ def _record(asked: examples.ExampleSettings, rows: TaggedRows, offsets: np.ndarr
     heads = {} if rows.others is None else {'heads': rows.others[own].tolist()}
     return heads | {
       'row': whole,
-      'words': one_by_one(whole[asked.fields[0]]),
+      'words': one_by_one(whole[settings.fields[0]]),
       'labels': rows.labels[own].tolist(),
       'places': np.flatnonzero(in_batch[own]).tolist(),
       'names': rows.names,
