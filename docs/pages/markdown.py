@@ -23,8 +23,9 @@ def escape(text: str) -> str:
   return ''.join(parts)
 
 
-def code(lines: Iterable[str], language: str = 'text') -> str:
-  """Return a fenced block; long commands are broken before their flags."""
+def code(lines: Sequence[str]) -> str:
+  """Return a fenced block, of commands as shell; long ones are broken before their flags."""
+  language = 'sh' if lines and COMMAND.match(lines[0]) else 'text'
   whole = re.sub(r' *\\\n *', ' ', '\n'.join(lines)).splitlines()
   return '\n'.join([f'```{language}', *[short for line in whole for short in _broken(line)], '```'])
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pages import markdown
-from plm_jax.config import listing, signatures
+from plm_jax.config import listing, signatures, taxonomy
 from plm_jax.config.signatures import Keyword, Missing
 from plm_jax.io import files
 
@@ -68,7 +68,27 @@ def pages() -> dict[str, str]:
     markdown.table(('kind', 'named by', 'how many'), rows),
     ':::{toctree}\n:hidden:\n\n' + '\n'.join(KINDS) + '\n:::',
   ]
-  return {**made, 'reference/plugins/index.md': '\n\n'.join(index) + '\n', 'reference/config.md': _keys()}
+  made |= {'reference/plugins/index.md': '\n\n'.join(index) + '\n', 'reference/config.md': _keys()}
+  return {**made, 'reference/taxonomy.md': _taxonomy()}
+
+
+def _taxonomy() -> str:
+  parts = [
+    '# Taxonomy',
+    'Where each model, objective and adapter is in the survey of Qiu et al. 2020, section 3. Rows are read from the '
+    '`PAPER` of each file; `plm-jax params --taxonomy` prints them.',
+  ]
+  for kind in taxonomy.KINDS:
+    rows = [row for row in taxonomy.rows() if row['kind'] == kind]
+    columns = [name for name in taxonomy.COLUMNS[1:] if any(row[name] for row in rows)]
+    parts.append(f'## {kind.capitalize()}')
+    parts.append(markdown.table(columns, [[_cell(row[name]) for name in columns] for row in rows]))
+  reasons = [f'{markdown.escape(part)}\n: {markdown.escape(why)}' for part, why in taxonomy.NOT_HERE.items()]
+  return '\n\n'.join([*parts, '## Not here', *reasons]) + '\n'
+
+
+def _cell(found: Any) -> str:
+  return markdown.escape(', '.join(found) if isinstance(found, list) else str(found or ''))
 
 
 def _keys() -> str:

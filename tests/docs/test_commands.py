@@ -28,6 +28,7 @@ GENERATED = (
   'reference/commands',
   'reference/config.md',
   'reference/plugins',
+  'reference/taxonomy.md',
   'results/table',
 )
 MODEL = ROOT / 'tests' / 'fixtures' / 'bert_mlm' / 'run'
@@ -35,7 +36,12 @@ PLACEHOLDERS = {'MODEL': str(MODEL), 'FOLDER': str(MODEL)}
 FENCE = re.compile(
   r'(?P<mark><!-- not run: [^>]+ -->\s*)?^ *```(?P<language>\S*)\n(?P<text>.*?)^ *```', re.MULTILINE | re.DOTALL
 )
-CHEAP = {'noise': ['--rows=8'], 'train --list': []}  # commands that run here, with flags that make them faster
+CHEAP = {
+  'noise': ['--rows=8'],
+  'train --list': [],
+  'pydocs --sample': [],
+  'plan --config=experiments/palm': [],
+}  # commands that run here, with flags that make them faster
 
 
 class Command(NamedTuple):

@@ -79,7 +79,7 @@ def test_verdicts_come_from_intervals() -> None:
 def test_a_docstring_becomes_markdown() -> None:
   text = 'Trains a_b *c*, see --flag=3.\n\nplm-jax fill --text="x"        a release\n\n    code_here(*x)\n'
   assert markdown.prose(text) == (
-    'Trains a_b \\*c\\*, see `--flag=3`.\n\n```text\n# a release\nplm-jax fill --text="x"\n```\n\n'
+    'Trains a_b \\*c\\*, see `--flag=3`.\n\n```sh\n# a release\nplm-jax fill --text="x"\n```\n\n'
     '```text\ncode_here(*x)\n```'
   )
   assert markdown.sections('X.\n\n  Attributes:\n    a: one\n      more.\n    b: two.\n') == {
