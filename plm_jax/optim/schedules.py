@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from plm_jax.config.values import as_steps
 from plm_jax.core.errors import ConfigError, check_choice, one_of
-from plm_jax.core.types import Array, Rate, Duration, NonNegativeInt
+from plm_jax.core.types import Array, Duration, NonNegativeInt, Rate
 
 Schedule = Callable[[Array], Array]
 Mode = Literal['min', 'max']
