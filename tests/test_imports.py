@@ -103,7 +103,7 @@ def forbidden_import(module: str, name: str) -> str | None:
   if package == 'experiments':
     return (
       None
-      if top in PLAIN or name.startswith(('experiments.common', 'experiments.tables.common'))
+      if top in PLAIN or name.startswith(('experiments.common', 'experiments.tables.shared'))
       else 'a config is plain data'
     )
   if package != 'plm_jax':

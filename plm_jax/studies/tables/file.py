@@ -3,7 +3,7 @@
 A table file has `get_table(scale)`, which returns plain data: a dict with the fields of `Table`, whose rows, columns
 and claims are dicts with the fields of `Row`, `Column` and `Claim`. If it has `get_table(scale, arg='')`, arguments may
 follow its name after a colon, as for a config: `small_bert.py:medium`. It may import only `experiments.common` and
-`experiments.tables.common`.
+`experiments/tables/shared/`.
 """
 
 import dataclasses
