@@ -18,7 +18,8 @@ PAGES = [ROOT / 'README.md', ROOT / 'WORKSPACE.md', ROOT / 'CONTRIBUTING.md', *s
 MOST_WORDS = 12  # of a first line
 MOST_CHARACTERS = 240  # of a message; its values are counted as six characters each
 ASKING = re.compile(r'(What|Whether|How|Where)\b')
-# words that readers from elsewhere stumble over, and figures of speech; docs/develop/style.md lists what to write instead
+# words that readers from elsewhere stumble over, and figures of speech; docs/develop/style.md lists what to write
+# instead
 BANNED = re.compile(
   r'\b(mends?|mended|nobody|somebody|anew|but for|so many|alike|in (the )?place of|goes on|go on|stands? in|is asked|'
   r'asked of|say so|draws? of|cures?)\b',

@@ -26,7 +26,8 @@ class Run:
     seed: of parameters, data order, noise and dropout.
     steps: number of updates, the horizon of the schedule. Exactly one of steps and epochs is given.
     epochs: passes over the data, of rows / batch size steps each, rounded up, from which the run computes the steps.
-    extend: (step, more steps) pairs; from that step on the run, and its schedule, are that much longer. `train --extend`
+    extend: (step, more steps) pairs; from that step on the run, and its schedule, are that much longer. `train
+      --extend`
       adds one.
     skip: (step, batches) pairs; after that step this many batches of the order are skipped. `rewind --skip` adds one.
     accumulate: micro-batches per update.
