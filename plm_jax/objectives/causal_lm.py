@@ -46,6 +46,7 @@ from plm_jax.objectives import corrupt
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')
+CARRIES = 'memory'  # setting under which the rows of a batch continue those of the batch before
 
 Packing = Literal['segments', 'stream']
 Predicted = Literal['all', 'last_word']
