@@ -26,7 +26,7 @@ NAME = 'frozen.json'  # in the folder of the checkpoints: path -> sha256
 def write(checkpoints: Path, params: PyTree, *, main: bool, anew: bool = False) -> None:
   """Write the checksums of frozen parameters the first time.
 
-  Later compare with them.
+  Later calls compare with them.
 
   Args:
     checkpoints: the folder.

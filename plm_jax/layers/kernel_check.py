@@ -61,7 +61,9 @@ def case_of(query: Array, key: Array, *, mask: Mask, bias: Array | None, dropout
 
 
 def fault(name: str, kernel: Kernel, case: Case) -> str | None:
-  """Return what is wrong with a kernel on the devices of this process, None if nothing.
+  """Return what is wrong with a kernel on this process's devices.
+
+  None if nothing is wrong.
 
   Args:
     name: of the kernel.
@@ -76,7 +78,10 @@ def fault(name: str, kernel: Kernel, case: Case) -> str | None:
 
 @functools.cache
 def _fault(name: str, kernel: Kernel, case: Case) -> str | None:
-  """Compare once per process. The thread has no layout, and does not take part in a trace of the caller."""
+  """Compare once per process, in a thread.
+
+  The thread has no layout, and does not take part in a trace of the caller.
+  """
   with ThreadPoolExecutor(1) as pool:
     try:
       return pool.submit(_compare, kernel, case).result()
@@ -168,7 +173,10 @@ def _formula(
 
 
 def _kept(shares: Array, rate: float, rng: Array) -> Array:
-  """Return the weights bool[b, h, l, m] that the dropout of the tiled kernel keeps."""
+  """Return the weights bool[b, h, l, m] that dropout keeps.
+
+  The dropout is that of the tiled kernel.
+  """
   rows, heads, queries, keys = shares.shape
   words = tiled.draw(rng, rows=rows, heads=heads, keys=keys)
   index = jnp.arange(queries, dtype=jnp.int32)[:, None]

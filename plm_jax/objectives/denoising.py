@@ -224,7 +224,7 @@ class SentinelSpans(NamedTuple):
 
 
 def assign_sentinels(row: Row, chosen: Spans, sentinels: Sentinels) -> SentinelSpans:
-  """Assign a sentinel to each span, from the first one in each document."""
+  """Assign sentinels to spans, starting again in each document."""
   # text a b c d, chosen number 0 1 1 0   starts 0 1 0 0   ids - X X -   closing, at d, Y; -1 if d were hidden
   first, last = _edges(row.segment_ids)
   starts = (chosen.number > 0) & (chosen.number != jnp.pad(chosen.number[:-1], (1, 0)))

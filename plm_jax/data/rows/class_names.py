@@ -225,7 +225,7 @@ class ClassNames:
       yield values if counted is None else list(itertools.compress(values, counted))
 
   def _find(self) -> None:
-    """Search the rows for names, if there is no list and no index."""
+    """Search the rows for names without a list or index."""
     if not self._names and not self._numbered:
       self._names = self._names_in_rows()
 

@@ -59,7 +59,7 @@ def filled(settings: Settings, kept: Settings | None = None, *, model: Where | N
 
 
 def _may_be_open(block: Settings, key: str) -> bool:
-  """Return whether a config may leave a key of a data block to the data."""
+  """Return whether a key may be left to the data."""
   return key in (signatures.literal(f'data.{block["name"]}', 'FROM_DATA') or ())
 
 
