@@ -23,7 +23,7 @@ from plm_jax.io import checksums, files
 NAME = 'frozen.json'  # in the folder of the checkpoints: path -> sha256
 
 
-def write(checkpoints: Path, params: PyTree, *, main: bool, anew: bool = False) -> None:
+def write(checkpoints: Path, params: PyTree, *, main: bool, is_new: bool = False) -> None:
   """Write the checksums of frozen parameters the first time.
 
   Later calls compare with them.
@@ -32,13 +32,13 @@ def write(checkpoints: Path, params: PyTree, *, main: bool, anew: bool = False) 
     checkpoints: the folder.
     params: the frozen parameters; None for others. All processes call.
     main: this process writes.
-    anew: nothing was saved yet, so checksums of an earlier start are ignored.
+    is_new: nothing was saved yet, so checksums of an earlier start are ignored.
 
   Raises:
     CheckpointError: a parameter has changed since the run began.
   """
   now = {path: _digest(on_host(leaf)) for path, leaf in flat(params).items()}
-  before = {} if anew else read(checkpoints)
+  before = {} if is_new else read(checkpoints)
   if not before and main:
     checksums.write(checkpoints, {NAME: json.dumps(now, indent=1)})
   if changed := [path for path in before if before[path] != now.get(path)]:

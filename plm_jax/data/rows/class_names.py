@@ -285,6 +285,6 @@ def as_iob2(tags: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
 
 
 def _are_entities(names: Collection[str]) -> bool:
-  """Return True if names are O, B-... or I-..., at least one I-..."""
+  """Return True if names are IOB tags."""
   tags = [name for name in names if name != 'O']
   return all(tag[:2] in ('B-', 'I-') and tag[2:] for tag in tags) and any(tag.startswith('I-') for tag in tags)
