@@ -153,13 +153,13 @@ def test_pip_is_put_back(checkout: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-  ('program', 'cure'),
+  ('program', 'fix'),
   [
     ('echo 3.9', 'No Python 3.11 or newer on PATH: python3 is 3.9;'),
     ('case "$*" in *ensurepip*) exit 1;; esac; echo 3.12', 'apt-get install python3.12-venv'),
   ],
 )
-def test_unfit_python_is_explained(tmp_path: pathlib.Path, program: str, cure: str) -> None:
+def test_unfit_python_is_explained(tmp_path: pathlib.Path, program: str, fix: str) -> None:
   shutil.copytree(ROOT / 'launch', tmp_path / 'launch')
   (tmp_path / 'requirements.txt').touch()
   tools = tmp_path / 'bin'
@@ -170,7 +170,7 @@ def test_unfit_python_is_explained(tmp_path: pathlib.Path, program: str, cure: s
   (tools / 'python3').chmod(0o755)
   done = set_up(tmp_path / 'launch' / 'setup.sh', PATH=str(tools), PYTHON='')
   assert done.returncode == 2
-  assert cure in done.stderr
+  assert fix in done.stderr
   assert not (tmp_path / '.venv').exists()
 
 

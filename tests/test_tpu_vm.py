@@ -401,7 +401,7 @@ def test_fetch_copies_from_a_host_where_there_is_no_bucket(cloud: Cloud) -> None
 
 
 @pytest.mark.parametrize(
-  ('words', 'cure'),
+  ('words', 'fix'),
   [
     ([], 'name a command'),
     (['launch', 'one'], 'name a command'),
@@ -426,8 +426,8 @@ def test_fetch_copies_from_a_host_where_there_is_no_bucket(cloud: Cloud) -> None
     (['fetch', 'one', '--zone=a'], '-- --workdir='),
   ],
 )
-def test_wrong_usage_is_explained(cloud: Cloud, words: list[str], cure: str) -> None:
-  assert cure in cloud.run(*words, code=2)
+def test_wrong_usage_is_explained(cloud: Cloud, words: list[str], fix: str) -> None:
+  assert fix in cloud.run(*words, code=2)
   assert not cloud.asked()
 
 

@@ -52,7 +52,7 @@ def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, 
       raise ConfigError(
         f'{where}: {build.singular(kind)} {inner["name"]!r} reads {", ".join(map(name_of, keys))}; '
         f'data {block["name"]!r} does not give {", ".join(missing)}, only {", ".join(given or ())}. '
-        f'{_cure(kind, block["name"], missing)}'
+        f'{_fix(kind, block["name"], missing)}'
       )
 
 
@@ -114,7 +114,7 @@ def blocks_in(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping
   return found
 
 
-def _cure(folder: str, source: str, missing: list[str]) -> str:
+def _fix(folder: str, source: str, missing: list[str]) -> str:
   """Return sources that fit the task, and tasks that fit the source."""
   sources = [how for name in signatures.names('data') for how, keys in _ways(name) if set(missing) <= keys]
   can_give = {key for _, keys in _ways(source) for key in keys}

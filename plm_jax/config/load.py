@@ -75,8 +75,8 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
   config = call(path, lambda module: module.get_config(argument))
   if not isinstance(config, Mapping):
-    cure = 'does it end with `return`?' if config is None else 'return a dict or an ml_collections.ConfigDict.'
-    raise ConfigError(f'{path}: get_config returned {type(config).__name__}, and a config has keys: {cure}')
+    fix = 'does it end with `return`?' if config is None else 'return a dict or an ml_collections.ConfigDict.'
+    raise ConfigError(f'{path}: get_config returned {type(config).__name__}, and a config has keys: {fix}')
   return blocks.plain(config, 'config')
 
 

@@ -81,11 +81,11 @@ def _check_watched(settings: Settings) -> None:
       'set optim.start to the update from which the mean is taken',
     ),
   }
-  for asked, (there, cure) in waits.items():
+  for asked, (there, fix) in waits.items():
     if there and best is None:
       raise ConfigError(
         f'optim.{asked} waits for the metric of best, which is not set, and would never act: set '
-        f"best, as in ('validation/loss', 'min'), or {cure}. Evaluations: {', '.join(settings['eval']) or 'none'}"
+        f"best, as in ('validation/loss', 'min'), or {fix}. Evaluations: {', '.join(settings['eval']) or 'none'}"
       )
   least = (rule.get('nonmonotone') or rules.NONMONOTONE) + 2
   if mean_waits and settings['steps'] is not None:
