@@ -1,5 +1,6 @@
-"""Weights in 8 bits: symmetric, one scale per output channel, rounded to the nearest (Jacob et al. 2017, §2.1;
-1712.05877).
+"""Symmetric weights in 8 bits, with one scale per output channel.
+
+Values are rounded to the nearest (Jacob et al. 2017, §2.1; 1712.05877):
 
     weight = scale * number,   scale = max |weight| / 127,   number = round(weight / scale) in -127 ... 127
 

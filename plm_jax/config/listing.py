@@ -1,7 +1,6 @@
-"""The output of `--list`: models, objectives, adapters, data sources, vocabularies, scores, noise functions and
-configs.
+"""The output of `--list`: every name that a config can use, and every config.
 
-Only names that a config can use are listed. Everything is read from source; nothing is imported.
+Everything is read from source; nothing is imported.
 """
 
 import ast

@@ -25,8 +25,9 @@ class HeadStyle(NamedTuple):
 
 
 class Trunk(Protocol):
-  """The module that every file of `models/` builds. Heads, objectives, adapters and weights use only these members of
-  it.
+  """The module that every file of `models/` builds.
+
+  Heads, objectives, adapters and weights use only these members.
 
   Attributes:
     INPUTS: names of the keyword arguments of `__call__`.

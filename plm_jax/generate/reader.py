@@ -166,7 +166,7 @@ def _for_each_slot(change: Callable[..., Array], cache: Cache) -> Cache:
 
 
 def _positions(segment_ids: Array) -> Array:
-  """Number the real tokens from 0: int32[b, p]."""
+  """Count the real tokens from 0: int32[b, p]."""
   return jnp.maximum(jnp.cumsum(segment_ids, axis=1) - 1, 0)
 
 

@@ -1,5 +1,7 @@
-"""Word vectors from characters: convolution filters, each maximised over the positions of a word (Kim et al. 2015,
-§2.2)."""
+"""Word vectors from characters (Kim et al. 2015, §2.2).
+
+Convolution filters are maximised over the positions of a word.
+"""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,4 @@
-"""Positions of tokens: indices, buckets of distances, sinusoids, rotations, and the change from scores by distance to
-key."""
+"""Positions of tokens: indices, buckets of distances, sinusoids, rotations, and shifted scores."""
 
 import math
 from typing import Any, Literal

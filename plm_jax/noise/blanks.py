@@ -91,7 +91,7 @@ def _check_lengths(mean: float, longest: int) -> None:
 
 
 def _number(row: Row, label: Array) -> Spans:
-  """Number the blanks of a row from the left.
+  """Index the blanks of a row from the left.
 
   `label` int[l] is 0 outside of blanks. A blank is divided at special tokens and at the end of a document.
 

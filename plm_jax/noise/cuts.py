@@ -1,5 +1,7 @@
-"""Hidden spans and the text between them: an exact number of tokens of each kind, cut at random into equally many
-parts."""
+"""Random cuts into hidden spans and the text between them.
+
+Both have an exact number of tokens and equally many parts.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -68,11 +68,11 @@ Edit = Callable[[Array, Row, Spans], Slots]
 
 
 def word_ids(ids: Array, starts_word: Array) -> Array:
-  """Number words, int32[..., l], from bool[v] `starts_word`."""
+  """Index words, int32[..., l], from bool[v] `starts_word`."""
   return jnp.cumsum(starts_word[ids].astype(jnp.int32), axis=-1)
 
 
 def sentence_ids(ids: Array, ends_sentence: Array) -> Array:
-  """Number sentences, int32[..., l], from bool[v] `ends_sentence`."""
+  """Index sentences, int32[..., l], from bool[v] `ends_sentence`."""
   ends = ends_sentence[ids].astype(jnp.int32)
   return jnp.cumsum(ends, axis=-1) - ends

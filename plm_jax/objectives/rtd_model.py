@@ -19,7 +19,7 @@ Sharing = Literal['embeddings', 'tokens', 'all', 'none', 'gradient_disentangled'
 
 
 class Head(nn.Module):
-  """Dense, activation, one logit per token: was it replaced? (§2; no norm, as released)
+  """Dense, activation, one logit per token: was it replaced (§2; no norm, as released)?
 
   Attributes:
     activation: a name of `ACTIVATIONS`.

@@ -69,7 +69,7 @@ def written(row: Row, record: Row) -> list[str | None]:
 
 
 def _number(word: int, record: Row) -> int:
-  """Number a word within its tree, from 1.
+  """Index a word within its tree, from 1.
 
   Words without a head are not counted, unless no word has one.
   """

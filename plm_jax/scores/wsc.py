@@ -1,4 +1,4 @@
-"""WSC by the written noun: is it the queried one? (Raffel et al. 2020, §2.4)
+"""WSC by the written noun: is it the queried one (Raffel et al. 2020, §2.4)?
 
 As in `wsc_simple` of t5/data/postprocessors.py, determiners are ignored, and one noun may be a part of the other.
 

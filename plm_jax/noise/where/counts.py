@@ -111,7 +111,7 @@ def capacity_of_iid(length: int, *, rate: Rate = 0.15) -> int:
 
 
 def number_spans(starts: Array, chosen: Array) -> Spans:
-  """Number the spans of bool[l] chosen tokens from left to right.
+  """Index the spans of bool[l] chosen tokens from left to right.
 
   Each span begins at one of bool[l] `starts`.
 

@@ -170,7 +170,7 @@ def footnotes(table: Table) -> dict[Origin, str]:
 
 
 def _letter(index: int) -> str:
-  """Number with letters: a to z, then aa, ab, ..."""
+  """Count with letters: a to z, then aa, ab, ..."""
   return (_letter(index // 26 - 1) if index >= 26 else '') + chr(ord('a') + index % 26)
 
 
