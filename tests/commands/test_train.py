@@ -23,7 +23,7 @@ from plm_jax.inference import attention_maps
 from plm_jax.io import checksums
 from plm_jax.runs import metrics, predicted
 from plm_jax.text import byte_bpe, tokenizer
-from plm_jax.training import begin, feed, loop, parts
+from plm_jax.training import feed, loop, parts, start
 from tests import conftest, runs
 
 STEP_METRICS = {'loss', 'accuracy', 'learning_rate', 'gradient_norm', 'skipped', 'tokens_per_second'}
@@ -541,7 +541,7 @@ def test_rows_without_what_the_objective_reads_are_refused(data: pathlib.Path, t
 def test_what_a_source_gives_may_depend_on_its_settings(
   data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-  monkeypatch.setattr(begin, 'abstract_params', None)  # nothing of the optimiser or of the parameters is made
+  monkeypatch.setattr(start, 'abstract_params', None)  # nothing of the optimiser or of the parameters is made
   settings = runs.settings('classify', data) | {'adapter': {'name': 'tag', 'tags': runs.CLASSES}}
   with pytest.raises(ConfigError) as error:
     loop.train(settings, tmp_path)
