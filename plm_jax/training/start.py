@@ -1,0 +1,200 @@
+"""The state that a run starts or resumes from, and the files that it writes first.
+
+The state comes from, in this order: 1. the newest sound checkpoint of the run folder; 2. `init_from`, for the
+parameters that it names; 3. a fresh initialisation.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from plm_jax import checkpoint, optim
+from plm_jax.checkpoint import frozen
+from plm_jax.core import errors
+from plm_jax.core.sharding import Layout
+from plm_jax.core.types import Source
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import history, metrics, run_folder
+from plm_jax.training import trained_part
+from plm_jax.training.before import preflight
+from plm_jax.training.context import RunOptions
+from plm_jax.training.guards import extension
+from plm_jax.training.init_sources import check_sources, check_vocab_of, init_params_from
+from plm_jax.training.parts import (
+  Parts,
+  make_template,
+  reads_second,
+)
+from plm_jax.training.step import Maker, TrainState, abstract_params, advance_first, state_maker
+from plm_jax.training.stopping import Stopping
+
+log = logging.getLogger(__name__)
+
+Settings = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeldFolder:
+  """A run folder that this process holds.
+
+  Attributes:
+    settings: as the folder and the config agree.
+    folder: of the run.
+    is_main: whether this process writes to it.
+    old: the config in the folder; empty for a new run.
+    finished: the result of a finished run that is extended now; empty otherwise.
+  """
+
+  settings: dict[str, Any]
+  folder: RunFolder
+  is_main: bool
+  old: Settings
+  finished: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunData:
+  """Model, mesh and data of a run; the attributes are those of `RunContext`.
+
+  Attributes:
+    settings: with `steps` instead of `epochs`.
+    rows: examples of a micro-batch on each device.
+    share: (index, number) of the part of each batch that this host reads.
+  """
+
+  settings: dict[str, Any]
+  parts: Parts
+  layout: Layout
+  rows: int
+  share: tuple[int, int]
+  source: Source
+  evaluations: Mapping[str, Source]
+  scores: Mapping[str, tuple[str, ...]]
+  facts: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Start:
+  """The state that a run starts or resumes from; the attributes are those of `RunContext` and `LoopState`."""
+
+  settings: dict[str, Any]
+  key: jax.Array
+  checkpoints: checkpoint.Checkpoints
+  make_optimiser: Callable[[int], optim.Optimiser]
+  optimiser: optim.Optimiser
+  maker: Maker
+  to_save: Callable[[TrainState], TrainState]
+  restored: bool
+  step: int
+  state: TrainState
+
+
+def make_start(
+  held: HeldFolder, data: RunData, options: RunOptions, stack: contextlib.ExitStack, stopping: Stopping
+) -> Start:
+  """Restore or initialise the state, and write the run folder."""
+  settings, task, spec = data.settings, data.parts.task, data.source.spec
+  with errors.stage(data.parts.user):
+    shapes = abstract_params(task, spec)
+  # optimisers of other lengths differ in their rates only, and have the same state
+  make_optimiser = functools.partial(_make_optimiser, settings=settings, params=shapes, trains=task.trains)
+  optimiser = make_optimiser(history.total(settings))
+  preflight.remark_groups(settings, shapes, task=task)
+  preflight.remark_export(settings, shapes, data.parts.trunk)
+  key = jax.random.key(settings['seed'])
+  maker = state_maker(task, optimiser, spec, layout=data.layout)
+  stopping.check()
+  checkpoints = stack.enter_context(
+    checkpoint.Checkpoints(held.folder.checkpoints, keep=settings['keep'], best=settings['best'])
+  )
+  saves_all = settings['save'] != 'trained'
+  to_save = (lambda state: state) if saves_all else functools.partial(trained_part.cut, tx=optimiser)
+  restored = checkpoints.restore(to_save(maker.abstract))
+  step, state = _first_state(held, data, restored, maker, optimiser, key)
+  if not saves_all:
+    frozen.write(checkpoints.folder, optimiser.split(state.params)[1], main=held.is_main, is_new=restored is None)
+  if options.extend is not None:
+    is_finished = bool(held.finished)
+    settings = extension.extended(settings, options.extend, at=step, finished=is_finished, optimiser_of=make_optimiser)
+  _write_folder(held, data, settings)
+  return Start(
+    settings=settings,
+    key=key,
+    checkpoints=checkpoints,
+    make_optimiser=make_optimiser,
+    optimiser=optimiser,
+    maker=maker,
+    to_save=to_save,
+    restored=restored is not None,
+    step=step,
+    state=state,
+  )
+
+
+def _make_optimiser(steps: int, *, settings: Settings, params: Any, trains: Sequence[str]) -> optim.Optimiser:
+  """Build the optimiser of a run of `steps` steps."""
+  with errors.stage('optim'):
+    return optim.make(params=params, steps=steps, trains=trains, **settings['optim'])
+
+
+def _first_state(
+  held: HeldFolder,
+  data: RunData,
+  restored: tuple[int, Any] | None,
+  maker: Maker,
+  optimiser: optim.Optimiser,
+  key: jax.Array,
+) -> tuple[int, TrainState]:
+  """Return the step and state of the checkpoint, or fresh ones."""
+  saves_all = data.settings['save'] != 'trained'
+  if restored is not None:
+    log.info(f'{held.folder.root}: going on from step {restored[0]}')
+    if saves_all:
+      return restored
+  fresh = _initialise(maker.fresh(key), data, optimiser)
+  fresh = advance_first(fresh, maker, task=data.parts.task)
+  return (0, fresh) if restored is None else (restored[0], trained_part.joined(restored[1], fresh.params))
+
+
+def _initialise(state: TrainState, data: RunData, optimiser: optim.Optimiser) -> TrainState:
+  """Return the fresh state with the parameters that `init_from` names.
+
+  Raises:
+    ConfigError: a source does not exist, or lacks parameters that checkpoints will not hold.
+  """
+  settings, parts, report = data.settings, data.parts, None
+  if settings['init_from']:
+    with errors.stage('init_from'):
+      check_sources(settings['init_from'])
+      for entry in settings['init_from']:
+        check_vocab_of(entry, parts.vocab, parts.second_vocab)
+      params, report = init_params_from(settings, parts, state.params, names=data.source.names)
+    log.info(report.table())
+    state = dataclasses.replace(state, params=params)
+  if settings['save'] == 'trained':
+    trained_part.check(report, state.params, optimiser)
+  return state
+
+
+def _write_folder(held: HeldFolder, data: RunData, settings: Settings) -> None:
+  """Write vocabularies, digests of the data and the config.
+
+  The config comes last: a folder that has one holds a run that has begun.
+  """
+  if not held.is_main:
+    return
+  folder, vocab, second = held.folder, data.parts.vocab, data.parts.second_vocab
+  # the template of special tokens belongs to the vocabulary that examples are read with
+  read_with_second = reads_second(settings)
+  vocab.save(str(folder.vocab), template=None if read_with_second else make_template(settings, vocab))
+  if second is not None:
+    second.save(str(folder.second_vocab), template=make_template(settings, second) if read_with_second else None)
+  metrics.write_json(folder.data, {**data.facts, 'steps_per_epoch': data.source.steps_per_epoch})
+  run_folder.write_config(folder, settings)
+  if held.finished:  # it was, before it was extended
+    metrics.write_json(folder.result, {**held.finished, 'finished': False, 'steps': history.total(settings)})
