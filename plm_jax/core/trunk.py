@@ -118,7 +118,7 @@ class Shares(Protocol):
   """A trunk whose tables a second trunk of the same NAME may all read. The trunk is passed to it as `embeddings`.
 
   Attributes:
-    embeddings: another trunk, whose tables this one reads instead of its own; its token table is passed as `embed`.
+    embeddings: another trunk, whose tables this one reads; its token table is passed as `embed`.
   """
 
   embeddings: nn.Module | None
