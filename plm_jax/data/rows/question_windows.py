@@ -173,7 +173,7 @@ def _as_rows(given: Examples, texts: Texts, windows: Windows, characters: np.nda
     return {
       'start': start[chosen].astype(np.int32),
       'end': end[chosen].astype(np.int32),
-      'context': _context(texts, Windows(*(values[chosen] for values in windows)), width),
+      'context': _context(texts, Windows._make(values[chosen] for values in windows), width),
     }
 
   def record(window: int) -> dict[str, Any]:
