@@ -170,7 +170,7 @@ class ClassNames:
     self._lists_checked = True
     try:
       records = self._naming()
-    except (ValueError, FileNotFoundError):  # there is no training split: it may have the field
+    except (ValueError, FileNotFoundError):  # no check without a training split
       return
     missing = dict.fromkeys(self.records.labels)
     for index in range(len(records)):
