@@ -153,7 +153,7 @@ def _check_file(file: Path, report: Mapping[str, Any]) -> None:
     raise ConfigError(f'{file} is missing: put it back, {fix}')
   size = report['bytes'].get(file.name, files.size(file))
   if size != files.size(file) or files.sha256(file) != report['sha256'].get(file.name):
-    raise ConfigError(f'{file} has changed (its sha256 differs from {REPORT}): put the old file back, {fix}')
+    raise ConfigError(f'{file} is changed (its sha256 differs from {REPORT}): put the old file back, {fix}')
 
 
 def _damaged(file: Path, error: Exception) -> ConfigError:
