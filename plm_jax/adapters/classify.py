@@ -33,6 +33,7 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
+  NonNegativeInt,
 )
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.losses import cross_entropy, smoothed_cross_entropy

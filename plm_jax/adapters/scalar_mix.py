@@ -48,6 +48,7 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
+  NonNegativeInt,
 )
 from plm_jax.layers import pooling
 from plm_jax.layers.dropout import Dropout

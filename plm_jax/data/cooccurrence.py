@@ -1,8 +1,8 @@
 """Word co-occurrence counts as sequences of (word, neighbour, count), for GloVe.
 
 Pennington et al. 2014, §3 and §4.2; stanfordnlp/GloVe, src/cooccur.c. Two words of a document at a distance of at most
-`window` count 1 / distance for each other, in both orders. Special tokens, including the unknown token, are removed
-before distances are computed.
+`window` count 1 / distance for each other, in both orders. No pair crosses a document end. Special tokens, including
+the unknown token, are removed before distances are computed.
 
   # the cat sat the   window 2   cat sat 1   cat the 1 + 1/2   sat the 1 + 1/2   the the 0 (3 apart)
 

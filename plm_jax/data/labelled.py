@@ -114,7 +114,7 @@ def make(
   Returns:
     Batches with the keys of `GIVES` and of the kind (`type_ids` only if the layout has them, the swapped ones with
     `both_orders`, `characters` if requested). `row_id` is the index of the row in the split. Only the last batch of an
-    epoch may contain examples of weight 0.
+    epoch may contain examples of weight 0. `once` keeps the order of the split, shuffle=False that of each bucket.
 
   Raises:
     ValueError: settings that do not fit each other or the data.

@@ -162,7 +162,7 @@ def _read_apart(jobs: Sequence[tuple[str, str, str]]) -> list[Document]:
     log.warning('Reading docstrings in this process: no other can be started (%s).', error)
     return _read(jobs)
   return [
-    Document(package, name, text, summary, tuple(markup.Parameter(*parameter) for parameter in parameters))
+    Document(package, name, text, summary, tuple(map(markup.Parameter._make, parameters)))
     for package, name, text, summary, parameters in json.loads(answer.stdout)
   ]
 

@@ -105,7 +105,7 @@ def read(docstring: str) -> Prose:
       continue
     entries = _entries(body, title=title) if title in ENTRY_SECTIONS else []
     if title in PARAMETER_SECTIONS:
-      parameters += [Parameter(*entry) for entry in entries if entry[0] and entry[2]]
+      parameters += [Parameter._make(entry) for entry in entries if entry[0] and entry[2]]
     if entries:
       spoken = [_spoken(*entry) for entry in entries]
       paragraphs.append('\n'.join([f'{title}:', *(text for text in spoken if text)]))

@@ -80,7 +80,7 @@ def mask(text: str) -> str:
 
 
 def summary_pair(documents: Sequence[Document]) -> Iterator[Row]:
-  """Yield summary, body and label ('own' if both belong together).
+  """Yield summary, body and label: whether the two belong together.
 
   Other summaries are of the same package.
   """

@@ -114,7 +114,7 @@ def check(name: str, names: Sequence[str], *, path: str) -> None:
       else ' None of them is for training: use other data, or set data.split'
     )
     raise ValueError(
-      f'there is no split {name!r} in {path!r}. Choose from {", ".join(names)}, with an optional slice such as '
+      f'there is no split {name!r} in {path!r}: there are {", ".join(names)}, with an optional slice such as '
       f'[:90%] or [10:20].{errors.suggest(name, names)}{fix if name != "test" else ""}'
     )
 

@@ -70,7 +70,7 @@ def tables(vocab: Vocab) -> Tables:
     return np.fromiter(values, bool, vocab.size)
 
   space = table(text.isspace() for text in texts)
-  mark = table(all(unicodedata.category(letter)[0] == 'P' for letter in text) for text in bare)  # or nothing
+  mark = table(all(unicodedata.category(letter)[0] == 'P' for letter in text) for text in bare)  # punctuation, or empty
   return Tables(
     ends=table(text.endswith(_ENDS) for text in bare),
     stop=table(text == '.' for text in bare),

@@ -170,7 +170,7 @@ class ClassNames:
     self._lists_checked = True
     try:
       records = self._naming()
-    except (ValueError, FileNotFoundError):  # there is no training split: it may have the field
+    except (ValueError, FileNotFoundError):  # no check without a training split
       return
     missing = dict.fromkeys(self.records.labels)
     for index in range(len(records)):
@@ -225,7 +225,7 @@ class ClassNames:
       yield values if counted is None else list(itertools.compress(values, counted))
 
   def _find(self) -> None:
-    """Search the rows for names without a list or index."""
+    """Search the rows for names, unless a list or index exists."""
     if not self._names and not self._numbered:
       self._names = self._names_in_rows()
 
@@ -285,6 +285,6 @@ def as_iob2(tags: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
 
 
 def _are_entities(names: Collection[str]) -> bool:
-  """Return True if names are IOB tags."""
+  """Return True if names are O, B-... and I-..., with one I-..."""
   tags = [name for name in names if name != 'O']
   return all(tag[:2] in ('B-', 'I-') and tag[2:] for tag in tags) and any(tag.startswith('I-') for tag in tags)

@@ -93,7 +93,8 @@ def frame(layout: str, vocab: Vocab, *, room: int, keyword: str) -> Frame:
   files = build.files_of('data.rows.layouts')
   if layout not in files:
     raise ValueError(f'layout={layout!r} does not exist: choose one of {", ".join(files)}')
-  special = Frame(*files[layout].make(vocab=vocab, fields=1).frames[0])
+  ((before, after),) = files[layout].make(vocab=vocab, fields=1).frames
+  special = Frame(before=before, after=after)
   if room <= special.size:
     raise ValueError(f'{keyword}={room} is too short for layout={layout!r}, which has {special.size} special tokens')
   return special

@@ -118,7 +118,7 @@ class Examples(NamedTuple):
     largest: file and line of the first row with the largest label, for messages.
     windows: text that is read in windows if it is too long; None if it is cut.
     group: index of an example -> its `Source.group`; None without groups.
-    words: True if each text is a word with a space before it (`behind_gap`).
+    words: True if each text is a word with a space before it (`after_gap`).
   """
 
   texts: store.Texts
@@ -155,7 +155,7 @@ def word_gap(vocab: Vocab) -> str:
   return '' if vocab.encode('1 1') == alone * 2 and vocab.encode(' 1') != alone else ' '
 
 
-def behind_gap(given: Examples, vocab: Vocab) -> store.Texts:
+def after_gap(given: Examples, vocab: Vocab) -> store.Texts:
   """Return the texts, words with `word_gap` before them."""
   if not given.words or word_gap(vocab):
     return given.texts

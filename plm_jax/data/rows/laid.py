@@ -119,7 +119,7 @@ def lay_out(
       f'{specials + columns} or more.'
     )
   # 1. Tokenise.
-  texts = examples.behind_gap(given, vocab)
+  texts = examples.after_gap(given, vocab)
   if len(given.row_ids) <= examples.IN_MEMORY:
     tokens = store.in_memory(texts, vocab=vocab)
   else:

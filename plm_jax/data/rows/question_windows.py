@@ -173,7 +173,7 @@ def _as_rows(given: Examples, texts: Texts, windows: Windows, characters: np.nda
     return {
       'start': start[chosen].astype(np.int32),
       'end': end[chosen].astype(np.int32),
-      'context': _context(texts, Windows(*(values[chosen] for values in windows)), width),
+      'context': _context(texts, Windows._make(values[chosen] for values in windows), width),
     }
 
   def record(window: int) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _context(texts: Texts, chosen: Windows, width: int) -> np.ndarray:
   token = np.arange(width) - chosen.first[:, None] + chosen.start[:, None]  # [b, width], in the text
 
   def score(index: np.ndarray) -> np.ndarray:
-    """Return 100 times the context in windows `index`, or -1."""
+    """Compute 100 times the context of tokens in windows `index`, else -1."""
     start = index * step
     count = np.minimum(room, size - start)
     exists = (index == 0) | ((index > 0) & (start - step + room < size))  # the window before ends before the text

@@ -366,7 +366,7 @@ def _block(values: Sequence[Any], *, after: Sequence[Block]) -> Block:
   Raises:
     ValueError, TypeError: the values are no such block.
   """
-  block = Block(*values)
+  block = Block._make(values)
   if (block.first_document, block.first_token) != _extent(after):
     raise ValueError('blocks are not consecutive')
   if not all(type(number) is int and number >= 0 for number in block[:4]):

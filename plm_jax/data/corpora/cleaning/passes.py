@@ -153,7 +153,7 @@ def _check_file(file: Path, report: Mapping[str, Any]) -> None:
     raise ConfigError(f'{file} is missing: put it back, {fix}')
   size = report['bytes'].get(file.name, files.size(file))
   if size != files.size(file) or files.sha256(file) != report['sha256'].get(file.name):
-    raise ConfigError(f'{file} has changed (its sha256 differs from {REPORT}): put the old file back, {fix}')
+    raise ConfigError(f'{file} is changed (its sha256 differs from {REPORT}): put the old file back, {fix}')
 
 
 def _damaged(file: Path, error: Exception) -> ConfigError:
@@ -207,7 +207,7 @@ def _agree(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None
 
 
 def _flag(key: str, value: Any) -> str:
-  """Format a part of a request as flags of the command."""
+  """Format a part of a request as in a command line."""
   flag = {'command': 'command', 'source': 'SOURCE'}.get(key, f'--{key}')
   if value in (None, []):
     return f'without {flag}'
