@@ -14,6 +14,7 @@ from plm_jax import weights
 from plm_jax.cli.command import run
 from plm_jax.commands import convert, train
 from plm_jax.core import param_paths
+from plm_jax.core.trunk import longest_row
 from plm_jax.text import tokenizer
 from plm_jax.training import loop, parts
 from tests import runs, tiny
@@ -124,7 +125,7 @@ def test_what_was_trained_here_is_read_by_theirs(
       assert theirs(text, add_special_tokens=False)['input_ids'] == ids
       assert theirs(text)['input_ids'] == [n for part, _ in form.single for n in (ids if part == 'A' else [part])]
       assert theirs.decode(vocab.encode(text)) == text
-    if (longest := trunk.longest_row(trunk)) is not None:
+    if (longest := longest_row(trunk)) is not None:
       cut = theirs('a ' * 2 * longest, truncation=True, return_tensors='pt')
       assert cut['input_ids'].shape == (1, longest)
       assert model(**cut) is not None
