@@ -4,7 +4,7 @@ plm-jax prepare --config=experiments/bert/base.py
 plm-jax prepare --config=experiments/bert/base.py --shared=gs://bucket/stores --vocab_size=30522
 
 `train` builds missing token stores itself, once per host unless hosts share a disk. This command builds the same ones
-in `data.cache`, on a machine without a TPU, and prints their locations and the checksums that `data.json` of the run
+in `data.cache`, on a machine without a TPU. It prints their locations, and the checksums that `data.json` of the run
 will have. A second call finds everything done. Two calls at once take turns, and a killed one resumes.
 
 --shared=DIR copies missing files from a shared folder or bucket and stores new ones there. Call it once on any machine,
