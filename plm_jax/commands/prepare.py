@@ -118,14 +118,14 @@ def _flags_of_header(settings: Mapping[str, Any], config: str) -> list[str]:
 def _plain(prepared: 'Prepared') -> dict[str, Any]:
   lines = [
     {
-      'place': place,
+      'place': key,
       'state': state,
       'what': item.what,
       'digest': item.digest,
       'size': item.size,
       'where': None if item.folder is None else str(item.folder),
     }
-    for place, state, item in prepared.lines
+    for key, state, item in prepared.lines
   ]
   return {'lines': lines, **prepared.facts}
 
@@ -136,8 +136,8 @@ def _show(prepared: 'Prepared') -> None:
   from plm_jax.cli import tables
 
   table = Table('', 'what', 'state', 'checksum', 'size', 'location')
-  for place, state, item in prepared.lines:
-    table.add_row(place, item.what, state, item.digest[:12], item.size, str(item.folder or ''))
+  for key, state, item in prepared.lines:
+    table.add_row(key, item.what, state, item.digest[:12], item.size, str(item.folder or ''))
   tables.show(table)
   for name, digest in prepared.facts.items():
     print(f'{name:<20}{digest}')
