@@ -27,7 +27,7 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  Whole,
+  NonNegativeInt,
 )
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
@@ -58,7 +58,7 @@ def make(
   vocab: Vocab,
   dropout: PartRate = 0.1,
   same_dropout: bool = False,
-  hidden: Whole = 0,
+  hidden: NonNegativeInt = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   frozen: bool = False,
   lm_weight: Weight = 0.0,

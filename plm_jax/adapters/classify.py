@@ -32,7 +32,7 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  Whole,
+  NonNegativeInt,
 )
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.losses import cross_entropy, smoothed_cross_entropy
@@ -163,7 +163,7 @@ def make(
   classes: Annotated[int, '1 <= x'] | None = 2,
   kind: Kind = 'class',
   dropout: PartRate = 0.1,
-  hidden: Whole = 0,
+  hidden: NonNegativeInt = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   layer: LayerNumber = -1,
   layers: tuple[LayerNumber, ...] = (),

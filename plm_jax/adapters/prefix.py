@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.adapters import wrapped
-from plm_jax.core.types import HEADS, Array, Count, Paper, Std, Task, Vocab, Whole
+from plm_jax.core.types import HEADS, Array, Count, Paper, Std, Task, Vocab, NonNegativeInt
 from plm_jax.layers.linear import normal
 
 PAPER = Paper(
@@ -57,7 +57,7 @@ def make(
   second_vocab: Vocab | None = None,
   inner: Annotated[Mapping[str, Any], 'adapters | objectives'],
   length: Count = 10,
-  mlp_dim: Whole = 512,
+  mlp_dim: NonNegativeInt = 512,
   init_std: Std = 0.02,
   trained: Sequence[Annotated[str, 'pattern']] = HEADS,
 ) -> Task:

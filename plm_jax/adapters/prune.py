@@ -21,7 +21,7 @@ from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
 from plm_jax.compression import prune
 from plm_jax.core import errors
-from plm_jax.core.types import Array, Count, Paper, Task, Vocab, Whole
+from plm_jax.core.types import Array, Count, Paper, Task, Vocab, NonNegativeInt
 
 PAPER = Paper(
   year=2017,
@@ -64,8 +64,8 @@ def make(
   unit: Unit = 'weight',
   scope: Scope = 'all',
   targets: Sequence[Annotated[str, 'pattern']] = ('.*',),
-  begin: Whole = 0,
-  end: Whole = 0,
+  begin: NonNegativeInt = 0,
+  end: NonNegativeInt = 0,
   every: Count = 100,
 ) -> Task:
   """Trains the inner task on what is not pruned.

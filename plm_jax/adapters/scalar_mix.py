@@ -48,7 +48,7 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  Whole,
+  NonNegativeInt,
 )
 from plm_jax.layers import pooling
 from plm_jax.layers.dropout import Dropout
@@ -207,14 +207,14 @@ def make(
   trunk: nn.Module,
   vocab: Vocab,
   inner: Annotated[Mapping[str, Any], 'adapters'],
-  vectors: Whole = 0,
+  vectors: NonNegativeInt = 0,
   dropout: PartRate = 0.5,
   norm: bool = False,
   penalty: Weight = 0.0,
   init_std: Std = 0.02,
   layers: tuple[LayerNumber, ...] = (),
   side: Side = 'input',
-  lstm_layers: Whole = 0,
+  lstm_layers: NonNegativeInt = 0,
   lstm_dim: Count = 256,
   fields: Fields = 'apart',
 ) -> Task:

@@ -35,7 +35,7 @@ from plm_jax.core.types import (
   Task,
   Temperature,
   Vocab,
-  Whole,
+  NonNegativeInt,
 )
 from plm_jax.generate import constraints
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
@@ -67,11 +67,11 @@ class Decoding:
 
   method: constraints.Method = 'greedy'
   max_new: Count | None = None
-  min_new: Whole = 0
+  min_new: NonNegativeInt = 0
   beams: Count = 4
   length_penalty: Annotated[float, '-100 <= x <= 100'] = 1.0
   early_stop: bool | Literal['never'] = False
-  no_repeat: Whole = 0
+  no_repeat: NonNegativeInt = 0
   temperature: Temperature = 1.0
   top_k: Count | None = None
   top_p: Annotated[float, '0 < x <= 1'] | None = None

@@ -26,7 +26,7 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  Whole,
+  NonNegativeInt,
 )
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 
@@ -57,7 +57,7 @@ def make(
   classes: Annotated[int, '1 <= x'] | None = 2,
   kind: Kind = 'class',
   dropout: PartRate = 0.1,
-  hidden: Whole = 0,
+  hidden: NonNegativeInt = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   frozen: bool = False,
   lm_weight: Weight = 0.0,

@@ -44,7 +44,7 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  Whole,
+  NonNegativeInt,
 )
 from plm_jax.layers.crf import Chain, Crf, best_path, log_likelihood, probabilities, side_by_side
 from plm_jax.layers.dropout import Dropout
@@ -167,13 +167,13 @@ def make(
   vocab: Vocab,
   tags: tuple[str, ...] = (),
   dropout: PartRate = 0.1,
-  hidden: Whole = 0,
+  hidden: NonNegativeInt = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   layers: tuple[LayerNumber, ...] = (-1,),
   join: Join = 'concat',
   layer_weights: tuple[Annotated[float, 'any'], ...] = (),
   frozen: bool = False,
-  lstm_layers: Whole = 0,
+  lstm_layers: NonNegativeInt = 0,
   lstm_dim: Count = 768,
   crf: bool = False,
   class_weights: tuple[Weight, ...] = (),

@@ -17,7 +17,7 @@ from plm_jax.checkpoint.params import Params, open_params
 from plm_jax.checkpoint.saved_steps import Step
 from plm_jax.core.errors import one_of, suggest
 from plm_jax.core.param_paths import flat
-from plm_jax.core.types import Array, PyTree, Whole
+from plm_jax.core.types import Array, PyTree, NonNegativeInt
 
 Resize = Literal['interpolate', 'new_rows', 'mean_rows', 'same_tokens']
 TOKEN_TABLE = 'token_embed/table'  # the end of its path
@@ -56,7 +56,7 @@ class Entry:
   step: Step = None
   from_: str = 'trunk'
   to: str = 'trunk'
-  layers: Sequence[Whole] | None = None
+  layers: Sequence[NonNegativeInt] | None = None
   resize: Resize | Sequence[Resize] | None = None
   dtype: str | None = None
   fresh_zeros: bool = False

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from plm_jax.core.types import Count, Seed, Whole
+from plm_jax.core.types import Count, Seed, NonNegativeInt
 
 
 class Run:
@@ -107,8 +107,8 @@ class Spikes:
   deviations: Annotated[float, '0 < x'] = 6.0
   memory: Annotated[int, '2 <= x'] = 128
   back: Count = 100
-  after: Whole = 100
-  most: Whole = 3
+  after: NonNegativeInt = 100
+  most: NonNegativeInt = 3
 
 
 class Evaluation:

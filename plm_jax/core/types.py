@@ -381,4 +381,4 @@ Temperature = Annotated[float, '0 < x <= 1_000_000']
 LayerNumber = Annotated[int, '-1000 <= x < 1000']  # from 0, or from -1 downwards
 Seed = Annotated[int, '0 <= x < 4_294_967_296']  # 32 bits
 # of a run: whole steps, or a fraction of it up to 1.0
-Stretch = Annotated[int, '0 <= x <= 1_000_000_000'] | Annotated[float, '0 <= x <= 1_000_000_000']
+Duration = Annotated[int, '0 <= x <= 1_000_000_000'] | Annotated[float, '0 <= x <= 1_000_000_000']

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, NonNegativeInt
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
@@ -63,7 +63,7 @@ class Config:
   num_inner: Depth = 1
   sharing: Literal['all', 'attention', 'ffn', 'none'] = 'all'
   max_length: Count = 512
-  num_types: Whole = 2
+  num_types: NonNegativeInt = 2
   activation: Activation = 'gelu_tanh'
   norm_epsilon: Epsilon = 1e-12
   dropout: PartRate = 0.1

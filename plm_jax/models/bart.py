@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, NonNegativeInt
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
 from plm_jax.layers.cache import Cache, Past
@@ -61,7 +61,7 @@ class Config:
   num_heads: Count = 12
   mlp_dim: Count = 3072
   max_length: Count = 1024
-  position_offset: Whole = 2
+  position_offset: NonNegativeInt = 2
   norm_placement: Literal['post', 'pre'] = 'post'
   scale_embedding: bool = False
   activation: Activation = 'gelu_erf'

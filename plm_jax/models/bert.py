@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, Whole
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, NonNegativeInt
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
@@ -59,8 +59,8 @@ class Config:
   mlp_dim: Count = 3072
   embed_dim: Count | None = None
   max_length: Count = 512
-  num_types: Whole = 2
-  position_offset: Whole = 0
+  num_types: NonNegativeInt = 2
+  position_offset: NonNegativeInt = 0
   activation: Activation = 'gelu_tanh'
   norm_epsilon: Epsilon = 1e-12
   dropout: PartRate = 0.1

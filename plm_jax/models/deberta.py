@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from plm_jax.core.errors import one_of
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, Whole
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, NonNegativeInt
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
@@ -80,17 +80,17 @@ class Config:
   num_heads: Count = 12
   mlp_dim: Count = 3072
   embed_dim: Count | None = None
-  num_types: Whole = 0
+  num_types: NonNegativeInt = 0
   max_length: Count = 512
   max_distance: Count = 512
-  position_buckets: Whole = 0
+  position_buckets: NonNegativeInt = 0
   terms: tuple[Term, ...] = ('c2p', 'p2c')
   reading: Reading = 'code'
   absolute: Absolute = 'decoder'
   share_projections: bool = False
   key_bias: bool = False
   table_norm: bool = False
-  conv_kernel: Whole = 0
+  conv_kernel: NonNegativeInt = 0
   activation: Activation = 'gelu_erf'
   conv_activation: Activation | None = None
   pooler_activation: Activation | None = None

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from plm_jax.core.batch import SLOTS
 from plm_jax.core.sharding import constrain
 from plm_jax.core.trunk import AttentionKind
-from plm_jax.core.types import Array, Count, Depth, Execution, Paper, PartRate, Published, PyTree, Whole
+from plm_jax.core.types import Array, Count, Depth, Execution, Paper, PartRate, Published, PyTree, NonNegativeInt
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, Initializer, normal
@@ -64,7 +64,7 @@ class Config:
   mlp_dim: Count = 4096
   filters: tuple[Count, ...] = (32, 32, 64, 128, 256, 512, 1024)
   char_dim: Count = 16
-  highway_layers: Whole = 2
+  highway_layers: NonNegativeInt = 2
   cell_clip: Clip = 3.0
   projection_clip: Clip = 3.0
   dropout: PartRate = 0.1

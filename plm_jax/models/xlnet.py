@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, NonNegativeInt
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend, weights, with_prefix
 from plm_jax.layers.dropout import Dropout
@@ -57,7 +57,7 @@ class Config:
   num_layers: Depth = 12
   num_heads: Count = 12
   mlp_dim: Count = 3072
-  memory_length: Whole = 384
+  memory_length: NonNegativeInt = 384
   reuse_length: Count | None = None
   activation: Activation = 'gelu_tanh'
   norm_epsilon: Epsilon = 1e-12

@@ -24,7 +24,7 @@ import numpy as np
 
 from plm_jax.core.errors import one_of, require
 from plm_jax.core.trunk import Streams
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight, Whole
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight, NonNegativeInt
 from plm_jax.layers import sampled_softmax
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.losses import chunked_cross_entropy
@@ -112,7 +112,7 @@ def make(
   vocab: Vocab,
   factor: Weight = 1.0,
   logit_rows: Count = 8,
-  negatives: Whole = 0,
+  negatives: NonNegativeInt = 0,
   update: Update = 'tables',
 ) -> Task:
   """Bidirectional language modelling of a trunk of two directions.

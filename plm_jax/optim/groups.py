@@ -19,7 +19,7 @@ import numpy as np
 from plm_jax.config.values import as_steps
 from plm_jax.core.errors import ConfigError, near
 from plm_jax.core.param_paths import group_name, is_stacked, path_name, virtual_paths
-from plm_jax.core.types import EVERYTHING, Array, PyTree, Stretch
+from plm_jax.core.types import EVERYTHING, Array, PyTree, Duration
 from plm_jax.optim.schedules import Schedule
 
 Value = float | None | Schedule
@@ -33,7 +33,7 @@ Written = Sequence[
     | Literal['rate']
     | Mapping[
       Literal['unfreeze', 'during', 'gradual', 'layerwise', 'below', 'scale'],
-      Stretch | Sequence[tuple[Stretch, Stretch]],
+      Duration | Sequence[tuple[Duration, Duration]],
     ]
     | None,
   ]

@@ -24,7 +24,7 @@ from flax.core import FrozenDict
 
 from plm_jax.core.errors import ConfigError, one_of, suggest
 from plm_jax.core.param_paths import group_name, path_name
-from plm_jax.core.types import EVERYTHING, Array, Momentum, PyTree, Stretch
+from plm_jax.core.types import EVERYTHING, Array, Momentum, PyTree, Duration
 from plm_jax.optim import averages, groups, rules, schedules
 from plm_jax.optim.groups import Multiplier, Settings, Written
 
@@ -69,7 +69,7 @@ def make(
   rate: Annotated[float, '0 <= x <= 1000'],
   name: Annotated[str, 'optim.rules'] = 'adamw',
   schedule: Annotated[str, 'optim.schedules'] = 'linear',
-  warmup: Stretch = 0,
+  warmup: Duration = 0,
   decay: Written | Multiplier = 0.0,
   scale: Written = (('.*', 1.0),),
   clip: Annotated[float, '0 < x'] | None = None,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from plm_jax.core import param_paths
-from plm_jax.core.types import Array, Count, Epsilon, Momentum, PyTree, Whole
+from plm_jax.core.types import Array, Count, Epsilon, Momentum, PyTree, NonNegativeInt
 from plm_jax.optim import groups
 from plm_jax.optim.averages import Average, iterate_mean
 from plm_jax.optim.groups import Settings, Written
@@ -152,7 +152,7 @@ def adafactor(
 NONMONOTONE = 5  # evaluations of asgd
 
 
-def asgd(context: Context, *, start: Whole | None = None, nonmonotone: Count | None = None) -> Rule:
+def asgd(context: Context, *, start: NonNegativeInt | None = None, nonmonotone: Count | None = None) -> Rule:
   """SGD that is evaluated at the mean of its iterates (AWD-LSTM).
 
   Args:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from plm_jax.config.values import as_steps
 from plm_jax.core.errors import ConfigError, check_choice, one_of
-from plm_jax.core.types import Array, Rate, Stretch, Whole
+from plm_jax.core.types import Array, Rate, Duration, NonNegativeInt
 
 Schedule = Callable[[Array], Array]
 Mode = Literal['min', 'max']
@@ -27,7 +27,7 @@ def constant(step: Array, *, steps: int, warmup: int) -> Array:
   return _warm(step, warmup)
 
 
-def linear(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Stretch = 1.0) -> Array:
+def linear(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Duration = 1.0) -> Array:
   """t / w, then a straight line from 1 at w to `floor` at the end."""
   return polynomial(step, steps=steps, warmup=warmup, floor=floor, until=until, power=1.0)
 
@@ -43,7 +43,7 @@ def gpt(step: Array, *, steps: int, warmup: int) -> Array:
   return _warm(step, warmup) * jnp.maximum(1.0 - _float(step) / max(steps, 1), 0.0)
 
 
-def cosine(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Stretch = 1.0) -> Array:
+def cosine(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Duration = 1.0) -> Array:
   """t / w, then half a cosine from 1 at w to `floor` at the end."""
   progress = _progress(step, steps=steps, warmup=warmup, until=until)
   return _warm(step, warmup) * (floor + (1.0 - floor) * 0.5 * (1.0 + jnp.cos(math.pi * progress)))
@@ -56,14 +56,14 @@ def polynomial(
   warmup: int,
   power: Annotated[float, '0 < x <= 100'] = 1.0,
   floor: Rate = 0.0,
-  until: Stretch = 1.0,
+  until: Duration = 1.0,
 ) -> Array:
   """t / w, then floor + (1 - floor) (1 - progress)^power."""
   progress = _progress(step, steps=steps, warmup=warmup, until=until)
   return _warm(step, warmup) * (floor + (1.0 - floor) * (1.0 - progress) ** power)
 
 
-def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: Stretch | None = None) -> Array:
+def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: Duration | None = None) -> Array:
   """min(1, t / w) sqrt(k / max(t, k)): the peak until step k = `hold`, then proportional to 1 / sqrt(t).
 
   T5's 1 / sqrt(max(t, 10^4)) and PaLM's 10^-2 then 1 / sqrt(t) are rate 0.01 with hold 10,000 and no warmup;
@@ -107,7 +107,7 @@ def plateau(
   *,
   steps: int,
   warmup: int,
-  patience: Whole = 0,
+  patience: NonNegativeInt = 0,
   shrink: Annotated[float, '0 < x <= 1'] = 0.5,
   mode: Mode = 'min',
 ) -> Array:
@@ -135,7 +135,7 @@ def observe_plateau(
   state: dict[str, Array],
   metric: Array,
   *,
-  patience: Whole = 0,
+  patience: NonNegativeInt = 0,
   shrink: Annotated[float, '0 < x <= 1'] = 0.5,
 ) -> dict[str, Array]:
   """The state after one more evaluation; keywords as of `plateau`.

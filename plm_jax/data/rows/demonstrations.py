@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from plm_jax.core.types import Count, Seed, Whole
+from plm_jax.core.types import Count, Seed, NonNegativeInt
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows.written import MARK, Form, Written
 
@@ -23,7 +23,7 @@ class Shots:
     instruction: before all of them.
   """
 
-  count: Whole = 0
+  count: NonNegativeInt = 0
   split: str = 'train'
   seed: Seed = 0
   draws: Count = 1
