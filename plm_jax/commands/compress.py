@@ -8,8 +8,8 @@ plm-jax compress --workdir=runs/glue --part=cola --methods=int8 --out=runs/small
 trained, and the run is only read. A run trained with adapter 'quantise' is a --workdir as well: --methods=int8 then
 uses the scales it was trained with, and evaluates exactly the trained network.
 
---beside adds other runs to the table, in float32: networks trained to be small (adapters 'prune', 'quantise' and
-'distil', or an ALBERT, whose layers share one set of parameters).
+--beside adds other runs to the table, in float32. Use it for networks that were trained to be small: with the adapters
+'prune', 'quantise' and 'distil', or an ALBERT, whose layers share one set of parameters.
 
 --out gets a folder for each result. Use it as `--weights` of `evaluate` (with --config=runs/mine/config.json),
 `generate` and `fill`, as the source of `convert export`, or in `init_from`. All numbers are measured on what is read

@@ -7,8 +7,8 @@ plm-jax convert export SRC DST --form=peft    the LoRA update of a run (adapter 
 plm-jax convert export SRC DST --form=own     the trunk of a run of any model, to a converted checkpoint
 
 `import` keeps one tensor of the source in memory at a time. It writes safetensors files with one array per leaf, or per
-layer of a stacked leaf, an index with their checksums, and model.json, which describes the trunk (the backbone: the
-network without a task head). The tokenizer is copied to `vocab/`.
+layer of a stacked leaf, and an index with their checksums. model.json describes the trunk (the backbone: the network
+without a task head). The tokenizer is copied to `vocab/`.
 """
 
 import argparse

@@ -16,9 +16,9 @@ set, and a missing or damaged file are errors. `stats` writes nothing and starts
 a temporary folder, and its quantiles are exact.
 
 --against=PATH:SPLIT removes documents that contain 13 consecutive words of an evaluation set, or one of its texts of 8
-to 12 words. It reports how many examples of the set were found, also in documents removed by another rule, and how
-many have fewer than 8 words, which are not searched. Characters of Chinese, Japanese, Thai, Lao, Khmer and Burmese
-count as one word each, here and in the word sequences that `dedup` compares.
+to 12 words. It reports how many examples of the set were found, also in documents removed by another rule. Examples of
+fewer than 8 words are not searched, only counted. Characters of Chinese, Japanese, Thai, Lao, Khmer and Burmese count
+as one word each, here and in the word sequences that `dedup` compares.
 
 `split` samples by a hash of the text, so copies of a document are in the same split.
 """

@@ -4,9 +4,9 @@ plm-jax doctor --config=experiments/bert/base.py --workdir=runs/bert/base
 plm-jax doctor --config=experiments/bert/base.py --workdir=runs/bert/base --json
 
 Run it on every host with the flags of `train`. All hosts must have the same code, config, package versions, compiler
-variables, devices and clock, see and be able to write to one run folder, and find the same vocabulary and text. The
-mesh must fit the devices, and the state the memory and disk. As a last check all devices add up one number. Nothing is
-trained or tokenized, and nothing is left in the run folder. A single host checks what it can check alone.
+variables, devices and clock. They must share one writable run folder, and find the same vocabulary and text. The mesh
+must fit the devices, and the state the memory and disk. Finally all devices add up one number. Nothing is trained or
+tokenized, and nothing is left in the run folder. A single host checks what it can check alone.
 
 Process 0 prints a table: the check, the result, and the answers of the hosts. Exit codes: 0 the run can start, 2 it
 cannot.

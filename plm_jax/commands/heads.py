@@ -3,9 +3,9 @@
 plm-jax heads --workdir=runs/quickstart/pretrain --text="Returns the sum of the array." --out=heads.png
 plm-jax heads --weights=FOLDER --text="The cat sat on the mat."        a pretrained or converted checkpoint
 
-One panel per head: rows are queries, columns are keys, darker means a larger weight. Prints for each head the mean
-distance between a query and the keys it attends to, and the entropy of its weights in bits, next to that of uniform
-weights.
+One panel per head: rows are queries, columns are keys, darker means a larger weight. For each head it prints the
+mean distance between a query and the keys it attends to. It also prints the entropy of the weights in bits, next to
+that of uniform weights.
 """
 
 from collections.abc import Sequence

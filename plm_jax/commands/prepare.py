@@ -4,7 +4,7 @@ plm-jax prepare --config=experiments/bert/base.py
 plm-jax prepare --config=experiments/bert/base.py --shared=gs://bucket/stores --vocab_size=30522
 
 `train` builds missing token stores itself, once per host unless hosts share a disk. This command builds the same ones
-in `data.cache`, on a machine without a TPU, and prints their locations and the checksums that `data.json` of the run
+in `data.cache`, on a machine without a TPU. It prints their locations, and the checksums that `data.json` of the run
 will have. A second call finds everything done. Two calls at once take turns, and a killed one resumes.
 
 --shared=DIR copies missing files from a shared folder or bucket and stores new ones there. Call it once on any machine,
@@ -118,14 +118,14 @@ def _flags_of_header(settings: Mapping[str, Any], config: str) -> list[str]:
 def _plain(prepared: 'Prepared') -> dict[str, Any]:
   lines = [
     {
-      'place': place,
+      'place': key,
       'state': state,
       'what': item.what,
       'digest': item.digest,
       'size': item.size,
       'where': None if item.folder is None else str(item.folder),
     }
-    for place, state, item in prepared.lines
+    for key, state, item in prepared.lines
   ]
   return {'lines': lines, **prepared.facts}
 
@@ -136,8 +136,8 @@ def _show(prepared: 'Prepared') -> None:
   from plm_jax.cli import tables
 
   table = Table('', 'what', 'state', 'checksum', 'size', 'location')
-  for place, state, item in prepared.lines:
-    table.add_row(place, item.what, state, item.digest[:12], item.size, str(item.folder or ''))
+  for key, state, item in prepared.lines:
+    table.add_row(key, item.what, state, item.digest[:12], item.size, str(item.folder or ''))
   tables.show(table)
   for name, digest in prepared.facts.items():
     print(f'{name:<20}{digest}')

@@ -9,9 +9,9 @@ best one, lines of metrics, result.json) moves to `checkpoints/set_aside/`; noth
 then resumes from S. `config.json` records the rewind. Extensions (`train --extend`) made after S are undone.
 
 Data order, noise and dropout depend only on the step. Without --skip, the run reads the same batches again and equals,
-bit for bit, a run that never went beyond S. With --skip=K the K batches after S are left out: step S + 1 reads what
-step S + 1 + K would have read, and a recurrent memory is reset. PaLM rewound about 100 steps before a spike and skipped
-200 to 500 batches (Chowdhery et al. 2022, section 5.1).
+bit for bit, a run that never went beyond S. With --skip=K the K batches after S are left out, and a recurrent memory is
+reset: step S + 1 reads what step S + 1 + K would have read. PaLM rewound about 100 steps before a spike and skipped 200
+to 500 batches (Chowdhery et al. 2022, section 5.1).
 """
 
 import argparse

@@ -9,9 +9,9 @@ integers if both ends are integers; a grid also needs 'count'). With 'when': {'o
 only if an earlier key has one of these values. A Python file with the literal as SPACE works too; it is parsed, not
 executed.
 
---method=grid, random, tpe or halving chooses the points. halving stops trials early: only the best 1 in FACTOR
-continue at --first_rung steps, at FACTOR times as many, and so on. No point is trained twice: a repeated sample is
-sampled again, and more --trials than the space has points are an error.
+--method selects the search: grid, random, tpe or halving. halving stops trials early: only the best 1 in FACTOR
+continues after --first_rung steps, then after FACTOR times as many, and so on. No point is trained twice: a repeated
+sample is sampled again, and more --trials than the space has points are an error.
 
 Each trial is an ordinary run in DIR/trials/, scored by the best value of the metric in `best`. Trials that differ only
 in `seed` are one row of the table, ranked by their median. A trial that diverges or fails is listed with its reason. A

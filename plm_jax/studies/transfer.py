@@ -1,7 +1,7 @@
 """Compare fine-tuning with training from scratch, at several sizes of labelled data.
 
-The engine of `plm-jax sample_efficiency`. All runs share one task and number of steps, and those with the same learning
-rate one compiled step, so a run costs no more than its steps.
+The engine of `plm-jax sample_efficiency`. All runs share one task and number of steps. Runs with the same learning rate
+share one compiled step, so a run costs no more than its steps.
 
 A line of `runs.jsonl` is a finished run, with a checksum of its settings and of its data and parameters (`Origins`). It
 is reused if all of these are unchanged; otherwise the run is repeated, and the log names what changed. A line of an

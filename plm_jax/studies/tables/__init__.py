@@ -1,5 +1,5 @@
 """Tables of papers, measured; the engine of `plm-jax tables`.
 
-`file` reads a table file, `runs` plans its runs, `filling` and `making` run them, `cells` stores their results,
+`file` reads a table file, `runs` plans its runs, and `filling` and `making` run them. `cells` stores their results,
 `intervals` computes confidence intervals, and `render` writes text, numbers and a picture.
 """

@@ -1,7 +1,7 @@
 """Table files: the rows and columns of a table of a paper, its published numbers, and its claims.
 
-A table file has `get_table(scale)`, which returns plain data: a dict with the fields of `Table`, whose rows, columns
-and claims are dicts with the fields of `Row`, `Column` and `Claim`. If it has `get_table(scale, arg='')`, arguments may
+A table file has `get_table(scale)`, which returns a dict with the fields of `Table`. Its rows, columns and claims are
+dicts with the fields of `Row`, `Column` and `Claim`. If it has `get_table(scale, arg='')`, arguments may
 follow its name after a colon, as for a config: `small_bert.py:medium`. It may import only `experiments.common` and
 `experiments/tables/shared/`.
 """

@@ -58,20 +58,20 @@ def fill(
   file = out / 'cells.json'
   results = _open_cells(file, plan, scale=scale, command=command, run=run)
   metrics, todo = metrics_of(table, plan), runs.needed(plan)
-  log.info(f'{table.title}: {len(todo)} runs, {sum(one.digest in results["runs"] for one in todo)} of them known')
+  log.info(f'{table.title}: {len(todo)} runs, {sum(job.digest in results["runs"] for job in todo)} of them known')
   counts = Counts()
-  counts.add([one for one in todo if not metrics[one.digest] and one.digest not in results['runs']])
-  missing = [one for one in todo if metrics[one.digest] and not _has_metrics(one.digest, results)]
-  sources = {source.digest for one in missing for source in runs.sources(one)}
+  counts.add([job for job in todo if not metrics[job.digest] and job.digest not in results['runs']])
+  missing = [job for job in todo if metrics[job.digest] and not _has_metrics(job.digest, results)]
+  sources = {source.digest for job in missing for source in runs.sources(job)}
   failed_elsewhere: set[str] = set()  # during this call, so that they are not tried again
   began = time.monotonic()
   with Waiting(len(todo), 'runs') as bar:
-    busy = (one for one in todo if run and _is_busy(one, results))  # evaluated after `todo`, as a second attempt
-    for index, one in enumerate(itertools.chain(todo, busy)):
+    busy = (job for job in todo if run and _is_busy(job, results))  # evaluated after `todo`, as a second attempt
+    for index, job in enumerate(itertools.chain(todo, busy)):
       may_run = run and time.monotonic() - began <= 60 * minutes
       try:
-        if one.digest not in failed_elsewhere and _is_open(one, results, sources, places, may_run=may_run):
-          _settle(one, table, results, places, metrics[one.digest], counts, run=may_run)
+        if job.digest not in failed_elsewhere and _is_open(job, results, sources, places, may_run=may_run):
+          _settle(job, table, results, places, metrics[job.digest], counts, run=may_run)
       except Interrupted as interrupted:
         _merge(file, results)
         left = sum(other.digest not in results['runs'] for other in todo)
@@ -79,7 +79,7 @@ def fill(
       bar.advance(index < len(todo))
       if run:
         failed_elsewhere |= _merge(file, results)
-        _log_progress(min(index + 1, len(todo)), len(todo), one, results, began)
+        _log_progress(min(index + 1, len(todo)), len(todo), job, results, began)
   _add_plateau(table, plan, results, places)
   _merge(file, results)
   results = cells.read(file)  # without runs that no cell names, so that the file alone renders the same
@@ -103,22 +103,22 @@ def _open_cells(
   return results
 
 
-def _is_open(one: Run, results: Mapping[str, Any], sources: Set[str], places: Places, *, may_run: bool) -> bool:
+def _is_open(job: Run, results: Mapping[str, Any], sources: Set[str], places: Places, *, may_run: bool) -> bool:
   """Return whether a run still has something to record.
 
   Args:
-    one: the run.
+    job: the run.
     results: content of `cells.json`.
     sources: digests of runs from which missing runs start; they are made again if their folder is missing.
     places: folders of the runs.
     may_run: whether runs are made now.
   """
-  if not _has_metrics(one.digest, results):
+  if not _has_metrics(job.digest, results):
     return True
   if not may_run:
     return False
-  is_missing = one.digest in sources and run_folders.finished(one, places) is None
-  return is_missing or _lacks_rows(one, results, places)
+  is_missing = job.digest in sources and run_folders.finished(job, places) is None
+  return is_missing or _lacks_rows(job, results, places)
 
 
 def _back_up(file: Path, results: Mapping[str, Any], names: Mapping[str, Any]) -> None:
@@ -171,26 +171,26 @@ def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> di
   return metrics
 
 
-def _is_busy(one: Run, results: Mapping[str, Any]) -> bool:
-  return bool(results['failed'].get(one.digest, '').endswith(BUSY))
+def _is_busy(job: Run, results: Mapping[str, Any]) -> bool:
+  return bool(results['failed'].get(job.digest, '').endswith(BUSY))
 
 
 def _has_metrics(digest: str, results: Mapping[str, Any]) -> bool:
   return 'metrics' in results['runs'].get(digest, {})
 
 
-def _lacks_rows(one: Run, results: Mapping[str, Any], places: Places) -> bool:
+def _lacks_rows(job: Run, results: Mapping[str, Any], places: Places) -> bool:
   """Return whether a run was recorded without scores of its examples.
 
   A call with --print records runs before their examples are predicted.
   """
-  if not one.is_tuning or not _has_metrics(one.digest, results) or 'rows' in results['runs'][one.digest]:
+  if not job.is_tuning or not _has_metrics(job.digest, results) or 'rows' in results['runs'][job.digest]:
     return False
-  return run_folders.finished(one, places) is not None
+  return run_folders.finished(job, places) is not None
 
 
 def _settle(
-  one: Run,
+  job: Run,
   table: Table,
   results: dict[str, Any],
   places: Places,
@@ -202,75 +202,75 @@ def _settle(
   """Make a run, if `run`, and record its result or its failure."""
   signals.check()
   if not metrics:
-    if one.digest not in results['runs']:
-      results['runs'][one.digest] = {'name': one.name, **_counted(one, counts)}
+    if job.digest not in results['runs']:
+      results['runs'][job.digest] = {'name': job.name, **_counted(job, counts)}
     return
-  folder = run_folders.folder_of(one, places)
-  is_predicted = not one.is_tuning or files.is_file(folder.root / run_folders.PREDICTIONS)
+  folder = run_folders.folder_of(job, places)
+  is_predicted = not job.is_tuning or files.is_file(folder.root / run_folders.PREDICTIONS)
   is_made = run_folders.is_finished(folder) and is_predicted
-  if run and not is_made and (failure := _failure_of_source(one, results) or _make(one, places, metrics)):
-    results['failed'][one.digest] = failure
+  if run and not is_made and (failure := _failure_of_source(job, results) or _make(job, places, metrics)):
+    results['failed'][job.digest] = failure
     return
   if run_folders.is_finished(folder):
-    _record(one, table, results, folder, metrics)
+    _record(job, table, results, folder, metrics)
 
 
-def _failure_of_source(one: Run, results: Mapping[str, Any]) -> str:
+def _failure_of_source(job: Run, results: Mapping[str, Any]) -> str:
   """Explain the failure of the run from which a run starts.
 
   Returns '' if it has not failed.
   """
-  if one.source is None or one.source.digest not in results['failed'].keys() - results['runs'].keys():
+  if job.source is None or job.source.digest not in results['failed'].keys() - results['runs'].keys():
     return ''
-  is_busy = _is_busy(one.source, results)
-  return f'the run that it begins with, {one.source.name}{": " + BUSY if is_busy else ", failed"}'
+  is_busy = _is_busy(job.source, results)
+  return f'the run that it begins with, {job.source.name}{": " + BUSY if is_busy else ", failed"}'
 
 
-def _make(one: Run, places: Places, metrics: Sequence[str]) -> str:
+def _make(job: Run, places: Places, metrics: Sequence[str]) -> str:
   """Make a run that no other process makes.
 
   Returns why it failed, or ''.
   """
-  folder = run_folders.folder_of(one, places)
+  folder = run_folders.folder_of(job, places)
   lock = folder.root.with_name(f'{folder.root.name}.lock')
   try:
     with files.locked(lock, doing='making runs of a table', wait=False):
-      failure = making.make(one, places, metrics=metrics if one.is_tuning else ())
+      failure = making.make(job, places, metrics=metrics if job.is_tuning else ())
   except BlockingIOError:
     failure = BUSY
   except OSError as error:  # such as an adopted run in a read-only folder
     if not run_folders.is_finished(folder):
       raise
-    log.warning(f'{one.name}: examples cannot be predicted, so intervals are computed without them: {error}')
+    log.warning(f'{job.name}: examples cannot be predicted, so intervals are computed without them: {error}')
     return ''
   if failure:
-    log.warning(f'{one.name}: {failure}')
+    log.warning(f'{job.name}: {failure}')
   return failure
 
 
-def _record(one: Run, table: Table, results: dict[str, Any], folder: RunFolder, metrics: Sequence[str]) -> None:
+def _record(job: Run, table: Table, results: dict[str, Any], folder: RunFolder, metrics: Sequence[str]) -> None:
   """Record a finished run, and a missing metric as its failure."""
-  results['failed'].pop(one.digest, None)
-  results['runs'][one.digest] = recorded = cells.record(one, folder, metrics)
+  results['failed'].pop(job.digest, None)
+  results['runs'][job.digest] = recorded = cells.record(job, folder, metrics)
   measured = recorded['metrics']
   if missing := [metric for metric in metrics if metric != table.plateau and metric not in measured]:
     value = recorded.get('not_finite', {}).get(missing[0])
     without = f'it has no {missing[0]}; there are {", ".join(measured)}'
-    results['failed'][one.digest] = without if value is None else f'its {missing[0]} is {value}'
+    results['failed'][job.digest] = without if value is None else f'its {missing[0]} is {value}'
 
 
-def _counted(one: Run, counts: Counts) -> Mapping[str, int]:
+def _counted(job: Run, counts: Counts) -> Mapping[str, int]:
   try:
-    return counts.of(one)
+    return counts.of(job)
   except ConfigError as error:
-    raise ConfigError(f'{one.config}: {error}') from None
+    raise ConfigError(f'{job.config}: {error}') from None
 
 
-def _log_progress(done: int, total: int, one: Run, results: Mapping[str, Any], began: float) -> None:
+def _log_progress(done: int, total: int, job: Run, results: Mapping[str, Any], began: float) -> None:
   """Log the result of a run and the time left."""
   left = clock((time.monotonic() - began) / done * (total - done))
-  result = results['failed'].get(one.digest) or f'{results["runs"].get(one.digest, {}).get("seconds", 0):.0f} s'
-  log.info(f'{done}/{total}  {one.name}: {result}  left {left}')
+  result = results['failed'].get(job.digest) or f'{results["runs"].get(job.digest, {}).get("seconds", 0):.0f} s'
+  log.info(f'{done}/{total}  {job.name}: {result}  left {left}')
 
 
 def _add_plateau(

@@ -49,11 +49,11 @@ def measured(table: Table, results: Mapping[str, Any], row: str, column: str) ->
       'pre-training: the file is of another version of this table; move it away'
     )
   scores = [[_scores(run, definition) for run in of_seed] for of_seed in runs]
-  known = [run for of_seed in scores for run in of_seed if run is not None]
+  with_scores = [run for of_seed in scores for run in of_seed if run is not None]
   is_missing = np.array([[run is None for run in of_seed] for of_seed in scores]) & ~np.isnan(values)
-  if is_missing.any() or len({len(run) for run in known}) != 1:
+  if is_missing.any() or len({len(run) for run in with_scores}) != 1:
     return Measured(values=values, dev=dev, points=points)
-  zeros = np.zeros(len(known[0]))  # placeholder of a run without a result, whose value is nan
+  zeros = np.zeros(len(with_scores[0]))  # placeholder of a run without a result, whose value is nan
   rows = np.array([[zeros if run is None else run for run in of_seed] for of_seed in scores]) * times + plus
   return Measured(values=values, rows=rows, dev=dev, points=points)
 

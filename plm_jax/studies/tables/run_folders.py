@@ -1,8 +1,8 @@
 """Find the folders of the runs of a table: in its work folder, or adopted from elsewhere.
 
-A folder is adopted if it holds the config of a run of the table, over the same vocabulary and data by their checksums,
-and started from a folder that is itself adopted or of the table. Paths may differ, and so may keys that do not change
-the result (`config.RESUMABLE`).
+A folder is adopted if it holds the config of a run of the table, over the same vocabulary and data by their checksums.
+The folder that it started from must itself be adopted or of the table. Paths may differ, and so may keys that do not
+change the result (`config.RESUMABLE`).
 """
 
 import functools
