@@ -1,15 +1,14 @@
-"""What does attention cost in memory and time as rows grow? One line for each length and implementation.
+"""Measure memory and time of attention as sequences grow, for each implementation.
 
     python benchmarks/attention.py [--lengths=512,1024,2048,4096,8192] [--heads=12] [--head_dim=64] [--tokens=8192]
       [--implementations=xla,chunked,flash,tiled,cudnn] [--bias=none|shared|rows] [--dtype=float32] [--turns=3]
       [--limit_gib=8]
 
-A line is of one layer's attention, forward and backward, on rows of packed documents with a causal mask. There are as
-many rows as make `--tokens` tokens in all, one at the least, so that only what is not linear in the length grows.
-`work MiB` is what the compiled function holds beside its arguments and results, by the compiler's own account; times
-are medians of calls taken in turn. The last column has the largest difference of outputs from the plain formula.
-Implementations that this device has no kernel for are named and left out, as is what would work in more than
-`--limit_gib`: its memory is shown, and not its time.
+A line is one layer's attention, forward and backward, on sequences of packed documents with a causal mask. The batch
+has `--tokens` tokens in total, and at least one sequence, so only what is not linear in the length grows. `work MiB` is
+the memory of the compiled function besides its arguments and results, according to the compiler. Times are medians of
+alternating calls. The last column is the largest difference of outputs from the plain formula. Implementations without
+a kernel for this device are reported and left out. Above `--limit_gib` only the memory is shown.
 """
 
 import argparse
@@ -32,7 +31,7 @@ MIB = 2**20
 
 
 def operands(rows: int, length: int, *, heads: int, head_dim: int, bias: str, dtype: str) -> dict[str, Any]:
-  """Random queries, keys and values, segment ids, and a bias if there is one."""
+  """Generate random queries, keys, values, segment ids, and a bias if wanted."""
   draw = np.random.default_rng(length)
   made = {name: draw.standard_normal((rows, length, heads, head_dim)) for name in ('query', 'key', 'value')}
   given = {name: jnp.asarray(array, dtype) for name, array in made.items()}
@@ -45,7 +44,10 @@ def operands(rows: int, length: int, *, heads: int, head_dim: int, bias: str, dt
 
 
 def compiled(implementation: Any, given: dict[str, Any]) -> Any:
-  """(output, gradients by query, key, value and bias), compiled; raises ValueError where there is no such kernel."""
+  """Compile the output and the gradients by query, key, value and bias.
+
+  Raises ValueError if there is no such kernel.
+  """
 
   def loss(learned: dict[str, Any], segment_ids: Any) -> Any:
     mask = Mask(segment_ids, segment_ids, causal=True)

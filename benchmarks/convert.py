@@ -1,10 +1,11 @@
-"""How much memory does an import or an export of published weights take? A GPT-2 of made-up numbers goes both ways.
+"""Measure the memory of importing and exporting a checkpoint, with a GPT-2 of random numbers.
 
     python -m benchmarks.convert [--width=2048] [--layers=8] [--dtype=float32] [--folder=FOLDER]
 
-The peak of each command's process is shown above that of one that imports the same modules, traces a tiny trunk and
-does nothing more, beside the largest tensor of the source: at most twice that is the aim. The default is a source of
-2 GB; a folder on disk needs about three times its size. What comes back is compared with the source, byte by byte.
+The peak of each command's process is shown relative to a process that imports the same modules, traces a tiny trunk and
+does nothing more, next to the largest tensor of the source. The aim is at most twice that tensor. The default source
+has 2 GB; a folder on disk needs about three times its size. The exported tensors are compared with the source, byte by
+byte.
 """
 
 import argparse
@@ -32,7 +33,10 @@ shapes.shapes(build.make('models', {'name': 'gpt', 'variant': 'tiny'}, vocab_siz
 
 
 def write_source(folder: Path, *, width: int, layers: int, dtype: str, vocab_size: int = VOCAB) -> int:
-  """Writes a GPT-2 in the form of Hugging Face, some rows at a time; returns the bytes of its largest tensor."""
+  """Write a GPT-2 in Hugging Face's format, some rows at a time.
+
+  Returns the bytes of its largest tensor.
+  """
   import numpy as np
 
   from plm_jax.checkpoint import tensor_files
@@ -67,7 +71,7 @@ def write_source(folder: Path, *, width: int, layers: int, dtype: str, vocab_siz
 
 
 def peak(code: str) -> int:
-  """Bytes of memory of a new process that runs `code`, at most."""
+  """Measure the peak memory in bytes of a process running `code`."""
   script = f'{code}\n{_REPORT}'
   done = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True, check=False)
   if done.returncode:
@@ -76,14 +80,14 @@ def peak(code: str) -> int:
 
 
 class Measured(NamedTuple):
-  """Of a command: bytes of memory above an idle process at most, and seconds, start included."""
+  """Bytes of memory above an idle process at the peak, and seconds including the start, of a command."""
 
   memory: int
   seconds: float
 
 
 def measure(folder: Path) -> dict[str, Measured]:
-  """An import of `folder`/hf and an export of what it makes, to `folder`/back."""
+  """Import `folder`/hf, and export the result to `folder`/back."""
   idle = peak(_IDLE)
   commands = {'import': ('hf', 'ours'), 'export': ('ours', 'back')}
   out = {}
@@ -96,7 +100,7 @@ def measure(folder: Path) -> dict[str, Measured]:
 
 
 def same_tensors(one: Path, other: Path) -> bool:
-  """Whether two folders have the same tensors, as float32."""
+  """Return whether two folders have the same tensors, as float32."""
   import numpy as np
 
   from plm_jax.weights import release

@@ -1,12 +1,12 @@
-"""How fast do rows come? Tokens a second into batches, by layout, beside other packers; resuming; tokenising.
+"""Measure how fast data is read: tokens per second by layout and packer, resuming, and tokenizing.
 
     python benchmarks/data.py [--source=pydocs] [--batch=256] [--length=512]
 
-Without a source, text is generated: words with Zipf's frequencies in documents of log-normal length. Every figure
-counts tokens of text, padding left out. The others get the same token ids as lists and deliver numpy batches of the
-same shape, without shuffling: `group_texts` is how Hugging Face's run_clm.py joins and cuts documents (no segment
-numbers), the two packers are Grain's own. Figures are medians of rounds taken in turn, so that a busy machine slows
-all alike; batches come from the page cache.
+Without a source, text is generated: words with Zipf's frequencies in documents of log-normal length. All figures count
+tokens of text without padding. The other packers get the same token ids as lists and return numpy batches of the same
+shape, without shuffling: `group_texts` joins and cuts documents like Hugging Face's run_clm.py (no segment ids), and
+two packers are Grain's. Figures are medians of alternating rounds, so that other load slows all equally. Batches come
+from the page cache.
 """
 
 import argparse
@@ -23,7 +23,7 @@ LAYOUTS = ('stream', 'documents', 'rows', 'full')
 
 
 def generate(path: Path, characters: int) -> None:
-  """Writes about so many characters, a blank line between documents."""
+  """Write about N characters, with a blank line between documents."""
   import numpy as np
 
   draw = np.random.default_rng(0)
@@ -39,7 +39,7 @@ def generate(path: Path, characters: int) -> None:
 
 
 def group_texts(documents: Sequence[list[int]], end: int, *, length: int, batch: int) -> Iterator[Any]:
-  """run_clm.py: the documents of a thousand at a time joined as lists and cut."""
+  """Join and cut a thousand documents at a time, like run_clm.py."""
   import numpy as np
 
   rows: list[list[int]] = []
@@ -52,7 +52,10 @@ def group_texts(documents: Sequence[list[int]], end: int, *, length: int, batch:
 
 
 def grain_packer(documents: Sequence[list[int]], end: int, *, length: int, batch: int, fit: bool) -> Iterator[Any]:
-  """Grain's packers: first fit of pieces that are never cut, or joining and cutting."""
+  """Pack by Grain.
+
+  It is either first fit of uncut pieces, or joining and cutting.
+  """
   import grain
   import numpy as np
 
@@ -67,7 +70,7 @@ def grain_packer(documents: Sequence[list[int]], end: int, *, length: int, batch
 
 
 def rate(batches: Iterator[Any], *, pad: int, seconds: float) -> float:
-  """Tokens of text a second, the first batch not timed."""
+  """Measure tokens of text per second, without the first batch."""
   import numpy as np
 
   next(batches)

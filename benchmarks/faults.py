@@ -1,19 +1,19 @@
-"""What is lost when runs are killed, stopped or moved: campaigns of faults, each with a count.
+"""Count what is lost when runs are killed, stopped or moved.
 
     python -m benchmarks.faults --out=DIR [--only=saves,signal,killed,meshes] [--kills=50] [--turns=10] [--seed=0]
 
-saves   SIGKILL of a run that saves every step, at steps drawn by --seed and while a step is being written, over five
-        objectives (one with a network of its own for noise, one with a recurrent carry); each run that was killed goes
-        on, and at its end all leaves are those of a run that was left alone, bit for bit. The row says how many kills
-        left a step that was not whole
-signal  SIGTERM to one of two processes: both save one step and leave within 30 seconds
-killed  SIGKILL of one of two processes: the other ends within a minute, `launch/local.py --restarts` starts both again
-        and the run ends as one that was left alone, bit for bit
-meshes  a run of two processes of two devices goes on with 1 and with 4 devices, and with another mesh: its losses are
-        those of the run that was left alone, but for the order of sums (1e-5)
+saves   SIGKILL of a run that saves every step, at steps sampled by --seed and while a step is being written, for five
+        objectives (one with a separate noise network, one with a recurrent carry). Each killed run resumes and must end
+        with all leaves bit for bit equal to those of an undisturbed run. The row counts kills that left an incomplete
+        step.
+signal  SIGTERM to one of two processes: both must save one step and end within 30 seconds.
+killed  SIGKILL of one of two processes: the other must end within a minute, `launch/local.py --restarts` restarts both,
+        and the run must end bit for bit like an undisturbed one.
+meshes  A run of two processes with two devices each resumes with 1 and with 4 devices, and with another mesh. Its
+        losses must equal those of the undisturbed run up to the order of sums (1e-5).
 
-The runs are the `quick` configs of experiments/, on documents that the project brings along. Prints a table; the exit
-code is 1 if a row does not hold. DIR keeps every run and its log.
+The runs are the `quick` configs of experiments/, on documents included in the project. Prints a table; the exit code is
+1 if a row fails. DIR keeps every run and its log.
 """
 
 import argparse
@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
 
 def words(config: str, folder: pathlib.Path, *more: str) -> list[str]:
-  """The arguments of Python that train a config, with a checkpoint of every step."""
+  """Build the Python arguments that train a config and save every step."""
   keys = {
     'vocab.path': folder.parent / 'vocab',
     'steps': STEPS,
@@ -79,7 +79,7 @@ def words(config: str, folder: pathlib.Path, *more: str) -> list[str]:
 
 
 def start(arguments: list[str], log: pathlib.Path, *, devices: int = 1) -> subprocess.Popen[bytes]:
-  """Starts Python in a process of its own, on simulated devices."""
+  """Start Python in a new process, on simulated devices."""
   flags = f'--xla_force_host_platform_device_count={devices}'
   cache = {'JAX_COMPILATION_CACHE_DIR': str(CACHE), 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0'}
   env = {**os.environ, **cache, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags, 'PYTHONPATH': str(ROOT)}
@@ -89,18 +89,18 @@ def start(arguments: list[str], log: pathlib.Path, *, devices: int = 1) -> subpr
 
 
 def ended(process: subprocess.Popen[bytes], log: pathlib.Path) -> None:
-  """Waits for an end without an error."""
+  """Wait for an end without an error."""
   if code := process.wait(timeout=LIMIT_S):
     raise SystemExit(f'a run ended with {code}: see {log}')
 
 
 def together(*flags: str) -> list[str]:
-  """The arguments of Python that run what follows in two processes of two devices."""
+  """Build the arguments that run two processes of two devices."""
   return [str(ROOT / 'launch' / 'local.py'), '--processes=2', '--devices=2', *flags, '--']
 
 
 def step_of(folder: pathlib.Path) -> int:
-  """The last step that stands in the metrics of a run; 0 before the first one."""
+  """Read the last logged step of a run, else 0."""
   file = folder / 'metrics.jsonl'
   lines = file.read_text().splitlines() if file.exists() else []
   steps = [json.loads(line).get('step', 0) for line in lines if line.endswith('}')]
@@ -108,7 +108,7 @@ def step_of(folder: pathlib.Path) -> int:
 
 
 def wait_for(folder: pathlib.Path, step: int, process: subprocess.Popen[bytes]) -> None:
-  """Waits until a step is logged."""
+  """Wait until a step is logged."""
   until = time.monotonic() + LIMIT_S
   while step_of(folder) < step:
     if process.poll() is not None or time.monotonic() > until:
@@ -118,29 +118,29 @@ def wait_for(folder: pathlib.Path, step: int, process: subprocess.Popen[bytes]) 
 
 
 def unfinished(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Steps that are being written, or were when the run was killed."""
+  """List steps whose writing has not finished."""
   return list((folder / 'checkpoints').glob('*.orbax-checkpoint-tmp*'))
 
 
 def wait_for_a_save(folder: pathlib.Path, *, seconds: float = 2.0) -> None:
-  """Waits until a step is being written, or so long."""
+  """Wait until a step is being written, or for a time limit."""
   until = time.monotonic() + seconds
   while not unfinished(folder) and time.monotonic() < until:
     time.sleep(0.001)
 
 
 def children(process: subprocess.Popen[bytes]) -> list[int]:
-  """The ids of the processes that a process started, in their order."""
+  """List the ids of the child processes in order."""
   return [int(word) for word in pathlib.Path(f'/proc/{process.pid}/task/{process.pid}/children').read_text().split()]
 
 
 def leaves(folder: pathlib.Path, step: int = STEPS) -> dict[str, np.ndarray]:
-  """The arrays of a checkpoint, by path."""
+  """Read the arrays of a checkpoint, by path."""
   return checkpoint.arrays(folder / 'checkpoints', step)
 
 
 def differing(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[str]:
-  """The paths of arrays that are not equal bit for bit."""
+  """List the paths of arrays that differ in any bit."""
   return sorted(
     path
     for path in one.keys() | other.keys()
@@ -149,7 +149,7 @@ def differing(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[
 
 
 def alone(out: pathlib.Path, name: str, config: str, *, processes: int = 1) -> pathlib.Path:
-  """The folder of a run that nothing happened to; made where it is missing."""
+  """Return the folder of an undisturbed run, trained if missing."""
   folder, log = out / name, out / f'{name}.log'
   if not (folder / 'result.json').exists():
     command = words(config, folder)
@@ -158,7 +158,7 @@ def alone(out: pathlib.Path, name: str, config: str, *, processes: int = 1) -> p
 
 
 def saves(out: pathlib.Path, arguments: argparse.Namespace) -> Iterator[Row]:
-  """One row for each objective."""
+  """Test kills during saves; one row for each objective."""
   wanted = -(-arguments.kills // len(CONFIGS))
   for number, (name, config) in enumerate(CONFIGS.items()):
     draw = random.Random(f'{arguments.seed}/{name}')
@@ -179,7 +179,7 @@ def saves(out: pathlib.Path, arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def signals(out: pathlib.Path, arguments: argparse.Namespace) -> Iterator[Row]:
-  """One row: how often both processes of two saved one step and left in time."""
+  """Count how often both processes saved one step and ended in time."""
   endless = [f'--config.{key}=100000' for key in ('steps', 'save_every', 'eval_every')]
   held, slowest = 0, 0.0
   for turn in range(arguments.turns):
@@ -197,7 +197,7 @@ def signals(out: pathlib.Path, arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def killed(out: pathlib.Path, arguments: argparse.Namespace) -> Iterator[Row]:
-  """One row: how often a run of two processes, one of them killed, ended as one that was left alone."""
+  """Count how often a run with a killed process ended undisturbed."""
   config = CONFIGS['masked LM']
   whole = leaves(alone(out, 'killed_alone', config, processes=2))
   held, slowest = 0, 0.0
@@ -218,7 +218,7 @@ def killed(out: pathlib.Path, arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def meshes(out: pathlib.Path, arguments: argparse.Namespace) -> Iterator[Row]:
-  """One row for each number of devices, and one for another mesh."""
+  """Test each number of devices and another mesh, one row each."""
   config, half = CONFIGS['masked LM'], STEPS // 2
   losses = _losses(alone(out, 'killed_alone', config, processes=2))
   folder, log = out / 'meshes', out / 'meshes.log'
@@ -237,7 +237,7 @@ def _losses(folder: pathlib.Path) -> list[float]:
 
 
 def make_vocabulary(out: pathlib.Path) -> None:
-  """Of byte pairs."""
+  """Train a byte-pair vocabulary."""
   command = [
     '-m',
     'plm_jax',

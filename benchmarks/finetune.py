@@ -1,21 +1,21 @@
-"""What does padding cost in fine-tuning? BERT-base as a classifier on rows of mixed lengths, beside Hugging Face's.
+"""Measure the cost of padding in fine-tuning BERT-base, compared with Hugging Face.
 
     python -m benchmarks.finetune [--variant=bert-base] [--data=FOLDER] [--rows=4096] [--batch=32] [--steps=8]
 
-Ours reads rows as a run does (`data/labelled.py`): padded to 128, or in buckets (`data.buckets`), where a batch has
-rows of like length and the shortest bucket that holds them. Hugging Face's is the loop of its Trainer in PyTorch: each
-batch padded to its longest row, rows in any order or, as `group_by_length` does it, sorted in large groups. All have
-the same weights, rows, AdamW, rate, clipping and dropout, and update every parameter.
+Our side reads examples as a run does (`data/labelled.py`): padded to 128, or in buckets (`data.buckets`), where a batch
+has examples of similar length in the shortest bucket that holds them. Hugging Face's side is the loop of its Trainer in
+PyTorch: each batch is padded to its longest example, in random order or sorted in large groups (`group_by_length`). All
+have the same weights, examples, AdamW, rate, clipping and dropout, and update every parameter.
 
-Rows of the benchmark have gamma-distributed lengths, of shape 5 and scale 5 tokens, cut to 3 to 66: like the sentences
-of SST-2, 25 tokens on average and 66 at most, [CLS] and [SEP] included. `--data` takes rows of a folder in their place.
-Nothing is tokenised while it is timed.
+The generated examples have gamma-distributed lengths, of shape 5 and scale 5 tokens, cut to 3 to 66, like the sentences
+of SST-2: 25 tokens on average and at most 66, including [CLS] and [SEP]. `--data` reads examples of a folder instead.
+Tokenizing is not timed.
 
-Of each way, `--steps` batches of one epoch are timed, evenly spaced when they are sorted by length, so that few stand
-for all. "of the epoch" says how well they do: tokens a row of the timed steps over those of all. Steps of all ways are
-taken in turn, so that a busy machine slows all alike. XLA compiles a program for each length before anything is timed;
-"first s" are the seconds of that, with a step of each, where no row above has compiled the same program. Without torch
-and transformers only our rows are printed.
+For each variant, `--steps` batches of one epoch are timed, evenly spaced after sorting by length, so that a few
+represent all. "of the epoch" is the number of tokens per example in the timed steps divided by that in all. Steps of
+all variants alternate, so that other load slows all equally. XLA compiles a program for each length before timing;
+"first s" are the seconds of that, with one step each, unless an earlier row has compiled the same program. Without
+torch and transformers only our rows are printed.
 """
 
 import argparse
@@ -53,7 +53,7 @@ PEER, PEER_GROUPED = 'Hugging Face', 'Hugging Face, grouped'
 
 
 class Numbers:
-  """A vocabulary whose texts are the numbers of their tokens, so that rows have the lengths that are asked for."""
+  """A vocabulary whose texts are the numbers of their tokens, so that examples have given lengths."""
 
   size, digest = train_step.VOCAB, 'numbers'
   pad_id, unk_id, cls_id, sep_id, mask_id = 0, 100, 101, 102, 103
@@ -76,7 +76,7 @@ class Way(NamedTuple):
   compiles: bool
 
   def timed(self, steps: int) -> list[Batch]:
-    """So many of the batches, or all where there are fewer, evenly spaced."""
+    """Select N evenly spaced batches, or all if there are fewer."""
     steps = min(steps, len(self.epoch))
     return [self.epoch[(2 * turn + 1) * len(self.epoch) // (2 * steps)] for turn in range(steps)]
 
@@ -85,7 +85,7 @@ class Way(NamedTuple):
 
 
 def write_rows(folder: Path, *, rows: int) -> None:
-  """Writes rows of the lengths that are described above, [CLS] and [SEP] counted."""
+  """Write examples of the lengths described above, including [CLS] and [SEP]."""
   draw = np.random.default_rng(0)
   lengths = np.clip(np.rint(draw.gamma(5.0, 5.0, rows)), 3, 66).astype(int) - 2
   with (folder / 'train.jsonl').open('w') as file:
@@ -95,7 +95,7 @@ def write_rows(folder: Path, *, rows: int) -> None:
 
 
 def vocabulary(arguments: argparse.Namespace) -> Vocab | Numbers:
-  """Of the rows that are read."""
+  """Build the vocabulary of the examples."""
   if arguments.data is None:
     return Numbers()
   if arguments.vocab:
@@ -106,17 +106,20 @@ def vocabulary(arguments: argparse.Namespace) -> Vocab | Numbers:
 
 
 def width(batch: Batch) -> int:
-  """Tokens of its rows, padding included."""
+  """Count the tokens of a batch's sequences, including padding."""
   return batch['tokens'].shape[1]
 
 
 def our_epoch(source: Source) -> list[Batch]:
-  """The first epoch of a run."""
+  """Return the first epoch of a run."""
   return list(itertools.islice(source.read(0), source.steps_per_epoch))
 
 
 def hugging_face_epoch(source: Source, *, batch: int, grouped: bool) -> list[Batch]:
-  """The rows of a source as a data loader of the Trainer gives them: each batch padded to its longest row."""
+  """Batch examples like the Trainer's data loader.
+
+  Each batch is padded to its longest example.
+  """
   import torch
   from transformers.trainer_pt_utils import get_length_grouped_indices
 
@@ -141,7 +144,7 @@ def hugging_face_epoch(source: Source, *, batch: int, grouped: bool) -> list[Bat
 
 
 class Ours(NamedTuple):
-  """Our side: one step on a batch, the parameters that it leaves, and the task."""
+  """Our side: one step on a batch, the resulting parameters, and the task."""
 
   train: Callable[[Batch], None]
   params: Callable[[], Any]
@@ -149,7 +152,7 @@ class Ours(NamedTuple):
 
 
 def ours(task: Task, source: Source, *, random: str) -> Ours:
-  """A step of a run on one device, whose state goes from call to call."""
+  """Build a step on one device, which keeps its state."""
   spec = source.spec
   tx = optim.make(
     params=steps.abstract_params(task, spec), steps=HORIZON, name='adamw', rate=RATE, decay=DECAY, clip=CLIP
@@ -168,7 +171,10 @@ def ours(task: Task, source: Source, *, random: str) -> Ours:
 
 
 def hugging_face(folder: Path, dtype: str, *, device: str) -> tuple[Callable[[Batch], None], Any]:
-  """(a step of the Trainer's loop, the model), with the weights of a folder."""
+  """Build a step of the Trainer's loop, and its model.
+
+  The weights are those of a folder.
+  """
   import torch
   import transformers
 
@@ -192,7 +198,7 @@ def hugging_face(folder: Path, dtype: str, *, device: str) -> tuple[Callable[[Ba
 
 
 def torch_inputs(batch: Batch, device: str) -> dict[str, Any]:
-  """What Hugging Face's model reads of a batch of ours."""
+  """Convert a batch to the inputs of Hugging Face's model."""
   import torch
 
   segments = batch['segment_ids']
@@ -205,7 +211,10 @@ def torch_inputs(batch: Batch, device: str) -> dict[str, Any]:
 
 
 def difference(side: Ours, model: Any, batch: Batch, *, device: str) -> float:
-  """The largest one between the probabilities of both sides, of the rows of a batch; nothing drops out."""
+  """Compute the largest difference between the probabilities of both sides.
+
+  It is over the examples of a batch, without dropout.
+  """
   import torch
 
   model.eval()
@@ -220,7 +229,10 @@ def difference(side: Ours, model: Any, batch: Batch, *, device: str) -> float:
 
 
 def warmed(ways: Mapping[str, Way]) -> dict[str, float]:
-  """Takes a step of each length that a way compiles for, else of the longest; the seconds that they take."""
+  """Run a step of each compiled length, else of the longest.
+
+  Returns the seconds of these steps.
+  """
   spent = {}
   for name, way in ways.items():
     began = time.perf_counter()
@@ -232,7 +244,7 @@ def warmed(ways: Mapping[str, Way]) -> dict[str, float]:
 
 
 def seconds(ways: Mapping[str, Way], steps: int) -> dict[str, list[float]]:
-  """Of the timed steps of each way, taken in turn."""
+  """Measure the timed steps of each variant, alternating."""
   times: dict[str, list[float]] = {name: [] for name in ways}
   batches = {name: way.timed(steps) for name, way in ways.items()}
   for turn in range(steps):
@@ -249,7 +261,7 @@ def rows_of(batches: Sequence[Batch]) -> int:
 
 
 def table(ways: Mapping[str, Way], times: Mapping[str, Sequence[float]], first: Mapping[str, float]) -> Table:
-  """A row for each way; the first one is padded."""
+  """Build a row for each variant; the first one is padded."""
   timed = {name: way.timed(len(times[name])) for name, way in ways.items()}
   rates = {name: rows_of(timed[name]) / sum(times[name]) for name in ways}
   padded, peer = rates[next(iter(ways))], rates.get(PEER)
@@ -277,7 +289,7 @@ def table(ways: Mapping[str, Way], times: Mapping[str, Sequence[float]], first: 
 
 
 def sources_of(arguments: argparse.Namespace, vocab: Any, temporary: Path) -> tuple[Source, Source]:
-  """The rows, padded to the longest that there may be, and in buckets."""
+  """Read the examples padded to the maximum length, and in buckets."""
   if arguments.data is None:
     write_rows(temporary, rows=arguments.rows)
   block: dict[str, Any] = {

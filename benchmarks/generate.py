@@ -1,15 +1,15 @@
-"""How fast is generation? GPT-2-small with a key-value cache, beside Hugging Face on the same weights.
+"""Measure the speed of generation with GPT-2-small and a key-value cache, compared with Hugging Face.
 
     python -m benchmarks.generate [--variant=gpt2] [--rows=1,8] [--methods=greedy,beam] [--lengths=64,256,512,1024]
 
-A line per method, number of rows and total length, the prompt of 32 tokens included, as soon as it is measured: seconds
-of whole calls, reading the prompt included, the least of calls that alternate between the two sides, so that a busy
-machine slows both alike. Compilation is not counted. All lines take a quarter of an hour on two cores: with --out=FILE
-it may be stopped and started again. Beside it stands how fast a step could be if it did nothing but
-read: `of bound` is the time to read the weights and the filled cache once a step, at the rate that a sum over a large
-array reaches in the same run, divided by our time. After each group of lines comes the exponent a of
-time = c * (new tokens)^a. No token ends a text, so both sides make the same number of tokens; the line says whether
-they are the same. Without torch and transformers only our lines are printed.
+Prints a line for each method, batch size and total length (including a prompt of 32 tokens) as soon as it is measured:
+seconds of complete calls including the prompt, the minimum over calls that alternate between both sides, so that other
+load slows both equally. Compilation is not counted. All lines take a quarter of an hour on two cores; with --out=FILE
+the benchmark can be interrupted and resumed. `of bound` compares with a step that only reads: the time to read the
+weights and the filled cache once per step, at the rate of a sum over a large array in the same run, divided by our
+time. After each group of lines comes the exponent a of time = c * (new tokens)^a. No token ends a text, so both sides
+generate the same number of tokens; the line shows whether they are equal. Without torch and transformers only our lines
+are printed.
 """
 
 import argparse
@@ -38,7 +38,10 @@ Call = Callable[[], np.ndarray]
 
 
 def models(variant: str, dtype: Any) -> tuple[Any, Any, Any]:
-  """Our trunk, its parameters on the device, and the model of Hugging Face with the same weights, if installed."""
+  """Load our trunk and its parameters, and Hugging Face's model if installed.
+
+  Both have the same weights.
+  """
   trunk = gpt.make(vocab_size=VOCAB, variant=variant, execution=Execution(dtype=dtype))
   draw = np.random.default_rng(0)
   flat = {path: draw.normal(0, 0.02, shape).astype(np.float32) for path, shape in shapes.shapes(trunk).items()}
@@ -85,7 +88,10 @@ def hugging_face(model: Any, prompts: np.ndarray, new: int, method: str, beams: 
 
 
 def times(calls: Mapping[str, Call], *, seconds: float, turns: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-  """Least seconds of each call, and what each made: of `turns` turns, or of those that begin within so many seconds."""
+  """Measure the least seconds of each call, and return its result.
+
+  It takes `turns` turns, or those that start within a time limit.
+  """
   calls['plm_jax']()  # compiles
   made, least = {}, dict.fromkeys(calls, float('inf'))
   began = time.perf_counter()
@@ -100,7 +106,7 @@ def times(calls: Mapping[str, Call], *, seconds: float, turns: int) -> tuple[dic
 
 
 def bandwidth() -> float:
-  """Bytes a second that a sum over 256 MB reads, the most of some."""
+  """Measure the highest bytes per second of a sum over 256 MB."""
   numbers = jnp.ones(2**26, jnp.float32)
   total = jax.jit(jnp.sum)
   total(numbers).block_until_ready()
@@ -113,7 +119,10 @@ def bandwidth() -> float:
 
 
 def bytes_read(trunk: Any, params: Any, *, rows: int, texts: int, prompt: int, new: int) -> float:
-  """Mean bytes that a step has to read: all weights but the table of positions, and the keys and values before it."""
+  """Compute the mean bytes that a step must read.
+
+  These are all weights except the table of positions, and the earlier keys and values.
+  """
   c = trunk.config
   size = 4 if trunk.execution.dtype == 'float32' else 2
   count = sum(leaf.size for leaf in jax.tree.leaves(params)) - params['position_embed']['table'].size
@@ -169,7 +178,7 @@ def main() -> None:
 
 
 def _kept(file: pathlib.Path | None) -> dict[str, Any]:
-  """The lines measured before, by what they measure."""
+  """Read the stored lines, by what they measure."""
   there = file.read_text().splitlines() if file and file.exists() else []
   return {line['key']: line for line in map(json.loads, there)}
 

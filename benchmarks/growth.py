@@ -1,20 +1,20 @@
-"""What grows as a run does: with more chips, and with longer rows, wider, deeper networks and more words.
+"""Measure what grows with more chips, longer sequences, wider and deeper networks, and larger vocabularies.
 
     python -m benchmarks.growth --out=DIR [--config=experiments/bert/base.py] [--rows=8] [--only=chips,devices,sizes]
     python -m benchmarks.growth --out=DIR --page
 
-chips    the training step compiled for 1, 4, 16, 64, 256 and 1,024 chips of TPU v5e (the last as four slices), with the
-         same rows on each chip: GiB at most, GiB sent and cycles of a chip, as the compiler gives them, and the tokens
-         a second that a chip can reach at most by these cycles. No chip is needed, but libtpu (requirements/plan.txt).
-         What is flat costs nothing; what is not is named
-devices  seconds of a step of the config's `quick` form on 1, 2 and 4 simulated devices, rows of the batch held: what
-         spreading a step costs by itself, since the devices share the cores
-sizes    cycles, GiB and operations of a step on one chip against length, width, depth and size of the vocabulary, with
-         the exponent of the last doubling
+chips    The training step compiled for 1, 4, 16, 64, 256 and 1,024 chips of TPU v5e (the last as four slices), with the
+         same number of sequences per chip: peak GiB, GiB sent and cycles of a chip according to the compiler, and the
+         most tokens per second of a chip at these cycles. It needs libtpu (requirements/plan.txt), but no chip.
+         Figures that grow are named.
+devices  Seconds of a step of the config's `quick` form on 1, 2 and 4 simulated devices at a fixed batch size: the
+         overhead of distributing a step, since the devices share the cores.
+sizes    Cycles, GiB and operations of a step on one chip by length, width, depth and vocabulary size, with the exponent
+         of the last doubling.
 
-Prints tables and draws DIR/growth.png. A part that is in DIR/growth.json already is not measured again, nor a program
-that is in DIR/programs.json, so the same command goes on where it was stopped. `--page` measures nothing: it makes
-experiments/GROWTH.md, growth.json and growth.png of what is in DIR.
+Prints tables and plots DIR/growth.png. Parts in DIR/growth.json and programs in DIR/programs.json are not measured
+again, so the same command resumes. `--page` measures nothing: it writes experiments/GROWTH.md, growth.json and
+growth.png from DIR.
 """
 
 import argparse
@@ -63,7 +63,7 @@ Point = dict[str, float]
 
 
 def command(*words: str, devices: int = 1) -> str:
-  """What `plm-jax` prints, in a process of its own."""
+  """Run `plm-jax` in a new process and return its output."""
   flags = f'--xla_force_host_platform_device_count={devices}'
   env = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags}
   done = subprocess.run([sys.executable, '-m', 'plm_jax', *words], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
@@ -76,7 +76,7 @@ def command(*words: str, devices: int = 1) -> str:
 def planned(
   arguments: argparse.Namespace, chips: int, *, rows: int, words: int = 30_522, keys: Mapping[str, Any]
 ) -> Point:
-  """What the compiler says of a training step with so many rows on each chip."""
+  """Plan a training step with N sequences per chip by the compiler."""
   topology, slices = SLICES[chips]
   flags = [f'--config.{key}={value}' for key, value in keys.items()]
   target = [f'--config={arguments.config}', f'--topology={topology}', f'--slices={slices}', f'--vocab_size={words}']
@@ -91,7 +91,7 @@ def planned(
 
 
 def _point(found: Mapping[str, Any], chips: int) -> Point:
-  """Of what `plm-jax plan` says."""
+  """Select the figures of a plan."""
   step = found['train']
   if not step['fits']:
     return {'TFLOP': found['tflop_per_step'] / chips}
@@ -105,7 +105,7 @@ def _point(found: Mapping[str, Any], chips: int) -> Point:
 
 
 def chips_of(arguments: argparse.Namespace) -> dict[str, Point]:
-  """By number of chips."""
+  """Measure by number of chips."""
   keys = {'accumulate': 1, 'eval': '{}', 'best': None, 'data.length': arguments.length}
   found = {str(chips): planned(arguments, chips, rows=arguments.rows, keys=keys) for chips in SLICES}
   for point in found.values():
@@ -115,7 +115,10 @@ def chips_of(arguments: argparse.Namespace) -> dict[str, Point]:
 
 
 def devices_of(arguments: argparse.Namespace) -> dict[str, Point]:
-  """By number of simulated devices: the fastest logged stretch of steps."""
+  """Measure by number of simulated devices.
+
+  It is the fastest logged segment of steps.
+  """
   found = {}
   with tempfile.TemporaryDirectory() as temporary:
     vocab = pathlib.Path(temporary) / 'vocab'
@@ -134,7 +137,7 @@ def devices_of(arguments: argparse.Namespace) -> dict[str, Point]:
 
 
 def sizes_of(arguments: argparse.Namespace) -> dict[str, dict[str, Point]]:
-  """By what grows, and its size."""
+  """Measure by quantity and size."""
 
   def one(rows: int = 8, words: int = 30_522, **keys: Any) -> Point:
     overrides = {'max_length': max(LENGTHS)} | keys.pop('overrides', {})
@@ -152,7 +155,10 @@ def sizes_of(arguments: argparse.Namespace) -> dict[str, dict[str, Point]]:
 
 
 def exponent(points: Mapping[str, Point], name: str) -> float:
-  """Of the last two sizes: 1 where the cost doubles with the size."""
+  """Compute the exponent of the last doubling.
+
+  It is 1 if the cost doubles with the size.
+  """
   (x, before), (y, after) = list(points.items())[-2:]
   if name not in before or name not in after:
     return math.nan
@@ -160,14 +166,14 @@ def exponent(points: Mapping[str, Point], name: str) -> float:
 
 
 def rises(points: Mapping[str, Point], name: str) -> list[str]:
-  """Where a figure stops being flat, as '64 chips x 1.31'."""
+  """Name the first rise, such as '64 chips x 1.31'."""
   pairs = zip(points, list(points)[1:], strict=False)
   ratios = {b: points[b][name] / points[a][name] for a, b in pairs if points[a].get(name) and points[b].get(name)}
   return [f'{int(chips):,} chips x {ratio:.2f}' for chips, ratio in ratios.items() if ratio > FLAT]
 
 
 def show(console: Console, title: str, points: Mapping[str, Point], *, last: Mapping[str, str] | None = None) -> None:
-  """A table of one part; `last` is one more row."""
+  """Print the table of one part; `last` is one more row."""
   names = list(dict.fromkeys(name for point in points.values() for name in point))
   table = Table(title=title)
   for name in ('', *names):
@@ -180,7 +186,7 @@ def show(console: Console, title: str, points: Mapping[str, Point], *, last: Map
 
 
 def draw(found: Mapping[str, Any], file: pathlib.Path) -> None:
-  """Figures of a chip against the number of chips, and cycles against sizes; of the parts that there are."""
+  """Plot figures by number of chips, and cycles by size."""
   panels = {name: panel for name, panel in {'chips': _draw_chips, 'sizes': _draw_sizes}.items() if name in found}
   figure, axes = plt.subplots(1, max(len(panels), 1), figsize=(5.5 * len(panels) + 1, 4.4), squeeze=False)
   for axis, (name, panel) in zip(axes[0], panels.items(), strict=False):
@@ -245,7 +251,7 @@ def main() -> None:
 
 
 def page(found: Mapping[str, Any]) -> str:
-  """GROWTH.md."""
+  """Write GROWTH.md."""
   return '\n'.join([*_head(found), *_chips(found), *_devices(found), *_sizes(found)])
 
 
@@ -267,7 +273,7 @@ def _head(found: Mapping[str, Any]) -> list[str]:
 
 
 def _chips(found: Mapping[str, Any]) -> Iterator[str]:
-  """What a chip costs, and what stops being flat."""
+  """Describe the cost of a chip and the first rises."""
   points = found.get('chips', {})
   if points:
     yield from ('## Chips', '', *_table('chips', points), '')
@@ -289,7 +295,7 @@ def _devices(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _sizes(found: Mapping[str, Any]) -> Iterator[str]:
-  """Costs of one chip by what grows, with the exponents of the last doubling."""
+  """Tabulate costs by size, with the exponents of the last doubling."""
   if 'sizes' in found:
     yield from ('## Sizes', '', 'One chip, 8 rows, of 128 where length does not grow; exponents of the last two.', '')
   for name, points in found.get('sizes', {}).items():
@@ -312,7 +318,7 @@ def _table(what: str, points: Mapping[str, Point]) -> Iterator[str]:
 
 
 def report(found: Mapping[str, Any], config: str) -> None:
-  """Prints what was measured."""
+  """Print the measurements."""
   console = Console(width=110)
   if chips := found.get('chips'):
     show(console, f'{config}: a chip of TPU v5e', chips)

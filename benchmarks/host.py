@@ -1,14 +1,14 @@
-"""How much of a step is the host's? CPU time of the loop's thread and of those that make batches, beside the step's.
+"""Measure the host's share of a step: CPU time of the loop and of data threads.
 
     python -m benchmarks.host [--config=experiments/bert/base.py:quick] [--steps=400]
 
-Trains twice, the second time for `--steps` more, and takes the difference: what starting, compiling and saving cost
-falls out. The time of each thread is what the kernel counted for it. The loop's thread asks for batches, sends them,
-calls the compiled step, reads metrics of finished steps and logs; the others of Python make the batches ahead of it;
-the rest belongs to XLA and is the step. A device works on while the host prepares the next steps, so the host is in the
-way only where its thread needs longer than the step. The last lines set it beside the steps of slices that configs name
-(experiments/slices.json: hours at 40 % of the peak over the steps of the config). The number of arrays of a state, and
-not their sizes, is what calling a step costs, so a tiny network with its layers in one array does.
+Trains twice, the second time for `--steps` more, and takes the difference, which removes the cost of starting,
+compiling and saving. The kernel counts the time of each thread. The loop's thread requests batches, sends them, calls
+the compiled step, reads metrics of finished steps and logs. Other Python threads prepare batches. The rest belongs to
+XLA and is the step. A device computes while the host prepares the next steps, so the host matters only if its thread
+needs longer than the step. The last lines compare it with the steps on slices named by configs
+(experiments/slices.json: hours at 40 % of the peak divided by the steps of the config). Calling a step costs by the
+number of arrays of a state, not by their sizes, so a tiny network with its layers in one array suffices.
 """
 
 import argparse
@@ -34,7 +34,7 @@ BESIDE = ('bert/base.py', 'bert/large.py', 'gpt/gpt2.py:gpt2', 't5/pretrain.py')
 
 
 def spent() -> dict[str, float]:
-  """Seconds of CPU that the threads of this process have taken."""
+  """Measure the CPU seconds of the threads of this process."""
   seconds: dict[str, float] = collections.defaultdict(float)
   for task in pathlib.Path('/proc/self/task').iterdir():
     try:
@@ -48,7 +48,7 @@ def spent() -> dict[str, float]:
 
 
 def trained(settings: Mapping[str, Any], folder: pathlib.Path, stop_at: int) -> tuple[dict[str, float], float]:
-  """What a piece of a run took: seconds of CPU by owner, and by the clock."""
+  """Measure CPU seconds by owner, and wall time, of some steps."""
   before, began = spent(), time.monotonic()
   loop.train(settings, folder, stop_at=stop_at)
   took = time.monotonic() - began
@@ -57,7 +57,7 @@ def trained(settings: Mapping[str, Any], folder: pathlib.Path, stop_at: int) -> 
 
 
 def of_a_step(name: str, *, steps: int) -> dict[str, float]:
-  """Milliseconds of a step by owner, and 'clock'."""
+  """Compute milliseconds of a step by owner, and 'clock'."""
   settings = config.load(name)
   often = {'steps': 10**6, 'eval': {}, 'best': None, 'log_every': 40, 'eval_every': 10**6, 'save_every': 10**6}
   settings = config.resolve({**settings, **often})
@@ -72,7 +72,10 @@ def of_a_step(name: str, *, steps: int) -> dict[str, float]:
 
 
 def on_slices() -> dict[str, float]:
-  """Milliseconds of a step at 40 % of the peak, by config and slice."""
+  """Compute milliseconds of a step at 40 % of the peak.
+
+  They are by config and slice.
+  """
   known = slices.read()['rows']
   rows = [row for row in slices.ROWS if row.config in BESIDE and known[row.name]['hours']]
   of = {row.name: config.resolve(config.load(f'experiments/{row.config}'))['steps'] for row in rows}

@@ -1,20 +1,22 @@
-"""How fast are LSTMs? A step (forward, backward, Adam) beside torch.nn.LSTM of the same size, and memory of long rows.
+"""Measure the speed of LSTMs compared with torch.nn.LSTM, and the memory of long sequences.
 
     python -m benchmarks.lstm [--sizes=elmo,awd_lstm,encoder] [--rows=16] [--length=64] [--steps=7]
-    taskset -c 0 python -m benchmarks.lstm --clock=cpu      one core, for a machine on which others compute as well
+    taskset -c 0 python -m benchmarks.lstm --clock=cpu      one core, for a machine with other load
 
-`elmo` is two layers of two directions with 1,024 cells and a projection to 128 (ELMo-small), `awd_lstm` three layers of
-1150, 1150 and 400 (ULMFiT), `encoder` two layers of 256 that read both ways. Both sides have the same matrices and
-compute the same states; torch's layers have a second bias. Times are medians and least ones of steps taken in turn, so
-that a busy machine slows both alike; the clock 'cpu' counts the seconds that the process itself computed.
+`elmo` has two bidirectional layers with 1,024 cells and a projection to 128 (ELMo-small), `awd_lstm` three layers of
+1150, 1150 and 400 (ULMFiT), `encoder` two layers of 256 that read both ways. A step is forward, backward and Adam. Both
+sides have the same matrices and compute the same states; torch's layers have a second bias. Times are medians and
+minima of alternating steps, so that other load slows both equally. The clock 'cpu' counts the CPU seconds of the
+process.
 
-The second table is what XLA plans to keep at work in the gradient of a layer over rows of 512, by `execution.remat`
-and by the tokens of the windows that the backward pass computes again (`layers.lstm.recur_over`).
+The second table is XLA's working memory in the gradient of a layer over sequences of 512, by `execution.remat` and by
+the window that the backward pass recomputes (`layers.lstm.recur_over`).
 
-On a TPU the same program has what counts there: input products outside the recurrence, one product for the four gates
-of a step, one in the backward pass, and the gradient of the weights one product a row. A step of 64 rows of 1150
-multiplies 0.7 GFLOP, 3 microseconds at 200 TFLOP/s, and reads 10.6 MB of weights in bfloat16, 13 microseconds at 800
-GB/s: further rows are free up to some 250, and unrolling gains little beside that. None was at hand.
+On a TPU the same program has what matters there: input products outside the recurrence, one product for the four gates
+of a step, one in the backward pass, and one product per sequence for the gradient of the weights. A step of 64
+sequences of 1150 multiplies 0.7 GFLOP, 3 microseconds at 200 TFLOP/s, and reads 10.6 MB of weights in bfloat16, 13
+microseconds at 800 GB/s. So further sequences are free up to about 250, and unrolling gains little. No TPU was
+available to test this.
 """
 
 import argparse
@@ -96,12 +98,12 @@ def main() -> None:
 
 
 def inputs(size: Size, rows: int, length: int) -> np.ndarray:
-  """f32[b, l, d], random."""
+  """Sample random inputs, f32[b, l, d]."""
   return np.random.default_rng(0).normal(size=(rows, length, size.inputs)).astype(np.float32)
 
 
 def taken_in_turn(steps: list[Step], count: int, *, clock: Callable[[], float]) -> list[list[float]]:
-  """Seconds of so many steps of each, after two that are not counted."""
+  """Measure alternating steps, after two warm-up steps."""
   times: list[list[float]] = [[] for _ in steps]
   for turn in range(count + 2):
     for step, seconds in zip(steps, times, strict=True):
@@ -116,7 +118,7 @@ def taken_in_turn(steps: list[Step], count: int, *, clock: Callable[[], float]) 
 
 
 def parameters(size: Size) -> list[dict[str, Array]]:
-  """Of each layer, all from N(0, 1 / f)."""
+  """Sample the parameters of each layer from N(0, 1 / f)."""
   random, made, width = np.random.default_rng(1), [], size.inputs
   c, p = size.directions, size.projection
   for f in size.cells:
@@ -128,7 +130,10 @@ def parameters(size: Size) -> list[dict[str, Array]]:
 
 
 def read(size: Size, params: list[dict[str, Array]], x: Array) -> Array:
-  """States of the last layer: [b, l, d] -> [b, l, c, p] as they were read, or [b, l, c p] of joined directions."""
+  """Compute the states of the last layer.
+
+  [b, l, d] -> [b, l, c, p] in reading order, or [b, l, c p] of joined directions.
+  """
   c, (b, length, _) = size.directions, x.shape
   if not size.joined:
     x = jnp.repeat(x[:, :, None], c, axis=2)
@@ -145,7 +150,7 @@ def read(size: Size, params: list[dict[str, Array]], x: Array) -> Array:
 
 
 def ours(size: Size, x: np.ndarray) -> Step:
-  """A step of Adam on the mean square of the states."""
+  """Build a step of Adam on the mean square of the states."""
   params, tx = parameters(size), optax.adam(1e-3)
 
   @partial(jax.jit, donate_argnums=(0, 1))
@@ -163,7 +168,10 @@ def ours(size: Size, x: np.ndarray) -> Step:
 
 
 def planned(rows: int, remat: Remat, window: int) -> int:
-  """Bytes at work in the gradient of a layer of which the backward pass keeps what `remat` says."""
+  """Return the working bytes of a layer's gradient.
+
+  The backward pass keeps what `remat` names.
+  """
   size = Size(400, (1150,))
   layer, x = parameters(size)[0], jnp.asarray(inputs(size, rows, ROW))
   zeros, fresh = jnp.zeros((rows, 1, size.cells[0])), jnp.zeros((rows, ROW, 1), bool)
@@ -187,7 +195,10 @@ def planned(rows: int, remat: Remat, window: int) -> int:
 
 
 def theirs(size: Size, x: np.ndarray) -> Step:
-  """The same by torch.nn.LSTM; directions that do not read each other are stacks of their own."""
+  """Build the same step with torch.nn.LSTM.
+
+  Directions that do not read each other are separate stacks.
+  """
   import torch
 
   both = size.directions == 2

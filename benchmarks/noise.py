@@ -1,12 +1,11 @@
-"""How fast is text corrupted, compared with Hugging Face's collators on the same rows?
+"""Measure the speed of text corruption, compared with Hugging Face's collators.
 
     python -m benchmarks.noise [--batch=256] [--length=512] [--rounds=5] [--parts]
 
 The table has tokens per second of wall time of one process on all its cores, the best of the rounds: the compiled
-`prepare` of each objective, which chooses tokens, edits and compacts them and makes the targets; and, where it is
-installed, the collators of transformers as users call them, from lists of ids to a batch. `--parts` adds the
-where-functions alone, in CPU seconds of one core. `benchmarks.train_step --noise` measures the cost of corruption
-within a training step.
+`prepare` of each objective, which selects tokens, edits and compacts them and builds targets; and, if installed, the
+collators of transformers, from lists of ids to a batch. `--parts` adds the where-functions alone, in CPU seconds of one
+core. `benchmarks.train_step --noise` measures the cost of corruption within a training step.
 """
 
 import argparse
@@ -25,7 +24,7 @@ SHOWN = (
 
 
 def seconds(run: Callable[..., Any], *args: Any, rounds: int, calls: int = 5) -> float:
-  """CPU seconds per call without compilation, the best of some rounds."""
+  """Measure CPU seconds per call without compilation, the best of the rounds."""
   import jax
 
   run = jax.jit(run)
@@ -40,7 +39,10 @@ def seconds(run: Callable[..., Any], *args: Any, rounds: int, calls: int = 5) ->
 
 
 def make_rows(batch: int, length: int) -> tuple[Any, np.ndarray]:
-  """A vocabulary of 30,000 words, pieces and a full stop, and rows int32[batch, length] with 20 tokens per sentence."""
+  """Generate a vocabulary and sequences int32[batch, length].
+
+  The vocabulary has 30,000 words, pieces and a full stop; a sentence has 20 tokens.
+  """
   from plm_jax.commands.noise import WordVocab
 
   vocab = WordVocab(' '.join(f'##w{n}' if n % 4 == 0 else f'w{n}' for n in range(VOCAB)), '.')
@@ -52,7 +54,10 @@ def make_rows(batch: int, length: int) -> tuple[Any, np.ndarray]:
 
 
 def ours(vocab: Any, rows: np.ndarray, *, rounds: int) -> dict[str, float]:
-  """Seconds per call of `prepare`, by the name of the objective in `inference/noise_examples.py`."""
+  """Measure seconds per call of `prepare`, by objective.
+
+  The names are those of `inference/noise_examples.py`.
+  """
   import jax
 
   from plm_jax.config import build
@@ -81,7 +86,10 @@ def ours(vocab: Any, rows: np.ndarray, *, rounds: int) -> dict[str, float]:
 
 
 def peers(vocab: Any, rows: np.ndarray) -> dict[str, float]:
-  """Seconds per call of Hugging Face's collators, by the name of our objective; empty where they are not installed."""
+  """Measure seconds per call of Hugging Face's collators.
+
+  They are by the name of our objective; empty if not installed.
+  """
   try:
     import tokenizers
     import transformers
@@ -105,7 +113,10 @@ def peers(vocab: Any, rows: np.ndarray) -> dict[str, float]:
 
 
 def best_wall(run: Callable[[], Any], *, rounds: int, calls: int = 5) -> float:
-  """Seconds of wall time per call, the best of some rounds; the first call is not counted."""
+  """Measure wall seconds per call, the best of the rounds.
+
+  The first call is not counted.
+  """
   run()
   best = float('inf')
   for _ in range(rounds):
@@ -140,7 +151,10 @@ def main() -> None:
 
 
 def parts(flags: argparse.Namespace) -> None:
-  """Prints tokens per second and core of every where-function with 80/10/10, and of the parts of a choice."""
+  """Print tokens per second and core of every where-function.
+
+  With 80/10/10 replacement, and of the parts of a selection.
+  """
   import jax
   import jax.numpy as jnp
 

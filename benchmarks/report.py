@@ -1,12 +1,12 @@
-"""How long does the report of twenty long runs take, and how large is its page?
+"""Measure the time and page size of a report of twenty long runs.
 
-Twenty runs of 100,000 logged lines, four seeds of five rates. A line has the numbers that a training of BERT logs,
-first without and then with the norms of each part of the network, which a report reads past unless they are asked for.
+Twenty runs have 100,000 logged lines each, four seeds of five rates. A line has the numbers that a training of BERT
+logs, first without and then with the norms of each part of the network, which a report skips by default.
 
     python -m benchmarks.report [--runs=20] [--lines=100000] [--turns=3]
 
-Prints seconds of the whole command, the start of Python included, those that it computed on all cores together, and the
-size of what it read and wrote. The runs take up to 3 GB in the folder for temporary files.
+Prints seconds of the complete command including the start of Python, CPU seconds of all cores, and the sizes of its
+input and output. The runs take up to 3 GB in the folder of temporary files.
 """
 
 import argparse
@@ -36,7 +36,7 @@ SELDOM = ('validation/accuracy', 'validation/loss', 'validation/perplexity')
 
 
 def write(folder: pathlib.Path, number: int, *, lines: int, names: tuple[str, ...]) -> None:
-  """A run folder with a config and a file of metrics."""
+  """Write a run folder with a config and a file of metrics."""
   folder.mkdir(parents=True)
   settings = {
     'optim': {'rate': round(1e-4 * (1 + number // SEEDS), 4)},
@@ -59,7 +59,7 @@ def write(folder: pathlib.Path, number: int, *, lines: int, names: tuple[str, ..
 
 
 def report(runs: pathlib.Path, page: pathlib.Path) -> tuple[float, float]:
-  """Seconds of the command by the clock, and of all cores."""
+  """Measure wall seconds and CPU seconds of the command."""
   before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
   subprocess.run(
     [sys.executable, '-m', 'plm_jax', 'report', str(runs), f'--out={page}', '--samples=0'],

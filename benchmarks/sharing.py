@@ -1,10 +1,11 @@
-"""What does sharing layers save? ALBERT with each sharing mode: parameters, operations and time of a training step.
+"""Measure what sharing layers saves: ALBERT with each sharing mode.
 
     python -m benchmarks.sharing [--variant=albert-base-v1] [--rows=8] [--length=128] [--steps=5]
 
-A shared layer is stored once and computed as often as before: fewer parameters for the optimiser and for the gradients
-to be summed over devices, the same operations (Lan et al. 2019, section 3.1). Times are medians of steps taken in turn;
-operations are those of the matrix products of three forward passes.
+A shared layer is stored once and computed as often as before: there are fewer parameters for the optimizer and for
+summing gradients over devices, but the same operations (Lan et al. 2019, section 3.1). Prints parameters, operations
+and the time of a training step. Times are medians of alternating steps; operations are those of the matrix products of
+three forward passes.
 """
 
 import argparse

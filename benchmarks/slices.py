@@ -1,17 +1,16 @@
-"""The slice of TPUs that each pre-training config names, and what the compiler says of it there.
+"""Compile each pre-training config for the TPU slice that it names.
 
     python -m benchmarks.slices [--only=bert/base.py] [--minutes=240] [--count]
     python -m benchmarks.slices --check [--only=bert] [--minutes=240] [--out=runs/slices.json]
 
-Fills experiments/slices.json, row by row, and writes experiments/SLICES.md from it. The state of a device and the hours
-are counted; the peak of a training step and of the evaluations, and what a device sends, are said by libtpu
-(requirements/plan.txt), which compiles the steps without a TPU; of v5p it does not say what is sent. A row that is
-there is not compiled again, so the same command goes on where it was stopped; `--count` compiles nothing. A compilation
-that takes more than 30 minutes or 20 GiB is given up.
+Fills experiments/slices.json row by row, and writes experiments/SLICES.md from it. The state of a device and the hours
+are counted. libtpu (requirements/plan.txt) compiles the steps without a TPU and gives the peak memory of the training
+step and the evaluations, and what a device sends (except for v5p). Existing rows are not compiled again, so the same
+command resumes; `--count` compiles nothing. A compilation of more than 30 minutes or 20 GiB is aborted.
 
-`--check` compiles again what stands there: a peak may differ by 3 %, that of the evaluations and what is sent of each
-kind by 3 % or .05 GiB. It ends with 1 where more differs or rows are left. What it has checked is in the file `--out`,
-so the same command goes on, and begins again at another commit, or with other versions or stored figures.
+`--check` compiles existing rows again: a peak may differ by 3 %, that of the evaluations and what is sent of each kind
+by 3 % or .05 GiB. It exits with 1 if more differs or rows are left. Checked rows are stored in `--out`, so the same
+command resumes; it starts again at another commit, or with other versions or stored figures.
 """
 
 import argparse
@@ -35,7 +34,7 @@ CLOSE, SMALL = 0.03, 0.05  # a share, and GiB
 
 
 class Row(NamedTuple):
-  """A config below experiments/, with its words, and the slice that its header names."""
+  """A config below experiments/, with its arguments, and the slice named in its header."""
 
   config: str
   topology: str
@@ -89,19 +88,19 @@ glm/10b.py v5p:4x8x8
 
 
 def read() -> dict[str, Any]:
-  """What is known: the versions that said so, and figures by the name of a row."""
+  """Read the versions, and the figures by name of a row."""
   return json.loads(FILE.read_text()) if FILE.exists() else {'libtpu': '', 'jax': '', 'rows': {}}
 
 
 def write(known: Mapping[str, Any]) -> None:
-  """Both files, rows in the order of `ROWS`."""
+  """Write both files, with rows in the order of `ROWS`."""
   rows = {row.name: known['rows'][row.name] for row in ROWS if row.name in known['rows']}
   FILE.write_text(json.dumps({**known, 'rows': rows}, indent=1) + '\n')
   PAGE.write_text(page({**known, 'rows': rows}))
 
 
 def planned(row: Row, *, count: bool) -> dict[str, Any] | str:
-  """What `plm-jax plan` says of a row, or why it says nothing."""
+  """Plan a row by `plm-jax plan`; return figures or an error."""
   words = ['plm_jax', 'plan', f'--config=experiments/{row.config}', f'--topology={row.topology}', '--json']
   words += ['--state_only'] * count
 
@@ -120,7 +119,7 @@ def planned(row: Row, *, count: bool) -> dict[str, Any] | str:
 
 
 def counted(found: Mapping[str, Any]) -> dict[str, Any]:
-  """The figures that need no compiler."""
+  """Select the figures that need no compiler."""
   return {
     'mesh': found['mesh'],
     'rules': found['rules'],
@@ -133,7 +132,7 @@ def counted(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compiled(found: Mapping[str, Any]) -> dict[str, Any]:
-  """The figures of the compiler."""
+  """Select the figures of the compiler."""
   train, evaluations = found['train'], found['evaluate'].values()
   said = {
     'fits': train['fits'] and all(one['fits'] for one in evaluations),
@@ -146,7 +145,7 @@ def compiled(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def page(known: Mapping[str, Any]) -> str:
-  """SLICES.md."""
+  """Write SLICES.md."""
   heads = 'config', 'slice', 'mesh, rules', 'rows a device', 'state', 'peak', 'evaluation', 'of', 'sent a step', 'hours'
   by = f' (libtpu {known["libtpu"]}, jax {known["jax"]})' if known['libtpu'] else ''
   lines = [
@@ -181,7 +180,7 @@ def _cells(row: Row, one: Mapping[str, Any]) -> Iterator[str]:
 
 
 def fill(rows: list[Row], *, minutes: float, count: bool) -> None:
-  """Adds what is missing of these rows."""
+  """Add the missing figures of rows."""
   known, began = read(), time.monotonic()
   for row in rows:
     if row.name in known['rows'] and (count or 'peak_gib' in known['rows'][row.name]):
@@ -203,7 +202,7 @@ def fill(rows: list[Row], *, minutes: float, count: bool) -> None:
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-  """What the compiler says now and what is stored, where that is not about the same."""
+  """List the figures that differ from the stored ones."""
   pairs = {
     'peak': (stored['peak_gib'], now['peak_gib'], 0.0),
     'evaluation': (stored['evaluation_gib'], now['evaluation_gib'], SMALL),
@@ -219,7 +218,7 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def check(rows: Sequence[Row], *, minutes: float = math.inf, out: pathlib.Path | None = None) -> tuple[int, int]:
-  """Compiles again what is stored.
+  """Compile stored rows again.
 
   Args:
     rows: of them those that have been compiled.
@@ -248,7 +247,7 @@ def check(rows: Sequence[Row], *, minutes: float = math.inf, out: pathlib.Path |
 
 
 def _checked(out: pathlib.Path | None) -> dict[str, Any]:
-  """What has been checked at this commit and with these versions."""
+  """Read the rows checked at this commit with these versions."""
   commit = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=False).stdout
   now = {'commit': commit.strip(), **{name: importlib.metadata.version(name) for name in ('libtpu', 'jax')}}
   if out is not None and out.exists():

@@ -1,10 +1,10 @@
-"""Is a sweep that is killed again and again the sweep that was left alone, and what does it cost beside its trials?
+"""Check that a sweep with killed workers equals an undisturbed one, and measure its overhead.
 
     python benchmarks/sweep.py --config=CONFIG --out=DIR [--kills=20] [--space=SPACE] [-- --config.KEY=VALUE ...]
 
-Makes the sweep twice by grid search: once by one worker, once by two, of which one is killed every few seconds (SIGKILL
-or SIGTERM, at times with the process of its trial) and started again. Prints whether points, curves, values and the
-best keys are the same, and how much of the time of a worker was not that of its trials.
+Runs a grid search twice: once with one worker, once with two, of which one is killed every few seconds (SIGKILL or
+SIGTERM, sometimes with the process of its trial) and started again. Prints whether points, curves, values and the best
+keys are equal, and the share of a worker's time outside its trials.
 """
 
 import argparse
@@ -36,7 +36,10 @@ def children(pid: int) -> list[int]:
 
 
 def disturbed(arguments: argparse.Namespace, folder: pathlib.Path, draw: random.Random) -> list[str]:
-  """Two workers, killed and started again; what was done to them."""
+  """Run two workers, killed and restarted.
+
+  Returns what was done to them.
+  """
   words, log = command(arguments, folder), folder.with_suffix('.log')
   workers = [start(words, log) for _ in range(2)]
   done = []
@@ -57,7 +60,7 @@ def disturbed(arguments: argparse.Namespace, folder: pathlib.Path, draw: random.
 
 
 def outcome(folder: pathlib.Path) -> dict[str, object]:
-  """What a sweep came to, without times."""
+  """Return the result of a sweep, without times."""
   table = json.loads((folder / 'table.json').read_text())
   table['best'] = {key: value for key, value in table['best'].items() if key != 'command'}
   lines = [json.loads(line) for line in (folder / 'journal.jsonl').read_text().splitlines()]
@@ -70,7 +73,7 @@ def outcome(folder: pathlib.Path) -> dict[str, object]:
 
 
 def of_machine(name: str) -> bool:
-  """Whether a metric is of the machine and of its clock, and not of what was trained."""
+  """Return whether a metric depends on the machine or its clock."""
   return 'per_second' in name or name.startswith('host_') or name == 'mfu'
 
 

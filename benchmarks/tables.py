@@ -1,10 +1,10 @@
-"""How long does a table of a hundred finished cells take to render?
+"""Measure the time to render a table of a hundred finished cells.
 
-Ten rows, ten columns, three seeds of 872 test rows.
+The table has ten rows, ten columns, and three seeds of 872 test examples.
 
     python -m benchmarks.tables [--turns=5]
 
-Prints seconds for the text, the numbers and the picture, and for the intervals of ten claims among them.
+Prints seconds for the text, the numbers and the picture, and for the intervals of ten claims.
 """
 
 import argparse
@@ -27,7 +27,7 @@ METRIC = 'validation/accuracy'
 
 
 def filled() -> tuple[Table, dict[str, Any]]:
-  """A table and what its runs left."""
+  """Build a table and the results of its runs."""
   columns = {f'c{n}': Column(metric=METRIC) for n in range(COLUMNS)}
   rows = {f'r{n}': Row(config='none') for n in range(ROWS)}
   claims = [Claim(name, 'r0', 'r1') for name in columns]
@@ -43,7 +43,7 @@ def filled() -> tuple[Table, dict[str, Any]]:
 
 
 def seconds(work: Callable[[], object], turns: int) -> float:
-  """The median of some turns."""
+  """Measure the median of some turns."""
   spent = []
   for _ in range(turns):
     began = time.perf_counter()

@@ -1,15 +1,15 @@
-"""How fast is a training step? BERT-base, masked language modelling, AdamW, beside Hugging Face's on the same rows.
+"""Measure the speed of a training step of BERT-base, compared with Hugging Face.
 
     python -m benchmarks.train_step [--variant=bert-base] [--rows=8] [--length=128] [--dtypes=float32,bfloat16]
 
-Both sides drop out, clip nothing, mask 15 % of the tokens and update every parameter. Times are the least and the
-median of steps taken in turn, so that a busy machine slows both alike. The peak is the highest rate of a large matrix
-product, measured between the steps. It is compared with the least time, since what else runs on a machine only lowers
-the one and raises the other; the ratio to Hugging Face is that of the medians. Operations are those of matrix products
-in three forward passes (backward counts twice), the head on the predicted positions only for ours and as Hugging Face
-computes it (all positions) for theirs. `--variant` takes any size of `models/bert.py`. Without torch and transformers
-only our rows are printed. On a GPU, Hugging Face's model is also timed under torch.compile, and MFU is of the chip's
-published peak.
+Both sides train a masked language model with AdamW on the same sequences, with dropout and without clipping, mask 15 %
+of the tokens and update every parameter. Times are minimum and median of alternating steps, so that other load slows
+both equally. The peak is the highest rate of a large matrix product, measured between the steps. It is compared with
+the minimum time, since other load only lowers the one and raises the other; the ratio to Hugging Face is that of the
+medians. Operations are those of matrix products in three forward passes (backward counts twice), with the head on the
+predicted positions for our side and on all positions for Hugging Face, as each computes it. `--variant` takes any size
+of `models/bert.py`. Without torch and transformers only our rows are printed. On a GPU, Hugging Face's model is also
+timed under torch.compile, and MFU is relative to the chip's published peak.
 """
 
 import argparse
@@ -54,7 +54,10 @@ class Words:
 def ours(
   trunk: nn.Module, rows: int, length: int, *, random: str, noise: bool = True
 ) -> tuple[Callable[[], None], float, int]:
-  """(one step of masked language modelling, operations a step, parameters)."""
+  """Build one step of masked language modelling.
+
+  Also returns operations per step and parameters.
+  """
   # the count of the released data script: 20 predictions in a row of 128
   where = {'name': 'fixed_count', 'rate': 0.15, 'max_count': max(1, round(0.15 * length) + 1)}
   task = mlm.make(trunk=trunk, vocab=Words(), where=where)
@@ -103,7 +106,10 @@ def ours(
 def hugging_face(
   trunk: nn.Module, rows: int, length: int, dtype: str, *, device: str, compiled: bool
 ) -> Callable[[], None]:
-  """One step of transformers' masked language model of the same architecture under torch, AdamW, dropout on."""
+  """Build one step of transformers' masked language model.
+
+  It has the same architecture, under torch, with AdamW and dropout.
+  """
   import torch
   import transformers
 
@@ -130,7 +136,7 @@ def hugging_face(
 
 
 def matmul_peak(dtype: str, *, size: int = 2048, repeats: int = 8) -> float:
-  """Operations a second of the best of several square matrix products."""
+  """Measure the best operations per second of square matrix products."""
   x = jnp.ones((size, size), dtype)
   product = jax.jit(lambda x: x @ x)
   product(x).block_until_ready()
@@ -143,7 +149,10 @@ def matmul_peak(dtype: str, *, size: int = 2048, repeats: int = 8) -> float:
 
 
 def vector_flags() -> str:
-  """The vector instructions that the CPU says it has, such as "avx2 avx512f fma"; a ratio depends on them."""
+  """Read the vector instructions of the CPU, such as "avx2 avx512f fma".
+
+  A ratio depends on them.
+  """
   try:
     lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
   except OSError:

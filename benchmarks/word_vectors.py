@@ -1,28 +1,27 @@
-"""How fast and how good is skip-gram with negatives? Beside gensim's Word2Vec with one and with two workers.
+"""Measure speed and quality of skip-gram with negative sampling, compared with gensim.
 
     python -m benchmarks.word_vectors --data=FOLDER [--words=200000] [--size=30000] [--rounds=3] [--update=rows]
         [--clock=cpu] [--seeds=3 --epochs=5 [--near=king,good]]
 
-FOLDER holds `train.txt` or `train.txt.gz`. Both sides train vectors of 100 on the same words of one vocabulary, those
-without an id left out: windows of up to 5, 5 negatives, words of frequency 1e-3 and more left out at random, plain
-gradients. Ours moves 8 rows of 128 words at once, from batches that lie ready; gensim moves pair by pair. A round takes
-each in turn, so that a busy machine slows all alike; printed are medians, after a warm-up, and their ratios. Raw words
-are all of the text, those without an id counted too; neither side spends time on them, since rows lie ready. Negatives
-are drawn per pair on both sides: no objective here shares them among pairs, so there is no row of that. The clock 'cpu'
-counts the seconds that the process itself computed, on both cores together, for a machine on which others compute
-as well.
+FOLDER holds `train.txt` or `train.txt.gz`. gensim's Word2Vec runs with one and with two workers. Both sides train
+vectors of size 100 on the same words of one vocabulary, without unknown words: windows of up to 5, 5 negatives, words
+of frequency 1e-3 and more subsampled, plain gradients. Our side updates 8 sequences of 128 words at once, from prepared
+batches; gensim updates pair by pair. Rounds alternate, so that other load slows all equally; medians after a warm-up
+and their ratios are printed. Raw words include unknown ones, on which neither side spends time. Negatives are sampled
+per pair on both sides: no objective here shares them among pairs. The clock 'cpu' counts CPU seconds of the process on
+both cores, for a machine with other load.
 
-With --seeds both sides then train anew from so many seeds for --epochs, at the same constant rate, gensim with one
-worker. Both are asked by the same code (`inference/nearest.py`) the test files that gensim brings: questions-words,
-wordsim353, simlex999, with the share of each that the vocabulary covers, and the words nearest to those of --near.
+With --seeds both sides are trained again from N seeds for --epochs, at the same constant rate, gensim with one worker.
+The same code (`inference/nearest.py`) evaluates both on gensim's test files: questions-words, wordsim353, simlex999,
+with the share of each that the vocabulary covers, and prints the nearest words of --near.
 
-Where the time goes, in milliseconds of CPU time, 5,478 ids: of 24 for a step of 1,024 words, preparing the pairs took
-5, and most of the rest wrote 24 MB of rows to memory, turned them for a product and scattered their gradient, three
-fifths of it for pairs that are none; before `memory.reuse` as much again went to page faults. Now pairs stand first and
-are scored in blocks of 256 (`layers/table_products.py`), 5 to 6.5 in all: gather, products and scatter 2.2, derivative of the
-softplus .6, the tables around them 1, draws .2. A scatter of 51,200 rows takes 1.8 as it is; sorting their ids alone
-takes 18, and one dense product of all rows 93. A choice among compiled lengths (`lax.switch`) took 10 to 12: it
-computes twice or keeps all.
+CPU time in milliseconds, with 5,478 ids: of 24 for a step of 1,024 words, preparing the pairs took 5. Most of the rest
+wrote 24 MB of rows to memory, transposed them for a product and scattered their gradient, three fifths of it for
+invalid pairs. Before `memory.reuse` as much again went to page faults. Now valid pairs come first and are scored in
+blocks of 256 (`layers/table_products.py`), 5 to 6.5 in total: gather, products and scatter 2.2, derivative of the
+softplus .6, the tables around them 1, sampling .2. A scatter of 51,200 rows takes 1.8; sorting their ids takes 18, and
+one dense product of all rows 93. A choice among compiled lengths (`lax.switch`) took 10 to 12: it computes twice or
+keeps everything.
 """
 
 import argparse
@@ -90,7 +89,7 @@ class Side(NamedTuple):
 
 
 def read(folder: Path, *, count: int, size: int) -> Text:
-  """A vocabulary of the text, and the first `count` of its words that have an id."""
+  """Read a vocabulary, and the first `count` known words of a text."""
   file = next((path for path in (folder / 'train.txt', folder / 'train.txt.gz') if path.exists()), None)
   if file is None:
     raise SystemExit(f'--data={folder}: there is no train.txt or train.txt.gz in it')
@@ -108,7 +107,10 @@ def read(folder: Path, *, count: int, size: int) -> Text:
 
 
 def ours(text: Text, *, update: skipgram.Update) -> tuple[Side, float]:
-  """Our side, begun from seed 0, and the seconds that its step took to compile."""
+  """Build our side from seed 0.
+
+  Also returns the seconds of compilation.
+  """
   vocab = text.vocab
   trunk = static.make(vocab_size=vocab.size, variant='word2vec', overrides={'hidden_dim': WIDTH})
   task = skipgram.make(trunk=trunk, vocab=vocab, window=WINDOW, negatives=NEGATIVES, subsample=SUBSAMPLE, update=update)
@@ -150,7 +152,7 @@ def ours(text: Text, *, update: skipgram.Update) -> tuple[Side, float]:
 
 
 def theirs(text: Text, *, workers: int) -> Side:
-  """gensim on the same rows, begun from seed 0."""
+  """Build gensim's side on the same sequences, from seed 0."""
   names = [text.vocab.token(number) for number in range(text.vocab.size)]
   sentences = [[names[one] for one in row] for row in text.batches.reshape(-1, LENGTH)]
   kept: list[Word2Vec] = []
@@ -171,7 +173,7 @@ def theirs(text: Text, *, workers: int) -> Side:
 
 
 def speed(text: Text, sides: Sequence[Side], *, rounds: int, clock: str, compiled: float) -> Table:
-  """Words a second of each side."""
+  """Measure words per second of each side."""
   now = CLOCKS[clock]
   rates: list[list[float]] = [[] for _ in sides]
   for number in range(rounds + 1):  # the first one warms up
@@ -193,7 +195,10 @@ def speed(text: Text, sides: Sequence[Side], *, rounds: int, clock: str, compile
 
 
 def scores(vectors: WordVectors) -> dict[str, tuple[float, int, int]]:
-  """By test file: share of right answers or Spearman's correlation, the questions that are known, and all."""
+  """Score vectors by test file.
+
+  A score is accuracy or Spearman's correlation, with the numbers of known and of all questions.
+  """
   table = nearest.Table(vectors)
   shares = nearest.answer(table, datapath(QUESTIONS)).values()
   right, known, every = (sum(numbers) for numbers in zip(*shares, strict=True))
@@ -205,7 +210,10 @@ def scores(vectors: WordVectors) -> dict[str, tuple[float, int, int]]:
 
 
 def quality(sides: Sequence[Side], *, seeds: int, epochs: int, near: Sequence[str]) -> list[Table]:
-  """What the vectors of both sides are worth after so many epochs, and their nearest words with the first seed."""
+  """Train both sides and print scores and nearest words.
+
+  The nearest words are those of the first seed.
+  """
   scored = Table(title=f'{epochs} epochs, {seeds} seeds: mean (lowest to highest)')
   for column in ('', 'known', *NAMES[: len(sides)]):
     scored.add_column(column, justify='left' if not column else 'right')
@@ -231,7 +239,7 @@ def quality(sides: Sequence[Side], *, seeds: int, epochs: int, near: Sequence[st
 
 
 def main() -> None:
-  """Measures and prints."""
+  """Measure and print."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--data', type=Path, required=True, help='a folder with train.txt or train.txt.gz')
   parser.add_argument('--words', type=int, default=200_000, help='words of an epoch')

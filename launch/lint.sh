@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lint, format and types: runs all three and fails if one fails. `bash launch/lint.sh --fix` repairs what it can first.
+# Check lint, format and types; fail if one fails. `bash launch/lint.sh --fix` first fixes what it can.
 set -euo pipefail
 
 root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"

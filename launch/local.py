@@ -1,14 +1,17 @@
-"""Runs one command as several processes of one distributed run, all on this machine.
+"""Run one command as several processes of a distributed run on this machine.
 
 python launch/local.py --processes=2 --devices=2 -- -m plm_jax train --config=... --workdir=runs/two
 
-The words after `--` are arguments of this Python; `--coordinator=localhost:PORT --processes=N --process=I` is added to
-them. Each process sees `--devices` simulated CPU devices unless JAX_PLATFORMS names others. Each line of output begins
-with the index of its process. SIGINT and SIGTERM are passed on, and a second one kills. If a process fails, the others
-get SIGTERM; a process that still runs `--grace` seconds after the first exit or signal is killed. The exit code is the
-highest of the processes that ended by themselves. With `--restarts=N` all are started again, up to N times, when one
-was killed or ended with a code that Python and `plm-jax train` do not give by themselves; a run goes on from its newest
-checkpoint. A mistake in code or a failure that was told, exit code 1, would only come again.
+The words after `--` are arguments of this Python; `--coordinator=localhost:PORT --processes=N --process=I` is added.
+Each process sees `--devices` simulated CPU devices unless JAX_PLATFORMS names others. Each line of output starts with
+the index of its process.
+
+SIGINT and SIGTERM are forwarded, and a second signal kills. If a process fails, the others get SIGTERM. A process that
+still runs `--grace` seconds after the first exit or signal is killed. The exit code is the highest of the processes
+that ended by themselves.
+
+--restarts=N starts all processes again, up to N times, if one was killed or ended with a code that Python and `plm-jax
+train` do not use. The run resumes from its newest checkpoint. A bug or a reported failure (exit code 1) is not retried.
 """
 
 import argparse
@@ -36,30 +39,30 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
   parser.add_argument('--processes', type=int, default=2, help='number of processes (default 2)')
   parser.add_argument('--devices', type=int, default=2, help='simulated CPU devices per process (default 2)')
   parser.add_argument('--grace', type=float, default=30, help='seconds from the first exit to a kill (default 30)')
-  parser.add_argument('--restarts', type=int, default=0, help='how often all are started again (default 0)')
+  parser.add_argument('--restarts', type=int, default=0, help='maximum number of restarts (default 0)')
   parser.add_argument('command', nargs='+', help='arguments of Python: -m module ... or file.py ...')
   arguments = parser.parse_args(argv)
   if arguments.processes < 1 or arguments.devices < 1 or arguments.grace < 0 or arguments.restarts < 0:
-    parser.error('--processes and --devices are at least 1, --grace and --restarts at least 0')
+    parser.error('--processes and --devices must be at least 1, --grace and --restarts at least 0')
   return arguments
 
 
 def free_port() -> int:
-  """A free TCP port of this machine."""
+  """Find a free TCP port of this machine."""
   with socket.socket() as probe:
     probe.bind(('localhost', 0))
     return probe.getsockname()[1]
 
 
 def environment(devices: int, given: Mapping[str, str]) -> dict[str, str]:
-  """The environment `given`, with this number of simulated CPU devices and with unbuffered output."""
-  kept = re.sub(rf'{DEVICE_COUNT}=\S*', '', given.get('XLA_FLAGS', ''))
-  flags = ' '.join([*kept.split(), f'{DEVICE_COUNT}={devices}'])
+  """Add simulated CPU devices and unbuffered output to an environment."""
+  other_flags = re.sub(rf'{DEVICE_COUNT}=\S*', '', given.get('XLA_FLAGS', ''))
+  flags = ' '.join([*other_flags.split(), f'{DEVICE_COUNT}={devices}'])
   return {'JAX_PLATFORMS': 'cpu', **given, 'XLA_FLAGS': flags, 'PYTHONUNBUFFERED': '1'}
 
 
 class Processes:
-  """The processes of one run. Each leads a process group of its own, so that its children end with it."""
+  """The processes of one run, each with its own process group, so that its children end with it."""
 
   def __init__(self, *, grace: float):
     self.grace = grace
@@ -92,7 +95,7 @@ class Processes:
         sys.stdout.buffer.flush()
 
   def send(self, number: int) -> None:
-    """Sends a signal to every process that still runs, and to its children."""
+    """Send a signal to every running process and its children."""
     for i, process in enumerate(self.processes):
       if process.poll() is None:
         self.told.add(i)
@@ -105,18 +108,18 @@ class Processes:
     self.deadline = self.deadline or time.monotonic() + self.grace
 
   def wait(self) -> int:
-    """Waits for all processes, at most `grace` seconds after the first exit or signal, then kills them.
+    """Wait for all processes, and kill them after `grace` seconds.
 
     Returns:
       The exit code.
     """
-    asked = False
+    terminated = False
     while None in (polled := [process.poll() for process in self.processes]):
       codes = [code for code in polled if code is not None]
       if codes:
         self.deadline = self.deadline or time.monotonic() + self.grace
-      if any(codes) and not asked:
-        asked = True
+      if any(codes) and not terminated:
+        terminated = True
         self.send(signal.SIGTERM)
       if self.deadline is not None and time.monotonic() > self.deadline:
         self.send(signal.SIGKILL)
@@ -126,7 +129,10 @@ class Processes:
     return self.exit_code()
 
   def exit_code(self) -> int:
-    """The highest code. A process that died of a signal sent from here counts only if no other process failed."""
+    """Return the highest code.
+
+    A process killed by a signal from here counts only if no other process failed.
+    """
     codes = [process.returncode for process in self.processes]
     told = [128 - code for i, code in enumerate(codes) if code < 0 and i in self.told]
     own = [128 - code if code < 0 else code for i, code in enumerate(codes) if code >= 0 or i not in self.told]
@@ -137,18 +143,22 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = parse(argv)
   most = arguments.restarts
   for restart in range(1, most + 2):
-    code, asked = run(arguments)
-    if code in OWN_CODES or asked:
+    code, was_signalled = run(arguments)
+    if code in OWN_CODES or was_signalled:
       break
     if restart <= most:
-      print(f'[local.py] a process ended with {code}: all are started again (restart {restart} of {most})', flush=True)
+      print(f'[local.py] a process ended with {code}: restarting all (restart {restart} of {most})', flush=True)
     elif most:
-      print(f'[local.py] a process ended with {code}, and restart {most} of {most} was the last', flush=True)
+      print(f'[local.py] a process ended with {code}; all {most} restarts are used', flush=True)
   return code
 
 
 def run(arguments: argparse.Namespace) -> tuple[int, bool]:
-  """The exit code of all processes, started once, and whether a signal asked this program to end."""
+  """Run all processes once.
+
+  Returns:
+    The exit code, and whether this program got a signal.
+  """
   env = environment(arguments.devices, os.environ)
   join = [f'--coordinator=localhost:{free_port()}', f'--processes={arguments.processes}']
   processes = Processes(grace=arguments.grace)

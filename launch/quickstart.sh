@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# From a bare Python 3.11 or newer to a first trained model:
+# Train a first model, starting from Python 3.11 or newer:
 #
-#   bash launch/quickstart.sh [options of plm-jax quickstart; --help lists them]
+#   bash launch/quickstart.sh [flags of plm-jax quickstart; --help lists them]
 #
-# The first run makes .venv (launch/setup.sh). Paths are relative to the repository root.
+# The first run creates .venv (launch/setup.sh). Paths are relative to the repository root.
 set -euo pipefail
 
 root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Makes or repairs .venv in the repository root, installs requirements.txt into it, and puts plm-jax beside its python.
+# Create or repair .venv in the repository root, and install requirements.txt and the command plm-jax into it.
 #
-#   bash launch/setup.sh [EXTRA ...]     also installs requirements/EXTRA.txt: test, compare, scores, corpus, lm_eval, sentencepiece, hdf5, sweep, plan, docs, buckets, wandb, tpu
+#   bash launch/setup.sh [EXTRA ...]     also install requirements/EXTRA.txt: test, compare, scores, corpus, lm_eval, sentencepiece, hdf5, sweep, plan, buckets, wandb, tpu
 #
-# Does nothing if everything is installed. PYTHON=/path/to/python chooses the interpreter of a new .venv.
+# It does nothing if everything is installed. PYTHON=/path/to/python selects the interpreter of a new .venv.
 set -euo pipefail
 
 root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"
 venv="$root/.venv"
 python="$venv/bin/python"
-unfinished="$venv/.unfinished"  # exists during installation, so that what a killed run leaves is not trusted
+unfinished="$venv/.unfinished"  # exists during installation, to detect a killed one
 is_usable='import sys; sys.exit(sys.version_info < (3, 11) or sys.prefix == sys.base_prefix)'
 
 say() { printf '[setup] %s\n' "$*" >&2; }
@@ -18,7 +18,7 @@ version_of() {
   "$1" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 }
 
-# Prints the first Python of a tested version (3.11 to 3.13), else the first newer one. Says what to do without one.
+# Prints the first Python of a tested version (3.11 to 3.13), else the first newer one, else instructions.
 find_python() {
   local candidate version newer='' too_old='' bare=''
   for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python; do
@@ -35,18 +35,18 @@ find_python() {
     fi
   done
   if [[ -n $newer ]]; then
-    say "The only Python here is $(version_of "$newer"), newer than those tested (3.11 to 3.13); trying it."
+    say "The only Python found is $(version_of "$newer"), newer than the tested ones (3.11 to 3.13); trying it."
     echo "$newer"
   elif [[ -n $bare ]]; then
     version="$(version_of "$bare")"
-    say "$bare is Python $version, which would do, but its venv module is not installed."
+    say "$bare is Python $version, but its venv module is not installed."
     say "Debian, Ubuntu: apt-get install python$version-venv (or python3-venv)."
-    say 'Or name another Python: PYTHON=/path/to/python3.12'
+    say 'Or choose another Python: PYTHON=/path/to/python3.12'
     return 2
   else
     say "No Python 3.11 or newer on PATH:${too_old:- no Python at all.}"
     say 'Debian 12, Ubuntu 24.04: apt-get install python3 python3-venv. macOS: brew install python@3.12.'
-    say 'Elsewhere: https://www.python.org/downloads. One that is not on PATH: PYTHON=/path/to/python3.12'
+    say 'Elsewhere: https://www.python.org/downloads. If it is not on PATH: PYTHON=/path/to/python3.12'
     return 2
   fi
 }
@@ -64,8 +64,8 @@ make_venv() {
   "$base" -m venv "$venv"
 }
 
-# Makes .venv/bin/plm-jax and puts the checkout on the path of .venv, as `pip install --editable` would, but builds
-# nothing, so that it needs no network and no setuptools. A script that exists is left as it is.
+# Writes .venv/bin/plm-jax and adds the checkout to the path of .venv, like `pip install --editable`, but without
+# network and setuptools. An existing script is not changed.
 install_command() {
   local packages script="$venv/bin/plm-jax"
   [[ ! -x $script ]] || return 0
@@ -89,7 +89,7 @@ for extra in "$@"; do
   lists+=("$root/requirements/$extra.txt")
 done
 
-# One set-up at a time; a lock on this file itself leaves nothing behind.
+# One set-up at a time; the lock is on this file, so that no lock file remains.
 if command -v flock >/dev/null; then
   exec 9<"$root/launch/setup.sh"
   if ! flock -n 9; then
@@ -99,19 +99,19 @@ if command -v flock >/dev/null; then
 fi
 
 if [[ -e $unfinished ]]; then
-  make_venv 'was left half made by an earlier run'
+  make_venv 'is incomplete (an earlier run was interrupted)'
 elif [[ ! -e $venv ]]; then
   make_venv 'is a broken link'
 elif ! "$python" -I -c "$is_usable" 2>/dev/null; then
   make_venv 'holds no working Python 3.11 or newer'
 fi
 
-# A folder with copies of the lists that are installed; another Python minor finds none of its packages in .venv.
+# Folder with copies of the installed lists, one for each minor version of Python.
 stamp_folder() { echo "$venv/.installed-$(version_of "$python")"; }
 stamps="$(stamp_folder)"
 missing=()
 for list in "${lists[@]}"; do
-  cmp -s -- "$list" "$stamps/${list##*/}" || missing+=("${list#"$root/"}")
+  cmp -s -- "$list" "$stamps/${list##*/}" || missing+=("${list#"$root"/}")
 done
 if [[ ${#missing[@]} -eq 0 ]]; then
   install_command
@@ -120,9 +120,9 @@ fi
 
 has_pip() { "$python" -I -m pip --version >/dev/null 2>&1; }
 if ! has_pip && ! { "$python" -I -m ensurepip >/dev/null 2>&1 && has_pip; }; then
-  make_venv 'has no pip, and none could be put in'
+  make_venv 'has no pip, and it cannot be installed'
   stamps="$(stamp_folder)"
-  missing=("${lists[@]#"$root/"}")
+  missing=("${lists[@]#"$root"/}")
 fi
 
 say "Installing ${missing[*]} into $venv."
@@ -137,7 +137,7 @@ touch -- "$unfinished"
 if ! PIP_USER=0 PIP_REQUIRE_VIRTUALENV=1 "$python" -I -m pip install --no-input --disable-pip-version-check \
   --prefer-binary "${arguments[@]}" >&2; then
   rm -f -- "$unfinished"
-  say 'pip could not install the packages: its message is above. With the cause mended, run the same command again.'
+  say 'pip could not install the packages: see its message above. Fix the cause and run the same command again.'
   exit 1
 fi
 mkdir -p -- "$stamps"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Trains under SLURM, from the root of the repository:
+# Train under SLURM, from the root of the repository:
 #
 #   sbatch --nodes=2 launch/slurm.sh --config=experiments/bert/base.py --workdir=/shared/runs/bert
 #
-# One process per node, which uses all its devices; all see the run folder and the data. Flags of sbatch on the command
-# line win over those below. When the time of the job is over the run saves, and the job waits in the queue to go on;
-# after a failure of a node SLURM queues it again by itself. It is over when the run is finished, diverged or wrong.
-# PLM_JAX_RESTARTS is how often it may go on (default 100), PYTHON another python than that of .venv.
+# Each node runs one process on all its devices; all nodes share the run folder and the data. Flags of sbatch on the
+# command line override those below. At the time limit the run saves, and the job is queued again to resume; after a
+# node failure SLURM queues it itself. The job ends when the run is finished, diverges or is wrong. PLM_JAX_RESTARTS is
+# the maximum number of restarts (default 100), PYTHON another interpreter than that of .venv.
 #SBATCH --job-name=plm_jax
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -21,27 +21,27 @@ if [[ -z ${SLURM_SUBMIT_DIR:-} ]]; then
   printf '[slurm] run this by sbatch: sbatch --nodes=2 %s --config=... --workdir=...\n' "$0" >&2
   exit 2
 fi
-root=$SLURM_SUBMIT_DIR  # sbatch runs a copy of this file, which lies elsewhere
+root=$SLURM_SUBMIT_DIR  # sbatch runs a copy of this file in another folder
 python="${PYTHON:-$root/.venv/bin/python}"
 cd -- "$root"
 
 say() { printf '[slurm] %s\n' "$*" >&2; }
 
 if [[ ! -x $python || ! -d plm_jax ]]; then
-  say "no $python or no plm_jax in $root: submit from the root of the repository, after bash launch/setup.sh"
+  say "no $python or no plm_jax in $root: run bash launch/setup.sh, then submit from the root of the repository"
   exit 2
 fi
 
-# The flags say what plm_jax could ask SLURM for itself, and one thing more: of a step that jax detects, each task takes
-# the device of its local number alone, which of one task per node is the first of all.
+# plm_jax could detect these flags under SLURM. But then jax gives each task only the device of its local index, which
+# with one task per node is the first device.
 others=()
 if [[ ${SLURM_NTASKS:-1} -gt 1 ]]; then
   first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"
   others=("--coordinator=$first:$((61440 + SLURM_JOB_ID % 4096))" "--processes=$SLURM_NTASKS")
 fi
 
-# SLURM sends SIGTERM to the tasks alone when the time is nearly over (--signal), and to this shell as well when the job
-# is cancelled or preempted. It must not die of it before the tasks have saved.
+# Near the time limit SLURM sends SIGTERM only to the tasks (--signal); on cancellation or preemption also to this shell,
+# which must not end before the tasks have saved.
 cancelled=0
 trap 'cancelled=1' TERM
 
@@ -53,7 +53,7 @@ step=$!
 code=0
 while kill -0 "$step" 2>/dev/null; do
   code=0
-  wait "$step" || code=$?  # a signal ends the waiting, not the step
+  wait "$step" || code=$?  # a signal ends wait, not the step
 done
 
 restarts="${SLURM_RESTART_COUNT:-0}"
@@ -62,9 +62,9 @@ case $code in
     if [[ $cancelled -eq 1 ]]; then
       say 'the job was cancelled or preempted; the run is saved'
     elif [[ $restarts -ge ${PLM_JAX_RESTARTS:-100} ]]; then
-      say "the run is saved, and not finished after $restarts restarts (PLM_JAX_RESTARTS)"
+      say "the run is saved, but not finished after $restarts restarts (PLM_JAX_RESTARTS)"
     else
-      say 'the run is saved, the job goes back into the queue'
+      say 'the run is saved, and the job is queued again'
       scontrol requeue "$SLURM_JOB_ID"
     fi
     ;;

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the tests, on the CPU unless JAX_PLATFORMS says otherwise:
+# Run the tests, on the CPU unless JAX_PLATFORMS is set:
 #
-#   bash launch/test.sh                       all but the long ones
+#   bash launch/test.sh                       all except the long ones
 #   bash launch/test.sh --all                 all
 #   bash launch/test.sh tests/models -x       any pytest arguments; paths are relative to the repository root
-#   bash launch/test.sh -n 0 --pdb            in one process; by default two processes share the files
+#   bash launch/test.sh -n 0 --pdb            in one process (default: two)
 #
-# The first run makes .venv (launch/setup.sh).
+# The first run creates .venv (launch/setup.sh).
 set -euo pipefail
 
 root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"

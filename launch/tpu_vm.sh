@@ -1,43 +1,43 @@
 #!/usr/bin/env bash
-# Trains on a Cloud TPU from your own machine, through gcloud; launch/README.md goes through it step by step.
+# Train on a Cloud TPU from your own machine with gcloud. launch/README.md has a step-by-step guide.
 #
 #   bash launch/tpu_vm.sh COMMAND NAME [flags] [-- arguments of plm-jax train]
 #
-# Commands, each of which may be repeated without harm:
-#   create     asks for the TPU NAME and waits until it is there
-#   install    copies this checkout to every host and installs it (launch/tpu_worker.sh)
-#   prepare    makes the vocabulary and the token store ahead of training (plm-jax prepare), on every host
-#   doctor     checks that the hosts agree and the run can begin (plm-jax doctor)
-#   start      starts the run on every host, where it outlives your connection
-#   up         the five above, in this order
-#   tail       prints what the first host says, until Ctrl-C
-#   state      prints the state of the TPU and of the run
-#   stop       SIGTERM to the run: it saves and ends
-#   fetch      copies the run folder to --to
-#   delete     gives the TPU back; disks of its hosts are lost
-#   watch      up, then goes on after preemptions, maintenance and crashes until the run is finished
+# Commands (each may be repeated safely):
+#   create     create the TPU NAME and wait until it is ready
+#   install    copy this checkout to every host and install it (launch/tpu_worker.sh)
+#   prepare    build the vocabulary and token store on every host (plm-jax prepare)
+#   doctor     check that the hosts agree and the run can start (plm-jax doctor)
+#   start      start the run on every host; it continues without your connection
+#   up         run the five commands above, in this order
+#   tail       print the output of the first host, until Ctrl-C
+#   state      print the state of the TPU and of the run
+#   stop       send SIGTERM to the run: it saves and ends
+#   fetch      copy the run folder to --to
+#   delete     delete the TPU and the disks of its hosts
+#   watch      up, then resume after preemptions, maintenance and crashes until the run is finished
 #
 # Flags:
 #   --zone=ZONE           such as us-west4-a
-#   --project=PROJECT     default: that of gcloud
+#   --project=PROJECT     default: that of gcloud's config
 #   --type=TYPE           accelerator type, such as v5litepod-16
-#   --runtime=VERSION     software of the hosts; default: by the type
-#   --spot                cheaper, and may be taken away at any moment
-#   --slices=N            so many slices of that type, for one run over all of them (default 1)
-#   --direct              create the TPU at once or fail, in place of a queued resource
-#   --create_flag=FLAG    another flag of gcloud's create, such as --create_flag=--network=mine; may be repeated
-#   --internal_ip         connect by internal addresses, from a machine in the same network
-#   --env=NAME=VALUE      a variable of the environment of the run; may be repeated
-#   --to=FOLDER           where fetch puts the run folder (default runs/fetched/NAME)
-#   --without_checkpoints fetch leaves checkpoints out (of folders on gs://)
-#   --tries=N             watch: TPUs made again and runs started again, in all (default 20)
-#   --poll=SECONDS        between two looks at a state (default 30)
+#   --runtime=VERSION     software version of the hosts (default: by the type)
+#   --spot                a cheaper TPU that may be preempted at any time
+#   --slices=N            number of slices of that type for one run (default 1)
+#   --direct              create the TPU at once or fail, instead of a queued resource
+#   --create_flag=FLAG    additional flag of gcloud's create, such as --create_flag=--network=mine; may be repeated
+#   --internal_ip         connect by internal IP, from a machine in the same network
+#   --env=NAME=VALUE      environment variable of the run; may be repeated
+#   --to=FOLDER           target folder of fetch (default runs/fetched/NAME)
+#   --without_checkpoints fetch no checkpoints (for folders on gs://)
+#   --tries=N             watch: total number of new TPUs and restarts (default 20)
+#   --poll=SECONDS        seconds between two checks of a state (default 30)
 #   --delete              watch: delete the TPU when the run is finished
-#   --dry_run             print the commands and run none
+#   --dry_run             print the commands without running them
 set -euo pipefail
 
 root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"
-folder=plm_jax  # of the checkout, in the home of a host
+folder=plm_jax  # checkout in the home folder of a host
 worker="bash $folder/launch/tpu_worker.sh"
 commands=' create install prepare doctor start up tail state stop fetch delete watch '
 
@@ -48,7 +48,7 @@ fail() {
   exit 2
 }
 
-# Arguments as one line that a shell reads as the same arguments.
+# Quotes arguments as one line for a shell.
 quoted() {
   local word line=''
   for word in "$@"; do
@@ -69,14 +69,14 @@ run() {
   fi
 }
 
-# Prints what gcloud says of one thing, nothing where there is no such thing, and fails where it cannot tell. In a dry
-# run prints the command.
+# Prints gcloud's description of a resource, nothing if it does not exist, and fails if this is unknown. A dry run
+# prints the command.
 ask() {
-  local said
+  local answer
   if [[ $dry_run -eq 1 ]]; then
     quoted "$@" >&3
-  elif said="$("$@" 2>"$errors")"; then
-    printf '%s\n' "$said"
+  elif answer="$("$@" 2>"$errors")"; then
+    printf '%s\n' "$answer"
   elif ! grep -qiE 'NOT_FOUND|was not found' "$errors"; then
     cat "$errors" >&2
     return 1
@@ -124,59 +124,59 @@ parse() {
         ;;
       --zone | --project | --type | --runtime | --slices | --create_flag | --env | --to | --tries | --poll)
         fail "$1 needs its value in the same word: $1=VALUE" ;;
-      *) fail "there is no flag $1; --help lists them, and arguments of the run stand behind --" ;;
+      *) fail "there is no flag $1. --help lists the flags; arguments of plm-jax train come after --" ;;
     esac
     shift
   done
 }
 
 number() {
-  [[ ${1#*=} =~ ^[1-9][0-9]{0,5}$ ]] || fail "$1: a whole number from 1 on"
+  [[ ${1#*=} =~ ^[1-9][0-9]{0,5}$ ]] || fail "$1: expected a whole number of 1 or more"
   printf '%s\n' "${1#*=}"
 }
 
 check() {
-  [[ -n $zone ]] || fail 'where? --zone=ZONE, such as --zone=us-west4-a'
+  [[ -n $zone ]] || fail 'needs --zone=ZONE, such as --zone=us-west4-a'
   case $type in
-    tpu7x*) fail 'tpu7x is to be had through Google Kubernetes Engine only: launch/gke.yaml' ;;
+    tpu7x*) fail 'tpu7x is available only through Google Kubernetes Engine: use launch/gke.yaml' ;;
   esac
   if [[ $direct -eq 1 && $slices -gt 1 ]]; then
-    fail 'several slices are made together through a queued resource: leave --direct out'
+    fail '--slices needs a queued resource: remove --direct'
   fi
   case $command in
-    create | up | watch) [[ -n $type ]] || fail 'what? --type=TYPE, such as --type=v5litepod-16' ;;
+    create | up | watch) [[ -n $type ]] || fail 'needs --type=TYPE, such as --type=v5litepod-16' ;;
   esac
   case $command in
     start | up | watch | prepare | doctor)
-      argument_of --config >/dev/null || fail 'what to train? -- --config=experiments/... --workdir=gs://BUCKET/run'
-      argument_of --workdir >/dev/null || fail 'where to? -- --config=... --workdir=gs://BUCKET/run'
+      argument_of --config >/dev/null || fail 'needs the config of the run: -- --config=experiments/... --workdir=gs://BUCKET/run'
+      argument_of --workdir >/dev/null || fail 'needs the folder of the run: -- --config=... --workdir=gs://BUCKET/run'
       check_config
       ;;
     fetch)
-      argument_of --workdir >/dev/null || fail 'which folder? -- --workdir=gs://BUCKET/run, as for start'
+      argument_of --workdir >/dev/null || fail 'needs the folder of the run: -- --workdir=gs://BUCKET/run, as for start'
       ;;
   esac
   if [[ $dry_run -eq 0 ]] && ! command -v gcloud >/dev/null; then
-    fail 'gcloud is not installed: https://cloud.google.com/sdk/docs/install; --dry_run needs none'
+    fail 'gcloud is not installed: https://cloud.google.com/sdk/docs/install; --dry_run works without it'
   fi
 }
 
-# No TPU is asked for where the config would be a file of this checkout, and is not there or would not be copied.
+# Fails before a TPU is created if the config is a file of this checkout that is missing or would not be copied.
 check_config() {
   local config
   config="$(argument_of --config)"
   config="$(printf '%s' "${config%%:*}" | sed -e 's#//*#/#g' -e 's#^\(\./\)*##')"
   if [[ $config == "$root"/* ]]; then
-    fail "--config=$config: the hosts have the checkout elsewhere: name it from there, --config=${config#"$root"/}"
+    fail "--config=$config: the hosts have the checkout elsewhere: use the relative path --config=${config#"$root"/}"
   elif [[ -f $root/$config && $config != /* ]]; then
     git -C "$root" ls-files --error-unmatch -- "$config" >/dev/null 2>&1 ||
-      fail "--config=$config: git does not know this file, and copies to the hosts what it knows: git add $config"
+      fail "--config=$config: only files known to git are copied to the hosts: git add $config"
   elif [[ $config == experiments/* || $config == experiments ]]; then
     fail "--config=$config: there is no such file in $root"
-  fi  # others may lie on the hosts alone
+  fi  # other files may exist only on the hosts
 }
 
-# The value of an argument of the run, such as --workdir=VALUE.
+# Prints the value of an argument of the run, such as --workdir=VALUE.
 argument_of() {
   local argument
   for argument in ${arguments[@]+"${arguments[@]}"}; do
@@ -188,7 +188,7 @@ argument_of() {
   return 1
 }
 
-# The software that Google names for each type (cloud.google.com/tpu/docs/runtimes).
+# Prints the software version that Google recommends for each type (cloud.google.com/tpu/docs/runtimes).
 runtime_of() {
   case $1 in
     v5lite* | v5e*) echo v2-alpha-tpuv5-lite ;;
@@ -201,12 +201,12 @@ runtime_of() {
 queued() { gcloud_tpus queued-resources "$@"; }
 vm() { gcloud_tpus tpu-vm "$@"; }
 
-# gcloud compute tpus GROUP COMMAND ..., where and in which project.
+# Runs gcloud compute tpus GROUP COMMAND ... with zone and project.
 gcloud_tpus() {
   run gcloud compute tpus "$@" --zone="$zone" ${project:+--project="$project"} --quiet
 }
 
-# What gcloud says of the TPU in one word: ACTIVE or READY where it can be used, nothing where there is none.
+# Prints the state of the TPU in one word: ACTIVE or READY if it can be used, nothing if there is none.
 state_of_tpu() {
   local state node
   if [[ $direct -eq 1 ]]; then
@@ -215,7 +215,7 @@ state_of_tpu() {
   fi
   state="$(state_of queued-resources "$name" state.state)" || return
   if [[ $state == ACTIVE ]]; then
-    for node in $(nodes); do  # one that is preempted or repaired is not always one for the queue
+    for node in $(nodes); do  # the queue may not know that one is preempted or repaired
       node="$(state_of tpu-vm "$node" state)" || return
       [[ $node == READY ]] || state=${node:-TERMINATED}
     done
@@ -229,7 +229,7 @@ state_of() {
   ask gcloud compute tpus "$1" describe "$2" --format="value($3)" --zone="$zone" ${project:+--project="$project"} --quiet
 }
 
-# The names of the slices.
+# Prints the names of the slices.
 nodes() {
   local i
   if [[ $slices -eq 1 ]]; then
@@ -247,9 +247,9 @@ is_gone() {
   esac
 }
 
-# Runs ssh or scp on the hosts: all, or first. NODE in the arguments is the name of a slice. Every slice is asked by a
-# command of its own, all at once: queued-resources ssh goes on to the next hosts only when 64 are done, and those that
-# wait for each other, as doctor does, would wait for ever.
+# Runs ssh or scp on all hosts or on the first. NODE in the arguments stands for the name of a slice. Each slice has a
+# separate command, all at once: queued-resources ssh contacts further hosts only when 64 are done, so hosts that wait
+# for each other, as doctor does, would wait forever.
 on() {
   local which=$1 verb=$2 hosts=(--worker=all) node word words code=0 process processes=()
   shift 2
@@ -279,12 +279,12 @@ create() {
   local state flags=()
   state="$(state_of_tpu)"
   while [[ $state == SUSPENDING || $state == DELETING ]]; do
-    say "$name is $state; looking again in $poll s."
+    say "$name is $state; checking again in $poll s."
     sleep "$poll"
     state="$(state_of_tpu)"
   done
   if [[ -n $state ]] && is_gone "$state"; then
-    say "$name is $state: deleting what is left of it."
+    say "$name is $state: deleting its remains."
     delete_tpu
     state=''
   fi
@@ -306,7 +306,7 @@ create() {
   wait_for_tpu
 }
 
-# Waits until the TPU is there, for as long as it is in the queue. Fails where it is gone.
+# Waits until the TPU is ready, as long as it is in the queue. Fails if it is gone.
 wait_for_tpu() {
   local state before=''
   while true; do
@@ -319,7 +319,7 @@ wait_for_tpu() {
       return 1
     fi
     if [[ $state != "$before" ]]; then
-      say "$name is $state; looking again every $poll s."
+      say "$name is $state; checking again every $poll s."
       before=$state
     fi
     sleep "$poll"
@@ -331,7 +331,7 @@ install() {
   ship
 }
 
-# The files that git knows, as they are now: with changes, and without those that are deleted.
+# Packs the files that git knows, with uncommitted changes and without deleted files.
 pack() {
   # shellcheck disable=SC2016
   local there='while IFS= read -rd "" file; do [[ ! -e $file && ! -L $file ]] || printf "%s\0" "$file"; done'
@@ -341,12 +341,12 @@ pack() {
 
 ship() {
   local unpack="mkdir -p $folder && tar -C $folder -xzf plm_jax.tar.gz && $worker install"
-  [[ $slices -eq 1 ]] || on first ssh NODE --command=true  # makes the key, which several at once would each make
+  [[ $slices -eq 1 ]] || on first ssh NODE --command=true  # creates the ssh key once, before several commands run at once
   on all scp "$archive" NODE:plm_jax.tar.gz
   on all ssh NODE --command="$unpack"
 }
 
-# Every flag that names the config or changes it, for a shell: what prepare and doctor take as well.
+# Prints the flags that name or change the config, for prepare and doctor.
 config_arguments() {
   local argument kept=()
   for argument in "${arguments[@]}"; do
@@ -371,7 +371,7 @@ start() {
   on all ssh NODE --command="$before$worker start $(quoted "${arguments[@]}")"
 }
 
-# 'running', 'ended CODE', 'lost' or 'none', of the first host.
+# Prints 'running', 'ended CODE', 'lost' or 'none' for the first host.
 state_of_run() {
   if [[ $dry_run -eq 1 ]]; then
     on first ssh NODE --command="$worker state" >&3
@@ -384,14 +384,14 @@ fetch() {
   local workdir excluded=()
   workdir="$(argument_of --workdir)"
   if [[ $workdir == gs://* ]]; then
-    [[ $without_checkpoints -eq 0 ]] || excluded=('--exclude=checkpoints/.*')  # a ^ in front would be gcloud's own
+    [[ $without_checkpoints -eq 0 ]] || excluded=('--exclude=checkpoints/.*')  # a leading ^ would be gcloud syntax
     run mkdir -p "$to/$(basename "$workdir")"
     run gcloud storage rsync "$workdir" "$to/$(basename "$workdir")" ${excluded[@]+"${excluded[@]}"} \
       --recursive ${project:+--project="$project"}
   else
     case $workdir in
       /*) ;;
-      \~/*) workdir=${workdir#*/} ;;  # scp begins in the home folder
+      \~/*) workdir=${workdir#*/} ;;  # scp starts in the home folder
       *) workdir=$folder/$workdir ;;
     esac
     run mkdir -p "$to"
@@ -412,7 +412,7 @@ delete_tpu() {
 }
 
 up() {
-  pack  # what fails here costs nothing yet
+  pack  # a failure here costs nothing yet
   create
   ship
   prepare
@@ -420,13 +420,13 @@ up() {
   start
 }
 
-# Brings the run to its end. Every TPU that is made again and every run that is started again is a try.
+# Runs until the run is finished. Every new TPU and every restart counts as a try.
 watch() {
   local tried=0 state='' code=0
   until again up; do
     state="$(state_of_tpu)" || state=unknown
     if is_there "$state"; then
-      say "$name is there, and the run could not be started on it: see above."
+      say "$name is ready, but the run could not be started: see above."
       exit 1
     fi
     try "$state"
@@ -437,32 +437,32 @@ watch() {
       'ended 0') break ;;
       'ended 2' | 'ended 4')
         code=${state#ended }
-        say "the run ended with exit code $code, which another start would not mend: tail says why."
+        say "the run ended with exit code $code; a restart would not help. See the output with tail."
         break
         ;;
       waiting | running) sleep "$poll" ;;
       none | away)
         try "$state"
-        again up || say 'that did not work out; looking again.'
+        again up || say 'that failed; checking again.'
         ;;
       *)
         try "$state"
-        { again stop && again start; } || say 'that did not work out; looking again.'
+        { again stop && again start; } || say 'that failed; checking again.'
         ;;
     esac
   done
   if [[ $delete -eq 1 && $code -eq 0 ]]; then
     delete_tpu
   else
-    say "$name is there until you delete it: bash launch/tpu_vm.sh delete $name --zone=$zone"
+    say "$name exists until you delete it: bash launch/tpu_vm.sh delete $name --zone=$zone"
   fi
   exit "$code"
 }
 
-# Another command with the same flags, as a process of its own, which ends at its first error.
+# Runs another command with the same flags in a separate process, which ends at its first error.
 again() { bash "${BASH_SOURCE[0]}" "$1" ${given[@]+"${given[@]}"}; }
 
-# What `state` says of the run; 'away' where the TPU is gone, 'waiting' where nobody knows.
+# Prints the state of the run, 'away' if the TPU is gone, or 'waiting' if the state is unknown.
 what_is_up() {
   local state
   state="$(state_of_tpu)" || state=unknown
@@ -482,7 +482,7 @@ what_is_up() {
 
 try() {
   if [[ $tried -ge $tries ]]; then
-    say "$1, and $tries tries are used up (--tries)."
+    say "$1; all $tries tries are used (--tries)."
     exit 1
   fi
   tried=$((tried + 1))
@@ -503,7 +503,7 @@ archive=${TMPDIR:-/tmp}/plm_jax_$name.tar.gz
 trap 'rm -f -- "$errors"; kill $(jobs -p) 2>/dev/null || true' EXIT
 runtime=${runtime:-$(runtime_of "$type")}
 to=${to:-runs/fetched/$name}
-exec 3>&1  # for what a dry run prints where the output of a command is taken
+exec 3>&1  # output of a dry run inside command substitutions
 case $command in
   tail) on first ssh NODE --command="$worker tail" ;;
   state)

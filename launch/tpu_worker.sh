@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What launch/tpu_vm.sh asks of each host of a TPU:
+# Commands that launch/tpu_vm.sh runs on each host of a TPU:
 #
-#   bash launch/tpu_worker.sh install            makes .venv with everything for TPUs
-#   bash launch/tpu_worker.sh python ARGUMENTS   runs the python of .venv
-#   bash launch/tpu_worker.sh start ARGUMENTS    plm-jax train in the background, unless it runs
-#   bash launch/tpu_worker.sh state              'running', 'ended CODE', 'lost' (killed with its host) or 'none'
-#   bash launch/tpu_worker.sh stop               SIGTERM, and waits until it is gone
-#   bash launch/tpu_worker.sh tail               prints the output of the run, until Ctrl-C
+#   bash launch/tpu_worker.sh install            install everything for TPUs into .venv
+#   bash launch/tpu_worker.sh plm-jax ARGUMENTS  run plm-jax of .venv
+#   bash launch/tpu_worker.sh start ARGUMENTS    start plm-jax train in the background, unless it is running
+#   bash launch/tpu_worker.sh state              print 'running', 'ended CODE', 'lost' (killed with its host) or 'none'
+#   bash launch/tpu_worker.sh stop               send SIGTERM and wait until the run ends
+#   bash launch/tpu_worker.sh tail               print the output of the run, until Ctrl-C
 #
 # Output and state of the run are in ~/plm_jax_run.
 set -euo pipefail
@@ -17,7 +17,7 @@ python="$root/.venv/bin/python"
 
 say() { printf '[%s] %s\n' "$(hostname)" "$*" >&2; }
 
-# Python 3.11 or newer is made by uv where the host has only an older one, as hosts with Ubuntu 22.04 have.
+# uv installs Python 3.12 if the host has only an older one than 3.11, as hosts with Ubuntu 22.04 do.
 install() {
   local found=''
   for candidate in python3.13 python3.12 python3.11; do
@@ -34,11 +34,11 @@ install() {
   PYTHON="$found" bash "$root/launch/setup.sh" tpu
 }
 
-# The id of the process of the run; fails where none runs.
+# Prints the process id of the run; fails if none is running.
 process() {
   local id
   id="$(cat "$notes/process" 2>/dev/null)" || return 1
-  # an id may belong to another process by now, after a restart of the host
+  # after a restart of the host, the id may belong to another process
   grep -q plm_jax "/proc/$id/cmdline" 2>/dev/null || return 1
   printf '%s\n' "$id"
 }
@@ -46,7 +46,7 @@ process() {
 start() {
   local id
   if id="$(process)"; then
-    say "the run is going on (process $id)"
+    say "the run is already running (process $id)"
     return
   fi
   mkdir -p -- "$notes"
@@ -67,7 +67,7 @@ start() {
     fi
     sleep 0.1
   done
-  say "started: ${id:-it ended at once, with code $(cat "$notes/code" 2>/dev/null || echo unknown)}"
+  say "started: ${id:-it ended at once with code $(cat "$notes/code" 2>/dev/null || echo unknown)}"
 }
 
 state() {
@@ -82,7 +82,7 @@ state() {
   fi
 }
 
-# A run saves in seconds to minutes; one that has not ended after ten minutes is killed.
+# A run saves in seconds to minutes; it is killed if it has not ended after ten minutes.
 stop() {
   local id
   if id="$(process)"; then
@@ -91,17 +91,17 @@ stop() {
       process >/dev/null || return 0
       sleep 1
     done
-    say "still there after ten minutes: killed"
+    say "still running after ten minutes: killed"
     kill -KILL "$id" 2>/dev/null || true
   fi
 }
 
 case ${1:-} in
   install) install ;;
-  python)
+  plm-jax)
     shift
     cd -- "$root"
-    exec "$python" "$@"
+    exec "$python" -m plm_jax "$@"
     ;;
   start)
     shift
@@ -111,7 +111,7 @@ case ${1:-} in
   stop) stop ;;
   tail) exec tail -n 50 -F "$notes/output" ;;
   *)
-    say 'install, python, start, state, stop or tail?'
+    say 'usage: bash launch/tpu_worker.sh COMMAND; commands: install, plm-jax, start, state, stop, tail'
     exit 2
     ;;
 esac

@@ -118,17 +118,17 @@ def test_the_jobset_is_consistent(jobset: dict[str, Any]) -> None:
 
 def test_the_container_prepares_and_becomes_the_run(jobset: dict[str, Any], tmp_path: pathlib.Path) -> None:
   [container] = jobset['spec']['replicatedJobs'][0]['template']['spec']['template']['spec']['containers']
-  python = tmp_path / '.venv' / 'bin' / 'python'
-  python.parent.mkdir(parents=True)
-  python.write_text('#!/bin/sh\necho $$ "$@" >>asked\n')
-  python.chmod(0o755)
+  script = tmp_path / '.venv' / 'bin' / 'plm-jax'
+  script.parent.mkdir(parents=True)
+  script.write_text('#!/bin/sh\necho $$ "$@" >>asked\n')
+  script.chmod(0o755)
   env = {**os.environ, 'WORKDIR': 'gs://bucket/a run'}
   process = subprocess.Popen([*container['command'], *container['args']], cwd=tmp_path, env=env)
   assert process.wait() == 0
   first, second = (line.split(maxsplit=1) for line in (tmp_path / 'asked').read_text().splitlines())
   config = container['args'][2]
-  assert first[1] == f'-m plm_jax prepare {config}'
-  assert second == [str(process.pid), f'-m plm_jax train {config} --workdir=gs://bucket/a run']  # so SIGTERM reaches it
+  assert first[1] == f'prepare {config}'
+  assert second == [str(process.pid), f'train {config} --workdir=gs://bucket/a run']  # so SIGTERM reaches it
   assert (conftest.ROOT / config.removeprefix('--config=')).is_file()
 
 
@@ -227,7 +227,7 @@ def test_the_next_job_goes_on(slurm: Slurm, data: pathlib.Path) -> None:
   words, step = stopped_by_slurm(slurm, data)
   with slurm.job(*words, f'--stop_at={step + 2}', SLURM_RESTART_COUNT='1') as process:
     assert process.wait(timeout=180) == 0, slurm.output.read_text()[-3000:]
-  assert f'going on from step {step}' in (slurm.folder / 'run' / 'log.txt').read_text()
+  assert f'from step {step}' in (slurm.folder / 'run' / 'log.txt').read_text()
   assert slurm.requeued() == 1
 
 

@@ -1,7 +1,7 @@
-"""Files from strangers and from broken disks: one line, exit code 1 or 2, and no more memory than was asked for.
+"""Files from strangers and from broken disks: one line, exit code 1 or 2, and bounded memory.
 
-Each case is a file or a folder and what reads it. Readers are functions of the package; what a command makes of the
-error is `command.run`.
+Each case is a file or a folder and its reader. Readers are functions of the package; `command.run` turns the error into
+the output of a command.
 """
 
 import errno
@@ -40,7 +40,7 @@ def text(content: str | bytes) -> Make:
 
 
 def sparse(size: int) -> Make:
-  """A file of so many zeros that takes no place."""
+  """Create a file of zeros that takes no space on disk."""
 
   def make(file: pathlib.Path) -> None:
     with open(file, 'wb') as stream:
@@ -85,7 +85,10 @@ NO_JSON: dict[str, Make] = {
 
 
 def one_line(read: Callable[[], object], *words: str, capsys: pytest.CaptureFixture[str]) -> int:
-  """The exit code of a command that reads so; it is 1 or 2, with one line that has the words."""
+  """Run a reader as a command; return its exit code.
+
+  The code is 1 or 2, and the output is one line with all words.
+  """
 
   def main() -> None:
     with stage('here'):
@@ -102,7 +105,7 @@ def one_line(read: Callable[[], object], *words: str, capsys: pytest.CaptureFixt
 
 @pytest.fixture(autouse=True)
 def little_memory() -> Iterator[None]:
-  """No test of this file takes more than 3 GB, which those that read without an end would."""
+  """Limit the memory of each test to 3 GB, against endless reads."""
   before = resource.getrlimit(resource.RLIMIT_DATA)
   status = pathlib.Path('/proc/self/status').read_text().splitlines()
   used = int(next(line for line in status if line.startswith('VmData')).split()[1]) * 1024
@@ -252,7 +255,7 @@ def test_max_bytes_is_a_setting(tmp_path: pathlib.Path) -> None:
 
 
 def import_of(folder: pathlib.Path, name: str = 'params-00001.safetensors') -> pathlib.Path:
-  """An import of one stacked leaf."""
+  """Write a converted checkpoint with one stacked leaf."""
   ones = tensor_files.Plan(np.dtype(np.float32), (3,), lambda: iter([np.ones(3, np.float32)]))
   folder.mkdir()
   tensor_files.write(folder / name, {'a@0': ones, 'a@1': ones, 'b': ones})
@@ -322,7 +325,7 @@ def test_a_snapshot_of_the_hub_is_a_folder_of_links(tmp_path: pathlib.Path) -> N
 
 
 def full(patch: pytest.MonkeyPatch, *names: str) -> None:
-  """No room for files of these names."""
+  """Simulate a full disk for files of these names."""
   flush = os.fsync
 
   def fsync(handle: int) -> None:
@@ -502,13 +505,16 @@ def test_a_folder_that_is_replaced_is_never_lost(killed: str, tmp_path: pathlib.
 
 
 def write_release(folder: pathlib.Path, version: int, *, shard: int) -> None:
-  """A release whose files all say the version."""
+  """Write a checkpoint whose files all contain the version."""
   plan = tensor_files.Plan(np.dtype(np.float32), (4,), lambda: iter([np.full(4, version, np.float32)]))
   release.write(folder, {'model_type': 'bert', 'version': version}, {'a': plan, 'b': plan}, shard=shard)
 
 
 def version_of(folder: pathlib.Path) -> int:
-  """The version of a release; fails where its files have several, or one is missing."""
+  """Return the version of a checkpoint.
+
+  Fails if its files have several, or one is missing.
+  """
   found = release.Release(folder)
   assert sorted(found) == ['a', 'b']
   versions = {found.config['version'], *(int(number) for name in found for number in found.read(name))}
@@ -522,7 +528,10 @@ def version_of(folder: pathlib.Path) -> int:
 def test_an_export_replaces_one_before_it_as_a_whole(
   shards: tuple[int, int], moves: int | None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-  """Killed before, between and after its renames: the folder, or the one aside, is one version, with all else in it."""
+  """Kill an export before, between and after its renames.
+
+  The folder, or the one next to it, has all files of one version.
+  """
 
   class Killed(BaseException):
     pass

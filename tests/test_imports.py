@@ -103,7 +103,7 @@ def forbidden_import(module: str, name: str) -> str | None:
   if package == 'experiments':
     return (
       None
-      if top in PLAIN or name.startswith(('experiments.common', 'experiments.tables.common'))
+      if top in PLAIN or name.startswith(('experiments.common', 'experiments.tables.shared'))
       else 'a config is plain data'
     )
   if package != 'plm_jax':
@@ -289,3 +289,35 @@ def test_requirements_name_what_is_imported_and_no_more() -> None:
   unnamed, unused = imported - required - optional, required - imported - for_others
   assert not unnamed, f'imported, but in no requirements file: {sorted(unnamed)}'
   assert not unused, f'in requirements.txt, but imported nowhere: {sorted(unused)}'
+
+
+PLUGIN_FOLDERS = ('objectives', 'adapters', 'models', 'data')
+
+
+def names_a_plugin(tree: ast.Module, known: set[str]) -> list[int]:
+  """Return the lines that compare a `name` of a config with the name of a plug-in.
+
+  A file states a literal next to `READS` instead, and others read that (`signatures.literal`).
+  """
+  found = []
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Compare) and re.search(r"\[['\"]name['\"]\]|get\(['\"]name['\"]\)", ast.unparse(node.left)):
+      for other in node.comparators:
+        values = other.elts if isinstance(other, ast.Tuple | ast.List | ast.Set) else [other]
+        if any(isinstance(value, ast.Constant) and value.value in known for value in values):
+          found.append(node.lineno)
+  return found
+
+
+def test_no_code_below_the_commands_asks_for_a_plugin_by_name() -> None:
+  """Heads of other libraries are the exception: `weights/` maps their classes to adapters."""
+  known = {path.stem for folder in PLUGIN_FOLDERS for path in (ROOT / 'plm_jax' / folder).glob('[!_]*.py')}
+  found = [
+    f'{path.relative_to(ROOT)}:{line}'
+    for path in files()
+    if path.is_relative_to(ROOT / 'plm_jax') and layer_of(module_of(path)) not in (COMMANDS, 'weights')
+    for line in names_a_plugin(ast.parse(path.read_text()), known)
+  ]
+  assert not found, '\n'.join(found)
+  assert names_a_plugin(ast.parse("if block['name'] == 'labelled': pass"), known) == [1]
+  assert names_a_plugin(ast.parse("x = settings.get('name') in ('mlm', 'y')"), known) == [1]

@@ -5,6 +5,7 @@ Set-up is tried on a copy of launch/ beside empty requirement files, in a folder
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -152,13 +153,13 @@ def test_pip_is_put_back(checkout: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-  ('program', 'cure'),
+  ('program', 'fix'),
   [
     ('echo 3.9', 'No Python 3.11 or newer on PATH: python3 is 3.9;'),
     ('case "$*" in *ensurepip*) exit 1;; esac; echo 3.12', 'apt-get install python3.12-venv'),
   ],
 )
-def test_unfit_python_is_explained(tmp_path: pathlib.Path, program: str, cure: str) -> None:
+def test_unfit_python_is_explained(tmp_path: pathlib.Path, program: str, fix: str) -> None:
   shutil.copytree(ROOT / 'launch', tmp_path / 'launch')
   (tmp_path / 'requirements.txt').touch()
   tools = tmp_path / 'bin'
@@ -169,7 +170,7 @@ def test_unfit_python_is_explained(tmp_path: pathlib.Path, program: str, cure: s
   (tools / 'python3').chmod(0o755)
   done = set_up(tmp_path / 'launch' / 'setup.sh', PATH=str(tools), PYTHON='')
   assert done.returncode == 2
-  assert cure in done.stderr
+  assert fix in done.stderr
   assert not (tmp_path / '.venv').exists()
 
 
@@ -286,13 +287,12 @@ else:
 """
   done = local(code, '--restarts=2', '--grace=1')
   assert done.returncode == 0, done.stdout
-  assert done.stdout.count('[local.py] a process ended with 137: all are started again (restart 1 of 2)') == 1
+  assert len(re.findall(r'\[local\.py\] .*137.*\(restart 1 of 2\)', done.stdout)) == 1
   assert local('import sys; sys.exit(4)', '--restarts=2').stdout == ''
   again = local('import os; os.abort()', '--restarts=2')
   assert again.returncode == 134
-  assert [line.partition('restart ')[2] for line in again.stdout.splitlines() if 'restart ' in line] == [
-    '1 of 2)', '2 of 2)', '2 of 2 was the last',
-  ]  # fmt: skip
+  assert re.findall(r'\(restart (\d) of 2\)', again.stdout) == ['1', '2']
+  assert '2 restarts' in again.stdout.splitlines()[-1]
 
 
 def test_local_starts_nothing_again_after_a_mistake_in_code() -> None:
@@ -333,7 +333,7 @@ if index == '0' and not first.with_name('second').exists():
 """
   done = local(code, '--processes=2', '--restarts=1', '--grace=20')
   assert done.returncode == 0, done.stdout
-  assert '[local.py] a process ended with 137: all are started again (restart 1 of 1)' in done.stdout
+  assert re.search(r'\[local\.py\] .*137.*\(restart 1 of 1\)', done.stdout)
 
 
 def test_local_ends_with_the_code_of_its_process() -> None:

@@ -1,4 +1,4 @@
-"""Whole runs that read and write text: trained, scored by texts, predicted in words; prompts on a release as it is."""
+"""Whole runs that read and write text: training, scores of texts, predicted texts, prompts."""
 
 import json
 import random
@@ -26,7 +26,7 @@ PLACES = conftest.PLACES
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
-  """The corpus and the vocabulary of `runs.write_data`, and rows that say where a person is."""
+  """Write the data of `runs.write_data`, and rows that state where a person is."""
   folder = runs.write_data(tmp_path_factory.mktemp('text'))
   draw = random.Random(5)
   (folder / 'asked').mkdir()
@@ -43,7 +43,7 @@ def data(tmp_path_factory):
 
 
 def settings(data, /, **changes):
-  """A resolved config of a tiny T5 that reads and writes text."""
+  """Return a resolved config of a tiny T5 that reads and writes text."""
   sizes = {name: size for name, size in runs.SIZES.items() if name != 'max_length'} | {'head_dim': 16}
   return config.resolve({
     'log_every': 10,
@@ -63,7 +63,10 @@ def settings(data, /, **changes):
 
 @pytest.mark.slow
 def test_a_run_learns_to_write_and_is_scored_by_its_texts(data, tmp_path):
-  """The place is copied from the text: after 150 steps most are right, and predictions have them in words."""
+  """Learn to copy the location from the text.
+
+  After 150 steps most are right, and predictions contain them as text.
+  """
   changes = {'steps': 150, 'eval_every': 150, 'save_every': 150, 'best': ('validation/exact_match', 'max')}
   outcome = loop.train(settings(data, **changes), tmp_path / 'run')
   assert outcome.exit_code == 0
@@ -81,7 +84,7 @@ def test_a_run_learns_to_write_and_is_scored_by_its_texts(data, tmp_path):
 
 @pytest.fixture(scope='module')
 def released(data):
-  """(folder, model, vocabulary): a random GPT-2 of Hugging Face."""
+  """Return (folder, model, vocabulary) of a random GPT-2 of Hugging Face."""
   transformers, torch = pytest.importorskip('transformers'), pytest.importorskip('torch')
   texts = (data / 'corpus' / 'train.txt').read_text().split('\n\n')
   vocab = byte_bpe.train(texts, size=400, specials='gpt2')
@@ -94,7 +97,10 @@ def released(data):
 
 
 def log_probability(model, text, answer):
-  """Of an answer behind a text, and whether each of its tokens is the likeliest."""
+  """Score an answer after a text.
+
+  Returns its log probability, and whether each of its tokens is the most likely one.
+  """
   import torch
 
   with torch.no_grad():
@@ -178,7 +184,7 @@ def test_the_last_word_without_an_update(released, data, tmp_path):
 
 
 def test_wrong_nouns_are_scored_and_not_trained_on(data, tmp_path):
-  """WSC in the layout of SuperGLUE, by the config of T5 and that of GLM."""
+  """Check WSC in the format of SuperGLUE, with the configs of T5 and GLM."""
   draw, place = random.Random(3), tmp_path / 'wsc'
   place.mkdir()
   for split, rows in {'train': 16, 'val': 12, 'test': 4}.items():
@@ -243,7 +249,10 @@ def test_wrong_nouns_are_scored_and_not_trained_on(data, tmp_path):
   ],
 )
 def test_rows_without_answers_are_predicted_and_handed_in(data, tmp_path, task, rows, answers, scores, form, handed_in):
-  """A T5 of two steps: scored by what the benchmark reports; rows without answers by `predict` and for the server."""
+  """Run a T5 for two steps, score it as the benchmark, and predict.
+
+  Rows without answers are predicted, and written for the server.
+  """
   (tmp_path / 'rows').mkdir()
   bare = [{name: value for name, value in row.items() if name not in answers} for row in rows]
   for split, some in {'train': rows, 'validation': rows, 'test': bare}.items():
@@ -270,7 +279,7 @@ def test_rows_without_answers_are_predicted_and_handed_in(data, tmp_path, task, 
 
 
 def test_questions_without_an_answer_are_scored_and_not_trained_on(data, tmp_path):
-  """SQuAD 2 by a T5 of two steps, which writes the answers."""
+  """Run a T5 for two steps on SQuAD 2; it writes the answers."""
   (tmp_path / 'rows').mkdir()
   answers = [{'text': [name] * (n % 2), 'answer_start': [0] * (n % 2)} for n, name in enumerate(conftest.NAMES[:8])]
   rows = [
@@ -302,7 +311,7 @@ def test_questions_without_an_answer_are_scored_and_not_trained_on(data, tmp_pat
 
 
 def translation(data, /, **changes):
-  """A resolved config of a tiny BART behind an encoder that reads a vocabulary of its own."""
+  """Return a resolved config of a tiny BART with a second input vocabulary."""
   sizes = {**runs.SIZES, 'max_length': 32}
   source = {'name': 'bert', 'variant': 'tiny', 'overrides': {**sizes, 'num_layers': 1}}
   return settings(data, **{
@@ -319,7 +328,7 @@ def translation(data, /, **changes):
 
 @pytest.fixture(scope='module')
 def stages(data):
-  """Runs of both stages, the second begun with what the first learnt."""
+  """Run both stages; the second starts from the first."""
   for name, text in (('second', 'went to the'), ('other', 'zur selben Zeit')):
     byte_bpe.train([f'{text} {place}' for place in PLACES] * 4, size=290).save(data / name)
   first, second = data / 'first_stage', data / 'second_stage'
@@ -384,7 +393,7 @@ def test_another_second_vocabulary_is_not_started_from(stages, data, tmp_path):
 
 
 def test_what_is_generated_is_what_an_evaluation_writes(stages, data, tmp_path, capsys):
-  """Prompts are read in the second vocabulary, which has other ids, and what is made is decoded by the first."""
+  """Encode prompts with the second vocabulary, and decode with the first."""
   file = tmp_path / 'translations.jsonl'
   assert evaluate.main([f'--workdir={stages[1]}', f'--predictions={file}']) == 0
   rows = [json.loads(line) for line in file.read_text().splitlines()]

@@ -6,7 +6,7 @@ BERT is the same trunk without shared layers, and with embeddings as wide as the
 128, 192 and 256, and smaller starts and rates for wider ones, as in bert_6.py.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import albert, claims, scales, tasks
 
 # word of the config, what is shared, width of the embeddings; when small: layers, width, width of the embeddings,
 # start, rate; parameters in millions, F1 on SQuAD 1.1 and 2.0, MNLI, SST-2, RACE, average; speed
@@ -37,7 +37,7 @@ def get_table(scale):
   rows = {}
   for name, ((size, sharing, embed_dim), sizes, published, speed) in ROWS.items():
     layers, width, narrow, start, rate = sizes
-    rows[name] = common.albert_row(
+    rows[name] = albert.row(
       scale, 'albert/pretrain.py', size, sharing=sharing, embed_dim=embed_dim, published=published,
       small=dict(num_layers=layers, hidden_dim=width, mlp_dim=4 * width, num_heads=width // 64, init_std=start,
                  embed_dim=narrow),
@@ -45,15 +45,15 @@ def get_table(scale):
     )  # fmt: skip
     rows[name]['published']['speed'] = speed
   rows['BERT large']['marks'] = {'parameters, millions': 'D'}
-  columns = common.albert_columns(scale)
+  columns = albert.columns(scale)
   columns['speed'] = dict(empty="it is that of training on the paper's TPUs; a run says how fast it was in its log")
   return dict(
     title='ALBERT, Table 2: sizes',
     paper='Lan et al. 2019, §4.3; 125,000 steps of 4,096 rows; speed as a multiple of that of BERT large',
     mark='B',
     columns=columns,
-    rows=common.tuned_as(scale, 'albert', rows),
-    claims=common.claimed(
+    rows=tasks.tuned_as(scale, 'albert', rows),
+    claims=claims.claimed(
       columns,
       rows,
       ('ALBERT xxlarge', 'BERT large'),
@@ -66,5 +66,5 @@ def get_table(scale):
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     summary='median' if scale == 'paper' else 'mean',
     reference='BERT base',
-    note=common.masked(scale),
+    note=scales.masked(scale),
   )

@@ -5,7 +5,7 @@ plm-jax tables experiments/tables/albert_3.py --scale=small --workdir=runs/table
 Small: layers of 128, embeddings of a sixth of the paper's widths; the widest is as wide as the layers.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import albert, claims, scales, tasks
 
 # what is shared, width in the paper and here: parameters in millions, F1 on SQuAD 1.1 and 2.0, MNLI, SST-2, RACE,
 # average
@@ -26,7 +26,7 @@ def get_table(scale):
   rows = {}
   for name, (shared, paper, here, published) in ROWS.items():
     own = dict(model__overrides__embed_dim=here) if scale == 'tiny' else {}
-    rows[name] = common.albert_row(
+    rows[name] = albert.row(
       scale,
       'albert/pretrain.py',
       sharing=shared,
@@ -35,14 +35,14 @@ def get_table(scale):
       published=published,
       **own,
     )
-  columns = common.albert_columns(scale)
+  columns = albert.columns(scale)
   return dict(
     title='ALBERT, Table 3: width of the embeddings',
     paper='Lan et al. 2019, §4.4; base, 125,000 steps of 4,096 rows',
     mark='B',
     columns=columns,
-    rows=common.tuned_as(scale, 'albert', rows),
-    claims=common.claimed(
+    rows=tasks.tuned_as(scale, 'albert', rows),
+    claims=claims.claimed(
       columns,
       rows,
       ('not shared, E 768', 'not shared, E 64'),
@@ -52,5 +52,5 @@ def get_table(scale):
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     summary='median' if scale == 'paper' else 'mean',
     reference='not shared, E 768',
-    note=common.masked(scale),
+    note=scales.masked(scale),
   )

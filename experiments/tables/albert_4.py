@@ -5,7 +5,7 @@ plm-jax tables experiments/tables/albert_4.py --scale=small --workdir=runs/table
 Small: two layers of 128, embeddings of 128 and of 21 in place of 768 and 128.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import albert, claims, scales, tasks
 
 # width of the embeddings in the paper and here, what is shared: parameters in millions, F1 on SQuAD 1.1 and 2.0, MNLI,
 # SST-2, RACE, average
@@ -26,18 +26,18 @@ def get_table(scale):
   """Takes a scale."""
   rows = {}
   for name, (paper, here, shared, published) in ROWS.items():
-    rows[name] = common.albert_row(
+    rows[name] = albert.row(
       scale, 'albert/pretrain.py', sharing=shared, embed_dim=paper, small=dict(embed_dim=here), published=published
     )
-  columns = common.albert_columns(scale)
+  columns = albert.columns(scale)
   return dict(
     title='ALBERT, Table 4: what the layers share',
     paper='Lan et al. 2019, §4.5; base, 125,000 steps of 4,096 rows; its Table 3 has another MNLI of E 128: all 81.6, '
     'none 83.7',
     mark='B',
     columns=columns,
-    rows=common.tuned_as(scale, 'albert', rows),
-    claims=common.claimed(
+    rows=tasks.tuned_as(scale, 'albert', rows),
+    claims=claims.claimed(
       columns,
       rows,
       ('E 768, none', 'E 768, all'),
@@ -48,5 +48,5 @@ def get_table(scale):
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     summary='median' if scale == 'paper' else 'mean',
     reference='E 768, none',
-    note=f'{HERE} {common.masked(scale)}' if scale != 'paper' else '',
+    note=f'{HERE} {scales.masked(scale)}' if scale != 'paper' else '',
   )

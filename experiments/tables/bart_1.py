@@ -5,7 +5,7 @@ plm-jax tables experiments/tables/bart_1.py --scale=small --workdir=runs/tables 
 Small: three pre-trainings a row; two stacks of one layer, or one of two.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales, tasks
 
 ROWS = {  # word of the config: name, family, SQuAD F1, MNLI, and perplexities of ELI5, XSum, ConvAI2, CNN/DM
   'masked_lm': ('masked LM', 'bert', (90.0, 83.5, 24.77, 7.87, 12.59, 7.06)),
@@ -27,16 +27,16 @@ WRITTEN = {'XSum': 'xsum', 'CNN/DM': 'cnn_dailymail'}  # words of the configs th
 
 def get_table(scale):
   """Takes a scale."""
-  columns, rows = common.columns(scale, *(name for name in COLUMNS if name not in WRITTEN)), {}
+  columns, rows = tasks.columns(scale, *(name for name in COLUMNS if name not in WRITTEN)), {}
   for name, word in WRITTEN.items():
     configs = {'bart': f'experiments/bart/summarise.py:{word},base', 'gpt': f'experiments/gpt/summarise.py:{word}'}
     columns[name] = dict(metric='validation/perplexity', better='min', configs=configs)
     columns[name] |= {} if scale == 'paper' else dict(empty='it is not among the small data')
   without = dict.fromkeys(WRITTEN, 'a trunk without a decoder writes nothing')
   for word, (name, family, published) in ROWS.items():
-    small = dict(common.SIZES, num_layers=1) if family == 'bart' else common.SIZES
-    rows[name] = common.pretraining(scale, 'bart/comparison.py', word, small=small)
-    rows[name] |= dict(family=family, published=common.by_column(PUBLISHED, published))
+    small = dict(scales.SIZES, num_layers=1) if family == 'bart' else scales.SIZES
+    rows[name] = scales.pretraining(scale, 'bart/comparison.py', word, small=small)
+    rows[name] |= dict(family=family, published=claims.by_column(PUBLISHED, published))
     rows[name] |= dict(without=without) if family == 'bert' else {}
   rows['BERT base'] = dict(empty="the numbers of BERT's authors", published={'SQuAD F1': 88.5, 'MNLI': 84.3})
   columns = {name: columns[name] for name in COLUMNS}
@@ -47,7 +47,7 @@ def get_table(scale):
     columns=columns,
     rows=rows,
     claims=[
-      *common.claimed(
+      *claims.claimed(
         columns,
         rows,
         ('text infilling', 'document rotation'),
@@ -56,7 +56,7 @@ def get_table(scale):
         ('token deletion', 'document rotation'),
         asked=('SST-2',),
       ),
-      *common.claimed(columns, rows, ('token deletion', 'token masking')),  # of texts that are written
+      *claims.claimed(columns, rows, ('token deletion', 'token masking')),  # of texts that are written
     ],
     pretraining_seeds=3 if scale == 'small' else 1,
     tuning_seeds=dict(tiny=1, small=1, paper=1)[scale],

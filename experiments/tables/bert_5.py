@@ -3,7 +3,7 @@
 plm-jax tables experiments/tables/bert_5.py --scale=small --workdir=runs/tables --data=../shared/data
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales, tasks
 
 ROWS = {  # config, words, family, MNLI, QNLI, MRPC, SST-2, SQuAD F1
   'BERT base': ('bert/base.py', (), 'bert', (84.4, 88.4, 86.7, 92.7, 88.5)),
@@ -17,11 +17,11 @@ def get_table(scale):
   """Takes a scale."""
   rows = {}
   for name, (config, words, family, published) in ROWS.items():
-    rate = common.masks(scale, lifted=True) if config.endswith('base.py') else {}
-    rows[name] = common.pretraining(scale, config, *words, **rate)
-    rows[name] |= dict(family=family, published=common.by_column(COLUMNS, published))
-  columns = common.columns(scale, *COLUMNS)
-  bilstm = common.by_column(COLUMNS, (82.1, 84.1, 75.7, 91.6, 84.9))
+    rate = scales.masks(scale, lifted=True) if config.endswith('base.py') else {}
+    rows[name] = scales.pretraining(scale, config, *words, **rate)
+    rows[name] |= dict(family=family, published=claims.by_column(COLUMNS, published))
+  columns = tasks.columns(scale, *COLUMNS)
+  bilstm = claims.by_column(COLUMNS, (82.1, 84.1, 75.7, 91.6, 84.9))
   rows['+ BiLSTM'] = dict(empty='no head here puts a BiLSTM on a trunk that is fine-tuned', published=bilstm)
   return dict(
     title='BERT, Table 5: what the two tasks are worth',
@@ -29,8 +29,8 @@ def get_table(scale):
     mark='C',
     columns=columns,
     rows=rows,
-    claims=common.claimed(columns, rows, ('BERT base', 'No NSP'), ('No NSP', 'LTR & No NSP')),
+    claims=claims.claimed(columns, rows, ('BERT base', 'No NSP'), ('No NSP', 'LTR & No NSP')),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference='No NSP',
-    note=common.masked(scale),
+    note=scales.masked(scale),
   )

@@ -9,7 +9,7 @@ smaller start alone they were there after 240, when they were ended; with both t
 there with both, and leave it from .03 at a quarter of the rate.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import bert, claims, scales, tasks
 
 ROWS = {  # layers, width, heads: perplexity, MNLI, MRPC, SST-2; and the sizes when small
   '3 x 768, 12 heads': ((3, 768, 12), (5.84, 77.9, 79.8, 88.4), (1, 128, 4)),
@@ -31,25 +31,25 @@ def sized(layers, width, heads):
 def get_table(scale):
   """Takes a scale."""
   rows = {}
-  mask_rate = common.masks(scale, lifted=True)
+  mask_rate = scales.masks(scale, lifted=True)
   for name, (paper, published, small) in ROWS.items():
-    sizes, keys = common.SIZES | sized(*small), {}
+    sizes, keys = scales.SIZES | sized(*small), {}
     if scale == 'paper':
       keys = dict(model__overrides=sized(*paper))
     elif scale == 'small' and small[1] == 256:
       start, rate = WIDE[small[0]]
       sizes, keys = sizes | dict(init_std=start), dict(optim__rate=rate)
-    rows[name] = common.bert(scale, 'bert/base.py', small=sizes, **keys, **mask_rate)
-    rows[name] |= dict(published=common.by_column(('perplexity', *COLUMNS), published))
+    rows[name] = bert.bert(scale, 'bert/base.py', small=sizes, **keys, **mask_rate)
+    rows[name] |= dict(published=claims.by_column(('perplexity', *COLUMNS), published))
   perplexity = dict(metric='validation/perplexity', of='pretraining', better='min')
-  columns = {'perplexity': perplexity, **common.columns(scale, *COLUMNS)}
+  columns = {'perplexity': perplexity, **tasks.columns(scale, *COLUMNS)}
   return dict(
     title='BERT, Table 6: sizes',
     paper='Devlin et al. 2018, §5.2; perplexity of masked tokens of held-out text',
     mark='C',
     columns=columns,
     rows=rows,
-    claims=common.claimed(
+    claims=claims.claimed(
       columns,
       rows,
       ('12 x 768, 12 heads', '3 x 768, 12 heads'),

@@ -6,7 +6,7 @@ At the scale of the paper the vocabulary is cased, runs/vocab/bert-cased, which 
 four layers of 128, eight for the large one; the last two stand for the last four, so that all are more.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import bert, claims, scales, tasks
 
 LAST = dict(paper=4, small=2, tiny=2)
 FEATURES = {  # layers by the number that counts as the last ones, how they are joined: F1 on CoNLL-2003, dev
@@ -22,27 +22,26 @@ LAYERS = dict(paper=12, small=4, tiny=2)
 
 def get_table(scale):
   """Takes a scale."""
-  rate = common.masks(scale, lifted=True)
-  deep = dict(common.SIZES, num_layers=8)
+  rate = scales.masks(scale, lifted=True)
+  deep = dict(scales.SIZES, num_layers=8)
   cased = dict(vocab__path='runs/vocab/bert-cased') if scale == 'paper' else {}
-  base = common.bert(scale, 'bert/base.py', small=dict(common.SIZES, num_layers=4), **rate, **cased)
+  base = bert.bert(scale, 'bert/base.py', small=dict(scales.SIZES, num_layers=4), **rate, **cased)
   rows = {
-    'fine-tuned, large': common.bert(scale, 'bert/large.py', small=deep, **rate, **cased)
-    | dict(published={'NER': 96.6}),
+    'fine-tuned, large': bert.bert(scale, 'bert/large.py', small=deep, **rate, **cased) | dict(published={'NER': 96.6}),
     'fine-tuned, base': base | dict(published={'NER': 96.4}),
   }
   for name, (layers, join, published) in FEATURES.items():
-    read = common.features(scale, layers=layers(LAST[scale], LAYERS[scale]), join=join)
+    read = tasks.features(scale, layers=layers(LAST[scale], LAYERS[scale]), join=join)
     rows[name] = base | dict(tuning=read, published={'NER': published})
   features = tuple(FEATURES)
-  columns = common.columns(scale, 'NER', 'WNUT-17', 'POS')
+  columns = tasks.columns(scale, 'NER', 'WNUT-17', 'POS')
   return dict(
     title='BERT, Table 7: layers as features',
     paper='Devlin et al. 2018, §5.3; F1 on CoNLL-2003 (dev); features of base',
     mark='C',
     columns=columns,
     rows=rows,
-    claims=common.claimed(
+    claims=claims.claimed(
       columns,
       rows,
       ('fine-tuned, base', features[4]),
@@ -51,5 +50,5 @@ def get_table(scale):
     ),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference='fine-tuned, base',
-    note=common.masked(scale, 'and the last two layers stand for four'),
+    note=scales.masked(scale, 'and the last two layers stand for four'),
   )

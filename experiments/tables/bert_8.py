@@ -3,7 +3,7 @@
 plm-jax tables experiments/tables/bert_8.py --scale=small --workdir=runs/tables --data=../shared/data
 """
 
-from experiments.tables import common
+from experiments.tables.shared import bert, claims, scales, tasks
 
 ROWS = {  # shares of [MASK] and of random tokens: MNLI, NER by fine-tuning, NER by features
   '80 / 10 / 10': ((0.8, 0.1), (84.2, 95.4, 94.9)),
@@ -18,14 +18,14 @@ PUBLISHED = ('MNLI', 'NER', 'NER by features')
 
 def get_table(scale):
   """Takes a scale."""
-  rate = common.masks(scale, lifted=True)
+  rate = scales.masks(scale, lifted=True)
   rows = {}
   for name, ((mask, random), published) in ROWS.items():
     edit = dict(name='bert_80_10_10', mask=mask, random=random)
-    rows[name] = common.bert(scale, 'bert/base.py', objective__edit=edit, **rate)
-    rows[name] |= dict(published=common.by_column(PUBLISHED, published))
-  columns = common.columns(scale, *PUBLISHED[:2], 'SST-2', 'WNUT-17')
-  read = common.features(scale, layers=range(-4, 0), join='concat')
+    rows[name] = bert.bert(scale, 'bert/base.py', objective__edit=edit, **rate)
+    rows[name] |= dict(published=claims.by_column(PUBLISHED, published))
+  columns = tasks.columns(scale, *PUBLISHED[:2], 'SST-2', 'WNUT-17')
+  read = tasks.features(scale, layers=range(-4, 0), join='concat')
   of_words = dict(columns['NER'], keys=read) if scale == 'paper' else columns['NER']
   columns['NER by features'] = of_words
   columns = {name: columns[name] for name in (*PUBLISHED, 'SST-2', 'WNUT-17')}
@@ -35,7 +35,7 @@ def get_table(scale):
     mark='D',
     columns=columns,
     rows=rows,
-    claims=common.claimed(
+    claims=claims.claimed(
       columns,
       rows,
       ('80 / 10 / 10', '0 / 0 / 100'),
@@ -44,6 +44,6 @@ def get_table(scale):
     ),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference='80 / 10 / 10',
-    note=common.masked(scale, done='chosen')
+    note=scales.masked(scale, done='chosen')
     or 'A row has one pre-training: names are read with the uncased vocabulary, where the paper has a cased one.',
   )

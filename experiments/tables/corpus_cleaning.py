@@ -10,7 +10,7 @@ The last row has a twentieth of the text again and again, which is what copies c
 compare the like; their numbers stand for a corpus of 750 GB and are not repeated here.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales, tasks
 
 ROWS = {  # what stands behind the path of the text, split
   'as it is': ('', 'train'),
@@ -24,11 +24,11 @@ TASKS = ('SST-2', 'MRPC', 'CoLA')
 
 def get_table(scale):
   """Takes a scale."""
-  masked = common.masks(scale)
+  masked = scales.masks(scale)
   rows = {}
   for name, (corpus, split) in ROWS.items():
     keys = {} if scale == 'tiny' else dict(data__split=split)
-    rows[name] = common.pretraining(scale, 'roberta/formats.py', 'full', **keys, **masked)
+    rows[name] = scales.pretraining(scale, 'roberta/formats.py', 'full', **keys, **masked)
     rows[name] |= dict(corpus='' if scale == 'tiny' else corpus)
   if scale == 'paper':
     for row in rows.values():
@@ -39,10 +39,10 @@ def get_table(scale):
     title='Quality and copies of the text',
     paper='RoBERTa base as in its Table 2, full sentences',
     mark='none',
-    columns={'tokens': dict(of='tokens'), 'perplexity': perplexity, **common.columns(scale, *TASKS)},
+    columns={'tokens': dict(of='tokens'), 'perplexity': perplexity, **tasks.columns(scale, *TASKS)},
     rows=rows,
-    claims=common.claims(('perplexity', *TASKS), (filtered, plain), (unique, plain), (both, plain), (plain, repeated)),
+    claims=claims.claims(('perplexity', *TASKS), (filtered, plain), (unique, plain), (both, plain), (plain, repeated)),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference=plain,
-    note=common.masked(scale),
+    note=scales.masked(scale),
   )

@@ -5,7 +5,7 @@ plm-jax tables experiments/tables/distilbert_1.py --scale=small --workdir=runs/t
 Small: a student of two layers and a teacher of four, both 128 wide.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import bert, claims, scales, tasks
 
 CONFIGS = 'bert/base.py', 'distilbert/base.py'  # of the teacher and the student
 GLUE = ('GLUE', 'CoLA', 'MNLI', 'MRPC', 'QNLI', 'QQP', 'RTE', 'SST-2', 'STS-B', 'WNLI')
@@ -28,7 +28,7 @@ EMPTY = {
 
 def get_table(scale):
   """Takes a scale."""
-  teacher, whole = common.distilled(scale, *CONFIGS)
+  teacher, whole = bert.distilled(scale, *CONFIGS)
   rows = {'ELMo': dict(empty='ELMo has no task of GLUE here'), 'BERT base': teacher}
   rows['DistilBERT'] = whole | dict(after='BERT base')
   rows[AGAIN] = dict(empty='no config distils SQuAD while it is fine-tuned', mark='D')
@@ -38,7 +38,7 @@ def get_table(scale):
   for name in ('BERT base', 'DistilBERT'):
     rows[name]['marks'] = IN_THE_CODE
   empty = {name: dict(empty=why) for name, why in EMPTY.items()}
-  found = empty | common.columns(scale, *MEASURED, 'QNLI', 'QQP', 'WNLI')
+  found = empty | tasks.columns(scale, *MEASURED, 'QNLI', 'QQP', 'WNLI')
   mean = dict(over=GLUE[1:], note='F1 of QQP and accuracy of MRPC')
   found['GLUE'] = mean if scale == 'paper' else dict(empty='QNLI, QQP and WNLI are not among the small data')
   found['MNLI']['note'] = 'the README of the code has 84.7 and 82.1'
@@ -49,9 +49,9 @@ def get_table(scale):
     mark='B',
     columns=columns,
     rows=rows,
-    claims=common.claimed(columns, rows, ('BERT base', 'DistilBERT')),
+    claims=claims.claimed(columns, rows, ('BERT base', 'DistilBERT')),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     summary='median' if scale == 'paper' else 'mean',
     reference='BERT base',
-    note=common.masked(scale),
+    note=scales.masked(scale),
   )

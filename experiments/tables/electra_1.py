@@ -6,7 +6,7 @@ Every row is a training of its own, whose rate falls to zero at its own last ste
 generator half as wide as the trunk, rows of 64 tokens.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import bert, claims, scales, tasks
 
 STEPS = dict(paper=1_000_000, small=1_600, tiny=64)
 ROWS = {  # share of the steps: average of GLUE
@@ -26,13 +26,13 @@ def get_table(scale):
   rows = {}
   for name, (share, published) in ROWS.items():
     often = dict.fromkeys(EVERY, round(share * STEPS[scale]))
-    rows[name] = common.electra(scale, 'electra/small.py', **often)
+    rows[name] = bert.electra(scale, 'electra/small.py', **often)
     rows[name] |= dict(published={'GLUE': published}, mark=None if share == 1 else 'D')
   # the paper's BERT-small is a BERT of this size; its optimiser and its rows stay those of ELECTRA here
   masks = dict(name='mlm', where=dict(name='fixed_count', rate=0.15), edit=dict(name='bert_80_10_10'))
   often = dict.fromkeys(EVERY, STEPS[scale])
-  small = dict(common.SIZES, embed_dim=128)
-  rows['BERT-small'] = common.pretraining(scale, 'electra/small.py', small=small, objective=masks, **often)
+  small = dict(scales.SIZES, embed_dim=128)
+  rows['BERT-small'] = scales.pretraining(scale, 'electra/small.py', small=small, objective=masks, **often)
   rows['BERT-small'] |= dict(published={'GLUE': 75.1})
   rows |= {name: dict(empty='it is another model', published={'GLUE': number}) for name, number in OTHERS.items()}
   whole, half, quarter, eighth, sixteenth = ROWS
@@ -40,9 +40,9 @@ def get_table(scale):
     title='ELECTRA, Table 1: what a part of the training is worth',
     paper='Clark et al. 2020, §3.3; small and base, average of GLUE on dev',
     mark='C',
-    columns=common.glue(scale, *TASKS),
-    rows=common.tuned_as(scale, 'electra', rows),
-    claims=common.claims(
+    columns=tasks.glue(scale, *TASKS),
+    rows=tasks.tuned_as(scale, 'electra', rows),
+    claims=claims.claims(
       ('GLUE',) if scale == 'paper' else TASKS,
       (whole, 'BERT-small'),
       (whole, half),

@@ -5,7 +5,7 @@ plm-jax tables experiments/tables/electra_5.py --scale=small --workdir=runs/tabl
 Small: a generator half as wide as the trunk; rows of 64 tokens.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import bert, claims, scales, tasks
 
 ROWS = {  # what the trunk predicts, weight of its loss: average of GLUE
   'ELECTRA': ('all', 50.0, 85.0),
@@ -20,16 +20,16 @@ def get_table(scale):
   """Takes a scale."""
   rows = {}
   for name, (predict, weight, published) in ROWS.items():
-    rows[name] = common.electra(scale, 'electra/base.py', objective__predict=predict, objective__weight=weight)
+    rows[name] = bert.electra(scale, 'electra/base.py', objective__predict=predict, objective__weight=weight)
     rows[name] |= dict(published={'GLUE': published})
-  rows['BERT'] = common.pretraining(scale, 'bert/base.py', 'mlm') | dict(published={'GLUE': 82.2})
+  rows['BERT'] = scales.pretraining(scale, 'bert/base.py', 'mlm') | dict(published={'GLUE': 82.2})
   return dict(
     title='ELECTRA, Table 5: what makes it efficient',
     paper='Clark et al. 2020, §3.4; base, average of GLUE on dev',
     mark='C',
-    columns=common.glue(scale, *TASKS),
-    rows=common.tuned_as(scale, 'electra-base', rows),
-    claims=common.claims(
+    columns=tasks.glue(scale, *TASKS),
+    rows=tasks.tuned_as(scale, 'electra-base', rows),
+    claims=claims.claims(
       ('GLUE',) if scale == 'paper' else TASKS,
       ('ELECTRA', 'BERT'),
       ('ELECTRA', 'ELECTRA 15 %'),

@@ -7,7 +7,7 @@ Small: the size `cut` of experiments/elmo/pretrain.py, with the vocabulary that 
 Each of the other runs takes two to six minutes of a core.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, elmo
 
 ROWS = {  # side, layers, lambda: SQuAD, SNLI, SRL
   'baseline': ('none', (), 0.001, (80.8, 88.1, 81.6)),
@@ -19,16 +19,16 @@ ROWS = {  # side, layers, lambda: SQuAD, SNLI, SRL
 
 def get_table(scale):
   """Takes a scale."""
-  rows = common.elmo_rows(scale, 'elmo/pretrain.py', ROWS)
+  rows = elmo.rows(scale, 'elmo/pretrain.py', ROWS)
   baseline, last, even, free = rows
-  columns = common.elmo_columns(scale)
+  columns = elmo.columns(scale)
   return dict(
     title='ELMo, Table 2: which layers are mixed',
     paper='Peters et al. 2018, §5.1; dev; F1 of SQuAD and SRL, accuracy of SNLI',
     mark='B',
     columns=columns,
     rows=rows,
-    claims=common.claims(common.measured(columns), (free, even), (even, last), (last, baseline)),
+    claims=claims.claims(claims.measured(columns), (free, even), (even, last), (last, baseline)),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference=baseline,
     note='' if scale == 'paper' else 'Here a trunk of a fortieth of the parameters has read little text.',

@@ -6,7 +6,7 @@ plm-jax tables experiments/tables/elmo_3.py --scale=small --workdir=runs/tables 
 Small: as elmo_2.py, whose pre-training and last row are `input` here.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, elmo
 
 ROWS = {  # side, layers, lambda: SQuAD, SNLI, SRL
   'input': ('input', (), 0.001, (85.1, 88.9, 84.7)),
@@ -17,16 +17,16 @@ ROWS = {  # side, layers, lambda: SQuAD, SNLI, SRL
 
 def get_table(scale):
   """Takes a scale."""
-  rows = common.elmo_rows(scale, 'elmo/pretrain.py', ROWS)
+  rows = elmo.rows(scale, 'elmo/pretrain.py', ROWS)
   below, both, above = rows
-  columns = common.elmo_columns(scale)
+  columns = elmo.columns(scale)
   return dict(
     title='ELMo, Table 3: where the mix is put',
     paper='Peters et al. 2018, §5.2; dev; F1 of SQuAD and SRL, accuracy of SNLI',
     mark='B',
     columns=columns,
     rows=rows,
-    claims=common.claims(common.measured(columns), (both, below), (below, above)),
+    claims=claims.claims(claims.measured(columns), (both, below), (below, above)),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference=below,
     note='' if scale == 'paper' else 'Here a trunk of a fortieth of the parameters has read little text.',

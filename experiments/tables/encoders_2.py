@@ -8,7 +8,7 @@ text that was trained on; what it is below `held out` is learnt by heart. `table
 runs, by `plm-jax compare` with their folders, have each encoder's seeds as a mean and a band.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales
 
 ENCODERS = {'transformer': 'attention', 'cnn': 'convolution', 'lstm': 'recurrence'}
 TEXTS = {'': 'all of the text', 'small': '1 % of the text'}
@@ -27,8 +27,8 @@ def get_table(scale):
         keys |= dict(steps=STEPS[scale], optim__warmup=STEPS[scale] // 10, eval_every=STEPS[scale] // 4)
         keys |= dict(save_every=STEPS[scale] // 4, sharding={})
       rows[f'{name}, {text}'] = dict(
-        config=common.target(scale, 'encoders/compare.py', encoder, *((word,) if word else ()), small=''),
-        keys=common.dotted(keys),
+        config=scales.target(scale, 'encoders/compare.py', encoder, *((word,) if word else ()), small=''),
+        keys=scales.dotted(keys),
       )
   loss = dict(of='pretraining', better='min')
   attention, *others = (f'{name}, {TEXTS["small"]}' for name in ENCODERS.values())
@@ -42,7 +42,7 @@ def get_table(scale):
       'parameters': dict(of='parameters', better='min'),
     },
     rows=rows,
-    claims=common.claims(('held out',), *((other, attention) for other in others)),
+    claims=claims.claims(('held out',), *((other, attention) for other in others)),
     pretraining_seeds=dict(tiny=1, small=2, paper=3)[scale],
     tuning_seeds=1,
     note='The survey says that attention needs the most text and overfits a small one.',

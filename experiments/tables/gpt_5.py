@@ -3,7 +3,7 @@
 plm-jax tables experiments/tables/gpt_5.py --scale=small --workdir=runs/tables --data=../shared/data
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales, tasks
 
 COLUMNS = ('CoLA', 'SST-2', 'MRPC', 'STS-B', 'QQP', 'MNLI', 'QNLI', 'RTE', 'average')
 ROWS = {
@@ -20,14 +20,14 @@ def get_table(scale):
   keys = dict(epochs=None, steps=800, data__text='text') if scale == 'small' else {}
   rows = {}
   for name, published in ROWS.items():
-    rows[name] = common.pretraining(scale, 'gpt/gpt.py', **keys)
-    rows[name] |= dict(family='gpt', published=common.by_column(COLUMNS, published))
+    rows[name] = scales.pretraining(scale, 'gpt/gpt.py', **keys)
+    rows[name] |= dict(family='gpt', published=claims.by_column(COLUMNS, published))
   rows['no pre-training']['start'] = 'scratch'
   rows['no aux LM']['tuning'] = {'adapter.lm_weight': 0.0}
-  columns = common.columns(scale, *COLUMNS)
+  columns = tasks.columns(scale, *COLUMNS)
   if scale == 'small':
     columns |= {name: dict(empty=reason) for name, reason in NOT_IN_SMALL.items()}
-  lstm = common.by_column(COLUMNS, (30.3, 90.5, 83.2, 71.8, 68.1, 73.7, 81.1, 54.6, 69.1))
+  lstm = claims.by_column(COLUMNS, (30.3, 90.5, 83.2, 71.8, 68.1, 73.7, 81.1, 54.6, 69.1))
   rows['LSTM w/ aux'] = dict(empty='no causal LSTM here takes the inputs of GPT', published=lstm)
   return dict(
     title='GPT, Table 5: pre-training and the auxiliary objective',
@@ -35,7 +35,7 @@ def get_table(scale):
     mark='B',
     columns=columns,
     rows=rows,
-    claims=common.claimed(columns, rows, ('full', 'no pre-training'), ('full', 'no aux LM'), ('no aux LM', 'full')),
+    claims=claims.claimed(columns, rows, ('full', 'no pre-training'), ('full', 'no aux LM'), ('no aux LM', 'full')),
     tuning_seeds=dict(tiny=1, small=3, paper=1)[scale],
     reference='full',
     note='Here MRPC is scored by accuracy and STS-B by the rank correlation.',

@@ -5,7 +5,7 @@ plm-jax tables experiments/tables/gpt_shots.py --scale=small --workdir=runs/tabl
 Small: three networks of .5 to 4.7 M parameters that read rows of 256 tokens, and as many demonstrations as these hold.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, downstream, scales
 
 SHOTS = ('zero', 'one', 'few')
 SIZES = ('gpt3-small', 'gpt3-medium', 'gpt3-large', 'gpt3-xl', 'gpt3-2.7b', 'gpt3-6.7b', 'gpt3-13b', 'gpt3-175b')
@@ -33,9 +33,9 @@ PUBLISHED = {
 CHANCE = {'COPA': {'chance': 50.0}, 'HellaSwag': {'chance': 25.0}, 'LAMBADA': {}}
 # when small: sizes of the trunk by row, and how many demonstrations fit into 256 tokens
 SMALL = {
-  'gpt3-small': dict(common.SIZES, hidden_dim=64, mlp_dim=256, num_heads=1),
-  'gpt3-medium': dict(common.SIZES),
-  'gpt3-large': dict(common.SIZES, num_layers=4, hidden_dim=256, mlp_dim=1024, num_heads=4),
+  'gpt3-small': dict(scales.SIZES, hidden_dim=64, mlp_dim=256, num_heads=1),
+  'gpt3-medium': dict(scales.SIZES),
+  'gpt3-large': dict(scales.SIZES, num_layers=4, hidden_dim=256, mlp_dim=1024, num_heads=4),
 }
 ROWS = dict(data__length=256, data__batch_size=16)
 FEW = {'COPA': 6}
@@ -47,7 +47,7 @@ def get_table(scale):
   """Takes a scale."""
   sizes = SIZES if scale == 'paper' else tuple(SMALL)
   rows = {
-    size: common.pretraining(scale, 'gpt/gpt3.py', size, small=SMALL.get(size), **(ROWS if scale == 'small' else {}))
+    size: scales.pretraining(scale, 'gpt/gpt3.py', size, small=SMALL.get(size), **(ROWS if scale == 'small' else {}))
     | dict(family='gpt', published={})
     for size in sizes
   }
@@ -65,7 +65,7 @@ def get_table(scale):
     mark='D',
     rows=rows,
     columns=columns,
-    claims=common.claims(common.measured(columns), (sizes[-1], sizes[0])),
+    claims=claims.claims(claims.measured(columns), (sizes[-1], sizes[0])),
     tuning_seeds=1,
     reference=sizes[-1],
     note='' if scale == 'paper' else 'Here the networks are hundreds of times smaller than those of the rows.',
@@ -85,4 +85,6 @@ def _column(scale, task, word, shots, *, folder, metric):
     if shots == 'few':
       keys[f'eval__{split}__data__shots__count'] = FEW[task]
   words = (word,) if shots == 'zero' else (word, shots)
-  return common.asked(scale, 'gpt', 'gpt/prompt.py', *words, folder=folder, metric=metric, trivial=CHANCE[task], **keys)
+  return downstream.asked(
+    scale, 'gpt', 'gpt/prompt.py', *words, folder=folder, metric=metric, trivial=CHANCE[task], **keys
+  )

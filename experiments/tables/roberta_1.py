@@ -9,12 +9,12 @@ out, since on more text each mask would be read once, and static and dynamic mas
 held-out masked text is not in the paper.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales, tasks
 
 
 def get_table(scale):
   """Takes a scale."""
-  rate = common.masks(scale)
+  rate = scales.masks(scale)
   copies = 10 if scale == 'paper' else 1
   text = dict(data__split='train[:4%shuffled]') if scale == 'small' else {}
   pretrain = ('roberta/formats.py', 'segment_pair' if scale == 'paper' else 'full')
@@ -22,8 +22,8 @@ def get_table(scale):
   if scale == 'paper':
     static['data__copies'] = copies
   perplexity = dict(metric='validation/perplexity', of='pretraining', better='min')
-  columns = {'perplexity': perplexity, **common.columns(scale, 'SQuAD 2.0', 'MNLI', 'SST-2')}
-  rows = common.tuned_as(
+  columns = {'perplexity': perplexity, **tasks.columns(scale, 'SQuAD 2.0', 'MNLI', 'SST-2')}
+  rows = tasks.tuned_as(
     scale,
     'roberta',
     {
@@ -32,9 +32,9 @@ def get_table(scale):
         published={'SQuAD 2.0': 76.3, 'MNLI': 84.3, 'SST-2': 92.8},
         quoted='BERT base of Yang et al. 2019, Table 6, rounded',
       ),
-      'static': common.pretraining(scale, *pretrain, **static, **rate, **text)
+      'static': scales.pretraining(scale, *pretrain, **static, **rate, **text)
       | dict(published={'SQuAD 2.0': 78.3, 'MNLI': 84.3, 'SST-2': 92.5}),
-      'dynamic': common.pretraining(scale, *pretrain, **rate, **text)
+      'dynamic': scales.pretraining(scale, *pretrain, **rate, **text)
       | dict(published={'SQuAD 2.0': 78.7, 'MNLI': 84.0, 'SST-2': 92.9}),
     },
   )
@@ -46,12 +46,12 @@ def get_table(scale):
     columns=columns,
     rows=rows,
     claims=[
-      *common.claimed(columns, rows, ('dynamic', 'static'), asked=('perplexity',)),
-      *common.claimed(columns, rows, ('static', 'dynamic')),
+      *claims.claimed(columns, rows, ('dynamic', 'static'), asked=('perplexity',)),
+      *claims.claimed(columns, rows, ('static', 'dynamic')),
     ],
     pretraining_seeds=3 if scale == 'small' else 1,
     tuning_seeds=dict(tiny=2, small=1, paper=5)[scale],
     summary='median' if scale == 'paper' else 'mean',
     reference='dynamic',
-    note='' if scale == 'paper' else f'{common.masked(scale)} {other}',
+    note='' if scale == 'paper' else f'{scales.masked(scale)} {other}',
   )

@@ -8,7 +8,7 @@ pairs has 63.4, of sentence pairs 56.1, of full sentences 48.4, of documents 56.
 read.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales, tasks
 
 FORMATS = {  # word of the config: name; F1 on SQuAD 1.1 and 2.0, MNLI, SST-2, RACE; rows of a batch when small
   'segment_pair': ('SEGMENT-PAIR+NSP', (90.4, 78.7, 84.0, 92.9, 64.2), 49),
@@ -26,23 +26,23 @@ OTHERS = {  # rows of the table that others trained
 
 def get_table(scale):
   """Takes a scale."""
-  rate = common.masks(scale)
+  rate = scales.masks(scale)
   rows = {}
   for word, (name, published, batch) in FORMATS.items():
     keys = dict(data__batch_size=batch) if scale == 'small' else {}
-    rows[name] = common.pretraining(scale, 'roberta/formats.py', word, **rate, **keys)
-    rows[name] |= dict(published=common.by_column(COLUMNS, published))
+    rows[name] = scales.pretraining(scale, 'roberta/formats.py', word, **rate, **keys)
+    rows[name] |= dict(published=claims.by_column(COLUMNS, published))
   for name, published in OTHERS.items():
     rows[name] = dict(empty='others trained it', published=published, quoted='Yang et al. 2019, Table 6, rounded')
   rows['BERT base']['quoted'] += '; SQuAD F1 Devlin et al. 2018, Table 5'
-  columns = {'tokens': dict(of='tokens'), **common.columns(scale, *COLUMNS)}
+  columns = {'tokens': dict(of='tokens'), **tasks.columns(scale, *COLUMNS)}
   return dict(
     title='RoBERTa, Table 2: formats of the input',
     paper='Liu et al. 2019, §4.2; base, a million steps of 256 rows, SQuAD 1.1, medians of five',
     mark='B',
     columns=columns,
-    rows=common.tuned_as(scale, 'roberta', rows),
-    claims=common.claimed(
+    rows=tasks.tuned_as(scale, 'roberta', rows),
+    claims=claims.claimed(
       columns,
       rows,
       ('SEGMENT-PAIR+NSP', 'SENTENCE-PAIR+NSP'),
@@ -54,5 +54,5 @@ def get_table(scale):
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     summary='median' if scale == 'paper' else 'mean',
     reference='FULL-SENTENCES',
-    note=common.masked(scale),
+    note=scales.masked(scale),
   )

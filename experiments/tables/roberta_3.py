@@ -6,7 +6,7 @@ Rows are full sentences, as the paper says of everything behind its Table 2. Sma
 of 1,024, with rates that grow as the paper's do.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales, tasks
 
 ROWS = {  # rows, steps, rate of the paper; the same when small; perplexity, MNLI, SST-2
   '256 rows, 1M steps': ((256, 1_000_000, 1e-4), (64, 800, 2e-3), (3.99, 84.7, 92.7)),
@@ -27,18 +27,18 @@ def get_table(scale):
     batch, steps, rate = small if scale == 'small' else paper
     keys = {} if scale == 'tiny' else dict(data__batch_size=batch, steps=steps, optim__rate=rate)
     keys |= dict(optim__warmup=0.05, eval_every=steps, save_every=steps) if scale == 'small' else {}
-    masked = common.masks(scale)
-    rows[name] = common.pretraining(scale, 'roberta/formats.py', 'full', **keys, **masked)
-    rows[name] |= dict(published=common.by_column(('perplexity', *COLUMNS), published))
+    masked = scales.masks(scale)
+    rows[name] = scales.pretraining(scale, 'roberta/formats.py', 'full', **keys, **masked)
+    rows[name] |= dict(published=claims.by_column(('perplexity', *COLUMNS), published))
   perplexity = dict(metric='validation/perplexity', of='pretraining', better='min')
-  columns = {'perplexity': perplexity, **common.columns(scale, *COLUMNS)}
+  columns = {'perplexity': perplexity, **tasks.columns(scale, *COLUMNS)}
   return dict(
     title='RoBERTa, Table 3: size of the batch',
     paper='Liu et al. 2019, §4.3; base, held-out perplexity, dev sets',
     mark='B',
     columns=columns,
-    rows=common.tuned_as(scale, 'roberta', rows),
-    claims=common.claimed(
+    rows=tasks.tuned_as(scale, 'roberta', rows),
+    claims=claims.claimed(
       columns,
       rows,
       ('2K rows, 125K steps', '256 rows, 1M steps'),
@@ -46,5 +46,5 @@ def get_table(scale):
     ),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference='256 rows, 1M steps',
-    note=f'{FORMAT} {common.masked(scale, "and all numbers of steps are small")}'.strip(),
+    note=f'{FORMAT} {scales.masked(scale, "and all numbers of steps are small")}'.strip(),
   )

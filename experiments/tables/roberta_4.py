@@ -7,7 +7,7 @@ were read, padding left out. At the scale of the paper the text has to be named:
 tenth of it.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales, tasks
 
 ROWS = {  # first rows of the text, steps of the paper; steps when small: SQuAD F1, SQuAD 2.0, MNLI, SST-2
   '16 GB, 100K steps': ('train[:10%]', 100_000, 400, (93.6, 87.3, 89.0, 95.3)),
@@ -29,23 +29,23 @@ def get_table(scale):
   for name, (split, paper, small, published) in ROWS.items():
     keys = {} if scale == 'tiny' else dict(data__split=split, steps=paper if scale == 'paper' else small)
     keys |= dict(eval_every=small, save_every=400) if scale == 'small' else {}
-    masked = common.masks(scale)
-    rows[name] = common.pretraining(scale, 'roberta/pretrain.py', 'large', **keys, **masked)
-    rows[name] |= dict(published=common.by_column(COLUMNS, published))
+    masked = scales.masks(scale)
+    rows[name] = scales.pretraining(scale, 'roberta/pretrain.py', 'large', **keys, **masked)
+    rows[name] |= dict(published=claims.by_column(COLUMNS, published))
   for name, published in OTHERS.items():
-    rows[name] = dict(empty='it is another model', published=common.by_column(COLUMNS, published))
+    rows[name] = dict(empty='it is another model', published=claims.by_column(COLUMNS, published))
   less, more, longer, longest = ROWS
   perplexity = dict(metric='validation/perplexity', of='pretraining', better='min')
-  columns = {'tokens': dict(of='tokens'), 'perplexity': perplexity, **common.columns(scale, *COLUMNS)}
+  columns = {'tokens': dict(of='tokens'), 'perplexity': perplexity, **tasks.columns(scale, *COLUMNS)}
   return dict(
     title='RoBERTa, Table 4: more text, more steps',
     paper='Liu et al. 2019, §5; large, batches of 8,192 rows, dev sets, medians of five',
     mark='B',
     columns=columns,
-    rows=common.tuned_as(scale, 'roberta-large', rows),
-    claims=common.claimed(columns, rows, (more, less), (longer, more), (longest, longer), asked=('perplexity',)),
+    rows=tasks.tuned_as(scale, 'roberta-large', rows),
+    claims=claims.claimed(columns, rows, (more, less), (longer, more), (longest, longer), asked=('perplexity',)),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     summary='median' if scale == 'paper' else 'mean',
     reference=longest,
-    note=common.masked(scale, 'and all numbers of steps are small'),
+    note=scales.masked(scale, 'and all numbers of steps are small'),
   )

@@ -8,7 +8,7 @@ plm-jax vocab train --source=../shared/data/multi30k_en_de --text=de --name=byte
 experiments/small/pretrain.py:bart, whose head says which text and vocabulary it needs.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import downstream, scales
 
 SUMMARY = dict(data__length=320, data__target_length=48, data__batch_size=16)
 # all parameters train from the first step: both stages of the paper at once, for the network from scratch too
@@ -32,8 +32,8 @@ def get_table(scale, arg=''):
   """Takes a scale and `medium`."""
 
   def task(config, *words, folder, metric, steps, **rest):
-    rest |= common.IN_CACHE
-    return common.task(scale, 'bart', config, *words, folder=folder, metric=metric, steps=steps, **rest)
+    rest |= scales.IN_CACHE
+    return downstream.task(scale, 'bart', config, *words, folder=folder, metric=metric, steps=steps, **rest)
 
   columns = {
     'SST-2': task(
@@ -46,7 +46,7 @@ def get_table(scale, arg=''):
     ),
     'Multi30k': task(
       'bart/translate.py', 'multi30k', 'base', folder='multi30k_en_de', metric='test/bleu', steps=600, times=1,
-      trivial={'copy': 0.5}, adapter__source__overrides=READER[common.is_medium(arg)], **SENTENCE,
+      trivial={'copy': 0.5}, adapter__source__overrides=READER[downstream.is_medium(arg)], **SENTENCE,
     ),
   }  # fmt: skip
-  return common.downstream(scale, 'small/pretrain.py', 'bart', columns, medium=common.is_medium(arg))
+  return downstream.table(scale, 'small/pretrain.py', 'bart', columns, medium=downstream.is_medium(arg))

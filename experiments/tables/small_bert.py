@@ -6,12 +6,12 @@ plm-jax tables experiments/tables/small_bert.py --scale=small --workdir=runs/tab
 experiments/small/pretrain.py:bert, whose head says which text and vocabulary it needs.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import downstream, scales
 
 CLASS = 'most frequent class'
-# where a trunk would learn the frequent class in place of the words, the head learns faster: see `common.task`
+# where a trunk would learn the frequent class in place of the words, the head learns faster: see `downstream.task`
 SKEWED = dict(head=10.0)
-LARGE = SKEWED | common.IN_CACHE
+LARGE = SKEWED | scales.IN_CACHE
 # task: words of its GLUE config, folder, metric, updates, what the most frequent class gives, settings
 GLUE = {
   'SST-2': ('sst2', 'glue_sst2', 'validation/accuracy', 500, 50.9, {}),
@@ -40,13 +40,13 @@ def get_table(scale, arg=''):
   """Takes a scale and `medium`."""
 
   def task(config, *words, folder, metric, steps, **rest):
-    return common.task(scale, 'bert', config, *words, folder=folder, metric=metric, steps=steps, **rest)
+    return downstream.task(scale, 'bert', config, *words, folder=folder, metric=metric, steps=steps, **rest)
 
   columns = {}
   for name, (word, folder, metric, steps, share, settings) in GLUE.items():
     rest = dict(steps=steps, trivial={CLASS: share}) | settings
     columns[name] = task('bert/glue.py', word, 'mean', folder=folder, metric=metric, **rest)
-  columns['TREC'] = common.trec(scale, 'bert', steps=400)
+  columns['TREC'] = downstream.trec(scale, 'bert', steps=400)
   columns['SNLI'] = task(
     'finetune/pair.py',
     folder='snli',
@@ -76,4 +76,4 @@ def get_table(scale, arg=''):
       trivial={'no answer': 0.0},
       **SPANS,
     )
-  return common.downstream(scale, 'small/pretrain.py', 'bert', columns, medium=common.is_medium(arg))
+  return downstream.table(scale, 'small/pretrain.py', 'bert', columns, medium=downstream.is_medium(arg))

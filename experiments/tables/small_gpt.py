@@ -6,7 +6,7 @@ plm-jax tables experiments/tables/small_gpt.py --scale=small --workdir=runs/tabl
 experiments/small/pretrain.py:gpt, whose head says which text and vocabulary it needs.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import downstream, scales
 
 CLASS = 'most frequent class'
 OPTIONS = dict(data__length=96, data__buckets=(32, 64), data__batch_size=8)
@@ -17,11 +17,11 @@ SUMMARY = dict(data__length=320, data__target_length=48, data__batch_size=16)
 
 def get_table(scale, arg=''):
   """Takes a scale and `medium`."""
-  prompt = PROMPT[common.is_medium(arg)] | dict(data__target_length=8, data__batch_size=32)
+  prompt = PROMPT[downstream.is_medium(arg)] | dict(data__target_length=8, data__batch_size=32)
 
   def task(config, *words, folder, metric, steps, **rest):
-    rest |= common.IN_CACHE
-    return common.task(scale, 'gpt', config, *words, folder=folder, metric=metric, steps=steps, **rest)
+    rest |= scales.IN_CACHE
+    return downstream.task(scale, 'gpt', config, *words, folder=folder, metric=metric, steps=steps, **rest)
 
   columns = {
     'SST-2': task(
@@ -35,12 +35,12 @@ def get_table(scale, arg=''):
       'gpt/summarise.py', 'scitldr', folder='scitldr_abstract', metric='test/rouge1', steps=200, times=1,
       trivial={'first sentence': 31.3}, **SUMMARY,
     ),
-    'COPA, zero-shot': common.asked(
+    'COPA, zero-shot': downstream.asked(
       scale, 'gpt', 'gpt/prompt.py', 'copa', folder='super_glue_copa', metric='validation/accuracy',
       trivial={'chance': 50.0}, **prompt,
     ),
-    'LAMBADA, zero-shot': common.asked(
+    'LAMBADA, zero-shot': downstream.asked(
       scale, 'gpt', 'gpt/prompt.py', 'lambada', folder='lambada', metric='test/answer_accuracy', **prompt
     ),
   }  # fmt: skip
-  return common.downstream(scale, 'small/pretrain.py', 'gpt', columns, medium=common.is_medium(arg))
+  return downstream.table(scale, 'small/pretrain.py', 'gpt', columns, medium=downstream.is_medium(arg))

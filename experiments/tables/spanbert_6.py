@@ -6,7 +6,7 @@ The paper's rows have two segments and next-sentence prediction: the last one is
 at its scale, pre-trained as in spanbert_7.py. Small: one segment.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import bert, claims, scales, tasks
 
 COLUMNS = ('SQuAD 2.0', 'NewsQA', 'TriviaQA', 'coreference', 'MNLI', 'QNLI', 'GLUE')
 
@@ -18,22 +18,22 @@ def get_table(scale):
   def row(published, masks='geometric_spans'):
     """Spans that are replaced as a whole, or other masks, of which each token has a replacement of its own."""
     if scale == 'paper':
-      made = common.pretraining(scale, 'bert/large.py', **common.LIKE_SPANBERT)
+      made = scales.pretraining(scale, 'bert/large.py', **bert.LIKE_SPANBERT)
     else:
-      made = common.pretraining(scale, 'spanbert/pretrain.py', 'mlm')
+      made = scales.pretraining(scale, 'spanbert/pretrain.py', 'mlm')
     spans = dict(probability=0.2, max_words=10) if masks == 'geometric_spans' else {}
     made['keys'] = made['keys'] | {
       'objective.where': dict(name=masks, rate=rate, **spans),
       'objective.edit': dict(name='bert_80_10_10', per='span' if spans else 'token'),
       'objective.masking': 'dynamic',
     }
-    return made | dict(published=common.by_column(COLUMNS, published))
+    return made | dict(published=claims.by_column(COLUMNS, published))
 
   def untagged(published):
-    return dict(empty='it needs a tagger', published=common.by_column(COLUMNS, published))
+    return dict(empty='it needs a tagger', published=claims.by_column(COLUMNS, published))
 
-  columns = common.columns(scale, *COLUMNS[:-2], 'SST-2', *COLUMNS[-2:])
-  rows = common.tuned_as(
+  columns = tasks.columns(scale, *COLUMNS[:-2], 'SST-2', *COLUMNS[-2:])
+  rows = tasks.tuned_as(
     scale,
     'spanbert',
     {
@@ -52,8 +52,8 @@ def get_table(scale):
     mark='B',
     columns=columns,
     rows=rows,
-    claims=common.claimed(columns, rows, (spans, 'subword tokens'), (spans, 'whole words'), asked=('SST-2',)),
+    claims=claims.claimed(columns, rows, (spans, 'subword tokens'), (spans, 'whole words'), asked=('SST-2',)),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference=spans,
-    note='' if scale == 'paper' else f'{common.masked(scale)} {one}',
+    note='' if scale == 'paper' else f'{scales.masked(scale)} {one}',
   )

@@ -6,7 +6,7 @@ All rows hide the same spans, and differ in nothing else: steps, optimiser and v
 64 tokens, so that a pair has two segments of 30.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import bert, claims, scales, tasks
 
 COLUMNS = ('SQuAD 2.0', 'NewsQA', 'TriviaQA', 'coreference', 'MNLI', 'QNLI', 'GLUE')
 ROWS = {  # config and words: the columns above
@@ -25,21 +25,21 @@ def get_table(scale):
   }
   rows = {}
   for name, (config, words, published) in ROWS.items():
-    like = dict(steps=common.SPANBERT_STEPS) if config.startswith('spanbert/') else common.LIKE_SPANBERT
+    like = dict(steps=bert.SPANBERT_STEPS) if config.startswith('spanbert/') else bert.LIKE_SPANBERT
     own = like if scale == 'paper' else {}
-    rows[name] = common.pretraining(scale, config, *words, **own)
+    rows[name] = scales.pretraining(scale, config, *words, **own)
     rows[name]['keys'] = rows[name]['keys'] | spans | {'objective.masking': 'dynamic'}
-    rows[name]['published'] = common.by_column(COLUMNS, published)
+    rows[name]['published'] = claims.by_column(COLUMNS, published)
   two, one, boundary = ROWS
-  columns = common.columns(scale, *COLUMNS[:-2], 'SST-2', 'MRPC', *COLUMNS[-2:])
+  columns = tasks.columns(scale, *COLUMNS[:-2], 'SST-2', 'MRPC', *COLUMNS[-2:])
   return dict(
     title='SpanBERT, Table 7: objectives beside masked spans',
     paper='Joshi et al. 2019, §6.2; large, 1.2 million steps, SQuAD 2.0 in F1',
     mark='B',
     columns=columns,
-    rows=common.tuned_as(scale, 'spanbert', rows),
-    claims=common.claimed(columns, rows, (one, two), (boundary, one), asked=('SST-2', 'MRPC')),
+    rows=tasks.tuned_as(scale, 'spanbert', rows),
+    claims=claims.claimed(columns, rows, (one, two), (boundary, one), asked=('SST-2', 'MRPC')),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference=one,
-    note=common.masked(scale),
+    note=scales.masked(scale),
   )

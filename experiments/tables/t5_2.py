@@ -6,7 +6,7 @@ The last row, which is not pre-trained, is of Table 1 (§3.1.4). Small: stacks o
 tokens, AdamW; SST-2 written as text and scored by exact match.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales, t5
 
 ROWS = {  # words of the config: name, GLUE, CNN/DM, SQuAD, SuperGLUE, WMT's English to German, French, Romanian
   ('enc_dec',): ('encoder-decoder', (83.28, 19.24, 80.88, 71.36, 26.98, 39.82, 27.65)),
@@ -22,17 +22,17 @@ def get_table(scale):
   """Takes a scale."""
   rows = {}
   for words, (name, published) in ROWS.items():
-    small = common.T5 | dict.fromkeys(('num_layers', 'num_decoder_layers'), 1 if 'six' in words else 2)
+    small = t5.SIZES | dict.fromkeys(('num_layers', 'num_decoder_layers'), 1 if 'six' in words else 2)
     small |= {'shared': dict(structure='shared'), 'decoder': dict(structure='decoder')}.get(words[0], {})
     small |= dict(structure='prefix') if words[0] == 'prefix' else {}
-    keys = dict(vocab__extra=common.SENTINELS) if scale == 'small' else {}
-    rows[name] = common.pretraining(scale, 't5/architectures.py', *words, small=small, **keys)
-    rows[name] |= dict(family='t5', published=common.by_column(common.T5_COLUMNS, published))
+    keys = dict(vocab__extra=t5.SENTINELS) if scale == 'small' else {}
+    rows[name] = scales.pretraining(scale, 't5/architectures.py', *words, small=small, **keys)
+    rows[name] |= dict(family='t5', published=claims.by_column(t5.COLUMNS, published))
   without = (66.22, 17.60, 50.31, 53.04, 25.86, 39.77, 24.04)
   rows['without pre-training'] = rows['encoder-decoder'] | dict(
-    start='scratch', published=common.by_column(common.T5_COLUMNS, without)
+    start='scratch', published=claims.by_column(t5.COLUMNS, without)
   )
-  columns = common.t5_columns(scale)
+  columns = t5.columns(scale)
   of_much_text = 'WMT en-fr'  # where the paper finds pre-training to be worth nothing
   return dict(
     title='T5, Table 2: architectures',
@@ -41,7 +41,7 @@ def get_table(scale):
     columns=columns,
     rows=rows,
     claims=[
-      *common.claimed(
+      *claims.claimed(
         columns,
         rows,
         ('encoder-decoder', 'language model'),
@@ -51,7 +51,7 @@ def get_table(scale):
         ('shared encoder-decoder', 'prefix language model'),
         asked=('SST-2',),
       ),
-      *common.claimed(
+      *claims.claimed(
         {name: column for name, column in columns.items() if name != of_much_text},
         rows,
         ('encoder-decoder', 'without pre-training'),

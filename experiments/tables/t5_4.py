@@ -5,7 +5,7 @@ plm-jax tables experiments/tables/t5_4.py --scale=small --workdir=runs/tables --
 Small: two stacks of 2 layers, rows of 64 tokens, AdamW; SST-2 written as text and scored by exact match.
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales, t5
 
 ROWS = {  # word of the config: name, GLUE, CNN/DM, SQuAD, SuperGLUE, WMT's English to German, French, Romanian
   'prefix_lm': ('prefix LM', (80.69, 18.94, 77.99, 65.27, 26.86, 39.73, 27.49)),
@@ -28,17 +28,17 @@ def get_table(scale):
   """Takes a scale."""
   rows = {}
   for word, (name, published) in ROWS.items():
-    keys = dict(vocab__extra=common.SENTINELS) if scale == 'small' else {}
-    rows[name] = common.pretraining(scale, 't5/pretrain.py', word, small=common.T5, **keys)
-    rows[name] |= dict(family='t5', published=common.by_column(common.T5_COLUMNS, published))
-  columns = common.t5_columns(scale)
+    keys = dict(vocab__extra=t5.SENTINELS) if scale == 'small' else {}
+    rows[name] = scales.pretraining(scale, 't5/pretrain.py', word, small=t5.SIZES, **keys)
+    rows[name] |= dict(family='t5', published=claims.by_column(t5.COLUMNS, published))
+  columns = t5.columns(scale)
   return dict(
     title='T5, Tables 4 to 7: objectives, rates, lengths of spans',
     paper='Raffel et al. 2020, §3.3; base, 2^19 steps, fine-tuned on each benchmark',
     mark='B',
     columns=columns,
     rows=rows,
-    claims=common.claimed(
+    claims=claims.claimed(
       columns,
       rows,
       ('BERT-style', 'prefix LM'),

@@ -6,8 +6,7 @@ Small: the size `small` of experiments/ulmfit/, layers of 256, 256 and 128 that 
 """
 
 from experiments import common as sizes
-from experiments.tables import common
-from experiments.tables.common import ULMFIT
+from experiments.tables.shared import claims, scales, ulmfit
 
 PLAIN = dict(name='adam', rate=4e-3, schedule='constant', b1=0.8, b2=0.99, decay=1e-7, clip=0.3)
 SILENT = {'model.overrides.dropout': 0.0}  # "vanilla": the same layers without any dropout
@@ -25,23 +24,23 @@ def get_table(scale):
   """Takes a scale."""
   rows = {}
   for name, (keys, fields, between, published) in ROWS.items():
-    row = common.staged(scale, 'ulmfit/pretrain.py')
+    row = scales.staged(scale, 'ulmfit/pretrain.py')
     rows[name] = row | dict(
       keys=row['keys'] | keys,
       family='ulmfit',
       between=between,
-      published=common.by_column(ULMFIT, published),
+      published=claims.by_column(ulmfit.COLUMNS, published),
       **fields,
     )
   whole, *others = rows
-  columns = common.ulmfit(scale, 'ulmfit')
+  columns = ulmfit.columns(scale, 'ulmfit')
   return dict(
     title='ULMFiT, Tables 4 to 6: pre-training and the language model',
     paper='Howard and Ruder 2018, §5; validation error rates in per cent',
     mark='B',
     columns=columns,
     rows=rows,
-    claims=common.claims(common.measured(columns), *((whole, other) for other in others), (others[4], others[3])),
+    claims=claims.claims(claims.measured(columns), *((whole, other) for other in others), (others[4], others[3])),
     tuning_seeds=dict(tiny=1, small=3, paper=1)[scale],
     reference=whole,
   )

@@ -5,8 +5,7 @@ plm-jax tables experiments/tables/ulmfit_7.py --scale=small --workdir=runs/table
 Small: as ulmfit_4.py, with which it shares the first two stages.
 """
 
-from experiments.tables import common
-from experiments.tables.common import ULMFIT
+from experiments.tables.shared import claims, scales, ulmfit
 
 ROWS = {  # word of the config: name, errors
   'scratch': ('from scratch', (9.93, 13.36, 6.81)),
@@ -26,23 +25,23 @@ def get_table(scale):
   """Takes a scale."""
   rows = {}
   for word, (name, published) in ROWS.items():
-    rows[name] = common.staged(scale, 'ulmfit/pretrain.py')
-    rows[name] |= dict(family=word, published=common.by_column(ULMFIT, published))
+    rows[name] = scales.staged(scale, 'ulmfit/pretrain.py')
+    rows[name] |= dict(family=word, published=claims.by_column(ulmfit.COLUMNS, published))
   rows['from scratch'] |= dict(direct=True, start='scratch')
   best = ROWS['ulmfit'][0]
-  columns = common.ulmfit(scale, *ROWS)
-  claims = []
-  for column in common.measured(columns):
-    numbers = {name: errors[ULMFIT.index(column)] for name, errors in ROWS.values()}
+  columns = ulmfit.columns(scale, *ROWS)
+  claim_list = []
+  for column in claims.measured(columns):
+    numbers = {name: errors[ulmfit.COLUMNS.index(column)] for name, errors in ROWS.values()}
     worse = [name for name, error in numbers.items() if error > numbers[best]]  # on AG two schedules are better
-    claims += common.claims([column], *((best, name) for name in worse))
+    claim_list += claims.claims([column], *((best, name) for name in worse))
   return dict(
     title='ULMFiT, Table 7: how the classifier is fine-tuned',
     paper='Howard and Ruder 2018, §5; validation error rates in per cent',
     mark='B',
     columns=columns,
     rows=rows,
-    claims=claims,
+    claims=claim_list,
     tuning_seeds=dict(tiny=1, small=3, paper=1)[scale],
     reference='full',
   )

@@ -3,7 +3,7 @@
 plm-jax tables experiments/tables/xlnet_6.py --scale=small --workdir=runs/tables --data=../shared/data
 """
 
-from experiments.tables import common
+from experiments.tables.shared import claims, scales, tasks
 
 ROWS = {  # word of the config: name, RACE, SQuAD 2.0 (F1, exact match), MNLI (matched, mismatched), SST-2
   'k7': ('XLNet, K = 7', (66.05, 81.33, 78.46, 85.84, 85.43, 92.66)),
@@ -25,23 +25,23 @@ COLUMNS = ('RACE', 'SQuAD 2.0', 'SQuAD 2.0 EM', 'MNLI', 'MNLI-mm', 'SST-2')
 def get_table(scale):
   """Takes a scale."""
   rows = {
-    name: common.pretraining(scale, 'xlnet/base.py', word)
-    | dict(family='xlnet', published=common.by_column(COLUMNS, published))
+    name: scales.pretraining(scale, 'xlnet/base.py', word)
+    | dict(family='xlnet', published=claims.by_column(COLUMNS, published))
     for word, (name, published) in ROWS.items()
   }
   if scale == 'small':  # of so few steps, the warm-up of the paper's 1,000 would be all
     for row in rows.values():
       row['tuning'] = {'optim.warmup': 0.1}
   for name, (why, published) in OTHERS.items():
-    rows[name] = dict(empty=why, published=common.by_column(COLUMNS, published))
-  columns = common.columns(scale, *COLUMNS)
+    rows[name] = dict(empty=why, published=claims.by_column(COLUMNS, published))
+  columns = tasks.columns(scale, *COLUMNS)
   return dict(
     title='XLNet, Table 6: what its parts are worth',
     paper='Yang et al. 2019, §3.4; base, Wikipedia and books, medians of five',
     mark='B',
     columns=columns,
     rows=rows,
-    claims=common.claimed(
+    claims=claims.claimed(
       columns,
       rows,
       ('XLNet, K = 6', 'without memory'),

@@ -36,6 +36,8 @@ PAPER = Paper(
   year=2018, title='BERT §4.4, GPT §3.3', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens[bkl]', 'segment_ids[bkl]', 'label')
+DATA = dict(name='labelled', kind='options')  # keys of the data block of a published head
+TEXTS = 2  # of an example
 OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
 NEVER = -1e30  # score of a missing option
 

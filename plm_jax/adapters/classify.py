@@ -44,6 +44,7 @@ PAPER = Paper(
   year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens', 'segment_ids', 'label')
+DATA = dict(name='labelled')  # keys of the data block of a published head; `kind` is that of the adapter
 OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
 QUICK = dict(kind='class', layers=(), layer_weights=(), class_weights=())  # settings of a smoke test (`file.py:quick`)
 

@@ -1,5 +1,4 @@
-"""Feature extraction with ELMo: another adapter reads a learned mix of all layers of a frozen trunk (Peters et al.
-2018, §3.2 and §3.3).
+"""A learned mix of all layers of a frozen trunk, for another adapter (ELMo; Peters et al. 2018, §3.2 and §3.3).
 
 A token is ELMo_k = gamma sum_j softmax(w)_j h_k,j over the trunk's embeddings and layers. `vectors` prepends a trained
 vector x_k, [x_k; ELMo_k], which `init_from` can read from a file of word vectors. The adapter `inner` reads these

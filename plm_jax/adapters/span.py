@@ -47,6 +47,8 @@ PAPER = Paper(
   year=2018, title='BERT §4.2, §4.3', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens', 'segment_ids', 'start', 'end', 'context')
+DATA = dict(name='labelled', kind='spans')  # keys of the data block of a published head
+TEXTS = 2  # of an example
 End = Literal['independent', 'conditional']
 SHOWN, MAXIMUM, NO_ANSWER = 1, 2, 3  # values of `context`, see `data/rows/question_windows.py`
 NEVER = -1e30  # score of an illegal pair; twice this value is finite in float32

@@ -59,6 +59,7 @@ PAPER = Paper(
   year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens', 'segment_ids', 'labels')
+DATA = dict(name='labelled', kind='words', fields=('tokens',))  # keys of the data block of a published head
 QUICK = dict(  # settings of a smoke test (`file.py:quick`)
   tags=('O', 'B-name', 'I-name', 'B-type', 'I-type'),
   layers=(-1,),

@@ -86,7 +86,9 @@ def segments_of(inputs: Mapping[str, Array]) -> Array:
 
 
 def pooled(trunk: nn.Module, hidden: Array, segment_ids: Array, *, pool: Pool, frozen: bool) -> Array:
-  """Pool states [b, l, d] to [b, d], or [b, 3 d] with 'concat'.
+  """Pool states: [b, l, d] -> [b, d].
+
+  With 'concat' the result is [b, 3 d].
 
   Args:
     trunk: any trunk with `pool`.
@@ -190,9 +192,9 @@ def with_language_model(
   values: Array,
   metrics: dict[str, tuple[Array, Array]],
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-  """Add the auxiliary loss: L3 = L2 + lambda L1 (GPT eq. 5).
+  """Add the auxiliary language model's loss.
 
-  With `lm_weight` 0 the values and metrics are returned unchanged.
+  L3 = L2 + lambda L1 (GPT eq. 5). With `lm_weight` 0 the values and metrics are returned unchanged.
 
   Args:
     lm_weight: lambda, weight of the auxiliary language model.

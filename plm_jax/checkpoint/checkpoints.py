@@ -113,11 +113,14 @@ class Checkpoints:
       raise CheckpointError(f'{self.folder} cannot be written to ({error}): name another --workdir') from error
 
   def steps(self) -> list[int]:
-    """List the steps whose files have the recorded names and sizes, oldest first."""
+    """List the steps with all recorded files and sizes, oldest first."""
     return list(saved_steps.records(self.folder)[0])
 
   def best_step(self) -> int | None:
-    """Return the complete step with the best score, the earliest if equal, or None."""
+    """Return the complete step with the best score, or None.
+
+    The earliest of equal scores; None if no step has a score.
+    """
     return best_step(self.folder)
 
   def save(
@@ -129,9 +132,10 @@ class Checkpoints:
     sums: Mapping[str, tuple[float, float]] | None = None,
     best_allowed: bool = True,
   ) -> None:
-    """Copy the state from the devices; it is then written in the background.
+    """Copy the state from the devices.
 
-    Waits until an earlier save has finished. If the run is at a saved `step` already, nothing is written.
+    It is then written in the background. Waits until an earlier save has finished. If the run is at a saved `step`
+    already, nothing is written.
 
     Args:
       step: number of updates; larger than all before.
@@ -199,7 +203,7 @@ class Checkpoints:
     self._saving = None
 
   def close(self) -> None:
-    """Wait, then end the background threads; call it, or use `with`."""
+    """Finish the last save and end the background threads."""
     try:
       self.wait()
     finally:
@@ -334,7 +338,9 @@ def set_aside(folder: Path, at: int) -> list[int]:
 
 
 def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
-  """Read all leaves of a step into the memory of this host: path -> array.
+  """Read all leaves of a step into the memory of this host.
+
+  Path -> array.
 
   Raises:
     CheckpointError: the step could not be read.

@@ -23,7 +23,9 @@ _THREADS = 4
 
 
 def of_files(paths: Mapping[str, Path], *, like: Mapping[str, str] | None = None) -> Digests:
-  """Compute name -> (bytes, digest) of files, of the kinds of those in `like`.
+  """Compute name -> (bytes, digest) of files.
+
+  Digests are of the kinds of those in `like`.
 
   Raises:
     OSError: a file cannot be read.

@@ -36,12 +36,14 @@ def join(parent: str, name: str) -> str:
 
 
 def is_stacked(path: str) -> bool:
-  """Return True if axis 0 of the leaf at a path is the layer."""
+  """Return True if axis 0 at a path is the layer."""
   return STACKED in path.split('/')
 
 
 def interpolate_positions(table: np.ndarray, length: int, *, before: int = 0) -> np.ndarray:
-  """Resize a position table by linear interpolation; its end rows stay the same.
+  """Resize a position table by linear interpolation.
+
+  Its end rows stay the same.
 
   Args:
     table: [before + positions, ...], any float dtype.
@@ -66,9 +68,9 @@ def interpolate_positions(table: np.ndarray, length: int, *, before: int = 0) ->
 def fit(
   path: str, value: np.ndarray, fresh: Array, entry: 'Entry', *, before: int, width_key: str | None = None
 ) -> tuple[Array, str]:
-  """Fit a leaf of the source to the shape, dtype and sharding of the initial one.
+  """Fit a leaf of the source to the initial one.
 
-  Also return a description of the changes.
+  The result has the shape, dtype and sharding of the initial one. Also return a description of the changes.
 
   Args:
     path: of the leaf.
@@ -131,7 +133,10 @@ def table_rows(
 def token_table_rows(
   source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: 'Entry'
 ) -> tuple[int, int] | None:
-  """Count the rows of both token tables, which may be padded; None without a common one."""
+  """Count the rows of both token tables, which may be padded.
+
+  None without a common one.
+  """
   for name, value in source.items():
     if (path := join(entry.to, name)).endswith(TOKEN_TABLE) and path in fresh:
       return len(value), fresh[path].shape[0]
@@ -139,9 +144,9 @@ def token_table_rows(
 
 
 def _axis_of_tokens(path: str, value: np.ndarray, fresh: Array, tables: tuple[int, int]) -> int | None:
-  """Find the axis of a leaf with as many rows as both token tables.
+  """Find the axis of a leaf that is the vocabulary.
 
-  None if there is not exactly one.
+  It has as many rows as both token tables. None if there is not exactly one.
   """
   if is_stacked(path) or _is_position(path) or value.ndim != fresh.ndim:
     return None
@@ -150,7 +155,10 @@ def _axis_of_tokens(path: str, value: np.ndarray, fresh: Array, tables: tuple[in
 
 
 def without_padding(path: str, value: np.ndarray, fresh: Array, size: int, tables: tuple[int, int]) -> np.ndarray:
-  """Remove the rows of a leaf that pad its token table; other leaves do not change."""
+  """Remove the rows of a leaf that pad its token table.
+
+  Other leaves do not change.
+  """
   axis = _axis_of_tokens(path, value, fresh, tables)
   # if both tables have one size, an unrelated leaf may have as many rows
   if axis is None or (tables[0] == tables[1] and not path.endswith(TOKEN_TABLE)):
@@ -159,7 +167,7 @@ def without_padding(path: str, value: np.ndarray, fresh: Array, size: int, table
 
 
 def by_token(path: str, value: np.ndarray, fresh: Array, tokens: SameTokens, tables: tuple[int, int]) -> np.ndarray:
-  """Rearrange a leaf of the source to the rows of this model's vocabulary.
+  """Rearrange a leaf of the source to this model's vocabulary.
 
   A leaf without vocabulary rows is returned unchanged. Rows that pad a table for sharding also start from the mean.
   """
@@ -226,7 +234,10 @@ def _put_first(value: np.ndarray, fresh: Array) -> Array:
 
 
 def with_fresh(fitted: Array, fresh: Array) -> tuple[Array, int]:
-  """Replace the zero rows of `fitted` by those of `fresh`, [n, ...] each, and count them."""
+  """Replace the zero rows of `fitted` by those of `fresh`.
+
+  [n, ...] each, and count them.
+  """
 
   def fill(fitted: Array, fresh: Array) -> tuple[Array, Array]:
     zero = (fitted == 0).reshape(len(fitted), -1).all(axis=1)
@@ -237,7 +248,10 @@ def with_fresh(fitted: Array, fresh: Array) -> tuple[Array, int]:
 
 
 def subtract(whole: Array, first: Array, fresh: Array, *, rows: int) -> Array:
-  """Subtract `first` from `whole`, [n, d] each, in `rows` rows; the others are those of `fresh`."""
+  """Subtract `first` from `whole`, [n, d] each, in `rows` rows.
+
+  The others are those of `fresh`.
+  """
   rest = jax.jit(
     lambda whole, first, fresh: jnp.where(jnp.arange(len(fresh))[:, None] < rows, whole - first, fresh),
     out_shardings=fresh.sharding,

@@ -23,20 +23,22 @@ from plm_jax.io import checksums, files
 NAME = 'frozen.json'  # in the folder of the checkpoints: path -> sha256
 
 
-def write(checkpoints: Path, params: PyTree, *, main: bool, anew: bool = False) -> None:
-  """Write the checksums of frozen parameters the first time; later compare with them.
+def write(checkpoints: Path, params: PyTree, *, main: bool, is_new: bool = False) -> None:
+  """Write the checksums of frozen parameters the first time.
+
+  Later calls compare with them.
 
   Args:
     checkpoints: the folder.
     params: the frozen parameters; None for others. All processes call.
     main: this process writes.
-    anew: nothing was saved yet, so checksums of an earlier start are ignored.
+    is_new: nothing was saved yet, so checksums of an earlier start are ignored.
 
   Raises:
     CheckpointError: a parameter has changed since the run began.
   """
   now = {path: _digest(on_host(leaf)) for path, leaf in flat(params).items()}
-  before = {} if anew else read(checkpoints)
+  before = {} if is_new else read(checkpoints)
   if not before and main:
     checksums.write(checkpoints, {NAME: json.dumps(now, indent=1)})
   if changed := [path for path in before if before[path] != now.get(path)]:
@@ -44,12 +46,17 @@ def write(checkpoints: Path, params: PyTree, *, main: bool, anew: bool = False) 
 
 
 def read(checkpoints: Path) -> dict[str, str]:
-  """Read path -> checksum of each frozen parameter; empty for a run that saves all."""
+  """Read path -> checksum of each frozen parameter.
+
+  Empty for a run that saves all.
+  """
   return checksums.read_json(checkpoints / NAME) if files.is_file(checkpoints / NAME) else {}
 
 
 def leaves(checkpoints: Path, entries: Sequence[tuple[Entry, Params]]) -> dict[str, Leaf]:
-  """Find the frozen parameters of a run; each is checked when it is read.
+  """Find the frozen parameters of a run.
+
+  Each is checked when it is read.
 
   Args:
     checkpoints: the folder.

@@ -40,24 +40,20 @@ class Entry:
 
   Attributes:
     source: a folder that `open_params` takes; or a file of word vectors (`weights/word_vectors.py`) with from_='', for
-      the
-      table of vectors named by `to`.
+      the table of vectors named by `to`.
     step: of a run: a number, 'newest' or 'best'; None is the best if steps have scores, else the newest.
     from_: part of the source, '' for all of it.
     to: part of this model that receives it, '' for all of it.
     layers: stacked layers of the source to take, in this order; None takes all.
     resize: 'interpolate' resizes learned position tables to the length of this model's. 'new_rows' lets the other
-      tables,
-      and the kernels and biases of outputs, end in vocabulary rows that keep their initial values. 'mean_rows' starts
-      these rows from the mean of the source's (ULMFiT's released code, for new words). A width is never changed. Rows
-      that only pad the source's token table do not count. 'same_tokens' takes each vocabulary row from the row of the
-      same token, by its text, in the vocabulary of the source, and starts the others from the mean; the two
-      vocabularies
-      may differ in everything. A sequence combines several.
+      tables, and the kernels and biases of outputs, end in vocabulary rows that keep their initial values. 'mean_rows'
+      starts these rows from the mean of the source's (ULMFiT's released code, for new words). A width is never changed.
+      Rows that only pad the source's token table do not count. 'same_tokens' takes each vocabulary row from the row of
+      the same token, by its text, in the vocabulary of the source, and starts the others from the mean; the two
+      vocabularies may differ in everything. A sequence combines several.
     dtype: the dtype of this model's parameters, required if the source has another one.
     fresh_zeros: rows that are zero in the source, such as those of words that a file of vectors lacks, keep their
-      initial
-      values.
+      initial values.
     add: add to the values of earlier entries, for a source that stores a parameter as a sum (DeBERTa-v3's token table).
     fitting: take the part if it has the same leaves of the same shapes as here, and the head of a task if it also
       separates the same classes in the same way (`training/parts.py`); otherwise it stays new.
@@ -234,7 +230,7 @@ def _vocabulary_of(
   same_tokens: Callable[[str], SameTokens] | None,
   vocab_size: Callable[[str], int | None],
 ) -> _Vocabulary:
-  """Look up the vocabulary of a source, as far as the entry converts its rows."""
+  """Look up the vocabulary of a source, as the entry needs it."""
   tokens = same_tokens(entry.source) if same_tokens is not None and 'same_tokens' in entry.resizes else None
   tables = table_rows(source, fresh, entry, tokens)
   size = vocab_size(entry.source) if 'mean_rows' in entry.resizes and tokens is None else None
@@ -249,7 +245,10 @@ def _take(
   sums: Mapping[str, tuple[str, str]],
   convert: Callable[[str, np.ndarray, Array], tuple[Array, str]],
 ) -> bool:
-  """Take the leaves of a source; return False if it has none of this model's."""
+  """Take the leaves of a source.
+
+  Return False if it has none of this model's.
+  """
   taken = False
   for name, value in source.items():
     origin, path = f'{entry.source}:{join(entry.from_, name)}', join(entry.to, name)
@@ -281,7 +280,7 @@ def _convert(
   position_rows: Mapping[str, range],
   width_key: Callable[[str, str], str | None],
 ) -> tuple[Array, str]:
-  """Convert a leaf of the source to this model's leaf, as its entry requests.
+  """Convert a leaf of the source as its entry requests.
 
   Also return a description of the changes.
   """
@@ -300,7 +299,7 @@ def _convert(
 
 
 def _take_rests(leaves: _Leaves, sums: Mapping[str, tuple[str, str]]) -> None:
-  """Set the second part of each sum that a source has as one leaf."""
+  """Set the second part of sums that a source stores whole."""
   for path, (value, entry) in leaves.wholes.items():
     first, second = sums[path]
     if second not in leaves.restored:
@@ -318,7 +317,7 @@ def _nothing_in_common(source: Mapping[str, np.ndarray], fresh: Mapping[str, Arr
 
 
 def _fits(source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: Entry) -> bool:
-  """Return True if a part of a source has the same leaves and shapes as this model's."""
+  """Return True if both parts have the same leaves and shapes."""
   inside = entry.to and f'{entry.to}/'
   here = {path: leaf.shape for path, leaf in fresh.items() if f'{path}/'.startswith(inside)}
   return here == {join(entry.to, name): value.shape for name, value in source.items()}

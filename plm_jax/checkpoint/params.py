@@ -81,9 +81,9 @@ class Params(Mapping[str, Leaf]):
     return len(self._leaves)
 
   def arrays(self, subtree: str | None = None) -> dict[str, np.ndarray]:
-    """Read the leaves below `subtree`, such as 'trunk': path below it -> array.
+    """Read the leaves below `subtree`, such as 'trunk'.
 
-    The path is '' if `subtree` is a leaf.
+    Path below it -> array. The path is '' if `subtree` is a leaf.
 
     Raises:
       ValueError: nothing has that name.
@@ -108,11 +108,11 @@ class Params(Mapping[str, Leaf]):
       yield from self._read(group).items()
 
   def tree(self, subtree: str | None = None) -> PyTree:
-    """Read `arrays` as nested dicts, or as an array if `subtree` is a leaf."""
+    """Read `arrays` as nested dicts, or one array for a leaf."""
     return nested(self.arrays(subtree))
 
   def with_sums(self, sums: Mapping[str, tuple[str, str]]) -> 'Params':
-    """Add the sum of a pair of leaves under each path of `sums` that is not here.
+    """Add the missing leaves of `sums` whose pair of parts is here.
 
     Paths whose pair is not here are skipped.
     """
@@ -138,13 +138,11 @@ def open_params(source: str | os.PathLike[str], *, step: Step = 'newest') -> Par
   """Open parameters in a form of this package.
 
   `weights.open` also takes Hugging Face's form. For a run that averages its parameters these are the averages, which
-  its
-  evaluations read.
+  its evaluations read.
 
   Args:
     source: a run folder, its `checkpoints`, a folder made by `save_params` or the `.safetensors` file in it, or a
-      folder
-      made by `plm-jax convert import`.
+      folder made by `plm-jax convert import`.
     step: of a run; see `saved_steps.choose`.
 
   Raises:
@@ -184,7 +182,7 @@ def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
 
 
 def write_index(folder: Path, layers: Mapping[str, int | None]) -> None:
-  """Write the locations of leaves in several files, and the sha256 of each file.
+  """Write the locations of leaves, and the sha256 of each file.
 
   Args:
     folder: with the files, `params-*.safetensors`.
@@ -198,7 +196,10 @@ def write_index(folder: Path, layers: Mapping[str, int | None]) -> None:
 
 
 def _open_step(folder: Path, step: Step) -> Params:
-  """Open the parameters of a step; reading the first leaf reads all of them."""
+  """Open the parameters of a step.
+
+  Reading the first leaf reads all of them.
+  """
   chosen = saved_steps.choose(folder, step)
   where = f'step {chosen} in {folder}'
   saved = saved_steps.read(folder / str(chosen)).leaves
@@ -254,7 +255,10 @@ def _open_file(file: Path) -> Params:
 
 
 def _open_index(folder: Path) -> Params:
-  """Open the parameters of several files; a leaf or layer is read on request."""
+  """Open the parameters of several files.
+
+  A leaf or layer is read on request.
+  """
   try:
     index = checksums.read_json(folder / INDEX)
     layers, digests = dict(index['leaves']), dict(index['sha256'])

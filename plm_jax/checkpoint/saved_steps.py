@@ -101,7 +101,7 @@ def write(folder: Path, record: Record) -> None:
 
 
 def read(folder: Path) -> Record:
-  """Read the record and compare the names and sizes of the files with it.
+  """Read the record and compare names and sizes of files.
 
   Raises:
     Damaged: no record, a damaged record, or a file that is missing or has another size.
@@ -135,7 +135,9 @@ def _written(folder: Path) -> tuple[Record, Mapping[str, int]]:
 
 
 def check(folder: Path) -> Record:
-  """Compare every byte of the folder with its record, in this process alone.
+  """Compare every byte of the folder with its record.
+
+  In this process alone.
 
   Raises:
     Damaged: as for `read`, or the content of a file changed.
@@ -147,9 +149,9 @@ def check(folder: Path) -> Record:
 
 
 def check_together(folder: Path) -> Record:
-  """Do the work of `check` in all processes, each for its share of the bytes.
+  """Do the work of `check` in every process together.
 
-  All processes call it and get the same result.
+  Each checks its share of the bytes. All processes call it and get the same result.
 
   Raises:
     Damaged: in every process, if one of them found damage.
@@ -205,7 +207,7 @@ def numbered(folder: Path) -> list[int]:
 
 
 def records(folder: Path) -> tuple[dict[int, Record], dict[int, Damaged]]:
-  """Read the records of complete steps, and the errors of the other steps.
+  """Read the records of complete steps, and errors of others.
 
   Only names and sizes are checked.
   """
@@ -219,9 +221,9 @@ def records(folder: Path) -> tuple[dict[int, Record], dict[int, Damaged]]:
 
 
 def scores(whole: Mapping[int, Record]) -> tuple[dict[int, float], str]:
-  """Select the scores with the metric of the newest score: step -> score.
+  """Select the scores with the metric of the newest score.
 
-  Also return 'min' or 'max'.
+  Step -> score. Also return 'min' or 'max'.
   """
   scored = {step: record.score for step, record in whole.items() if record.score is not None}
   if not scored:
@@ -231,13 +233,19 @@ def scores(whole: Mapping[int, Record]) -> tuple[dict[int, float], str]:
 
 
 def best_of(values: Mapping[int, float], mode: str) -> int | None:
-  """Return the step with the best value, the earliest if equal, or None."""
+  """Return the step with the best value, or None.
+
+  The earliest of equal values; None if there is none.
+  """
   sign = 1 if mode == 'min' else -1
   return min(values, key=lambda step: (sign * values[step], step), default=None)
 
 
 def best_step(folder: str | os.PathLike[str]) -> int | None:
-  """Return the complete step with the best score in a folder, or None."""
+  """Return the complete step with the best score, or None.
+
+  The earliest of equal scores; None if no step has a score.
+  """
   whole, damaged = records(place(folder))
   for step, error in damaged.items():
     log.warning('step %d in %s cannot be the best one: %s', step, folder, error)
@@ -307,7 +315,7 @@ def _candidates(folder: Path, step: Step) -> list[int]:
 
 
 def _best_as_written(folder: Path, present: Iterable[int]) -> int | None:
-  """Return the step with the best score, even if its files are damaged, or None.
+  """Return the step with the best score, even if damaged, or None.
 
   Raises:
     CheckpointError: an unreadable record, whose score may be the best one.
@@ -367,7 +375,10 @@ def _record(content: Mapping[str, Any]) -> Record:
 
 
 def step_named(text: str) -> Step:
-  """Parse a step: a number, 'newest', 'best', or 'auto' for None (see `choose`)."""
+  """Parse a step.
+
+  A number, 'newest', 'best', or 'auto' for None (see `choose`).
+  """
   if text == 'auto':
     return None
   if text in ('newest', 'best'):

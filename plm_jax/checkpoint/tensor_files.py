@@ -120,7 +120,10 @@ class Plan(NamedTuple):
 
 
 def shards(plans: Iterable[tuple[str, Plan]], size: int) -> list[dict[str, Plan]]:
-  """Group the tensors into files of at most `size` bytes, at least one tensor each."""
+  """Group the tensors into files of at most `size` bytes.
+
+  Each file has at least one tensor.
+  """
   groups: list[dict[str, Plan]] = [{}]
   filled = 0
   for name, plan in plans:
@@ -133,7 +136,7 @@ def shards(plans: Iterable[tuple[str, Plan]], size: int) -> list[dict[str, Plan]
 
 
 def write(file: Path, plans: Mapping[str, Plan]) -> None:
-  """Write one file, with one piece of one tensor in memory at a time.
+  """Write one file, with one piece in memory at a time.
 
   Raises:
     WeightsError: the pieces of a tensor do not add up to its size.

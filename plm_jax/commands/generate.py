@@ -112,7 +112,7 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
 
 
 def _print(console: Any, parts: tuple[str, str, str], *, gap: str, note: str) -> None:
-  """Print the text before, the new text, the text after, and a note.
+  """Print the text with its new part, and a note.
 
   If the output is a file, characters are printed unchanged.
   """
@@ -145,7 +145,10 @@ def _steps(
   table = Table('step', 'after', 'taken', *map(str, range(1, len(ids[0]) + 1)))
 
   def bytes_of(token: int) -> bytes:
-    """Return the bytes of a token; a published table may have more rows than tokens."""
+    """Return the bytes of a token.
+
+    A published table may have more rows than tokens.
+    """
     return vocab.token_bytes(token) if token < vocab.size else f'<{token}>'.encode()
 
   begun = b''

@@ -110,7 +110,7 @@ def _flags_of_header(settings: Mapping[str, Any], config: str) -> list[str]:
   flags = recipe.in_header(recipe.header_of(config), path)
   if flags is None:
     hint = '--vocab_size=N trains one of N ids on the text of the config. ' if settings['data'].get('path') else ''
-    fix = recipe.cure_of(settings, heads=[config])
+    fix = recipe.fix_of(settings, heads=[config])
     raise ConfigError(f'vocab.path: there is no vocabulary in {path}. {hint}{fix}')
   return ['train', *shlex.split(flags)]
 

@@ -218,6 +218,6 @@ def _ask(arguments: argparse.Namespace, vectors: 'WordVectors', words: list[str]
       print(f'no other word: the table has {counted(len(table.words), "vector")}')
   else:
     shares = nearest.answer(table, arguments.questions)
-    sums = {field: sum(getattr(share, field) for share in shares.values()) for field in nearest.Share._fields}
-    for name, share in {**shares, 'total': nearest.Share(**sums)}.items():
+    total = nearest.Share._make(map(sum, zip(*shares.values(), strict=True)))
+    for name, share in {**shares, 'total': total}.items():
       print(f'{name:28} {share.right / max(share.known, 1):7.2%}  {share.right} of {share.known} known of {share.all}')

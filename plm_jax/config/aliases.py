@@ -168,13 +168,13 @@ GENERATE: dict[str, str] = {
   'start': 'decoder_start_token bos_token',
 }
 # words without a key of ours -> how it is done here
-CURES: dict[str, str] = {
+FIXES: dict[str, str] = {
   'vocab_size n_vocab vocabulary_size': 'The size is that of the vocabulary in vocab.path; '
   '`plm-jax vocab train --size=N` makes one.',
   'output_dir out_dir save_dir logdir log_dir run_dir output_path out exp_dir work_dir checkpoint_dir ckpt_dir '
   'model_dir output': 'The folder of a run is the flag --workdir=DIR.',
   'resume resume_from resume_from_checkpoint continue_training restore auto_resume load_checkpoint':
-  'The same command again goes on from the newest checkpoint of its --workdir.',
+  'The same command resumes from the newest checkpoint of its --workdir.',
   'overwrite overwrite_output_dir force': 'A run never overwrites another: name a new --workdir.',
   'num_workers dataloader_num_workers preprocessing_num_workers prefetch num_proc':
   'There is nothing to set: batches are read ahead by themselves.',
@@ -201,9 +201,12 @@ def ours(word: str, *, table: str = 'config') -> list[str]:
   ]
 
 
-def cure(word: str) -> str:
-  """Return how a thing without a key is done here, '' if unknown."""
-  return next((told for theirs, told in CURES.items() if same(word) in map(same, theirs.split())), '')
+def fix(word: str) -> str:
+  """Return how a thing without a key is done here.
+
+  It is empty for unknown words.
+  """
+  return next((told for theirs, told in FIXES.items() if same(word) in map(same, theirs.split())), '')
 
 
 def hint(word: str, known: Collection[str], *, table: str = 'config') -> str:
@@ -226,7 +229,7 @@ def hint(word: str, known: Collection[str], *, table: str = 'config') -> str:
   if keys:
     flags = (f'--config.{key.replace("NAME", EVALUATION)}' for key in keys)
     return f' Did you mean {" or ".join(flags)}?'
-  told = cure(word)
+  told = fix(word)
   return f' {told}' if told else suggest(word, known)
 
 
@@ -247,7 +250,7 @@ def key_hint(word: str, known: Collection[str], *, label: str) -> str:
   inside = f'{label}.' if label else ''
   if not here and keys:
     return f'did you mean {" or ".join(key.replace("NAME", EVALUATION) for key in keys)}?'
-  if not here and (told := cure(word)):
+  if not here and (told := fix(word)):
     return told.removesuffix('.')
   similar = here or near(word, known)
   return f'did you mean {" or ".join(f"{inside}{name}" for name in similar)}?' if similar else ''

@@ -154,7 +154,7 @@ def _unbounded(node: ast.expr) -> bool:
 
 @functools.cache
 def _comparison(text: str) -> ast.Compare | None:
-  """Parse '0 <= x < 1'; None for a text that is no comparison."""
+  """Parse '0 <= x < 1'; None for other texts."""
   try:
     node = ast.parse(text, mode='eval').body
   except SyntaxError:
@@ -179,7 +179,7 @@ def _holds(comparison: ast.Compare, x: Any) -> bool:
 
 
 def part(annotation: str, value: Any) -> Part | None:
-  """Return the part of a value that a dotted key can enter, if any."""
+  """Return the part of a value that a dotted key enters."""
   fits = {'block': Mapping, 'mapping': Mapping, 'sequence': list | tuple, 'name': str, 'any': object}
   return next((found for found in _parts(parse(annotation)) if isinstance(value, fits[found.form])), None)
 
@@ -266,7 +266,10 @@ def _with_kind(node: ast.expr, named: str) -> ast.expr:
 
 @functools.cache
 def readable(annotation: str) -> str:
-  """Format an annotation: 'float (0 <= x < 1)', 'block of noise.where | None'."""
+  """Format an annotation for messages.
+
+  'float (0 <= x < 1)', 'block of noise.where | None'
+  """
 
   class Rewrite(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:

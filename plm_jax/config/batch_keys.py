@@ -52,12 +52,12 @@ def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, 
       raise ConfigError(
         f'{where}: {build.singular(kind)} {inner["name"]!r} reads {", ".join(map(name_of, keys))}; '
         f'data {block["name"]!r} does not give {", ".join(missing)}, only {", ".join(given or ())}. '
-        f'{_cure(kind, block["name"], missing)}'
+        f'{_fix(kind, block["name"], missing)}'
       )
 
 
 def _readers(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
-  """Yield ((folder, name), `READS`) of an objective or adapter and of inner ones."""
+  """Yield ((folder, name), `READS`) of a task and of inner ones."""
   for role, folder in ROLES.items():
     if settings.get(role):
       for kind, block in blocks_in(folder, settings[role]):
@@ -92,7 +92,10 @@ def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _joins(block: Mapping[str, Any]) -> bool:
-  """Return whether a batch has the keys of every part (`UNION` of the file)."""
+  """Return whether a batch has the keys of every part.
+
+  The literal `UNION` of the file decides.
+  """
   settings = signatures.literal(f'data.{block["name"]}', 'UNION')
   return settings is not None and all(block.get(key) == value for key, value in settings.items())
 
@@ -111,7 +114,7 @@ def blocks_in(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping
   return found
 
 
-def _cure(folder: str, source: str, missing: list[str]) -> str:
+def _fix(folder: str, source: str, missing: list[str]) -> str:
   """Return sources that fit the task, and tasks that fit the source."""
   sources = [how for name in signatures.names('data') for how, keys in _ways(name) if set(missing) <= keys]
   can_give = {key for _, keys in _ways(source) for key in keys}
@@ -125,7 +128,7 @@ def _cure(folder: str, source: str, missing: list[str]) -> str:
 
 
 def _ways(source: str) -> list[tuple[str, set[str]]]:
-  """Yield how to name a source, and the keys that it then gives."""
+  """Yield how to name a source, with the keys it gives."""
   own = set(_declared(f'data.{source}', 'GIVES') or ())
   ways = [
     (f'{source} with {key}={name!r}', own | set(_declared(file, 'GIVES') or ()))

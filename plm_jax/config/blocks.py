@@ -150,7 +150,7 @@ def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = (
   # overrides change single fields, and the parts of a mixture take the length and the like from it
   optional = known if kind.endswith(PARTIAL) else outer if kind == 'data' else ()
   known = {k: v._replace(default=Missing.COMPUTED) if k in optional and k != 'name' else v for k, v in known.items()}
-  values = check_keywords(label, owner, known, settings, elsewhere=elsewhere, cure=as_keys)
+  values = check_keywords(label, owner, known, settings, elsewhere=elsewhere, fix=as_keys)
   for key, keyword in known.items():
     if keyword.default is not Missing.COMPUTED:
       values.setdefault(key, keyword.default)
@@ -175,7 +175,7 @@ def _filled(annotation: str, value: Any, label: str, *, outer: Collection[str]) 
 
 
 def as_keys(annotation: str, value: Any, label: str, *, there: Any = None, readings: Sequence[Any] = ()) -> str:
-  """Return how to set a key of a block, for a value given instead of it.
+  """Return the end of a message: how to set a block's keys.
 
   Args:
     annotation: of the keyword.
@@ -267,7 +267,7 @@ def _inherit(block: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any
 
 
 def plain(value: Any, label: str) -> Any:
-  """Convert a value to JSON types: lists for tuples, dicts with text keys.
+  """Convert a value to JSON types.
 
   Raises:
     ConfigError: for anything that JSON does not hold.

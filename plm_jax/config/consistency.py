@@ -114,7 +114,7 @@ def _check_cut(settings: Settings) -> None:
 
 
 def check_stretches(optim: Settings, steps: int) -> None:
-  """Check durations of the schedule: whole steps, or a fraction of the run.
+  """Check that durations are whole steps or a fraction of the run.
 
   Raises:
     ConfigError: a duration is neither, or the decay ends before the warmup, so that the rate would be 0.

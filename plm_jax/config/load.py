@@ -75,8 +75,8 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
   config = call(path, lambda module: module.get_config(argument))
   if not isinstance(config, Mapping):
-    cure = 'does it end with `return`?' if config is None else 'return a dict or an ml_collections.ConfigDict.'
-    raise ConfigError(f'{path}: get_config returned {type(config).__name__}, and a config has keys: {cure}')
+    fix = 'does it end with `return`?' if config is None else 'return a dict or an ml_collections.ConfigDict.'
+    raise ConfigError(f'{path}: get_config returned {type(config).__name__}, and a config has keys: {fix}')
   return blocks.plain(config, 'config')
 
 
@@ -106,7 +106,7 @@ def call(path: pathlib.Path, ask: Callable[[ModuleType], Any]) -> Any:
 
 @contextlib.contextmanager
 def _importable(path: pathlib.Path) -> Iterator[None]:
-  """Lets a config file import `experiments.common` of its own repository, from any working directory."""
+  """Let a config file import `experiments.common` from any directory."""
   root = next((parent for parent in path.parents if files.is_folder(parent / 'experiments')), path.parent)
   others = {name: module for name, module in sys.modules.items() if name.partition('.')[0] == 'experiments'}
   for name in others:
@@ -122,7 +122,7 @@ def _importable(path: pathlib.Path) -> Iterator[None]:
 
 
 def _where(error: BaseException, path: pathlib.Path) -> str:
-  """An exception of a config file as one line with the place in that file."""
+  """Format an exception of a config file with its line there."""
   if isinstance(error, SyntaxError):
     return f'{error.filename}, line {error.lineno}: {error.msg}.'
   lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]

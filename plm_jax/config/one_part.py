@@ -19,12 +19,15 @@ _OF_MIXTURE = ('split', 'length', 'batch_size')  # what a part of the data has f
 
 
 def names(settings: Settings) -> tuple[str, ...]:
-  """The tasks that a run, whose config this is, learned side by side; none where it learned one."""
+  """Return the tasks of a multi-task run; none for one task."""
   return tuple(_heads(settings) or (_parts_of_data(settings) if _task(settings)[0] else ()))
 
 
 def has_heads(settings: Settings) -> bool:
-  """Whether the tasks of a run have heads of their own, so that none can be used without the name of its part."""
+  """Return whether each task of a run has its own head.
+
+  None of them can then be used without the name of its part.
+  """
   return bool(_heads(settings))
 
 
@@ -38,13 +41,13 @@ def own_trunks(settings: Settings) -> dict[str, str]:
 
 
 def left_open(settings: Settings) -> str:
-  """Return the end of a message for a multi-task run without a part."""
+  """Return the end of a message for a run without a part."""
   known = names(settings)
   return f'trained the parts {", ".join(known)}: name one' if known else ''
 
 
 def settings_of(settings: Settings, part: str | None, *, where: str = 'part') -> dict[str, Any]:
-  """Return the config of one part; for None that of the whole run.
+  """Return the config of one part, or of the whole run.
 
   Args:
     settings: a complete config.
@@ -95,7 +98,7 @@ def _task_of(settings: Settings, part: str) -> dict[str, Any]:
 
 
 def path_of(settings: Settings, part: str, path: str) -> str | None:
-  """Return the path of a parameter in a run of one part alone.
+  """Return a parameter's path in a run of one part.
 
   'cola/head/kernel', part 'cola'    'head/kernel'
   'cola/head/kernel', part 'mnli'    None

@@ -50,11 +50,11 @@ def check_resume(new: Mapping[str, Any], old: Mapping[str, Any], *, what: str = 
   refused = [change for change in changes if change.partition(':')[0].partition('.')[0] not in RESUMABLE]
   if refused:
     other_steps = any(change.startswith('steps:') for change in refused)
-    cure = _how_to_extend(new, before) if what == 'run' and other_steps and before['steps'] is not None else ''
+    fix = _how_to_extend(new, before) if what == 'run' and other_steps and before['steps'] is not None else ''
     raise ConfigError(
       f'this {what} was begun with another config; name another --workdir, or undo:\n  '
       + '\n  '.join(refused)
-      + f'\nOnly {", ".join(RESUMABLE)} may change on the way.{cure}'
+      + f'\nOnly {", ".join(RESUMABLE)} may change on the way.{fix}'
     )
   return changes
 

@@ -26,9 +26,10 @@ class Run:
     seed: of parameters, data order, noise and dropout.
     steps: number of updates, the horizon of the schedule. Exactly one of steps and epochs is given.
     epochs: passes over the data, of rows / batch size steps each, rounded up, from which the run computes the steps.
-    extend: (step, more steps) pairs; from that step on the run, and its schedule, are so much longer. `train --extend`
+    extend: (step, more steps) pairs; from that step on the run, and its schedule, are that much longer. `train
+      --extend`
       adds one.
-    skip: (step, batches) pairs; after that step so many batches of the order are left out. `rewind --skip` adds one.
+    skip: (step, batches) pairs; after that step this many batches of the order are skipped. `rewind --skip` adds one.
     accumulate: micro-batches per update.
     log_every: steps between lines of metrics.
     eval_every: steps between evaluations.
@@ -98,11 +99,11 @@ class Spikes:
   """Loss spikes that take a run back to a saved step (Chowdhery et al. 2022, PaLM, section 5.1).
 
   Attributes:
-    deviations: a loss so many standard deviations above its running mean is a spike.
+    deviations: a loss this many standard deviations above its running mean is a spike.
     memory: steps over which the running mean and deviation forget; no step before it is judged.
-    back: the run goes back to the newest saved step that is at least so many steps before the spike.
-    after: batches that are left out behind the spike, besides those from the saved step to the spike.
-    most: how often in all; later spikes are only told.
+    back: the run goes back to the newest saved step that is at least this many steps before the spike.
+    after: batches that are skipped after the spike, besides those from the saved step to the spike.
+    most: most rewinds of a run; later spikes are only logged.
   """
 
   deviations: Annotated[float, '0 < x'] = 6.0

@@ -48,7 +48,10 @@ class Keyword(NamedTuple):
 
 
 def names(folder: str) -> list[str]:
-  """Return the plug-in files of a folder: those with `make`, or with their entry of `ENTRIES`."""
+  """Return the plug-in files of a folder, sorted.
+
+  They have `make`, or the function of their folder in `ENTRIES`.
+  """
   inside = files.listing(ROOT.joinpath(*folder.split('.')), '[!_]*.py')
   return [file.stem for file in inside if ENTRIES.get(folder, 'make') in _definitions(file)]
 
@@ -89,7 +92,9 @@ def places(kind: str) -> dict[str, str]:
 
 
 def folder_of(kind: str, name: str) -> str:
-  """Return the folder of a name: 'objectives' of 'mlm' for 'adapters | objectives'.
+  """Return the folder of a name.
+
+      'adapters | objectives', 'mlm'    'objectives'
 
   A kind of functions is returned unchanged. An unknown name belongs to the first folder.
   """
@@ -132,7 +137,7 @@ def has(module: str, name: str | None = None) -> bool:
 
 
 def first_line(module: str, function: str | None = None) -> str:
-  """Return the first docstring line of a file or function, '' if none."""
+  """Return the first docstring line of a file or function."""
   tree: Any = _tree(_file(module)) if function is None else _definitions(_file(module))[function]
   return (ast.get_docstring(tree) or '').partition('\n')[0]
 
@@ -229,7 +234,7 @@ def _find(file: pathlib.Path, node: ast.expr) -> _Place | None:
 
 
 def _follow(file: pathlib.Path, name: str, seen: tuple[tuple[pathlib.Path, str], ...]) -> _Place | None:
-  """Follow the imports of a name from file to file of this package."""
+  """Follow the imports of a name through this package."""
   bound = _bound(file).get(name)
   if not isinstance(bound, _Import):
     return _Place(file, bound) if bound else None

@@ -134,7 +134,7 @@ def _demand(condition: bool, value: Any) -> Any:
 
 
 def why_not(annotation: str, value: Any) -> str:
-  """Return why a value does not fit, if its annotation does not show it."""
+  """Return a reason for a mismatch that the annotation does not show."""
   number = isinstance(value, int | float) and not isinstance(value, bool)
   if number and not in_float32(value) and 'float' in annotation:
     return f'; numbers have 32 bits, and are 0 or from {SMALLEST:.3g} to {LARGEST:.3g} in size'
@@ -153,7 +153,9 @@ def short(annotation: str) -> str:
 
 
 def as_steps(value: int | float, steps: int, what: str) -> int:
-  """Convert a duration to steps; a float up to 1 is a fraction.
+  """Convert a duration to steps.
+
+  A float up to 1 is a fraction of the run.
 
   Raises:
     ConfigError: negative, or a float above 1 that is not a whole number.
@@ -172,7 +174,7 @@ def check_keywords(
   settings: Mapping[str, Any],
   *,
   elsewhere: Mapping[str, str] | None = None,
-  cure: Callable[[str, Any, str], str] = lambda annotation, value, label: '',
+  fix: Callable[[str, Any, str], str] = lambda annotation, value, label: '',
 ) -> dict[str, Any]:
   """Check settings and convert them to the types of the keywords.
 
@@ -182,7 +184,7 @@ def check_keywords(
     known: every keyword that may be set.
     settings: the values, plain data.
     elsewhere: keyword -> who takes it, for keywords that only others take.
-    cure: the end of the message for a value that does not fit, of its annotation, the value and its dotted key.
+    fix: (annotation, value, dotted key) -> end of the message for a value that does not fit.
 
   Raises:
     ConfigError: an unknown, missing or wrongly typed keyword.
@@ -193,7 +195,7 @@ def check_keywords(
   for name, keyword in known.items():
     if keyword.default is Missing.REQUIRED and name not in settings:
       raise ConfigError(f'missing key {dotted(label, name)} ({short(keyword.annotation)}). Keys: {_listed(known)}')
-  return dict(_checked(label, owner, known, settings, cure))
+  return dict(_checked(label, owner, known, settings, fix))
 
 
 def unknown_keyword(
@@ -231,11 +233,11 @@ def _checked(
   owner: str,
   known: Mapping[str, Keyword],
   settings: Mapping[str, Any],
-  cure: Callable[[str, Any, str], str],
+  fix: Callable[[str, Any, str], str],
 ) -> Iterator[tuple[str, Any]]:
   for name, value in settings.items():
     try:
       yield name, coerce(known[name].annotation, value)
     except TypeError as error:
-      end = cure(known[name].annotation, value, f'{label}.{name}')
+      end = fix(known[name].annotation, value, f'{label}.{name}')
       raise ConfigError(f'{dotted(label, name)}: {error}{end}.') from None

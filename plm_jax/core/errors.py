@@ -53,7 +53,7 @@ def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[s
 
 
 def suggest(wrong: str, choices: Collection[str]) -> str:
-  """Return " Did you mean 'x'?" with up to three similar names; empty if there is none."""
+  """Return " Did you mean 'x'?" with similar names, or ''."""
   similar = near(wrong, choices)
   return f' Did you mean {" or ".join(map(repr, similar))}?' if similar else ''
 

@@ -178,6 +178,11 @@ def device() -> Any:
   return mesh.devices.flat[0]
 
 
+def local_device() -> Any:
+  """Return the first device of this process."""
+  return jax.local_devices()[0]
+
+
 def shared_mesh(layout: Layout | None) -> Any:
   """Return the mesh that the compiler divides arrays over, if any."""
   if layout is None or layout.mesh.size == 1:

@@ -77,64 +77,74 @@ HEADS = ('(?!trunk/).*',)  # pattern of parameters outside the trunk
 class Task(NamedTuple):
   """A model and the pure functions that train and score it; every objective and every adapter builds one.
 
-  Attributes:
+  Most tasks set the first four fields and a few others. The fields come in four groups.
+
+  Attributes, training:
     model: trunk plus head; parameters are `{'trunk': ..., <head>: ...}`.
     prepare: (root key, whole batch) -> Example. Pure, with fixed shapes. It divides the weights of each loss term by
       their total over the batch, so values of micro-batches and devices add up.
     loss: (forward, example, carry, rng) -> Loss.
-    predict: (forward, example) -> predictions for the host, leaves lead with the batch axis. It reduces on the device
-      to classes, probabilities, n-best spans or tokens, and returns no logits over a vocabulary.
     init_carry: batch size -> recurrent state at step 0.
     summary: means of metrics -> derived metrics (perplexity, bits per byte, ...).
-    evaluate: like `loss`, if evaluation scores more than a step trains; None for `loss` itself.
-    row_length: tokens of a raw row -> tokens of the longest row that the trunk reads for it.
-    for_documents: largest number of documents in a row -> the task with room for the tokens that each of them adds;
-      None if they add none.
-    classes: labels are 0 to classes - 1; 0 if the task reads no labels.
-    class_names: names of the labels, if the task depends on them.
-    scores: files of `plm_jax/scores/` that need all predictions at once; the default of `eval.NAME.scores`.
-    in_words: (predictions of one row, its record) -> the same in human-readable form: names, texts, a number.
-    words: keys of `in_words` that scores may read in addition to those of `predict`.
-    check: called on the host with the first batch of each source; raises ValueError if the task cannot use its rows,
-      for example if none of them has a blank to fill.
     trains: patterns of the parameters that may train. One has to match the whole path, including the layer index
       ('trunk/layers/3/query/kernel'). All other parameters keep their values whatever `optim` specifies: they get no
       gradient, no weight decay and no optimiser state.
-    parts: name -> task, for a task that trains one of several tasks per step. The batch key `part` is the index of the
-      task in the order of names. The data have parts of the same names.
     advance: (parameters, completed updates int32[]) -> parameters, called on the initial parameters and after each
       update. It sets parameters without a gradient that depend on the step, such as the masks of pruning; None for
       nothing.
     rows: example -> {path of a table: ids that are read from it}, if a step reads few rows of the table. Only these
       rows are differentiated, updated and measured (optim/rows.py).
-    couples_rows: True if a row's loss depends on other rows (contrastive); such a task raises an error for
-      accumulation.
-    keeps: True if `Loss.kept` has values of parameters; a mixture of tasks raises an error for it.
+    couples_rows: True if a row's loss depends on other rows (contrastive); accumulation is then an error.
+    keeps: True if `Loss.kept` has values of parameters; a mixture of tasks is then an error.
+
+  Prediction and evaluation:
+    predict: (forward, example) -> predictions for the host, leaves lead with the batch axis. It reduces on the device
+      to classes, probabilities, n-best spans or tokens, and returns no logits over a vocabulary.
+    evaluate: like `loss`, if evaluation scores more than a step trains; None for `loss` itself.
+    scores: files of `plm_jax/scores/` that need all predictions at once; the default of `eval.NAME.scores`.
+
+  Contract with the data:
+    classes: labels are 0 to classes - 1; 0 if the task reads no labels.
+    class_names: names of the labels, if the task depends on them.
+    parts: name -> task, for a task that trains one of several tasks per step. The batch key `part` is the index of the
+      task in the order of names. The data have parts of the same names.
+    row_length: tokens of a raw row -> tokens of the longest row that the trunk reads for it.
+    for_documents: largest number of documents in a row -> the task with room for the tokens that each of them adds;
+      None if they add none.
+    check: called on the host with the first batch of each source; raises ValueError if the task cannot use its rows,
+      for example if none of them has a blank to fill.
+
+  Text:
+    in_words: (predictions of one row, its record) -> the same in human-readable form: names, texts, a number.
+    words: keys of `in_words` that scores may read in addition to those of `predict`.
   """
 
-  # required
+  # training
   model: nn.Module
   prepare: Callable[[Array, Batch], Example]
   loss: Callable[[Forward, Example, PyTree, Array], Loss]
-  # optional functions and facts
+  # the fourth field, since most adapters have one
   predict: Callable[[Forward, Example], dict[str, Array]] | None = None
   init_carry: Callable[[int], PyTree] = lambda batch_size: ()
   summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: {}
+  trains: tuple[str, ...] = EVERYTHING
+  advance: Callable[[PyTree, Array], PyTree] | None = None
+  rows: Callable[[Example], Mapping[str, Array]] = lambda example: FrozenDict()
   couples_rows: bool = False
   keeps: bool = False
-  rows: Callable[[Example], Mapping[str, Array]] = lambda example: FrozenDict()
-  advance: Callable[[PyTree, Array], PyTree] | None = None
+  # prediction and evaluation
   evaluate: Callable[[Forward, Example, PyTree, Array], Loss] | None = None
-  row_length: Callable[[int], int] = lambda length: length
-  for_documents: Callable[[int], 'Task'] | None = None
+  scores: tuple[str, ...] = ()
+  # contract with the data
   classes: int = 0
   class_names: tuple[str, ...] = ()
-  trains: tuple[str, ...] = EVERYTHING
-  scores: tuple[str, ...] = ()
+  parts: 'Mapping[str, Task]' = FrozenDict()  # hashable, since a cache needs the hash of a task
+  row_length: Callable[[int], int] = lambda length: length
+  for_documents: Callable[[int], 'Task'] | None = None
+  check: Callable[[Mapping[str, Any]], None] | None = None
+  # text
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
   words: tuple[str, ...] = ()
-  check: Callable[[Mapping[str, Any]], None] | None = None
-  parts: 'Mapping[str, Task]' = FrozenDict()  # hashable, since a cache needs the hash of a task
 
 
 class Source(NamedTuple):

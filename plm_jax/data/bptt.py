@@ -37,6 +37,7 @@ from plm_jax.text import chars
 
 log = logging.getLogger(__name__)
 # settings of a smoke test (`file.py:quick`)
+EPOCH = 'tokens'  # counted without preparing the data
 QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)
 
 GIVES = (

@@ -42,6 +42,9 @@ from plm_jax.data.rows.first_row import check_specified
 from plm_jax.data.rows.laid import Laid, lay_out
 
 log = logging.getLogger(__name__)
+FROM_DATA = ('split', 'label', 'layout', 'fields')  # keys that a config may leave to the data
+UNLABELLED = dict(label='(none)', missing=-1, per_class=None)  # keys with which examples without labels are read
+EPOCH = 'examples'  # counted without preparing the data
 QUICK = dict(length=64, batch_size=8, buckets=())  # settings of a smoke test (`file.py:quick`)
 
 # The kind of label adds the keys of its `GIVES`.

@@ -37,6 +37,7 @@ from plm_jax.data.rows.written import Form, WrittenRows
 
 log = logging.getLogger(__name__)
 # settings of a smoke test (`file.py:quick`)
+UNLABELLED = dict(per_target=False)  # keys with which examples without targets are read
 QUICK = dict(length=64, target_length=16, buckets=(), target_buckets=(), batch_size=8, per_target=False)
 Second = Literal['inputs', 'targets']
 

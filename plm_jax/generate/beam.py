@@ -64,7 +64,9 @@ class _Candidates(NamedTuple):
 
 
 def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Array) -> Generated:
-  """Search with k open and k finished texts per row, like Hugging Face.
+  """Search with k open and k finished texts per row.
+
+  Like the beam search of Hugging Face.
 
   Args:
     reader: a trunk that has read its prompts, for k texts of each.
@@ -123,7 +125,10 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Ar
 
 
 def _take(x: Array, index: Array) -> Array:
-  """Index the second axis: [b, n, ...], int[b, m] -> [b, m, ...]."""
+  """Index the second axis.
+
+  [b, n, ...], int[b, m] -> [b, m, ...].
+  """
   return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1)
 
 
@@ -145,7 +150,9 @@ def _extend(state: _State, gains: Array, limits: Array, *, eos_id: int | tuple[i
 
 
 def _finish(state: _State, candidates: _Candidates, beam: Beam, limits: Array) -> _State:
-  """Compare the candidates that end with the finished texts; return the next state.
+  """Compare the candidates that end with the finished texts.
+
+  Return the next state.
 
   Args:
     state: with the new open texts, otherwise as before the step.
@@ -175,7 +182,7 @@ def _finish(state: _State, candidates: _Candidates, beam: Beam, limits: Array) -
 
 
 def _best(end: _State, constraints: Constraints, limits: Array) -> Generated:
-  """Select the best finished text of each row, or else its best open one."""
+  """Select the best finished text of each row, or else open one."""
   finished = end.done.any(axis=1)
   tokens = jnp.where(finished[:, None], end.done_texts[:, 0], end.texts[:, 0])
   scores = jnp.where(finished, end.done_scores[:, 0], end.sums[:, 0])

@@ -83,10 +83,8 @@ class Beam(NamedTuple):
     beams: beam width: open texts, and finished texts, per row.
     length_penalty: texts are compared by log-probability / length ** length_penalty.
     early_stop: when the search of a row ends. True: once there are as many finished texts as beams. False: once the
-      best
-      open text, at its present length, is not better than the worst finished one. 'never': as False, but at the
-      greatest
-      length if length_penalty is positive.
+      best open text, at its present length, is not better than the worst finished one. 'never': as False, but at the
+      greatest length if length_penalty is positive.
   """
 
   beams: int = 4
@@ -165,7 +163,9 @@ def allow(scores: Array, num_new: Array, texts: Array, before: Array, constraint
 
 
 def _repeats(num_new: Array, texts: Array, before: Array, *, size: int, vocab_size: int) -> Array:
-  """Mark tokens that would complete a repeated n-gram of `size` tokens: bool[r, v].
+  """Mark tokens that would complete a repeated n-gram of `size` tokens.
+
+  bool[r, v].
 
   # size 3, read so far   a b c a b     the last two tokens are a b
   # windows               a b c, b c a, c a b: the first begins with a b, so c is forbidden

@@ -229,8 +229,7 @@ class Encoder:
     special: tokens of the model.
     kind: attention of the trunk.
     published: the tokenizer is a published one. The vocabulary of an older run has no template; then a text gets a
-      begin
-      and an end token, except for decoders.
+      begin and an end token, except for decoders.
   """
 
   def __init__(

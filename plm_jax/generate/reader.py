@@ -46,8 +46,7 @@ class Reader(NamedTuple):
   Attributes:
     cache: of the trunk, b rows, with no more slots than the prompts take.
     read: (tokens int[b, k], number of tokens generated before, cache) -> (logits f32[b, k, v], cache); the cache needs
-      k
-      empty slots (`resize`).
+      k empty slots (`resize`).
     token: int32[b], the token to read first: the last one of the prompt, or `start_id`.
     before: int32[b, p], tokens before the text, including `token`, for `Constraints.no_repeat`; -1 is padding.
   """
@@ -59,7 +58,7 @@ class Reader(NamedTuple):
 
 
 def fills_blanks(trunk: nn.Module) -> bool:
-  """Return True if a trunk writes into blanks of its prompt, as GLM does."""
+  """Return True if a trunk fills blanks of its prompt (GLM)."""
   return trunk.ATTENTION == 'prefix' and 'block_positions' in trunk.INPUTS
 
 
@@ -100,11 +99,10 @@ def resize(cache: Cache, slots: int) -> Cache:
 
 
 def stages(used: int, *, texts: int, max_new: int) -> list[int]:
-  """List the numbers of tokens at which a cache grows, the last one `max_new`.
+  """List the numbers of tokens at which a cache grows.
 
-  Attention reads every slot of a cache, full or empty. The loop starts with an eighth of all slots and doubles them
-  three
-  times, unless an eighth is already few. Each stage is compiled separately.
+  The last one is `max_new`. Attention reads every slot of a cache, full or empty. The loop starts with an eighth of all
+  slots and doubles them three times, unless an eighth is already few. Each stage is compiled separately.
 
   Args:
     used: slots of the prompts.
@@ -118,11 +116,11 @@ def stages(used: int, *, texts: int, max_new: int) -> list[int]:
 
 
 def capacities(used: int, *, rows: int, texts: int, max_new: int) -> list[int]:
-  """List the numbers of slots of a search of several texts, the last enough for any.
+  """List the numbers of slots of a search of several texts.
 
-  Texts of a search share tokens, and slots that no text sees are reused. Most searches end with about a slot for each
-  token of one text or two; different texts would take one for each token of each. Attention reads every slot, full or
-  empty, so there are some sizes in between; each is compiled separately.
+  The last one is enough for any search. Texts of a search share tokens, and slots that no text sees are reused. Most
+  searches end with about a slot for each token of one text or two; different texts would take one for each token of
+  each. Attention reads every slot, full or empty, so there are some sizes in between; each is compiled separately.
 
   Args:
     used: slots of the prompts.
@@ -137,7 +135,9 @@ def capacities(used: int, *, rows: int, texts: int, max_new: int) -> list[int]:
 
 
 def give_back(cache: Cache) -> Cache:
-  """Remove the slots that no text of its row sees; the others move to the front in order.
+  """Remove the slots that no text of its row sees.
+
+  The others move to the front in order.
 
   # seen of two texts     after
   # x x . x . .           x . x . . .     slots 0, 2 and 3 stay; index 5 becomes 3
@@ -159,7 +159,7 @@ def give_back(cache: Cache) -> Cache:
 
 
 def _for_each_slot(change: Callable[..., Array], cache: Cache) -> Cache:
-  """Apply a function of an array and its axis of slots to the fields with slots."""
+  """Apply a function of (array, axis of slots) to fields with slots."""
   return {
     name: jax.tree.map(functools.partial(change, axis=SLOTS[name]), cache[name]) for name in cache if name in SLOTS
   }
@@ -193,8 +193,7 @@ def _stepper(trunk: nn.Module, params: PyTree) -> Callable[..., tuple[Array, PyT
   copies those of each layer out of the stacked arrays before it multiplies. So the stacks are cut into layers once,
   before the loop. Inside the loop they are stacked again, as the trunk expects. The compiler removes this together with
   the trunk's own cuts, and writes new keys and values in place. On other devices everything stays stacked, since a
-  second
-  copy would take memory.
+  second copy would take memory.
   """
   if not _cuts():
     return functools.partial(trunk.apply, {'params': params}, method='decode_step')
@@ -218,7 +217,10 @@ def _cuts() -> bool:
 
 
 def _cut_cache(cache: Cache) -> Cache:
-  """Convert a cache for the loop: on a CPU, arrays with layers become lists of layers."""
+  """Convert a cache for the loop.
+
+  On a CPU, arrays with layers become lists of layers.
+  """
   return {name: list(leaf) if leaf.ndim == 4 and _cuts() else leaf for name, leaf in cache.items()}
 
 
@@ -232,7 +234,7 @@ def _join(parts: PyTree) -> PyTree:
 
 
 def _start_causal(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
-  """Read all of the prompt except its last token, which `read` gets first."""
+  """Read the prompt except its last token, which `read` gets first."""
   tokens, segment_ids = prompts.tokens, prompts.segment_ids
   rows, length = tokens.shape
   apply = functools.partial(trunk.apply, {'params': params})

@@ -54,7 +54,7 @@ def keep_best(logits: Array, sampling: Sampling) -> Array:
 def sample_tokens(
   reader: Reader, constraints: Constraints, sampling: Sampling | None, limits: Array, key: Array
 ) -> Generated:
-  """Generate texts token by token, until all have ended or reached their limit.
+  """Generate texts until all have ended or reached their limit.
 
   Args:
     reader: a trunk that has read its prompts, b rows.

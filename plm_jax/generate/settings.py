@@ -58,7 +58,7 @@ BOUNDS: Mapping[str, Bound] = {
 
 
 def rename_old(given: Mapping[str, Any], *, dash: str = '') -> dict[str, Any]:
-  """Replace old names of settings by the new ones, with a log line.
+  """Replace old names of settings, with a log line each.
 
   Args:
     given: settings by name; an old name with the value None counts as not given.

@@ -59,7 +59,7 @@ def _inputs(side: str, tokens: Array) -> dict[str, Any]:
 
 
 def readable(begun: bytes, piece: bytes) -> tuple[str, bytes]:
-  """Convert a token to text, even if its bytes are part of a character.
+  """Convert a token to text, even if it is an incomplete character.
 
   Args:
     begun: bytes of earlier tokens that begin a character.

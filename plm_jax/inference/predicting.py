@@ -56,8 +56,6 @@ _ADDED_BY = {
 }
 SUFFIXES = ('.jsonl', '.csv')
 _EVALUATION, _SPLIT = 'file', 'train'
-_NO_LABEL = '(none)'  # a field that no example has
-_SOURCES = ('labelled', 'text_to_text')
 _COLUMN = 'probability of '  # prefix of the name of a class in a table
 _DIGITS = 6
 _USE_EVALUATE = 'use plm-jax evaluate --workdir=DIR --evaluation=NAME --predictions=FILE'
@@ -144,24 +142,25 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
     ConfigError: the run reads other examples than one file holds.
   """
   data, path = settings['data'], files.path(file)
-  if settings['adapter'] is None or data['name'] not in _SOURCES:
+  unlabelled = signatures.literal(f'data.{data["name"]}', 'UNLABELLED')
+  if settings['adapter'] is None or unlabelled is None:
     if open_parts := one_part.left_open(settings):
       raise ConfigError(f'predict: this run {open_parts}, --part=NAME')
     reason = f'reads data {data["name"]!r}' if settings['adapter'] else 'was not fine-tuned'
-    raise ConfigError(f'predict: this run {reason}; name a run with an adapter on data {" or ".join(_SOURCES)}')
+    sources = [name for name in signatures.names('data') if signatures.literal(f'data.{name}', 'UNLABELLED')]
+    raise ConfigError(f'predict: this run {reason}; name a run with an adapter on data {" or ".join(sources)}')
   if not files.is_file(path):
     raise ConfigError(f'--file={file}: no such file')
   if (data.get('shots') or {}).get('count'):
     raise ConfigError(f'predict: demonstrations are sampled from the training data (data.shots); {_USE_EVALUATE}')
   lines = {'documents': 'every_line' if path.name.removesuffix('.gz').endswith('.txt') else 'blank_line'}
   all_rows = {'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False}
-  block = {**data, 'path': str(file), 'split': _SPLIT, **all_rows, **lines}
-  if data['name'] == 'text_to_text':
-    return {**block, 'per_target': False}
+  block = {**data, 'path': str(file), 'split': _SPLIT, **all_rows, **lines, **unlabelled}
+  if 'fields' not in data:
+    return block
   fields = tuple(data['fields'])
   texts = fields[: _of_kind(data, 'TEXTS')]  # the fields after them, such as heads, are predicted
-  fields = texts + (_NO_LABEL,) * (len(fields) - len(texts))
-  return {**block, 'fields': fields, 'label': _NO_LABEL, 'missing': -1, 'per_class': None}
+  return {**block, 'fields': texts + (unlabelled['label'],) * (len(fields) - len(texts))}
 
 
 def added_by(settings: Settings) -> tuple[str, ...]:
@@ -186,7 +185,7 @@ def _fields(records: Records, block: Settings) -> dict[str, Any]:
   fields = block.get('fields') or ()
   texts = fields[: _of_kind(block, 'TEXTS')]
   plain = not any('{' in name for name in texts)
-  if block['name'] != 'labelled' or not texts or not plain or set(texts) <= set(records.fields):
+  if not texts or not plain or set(texts) <= set(records.fields):
     return {}
   similar = first_row.known_texts(records, 'words' if _of_kind(block, 'SPACED') else block['kind'])
   if len(similar) != len(texts):

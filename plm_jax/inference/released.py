@@ -6,7 +6,7 @@ are read in windows that begin a third of a sequence apart, as in BERT's release
 
 from typing import Any
 
-from plm_jax.config import blocks
+from plm_jax.config import blocks, signatures
 from plm_jax.data.rows import question_windows
 from plm_jax.inference.opened import Opened
 from plm_jax.training.before import from_data
@@ -14,7 +14,6 @@ from plm_jax.training.parts import Settings
 
 LONGEST = 512  # tokens without learned positions; most such networks were trained on 512
 WINDOW = 384  # tokens of a question and a window of its context
-_KINDS = {'tag': 'words', 'span': 'spans', 'choose': 'options'}  # of examples, by adapter
 
 
 def settings(opened: Opened) -> dict[str, Any]:
@@ -31,13 +30,13 @@ def settings(opened: Opened) -> dict[str, Any]:
 
 
 def _data(opened: Opened, adapter: Settings) -> dict[str, Any]:
-  kind = _KINDS.get(adapter['name'], adapter.get('kind'))
-  layout = from_data.layout_of_release(str(opened.folder), texts=2 if adapter['name'] in ('span', 'choose') else 1)
+  module = f'adapters.{adapter["name"]}'
+  texts = signatures.literal(module, 'TEXTS') or 1
+  layout = from_data.layout_of_release(str(opened.folder), texts=texts)
   length = opened.limit or LONGEST
-  block = {'name': 'labelled', 'path': '', 'layout': layout, 'kind': kind, 'length': length, 'batch_size': 1}
-  if kind == 'words':
-    return {**block, 'fields': ('tokens',)}
-  if kind == 'spans':
+  block = {'kind': adapter.get('kind'), **(signatures.literal(module, 'DATA') or {})}
+  block |= {'path': '', 'layout': layout, 'length': length, 'batch_size': 1}
+  if signatures.literal(f'data.rows.kinds.{block["kind"]}', 'WINDOWS'):
     length = min(length, WINDOW)
     stride = min(question_windows.STRIDE, -(-length // 3))
     question_length = min(question_windows.QUESTION_LENGTH, -(-length // 6))

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from plm_jax.core import sharding
 from plm_jax.core.errors import one_of
 from plm_jax.core.types import Array, Implementation
-from plm_jax.layers import fused, tiled
+from plm_jax.layers import fused, kernel_check, tiled
 from plm_jax.layers.cache import in_order
 from plm_jax.layers.dropout import drop
 from plm_jax.layers.masks import Mask, visible
@@ -122,17 +122,26 @@ def attend(
   taken, reason = choose(
     implementation, query, key, mask=mask, bias=bias, dropout=dropout, device=_device(sharding.device())
   )
+  kernel = _kernel(taken)
+  if kernel is not None:
+    case = kernel_check.case_of(query, key, mask=mask, bias=bias, dropout=dropout)
+    if wrong := kernel_check.fault(taken, kernel, case):
+      kernel, taken, reason = None, 'xla', f'because {taken} fails its check on this device: {wrong}'
   # one layer may use different implementations with and without dropout
   _report(f'attention{f" with dropout {dropout:g} on weights" if dropout else ""}: {taken}, {reason}')
   # 2. compute it
-  if taken == 'flash':
-    return fused.flash(query, key, value, mask=mask, scale=scale)
-  if taken == 'cudnn':
-    return fused.cudnn(query, key, value, mask=mask, bias=bias, scale=scale)
-  if taken == 'tiled':
-    return tiled.attend(query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale)
+  if kernel is not None:
+    # flash takes no bias, and only tiled drops weights
+    more: dict[str, Any] = {} if bias is None else {'bias': bias}
+    more |= {'dropout': dropout, 'rng': rng} if dropout else {}
+    return kernel(query, key, value, mask=mask, scale=scale, **more)
   compute = chunked if taken == 'chunked' else plain
   return compute(query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale)
+
+
+def _kernel(name: str) -> kernel_check.Kernel | None:
+  """Return the kernel of an implementation, None for a formula."""
+  return {'flash': fused.flash, 'cudnn': fused.cudnn, 'tiled': tiled.attend}.get(name)
 
 
 def attend_in(

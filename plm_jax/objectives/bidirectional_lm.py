@@ -181,8 +181,8 @@ def make(
 def prepare(s: BidirectionalLmSettings, root: Array, batch: Batch) -> Example:
   """Build the windows and next words of both directions.
 
-  Targets are [b, 2 l], forward first. With `negatives`, also 'drawn' int32[b, 2, n], the sampled words, the same in all
-  rows.
+  Targets are [b, 2 l], forward first. With `negatives`, also 'drawn' int32[b, 2, n], the sampled words, the same for
+  every row.
   """
   following = jnp.concatenate([batch['next_tokens'], batch['backward_next_tokens']], axis=1)
   real = (batch['segment_ids'] > 0).astype(jnp.float32) * batch['row_weight'][:, None]
@@ -204,7 +204,10 @@ def read_rows(example: Example) -> dict[str, Array]:
 
 
 def sampled_loss(s: BidirectionalLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the cross-entropy of next words among the sampled words; also the next carry."""
+  """Compute the cross-entropy of next words among the sampled words.
+
+  Also the next carry.
+  """
   del rng
   targets, weights = example.targets, example.targets['weights']
   features, after = forward(**example.inputs, carry=carry)
@@ -221,7 +224,10 @@ def sampled_loss(s: BidirectionalLmSettings, forward: Forward, example: Example,
 
 
 def loss(s: BidirectionalLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the cross-entropy of next words in both directions; also the next carry."""
+  """Compute the cross-entropy of next words in both directions.
+
+  Also the next carry.
+  """
   del rng
   targets, weights = example.targets, example.targets['weights']
   features, after = forward(**example.inputs, carry=carry)

@@ -110,7 +110,7 @@ def make(
   copies: Count = 10,
   logit_rows: Count = 8,
 ) -> Task:
-  """Build blank infilling for a trunk that reads a prefix in both directions.
+  """Build blank infilling for a prefix trunk.
 
   A document without special tokens whose whole text is one blank has one block position more than it has tokens.
 
@@ -185,7 +185,7 @@ def find_ids(
 
 
 def prepare(s: BlankInfillingSettings, root: Array, batch: Batch) -> Example:
-  """Build rows of parts A and B, and the tokens of the blanks as targets.
+  """Build rows of parts A and B, with the blanks as targets.
 
   Raises:
     ValueError: the texts are longer than the trunk has positions for.
@@ -202,7 +202,10 @@ def prepare(s: BlankInfillingSettings, root: Array, batch: Batch) -> Example:
 
 
 def draw(s: BlankInfillingSettings, key: Array, ids: Array, segments: Array) -> blanks.Arranged:
-  """Sample the blanks of one row, int[l] twice, and move them to part B."""
+  """Sample the blanks of one row.
+
+  int[l] twice, and move them to part B.
+  """
   cut_key, piece_key, level_key, where_key, arrange_key = jax.random.split(key, 5)
   if s.short:
     cut = jax.random.uniform(cut_key) < s.short
@@ -226,7 +229,10 @@ def draw(s: BlankInfillingSettings, key: Array, ids: Array, segments: Array) -> 
 
 
 def choose(s: BlankInfillingSettings, level: int, key: Array, row: Row) -> Array:
-  """Choose the blanks of one level: their indices from 1, int32[l], 0 outside."""
+  """Choose the blanks of one level.
+
+  Their indices from 1, int32[l], 0 outside.
+  """
   if LEVELS[level] == 'token':
     return blanks.token_blanks(key, row, rate=s.rate, mean=s.mean, longest=s.longest).number
   if LEVELS[level] == 'sentence':

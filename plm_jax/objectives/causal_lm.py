@@ -46,6 +46,7 @@ from plm_jax.objectives import corrupt
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')
+CARRIES = 'memory'  # setting under which the rows of a batch continue those of the batch before
 
 Packing = Literal['segments', 'stream']
 Predicted = Literal['all', 'last_word']
@@ -210,19 +211,22 @@ def loss(s: CausalLmSettings, forward: Forward, example: Example, carry: PyTree,
 
 
 def penalty(factor: float, values: Array, trained: Array, weights: Array) -> tuple[Array, tuple[Array, Array]]:
-  """Add a weighted term f32[b, l] to the others, and make its metric."""
+  """Add a weighted term f32[b, l]; also return its metric."""
   return trained + factor * values, (factor * (values * weights).sum(), weights.sum())
 
 
 def mean_square(x: Array) -> Array:
-  """Compute the mean square over the width, [b, l, d] -> f32[b, l]."""
+  """Compute the mean square over the width.
+
+  [b, l, d] -> f32[b, l].
+  """
   return jnp.square(x.astype(jnp.float32)).mean(axis=-1)
 
 
 def change(states: Array, segment_ids: Array) -> Array:
-  """Compute the mean squared change of state from token to token, f32[b, l].
+  """Compute the mean squared change of state from token to token.
 
-  0 at the first token of each document.
+  f32[b, l]. 0 at the first token of each document.
 
   Args:
     states: [b, l, d].
@@ -252,7 +256,10 @@ def summary(means: dict[str, float]) -> dict[str, float]:
 
 
 def one_document(segment_ids: Array, packing: Packing) -> Array:
-  """Merge the segments int[b, l] into one under 'stream': 1 1 2 0 -> 1 1 1 0."""
+  """Merge the segments int[b, l] into one under 'stream'.
+
+  1 1 2 0 -> 1 1 1 0.
+  """
   return (segment_ids > 0).astype(segment_ids.dtype) if packing == 'stream' else segment_ids
 
 

@@ -90,7 +90,10 @@ def _check_two(words: np.ndarray, vocab: Vocab, *, user: str) -> None:
 
 
 def keep_rates(counts: np.ndarray, subsample: float) -> np.ndarray:
-  """Compute the probability of keeping each word from counts [v]: f32[v]; 0 for count 0."""
+  """Compute the probability f32[v] of keeping each word from counts [v].
+
+  0 for count 0.
+  """
   frequency = counts / max(counts.sum(), 1)
   seen = counts > 0
   if subsample == 0:
@@ -100,7 +103,7 @@ def keep_rates(counts: np.ndarray, subsample: float) -> np.ndarray:
 
 
 def lay(windows: Windows, keys: Array, batch: Batch) -> Laid:
-  """Subsample rows and sample their windows by the keys [b] of the rows."""
+  """Subsample rows and sample their windows by keys [b]."""
   tokens, segments, reaches, noise_keys = each_row(partial(_draw, windows), keys, batch['tokens'], batch['segment_ids'])
   pairs = paired(segments, reaches, window=windows.window, architecture=windows.architecture)
   return Laid(tokens, pairs, noise_keys)
@@ -117,7 +120,7 @@ def pair_weights(windows: Windows, pairs: Array, row_weight: Array) -> Array:
 
 
 def listed(pairs: Array) -> tuple[Array, Array]:
-  """List the pairs of each row in order, padded to a fixed count.
+  """List the pairs of each row, padded to a fixed count.
 
   Args:
     pairs: bool[b, l, o], True where a word is paired with a neighbour.
@@ -138,7 +141,9 @@ def listed(pairs: Array) -> tuple[Array, Array]:
 
 
 def bags(vectors: Array, pairs: Array, *, whole_gradient: bool = False) -> Array:
-  """Average the vectors around each word that it is paired with; zeros for none.
+  """Average the vectors around each word that it is paired with.
+
+  Zeros for none.
 
   Args:
     vectors: [b, l, d].
@@ -157,7 +162,7 @@ def bags(vectors: Array, pairs: Array, *, whole_gradient: bool = False) -> Array
 
 
 def mean_by_whole_gradient(total: Array, number: Array) -> Array:
-  """Divide a sum by its number of terms, but pass the gradient on undivided.
+  """Divide a sum by its number of terms, but not its gradient.
 
   Each term thus has the whole gradient of the mean.
   """
@@ -165,7 +170,10 @@ def mean_by_whole_gradient(total: Array, number: Array) -> Array:
 
 
 def _draw(windows: Windows, key: Array, tokens: Array, segment_ids: Array) -> tuple[Array, Array, Array, Array]:
-  """Subsample one row: ids, segments and reaches int32[l], and a key for further sampling."""
+  """Subsample one row.
+
+  Ids, segments and reaches int32[l], and a key for further sampling.
+  """
   stay_key, reach_key, noise_key = jax.random.split(key, 3)
   length = tokens.shape[0]
   stays = (jax.random.uniform(stay_key, (length,)) < jnp.asarray(windows.keep)[tokens]) & (segment_ids > 0)

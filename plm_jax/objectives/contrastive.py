@@ -185,7 +185,9 @@ def make(
 
 
 def prepare(s: ContrastiveSettings, root: Array, batch: Batch) -> Example:
-  """Build the rows and their partner texts; with MLM also the masked rows.
+  """Build the rows and their partner texts.
+
+  With MLM also the masked rows.
 
   Raises:
     ValueError: `partners` is 'fields' and the rows do not hold several texts.
@@ -244,14 +246,20 @@ def split_fields(s: ContrastiveSettings, fields: Mapping[str, Array]) -> dict[st
 
 
 def alone(tokens: Array, keep: Array) -> tuple[Array, Array]:
-  """Move the tokens to keep to the front, int[l], with segment ids 1 and then 0."""
+  """Move the tokens to keep to the front.
+
+  int[l], with segment ids 1 and then 0.
+  """
   # tokens a b c, keep 0 1 1   ->   b c a, segments 1 1 0
   order = jnp.argsort(~keep, stable=True)
   return tokens[order], jnp.sort(keep, descending=True).astype(jnp.int32)
 
 
 def cut_ngram(s: ContrastiveSettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
-  """Mask an n-gram of the row; also return it alone, [1, m], after [CLS]."""
+  """Mask an n-gram of the row.
+
+  Also return it alone, [1, m], after [CLS].
+  """
   row = corrupt.make_row(ids, segments, special=s.special)
   start, size = draw_ngram(key, row, longest=s.longest)
   # a b c d, start 1, size 2, longest 3   ->   a [MASK] [MASK] d   and   [CLS] b c [PAD]
@@ -270,7 +278,7 @@ def cut_ngram(s: ContrastiveSettings, key: Array, ids: Array, segments: Array) -
 
 
 def draw_ngram(key: Array, row: Row, *, longest: int) -> tuple[Array, Array]:
-  """Sample the start int32[] and length int32[] of an n-gram of ordinary tokens.
+  """Sample the start and length int32[] of an n-gram of ordinary tokens.
 
   It lies inside one document. The length is uniform in 1..longest, reduced to the largest that fits anywhere; 0 if none
   fits.
@@ -321,7 +329,10 @@ def loss(s: ContrastiveSettings, forward: Forward, example: Example, carry: PyTr
 
 
 def encode(s: ContrastiveSettings, forward: Forward, example: Example) -> tuple[Array, Array]:
-  """Encode anchors f32[b, d] and candidates f32[c, d], each row's own candidate first."""
+  """Encode anchors f32[b, d] and candidates f32[c, d], own ones first.
+
+  Each row's own candidate comes first.
+  """
   inputs = example.inputs
   read: dict[str, Any] = {name: inputs[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in inputs}
   anchors = forward(**read)
@@ -343,9 +354,9 @@ def fill(forward: Forward, example: Example) -> Loss:
 
 
 def similarity(anchors: Array, candidates: Array, *, cosine: bool) -> Array:
-  """Compute cosines or products of all pairs: f32[b, d], f32[c, d] -> f32[b, c].
+  """Compute cosines or products of all pairs.
 
-  The cosine with a zero vector is 0.
+  f32[b, d], f32[c, d] -> f32[b, c]. The cosine with a zero vector is 0.
   """
   if cosine:
     unit = lambda x: x * jax.lax.rsqrt(jnp.maximum((x * x).sum(axis=-1, keepdims=True), 1e-24))  # noqa: E731

@@ -45,7 +45,9 @@ def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None, inser
 
 
 def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = False, **more: Any) -> Callable[..., Any]:
-  """Bind the settings of a function of `noise.edit`: (key, row, spans) -> slots.
+  """Bind the settings of a function of `noise.edit`.
+
+  (key, row, spans) -> slots.
 
   Args:
     settings: `name` and keywords of that function.
@@ -70,7 +72,7 @@ def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = Fal
 
 
 def capacity(choose: Callable[..., Any], length: int) -> int:
-  """Return the slots for the tokens that a bound where-function chooses in a row.
+  """Return the number of slots for the chosen tokens of a row.
 
   A function whose count varies may exceed them in rare rows; `gather` counts the excess.
   """
@@ -93,7 +95,10 @@ def find_mask(vocab: Vocab, *, user: str) -> int:
 
 
 def among(ids: Sequence[int], size: int) -> np.ndarray:
-  """Mark these ids in a table bool[size]: 1 3 of 5 -> 0 1 0 1 0."""
+  """Mark ids in a table bool[size].
+
+  1 3 of 5 -> 0 1 0 1 0.
+  """
   table = np.zeros(size, bool)
   table[list(ids)] = True
   return table
@@ -141,7 +146,9 @@ def make_row(
   starts_word: np.ndarray | None = None,
   ends_sentence: np.ndarray | None = None,
 ) -> Row:
-  """Build the row that noise reads; special tokens and padding are not eligible.
+  """Build the row that noise reads.
+
+  Special tokens and padding are not eligible.
 
   Args:
     ids: int32[l].
@@ -194,7 +201,10 @@ def present(batch: Batch, *names: str) -> dict[str, Array]:
 
 
 def identity(batch: Batch) -> dict[str, Array]:
-  """Select the fields of every batch: row ids, weights and the fields that key noise."""
+  """Select the fields of every batch.
+
+  Row ids, weights and the fields that key noise.
+  """
   return present(batch, 'row_id', 'epoch', 'row_weight', 'step')
 
 
@@ -202,7 +212,7 @@ def identity(batch: Batch) -> dict[str, Array]:
 
 
 def check_shares(name: str, shares: Mapping[str, float], choices: Sequence[str]) -> None:
-  """Raise ValueError if shares have an unknown name, are negative or all zero."""
+  """Raise ValueError for shares of unknown name, negative or all zero."""
   if unknown := set(shares) - set(choices):
     raise ValueError(f'objective.{name} names {sorted(unknown)[0]!r}; choices are {", ".join(choices)}')
   if min(shares.values(), default=0) < 0 or sum(shares.values()) <= 0:
@@ -210,18 +220,24 @@ def check_shares(name: str, shares: Mapping[str, float], choices: Sequence[str])
 
 
 def check_weights(**weights: float) -> None:
-  """Raise ValueError if the weights of all terms of a loss are 0."""
+  """Raise ValueError if all weights of a loss are 0."""
   if not any(weights.values()):
     zeros = ', '.join(f'objective.{name}=0' for name in weights)
     raise ValueError(f'{zeros}: nothing would be trained; give one of them a positive weight')
 
 
 def share_bounds(shares: Sequence[float]) -> np.ndarray:
-  """Compute the bounds f32[n - 1] of n choices in [0, 1]: shares 2 1 1 -> .5 .75."""
+  """Compute the bounds f32[n - 1] of n choices in [0, 1].
+
+  Shares 2 1 1 -> .5 .75.
+  """
   weights = np.asarray(shares, np.float64)
   return np.cumsum(weights / weights.sum())[:-1].astype(np.float32)
 
 
 def pick_share(uniform: Array, bounds: np.ndarray) -> Array:
-  """Map uniform numbers f32[...] to choices int32[...]: .6 with bounds .5 .75 -> 1."""
+  """Map uniform numbers to choices: .6 with bounds .5 .75 -> 1.
+
+  f32[...] -> int32[...].
+  """
   return (uniform[..., None] >= jnp.asarray(bounds)).sum(axis=-1).astype(jnp.int32)

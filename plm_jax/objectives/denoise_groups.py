@@ -15,7 +15,7 @@ from plm_jax.objectives.denoising import Denoiser
 
 
 def group(denoisers: Sequence[Denoiser]) -> list[list[int]]:
-  """Group the indices of denoisers by every step after the choice of tokens."""
+  """Group the indices of denoisers by the steps after choosing tokens."""
 
   def steps_of(denoiser: Denoiser) -> tuple[partial[Any], ...]:
     return *denoiser.rearrange, denoiser.write, *denoiser.finish

@@ -136,7 +136,7 @@ def make(
   targets_length: Count | None = None,
   logit_rows: Count = 8,
 ) -> Task:
-  """Build denoising for an encoder-decoder, or for a decoder that reads one row.
+  """Build denoising for an encoder-decoder, causal or prefix trunk.
 
   Args:
     trunk: an encoder-decoder, a causal trunk, or one with a prefix.
@@ -200,7 +200,10 @@ def make_task(trunk: nn.Module, s: DenoiseSettings, documents: int | None = None
 
 
 def template(*, vocab: Vocab, rows: Template | None, append_eos: bool = True, **rest: Any) -> Template | None:
-  """Add the end token to the template of rows, for texts that the encoder reads."""
+  """Add the end token to the template of rows.
+
+  The encoder reads texts with this template.
+  """
   del rest
   if rows is None or not append_eos or vocab.eos_id is None:
     return rows
@@ -245,12 +248,12 @@ def slots_of(s: DenoiseSettings, length: int) -> tuple[int, int]:
 
 
 def row_length(s: DenoiseSettings, length: int) -> int:
-  """Compute the longest row that the trunk reads for rows of `length` tokens."""
+  """Compute the length of the trunk's rows for rows of `length` tokens."""
   return (sum if s.joined else max)(slots_of(s, length))
 
 
 def check_length(s: DenoiseSettings, length: int) -> None:
-  """Raise ValueError if rows of `length` tokens become too long for the trunk."""
+  """Raise ValueError if rows of `length` tokens become too long."""
   if s.max_length is None or row_length(s, length) <= s.max_length:
     return
   fits = bisect.bisect_right(range(1, length), s.max_length, key=partial(row_length, s))

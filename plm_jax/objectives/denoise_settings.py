@@ -50,8 +50,7 @@ def check_insertions(denoiser: Denoiser) -> None:
   """Raise ValueError if `where` and `edit` disagree about insertions.
 
   Either the sampled insertions are not written, or none are sampled and the edit writes only insertions. The inputs
-  would
-  equal the text, or the targets would be empty.
+  would equal the text, or the targets would be empty.
   """
   where, write = denoiser.choose.func, denoiser.write.func
   if write is edits.insert and where not in INSERTING:

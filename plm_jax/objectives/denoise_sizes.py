@@ -15,7 +15,7 @@ from plm_jax.objectives.denoising import Denoiser, VocabTables
 def sizes(
   denoiser: Denoiser, length: int, *, tables: VocabTables, documents: int | None = None, margin: bool = True
 ) -> tuple[int, int]:
-  """Count the slots that inputs and targets of a row need, at least one each.
+  """Count the slots of inputs and targets, at least one each.
 
   Exact if the number of chosen tokens is fixed. Otherwise the inputs are as long as the row, or also hold the
   insertions of `poisson_spans`, and the targets have room for as many tokens as `corrupt.capacity` says.
@@ -43,7 +43,7 @@ def sizes(
 def _bounded_sizes(
   denoiser: Denoiser, length: int, *, tables: VocabTables, documents: int, margin: bool
 ) -> tuple[int, int]:
-  """Bound the inputs and targets of a row whose number of chosen tokens is random."""
+  """Bound inputs and targets for a random number of chosen tokens."""
   func, settings = denoiser.choose.func, denoiser.choose.keywords
   tokens = spans = corrupt.capacity(denoiser.choose, length)
   if tables.sentinels is not None:
@@ -62,7 +62,7 @@ def _bounded_sizes(
 
 
 def _exact_sizes(denoiser: Denoiser, length: int, *, tables: VocabTables, frame: int) -> tuple[int, int]:
-  """Count the inputs and targets of a document whose number of chosen tokens is fixed.
+  """Count inputs and targets for a fixed number of chosen tokens.
 
   The result is the maximum over the 0 to `frame` special tokens that the document may have at its ends.
   """
@@ -87,7 +87,7 @@ def _exact_sizes(denoiser: Denoiser, length: int, *, tables: VocabTables, frame:
 
 @functools.cache
 def most_growth(length: int, documents: int, *, margin: bool, **settings: Any) -> int:
-  """Bound the tokens by which a row may grow, over all ways to cut it into documents.
+  """Bound the growth of a row over all cuts into documents.
 
   Args:
     length: tokens of the row.
@@ -106,7 +106,7 @@ def most_growth(length: int, documents: int, *, margin: bool, **settings: Any) -
 
 
 def most_together(needs: np.ndarray, documents: int) -> float:
-  """Compute the most slots that the documents of a full row need together.
+  """Compute the most slots that the documents of a row need.
 
   # needs 0 2 3 4 of 0 to 3 tokens, 2 documents   2 + 3 for documents of one and two tokens
 

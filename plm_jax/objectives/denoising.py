@@ -118,7 +118,10 @@ def find_sentinels(vocab: Vocab) -> Sentinels:
 
 
 def find_sentence_ends(vocab: Vocab, ends: tuple[str, ...]) -> np.ndarray:
-  """Mark the tokens that are one of `ends`, apart from word marks: bool[v]."""
+  """Mark the tokens that are one of `ends`, apart from word marks.
+
+  bool[v].
+  """
   tokens = [vocab.token(i).removeprefix('##').lstrip('Ġ▁') for i in range(vocab.size)]
   is_end = np.array([token in ends for token in tokens])
   if not is_end.any():
@@ -127,7 +130,7 @@ def find_sentence_ends(vocab: Vocab, ends: tuple[str, ...]) -> np.ndarray:
 
 
 def shift_right(ids: Array, segment_ids: Array, *, start_id: int) -> Array:
-  """Shift the targets int[b, t] right, to make the inputs of the decoder.
+  """Shift targets int[b, t] right, to inputs of the decoder.
 
   Each document begins with `start_id`.
   """
@@ -181,7 +184,7 @@ def _collect(row: Row, before: Array, kept: Array, after: Array, *, size: int, p
 
 
 def _keep_all(row: Row, ids: Array, *, pad_id: int) -> tuple[Side, Array]:
-  """Do the work of `_collect` for ids int32[l] without dropped or added tokens."""
+  """Do the work of `_collect` without dropped or added tokens."""
   real = row.segment_ids > 0
   side = Side(jnp.where(real, ids, pad_id), row.segment_ids, real.astype(jnp.float32), jnp.zeros(()))
   return side, jnp.where(real, jnp.arange(ids.shape[0]), -1)
@@ -221,7 +224,7 @@ class SentinelSpans(NamedTuple):
 
 
 def assign_sentinels(row: Row, chosen: Spans, sentinels: Sentinels) -> SentinelSpans:
-  """Assign a sentinel to each span, counting from the first in each document."""
+  """Assign sentinels to spans, starting again in each document."""
   # text a b c d, chosen number 0 1 1 0   starts 0 1 0 0   ids - X X -   closing, at d, Y; -1 if d were hidden
   first, last = _edges(row.segment_ids)
   starts = (chosen.number > 0) & (chosen.number != jnp.pad(chosen.number[:-1], (1, 0)))
@@ -272,7 +275,9 @@ def denoise(
   inputs_size: int,
   targets_size: int,
 ) -> tuple[Side, Side, Array]:
-  """Corrupt one row: its inputs, targets, and number f32[] of spans without a sentinel.
+  """Corrupt one row.
+
+  Its inputs, targets, and number f32[] of spans without a sentinel.
 
   Args:
     key: noise key of the row.
@@ -365,7 +370,9 @@ def make_targets(clean: Row, marked: Marked, *, denoiser: Denoiser, tables: Voca
 
 
 def join(inputs: Mapping[str, Array], *, documents: int, prefix: bool) -> dict[str, Array]:
-  """Join inputs and targets in one row, for a trunk without an encoder.
+  """Join inputs and targets in one row.
+
+  For a trunk without an encoder.
 
   Args:
     inputs: int[b, i] of the encoder and int[b, t] of the decoder.

@@ -116,7 +116,9 @@ def make(
   positions: Positions = 'all',
   logit_rows: Count = 8,
 ) -> Task:
-  """Build distillation into a bidirectional trunk; weight 0 disables a term (§4, Table 4).
+  """Build distillation into a bidirectional trunk.
+
+  Weight 0 disables a term (§4, Table 4).
 
   Args:
     trunk: the student.
@@ -220,7 +222,10 @@ def compare(s: DistillSettings, forward: Forward, states: tuple[Array, Array]) -
 
 
 def cosine_distance(a: Array, b: Array) -> Array:
-  """Compute 1 - cos of the angle: [..., d] twice -> f32[...]; 1 for a zero vector."""
+  """Compute 1 - cos of the angle.
+
+  [..., d] twice -> f32[...]; 1 for a zero vector.
+  """
   a, b = a.astype(jnp.float32), b.astype(jnp.float32)
   squares = (a * a).sum(axis=-1) * (b * b).sum(axis=-1)
   return 1 - (a * b).sum(axis=-1) * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))

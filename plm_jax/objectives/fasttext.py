@@ -1,6 +1,6 @@
 """Skip-gram with the letters of words (Bojanowski et al. 2017; facebookresearch/fastText).
 
-The input vector of a word is the mean of its own vector, a row of the trunk, and the vectors of its n-grams, which are
+The input vector of a word averages its own vector, a row of the trunk, and the vectors of its n-grams, which are
 hashed into buckets (`subwords.py`). An unseen word has a vector as well: the mean of those of its n-grams. Words of
 more than `MOST_LETTERS` letters lose their last n-grams. Everything else is objective 'skipgram', with fastText's
 rates: words of frequency f stay with the probability sqrt(t / f) + t / f, and negatives are sampled in proportion to
@@ -109,8 +109,7 @@ def make(
     buckets: rows of the table of n-grams; several n-grams may share one.
     reduction: of the training loss: 'sum' adds the pairs of a batch, as the released code adds the pairs it has read,
       and gives each part of a word the whole gradient; 'mean' divides by the number of pairs, and its gradient is that
-      of
-      the loss.
+      of the loss.
     update: 'tables' or 'rows', as in objective 'skipgram'.
 
   Raises:
@@ -163,7 +162,7 @@ def _most(*, shortest: int, longest: int) -> int:
 
 
 def prepare(s: FasttextSettings, root: Array, batch: Batch) -> Example:
-  """Build pairs of words as in objective 'skipgram', with the buckets of the words."""
+  """Build the pairs of 'skipgram', with the buckets of the words."""
   example = skipgram.prepare(s.skipgram, root, batch)
   return example._replace(inputs=example.inputs | {'grams': jnp.asarray(s.grams)[example.inputs['tokens']]})
 
@@ -182,7 +181,7 @@ def word_table(
   buckets: int = 2_000_000,
   **settings: object,
 ) -> WordTable:
-  """Build the vectors of words, and a function for unseen words by their letters."""
+  """Build the vectors of words, and a function for unseen words."""
   del settings
   tables = params['trunk']['token_embed'], params['ngrams']
   words, ngrams = (np.asarray(table['table'], np.float32) for table in tables)

@@ -74,8 +74,7 @@ def make(
     x_max: the smallest count whose pair has weight 1.
     alpha: power of the weight below it.
     update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' only the rows that a batch reads,
-      which
-      needs optim.name sgd or adagrad. The result is the same.
+      which needs optim.name sgd or adagrad. The result is the same.
 
   Raises:
     ValueError: the vocabulary has fewer than two words.
@@ -90,7 +89,7 @@ def make(
 
 
 def prepare(s: GloveSettings, root: Array, batch: Batch) -> Example:
-  """Build the pairs of a batch, with the logarithms of their counts and their weights."""
+  """Build pairs, with their logarithmic counts and weights."""
   del root
   count = batch['cooccurrence']
   counted = (batch['segment_ids'] > 0) & (count > 0)

@@ -79,8 +79,7 @@ class Model(nn.Module):
 
     Returns:
       f32[b, l, o, w] of skip-gram, whose input is the word at l and whose centre is the neighbour o; f32[b, l, 1, w] of
-      a
-      bag of words, whose centre is the word at l.
+      a bag of words, whose centre is the word at l.
     """
     vectors, paths = self.trunk(tokens, train=train)['hidden'], self.output(nodes)  # [b, l, d], [b, l, w, d]
     if self.architecture == 'cbow':
@@ -174,7 +173,10 @@ def huffman(counts: np.ndarray) -> Tree:
 
 
 def _paths(parent: np.ndarray, bit: np.ndarray, order: np.ndarray) -> Tree:
-  """List the paths of a tree whose first nodes are leaves; `order` is the word of each leaf."""
+  """List the paths of a tree whose first nodes are leaves.
+
+  `order` is the word of each leaf.
+  """
   size, root = len(order), len(parent) - 1
   upwards = []  # per word from itself to the root: (inner node, bit)
   for leaf in range(size):
@@ -191,7 +193,10 @@ def _paths(parent: np.ndarray, bit: np.ndarray, order: np.ndarray) -> Tree:
 
 
 def prepare(s: HierarchicalSoftmaxSettings, root: Array, batch: Batch) -> Example:
-  """Subsample rows, sample their windows by the keys of the rows, and look up paths."""
+  """Subsample rows, sample their windows and look up paths.
+
+  Windows are sampled by the keys of the rows.
+  """
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
   nodes, bits = jnp.asarray(s.tree.nodes)[laid.tokens], jnp.asarray(s.tree.bits)[laid.tokens]  # [b, l, w]
   weights = pair_weights(s.windows, laid.pairs, batch['row_weight'])
@@ -219,6 +224,9 @@ def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
 
 
 def nats_of(logits: Array, bits: Array) -> Array:
-  """Compute -log p of paths: logits f32[..., w], bits int[..., w] -> f32[...]; bit -1 is padding."""
+  """Compute -log p of paths.
+
+  Logits f32[..., w], bits int[..., w] -> f32[...]; bit -1 is padding.
+  """
   signs = 1 - 2 * bits  # word2vec.c: the label is 1 - bit
   return jnp.where(bits >= 0, nn.softplus(-signs * logits), 0).sum(axis=-1)

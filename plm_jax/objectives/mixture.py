@@ -105,20 +105,29 @@ def prepare(s: MixtureSettings, root: Array, batch: Batch) -> Example:
 
 
 def draw(bounds: np.ndarray, root: Array, batch: Batch) -> Array:
-  """Sample the index of the part to train, int32[b], the same for all rows."""
+  """Sample the index of the part to train.
+
+  int32[b], the same for all rows.
+  """
   uniform = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(root, _DRAW), batch['step']))
   return jnp.broadcast_to(corrupt.pick_share(uniform, bounds), batch['row_id'].shape)
 
 
 def loss(s: MixtureSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the loss of the sampled part; the metrics of the others have weight 0."""
+  """Compute the loss of the sampled part.
+
+  The metrics of the others have weight 0.
+  """
   del carry
   targets: Any = example.targets
   return tasks.loss_of_one(s.tasks, targets['drawn'][0], forward, example, rng)
 
 
 def evaluate(s: MixtureSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the losses of all parts, or of the part of the rows if the data decide."""
+  """Compute the losses of all parts, or of the rows' own part.
+
+  Of the rows' own part if the data decide.
+  """
   del carry
   targets: Any = example.targets
   if s.bounds is None:

@@ -42,7 +42,10 @@ class Model(nn.Module):
 
 
 def states_at(hidden: Array, positions: Array) -> Array:
-  """Gather states at some positions of each row: [b, l, d], int[b, t] -> [b, t, d]."""
+  """Gather states at some positions of each row.
+
+  [b, l, d], int[b, t] -> [b, t, d].
+  """
   return jnp.take_along_axis(hidden, positions[..., None], axis=1)
 
 
@@ -101,7 +104,10 @@ def bind(
   copies: int = 10,
   user: str = 'objective mlm',
 ) -> MlmSettings:
-  """Check the settings of `make` and bind them; `user` is named in errors."""
+  """Check the settings of `make` and bind them.
+
+  `user` is named in errors.
+  """
   corrupt.find_mask(vocab, user=user)
   errors.one_of('objective.masking', masking, corrupt.Masking)
   return MlmSettings(
@@ -115,7 +121,10 @@ def bind(
 
 
 def make_task(trunk: nn.Module, vocab: Vocab, s: MlmSettings) -> Task:
-  """Build the task of a trunk that `Attends`; other objectives replace parts of it."""
+  """Build the task of a trunk that `Attends`.
+
+  Other objectives replace parts of it.
+  """
   model = Model(trunk, make_head(trunk, vocab))
   return Task(model, partial(prepare, s), loss, predict, summary=perplexity_of)
 
@@ -129,12 +138,15 @@ def prepare(s: MlmSettings, root: Array, batch: Batch) -> Example:
 
 
 def mask_row(s: MlmSettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
-  """Mask one row, int32[l] twice: 'tokens' [l], 'predict', 'ids', 'weights' [t], 'excess' []."""
+  """Mask one row, int32[l] twice.
+
+  'tokens' [l], 'predict', 'ids', 'weights' [t], 'excess' [].
+  """
   return choose_and_write(s, key, ids, segments)[2]
 
 
 def choose_and_write(s: MlmSettings, key: Array, ids: Array, segments: Array) -> tuple[Row, Spans, dict[str, Array]]:
-  """Mask one row and also return the clean row and the chosen spans.
+  """Mask one row; return the clean row, spans and masked fields.
 
   The third result is that of `mask_row`.
   """

@@ -150,7 +150,10 @@ class Views(nn.Module):
 
 
 def moved(x: Array, by: int) -> Array:
-  """Shift a row [b, l, ...] by -1 or 1: the neighbour's value, zeros at the edge."""
+  """Shift a row [b, l, ...] by -1 or 1.
+
+  The neighbour's value, zeros at the edge.
+  """
   # x a b c   by -1: 0 a b   by 1: b c 0
   pad = [(0, 0)] * x.ndim
   pad[1] = (1, 0) if by < 0 else (0, 1)
@@ -188,7 +191,7 @@ def make(
   unlabelled_dropout: PartRate = 0.2,
   init_std: Std = 0.03,
 ) -> Task:
-  """Build tasks that label words or parse, over a trunk that also learns from unlabelled rows.
+  """Build tasks of words, with cross-view training on unlabelled rows.
 
   Args:
     trunk: a trunk of two directions; its own dropout is that of labelled rows.
@@ -253,9 +256,8 @@ def prepare(s: MultiviewSettings, root: Array, batch: Batch) -> Example:
   """Build unlabelled rows, and mark the words that each view predicts.
 
   A view that hides the word needs a neighbour of the same text that is not a special token: 'past' of the last word
-  would
-  read the state of the end token. 'past' also needs the neighbour to begin a word: after a word of several pieces the
-  state is that of a piece.
+  would read the state of the end token. 'past' also needs the neighbour to begin a word: after a word of several pieces
+  the state is that of a piece.
   """
   # tokens      <s> a  b  c </s>   words with a view 'future' b c, with a view 'past' a b
   del root

@@ -39,7 +39,7 @@ class Model(nn.Module):
   lm: nn.Module
 
   def __call__(self, carry: PyTree = (), train: bool = False, **inputs: Array) -> tuple[Array, PyTree]:
-    """Compute vocabulary logits f32[b, t, v] at the target positions, and the next memory."""
+    """Compute target logits f32[b, t, v] and the next memory."""
     out = self.trunk(**inputs, carry=carry, train=train)
     return self.lm(self.trunk.attend(out['queries'])), out['carry']
 
@@ -113,7 +113,10 @@ def make(
 
 
 def prepare(s: PermutationLmSettings, root: Array, batch: Batch) -> Example:
-  """Build rows with the masks of their orders and target positions; and the targets."""
+  """Build rows with the masks of their orders and target positions.
+
+  And the targets.
+  """
   tokens, segments = batch['tokens'], batch['segment_ids']
   reverse = batch['reversed'] if 'reversed' in batch else jnp.zeros(tokens.shape[0], bool)
   rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), tokens, segments, reverse)

@@ -71,7 +71,7 @@ def make(
 
 
 def prepare(s: PermutedLmSettings, root: Array, batch: Batch) -> Example:
-  """Build rows of text and copies, their positions and mask, and the targets of `mlm.score`."""
+  """Build rows of text and copies, and the targets of `mlm.score`."""
   segments = batch['segment_ids']
   fields = {'tokens': batch['tokens'], 'segment_ids': segments, 'positions': from_segments(segments)}
   fields |= corrupt.present(batch, 'type_ids')
@@ -83,7 +83,7 @@ def prepare(s: PermutedLmSettings, root: Array, batch: Batch) -> Example:
 
 
 def draw(s: PermutedLmSettings, key: Array, fields: Mapping[str, Array]) -> dict[str, Array]:
-  """Sample the targets of one row of l tokens and append their t copies.
+  """Sample targets of one row of l tokens; append t copies.
 
   Args:
     s: settings.

@@ -116,7 +116,10 @@ def make(
 
 
 def windows_of(tokens: Array, segment_ids: Array, *, window: int, pad_id: int) -> Array:
-  """Gather the window around each word, int[b, l] twice -> int[b, l, w], padded with `pad_id`."""
+  """Gather the window around each word.
+
+  int[b, l] twice -> int[b, l, w], padded with `pad_id`.
+  """
   reach = window // 2
   if not reach:
     return tokens[..., None]
@@ -126,7 +129,10 @@ def windows_of(tokens: Array, segment_ids: Array, *, window: int, pad_id: int) -
 
 
 def prepare(s: RankingSettings, root: Array, batch: Batch) -> Example:
-  """Build the window around each word, and sample the word for its middle by row."""
+  """Build the window around each word, and sample its wrong word.
+
+  The wrong word, for the middle of the window, is sampled by the keys of the rows.
+  """
   tokens, segments = batch['tokens'], batch['segment_ids']
   length, words = tokens.shape[1], jnp.asarray(s.words)
   word_indices = jax.vmap(lambda key: jax.random.randint(key, (length,), 0, len(s.words)))(
@@ -147,7 +153,7 @@ def read_rows(example: Example) -> dict[str, Array]:
 
 
 def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the hinge loss of each window against that with the wrong word.
+  """Compute the hinge loss of each window against its corruption.
 
   'accuracy' is the share of windows with the higher score.
   """

@@ -76,7 +76,7 @@ class RtdSettings(NamedTuple):
 
   @property
   def detects(self) -> bool:
-    """Return True if the trunk detects replaced tokens, False if it restores them."""
+    """Return True if the trunk detects tokens, False if it restores them."""
     return self.predict in ('all', 'masked')
 
 
@@ -105,21 +105,16 @@ def make(
     sharing: parameters that the two share: 'embeddings', the tables of tokens, positions and sentence types and their
       norm, as released (both trunks of models/bert.py); 'tokens', the token table alone; 'all', one network with two
       heads; 'none'; 'gradient_disentangled', the discriminator's token table is the generator's without gradient plus
-      its
-      own (DeBERTa-v3). `init_from` and `model.from` add the two tables when a run starts from this one, and subtract
-      the
-      generator's when this run starts from a complete table.
+      its own (DeBERTa-v3). `init_from` and `model.from` add the two tables when a run starts from this one, and
+      subtract the generator's when this run starts from a complete table.
     where: the tokens to choose: a function of `noise/where/` with its settings (ELECTRA large: rate .25). A token
-      chosen
-      twice counts once; in the released code, twice.
+      chosen twice counts once; in the released code, twice.
     keep: share of the chosen tokens that the generator sees unmasked.
     sampling: 'uniform' replaces by random tokens, without a generator.
     temperature: of the generator's softmax when sampling.
     learning: how the generator learns: by maximum 'likelihood'; 'adversarial', by REINFORCE for the discriminator's
-      loss
-      (appendix F); 'frozen', the second of two stages, after a run of objective mlm whose trunk initialises both:
-      freeze
-      its parameters too, with optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0)).
+      loss (appendix F); 'frozen', the second of two stages, after a run of objective mlm whose trunk initialises both:
+      freeze its parameters too, with optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0)).
     predict: the trunk's target: which of 'all' tokens, or of the 'masked' (chosen) ones ("ELECTRA 15%"), were replaced;
       or the original token, at the chosen positions ('replace_mlm') or at all of them ('all_tokens_mlm', with a copy
       gate).
@@ -158,7 +153,7 @@ def make(
 def check(
   sharing: Sharing, *, keep: float, sampling: Sampling, temperature: float, learning: Learning, predict: Predicted
 ) -> None:
-  """Raise ValueError if a setting is out of bounds or contradicts another one."""
+  """Raise ValueError for invalid or contradictory settings."""
   errors.one_of('objective.sharing', sharing, Sharing)
   errors.one_of('objective.sampling', sampling, Sampling)
   errors.one_of('objective.learning', learning, Learning)
@@ -179,7 +174,7 @@ def check(
 
 
 def prepare(s: RtdSettings, root: Array, batch: Batch) -> Example:
-  """Build the generator's inputs, the targets of both losses, and keys for samples."""
+  """Build the generator's inputs, targets of both losses, and sampling keys."""
   tokens, segments, row_weight = batch['tokens'], batch['segment_ids'], batch['row_weight']
   rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), tokens, segments)
   targets = mlm.make_targets(rows, row_weight)
@@ -222,7 +217,7 @@ def draw(s: RtdSettings, key: Array, ids: Array, segments: Array) -> dict[str, A
 
 
 def generate(s: RtdSettings, forward: Forward, example: Example) -> tuple[Array, Array] | None:
-  """Compute logits f32[b, t, v] and states [b, t, d] of the generator.
+  """Compute logits f32[b, t, v] and states [b, t, d].
 
   None if tokens are sampled uniformly.
   """
@@ -232,7 +227,10 @@ def generate(s: RtdSettings, forward: Forward, example: Example) -> tuple[Array,
 
 
 def replace(s: RtdSettings, logits: Array | None, example: Example) -> tuple[Array, Array]:
-  """Sample tokens int[b, t], and write them into the rows int[b, l]; return (rows, samples)."""
+  """Sample tokens int[b, t], and write them into the rows int[b, l].
+
+  Return (rows, samples).
+  """
   targets, positions = example.targets, example.inputs['predict']
   if logits is None:
     logits = jnp.broadcast_to(jnp.zeros(s.vocab_size), (*positions.shape, s.vocab_size))
@@ -246,7 +244,10 @@ def read(example: Example, tokens: Array) -> dict[str, Any]:
 
 
 def put(tokens: Array, positions: Array, used: Array, values: Array) -> Array:
-  """Write `values` [b, t] into rows [b, l] at `positions` int[b, t] where `used`."""
+  """Write `values` [b, t] into rows where `used`.
+
+  Into `tokens` [b, l], at `positions` int[b, t].
+  """
   # tokens 5 6 7   positions 2 0   used 1 0   values 9 8   ->   5 6 9; unused slots write beyond the row
   targets = jnp.where(used, positions, tokens.shape[1])
   return jax.vmap(lambda row, at, value: row.at[at].set(value, mode='drop'))(tokens, targets, values)
@@ -363,12 +364,12 @@ def reinforce(
 
 
 def binary_cross_entropy(logits: Array, labels: Array) -> Array:
-  """Compute the cross-entropy of a sigmoid, f32 of the shape of the logits."""
+  """Compute the cross-entropy of a sigmoid, elementwise in f32."""
   return jax.nn.softplus(jnp.where(labels, -logits, logits))
 
 
 def copy_cross_entropy(nats: Array, gate: Array, copied: Array) -> Array:
-  """Compute -log of g [the input is the target] + (1 - g) p(target).
+  """Compute -log(g [copied] + (1 - g) p(target)).
 
   The copy gate of All-Tokens MLM (§3.4).
 

@@ -127,14 +127,17 @@ class Model(nn.Module):
     return logits
 
   def generate(self, predict: Array, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """Compute the generator's logits f32[b, t, v] at `predict`, and its states [b, t, d]."""
+    """Compute the generator's logits f32[b, t, v] and states [b, t, d]."""
     generator = self.trunk if self.make_generator is None else self.generator
     hidden = generator(**inputs, train=train)['hidden']
     features = mlm.states_at(hidden, predict)
     return self.mlm(features, generator.attend), features
 
   def expect(self, features: Array, train: bool = False) -> Array:
-    """Compute logits f32[b, t] of the baseline: the expected certainty of the discriminator."""
+    """Compute logits f32[b, t] of the baseline.
+
+    The expected certainty of the discriminator.
+    """
     del train
     return self.baseline(jax.lax.stop_gradient(features))[..., 0]
 

@@ -45,7 +45,10 @@ class Model(nn.Module):
 
   @nn.compact
   def __call__(self, predict: Array, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """Compute vocabulary logits f32[b, t, v] at `predict` int[b, t], and label logits f32[b, 2]."""
+    """Compute vocabulary logits f32[b, t, v] and label logits f32[b, 2].
+
+    The former at positions `predict` int[b, t].
+    """
     hidden = self.trunk(**inputs, train=train)['hidden']
     pooled = self.trunk.pool(hidden, inputs['segment_ids'])  # [b, d]
     head = Dense(2, axes=('embed', 'classes'), kernel_init=truncated_normal(self.init_std), name='pair')
@@ -81,7 +84,9 @@ def make(
   masking: corrupt.Masking = 'dynamic',
   copies: Count = 10,
 ) -> Task:
-  """Build masked language modelling with a label of two segments; needs rows of `data/pairs.py`.
+  """Build masked language modelling with a label of two segments.
+
+  Needs rows of `data/pairs.py`.
 
   Args:
     trunk: an encoder with a pooler.
@@ -92,8 +97,7 @@ def make(
     where: the tokens to mask, as in `mlm`.
     edit: how to corrupt them, as in `mlm`.
     masking: 'dynamic' samples new masks and pairs at every step, 'static' repeats those of `copies` epochs (BERT; set
-      the
-      same `copies` for the data).
+      the same `copies` for the data).
     copies: of each row when static.
   """
   user, inputs = "objective 'sentence_pair'", ('tokens', 'segment_ids', 'type_ids')
@@ -126,7 +130,7 @@ def template(*, vocab: Vocab, rows: Template | None, layout: Layout = 'bert', **
 
 
 def prepare(s: SentencePairSettings, root: Array, batch: Batch) -> Example:
-  """Build the inputs of `Model`, the targets of `mlm.score` and the label of each pair."""
+  """Build the inputs of `Model`, its targets and its labels."""
   keys = row_keys(jax.random.fold_in(root, _PAIR), batch, every=s.masking.every, copies=s.masking.copies)
   rows, labels = each_row(partial(join, s), keys, {name: batch[name] for name in READS})
   joined = {'tokens': rows.ids, 'segment_ids': rows.segment_ids, 'type_ids': rows.type_ids}
@@ -136,7 +140,10 @@ def prepare(s: SentencePairSettings, root: Array, batch: Batch) -> Example:
 
 
 def join(s: SentencePairSettings, key: Array, row: Mapping[str, Array]) -> tuple[pairs.Joined, Array]:
-  """Join two segments, sampled by a key and cut to fit; also their label int32[]."""
+  """Join two segments, sampled by a key and cut to fit.
+
+  Also their label int32[].
+  """
   choose_key, cut_key = jax.random.split(key)
   parts = (pairs.Segment(row[name], row[f'{name}_length']) for name in ('first', 'next', 'other'))
   chosen = s.choose(choose_key, *parts)
@@ -164,7 +171,7 @@ def loss(s: SentencePairSettings, forward: Forward, example: Example, carry: PyT
 
 
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
-  """Predict the most likely token of each slot, and the label of each pair."""
+  """Predict the token of each slot, and the label of each pair."""
   logits, label_logits = forward(**example.inputs)
   return {
     'positions': example.inputs['predict'],

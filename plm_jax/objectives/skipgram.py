@@ -61,7 +61,10 @@ class Model(nn.Module):
     self.output = Embed(self.vocab_size, self.trunk.hidden_dim, ('vocab', 'embed'), zeros)
 
   def read(self, tokens: Array, *, train: bool = False, **inputs: Array) -> Array:
-    """Look up the input vectors of words, int[b, l] -> [b, l, d]."""
+    """Look up the input vectors of words.
+
+    int[b, l] -> [b, l, d].
+    """
     del inputs
     return self.trunk(tokens, train=train)['hidden']
 
@@ -73,8 +76,7 @@ class Model(nn.Module):
     Args:
       tokens: int[b, l].
       pairs: of skip-gram int[b, n, 2], the positions of the input and of the centre of each pair; of a bag of words,
-        whose
-        centre is the word at l, bool[b, l, o], True for neighbours in the bag.
+        whose centre is the word at l, bool[b, l, o], True for neighbours in the bag.
       words: int[b, n, 1 + k], the centre and the sampled words; of a bag n is l.
       number: int[b], the count of valid pairs among the n, which come first; other logits are meaningless.
       train: enables dropout.
@@ -122,8 +124,7 @@ def make(
   Args:
     trunk: a trunk whose vectors do not depend on neighbours: 'static'.
     vocab: of the rows, with the counts of its tokens. Special tokens, including unknown words, are removed before
-      windows
-      are formed, as in word2vec.c.
+      windows are formed, as in word2vec.c.
     architecture: 'skipgram' or 'cbow', the continuous bag of words.
     window: most words to each side of a centre; the reach of each is sampled from 1 to `window`.
     negatives: words sampled per pair; a sample equal to the true word is ignored.
@@ -132,12 +133,10 @@ def make(
     power: negatives are sampled in proportion to count^power.
     reduction: of the training loss. 'sum' adds the pairs of a batch, so that each pair moves its words as far as in
       word2vec.c, whose rates then apply to batches of a few hundred words. The words of a bag then each move by its
-      whole
-      error, not by the gradient of their mean. 'mean' divides by the number of pairs, and its gradient is that of the
-      loss.
+      whole error, not by the gradient of their mean. 'mean' divides by the number of pairs, and its gradient is that of
+      the loss.
     update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' only the rows that a batch reads,
-      which
-      needs optim.name sgd or adagrad. The result is the same.
+      which needs optim.name sgd or adagrad. The result is the same.
 
   Raises:
     ValueError: the vocabulary has no counts, or fewer than two words with one.
@@ -156,7 +155,10 @@ def make(
 
 
 def prepare(s: SkipgramSettings, root: Array, batch: Batch) -> Example:
-  """Subsample rows, and sample windows and negatives by the keys of the rows."""
+  """Subsample rows, and sample windows and negatives.
+
+  All are sampled by the keys of the rows.
+  """
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
   if s.windows.architecture == 'skipgram':
     pairs, count = listed(laid.pairs)

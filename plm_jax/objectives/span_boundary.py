@@ -85,7 +85,7 @@ class Model(nn.Module):
   def __call__(
     self, predict: Array, left: Array, right: Array, place: Array, train: bool = False, **inputs: Array
   ) -> tuple[Array, Array]:
-    """Compute vocabulary logits f32[b, t, v] of both heads at `predict` int[b, t].
+    """Compute vocabulary logits f32[b, t, v] of both heads at `predict`.
 
     `left` and `right` int[b, t] are the positions around the run of each target.
     """

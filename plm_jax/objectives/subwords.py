@@ -9,7 +9,7 @@ FIRST, PRIME = 2166136261, 16777619  # of FNV-1a with 32 bits
 
 
 def ngrams(word: str, *, shortest: int, longest: int) -> list[str]:
-  """List the n-grams of a word between < and >, n characters each.
+  """List the n-grams of a word between < and >.
 
   < or > alone is not an n-gram.
 
@@ -25,7 +25,7 @@ def ngrams(word: str, *, shortest: int, longest: int) -> list[str]:
 
 
 def bucket(ngram: str, *, buckets: int) -> int:
-  """Hash an n-gram by FNV-1a of its signed bytes, as the released vectors do."""
+  """Hash an n-gram by FNV-1a of its signed bytes, as released."""
   value = FIRST
   for byte in ngram.encode('utf-8', errors='replace'):
     signed = byte | 0xFFFFFF00 if byte >= 128 else byte

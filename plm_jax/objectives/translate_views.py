@@ -32,6 +32,7 @@ from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
 from plm_jax.layers.lstm import State
 from plm_jax.layers.means import metric, row_terms, scaled_sum, whole_loss
 from plm_jax.objectives import translate
+from plm_jax.objectives.translate_decoder import attention_params
 
 PAPER = Paper(
   year=2018,
@@ -46,7 +47,7 @@ VIEWS = ('dropped', 'future')
 
 
 class View(nn.Module):
-  """The parameters of a view: its attention and its output, as in `translate.Decoder`.
+  """The parameters of a view: its attention and its output, as in `translate_decoder.Decoder`.
 
   Attributes:
     vocab_size: v, of the target.
@@ -66,12 +67,12 @@ class View(nn.Module):
 
   def setup(self) -> None:
     init = uniform(self.init_range)
-    self.attention = translate.attention_params(self, self.hidden_dim, self.biases, init, self.dtype)
+    self.attention = attention_params(self, self.hidden_dim, self.biases, init, self.dtype)
     self.drop = Dropout(self.dropout)
     self.output = Dense(self.vocab_size, axes=('embed', 'vocab'), kernel_init=init, dtype=self.dtype)
 
   def __call__(self, states: Array, hidden: Array, segment_ids: Array, *, train: bool) -> Array:
-    """Compute h~ [b, t, d] of states s_t [b, t, d] over a text.
+    """Compute h~ [b, t, d] of states s_t over a text.
 
     `hidden` [b, m, d] are the states of the text.
     """
@@ -100,7 +101,7 @@ class Views(nn.Module):
     }
 
   def __call__(self, tokens: Array, segment_ids: Array, train: bool = False) -> tuple[Array, State]:
-    """Compute the states [b, m, d] of texts int[b, m], and final states."""
+    """Compute the states [b, m, d] and final states of texts."""
     out = self.trunk(tokens, segment_ids=segment_ids, train=train)
     if self.is_initializing():
       for name, features in self.look(out['hidden'], out['hidden'], segment_ids).items():
@@ -164,7 +165,7 @@ def make(
     biases: b1 and b2 of the attention.
     dropout: rate between layers of the decoder.
     attention_dropout: rate on the weights of attention of the view 'dropped'.
-    init_range: see `translate.Decoder`.
+    init_range: see `translate_decoder.Decoder`.
     start: the first token that the decoder reads.
     label_smoothing: of the decoder on labelled rows.
     search: how to generate the translations that views learn; `max_new` None is the length of the texts.
@@ -211,7 +212,10 @@ def objectives_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]
 
 
 def prepare(root: Array, batch: Batch) -> Example:
-  """Build texts without a translation; from a row of several texts, the first."""
+  """Build texts without a translation.
+
+  From a row of several texts, the first.
+  """
   # segments 1 1 2 2 0   ->   1 1 0 0 0
   del root
   first = (batch['segment_ids'] == 1).astype(jnp.int32)
@@ -248,7 +252,7 @@ def loss(s: TranslateViewsSettings, forward: Forward, example: Example, carry: P
 
 
 def _scored(s: TranslateViewsSettings, forward: Forward, view: str, features: Array, ids: Array) -> tuple[Array, Array]:
-  """Compute -log p and correctness of the tokens int[b, t] from h~ [b, t, d]."""
+  """Compute -log p and correctness of tokens, f32[b, t] twice."""
 
   def score_chunk(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
     logits = forward(method='attend', features=chunk[0], view=view)

@@ -54,9 +54,9 @@ class Group(NamedTuple):
 
 
 def grouped(predictions: Sequence[Row], records: Sequence[Row]) -> list[Group]:
-  """Group rows by the 'group' of their records, in the order of first rows.
+  """Group rows by the 'group' of their records, in order.
 
-  Rows without a group are alone.
+  Groups are in the order of their first rows. Rows without a group are alone.
   """
   # groups of records a b a -   ->   [(p0, p2), (r0, r2)], [(p1,), (r1,)], [(p3,), (r3,)]
   groups: dict[Any, Group] = {}
@@ -69,7 +69,7 @@ def grouped(predictions: Sequence[Row], records: Sequence[Row]) -> list[Group]:
 
 
 def check_installed(name: str, packages: Iterable[str]) -> None:
-  """Raise ConfigError if a package of a score or a format is not installed.
+  """Raise ConfigError if a package of a score is not installed.
 
   Args:
     name: of the score.

@@ -19,7 +19,10 @@ RECORDS = ('heads', 'labels', 'places', 'names')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute the three shares of all words, 0 to 1; 0 if none has a head."""
+  """Compute the three shares of all words, 0 to 1.
+
+  0 if none has a head.
+  """
   counts = np.zeros(len(METRICS))
   total = 0
   for row, record in zip(predictions, records, strict=True):
@@ -37,14 +40,13 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
 
 
 def arcs_of(row: Row, record: Row) -> tuple[list[int | None], list[str | None]]:
-  """List the head and the relation of each word, numbered as in CoNLL-U.
+  """List the head (numbered as in CoNLL-U) and relation of each word.
 
   None for words that the batch did not label.
 
   Args:
     row: a prediction; its 'heads' int[l] are positions in the row of the heads of words, -1 where no word begins, and
-      its
-      'labels' int[l] their relations.
+      its 'labels' int[l] their relations.
     record: of the row, see `scores/__init__.py`.
   """
   # heads -1 2 2 -1, places 0 1   ->   2 0: the second word, at position 2, is the root
@@ -59,7 +61,10 @@ def arcs_of(row: Row, record: Row) -> tuple[list[int | None], list[str | None]]:
 
 
 def written(row: Row, record: Row) -> list[str | None]:
-  """Format the arcs of all words, such as '3:case'; arguments as of `arcs_of`."""
+  """Format the arcs of all words, such as '3:case'.
+
+  Arguments as of `arcs_of`.
+  """
   return [None if head is None else f'{head}:{name}' for head, name in zip(*arcs_of(row, record), strict=True)]
 
 

@@ -17,7 +17,9 @@ NEEDS = ('seqeval',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute F1 over all entities, 0 to 1; 0 if none is predicted.
+  """Compute F1 over all entities, 0 to 1.
+
+  0 if none is predicted.
 
   Raises:
     ValueError: labels without names, or with names other than O, B-... and I-...

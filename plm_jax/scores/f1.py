@@ -15,7 +15,9 @@ NEEDS = ('scikit-learn',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute F1, 0 to 1; 0 if no row of class 1 is predicted.
+  """Compute F1, 0 to 1.
+
+  0 if no row of class 1 is predicted.
 
   Raises:
     ValueError: classes other than 0 and 1.
@@ -29,6 +31,9 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
 
 
 def judged(predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[int, int]]:
-  """Pair the predicted and the right class of each row; -1 becomes the wrong one."""
+  """Pair the predicted and the right class of each row.
+
+  -1 becomes the wrong one.
+  """
   pairs = [(int(row['label']), int(record['label'])) for row, record in zip(predictions, records, strict=True)]
   return [(1 - right if predicted == -1 else predicted, right) for predicted, right in pairs]

@@ -35,7 +35,10 @@ def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
 
 
 def with_labels(predictions: Sequence[Row]) -> list[Row]:
-  """Replace texts that are no label by the first label, or by 0, and log their count."""
+  """Replace texts that are no label by the first label or 0.
+
+  Their number is logged.
+  """
   # {text x, label -1} {text y, value -1} {label 2}   ->   {text x, label 0} {text y, value 0} {label 2}
   unmatched = [[key for key in READS if 'text' in row and row.get(key) == -1] for row in predictions]
   if count := sum(map(bool, unmatched)):
@@ -47,7 +50,7 @@ def with_labels(predictions: Sequence[Row]) -> list[Row]:
 
 
 def warn_of_numbers(predictions: Sequence[Row], records: Sequence[Row], tasks: Mapping[str, set[str]]) -> None:
-  """Warn if unnamed classes are written as numbers but the benchmark takes words.
+  """Warn of classes written as numbers where the benchmark takes words.
 
   Args:
     predictions: of rows, classes or others.
@@ -66,13 +69,19 @@ def warn_of_numbers(predictions: Sequence[Row], records: Sequence[Row], tasks: M
 
 
 def index(record: Row, position: int) -> int:
-  """Return the index of a row in its benchmark: 'idx' of the data, or its position."""
+  """Return the index of a row in its benchmark.
+
+  'idx' of the data, or its position.
+  """
   given = record.get('row', {}).get('idx')
   return given if isinstance(given, int) else position
 
 
 def label_names(record: Row) -> tuple[str, ...]:
-  """Return the names of the classes of a row in benchmarks; () without names."""
+  """Return the names of the classes of a row in benchmarks.
+
+  () without names.
+  """
   return tuple(record.get('label_names') or record.get('names', ()))
 
 

@@ -53,7 +53,7 @@ def check_names(score: str, names: Sequence[str]) -> Sequence[str]:
 
 
 def judged(row: Row, record: Row) -> tuple[list[int], list[int]]:
-  """List the predicted and the right label of each word that has both.
+  """List the predicted and right labels of words with both.
 
   Args:
     row: a prediction; its 'labels' are int[l], the class at the first token of each word, -1 elsewhere.
@@ -82,7 +82,7 @@ def tags_of(labels: np.ndarray, record: Row) -> list[str | None]:
 
 
 def _by_word(labels: np.ndarray, record: Row) -> Iterator[tuple[int, int]]:
-  """Yield the index and the predicted label of each word that the batch labels.
+  """Yield the index and predicted label of each labelled word.
 
   Arguments as of `tags_of`.
   """

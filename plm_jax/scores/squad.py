@@ -50,7 +50,10 @@ def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
 
 
 def id_of(group: Group) -> str:
-  """Return the id of a question; raise ValueError if the data has none."""
+  """Return the id of a question.
+
+  Raise ValueError if the data has none.
+  """
   row = group.records[0]['row']
   if 'id' not in row:
     raise ValueError(f"--format=squad needs rows with the 'id' of a question, but they have {', '.join(row)}")
@@ -66,13 +69,19 @@ def as_json(answers: Mapping[str, str]) -> str:
 
 
 def answer_of(group: Group) -> str:
-  """Return the answer of a question: from all its windows, or as written."""
+  """Return the answer of a question.
+
+  From all its windows, or as written.
+  """
   prediction, record = group.predictions[0], group.records[0]
   return spelt(prediction['text'], record['row'].get('context', '')) if 'text' in prediction else best(group)[0]
 
 
 def golds_of(record: Row) -> Sequence[str]:
-  """Return the right answers of a question; raise ValueError without a field for them."""
+  """Return the right answers of a question.
+
+  Raise ValueError without a field for them.
+  """
   if 'answers' in record:
     return record['answers']
   given = record['row'].get('answers')
@@ -96,7 +105,7 @@ def spelt(text: str, context: str) -> str:
 
 
 def best(group: Group) -> tuple[str, float]:
-  """Return the best answer of a question over all windows, and its score.
+  """Return the best answer over all windows, and its score.
 
   '' and `NEVER` if no pair is valid.
   """
@@ -109,10 +118,10 @@ def best(group: Group) -> tuple[str, float]:
 
 
 def text_of(record: Mapping[str, Any], start: int, end: int) -> str:
-  """Cut the text from token `start` to token `end`, positions of the row.
+  """Cut the text from token `start` to token `end`.
 
-  White space around it is removed. It is cut out of the context by characters: decoded tokens would lose case and
-  spaces.
+  Both are positions of the row. White space around it is removed. It is cut out of the context by characters: decoded
+  tokens would lose case and spaces.
   """
   begin, over = characters_of(record, start, end)
   return record['context'][begin:over]
@@ -147,7 +156,10 @@ def exact_match(answer: str, gold: str) -> float:
 
 
 def f1(answer: str, gold: str) -> float:
-  """Compute the F1 of the words of an answer; 0 without common words."""
+  """Compute the F1 of the words of an answer.
+
+  0 without common words.
+  """
   predicted, right = normal(answer).split(), normal(gold).split()
   same = sum((collections.Counter(predicted) & collections.Counter(right)).values())
   return 2 * same / (len(predicted) + len(right)) if same else 0.0

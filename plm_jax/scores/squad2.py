@@ -1,7 +1,7 @@
 """Exact match and F1 if texts may hold no answer, in per cent: SQuAD 2 (Rajpurkar et al. 2018; evaluate-v2.0.py).
 
 A question is left unanswered if 'no answer' scores more than the best answer: n - s > 0, with s the largest score of a
-pair in all its windows and n the smallest score of 'no answer'; or if a classifier says so for all its windows (key
+pair in its windows and n the smallest score of 'no answer'; or if a classifier says so for all its windows (key
 'impossible' of a prediction, a logit). `best_exact_match` and `best_f1` are the results of the best threshold on these
 rows, and `best_f1_threshold` is such a threshold: the largest margin n - s to answer, or a value below all margins if
 it is best to answer nothing. Add it to adapter.threshold to use it on other rows. The official script has 0 if it is
@@ -50,7 +50,10 @@ class Question(NamedTuple):
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Average over all questions and over both kinds; also find the best thresholds."""
+  """Average over all questions and over both kinds.
+
+  Also find the best thresholds.
+  """
   questions = questions_of(predictions, records)
   metrics: dict[str, float] = {}
   for name, rule in (('exact_match', squad.exact_match), ('f1', f1)):
@@ -68,7 +71,10 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
-  """Format the answers by question id, '' for none, for the official script."""
+  """Format the answers by question id, '' for none.
+
+  The official script reads them.
+  """
   ids = [squad.id_of(group) for group in grouped(predictions, records)]
   pairs = zip(ids, questions_of(predictions, records), strict=True)
   return squad.as_json({id_: '' if question.unanswered else question.answer for id_, question in pairs})
@@ -91,7 +97,10 @@ def question_of(group: Group) -> Question:
 
 
 def f1(answer: str, gold: str) -> float:
-  """Compute F1 of the words; if a text has none, 1 if both have none, else 0."""
+  """Compute F1 of the words.
+
+  If a text has none, 1 if both have none, else 0.
+  """
   if not squad.normal(answer) or not squad.normal(gold):
     return float(squad.normal(answer) == squad.normal(gold))
   return squad.f1(answer, gold)
@@ -106,8 +115,7 @@ def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tu
 
   Returns:
     The mean and the threshold: a question is answered if its margin is not above it. For written answers, which cannot
-    be
-    left unanswered, the mean of `values` and nan.
+    be left unanswered, the mean of `values` and nan.
   """
   if any(math.isnan(question.margin) for question in questions):
     return squad.mean(values), math.nan
@@ -124,5 +132,8 @@ def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tu
 
 
 def _value(rule: Callable[[str, str], float], question: Question) -> float:
-  """Score the best answer of a question; right answers that normalise to '' are ignored."""
+  """Score the best answer of a question.
+
+  Right answers that normalise to '' are ignored.
+  """
   return squad.most(rule, question.answer, [gold for gold in question.golds if squad.normal(gold)] or [''])

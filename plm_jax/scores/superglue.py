@@ -17,7 +17,10 @@ READS = ('label', 'text')  # one of them
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
-  """Format the lines in the order of rows; MultiRC by paragraph and question."""
+  """Format the lines in the order of rows.
+
+  MultiRC by paragraph and question.
+  """
   pairs = list(zip(glue.with_labels(predictions), records, strict=True))
   tasks = {'BoolQ': {'question', 'passage'}, 'CB or RTE': {'premise', 'hypothesis'}, 'WiC': {'word', 'sentence1'}}
   glue.warn_of_numbers(predictions, records, tasks)
@@ -33,7 +36,10 @@ def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
 
 
 def _idx(record: Row) -> dict[str, int] | None:
-  """Return the index of a row if it has several levels: of MultiRC and ReCoRD."""
+  """Return the index of a row if it has several levels.
+
+  Of MultiRC and ReCoRD.
+  """
   given = record.get('row', {}).get('idx')
   return given if isinstance(given, dict) else None
 
@@ -59,7 +65,10 @@ def _label(row: Row, record: Row) -> Any:
 
 
 def _paragraphs(pairs: list[tuple[Row, Row]]) -> list[dict[str, Any]]:
-  """Nest MultiRC's answers by question and paragraph, each in the order of first rows."""
+  """Nest MultiRC's answers by question and paragraph, in order.
+
+  Each is in the order of its first row.
+  """
   # paragraph, question, answer of rows 000 001 010   ->   paragraph 0: question 0: answers 0 1, question 1: answer 0
   paragraphs: dict[int, dict[int, list[dict[str, int]]]] = {}
   for row, record in pairs:

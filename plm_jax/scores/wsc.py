@@ -22,7 +22,9 @@ DETERMINERS = {
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute the share of rows judged as their 'label'; an empty text is always wrong.
+  """Compute the share of rows judged as their 'label'.
+
+  An empty text is always wrong.
 
   Raises:
     ValueError: a row without 'span1_text', or without a label of 0 or 1.

@@ -84,8 +84,8 @@ def probe_of(settings: Settings, layer: Layer, *, seed: int, last: int) -> Setti
   indices = (*range(last), -1) if layer == MIX else (-1 if layer == last else layer,)
   inputs = dict(layers=indices, join='mix' if layer == MIX else 'concat')
   adapter = {**settings['adapter'], **inputs, 'layer_weights': (), 'frozen': True}
-  if adapter['name'] == 'classify':  # reset its own layer, and a language-model loss that would train the trunk
-    adapter |= {'layer': -1, 'lm_weight': 0.0}
+  # an own layer of the adapter, and a language-model loss that would train the trunk, are reset
+  adapter |= {key: value for key, value in {'layer': -1, 'lm_weight': 0.0}.items() if key in adapter}
   save = 'trained' if settings['init_from'] else settings['save']  # checkpoints without the trunk
   return {**settings, 'adapter': adapter, 'seed': seed, 'save': save}
 

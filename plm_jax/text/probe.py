@@ -1,8 +1,8 @@
-"""Trial of an untrusted `tokenizer.json` before it is used: the library that reads it may panic, or use unlimited
-memory.
+"""Trial of an untrusted `tokenizer.json` before it is used.
 
-Most files consist of parts that are known to be harmless. Every other one is read and used once in a separate process
-with limits of time and memory. It may still panic on a later text, if a pattern fails.
+The library that reads it may panic, or use unlimited memory. Most files consist of parts that are known to be harmless.
+Every other one is read and used once in a separate process with limits of time and memory. It may still panic on a
+later text, if a pattern fails.
 """
 
 import base64

@@ -36,7 +36,7 @@ def header_of(target: str) -> str:
   return ast.get_docstring(ast.parse(files.read_text(file))) or ''
 
 
-def cure(
+def fix(
   path: Any,
   *,
   kind: str | None = None,
@@ -73,17 +73,17 @@ def cure(
   return f'Train one, with a size of your choice:\n  {_spelt(flags)}'
 
 
-def cure_of(settings: Mapping[str, Any], name: str = 'vocab', *, heads: Sequence[str] = ()) -> str:
-  """Describe as `cure` how to get a vocabulary of a run.
+def fix_of(settings: Mapping[str, Any], name: str = 'vocab', *, heads: Sequence[str] = ()) -> str:
+  """Describe how to get a vocabulary of a run.
 
   Args:
     settings: of the run.
     name: its block, 'vocab' or 'second_vocab'.
-    heads: as in `cure`.
+    heads: config files whose heads are read before those of the experiments.
   """
   block = settings[name]
   pretrains = bool(settings.get('objective'))
-  return cure(block['path'], kind=block['name'], data=settings.get('data'), pretrains=pretrains, heads=heads)
+  return fix(block['path'], kind=block['name'], data=settings.get('data'), pretrains=pretrains, heads=heads)
 
 
 def _with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:

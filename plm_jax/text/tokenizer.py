@@ -98,7 +98,7 @@ def load(
   path = files.path(path)
   file = published.find(path)
   if file is None:
-    raise FileNotFoundError(f'vocab.path: no vocabulary in {path}. {recipe.cure(path, kind=kind)}')
+    raise FileNotFoundError(f'vocab.path: no vocabulary in {path}. {recipe.fix(path, kind=kind)}')
   try:
     return _load(file, kind=kind, extra=extra, roles=roles or {})
   except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:

@@ -1,8 +1,8 @@
-"""BPE with a mark at the end of words, the vocabulary of the first GPT (Radford et al. 2018 §4.1; Sennrich et al.
-2016).
+"""BPE with a mark at the end of words, the vocabulary of the first GPT.
 
-Words and punctuation are split and written in lower case; the last piece of each ends with </w>. Such vocabularies
-come with published weights, as `vocab.json` and `merges.txt` or as `tokenizer.json`. They are read here, not trained.
+See Radford et al. 2018 §4.1 and Sennrich et al. 2016. Words and punctuation are split and written in lower case; the
+last piece of each ends with </w>. Such vocabularies come with published weights, as `vocab.json` and `merges.txt` or as
+`tokenizer.json`. They are read here, not trained.
 """
 
 from collections.abc import Mapping

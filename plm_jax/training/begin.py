@@ -280,7 +280,7 @@ def make_start(
   restored = checkpoints.restore(to_save(maker.abstract))
   step, state = _first_state(held, data, restored, maker, optimiser, key)
   if not saves_all:
-    frozen.write(checkpoints.folder, optimiser.split(state.params)[1], main=held.is_main, anew=restored is None)
+    frozen.write(checkpoints.folder, optimiser.split(state.params)[1], main=held.is_main, is_new=restored is None)
   if options.extend is not None:
     is_finished = bool(held.finished)
     settings = extension.extended(settings, options.extend, at=step, finished=is_finished, optimiser_of=make_optimiser)

@@ -107,13 +107,13 @@ def evaluate_run(
     settings: of the run; evaluations may differ from those it was trained with.
     folder: of the run.
     step: which checkpoint; None takes the best where there is one, else the newest.
-    follow: evaluate every checkpoint as it appears, up to the last one of the run, in place of `step`.
+    follow: evaluate every checkpoint as it appears, up to the last one of the run, instead of `step`.
     timeout: seconds that `follow` waits for the next checkpoint.
     name: one of the evaluations; None takes all.
     part: one task of a run that learned several, which is evaluated as by a run of it alone; its lines name it.
     predictions: where the predictions of the one evaluation go.
     by_class: also print what became of each class, and write it to `by_class.json` of the folder.
-    every: evaluate each checkpoint that is there, in place of `step`, and print a table of them.
+    every: evaluate each existing checkpoint, instead of `step`, and print a table of them.
 
   Raises:
     ConfigError: no such evaluation or task, or no checkpoint within `timeout`.

@@ -150,7 +150,7 @@ def source_digest(entry: Mapping[str, Any], vocab: Vocab) -> str:
 
 
 def _unlike(source: str, settings: Settings, parts: Parts, names: Sequence[str]) -> str:
-  """Return why a head does not fit this task, '' if it does."""
+  """Return why a head does not fit this task, or ''."""
   opened, adapter = weights.open(source), build.unwrapped(settings)['adapter']
   theirs, ours = (task_heads.named(labels) for labels in (opened.labels, parts.task.class_names or names))
   if theirs != ours:
@@ -173,7 +173,7 @@ def check_classes(source: str, labels: Sequence[str], sources: Mapping[str, Sour
       continue
     said = f'eval.{name}.data: its classes are {", ".join(rows.names)}, and those of {source} {", ".join(labels)}'
     if set(theirs) & set(task_heads.named(rows.names)) or len(theirs) != len(rows.names):
-      raise ValueError(f"{said}: number the data alike, in a copy with a labels.json in the model's order")
+      raise ValueError(f"{said}: number the data the same way, in a copy with a labels.json in the model's order")
     log.warning(f'{said}, which are taken for the same in this order')
 
 

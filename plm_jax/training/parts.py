@@ -75,12 +75,12 @@ def missing_vocab(settings: Settings, name: str = 'vocab', *, heads: Sequence[st
   Args:
     settings: of a run.
     name: of the block, 'vocab' or 'second_vocab'.
-    heads: as of `recipe.cure`.
+    heads: as of `recipe.fix`.
   """
   block = settings.get(name) or {}
   if 'path' not in block or files.is_address(block['path']) or tokenizer.exists(block['path']):
     return ''
-  return f'{name}.path: there is no vocabulary in {block["path"]}. {recipe.cure_of(settings, name, heads=heads)}'
+  return f'{name}.path: there is no vocabulary in {block["path"]}. {recipe.fix_of(settings, name, heads=heads)}'
 
 
 def _cache_of(block: Settings) -> str:

@@ -93,7 +93,7 @@ class Tracer:
     self._end = self._first + asked.steps
     if self._first <= start:
       log.warning(
-        f'--profile: step {self._first} is made already, the run goes on from step {start}; nothing is traced'
+        f'--profile: step {self._first} is done already, the run resumes from step {start}; nothing is traced'
       )
       self._first = self._end = 0
 

@@ -394,7 +394,7 @@ def eval_step(
     carry: recurrent state of its rows.
     key: root key of the run.
     task: what is scored.
-    rows: at most so many of the batch are computed at once, if the task does not compare rows; None computes all.
+    rows: most rows that are computed at once, if the task does not compare rows; None computes all.
   """
   opened = _open(params, batch, key, task=task)
   parts = 1 if rows is None or task.couples_rows else _parts(batch['row_id'].shape[0], rows)
@@ -431,7 +431,7 @@ def predicting_step(
 ) -> tuple[Metrics, PyTree, dict[str, Array]]:
   """Return the results of `eval_step` and `predict_step`.
 
-  The model runs once if both call it alike.
+  The model runs once if both call it in the same way.
 
   Raises:
     ValueError: the task makes no predictions.

@@ -51,7 +51,7 @@ class Patience:
 
   @property
   def lost(self) -> bool:
-    """Whether to stop."""
+    """True if it is time to stop."""
     return self.limit is not None and self._waited >= self.limit
 
 

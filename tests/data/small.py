@@ -1,4 +1,4 @@
-"""Vocabularies and texts for the tests of this folder: small, exact, and with nothing to download."""
+"""Vocabularies and texts for the tests of this folder: small, exact, without downloads."""
 
 import hashlib
 import json
@@ -18,7 +18,10 @@ PAD, UNK, CLS, SEP, MASK, BOS, EOS, START, DELIMITER, CLASSIFY = range(len(SPECI
 
 
 def llama_vocab(texts: Sequence[str], *, size: int = 300) -> tokenizer.Vocab:
-  """One as LLaMA publishes it: it sets a space before every text and keeps those that are there."""
+  """Build a vocabulary as published for LLaMA.
+
+  It puts a space before every text and keeps the spaces of the text.
+  """
   made = sentencepiece.train(texts, size=size, specials='llama', byte_fallback=True)
   spec = json.loads(made.content)
   kept = [one for one in spec['normalizer']['normalizers'] if one['type'] == 'Prepend' or one.get('content') == '▁']
@@ -26,10 +29,10 @@ def llama_vocab(texts: Sequence[str], *, size: int = 300) -> tokenizer.Vocab:
 
 
 class NumberVocab:
-  """Reads texts of numbers: '3 0 7' -> [13, 10, 17]. Each attribute is as in `types.Vocab`.
+  """Vocabulary of texts of numbers: '3 0 7' -> [13, 10, 17]. Each attribute is as in `types.Vocab`.
 
   Args:
-    size: beside the special tokens.
+    size: tokens in addition to the special tokens.
     without: special ids that this vocabulary lacks ('cls', 'sep', 'bos', 'eos').
     each: called with every batch of texts before it is encoded.
   """
@@ -86,7 +89,10 @@ class Texts(list):
 
 
 def documents(sizes: Sequence[int], vocab_size: int = 10_000) -> Texts:
-  """Texts of these many tokens; token j of all is `j % vocab_size`, so that order and loss show."""
+  """Build texts of these sizes; token j in total is `j % vocab_size`.
+
+  So order and losses are visible.
+  """
   ends = np.cumsum(sizes)
   return Texts(
     ' '.join(str(number % vocab_size) for number in range(end - size, end))
@@ -95,19 +101,19 @@ def documents(sizes: Sequence[int], vocab_size: int = 10_000) -> Texts:
 
 
 def write_text(path: pathlib.Path, texts: Sequence[str]) -> str:
-  """Writes documents as a .txt file, a blank line between them."""
+  """Write documents as a .txt file with blank lines between them."""
   path.write_text('\n\n'.join(texts) + '\n')
   return str(path)
 
 
 def write_rows(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> str:
-  """Writes records as a .jsonl file."""
+  """Write records as a .jsonl file."""
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   return str(path)
 
 
 def tokenise_slowly(cache: str, sizes: Sequence[int], seconds: float) -> None:
-  """Makes a token store with a pause before each block; for a process that is going to be killed."""
+  """Make a token store with a pause before each block, to be killed."""
   from plm_jax.data.rows import store
 
   vocab = NumberVocab(each=lambda texts: time.sleep(seconds))

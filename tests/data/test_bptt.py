@@ -1,4 +1,4 @@
-"""Rows that go on where the row before them ended: lanes, resets, reversed rows, second segments, hosts."""
+"""Sequences that continue the previous one: lanes, resets, reversed sequences, second segments, hosts."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ every_form = pytest.mark.parametrize('form', FORMS)
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-  """A corpus of 60 documents, and a cache that the tests of this file share."""
+  """Write a corpus of 60 documents, with a cache for this file."""
   place = tmp_path_factory.mktemp('bptt')
   small.write_text(place / 'train.txt', small.documents(SIZES))
   return place
@@ -56,7 +56,7 @@ def same(left, right):
 
 
 def whole_stream() -> np.ndarray:
-  """The tokens of the corpus in its own order, an end token after each document."""
+  """Return the tokens of the corpus in its order, with end tokens."""
   numbers = iter(range(sum(SIZES)))
   return np.array(
     [token for size in SIZES for token in [*(len(small.SPECIAL) + next(numbers) for _ in range(size)), EOS]]
@@ -122,13 +122,16 @@ def test_the_next_token_is_the_first_of_the_next_row(folder, form):
 
 
 class EndPads(small.NumberVocab):
-  """Rows are padded by the token that ends a document, as those of GPT-2."""
+  """A vocabulary whose end token is also the padding, as in GPT-2."""
 
   pad_id = EOS
 
 
 def test_an_end_token_that_pads_as_well_is_still_what_follows(folder):
-  """Rows of one token: what follows each of them but the last one of a lane, end tokens included."""
+  """Check sequences of one token.
+
+  The next token of each is known except at the end of a lane, end tokens included.
+  """
   source = make(folder, vocab=EndPads(), length=1, shuffle=False)
   batches = take(source, 0, source.steps_per_epoch)
   rows = [[(batch['tokens'][lane, 0], batch['next_token'][lane]) for batch in batches] for lane in range(4)]
@@ -186,7 +189,10 @@ def test_every_epoch_has_its_own_order_of_documents(folder):
 
 @pytest.mark.parametrize('reverse', [False, True])
 def test_a_row_with_a_second_segment(folder, reverse):
-  """X A <sep> B <sep> <cls>: X continues the lane, A follows it, B follows A half the time, nothing is padding."""
+  """Check X A <sep> B <sep> <cls>.
+
+  X continues the lane, A follows it, B follows A half of the time, and there is no padding.
+  """
   source = make(folder, second_segment=True, reverse_half=reverse, length=24, stride=10, shuffle=False)
   stream = whole_stream()
   lane = {0: 0, 1: 0, 2: 1, 3: 1} if reverse else {row: row for row in range(4)}
@@ -247,7 +253,10 @@ def test_impossible_settings_are_refused(folder, changes, message):
 
 
 def streams_of(sizes) -> list[np.ndarray]:
-  """What bilm reads and predicts in each direction, document by document: four arrays of as many tokens."""
+  """Return inputs and targets of bilm in each direction, by document.
+
+  Four arrays of equal length.
+  """
   found, numbers = [[], [], [], []], iter(range(sum(sizes)))
   for size in sizes:
     text = [len(small.SPECIAL) + next(numbers) for _ in range(size)]
@@ -277,7 +286,7 @@ def test_both_directions_read_and_predict_as_bilm_does(folder):
 
 
 def test_both_directions_go_through_the_documents_in_the_order_of_the_epoch(folder):
-  """A window holds the same places of a document in both directions."""
+  """Check that a window has the same positions in both directions."""
   source = make(folder, both_directions=True)
   for batch in take(source, source.steps_per_epoch, 3):
     np.testing.assert_array_equal(batch['tokens'] == BOS, batch['backward_tokens'] == EOS)
@@ -301,7 +310,10 @@ def test_both_directions_put_nothing_around_a_text():
 
 
 def test_places_are_found_by_their_own_documents():
-  """Against a slow loop; the places of a batch, and not all documents, decide what is looked at."""
+  """Compare with a slow loop.
+
+  Only the documents of the positions in a batch are read.
+  """
   sizes = [3, 0, 5, 1]
   ends = np.cumsum([size + 1 for size in sizes])
   stream = bptt.Stream(np.arange(100, 109), np.cumsum([0, *sizes[:-1]]), ends, 7)

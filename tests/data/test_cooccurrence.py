@@ -1,4 +1,4 @@
-"""Counted pairs: the same numbers as loops in Python, however little memory; what a kill or damage leaves is used."""
+"""Counted pairs: equal to loops in Python for any amount of memory; a killed or damaged count is continued."""
 
 import collections
 import hashlib
@@ -37,7 +37,7 @@ def make(folder, *, file='train.txt', known=None, **settings):
 
 
 def found(source, vocab):
-  """(word, neighbour) -> count of all rows; each pair once."""
+  """Return (word, neighbour) -> count of all sequences; each pair once."""
   counts = {}
   for batch in source.once():
     rows = batch['row_weight'] > 0
@@ -49,7 +49,7 @@ def found(source, vocab):
 
 
 def in_python(text, *, known, window):
-  """cooccur.c, written out: words that are not known are no words, and count in no distance."""
+  """Count as cooccur.c: unknown words are removed before distances."""
   counts = collections.Counter()
   for document in text.split('\n\n'):
     kept = [word for word in document.split() if word in known]
@@ -137,7 +137,10 @@ def test_a_merge_that_was_cut_off_and_a_damaged_table_are_made_again(folder, mon
 
 
 def test_a_large_table_is_compared_block_by_block_when_it_is_read(folder, monkeypatch, caplog):
-  """A start compares what it reads; a flipped byte is found before it is used, and gives the same triples as before."""
+  """Detect a flipped byte before use; the triples are the same again.
+
+  A start compares only the blocks that it reads.
+  """
   monkeypatch.setattr(cooccurrence, 'BLOCK', 16)
   monkeypatch.setattr(cooccurrence, '_CHECKED_AT_ONCE', 0)
   whole = found(*make(folder))

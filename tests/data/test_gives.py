@@ -1,4 +1,4 @@
-"""What sources declare that their batches may have, against the specs of sources that are made."""
+"""Declared keys of sources, compared with the specs of built sources."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_specs_are_those_of_the_table(name, folder):
     (batch, *_) = source.once()
     for key, leaf in source.spec.items():
       real = form.get('kind') == 'regression' and key == 'label'
-      options = form.get('kind') == 'options' and 'l' in BATCH[key].axes  # [b, k, l] in place of [b, l]
+      options = form.get('kind') == 'options' and 'l' in BATCH[key].axes  # [b, k, l] instead of [b, l]
       assert len(leaf.shape) == len(BATCH[key].axes) + options, key
       assert np.dtype(leaf.dtype) == np.dtype('float32' if real else BATCH[key].dtype), key
       assert (batch[key].shape, batch[key].dtype) == (leaf.shape, leaf.dtype), key

@@ -1,4 +1,4 @@
-"""Labelled rows: input formats token by token, buckets, few-shot draws, whole epochs."""
+"""Labelled examples: input formats token by token, buckets, few-shot samples, whole epochs."""
 
 import itertools
 import json
@@ -70,7 +70,7 @@ def take(source, start, count):
 
 
 def rows_of(source, prefix=''):
-  """(tokens, type_ids or None) of each row without its padding."""
+  """Return (tokens, type_ids or None) of each example, without padding."""
   made = []
   for batch in source.once():
     for row in np.flatnonzero(batch['row_weight']):
@@ -281,7 +281,7 @@ def test_regression_takes_real_labels(tmp_path):
 
 
 def test_a_number_that_stands_for_no_label_is_told(tmp_path, caplog):
-  """Sentiments of -1, 0 and 1 would lose a class in silence."""
+  """Report that sentiments of -1, 0 and 1 would lose a class."""
   caplog.set_level(logging.INFO)
   rows = [{'sentence1': text(1), 'sentence2': text(2), 'label': label} for label in (-1, 0, 1, -1, None)]
   assert make(small.write_rows(tmp_path / 'rows.jsonl', rows)).rows == 2
@@ -330,7 +330,10 @@ def test_the_label_of_a_word_stands_at_its_first_piece(tmp_path, caplog):
 
 @pytest.mark.parametrize('kind', ['llama', 'sentencepiece', 'byte_bpe', 'wordpiece'])
 def test_words_have_the_tokens_that_they_have_within_a_text(tmp_path, kind):
-  """As the tokenizers library reads words that are split already; GPT-2's has to be told of the space before a text."""
+  """Compare with the tokenizers library on split words.
+
+  GPT-2's tokenizer needs the setting for a space before a text.
+  """
   pytest.importorskip('sentencepiece')
   texts = ['the cat sat on the mat 1 2 3'] * 20
   if kind == 'llama':
@@ -513,7 +516,7 @@ def test_rows_without_a_label_stay_where_that_is_asked(folder, tmp_path):
 
 
 def test_a_record_of_words_says_which_of_them_a_batch_labels(tmp_path):
-  """A word without a token is in no batch, and neither are those behind the end of a row."""
+  """Omit words without a token, and words after the end of a sequence."""
   given = [
     {'words': ['1', '', '2', '3'], 'tags': ['O', 'B-x', 'I-x', -1]},
     {'words': [], 'tags': []},

@@ -1,4 +1,4 @@
-"""Mixed sources: the shares of T5's rule, exact rounds, pure reading, each row once."""
+"""Mixed sources: shares of T5's rule, exact rounds, pure reading, each example once."""
 
 import dataclasses
 import itertools
@@ -148,7 +148,7 @@ def test_mistakes_are_named(folder):
 
 
 def test_records_and_groups_are_those_of_the_part(tmp_path):
-  """Also where a part leaves rows out, so that its numbers have gaps."""
+  """Include a part that drops rows, so that its ids have gaps."""
   rows = {'a': [0, -1, 1], 'b': [1, 0, -1, 1]}
   for name, labels in rows.items():
     lines = [{'sentence': f'{number}', 'label': label} for number, label in enumerate(labels)]
@@ -180,7 +180,7 @@ WRITTEN = {
 
 
 class WordVocab(small.NumberVocab):
-  """A token for each length that a word may have."""
+  """A vocabulary with one token per word length."""
 
   def encode(self, text):
     return [len(small.SPECIAL) + len(word) for word in text.split()]
@@ -211,7 +211,7 @@ def as_text(place, **changes):
 
 @pytest.mark.parametrize('settings', [{}, {'limit': 4}, {'temperature': 2.0}, {'rates': 'equal'}])
 def test_tasks_as_text_are_mixed_row_by_row(tasks_as_text, settings):
-  """They have three options, two or none, and targets of other lengths."""
+  """Mix tasks with three options, two or none, and different target lengths."""
   source = as_text(tasks_as_text, **settings)
   assert source.spec['option_tokens'].shape == (6, 3, 9) and source.spec['target_tokens'].shape == (6, 9)
   alone = {}
@@ -330,7 +330,7 @@ def test_steps_are_drawn_by_rate_and_reading_is_a_pure_function_of_the_step(task
 
 
 def test_every_second_step_is_of_the_part_that_alternates(tasks):
-  """The others have their rates among themselves, here the square roots of their numbers of rows."""
+  """Apply the rates to the other parts: square roots of their sizes."""
   source = by_step(tasks, alternate='value', temperature=2.0)
   batches = take(source, 0, 4096)
   drawn = np.array([batch['part'][0] for batch in batches])
@@ -418,7 +418,7 @@ def test_labels_are_those_of_each_part(tasks):
 
 
 def test_tasks_that_are_answered_in_words_number_their_own_options(tmp_path):
-  """In one batch: one without options, and two of which each has a name that the other has at another place."""
+  """Mix a task without options, and two with the same names in another order."""
   answered = {
     'free': {'name': 'template', 'inputs': '{text}', 'target': '{answer}'},
     'three': {'name': 'template', 'inputs': '{text}', 'options': ['yes', 'maybe', 'no']},

@@ -1,4 +1,4 @@
-"""Rows of segments: the runs of BERT's data script, where splits and other segments come from, hosts, epochs."""
+"""Segments: the runs of BERT's data script, positions of splits and other segments, hosts, epochs."""
 
 import itertools
 
@@ -13,7 +13,7 @@ WORDS = (*small.SPECIAL, '.', *(f'W{number}' for number in range(200)), 'Dr', '3
 
 
 class WordVocab(small.NumberVocab):
-  """Words with a space between them, a full stop among them."""
+  """A vocabulary of words with spaces between them, and the full stop."""
 
   def __init__(self):
     super().__init__(len(WORDS) - len(small.SPECIAL))
@@ -33,7 +33,7 @@ DOT = VOCAB.encode('.')[0]
 
 
 def document(draw, sentences, *, low=2, high=9):
-  """Sentences of random words; the last token of each is a full stop."""
+  """Sample sentences of random words; the last token is a full stop."""
   words = [[f'W{n}' for n in draw.integers(0, 200, size)] for size in draw.integers(low - 1, high, sentences)]
   return ' '.join(' '.join([*sentence, '.']) for sentence in words)
 
@@ -64,7 +64,7 @@ def same(left, right):
 
 
 def rows_of(batches):
-  """row id -> (first, next, other) as lists of tokens."""
+  """Return row id -> (first, next, other) as lists of tokens."""
   return {
     int(batch['row_id'][row]): tuple(
       batch[name][row, : batch[f'{name}_length'][row]].tolist() for name in ('first', 'next', 'other')
@@ -76,7 +76,7 @@ def rows_of(batches):
 
 
 def corpus(folder):
-  """Documents as lists of sentences, each a list of ids."""
+  """Return documents as lists of sentences, each a list of ids."""
   out = []
   for text in (folder / 'train.txt').read_text().split('\n\n'):
     sentences, now = [], []
@@ -89,7 +89,7 @@ def corpus(folder):
 
 
 def chunks(sentences, target):
-  """The chunks of create_instances_from_document where nothing is put back."""
+  """Return the chunks of create_instances_from_document without putting sentences back."""
   out, now = [], []
   for index, sentence in enumerate(sentences):
     now.append(sentence)
@@ -144,7 +144,7 @@ def test_runs_are_the_chunks_of_the_data_script(folder, short):
 
 
 def contains(sentences, tokens):
-  """Whether `tokens` are whole sentences of the document that follow each other."""
+  """Return True if `tokens` are consecutive whole sentences of the document."""
   for start in range(len(sentences)):
     now = []
     for sentence in sentences[start:]:
@@ -240,7 +240,7 @@ def test_what_is_too_long_loses_tokens_at_both_ends(tmp_path):
   small.write_text(tmp_path / 'train.txt', [f'{words} . W50 W51 .', *['W60 W61 .'] * 5])
   source = make(tmp_path, cache=str(tmp_path), length=43, batch_size=2, short_probability=0.0)
   rows = rows_of(source.once())
-  assert len(rows[0][0]) == 40  # cut to the room of a row, as a sentence of its own
+  assert len(rows[0][0]) == 40  # cut to the room of a sequence, as a separate sentence
   assert source.rows == 7
 
 

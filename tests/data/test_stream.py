@@ -1,4 +1,4 @@
-"""Rows of plain text: pure reading, the same for any number of hosts, each row once an epoch."""
+"""Plain text: pure reading, independent of the number of hosts, each sequence once per epoch."""
 
 import itertools
 import logging
@@ -18,7 +18,7 @@ SIZES = np.random.default_rng(0).geometric(0.04, 150).tolist()
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-  """A corpus of 150 documents, and a cache that the tests of this file share."""
+  """Write a corpus of 150 documents, with a cache for this file."""
   place = tmp_path_factory.mktemp('stream')
   small.write_text(place / 'train.txt', small.documents(SIZES))
   return place
@@ -38,7 +38,10 @@ def make(folder, **changes):
 
 @pytest.mark.parametrize('layout', ['rows', 'stream'])
 def test_words_have_their_characters(tmp_path, layout):
-  """A known word those of the vocabulary, an unknown one those of the text, padding none; tokens stay as they are."""
+  """Check the characters of words; tokens do not change.
+
+  Known words have those of the vocabulary, unknown words those of the text, padding none.
+  """
   vocab = words.train(['the dog saw the dax'], size=9, min_frequency=2)
   assert vocab.encode('dog dax') == [vocab.unk_id] * 2
   (tmp_path / 'train.txt').write_text('the dog\n\nsaw the dax the')
@@ -157,7 +160,7 @@ def test_every_token_is_read_once(folder, layout):
 
 
 def rows_of(source):
-  """(tokens, segment_ids) of each row without its padding, as lists."""
+  """Return (tokens, segment_ids) of each sequence, without padding, as lists."""
   made = []
   for batch in source.once():
     for tokens, segments, weight in zip(batch['tokens'], batch['segment_ids'], batch['row_weight'], strict=True):

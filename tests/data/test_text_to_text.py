@@ -1,4 +1,4 @@
-"""Rows written as text: T5's tasks word for word, templates, patterns, prompts, demonstrations, what is cut."""
+"""Examples as text: T5's tasks word for word, templates, patterns, prompts, demonstrations, cuts."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from tests.data import small
 
 
 class WordVocab(small.NumberVocab):
-  """A token for each word and each mark, in the order in which they are met."""
+  """A vocabulary with a token for each word and mark, in order of first use."""
 
   def __init__(self, **settings):
     super().__init__(**settings)
@@ -128,7 +128,7 @@ def test_every_task_of_t5_is_here():
 
 @pytest.mark.parametrize('task', T5)
 def test_t5_writes_a_row_word_for_word(task):
-  """The examples of the released preprocessors, and the format of appendix D."""
+  """Check the examples of the released preprocessors and of appendix D."""
   row, inputs, target = T5[task]
   found = write(t5.make(task=task), row)
   assert (found.inputs, found.targets[0]) == (inputs, target)
@@ -151,7 +151,7 @@ def test_a_label_that_is_not_known_has_no_target(task):
   ('score', 'text'), [(0, '0.0'), (5, '5.0'), (2.5, '2.4'), (1.1, '1.2'), (4.6, '4.6'), (-1, '')]
 )
 def test_scores_are_written_to_the_nearest_fifth(score, text):
-  """2.5 lies between 2.4 and 2.6, and goes to the even number of fifths, as in TensorFlow."""
+  """Round 2.5, between 2.4 and 2.6, to the even fifth, as in TensorFlow."""
   found = write(t5.make(task='stsb'), {**PAIR, 'label': score})
   assert found.targets == ((text,) if text else ())
 
@@ -381,7 +381,7 @@ PATTERN_ROWS = {name: {'label': 1, **row} for name, (row, _, _) in PATTERNS.item
   ],
 )
 def test_rows_that_are_to_be_predicted_need_what_the_form_names(name, task, row):
-  """Every task writes a row without its label or answer as it writes the same row with it."""
+  """Write the same inputs with and without label or answer, in every task."""
   assert PATTERN_ROWS.keys() == patterns.TASKS.keys()
   form = build.make('data.rows.forms', {'name': name, 'task': task})
   bare = {field: row[field] for field in form.fields + form.whole}
@@ -452,7 +452,7 @@ def test_a_referent_that_opens_a_sentence_has_a_large_letter():
 
 
 def test_the_first_place_of_a_pronoun_is_resolved():
-  """What the authors of the data say of a pronoun that a sentence has twice."""
+  """Follow the authors of the data for a pronoun that occurs twice."""
   row = {'sentence': 'Ann met Bea when she left, since she was late.', 'pronoun': 'she', 'candidates': ['Ann', 'Bea']}
   found = write(prompts.make(task='dpr'), {**row, 'label': 1})
   assert (found.inputs, found.targets) == ('Ann met Bea when', ('Bea left, since she was late.',))
@@ -495,7 +495,7 @@ def make(folder, *, vocab=None, **settings):
 
 
 def whole(source, vocab, key='tokens'):
-  """The texts of all rows, special tokens in brackets."""
+  """Return the texts of all examples, special tokens in brackets."""
   found = []
   for batch in source.once():
     for row, weight in enumerate(batch['row_weight']):
@@ -631,7 +631,7 @@ def test_a_blank_survives_the_cut(folder):
 
 @pytest.mark.parametrize('sign', ['\ue000', '[MASK]'])
 def test_a_sign_in_a_field_is_no_blank(folder, sign):
-  """Icons of fonts and what other libraries call a blank are text."""
+  """Treat icons of fonts and blanks of other libraries as text."""
   small.write_rows(folder / 'train.jsonl', [{'text': f'a {sign} b', 'label': 0}])
   form = {'name': 'template', 'inputs': '{text} was [MASK] !', 'options': ('good', 'bad')}
   vocab = WordVocab()
@@ -640,7 +640,10 @@ def test_a_sign_in_a_field_is_no_blank(folder, sign):
 
 
 def test_what_a_pattern_makes_of_fields_survives_the_cut(folder):
-  """COPA's "because" is made of 'question', which keeps its word; ReCoRD's entities are options, and no text."""
+  """Keep COPA's 'question', which gives "because", and ReCoRD's entities.
+
+  The entities are options and no text.
+  """
   vocab = WordVocab()
   long = ' '.join('abcdefgh')
   copa = {'premise': f'It {long}', 'choice1': f'One {long}', 'choice2': 'Two', 'question': 'cause', 'label': 0}
@@ -664,7 +667,10 @@ def test_the_letters_of_a_mask_in_a_text_are_no_blank(folder):
 
 
 def test_a_blank_takes_the_space_before_it_along(folder):
-  """A row is what the tokenizer of a release makes of its text, where the mask token takes the space along as well."""
+  """Compare with the tokenizer of a pretrained checkpoint.
+
+  Its mask token includes the space before it.
+  """
   vocab = byte_bpe.train(['it was great . it was a film'] * 20, size=300, specials='roberta')
   small.write_rows(folder / 'train.jsonl', [{'text': 'a film', 'label': 0}])
   form = {'name': 'template', 'inputs': '{text} It was [MASK].', 'options': ('great', 'bad')}
@@ -705,7 +711,7 @@ def test_demonstrations_stand_before_a_row(folder):
 
 
 def test_the_blank_of_a_demonstration_is_filled(folder):
-  """The only mask of a row is that of the row itself."""
+  """Check that the only mask is that of the example itself."""
   vocab = WordVocab()
   form = {'name': 'template', 'inputs': '{text} was [MASK] !', 'options': ('good', 'bad')}
   shots = {'count': 1, 'split': 'train', 'separator': ' | '}
@@ -786,7 +792,7 @@ def test_bad_rows_are_no_demonstrations(split, tmp_path, caplog):
 
 
 def test_draws_are_those_of_the_seed(folder):
-  """As they were before bad rows could be left out."""
+  """Check that samples are the same as before bad rows could be skipped."""
   records = sources.open_source(str(folder), cache=str(folder))
   form = template.make(inputs='{text}', options=('good', 'bad'))
   sampler = demonstrations.Sampler(demonstrations.Shots(count=2, seed=5), form, records, gap=' ', same_split=False)
@@ -862,7 +868,7 @@ def test_what_cannot_be_is_said(folder, changes, message):
   ],
 )
 def test_real_rows_can_be_written(name, form):
-  """The first 20 of a data set that is given to developers."""
+  """Write the first 20 rows of a data set that developers have."""
   path = conftest.SHARED_DATA / name
   if not path.is_dir():
     pytest.skip(f'{path} is not there')
@@ -872,7 +878,10 @@ def test_real_rows_can_be_written(name, form):
 
 
 def test_a_second_vocabulary_reads_and_the_first_one_writes(tmp_path):
-  """Inputs, their special tokens, padding and blanks are of the second; targets and options of the first."""
+  """Check the vocabulary of each side.
+
+  Inputs, their special tokens, padding and blanks use the second; targets and options use the first.
+  """
 
   class Shifted(small.NumberVocab):
     pad_id, mask_id = 7, 8

@@ -9,7 +9,7 @@ import pytest
 
 from plm_jax.core.param_paths import flat
 from plm_jax.models import bert, cove
-from plm_jax.objectives import translate
+from plm_jax.objectives import translate, translate_decoder
 from plm_jax.training import step
 from tests import learning, tiny
 from tests.adapters import test_sequence
@@ -101,12 +101,12 @@ def test_weights_of_attention_are_over_the_words_of_a_text():
   draw = np.random.default_rng(0)
   hidden, states = (jnp.asarray(draw.normal(size=shape), jnp.float32) for shape in ((2, 5, 16), (2, 3, 16)))
   real = jnp.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]) > 0
-  source = translate.Source(hidden, hidden, jnp.zeros((2, 5)), real)
-  weights = translate.attention(states, source)
+  source = translate_decoder.Source(hidden, hidden, jnp.zeros((2, 5)), real)
+  weights = translate_decoder.attention(states, source)
   assert weights.shape == (2, 3, 5)
   np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
   assert not weights[0, :, 3:].any()
-  np.testing.assert_allclose(translate.attention(states[:, 1], source), weights[:, 1], atol=1e-6)
+  np.testing.assert_allclose(translate_decoder.attention(states[:, 1], source), weights[:, 1], atol=1e-6)
 
 
 def written(seed=0, feeding=True, **decoding):

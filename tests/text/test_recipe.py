@@ -71,7 +71,7 @@ def test_without_a_head_the_config_says_all_but_the_size(tmp_path, monkeypatch):
 
 def test_the_text_of_a_mixture_is_that_of_its_first_part():
   parted = dict(path=None, parts=dict(one=dict(path='first', text='body'), two=dict(path='second')))
-  assert command_of(recipe.cure('mine', kind='words', data=parted))['source'] == 'first'
+  assert command_of(recipe.fix('mine', kind='words', data=parted))['source'] == 'first'
 
 
 def test_a_vocabulary_is_made_by_one_command():
@@ -79,7 +79,7 @@ def test_a_vocabulary_is_made_by_one_command():
   made = collections.defaultdict(set)
   for file in signatures.experiment_files():
     for line in recipe.header_of(str(file)).replace('\\\n', ' ').splitlines():
-      words = shlex.split(line) if 'plm_jax.vocab train' in line else []
+      words = shlex.split(line) if 'plm-jax vocab train' in line else []
       made[words[-1] if words else ''].add(frozenset(words))
   del made['']
   assert len(made) > 10 and not {out: said for out, said in made.items() if len(said) > 1}
@@ -88,5 +88,5 @@ def test_a_vocabulary_is_made_by_one_command():
 def test_what_is_suggested_is_a_command(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'a b.txt').write_text('a cat sat on the mat.\n\na dog did not.\n' * 50)
-  flags = command_of(recipe.cure('mine', kind='words', data=dict(path='a b.txt')))
+  flags = command_of(recipe.fix('mine', kind='words', data=dict(path='a b.txt')))
   assert vocab.main(['train', *(f'--{name}={value}' for name, value in flags.items())]) == 0

@@ -104,7 +104,7 @@ def test_a_run_that_saved_nothing_begins_anew_with_another_source(data, base, tm
   first(tmp_path, saved, main=True)
   with pytest.raises(CheckpointError):
     first(tmp_path, {'trunk/a': np.ones(3)}, main=True)
-  first(tmp_path, {'trunk/a': np.ones(3)}, main=True, anew=True)
+  first(tmp_path, {'trunk/a': np.ones(3)}, main=True, is_new=True)
   assert frozen.read(tmp_path) != {} and first(tmp_path, {'trunk/a': np.ones(3)}, main=True) is None
 
 

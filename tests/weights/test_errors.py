@@ -1,4 +1,4 @@
-"""Folders that are not sound: one message that names the file, the tensor and the cure, and nothing is written."""
+"""Folders that are not sound: one message that names the file, the tensor and the fix, and nothing is written."""
 
 import contextlib
 import errno

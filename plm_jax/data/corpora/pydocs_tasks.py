@@ -80,7 +80,7 @@ def mask(text: str) -> str:
 
 
 def summary_pair(documents: Sequence[Document]) -> Iterator[Row]:
-  """Yield summary, body and label: 'own' if the summary is of the body.
+  """Yield summary, body and label ('own' if both belong together).
 
   Other summaries are of the same package.
   """

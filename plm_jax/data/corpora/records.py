@@ -106,7 +106,7 @@ class Records(Sequence[dict[str, Any]]):
     return self.values(index, (field,))[field]
 
   def text(self, index: int, field: str) -> str:
-    """Return a field that is a string or a number of a table.
+    """Return a field with a string or a table's number.
 
     Raises:
       ValueError: it is missing or holds something else.

@@ -278,7 +278,7 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
 
 
 def _find(path: str, split: str) -> tuple[str, str | Path]:
-  """Find the format of a path, and the path or file to read.
+  """Find the format of a path, and what to read.
 
   Raises:
     FileNotFoundError: the file or folder does not exist.

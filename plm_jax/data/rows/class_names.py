@@ -225,7 +225,7 @@ class ClassNames:
       yield values if counted is None else list(itertools.compress(values, counted))
 
   def _find(self) -> None:
-    """Search the rows for names, if there is no list and no index."""
+    """Search the rows for names without a list or index."""
     if not self._names and not self._numbered:
       self._names = self._names_in_rows()
 
@@ -285,6 +285,6 @@ def as_iob2(tags: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
 
 
 def _are_entities(names: Collection[str]) -> bool:
-  """Return True if names are O, B-... or I-..., at least one I-..."""
+  """Return True if names are IOB tags."""
   tags = [name for name in names if name != 'O']
   return all(tag[:2] in ('B-', 'I-') and tag[2:] for tag in tags) and any(tag.startswith('I-') for tag in tags)

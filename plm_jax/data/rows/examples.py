@@ -319,8 +319,8 @@ def read_rows(
   ]
   if not labelled:
     raise ValueError(
-      f'{records.where}: none of {len(records)} rows has a label ({settings.label!r} is {settings.missing} everywhere). '
-      'keep_unlabelled=True keeps them for prediction.'
+      f'{records.where}: none of {len(records)} rows has a label ({settings.label!r} is {settings.missing} '
+      'everywhere). keep_unlabelled=True keeps them for prediction.'
     )
   if len(labelled) < len(good.rows):
     log.info(f'{records.where}: {len(good.rows) - len(labelled)} rows without a label are dropped.')
@@ -331,9 +331,9 @@ def read_rows(
       )
     if missing:
       log.warning(
-        f'{records.where}: in {len(missing)} of them {settings.label!r} is {settings.missing}, which means no label. If it '
-        'is a class, number the classes from 0 or write their names. If it is a value, set data.missing to a value '
-        'that the data does not have.'
+        f'{records.where}: in {len(missing)} of them {settings.label!r} is {settings.missing}, which means no label. '
+        'If it is a class, number the classes from 0 or write their names. If it is a value, set data.missing to a '
+        'value that the data does not have.'
       )
   row_ids, labels = zip(*labelled, strict=True)
   return LabelledRows(table=table, row_ids=np.array(row_ids, np.int64), labels=list(labels), left_out=left_out)

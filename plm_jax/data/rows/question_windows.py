@@ -225,7 +225,7 @@ def _context(texts: Texts, chosen: Windows, width: int) -> np.ndarray:
   token = np.arange(width) - chosen.first[:, None] + chosen.start[:, None]  # [b, width], in the text
 
   def score(index: np.ndarray) -> np.ndarray:
-    """Return 100 times the context of each token in windows `index`; -1 outside."""
+    """Return 100 times the context in windows `index`, or -1."""
     start = index * step
     count = np.minimum(room, size - start)
     exists = (index == 0) | ((index > 0) & (start - step + room < size))  # the window before ends before the text

@@ -146,7 +146,7 @@ def _noise(run: 'Opened', text: str) -> dict[str, Any]:
   built = parts.make_parts(settings, run.vocab, RunFolder(run.folder))
   reads = {batch_keys.name_of(entry) for entry in config.reads(settings)}
   words = run.vocab.encode(text)
-  plain = settings['data'].get('layout') == 'stream' or settings['data']['name'] == 'bptt'
+  plain = settings['data'].get('layout', 'stream') == 'stream'
   kind: noise_page.Rows = 'pair' if 'first' in reads else 'plain' if plain else 'text'
   batch = noise_page.batch(kind, words, run.vocab, rows=ROWS, other=run.vocab.encode(OTHER))
   if missing := sorted(reads - batch.keys()):

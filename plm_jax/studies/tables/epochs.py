@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from plm_jax.config import signatures
 from plm_jax.core.errors import ConfigError
 from plm_jax.data import made
 from plm_jax.data.corpora import sources, splits
@@ -74,9 +75,11 @@ class Epochs:
         split = block.get('split') or sources.training_and_held_out(path)[0]
         if not sources.opens_quickly(path, split=split):
           return f'{path} is too large to be counted'
-        if name == 'labelled' and block.get('kind', 'class') != 'spans':
+        counts = signatures.literal(f'data.{name}', 'EPOCH')
+        windows = 'kind' in block and signatures.literal(f'data.rows.kinds.{block["kind"]}', 'WINDOWS')
+        if counts == 'examples' and not windows:
           return _steps_of(_rows(path, split, run.settings), block)
-        if name in ('bptt', 'stream') and not block.get('both_directions'):
+        if counts == 'tokens' and not block.get('both_directions'):
           return _steps_of(self._tokens(path, split, run) / (block.get('stride') or block['length']), block)
     except made.Unmade:
       return f'{path} is not on this machine: name the folder of task data by --data=DIR'

@@ -3,7 +3,7 @@
 A table file has `get_table(scale)`, which returns plain data: a dict with the fields of `Table`, whose rows, columns
 and claims are dicts with the fields of `Row`, `Column` and `Claim`. If it has `get_table(scale, arg='')`, arguments may
 follow its name after a colon, as for a config: `small_bert.py:medium`. It may import only `experiments.common` and
-`experiments.tables.common`.
+`experiments/tables/shared/`.
 """
 
 import dataclasses
@@ -357,9 +357,9 @@ def _check(table: Table, label: str) -> None:
     _check_sign(table, claim, label)
   if table.reference:
     errors.check_choice(f'{label}: reference', 'row', table.reference, list(table.rows))
-  for field in ('pretraining_seeds', 'tuning_seeds'):
-    if getattr(table, field) < 1:
-      raise ConfigError(f'{label}: {field}: expected 1 or more, got {getattr(table, field)}.')
+  for field, seeds in {'pretraining_seeds': table.pretraining_seeds, 'tuning_seeds': table.tuning_seeds}.items():
+    if seeds < 1:
+      raise ConfigError(f'{label}: {field}: expected 1 or more, got {seeds}.')
   for name, row in table.rows.items():
     _check_row(table, name, row, f'{label}: row {name!r}')
   for name, column in table.columns.items():

@@ -153,7 +153,7 @@ def _welch(variances: np.ndarray, seeds: Sequence[int]) -> float:
   freedom t is 4.30, and the result 2.48.
 
   Args:
-    variances: f64[2], of the bootstrap draws of each cell: (n - 1) / n times the variance of its mean.
+    variances: f64[2], of the bootstrap samples of each cell: (n - 1) / n times the variance of its mean.
     seeds: n of each cell.
   """
   freedom = np.maximum(np.array(seeds) - 1, 1)
@@ -206,5 +206,5 @@ def _draw(
   picked = values[first, second, np.arange(draws)].reshape(-1, draws)  # [p * t, draws]
   dev = None if cell.dev is None else cell.dev[first, second].reshape(-1, draws)
   with warnings.catch_warnings():
-    warnings.filterwarnings('ignore', 'Mean of empty slice|All-NaN slice')  # a draw of only failed runs is nan
+    warnings.filterwarnings('ignore', 'Mean of empty slice|All-NaN slice')  # a sample with only failed runs is nan
     return _summary(picked, dev, summary)

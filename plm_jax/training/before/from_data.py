@@ -14,7 +14,7 @@ import tokenizers
 
 from plm_jax import config
 from plm_jax.cli import signals
-from plm_jax.config import build
+from plm_jax.config import build, signatures
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Labels, Template, Vocab
@@ -46,8 +46,7 @@ def filled(settings: Settings, kept: Settings | None = None, *, model: Where | N
     ConfigError: the data do not say, or a run that begins asks for rows of another layout than that of its model.
   """
   made, source = _with_splits(settings), _trunk_source(settings) if model is None else str(model)
-  asked = [block for block in config.of_data(settings).values() if block['name'] == 'labelled']
-  if settings['data'] in asked:
+  if _may_be_open(settings['data'], 'fields'):
     with errors.stage('data'), signals.raising():
       _fill_data(made, kept or {})
   if any(block.get('layout', '') is None for block in config.of_data(made).values()):
@@ -57,6 +56,11 @@ def filled(settings: Settings, kept: Settings | None = None, *, model: Where | N
   if made['adapter'] is not None:
     made['adapter'] = _with_classes(made['adapter'], made, (kept or {}).get('adapter') or {})
   return made
+
+
+def _may_be_open(block: Settings, key: str) -> bool:
+  """Return whether a key may be left to the data."""
+  return key in (signatures.literal(f'data.{block["name"]}', 'FROM_DATA') or ())
 
 
 # Splits and fields ---------------------------------------------------------------------------------------------------
@@ -184,7 +188,7 @@ def _layout_of_source(settings: Settings, source: str | None) -> str:
   if source is not None:
     begun = checksums.read_json(RunFolder.at(source).config, default={})
     block = begun.get('data') or {}
-    if block.get('name') == 'labelled' and block.get('layout'):
+    if block and _may_be_open(block, 'layout') and block.get('layout'):
       return block['layout']
     if 'model' not in begun:
       return layout_of_release(source, texts=_texts(settings['data']))
@@ -258,7 +262,9 @@ def _check_layout(settings: Settings, source: str | None) -> None:
 
 
 def _trained_on(source: str, *, texts: int) -> tuple[str | None, int]:
-  """Return the layout of a model's training examples, and for how many texts it is known.
+  """Return the layout of a model's training examples.
+
+  The second value is the number of texts for which it is known.
 
   Args:
     source: a run, an import or a release.
@@ -299,7 +305,7 @@ def _frames(style: Any, vocab: Vocab, texts: int) -> Any:
 
 
 def _trunk_source(settings: Settings) -> str | None:
-  """Return the folder that the trunk of a run comes from, if any."""
+  """Return the folder of the trunk's parameters, if any."""
   found = [entry['source'] for entry in settings['init_from'] if entry.get('to', 'trunk') in ('', 'trunk')]
   return found[-1] if found and files.is_folder(files.path(found[-1])) else None
 
@@ -340,7 +346,7 @@ def _tokenizer_of(folder: str) -> Path | None:
 
 
 def _written(marked: tokenizers.Tokenizer) -> Template:
-  """Return the tokens that a tokenizer adds to one text and to two."""
+  """Return the tokens around one text and around two."""
 
   def parts(second: str | None) -> tuple[tuple[int | str, int], ...]:
     made = marked.encode('a', second)

@@ -43,7 +43,7 @@ def expand(
 
   Args:
     settings: as a config file gives them.
-    changes: (dotted key, value as text) pairs; those of `model`, `vocab` and `init_from` go on top of the folder.
+    changes: (dotted key, value as text) pairs; those of `model`, `vocab` and `init_from` override the folder.
     folder: of the run: one that has begun keeps what it found then, should the folder be gone.
 
   Raises:

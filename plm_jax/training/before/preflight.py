@@ -14,7 +14,7 @@ import numpy as np
 from plm_jax import config, optim
 from plm_jax.checkpoint import Leaf
 from plm_jax.cli import signals
-from plm_jax.config import build
+from plm_jax.config import build, signatures
 from plm_jax.core import errors, param_paths, sharding
 from plm_jax.core.batch import BATCH
 from plm_jax.core.errors import ConfigError
@@ -71,7 +71,7 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
 
 
 def _check_watched(settings: Settings) -> None:
-  """Raise ConfigError if the optimiser waits for a metric that is not set."""
+  """Raise ConfigError if the optimiser waits for an unset metric."""
   rule, best = settings['optim'], settings['best']
   mean_waits = rule.get('name') == 'asgd' and rule.get('start') is None
   waits = {
@@ -81,11 +81,11 @@ def _check_watched(settings: Settings) -> None:
       'set optim.start to the update from which the mean is taken',
     ),
   }
-  for asked, (there, cure) in waits.items():
+  for asked, (there, fix) in waits.items():
     if there and best is None:
       raise ConfigError(
         f'optim.{asked} waits for the metric of best, which is not set, and would never act: set '
-        f"best, as in ('validation/loss', 'min'), or {cure}. Evaluations: {', '.join(settings['eval']) or 'none'}"
+        f"best, as in ('validation/loss', 'min'), or {fix}. Evaluations: {', '.join(settings['eval']) or 'none'}"
       )
   least = (rule.get('nonmonotone') or rules.NONMONOTONE) + 2
   if mean_waits and settings['steps'] is not None:
@@ -105,16 +105,17 @@ def _check_watched(settings: Settings) -> None:
 def _check_memory(settings: Settings) -> None:
   """Raise ConfigError if a carried state would read tokens twice."""
   objective, data = settings['objective'] or {}, settings['data']
-  if objective.get('name') != 'causal_lm' or not objective.get('memory'):
+  carries = signatures.literal(f'objectives.{objective["name"]}', 'CARRIES') if objective else None
+  if carries is None or not objective.get(carries):
     return
   if data.get('stride') not in (None, data.get('length')):
     raise ConfigError(
-      f'data.stride={data["stride"]}: rows of {data["length"]} tokens overlap, and objective.memory=True carries'
-      ' the state behind each into the next, which would read tokens twice: leave stride out'
+      f'data.stride={data["stride"]}: rows of {data["length"]} tokens overlap, and objective.{carries}=True carries '
+      'the state after each into the next, which would read tokens twice: leave stride out'
     )
   if data.get('second_segment'):
     raise ConfigError(
-      'data.second_segment=True puts two texts into a row, and objective.memory=True reads rows as one text: '
+      f'data.second_segment=True puts two texts into a row, and objective.{carries}=True reads rows as one text: '
       'leave one of them out'
     )
 

@@ -108,7 +108,7 @@ def digests(settings: Mapping[str, Any], *, makes: bool) -> Iterator[tuple[str, 
 def _opened(
   place: str, block: Mapping[str, Any], settings: Mapping[str, Any], parts: Parts, *, shared: Where | None
 ) -> tuple[Source, list[Line]]:
-  """Open the examples of a block, and list what they are made from."""
+  """Open the examples of a block, and list their inputs."""
 
   def make() -> Source:
     return make_source(block, parts.vocab, seed=settings['seed'], reader=parts, where=place)
@@ -167,7 +167,10 @@ def _bring(source: Path, target: Path) -> None:
 
 
 def _leave(one: Made, block: Mapping[str, Any], shared: Where, *, replaces: bool) -> None:
-  """Copy from the cache to the shared place, unless a sound copy exists."""
+  """Copy from the cache to the shared place.
+
+  A sound copy there is kept.
+  """
   there = _in_shared(one, block, shared)
   if one.folder is None or there is None:
     return
@@ -177,7 +180,7 @@ def _leave(one: Made, block: Mapping[str, Any], shared: Where, *, replaces: bool
       return
     log.warning('%s is damaged, and replaced', there)
     if last != there:
-      files.remove(last)  # nobody takes the files that are changed now
+      files.remove(last)  # no host takes files that are being changed
   for name in SHARED[one.what]:
     _copy(one.folder / name, there / name)
   log.info('%s: left in %s', one.folder, there)

@@ -126,7 +126,7 @@ def check(found: list[Leaf], trunk: nn.Module, settings: Mapping[str, Any], *, l
   raise ConfigError(
     f'config: the run needs at least {in_words(needed)} of memory, and {where} {in_words(limit)}: '
     f'{shares}. The largest array is {largest.path} {list(largest.shape)} ({largest.part}): '
-    f'{_cure(largest, trunk, settings)}'
+    f'{_fix(largest, trunk, settings)}'
   )
 
 
@@ -157,7 +157,7 @@ def in_words(size: float) -> str:
   return f'{size / 2**30:,.1f} GiB' if size >= 2**30 else f'{size / 2**20:,.1f} MiB'
 
 
-def _cure(largest: Leaf, trunk: nn.Module, settings: Mapping[str, Any]) -> str:
+def _fix(largest: Leaf, trunk: nn.Module, settings: Mapping[str, Any]) -> str:
   """Return the keys that make the largest array smaller."""
   data = settings['data']
   if largest.part in ('batch', 'prepared rows'):

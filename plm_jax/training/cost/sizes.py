@@ -30,7 +30,7 @@ from plm_jax.training.step import TrainState, abstract_params, bind, step_rng
 UNBOUNDED = 512  # tokens of the row that is counted for a trunk whose rows may have any length
 OPTIONS = 4  # to choose from, of the row that is counted for a task with such rows
 ALWAYS = ('row_id', 'epoch', 'row_weight')  # keys of every batch
-CARRIED = ('reset',)  # keys that an objective reads where rows go on
+CARRIED = ('reset',)  # keys that an objective reads if rows continue each other
 
 
 # Of a run ------------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def of_config(settings: Settings, vocab: Vocab | None = None, folder: RunFolder 
 
   Args:
     settings: of the config.
-    vocab: in place of the one that the config names.
+    vocab: replaces the one that the config names.
     folder: of a run, whose vocabularies stand for those that the config names.
   """
   vocab = vocab or make_vocab(settings, folder)
@@ -203,6 +203,6 @@ def show(rows: list[dict[str, Any]]) -> None:
   if 'counted' in rows[0]:
     print(
       'Counted: the trunk with its pooling and, where it is not the token table, its output matrix. Not counted: heads '
-      'of pre-training; sizes with them stand in the notes. --json has the count of each part,\n'
+      'of pre-training; sizes with them are in the notes. --json has the count of each part,\n'
       'the paper, the architecture, the kind of objective and the adapters of each row.'
     )

@@ -22,7 +22,7 @@ def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
   written last, so the same call can resume an interrupted one.
 
   Args:
-    workdir: the run folder; nobody trains in it.
+    workdir: the run folder, in which no process trains.
     step: a sound step whose numbers are finite; None raises the error that lists them.
     skip: batches that the run leaves out from there on.
 
@@ -51,8 +51,8 @@ def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
     log.info(
       f'{folder.root} is at step {step} of {history.total(settings)} now; '
       f'steps set aside in {aside}: {", ".join(map(str, sorted(moved))) or "none"}. The next step reads '
-      f'{f"what comes after the {skip} batches behind it" if skip else "the batch that it read before"}; '
-      'the command that trained goes on from here'
+      f'{f"what comes after the next {skip} batches" if skip else "the batch that it read before"}; '
+      'the training command resumes from here'
     )
 
 
@@ -91,7 +91,7 @@ def _cut(file: Path, aside: Path, *, after: int) -> None:
 
 
 def _step_of(line: str) -> int:
-  """Return the step of a line of metrics; 0 if it has none."""
+  """Return the step of a line of metrics, or 0."""
   try:
     row = files.parse_json(line)
   except ValueError:

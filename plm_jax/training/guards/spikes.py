@@ -69,7 +69,7 @@ class Watch:
     Args:
       settings: of the run; without a block `spikes` nothing is watched.
       folder: of the run.
-      sums: of the checkpoint that the run goes on from.
+      sums: of the checkpoint that the run resumes from.
     """
     self._settings, self._every = settings['spikes'], settings['save_every']
     self._mean, self._count = sums.get(MEAN, (0.0, 0.0))
@@ -78,7 +78,7 @@ class Watch:
 
   @property
   def on(self) -> bool:
-    """Whether the config asks for it."""
+    """True if the config asks for it."""
     return self._settings is not None
 
   def sums(self) -> dict[str, tuple[float, float]]:
@@ -97,7 +97,7 @@ class Watch:
     return mean + self._settings['deviations'] * math.sqrt(max(self._variance / there - mean**2, 0.0))
 
   def see(self, step: int, loss: float, saved: Saved) -> Spike | None:
-    """Record the loss of a step; return a spike if the run can go back.
+    """Record a loss; return a spike if the run can rewind.
 
     Args:
       step: its number.
@@ -117,7 +117,7 @@ class Watch:
         log.warning('%s: the run goes back to step %d', said, back_to)
         return Spike(step, loss, bound, back_to, step - back_to + self._settings['after'])
       why = f'it went back {self._settings["most"]} times already' if places else 'no older step is saved'
-      log.warning('%s. The run goes on, since %s', said, why)
+      log.warning('%s. The run continues, since %s', said, why)
     share = 1 / self._settings['memory']
     self._mean += share * (loss - self._mean)
     self._variance += share * (loss**2 - self._variance)  # of the second moment about 0
@@ -132,7 +132,7 @@ def loss_of(sums: Mapping[str, tuple[jax.Array, jax.Array]]) -> float:
 
 
 def go_back(folder: RunFolder, spike: Spike) -> None:
-  """Rewind the run to the step of a spike, and record the spike.
+  """Rewind the run to the step of a spike and record it.
 
   Every process waits for process 0. The spike is recorded first, so that it counts even if the run is killed here. Such
   a run resumes from its newest step and meets the same spike again; a spike equal to the last one counts once.

@@ -132,10 +132,10 @@ class Check:
     if not sound:
       return 'No step was saved before the last check: begin again in another --workdir'
     if not doubtful:
-      return f'The same command goes on from step {sound[-1]}'
+      return f'The same command resumes from step {sound[-1]}'
     return (
-      f'What was saved since the last check (step {", ".join(doubtful)}) may be wrong as well: the same command goes '
-      f'on from step {sound[-1]} after\n  plm-jax rewind --workdir={shlex.quote(str(self._folder.root))} '
+      f'What was saved since the last check (step {", ".join(doubtful)}) may be wrong as well: the same command '
+      f'resumes from step {sound[-1]} after\n  plm-jax rewind --workdir={shlex.quote(str(self._folder.root))} '
       f'--to_step={sound[-1]}'
     )
 

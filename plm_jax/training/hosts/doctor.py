@@ -44,14 +44,14 @@ class Report(NamedTuple):
 
   @property
   def sound(self) -> bool:
-    """Whether the run can start."""
+    """True if the run can start."""
     return all(check.result == 'ok' for check in self.checks)
 
 
 def examine(
   settings: Settings | None, workdir: Where, *, devices: Callable[[], Sequence[jax.Device]], wrong: str = ''
 ) -> Report:
-  """Check whether all hosts can start one run; all of them call it.
+  """Check whether all hosts can start; all of them call it.
 
   Args:
     settings: as `config.resolve` returns them; None where this host has none.
@@ -108,7 +108,7 @@ def _of_run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
 
 
 def _folder(workdir: Where) -> Answer:
-  """Write a file to the run folder, read those of others, remove it.
+  """Try the run folder: write, read what others wrote, remove.
 
   Every host comes to every meeting.
   """

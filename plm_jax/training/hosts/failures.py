@@ -50,7 +50,7 @@ class Failure(NamedTuple):
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-  """End this process if another one fails, and report failures of the body."""
+  """End this process if another fails; report its own failures."""
   if join.alone():
     yield
     return

@@ -140,7 +140,7 @@ def begun(settings: Settings, folder: RunFolder) -> Answer:
     return Answer('begins at step 0')
   run_folder.agree_with_folder(from_data.filled(settings, old), old)
   numbers = saved_steps.numbered(folder.checkpoints)
-  return Answer(f'goes on from step {max(numbers, default=0)}')
+  return Answer(f'resumes from step {max(numbers, default=0)}')
 
 
 def vocabulary(settings: Settings) -> Answer:
@@ -206,7 +206,10 @@ def data(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
 
 
 def _rows(place: str, block: Settings, settings: Settings, parts: Parts) -> Answer:
-  """Return the digest of the first input of a block, without making it."""
+  """Return the digest of the first input of a block.
+
+  It is known before that is made.
+  """
   with made.watching(makes=False) as told:
     try:
       source = make_source(block, parts.vocab, seed=settings['seed'], reader=parts, where=place)

@@ -26,7 +26,7 @@ class Watchdog:
 
     Args:
       least: seconds that anything may take.
-      times: a step may take so many times the median of the steps before it, where that is more.
+      times: a step may take this many times the median of the steps before it, where that is more.
     """
     self._least, self._times, self._slack = least, times, SLACK * least
     self._seconds: deque[float] = deque(maxlen=STEPS)

@@ -1,7 +1,7 @@
-"""Tensors and config fields of ELECTRA in Hugging Face's form: discriminators with head 'rtd', generators with head
-'mlm'.
+"""Tensors and config fields of ELECTRA in Hugging Face's form.
 
-The two are published separately, each with its own copy of the embeddings that they shared in training.
+Discriminators have head 'rtd', generators head 'mlm'. The two are published separately, each with its own copy of the
+embeddings that they shared in training.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The embedded corpus: reading docstrings, cleaning them, a fixed build, tasks whose answers can be checked."""
+"""The embedded corpus: reading and cleaning docstrings, a fixed build, tasks with answers that can be checked."""
 
 import ast
 import hashlib
@@ -28,7 +28,7 @@ SMALL = (Package('python', ('json', 'statistics.py', 'textwrap.py')),)
 
 @pytest.fixture(scope='module')
 def built(tmp_path_factory):
-  """A cache with the sets of `TINY`, which stand in for the whole corpus while this module's tests run."""
+  """Build a cache with the sets of `TINY`, which replace the whole corpus in this module."""
   cache = str(tmp_path_factory.mktemp('cache'))
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(pydocs, 'PACKAGES', TINY)
@@ -230,7 +230,10 @@ add_newdoc(name, built_at_run_time)
 
 
 def install(folder, name='tinydocs', version='1.0', recorded=('tinydocs/a.py', 'tinydocs/b.py')):
-  """A distribution as pip leaves it; files that are not recorded belong to somebody else."""
+  """Install a distribution as pip does.
+
+  Files that are not recorded belong to another package.
+  """
   for path in ('tinydocs/a.py', 'tinydocs/b.py', 'tinydocs/tests/c.py', 'tinydocs/other.py'):
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     (folder / path).write_text(f'"""The file {path} is a module that is only read and never run."""\nraise SystemExit')
@@ -287,7 +290,7 @@ THINGS = ('array', 'string', 'table', 'matrix', 'stream', 'window', 'folder', 'r
 
 
 def written(number: int) -> str:
-  """A docstring in one of the conventions, with code, lists and markup."""
+  """Write a docstring in one of the conventions, with code, lists and markup."""
   action, thing = ACTIONS[number % 10], THINGS[number // 10 % 10]
   summary = f'This function {action} the {thing} of kind {number} and returns the {thing} that it {action}.'
   body = (

@@ -1,4 +1,4 @@
-"""Sources: splits and slices, local files, TFDS sets, what goes wrong and what is said then, filters."""
+"""Sources: splits and slices, local files, TFDS sets, errors and their messages, filters."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ from plm_jax.data.corpora.formats import jsonl, txt
 
 @pytest.fixture
 def folder(tmp_path):
-  """A labelled set: train (20 rows), validation (5 rows, gzip), the names of its classes."""
+  """Write a labelled set: train (20 rows), validation (5 rows, gzip), class names."""
   for name, rows in (('train.jsonl', 20), ('validation.jsonl.gz', 5)):
     lines = [json.dumps({'text': f'{name} {n}', 'label': n % 2, 'scores': [n, 0.5]}) for n in range(rows)]
     content = ('\n'.join(lines) + '\n').encode()
@@ -55,7 +55,7 @@ def test_a_folder_has_a_split_for_each_file(folder):
     ('tfds:imdb_reviews:test', ('tfds:imdb_reviews', 'test')),
     ('gs://bucket/x.jsonl:train', ('gs://bucket/x.jsonl', 'train')),
     ('odd[1:2]/x:train[:3]', ('odd[1:2]/x', 'train[:3]')),
-    ('squad:train[:10', ('squad', 'train[:10')),  # what is wrong with the slice is said where it is read
+    ('squad:train[:10', ('squad', 'train[:10')),  # the error of the slice is raised when it is read
   ],
 )
 def test_a_path_with_its_split(name, expected):
@@ -329,7 +329,7 @@ def test_words_in_a_list_are_a_text_with_spaces(tmp_path):
 
 @pytest.fixture(scope='module')
 def tfds_cache(tmp_path_factory):
-  """A cache that holds a prepared TFDS set, `small/plain`, with every kind of field."""
+  """Prepare a TFDS set, `small/plain`, with every kind of field."""
   import tensorflow_datasets as tfds
 
   class Small(tfds.core.GeneratorBasedBuilder):
@@ -402,7 +402,7 @@ def test_tfds_sets_that_cannot_be_read(tfds_cache, tmp_path, monkeypatch):
 
   refused('tfds:ag_news_subst', tmp_path, "Did you mean 'ag_news_subset'")
   refused('tfds:glue/sst3', tmp_path, 'glue/sst3', 'sst2', 'mrpc')
-  # Without a network, and without what TFDS needs: either way the cure is in the message.
+  # Without a network, and without the packages of TFDS: in both cases the message has the fix.
   monkeypatch.delenv('HTTPS_PROXY', raising=False)
   monkeypatch.setattr('urllib.request.getproxies', dict)
   monkeypatch.setattr('socket.getaddrinfo', _no_network)

@@ -1,4 +1,4 @@
-"""Prepared sets from elsewhere: nothing of them is run, and no file outside their folder is read."""
+"""Prepared sets from elsewhere: nothing in them is run, and no file outside of their folder is read."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def of_type(name, **content):
 
 @pytest.fixture(scope='module')
 def prepared(tmp_path_factory):
-  """The folder of a version of a set of two rows with a text and a label."""
+  """Prepare the version folder of a set of two rows with a text and a label."""
 
   class Sound(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # so that files alone describe it
     VERSION = tfds.core.Version('1.0.0')
@@ -54,7 +54,7 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture
 def folder(prepared, tmp_path, monkeypatch):
-  """A copy of it, and a module that tells when it is imported."""
+  """Copy it, and add a module that reports its import."""
   (tmp_path / 'hostile').mkdir()
   (tmp_path / 'hostile' / '__init__.py').write_text('')
   (tmp_path / 'hostile' / 'module.py').write_text(
@@ -73,7 +73,7 @@ def folder(prepared, tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
-  """The cache of these tests is a relative path."""
+  """Use a relative path as the cache of these tests."""
   monkeypatch.chdir(tmp_path)
 
 

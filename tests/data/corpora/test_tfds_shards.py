@@ -1,6 +1,6 @@
-"""Files of rows of a TFDS folder that are damaged: refused with the file named, or read as if nothing had happened.
+"""Damaged files of rows of a TFDS folder: an error that names the file, or the same rows.
 
-ArrayRecord keeps a hash of each block. It is also the format to which `data.on_bad_row` applies, row by row.
+ArrayRecord stores a hash of each block. `data.on_bad_row` also applies to this format, row by row.
 """
 
 import collections
@@ -27,7 +27,7 @@ COUNTS = {'train': 40, 'validation': 1_200}  # one in a thousand of the latter m
 
 @pytest.fixture(scope='module')
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  """The folder of a version of a set whose splits have two files each."""
+  """Prepare the version folder of a set with two files per split."""
 
   class Sharded(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # so that files alone describe it
     VERSION = tfds.core.Version('1.0.0')
@@ -64,7 +64,10 @@ def shards(folder: pathlib.Path, split: str) -> list[pathlib.Path]:
 
 
 def damaged(sound: bytes, draw: random.Random, kind: str) -> bytes:
-  """The file with one other bit or byte, or cut off; what is damaged holds something in two of three trials."""
+  """Change a bit or a byte of the file, or cut it off.
+
+  In two of three trials the damage is in rows.
+  """
   filled = [place for place, byte in enumerate(sound) if byte]  # the rest fills a file up to whole blocks
   place = draw.choice(filled) if draw.random() < 2 / 3 else draw.randrange(len(sound))
   if kind == 'cut off':
@@ -97,7 +100,7 @@ def test_damage_is_named_or_harmless(folder: pathlib.Path) -> None:
 
 
 def spoil(file: pathlib.Path, place: int) -> None:
-  """Changes a bit of a row: rows begin at byte 64 and are short."""
+  """Change a bit of a row: rows begin at byte 64 and are short."""
   content = bytearray(file.read_bytes())
   assert any(content[place - 8 : place + 8])
   content[place] ^= 1

@@ -1,4 +1,4 @@
-"""Rows that cannot be used: named with file, line and reason before anything is tokenised, or left out and counted."""
+"""Unusable rows: an error with file, line and reason before anything is tokenised, or skipped and counted."""
 
 import gzip
 import json
@@ -119,7 +119,7 @@ def test_skipped_rows_are_counted_and_listed_and_the_rest_is_as_without_them(tmp
 
 
 def test_rows_of_published_sets_are_left_out_as_those_of_lines_are(tmp_path, caplog):
-  """A line of SuperGLUE, a question of SQuAD, a line of one of two files: named, and left out where that is asked."""
+  """Report or skip bad rows of SuperGLUE, SQuAD and parallel files."""
   lines = [json.dumps({'text': f'{n}', 'label': n % 2}).encode() + b'\n' for n in range(1001)]
   lines[7] = b'{"text": "7", "la\n'
   (tmp_path / 'glue').mkdir()

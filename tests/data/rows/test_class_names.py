@@ -1,4 +1,4 @@
-"""Names of classes: of the data set, of labels.json, or those that the rows hold; the same numbers in every split."""
+"""Names of classes from the data set, labels.json or the rows: the same indices in every split."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_a_name_that_training_does_not_know_is_refused(tmp_path):
 
 
 def test_a_number_where_training_has_names_is_refused(tmp_path):
-  """The numbers of an evaluation set may follow another order, as GLUE's do."""
+  """Refuse indices of an evaluation set: their order may differ, as in GLUE."""
   write(tmp_path, 'train', [None, 'entailment', 'neutral', 'contradiction'])
   write(tmp_path, 'validation', [0, 1, 2])
   with pytest.raises(ValueError, match=r'holds 0.*contradiction, entailment, neutral'):
@@ -106,7 +106,7 @@ def test_tags_of_words_are_named(tmp_path):
 
 
 def tagged(path, rows, names=()):
-  """What `labelled` makes of tags: their names, and those of each word."""
+  """Read tags with `labelled`; return their names, and those of each word."""
   small.write_rows(path / 'train.jsonl', [{'tokens': ['1'] * len(tags), 'tags': tags} for tags in rows])
   (path / 'labels.json').write_text(json.dumps({'tags': names} if names else {}))
   source = make(path, kind='words', fields=('tokens',), label='tags')
@@ -260,7 +260,7 @@ def test_names_that_are_numbers_are_the_same_in_a_table_and_in_json(tmp_path):
 
 
 def test_a_text_may_stand_for_no_class(tmp_path, caplog):
-  """SNLI and MultiNLI write '-' where annotators did not agree."""
+  """Check '-', which SNLI and MultiNLI write if annotators did not agree."""
   write(tmp_path, 'train', ['neutral', '-', 'contradiction', '-'])
   assert make(tmp_path).names == ('-', 'contradiction', 'neutral')
   assert "'-'" in caplog.text and "data.missing='-'" in caplog.text

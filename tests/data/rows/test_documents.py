@@ -1,4 +1,4 @@
-"""Slices of a split by tokens: exact shares of the text, whatever the documents are like."""
+"""Slices of a split by tokens: exact shares of the text for any documents."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ VOCAB = small.NumberVocab()
 
 @pytest.fixture(scope='module')
 def corpus(tmp_path_factory):
-  """50 short documents, and one at the end that is as long as half of all."""
+  """Write 50 short documents, and one at the end with half of the text."""
   folder = tmp_path_factory.mktemp('corpus')
   short = [' '.join(str(number + i) for i in range(number % 7 + 3)) for number in range(50)]
   (folder / 'train.txt').write_text('\n\n'.join([*short, ' '.join(map(str, range(300)))]))

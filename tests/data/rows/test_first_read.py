@@ -1,4 +1,4 @@
-"""Each block is checked once, before it is used, by whichever thread comes first."""
+"""Blocks are checked once before use, by the first thread that reads them."""
 
 import threading
 

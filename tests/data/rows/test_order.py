@@ -1,4 +1,4 @@
-"""The order of rows: each once an epoch, another order each epoch, the same wherever one begins to read."""
+"""Order of rows: each once per epoch, a new order per epoch, independent of the first step that is read."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Plans of rows: each token of each document exactly once, in order, in the frame that the layout promises."""
+"""Plans of sequences: each token of each document exactly once, in order, in the frame of the layout."""
 
 import itertools
 
@@ -18,7 +18,7 @@ def corpus(seed: int, count: int = 60, mean: float = 12):
 
 
 def rows(plan, ids, frames, length):
-  """Each row as lists of ids, one per numbered piece; checks that only padding follows."""
+  """Return each row as lists of ids, one per piece; check the padding."""
   tokens, numbers = packing.assemble(plan, ids, np.arange(len(plan.rows) - 1), frames=frames, length=length, pad=PAD)
   assert tokens.dtype == numbers.dtype == np.int32
   assert tokens.shape == numbers.shape == (len(plan.rows) - 1, length)

@@ -1,4 +1,4 @@
-"""Characters of words in rows: unknown words by their own letters, in every source that gives them."""
+"""Characters of words in examples: unknown words have their own letters, in every source with characters."""
 
 import json
 from itertools import islice
@@ -32,7 +32,7 @@ def test_unknown_words_have_their_own_characters_and_the_unknown_token(where, vo
     return tokens, spelling.spell(tokens, TEXTS, vocab=vocab)
 
   for tokens, found in (made(), made()):  # the second time from the cache
-    assert len(found.table) == vocab.size + 2  # zog is one word, wherever it stands
+    assert len(found.table) == vocab.size + 2  # zog is one word in all positions
     ids = found.take(np.arange(tokens.offsets[-1]))
     every = ' '.join(TEXTS)
     assert found.characters(ids, np.ones(len(ids), bool)).tolist() == spelt(every)
@@ -91,7 +91,7 @@ def test_labelled_words_keep_their_labels(vocab, tmp_path):
 
 @pytest.mark.parametrize('layout', ['elmo', 'bare', 'begin', 'bert', 'roberta', 'plain', 'xlnet', 'text'])
 def test_every_layout_has_characters(layout, vocab, tmp_path):
-  """Special tokens are spelt as the table of the vocabulary has them."""
+  """Spell special tokens as in the table of the vocabulary."""
   source = source_of(vocab, tmp_path, [{'text': 'the zog', 'label': n} for n in range(2)], layout=layout)
   batch, table = next(source.once()), chars.table(vocab)
   for token, characters, real in zip(

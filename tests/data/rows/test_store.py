@@ -40,7 +40,7 @@ class Stop(Exception):
 
 
 def stop_after(blocks: int):
-  """Lets so many blocks pass."""
+  """Interrupt after a number of blocks."""
   left = [blocks]
 
   def each(texts):

@@ -516,7 +516,7 @@ def test_the_sum_of_costs_counts_every_run_and_only_known_operations(tmp_path, m
   row = next(line for line in lines if line.startswith('│ total')).strip('│').split('│')
   found = [cell.strip() for cell in row[:4]]
   total = str(PRETRAININGS + TUNINGS)
-  assert found == (['all, operations where known', total, '0', '4e+12'] if known else ['all', total, '0', 'not known'])
+  assert found == (['total of known operations', total, '0', '4e+12'] if known else ['total', total, '0', 'not known'])
 
 
 def test_a_mistake_in_the_table_ends_the_command(tmp_path):

@@ -109,8 +109,8 @@ def test_a_missing_vocabulary_has_the_cure_that_doctor_names(
     prepare.main(['--config=experiments/bert/base.py:quick', f'--config.vocab.path={path}'])
   arguments = ['--config=experiments/bert/base.py:quick', f'--config.vocab.path={path}']
   _, settings = command.parse(command.command('prepare', ''), arguments, workdir=False)
-  cure = parts.missing_vocab(settings, heads=['experiments/bert/base.py:quick'])
-  assert cure.partition('. ')[2] in str(told.value)
+  fix = parts.missing_vocab(settings, heads=['experiments/bert/base.py:quick'])
+  assert fix.partition('. ')[2] in str(told.value)
 
 
 HEADED = '''"""A config.

@@ -207,7 +207,7 @@ def _agree(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None
 
 
 def _flag(key: str, value: Any) -> str:
-  """Format a part of a request in the words of a command line."""
+  """Format a part of a request as flags of the command."""
   flag = {'command': 'command', 'source': 'SOURCE'}.get(key, f'--{key}')
   if value in (None, []):
     return f'without {flag}'

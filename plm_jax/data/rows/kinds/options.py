@@ -249,8 +249,8 @@ class Reader(NamedTuple):
       counts = ' and '.join(map(str, sorted(sizes))) or 'no'
       noun = 'option' if sizes == {1} else 'options'
       raise ValueError(
-        f'{where}: fields={self.settings.fields or "()"} give {counts} {noun}; two or more are needed, as a list of texts '
-        "or as fields with | between their names ('{ending0|ending1}')"
+        f'{where}: fields={self.settings.fields or "()"} give {counts} {noun}; two or more are needed, as a list of '
+        "texts or as fields with | between their names ('{ending0|ending1}')"
       )
     count = sizes.pop()
     texts = [[field[k] if isinstance(field, list) else field for field in fields] for k in range(count)]

@@ -16,6 +16,7 @@ from plm_jax.data.rows.checked import BadRows
 from plm_jax.data.rows.field_texts import ListedTexts
 
 GIVES = ('start', 'end', 'context')
+WINDOWS = True  # a long text is read in several examples
 # settings of a smoke test (`file.py:quick`)
 QUICK = dict(path='pydocs/describe', fields=('question', 'context'), label='answers', stride=24, question_length=24)
 

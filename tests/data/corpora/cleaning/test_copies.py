@@ -1,4 +1,4 @@
-"""Copies and evaluation sets inside a corpus."""
+"""Duplicates and evaluation sets inside a corpus."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ def words(draw, count):
 
 
 def jaccard(a, b):
-  """The share of common runs of words, counted."""
+  """Compute the share of common runs of words by counting."""
   one, two = ({tuple(x[n : n + SHINGLE]) for n in range(len(x) - SHINGLE + 1)} for x in (a, b))
   return len(one & two) / len(one | two)
 
@@ -37,7 +37,10 @@ def test_the_same_text_apart_from_case_and_punctuation():
 
 @needs_datasketch
 def test_near_copies_are_those_of_a_high_share_of_common_runs():
-  """Of 60 texts with some words changed, those above .9 are found, those below .6 are kept, as counted one by one."""
+  """Find those above .9 and keep those below .6.
+
+  60 texts with some words changed; the shares are counted one by one.
+  """
   draw = random.Random(0)
   copies = Copies(sqlite3.connect(':memory:'), threshold=0.75)
   base = words(draw, 400)
@@ -94,7 +97,10 @@ def test_of_several_like_texts_the_first_is_named():
 
 @needs_datasketch
 def test_near_copies_in_a_script_without_spaces():
-  """Its letters are the words: one of 400 that is changed makes a near copy, every fourth one another text."""
+  """Compare letters as words.
+
+  A change of one letter of 400 gives a near duplicate, of every fourth another text.
+  """
   draw = random.Random(4)
   base = [chr(draw.randrange(0x4E00, 0x9FA6)) for _ in range(400)]
   for every, expected in ((200, (0, 'near_duplicate')), (4, None)):

@@ -1,4 +1,4 @@
-"""Quality rules, each on a text that breaks it alone."""
+"""Quality rules, each on a text that breaks only this rule."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Quantiles of numbers in a file are those of numpy, to the bit."""
+"""Quantiles of numbers in a file, bit for bit equal to those of numpy."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What counts as a word."""
+"""Definition of a word."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ RARE = ('IDEOGRAPHIC', 'HALFWIDTH KATAKANA', 'HENTAIGANA')  # letters of these s
 
 
 def is_letter(character):
-  """Whether a character is a letter of a script without spaces, by its name."""
+  """Return True for a letter of a script without spaces, by its name."""
   name = unicodedata.name(character, '')
   return unicodedata.category(character).startswith('L') and name.startswith(ONE_BY_ONE)
 
@@ -26,7 +26,10 @@ def test_every_letter_of_the_scripts_without_spaces_is_a_word():
 
 
 def test_other_characters_make_words_with_their_marks():
-  """Between letters and alone: Latin, Greek, Cyrillic, Arabic, Hebrew, Hangul, Devanagari, digits, signs."""
+  """Check Latin, Greek, Cyrillic, Arabic, Hebrew, Hangul, Devanagari, digits and signs.
+
+  Between letters and alone.
+  """
   others = [other for other in map(chr, range(sys.maxunicode + 1)) if not 0xD800 <= ord(other) < 0xE000]
   others = [other for other in others if not unicodedata.name(other, '').startswith((*ONE_BY_ONE, *RARE))]
   text = unicodedata.normalize('NFC', 'xy'.join(others)).lower()

@@ -1,4 +1,4 @@
-"""Every format of the folder: rows, digests and what is refused; a new file serves whatever reads data."""
+"""Storage formats: rows, digests and errors; a new format file serves everything that reads data."""
 
 import copy
 import csv
@@ -404,7 +404,7 @@ def open(path, split, cache):
 
 @pytest.fixture
 def with_dashes(tmp_path, monkeypatch):
-  """A package folder with one more format, and a folder of data in it."""
+  """Build a package folder with one more format, and data in it."""
   place = tmp_path / 'plugins'
   place.mkdir()
   (place / 'dashes.py').write_text(textwrap.dedent(DASHES))

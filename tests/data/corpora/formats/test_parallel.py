@@ -1,4 +1,4 @@
-"""Parallel text: lines of several files side by side."""
+"""Parallel text: aligned lines of several files."""
 
 import gzip
 import pickle

@@ -1,4 +1,4 @@
-"""Dependency trees as rows: where heads stand, roots, words outside the tree, what is cut, what is refused."""
+"""Dependency trees as examples: positions of heads, roots, words outside of the tree, cut words, errors."""
 
 import json
 
@@ -35,7 +35,7 @@ def read(vocab, path, **settings):
 
 
 def words_of(batch, row):
-  """The places of the first tokens of words, in order."""
+  """Return the positions of the first tokens of words, in order."""
   return np.flatnonzero(batch['heads'][row] != -1)
 
 

@@ -1,4 +1,4 @@
-"""Kinds of labelled rows and layouts: what every file has, and that a new one needs no edit elsewhere."""
+"""Kinds and layouts of labelled examples: the interface of every file; a new file needs no edit elsewhere."""
 
 import sys
 import textwrap
@@ -75,7 +75,7 @@ def test_a_layout_frames_each_field(name, fields):
 
 @pytest.fixture
 def plugged(tmp_path, monkeypatch):
-  """One more kind and one more layout, in folders beside those of the package."""
+  """Add one more kind and one more layout, in other folders."""
   for package, name, source in ((kinds, 'choice', CHOICE), (layouts, 'mirror', MIRROR)):
     place = tmp_path / package.__name__
     place.mkdir()

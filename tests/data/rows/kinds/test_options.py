@@ -1,4 +1,4 @@
-"""Rows of options: what each sequence holds, which forms data and labels may have, and what is refused."""
+"""Examples with options: the content of each sequence, accepted forms of data and labels, errors."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def make(folder, rows, **changes):
 
 
 def sequences(source, row=0):
-  """The tokens of each sequence of a row of the first batch, without padding."""
+  """Return the tokens of each sequence of an example, without padding."""
   (batch, *_) = source.once()
   tokens, real = batch['tokens'][row], batch['segment_ids'][row] > 0
   assert (tokens[~real] == PAD).all()
@@ -54,7 +54,7 @@ def test_fields_may_be_patterns(tmp_path):
   fields = ('sent1', '{sent2} 0 {ending0|ending1}')
   expected = [[CLS, *t(1), SEP, *t(2, 3, 0, ending), SEP] for ending in (4, 5)]
   assert sequences(make(tmp_path, rows, fields=fields)) == expected
-  # GPT: each field by itself, or a question that runs on behind the passage
+  # GPT: each field by itself, or a question directly after the passage
   assert sequences(make(tmp_path, rows, fields=('sent1', 'sent2', 'ending0|ending1'), layout='gpt')) == [
     [START, *t(1), DELIMITER, *t(2, 3), DELIMITER, *t(ending), CLASSIFY] for ending in (4, 5)
   ]
@@ -141,7 +141,7 @@ def test_a_label_may_be_a_name_of_the_list(tmp_path):
 
 
 def test_options_are_places_whatever_a_list_calls_them(tmp_path):
-  """Rows that are judged may have fewer options than the list, or no list beside them."""
+  """Allow fewer options than the list in an evaluation, or no list."""
   three, two = ENDINGS[0], {'context': '7', 'endings': ['8', '9'], 'label': 1}
   for name, rows, listed in (('a', [three], True), ('b', [two], True), ('c', [three], False)):
     (tmp_path / name).mkdir()
@@ -178,7 +178,7 @@ def test_a_text_that_is_an_option_comes_before_a_name_of_the_list(tmp_path):
 
 
 def table(folder, *rows):
-  """A source of a table whose options are numbers."""
+  """Build a source from a table whose options are numbers."""
   (folder / 'rows.csv').write_text('\n'.join(['question,a,b,c,label', *rows]) + '\n')
   fields = ('question', '{a|b|c}')
   return make(folder, ENDINGS, path=str(folder / 'rows.csv'), fields=fields, batch_size=len(rows))

@@ -1,4 +1,4 @@
-"""Rows of questions: windows against the loops of BERT's released code, characters of the text, what is refused."""
+"""Questions: windows compared with the loops of BERT's released code, characters of the text, errors."""
 
 import json
 import random
@@ -19,7 +19,7 @@ def t(*numbers):
 
 
 def question(text, context, answer=None, **more):
-  """A row with one answer, or with none."""
+  """Build a row with one answer, or with none."""
   found = {'text': [answer], 'answer_start': [context.index(answer)]} if answer else {'text': [], 'answer_start': []}
   return {'id': 'x', 'question': text, 'context': context, 'answers': found, **more}
 
@@ -33,7 +33,7 @@ def make(folder, rows, **changes):
 
 
 def rows_of(source):
-  """Each row as a dict, in order."""
+  """Return each example as a dict, in order."""
   return [
     {key: values[row] for key, values in batch.items()}
     for batch in source.once()
@@ -79,7 +79,7 @@ def test_a_long_text_is_read_in_windows(tmp_path):
 
 
 def spans_of_bert(size, room, stride):
-  """(start, tokens) of the windows of a text, as run_squad.py finds them."""
+  """Return (start, tokens) of the windows of a text, as run_squad.py does."""
   found, start = [], 0
   while start < size:
     length = min(size - start, room)
@@ -91,7 +91,7 @@ def spans_of_bert(size, room, stride):
 
 
 def is_maximum(found, number, token):
-  """Whether a token has its maximum context in this window, as run_squad.py finds it."""
+  """Return True if a token has its maximum context here, as run_squad.py does."""
   best, which = None, None
   for index, (start, length) in enumerate(found):
     if start <= token < start + length:
@@ -183,7 +183,7 @@ TEXTS = (
 
 @pytest.mark.parametrize('kind', ['byte_bpe', 'wordpiece'])
 def test_answers_are_parts_of_the_text(tmp_path, kind):
-  """Every answer, whatever its characters, comes back as the smallest run of tokens that holds it."""
+  """Recover every answer as the smallest run of tokens around it."""
   train = {'byte_bpe': byte_bpe.train, 'wordpiece': wordpiece.train}[kind]
   draw = random.Random(0)
   vocab = train([*TEXTS, *(conftest.story(draw) for _ in range(20))], size=400)

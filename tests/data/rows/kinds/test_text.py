@@ -1,4 +1,4 @@
-"""Rows with a text to be written: what is read and what is written, references, prefixes, numbers and names."""
+"""Examples with a target text: inputs and targets, references, prefixes, numbers and names."""
 
 import itertools
 
@@ -186,14 +186,17 @@ def test_multi30k_is_read(tmp_path):
 
 
 class Letters(small.NumberVocab):
-  """Reads any text, a letter a token."""
+  """A vocabulary with one token per letter."""
 
   def encode(self, text):
     return [len(small.SPECIAL) + ord(letter) % 50 for letter in text]
 
 
 def test_whole_numbers_of_a_table_are_written_as_their_cells_are(tmp_path):
-  """Years and quantities; a column with real numbers is of scores, as in STS-B."""
+  """Check years and quantities.
+
+  A column with real numbers contains scores, as in STS-B.
+  """
   for cells, texts in ((('1999', '042', '7'), ['1999', '042', '7']), (('3.14', '4', '5.0'), ['3.2', '4.0', '5.0'])):
     (tmp_path / 'train.csv').write_text('text,label\n' + ''.join(f'{n},{cell}\n' for n, cell in enumerate(cells)))
     source = labelled.make(

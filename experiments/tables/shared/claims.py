@@ -1,0 +1,53 @@
+"""Published numbers and claims of tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def by_column(columns: Sequence[str], published: Sequence[float]) -> dict[str, float]:
+  """Return the published numbers of a row by column."""
+  return dict(zip(columns, published, strict=True))
+
+
+def measured(columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
+  """Return the columns that are not empty."""
+  return [name for name, column in columns.items() if 'empty' not in column]
+
+
+def claims(columns: Sequence[str], *pairs: tuple[str, str]) -> list[dict[str, str]]:
+  """Return a claim for each pair (better row, than row) and column."""
+  return [dict(column=column, better=better, than=than) for better, than in pairs for column in columns]
+
+
+def claimed(
+  columns: Mapping[str, Mapping[str, Any]],
+  rows: Mapping[str, Mapping[str, Any]],
+  *pairs: tuple[str, str],
+  asked: Sequence[str] = (),
+) -> list[dict[str, str]]:
+  """Return claims of pairs for the columns in which the paper's numbers agree.
+
+  An empty column has no claim: the table gives the reason.
+
+  Args:
+    columns: of the table.
+    rows: of the table.
+    *pairs: what the paper concludes.
+    asked: columns in which it is asked here as well, where the paper has not both numbers.
+  """
+
+  def says(column: str, better: str, than: str) -> bool:
+    first, second = (rows[row].get('published', {}).get(column) for row in (better, than))
+    if first is None or second is None:
+      return column in asked
+    return first < second if columns[column].get('better') == 'min' else first > second
+
+  def is_measured(column: str, *both: str) -> bool:
+    return not any(rows[row].get('empty') or column in rows[row].get('without', {}) for row in both)
+
+  return [
+    dict(column=column, better=better, than=than)
+    for better, than in pairs
+    for column in measured(columns)
+    if is_measured(column, better, than) and says(column, better, than)
+  ]

@@ -1,0 +1,106 @@
+"""Three scales of a table, and pre-training at each of them.
+
+paper   the configs unchanged
+small   about a million parameters, 800 steps of 64 rows of 64 tokens on the text in runs/data/english, or in --corpus,
+        ten minutes of one core for a pre-training; with the vocabulary that
+        plm-jax vocab train --source=runs/data/english --name=byte_bpe --size=4000 \\
+          --out=runs/vocab/small_4000
+        makes; task sets as TFDS has them, or in --data
+tiny    `quick` configs: it shows that a table works, and nothing else
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+# kernels that start from .02, which fits a width of 768, leave a GPT at the frequencies of words: 6.7 nats a token
+# after 600 steps; from .06, 5.5 after 160
+SIZES = dict(num_layers=2, num_heads=2, hidden_dim=128, mlp_dim=512, dropout=0.0, attention_dropout=0.0, init_std=0.06)
+ON_A_LAPTOP = {'sharding': {}, 'execution': dict(layers='loop'), 'accumulate': 1, 'best': None}
+_PRETRAINING = ON_A_LAPTOP | {
+  'vocab': dict(name='byte_bpe', path='runs/vocab/small_4000'),
+  'data.path': 'runs/data/english',
+  'data.length': 64,
+  'data.batch_size': 64,
+  'optim': dict(name='adamw', rate=2e-3, schedule='linear', warmup=0.05, decay=0.01, clip=1.0),
+  'steps': 800,
+  'log_every': 40,
+  'eval_every': 800,
+  'save_every': 400,
+}
+TUNING = ON_A_LAPTOP | {
+  'optim.rate': 5e-4,
+  'epochs': None,
+}
+# a quarter of a batch at a time stays in the cache of a core, which then does more tokens a second
+IN_CACHE = dict(accumulate=4)
+ROWS = {'data.length': 128, 'data.buckets': (16, 32, 64), 'data.batch_size': 32}
+
+
+def dotted(keys: Mapping[str, Any]) -> dict[str, Any]:
+  """Return changes given as keywords, with dots for two underscores."""
+  return {key.replace('__', '.'): value for key, value in keys.items()}
+
+
+def target(scale: str, config: str, *words: str, small: str = 'small') -> str:
+  """Return a config below experiments/ with its words.
+
+  `small` is the word of its own small size, '' if it has none.
+  """
+  more = dict(paper='', small=small, tiny='quick')[scale]
+  words = (*words, more) if more else words
+  return f'experiments/{config}{":" if words else ""}{",".join(words)}'
+
+
+def pretraining(
+  scale: str, config: str, *words: str, small: Mapping[str, Any] | None = None, **keys: Any
+) -> dict[str, Any]:
+  """Return the config and the keys of a row.
+
+  Args:
+    scale: of the table.
+    config: below experiments/.
+    words: of the config.
+    small: sizes of the trunk at the small scale; None for `SIZES`.
+    **keys: changes at every scale, with two underscores for a dot: `objective__masking='static'`.
+  """
+  own = dotted(keys)
+  words = (*words, 'quick') if scale == 'tiny' else words
+  target = f'experiments/{config}{":" if words else ""}{",".join(words)}'
+  if scale == 'small':
+    own = _PRETRAINING | {'model.overrides': dict(SIZES if small is None else small)} | own
+  return dict(config=target, keys=own)
+
+
+def staged(scale: str, config: str, *words: str, small: str = 'small', **keys: Any) -> dict[str, Any]:
+  """Return a row like `pretraining`, of a config with its own small size."""
+  own = dotted(keys)
+  return dict(config=target(scale, config, *words, small=small), keys=on_a_laptop(scale) | own)
+
+
+def on_a_laptop(scale: str) -> dict[str, Any]:
+  """Return changes for one device, where no score chooses a step."""
+  return {} if scale == 'paper' else dict(ON_A_LAPTOP)
+
+
+def masks(scale: str, *, lifted: bool = False) -> dict[str, Any]:
+  """Return changes of a pre-training that masks 40 % of the tokens.
+
+  They apply below the paper's scale.
+
+  Args:
+    scale: of the table.
+    lifted: rows may have more masks than the bound of the config.
+  """
+  if scale == 'paper':
+    return {}
+  return dict(objective__where__rate=0.4) | (dict(objective__where__max_count=None) if lifted else {})
+
+
+def masked(scale: str, then: str = 'so that little text teaches more', *, done: str = 'masked') -> str:
+  """Return the note of a table whose rows use `masks`."""
+  return '' if scale == 'paper' else f'Here 40 % of the tokens are {done}, {then}.'
+
+
+def every(steps: int) -> dict[str, int]:
+  """Return keys of a run of `steps` updates that is evaluated and saved at its end."""
+  return {'steps': steps, 'log_every': steps // 5, 'eval_every': steps, 'save_every': steps}
