@@ -50,17 +50,20 @@ def plain(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[
   The lines below 'Example:' are code.
   """
   del app, what, name, thing, options
+  made: list[str] = []
   in_code = False
-  for number, line in enumerate(lines):
-    if line.strip() in ('Example:', 'Examples:'):
-      in_code = True
-      lines[number] = f'{line}:'
-    in_code = in_code and (not line.strip() or line.startswith(' ') or line.strip().startswith('Example'))
-    if in_code:
-      continue
-    parts = re.split(r'(`+[^`]*`+)', line)
-    parts[::2] = [re.sub(r'(?<!^)([*|]|(?<=\w)_(?!\w))', r'\\\1', part) for part in parts[::2]]
-    lines[number] = ''.join(parts)
+  for line in lines:
+    begins = line.strip() in ('Example:', 'Examples:')
+    in_code = begins or (in_code and (not line.strip() or line.startswith(' ')))
+    if begins:
+      made += [f'{line}:', '']  # a literal block of reStructuredText
+    elif in_code:
+      made.append(line)
+    else:
+      parts = re.split(r'(`+[^`]*`+)', line)
+      parts[::2] = [re.sub(r'(?<!^)([*|]|(?<=\w)_(?!\w))', r'\\\1', part) for part in parts[::2]]
+      made.append(''.join(parts))
+  lines[:] = made
 
 
 def setup(app: Any) -> None:
