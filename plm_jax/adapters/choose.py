@@ -28,7 +28,6 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  NonNegativeInt,
 )
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum

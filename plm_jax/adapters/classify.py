@@ -33,7 +33,6 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  NonNegativeInt,
 )
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.losses import cross_entropy, smoothed_cross_entropy

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.adapters import wrapped
-from plm_jax.core.types import HEADS, Array, Count, Paper, Std, Task, Vocab, NonNegativeInt
+from plm_jax.core.types import HEADS, Array, Count, NonNegativeInt, Paper, Std, Task, Vocab
 from plm_jax.layers.linear import normal
 
 PAPER = Paper(

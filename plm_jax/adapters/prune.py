@@ -21,7 +21,7 @@ from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
 from plm_jax.compression import prune
 from plm_jax.core import errors
-from plm_jax.core.types import Array, Count, Paper, Task, Vocab, NonNegativeInt
+from plm_jax.core.types import Array, Count, NonNegativeInt, Paper, Task, Vocab
 
 PAPER = Paper(
   year=2017,

@@ -48,7 +48,6 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  NonNegativeInt,
 )
 from plm_jax.layers import pooling
 from plm_jax.layers.dropout import Dropout

@@ -36,7 +36,6 @@ from plm_jax.core.types import (
   Task,
   Temperature,
   Vocab,
-  NonNegativeInt,
 )
 from plm_jax.generate import constraints
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum

@@ -27,7 +27,6 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  NonNegativeInt,
 )
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 

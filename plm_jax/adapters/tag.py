@@ -45,7 +45,6 @@ from plm_jax.core.types import (
   Task,
   Vocab,
   Weight,
-  NonNegativeInt,
 )
 from plm_jax.layers.crf import Chain, Crf, best_path, log_likelihood, probabilities, side_by_side
 from plm_jax.layers.dropout import Dropout

@@ -17,7 +17,19 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, NonNegativeInt
+from plm_jax.core.types import (
+  Array,
+  Count,
+  Depth,
+  Epsilon,
+  Execution,
+  NonNegativeInt,
+  Paper,
+  PartRate,
+  Published,
+  PyTree,
+  Std,
+)
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
 from plm_jax.layers.cache import Cache, Past

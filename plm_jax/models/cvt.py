@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from plm_jax.core.batch import SLOTS
 from plm_jax.core.sharding import constrain
 from plm_jax.core.trunk import HeadStyle
-from plm_jax.core.types import Array, Count, Execution, Paper, PartRate, Published, Std, NonNegativeInt
+from plm_jax.core.types import Array, Count, Execution, NonNegativeInt, Paper, PartRate, Published, Std
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal, uniform

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from plm_jax.core.errors import one_of
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, NonNegativeInt
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, NonNegativeInt, Paper, PartRate, Published, Std
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout

@@ -20,7 +20,19 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, NonNegativeInt
+from plm_jax.core.types import (
+  Array,
+  Count,
+  Depth,
+  Epsilon,
+  Execution,
+  NonNegativeInt,
+  Paper,
+  PartRate,
+  Published,
+  PyTree,
+  Std,
+)
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend, weights, with_prefix
 from plm_jax.layers.dropout import Dropout

@@ -24,7 +24,7 @@ from flax.core import FrozenDict
 
 from plm_jax.core.errors import ConfigError, one_of, suggest
 from plm_jax.core.param_paths import group_name, path_name
-from plm_jax.core.types import EVERYTHING, Array, Momentum, PyTree, Duration
+from plm_jax.core.types import EVERYTHING, Array, Duration, Momentum, PyTree
 from plm_jax.optim import averages, groups, rules, schedules
 from plm_jax.optim.groups import Multiplier, Settings, Written
 

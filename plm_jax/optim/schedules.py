@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from plm_jax.config.values import as_steps
 from plm_jax.core.errors import ConfigError, check_choice, one_of
-from plm_jax.core.types import Array, Rate, Duration, NonNegativeInt
+from plm_jax.core.types import Array, Duration, NonNegativeInt, Rate
 
 Schedule = Callable[[Array], Array]
 Mode = Literal['min', 'max']
@@ -29,7 +29,7 @@ def constant(step: Array, *, steps: int, warmup: int) -> Array:
 
 
 def linear(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Duration = 1.0) -> Array:
-  """t / w, then a straight line from 1 at w to `floor` at the end."""
+  """T / w, then a straight line from 1 at w to `floor` at the end."""
   return polynomial(step, steps=steps, warmup=warmup, floor=floor, until=until, power=1.0)
 
 
@@ -51,7 +51,7 @@ def gpt(step: Array, *, steps: int, warmup: int) -> Array:
 
 
 def cosine(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Duration = 1.0) -> Array:
-  """t / w, then half a cosine from 1 at w to `floor` at the end."""
+  """T / w, then half a cosine from 1 at w to `floor` at the end."""
   progress = _progress(step, steps=steps, warmup=warmup, until=until)
   return _warm(step, warmup) * (floor + (1.0 - floor) * 0.5 * (1.0 + jnp.cos(math.pi * progress)))
 
