@@ -21,7 +21,7 @@ VOCAB = 50_257
 # of the process itself: what `getrusage` says begins with the size of the parent. Linux alone has it
 _REPORT = "print('PEAK', next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
 _IDLE = """
-from plm_jax import convert
+from plm_jax.commands import convert
 from plm_jax.cli import logs
 from plm_jax.config import build
 from plm_jax.weights import convert as conversions, shapes, table

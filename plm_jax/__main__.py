@@ -8,7 +8,7 @@ plm-jax train --help               the flags of a command
 from plm_jax.cli import signals
 
 if __name__ == '__main__':
-  signals.begin()  # before the other imports, which take a while
+  signals.begin(ends=True)  # before the other imports, which take a while; a command that polls begins in its `main`
 
 import sys
 from collections.abc import Sequence
@@ -62,11 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   if name not in modules:
     raise ConfigError(f'plm-jax: unknown command {name!r}.{suggest(name, modules)} Commands: {", ".join(modules)}.')
-  run_command = build.import_file(modules[name]).main
-  signals.check()
-  signals.end()  # those of this file, which polls
-  with signals.caught(ends=True):  # unless the command calls `begin` itself
-    return run_command(rest)
+  return build.import_file(modules[name]).main(rest)
 
 
 def script() -> NoReturn:

@@ -352,6 +352,3 @@ NAMES = {
   'letters': 'share of letters',
   'english': 'share of English function words',
 }
-
-if __name__ == '__main__':
-  sys.exit(command.run(main))

@@ -38,12 +38,10 @@ class Block(NamedTuple):
   """Keys that one block may have.
 
   Attributes:
-    owner: where its keywords are defined, for messages.
     known: its keywords, `name` included where there is one.
     elsewhere: keyword -> what takes it, of all functions that the block could name.
   """
 
-  owner: str
   known: dict[str, Keyword]
   elsewhere: Mapping[str, str] = {}
 
@@ -64,8 +62,7 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
   required = [key for key, keyword in known.items() if keyword.default is Missing.REQUIRED]
   given = required if functions else GIVEN.get(module.rpartition('.')[0], ())
   own = {key: keyword for key, keyword in known.items() if key not in given}
-  owner = f'{definition} in {signatures.path(module)}'
-  return Block(owner, {'name': Keyword('str')} | _with_kinds(kind, module, own))
+  return Block({'name': Keyword('str')} | _with_kinds(kind, module, own))
 
 
 def named_files(kind: str, settings: Mapping[str, Any]) -> list[str]:
@@ -90,22 +87,19 @@ def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> 
   module, _, definition = kind.partition(':')
   whole = signatures.keywords(module, definition)
   own = {key: keyword for key, keyword in whole.items() if key not in GIVEN.get(kind, ())}
-  owner = 'a config' if module == 'config.schema' else f'{definition} in {signatures.path(module)}'
   if not signatures.passes_on(module, definition):
-    return Block(owner, own)
-  chosen: list[str] = []
+    return Block(own)
   rest: dict[str, Keyword] = {}
   elsewhere: dict[str, str] = {}
   for key, keyword in own.items():
     for _, named in (part for part in annotations.parts(keyword.annotation) if part.form == 'name'):
       places, name = signatures.places(named), settings.get(key, keyword.default)
       errors.check_choice(f'{label}.{key}', 'value', name, places)
-      chosen.append(f'{key}={name!r}')
       rest |= {k: v for k, v in signatures.keywords(places[name], name).items() if k not in whole}
       for other, file in places.items():
         for k in signatures.keywords(file, other):
           elsewhere[k] = f'{elsewhere[k]}, {key}={other!r}' if k in elsewhere else f'{key}={other!r}'
-  return Block(f'{owner} with {" and ".join(chosen)}', own | rest, elsewhere)
+  return Block(own | rest, elsewhere)
 
 
 def _with_kinds(kind: str, module: str, known: Mapping[str, Keyword]) -> dict[str, Keyword]:
@@ -146,11 +140,11 @@ def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = (
     raise ConfigError(
       f'{errors.key_of(label)}: expected a block, as in dict(name=..., ...), got {errors.shown(settings)}.'
     )
-  owner, known, elsewhere = block(kind, settings, label)
+  known, elsewhere = block(kind, settings, label)
   # overrides change single fields, and the parts of a mixture take the length and the like from it
   optional = known if kind.endswith(PARTIAL) else outer if kind == 'data' else ()
   known = {k: v._replace(default=Missing.COMPUTED) if k in optional and k != 'name' else v for k, v in known.items()}
-  values = check_keywords(label, owner, known, settings, elsewhere=elsewhere, fix=as_keys)
+  values = check_keywords(label, known, settings, elsewhere=elsewhere, fix=as_keys)
   for key, keyword in known.items():
     if keyword.default is not Missing.COMPUTED:
       values.setdefault(key, keyword.default)

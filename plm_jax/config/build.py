@@ -38,7 +38,7 @@ def make(folder: str, settings: Mapping[str, Any], *, offered: Mapping[str, Any]
   errors.check_choice(f'{label}.name', label, name, signatures.names(folder))
   known = signatures.signature(folder, name)
   given |= {key: value for key, value in offered.items() if key in known and value is not None}
-  values = check(label, f'make in {signatures.path(f"{folder}.{name}")}', known, values, given)
+  values = check(label, known, values, given)
   if folder == 'models' and values.get('overrides'):
     values['overrides'] = _check_overrides(f'models.{name}', values['overrides'])
   return import_file(f'{folder}.{name}').make(**values, **given)
@@ -62,13 +62,12 @@ def pick(kind: str, settings: Mapping[str, Any], **given: Any) -> Callable[..., 
   module = places[name]
   known = signatures.keywords(module, name)
   offered = {key: value for key, value in given.items() if key in known}
-  values = check(label, f'{name} in {signatures.path(module)}', known, values, offered)
+  values = check(label, known, values, offered)
   return functools.partial(getattr(import_file(module), name), **values, **offered)
 
 
 def check(
   label: str,
-  owner: str,
   known: Mapping[str, signatures.Keyword],
   settings: Mapping[str, Any],
   given: Mapping[str, Any],
@@ -81,9 +80,9 @@ def check(
   if both:
     raise ConfigError(f'{label}: {both[0]!r} is set by the run, not by the config: leave it out.')
   if strangers := sorted(set(given) - set(known)):
-    raise ConfigError(f'{label}: {owner} does not take {strangers[0]!r}, which every one of its kind is given.')
+    raise ConfigError(f'{label}: it does not take {strangers[0]!r}, which every one of its kind is given.')
   free = {name: keyword for name, keyword in known.items() if name not in given}
-  return {name: frozen(value) for name, value in check_keywords(label, owner, free, settings).items()}
+  return {name: frozen(value) for name, value in check_keywords(label, free, settings).items()}
 
 
 def _check_overrides(module: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def _check_overrides(module: str, settings: Mapping[str, Any]) -> dict[str, Any]
   fields = {
     name: field._replace(default=Missing.COMPUTED) for name, field in signatures.keywords(module, 'Config').items()
   }
-  return check('model.overrides', f'Config in {signatures.path(module)}', fields, settings, NOTHING)
+  return check('model.overrides', fields, settings, NOTHING)
 
 
 def split(label: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

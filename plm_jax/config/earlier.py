@@ -18,7 +18,7 @@ def current(config: Mapping[str, Any]) -> dict[str, Any]:
   if not isinstance(optim, Mapping):
     return dict(config)
   try:
-    _, known, elsewhere = blocks.block('optim.optimiser:make', optim, 'optim')
+    known, elsewhere = blocks.block('optim.optimiser:make', optim, 'optim')
   except ConfigError:  # it is reported where the config is checked
     return dict(config)
 

@@ -74,7 +74,7 @@ def _unsets(annotation: str, here: Any, key: str, text: str, label: str) -> bool
   found = annotations.part(annotation, here)
   if text.lower() not in ('none', 'null') or found is None or found.form != 'block' or ':' not in found.inner:
     return False
-  _, known, elsewhere = block(found.inner, here, label)
+  known, elsewhere = block(found.inner, here, label)
   return key in elsewhere and not (key in known and values.fits(known[key].annotation, None))
 
 
@@ -96,9 +96,9 @@ def _step(annotation: str, here: Any, part: str, label: str, config: Mapping[str
     return 'str', None
   if found.inner == 'data' and 'name' not in here:  # an evaluation on the training data
     here = {'name': config['data']['name'], **here}
-  owner, known, elsewhere = block(found.inner, here, label)
+  known, elsewhere = block(found.inner, here, label)
   if part not in known:
-    raise ConfigError(values.unknown_keyword(label, owner, known, part, elsewhere))
+    raise ConfigError(values.unknown_keyword(label, known, part, elsewhere))
   return known[part].annotation, known[part].default
 
 

@@ -169,7 +169,6 @@ def as_steps(value: int | float, steps: int, what: str) -> int:
 
 def check_keywords(
   label: str,
-  owner: str,
   known: Mapping[str, Keyword],
   settings: Mapping[str, Any],
   *,
@@ -179,8 +178,7 @@ def check_keywords(
   """Check settings and convert them to the types of the keywords.
 
   Args:
-    label: what the user wrote, such as 'objective.where'.
-    owner: where the keywords stand, such as 'fixed_count in plm_jax/noise/where/tokens.py'.
+    label: the dotted key of a block of a config, such as 'objective.where', or a place such as "bert_5.py: row 'a'".
     known: every keyword that may be set.
     settings: the values, plain data.
     elsewhere: keyword -> who takes it, for keywords that only others take.
@@ -191,24 +189,39 @@ def check_keywords(
   """
   for name in settings:
     if name not in known:
-      raise ConfigError(unknown_keyword(label, owner, known, name, elsewhere or {}))
+      raise ConfigError(unknown_keyword(label, known, name, elsewhere or {}))
   for name, keyword in known.items():
     if keyword.default is Missing.REQUIRED and name not in settings:
-      raise ConfigError(f'missing key {dotted(label, name)} ({short(keyword.annotation)}). Keys: {_listed(known)}')
-  return dict(_checked(label, owner, known, settings, fix))
+      where, key = _located(label, name)
+      raise ConfigError(f'{where}missing key {key} ({short(keyword.annotation)}). Keys: {_listed(known, label)}')
+  return dict(_checked(label, known, settings, fix))
 
 
-def unknown_keyword(
-  label: str, owner: str, known: Mapping[str, Keyword], name: str, elsewhere: Mapping[str, str]
-) -> str:
+def unknown_keyword(label: str, known: Mapping[str, Keyword], name: Any, elsewhere: Mapping[str, str]) -> str:
   """Return the message for an unknown key."""
-  key = dotted(label, name if isinstance(name, str) else errors.shown(name))
+  where, key = _located(label, name if isinstance(name, str) else errors.shown(name))
+  inside = key.rpartition('.')[0]
   if name in elsewhere:
     hint = f'it is a key of {elsewhere[name]}'
   else:
-    inside = '' if label == 'config' else key_of(label)
     hint = aliases.key_hint(str(name), known, label=inside) or _elsewhere_hint(str(name), elsewhere, inside)
-  return f'unknown key {key}: {hint}. Keys: {_listed(known)}'.replace('?.', '?')
+  return f'{where}unknown key {key}: {hint}. Keys: {_listed(known, label)}'.replace('?.', '?')
+
+
+def _located(label: str, name: str) -> tuple[str, str]:
+  """Return the start of a message and a key, as users write it.
+
+  'config.optim', 'lr'        '', 'optim.lr'
+  "x.py: row 'a'", 'titel'    "x.py: row 'a': ", 'titel'
+  """
+  if label == 'config':
+    return '', name
+  return ('', f'{key_of(label)}.{name}') if _is_key(label) else (f'{label}: ', name)
+
+
+def _is_key(label: str) -> bool:
+  """Return whether a label is a dotted key of a config."""
+  return re.fullmatch(r'[\w.]+', label) is not None and not label.endswith('.py')
 
 
 def _elsewhere_hint(name: str, elsewhere: Mapping[str, str], label: str) -> str:
@@ -217,20 +230,16 @@ def _elsewhere_hint(name: str, elsewhere: Mapping[str, str], label: str) -> str:
   return f'did you mean {label}.{similar[0]}, a key of {elsewhere[similar[0]]}?' if similar else 'no key is similar'
 
 
-def _listed(known: Mapping[str, Keyword]) -> str:
+def _listed(known: Mapping[str, Keyword], label: str) -> str:
   """List the first keys of a block, and how to see all."""
+  if not _is_key(label):
+    return errors.listed(known)
   text = errors.listed(known, see=ALL_KEYS)
   return f'{text[:-1]} with types)' if ALL_KEYS in text else f'{text} ({ALL_KEYS} shows their types)'
 
 
-def dotted(label: str, name: str) -> str:
-  """Return the key `name` of the block `label`, as users write it."""
-  return name if label == 'config' else f'{key_of(label)}.{name}'
-
-
 def _checked(
   label: str,
-  owner: str,
   known: Mapping[str, Keyword],
   settings: Mapping[str, Any],
   fix: Callable[[str, Any, str], str],
@@ -240,4 +249,5 @@ def _checked(
       yield name, coerce(known[name].annotation, value)
     except TypeError as error:
       end = fix(known[name].annotation, value, f'{label}.{name}')
-      raise ConfigError(f'{dotted(label, name)}: {error}{end}.') from None
+      where, key = _located(label, name)
+      raise ConfigError(f'{where}{key}: {error}{end}.') from None

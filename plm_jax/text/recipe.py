@@ -18,7 +18,7 @@ _SIZE = 6000  # without a head
 
 def in_header(header: str, path: Any) -> str | None:
   """Find the `plm-jax vocab train` flags for `path` in a docstring."""
-  for flags in re.findall(r'plm-jax vocab train(.*?)(?:\n\s*\n|\nplm-jax|\Z)', header.replace('\\\n', ' '), re.DOTALL):
+  for flags in re.findall(r'plm-jax vocab train(.*?)(?=\n\s*\n|\nplm-jax|\Z)', header.replace('\\\n', ' '), re.DOTALL):
     out = re.search(r'--out=(\S+)', flags)
     if out and out[1] == str(path):
       return flags

@@ -91,7 +91,7 @@ def test_every_default_is_one_that_its_annotation_takes(module, name):
 def test_every_size_is_one_that_its_annotation_takes(name):
   known = signatures.keywords(f'models.{name}', 'Config')
   for variant, sizes in build.import_file(f'models.{name}').CONFIGS.items():
-    values.check_keywords(variant, name, known, dataclasses.asdict(sizes))
+    values.check_keywords(variant, known, dataclasses.asdict(sizes))
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,6 @@ def test_a_type_that_nobody_knows_is_a_mistake_in_the_code():
 
 def test_bounds_are_read_and_never_run():
   with pytest.raises(ConfigError, match=r'objective.rate: expected float \(0 <= x < 1\), got float 1.5'):
-    values.check_keywords('objective', 'here', {'rate': Keyword("Annotated[float, '0 <= x < 1']")}, {'rate': 1.5})
+    values.check_keywords('objective', {'rate': Keyword("Annotated[float, '0 <= x < 1']")}, {'rate': 1.5})
   with pytest.raises(ValueError, match='malformed node'):
     values.coerce("Annotated[float, 'print(x) <= 1']", 0.5)

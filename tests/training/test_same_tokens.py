@@ -66,8 +66,8 @@ def test_without_it_the_vocabulary_is_refused(data, source, tmp_path):
 
 
 def test_a_source_says_how_many_rows_are_tokens(vocabularies, source):
-  assert parts._vocab_size(str(source)) == vocabularies['old'].size
-  assert parts._vocab_size('vectors.txt') is None
+  assert init_sources._vocab_size(str(source)) == vocabularies['old'].size
+  assert init_sources._vocab_size('vectors.txt') is None
 
 
 @pytest.mark.turns

@@ -282,7 +282,7 @@ def _build(kind: type[T], data: Any, label: str) -> T:
   nested = {key: value for key, value in data.items() if key in NESTED and kind is Table}
   plain = {key: value for key, value in data.items() if key not in nested}
   expected = {key: keyword for key, keyword in keywords.items() if key not in nested}
-  return kind(**nested, **check_keywords(label, f'a {kind.__name__.lower()}', expected, plain))
+  return kind(**nested, **check_keywords(label, expected, plain))
 
 
 def _check_keys(label: str, **changes: Mapping[str, Any]) -> None:

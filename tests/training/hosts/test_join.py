@@ -163,7 +163,7 @@ import os, sys, threading, time
 from plm_jax.cli import signals
 signals.begin()
 from plm_jax.cli import command, hosts, logs
-from plm_jax.training import hosts as joining
+from plm_jax.training.hosts import join as joining
 
 def main():
   parser = command.Parser('join')
