@@ -28,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'parts': {
       'long': {'name': 'stream', 'path': CORPUS, 'cache': CACHE, 'layout': 'rows'},
       'short': {'name': 'stream', 'path': CORPUS, 'cache': CACHE, 'layout': 'rows', 'split': 'validation'},
-    },
+    }
   },
 }
 FORMS: dict[str, dict[str, Any]] = {

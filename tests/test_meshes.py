@@ -86,17 +86,9 @@ def test_the_order_of_whole_axes_is_kept_where_processes_allow_it():
 @pytest.mark.parametrize(
   ('shape', 'slices', 'message'),
   [
-    (
-      {'data': 2, 'model': 128},
-      4,
-      'model=128.* 256 x TPU v5.*4 slice.*: data=4, model=64 or data=8, model=32',
-    ),
+    ({'data': 2, 'model': 128}, 4, 'model=128.* 256 x TPU v5.*4 slice.*: data=4, model=64 or data=8, model=32'),
     ({'data': 1, 'model': -1}, 2, 'data.*1.*multiple of 2.*: data=2, model=64'),
-    (
-      {'replica': 3, 'data': 4, 'model': 16},
-      2,
-      '128 devices.*: data=8, model=16 or data=16, model=8',
-    ),
+    ({'replica': 3, 'data': 4, 'model': 16}, 2, '128 devices.*: data=8, model=16 or data=16, model=8'),
     (
       {'replica': 2, 'data': 1, 'model': 128},
       4,

@@ -66,16 +66,7 @@ def get_config(arg=''):
     settings = dict(target='text', start='eos', append_eos=False)  # rows are <s> text </s>
     c.objective = dict(name='denoise_seq2seq', **settings | TWO_STACKS[name])
   c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256)
-  c.optim = dict(
-    name='adamw',
-    rate=1e-4,
-    schedule='linear',
-    warmup=10_000,
-    decay=0.01,
-    b1=0.9,
-    b2=0.98,
-    eps=1e-6,
-  )
+  c.optim = dict(name='adamw', rate=1e-4, schedule='linear', warmup=10_000, decay=0.01, b1=0.9, b2=0.98, eps=1e-6)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')
   c.eval = common.validation()

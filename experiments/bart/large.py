@@ -35,16 +35,7 @@ def get_config(arg=''):
     append_eos=False,  # rows are <s> text </s>
   )
   c.data = dict(name='stream', path=common.corpus('web'), length=512, batch_size=8_192)
-  c.optim = dict(
-    name='adamw',
-    rate=4e-4,
-    schedule='linear',
-    warmup=30_000,
-    decay=0.01,
-    b1=0.9,
-    b2=0.98,
-    eps=1e-6,
-  )
+  c.optim = dict(name='adamw', rate=4e-4, schedule='linear', warmup=30_000, decay=0.01, b1=0.9, b2=0.98, eps=1e-6)
   if last:  # the rate that the first part ends with, from there to 0
     c.init_from = (dict(source='runs/bart/large', from_='', to=''),)
     c.model.overrides = dict(dropout=0.0, attention_dropout=0.0)

@@ -26,12 +26,7 @@ def get_config(arg=''):
   c.data = common.glue(task, length=128, batch_size=32, layout='bert')
   c.adapter = dict(name='classify', classes=common.GLUE[task][1], kind=c.data['kind'], frozen=True, layer=-1)
   c.optim = dict(
-    name='adamw',
-    rate=1e-3,
-    schedule='linear',
-    warmup=0.1,
-    decay=0.0,
-    scale=(('trunk/.*', None), ('.*', 1.0)),
+    name='adamw', rate=1e-3, schedule='linear', warmup=0.1, decay=0.0, scale=(('trunk/.*', None), ('.*', 1.0))
   )
   c.init_from = (dict(source='runs/bert/base', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')

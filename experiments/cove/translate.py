@@ -38,10 +38,7 @@ def get_config(arg=''):
   c.second_vocab = dict(name='byte_bpe', path=common.vocab('multi30k_de'))
   c.model = dict(name='cove', variant='cove', overrides=dict(word_dim=width, hidden_dim=hidden))
   c.objective = dict(
-    name='translate',
-    word_dim=written,
-    logit_rows=64,
-    decoding=dict(method='beam', beams=5, length_penalty=1.0),
+    name='translate', word_dim=written, logit_rows=64, decoding=dict(method='beam', beams=5, length_penalty=1.0)
   )
   c.data = dict(common.TRANSLATION, path='runs/data/multi30k_en_de', length=26, batch_size=64)
   c.optim = dict(name='adamw', schedule='linear', rate=4e-3, warmup=0.02, clip=5.0)

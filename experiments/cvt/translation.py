@@ -66,10 +66,7 @@ def get_config(arg=''):
     )
     c.data = dict(name='mixture', per='step', alternate='text', parts=dict(pairs=pairs, text=text), **batch)
     parts = {name: dict(data=dict(parts=dict(pairs=own, text=own))) for name, own in held_out.items()}
-    c.eval = dict(
-      validation=dict(parts['validation'], scores=()),
-      test=dict(parts['test'], every=2 * steps),
-    )
+    c.eval = dict(validation=dict(parts['validation'], scores=()), test=dict(parts['test'], every=2 * steps))
     c.best = ('validation/pairs/loss', 'min')
   c.optim = dict(name='adamw', schedule='linear', rate=4e-3, warmup=0.02, clip=5.0, ema=0.99)
   c.init_from = (dict(source=vectors, from_='', to='trunk/token_embed'),)

@@ -50,10 +50,7 @@ def get_config(arg=''):
   )
   c.init_from = (dict(source=TEACHER, from_='', to='teacher'),)
   if ablation != 'random_init':  # every other layer, and all that is no layer
-    student = (
-      dict(source=TEACHER, layers=(0, 2, 4, 7, 9, 11)),
-      dict(source=TEACHER, from_='mlm', to='mlm'),
-    )
+    student = (dict(source=TEACHER, layers=(0, 2, 4, 7, 9, 11)), dict(source=TEACHER, from_='mlm', to='mlm'))
     c.init_from = (*c.init_from, *student)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')

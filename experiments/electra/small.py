@@ -53,11 +53,7 @@ def get_config(arg=''):
   if compared == 'two_stage':
     source = 'runs/electra/generator'
     c.optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0))
-    c.init_from = (
-      dict(source=source, to='generator'),
-      dict(source=source, from_='mlm', to='mlm'),
-      dict(source=source),
-    )
+    c.init_from = (dict(source=source, to='generator'), dict(source=source, from_='mlm', to='mlm'), dict(source=source))
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')
   c.eval = common.validation()

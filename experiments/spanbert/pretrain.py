@@ -30,15 +30,7 @@ def get_config(arg=''):
   c.objective = dict(name='mlm', **masks) if 'mlm' in common.words(arg) else dict(name='span_boundary', **masks)
   c.data = dict(name='stream', layout='rows', path=common.corpus('wiki'), length=512, batch_size=256)
   c.optim = dict(
-    name='adamw',
-    rate=1e-4,
-    schedule='linear',
-    warmup=10_000,
-    decay=0.1,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-8,
+    name='adamw', rate=1e-4, schedule='linear', warmup=10_000, decay=0.1, clip=1.0, b1=0.9, b2=0.999, eps=1e-8
   )
   c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
   c.execution = dict(dtype='bfloat16', remat='dots')

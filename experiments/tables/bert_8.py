@@ -36,11 +36,7 @@ def get_table(scale):
     columns=columns,
     rows=rows,
     claims=claims.claimed(
-      columns,
-      rows,
-      ('80 / 10 / 10', '0 / 0 / 100'),
-      ('80 / 10 / 10', '100 / 0 / 0'),
-      asked=('SST-2', 'WNUT-17'),
+      columns, rows, ('80 / 10 / 10', '0 / 0 / 100'), ('80 / 10 / 10', '100 / 0 / 0'), asked=('SST-2', 'WNUT-17')
     ),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference='80 / 10 / 10',

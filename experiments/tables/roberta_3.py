@@ -39,10 +39,7 @@ def get_table(scale):
     columns=columns,
     rows=tasks.tuned_as(scale, 'roberta', rows),
     claims=claims.claimed(
-      columns,
-      rows,
-      ('2K rows, 125K steps', '256 rows, 1M steps'),
-      ('2K rows, 125K steps', '8K rows, 31K steps'),
+      columns, rows, ('2K rows, 125K steps', '256 rows, 1M steps'), ('2K rows, 125K steps', '8K rows, 31K steps')
     ),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference='256 rows, 1M steps',

@@ -231,8 +231,7 @@ def loss(s: ClozeSettings, forward: Forward, example: Example, carry: PyTree, rn
   values = cross_entropy(compared, targets['label'])
   right = compared.argmax(axis=1) == targets['label']
   return Loss(
-    scaled_sum(values, weights, targets['scale']),
-    {'loss': metric(values, weights), 'accuracy': metric(right, weights)},
+    scaled_sum(values, weights, targets['scale']), {'loss': metric(values, weights), 'accuracy': metric(right, weights)}
   )
 
 

@@ -184,11 +184,7 @@ def loss(s: ParseSettings, forward: Forward, example: Example, carry: PyTree, rn
   same_head = predicted // s.relations == right // s.relations
   return Loss(
     scaled_sum(nats, weights, targets['scale']),
-    {
-      'loss': metric(nats, weights),
-      'uas': metric(same_head, weights),
-      'las': metric(predicted == right, weights),
-    },
+    {'loss': metric(nats, weights), 'uas': metric(same_head, weights), 'las': metric(predicted == right, weights)},
   )
 
 

@@ -96,9 +96,6 @@ class SequenceSettings(NamedTuple):
   seed: int
 
 
-Setup = SequenceSettings  # the name in objectives/translate.py
-
-
 def make(
   *,
   trunk: nn.Module,

@@ -61,11 +61,7 @@ PAPER = Paper(
 READS = ('tokens', 'segment_ids', 'labels')
 DATA = dict(name='labelled', kind='words', fields=('tokens',))  # keys of the data block of a published head
 QUICK = dict(  # settings of a smoke test (`file.py:quick`)
-  tags=('O', 'B-name', 'I-name', 'B-type', 'I-type'),
-  layers=(-1,),
-  layer_weights=(),
-  lstm_dim=16,
-  class_weights=(),
+  tags=('O', 'B-name', 'I-name', 'B-type', 'I-type'), layers=(-1,), layer_weights=(), lstm_dim=16, class_weights=()
 )
 
 
@@ -107,11 +103,7 @@ class Model(nn.Module):
     self.lstm = StackedLstm(self.lstm_dim, self.lstm_layers, self.dropout, self.trunk.execution.dtype)
     self.label_path = Crf(self.outputs)
     self.head = make_head(
-      self.outputs,
-      hidden=self.hidden,
-      activation=self.activation,
-      dropout=self.dropout,
-      init_std=self.init_std,
+      self.outputs, hidden=self.hidden, activation=self.activation, dropout=self.dropout, init_std=self.init_std
     )
     self.head_dropout = Dropout(self.dropout)
 

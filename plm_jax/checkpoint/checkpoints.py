@@ -103,9 +103,7 @@ class Checkpoints:
           preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
           cleanup_tmp_directories=True,
           async_options=ocp.options.AsyncOptions(
-            timeout_secs=TIMEOUT_S,
-            barrier_sync_fn=self._wait_for_others,
-            post_finalization_callback=self._write_record,
+            timeout_secs=TIMEOUT_S, barrier_sync_fn=self._wait_for_others, post_finalization_callback=self._write_record
           ),
         ),
       )

@@ -67,10 +67,7 @@ def pick(kind: str, settings: Mapping[str, Any], **given: Any) -> Callable[..., 
 
 
 def check(
-  label: str,
-  known: Mapping[str, signatures.Keyword],
-  settings: Mapping[str, Any],
-  given: Mapping[str, Any],
+  label: str, known: Mapping[str, signatures.Keyword], settings: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
   """Check settings against the keywords that are not given.
 

@@ -239,10 +239,7 @@ def _listed(known: Mapping[str, Keyword], label: str) -> str:
 
 
 def _checked(
-  label: str,
-  known: Mapping[str, Keyword],
-  settings: Mapping[str, Any],
-  fix: Callable[[str, Any, str], str],
+  label: str, known: Mapping[str, Keyword], settings: Mapping[str, Any], fix: Callable[[str, Any, str], str]
 ) -> Iterator[tuple[str, Any]]:
   for name, value in settings.items():
     try:

@@ -109,12 +109,7 @@ def _run(
   texts = choice.beams if isinstance(choice, Beam) else 1
   tokens, segment_ids = reader.align_right(tokens, segment_ids)
   prompts = reader.Prompts(
-    tokens=tokens,
-    segment_ids=segment_ids,
-    blank=blank,
-    start_id=start_id,
-    max_new=constraints.max_new,
-    texts=texts,
+    tokens=tokens, segment_ids=segment_ids, blank=blank, start_id=start_id, max_new=constraints.max_new, texts=texts
   )
   started = reader.start(trunk, params, prompts)
   if isinstance(choice, Beam):

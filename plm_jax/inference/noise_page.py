@@ -68,11 +68,7 @@ def batch(kind: Rows, words: list[int], vocab: Any, *, rows: int, other: list[in
     row = [vocab.cls_id, *words, vocab.sep_id]
   tokens = np.tile(np.array(row, np.int32), (rows, 1))
   types = (np.arange(len(row)) > len(row) // 2).astype(np.int32)
-  return arrays | {
-    'tokens': tokens,
-    'segment_ids': np.ones_like(tokens),
-    'type_ids': np.tile(types, (rows, 1)),
-  }
+  return arrays | {'tokens': tokens, 'segment_ids': np.ones_like(tokens), 'type_ids': np.tile(types, (rows, 1))}
 
 
 def examples(prepare: Callable[..., Any], arrays: Mapping[str, Any], *, seed: int, draws: int) -> list[Any]:
@@ -177,11 +173,7 @@ def rates(example: Any, before: np.ndarray | None) -> str:
 
 
 def marked(
-  ids: Sequence[int] | np.ndarray,
-  vocab: Any,
-  *,
-  wanted: Set[int] = frozenset(),
-  changed: Set[int] = frozenset(),
+  ids: Sequence[int] | np.ndarray, vocab: Any, *, wanted: Set[int] = frozenset(), changed: Set[int] = frozenset()
 ) -> list[tuple[Word, ...]]:
   """Mark tokens; `wanted` and `changed` hold positions."""
   special = set(vocab.special_ids)

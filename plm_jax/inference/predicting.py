@@ -97,11 +97,7 @@ def predict(
   block, names = rows_of(settings, file), run_folder.class_names(folder, part).names
   with stage(f'--file={file}'):
     records = sources.open_source(
-      str(file),
-      split=block['split'],
-      cache=block['cache'],
-      max_bytes=block['max_bytes'],
-      documents=block['documents'],
+      str(file), split=block['split'], cache=block['cache'], max_bytes=block['max_bytes'], documents=block['documents']
     )
     block |= _fields(records, block)
     _check_fields(records, block)

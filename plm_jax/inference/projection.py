@@ -45,9 +45,7 @@ def project(table: Table, words: Sequence[str]) -> Map:
   farthest = coordinates[np.abs(coordinates).argmax(axis=0), (0, 1)]
   shares = values**2 / max(float((values**2).sum()), 1e-30)
   return Map(
-    words=chosen,
-    places=coordinates * np.where(farthest < 0, -1, 1),
-    share=(float(shares[0]), float(shares[1])),
+    words=chosen, places=coordinates * np.where(farthest < 0, -1, 1), share=(float(shares[0]), float(shares[1]))
   )
 
 

@@ -183,15 +183,7 @@ def attend_in(
   # one key per call, only if something is dropped
   rng = block.make_rng('dropout') if train and dropout else None
   return attend(
-    query,
-    key,
-    value,
-    mask=mask,
-    bias=bias,
-    dropout=dropout,
-    rng=rng,
-    scale=scale,
-    implementation=implementation,
+    query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale, implementation=implementation
   )
 
 

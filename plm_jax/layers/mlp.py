@@ -83,12 +83,7 @@ class Mlp(nn.Module):
   @nn.compact
   def __call__(self, x: Array, *, train: bool = False) -> Array:
     up = Dense(
-      self.mlp_dim,
-      axes=('embed', 'mlp'),
-      kernel_init=self.up_init,
-      use_bias=self.use_bias,
-      dtype=self.dtype,
-      name='up',
+      self.mlp_dim, axes=('embed', 'mlp'), kernel_init=self.up_init, use_bias=self.use_bias, dtype=self.dtype, name='up'
     )
     down = Dense(
       x.shape[-1],

@@ -95,13 +95,7 @@ class AwdLstm(Base):
     self.output_bias = OutputBias(self.vocab_size)
 
   def __call__(
-    self,
-    tokens: Array,
-    *,
-    segment_ids: Array,
-    type_ids: Array | None = None,
-    carry: PyTree = (),
-    train: bool = False,
+    self, tokens: Array, *, segment_ids: Array, type_ids: Array | None = None, carry: PyTree = (), train: bool = False
   ) -> dict[str, Any]:
     """Read a batch forward.
 
@@ -218,20 +212,9 @@ class AwdLstm(Base):
 
 
 def make(
-  *,
-  vocab_size: int,
-  variant: str,
-  overrides: Mapping[str, Any] | None = None,
-  execution: Execution = Execution(),
+  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> AwdLstm:
-  """Build a trunk from a row of `CONFIGS`.
-
-  Args:
-    vocab_size: number of ids in the vocabulary.
-    variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the variant.
-    execution: how to compute the trunk.
-  """
+  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
   return AwdLstm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

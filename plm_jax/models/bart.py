@@ -331,12 +331,7 @@ class Bart(Base):
     return self._encode(tokens, segment_ids, positions, False)[0]
 
   def init_cache(
-    self,
-    batch_size: int,
-    length: int,
-    *,
-    encoder_hidden: Array | None = None,
-    encoder_segment_ids: Array | None = None,
+    self, batch_size: int, length: int, *, encoder_hidden: Array | None = None, encoder_segment_ids: Array | None = None
   ) -> PyTree:
     """Create a cache of empty slots and the encoder's keys and values.
 
@@ -374,20 +369,9 @@ class Bart(Base):
 
 
 def make(
-  *,
-  vocab_size: int,
-  variant: str,
-  overrides: Mapping[str, Any] | None = None,
-  execution: Execution = Execution(),
+  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Bart:
-  """Build a trunk from a row of `CONFIGS`.
-
-  Args:
-    vocab_size: number of ids in the vocabulary.
-    variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the variant.
-    execution: how to compute the trunk.
-  """
+  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
   return Bart(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

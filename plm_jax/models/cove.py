@@ -167,20 +167,9 @@ class Cove(Base):
 
 
 def make(
-  *,
-  vocab_size: int,
-  variant: str,
-  overrides: Mapping[str, Any] | None = None,
-  execution: Execution = Execution(),
+  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Cove:
-  """Build a trunk from a row of `CONFIGS`.
-
-  Args:
-    vocab_size: number of ids in the vocabulary.
-    variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the variant.
-    execution: how to compute the trunk.
-  """
+  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
   return Cove(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
@@ -193,10 +182,7 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
     'cove': Published(
-      vocab_size=0,
-      parameters=3_609_600,
-      paper='none',
-      note='without the fixed word vectors, 300 numbers for each word',
+      vocab_size=0, parameters=3_609_600, paper='none', note='without the fixed word vectors, 300 numbers for each word'
     )
   }
 )

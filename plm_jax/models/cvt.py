@@ -178,30 +178,16 @@ class Cvt(Base):
 
 
 def make(
-  *,
-  vocab_size: int,
-  variant: str,
-  overrides: Mapping[str, Any] | None = None,
-  execution: Execution = Execution(),
+  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Cvt:
-  """Build a trunk from a row of `CONFIGS`.
-
-  Args:
-    vocab_size: number of ids in the vocabulary.
-    variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the variant.
-    execution: how to compute the trunk.
-  """
+  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
   return Cvt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
 # Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'cvt': Config(),
-    'tiny': Config(word_dim=16, char_dim=8, filters=(0, 4, 4, 4), hidden_dim=64, mlp_dims=(64, 48)),
-  }
+  {'cvt': Config(), 'tiny': Config(word_dim=16, char_dim=8, filters=(0, 4, 4, 4), hidden_dim=64, mlp_dims=(64, 48))}
 )
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(

@@ -163,14 +163,7 @@ class Block(nn.Module):
     return x, {'keys': keys, 'values': values}
 
   def _attend(
-    self,
-    query: Array,
-    key: Array,
-    value: Array,
-    masks: Masks,
-    layer: Array,
-    train: bool,
-    implementation: Way,
+    self, query: Array, key: Array, value: Array, masks: Masks, layer: Array, train: bool, implementation: Way
   ) -> Array:
     """Compute attention [b, l, h, k] under the mask of a layer."""
     rate = self.config.attention_dropout
@@ -298,20 +291,9 @@ class Gpt(Base):
 
 
 def make(
-  *,
-  vocab_size: int,
-  variant: str,
-  overrides: Mapping[str, Any] | None = None,
-  execution: Execution = Execution(),
+  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Gpt:
-  """Build a trunk from a row of `CONFIGS`.
-
-  Args:
-    vocab_size: number of ids in the vocabulary.
-    variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the variant.
-    execution: how to compute the trunk.
-  """
+  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
   return Gpt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

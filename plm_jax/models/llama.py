@@ -298,20 +298,9 @@ class Llama(Base):
 
 
 def make(
-  *,
-  vocab_size: int,
-  variant: str,
-  overrides: Mapping[str, Any] | None = None,
-  execution: Execution = Execution(),
+  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Llama:
-  """Build a trunk from a row of `CONFIGS`.
-
-  Args:
-    vocab_size: number of ids in the vocabulary.
-    variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the variant.
-    execution: how to compute the trunk.
-  """
+  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
   return Llama(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
@@ -349,13 +338,7 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
     'llama2-7b': Config(max_length=4096, norm_epsilon=1e-5),
     'llama2-13b': dataclasses.replace(_13B, max_length=4096, norm_epsilon=1e-5),
     'llama2-70b': Config(
-      hidden_dim=8192,
-      num_layers=80,
-      num_heads=64,
-      num_kv_heads=8,
-      mlp_dim=28672,
-      max_length=4096,
-      norm_epsilon=1e-5,
+      hidden_dim=8192, num_layers=80, num_heads=64, num_kv_heads=8, mlp_dim=28672, max_length=4096, norm_epsilon=1e-5
     ),
     'llama3-8b': _8B,
     'llama3-70b': _70B,

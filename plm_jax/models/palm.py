@@ -220,20 +220,9 @@ class Palm(Base):
 
 
 def make(
-  *,
-  vocab_size: int,
-  variant: str,
-  overrides: Mapping[str, Any] | None = None,
-  execution: Execution = Execution(),
+  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Palm:
-  """Build a trunk from a row of `CONFIGS`.
-
-  Args:
-    vocab_size: number of ids in the vocabulary.
-    variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the variant.
-    execution: how to compute the trunk.
-  """
+  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
   return Palm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
@@ -256,9 +245,4 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
   }
 )
 
-PAPER = Paper(
-  year=2022,
-  title='Chowdhery et al., PaLM',
-  architecture='decoder',
-  objective_family='autoregressive',
-)
+PAPER = Paper(year=2022, title='Chowdhery et al., PaLM', architecture='decoder', objective_family='autoregressive')

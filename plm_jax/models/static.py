@@ -91,20 +91,9 @@ def small_uniform(width: int) -> Initializer:
 
 
 def make(
-  *,
-  vocab_size: int,
-  variant: str,
-  overrides: Mapping[str, Any] | None = None,
-  execution: Execution = Execution(),
+  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Static:
-  """Build a trunk from a row of `CONFIGS`.
-
-  Args:
-    vocab_size: number of ids in the vocabulary.
-    variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the variant.
-    execution: how to compute the trunk.
-  """
+  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
   return Static(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

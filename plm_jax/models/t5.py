@@ -388,12 +388,7 @@ class T5(_Trunk):
     return self._encode(tokens, segment_ids, positions, False)[0]
 
   def init_cache(
-    self,
-    batch_size: int,
-    length: int,
-    *,
-    encoder_hidden: Array | None = None,
-    encoder_segment_ids: Array | None = None,
+    self, batch_size: int, length: int, *, encoder_hidden: Array | None = None, encoder_segment_ids: Array | None = None
   ) -> PyTree:
     """Create a cache of empty slots and the encoder's keys and values.
 
@@ -549,20 +544,9 @@ class T5Encoder(_Trunk):
 
 
 def make(
-  *,
-  vocab_size: int,
-  variant: str,
-  overrides: Mapping[str, Any] | None = None,
-  execution: Execution = Execution(),
+  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> T5 | T5Decoder | T5Encoder:
-  """Build a trunk from a row of `CONFIGS`.
-
-  Args:
-    vocab_size: number of ids in the vocabulary.
-    variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the variant.
-    execution: how to compute the trunk.
-  """
+  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
   kinds: dict[str, type[T5 | T5Decoder | T5Encoder]]
   kinds = {'decoder': T5Decoder, 'prefix': T5Prefix, 'encoder': T5Encoder}

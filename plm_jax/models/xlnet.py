@@ -357,9 +357,7 @@ class Xlnet(Base):
         rows = targets[:, :, None]
         queries = Stream(
           mask=Mask(
-            jnp.take_along_axis(segment_ids, targets, axis=1),
-            segments,
-            allowed=jnp.take_along_axis(seen, rows, axis=1),
+            jnp.take_along_axis(segment_ids, targets, axis=1), segments, allowed=jnp.take_along_axis(seen, rows, axis=1)
           ),
           differs=None if differs is None else jnp.take_along_axis(differs, rows, axis=1),
           positions=targets,
@@ -410,20 +408,9 @@ class Xlnet(Base):
 
 
 def make(
-  *,
-  vocab_size: int,
-  variant: str,
-  overrides: Mapping[str, Any] | None = None,
-  execution: Execution = Execution(),
+  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Xlnet:
-  """Build a trunk from a row of `CONFIGS`.
-
-  Args:
-    vocab_size: number of ids in the vocabulary.
-    variant: a key of `CONFIGS`.
-    overrides: fields of `Config` that differ from the variant.
-    execution: how to compute the trunk.
-  """
+  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
   return Xlnet(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
@@ -457,9 +444,5 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
 )
 
 PAPER = Paper(
-  year=2019,
-  title='Yang et al., XLNet',
-  architecture='encoder',
-  objective_family='permutation',
-  adapters=('classify',),
+  year=2019, title='Yang et al., XLNet', architecture='encoder', objective_family='permutation', adapters=('classify',)
 )

@@ -122,13 +122,7 @@ def to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int) -> Slots:
 
 
 def to_random(
-  key: Array,
-  row: Row,
-  spans: Spans,
-  *,
-  vocab_size: int,
-  special_ids: Sequence[int],
-  random_ids: RandomIds = 'all',
+  key: Array, row: Row, spans: Spans, *, vocab_size: int, special_ids: Sequence[int], random_ids: RandomIds = 'all'
 ) -> Slots:
   """Write random tokens at chosen positions; `random_ids`: see `bert_80_10_10`."""
   bits = jax.random.bits(key, row.ids.shape)

@@ -43,13 +43,7 @@ from plm_jax.layers.losses import chunked_cross_entropy
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 
 PAPER = Paper(year=2018, title='Peters et al., ELMo', architecture='lstm', objective_family='autoregressive')
-READS = (
-  'segment_ids',
-  'next_tokens',
-  'characters',
-  'backward_next_tokens',
-  'backward_characters',
-)
+READS = ('segment_ids', 'next_tokens', 'characters', 'backward_next_tokens', 'backward_characters')
 QUICK = dict(negatives=0, update='tables')  # of a smoke test (`file.py:quick`)
 Update = Literal['tables', 'rows']
 TABLE = 'softmax/output/table'  # the path of the output matrix

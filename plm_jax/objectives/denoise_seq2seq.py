@@ -54,15 +54,7 @@ from plm_jax.objectives.causal_lm import Packing
 from plm_jax.objectives.denoise_groups import group, select
 from plm_jax.objectives.denoise_settings import bind, make_tables, share_bounds
 from plm_jax.objectives.denoise_sizes import sizes
-from plm_jax.objectives.denoising import (
-  Denoiser,
-  Side,
-  Target,
-  VocabTables,
-  denoise,
-  join,
-  shift_right,
-)
+from plm_jax.objectives.denoising import Denoiser, Side, Target, VocabTables, denoise, join, shift_right
 
 PAPER = Paper(year=2019, title='Raffel et al., T5', architecture='encoder-decoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')

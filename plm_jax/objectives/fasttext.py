@@ -173,13 +173,7 @@ def read_rows(example: Example) -> dict[str, Array]:
 
 
 def word_table(
-  params: PyTree,
-  vocab: Vocab,
-  *,
-  shortest: int = 3,
-  longest: int = 6,
-  buckets: int = 2_000_000,
-  **settings: object,
+  params: PyTree, vocab: Vocab, *, shortest: int = 3, longest: int = 6, buckets: int = 2_000_000, **settings: object
 ) -> WordTable:
   """Build the vectors of words, and a function for unseen words."""
   del settings

@@ -104,12 +104,7 @@ def prepare(s: GloveSettings, root: Array, batch: Batch) -> Example:
 def read_rows(example: Example) -> dict[str, Array]:
   """List the words whose vectors a batch reads, for each table."""
   words, others = (example.inputs[name].reshape(-1) for name in ('tokens', 'neighbours'))
-  return {
-    'trunk/token_embed/table': words,
-    'bias/table': words,
-    'context/table': others,
-    'context_bias/table': others,
-  }
+  return {'trunk/token_embed/table': words, 'bias/table': words, 'context/table': others, 'context_bias/table': others}
 
 
 def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:

@@ -61,10 +61,7 @@ def make(
   mask_id = corrupt.find_mask(vocab, user='objective permuted_lm')
   choose = corrupt.pick_where(where, vocab=vocab)
   s = PermutedLmSettings(
-    choose=choose,
-    special=corrupt.special_table(vocab),
-    starts_word=np.asarray(vocab.starts_word),
-    mask_id=mask_id,
+    choose=choose, special=corrupt.special_table(vocab), starts_word=np.asarray(vocab.starts_word), mask_id=mask_id
   )
   task = mlm.make(trunk=trunk, vocab=vocab, where=where)  # its model, loss and predictions
   return task._replace(prepare=partial(prepare, s), row_length=partial(row_length, s))

@@ -103,12 +103,7 @@ class Model(nn.Module):
     return out['hidden'], out['ends']
 
   def init_cache(
-    self,
-    batch_size: int,
-    length: int,
-    *,
-    encoder_hidden: tuple[Array, State],
-    encoder_segment_ids: Array,
+    self, batch_size: int, length: int, *, encoder_hidden: tuple[Array, State], encoder_segment_ids: Array
   ) -> dict[str, Array]:
     """Create a cache for `length` tokens.
 

@@ -346,12 +346,7 @@ def factors(settings: Settings, tree: PyTree, step: Array) -> PyTree:
 
 
 def table(
-  params: PyTree,
-  *,
-  scale: Groups | float,
-  decay: Groups | float,
-  steps: int,
-  trains: Sequence[str] = EVERYTHING,
+  params: PyTree, *, scale: Groups | float, decay: Groups | float, steps: int, trains: Sequence[str] = EVERYTHING
 ) -> str:
   """Render a table of parameters, rate multipliers and weight decay by part.
 

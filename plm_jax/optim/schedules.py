@@ -144,11 +144,7 @@ def start_plateau() -> dict[str, Array]:
 
 
 def observe_plateau(
-  state: dict[str, Array],
-  metric: Array,
-  *,
-  patience: NonNegativeInt = 0,
-  shrink: Annotated[float, '0 < x <= 1'] = 0.5,
+  state: dict[str, Array], metric: Array, *, patience: NonNegativeInt = 0, shrink: Annotated[float, '0 < x <= 1'] = 0.5
 ) -> dict[str, Array]:
   """Update the state of a plateau schedule after an evaluation.
 

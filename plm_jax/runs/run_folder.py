@@ -225,13 +225,7 @@ def summed(folder: RunFolder, start: int) -> Mapping[str, tuple[float, float]]:
 
 
 def check_data(
-  folder: RunFolder,
-  source: Source,
-  vocab: Vocab,
-  *,
-  first_batches: str,
-  second_vocab: Vocab | None = None,
-  begun: bool,
+  folder: RunFolder, source: Source, vocab: Vocab, *, first_batches: str, second_vocab: Vocab | None = None, begun: bool
 ) -> dict[str, Any]:
   """Compute checksums of the data, and check them on resume.
 
@@ -249,11 +243,7 @@ def check_data(
   Raises:
     ConfigError: the run was started with other data.
   """
-  facts = {
-    'data_digest': source.digest,
-    'vocab_digest': vocab.digest,
-    'first_ten_batches': first_batches,
-  }
+  facts = {'data_digest': source.digest, 'vocab_digest': vocab.digest, 'first_ten_batches': first_batches}
   if second_vocab is not None:
     facts['second_vocab_digest'] = second_vocab.digest
   old = read_json(folder.data) if begun else {}

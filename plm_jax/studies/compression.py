@@ -134,12 +134,7 @@ def open_subject(
   (source,) = parts.make_evaluations(settings, built.vocab, reader=built, names=(chosen,)).values()
   opened = weights.open(folder.root, step=step, part=part)
   return Subject(
-    settings=settings,
-    opened=opened,
-    parts=parts.fit(built, [source]),
-    evaluation=chosen,
-    source=source,
-    layout=layout,
+    settings=settings, opened=opened, parts=parts.fit(built, [source]), evaluation=chosen, source=source, layout=layout
   )
 
 

@@ -36,14 +36,7 @@ from plm_jax.runs.metrics import write_json
 from plm_jax.training import evaluation, feed
 from plm_jax.training.before import from_data, preflight
 from plm_jax.training.init_sources import check_sources, check_vocab_of, init_params_from, source_digest
-from plm_jax.training.parts import (
-  Parts,
-  make_evaluations,
-  make_layout,
-  make_parts,
-  make_source,
-  make_vocab,
-)
+from plm_jax.training.parts import Parts, make_evaluations, make_layout, make_parts, make_source, make_vocab
 from plm_jax.training.step import TrainState, abstract_params, advance_first, state_maker, train_step
 
 log = logging.getLogger(__name__)

@@ -11,17 +11,7 @@ from typing import Any, NamedTuple
 
 from plm_jax.io import checksums, files
 from plm_jax.text import spec as specs
-from plm_jax.text.published_files import (
-  IDS,
-  MERGES,
-  MODELS,
-  NAMES,
-  SETTINGS,
-  WORDS,
-  family_of,
-  names_of,
-  settings_of,
-)
+from plm_jax.text.published_files import IDS, MERGES, MODELS, NAMES, SETTINGS, WORDS, family_of, names_of, settings_of
 from plm_jax.text.published_files import TOKENIZER as TOKENIZER
 from plm_jax.text.published_files import read_table as read_table
 from plm_jax.text.published_pieces import sentencepiece

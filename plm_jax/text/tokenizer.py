@@ -77,11 +77,7 @@ def assemble(
 
 
 def load(
-  path: str | Path,
-  *,
-  kind: str | None = None,
-  extra: Sequence[str] = (),
-  roles: Mapping[str, str] | None = None,
+  path: str | Path, *, kind: str | None = None, extra: Sequence[str] = (), roles: Mapping[str, str] | None = None
 ) -> Vocab:
   """Load a vocabulary folder, or a published folder or `tokenizer.json`.
 

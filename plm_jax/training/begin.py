@@ -193,22 +193,13 @@ def _data_facts(
 
 
 def open_run(
-  held: HeldFolder,
-  data: RunData,
-  start: Start,
-  options: RunOptions,
-  stack: contextlib.ExitStack,
-  stopping: Stopping,
+  held: HeldFolder, data: RunData, start: Start, options: RunOptions, stack: contextlib.ExitStack, stopping: Stopping
 ) -> tuple[RunContext, LoopState]:
   """Trace the train step, and open the batches, metrics and guards."""
   settings, folder, step = start.settings, held.folder, start.step
   task, mesh, spec = data.parts.task, data.layout.mesh, data.source.spec
   steps = StepCache(
-    start.make_optimiser,
-    parts=data.parts,
-    settings=settings,
-    layout=data.layout,
-    state_shardings=start.maker.places,
+    start.make_optimiser, parts=data.parts, settings=settings, layout=data.layout, state_shardings=start.maker.places
   )
   traced = steps.get(history.horizon(settings, step)).plain
   _, measures = jax.eval_shape(traced, start.maker.abstract, dict(spec), start.key)

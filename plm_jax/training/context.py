@@ -91,11 +91,7 @@ class StepCache:
     """
     self._make_optimiser = make_optimiser
     self._log_every = settings['log_every']
-    self._bound = {
-      'task': parts.task,
-      'accumulate': settings['accumulate'],
-      'random': settings['execution']['random'],
-    }
+    self._bound = {'task': parts.task, 'accumulate': settings['accumulate'], 'random': settings['execution']['random']}
     everywhere = NamedSharding(layout.mesh, PartitionSpec())
     self._in_shardings = (state_shardings, everywhere, batch_sharding(layout), None)
     self._out_shardings = (state_shardings, everywhere, None)

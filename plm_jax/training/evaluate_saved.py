@@ -290,12 +290,7 @@ def _evaluator(
 
 
 def _evaluate(
-  evaluator: Evaluator,
-  states: Iterator[Saved],
-  *,
-  folder: RunFolder | None,
-  predictions: Output | None,
-  by_class: bool,
+  evaluator: Evaluator, states: Iterator[Saved], *, folder: RunFolder | None, predictions: Output | None, by_class: bool
 ) -> list[dict[str, Any]]:
   """Evaluate each state, write the results, and return a line for each."""
   main, keep, lines = jax.process_index() == 0, predictions is not None or by_class, []

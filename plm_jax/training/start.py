@@ -25,11 +25,7 @@ from plm_jax.training.before import preflight
 from plm_jax.training.context import RunOptions
 from plm_jax.training.guards import extension
 from plm_jax.training.init_sources import check_sources, check_vocab_of, init_params_from
-from plm_jax.training.parts import (
-  Parts,
-  make_template,
-  reads_second,
-)
+from plm_jax.training.parts import Parts, make_template, reads_second
 from plm_jax.training.step import Maker, TrainState, abstract_params, advance_first, state_maker
 from plm_jax.training.stopping import Stopping
 

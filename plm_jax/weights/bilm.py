@@ -192,10 +192,7 @@ def _leaves(trunk: Elmo, read: Callable[[str], np.ndarray]) -> dict[str, Leaf]:
   c = trunk.config
   names = {'projection/kernel': 'CNN_proj/W_proj', 'projection/bias': 'CNN_proj/b_proj'}
   for index in range(len(c.filters)):
-    names |= {
-      f'filters_{index + 1}/kernel': f'CNN/W_cnn_{index}',
-      f'filters_{index + 1}/bias': f'CNN/b_cnn_{index}',
-    }
+    names |= {f'filters_{index + 1}/kernel': f'CNN/W_cnn_{index}', f'filters_{index + 1}/bias': f'CNN/b_cnn_{index}'}
   for index in range(c.highway_layers):
     ours, theirs = f'highway_{index}', f'CNN_high_{index}'
     names |= {f'{ours}/transform/kernel': f'{theirs}/W_transform', f'{ours}/transform/bias': f'{theirs}/b_transform'}

@@ -26,11 +26,7 @@ from plm_jax.weights.run_weights import Weights as Weights
 
 
 def open(
-  folder: str | os.PathLike[str],
-  *,
-  step: Step = None,
-  part: Part | None = None,
-  architecture: str | None = None,
+  folder: str | os.PathLike[str], *, step: Step = None, part: Part | None = None, architecture: str | None = None
 ) -> Weights:
   """Open a folder of weights.
 

@@ -254,8 +254,7 @@ def test_data_with_other_parts_are_refused():
 
 
 @pytest.mark.parametrize(
-  ('parts', 'message'),
-  [({}, r'adapter\.parts'), ({'trunk': {'name': 'classify'}}, r'adapter\.parts.*trunk.*train')],
+  ('parts', 'message'), [({}, r'adapter\.parts'), ({'trunk': {'name': 'classify'}}, r'adapter\.parts.*trunk.*train')]
 )
 def test_wrong_parts_are_refused(parts, message):
   with pytest.raises(ValueError, match=message):

@@ -158,10 +158,7 @@ def test_without_the_encoder_it_is_the_adapter_sequence():
   [
     ({'stage': 'third'}, r"adapter\.stage='third'.*first, second"),
     ({'trunk': tiny.make_trunk('gpt')}, r"'translate_bart'.*encoder-decoder.*model\.name"),
-    (
-      {'trunk': t5.make(vocab_size=61, variant='t5-small')},
-      r'ReadsStates.*T5.*source.*model\.name',
-    ),
+    ({'trunk': t5.make(vocab_size=61, variant='t5-small')}, r'ReadsStates.*T5.*source.*model\.name'),
     ({'source': {**SOURCE, 'name': 'gpt'}}, r'adapter\.source\.name.*Gpt.*causal'),
     (
       {'trunk': bart.make(vocab_size=61, variant='bart-base')},

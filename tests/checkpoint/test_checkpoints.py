@@ -354,10 +354,7 @@ def test_other_states_are_refused_by_leaf(folder: pathlib.Path) -> None:
   refused('opt_state/1/0/mu/head/bias', state.replace(opt_state=()))
   clip, (adam, *rest) = state.opt_state
   heads = adam._replace(mu={'head': adam.mu['head']}, nu={'head': adam.nu['head']})
-  refused(
-    'optimi[sz]er state.* trunk',
-    state.replace(opt_state=(clip, (heads, *rest))),
-  )
+  refused('optimi[sz]er state.* trunk', state.replace(opt_state=(clip, (heads, *rest))))
 
 
 def with_params(state: TrainState, changes: dict[str, Any], *, without: str = '') -> TrainState:

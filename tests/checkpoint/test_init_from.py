@@ -359,20 +359,12 @@ def test_leaves_keep_their_places(pretrained: pathlib.Path, sizes: dict[str, int
 @pytest.mark.parametrize(
   ('sizes', 'fields', 'match'),
   [
-    (
-      {'positions': 16},
-      {},
-      r"trunk/position_embed/embedding.*\[8, 4\].*\[16, 4\].*resize='interpolate'",
-    ),
+    ({'positions': 16}, {}, r"trunk/position_embed/embedding.*\[8, 4\].*\[16, 4\].*resize='interpolate'"),
     ({'positions': 16}, {'resize': 'new_rows'}, r"resize='interpolate'"),
     ({'vocab': 21}, {}, r"trunk/token_embed/embedding.*\[20, 4\].*\[21, 4\].*resize='new_rows'"),
     ({'vocab': 21}, {'resize': 'interpolate'}, r"resize='new_rows'"),
     ({'vocab': 19}, {'resize': 'new_rows'}, r'\[20, 4\].*\[19, 4\].*size'),
-    (
-      {'layers': 3},
-      {},
-      r'trunk/layers/query/kernel.*\[6, 4, 4\].*\[3, 4, 4\].*layers=\(\.\.\.\).*\b3 layers',
-    ),
+    ({'layers': 3}, {}, r'trunk/layers/query/kernel.*\[6, 4, 4\].*\[3, 4, 4\].*layers=\(\.\.\.\).*\b3 layers'),
     ({'layers': 3}, {'layers': (0, 1)}, r'\[2, 4, 4\].*\[3, 4, 4\].*size'),
     ({'layers': 3}, {'layers': (0, 2, 6)}, r'layers=\(0, 2, 6\).*\b0 to 5'),
     ({'layers': 3}, {'layers': (-1, 0, 1)}, r'layers=\(-1, 0, 1\)'),

@@ -235,10 +235,7 @@ def test_every_row_has_its_place_in_the_field(counted):
 
 
 def test_what_is_not_counted_is_said(counted):
-  assert counted['bert-base']['not_counted'] == [
-    'heads of pre-training',
-    'the output matrix, which is the token table',
-  ]
+  assert counted['bert-base']['not_counted'] == ['heads of pre-training', 'the output matrix, which is the token table']
   assert counted['llama-7b']['not_counted'] == ['heads of pre-training']
   assert counted['llama-7b']['counted']['output'] == 32_000 * 4096
 

@@ -35,10 +35,7 @@ def ask(capsys, *flags):
 def test_answers(file, tmp_path, capsys):
   assert [
     line.split()[1] for line in ask(capsys, 'neighbours', f'--file={file}', '--words=queen', '--top=2').splitlines()
-  ] in (
-    ['woman', 'king'],
-    ['king', 'woman'],
-  )
+  ] in (['woman', 'king'], ['king', 'woman'])
   assert ask(capsys, 'analogy', f'--file={file}', '--words=man,king,woman').split()[1] == 'queen'
   assert ask(capsys, 'similarity', f'--file={file}', '--words=man,king').strip() == f'{2**-0.5:.4f}'
   (tmp_path / 'q').write_text(': family\nMan King Woman Queen\nman woman boy girl\n: fruit\nman king apple queen\n')
@@ -107,11 +104,7 @@ def test_the_same_word_in_small_letters_is_suggested_first(asked, tmp_path):
   ('words', 'out', 'said'),
   [
     (['project', '--words=a,b,c'], 'gone/p.png', 'no folder .*gone'),
-    (
-      ['project', '--words=a,b,c'],
-      'p.xyz',
-      r'--out=.*p\.xyz: .*\.xyz.*png',
-    ),
+    (['project', '--words=a,b,c'], 'p.xyz', r'--out=.*p\.xyz: .*\.xyz.*png'),
     (['save'], 'gone/v.txt', 'no folder .*gone'),
     (['polysemy', '--word=a', '--text=a'], 'p.xyz', r'--out=.*\.xyz'),
   ],
@@ -143,10 +136,7 @@ def test_pairs_without_a_correlation_are_said_to_have_none(pairs, known, file, t
   [
     ('Word 1\tWord 2\tmean\nman king\nman woman 7\n', 'p, line 2: '),
     ('man king x\nman woman y\nman queen 6\n', 'p, line 2: '),
-    (
-      'man king 3\nman woman nan\nking apple 1\n',
-      "p, line 2: .*'nan'",
-    ),
+    ('man king 3\nman woman nan\nking apple 1\n', "p, line 2: .*'nan'"),
     ('man king inf\nman woman 2\n', "p, line 1: .*'inf'"),
     ('man king 9,0\nman woman 2\n', 'p, line 1: '),
     (b'man king 9\ncaf\xe9 king 1\n', 'p, line 2 .*utf-8.*iconv'),

@@ -60,10 +60,7 @@ def test_the_same_request_is_not_trained_again(source, tmp_path, capsys, monkeyp
 def test_another_request_is_refused(source, tmp_path):
   train(source, tmp_path / 'v')
   before = {file.name: file.read_bytes() for file in (tmp_path / 'v').iterdir()}
-  for more, said in (
-    ({'size': 390}, r'size.*400.*390'),
-    ({'name': 'byte_bpe'}, r'name.*wordpiece.*byte_bpe'),
-  ):
+  for more, said in (({'size': 390}, r'size.*400.*390'), ({'name': 'byte_bpe'}, r'name.*wordpiece.*byte_bpe')):
     with pytest.raises(ConfigError, match=said):
       train(source, tmp_path / 'v', **more)
   with pytest.raises(ConfigError, match=r'lowercase.*True.*False'):

@@ -366,8 +366,7 @@ def test_the_same_in_a_config_file():
 
 
 @pytest.mark.parametrize(
-  ('key', 'text'),
-  [('spikes', '6'), ('init_from', 'folder'), ('sharding', 'fsdp'), ('eval', '9'), ('eval', 'often')],
+  ('key', 'text'), [('spikes', '6'), ('init_from', 'folder'), ('sharding', 'fsdp'), ('eval', '9'), ('eval', 'often')]
 )
 def test_the_flag_of_that_message_is_taken(key, text):
   evaluation = {'eval': {'held_out': {'data': {}}}}

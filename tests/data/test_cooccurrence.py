@@ -25,13 +25,7 @@ def make(folder, *, file='train.txt', known=None, **settings):
   text = (folder / file).read_text() if known is None else known
   vocab = words.train(text.split('\n\n'), size=100, min_frequency=1 if known else 2)
   source = cooccurrence.make(
-    vocab=vocab,
-    path=str(folder / file),
-    length=8,
-    batch_size=4,
-    seed=1,
-    cache=str(folder / 'cache'),
-    **settings,
+    vocab=vocab, path=str(folder / file), length=8, batch_size=4, seed=1, cache=str(folder / 'cache'), **settings
   )
   return source, vocab
 

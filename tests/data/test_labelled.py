@@ -312,14 +312,8 @@ def test_the_label_of_a_word_stands_at_its_first_piece(tmp_path, caplog):
   (tmp_path / 'labels.json').write_text('{"tags": ["O", "B-a", "B-b"]}')
   source = make(path, length=10, batch_size=3, **TAGGED)
   (batch,) = source.once()
-  assert rows_of(source) == [
-    ([CLS, *t(1, 2, 3, 4, 5, 6), SEP], [0] * 8),
-    ([CLS, *t(7, 8, 9, 10, 11), SEP], [0] * 7),
-  ]
-  assert batch['labels'].tolist()[:2] == [
-    [-1, 2, -1, 0, 1, -1, -1, -1, -1, -1],
-    [-1, 1, -1, -1, 2, -1, -1, -1, -1, -1],
-  ]
+  assert rows_of(source) == [([CLS, *t(1, 2, 3, 4, 5, 6), SEP], [0] * 8), ([CLS, *t(7, 8, 9, 10, 11), SEP], [0] * 7)]
+  assert batch['labels'].tolist()[:2] == [[-1, 2, -1, 0, 1, -1, -1, -1, -1, -1], [-1, 1, -1, -1, 2, -1, -1, -1, -1, -1]]
   assert 'label' not in batch
   assert batch['row_id'].tolist() == [0, 2, -1]
   assert batch['row_weight'].tolist() == [1, 1, 0]

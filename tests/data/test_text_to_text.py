@@ -605,8 +605,7 @@ def test_options_decide_the_lengths_of_a_batch(folder):
 
 
 @pytest.mark.parametrize(
-  ('keep', 'expected'),
-  [('start', 'read a b c d e f </s>'), ('end', 'b c d e f g h </s>'), ('fields', '')],
+  ('keep', 'expected'), [('start', 'read a b c d e f </s>'), ('end', 'b c d e f g h </s>'), ('fields', '')]
 )
 def test_inputs_that_are_too_long_keep_what_the_form_says(folder, keep, expected):
   vocab = WordVocab()

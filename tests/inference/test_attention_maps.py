@@ -62,8 +62,7 @@ def test_a_text_of_more_tokens_than_positions_is_refused():
 
 
 @pytest.mark.parametrize(
-  ('name', 'said'),
-  [('none/heads.png', r'none\b.*folder|folder.*none\b'), ('', 'is a folder'), ('heads.xyz', r'\.png')],
+  ('name', 'said'), [('none/heads.png', r'none\b.*folder|folder.*none\b'), ('', 'is a folder'), ('heads.xyz', r'\.png')]
 )
 def test_a_picture_that_cannot_be_written_is_refused_before_the_model_is_opened(name, said, tmp_path, monkeypatch):
   monkeypatch.setattr(opened, 'open', lambda *rest, **more: pytest.fail('the model was opened'))

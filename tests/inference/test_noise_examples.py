@@ -161,7 +161,7 @@ def test_a_text_too_short_for_one_objective_does_not_end_the_page(monkeypatch, c
   capsys.readouterr()
   monkeypatch.setattr(noise, 'GALLERY', tuple(show for show in GALLERY if show.name in ('causal_lm', 'xlnet')))
   found = lines(page(monkeypatch, capsys, '--all', '--rows=2', short))
-  assert 'one_in=6' in found['not here'][0]
+  assert 'one_in=6' in found['error'][0]
   assert len(found['measured']) == 1
 
 

@@ -187,10 +187,7 @@ def test_lines_of_a_text_are_rows_whatever_the_field_is_called(run, tmp_path):
     ('{"note": "a"}\n{"text": "b"}\n', ['new.jsonl, line 2', "'note'"]),
     ('{"note": "a"}\n{"note": \n', ['new.jsonl, line 2', 'not valid JSON']),
     ('{"note": 3}\n', ['new.jsonl, line 1', 'no text']),
-    (
-      '{"txt": "a", "id": 1}\n',
-      ['new.jsonl: ', "'note'", 'txt, id'],
-    ),
+    ('{"txt": "a", "id": 1}\n', ['new.jsonl: ', "'note'", 'txt, id']),
     ('{"note": "a", "prediction": "x"}\n', ["'prediction'", 'new.jsonl']),
     ('{"note": "a"}\n{"note": "b", "prediction": "x"}\n', ["'prediction'", 'new.jsonl, line 2']),
   ],

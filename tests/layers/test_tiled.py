@@ -178,8 +178,7 @@ def test_devices_draw_and_add_up_what_one_would(mesh, bias):
 
 
 @pytest.mark.parametrize(
-  ('bias', 'length', 'kernels'),
-  [('none', 256, 2), ('of each row', 1024, 3), ('shared', 512, 3), ('shared', 1024, 4)],
+  ('bias', 'length', 'kernels'), [('none', 256, 2), ('of each row', 1024, 3), ('shared', 512, 3), ('shared', 1024, 4)]
 )
 def test_it_lowers_for_a_tpu(bias, length, kernels):
   """Lower the forward kernel and the three backward kernels without a TPU."""

@@ -345,13 +345,7 @@ CASES = {
     'llama3.2-1b', llama_weights, num_heads=4, num_kv_heads=2, head_dim=6, rotary_base=50.0, rotary_length=20
   ),
   'llama-biased': _llama_case(
-    'llama-7b',
-    llama_weights,
-    qkv_bias=True,
-    out_bias=True,
-    mlp_bias=True,
-    rotary_scaling='linear',
-    rotary_factor=2.5,
+    'llama-7b', llama_weights, qkv_bias=True, out_bias=True, mlp_bias=True, rotary_scaling='linear', rotary_factor=2.5
   ),
   'glm-4': _llama_case('glm-4-9b', glm4_weights, num_heads=4, rotary_base=50.0),
   'glm-4-0414': _llama_case('glm-4-9b-0414', glm4_weights, num_kv_heads=1),

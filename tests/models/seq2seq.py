@@ -37,14 +37,7 @@ T5_SIZES = {
   'dropout': 0.0,
   'attention_dropout': 0.0,
 }
-BART_SIZES = {
-  'hidden_dim': 16,
-  'num_layers': 3,
-  'num_heads': 2,
-  'mlp_dim': 40,
-  'max_length': 32,
-  'dropout': 0.0,
-}
+BART_SIZES = {'hidden_dim': 16, 'num_layers': 3, 'num_heads': 2, 'mlp_dim': 40, 'max_length': 32, 'dropout': 0.0}
 
 
 class Case(NamedTuple):

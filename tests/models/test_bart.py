@@ -106,7 +106,7 @@ def test_other_architectures_are_not_read(fields, message):
 def test_what_has_no_published_form_is_not_written():
   with pytest.raises(ValueError, match='rtd'):
     bart_weights.entries(make_trunk(), ('rtd',))
-  with pytest.raises(ValueError, match=r"norm_placement='pre'.*mBART"):
+  with pytest.raises(ValueError, match=r"norm_placement='post'; 'pre' is mBART"):
     bart_weights.write_config(make_trunk(norm_placement='pre'), ())
   with pytest.raises(ValueError, match=r"norm_placement='post'.*BART"):
     mbart_weights.write_config(make_trunk(), ())

@@ -190,8 +190,7 @@ def test_directions_share_the_vectors_of_words_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-  ('fields', 'message'),
-  [({'hidden_dim': 33}, r'hidden_dim\W33\b'), ({'filters': ()}, r'filters.*50')],
+  ('fields', 'message'), [({'hidden_dim': 33}, r'hidden_dim\W33\b'), ({'filters': ()}, r'filters.*50')]
 )
 def test_sizes_that_do_not_fit_are_refused(fields, message):
   with pytest.raises(ValueError, match=message):

@@ -16,11 +16,7 @@ from tests.noise import blanks_reference
 
 MASK, START, END, BLOCK, PAD = 90, 91, 92, 93, 0
 SETTINGS = dict(mask_id=MASK, start_id=START, end_id=END, pad_id=PAD, block_id=BLOCK)
-LEVELS = {
-  'token': blanks.token_blanks,
-  'sentence': blanks.sentence_blanks,
-  'document': blanks.document_blanks,
-}
+LEVELS = {'token': blanks.token_blanks, 'sentence': blanks.sentence_blanks, 'document': blanks.document_blanks}
 
 
 def make_row(segments, *, special=(), sentences=None) -> Row:

@@ -224,9 +224,7 @@ WHERE = {
     lambda draw: blank_numbers(blanks_reference.sentence(draw, size=10, sentences=(1, 3, 1, 3), rate=0.4), 10),
   ),
   'document_blanks': chosen(
-    blanks.document_blanks,
-    lambda draw: blank_numbers(blanks_reference.document(draw, size=10, eligible=8), 10),
-    GLM,
+    blanks.document_blanks, lambda draw: blank_numbers(blanks_reference.document(draw, size=10, eligible=8), 10), GLM
   ),
 }
 

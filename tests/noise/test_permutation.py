@@ -297,11 +297,7 @@ def test_mask_is_an_order():
 
 @pytest.mark.parametrize(
   ('settings', 'message'),
-  [
-    ({'boundary': 0}, 'boundary=0'),
-    ({'boundary': 96}, 'boundary=96'),
-    ({'one_in': 60}, 'one_in=60'),
-  ],
+  [({'boundary': 0}, 'boundary=0'), ({'boundary': 96}, 'boundary=96'), ({'one_in': 60}, 'one_in=60')],
 )
 def test_wrong_settings_are_refused(settings, message):
   with pytest.raises(ValueError, match=message):

@@ -175,7 +175,7 @@ def test_too_few_slots_are_counted():
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'levels': {'word': 1.0}}, r"objective\.levels: .*'word'.*token, sentence, document"),
+    ({'levels': {'word': 1.0}}, r"objective\.levels names 'word'; choices are token, sentence, document"),
     ({'levels': {'token': 0.0}}, r"objective\.levels={'token': 0\.0}"),
     ({'levels': {'token': -1.0, 'document': 2.0}}, r"objective\.levels={'token': -1\.0"),
     ({'short': 1.5}, r'objective.short=1.5.*\[0, 1\]'),

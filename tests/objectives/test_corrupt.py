@@ -29,9 +29,9 @@ def test_where_functions_of_both_files_are_found_with_their_bounds():
 def test_a_wrong_name_lists_the_functions_of_all_files():
   with pytest.raises(ConfigError) as caught:
     corrupt.pick_where({'name': 'poison_spans'})
-  for word in ('plm_jax/noise/where', "Did you mean 'poisson_spans'", 'fixed_count', 'prefix'):
+  for word in ('where.name', "Did you mean 'poisson_spans'", 'prefix', '(15 in total)'):
     assert word in str(caught.value)
-  with pytest.raises(ConfigError, match=r"poisson_spans.*'men'.*'mean'"):
+  with pytest.raises(ConfigError, match=r'unknown key where\.men: did you mean where\.mean'):
     corrupt.pick_where({'name': 'poisson_spans', 'men': 2})
 
 
@@ -40,10 +40,7 @@ def test_a_config_is_checked_against_the_file_that_has_the_function():
   values = blocks.complete('objectives', block, 'objective')
   assert values['where'] == {'name': 'poisson_spans', 'rate': 0.3, 'mean': 2.0, 'units': 'words'}
   assert values['edit'] == {'name': 'to_mask'}
-  for name, words in (
-    ('poison_spans', ['noise/where', "mean 'poisson_spans'"]),
-    ('ngrm', ['noise/where', "mean 'ngram'"]),
-  ):
+  for name, words in (('poison_spans', ['where', "mean 'poisson_spans'"]), ('ngrm', ['where', "mean 'ngram'"])):
     with pytest.raises(ConfigError) as caught:
       blocks.complete('objectives', block | {'where': {'name': name}}, 'objective')
     assert all(word in str(caught.value) for word in words)
@@ -54,7 +51,7 @@ def test_counts_are_offered_and_asked_for():
   assert choose.keywords['counts'] is COUNTED.counts
   with pytest.raises(ValueError, match=r"where 'frequency'.*vocabulary"):
     corrupt.pick_where({'name': 'frequency'}, vocab=tiny.FakeVocab(counts=None))
-  with pytest.raises(ConfigError, match="'counts'"):
+  with pytest.raises(ConfigError, match=r'missing key where\.counts'):
     corrupt.pick_where({'name': 'frequency'})
 
 
@@ -64,7 +61,7 @@ def test_an_edit_gets_what_it_names():
   assert write.keywords == {'per': 'span', 'mask_id': 4, 'vocab_size': 61, 'special_ids': tiny.VOCAB.special_ids}
   write = corrupt.pick_edit({'name': 'to_sentinels'}, vocab=tiny.VOCAB, first_sentinel=60)
   assert write.keywords == {'first_sentinel': 60}
-  with pytest.raises(ConfigError, match="'first_sentinel'"):
+  with pytest.raises(ConfigError, match=r'missing key edit\.first_sentinel'):
     corrupt.pick_edit({'name': 'to_sentinels'}, vocab=tiny.VOCAB)
   with pytest.raises(ConfigError, match="'to_mask'"):
     corrupt.pick_edit({'name': 'to_mak'}, vocab=tiny.VOCAB)

@@ -776,10 +776,7 @@ def test_a_trunk_that_is_too_short_is_refused_with_the_length_that_fits():
   task = make_task('bart', max_length=32)
   batch = make_rows([[text_of(48, 0)]], length=48)
   fits = spans.raw_length(32, rate=0.15, mean=3)[0]
-  with pytest.raises(
-    ValueError,
-    match=rf'\b48 .*\b44 .*\b10.*\b32.* data\.length={fits}',
-  ):
+  with pytest.raises(ValueError, match=rf'\b48 .*\b44 .*\b10.*\b32.* data\.length={fits}'):
     jax.eval_shape(task.prepare, jax.random.key(0), with_step(batch, 0))
   batch = make_rows([[text_of(fits, 0)]], length=fits)
   jax.eval_shape(task.prepare, jax.random.key(0), with_step(batch, 0))
@@ -795,10 +792,7 @@ def test_what_cannot_be_is_refused():
     ({'mask_random': 2.0}, r'objective\.mask_random=2\.0.*\[0, 1\]'),
     ({'denoisers': ({'wher': {}},)}, r"objective\.denoisers\[0\] .*'wher'.*'where'"),
     ({'denoisers': ({'share': 0.0},)}, 'denoisers.*share'),
-    (
-      {**VARIANTS['permutation'], 'sentence_ends': ('!',)},
-      r"objective\.sentence_ends=\('!',\)",
-    ),
+    ({**VARIANTS['permutation'], 'sentence_ends': ('!',)}, r"objective\.sentence_ends=\('!',\)"),
     ({'vocab': Tokens(special_ids=tuple(range(10)))}, 'sentinel'),
     ({'vocab': Tokens(eos_id=None)}, 'append_eos.*end token'),
     ({**VARIANTS['infilling'], 'vocab': Tokens(mask_id=None)}, 'mask token'),

@@ -91,10 +91,7 @@ def test_parameters_in_common_exist_once():
   assert jax.tree.structure(tiny.init_params(task, batch)) == jax.tree.structure(tiny.init_params(alone, batch))
 
 
-@pytest.mark.parametrize(
-  ('rates', 'message'),
-  [({'bert': 1.0}, r'parts'), ({'bert': 1.0, 'many': 0.0}, 'many.*0')],
-)
+@pytest.mark.parametrize(('rates', 'message'), [({'bert': 1.0}, r'parts'), ({'bert': 1.0, 'many': 0.0}, 'many.*0')])
 def test_wrong_rates_are_refused(rates, message):
   with pytest.raises(ValueError, match=message):
     mixture.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=PARTS, rates=rates)

@@ -26,10 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
   'parse': {'relations': ('root', 'subject')},
   'tag': {'tags': ('O', 'B-name')},
   **{name: {'inner': {'name': 'classify'}} for name in WRAPPERS},
-  'distil': {
-    'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES},
-    'inner': {'name': 'classify'},
-  },
+  'distil': {'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES}, 'inner': {'name': 'classify'}},
   'rtd': {'sharing': 'all'},
   'translate_bart': {'source': {'name': 'bert', 'variant': 'tiny'}, 'stage': 'second'},
   'denoise_seq2seq': {'edit': {'name': 'collapse_to_mask'}, 'target': 'text'},  # the fake vocabulary has no sentinels

@@ -324,10 +324,7 @@ def test_uniform_samples_need_no_generator():
     ({'predict': 'replace_mlm', 'learning': 'adversarial'}, "predict='all'.*'masked'"),
     ({'learning': 'frozen'}, "sharing='none'"),
     ({'generator': {**GENERATOR, 'overrides': {**GENERATOR['overrides'], 'embed_dim': 12}}}, r'\b16 .*\b12 '),
-    (
-      {'generator': {**GENERATOR, 'overrides': {**GENERATOR['overrides'], 'max_length': 20}}},
-      'max_length.* 32 .*20',
-    ),
+    ({'generator': {**GENERATOR, 'overrides': {**GENERATOR['overrides'], 'max_length': 20}}}, 'max_length.* 32 .*20'),
   ],
 )
 def test_what_cannot_be_is_refused(settings, match):

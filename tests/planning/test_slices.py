@@ -98,8 +98,7 @@ def test_tensor_parallelism_cuts_every_axis(file):
 
 
 @pytest.mark.parametrize(
-  'row',
-  [pytest.param(row, marks=() if row.config in CHEAP else pytest.mark.slow, id=row.name) for row in slices.ROWS],
+  'row', [pytest.param(row, marks=() if row.config in CHEAP else pytest.mark.slow, id=row.name) for row in slices.ROWS]
 )
 def test_the_stored_figures_are_counted_again(row):
   settings = config.resolve(config.load(f'experiments/{row.config}'))

@@ -170,11 +170,7 @@ def test_sweeps_and_tables_of_papers(tmp_path):
 def test_answers_that_are_kept_are_shown(runs, tmp_path):
   (runs[0] / 'vocab').mkdir()
   words = [[['I', '']], [['<mask>', 'changed']], [['you', 'predicted']]]
-  noise = {
-    'objective': 'mlm',
-    'lines': [{'label': 'reads', 'gap': ' ', 'items': words}],
-    'rates': '15.0% of the text',
-  }
+  noise = {'objective': 'mlm', 'lines': [{'label': 'reads', 'gap': ' ', 'items': words}], 'rates': '15.0% of the text'}
   blanks = {'text': 'I <mask> you', 'hidden': ['love'], 'found': [[['see', 0.25], [EVIL, 0.125]]]}
   kept = {'of': run_samples._identity(runs[0]), 'remarks': [], 'noise': noise, 'blanks': blanks}
   (runs[0] / 'samples.json').write_text(json.dumps(kept))
@@ -276,7 +272,7 @@ def test_what_is_not_finite_is_named(tmp_path):
 @pytest.mark.parametrize(
   ('words', 'said'),
   [
-    (['{0}', '--by=optim.rat'], "no key 'optim.rat'. Did you mean 'optim.rate'"),
+    (['{0}', '--by=optim.rat'], "--by: unknown key 'optim.rat'. Did you mean 'optim.rate'"),
     (['{0}', '--metric=validation/los'], "--metric=validation/los\\b.*Did you mean 'validation/loss'"),
     (['{0}', '--curves=validation/los'], "--curves=validation/los\\b.*Did you mean 'validation/loss'"),
     (['{0}', '--curves=nothing/*'], r'--curves=nothing/\*'),

@@ -31,11 +31,7 @@ def write_release(data, folder, *, family='Bert', names=NAMES):
   torch.manual_seed(0)
   more = {'id2label': dict(enumerate(names))} if names else {}
   settings = getattr(transformers, f'{family}Config')(
-    vocab_size=runs.VOCAB_SIZE,
-    max_position_embeddings=34,
-    pad_token_id=int(family == 'Roberta'),
-    **SIZES,
-    **more,
+    vocab_size=runs.VOCAB_SIZE, max_position_embeddings=34, pad_token_id=int(family == 'Roberta'), **SIZES, **more
   )
   model = getattr(transformers, f'{family}ForSequenceClassification')(settings).eval()
   with torch.no_grad():

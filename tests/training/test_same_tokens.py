@@ -5,7 +5,7 @@ import pytest
 
 from plm_jax.core.errors import ConfigError
 from plm_jax.text import byte_bpe, words
-from plm_jax.training import loop, parts
+from plm_jax.training import init_sources, loop
 from tests import runs
 
 pytestmark = pytest.mark.usefixtures('log')

@@ -149,11 +149,7 @@ def test_metrics_and_predictions_are_those_of_one_pass() -> None:
   ('kind', 'changes', 'words'),
   [
     ('classify', {'scores': ('mathews',)}, ["'mathews'", "'matthews'", 'accuracy, ']),
-    (
-      'classify',
-      {'scores': ('correlation',)},
-      ["'correlation'", 'value', "adapter 'classify'"],
-    ),
+    ('classify', {'scores': ('correlation',)}, ["'correlation'", 'value', "adapter 'classify'"]),
     ('classify', {'scores': ('seqeval',)}, ["'seqeval'", 'labels', 'accuracy, ']),
     ('classify', {'scores': ('f1', 'f1')}, ["'f1'"]),
     ('classify', {'best': ('validation/f1', 'max')}, ["'f1'", 'accuracy']),

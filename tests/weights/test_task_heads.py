@@ -356,11 +356,7 @@ def test_a_shipped_config_is_exported_as_the_class_of_its_head(name: str, tmp_pa
 
 
 def check_export(
-  tmp_path: pathlib.Path,
-  theirs: str,
-  block: Mapping[str, Any],
-  adapter: Mapping[str, Any],
-  names: tuple[str, ...] = (),
+  tmp_path: pathlib.Path, theirs: str, block: Mapping[str, Any], adapter: Mapping[str, Any], names: tuple[str, ...] = ()
 ) -> None:
   """Check that an exported run has the same logits and class names."""
   left = theirs.startswith('XLNet')  # it reads the last token of a row, padding or not
@@ -389,11 +385,7 @@ REFUSED = {
   'several layers': (BERT, {**TAG, 'layers': (-2, -1), 'join': 'sum'}, r'adapter\.layers='),
   'a layer too many': (BERT, {**CLASSIFY, 'hidden': 8}, r'adapter\.hidden=0'),
   'another width': (block_of('bert', 'distilbert-base'), {**CLASSIFY, 'hidden': 8}, r'adapter\.hidden'),
-  'a layer too few': (
-    block_of('bert', 'distilbert-base'),
-    CLASSIFY,
-    r"adapter\.hidden=32, adapter\.activation='relu'",
-  ),
+  'a layer too few': (block_of('bert', 'distilbert-base'), CLASSIFY, r"adapter\.hidden=32, adapter\.activation='relu'"),
   'crf': (BERT, {**TAG, 'crf': True}, r'adapter\.crf=True'),
   'lstm': (BERT, {**TAG, 'lstm_layers': 1, 'lstm_dim': 8}, r'adapter\.lstm_layers=1'),
   'conditional end': (BERT, {'name': 'span', 'end': 'conditional'}, r'adapter\.end=conditional'),

@@ -27,10 +27,7 @@ _PRETRAINING = ON_A_LAPTOP | {
   'eval_every': 800,
   'save_every': 400,
 }
-TUNING = ON_A_LAPTOP | {
-  'optim.rate': 5e-4,
-  'epochs': None,
-}
+TUNING = ON_A_LAPTOP | {'optim.rate': 5e-4, 'epochs': None}
 # a quarter of a batch at a time stays in the cache of a core, which then does more tokens a second
 IN_CACHE = dict(accumulate=4)
 ROWS = {'data.length': 128, 'data.buckets': (16, 32, 64), 'data.batch_size': 32}

@@ -94,11 +94,7 @@ TASKS = {
   'RTE': Task(_GLUE, 'rte', folder='glue_rte', steps=250),
   'STS-B': Task(_PAIRS, 'stsb', 'validation/spearman', folder='glue_stsb'),
   'MNLI': Task(
-    _GLUE,
-    'mnli',
-    'validation_matched/accuracy',
-    folder='glue_mnli',
-    not_small='networks of this scale stay at chance',
+    _GLUE, 'mnli', 'validation_matched/accuracy', folder='glue_mnli', not_small='networks of this scale stay at chance'
   ),
   'WNUT-17': Task(_TAGGING, 'wnut17', 'validation/f1', folder='wnut_17'),
   'POS': Task(_TAGGING, 'ewt', folder='universal_dependencies_en_ewt'),

@@ -108,11 +108,7 @@ def splits_of(extracted: Iterable[Document]) -> tuple[dict[str, list[Document]],
 
 
 def prepare(
-  *,
-  cache: str = CACHE,
-  packages: Sequence[Package] | None = None,
-  sets: Sequence[str] = (),
-  quiet: bool = False,
+  *, cache: str = CACHE, packages: Sequence[Package] | None = None, sets: Sequence[str] = (), quiet: bool = False
 ) -> dict[str, Path]:
   """Build missing or damaged sets, and return their folders.
 

@@ -152,13 +152,7 @@ class ByStep(Mixed):
   """
 
   def __init__(
-    self,
-    parts: Mapping[str, Source],
-    *,
-    per_round: np.ndarray,
-    seed: int,
-    pad_id: int,
-    alternate: int | None = None,
+    self, parts: Mapping[str, Source], *, per_round: np.ndarray, seed: int, pad_id: int, alternate: int | None = None
   ):
     super().__init__(parts, per_round=per_round, seed=seed, alternate=alternate)
     self.pad_id = pad_id

@@ -328,11 +328,7 @@ def find_rows(
   if dropped := len(good.rows) - len(np.unique(row_ids)):
     log.info(f'{records.where}: {dropped} rows without a right answer are dropped.')
   return WrittenRows(
-    row_ids=row_ids,
-    answers=answers,
-    labels=labels.astype(np.int32),
-    options=int(options.max()),
-    left_out=bad_rows,
+    row_ids=row_ids, answers=answers, labels=labels.astype(np.int32), options=int(options.max()), left_out=bad_rows
   )
 
 

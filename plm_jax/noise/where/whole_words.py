@@ -93,12 +93,7 @@ def _join_neighbours(row: Row, chosen: Array) -> Spans:
 
 
 def whole_word(
-  key: Array,
-  row: Row,
-  *,
-  rate: Rate = 0.15,
-  max_count: Count | None = None,
-  count: BudgetRule = 'bert',
+  key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = None, count: BudgetRule = 'bert'
 ) -> Spans:
   """Choose whole words in random order within a budget (BERT, 2019).
 

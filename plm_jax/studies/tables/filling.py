@@ -190,14 +190,7 @@ def _lacks_rows(job: Run, results: Mapping[str, Any], places: Places) -> bool:
 
 
 def _settle(
-  job: Run,
-  table: Table,
-  results: dict[str, Any],
-  places: Places,
-  metrics: Sequence[str],
-  counts: Counts,
-  *,
-  run: bool,
+  job: Run, table: Table, results: dict[str, Any], places: Places, metrics: Sequence[str], counts: Counts, *, run: bool
 ) -> None:
   """Make a run, if `run`, and record its result or its failure."""
   signals.check()

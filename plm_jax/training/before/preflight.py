@@ -76,10 +76,7 @@ def _check_watched(settings: Settings) -> None:
   mean_waits = rule.get('name') == 'asgd' and rule.get('start') is None
   waits = {
     "schedule='plateau'": (rule.get('schedule') == 'plateau', 'choose another optim.schedule'),
-    "name='asgd' without optim.start": (
-      mean_waits,
-      'set optim.start to the update from which the mean is taken',
-    ),
+    "name='asgd' without optim.start": (mean_waits, 'set optim.start to the update from which the mean is taken'),
   }
   for asked, (there, fix) in waits.items():
     if there and best is None:

@@ -27,12 +27,7 @@ def check(extend: int | None, folder: RunFolder, old: Mapping[str, Any]) -> None
 
 
 def extended(
-  settings: Mapping[str, Any],
-  extend: int,
-  *,
-  at: int,
-  finished: bool,
-  optimiser_of: Callable[[int], optim.Optimiser],
+  settings: Mapping[str, Any], extend: int, *, at: int, finished: bool, optimiser_of: Callable[[int], optim.Optimiser]
 ) -> dict[str, Any]:
   """Return the settings with more steps; log the new learning rate.
 

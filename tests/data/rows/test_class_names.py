@@ -43,10 +43,7 @@ def test_names_in_the_data_are_sorted_and_the_training_split_decides(tmp_path):
 def test_a_name_that_training_does_not_know_is_refused(tmp_path):
   write(tmp_path, 'train', ['bad', 'good'])
   write(tmp_path, 'test', ['good', 'ugly'])
-  with pytest.raises(
-    ValueError,
-    match=r"line 2: row 1 .*holds 'ugly'.*bad, good.*labels\.json",
-  ):
+  with pytest.raises(ValueError, match=r"line 2: row 1 .*holds 'ugly'.*bad, good.*labels\.json"):
     make(tmp_path, split='test')
   (tmp_path / 'labels.json').write_text('{"label": ["bad", "good", "ugly"]}')
   assert labels_of(make(tmp_path, split='test')) == [1, 2]
@@ -145,8 +142,7 @@ def test_a_list_of_names_decides_whether_entities_begin_with_a_name_of_their_own
 
 
 @pytest.mark.parametrize(
-  ('labels', 'names'),
-  [(['no', 'yes', 'no'], ('no', 'yes')), ([True, False, True], ('False', 'True')), ([1, 0, 1], ())],
+  ('labels', 'names'), [(['no', 'yes', 'no'], ('no', 'yes')), ([True, False, True], ('False', 'True')), ([1, 0, 1], ())]
 )
 def test_a_test_set_without_labels_has_the_names_of_training(labels, names, tmp_path):
   write(tmp_path, 'train', labels)

@@ -158,10 +158,7 @@ def test_a_point_is_taken_from_those_that_are_left_where_draws_repeat(tmp_path, 
 
 def test_a_point_of_values_beside_a_range_is_drawn_once(tmp_path):
   """'sgd' has no range, so that it is one point, which is half of all draws."""
-  literal = {
-    'optim.name': ['sgd', 'adamw'],
-    'optim.b2': {'low': 0.9, 'high': 0.99, 'when': {'optim.name': ['adamw']}},
-  }
+  literal = {'optim.name': ['sgd', 'adamw'], 'optim.b2': {'low': 0.9, 'high': 0.99, 'when': {'optim.name': ['adamw']}}}
   for method in ('random', 'tpe'):
     one = made(tmp_path, literal=literal, method=method, trials=12)
     points = study.preview(one)

@@ -109,11 +109,7 @@ def test_rows_that_stayed_near_the_plateau_are_named(rendered):
     ("over=('first', 'second')", "over=('first', 'mean')", "column 'mean': over: .*'mean'"),
     ("metric='validation/loss'", "metric='validation/loss', of='pretraining'", 'first, second'),
     ("without={'second'", "without={'third'", "row 'three': without: .*'third'"),
-    (
-      'tuning_seeds=2,',
-      "tuning_seeds=1, summary='best on dev',",
-      'best on dev|the mean',
-    ),
+    ('tuning_seeds=2,', "tuning_seeds=1, summary='best on dev',", 'best on dev|the mean'),
   ],
 )
 def test_a_mistake_is_named(tmp_path, old, new, message):

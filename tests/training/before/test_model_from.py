@@ -206,7 +206,7 @@ def test_mistakes_are_found_without_jax(data, folders, tmp_path):
   lists = [[*words, f'--config.model.from={folders / name.strip()}', *flags] for name, (flags, _) in MISTAKES.items()]
   code = f"""
 import sys
-from plm_jax import train
+from plm_jax.commands import train
 from plm_jax.cli import command
 print([command.run(lambda: train.main(words)) for words in {lists!r}], 'jax' in sys.modules)
 """

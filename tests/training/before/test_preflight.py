@@ -211,10 +211,10 @@ def test_a_mistake_is_told_before_text_is_read(
 @pytest.mark.parametrize(
   ('optim', 'said'),
   [
-    ({'name': 'lamb'}, "optim.name='lamb' moves whole tensors: choose optim.name sgd or adagrad"),
-    ({'name': 'adafactor'}, "optim.name='adafactor' moves whole tensors"),
+    ({'name': 'lamb'}, "optim.name='lamb' updates whole tensors: set optim.name to sgd or adagrad"),
+    ({'name': 'adafactor'}, "optim.name='adafactor' updates whole tensors"),
     ({'name': 'sgd'}, 'few rows of output/table per step, and optim.decay shrinks all of its rows'),
-    ({'name': 'sgd', 'decay': 0.0, 'ema': 0.9}, 'evaluation reads an average of all of its rows'),
+    ({'name': 'sgd', 'decay': 0.0, 'ema': 0.9}, 'optim.ema is an average of all of its rows'),
     (
       {'name': 'sgd', 'decay': 0.0, 'scale': (('output/.*', None), ('.*', 1.0))},
       "reads rows of 'output/table', which does not train: set objective.update='tables'",
@@ -335,7 +335,7 @@ def test_a_score_by_itself_checks_every_evaluation_first(
     ({'eval': {'test': {'data': {'split': 'tset'}}}}, {}, "no split 'tset'"),
     ({'init_from': [{'source': 'runs/none'}]}, {}, 'init_from: there is no runs/none'),
     ({}, {'sizes': (4, 9)}, 'per_class=9, but class 0 has only 8 rows'),
-    ({}, {'metric': 'acuracy'}, "no metric 'acuracy'"),
+    ({}, {'metric': 'acuracy'}, "unknown metric 'acuracy'"),
     (
       {'adapter': {'classes': 1, 'kind': 'regression'}, 'data': {'kind': 'regression'}},
       {},
@@ -359,7 +359,7 @@ def test_a_study_that_could_not_run_makes_no_folder(
 def test_a_study_needs_labelled_data(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   evaluations = {name: {'data': {'split': 'validation'}} for name in ('validation', 'test')}
   settings = runs.settings('mlm', data, init_from=[{'source': str(data)}], eval=evaluations)
-  with pytest.raises(ConfigError, match='labelled data'):
+  with pytest.raises(ConfigError, match=r'sample_efficiency: the config needs .*data\.per_class'):
     transfer.run_study(settings, tmp_path / 'study', sizes=(4,), seeds=1, rates=(1e-2,))
   assert not (tmp_path / 'study').exists()
 
@@ -426,8 +426,8 @@ def test_static_masking_that_changes_nothing_is_told(
   ('adapter', 'says'),
   [
     ({}, ''),
-    ({'pool': 'mean'}, 'bert: ForSequenceClassification: it does not read its trunk as adapter.pool=mean does'),
-    ({'hidden': 8}, 'bert: ForSequenceClassification: it has one layer: train with adapter.hidden=0'),
+    ({'pool': 'mean'}, 'bert: ForSequenceClassification: it has no adapter.pool=mean: train with the defaults'),
+    ({'hidden': 8}, 'bert: ForSequenceClassification: it has one dense layer: train with adapter.hidden=0'),
   ],
 )
 def test_a_head_that_transformers_lacks_is_told_when_training_begins(

@@ -73,7 +73,7 @@ def test_a_shared_place_that_is_none_is_refused_before_anything_is_made(
   assert not (tmp_path / 'cache' / 'tokens').exists()
   shutil.rmtree(tmp_path / 'cache')
   (tmp_path / 'cache').touch()
-  with pytest.raises(ConfigError, match=r'data\.cache=.* cannot be written to .*: name another place'):
+  with pytest.raises(ConfigError, match=r'data\.cache=.* cannot be written to .*: name another path'):
     prepare.main([f'--config={config}'])
 
 

@@ -99,10 +99,7 @@ def test_a_digest_is_the_sum_that_it_says() -> None:
 def test_each_device_makes_digests_of_its_own_part() -> None:
   mesh = sharding.make_mesh({'data': 2, 'model': 2})
   values = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
-  places = {
-    'cut': NamedSharding(mesh, PartitionSpec('model')),
-    'whole': NamedSharding(mesh, PartitionSpec()),
-  }
+  places = {'cut': NamedSharding(mesh, PartitionSpec('model')), 'whole': NamedSharding(mesh, PartitionSpec())}
   arrays = {name: jax.device_put(values, place) for name, place in places.items()}
   made = np.asarray(jax.jit(lambda tree: verify.digests(tree, places=places))(arrays))
   halves = [digest(values[:2]), digest(values[2:])]

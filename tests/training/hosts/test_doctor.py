@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.training.test_hosts import free_port
 
 from plm_jax.commands import doctor
 from plm_jax.core.errors import ConfigError
@@ -19,6 +18,7 @@ from plm_jax.training.hosts import agreement
 from plm_jax.training.hosts import doctor as engine
 from plm_jax.training.hosts.host_facts import Answer
 from tests import conftest, runs
+from tests.training.hosts.test_join import free_port
 
 pytestmark = pytest.mark.turns
 
@@ -144,11 +144,7 @@ def test_hosts_are_grouped_by_what_they_say() -> None:
   assert not report.sound
   [(name, result, said)] = engine.rows(report)
   assert (name, result) == ('code', 'failed')
-  assert said.splitlines() == [
-    'processes 0 to 2, 4: a, 1 file',
-    'process 3 (w): b, 2 files',
-    'process 5 (w): no disk',
-  ]
+  assert said.splitlines() == ['processes 0 to 2, 4: a, 1 file', 'process 3 (w): b, 2 files', 'process 5 (w): no disk']
   assert agreement.judged('memory', [Answer(note='1 GiB'), Answer(note='2 GiB')]).result == 'ok'
   assert agreement.judged('data', [Answer('a'), None]).result == 'ok'
   assert agreement.judged('data', [Answer('a'), agreement.ABSENT]).result == 'failed'

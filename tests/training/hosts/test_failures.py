@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 import pytest
-from tests.training.test_hosts import free_port
 
 from plm_jax.runs import metrics
 from tests import runs
+from tests.training.hosts.test_join import free_port
 
 pytestmark = pytest.mark.turns
 
@@ -20,7 +20,7 @@ LIMIT_S = 60
 # `train` in a process that is another one in some way
 START = """
 import sys, time
-from plm_jax import train
+from plm_jax.commands import train
 from plm_jax.cli import command, signals
 {change}
 signals.begin()

@@ -14,12 +14,7 @@ from plm_jax.data.rows.written import BLANK, Form, Keep, Written
 
 
 def make(
-  *,
-  inputs: str,
-  target: str = '',
-  options: tuple[str, ...] = (),
-  label: str = 'label',
-  keep: Keep = 'start',
+  *, inputs: str, target: str = '', options: tuple[str, ...] = (), label: str = 'label', keep: Keep = 'start'
 ) -> Form:
   """Build a form from templates.
 

@@ -29,10 +29,7 @@ ROWS = [
   {'text': 'three', 'label': 0, 'score': 2.0},
   {'text': 'vier grün\nund mehr', 'label': 1, 'score': -1.0},
 ]
-SENTENCES = [
-  {'tokens': ['The', 'Hague', '#1'], 'tags': ['O', 'B-LOC', 'O']},
-  {'tokens': ['grün'], 'tags': ['O']},
-]
+SENTENCES = [{'tokens': ['The', 'Hague', '#1'], 'tags': ['O', 'B-LOC', 'O']}, {'tokens': ['grün'], 'tags': ['O']}]
 
 
 def parquet(rows) -> bytes:
@@ -134,11 +131,7 @@ def test_rows_of_a_file(tmp_path, suffix, zipped):
 def test_the_digest_follows_the_content(tmp_path, suffix):
   _, content = EXAMPLES[suffix]
   digests = []
-  for name, made in (
-    ('a', content),
-    ('b', content),
-    ('c', re.sub(rb'\bgr', b'kr', content).replace(b'It\t', b'He\t')),
-  ):
+  for name, made in (('a', content), ('b', content), ('c', re.sub(rb'\bgr', b'kr', content).replace(b'It\t', b'He\t'))):
     (tmp_path / f'{name}{suffix}').write_bytes(made)
     digests.append(sources.open_source(str(tmp_path / f'{name}{suffix}'), cache=str(tmp_path / 'cache')).digest)
   assert digests[0] == digests[1] != digests[2]

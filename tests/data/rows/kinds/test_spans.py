@@ -238,10 +238,7 @@ def test_hosts_together_read_the_batch_of_one(tmp_path):
 @pytest.mark.parametrize(
   ('answers', 'message'),
   [
-    (
-      {'text': ['11'], 'answer_start': [0]},
-      r"row 0 of .*answer '11'.*character 0.*'10'",
-    ),
+    ({'text': ['11'], 'answer_start': [0]}, r"row 0 of .*answer '11'.*character 0.*'10'"),
     ({'text': ['11'], 'answer_start': [99]}, 'character 99'),
     ({'text': ['11'], 'answer_start': [-2]}, 'character -2'),
     ({'text': [''], 'answer_start': [0]}, "answer ''"),
