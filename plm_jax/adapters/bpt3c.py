@@ -23,7 +23,6 @@ def read(trunk: nn.Module, tokens: Array, segment_ids: Array, *, window: int, tr
     tokens: int[b, l], padded on the right.
     segment_ids: int[b, l], one text per sequence; 0 is padding.
     window: w, number of tokens per window.
-    train: applies dropout.
 
   Returns:
     'hidden' [b, l, d] and 'layers' [n, b, l, d], as the trunk returns them.

@@ -72,8 +72,6 @@ def make(
   The data are those of `data/labelled.py` with kind='options'.
 
   Args:
-    trunk: any trunk.
-    vocab: vocabulary of the data.
     dropout: rate before each layer of the head.
     same_dropout: the options of an example share one dropout mask, as in the released code of GPT.
     hidden: width of a layer of the head before the last one, as in RoBERTa; 0 for none.

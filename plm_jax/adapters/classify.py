@@ -192,8 +192,6 @@ def make(
   """Classify a text, or predict one number.
 
   Args:
-    trunk: any trunk.
-    vocab: vocabulary of the data.
     classes: number of labels; ignored by regression. None: a run finds it in its training data.
     kind: 'class' is cross-entropy, 'regression' squared error.
     dropout: rate before each layer of the head.

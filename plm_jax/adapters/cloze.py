@@ -85,7 +85,6 @@ def make(
 
   Args:
     trunk: an encoder that `Attends`, an encoder-decoder, or one that fills blanks.
-    vocab: vocabulary of the data.
     words: one for each label, in order, as written in the text: ' great' in byte-level vocabularies. An encoder
       requires words of one token each. () uses the options of each example.
     mask: token of the blank in the data (`data.blank`); None is the vocabulary's mask, or '<extra_id_0>' for an

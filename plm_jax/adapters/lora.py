@@ -57,10 +57,7 @@ def make(
   """Train low-rank updates of matrices of the trunk, and the head.
 
   Args:
-    trunk: any trunk.
-    vocab: vocabulary of the data.
     second_vocab: second vocabulary of the run, if the inner task takes one.
-    inner: an adapter or an objective, and its keywords.
     targets: dense layers of the trunk: the last part of their path, or a regular expression of the whole path
       ('trunk/layers/mlp/.*').
     rank: r, of each update.

@@ -45,7 +45,6 @@ def make(
 
   Args:
     trunk: trunk that every part supports.
-    vocab: vocabulary of the data.
     second_vocab: second vocabulary of the run, if a part takes one.
     parts: name -> a file of `adapters/` and its keywords; names are those of the parts of the data.
     scores: name -> files of `plm_jax/scores/` that score all predictions of a part; default: those of its adapter.

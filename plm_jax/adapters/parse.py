@@ -83,7 +83,6 @@ class Model(nn.Module):
 
     Args:
       may_be_head: bool[b, l], True at the first piece of a word.
-      train: applies dropout.
       **inputs: inputs of the trunk.
     """
     out = self.trunk(**inputs, train=train and not self.frozen)
@@ -120,7 +119,6 @@ def make(
   """Predict heads and relations of words.
 
   Args:
-    trunk: any trunk.
     vocab: vocabulary of the data, from `data/labelled.py` with kind='arcs'.
     relations: names of the relations by id. (): a run finds them in its training data.
     layers: layers whose states are concatenated; -1 is the trunk's output, 0 its embeddings.

@@ -65,9 +65,7 @@ def make(
 
   Args:
     trunk: a trunk with attention.
-    vocab: vocabulary of the data.
     second_vocab: second vocabulary of the run, if the inner task takes one.
-    inner: an adapter or an objective, and its keywords.
     length: p, length of the prefix.
     mlp_dim: w, width between the two layers that compute the vectors; 0 trains the vectors directly.
     init_std: standard deviation of tables and kernels.

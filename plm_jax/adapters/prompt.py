@@ -72,7 +72,6 @@ def make(
 
   Args:
     trunk: an encoder-decoder, a causal trunk, or one with a prefix.
-    vocab: vocabulary of the data.
     choose: comparison of 'accuracy' and predictions: 'sum' of the log-probabilities of an option's tokens, their
       'mean', the sum per 'characters' of the option (acc_norm of lm-evaluation-harness), or the sum 'against' the sum
       after another text (GPT-3 for ARC, OpenBookQA and RACE).

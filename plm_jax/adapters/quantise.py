@@ -48,10 +48,7 @@ def make(
   """Train the inner task with the trunk's weights in 8 bits.
 
   Args:
-    trunk: any trunk.
-    vocab: vocabulary of the data.
     second_vocab: second vocabulary of the run, if the inner task takes one.
-    inner: an adapter or an objective, and its keywords.
 
   Raises:
     ValueError: the inner task is a wrapper or freezes its trunk.

@@ -229,8 +229,6 @@ def make(
   """Run the adapter `inner` on a mix of the trunk's layers.
 
   Args:
-    trunk: any trunk.
-    vocab: vocabulary of the data.
     inner: the adapter that reads the mix, such as dict(name='tag', tags=..., lstm_layers=2, crf=True). Do not set its
       `layers` and `frozen`: it sees one layer.
     vectors: width of trained vectors, one for each id of the vocabulary, before the mix; 0 for none.

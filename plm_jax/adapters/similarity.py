@@ -69,8 +69,6 @@ def make(
   The data need `data.both_orders=True`.
 
   Args:
-    trunk: any trunk.
-    vocab: vocabulary of the data.
     classes: number of labels; ignored by regression. None: a run finds it in its training data.
     kind: 'class' is cross-entropy, 'regression' squared error.
     dropout: rate before each layer of the head.

@@ -190,8 +190,6 @@ def make(
   The data are those of `data/labelled.py` with kind='spans'.
 
   Args:
-    trunk: any trunk.
-    vocab: vocabulary of the data.
     n_best: number of predicted pairs of start and end per window.
     max_answer: maximum number of tokens of an answer.
     no_answer: texts may contain no answer, as in SQuAD 2: answers are scored by its rule, and a question is left

@@ -181,7 +181,6 @@ def make(
   """Label words from the states of their first pieces.
 
   Args:
-    trunk: any trunk.
     vocab: vocabulary of the data, from `data/labelled.py` with kind='words'.
     tags: names of the labels by id. If all are 'O', 'B-...' or 'I-...', spans are scored. (): a run finds them in its
       training data.

@@ -102,10 +102,8 @@ def make_task(
   """Build the inner task and wrap it.
 
   Args:
-    inner: an adapter or an objective, and its keywords.
     added: parameters of the wrapper.
     trunk: trunk of the run.
-    vocab: vocabulary of the data.
     second_vocab: second vocabulary of the run, if the inner task takes one.
 
   Raises:

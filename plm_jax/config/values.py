@@ -209,7 +209,7 @@ def unknown_keyword(label: str, known: Mapping[str, Keyword], name: Any, elsewhe
 
 
 def _located(label: str, name: str) -> tuple[str, str]:
-  """Return the start of a message and a key, as users write it.
+  """Split a place into the start of a message and a key.
 
   'config.optim', 'lr'        '', 'optim.lr'
   "x.py: row 'a'", 'titel'    "x.py: row 'a': ", 'titel'

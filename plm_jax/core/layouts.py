@@ -89,7 +89,6 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
   Args:
     axes: names from `AXES`; None for an axis that is never cut.
     shape: of the array.
-    layout: mesh and rules.
   """
   if layout.spread and 'batch' not in axes:
     return _spread(axes, shape, layout)

@@ -234,7 +234,6 @@ class Streams(Protocol):
       forward: int[b, l, 50], in reading order.
       backward: int[b, l, 50], in reverse order.
       carry: states after the row before.
-      train: apply dropout.
 
     Returns:
       States [b, l, 2, p], each direction in its own order, and the next carry.

@@ -367,13 +367,6 @@ def _each(
 ) -> Any:
   """Compute one result, or a list of results.
 
-  Args:
-    name: of the method, for messages.
-    argument: of the caller.
-    compute: texts -> their results.
-    is_single: returns True for one text.
-    is_text: returns True for a valid item of a list.
-
   Raises:
     ConfigError: neither a text nor a list of texts.
   """

@@ -74,7 +74,6 @@ def predict(
   """Predict every example of a file and write the predictions.
 
   Args:
-    settings: of the run.
     folder: of the run; it is not changed.
     file: the examples, in any format of `data/corpora/formats/`. Each line of a .txt file is one, even if empty.
     out: output file, whose name ends in one of `SUFFIXES`.

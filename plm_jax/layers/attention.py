@@ -169,7 +169,6 @@ def attend_in(
     value: [b, m, g, k]; 'cached': [b g, m, k].
     mask: of visible keys.
     dropout: rate on the weights.
-    train: apply dropout.
     implementation: `Execution.attention`, or 'cached' in a step of generation.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     scale: of the products; 1 / sqrt(k) by default.

@@ -161,7 +161,6 @@ class PredictionHead(nn.Module):
 
     Args:
       x: [..., d]; [b, d] for batch norms.
-      train: apply dropout.
       counts: bool[b], rows that batch norms are computed over; None for all.
 
     Returns:

@@ -100,7 +100,6 @@ class MultiHead(nn.Module):
       value: [b, m, h, k]; 'cached': [b h, m, k].
       mask: of visible keys.
       bias: added to the products, broadcastable to [b, h, l, m].
-      train: apply dropout.
       implementation: `Execution.attention`, or 'cached' in a step of generation.
 
     Returns:

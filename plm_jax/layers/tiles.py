@@ -97,13 +97,7 @@ def sizes_of(form: Form, given: dict[str, Array]) -> Sizes:
 
 
 def _specs(sizes: Sizes, given: dict[str, Array], at: Callable[..., Tile]) -> dict[str, pl.BlockSpec]:
-  """Describe the block of each array for a step of a kernel.
-
-  Args:
-    sizes: of the arrays.
-    given: arrays.
-    at: indices of the step -> its tile.
-  """
+  """Describe the block of each array for a step of a kernel."""
   s = sizes
 
   def block(shape: tuple[int | None, ...], index: Callable[[Tile], tuple[Any, ...]]) -> pl.BlockSpec:

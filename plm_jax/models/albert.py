@@ -238,7 +238,6 @@ class Albert(Base):
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: int[b, l], sentence A (0) or B (1); 0 by default.
       positions: int[b, l]; by default from 0 in each segment.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d]; 'layers' [n * num_inner + 1, b, l, d], the projected embeddings and the output of each block;
@@ -281,7 +280,7 @@ class Albert(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Albert:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Albert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

@@ -105,7 +105,6 @@ class AwdLstm(Base):
         sequence, but the carry enters the first one.
       type_ids: ignored; the model has no sentence types.
       carry: state of each layer, from `init_carry` or the previous call; () for zeros.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], the last layer after dropout; 'layers' [2, b, l, d], the embeddings and the last layer before
@@ -132,7 +131,6 @@ class AwdLstm(Base):
       carry: state of each layer before the first token.
       fresh: bool[b, l], tokens before which the states are reset to zero.
       passed: bool[b, l], tokens that do not change the states; None for none.
-      train: applies dropout.
 
     Returns:
       The final states, in the form of `carry`, and the outputs of the last layer [b, l, d].
@@ -214,7 +212,7 @@ class AwdLstm(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> AwdLstm:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return AwdLstm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

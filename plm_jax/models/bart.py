@@ -296,7 +296,6 @@ class Bart(Base):
       decoder_segment_ids: int[b, l]; a document attends to the encoder's document with the same id.
       encoder_positions: int[b, m]; by default from 0 in each segment.
       decoder_positions: int[b, l]; the same.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d] and 'layers' [n+1, b, l, d] of the decoder, with the embeddings first; 'encoder_hidden'
@@ -371,7 +370,7 @@ class Bart(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Bart:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Bart(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

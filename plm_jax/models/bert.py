@@ -168,7 +168,6 @@ class Bert(Base):
       type_ids: int[b, l], sentence A (0) or B (1); 0 by default, ignored by models without types.
       positions: int[b, l]; by default from 0 in each segment.
       allowed: bool[b, l, m], True if the query may attend to this key of its segment (UniLM); all by default.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -223,7 +222,7 @@ class Bert(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Bert:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Bert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

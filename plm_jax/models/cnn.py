@@ -132,7 +132,6 @@ class Cnn(Base):
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: ignored; the model has no sentence types.
       positions: ignored; the kernels encode positions.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -151,7 +150,7 @@ class Cnn(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Cnn:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Cnn(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

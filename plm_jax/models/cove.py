@@ -124,7 +124,6 @@ class Cove(Base):
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: ignored; the model has no sentence types.
       positions: ignored; the recurrence reads tokens in order.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], CoVe; 'layers' [n+1, b, l, d], first the word vectors twice and padded with zeros, as ELMo
@@ -169,7 +168,7 @@ class Cove(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Cove:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Cove(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

@@ -131,7 +131,6 @@ class Cvt(Base):
       segment_ids: int[b, l]; a state never enters another document of its sequence. 0 is padding.
       type_ids: ignored; the model has no sentence types.
       positions: ignored; the recurrence reads tokens in order.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], the last level; 'layers' [n+1, b, l, d], the input of the first level, padded with zeros, and
@@ -180,7 +179,7 @@ class Cvt(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Cvt:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Cvt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

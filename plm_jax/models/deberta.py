@@ -338,7 +338,6 @@ class Deberta(Base):
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: int[b, l], sentence A (0) or B (1); 0 by default, ignored by models without types.
       positions: int[b, l], absolute positions, read with absolute='input' only; by default from 0 in each segment.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -377,7 +376,6 @@ class Deberta(Base):
       query: [b, l, d]; the first residual connection of the block adds it too.
       hidden: [b, l, d], keys and values: the states before the last block.
       segment_ids: int[b, l].
-      train: applies dropout.
     """
     return self.last(hidden, self._context(segment_ids, query), train)[0]
 
@@ -414,7 +412,7 @@ class Deberta(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Deberta:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Deberta(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

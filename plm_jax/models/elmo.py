@@ -231,7 +231,6 @@ class Elmo(nn.Module):
       characters: int[b, l, 50], characters of each word, without begin and end of sentence.
       segment_ids: int[b, l], ids of the texts; 0 is padding.
       type_ids: ignored; the model has no sentence types.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], the last layer, forward states first; 'layers' [n+1, b, l, d], first the word vector twice;
@@ -272,7 +271,6 @@ class Elmo(nn.Module):
       forward: int[b, l, 50], words in order, with begin of sentence.
       backward: int[b, l, 50], words in reverse order, with end of sentence.
       carry: from `init_carry` or the previous call.
-      train: applies dropout.
 
     Returns:
       The last layer's states after each word, [b, l, 2, p], each direction in reading order, and the next carry.
@@ -324,7 +322,7 @@ def uniform(limit: float) -> Initializer:
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Elmo:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Elmo(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

@@ -205,7 +205,6 @@ class Glm(Base):
       positions: int[b, l] up to max_length, positions in A; by default from 0 in each segment.
       block_positions: int[b, l] up to max_length, positions inside a blank; 0 by default.
       prefix: int[b], number of tokens of part A; the whole sequence by default.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], after any final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -282,7 +281,7 @@ class Glm(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Glm:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Glm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

@@ -249,7 +249,6 @@ class Llama(Base):
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: ignored; the model has no sentence types.
       positions: int[b, l]; by default from 0 in each segment.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -300,7 +299,7 @@ class Llama(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Llama:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Llama(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

@@ -109,7 +109,6 @@ class LstmEncoder(Base):
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: ignored; the model has no sentence types.
       positions: ignored; the recurrence reads tokens in order.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
@@ -147,7 +146,7 @@ class LstmEncoder(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> LstmEncoder:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return LstmEncoder(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

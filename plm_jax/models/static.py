@@ -93,7 +93,7 @@ def small_uniform(width: int) -> Initializer:
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Static:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Static(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

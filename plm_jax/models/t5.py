@@ -354,7 +354,6 @@ class T5(_Trunk):
       decoder_segment_ids: int[b, l]; a document attends to the encoder's document with the same id.
       encoder_positions: int[b, m]; only differences matter; indices by default.
       decoder_positions: int[b, l], the same.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d] of the decoder after the final norm, and its 'layers' [n+1, b, l, d] before it, with the
@@ -443,7 +442,6 @@ class T5Decoder(_Trunk):
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
       type_ids: ignored; the model has no sentence types.
       positions: int[b, l]; only differences matter; indices by default.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d] after the final norm; 'layers' [n+1, b, l, d] before it, with the embeddings first; 'carry' ().
@@ -501,7 +499,6 @@ class T5Prefix(T5Decoder):
       type_ids: ignored; the model has no sentence types.
       positions: int[b, l]; only differences matter; indices by default.
       prefix: int[b], number of first tokens that all tokens of their document see; 0 by default.
-      train: applies dropout.
     """
     del type_ids
     mask = Mask(segment_ids, segment_ids, causal=True, prefix=prefix)
@@ -546,7 +543,7 @@ class T5Encoder(_Trunk):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> T5 | T5Decoder | T5Encoder:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
   kinds: dict[str, type[T5 | T5Decoder | T5Encoder]]
   kinds = {'decoder': T5Decoder, 'prefix': T5Prefix, 'encoder': T5Encoder}

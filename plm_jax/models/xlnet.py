@@ -287,7 +287,6 @@ class Xlnet(Base):
       permutation_mask: bool[b, l, l], True if a query may attend to a token. The content stream also sees its own
         position, and both streams see all of the memory. None for no limit.
       target_positions: int[b, t], positions that the query stream predicts; None for no query stream.
-      train: applies dropout.
 
     Returns:
       'hidden' [b, l, d], the content stream; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' the next
@@ -410,7 +409,7 @@ class Xlnet(Base):
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
 ) -> Xlnet:
-  """Build a trunk for `vocab_size` ids from row `variant` of `CONFIGS`, with the fields in `overrides` changed."""
+  """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Xlnet(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 

@@ -144,8 +144,6 @@ def token_blanks(key: Array, row: Row, *, rate: Share = 0.15, mean: Mean = 3.0, 
   ones that fit are used.
 
   Args:
-    key: noise key of the row.
-    row: clean text.
     rate: share of a document's tokens.
     mean: of the Poisson distribution of the lengths.
     longest: tokens of the longest blank.
@@ -214,7 +212,6 @@ def sentence_blanks(key: Array, row: Row, *, rate: Share = 0.15) -> Spans:
   a document so short that the product is 0 (released code).
 
   Args:
-    key: noise key of the row.
     row: clean text, with sentence ids.
     rate: share of a document's tokens.
 
@@ -248,8 +245,6 @@ def document_blanks(key: Array, row: Row, *, ratio: Share = 0.5, suffix: float =
   Its length is U{int(ratio * length), ..., length - 2} tokens (§2.2: half of the document to all of it).
 
   Args:
-    key: noise key of the row.
-    row: clean text.
     ratio: share of the document in the shortest blank; .25 in the script of GLM-10B.
     suffix: probability that the blank ends with the text; otherwise its position is uniform.
 
@@ -359,8 +354,6 @@ def arrange(
   # block_positions  0 0 0 0 | 1 2 1 2 3
 
   Args:
-    key: noise key of the row.
-    row: clean text.
     spans: the blanks.
     slots: largest number of blanks; blanks further right remain text.
     mask_id: id of a blank's mask in A, int[].

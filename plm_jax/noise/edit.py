@@ -80,8 +80,6 @@ def bert_80_10_10(
   80 % become [MASK], 10 % a random token, 10 % stay.
 
   Args:
-    key: noise key of the row.
-    row: clean text.
     spans: chosen positions.
     mask_id: id of [MASK].
     vocab_size: exclusive upper bound of random ids.
@@ -146,7 +144,6 @@ def to_sentinels(
 
   Args:
     key: not used.
-    row: clean text.
     spans: numbered from left to right.
     first_sentinel: id of the first sentinel; 32099 in T5.
     sentinel_step: difference between the ids of neighbouring sentinels; -1 in T5.
@@ -163,7 +160,6 @@ def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_in
 
   Args:
     key: not used.
-    row: clean text.
     spans: chosen positions and insertions.
     mask_id: id of [MASK].
     max_insert: most insertions before a position; `spans.insert` beyond it is not written. The functions of

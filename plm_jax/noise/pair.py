@@ -103,7 +103,6 @@ def truncate(key: Array, first: Segment, second: Segment, *, room: int) -> tuple
   segment with probability 1/2 (BERT's data script).
 
   Args:
-    key: noise key of the row.
     first: segment A.
     second: segment B.
     room: most tokens of both together.

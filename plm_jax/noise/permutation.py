@@ -53,7 +53,6 @@ def choose_targets(
   Uniform single tokens fill up the goal. As in the released code n counts tokens, so a span may end within a word.
 
   Args:
-    key: noise key of the row.
     row: with word ids; only eligible tokens are targets, and spans never cross a document boundary.
     boundary: first position of the second part.
     one_in: K of the paper: one target per K tokens.
@@ -140,7 +139,6 @@ def draw_ranks(key: Array, length: int, *, boundary: int, block: int | None = No
   """Sample the rank of each position in the factorisation order.
 
   Args:
-    key: noise key of the row.
     length: tokens of the row.
     boundary: first position of the second part.
     block: tokens per block (`perm_size` of the released code). Blocks keep their order; all blocks of a part have the

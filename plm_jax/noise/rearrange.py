@@ -22,7 +22,6 @@ def permute_sentences(key: Array, row: Row, *, ratio: Rate = 1.0) -> Array:
   # source     3  4  0  1  2
 
   Args:
-    key: noise key of the row.
     row: clean text, with sentence ids. Sentences beyond the first max(64, l / 4) of the row do not move.
     ratio: share of the sentences.
 
@@ -63,8 +62,6 @@ def rotate(key: Array, row: Row, *, rate: Rate = 1.0) -> Array:
   # source    2 3 4 0 1
 
   Args:
-    key: noise key of the row.
-    row: clean text.
     rate: probability that a run is rotated.
   """
   check_rate(rate)

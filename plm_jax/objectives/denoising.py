@@ -280,7 +280,6 @@ def denoise(
   Its inputs, targets, and number f32[] of spans without a sentinel.
 
   Args:
-    key: noise key of the row.
     ids: int32[l], clean text.
     segments: int32[l].
     denoiser: the corruption.

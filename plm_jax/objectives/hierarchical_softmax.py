@@ -75,7 +75,6 @@ class Model(nn.Module):
       tokens: int[b, l].
       pairs: bool[b, l, o], True where a word is paired with a neighbour.
       nodes: int[b, l, w], the nodes on the path to the word at l.
-      train: enables dropout.
 
     Returns:
       f32[b, l, o, w] of skip-gram, whose input is the word at l and whose centre is the neighbour o; f32[b, l, 1, w] of

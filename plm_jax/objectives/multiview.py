@@ -118,7 +118,6 @@ class Views(nn.Module):
     Args:
       segment_ids: int[b, l].
       may_be_head: bool[b, l], a word begins here; None if no task parses.
-      train: enables dropout.
       **inputs: of the trunk.
     """
     out = self.trunk(**inputs, segment_ids=segment_ids, train=train)

@@ -84,7 +84,6 @@ def draw(s: PermutedLmSettings, key: Array, fields: Mapping[str, Array]) -> dict
 
   Args:
     s: settings.
-    key: noise key of the row.
     fields: 'tokens', 'segment_ids' and other fields of each token, int[l].
 
   Returns:

@@ -51,7 +51,6 @@ class Model(nn.Module):
     Args:
       windows: int[b, l, w].
       drawn: int[b, l], the other words.
-      train: enables dropout.
 
     Returns:
       f32[b, l] twice.

@@ -79,7 +79,6 @@ class Model(nn.Module):
         whose centre is the word at l, bool[b, l, o], True for neighbours in the bag.
       words: int[b, n, 1 + k], the centre and the sampled words; of a bag n is l.
       number: int[b], the count of valid pairs among the n, which come first; other logits are meaningless.
-      train: enables dropout.
       **inputs: further inputs of `read`.
 
     Returns:

@@ -207,7 +207,6 @@ class Decoder(nn.Module):
       tokens: int[b, t], read by the decoder.
       source: of the encoder.
       ends: h and c [b, n, d] of the encoder.
-      train: enables dropout.
     """
     if not self.feeding:
       return self.attention.adjust_states(self.states(tokens, ends, train=train), source)

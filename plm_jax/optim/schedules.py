@@ -29,7 +29,7 @@ def constant(step: Array, *, steps: int, warmup: int) -> Array:
 
 
 def linear(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Duration = 1.0) -> Array:
-  """T / w, then a straight line from 1 at w to `floor` at the end."""
+  """Warm up by t / w, then go straight from 1 at w to `floor`."""
   return polynomial(step, steps=steps, warmup=warmup, floor=floor, until=until, power=1.0)
 
 
@@ -51,7 +51,7 @@ def gpt(step: Array, *, steps: int, warmup: int) -> Array:
 
 
 def cosine(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Duration = 1.0) -> Array:
-  """T / w, then half a cosine from 1 at w to `floor` at the end."""
+  """Warm up by t / w, then follow half a cosine down to `floor`."""
   progress = _progress(step, steps=steps, warmup=warmup, until=until)
   return _warm(step, warmup) * (floor + (1.0 - floor) * 0.5 * (1.0 + jnp.cos(math.pi * progress)))
 
@@ -71,7 +71,7 @@ def polynomial(
 
 
 def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: Duration | None = None) -> Array:
-  """min(1, t / w) sqrt(k / max(t, k)): the peak until step k = `hold`, then proportional to 1 / sqrt(t).
+  """Compute min(1, t / w) sqrt(k / max(t, k)).
 
   The rate is the peak until step k = `hold`, then proportional to 1 / sqrt(t). T5's 1 / sqrt(max(t, 10^4)) and PaLM's
   10^-2 then 1 / sqrt(t) are rate 0.01 with hold 10,000 and no warmup; fairseq's rate * sqrt(w / t) is warmup w.

@@ -50,7 +50,6 @@ def make(settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence
   """Build the parts of a run for described devices.
 
   Args:
-    settings: of the run.
     vocab: of the run.
     topology: of the devices.
     devices: from `topology.describe`; None for estimates without compilation.

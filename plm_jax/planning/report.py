@@ -26,7 +26,6 @@ def plan(
   """Estimate memory, communication and time of a run on a topology.
 
   Args:
-    settings: of the run.
     vocab: of the run, or `stand_in.Words`.
     topology: of the devices.
     state_only: estimate without compiling.

@@ -62,7 +62,6 @@ def candidates(settings: Mapping[str, Any], *, rows: int, taken: Sequence[str]) 
   """List changes of accumulate, remat, attention and tensor parallelism, cheapest first.
 
   Args:
-    settings: of the run.
     rows: that a device computes at once.
     taken: the attention implementations of the step (`attention.recorded`).
   """

@@ -80,7 +80,6 @@ def kept(settings: Mapping[str, Any], file: Where, evaluation: str | None, *, wo
   """Choose the evaluation and the file for the predictions of a run.
 
   Args:
-    settings: of the run.
     file: output file, in an existing folder or in the folder of the run.
     evaluation: to predict; None for the only one.
     workdir: the folder of the run, which may not exist yet.

@@ -230,7 +230,6 @@ def check_data(
   """Compute checksums of the data, and check them on resume.
 
   Args:
-    folder: of the run.
     source: the examples of all hosts.
     vocab: its vocabulary.
     first_batches: checksum of the first ten batches of `source` (`training.feed.first_batches_digest`).

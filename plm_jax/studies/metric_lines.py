@@ -169,11 +169,6 @@ def _names_in(content: bytes, shapes: Sequence[bytes], seen: dict[bytes, set[str
 
   Lines with the same keys are equal without their digits, so one of them is parsed for all. If a key contains a digit,
   such as 'val2/loss', all keys are searched instead.
-
-  Args:
-    content: the lines.
-    shapes: the lines without their digits.
-    seen: line without digits -> its metrics; new ones are added.
   """
   bare = content.translate(None, _NO_KEY)  # {"val2/loss": 1.5, "step": 3}   ->   "2":15"":3
   if bare.count(b'"":') != bare.count(b'":'):

@@ -77,7 +77,6 @@ def fix_of(settings: Mapping[str, Any], name: str = 'vocab', *, heads: Sequence[
   """Describe how to get a vocabulary of a run.
 
   Args:
-    settings: of the run.
     name: its block, 'vocab' or 'second_vocab'.
     heads: config files whose heads are read before those of the experiments.
   """

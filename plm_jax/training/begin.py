@@ -52,8 +52,6 @@ def begin(
   """Build what a run needs before its first step.
 
   Args:
-    settings: as `config.resolve` returns them.
-    folder: of the run.
     options: of this call.
     stack: closes what is opened here.
     stopping: checked between the stages.

@@ -85,8 +85,6 @@ class StepCache:
     Args:
       make_optimiser: schedule length in steps -> optimiser. All of them have the same state.
       parts: of the run; its task is trained.
-      settings: of the run.
-      layout: mesh and rules.
       state_shardings: of each leaf of `TrainState`.
     """
     self._make_optimiser = make_optimiser

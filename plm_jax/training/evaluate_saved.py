@@ -105,7 +105,6 @@ def evaluate_run(
 
   Args:
     settings: of the run; evaluations may differ from those it was trained with.
-    folder: of the run.
     step: which checkpoint; None takes the best where there is one, else the newest.
     follow: evaluate every checkpoint as it appears, up to the last one of the run, instead of `step`.
     timeout: seconds that `follow` waits for the next checkpoint.
@@ -145,7 +144,6 @@ def predict_run(
   Args:
     settings: of the run, or of one task of several (`one_part.settings_of`), with an evaluation whose rows need no
       label.
-    folder: of the run.
     name: of the evaluation.
     step: which checkpoint; None takes the best where there is one, else the newest.
     part: the task that the settings are of.

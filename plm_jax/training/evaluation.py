@@ -134,7 +134,6 @@ def evaluate(
     key: root key of the run.
     task: what is scored.
     steps: of `make_steps`.
-    layout: mesh and rules.
     units: in the text, see `schema.Evaluation`.
     scores: names of files of `plm_jax/scores/`; a metric of theirs stands for one of the task with its name.
     keep: return predictions and records also where no score needs them.

@@ -44,7 +44,6 @@ def init_params_from(
   """Replace the parameters that `init_from` names, and report which ones.
 
   Args:
-    settings: of the run.
     parts: of the run.
     params: fresh ones.
     names: of the classes of the rows that are trained on, if they have any.

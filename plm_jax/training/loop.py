@@ -46,7 +46,6 @@ def train(
   """Train to the last step, from the newest checkpoint if any.
 
   Args:
-    settings: as `config.resolve` returns them.
     workdir: the run folder, which is made if it is missing.
     stop_at: step after which to save and end. The schedule stays the same.
     extend: number of steps to add. From here on the schedule is that of the longer run. A run that is still in an

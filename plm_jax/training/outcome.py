@@ -28,7 +28,6 @@ def way_on(folder: RunFolder, steps: Sequence[int], done: int) -> str:
   """Return how to resume a run that diverged.
 
   Args:
-    folder: of the run.
     steps: saved steps that are sound.
     done: the step at which it diverged.
   """

@@ -121,7 +121,6 @@ def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDty
     task: what is trained.
     tx: the optimiser.
     spec: key -> global shape and dtype of a batch.
-    layout: mesh and rules.
   """
 
   def make(key: Array) -> TrainState:
@@ -250,15 +249,7 @@ def _accumulated(task: Task, count: int, batch: _Rows, shared: _Shared) -> tuple
 def _gradient_of_batch(
   task: Task, batch: _Rows, shared: _Shared, *, accumulate: int, paths: Collection[str]
 ) -> tuple[PyTree, Loss]:
-  """Compute the gradient of the mean loss, and the loss.
-
-  Args:
-    task: what is trained.
-    batch: all examples.
-    shared: parameters and the key of dropout.
-    accumulate: micro-batches that the batch is cut into.
-    paths: of all parameters.
-  """
+  """Compute the gradient of the mean loss, and the loss."""
   if accumulate == 1:
     gradients, loss = _gradient(task, batch, shared)
     if absent := set(loss.kept) - set(paths):

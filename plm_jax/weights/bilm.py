@@ -183,12 +183,7 @@ def _cells(layer: int) -> list[str]:
 
 
 def _leaves(trunk: Elmo, read: Callable[[str], np.ndarray]) -> dict[str, Leaf]:
-  """Open our parameters; each read takes the datasets of one layer.
-
-  Args:
-    trunk: their trunk.
-    read: returns the numbers of a dataset.
-  """
+  """Open our parameters; each read takes the datasets of one layer."""
   c = trunk.config
   names = {'projection/kernel': 'CNN_proj/W_proj', 'projection/bias': 'CNN_proj/b_proj'}
   for index in range(len(c.filters)):
@@ -223,13 +218,7 @@ def _below(read: Callable[[str], np.ndarray], group: str, name: str) -> np.ndarr
 
 
 def _of_cell(read: Callable[[str], np.ndarray], part: str, c: Config) -> np.ndarray:
-  """Read one parameter of one direction of a layer.
-
-  Args:
-    read: returns the numbers of a dataset of the cell.
-    part: 'input', 'recurrent', 'bias' or 'projection'.
-    c: config of the trunk.
-  """
+  """Read one parameter of one direction of a layer."""
   if part == 'projection':
     return read('W_P_0')  # [f, p]
   if part == 'bias':
@@ -306,12 +295,6 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _datasets(file: Any, shapes: Mapping[str, tuple[int, ...]], *, where: str, options: Path) -> dict[str, Any]:
   """Return the datasets of an open file by name, checked.
-
-  Args:
-    file: of h5py.
-    shapes: of all datasets that it must have.
-    where: for messages, before the name of a dataset.
-    options: the file that determines the shapes.
 
   Raises:
     WeightsError: a dataset is missing, unknown, incomplete, or has another shape or no floats.

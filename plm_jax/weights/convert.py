@@ -78,10 +78,6 @@ def _unread(vocab: Path, final_path: Path) -> list[str]:
   """List the errors of the first use of a tokenizer.
 
   Empty if it works.
-
-  Args:
-    vocab: folder of the tokenizer.
-    place: its path after the conversion, for messages.
   """
   if not tokenizer.exists(vocab):
     return []

@@ -174,15 +174,7 @@ def _pair(module: str, updates: Sequence[Update]) -> dict[str, np.ndarray]:
 def _about(
   modules: Mapping[str, Sequence[Update]], whole: Sequence[str], kind: str, wrapper: Mapping[str, Any], base: str
 ) -> dict[str, Any]:
-  """Build the content of adapter_config.json.
-
-  Args:
-    modules: their linear layers.
-    whole: modules that are saved whole.
-    kind: the class of the base model.
-    wrapper: keywords of adapter 'lora'.
-    base: path of the base model.
-  """
+  """Build the content of adapter_config.json."""
   joined = {module: len(updates) for module, updates in modules.items()}
   usual = min(joined.values())
   unusual = {module: count for module, count in joined.items() if count != usual}

@@ -186,9 +186,6 @@ class Weights:
   def _folded(self, *, grafted: bool) -> Params:
     """Merge the updates of a wrapper into the saved parameters.
 
-    Args:
-      grafted: include the parameters that a wrapper adds to layers.
-
     Raises:
       WeightsError: there is no config of the wrapper, it is of one of several tasks, or parameters alone cannot express
         it and `grafted` is False.

@@ -69,10 +69,6 @@ def _guessed(matching: Mapping[str, TaskHead], leaves: Mapping[str, Leaf]) -> st
   If there is a pooler, it is no head of tokens. Heads of texts and of options may have the same names in files: then
   either is right.
 
-  Args:
-    matching: adapters that fit -> their head.
-    leaves: by path.
-
   Raises:
     ValueError: several adapters have such parameters.
   """

@@ -192,9 +192,9 @@ def test_what_the_published_forms_lack_is_refused():
   ):
     with pytest.raises(ValueError, match=message):
       llama_weights.read_config(theirs | fields)
-  with pytest.raises(ValueError, match="rotary='halves'.*not 'pairs'"):
+  with pytest.raises(ValueError, match=r"rotary='halves'.*not 'pairs'"):
     llama_weights.write_config(make_trunk(rotary='pairs'), [])
-  with pytest.raises(ValueError, match="rotary='pairs'.*not 'halves'"):
+  with pytest.raises(ValueError, match=r"rotary='pairs'.*not 'halves'"):
     glm4_weights.write_config(make_trunk(), [])
   with pytest.raises(ValueError, match='mlm'):
     llama_weights.entries(make_trunk(), ['mlm'])

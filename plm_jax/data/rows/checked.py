@@ -37,7 +37,6 @@ class BadRows:
     """Read nothing yet.
 
     Args:
-      records: the split.
       on_bad_row: 'stop' raises an error, 'skip' drops up to `MOST` of the rows, and counts and lists them.
       every: every row needs an answer, as in a test set; the message then does not offer to skip.
     """

@@ -48,7 +48,6 @@ class ClassNames:
     """Read nothing yet.
 
     Args:
-      records: the split.
       field: field with the class.
       several: the field holds the classes of several words, in a list or in a text with spaces between them.
       missing: value for no class.

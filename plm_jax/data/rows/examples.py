@@ -216,7 +216,6 @@ def one_label(
   Rows without a label are dropped, or kept with label -1 (`keep_unlabelled`).
 
   Args:
-    records: the split.
     settings: settings of the config.
     kind: the name of the kind, for the digest.
     label: (value of the row, row index) -> its label, None without one; raises a ValueError.
@@ -288,7 +287,6 @@ def read_rows(
   """Read and check the text fields and the label of every row.
 
   Args:
-    records: the split.
     settings: settings of the config.
     fields: text fields.
     label: (value of the row, row index) -> its label; raises a ValueError.
@@ -374,7 +372,6 @@ def in_memory(
   sample from one source many times.
 
   Args:
-    records: the split.
     bad: collects the unreadable rows.
     fields: fields that every row has.
     optional: fields that rows may have.

@@ -41,7 +41,6 @@ class FieldTexts:
     """Read nothing yet.
 
     Args:
-      records: the split.
       fields: fields of the texts.
       row_ids: int64[rows], the rows.
       digest: digest of their content.

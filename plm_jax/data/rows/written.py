@@ -297,7 +297,6 @@ def find_rows(
   """Write every row once, and select those with an answer.
 
   Args:
-    records: the split.
     form: text format of a row.
     per_target: one row for each right answer.
     keep_unlabelled: keep rows without a right answer.

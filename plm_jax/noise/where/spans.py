@@ -99,8 +99,6 @@ def exact_spans(key: Array, row: Row, *, rate: Rate = 0.15, mean: MeanLength = 3
   # number   0 1 1 0 0 2
 
   Args:
-    key: noise key of the row.
-    row: clean text.
     rate: share of tokens, see `exact_counts`.
     mean: mean length of a span; at least 1.
   """
@@ -120,8 +118,6 @@ def cut_spans(row: Row, key: Array, counts: np.ndarray, which: Array | int = 0) 
   """Compute `exact_spans` for counts that may differ between rows.
 
   Args:
-    row: clean text.
-    key: noise key of the row.
     counts: int32[n, 2, l + 1], tables of `exact_tables`.
     which: int[], the table of the row.
   """
@@ -152,8 +148,6 @@ def prefix(key: Array, row: Row, *, rate: Rate | None = None) -> Spans:
   `objectives/denoising.py` the whole text of a document is one run.
 
   Args:
-    key: noise key of the row.
-    row: clean text.
     rate: share of tokens after the cut; None samples the cut uniformly, with at least one token on either side.
   """
   runs = find_runs(row)
@@ -195,7 +189,6 @@ def exact_units(key: Array, row: Row, *, rate: Rate = 0.15, units: Units = 'word
   BART's token masking and deletion (Lewis et al. 2019, §2.2).
 
   Args:
-    key: noise key of the row.
     row: clean text, with word ids if units are words.
     rate: share of the units.
     units: 'words' or 'tokens'.
@@ -290,7 +283,6 @@ def poisson_spans(key: Array, row: Row, *, rate: Rate = 0.3, mean: PoissonMean =
   Differs from fairseq: two insertions never share a position.
 
   Args:
-    key: noise key of the row.
     row: clean text, with word ids if units are words.
     rate: share of the units.
     mean: of the Poisson distribution.

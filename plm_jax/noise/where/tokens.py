@@ -42,8 +42,6 @@ def fixed_count(
   BERT §3.1 and create_pretraining_data.
 
   Args:
-    key: noise key of the row.
-    row: clean text.
     rate: share of the tokens, including special tokens, without padding.
     max_count: upper bound of the count; BERT used 20 in rows of 128 and 77 in rows of 512.
     count: 'bert' is max(1, round(rate * n)) of n tokens; 'roberta' is floor(rate * n + u) with u uniform in [0, 1)
@@ -96,8 +94,6 @@ def frequency(
   code takes that share of the whole batch at once.
 
   Args:
-    key: noise key of the row.
-    row: clean text.
     counts: int[v], occurrences of each token of the vocabulary in the training text; 0 counts as 1.
     rate: share of the tokens, including special tokens, without padding.
     smoothing: exponent; 0 is uniform.

@@ -66,7 +66,6 @@ def find_words(row: Row, *, user: str) -> WordBounds:
   """Find the words of a row.
 
   Args:
-    row: clean text.
     user: name of the function that needs them, for the message.
 
   Raises:
@@ -117,7 +116,6 @@ def ngram(
   Each n-gram is one span.
 
   Args:
-    key: noise key of the row.
     row: clean text, with word ids.
     rate: share of the tokens.
     max_count: upper bound of the number of tokens.
@@ -205,8 +203,6 @@ def geometric_spans(
   may overlap, and spans that touch are joined. The last span is cut at the budget, within a word if necessary.
 
   Args:
-    key: noise key of the row.
-    row: clean text.
     rate: share of the tokens; the budget is ceil(rate * eligible tokens).
     probability: of the geometric distribution: that a span ends after a word; lengths above `max_words` are left out
       and the others renormalised.
@@ -262,7 +258,6 @@ def ngram_windows(
   # number   0 0 0 0 0 0 0 1 1 0 0 2
 
   Args:
-    key: noise key of the row.
     row: clean text, with word ids.
     rate: share of the tokens.
     max_count: upper bound of the number of tokens.

@@ -163,13 +163,7 @@ def record(run: Run, folder: RunFolder, metrics: Sequence[str]) -> dict[str, Any
 
 
 def _scores(file: files.Path, metrics: Sequence[str], numbers: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-  """Compute 'rows' or 'groups' of each metric from predictions.
-
-  Args:
-    file: predictions of the run.
-    metrics: metrics of the predicted evaluation.
-    numbers: metrics of the run, which the means of the scores must equal.
-  """
+  """Compute 'rows' or 'groups' of each metric from predictions."""
   by_kind: dict[str, dict[str, Any]] = {'rows': {}, 'groups': {}}
   for metric in metrics:
     for kind, compute in (('rows', by_row), ('groups', by_group)):

@@ -38,7 +38,6 @@ def filled(settings: Settings, kept: Settings | None = None, *, model: Where | N
   """Fill in everything that the settings leave to the data.
 
   Args:
-    settings: as `config.resolve` returns them.
     kept: those that the run was begun with, where it was: it keeps what it found then.
     model: the folder of the network that reads the rows, where it is not the one that the settings begin with.
 
@@ -265,10 +264,6 @@ def _trained_on(source: str, *, texts: int) -> tuple[str | None, int]:
   """Return the layout of a model's training examples.
 
   The second value is the number of texts for which it is known.
-
-  Args:
-    source: a run, an import or a release.
-    texts: in a row that it is to read.
 
   Returns:
     None for a layout that is not known; `texts` or, where nothing is known of several, 1.

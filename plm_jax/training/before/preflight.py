@@ -42,7 +42,6 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
   Nothing is written.
 
   Args:
-    settings: of the run.
     scored: further metrics that evaluations have to give, such as 'test/accuracy'.
   """
   _check_watched(settings)
@@ -161,7 +160,6 @@ def check_targets(settings: Settings, parts: Parts, source: Source, *, layout: s
   tokens, and mixtures, always have targets.
 
   Args:
-    settings: of the run.
     parts: of the run.
     source: its rows.
     layout: mesh and rules, which are in use.
@@ -209,7 +207,6 @@ def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:
   """Log which parameters train, at which rate and from which step.
 
   Args:
-    settings: of the run.
     shapes: of its parameters.
     task: which says what may train at all.
   """
@@ -224,7 +221,6 @@ def remark_export(settings: Settings, shapes: PyTree, trunk: nn.Module) -> None:
   """Log why transformers has no class for the trained head.
 
   Args:
-    settings: of the run.
     shapes: of its parameters.
     trunk: of the run.
   """

@@ -57,7 +57,6 @@ def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prep
   journal.
 
   Args:
-    settings: as `config.resolve` returns them.
     shared: where what is missing is taken from, and what was made is left; None for nowhere.
 
   Raises:
@@ -87,7 +86,6 @@ def digests(settings: Mapping[str, Any], *, makes: bool) -> Iterator[tuple[str, 
   """Return the digests that `data.json` of a run would have.
 
   Args:
-    settings: as `config.resolve` returns them.
     makes: whether what the rows are made from is made where it is not there.
 
   Raises:

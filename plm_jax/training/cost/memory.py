@@ -76,7 +76,6 @@ def leaves(state: TrainState, tx: optim.Optimiser, batch: Mapping[str, Any], *, 
     state: shapes with shardings, `Maker.abstract`.
     tx: the optimiser.
     batch: shapes of a global batch.
-    layout: mesh and rules.
   """
   rows = sharding.row_places(layout.mesh)
   trained, _ = tx.split(state.params)
@@ -102,7 +101,6 @@ def check(found: list[Leaf], trunk: nn.Module, settings: Mapping[str, Any], *, l
   Args:
     found: from `leaves`, or some of them.
     trunk: whose sizes the message names.
-    settings: of the run.
     layout: mesh and rules; the devices of this process in it must have room.
   """
   devices = layout.mesh.local_devices

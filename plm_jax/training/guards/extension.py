@@ -32,7 +32,6 @@ def extended(
   """Return the settings with more steps; log the new learning rate.
 
   Args:
-    settings: of the run.
     extend: number of steps to add.
     at: step of the run.
     finished: whether the run was finished.

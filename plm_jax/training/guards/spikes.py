@@ -68,7 +68,6 @@ class Watch:
 
     Args:
       settings: of the run; without a block `spikes` nothing is watched.
-      folder: of the run.
       sums: of the checkpoint that the run resumes from.
     """
     self._settings, self._every = settings['spikes'], settings['save_every']

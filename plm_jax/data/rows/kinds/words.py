@@ -116,7 +116,6 @@ def rows_of(
   """Read every row with words.
 
   Args:
-    records: the split.
     settings: settings of the config, with one field, the words.
     kind: name of the kind, for the digest.
     add: (labels int32[words], offsets, place) -> the arrays of a batch besides its tokens (`Examples.add`). With
