@@ -57,7 +57,6 @@ def make(
   """Train bottlenecks, norms and the head of the inner task.
 
   Args:
-    second_vocab: second vocabulary of the run, if the inner task takes one.
     width: m, between down and up; 64 for GLUE, 32 to 2048 for T5.
     targets: dense layers that a bottleneck follows: the last part of their path, or a regular expression of the whole
       path.

@@ -91,7 +91,6 @@ def make(
   Args:
     trunk: trunk of the student.
     vocab: vocabulary of the data, for both networks.
-    second_vocab: second vocabulary of the run, if the inner task takes one.
     inner: a task that predicts probabilities or a number per example (`OF_A_ROW` in its file), and its keywords; the
       same as in the teacher's run.
     teacher: trunk of the teacher, as a model block.

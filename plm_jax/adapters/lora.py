@@ -57,7 +57,6 @@ def make(
   """Train low-rank updates of matrices of the trunk, and the head.
 
   Args:
-    second_vocab: second vocabulary of the run, if the inner task takes one.
     targets: dense layers of the trunk: the last part of their path, or a regular expression of the whole path
       ('trunk/layers/mlp/.*').
     rank: r, of each update.

@@ -65,7 +65,6 @@ def make(
 
   Args:
     trunk: a trunk with attention.
-    second_vocab: second vocabulary of the run, if the inner task takes one.
     length: p, length of the prefix.
     mlp_dim: w, width between the two layers that compute the vectors; 0 trains the vectors directly.
     init_std: standard deviation of tables and kernels.

@@ -71,7 +71,6 @@ def make(
   """Train the inner task while pruning the trunk.
 
   Args:
-    second_vocab: second vocabulary of the run, if the inner task takes one.
     sparsity: final share of pruned weights (or heads).
     unit: 'weight' prunes single weights, 'head' whole attention heads by their output projections.
     scope: 'all' compares all targets with each other, 'matrix' the weights (heads) of one matrix.

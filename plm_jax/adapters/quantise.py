@@ -47,9 +47,6 @@ def make(
 ) -> Task:
   """Train the inner task with the trunk's weights in 8 bits.
 
-  Args:
-    second_vocab: second vocabulary of the run, if the inner task takes one.
-
   Raises:
     ValueError: the inner task is a wrapper or freezes its trunk.
   """

@@ -104,7 +104,6 @@ def make_task(
   Args:
     added: parameters of the wrapper.
     trunk: trunk of the run.
-    second_vocab: second vocabulary of the run, if the inner task takes one.
 
   Raises:
     ValueError: the inner task is a wrapper itself, or gives its trunk no gradient.

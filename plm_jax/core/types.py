@@ -332,8 +332,7 @@ class Published:
     parameters: exact count of our trunk, including pooler and output matrix, without the pre-training head.
     paper: size as the paper prints it.
     note: other remarks about the figures.
-    also: other exact counts: (description, count), for example with its pre-training heads, or with another
-      vocabulary.
+    also: other exact counts: (description, count), for example with its pre-training heads, or with another vocabulary.
     source: year and short reference of its paper, if it is not the `PAPER` of the file.
   """
 

@@ -213,7 +213,6 @@ def _serve(
     laid: their tokens.
     target: their target texts.
     rows: order of the examples.
-    share: part of each batch that this host reads.
     widths: int64, lengths that batches may have, ascending.
     digest: of everything that determines the batches.
     path: path of the data, for messages.

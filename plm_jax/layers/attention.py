@@ -57,7 +57,6 @@ def weights(query: Array, key: Array, *, mask: Mask, bias: Array | None = None, 
   Args:
     query: [b, l, h, k].
     key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key (Shazeer 2019; Ainslie et al. 2023).
-    mask: of visible keys.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     scale: of the products; 1 / sqrt(k) by default.
   """
@@ -105,7 +104,6 @@ def attend(
     query: [b, l, h, k].
     key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key and a value; 'cached': [b g, k, m].
     value: [b, m, g, k]; 'cached': [b g, m, k].
-    mask: of visible keys.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     dropout: rate on the weights; needs `rng`.
     rng: key of the dropout, None outside training.
@@ -167,7 +165,6 @@ def attend_in(
     query: [b, l, h, k].
     key: [b, m, g, k]; 'cached': [b g, k, m].
     value: [b, m, g, k]; 'cached': [b g, m, k].
-    mask: of visible keys.
     dropout: rate on the weights.
     implementation: `Execution.attention`, or 'cached' in a step of generation.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
@@ -199,7 +196,6 @@ def with_prefix(
     query: [b, l, h, k].
     key: [b, m, g, k]; with `cached` [b g, k, m].
     value: [b, m, g, k]; with `cached` [b g, m, k].
-    mask: of visible keys.
     bias: broadcastable to [b, h, l, m].
     cached: keys and values are in the order of a cache.
 
@@ -247,7 +243,6 @@ def choose(
     implementation: `Execution.attention`.
     query: [b, l, h, k], or its shape and dtype.
     key: [b, m, h, k], or its shape and dtype.
-    mask: of visible keys.
     bias: or None.
     dropout: rate on the weights; 0 outside training.
     device: its platform, and for a GPU its compute capability.

@@ -23,7 +23,6 @@ def largest_of_filters(x: Array, filters: Sequence[int], *, kernel_init: Initial
       and of cross-view training.
     filters: numbers of filters over one character, two, and so on; 0 for none.
     kernel_init: of kernels [width, e, filters].
-    dtype: of the products.
   """
   axes, maxima = (None, None, 'mlp'), []
   # [w, s, e] -> windows [w, s + 1 - width, width, e] -> products [w, s + 1 - width, count] -> maxima [w, count]

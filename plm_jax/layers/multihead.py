@@ -98,7 +98,6 @@ class MultiHead(nn.Module):
       x: [b, l, d].
       key: [b, m, h, k]; 'cached': [b h, k, m].
       value: [b, m, h, k]; 'cached': [b h, m, k].
-      mask: of visible keys.
       bias: added to the products, broadcastable to [b, h, l, m].
       implementation: `Execution.attention`, or 'cached' in a step of generation.
 

@@ -103,7 +103,6 @@ class AwdLstm(Base):
       tokens: int[b, l].
       segment_ids: int[b, l], ids of the packed documents; 0 is padding. A state never enters another document of its
         sequence, but the carry enters the first one.
-      type_ids: ignored; the model has no sentence types.
       carry: state of each layer, from `init_carry` or the previous call; () for zeros.
 
     Returns:

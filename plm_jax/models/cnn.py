@@ -130,7 +130,6 @@ class Cnn(Base):
     Args:
       tokens: int[b, l].
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      type_ids: ignored; the model has no sentence types.
       positions: ignored; the kernels encode positions.
 
     Returns:

@@ -129,7 +129,6 @@ class Cvt(Base):
       tokens: int[b, l].
       characters: int[b, l, 50], characters of each word; 0 for none. None: no word has characters.
       segment_ids: int[b, l]; a state never enters another document of its sequence. 0 is padding.
-      type_ids: ignored; the model has no sentence types.
       positions: ignored; the recurrence reads tokens in order.
 
     Returns:

@@ -230,7 +230,6 @@ class Elmo(nn.Module):
     Args:
       characters: int[b, l, 50], characters of each word, without begin and end of sentence.
       segment_ids: int[b, l], ids of the texts; 0 is padding.
-      type_ids: ignored; the model has no sentence types.
 
     Returns:
       'hidden' [b, l, d], the last layer, forward states first; 'layers' [n+1, b, l, d], first the word vector twice;

@@ -201,7 +201,6 @@ class Glm(Base):
       tokens: int[b, l]; part A, then part B. With positions given, l may exceed max_length, because A and B together
         are longer than the text.
       segment_ids: int[b, l], ids of the packed documents; 0 is padding. A document has the same id in A and B.
-      type_ids: ignored; the model has no sentence types.
       positions: int[b, l] up to max_length, positions in A; by default from 0 in each segment.
       block_positions: int[b, l] up to max_length, positions inside a blank; 0 by default.
       prefix: int[b], number of tokens of part A; the whole sequence by default.

@@ -224,7 +224,6 @@ class Gpt(Base):
     Args:
       tokens: int[b, l].
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      type_ids: ignored; the model has no sentence types.
       positions: int[b, l]; by default from 0 in each segment.
 
     Returns:

@@ -107,7 +107,6 @@ class LstmEncoder(Base):
     Args:
       tokens: int[b, l].
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      type_ids: ignored; the model has no sentence types.
       positions: ignored; the recurrence reads tokens in order.
 
     Returns:

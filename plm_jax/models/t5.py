@@ -440,7 +440,6 @@ class T5Decoder(_Trunk):
     Args:
       tokens: int[b, l].
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      type_ids: ignored; the model has no sentence types.
       positions: int[b, l]; only differences matter; indices by default.
 
     Returns:
@@ -496,7 +495,6 @@ class T5Prefix(T5Decoder):
     Args:
       tokens: int[b, l].
       segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      type_ids: ignored; the model has no sentence types.
       positions: int[b, l]; only differences matter; indices by default.
       prefix: int[b], number of first tokens that all tokens of their document see; 0 by default.
     """

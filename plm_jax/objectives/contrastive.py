@@ -131,7 +131,6 @@ def make(
 
   Args:
     trunk: any trunk that reads `tokens`; bidirectional for n-grams and MLM. 'dropout' needs its dropout.
-    vocab: of the rows.
     partners: 'dropout', 'fields' or 'ngram', see the head of this file. Rows hold one text, or with 'fields' two or
       three, numbered by `type_ids`.
     similarity_of: of two vectors: 'cosine' or 'dot' product.

@@ -65,7 +65,6 @@ def make(
 
   Args:
     trunk: a DeBERTa that leaves its absolute positions to the decoder.
-    vocab: with a mask token.
     where: the tokens to corrupt, as in `mlm`.
     edit: how to corrupt them, as in `mlm`.
     masking: 'dynamic' samples new masks at every step, 'static' repeats `copies` maskings of each row.

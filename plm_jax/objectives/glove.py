@@ -70,7 +70,6 @@ def make(
 
   Args:
     trunk: a trunk whose vectors do not depend on neighbours: 'static'.
-    vocab: of the rows.
     x_max: the smallest count whose pair has weight 1.
     alpha: power of the weight below it.
     update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' only the rows that a batch reads,

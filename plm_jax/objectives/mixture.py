@@ -56,7 +56,6 @@ def make(
 
   Args:
     trunk: a trunk that every part can use.
-    vocab: of the rows.
     second_vocab: of the run, for parts that take one.
     parts: name -> a file of `objectives/` and its keywords.
     rates: name -> share of the steps; they are divided by their sum. None: each step trains the part of its rows.

@@ -82,7 +82,6 @@ def make(
 
   Args:
     trunk: an encoder.
-    vocab: with a mask token.
     where: the tokens to corrupt: a function of `noise/where/` with its settings.
     edit: how to corrupt them: a function of `noise.edit` with its settings. It may not move tokens.
     masking: 'dynamic' samples new masks at every step (RoBERTa), 'static' repeats `copies` maskings of each row (BERT).

@@ -194,7 +194,6 @@ def make(
 
   Args:
     trunk: a trunk of two directions; its own dropout is that of labelled rows.
-    vocab: of the rows.
     tags: task -> names of its labels in the order of their ids; tasks are named as parts of the data.
     relations: task -> names of its relations, of tasks that parse.
     unlabelled: name of the part whose rows need no labels.

@@ -53,7 +53,6 @@ def make(
 
   Args:
     trunk: an encoder that takes `positions` and `allowed`, with positions for rows and targets together.
-    vocab: with a mask token.
     where: the tokens to predict, as in `mlm`.
   """
   inputs = ('tokens', 'segment_ids', 'type_ids', 'positions', 'allowed')

@@ -100,7 +100,6 @@ def make(
 
   Args:
     trunk: the discriminator.
-    vocab: with a mask token.
     generator: the second trunk, as a model block: dict(name='bert', variant='electra-small-generator').
     sharing: parameters that the two share: 'embeddings', the tables of tokens, positions and sentence types and their
       norm, as released (both trunks of models/bert.py); 'tokens', the token table alone; 'all', one network with two

@@ -175,7 +175,6 @@ def make_model(
 
   Args:
     trunk: the discriminator.
-    vocab: of the rows.
     generator: the second trunk, as a model block.
     sharing: parameters that the two share.
     uniform: tokens are sampled uniformly, without a generator.

@@ -125,7 +125,6 @@ def make(
 
   Args:
     trunk: an encoder.
-    vocab: with a mask token.
     where: the tokens to corrupt, as in `mlm`.
     edit: how to corrupt them, as in `mlm`; SpanBERT samples once per span.
     masking: 'dynamic' samples new masks at every step, 'static' repeats `copies` maskings of each row.

@@ -59,7 +59,6 @@ def make(
 
   Args:
     trunk: an encoder that takes an attention mask.
-    vocab: with a mask token.
     kinds: relative frequency of rows read in 'both' directions, to the 'left', to the 'right' or after a 'prefix'.
     prefix: 'half' of each document (BART's comparison) or the tokens of type 0 (UniLM's source).
     where: as in `mlm`.

@@ -38,7 +38,6 @@ def save(
 
   Args:
     folder: created if missing; weights in it are replaced.
-    trunk: a trunk of this package.
     params: as `load` returns them, or `{'trunk': ..., <head>: ...}` as in a run.
     architecture: a file of `architectures/`; by default the first that can express everything.
     tokenizer: a folder whose tokenizer is copied, such as the one that was loaded. If it has a config.json, the ids of
@@ -78,7 +77,6 @@ def save_leaves(
 
   Args:
     path: the folder to write.
-    trunk: a trunk of this package.
     leaves: by path ('trunk/...', '<head>/...').
     architecture: as in `save`.
     tokenizer: a folder whose tokenizer is copied.
@@ -127,7 +125,6 @@ def plans(
   """Plan how to write each tensor; leaves are read layer by layer.
 
   Args:
-    trunk: a trunk of this package.
     leaves: by path ('trunk/...', '<head>/...').
     architecture: that of the published form.
     heads: as its `entries` take them.
@@ -273,7 +270,6 @@ def published_form(
   """Choose the published form that can express a trunk and its heads.
 
   Args:
-    trunk: a trunk of this package.
     leaves: by path ('trunk/...', '<head>/...').
     name: of the architecture; None takes the first that fits.
     adapter: the block of the adapter that computes the head of a task, if it is known.

@@ -35,7 +35,6 @@ def batches(bucket: np.ndarray, row_ids: np.ndarray, *, share: order.Share, seed
   Args:
     bucket: int64[rows], index of the first shape that holds each example.
     row_ids: int64[rows].
-    share: part of each batch that this host reads.
     seed: seed of the order; None keeps the order of the data within each bucket.
   """
   rows, batch_size = len(bucket), share.batch_size

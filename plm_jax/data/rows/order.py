@@ -121,7 +121,6 @@ def serve(
   Args:
     batch: rows -> the arrays of a batch, each with b rows; `row_id`, `epoch` and `row_weight` are added here.
     order: order of the rows.
-    share: part of each batch that this host reads.
     digest: digest of text, vocabulary and layout.
     path: path of the data, for the message.
     widest: for sources whose batches differ in shape: rows -> the same rows with the largest shape.
@@ -178,7 +177,6 @@ def shuffled(rows: int, share: Share, *, seed: int, shuffle: bool = True) -> Ord
 
   Args:
     rows: rows per epoch.
-    share: part of each batch that this host reads.
     seed: seed of the order.
     shuffle: False keeps the order of the source in every epoch.
   """
