@@ -29,7 +29,7 @@ def constant(step: Array, *, steps: int, warmup: int) -> Array:
 
 
 def linear(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Duration = 1.0) -> Array:
-  """Warm up by t / w, then fall in a straight line to `floor`."""
+  """Warm up, then fall in a straight line to `floor`."""
   return polynomial(step, steps=steps, warmup=warmup, floor=floor, until=until, power=1.0)
 
 
@@ -51,7 +51,7 @@ def gpt(step: Array, *, steps: int, warmup: int) -> Array:
 
 
 def cosine(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Duration = 1.0) -> Array:
-  """Warm up by t / w, then fall by half a cosine to `floor`."""
+  """Warm up, then fall by half a cosine to `floor`."""
   progress = _progress(step, steps=steps, warmup=warmup, until=until)
   return _warm(step, warmup) * (floor + (1.0 - floor) * 0.5 * (1.0 + jnp.cos(math.pi * progress)))
 
