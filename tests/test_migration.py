@@ -89,7 +89,8 @@ def test_the_index_names_every_folder_and_table() -> None:
 
 @pytest.mark.parametrize('table', sorted((ROOT / 'experiments' / 'tables').glob('*_*.py')), ids=lambda file: file.stem)
 def test_the_index_names_the_configs_of_each_table(table: pathlib.Path) -> None:
-  row = next(line for line in INDEX.splitlines() if line.startswith(f'| `tables/{table.name}`'))
+  row = next((line for line in INDEX.splitlines() if line.startswith(f'| `tables/{table.name}`')), '')
+  assert row, f'experiments/README.md needs a row for `tables/{table.name}`'
   assert set(re.findall(r'`(\w+/\w+\.py)`', row)) - {f'tables/{table.name}'} == set(
     re.findall(r"'(\w+/\w+\.py)'", table.read_text(encoding='utf-8'))
   )

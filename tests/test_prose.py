@@ -14,7 +14,20 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / 'plm_jax').rglob('*.py'))
-PAGES = [ROOT / 'README.md', ROOT / 'WORKSPACE.md', ROOT / 'CONTRIBUTING.md', *sorted((ROOT / 'docs').rglob('*.md'))]
+WRITTEN = (
+  '_build',
+  'papers/family',
+  'reference/commands',
+  'reference/config',
+  'reference/plugins',
+  'reference/taxonomy',
+  'results/table',
+)  # folders of docs/ that docs/generate.py writes
+PAGES = [ROOT / 'README.md', ROOT / 'WORKSPACE.md', ROOT / 'CONTRIBUTING.md'] + [
+  page
+  for page in sorted((ROOT / 'docs').rglob('*.md'))
+  if not page.relative_to(ROOT / 'docs').as_posix().startswith(WRITTEN)
+]
 MOST_WORDS = 12  # of a first line
 MOST_CHARACTERS = 240  # of a message; its values are counted as six characters each
 ASKING = re.compile(r'(What|Whether|How|Where)\b')

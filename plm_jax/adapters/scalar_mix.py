@@ -74,7 +74,7 @@ MIXES = {'scalar_mix': ('input', 'both'), 'output_mix': ('output', 'both')}  # n
 
 
 class MixedTrunk(nn.Module):
-  """A trunk whose output is the mix of its layers and trained vectors; a `types.Trunk`.
+  """A trunk whose output is the mix of its layers and trained vectors; a `trunk.Trunk`.
 
   The inner trunk runs without dropout and gets no gradient.
 

@@ -245,9 +245,9 @@ def key_hint(word: str, known: Collection[str], *, label: str) -> str:
     known: the keys of its block.
     label: the dotted key of the block, '' for the top of the config.
   """
-  keys = ours(word)
-  here = [last for key in keys if (last := key.rpartition('.')[2]) in known]
   inside = f'{label}.' if label else ''
+  keys = [key for key in ours(word) if key != f'{inside}{word}']  # it may be the key of another model
+  here = [last for key in keys if (last := key.rpartition('.')[2]) in known]
   if not here and keys:
     return f'did you mean {" or ".join(key.replace("NAME", EVALUATION) for key in keys)}?'
   if not here and (told := fix(word)):

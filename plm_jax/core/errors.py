@@ -145,7 +145,7 @@ def require(
   """Raise ValueError if `trunk` does not fit its user.
 
   Args:
-    trunk: a `types.Trunk`.
+    trunk: a `trunk.Trunk`.
     user: for the message, such as "objective 'mlm'".
     attention: kinds of attention that the user supports; None for every kind.
     inputs: names of the inputs that the user passes.

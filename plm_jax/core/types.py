@@ -41,7 +41,7 @@ class Loss(NamedTuple):
   Attributes:
     value: f32[], the scalar to differentiate: a sum over the given rows, already divided by the weight of the whole
       batch.
-    metrics: name -> (sum, weight), both f32[]; divided only when they are reported.
+    metrics: name -> (sum, weight), both f32[]; divided only when they are reported. 'loss' is the one that lines show.
     carry: recurrent state for the next step; leaves lead with the batch axis.
     kept: path -> new value of a parameter without a gradient, such as the averages of a batch norm, over all rows of
       the batch (`Task.keeps`). The optimiser stores them, unless it freezes the parameter.
@@ -85,7 +85,7 @@ class Task(NamedTuple):
       their total over the batch, so values of micro-batches and devices add up.
     loss: (forward, example, carry, rng) -> Loss.
     init_carry: batch size -> recurrent state at step 0.
-    summary: means of metrics -> derived metrics (perplexity, bits per byte, ...).
+    summary: means of metrics -> derived metrics (perplexity, bits per byte, ...). A mean of weight 0 is NaN.
     trains: patterns of the parameters that may train. One has to match the whole path, including the layer index
       ('trunk/layers/3/query/kernel'). All other parameters keep their values whatever `optim` specifies: they get no
       gradient, no weight decay and no optimiser state.
@@ -99,7 +99,8 @@ class Task(NamedTuple):
 
   Prediction and evaluation:
     predict: (forward, example) -> predictions for the host, leaves lead with the batch axis. It reduces on the device
-      to classes, probabilities, n-best spans or tokens, and returns no logits over a vocabulary.
+      to classes, probabilities, n-best spans or tokens, and returns no logits over a vocabulary. A class is `label`
+      with `probability` [c], a number `value`.
     evaluate: like `loss`, if evaluation scores more than a step trains; None for `loss` itself.
     scores: files of `plm_jax/scores/` that need all predictions at once; the default of `eval.NAME.scores`.
 

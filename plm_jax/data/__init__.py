@@ -1,7 +1,7 @@
 """Data sources: text or records in, batches of fixed shape out, as dicts of numpy arrays.
 
 Each source is a file with `make(*, vocab, path, length, batch_size, seed, ...) -> Source` and `GIVES`, the keys of
-`types.BATCH` that its batches may have. The order of examples depends only on the seed and the step (`rows/order.py`).
+`batch.BATCH` that its batches may have. The order of examples depends only on the seed and the step (`rows/order.py`).
 Batches hold clean token ids; noise is sampled on the device. Positions and word starts are no keys, because they follow
 from `segment_ids` and `Vocab.starts_word`.
 

@@ -79,11 +79,13 @@ def class_of(prediction: Row, record: Row) -> dict[str, Any]:
   """
   if 'value' in prediction:
     return {'value': float(prediction['value'])}
-  shares = prediction['probability'].tolist()
+  label, shares = int(prediction['label']), prediction.get('probability', np.empty(0)).tolist()
   names = list(record.get('names') or ())
   names = names and [*names, *range(len(names), len(shares))]
-  names = names or list(record.get('options') or range(len(shares)))  # an example may have fewer options than others
-  return {'label': names[int(prediction['label'])], 'probabilities': dict(zip(names, shares, strict=False))}
+  names = names or list(
+    record.get('options') or range(max(len(shares), label + 1))
+  )  # an example may have fewer options than others
+  return {'label': names[label], 'probabilities': dict(zip(names, shares, strict=False))}
 
 
 # Words ---------------------------------------------------------------------------------------------------------------

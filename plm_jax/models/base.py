@@ -1,6 +1,6 @@
 """Base class of trunks (the backbone: the network without a task head), and checks of their configs.
 
-`Base` implements `types.Trunk` and `types.Attends` for a trunk with a tied output, without learned positions and
+`Base` implements `trunk.Trunk` and `trunk.Attends` for a trunk with a tied output, without learned positions and
 without recurrent state. A trunk adds NAME, INPUTS, ATTENTION, `setup` (which creates `token_embed`), `__call__` and
 `pool`, and overrides what differs.
 """

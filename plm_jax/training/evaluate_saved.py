@@ -50,6 +50,7 @@ class Evaluator(NamedTuple):
     scores: evaluation -> names of its scores.
     steps: the compiled functions of the task.
     layout: mesh and rules.
+    best: metric of `best`, shown with the usual ones.
   """
 
   task: Task
@@ -59,6 +60,7 @@ class Evaluator(NamedTuple):
   scores: dict[str, tuple[str, ...]]
   steps: evaluation.Steps
   layout: sharding.Layout
+  best: str | None
 
   @property
   def spec(self) -> Spec:
@@ -284,6 +286,7 @@ def _evaluator(
     scores,
     evaluation.make_steps(made.task, rows=evaluation.rows_at_once(settings)),
     layout,
+    settings['best'] and settings['best'][0],
   )
 
 
@@ -301,7 +304,9 @@ def _evaluate(
       if not files.exists(folder.config):  # a run says in its result what made it
         files.write_json(folder.evaluated_by, outcome.made(evaluator.layout.mesh.local_devices))
       files.append_line(folder.evaluations, json.dumps(line))
-    log.info(f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line)}')
+    log.info(
+      f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line, best=evaluator.best)}'
+    )
     lines.append(line)
     if predictions is not None and main:
       (one,) = found.values()

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -227,6 +228,8 @@ def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
     run.bar.keep(loop.step, loop.scores)
     if due.watched:
       value = loop.scores[settings['best'][0]]
+      if not math.isfinite(value):
+        log.warning(f'step {loop.step}: {settings["best"][0]} is {value}, so its checkpoint cannot become the best')
       observed = run.optimiser.observe(loop.state.opt_state, as_loss(settings['best'], value))
       loop.state = dataclasses.replace(loop.state, opt_state=observed)
       run.patience.see(value)

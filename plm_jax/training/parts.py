@@ -36,7 +36,7 @@ class Parts(NamedTuple):
     vocab: text <-> ids.
     second_vocab: of the texts that are read, or of those that are written (`reads_second`), where `vocab` is not of
       both; else None.
-    trunk: a `types.Trunk`, without a head.
+    trunk: a `trunk.Trunk`, without a head.
     task: the objective or the adapter on the trunk.
     user: what the task is called in messages, such as "objective 'mlm'".
     reads: the keys of a batch that the task reads.
@@ -337,7 +337,7 @@ def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
     where = f' in {source.largest}' if isinstance(source, Labels) and source.largest else ''
     raise ValueError(
       f'labels of {path} reach {source.classes - 1}{where}, and the adapter has {task.classes} classes, 0 to '
-      f'{task.classes - 1}: raise adapter.classes, or name all adapter.tags (of a parser, adapter.relations)'
+      f'{task.classes - 1}: give it more (adapter.classes, adapter.tags or adapter.relations, whichever it has)'
     )
   if task.class_names and source.names and task.class_names != source.names:
     raise ValueError(

@@ -154,3 +154,10 @@ def test_a_flag_of_training_out_of_bounds_is_told(words, told):
   with pytest.raises(ConfigError) as caught:
     train.main([*quick, *words])
   assert told in str(caught.value)
+
+
+def test_a_key_of_another_model_is_no_hint_for_itself():
+  assert words.key_hint('num_heads', ['num_layers', 'dropout'], label='model.overrides') == (
+    'did you mean model.overrides.num_layers?'
+  )
+  assert words.key_hint('max_length', ['dropout'], label='model.overrides') == 'did you mean data.length?'

@@ -16,7 +16,7 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Task
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.records import NotText
-from plm_jax.inference import predicting
+from plm_jax.inference import predicting, replies
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import predicted as predicted_rows
 from plm_jax.text import tokenizer
@@ -531,3 +531,8 @@ def test_a_run_says_its_layout_and_data_that_do_not_say_are_refused(run, data, l
   shutil.copy(tmp_path / 'own' / 'train.jsonl', tmp_path / 'own' / 'dev.jsonl')
   found = from_data.filled(resolved('classify', tmp_path / 'own', data) | {'adapter': None})
   assert (found['data']['split'], found['eval']['validation']['data']['split']) == ('train', 'dev')
+
+
+def test_a_class_without_probabilities_has_a_name() -> None:
+  assert replies.class_of({'label': np.int32(1)}, {'names': ('no', 'yes')}) == {'label': 'yes', 'probabilities': {}}
+  assert replies.class_of({'label': np.int32(2)}, {}) == {'label': 2, 'probabilities': {}}

@@ -224,7 +224,7 @@ def union(specs: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]) -> dict[str, 
 
 
 def _axes(key: str, leaf: jax.ShapeDtypeStruct) -> str:
-  """Return the axes of a key by letter, as in `types.BATCH`.
+  """Return the axes of a key by letter, as in `batch.BATCH`.
 
   Those of examples with several sequences have an additional k.
   """

@@ -249,7 +249,8 @@ def _record(job: Run, table: Table, results: dict[str, Any], folder: RunFolder, 
   if missing := [metric for metric in metrics if metric != table.plateau and metric not in measured]:
     value = recorded.get('not_finite', {}).get(missing[0])
     without = f'it has no {missing[0]}; there are {", ".join(measured)}'
-    results['failed'][job.digest] = without if value is None else f'its {missing[0]} is {value}'
+    results['failed'][job.digest] = reason = without if value is None else f'its {missing[0]} is {value}'
+    log.warning(f'{job.name}: {reason}')
 
 
 def _counted(job: Run, counts: Counts) -> Mapping[str, int]:

@@ -2,7 +2,7 @@
 
 A file has
 
-    GIVES                      keys of `types.BATCH` that it adds to a batch, as ('label',)
+    GIVES                      keys of `batch.BATCH` that it adds to a batch, as ('label',)
     QUICK (if needed)          keywords of the data block that names it, for a smoke test (`file.py:quick`)
     SPACED (if needed)         True if each text is a word with a space before it
     make(*, records, asked)    -> `examples.Examples`: the examples, their texts, and the arrays of a batch besides
