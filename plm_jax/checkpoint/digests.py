@@ -13,11 +13,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from plm_jax.io import files
+from plm_jax.io import checksums, files
 
 log = logging.getLogger(__name__)
 
-Digests = dict[str, tuple[int, str]]  # file, relative to the step folder -> (bytes, digest of `files.digest`)
+Digests = dict[str, tuple[int, str]]  # file, relative to the step folder -> (bytes, digest of `checksums.digest`)
 _OF_A_PROCESS = 'digests.process_{}.json'
 _THREADS = 4
 
@@ -32,7 +32,7 @@ def of_files(paths: Mapping[str, Path], *, like: Mapping[str, str] | None = None
   """
   kinds = [(like or {}).get(name, '') for name in paths]
   with concurrent.futures.ThreadPoolExecutor(max_workers=_THREADS) as pool:  # hashing releases the interpreter lock
-    computed = pool.map(lambda path, kind: files.digest(path, like=kind), paths.values(), kinds)
+    computed = pool.map(lambda path, kind: checksums.digest(path, like=kind), paths.values(), kinds)
     return {name: (files.size(paths[name]), digest) for name, digest in zip(paths, computed, strict=True)}
 
 

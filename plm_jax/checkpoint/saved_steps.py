@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 
 from plm_jax.checkpoint import digests
 from plm_jax.core.errors import ConfigError, RunError
-from plm_jax.io import files, object_store
+from plm_jax.io import checksums, files, object_store
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Record:
     metrics: the finite metrics of this step.
     score: (metric, 'min' | 'max', value) if this step may be the best one, else None.
     sums: metric -> (sum, weight) since the last line of metrics; empty in the records of earlier versions.
-    files: file, relative to the step folder, -> (bytes, digest of `files.digest`).
+    files: file, relative to the step folder, -> (bytes, digest of `checksums.digest`).
   """
 
   step: int
@@ -178,7 +178,7 @@ def check_together(folder: Path) -> Record:
 
 
 def _describe_change(record: Record, name: str) -> str:
-  kind = 'MD5' if record.files[name][1].startswith(files.MD5) else 'sha256'
+  kind = 'MD5' if record.files[name][1].startswith(checksums.MD5) else 'sha256'
   return f'{name} has another {kind} than when it was written'
 
 

@@ -440,8 +440,7 @@ def _with_second(text: Stream, lanes: Lanes, chosen: Window, *, vocab: Vocab, se
 def _end_id(vocab: Vocab, name: str | None) -> int:
   """Return the id of the token after each document.
 
-  Raises:
-    ValueError: the vocabulary has no such token.
+  Raises ValueError if the vocabulary has none.
   """
   if name is not None:
     return vocab.id(name)

@@ -15,6 +15,23 @@ from plm_jax.core.errors import RunError
 from plm_jax.io import files
 
 SUMS = 'SHA256SUMS'
+MD5 = 'md5:'  # prefix of MD5 digests
+
+
+def digest(file: files.Where, *, like: str = '') -> str:
+  """Compute a digest: hex sha256, or 'md5:' and hex MD5.
+
+  Args:
+    file: an object in a store gives the MD5 that the store has recorded, without reading the object.
+    like: a digest to compare with; the result is of the same kind.
+  """
+  recorded = files.store_of(file).md5(file) if not like or like.startswith(MD5) else ''
+  if recorded:
+    return f'{MD5}{recorded}'
+  if not like.startswith(MD5):
+    return files.sha256(file)
+  with files.open(file, 'rb') as stream:
+    return f'{MD5}{hashlib.file_digest(stream, "md5").hexdigest()}'  # type: ignore[arg-type]
 
 
 def write(folder: files.Where, contents: Mapping[str, str]) -> None:

@@ -158,8 +158,8 @@ def fetched_file(source: Path, folder: Path, name: str) -> Path:
     files.make_folder(record.parent)
     files.write_json(record, checksums.sealed(wanted))  # before the first byte: identifies the partial file
   _download(source, part, about)
-  received = files.digest(part, like=files.MD5) if about.md5 else ''
-  if about.md5 and received != f'{files.MD5}{about.md5}':
+  received = checksums.digest(part, like=checksums.MD5) if about.md5 else ''
+  if about.md5 and received != f'{checksums.MD5}{about.md5}':
     files.remove(part)
     raise RunError(f'{source}: the downloaded file has another MD5 than the store reports; run the same command again')
   sha256 = files.sha256(part)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
   import numpy as np
 
 DEEPEST = 100  # levels of nesting in JSON; the Rust libraries that read the same files stop at 127
-MD5 = 'md5:'  # prefix of MD5 digests
 IMPORT = 'model.json'  # of converted weights, instead of the config.json of a run
 _REQUIRED = object()  # `read_json` without a default
 _probe_ids = itertools.count()
@@ -166,11 +165,7 @@ def is_unicode(text: str) -> bool:
 
   Python represents undecodable bytes of a command line by lone surrogates, which cannot.
   """
-  try:
-    text.encode()
-  except UnicodeEncodeError:
-    return False
-  return True
+  return text.encode(errors='ignore').decode() == text
 
 
 def write_text(file: Where, text: str) -> None:
@@ -416,28 +411,7 @@ def remove_folder(folder: Where) -> None:
 def sha256(file: Where) -> str:
   """Compute the hex sha256 of a file."""
   with open(file, 'rb') as stream:
-    return sha256_of_rest(stream)
-
-
-def digest(file: Where, *, like: str = '') -> str:
-  """Compute a digest: hex sha256, or 'md5:' and hex MD5.
-
-  Args:
-    file: an object in a store gives the MD5 that the store has recorded, without reading the object.
-    like: a digest to compare with; the result is of the same kind.
-  """
-  recorded = store_of(file).md5(file) if not like or like.startswith(MD5) else ''
-  if recorded:
-    return f'{MD5}{recorded}'
-  if not like.startswith(MD5):
-    return sha256(file)
-  with open(file, 'rb') as stream:
-    return f'{MD5}{hashlib.file_digest(stream, "md5").hexdigest()}'  # type: ignore[arg-type]
-
-
-def sha256_of_rest(stream: BinaryIO) -> str:
-  """Compute the hex sha256 of the unread rest of an open file."""
-  return hashlib.file_digest(stream, 'sha256').hexdigest()  # type: ignore[arg-type]  # `open` gives BufferedIOBase
+    return hashlib.file_digest(stream, 'sha256').hexdigest()  # type: ignore[arg-type]  # `open` gives BufferedIOBase
 
 
 def locked(file: Where, *, doing: str, wait: bool = True) -> AbstractContextManager[None]:

@@ -37,8 +37,8 @@ from plm_jax.training.parts import (
   make_source,
   make_vocab,
 )
-from plm_jax.training.start import HeldFolder, RunData, Start, make_start
-from plm_jax.training.step import TrainState, unsound
+from plm_jax.training.start import HeldFolder, RunData, Start, make_start, unsound
+from plm_jax.training.step import TrainState
 from plm_jax.training.stopping import Patience, Stopping
 
 log = logging.getLogger(__name__)

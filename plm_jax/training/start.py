@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from plm_jax import checkpoint, optim
 from plm_jax.checkpoint import frozen
 from plm_jax.core import errors
+from plm_jax.core.param_paths import flat
 from plm_jax.core.sharding import Layout
-from plm_jax.core.types import Source
+from plm_jax.core.types import Array, Source
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import history, metrics, run_folder
 from plm_jax.training import trained_part
@@ -130,6 +132,16 @@ def make_start(
     step=step,
     state=state,
   )
+
+
+def unsound(state: TrainState) -> dict[str, Array]:
+  """Return whether each array holds a number that is not finite.
+
+  Counters and the memory of a schedule are left out: a best metric begins as infinity. To be jitted.
+  """
+  arrays = {'params': state.params, 'opt_state': optim.arrays(state.opt_state), 'carry': state.carry}
+  floats = {path: leaf for path, leaf in flat(arrays).items() if jnp.issubdtype(leaf.dtype, jnp.inexact)}
+  return {path: ~jnp.isfinite(leaf).all() for path, leaf in floats.items()}
 
 
 def _make_optimiser(steps: int, *, settings: Settings, params: Any, trains: Sequence[str]) -> optim.Optimiser:

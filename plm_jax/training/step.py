@@ -362,16 +362,6 @@ def logged_step(
   return new_state, interval.add(sums, metrics, first=state.step % log_every == 0), metrics
 
 
-def unsound(state: TrainState) -> dict[str, Array]:
-  """Return whether each array holds a number that is not finite.
-
-  Counters and the memory of a schedule are left out: a best metric begins as infinity. To be jitted.
-  """
-  arrays = {'params': state.params, 'opt_state': optim.arrays(state.opt_state), 'carry': state.carry}
-  floats = {path: leaf for path, leaf in flat(arrays).items() if jnp.issubdtype(leaf.dtype, jnp.inexact)}
-  return {path: ~jnp.isfinite(leaf).all() for path, leaf in floats.items()}
-
-
 def eval_step(
   params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task, rows: int | None = None
 ) -> tuple[Metrics, PyTree]:
@@ -413,8 +403,7 @@ def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dic
   Raises:
     ValueError: the task makes no predictions.
   """
-  opened = _open(params, batch, key, task=task)
-  return _predict(opened, batch, task=task)
+  return _predict(_open(params, batch, key, task=task), batch, task=task)
 
 
 def predicting_step(
@@ -449,8 +438,7 @@ def _open(params: PyTree, batch: Batch, key: Array, *, task: Task) -> _Opened:
 
 def _score(opened: _Opened, batch: Batch, carry: PyTree, *, task: Task) -> tuple[Metrics, PyTree]:
   """Compute the metrics of a batch, and the carry after it."""
-  score = task.evaluate or task.loss
-  loss = score(opened.forward, opened.example, _reset(carry, batch), opened.rng)
+  loss = (task.evaluate or task.loss)(opened.forward, opened.example, _reset(carry, batch), opened.rng)
   return loss.metrics, loss.carry
 
 

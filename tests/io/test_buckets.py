@@ -21,7 +21,7 @@ import plm_jax
 from plm_jax import checkpoint, weights
 from plm_jax.checkpoint import saved_steps
 from plm_jax.core.errors import ConfigError
-from plm_jax.io import downloads, files, object_store
+from plm_jax.io import checksums, downloads, files, object_store
 from plm_jax.runs import metrics
 from tests import conftest, runs
 
@@ -236,7 +236,7 @@ def test_files_at_s3(amazon: str) -> None:
   assert files.read_json(root / 'a' / 'b.json') == {'x': 1} and files.read_text(root / 'lines') == 'one\ntwo\n'
   assert files.listing(root) == [root / 'a', root / 'lines'] and files.listing(root, '*/*.json') == [root / 'a/b.json']
   assert files.sizes_below(root) == {'a/b.json': files.size(root / 'a' / 'b.json'), 'lines': 8}
-  assert files.digest(root / 'lines').startswith(files.MD5)
+  assert checksums.digest(root / 'lines').startswith(checksums.MD5)
   files.move(root / 'a', root / 'c', marks=('b.json',))
   assert not files.exists(root / 'a') and files.is_folder(root / 'c')
   with files.locked(root / '.lock', doing='testing'):

@@ -217,16 +217,16 @@ def test_parts_of_files(bucket: dict[str, Any]) -> None:
   assert files.read_array(file, np.int32).tolist() == list(range(10))
   with files.with_head(file, 4) as head:
     assert head.stat().st_size == 40 and head.read_bytes()[:8] == bytes(8)
-  assert files.digest(file) == f'md5:{hashlib.md5(files.read_bytes(file)).hexdigest()}'
-  assert files.digest(file, like='0' * 64) == files.sha256(file)
+  assert checksums.digest(file) == f'md5:{hashlib.md5(files.read_bytes(file)).hexdigest()}'
+  assert checksums.digest(file, like='0' * 64) == files.sha256(file)
 
 
 def test_a_digest_of_a_store_is_checked_on_this_machine(bucket: dict[str, Any], tmp_path: pathlib.Path) -> None:
   file = files.path('gs://bucket/x')
   files.write_text(file, 'text')
   files.copy(file, tmp_path / 'x')
-  assert files.digest(tmp_path / 'x', like=files.digest(file)) == files.digest(file)
-  assert files.digest(tmp_path / 'x') == files.sha256(tmp_path / 'x')
+  assert checksums.digest(tmp_path / 'x', like=checksums.digest(file)) == checksums.digest(file)
+  assert checksums.digest(tmp_path / 'x') == files.sha256(tmp_path / 'x')
 
 
 def test_errors_of_a_client_are_of_the_system(bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ def test_a_store_that_does_not_answer_damages_no_step(bucket: dict[str, Any], mo
   step = files.path('gs://bucket/checkpoints/8')
   files.write_text(step / 'state' / 'a', 'a')
   saved_steps.write(step, saved_steps.Record(8, {}, {}))
-  assert saved_steps.check(step).files == {'state/a': (1, files.digest(step / 'state' / 'a'))}
+  assert saved_steps.check(step).files == {'state/a': (1, checksums.digest(step / 'state' / 'a'))}
 
   def refuse(*arguments: Any, **keywords: Any) -> None:
     raise PermissionError(errno.EACCES, 'no rights')

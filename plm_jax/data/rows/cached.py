@@ -1,8 +1,10 @@
 """Arrays that are derived from a token store, and stored next to it."""
 
+import hashlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -40,7 +42,7 @@ def _read(path: Path) -> dict[str, np.ndarray] | None:
   if files.is_file(path):
     with files.open(path, 'rb') as file:
       head = file.read(_HEAD)
-      if f'{files.sha256_of_rest(file)}\n'.encode() == head:
+      if f'{_sha256_of_rest(file)}\n'.encode() == head:
         file.seek(_HEAD)
         with np.load(file, allow_pickle=False) as saved:
           return dict(saved)
@@ -55,6 +57,10 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
       np.savez(file, allow_pickle=False, **arrays)
     with files.open(part, 'r+b') as file:
       file.seek(_HEAD)
-      digest = files.sha256_of_rest(file)
+      digest = _sha256_of_rest(file)
       file.seek(0)
       file.write(f'{digest}\n'.encode())
+
+
+def _sha256_of_rest(file: BinaryIO) -> str:
+  return hashlib.file_digest(file, 'sha256').hexdigest()  # type: ignore[arg-type]  # `open` gives BufferedIOBase
