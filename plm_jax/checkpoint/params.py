@@ -282,8 +282,7 @@ def _open_index(folder: Path) -> Params:
 def _arrays(path: str, layers: Any) -> list[str]:
   """List the names of the arrays of a leaf; see `write_index`.
 
-  Raises:
-    ValueError: an invalid number of layers.
+  Raises ValueError: an invalid number of layers.
   """
   if layers is None:
     return [path]
@@ -328,8 +327,7 @@ def _layer(array: Any, layer: int | None) -> Any:
 def _below(names: Iterable[str], path: str, *, where: str) -> dict[str, str]:
   """Map names below `path` to full names.
 
-  Raises:
-    ValueError: nothing is below it; the message lists the choices.
+  Raises ValueError if nothing is below it; the message lists the choices.
   """
   names = list(names)
   by_short_name = {name[len(path) :].lstrip('/'): name for name in names if f'{name}/'.startswith(f'{path}/')}

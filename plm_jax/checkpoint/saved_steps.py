@@ -118,8 +118,7 @@ def read(folder: Path) -> Record:
 def _written(folder: Path) -> tuple[Record, Mapping[str, int]]:
   """Read the record, and the present sizes of the files.
 
-  Raises:
-    Damaged: no intact record.
+  Raises Damaged: no intact record.
   """
   try:
     stored = files.read_json(folder / RECORD)
@@ -185,8 +184,7 @@ def _describe_change(record: Record, name: str) -> str:
 def _changed(folder: Path, record: Record, names: Iterable[str]) -> str | None:
   """Find the first of these files whose digest differs from the record.
 
-  Raises:
-    Damaged: one of them cannot be read.
+  Raises Damaged if one of them cannot be read.
   """
   try:
     return digests.changed(folder, record.files, names)
@@ -317,8 +315,7 @@ def _candidates(folder: Path, step: Step) -> list[int]:
 def _best_as_written(folder: Path, present: Iterable[int]) -> int | None:
   """Return the step with the best score, even if damaged, or None.
 
-  Raises:
-    CheckpointError: an unreadable record, whose score may be the best one.
+  Raises CheckpointError: an unreadable record, whose score may be the best one.
   """
   readable = {}
   for step in present:

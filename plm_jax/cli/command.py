@@ -242,8 +242,7 @@ def _check_config(arguments: argparse.Namespace, parser: Parser) -> None:
 def _run_folder(arguments: argparse.Namespace) -> RunFolder:
   """Return the folder of --workdir.
 
-  Raises:
-    ConfigError: a URL that cannot hold runs; this is checked before its client is imported.
+  Raises ConfigError: a URL that cannot hold runs; this is checked before its client is imported.
   """
   object_store.check_holds_checkpoints(arguments.workdir or '')
   return RunFolder.at(arguments.workdir or '')

@@ -103,8 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
   """Parse the flags.
 
-  Raises:
-    ConfigError: an unknown flag, flags that exclude each other, or no rule.
+  Raises ConfigError: an unknown flag, flags that exclude each other, or no rule.
   """
   words = list(sys.argv[1:] if argv is None else argv)
   try:

@@ -292,8 +292,7 @@ def _default(node: ast.expr | None, file: pathlib.Path) -> Any:
 def _literal(node: ast.expr, file: pathlib.Path) -> Any:
   """Evaluate a default: a literal, arithmetic on numbers, or `dict(...)`.
 
-  Raises:
-    ValueError: it needs running code.
+  Raises ValueError if it needs running code.
   """
   match node:
     case ast.Name() | ast.Attribute():

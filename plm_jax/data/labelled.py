@@ -311,8 +311,7 @@ def template(*, vocab: Vocab, layout: str = 'bert', kind: str = 'class', **rest:
 def _file(keyword: Literal['layout', 'kind'], name: str) -> Any:
   """Return the module of `rows/layouts/` or `rows/kinds/` with this name.
 
-  Raises:
-    ValueError: it does not exist.
+  Raises ValueError if it does not exist.
   """
   modules = build.files_of(f'data.rows.{keyword}s')
   if name not in modules:
@@ -324,8 +323,7 @@ def _file(keyword: Literal['layout', 'kind'], name: str) -> Any:
 def _widths(length: int, buckets: tuple[int, ...]) -> np.ndarray:
   """Return the lengths that batches may have, int64, ascending.
 
-  Raises:
-    ValueError: a bucket is longer than `length`.
+  Raises ValueError if a bucket is longer than `length`.
   """
   widths = np.array(sorted({*buckets, length}))
   if widths[-1] != length:

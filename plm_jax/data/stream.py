@@ -181,8 +181,7 @@ def _frame(
 ) -> Frame:
   """Resolve the layout and its special tokens.
 
-  Raises:
-    ValueError: settings that exclude each other, a token that does not exist, or sequences that are too short.
+  Raises ValueError: settings that exclude each other, a token that does not exist, or sequences that are too short.
   """
   if layout not in LAYOUTS:
     raise ValueError(f'layout={layout!r} is unknown: choose one of {", ".join(get_args(Name))}.')

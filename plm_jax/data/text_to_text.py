@@ -288,8 +288,7 @@ def _sampler(
     on_bad_row: see `BadRows`.
     opened: opens another split of the data.
 
-  Raises:
-    ValueError: a row that cannot be written, or too few rows.
+  Raises ValueError: a row that cannot be written, or too few rows.
   """
   if not shots.count and not shots.instruction:
     return None

@@ -125,8 +125,7 @@ def _run(
   Returns:
     Per prompt the generated ids and their score.
 
-  Raises:
-    ConfigError: the model does not support a setting.
+  Raises ConfigError if the model does not support a setting.
   """
   (trunk, params), max_new, pad_id = opened.network, settings['max_new'], opened.vocab.pad_id
   options = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'num_samples'}
@@ -197,8 +196,7 @@ def _blanks(
 ) -> list[int] | None:
   """Find the position of the mask in each prompt; None without blanks.
 
-  Raises:
-    ConfigError: a prompt without a mask or with several, or a vocabulary without a mask token.
+  Raises ConfigError: a prompt without a mask or with several, or a vocabulary without a mask token.
   """
   if not reader.fills_blanks(opened.trunk):
     return None

@@ -367,8 +367,7 @@ def _each(
 ) -> Any:
   """Compute one result, or a list of results.
 
-  Raises:
-    ConfigError: neither a text nor a list of texts.
+  Raises ConfigError: neither a text nor a list of texts.
   """
   alone = is_single(argument)
   texts = [argument] if alone else argument

@@ -299,8 +299,7 @@ def choice_of(prediction: Row, record: Row) -> dict[str, Any]:
 def _item(task: OpenTask, stem: tuple[str, ...], options: Sequence[str]) -> dict[str, Any]:
   """Assign texts and options to the fields that the run reads.
 
-  Raises:
-    ConfigError: the number of texts or options differs from the fields.
+  Raises ConfigError if the number of texts or options differs from the fields.
   """
   # fields ('sent1', '{sent2} {ending0|ending1}')   ->   sent1 and sent2 before the options, ending0 and ending1
   fields = tuple(task.block.get('fields', ())) or _OPTIONS

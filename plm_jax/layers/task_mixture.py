@@ -84,8 +84,7 @@ def _joined(first: PyTree, second: PyTree) -> PyTree:
 
   Leaves that both have are taken from the first.
 
-  Raises:
-    ValueError: a leaf has different shapes in the two trees.
+  Raises ValueError if a leaf has different shapes in the two trees.
   """
   if isinstance(first, Mapping) and isinstance(second, Mapping):
     # keys of both are merged recursively

@@ -48,8 +48,7 @@ def _random_ids(bits: Array, *, vocab_size: int, special_ids: Sequence[int], ran
     special_ids: ids that 'ordinary' leaves out.
     random_ids: 'all' or 'ordinary'.
 
-  Raises:
-    ValueError: an unknown `random_ids`, or no id for 'ordinary'.
+  Raises ValueError: an unknown `random_ids`, or no id for 'ordinary'.
   """
   one_of('random_ids', random_ids, RandomIds)
   if random_ids == 'all':

@@ -278,8 +278,7 @@ def _parse_dict(value: Mapping[str, Any], *, steps: int, what: str) -> Value | L
 def _intervals(pairs: Any, *, steps: int, what: str) -> tuple[tuple[int, int], ...]:
   """Convert pairs of begin and end to steps.
 
-  Raises:
-    ConfigError: there is none, or one is not a pair, has no step or begins after the run.
+  Raises ConfigError if there is none, or one is not a pair, has no step or begins after the run.
   """
   is_list = isinstance(pairs, list | tuple)
   if not is_list or not pairs or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):

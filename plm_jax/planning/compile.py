@@ -262,8 +262,7 @@ def _text_says(text: str) -> dict[str, Any]:
     'collectives': kind -> operations, runs and GiB, and 'largest' of them; 'cycles'; 'tflop' of its products and
     'silent_kernels', the runs of kernels without a cost estimate; 'open_loops', which count as one round each.
 
-  Raises:
-    ValueError: the text is not that of a program.
+  Raises ValueError if the text is not that of a program.
   """
   transfers = hlo.collectives(text)
   table = {

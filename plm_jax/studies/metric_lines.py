@@ -136,8 +136,7 @@ def _sizes(total: int) -> list[int]:
 def _parse_at_once(content: bytes, wanted: Wanted, seen: dict[bytes, set[str]]) -> _Block:
   """Parse undamaged lines.
 
-  Raises:
-    ValueError: a damaged line, or a metric that is not a number on every line.
+  Raises ValueError: a damaged line, or a metric that is not a number on every line.
   """
   import pyarrow
   from pyarrow import json as reader

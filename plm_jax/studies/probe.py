@@ -122,8 +122,7 @@ def _score(settings: Settings, folder: Path, layer: Layer, *, seed: int, last: i
 def _read(folder: Path) -> dict[str, Any]:
   """Read the table of another study.
 
-  Raises:
-    ConfigError: it is missing, or not a table of probes.
+  Raises ConfigError if it is missing, or not a table of probes.
   """
   try:
     table: dict[str, Any] = files.read_json(folder / 'table.json')

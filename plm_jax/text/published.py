@@ -89,8 +89,7 @@ def _with_added(spec: dict[str, Any], folder: Path, settings: Spec) -> dict[str,
 
   New tokens without an id get the next one.
 
-  Raises:
-    ValueError: an id belongs to another token, or leaves a gap after all others.
+  Raises ValueError if an id belongs to another token, or leaves a gap after all others.
   """
   added: dict[str, dict[str, Any]] = {}
   ids_by_token: dict[str, Any] = {}

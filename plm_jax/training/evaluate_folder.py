@@ -54,8 +54,7 @@ def _with_head(settings: Settings, head: Mapping[str, Any], source: Where) -> Se
     head: the block of the adapter that computes the head of the folder; empty where it has none.
     source: the folder.
 
-  Raises:
-    ConfigError: the head is another adapter's.
+  Raises ConfigError if the head is another adapter's.
   """
   adapter = settings['adapter'] or {}
   if not {adapter.get('name'), head.get('name')} <= set(task_heads.ADAPTERS):

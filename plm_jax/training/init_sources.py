@@ -101,8 +101,7 @@ def _same_tokens(source: str, *, vocab: Vocab) -> init_from.SameTokens:
 
   The log reports how many are shared.
 
-  Raises:
-    ConfigError: the source has no vocabulary.
+  Raises ConfigError if the source has no vocabulary.
   """
   folder = weights.open(source).vocab
   if not tokenizer.exists(folder):

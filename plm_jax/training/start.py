@@ -172,8 +172,7 @@ def _first_state(
 def _initialise(state: TrainState, data: RunData, optimiser: optim.Optimiser) -> TrainState:
   """Return the fresh state with the parameters that `init_from` names.
 
-  Raises:
-    ConfigError: a source does not exist, or lacks parameters that checkpoints will not hold.
+  Raises ConfigError if a source does not exist, or lacks parameters that checkpoints will not hold.
   """
   settings, parts, report = data.settings, data.parts, None
   if settings['init_from']:

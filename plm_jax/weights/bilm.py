@@ -137,8 +137,7 @@ def opened(folder: Path) -> Iterator[Bilm]:
 def _overrides(options: Mapping[str, Any]) -> dict[str, Any]:
   """Convert the options to fields of our config.
 
-  Raises:
-    ValueError: a field is missing or not supported.
+  Raises ValueError if a field is missing or not supported.
   """
   checked = {}
   for name, expected in FIELDS.items():
@@ -268,8 +267,7 @@ def _vocab(folder: Path) -> Vocab:
 def _file(path: Path) -> Iterator[Any]:
   """Open an HDF5 file.
 
-  Raises:
-    WeightsError: h5py is not installed, or the file is damaged.
+  Raises WeightsError if h5py is not installed, or the file is damaged.
   """
   try:
     import h5py
@@ -296,8 +294,7 @@ def _reading(path: Path) -> Iterator[None]:
 def _datasets(file: Any, shapes: Mapping[str, tuple[int, ...]], *, where: str, options: Path) -> dict[str, Any]:
   """Return the datasets of an open file by name, checked.
 
-  Raises:
-    WeightsError: a dataset is missing, unknown, incomplete, or has another shape or no floats.
+  Raises WeightsError if a dataset is missing, unknown, incomplete, or has another shape or no floats.
   """
   import h5py
 

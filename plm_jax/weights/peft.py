@@ -130,8 +130,7 @@ def _check_base(opened: Weights, saved: Collection[str]) -> str:
 def _modules(saved: Params, entries: Mapping[str, Entry], architecture: Architecture) -> dict[str, list[Update]]:
   """Map each of their linear layers to our updates of its parts.
 
-  Raises:
-    WeightsError: one of our matrices is no linear layer of theirs.
+  Raises WeightsError if one of our matrices is no linear layer of theirs.
   """
   modules: dict[str, list[Update]] = {}
   for path in sorted({path.rpartition('/')[0] for path in saved if path.startswith('lora/')}):

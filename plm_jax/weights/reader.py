@@ -106,8 +106,7 @@ class Reader:
   def _without_a_place(self) -> list[str]:
     """List tensors that no computation reads.
 
-    Raises:
-      WeightsError: a tensor is neither one of these, nor part of a leaf, nor equal to a derived buffer.
+    Raises WeightsError if a tensor is neither one of these, nor part of a leaf, nor equal to a derived buffer.
     """
     module, folder = self.architecture.module, self.source.folder
     used = {self._short(name) for entry in self.entries.values() for name in self._all_names(entry)}

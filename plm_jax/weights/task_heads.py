@@ -69,8 +69,7 @@ def _guessed(matching: Mapping[str, TaskHead], leaves: Mapping[str, Leaf]) -> st
   If there is a pooler, it is no head of tokens. Heads of texts and of options may have the same names in files: then
   either is right.
 
-  Raises:
-    ValueError: several adapters have such parameters.
+  Raises ValueError if several adapters have such parameters.
   """
   last = next((leaves[path] for path in (f'{HEAD}/kernel', f'{HEAD}/out/kernel') if path in leaves), None)
   outputs = None if last is None else last.shape[-1]

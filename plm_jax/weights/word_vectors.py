@@ -227,8 +227,7 @@ def _opened(file: files.Where) -> Iterator[IO[bytes]]:
 def _entries(file: files.Where, form: Form | None) -> Iterator[Entry]:
   """Yield the words of a file.
 
-  Raises:
-    ValueError: as `read`.
+  Raises ValueError: as `read`.
   """
   binary = (form or form_of(file)) == 'binary'
   if binary:

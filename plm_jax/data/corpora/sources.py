@@ -112,8 +112,7 @@ def _naming(path: str, split: str, **settings: Any) -> Records:
 def _first_fields(rows: Sequence[Mapping[str, Any]], chosen: Sequence[int]) -> tuple[str, ...]:
   """Return the fields of the first readable row, of the first hundred.
 
-  Raises:
-    ValueError: none is readable, with the reason of the first.
+  Raises ValueError if none is readable, with the reason of the first.
   """
   first_error = None
   for index in chosen[:_TRIED]:
@@ -314,8 +313,7 @@ def _find(path: str, split: str) -> tuple[str, str | Path]:
 def _only(path: str, names: Iterable[str]) -> str | None:
   """Return the only format that claims a path; None for none.
 
-  Raises:
-    ValueError: two formats claim it.
+  Raises ValueError if two formats claim it.
   """
   claims = list(names)
   if len(claims) > 1:
@@ -367,8 +365,7 @@ def _split_files(folder: Path, formats: Mapping[str, Any]) -> dict[str, Path]:
 def _labels(file: Path) -> dict[str, tuple[str, ...]]:
   """Return field -> names of its classes in labels.json; empty without it.
 
-  Raises:
-    ValueError: the file holds something else.
+  Raises ValueError if the file holds something else.
   """
   try:
     content = files.read_json(file, default={})

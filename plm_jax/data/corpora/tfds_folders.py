@@ -142,8 +142,7 @@ def _paths(content: Mapping[str, Any], file: Path) -> Iterator[Any]:
 def _named(value: Any) -> Iterator[tuple[str, str]]:
   """Yield (key, text) of every class name and file name.
 
-  Raises:
-    ValueError: a text that must be JSON is not.
+  Raises ValueError if a text that must be JSON is not.
   """
   if isinstance(value, list):
     for item in value:

@@ -97,8 +97,7 @@ def _check_network(builder: tfds.core.DatasetBuilder) -> None:
 
   TFDS would try each file for minutes.
 
-  Raises:
-    OSError: a host is not found.
+  Raises OSError if a host is not found.
   """
   if not urllib.request.getproxies():
     for url in builder.url_infos or ():

@@ -103,8 +103,7 @@ def _options(records: Records, label: str) -> tuple[str, ...]:
 def _first(records: Records) -> dict[str, Any]:
   """Return the first readable row.
 
-  Raises:
-    ValueError: the error of row 0, if none of the first rows is readable.
+  Raises ValueError: the error of row 0, if none of the first rows is readable.
   """
   for index in range(min(len(records), examples.LOOKED_AT)):
     try:

@@ -293,8 +293,7 @@ def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> tup
   Returns:
     True if the store is large, so that the checksums of its ids are compared later; True if nothing was damaged.
 
-  Raises:
-    ChangedTokens: a block cannot be repaired.
+  Raises ChangedTokens if a block cannot be repaired.
   """
   documents, tokens = _extent(blocks)
   expected = {'tokens.bin': tokens * _dtype(vocab).itemsize, 'lengths.bin': documents * _LENGTH.itemsize}
@@ -317,8 +316,7 @@ def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> tup
 def _repair(folder: Path, block: Block, texts: Texts, vocab: Vocab) -> None:
   """Tokenise a block again.
 
-  Raises:
-    ChangedTokens: it has other tokens now.
+  Raises ChangedTokens if it has other tokens now.
   """
   last = block.first_document + block.documents
   where = f'documents {block.first_document}..{last - 1} of {folder}'

@@ -181,8 +181,7 @@ def _layout_of_source(settings: Settings, source: str | None) -> str:
 
   If none is known, it is one that the vocabulary has tokens for.
 
-  Raises:
-    ConfigError: as `layout_of_release`.
+  Raises ConfigError: as `layout_of_release`.
   """
   if source is not None:
     begun = checksums.read_json(RunFolder.at(source).config, default={})

@@ -117,8 +117,7 @@ def _model_json(path: Path) -> tuple[str, str, dict[str, Any], int] | None:
 
   None for a Hugging Face folder.
 
-  Raises:
-    ConfigError: the folder is none of them, or a release of an unknown kind.
+  Raises ConfigError if the folder is none of them, or a release of an unknown kind.
   """
   path = files.path(path)
   if not files.is_folder(path):

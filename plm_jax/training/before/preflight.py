@@ -299,8 +299,7 @@ def check_metrics(
 def _prepared(spec: Mapping[str, jax.ShapeDtypeStruct], task: Task, key: Array, *, where: str) -> Example:
   """Return the shapes of a prepared batch.
 
-  Raises:
-    ConfigError: its rows are too short for the task.
+  Raises ConfigError if its rows are too short for the task.
   """
   with errors.stage(where):
     return jax.eval_shape(lambda batch: task.prepare(noise_root(key), with_step(batch, 0)), dict(spec))

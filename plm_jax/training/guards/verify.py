@@ -91,8 +91,7 @@ class Check:
   def _twice(self, step: Step, number: int, state: PyTree, summed: PyTree, batch: PyTree, key: Array) -> Any:
     """Run a step twice; return the first result.
 
-    Raises:
-      RunError: the results differ, or devices that hold the same part of an array do.
+    Raises RunError if the results differ, or devices that hold the same part of an array do.
     """
     kept = self._copy((state, summed))
     made = step(state, summed, batch, key)

@@ -158,8 +158,7 @@ def _rotation(theirs: Mapping[str, Any], *, share: float) -> dict[str, Any]:
 
   Newer files have them in `rope_parameters`; `rope_scaling` of older ones takes precedence.
 
-  Raises:
-    ValueError: an unsupported scaling, or a missing number.
+  Raises ValueError: an unsupported scaling, or a missing number.
   """
   source = 'rope_scaling' if theirs['rope_scaling'] else 'rope_parameters'
   given = theirs[source] or {}

@@ -126,8 +126,7 @@ def check_out(out: files.Where) -> None:
 def _report(folder: Path, request: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any] | None:
   """Return the report of a complete folder; None otherwise.
 
-  Raises:
-    ConfigError: the folder has another request, or its report or one of its files is missing or damaged.
+  Raises ConfigError if the folder has another request, or its report or one of its files is missing or damaged.
   """
   if not files.is_file(folder / REPORT):
     return None
@@ -164,8 +163,7 @@ def _damaged(file: Path, error: Exception) -> ConfigError:
 def _open(file: Path) -> Any:
   """Open the database of a pass.
 
-  Raises:
-    ConfigError: the file is damaged, which SQLite may find at any use of it.
+  Raises ConfigError if the file is damaged, which SQLite may find at any use of it.
   """
   with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
     try:
@@ -291,8 +289,7 @@ def text_of(texts: Texts, row: int) -> str | None:
 def _cut_back(file: Path, size: int) -> Any:
   """Open a file for appending, cut back to the last commit.
 
-  Raises:
-    ConfigError: it is shorter than at the last commit.
+  Raises ConfigError if it is shorter than at the last commit.
   """
   actual = files.size(file) if files.exists(file) else 0
   if actual < size:

@@ -57,8 +57,7 @@ class Rows(Sequence[local.Row]):
 def _read(file: local.File, read: Callable[[Any], Any]) -> Any:
   """Call `read` with the opened file.
 
-  Raises:
-    ValueError: the file is damaged.
+  Raises ValueError if the file is damaged.
   """
   import pyarrow
   from pyarrow import parquet

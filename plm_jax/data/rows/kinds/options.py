@@ -151,8 +151,7 @@ def _examples(
 def _pattern(field: str, records: Records) -> Pattern:
   """Parse a field of the config into texts and names of fields.
 
-  Raises:
-    ValueError: the data has no such field.
+  Raises ValueError if the data has no such field.
   """
   # '{sent2} {ending0|ending1}'  ->  ('', ('sent2',), ' ', ('ending0', 'ending1'), '')
   braced = field if '{' in field and field not in records.fields else f'{{{field}}}'
@@ -186,8 +185,7 @@ def _known(fields: Sequence[str], records: Records) -> bool:
 def _filled(pattern: Pattern, row: Mapping[str, Any], *, where: str) -> str | list[str]:
   """Fill a pattern with a row; return a list for options.
 
-  Raises:
-    ValueError: a field holds neither a text nor a list of texts, or two hold lists of different lengths.
+  Raises ValueError if a field holds neither a text nor a list of texts, or two hold lists of different lengths.
   """
   parts: list[str | list[str]] = []
   for part in pattern:
@@ -267,8 +265,7 @@ class Reader(NamedTuple):
   def _label(self, value: Any, options: list[str], *, where: str) -> int | None:
     """Return the index of the right option; None without a label.
 
-    Raises:
-      ValueError: the label is no option of the row.
+    Raises ValueError if the label is no option of the row.
     """
     if value is None or value in ('', []) or value == self.settings.missing:
       return None

@@ -101,8 +101,7 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
 def _read(records: Records, index: int, fields: tuple[str, ...], *, label: str, side: int) -> Question:
   """Read the texts and the answers of a row.
 
-  Raises:
-    ValueError: a field is missing or holds no text, or an answer is not at its character.
+  Raises ValueError if a field is missing or holds no text, or an answer is not at its character.
   """
   row = records[index]
   for name in fields:
@@ -115,8 +114,7 @@ def _read(records: Records, index: int, fields: tuple[str, ...], *, label: str, 
 def _answers(value: Any, text: str, label: str, *, where: str) -> Answers | None:
   """Parse the answers of a row; None if it has no labels.
 
-  Raises:
-    ValueError: they have another form, or are not at their characters of the text.
+  Raises ValueError if they have another form, or are not at their characters of the text.
   """
   if value is None:
     return None
