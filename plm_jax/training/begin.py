@@ -130,28 +130,34 @@ def load_data(
   All processes are known to have the same afterwards.
   """
   settings, stored = held.settings, held.folder if held.old else None
+  # the task, from names in the config
   vocab = make_vocab(settings, stored)
   parts = make_parts(settings, vocab, stored)
   predicted.check_task(parts.task, predictions, user=parts.user)
   stopping.check()
+  # the mesh, and the rows of each batch that this host reads
   layout = make_layout(settings)
   stack.enter_context(sharding.use(layout))
   rows = feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=layout.mesh)
   feed.check_evaluations(settings['eval'], mesh=layout.mesh)
   share = feed.host_share(layout)
+  # the rows of training and of each evaluation; this may tokenise
   source = make_source(settings['data'], vocab, seed=settings['seed'], share=share, reader=parts)
   stopping.check()
   evaluations = make_evaluations(settings, vocab, share=share, reader=parts)
   stopping.check()
+  # labels, documents and scores have to fit the task
   parts = fit(parts, [source, *evaluations.values()])
   check_rows(parts.task, {'data': source} | {f'eval.{name}.data': split for name, split in evaluations.items()})
   scores = evaluation.scores_of(settings, parts, evaluations)
+  # epochs become steps, now that the number of rows is known
   settings = {**settings, 'steps': run_folder.begun_steps(settings, source.steps_per_epoch, held.old), 'epochs': None}
   if not held.old:
     consistency.check_stretches(settings['optim'], settings['steps'])  # `epochs` are steps from now on
   preflight.remark(settings, source)
   if not held.old:
     preflight.check_targets(settings, parts, source, layout=layout)
+  # all hosts compare what they have read
   facts = _data_facts(held, settings, parts, source, reads_all=share[1] == 1)
   agreement.agree(lambda: {'vocabulary and data': host_facts.facts(facts)})
   stopping.check()
@@ -196,20 +202,24 @@ def open_run(
   """Trace the train step, and open the batches, metrics and guards."""
   settings, folder, step = start.settings, held.folder, start.step
   task, mesh, spec = data.parts.task, data.layout.mesh, data.source.spec
+  # one trace of the step, without computing, gives the names of its metrics
   steps = StepCache(
     start.make_optimiser, parts=data.parts, settings=settings, layout=data.layout, state_shardings=start.maker.places
   )
   traced = steps.get(history.horizon(settings, step)).plain
   _, measures = jax.eval_shape(traced, start.maker.abstract, dict(spec), start.key)
+  # what an interrupted interval had summed up
   summed = run_folder.summed(folder, step)
   eval_steps = evaluation.make_steps(task, rows=evaluation.rows_at_once(settings))
   _check_best(settings, data, start.state, eval_steps)
+  # sizes, for the log, and the measure of speed
   flops = sizes.training_flops(task, spec, start.state.params)
   meter = Meter(flops, dtype=settings['execution']['dtype'], mesh=mesh, hosts=data.share[1])
   total_steps, last_step = _last_steps(settings, step, options)
   counts = sizes.parameter_counts(start.state, start.optimiser)
   _log_sizes(data, settings, counts, step=step, last_step=last_step, total_steps=total_steps, options=options)
   tokens, seconds = run_folder.spent(folder, step)
+  # what the loop writes
   writer = stack.enter_context(metrics.Writer(folder.root, resume_step=step, sinks=settings['log']))
   stopping.check()
   best = settings['best'][0] if settings['best'] else None

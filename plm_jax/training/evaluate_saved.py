@@ -252,6 +252,7 @@ def _evaluator(
   predictions: Output | None,
   by_class: bool = False,
 ) -> Evaluator:
+  # cheap checks come before any text is read
   feed.check_evaluations({name: settings['eval'][name] for name in names}, mesh=layout.mesh)
   preflight.look({f'eval.{name}.data': settings['eval'][name]['data'] for name in names}, made)
   sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
@@ -260,13 +261,16 @@ def _evaluator(
       f'--by_class compares classes with labels, and rows of eval.{without[0]}.data have none (keep_unlabelled): leave '
       'it out'
     )
+  # labels, documents and scores have to fit the task
   made = parts.fit(made, sources.values())
   parts.check_rows(made.task, {f'eval.{name}.data': source for name, source in sources.items()})
   wanted = evaluation.asked(settings, made.task)
+  # some scores need no labels; the others leave such evaluations out
   anyway = {name for name in names if predictions is None and scoring.takes_unlabelled(wanted[name], made.task)}
   labelled = {name: source for name, source in sources.items() if not source.unlabelled or name in anyway}
   scores: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
   scores |= evaluation.scores_of(settings, made, labelled)
+  # the form of predictions is checked before they are made
   keys = evaluation.predicted_keys(made.task, sources[names[0]].spec) if predictions or by_class else []
   if by_class:
     by_classes.check(keys, user=made.user)
@@ -299,6 +303,7 @@ def _evaluate(
     signals.check()
     found = {name: evaluator.evaluate(name, params, keep=keep) for name in evaluator.sources}
     line = where | {f'{name}/{metric}': value for name, one in found.items() for metric, value in one.metrics.items()}
+    # one line of evaluations.jsonl per state
     if folder is not None and main and len(line) > len(where):
       files.make_folder(folder.root)
       if not files.exists(folder.config):  # a run says in its result what made it

@@ -73,9 +73,11 @@ def _train_once(settings: Mapping[str, Any], *, workdir: Where, options: RunOpti
     if isinstance(begun, Outcome):  # the run was finished before
       return begun
     run, loop = begun
+    # a state that is not finite is never trained on
     if run.restored and (paths := _nonfinite(run, loop)):
       log.error(f'step {loop.step} holds numbers that are not finite, in {paths}')
       loop.exit_code = DIVERGED
+    # read a batch, update, evaluate and save
     while _has_more(run, loop):
       _make_step(run, loop)
       due = _due(run, loop.step)
@@ -90,6 +92,7 @@ def _train_once(settings: Mapping[str, Any], *, workdir: Where, options: RunOpti
       if loop.exit_code == DONE and due.interrupted:
         log.warning(f'stopped by a signal at step {loop.step}; the state is saved, the same command resumes')
         loop.exit_code = INTERRUPTED
+    # saves run in the background
     run.checkpoints.wait()
     run.writer.flush()
     return loop.spike or finish(run, loop)
@@ -109,6 +112,7 @@ def _make_step(run: RunContext, loop: LoopState) -> None:
   with run.tracer.step(number, loop.state):
     with run.meter.waiting():
       host_batch, batch = next(run.batches)
+    # the schedule of an extended run has another horizon
     step = run.steps.get(history.horizon(run.settings, loop.step)).logged
     step = run.guards.wrap(step, number)
     loop.state, loop.interval, sums = step(loop.state, loop.interval, batch, run.key)
@@ -205,9 +209,11 @@ def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
   """
   settings, task, kept = run.settings, run.parts.task, run.options.predictions
   with run.meter.paused(), run.watchdog.paused():
+    # an average of the parameters, if the optimiser keeps one
     params = run.optimiser.eval_params(loop.state.opt_state, loop.state.params)
     loop.scores = {}
     for name in due.evaluations:
+      # predictions of one evaluation may be kept
       output = kept if kept is not None and kept.evaluation == name else None
       result = evaluate(
         run.evaluations[name],
@@ -224,12 +230,14 @@ def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
       if output is not None and jax.process_index() == 0:
         predicted.write(output.file, result.predictions, result.records, form=None, in_words=task.in_words)
       loop.scores |= {f'{name}/{metric}': value for metric, value in result.metrics.items()}
+    # to metrics.jsonl, the sinks and the terminal
     run.writer.write(loop.step, loop.scores)
     run.bar.keep(loop.step, loop.scores)
     if due.watched:
       value = loop.scores[settings['best'][0]]
       if not math.isfinite(value):
         log.warning(f'step {loop.step}: {settings["best"][0]} is {value}, so its checkpoint cannot become the best')
+      # schedule 'plateau' and rule 'asgd' act on the metric, then early stopping
       observed = run.optimiser.observe(loop.state.opt_state, as_loss(settings['best'], value))
       loop.state = dataclasses.replace(loop.state, opt_state=observed)
       run.patience.see(value)

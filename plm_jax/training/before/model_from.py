@@ -38,8 +38,7 @@ def expand(
   """Return a config and its changes without `model.from`.
 
   A flag replaces the model of the file. If the folder has the same family, the rates of dropout and the pooler of the
-  file
-  remain: they belong to the task.
+  file remain: they belong to the task.
 
   Args:
     settings: as a config file gives them.
@@ -51,6 +50,7 @@ def expand(
   """
   model = settings.get('model')
   own = dict(model) if isinstance(model, Mapping) else {}
+  # the folder: of a flag, else of the file
   given = [value for key, value in changes if key == f'model.{KEY}']
   rest = [change for change in changes if change[0] != f'model.{KEY}']
   source = given[-1] if given else own.pop(KEY, None)
@@ -62,6 +62,7 @@ def expand(
     return {**settings, **began}, rest
   from plm_jax.text import tokenizer  # no command loads it without need
 
+  # what the folder has: its tokenizer, then its sizes
   about = _model_json(files.path(source))
   block = _vocab_block(source, settings, rest)
   with stage('vocab'):

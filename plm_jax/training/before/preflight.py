@@ -44,15 +44,18 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
   Args:
     scored: further metrics that evaluations have to give, such as 'test/accuracy'.
   """
+  # checks that read the config only
   _check_watched(settings)
   _check_memory(settings)
   with errors.stage('log'):
     metrics.check_sinks(settings['log'])
   check_sources(settings['init_from'])
+  # the task and the mesh
   parts = make_parts(settings, make_vocab(settings))
   layout = make_layout(settings)
   feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=layout.mesh)
   feed.check_evaluations(settings['eval'], mesh=layout.mesh)
+  # the heads of the data files
   labels = look(config.of_data(settings), parts)
   scores = evaluation.asked(settings, parts.task)
   anyway = {f'eval.{name}.data' for name, names in scores.items() if scoring.takes_unlabelled(names, parts.task)}
@@ -65,6 +68,7 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
       )
   with errors.stage('config'):
     check_names({place: one for where, found in labels.items() for place, one in _each(where, found)})
+  # every shape, without computing
   with sharding.use(layout):
     _check_shapes(settings, parts, layout, scored=scored)
 

@@ -40,6 +40,7 @@ def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
     settings = history.back_at(settings, step, skip=skip)
     if sum(count for _, count in settings['skip']) > history.MOST_STEPS:
       raise ConfigError(f'--skip={skip}: a run leaves out at most {history.MOST_STEPS:,} batches in all')
+    # move what came after the step, the config last
     aside = folder.checkpoints / checkpoint.SET_ASIDE
     if files.exists(folder.result):
       checkpoint.make_aside(folder.checkpoints)
