@@ -27,8 +27,7 @@ class Run:
     steps: number of updates, the horizon of the schedule. Exactly one of steps and epochs is given.
     epochs: passes over the data, of rows / batch size steps each, rounded up, from which the run computes the steps.
     extend: (step, more steps) pairs; from that step on the run, and its schedule, are that much longer. `train
-      --extend`
-      adds one.
+      --extend` adds one.
     skip: (step, batches) pairs; after that step this many batches of the order are skipped. `rewind --skip` adds one.
     accumulate: micro-batches per update.
     log_every: steps between lines of metrics.
@@ -43,8 +42,7 @@ class Run:
       of them. A run none of whose updates was finite has diverged in any case.
     spikes: see `Spikes`; None: the run does not look for them.
     verify_every: steps between checks for silent data corruption (`training/guards/verify.py`), each of which makes its
-      step
-      twice; None: none.
+      step twice; None: none.
     log: where metrics are written besides metrics.jsonl.
     sharding: see `Sharding`.
     execution: see `types.Execution`.
