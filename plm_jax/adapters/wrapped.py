@@ -202,7 +202,8 @@ def named(targets: Sequence[str], trunk: nn.Module, *, what: str) -> dict[str, A
       names = sorted({path.rpartition('/')[2] for path in dense})
       raise ValueError(
         f'{what}: {target!r} names no dense layer of {type(trunk).__name__}.{suggest(target, names)} Layers: '
-        f'{", ".join(names)}; or give a pattern of a whole path, such as {next(iter(dense), "trunk/.*")}'
+        f'{", ".join(names) or "none"}; name one, or a pattern of whole paths ({next(iter(dense), "trunk/.*")}), or '
+        'choose another model.name'
       )
     chosen |= {path: dense[path] for path in matching}
   return chosen
