@@ -198,7 +198,7 @@ def test_other_hosts_take_what_one_has_made(
 
 SLOW = """
 import time
-from plm_jax import prepare
+from plm_jax.commands import prepare
 from plm_jax.cli import command
 from plm_jax.data.rows import store
 

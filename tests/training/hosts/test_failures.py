@@ -27,7 +27,7 @@ signals.begin()
 command.leave(command.run(train.main))
 """
 READER = """
-from plm_jax.training import history
+from plm_jax.runs import history
 read = history.read
 def broken(*words, **keywords):
   for number, batch in enumerate(read(*words, **keywords)):
