@@ -270,7 +270,8 @@ def listed(path: pathlib.Path) -> set[str]:
 
 def imported_distributions() -> set[str]:
   """Distributions of the third-party modules that the package and its experiments import."""
-  providers = {**metadata.packages_distributions(), 'google': ['protobuf']}  # others put folders of their own there
+  providers = {'sklearn': ['scikit-learn'], **metadata.packages_distributions()}  # where it is not installed
+  providers['google'] = ['protobuf']  # others put folders of their own there
   found = set()
   for path in files():
     if path.relative_to(ROOT).parts[0] in ('plm_jax', 'experiments'):
