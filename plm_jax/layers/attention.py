@@ -32,7 +32,7 @@ from plm_jax.core.types import Array, Implementation
 from plm_jax.layers import fused, kernel_check, tiled
 from plm_jax.layers.cache import in_order
 from plm_jax.layers.dropout import drop
-from plm_jax.layers.masks import Mask, visible
+from plm_jax.layers.masks import Mask, softmax_visible, visible
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +44,6 @@ TILES = 256 * 256
 
 # implementation that a caller requests: the user's choice, or keys and values in the order of a cache
 Way = Implementation | Literal['cached']
-
-# far below any real logit, and finite, so that a query that sees no key does not become NaN
-HIDDEN = -1e30
 
 
 def weights(query: Array, key: Array, *, mask: Mask, bias: Array | None = None, scale: float | None = None) -> Array:
@@ -71,19 +68,7 @@ def weights(query: Array, key: Array, *, mask: Mask, bias: Array | None = None, 
     grouped = query.reshape(*query.shape[:2], groups, -1, query.shape[3])
     logits = jnp.einsum('blgrk,bmgk->bgrlm', grouped, key, preferred_element_type=jnp.float32)
     logits = logits.reshape(query.shape[0], query.shape[2], *logits.shape[3:])
-  return _normalise(logits, mask=mask, bias=bias)
-
-
-def _normalise(logits: Array, *, mask: Mask, bias: Array | None) -> Array:
-  """Compute the softmax f32[b, h, l, m] of products over visible keys."""
-  if bias is not None:
-    logits = logits + bias.astype(jnp.float32)
-  # subtract the largest visible logit, so that no exponent overflows
-  seen = visible(mask)[:, None]  # [b, 1, l, m]
-  logits = jnp.where(seen, logits, HIDDEN)
-  top = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-  exponents = jnp.where(seen, jnp.exp(logits - top), 0.0)
-  return exponents / jnp.maximum(exponents.sum(axis=-1, keepdims=True), 1e-30)
+  return softmax_visible(logits, mask=mask, bias=bias)
 
 
 def attend(
@@ -379,7 +364,7 @@ def cached(
   grouped = query.reshape(key.shape[0], -1, size)
   logits = jnp.einsum('gsk,gkm->gsm', grouped, key, preferred_element_type=jnp.float32)
   # softmax over m as [b, h, l, m], then [b g, h/g l, m] x [b g, m, k]
-  shares = _normalise(logits.reshape(rows, heads, length, -1), mask=mask, bias=bias).astype(value.dtype)
+  shares = softmax_visible(logits.reshape(rows, heads, length, -1), mask=mask, bias=bias).astype(value.dtype)
   sums = jnp.einsum('gsm,gmk->gsk', shares.reshape(logits.shape), value)
   return jnp.swapaxes(sums.reshape(rows, heads, length, size), 1, 2)  # [b g, h/g l, k] -> [b, l, h, k]
 

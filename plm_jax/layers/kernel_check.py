@@ -19,7 +19,7 @@ from plm_jax.core import layouts
 from plm_jax.core.types import Array
 from plm_jax.layers import tiled
 from plm_jax.layers.dropout import cut_of
-from plm_jax.layers.masks import Mask, visible
+from plm_jax.layers.masks import Mask, softmax_visible
 
 LONGEST = 512  # queries and keys of a case; kernels divide it into several tiles
 TOLERANCE = 0.05  # of the largest value: products of a TPU have 8 bits
@@ -164,9 +164,7 @@ def _formula(
   shared = query.shape[2] // key.shape[2]
   key, value = (jnp.repeat(x, shared, axis=2) for x in (key, value))
   logits = jnp.einsum('blhk,bmhk->bhlm', query, key) / math.sqrt(query.shape[-1])
-  logits = logits if bias is None else logits + bias
-  seen = visible(mask)[:, None]
-  shares = jax.nn.softmax(jnp.where(seen, logits, -1e30), axis=-1) * seen  # a query without keys gets zeros
+  shares = softmax_visible(logits, mask=mask, bias=bias)
   if rng is not None:
     shares = jnp.where(_kept(shares, dropout, rng), shares / (1 - _rounded(dropout)), 0)
   return jnp.einsum('bhlm,bmhk->blhk', shares, value)

@@ -1,9 +1,13 @@
 """Masks of attention, stored as conditions until an implementation needs the whole matrix."""
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 
 from plm_jax.core.types import Array
+
+# far below any real logit, and finite, so that a query that sees no key does not become NaN
+HIDDEN = -1e30
 
 
 @flax.struct.dataclass
@@ -60,3 +64,15 @@ def visible(mask: Mask, *, first: int | Array = 0) -> Array:
   if mask.allowed is not None:
     seen &= mask.allowed
   return seen
+
+
+def softmax_visible(logits: Array, *, mask: Mask, bias: Array | None) -> Array:
+  """Compute the softmax f32[b, h, l, m] of products over visible keys."""
+  if bias is not None:
+    logits = logits + bias.astype(jnp.float32)
+  # subtract the largest visible logit, so that no exponent overflows
+  seen = visible(mask)[:, None]  # [b, 1, l, m]
+  logits = jnp.where(seen, logits, HIDDEN)
+  top = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+  exponents = jnp.where(seen, jnp.exp(logits - top), 0.0)
+  return exponents / jnp.maximum(exponents.sum(axis=-1, keepdims=True), 1e-30)

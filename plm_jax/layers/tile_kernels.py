@@ -16,6 +16,7 @@ from jax.experimental import pallas as pl
 
 from plm_jax.core.types import Array
 from plm_jax.layers import fused
+from plm_jax.layers.masks import HIDDEN
 from plm_jax.layers.tiles import (
   Form,
   Sizes,
@@ -29,9 +30,6 @@ from plm_jax.layers.tiles import (
   run_kernel,
   sizes_of,
 )
-
-# far below any real logit, and finite
-HIDDEN = -1e30
 
 
 def forward(form: Form, given: dict[str, Array]) -> tuple[Array, Array]:
