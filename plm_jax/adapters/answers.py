@@ -36,10 +36,7 @@ class Model(nn.Module):
   trunk: nn.Module
 
   def __call__(self, train: bool = False, **inputs: Array) -> Array:
-    """Compute the states [b, l, d] before the output matrix.
-
-    An encoder-decoder returns those of its decoder.
-    """
+    """Compute states [b, l, d] before the output matrix, by any decoder."""
     return self.trunk(**inputs, train=train)['hidden']
 
   def attend(self, features: Array, train: bool = False) -> Array:

@@ -49,10 +49,7 @@ class Model(nn.Module):
     self.head_dropout = Dropout(self.dropout)
 
   def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """Compute the outputs and the trunk's states [b k, l, d].
-
-    Outputs are f32[b, k, c], or f32[b, c] with join='sum'.
-    """
+    """Compute outputs f32[b, k, c], or [b, c] with join='sum', and states."""
     folded = {name: fold(value) for name, value in inputs.items()}
     hidden = self.trunk(**folded, train=train and not self.frozen)['hidden']
     vectors = texts.pooled(self.trunk, hidden, texts.segments_of(folded), pool=self.pool, frozen=self.frozen)

@@ -221,10 +221,7 @@ class Checkpoints:
       log.error('%s', failure)  # only logged: the error of the body is raised
 
   def _prepare(self, at: int) -> None:
-    """Prepare the first save.
-
-    Move steps newer than `at` to `set_aside` and read the scores of the others.
-    """
+    """Move steps newer than `at` to `set_aside`; read the others' scores."""
     if self._prepared:
       return
     if jax.process_index() == 0:
@@ -238,10 +235,7 @@ class Checkpoints:
     self._prepared = True
 
   def _wait_for_others(self, *, key: str, timeout_ms: int) -> None:
-    """Write the checksums of this process, then wait at Orbax's barrier.
-
-    Orbax calls it in the thread of a save, in every process of several.
-    """
+    """Write checksums, then wait at Orbax's barrier, which every process calls."""
     if WRITTEN in key:
       try:
         digests.write_own(self._unfinished(), process=jax.process_index(), item=saved_steps.ITEM)
@@ -250,10 +244,7 @@ class Checkpoints:
     self._barrier(key=key, timeout_ms=timeout_ms)
 
   def _write_record(self) -> None:
-    """Write the record of the step.
-
-    Orbax calls it in process 0, after all processes have written and before the step gets its name.
-    """
+    """Write the step's record, before the step gets its name (Orbax's hook)."""
     assert self._saving is not None
     saved_steps.write(self._unfinished(), self._saving)
 

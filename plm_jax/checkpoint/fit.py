@@ -144,10 +144,7 @@ def token_table_rows(
 
 
 def _axis_of_tokens(path: str, value: np.ndarray, fresh: Array, tables: tuple[int, int]) -> int | None:
-  """Find the axis of a leaf that is the vocabulary.
-
-  It has as many rows as both token tables. None if there is not exactly one.
-  """
+  """Find the only axis with as many rows as both token tables."""
   if is_stacked(path) or _is_position(path) or value.ndim != fresh.ndim:
     return None
   axes = [axis for axis, pair in enumerate(zip(value.shape, fresh.shape, strict=True)) if pair == tables]
@@ -190,10 +187,7 @@ def _take_layers(path: str, value: np.ndarray, entry: 'Entry') -> np.ndarray:
 
 
 def _longer_vocabulary(path: str, old: Sequence[int], new: Sequence[int]) -> int | None:
-  """Find the vocabulary (or type) axis, if `new` is longer only there.
-
-  It is the first axis of a table and of the bias of an output, and the last one of an output's kernel.
-  """
+  """Find the vocabulary (or type) axis, if `new` is longer only there."""
   axis = _VOCABULARY.get((path.rpartition('/')[2], len(old)))
   if axis is None or len(old) != len(new) or is_stacked(path) or _is_position(path) or _is_head(path) or 'norm' in path:
     return None

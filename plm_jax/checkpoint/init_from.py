@@ -245,10 +245,7 @@ def _take(
   sums: Mapping[str, tuple[str, str]],
   convert: Callable[[str, np.ndarray, Array], tuple[Array, str]],
 ) -> bool:
-  """Take the leaves of a source.
-
-  Return False if it has none of this model's.
-  """
+  """Take the leaves of a source; return False if it has none."""
   taken = False
   for name, value in source.items():
     origin, path = f'{entry.source}:{join(entry.from_, name)}', join(entry.to, name)
@@ -280,10 +277,7 @@ def _convert(
   position_rows: Mapping[str, range],
   width_key: Callable[[str, str], str | None],
 ) -> tuple[Array, str]:
-  """Convert a leaf of the source as its entry requests.
-
-  Also return a description of the changes.
-  """
+  """Convert a leaf as its entry requests; also describe the changes."""
   tokens = vocabulary.tokens
   if vocabulary.size is not None and vocabulary.padded is not None:
     value = without_padding(path, value, fresh, vocabulary.size, vocabulary.padded)

@@ -196,10 +196,7 @@ def write_index(folder: Path, layers: Mapping[str, int | None]) -> None:
 
 
 def _open_step(folder: Path, step: Step) -> Params:
-  """Open the parameters of a step.
-
-  Reading the first leaf reads all of them.
-  """
+  """Open the parameters of a step; the first leaf reads all."""
   chosen = saved_steps.choose(folder, step)
   where = f'step {chosen} in {folder}'
   saved = saved_steps.read(folder / str(chosen)).leaves
@@ -255,10 +252,7 @@ def _open_file(file: Path) -> Params:
 
 
 def _open_index(folder: Path) -> Params:
-  """Open the parameters of several files.
-
-  A leaf or layer is read on request.
-  """
+  """Open the parameters of several files; leaves are read on request."""
   try:
     index = checksums.read_json(folder / INDEX)
     layers, digests = dict(index['leaves']), dict(index['sha256'])
@@ -280,10 +274,7 @@ def _open_index(folder: Path) -> Params:
 
 
 def _arrays(path: str, layers: Any) -> list[str]:
-  """List the names of the arrays of a leaf; see `write_index`.
-
-  Raises ValueError: an invalid number of layers.
-  """
+  """List the array names of a leaf; raise ValueError for invalid layers."""
   if layers is None:
     return [path]
   if type(layers) is not int or not 0 < layers <= _MOST_LAYERS:
@@ -292,10 +283,7 @@ def _arrays(path: str, layers: Any) -> list[str]:
 
 
 def _indexed(path: str, layers: int | None, holds: Mapping[str, tensor_files.Container]) -> Leaf:
-  """Return a leaf of an index.
-
-  `holds` has it as `path`, or its layers as `path@0`, `path@1`, ...
-  """
+  """Return a leaf of an index: `path`, or layers `path@0`, `path@1`, ..."""
 
   def array(name: str) -> np.ndarray:
     return holds[name].read(name)
@@ -325,10 +313,7 @@ def _layer(array: Any, layer: int | None) -> Any:
 
 
 def _below(names: Iterable[str], path: str, *, where: str) -> dict[str, str]:
-  """Map names below `path` to full names.
-
-  Raises ValueError if nothing is below it; the message lists the choices.
-  """
+  """Map names below `path` to full names; raise ValueError for none."""
   names = list(names)
   by_short_name = {name[len(path) :].lstrip('/'): name for name in names if f'{name}/'.startswith(f'{path}/')}
   if not by_short_name:

@@ -116,10 +116,7 @@ def read(folder: Path) -> Record:
 
 
 def _written(folder: Path) -> tuple[Record, Mapping[str, int]]:
-  """Read the record, and the present sizes of the files.
-
-  Raises Damaged: no intact record.
-  """
+  """Read the record and the files' sizes; raise Damaged without a record."""
   try:
     stored = files.read_json(folder / RECORD)
     if stored['sha256'] != _sha256(stored['record']):
@@ -182,10 +179,7 @@ def _describe_change(record: Record, name: str) -> str:
 
 
 def _changed(folder: Path, record: Record, names: Iterable[str]) -> str | None:
-  """Find the first of these files whose digest differs from the record.
-
-  Raises Damaged if one of them cannot be read.
-  """
+  """Find the first file whose digest differs; raise Damaged if unreadable."""
   try:
     return digests.changed(folder, record.files, names)
   except object_store.StoreError:
@@ -336,10 +330,7 @@ def _agreed(step: int) -> int:
 
 
 def _describe_damage(folder: Path, damaged: Mapping[int, Damaged], *, only: bool) -> str:
-  """Describe the damage of the steps that were tried.
-
-  `only`: a single step was requested.
-  """
+  """Describe the damage of the steps tried, or of the `only` one."""
   if only:
     [(step, error)] = damaged.items()
     others = [other for other in numbered(folder) if other != step]

@@ -240,10 +240,7 @@ def _check_config(arguments: argparse.Namespace, parser: Parser) -> None:
 
 
 def _run_folder(arguments: argparse.Namespace) -> RunFolder:
-  """Return the folder of --workdir.
-
-  Raises ConfigError: a URL that cannot hold runs; this is checked before its client is imported.
-  """
+  """Return the folder of --workdir; raise ConfigError for URLs without runs."""
   object_store.check_holds_checkpoints(arguments.workdir or '')
   return RunFolder.at(arguments.workdir or '')
 
@@ -331,10 +328,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
-  """Separate changes of the config, as (key, value), from other words.
-
-  They are written `--config.KEY=VALUE` or `--config.KEY VALUE`.
-  """
+  """Separate changes `--config.KEY=VALUE` or `--config.KEY VALUE` from other words."""
   changes: list[tuple[str, str]] = []
   rest: list[str] = []
   queue = iter(words)

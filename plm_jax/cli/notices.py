@@ -128,10 +128,7 @@ class _Watch:
     signals.notice()
 
   def _ask(self, etag: str) -> tuple[int, str, str]:
-    """Request the status, value and tag of the key.
-
-    The server answers when the tag is no longer `etag`, or after `WAIT` seconds.
-    """
+    """Request the key; answered after a change or `WAIT` seconds."""
     query = f'wait_for_change=true&timeout_sec={WAIT}&last_etag={etag}'
     connection = http.client.HTTPConnection(self._server, timeout=WAIT + 30)
     self._connection = connection

@@ -89,10 +89,7 @@ def begin(*, ends: bool = False) -> None:
 
 
 def _end_with_stdin() -> None:
-  """Send this process SIGTERM when its stdin closes.
-
-  Then the process that started it was stopped or killed.
-  """
+  """Send this process SIGTERM when the process that started it ends."""
 
   def watch() -> None:
     while os.read(0, 64):
@@ -266,10 +263,7 @@ def _answer(reader: int) -> None:
 
 
 def _leave() -> None:
-  """End the process after flushing its output.
-
-  It waits at most 10 seconds, as when no process reads a pipe.
-  """
+  """End the process after flushing its output, at most 10 seconds."""
   flushing = threading.Thread(target=_flush, daemon=True)
   flushing.start()
   flushing.join(10.0)

@@ -116,10 +116,7 @@ def _template(source: Path, part: str = 'trunk') -> 'Template | None':
 
 
 def _warn_of_vectors(source: Path) -> None:
-  """Warn if a run's word vectors are more than its embedding table.
-
-  This holds for GloVe and fastText.
-  """
+  """Warn that vectors of GloVe and fastText are not just the table."""
   from plm_jax import config
   from plm_jax.config import build
 

@@ -101,10 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-  """Parse the flags.
-
-  Raises ConfigError: an unknown flag, flags that exclude each other, or no rule.
-  """
+  """Parse the flags; raise ConfigError if they exclude each other."""
   words = list(sys.argv[1:] if argv is None else argv)
   try:
     arguments = _parser().parse_args(words)
@@ -306,10 +303,7 @@ def _show(report: Mapping[str, Any], out: str) -> None:
 
 
 def _stats(texts: 'Texts') -> None:
-  """Print lengths, shares and scripts of a corpus.
-
-  Measurements of 32 bytes a document are stored in a temporary folder.
-  """
+  """Print lengths, shares and scripts of a corpus."""
   from plm_jax.data.corpora.cleaning import passes, quality, quantiles
 
   total_chars, num_english, num_empty, scripts = 0, 0, 0, Counter[str]()

@@ -145,10 +145,6 @@ def _steps(
   table = Table('step', 'after', 'taken', *map(str, range(1, len(ids[0]) + 1)))
 
   def bytes_of(token: int) -> bytes:
-    """Return the bytes of a token.
-
-    A published table may have more rows than tokens.
-    """
     return vocab.token_bytes(token) if token < vocab.size else f'<{token}>'.encode()
 
   begun = b''

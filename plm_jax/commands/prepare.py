@@ -102,10 +102,7 @@ def _flags_of_text(settings: Mapping[str, Any], size: int) -> list[str]:
 
 
 def _flags_of_header(settings: Mapping[str, Any], config: str) -> list[str]:
-  """Read the words of `vocab train` in the config's header.
-
-  Raises ConfigError if it has none.
-  """
+  """Read the flags of `vocab train` in the config's header, or raise."""
   path = settings['vocab']['path']
   flags = recipe.in_header(recipe.header_of(config), path)
   if flags is None:

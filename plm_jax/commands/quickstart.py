@@ -92,10 +92,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _settings(name: str, workdir: Path, *, source: str | None = None, longer: float = 1) -> dict[str, Any]:
-  """Load the config of a stage.
-
-  `source` is the stage whose parameters it starts from.
-  """
+  """Load the config of a stage that starts from the stage `source`."""
   settings = config.load(str(ROOT / 'experiments' / 'quickstart' / f'{name}.py'))
   settings['vocab']['path'] = str(workdir / 'vocab')
   settings['steps'] = round(settings['steps'] * longer)

@@ -195,18 +195,12 @@ def _check_trials(arguments: argparse.Namespace, space: sweep_space.Space, *, me
 
 
 def _has_begun(folder: Path) -> bool:
-  """Return whether the folder holds a sweep.
-
-  Such a sweep resumes without the checks of a new one.
-  """
+  """Return whether the folder holds a sweep, which resumes without new checks."""
   return files.exists(folder / 'sweep.json')
 
 
 def _check_rungs(first_rung: int, settings: Mapping[str, Any]) -> None:
-  """Raise ConfigError if halving could stop no trial.
-
-  No evaluation is between the first rung and the last step.
-  """
+  """Raise ConfigError if halving has no evaluation at which to stop."""
   every, steps = config.steps_between(settings, settings['best'][0].partition('/')[0]), settings['steps']
   if steps is not None and (first := -(-first_rung // every) * every) >= steps:
     raise ConfigError(

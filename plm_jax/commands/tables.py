@@ -110,10 +110,7 @@ def _of_table(given: Sequence[str]) -> list[str]:
 
 
 def _show_cells(table: Any, arguments: argparse.Namespace) -> int:
-  """Render the `cells.json` in `--out`, without the runs.
-
-  Raises ConfigError: without --print, which needs runs and so `--workdir`, or there is no such file.
-  """
+  """Render the `cells.json` in `--out`, without the runs."""
   if not arguments.only_print:
     raise ConfigError('plm-jax tables: needs --workdir=DIR, the folder of the runs (except with --cost).')
   out = files.path(arguments.out or '')

@@ -81,10 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_cache(where: str) -> str:
-  """Create a local folder of compiled programs.
-
-  If it cannot be used, jax itself only warns.
-  """
+  """Create a local folder of compiled programs; jax warns if unusable."""
   if files.is_address(where):
     files.path(where)  # raises for an unsupported URL
     return where

@@ -102,10 +102,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _words(arguments: argparse.Namespace) -> list[str]:
-  """Parse --words; [] if a file has the questions.
-
-  Raises ConfigError: the wrong number of words, or both words and a file.
-  """
+  """Parse --words; [] if a file has the questions."""
   words = [word for part in (vars(arguments).get('words') or '').split(',') if (word := part.strip())]
   if arguments.command not in WORDS:
     return words

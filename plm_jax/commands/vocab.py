@@ -158,10 +158,7 @@ def _add_train_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:
-  """Collect everything that the vocabulary depends on.
-
-  Settings without a value are absent.
-  """
+  """Collect everything that the vocabulary depends on."""
   given = vars(arguments)
   own = DEFAULTS[arguments.name]
   for flag in (flag for flags in DEFAULTS.values() for flag in flags if flag not in own):

@@ -33,10 +33,7 @@ def check(settings: Mapping[str, Any]) -> None:
 
 
 def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, where: str) -> None:
-  """Check an objective or adapter and a data block.
-
-  Parts with their own sources are checked one by one.
-  """
+  """Check an objective or adapter, part by part, and a data block."""
   given: tuple[str, ...] | None = gives(block)
   own: dict[str, Any] = {}
   inside = [(kind, inner) for kind, inner in blocks_in(folder, reader) if kind in ROLES.values()]
@@ -92,10 +89,7 @@ def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _joins(block: Mapping[str, Any]) -> bool:
-  """Return whether a batch has the keys of every part.
-
-  The literal `UNION` of the file decides.
-  """
+  """Return whether a batch has the keys of every part (literal `UNION`)."""
   settings = signatures.literal(f'data.{block["name"]}', 'UNION')
   return settings is not None and all(block.get(key) == value for key, value in settings.items())
 

@@ -80,10 +80,7 @@ def named_files(kind: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> Block:
-  """Return the block of a class or function.
-
-  With `**rest` it takes the keywords of the functions that it names as well.
-  """
+  """Return the block of a class or function, with keywords of `**rest`."""
   module, _, definition = kind.partition(':')
   whole = signatures.keywords(module, definition)
   own = {key: keyword for key, keyword in whole.items() if key not in GIVEN.get(kind, ())}
@@ -103,10 +100,7 @@ def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> 
 
 
 def _with_kinds(kind: str, module: str, known: Mapping[str, Keyword]) -> dict[str, Keyword]:
-  """Give kinds to the keywords of models.
-
-  `variant` is a row of `CONFIGS`, and `overrides` are fields of `Config`.
-  """
+  """Give kinds to the keywords `variant` and `overrides` of models."""
   kinds = {'overrides': f'{module}:Config', 'variant': f'{module}:CONFIGS'} if kind == 'models' else {}
   return {
     key: keyword._replace(annotation=annotations.with_kind(keyword.annotation, kinds[key])) if key in kinds else keyword
@@ -199,10 +193,7 @@ def as_keys(annotation: str, value: Any, label: str, *, there: Any = None, readi
 
 
 def _one_key(known: Mapping[str, Keyword], readings: Sequence[Any], names: Sequence[str]) -> tuple[str, Any]:
-  """Choose a key of a block and a value for an example.
-
-  It is the value that was given if it is a name, or if a key takes it.
-  """
+  """Choose a key of a block and a value for an example."""
   if named := [reading for reading in readings if reading in names]:
     return 'name', named[0]
   for reading in readings:

@@ -101,10 +101,7 @@ def _check_second_vocab(settings: Settings) -> None:
 
 
 def _check_cut(settings: Settings) -> None:
-  """Require micro-batches of one size.
-
-  `feed.rows_per_device` checks the same with the devices.
-  """
+  """Require micro-batches of one size, as `feed.rows_per_device` does."""
   rows, parts = settings['data'].get('batch_size'), settings['accumulate']
   if rows is not None and rows % parts:
     raise ConfigError(

@@ -121,10 +121,7 @@ def _heads(settings: Settings) -> Mapping[str, Settings]:
 
 
 def _alone(settings: Settings) -> tuple[str, Mapping[str, Settings]]:
-  """Return 'adapter' or 'objective', and its blocks by part.
-
-  They are empty if parts have no heads of their own.
-  """
+  """Return 'adapter' or 'objective', and its blocks by separate part."""
   for folder, block in zip(('adapters', 'objectives'), _task(settings), strict=True):
     module = f'{folder}.{(block or {}).get("name")}'
     if block and signatures.has(module, 'adapters_by_part'):
@@ -156,10 +153,7 @@ def _best_of(settings: Settings, part: str, evaluations: Settings) -> tuple[str,
 
 
 def _scores_of(settings: Settings, evaluation: Settings, part: str) -> list[str] | None:
-  """Return the scores of a part: 'matthews' of 'cola/matthews'.
-
-  None: those of its adapter.
-  """
+  """Return the scores of a part; None for those of its adapter."""
   if not _heads(settings):
     return evaluation.get('scores')
   if (named := evaluation.get('scores')) is not None:

@@ -19,10 +19,7 @@ def shrink(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shrink(kind: str, settings: Mapping[str, Any], *, around: Collection[str] = ()) -> dict[str, Any]:
-  """Apply the `QUICK` of a block's file.
-
-  Keywords `around` belong to the mixture that holds the block.
-  """
+  """Apply a block file's `QUICK`, except keywords of the mixture around it."""
   try:
     known = blocks.block(kind, settings, 'config').known
   except ConfigError:  # it is reported where the config is checked
@@ -46,10 +43,7 @@ def _shrink(kind: str, settings: Mapping[str, Any], *, around: Collection[str] =
 
 
 def _literal(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-  """Collect the `QUICK` of the files that a block names.
-
-  Those of keywords such as `kind` come first, then that of the block.
-  """
+  """Collect the `QUICK` of the files that a block names."""
   if ':' in kind:
     return {}
   found: dict[str, Any] = {}

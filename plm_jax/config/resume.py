@@ -27,10 +27,7 @@ def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
 
 
 def _same(one: Any, other: Any) -> bool:
-  """Return whether two plain values are equal, also in number type.
-
-  warmup=1 is one step, warmup=1.0 the whole run.
-  """
+  """Compare plain values with their number type: 1 and 1.0 differ."""
   return one == other and (one is _ABSENT or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
 
 

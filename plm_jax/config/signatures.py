@@ -290,10 +290,7 @@ def _default(node: ast.expr | None, file: pathlib.Path) -> Any:
 
 
 def _literal(node: ast.expr, file: pathlib.Path) -> Any:
-  """Evaluate a default: a literal, arithmetic on numbers, or `dict(...)`.
-
-  Raises ValueError if it needs running code.
-  """
+  """Evaluate a default; raise ValueError if it needs running code."""
   match node:
     case ast.Name() | ast.Attribute():
       place = _find(file, node)

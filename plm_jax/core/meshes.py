@@ -143,10 +143,7 @@ def slices_of(devices: Sequence[Any]) -> int:
 
 
 def _place(sizes: Sizes, devices: Sequence[Any]) -> np.ndarray:
-  """Arrange devices as [replica data, model].
-
-  A mesh axis uses whole axes of the network if possible, else parts of them.
-  """
+  """Arrange devices as [replica data, model], on whole network axes if possible."""
   rows, model, slices = sizes.replica * sizes.data, sizes.model, slices_of(devices)
   if why := _over_slices(sizes, slices):
     raise ValueError(why)
@@ -175,10 +172,7 @@ def _cannot_place(sizes: Sizes, devices: Sequence[Any], *, why: Exception) -> st
 
 
 def _nearest(sizes: Sizes, devices: Sequence[Any]) -> str:
-  """Describe the two nearest meshes that can be placed.
-
-  Their sizes of 'model' have the smallest ratio to the given one.
-  """
+  """Describe the two nearest meshes by size of 'model' that fit."""
 
   def works(candidate: Sizes) -> bool:
     try:

@@ -346,10 +346,7 @@ def _streams(
 
 
 def _windows(lanes: Lanes, *, batch_size: int, shuffle: bool) -> order.Order[Window]:
-  """Order the windows: one window of all lanes per step.
-
-  A sequence has weight 0 after the end of its lane.
-  """
+  """Order windows, one of all lanes per step; weight 0 after lanes."""
 
   def window(index: int, epoch: int, places: np.ndarray, *, shuffled: bool) -> Window:
     first, end, _ = lanes.of(places)
@@ -438,10 +435,7 @@ def _with_second(text: Stream, lanes: Lanes, chosen: Window, *, vocab: Vocab, se
 
 
 def _end_id(vocab: Vocab, name: str | None) -> int:
-  """Return the id of the token after each document.
-
-  Raises ValueError if the vocabulary has none.
-  """
+  """Return the id of the token after documents, or raise ValueError."""
   if name is not None:
     return vocab.id(name)
   end_id = vocab.sep_id if vocab.eos_id is None else vocab.eos_id

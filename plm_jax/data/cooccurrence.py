@@ -218,10 +218,7 @@ def counted(c: Counting) -> Triples:
 
 
 def _digest(c: Counting) -> str:
-  """Compute the digest of the table.
-
-  It includes `room`, because the random order depends on it.
-  """
+  """Compute the digest; it includes `room`, on which the order depends."""
   return store.digest_of(c.tokens.digest, 'cooccurrence', c.window, c.room)
 
 
@@ -264,10 +261,7 @@ def _count(c: Counting, folder: Path) -> list[str]:
 
 
 def _runs(c: Counting, folder: Path) -> Iterator[Run]:
-  """Yield the runs of all parts of the text.
-
-  Intact runs of the journal are not made again.
-  """
+  """Yield the runs of all parts; intact runs are not made again."""
   done = _journal(folder)
   intact = len(done)
   if intact:
@@ -339,10 +333,7 @@ def summed(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _journal(folder: Path) -> list[Run]:
-  """Return the intact runs of an interrupted count, in order.
-
-  Stops at the first run that is missing or damaged.
-  """
+  """Return an interrupted count's runs before the first damaged one."""
   runs: list[Run] = []
   for index, (pairs, sha256) in enumerate(_record(folder / 'runs.json').get('runs', ())):
     file = _file(folder, index)
@@ -425,10 +416,7 @@ def _open(file: Path, pairs: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ranges(opened: list[tuple[np.ndarray, np.ndarray]], *, vocab_size: int, room: int) -> Iterator[tuple[int, int]]:
-  """Yield ranges of words [low, high), at least one word each.
-
-  All runs together have about `room` pairs in a range.
-  """
+  """Yield ranges of words with about `room` pairs over all runs."""
   edges = np.arange(1, vocab_size + 1, dtype=np.uint64) * np.uint64(vocab_size)
   upto = np.sum([np.searchsorted(keys, edges) for keys, _ in opened], axis=0) if opened else np.zeros(vocab_size)
   low, before = 0, 0

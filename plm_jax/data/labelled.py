@@ -309,10 +309,7 @@ def template(*, vocab: Vocab, layout: str = 'bert', kind: str = 'class', **rest:
 
 
 def _file(keyword: Literal['layout', 'kind'], name: str) -> Any:
-  """Return the module of `rows/layouts/` or `rows/kinds/` with this name.
-
-  Raises ValueError if it does not exist.
-  """
+  """Return the named module of `rows/layouts/` or `rows/kinds/`, or raise ValueError."""
   modules = build.files_of(f'data.rows.{keyword}s')
   if name not in modules:
     choices = ', '.join(modules)
@@ -321,10 +318,7 @@ def _file(keyword: Literal['layout', 'kind'], name: str) -> Any:
 
 
 def _widths(length: int, buckets: tuple[int, ...]) -> np.ndarray:
-  """Return the lengths that batches may have, int64, ascending.
-
-  Raises ValueError if a bucket is longer than `length`.
-  """
+  """Return the lengths of batches, int64, ascending; raise ValueError if too long."""
   widths = np.array(sorted({*buckets, length}))
   if widths[-1] != length:
     raise ValueError(f'buckets={buckets} must not be longer than length={length}.')

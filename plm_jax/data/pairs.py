@@ -250,10 +250,7 @@ def segments(
 
 
 def _bits(*parts: Any) -> np.ndarray:
-  """Hash integers elementwise to uint64.
-
-  The finaliser of SplitMix64 is applied after each integer.
-  """
+  """Hash integers to uint64, each with the finaliser of SplitMix64."""
   state = np.zeros(1, np.uint64)
   with np.errstate(over='ignore'):
     for part in parts:

@@ -179,10 +179,7 @@ def template(
 def _frame(
   vocab: Vocab, layout: Name, *, length: int, whole_sentences: bool, begin: str | None, end: str | None, bos: bool
 ) -> Frame:
-  """Resolve the layout and its special tokens.
-
-  Raises ValueError: settings that exclude each other, a token that does not exist, or sequences that are too short.
-  """
+  """Resolve layout and special tokens; raise ValueError where they conflict."""
   if layout not in LAYOUTS:
     raise ValueError(f'layout={layout!r} is unknown: choose one of {", ".join(get_args(Name))}.')
   kind = LAYOUTS[layout]

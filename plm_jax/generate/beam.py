@@ -125,18 +125,12 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Ar
 
 
 def _take(x: Array, index: Array) -> Array:
-  """Index the second axis.
-
-  [b, n, ...], int[b, m] -> [b, m, ...].
-  """
+  """Index axis 1: [b, n, ...], int[b, m] -> [b, m, ...]."""
   return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1)
 
 
 def _extend(state: _State, gains: Array, limits: Array, *, eos_id: int | tuple[int, ...] | None) -> _Candidates:
-  """Compute the best continuations by one token.
-
-  `gains` are log-probabilities f32[b, k, v] of the next token of each beam.
-  """
+  """Find the best next tokens by log-probabilities `gains` f32[b, k, v]."""
   rows, beams, vocab_size = gains.shape
   sums = state.sums[:, :, None] + gains
   # enough candidates that k stay open, however many end

@@ -217,10 +217,7 @@ def _cuts() -> bool:
 
 
 def _cut_cache(cache: Cache) -> Cache:
-  """Convert a cache for the loop.
-
-  On a CPU, arrays with layers become lists of layers.
-  """
+  """Convert a cache for the loop: lists of layers on a CPU."""
   return {name: list(leaf) if leaf.ndim == 4 and _cuts() else leaf for name, leaf in cache.items()}
 
 
@@ -272,10 +269,7 @@ def _start_seq2seq(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader
 
 
 def _start_prefix(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
-  """Read the prompt in both directions.
-
-  The text begins with `start_id`, after the prompt or at the mask of its blank.
-  """
+  """Read the prompt in both directions; the text begins with `start_id`."""
   rows, length = prompts.tokens.shape
   apply = functools.partial(trunk.apply, {'params': params})
   cache = resize(apply(rows, length + prompts.max_new, method='init_cache'), length)

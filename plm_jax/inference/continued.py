@@ -170,10 +170,7 @@ def _run(
 
 
 def _widest(trunk: Any, sizes: Sequence[int], *, max_new: int) -> int | None:
-  """Compute the maximum prompt tokens per batch; None for no bound.
-
-  The positions of the trunk bound it. A longer prompt keeps its length, so that generation rejects it.
-  """
+  """Compute the maximum prompt tokens per batch; None for no bound."""
   tables = list(trunk.position_rows.values())
   if (encoder := getattr(trunk, 'source', None)) is not None:  # of `translate_bart`
     tables += encoder.position_rows.values()

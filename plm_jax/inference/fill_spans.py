@@ -145,10 +145,7 @@ def chances(
 
 
 def _has_sentinels(opened: Opened) -> bool:
-  """Return True if blanks are sentinels, False if they are masks.
-
-  A run decides by its objective, other models by their vocabulary.
-  """
+  """Return True if blanks are sentinels, False if they are masks."""
   if opened.task:
     return opened.task.get('target', 'sentinels') == 'sentinels'
   return any(conventions.is_sentinel(opened.vocab.token(token)) for token in opened.vocab.special_ids)

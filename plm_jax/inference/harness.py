@@ -189,10 +189,7 @@ class Model(TemplateLM):
     return [likelihoods[index] for index in range(len(requests))]
 
   def _padded(self, rows: Sequence[Request]) -> dict[str, np.ndarray]:
-    """Build the arguments of `_score`: int32[b, l] tokens, int32[b, t] answers.
-
-    The last row fills the batch up.
-    """
+    """Build `_score`'s int32[b, l] tokens and int32[b, t] answers, filled by repetition."""
     # context a b c, continuation x y   ->   a decoder reads a b c x, the state of c predicts x
     last = self.max_length
     if self.backend == 'causal':
@@ -268,10 +265,7 @@ class Model(TemplateLM):
 
   @functools.cache  # noqa: B019  # one model a process
   def _ending(self, stops: tuple[str, ...]) -> tuple[int, ...]:
-    """List the ordinary tokens that contain a stop, where generation may end.
-
-    Stops with spaces are left out, since a tokenizer may move spaces.
-    """
+    """List the ordinary tokens that contain a stop without spaces."""
     stopping = [stop.encode() for stop in stops if ' ' not in stop]
     vocab = self._opened.vocab
     special = set(vocab.special_ids)

@@ -365,10 +365,7 @@ def _each(
   is_single: Callable[[Any], bool] = lambda argument: isinstance(argument, str),
   is_text: Callable[[Any], bool] = _is_text,
 ) -> Any:
-  """Compute one result, or a list of results.
-
-  Raises ConfigError: neither a text nor a list of texts.
-  """
+  """Compute one result or a list; raise ConfigError for other arguments."""
   alone = is_single(argument)
   texts = [argument] if alone else argument
   if not _is_list(texts):

@@ -95,10 +95,7 @@ class Table:
     return self.unit[self._ids[word]]
 
   def _spelt(self, word: str) -> str:
-    """Normalise a word for the lookup.
-
-    A table that makes vectors from characters normalises words as the tokenizer of its run does.
-    """
+    """Normalise a word as the tokenizer did, for vectors from characters."""
     if word in self._ids or self._unseen is None or self._normalise is None:
       return word
     return self._normalise(word)
@@ -156,10 +153,7 @@ def of_run(opened: Opened) -> WordVectors:
 
 
 def _word_table(opened: Opened) -> WordTable:
-  """Return the vectors of all ids.
-
-  The objective may compute them; otherwise they are the trunk's table.
-  """
+  """Return all ids' vectors by the objective, else the trunk's table."""
   if opened.task and not opened.adapted:
     settings = {key: value for key, value in opened.task.items() if key != 'name'}
     make = getattr(build.import_file(f'objectives.{opened.task["name"]}'), 'word_table', None)
@@ -232,10 +226,7 @@ def _is_lower(table: Table) -> bool:
 
 
 def _lines(file: files.Where, *, lower: bool) -> Iterator[tuple[int, list[str]]]:
-  """Yield line number and words of each line.
-
-  Empty lines are left out, and comments, which begin with '#' and a space.
-  """
+  """Yield number and words of lines, except empty ones and comments."""
   try:
     text = files.read_utf8(file).removeprefix('\ufeff')  # byte order mark
   except ValueError as error:

@@ -197,10 +197,7 @@ class Opened:
 
   @functools.cached_property
   def _template(self) -> types.Template | None:
-    """Build the special tokens around a text of one task of several.
-
-    They may differ from those of the tokenizer.
-    """
+    """Build the special tokens around a text of one of several tasks."""
     return make_template(self.settings, self.vocab) if self.part else None
 
   @property

@@ -66,10 +66,7 @@ def look(opened: Opened, word: str, texts: Sequence[str], *, table: nearest.Tabl
 
 
 def _span(word: str, text: str, index: int) -> tuple[int, int]:
-  """Find the characters of the first use of a word.
-
-  Longer words that contain it do not count, except in a script without spaces.
-  """
+  """Find the characters of a word's first use, not inside others."""
   before, after = r'(?<!\w)', rf'(?![\w{scripts.MARKS}])'
   if re.search(f'[{scripts.ALONE}]', word):
     before, after = '', f'(?![{scripts.MARKS}])'

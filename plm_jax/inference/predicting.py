@@ -167,10 +167,7 @@ def added_by(settings: Settings) -> tuple[str, ...]:
 
 
 def _of_class(field: str, names: Sequence[str]) -> bool:
-  """Return True if a column holds the probability of a class.
-
-  Without known names any class counts.
-  """
+  """Return True for a class probability's column; without names for any."""
   name = field.removeprefix(_COLUMN)
   return name != field and (not names or name in names or name.isdecimal())
 
@@ -295,10 +292,7 @@ def _number(value: Any) -> float:
 def _whole(
   described: Sequence[tuple[Row, dict[str, Any]]], records: Records, block: Settings
 ) -> Iterator[dict[str, Any]]:
-  """Add the predictions to the fields of every example.
-
-  An example without words has no prediction of its task and gets empty lists.
-  """
+  """Add predictions to all examples, empty lists to those without words."""
   remaining = iter(described)
   if not _of_kind(block, 'SPACED'):
     yield from ({**record['row'], **words} for record, words in remaining)
@@ -335,10 +329,7 @@ def _json(value: Any) -> str:
 
 
 def _line(cells: Sequence[Any]) -> str:
-  """Write a line of a table.
-
-  A cell with a carriage return or a line feed is quoted.
-  """
+  """Write a line of a table; quote cells with line ends."""
   text = io.StringIO(newline='')
   csv.writer(text, lineterminator='\r\n').writerow(cells)  # older versions of csv quote only their own line terminator
   return text.getvalue().removesuffix('\r\n') + '\n'

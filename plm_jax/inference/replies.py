@@ -297,10 +297,7 @@ def choice_of(prediction: Row, record: Row) -> dict[str, Any]:
 
 
 def _item(task: OpenTask, stem: tuple[str, ...], options: Sequence[str]) -> dict[str, Any]:
-  """Assign texts and options to the fields that the run reads.
-
-  Raises ConfigError if the number of texts or options differs from the fields.
-  """
+  """Assign texts and options to fields; raise ConfigError for other numbers."""
   # fields ('sent1', '{sent2} {ending0|ending1}')   ->   sent1 and sent2 before the options, ending0 and ending1
   fields = tuple(task.block.get('fields', ())) or _OPTIONS
   names = list(dict.fromkeys(name for field in fields for name in _NAMES.findall(field) or [field]))

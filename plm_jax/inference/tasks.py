@@ -135,10 +135,7 @@ def abilities(opened: Opened) -> list[str]:
 
 
 def _own(settings: Mapping[str, Any]) -> list[str]:
-  """List the methods that a network with a task head supports.
-
-  One task of several has to be opened by itself, see `one_part`.
-  """
+  """List the methods of a task head; one of several opens alone."""
   reads, data = config.reads(settings), settings.get('data')
   method = ability(reads)
   by_rows = data is None or 'keep_unlabelled' in data  # a checkpoint has no data; its examples follow its tokenizer

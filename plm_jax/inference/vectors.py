@@ -160,10 +160,7 @@ def encode(
 
 
 def _shares(piece: Piece, size: int, pool: Pool) -> np.ndarray:
-  """Compute the pooling weights f32[l] of a piece.
-
-  The weights of all pieces of a text of `size` tokens sum to 1.
-  """
+  """Compute pooling weights f32[l], whose sum over a text's pieces is 1."""
   if pool == 'mean':
     return piece.own.astype(np.float32) / size
   shares = np.zeros(len(piece.ids), np.float32)

@@ -122,10 +122,7 @@ def _key(where: Where) -> str:
 
 @functools.cache
 def _configure() -> None:
-  """Disable the listing caches of all clients in this process.
-
-  Orbax creates its own by `epath`.
-  """
+  """Disable the clients' listing caches; Orbax creates its own by `epath`."""
   from fsspec.config import conf
 
   for protocol in ('gs', 'gcs', 's3'):
@@ -142,10 +139,7 @@ def _client(where: Where) -> Any:
 
 @contextlib.contextmanager
 def _requests_to(where: Where) -> Iterator[Any]:
-  """Provide the client of a URL.
-
-  Its errors, except for missing objects, become StoreError.
-  """
+  """Provide the client of a URL; errors except absence become StoreError."""
   try:
     yield _client(where)
   except (FileNotFoundError, ConfigError):
@@ -386,10 +380,7 @@ def locked(where: Where, *, doing: str, wait: bool) -> Iterator[None]:
 
 
 def _live_holder(where: Where) -> dict[str, Any] | None:
-  """Return the live holder of a lock.
-
-  It is None once the lock was removed.
-  """
+  """Return the live holder of a lock; None once removed."""
   first = _read_lock(where)
   if not first:
     return None

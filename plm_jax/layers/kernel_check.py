@@ -78,10 +78,7 @@ def fault(name: str, kernel: Kernel, case: Case) -> str | None:
 
 @functools.cache
 def _fault(name: str, kernel: Kernel, case: Case) -> str | None:
-  """Compare once per process, in a thread.
-
-  The thread has no layout, and does not take part in a trace of the caller.
-  """
+  """Compare once per process, in a thread outside of the caller's trace."""
   with ThreadPoolExecutor(1) as pool:
     try:
       return pool.submit(_compare, kernel, case).result()
@@ -171,10 +168,7 @@ def _formula(
 
 
 def _kept(shares: Array, rate: float, rng: Array) -> Array:
-  """Return the weights bool[b, h, l, m] that dropout keeps.
-
-  The dropout is that of the tiled kernel.
-  """
+  """Return weights bool[b, h, l, m] that the tiled kernel's dropout keeps."""
   rows, heads, queries, keys = shares.shape
   words = tiled.draw(rng, rows=rows, heads=heads, keys=keys)
   index = jnp.arange(queries, dtype=jnp.int32)[:, None]

@@ -85,10 +85,7 @@ class Dense(nn.Module):
 
 
 def _scale(layer: nn.Module, name: str) -> Array | None:
-  """Return the scales of a leaf in 8 bits; None for float32.
-
-  They multiply the integers, and have size 1 along the inputs of the leaf.
-  """
+  """Return a leaf's 8-bit scales (size 1 along inputs), or None."""
   return _companion(layer, name, SCALE)
 
 
@@ -98,10 +95,7 @@ def _companion(layer: nn.Module, name: str, ending: str) -> Array | None:
 
 
 def _through_bottleneck(layer: nn.Module, y: Array) -> Array:
-  """Add up(gelu(down(y))) if adapter 'bottleneck' added two layers.
-
-  [..., d] -> [..., d]; y is unchanged without them.
-  """
+  """Add up(gelu(down(y))) to [..., d] if adapter 'bottleneck' added layers."""
   if not layer.has_variable('params', 'bottleneck'):
     return y
   leaves: dict[str, Array] = layer.get_variable('params', 'bottleneck')

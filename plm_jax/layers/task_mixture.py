@@ -80,12 +80,7 @@ def _training(params: PyTree, trains: Sequence[str]) -> PyTree:
 
 
 def _joined(first: PyTree, second: PyTree) -> PyTree:
-  """Merge two trees, such as trunks with and without a pooler.
-
-  Leaves that both have are taken from the first.
-
-  Raises ValueError if a leaf has different shapes in the two trees.
-  """
+  """Merge two trees, the first preferred; raise ValueError for other shapes."""
   if isinstance(first, Mapping) and isinstance(second, Mapping):
     # keys of both are merged recursively
     both = {key: _joined(first[key], second[key]) for key in first if key in second}

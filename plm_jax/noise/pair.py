@@ -122,10 +122,7 @@ def truncate(key: Array, first: Segment, second: Segment, *, room: int) -> tuple
 
 
 def _cut(key: Array, segment: Segment, size: Array) -> Segment:
-  """Cut a segment to `size` tokens.
-
-  Each of the others is removed at the front or at the back with probability 1/2.
-  """
+  """Cut a segment to `size` tokens, removing at both ends at random."""
   width = segment.ids.shape[0]
   removed_in_front = jax.random.bernoulli(key, shape=(width,)) & (jnp.arange(width) < segment.length - size)
   # a look-up, since `jnp.roll` by a number that differs between rows becomes a loop over rows on TPUs

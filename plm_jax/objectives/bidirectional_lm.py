@@ -62,10 +62,7 @@ class Softmax(nn.Module):
 
   @nn.compact
   def __call__(self, features: Array, ids: Array | None = None) -> Array | tuple[Array, Array]:
-    """Compute logits, or look up rows of the matrix.
-
-    With `ids` int[...], return their rows f32[..., p] and biases f32[...].
-    """
+    """Compute logits; with `ids` return rows f32[..., p] and biases f32[...]."""
     width = features.shape[-1]
     init = normal(1 / math.sqrt(width))
     table = Embed(self.vocab_size, width, ('vocab', 'embed'), init, dtype=self.dtype, name='output')
@@ -83,10 +80,7 @@ class Model(nn.Module):
   softmax: nn.Module
 
   def __call__(self, forward: Array, backward: Array, carry: PyTree = (), train: bool = False) -> tuple[Array, PyTree]:
-    """Compute the states before the softmax and the next carry.
-
-    The states are [b, 2 l, p], the forward direction first.
-    """
+    """Compute states [b, 2 l, p], forward ones first, and the carry."""
     carry = carry or self.trunk.init_carry(forward.shape[0])
     states, after = self.trunk.stream(forward, backward, carry=carry, train=train)  # [b, l, 2, p]
     features = jnp.concatenate([states[:, :, 0], states[:, :, 1]], axis=1)

@@ -170,10 +170,7 @@ def mean_by_whole_gradient(total: Array, number: Array) -> Array:
 
 
 def _draw(windows: Windows, key: Array, tokens: Array, segment_ids: Array) -> tuple[Array, Array, Array, Array]:
-  """Subsample one row.
-
-  Ids, segments and reaches int32[l], and a key for further sampling.
-  """
+  """Subsample a row: ids, segments and reaches int32[l], and a key."""
   stay_key, reach_key, noise_key = jax.random.split(key, 3)
   length = tokens.shape[0]
   stays = (jax.random.uniform(stay_key, (length,)) < jnp.asarray(windows.keep)[tokens]) & (segment_ids > 0)

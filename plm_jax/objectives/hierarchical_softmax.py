@@ -172,10 +172,7 @@ def huffman(counts: np.ndarray) -> Tree:
 
 
 def _paths(parent: np.ndarray, bit: np.ndarray, order: np.ndarray) -> Tree:
-  """List the paths of a tree whose first nodes are leaves.
-
-  `order` is the word of each leaf.
-  """
+  """List the paths of a tree whose leaves hold words by `order`."""
   size, root = len(order), len(parent) - 1
   upwards = []  # per word from itself to the root: (inner node, bit)
   for leaf in range(size):

@@ -356,10 +356,7 @@ def _make_clip(limit: float | None, by: ClipBy) -> Callable[[PyTree, PyTree], Py
 
 
 def _drop_frozen_layers(gradients: PyTree, scales: Settings) -> PyTree:
-  """Convert gradients to float32 and set those of frozen layers to 0.
-
-  These are layers of a stacked parameter with some trained layers.
-  """
+  """Convert gradients to float32; zero those of frozen stacked layers."""
 
   def drop(path: tuple[Any, ...], gradient: Array) -> Array:
     trains = [float(value is not None) for value in scales[path_name(path)]]

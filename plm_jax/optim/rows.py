@@ -96,9 +96,6 @@ def with_places(params: PyTree, tables: Mapping[str, Rows]) -> PyTree:
 
 
 def _of_table(path: tuple[Any, ...], tables: Mapping[str, Rows]) -> Rows | None:
-  """Find the table of a leaf, which may be a state.
-
-  'rule/1/sum_of_squares/head/table' belongs to 'head/table'.
-  """
+  """Find a leaf's table: 'rule/1/sum_of_squares/head/table' belongs to 'head/table'."""
   name = f'/{path_name(path)}'
   return next((rows for table, rows in tables.items() if name.endswith(f'/{table}')), None)

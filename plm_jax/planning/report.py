@@ -206,10 +206,7 @@ def redundancy_line(factor: float, step: Mapping[str, Any]) -> str:
 
 
 def _step(name: str, step: Mapping[str, Any], limit: float, *, of: str = '') -> list[str]:
-  """Write the compiler's report on a step.
-
-  Transfers of 1 MiB or more per device are listed.
-  """
+  """Write the compiler's report, with transfers of at least 1 MiB."""
   if step['fits']:
     verdict = f'fits: {step["peak_gib"]:.2f} of {limit} GiB at most'
   elif step['needed_gib'] is None:

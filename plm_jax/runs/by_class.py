@@ -102,10 +102,7 @@ def measure(predictions: Sequence[Row], records: Sequence[Row]) -> ByClass:
 
 
 def _pairs(prediction: Row, record: Row) -> list[tuple[int, int]]:
-  """List (label, predicted class) of an example or of its words.
-
-  Words without a label or a prediction are left out.
-  """
+  """List (label, predicted class) of an example or its answered words."""
   if 'label' in prediction:
     if not isinstance(label := record.get('label'), int):
       raise ConfigError(f'--by_class: an example has the label {label!r}, not a class')

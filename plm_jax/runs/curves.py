@@ -85,10 +85,7 @@ def _line(rows: Sequence[Row], name: str) -> Line:
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-  """Compute the running mean over about a fortieth of the curve.
-
-  At the ends the window is shorter.
-  """
+  """Compute the running mean over a fortieth of the curve."""
   half = len(values) // 80
   total = np.concatenate([[0.0], np.cumsum(values)])
   index = np.arange(len(values))
@@ -97,10 +94,7 @@ def _smooth(values: np.ndarray) -> np.ndarray:
 
 
 def _draw(axis: Any, title: str, lines: Mapping[str, Line], best_step: int | None) -> None:
-  """Draw one panel.
-
-  Noisy curves are faint, with their running mean on top. Evaluations are dots.
-  """
+  """Draw a panel: faint curves with running means, evaluations as dots."""
   from matplotlib.ticker import EngFormatter
 
   for index, (name, (steps, values)) in enumerate(lines.items()):

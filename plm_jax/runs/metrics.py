@@ -251,10 +251,7 @@ class Writer:
 
 
 def _rows(file: Path) -> Iterator[tuple[Row, bytes]]:
-  """Yield (row, its line) of every complete line.
-
-  Raises RunError if a line other than the last one is damaged; the message names it.
-  """
+  """Yield (row, its line); raise RunError for damage before the end."""
   lines = files.read_bytes(file).splitlines(keepends=True)
   for line_number, line in enumerate(lines, start=1):
     row = _row(line)

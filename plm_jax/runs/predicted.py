@@ -203,10 +203,7 @@ def join(paths: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, A
 
 
 def _arrays(row: Row) -> dict[str, Any]:
-  """Convert the numbers of a row to arrays, as `Task.predict` returned them.
-
-  Text stays as it is in the file.
-  """
+  """Convert the numbers of a row to arrays, as `Task.predict` returned them."""
   return {
     key: np.asarray(value) if isinstance(value, int | float) or _is_numbers(value) else value
     for key, value in row.items()
@@ -224,10 +221,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _averaged(rows: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-  """Average the predictions of each example, one mapping per file.
-
-  Examples of different parts of a task have different keys.
-  """
+  """Average predictions by example; parts of a task have different keys."""
   rows_by_keys: dict[tuple[str, ...], list[int]] = {}
   for index, versions in enumerate(rows):
     rows_by_keys.setdefault(tuple(sorted(set.intersection(*map(set, versions)))), []).append(index)

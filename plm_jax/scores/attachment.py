@@ -69,9 +69,6 @@ def written(row: Row, record: Row) -> list[str | None]:
 
 
 def _number(word: int, record: Row) -> int:
-  """Index a word within its tree, from 1.
-
-  Words without a head are not counted, unless no word has one.
-  """
+  """Index a word within its tree from 1, counting words with heads."""
   in_tree = [head >= 0 for head in record['heads']]
   return 1 + (sum(in_tree[:word]) if any(in_tree) else word)

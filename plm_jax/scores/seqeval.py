@@ -82,9 +82,6 @@ def tags_of(labels: np.ndarray, record: Row) -> list[str | None]:
 
 
 def _by_word(labels: np.ndarray, record: Row) -> Iterator[tuple[int, int]]:
-  """Yield the index and predicted label of each labelled word.
-
-  Arguments as of `tags_of`.
-  """
+  """Yield index and predicted label of labelled words, as `tags_of`."""
   labels = np.asarray(labels)
   return zip(record['places'], labels[labels >= 0].tolist(), strict=False)  # later words were cut off

@@ -132,8 +132,5 @@ def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tu
 
 
 def _value(rule: Callable[[str, str], float], question: Question) -> float:
-  """Score the best answer of a question.
-
-  Right answers that normalise to '' are ignored.
-  """
+  """Score the best answer; right answers that normalise to '' are ignored."""
   return squad.most(rule, question.answer, [gold for gold in question.golds if squad.normal(gold)] or [''])

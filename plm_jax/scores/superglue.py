@@ -36,10 +36,7 @@ def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
 
 
 def _idx(record: Row) -> dict[str, int] | None:
-  """Return the index of a row if it has several levels.
-
-  Of MultiRC and ReCoRD.
-  """
+  """Return MultiRC's and ReCoRD's index of several levels, if any."""
   given = record.get('row', {}).get('idx')
   return given if isinstance(given, dict) else None
 
@@ -65,10 +62,7 @@ def _label(row: Row, record: Row) -> Any:
 
 
 def _paragraphs(pairs: list[tuple[Row, Row]]) -> list[dict[str, Any]]:
-  """Nest MultiRC's answers by question and paragraph, in order.
-
-  Each is in the order of its first row.
-  """
+  """Nest MultiRC's answers by question and paragraph, by first row."""
   # paragraph, question, answer of rows 000 001 010   ->   paragraph 0: question 0: answers 0 1, question 1: answer 0
   paragraphs: dict[int, dict[int, list[dict[str, int]]]] = {}
   for row, record in pairs:

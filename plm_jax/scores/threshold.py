@@ -58,9 +58,6 @@ def matthews(predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
 
 
 def _matthews(hits: np.ndarray, false: np.ndarray, missed: np.ndarray, rest: np.ndarray) -> np.ndarray:
-  """Compute it from the four counts of a confusion matrix.
-
-  True and false positives, false and true negatives.
-  """
+  """Compute it from counts of the confusion matrix: TP, FP, FN, TN."""
   product = 1.0 * (hits + false) * (hits + missed) * (rest + false) * (rest + missed)
   return (1.0 * hits * rest - 1.0 * false * missed) / np.sqrt(np.where(product > 0, product, np.inf))

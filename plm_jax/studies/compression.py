@@ -227,10 +227,7 @@ def _compiled(
 
 
 def _bytes_in_use(devices: Sequence[jax.Device]) -> int:
-  """Count bytes on the devices of this process.
-
-  Uses the statistics of the devices, or else the arrays of jax.
-  """
+  """Count bytes in use by the devices' statistics or jax's arrays."""
   stats = [device.memory_stats() for device in devices]
   if all(device and 'bytes_in_use' in device for device in stats):
     return sum(device['bytes_in_use'] for device in stats if device)

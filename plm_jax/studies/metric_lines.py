@@ -96,10 +96,7 @@ def read(paths: Sequence[Path], wanted: Wanted) -> list[Metrics]:
 
 
 def _spans(file: Path) -> Iterator[tuple[int, int]]:
-  """Yield the byte ranges of blocks of complete lines.
-
-  A block has about `BLOCK` bytes; the end is exclusive.
-  """
+  """Yield byte ranges [start, end) of complete lines, about `BLOCK` each."""
   if not files.is_file(file):
     return
   with files.open(file, 'rb') as stream:
@@ -113,10 +110,7 @@ def _spans(file: Path) -> Iterator[tuple[int, int]]:
 
 
 def _read_block(file: Path, start: int, stop: int, wanted: Wanted, seen: dict[bytes, set[str]]) -> _Block:
-  """Read the lines in a range of bytes.
-
-  A last line without a newline is still being written and left out.
-  """
+  """Read a range's lines, without an unfinished last one."""
   with files.open(file, 'rb') as stream:
     stream.seek(start)
     content = stream.read(stop - start)
@@ -195,10 +189,7 @@ def _not_finite(content: bytes, chosen: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _parse_by_line(content: bytes, wanted: Wanted, *, first: int) -> _Block:
-  """Parse lines of which some may be damaged.
-
-  `first` is the number of the first line.
-  """
+  """Parse possibly damaged lines; `first` is the first line's number."""
   steps: list[int] = []
   values: dict[str, dict[int, float]] = {}
   numeric: set[str] = set()

@@ -91,10 +91,7 @@ def probe_of(settings: Settings, layer: Layer, *, seed: int, last: int) -> Setti
 
 
 def _last_layer(settings: Settings) -> int:
-  """Return the index of the trunk's last layer.
-
-  It is found from shapes alone; 0 is the embeddings.
-  """
+  """Return the index of the last layer, from shapes alone."""
   settings = from_data.filled(settings)
   built = parts.make_parts(settings, parts.make_vocab(settings))
   spec = dict(parts.make_source(settings['data'], built.vocab, seed=settings['seed'], reader=built).spec)
@@ -120,10 +117,7 @@ def _score(settings: Settings, folder: Path, layer: Layer, *, seed: int, last: i
 
 
 def _read(folder: Path) -> dict[str, Any]:
-  """Read the table of another study.
-
-  Raises ConfigError if it is missing, or not a table of probes.
-  """
+  """Read a study's table of probes, or raise ConfigError."""
   try:
     table: dict[str, Any] = files.read_json(folder / 'table.json')
     if not _is_probe_table(table):

@@ -119,10 +119,7 @@ def run_study(
 def _run_missing(
   settings: Mapping[str, Any], cells: Sequence[Cell], *, record: Path, metric: str
 ) -> dict[Cell, dict[str, Any]]:
-  """Return the result of each cell; train the missing ones.
-
-  New results are appended to `record`.
-  """
+  """Return each cell's result; train missing ones and append them to `record`."""
   fixed = {key: value for key, value in settings.items() if key not in history.ON_ITS_WAY}
   fingerprint = hash_text(json.dumps(fixed, sort_keys=True))
   check_sources(settings['init_from'])  # without their source, finished runs cannot be verified
@@ -171,10 +168,7 @@ def _lines(record: Path, fingerprint: str, *, steps: int) -> dict[Cell, list[dic
 def _finished(
   lines: Mapping[Cell, Sequence[dict[str, Any]]], cells: Sequence[Cell], origins: 'Origins', *, record: Path
 ) -> dict[Cell, dict[str, Any]]:
-  """Select the runs that need not be repeated.
-
-  The log explains why the others are repeated.
-  """
+  """Select the runs that need no repetition; log why others do."""
   done: dict[Cell, dict[str, Any]] = {}
   repeated: Counter[str] = Counter()
   for cell in (cell for cell in cells if cell in lines):

@@ -43,9 +43,6 @@ def _keys(vocab: 'Vocab') -> list[Hashable]:
 
 
 def _roles(vocab: 'Vocab') -> tuple[int | None, ...]:
-  """Return the special tokens by role.
-
-  A token with several roles is repeated.
-  """
+  """Return the special tokens by role, repeated for several roles."""
   ends = vocab.cls_id, vocab.sep_id, vocab.bos_id, vocab.eos_id
   return vocab.pad_id, vocab.unk_id, vocab.mask_id, *ends

@@ -114,10 +114,7 @@ def _is_plain(spec: Spec) -> bool:
 
 
 def _parts(part: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-  """Yield a part and all nested ones.
-
-  Parts that are too deep or invalid give a part without a type.
-  """
+  """Yield a part and nested ones; bad ones without a type."""
   if part is None:
     return
   if not isinstance(part, Mapping) or depth > DEPTH:
@@ -156,11 +153,7 @@ def _charsmap(text: Any) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _try(content: str) -> str:
-  """Use a tokenizer in a separate process.
-
-  Returns:
-    the error in one line; empty if there is none.
-  """
+  """Use a tokenizer in another process; return its error or ''."""
   request = json.dumps({'content': content, 'texts': TEXTS}).encode()
   try:
     done = subprocess.run(

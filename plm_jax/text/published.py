@@ -135,10 +135,7 @@ def _append(spec: dict[str, Any], added: Mapping[str, Spec], *, mask: str | None
 
 
 def _roles(spec: Spec, settings: Spec) -> dict[str, str]:
-  """Map roles to tokens by the settings.
-
-  Without a padding token of GPT, the unknown one pads.
-  """
+  """Map roles to tokens; without GPT's padding the unknown token pads."""
   named = names_of(settings)
   if specs.kind_of(spec) == 'word_bpe' and (unknown := spec['model']['unk_token']):
     padding = {} if set(specs.ROLES['pad']) & specs.token_ids(spec).keys() else {'pad': unknown}

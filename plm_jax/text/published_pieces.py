@@ -68,10 +68,7 @@ def _guess(file: Path, model: Model) -> str:
 
 
 def _t5(model: Model, settings: Spec) -> Form:
-  """Append the sentinels, the first one last.
-
-  Models of mT5 have them already.
-  """
+  """Append the sentinels, last first, unless mT5 has them."""
   has_sentinels = any('<extra_id_0>' in piece.text for piece in model.pieces)
   count = 0 if has_sentinels else settings.get('extra_ids', 100)
   sentinels = [Piece(f'<extra_id_{index}>', 0.0) for index in reversed(range(count))]
@@ -79,10 +76,7 @@ def _t5(model: Model, settings: Spec) -> Form:
 
 
 def _albert(model: Model, settings: Spec, *, lowercase: bool = True) -> Form:
-  """Normalise quotation marks, accents and case first.
-
-  A comma after a digit is a separate piece.
-  """
+  """Normalise quotation marks, accents and case; split commas after digits."""
 
   def cut(piece: Piece) -> Piece:
     joined = len(piece.text) > 1 and piece.text[-1] == ',' and piece.text[-2].isdigit()
@@ -125,10 +119,7 @@ def _xlm_roberta(model: Model, settings: Spec) -> Form:
 
 
 def _camembert(model: Model, settings: Spec) -> Form:
-  """Use Camembert's ids.
-
-  Its dictionary repeats that of the model, so the first names are not used.
-  """
+  """Use Camembert's ids, whose dictionary repeats the model's first names."""
   del settings
   front = [Piece('<s>NOTUSED', 0.0), Piece('<pad>', 0.0), Piece('</s>NOTUSED', 0.0)]
   front += [Piece('<unk>', 0.0, spm.UNKNOWN), Piece('<unk>NOTUSED', 0.0)]

@@ -48,10 +48,7 @@ def as_loaded(spec: dict[str, Any], settings: Spec) -> dict[str, Any]:
 
 
 def _with_part(spec: dict[str, Any], name: str, part: Spec, named: str | None) -> dict[str, Any]:
-  """Replace the settings of a normaliser or a pre-tokenizer.
-
-  Another kind is kept if no class is named.
-  """
+  """Replace a normaliser's or pre-tokenizer's settings; keep others if unnamed."""
   present = spec[name] if isinstance(spec[name], Mapping) else {}
   if present.get('type') == part['type']:
     return {**spec, name: {**present, **part}}

@@ -97,10 +97,7 @@ def _spelt(flags: Mapping[str, Any]) -> str:
 
 
 def _found(path: Any, heads: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
-  """Find the config whose head trains a vocabulary, and its flags.
-
-  Among several experiments it is one whose folder is in the path, 'runs/quickstart/vocab', else the first.
-  """
+  """Find the config that trains a vocabulary by its path, and flags."""
   root, parts = signatures.ROOT.parent, str(path).split('/')
   experiments = [*signatures.experiment_files(), root / 'experiments' / 'tables' / 'common.py']
   experiments.sort(key=lambda file: file.parent.name not in parts)
@@ -111,10 +108,7 @@ def _found(path: Any, heads: Sequence[str]) -> tuple[str, dict[str, Any]] | None
 
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
-  """Yield (name, value) of the flags before the first other word.
-
-  A sentence may follow a command.
-  """
+  """Yield (name, value) of the flags before the first other word."""
   for word in words:
     if not word.startswith('--'):
       return

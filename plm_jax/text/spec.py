@@ -281,10 +281,7 @@ def digest(spec: Spec, roles: Mapping[str, str]) -> str:
 
 
 def _alphabet() -> list[str]:
-  """List the characters of the 256 bytes.
-
-  Printable Latin-1 bytes are themselves, the others are numbered from 256.
-  """
+  """List the bytes' characters: Latin-1 itself, others numbered from 256."""
   printable = [*range(ord('!'), ord('~') + 1), *range(ord('¡'), ord('¬') + 1), *range(ord('®'), ord('ÿ') + 1)]
   others = iter(range(256, 512))
   return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]

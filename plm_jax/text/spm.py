@@ -149,10 +149,7 @@ def spec(model: Model, *, first: Sequence[Spec] = ()) -> dict[str, Any]:
 
 
 def _pre_tokenizer(model: Model) -> dict[str, Any]:
-  """Build the splits of a text.
-
-  It is split at ▁ if no piece spans words and, for BPE, around user-defined symbols.
-  """
+  """Build the splits: at ▁ unless pieces span words, around BPE symbols."""
   split = not any(BLANK in piece.text[1:] for piece in model.pieces)
   blanks = {'type': 'Metaspace', 'replacement': BLANK, 'prepend_scheme': 'never', 'split': split}
   symbols = sorted((piece.text for piece in _symbols(model)), key=len, reverse=True)
@@ -204,10 +201,7 @@ def _unigram(model: Model) -> dict[str, Any]:
 
 
 def _bpe(model: Model) -> dict[str, Any]:
-  """Build the merges: all pairs that join to a piece.
-
-  They are in the order of the scores of the joined pieces.
-  """
+  """Build all merges of pairs into pieces, by the pieces' scores."""
   ids = {piece.text: index for index, piece in enumerate(model.pieces) if piece.type == NORMAL}
   merges: list[list[str]] = []
   for text in sorted(ids, key=lambda text: (-model.pieces[ids[text]].score, ids[text])):

@@ -201,10 +201,7 @@ def _load(file: Path, *, kind: str | None, extra: Sequence[str], roles: Mapping[
 
 
 def _facts(file: Path) -> Spec:
-  """Read `vocab.json` of a folder of this package.
-
-  It is empty for GPT-2, whose file of that name is the table of tokens.
-  """
+  """Read `vocab.json` of this package; empty for GPT-2's token table."""
   facts_file = file.parent / 'vocab.json'
   facts = published.read_table(facts_file) if file.name == published.TOKENIZER and files.exists(facts_file) else {}
   if not isinstance(facts.get('roles'), dict):

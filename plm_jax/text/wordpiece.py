@@ -93,10 +93,7 @@ def template(vocab: Vocab) -> 'Template':
 
 
 def _letters(documents: Iterable[str], split: Tokenizer, *, min_frequency: int) -> tuple[list[str], set[str]]:
-  """Count the letters and find those inside words.
-
-  They are sorted by frequency, then by code point.
-  """
+  """Find the letters, and those inside words, by frequency and code point."""
   words: collections.Counter[str] = collections.Counter()
   for document in documents:
     normal = split.normalizer.normalize_str(document)

@@ -177,10 +177,7 @@ def load_data(
 def _data_facts(
   held: HeldFolder, settings: Settings, parts: Parts, source: Source, *, reads_all: bool
 ) -> dict[str, Any]:
-  """Return the digests and class names for `data.json`.
-
-  `reads_all`: `source` has the examples of all hosts.
-  """
+  """Return digests and class names; `reads_all`: `source` has all hosts' rows."""
   if not reads_all:
     source = make_source(settings['data'], parts.vocab, seed=settings['seed'], reader=parts)
   return run_folder.check_data(

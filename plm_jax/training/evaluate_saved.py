@@ -398,10 +398,7 @@ def _present(folder: RunFolder, step: Step, *, every: bool) -> list[int]:
 
 
 def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
-  """Yield each step of a run as it appears.
-
-  Raises ConfigError if nothing new appeared in `timeout` seconds, and the run is not finished.
-  """
+  """Yield steps as they appear; raise ConfigError after `timeout` seconds."""
   seen: set[int] = set()
   waited_since = time.monotonic()
   while True:

@@ -71,10 +71,7 @@ def init_params_from(
 
 
 def _width_key(source: str, path: str, *, trunk: nn.Module) -> str | None:
-  """Return the config key of the width of word vectors.
-
-  None if the source is not a file of word vectors.
-  """
+  """Return the key of word vectors' width; None for other sources."""
   if not word_vectors.is_vectors(source):
     return None
   if path.startswith('trunk/vectors/'):  # of adapter `scalar_mix`
@@ -84,10 +81,7 @@ def _width_key(source: str, path: str, *, trunk: nn.Module) -> str | None:
 
 
 def _vocab_size(source: str) -> int | None:
-  """Return the size of the only vocabulary of a source.
-
-  None if there is none or two, or the source is a file of word vectors.
-  """
+  """Return a source's vocabulary size; None unless it has exactly one."""
   if word_vectors.is_vectors(source):
     return None
   opened = weights.open(source)

@@ -104,10 +104,7 @@ def _has_more(run: RunContext, loop: LoopState) -> bool:
 
 
 def _make_step(run: RunContext, loop: LoopState) -> None:
-  """Read the next batch and update the state.
-
-  The metrics stay on the device.
-  """
+  """Read the next batch and update the state, metrics on the device."""
   number = loop.step + 1
   with run.tracer.step(number, loop.state):
     with run.meter.waiting():
@@ -159,10 +156,7 @@ def _due(run: RunContext, step: int) -> _Due:
 
 
 def _read_metrics(run: RunContext, loop: LoopState, due: _Due) -> None:
-  """Read the metrics of finished steps and write lines of metrics.
-
-  Where something is due, all steps are read.
-  """
+  """Write lines of finished steps' metrics; of all when something is due."""
   most_pending = 0 if due.evaluations or due.save or due.log else steps_in_flight(run.layout.mesh)
   while len(loop.pending) > most_pending:
     step, sums = loop.pending.popleft()
@@ -203,10 +197,7 @@ def _has_diverged(run: RunContext, loop: LoopState) -> bool:
 
 
 def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
-  """Make the evaluations that are due.
-
-  The metric of `best` may change the learning rate and end the run.
-  """
+  """Make the evaluations due, which may change rate or end run."""
   settings, task, kept = run.settings, run.parts.task, run.options.predictions
   with run.meter.paused(), run.watchdog.paused():
     # an average of the parameters, if the optimiser keeps one
@@ -245,10 +236,7 @@ def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
 
 
 def _save(run: RunContext, loop: LoopState, due: _Due) -> None:
-  """Save the state, unless it is not finite.
-
-  A state that is not finite may end the run.
-  """
+  """Save a finite state; others may end the run."""
   if paths := _nonfinite(run, loop):
     log.error(f'step {loop.step} is not saved: numbers are not finite in {paths}')
     # while updates are skipped, `max_skipped` decides when to end; otherwise nothing would ever end or save the run

@@ -170,10 +170,7 @@ def _first_state(
 
 
 def _initialise(state: TrainState, data: RunData, optimiser: optim.Optimiser) -> TrainState:
-  """Return the fresh state with the parameters that `init_from` names.
-
-  Raises ConfigError if a source does not exist, or lacks parameters that checkpoints will not hold.
-  """
+  """Apply `init_from`; raise ConfigError if a source lacks needed parameters."""
   settings, parts, report = data.settings, data.parts, None
   if settings['init_from']:
     with errors.stage('init_from'):
@@ -189,10 +186,7 @@ def _initialise(state: TrainState, data: RunData, optimiser: optim.Optimiser) ->
 
 
 def _write_folder(held: HeldFolder, data: RunData, settings: Settings) -> None:
-  """Write vocabularies, digests of the data and the config.
-
-  The config comes last: a folder that has one holds a run that has begun.
-  """
+  """Write vocabularies, digests and last the config, which marks a run."""
   if not held.is_main:
     return
   folder, vocab, second = held.folder, data.parts.vocab, data.parts.second_vocab

@@ -173,10 +173,7 @@ def _join(tree: PyTree) -> PyTree:
 
 
 def _reset(carry: PyTree, batch: Batch) -> PyTree:
-  """Zero the carry of rows whose `reset` is set.
-
-  They start a document or an epoch.
-  """
+  """Zero the carry of rows whose `reset` is set."""
   if 'reset' not in batch:
     return carry
   keep = ~batch['reset']
@@ -184,10 +181,7 @@ def _reset(carry: PyTree, batch: Batch) -> PyTree:
 
 
 def _materialise(tree: PyTree) -> PyTree:
-  """Return the same tree behind a barrier on CPUs.
-
-  Their compiler would otherwise compute it again for each use.
-  """
+  """Return the tree behind a barrier, against CPU compilers' recomputation."""
   return jax.lax.platform_dependent(tree, cpu=jax.lax.optimization_barrier, default=lambda tree: tree)
 
 

@@ -135,10 +135,7 @@ def opened(folder: Path) -> Iterator[Bilm]:
 
 
 def _overrides(options: Mapping[str, Any]) -> dict[str, Any]:
-  """Convert the options to fields of our config.
-
-  Raises ValueError if a field is missing or not supported.
-  """
+  """Convert the options to our fields; raise ValueError for unsupported ones."""
   checked = {}
   for name, expected in FIELDS.items():
     if not isinstance(options.get(name), dict):
@@ -246,10 +243,7 @@ def _only(folder: Path, patterns: Sequence[str]) -> Path:
 
 
 def _vocab(folder: Path) -> Vocab:
-  """Read the different words of `vocab.txt`, or return the special ones.
-
-  Words end at white space.
-  """
+  """Read the different words of `vocab.txt`, or return the special ones."""
   special = tuple(words.SPECIALS['elmo'].values())
   if not _named(folder, VOCAB):
     log.info('%s has no %s: every word is unknown and read by its characters', folder, VOCAB[0])
@@ -265,10 +259,7 @@ def _vocab(folder: Path) -> Vocab:
 
 @contextlib.contextmanager
 def _file(path: Path) -> Iterator[Any]:
-  """Open an HDF5 file.
-
-  Raises WeightsError if h5py is not installed, or the file is damaged.
-  """
+  """Open an HDF5 file, or raise WeightsError."""
   try:
     import h5py
   except ModuleNotFoundError:

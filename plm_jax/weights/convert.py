@@ -75,10 +75,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
 
 
 def _unread(vocab: Path, final_path: Path) -> list[str]:
-  """List the errors of the first use of a tokenizer.
-
-  Empty if it works.
-  """
+  """List the errors of a tokenizer's first use; empty if it works."""
   if not tokenizer.exists(vocab):
     return []
   try:
@@ -160,10 +157,7 @@ def save_changed(
 
 
 def _put_generation(vocab: Path, opened: folders.Weights) -> list[str]:
-  """Write the generation settings of a config.json to their own file.
-
-  An existing file is kept. Returns the names of written files.
-  """
+  """Write generation settings to their own file; return written names."""
   if not opened.generation or files.exists(vocab / release.GENERATION):
     return []
   files.write_json(vocab / release.GENERATION, {**opened.token_ids, **opened.generation})
@@ -319,10 +313,7 @@ def _check_head(
 
 
 def _plans(leaves: Mapping[str, Leaf], layers: Mapping[str, int | None]) -> Iterator[tuple[str, tensor_files.Plan]]:
-  """Yield (name, tensor) of a converted checkpoint in float32.
-
-  A leaf is named `path`, the layers of a stacked one `path@0`, `path@1`, ...
-  """
+  """Yield (name, float32 tensor): `path`, or `path@0`, `path@1`, ... of layers."""
 
   def plan(leaf: Leaf, layer: int | None) -> tensor_files.Plan:
     shape = leaf.shape if layer is None else leaf.shape[1:]
@@ -347,10 +338,7 @@ def _arrays(
 
 
 def _multiple(rows: int, source: Path) -> int | None:
-  """Find the `vocab_multiple` that pads the ids to the table's rows.
-
-  It is the smallest power of two; None if there is none.
-  """
+  """Find the smallest power of two that pads ids to rows."""
   size = release.tokenizer_size(source) or rows
   multiples = (2**power for power in range(3, 11))
   return next((multiple for multiple in multiples if size < rows == -(-size // multiple) * multiple), None)

@@ -72,10 +72,7 @@ class Reader:
     self._check_copies()
 
   def _find_task(self, tasks: Mapping[str, TaskHead]) -> str | None:
-    """Find the task head among the tensors.
-
-    It is that of the class in config.json, else the one with most tensors.
-    """
+    """Find config.json's task head, else the one with most tensors."""
     named = self.source.config.get('architectures')
     classes = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     bare = {entry.ours: entry for entry in self.architecture.module.entries(self.trunk, ())}
@@ -90,10 +87,7 @@ class Reader:
     return max(complete, key=lambda end: complete[end], default=None)
 
   def _check(self) -> None:
-    """Raise if a tensor is missing or of another shape.
-
-    Also raise if the tokenizer has too many ids. No tensor is read.
-    """
+    """Raise for missing tensors, other shapes or ids; nothing is read."""
     for path, entry in self.entries.items():
       shape = self.shapes[path]
       for layer in range(shape[0]) if entry.stacked else [None]:
@@ -165,10 +159,7 @@ class Reader:
     return {path: Leaf(shape, functools.partial(self._read, path)) for path, shape in self.shapes.items()}
 
   def _read(self, path: str, layer: int | None) -> np.ndarray:
-    """Read a leaf, or one layer of it, as a view.
-
-    A whole stacked leaf is copied as float32.
-    """
+    """Read a leaf or layer as a view; stacked leaves as float32."""
     entry, shape = self.entries[path], self.shapes[path]
     if not entry.stacked:
       leaf = self._view(entry, self._name_of(entry), shape)
@@ -181,10 +172,7 @@ class Reader:
     return out
 
   def _view(self, entry: Entry, name: str, shape: Sequence[int]) -> np.ndarray:
-    """Read a tensor in our shape.
-
-    Raise WeightsError if it is not finite.
-    """
+    """Read a tensor in our shape; raise WeightsError unless finite."""
     tensor = self.source.read(self._short(name))
     if not all(np.isfinite(piece).all() for piece in pieces(tensor)):
       raise WeightsError(f'{self.source.where(self._short(name))} has values that are not finite: fetch the file again')

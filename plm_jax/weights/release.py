@@ -345,10 +345,7 @@ def _write_own_tokenizer(
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-  """Read `vocab.json` of a vocabulary folder of this package.
-
-  It is empty for GPT-2, whose file of that name lists the tokens.
-  """
+  """Read our `vocab.json`; empty for GPT-2's list of tokens."""
   is_ours = files.is_file(folder / _FACTS) and files.is_file(folder / TOKENIZER)
   facts = read_json(folder / _FACTS) if is_ours else {}
   return facts if isinstance(facts.get('roles'), dict) else {}

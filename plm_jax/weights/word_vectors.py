@@ -225,10 +225,7 @@ def _opened(file: files.Where) -> Iterator[IO[bytes]]:
 
 
 def _entries(file: files.Where, form: Form | None) -> Iterator[Entry]:
-  """Yield the words of a file.
-
-  Raises ValueError: as `read`.
-  """
+  """Yield the words of a file; raises as `read`."""
   binary = (form or form_of(file)) == 'binary'
   if binary:
     _check_not_text(file)
@@ -282,10 +279,7 @@ def _text_entries(lines: Iterator[str], file: files.Where, form: Form | None) ->
 
 
 def _split(line: str, width: int) -> list[str]:
-  """Split a line into a word and up to `width` numbers.
-
-  A word may have spaces.
-  """
+  """Split a line into a word, maybe with spaces, and numbers."""
   word, *numbers = line.rstrip(' \r\n').rsplit(' ', width)
   return [word.strip(' '), *numbers]
 
@@ -360,10 +354,7 @@ def _binary_entries(stream: IO[bytes], file: files.Where) -> Iterator[Entry]:
 
 
 def _vector(entry: Entry) -> np.ndarray:
-  """Convert the numbers of a word to f32[d].
-
-  Raise ValueError if invalid or not finite.
-  """
+  """Convert a word's numbers to f32[d]; raise ValueError if not finite."""
   if isinstance(entry.numbers, list) and (invalid := [text for text in entry.numbers if '_' in text]):
     raise ValueError(f'{entry.where}: {invalid[0]!r} is no number: correct or remove the line')  # numpy reads 1_0 as 10
   try:

@@ -165,10 +165,7 @@ def task_fields(leaves: Mapping[str, Leaf], adapter: Mapping[str, Any], labels: 
 def _ends(
   config: Mapping[str, Any], token_ids: Mapping[str, int | None], template: Template | None
 ) -> dict[str, int | None]:
-  """Set the token ids of a decoder that labels a text.
-
-  It starts with the token that ends a text (`texts.both_sides`).
-  """
+  """Start a labelling decoder with the text's last token (`texts.both_sides`)."""
   if not config.get('is_encoder_decoder') or 'decoder_start_token_id' not in config:
     return dict(token_ids)
   last = template.single[-1][0] if template is not None else None
@@ -178,20 +175,14 @@ def _ends(
 
 
 def _unforced(chosen: Architecture, token_ids: Mapping[str, int | None]) -> dict[str, int | None]:
-  """Set the forced last token to null if it is not given.
-
-  The default of the class is </s> of the published vocabulary, which is another token in another vocabulary.
-  """
+  """Set the forced last token to null unless the vocabulary has it."""
   end, fields = token_ids.get('eos_token_id'), chosen.module.FIELDS
   differs = _LAST in fields and end is not None and end != fields[_LAST].default
   return {_LAST: None, **token_ids} if differs else dict(token_ids)
 
 
 def _check_padding(config: Mapping[str, Any], template: Template | None) -> None:
-  """Raise WeightsError if sequences end with the padding token.
-
-  Their class would read the token before it.
-  """
+  """Raise WeightsError if sequences end with the padding token."""
   pad, last = config.get('pad_token_id'), None if template is None else template.single[-1][0]
   if isinstance(last, int) and last == pad:
     raise WeightsError(

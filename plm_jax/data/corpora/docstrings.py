@@ -195,10 +195,7 @@ def docstrings(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
 
 
 def _added(call: ast.Call, module: str) -> Iterator[tuple[str, str]]:
-  """Yield the docstrings of compiled functions in numpy and scipy.
-
-  They are attached with add_newdoc(place, name, text or texts).
-  """
+  """Yield docstrings of compiled functions that add_newdoc(place, name, text) attaches."""
   if not (isinstance(call.func, ast.Name) and call.func.id == 'add_newdoc' and call.args):
     return
   try:

@@ -150,10 +150,7 @@ def _indent(line: str) -> int:
 
 
 def _deeper(lines: list[str], start: int, indent: int) -> int:
-  """Skip lines that are blank or indented by more than `indent`.
-
-  Returns the index of the first other line from `start` on.
-  """
+  """Return the first line from `start` neither blank nor indented deeper."""
   while start < len(lines) and (not lines[start].strip() or _indent(lines[start]) > indent):
     start += 1
   return start
@@ -166,10 +163,7 @@ def _blank(lines: list[str], start: int) -> int:
 
 
 def _without_code(lines: list[str]) -> Iterator[str]:
-  """Drop doctests, fenced and literal blocks, tables, comments and directives.
-
-  Admonitions are kept.
-  """
+  """Drop doctests, code, tables, comments and directives except admonitions."""
   here = 0
   while here < len(lines):
     line, text = lines[here], lines[here].strip()
@@ -208,10 +202,7 @@ def _without_code(lines: list[str]) -> Iterator[str]:
 
 
 def _sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-  """Yield pairs of title and body.
-
-  The title of the text before the first title is ''.
-  """
+  """Yield title and body; the first title may be ''."""
   title, body = '', list[str]()
   here = 0
   while here < len(lines):
@@ -251,10 +242,7 @@ def _paragraphs(lines: list[str]) -> list[str]:
 
 
 def _unwrap(block: list[str]) -> list[str]:
-  """Join hard-wrapped lines.
-
-  List items, defined terms and lines that end on purpose are not joined.
-  """
+  """Join hard-wrapped lines, except items, terms and intended ends."""
   result: list[str] = []
   width = max(map(len, block), default=0)
   bare_list = 2 * sum(_LISTED.match(line.strip()) is not None for line in block) >= max(4, len(block))
@@ -276,20 +264,14 @@ def _unwrap(block: list[str]) -> list[str]:
 
 
 def _is_term(line: str, text: str) -> bool:
-  """Return True if a line is the head of a definition.
-
-  `text` is the indented line after it.
-  """
+  """Return True if `line` heads a definition with the indented `text`."""
   if len(line.strip()) >= 40 or line[-1] in '.,;':
     return False
   return not text[0].islower() or ' ' not in line.strip()
 
 
 def _continues(previous: str, text: str, width: int) -> bool:
-  """Return True if `text` continues the line before it.
-
-  That is, if the line was full, or a sentence is open.
-  """
+  """Return True if the line before was full or its sentence open."""
   full = len(previous) + len(text.split(' ', 1)[0]) > width - 8
   return full or (previous[-1] not in '.:;!?' and (text[0].islower() or len(previous) >= 40))
 
@@ -302,10 +284,7 @@ def _field(kind: str, argument: str | None, text: str) -> str:
 
 
 def _entries(body: list[str], *, title: str) -> list[tuple[str, str, str]]:
-  """Parse the entries of a section; [] if it is ordinary text.
-
-  Returns name, type and description of each entry, cleaned.
-  """
+  """Parse (name, type, description) of entries; [] for ordinary text."""
   body = [line for line in body if line.strip()]
   if not body:
     return []

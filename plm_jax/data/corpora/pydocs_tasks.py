@@ -219,10 +219,7 @@ def _stems(text: str) -> set[str]:
 
 
 def _overlap(summary: set[str], body: set[str]) -> float:
-  """Compute the share of the summary's words that are in the body.
-
-  A body of types only does not determine its summary.
-  """
+  """Compute the share of the summary's words that are in the body."""
   return len(summary & body) / max(len(summary), 1)
 
 

@@ -110,10 +110,7 @@ def _naming(path: str, split: str, **settings: Any) -> Records:
 
 
 def _first_fields(rows: Sequence[Mapping[str, Any]], chosen: Sequence[int]) -> tuple[str, ...]:
-  """Return the fields of the first readable row, of the first hundred.
-
-  Raises ValueError if none is readable, with the reason of the first.
-  """
+  """Return the fields of the first readable row, or raise ValueError."""
   first_error = None
   for index in chosen[:_TRIED]:
     try:
@@ -215,10 +212,7 @@ def _strings(row: Mapping[str, Any]) -> list[str]:
 
 
 def _sample(records: Records) -> dict[str, Any]:
-  """Return the first row, with null fields filled from later rows.
-
-  Up to a hundred rows are searched.
-  """
+  """Return the first row, with null fields filled from later rows."""
   row = records[0]
   for index in range(1, min(_TRIED, len(records))):
     if None not in row.values():
@@ -311,10 +305,7 @@ def _find(path: str, split: str) -> tuple[str, str | Path]:
 
 
 def _only(path: str, names: Iterable[str]) -> str | None:
-  """Return the only format that claims a path; None for none.
-
-  Raises ValueError if two formats claim it.
-  """
+  """Return the only format that claims a path; None for none."""
   claims = list(names)
   if len(claims) > 1:
     files_of_them = ' and '.join(signatures.path(f'data.corpora.formats.{name}') for name in claims)
@@ -323,10 +314,7 @@ def _only(path: str, names: Iterable[str]) -> str | None:
 
 
 def _has_scheme(path: str, scheme: str | None) -> bool:
-  """Return True if a path has a scheme.
-
-  'tfds:' begins a path; 'pydocs' is all of it or its first name.
-  """
+  """Return True for a path 'scheme:...' or a first name 'scheme'."""
   if scheme is None:
     return False
   return path == scheme or path.startswith(scheme if scheme.endswith(':') else f'{scheme}/')
@@ -363,10 +351,7 @@ def _split_files(folder: Path, formats: Mapping[str, Any]) -> dict[str, Path]:
 
 
 def _labels(file: Path) -> dict[str, tuple[str, ...]]:
-  """Return field -> names of its classes in labels.json; empty without it.
-
-  Raises ValueError if the file holds something else.
-  """
+  """Return field -> names of its classes in labels.json; empty without it."""
   try:
     content = files.read_json(file, default={})
   except (OSError, ValueError) as error:

@@ -157,10 +157,7 @@ def overlap(part: Part, other: Part) -> bool:
 
 
 def _ends(part: Part) -> tuple[tuple[bool, int], tuple[bool, int]]:
-  """Return the start and the stop of a part.
-
-  Each is (counted from the end, rows or percentage).
-  """
+  """Return start and stop, each (from the end, rows or percentage)."""
 
   def bound_of(bound: str | None, default: tuple[bool, int]) -> tuple[bool, int]:
     if bound is None:
@@ -174,10 +171,7 @@ def _ends(part: Part) -> tuple[tuple[bool, int], tuple[bool, int]]:
 
 
 def _is_before(one: tuple[bool, int], other: tuple[bool, int]) -> bool:
-  """Return True if a bound is never after another.
-
-  That is, for any number of rows.
-  """
+  """Return True if a bound is never after another, whatever the rows."""
   return one == (False, 0) or other == (True, 0) or (one[0] == other[0] and one[1] <= other[1])
 
 
@@ -190,10 +184,7 @@ def permutation(count: int, *key: int) -> np.ndarray:
 
 
 def _bound(bound: str | None, default: int, *, rows: int, split: str, unit: str = 'row') -> int:
-  """Convert a bound of a slice to a row.
-
-  Negative counts and percentages are from the end; percentages are rounded to the nearest row.
-  """
+  """Convert a bound of a slice to the nearest row."""
   if bound is None:
     return default
   number = int(bound.rstrip('%'))

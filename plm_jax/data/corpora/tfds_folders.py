@@ -140,10 +140,7 @@ def _paths(content: Mapping[str, Any], file: Path) -> Iterator[Any]:
 
 
 def _named(value: Any) -> Iterator[tuple[str, str]]:
-  """Yield (key, text) of every class name and file name.
-
-  Raises ValueError if a text that must be JSON is not.
-  """
+  """Yield (key, text) of class and file names; raise for bad JSON."""
   if isinstance(value, list):
     for item in value:
       yield from _named(item)

@@ -146,10 +146,7 @@ def _builder(name: str, *, data_dir: Path) -> tfds.core.DatasetBuilder:
 
 
 def _read(read: Callable[[], Any], *, where: object) -> Any:
-  """Call `read`, and turn any error of TFDS into a ValueError.
-
-  The type of the error depends on the damage: errors of protocol buffers, KeyErrors, and more.
-  """
+  """Call `read`; turn any error of TFDS, which vary, into ValueError."""
   try:
     return read()
   except Exception as error:
@@ -212,10 +209,7 @@ def _opened(builder: tfds.core.DatasetBuilder, split: str, *, path: str) -> Open
 
 
 def _digest(builder: tfds.core.DatasetBuilder, split: str) -> str:
-  """Compute the digest of a split, independent of its folder.
-
-  It covers the rows if the builder has their digest, else the description of the set.
-  """
+  """Compute a split's digest from rows, or from the set's description."""
   digests = (builder.info.metadata or {}).get('digests', {})
   if split in digests:
     return digests[split]

@@ -192,10 +192,7 @@ class ClassNames:
     return ', '.join(self._names[:_SHOWN]) + (', ...' if len(self._names) > _SHOWN else '')
 
   def _training_has_names(self) -> bool:
-    """Return True if the first training label is a name.
-
-    Only the first call, before the first index, compares.
-    """
+    """Return True if the first training label is a name."""
     if self._compared or self.listed or self.records.named_by is None:
       return False
     self._compared = True
@@ -209,10 +206,7 @@ class ClassNames:
     return False
 
   def _values(self, records: Records) -> Iterator[list[Any]]:
-    """Yield the values of the field, row by row.
-
-    Unreadable rows are omitted.
-    """
+    """Yield the values of the field by row, without unreadable rows."""
     for index in range(len(records)):
       try:
         row = records[index]

@@ -80,20 +80,14 @@ def known_texts(records: Records, kind: str) -> tuple[str, ...]:
 
 
 def _of_text(records: Records, *, but: Sequence[str]) -> tuple[str, ...]:
-  """Return the fields of the first row with text.
-
-  A text may be a list of texts, but no number.
-  """
+  """Return the fields of the first row with texts, not numbers."""
   row = _first(records)
   held = {name: value for name, value in row.items() if name not in but and not isinstance(value, int | float)}
   return tuple(name for name, value in held.items() if text_of(value) is not None)
 
 
 def _options(records: Records, label: str) -> tuple[str, ...]:
-  """Return a text field and the list of options after it.
-
-  () unless these are the only texts of a row.
-  """
+  """Return a row's only text field and list of options, else ()."""
   row = _first(records)
   held = _of_text(records, but=(label, *NUMBERS))
   lists = [name for name in held if isinstance(row[name], list)]
@@ -101,10 +95,7 @@ def _options(records: Records, label: str) -> tuple[str, ...]:
 
 
 def _first(records: Records) -> dict[str, Any]:
-  """Return the first readable row.
-
-  Raises ValueError: the error of row 0, if none of the first rows is readable.
-  """
+  """Return the first readable row; raise row 0's error for none."""
   for index in range(min(len(records), examples.LOOKED_AT)):
     try:
       return records[index]

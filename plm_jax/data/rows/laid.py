@@ -62,10 +62,7 @@ class Laid(NamedTuple):
     return arrays
 
   def _types(self, numbers: np.ndarray) -> np.ndarray:
-    """Return the field of each token from 0, int32.
-
-    `numbers` counts fields from 1; 0 is padding.
-    """
+    """Return fields from 0, int32, of `numbers` from 1 (0 pads)."""
     types = np.maximum(numbers - 1, 0)
     if self.last_type is not None:
       last = np.maximum((numbers > 0).sum(axis=-1, keepdims=True) - 1, 0)

@@ -129,10 +129,7 @@ class ByRow(Mixed):
     return filled(self._numbered(part, row), self._row, pad_id=self.pad_id)
 
   def _batches(self, rows: Iterator[order.Batch]) -> Iterator[order.Batch]:
-    """Yield this host's part of each batch.
-
-    The last batch is filled with examples of weight 0.
-    """
+    """Yield this host's part of each batch, filled with weight 0."""
     while chosen := list(itertools.islice(rows, self.share.batch_size)):
       filler = {**chosen[0], 'row_id': np.full(1, -1, np.int32), 'row_weight': np.zeros(1, np.float32)}
       chosen += [filler] * (self.share.batch_size - len(chosen))
@@ -224,19 +221,13 @@ def union(specs: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]) -> dict[str, 
 
 
 def _axes(key: str, leaf: jax.ShapeDtypeStruct) -> str:
-  """Return the axes of a key by letter, as in `batch.BATCH`.
-
-  Those of examples with several sequences have an additional k.
-  """
+  """Return the axes of a key by letter; k for several sequences."""
   first, rest = BATCH[key].axes[:1], BATCH[key].axes[1:]
   return first + 'k' * (len(leaf.shape) - len(BATCH[key].axes)) + rest
 
 
 def _fixed(spec: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Any]:
-  """Return the properties that examples of one batch must share.
-
-  These are keys, dtypes, and sizes except those of options and targets.
-  """
+  """Return keys, dtypes and sizes that examples of one batch share."""
   properties = {}
   for key, leaf in spec.items():
     free = set('kt') & set(BATCH[key].axes)

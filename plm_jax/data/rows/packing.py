@@ -251,10 +251,7 @@ def best_fit(sizes: np.ndarray, *, length: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _follow(following: np.ndarray) -> np.ndarray:
-  """Return 0, following[0], following[following[0]], ... int64.
-
-  Ends at the length of the table.
-  """
+  """Return 0, following[0], following[following[0]], ... int64, within the table."""
   reached = [0]
   while reached[-1] < len(following):
     reached.append(int(following[reached[-1]]))
@@ -268,10 +265,7 @@ def _filled(offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cut(offsets: np.ndarray, *, room: int) -> tuple[np.ndarray, np.ndarray]:
-  """Cut every document into pieces of `room` tokens.
-
-  The last piece may be shorter. Returns starts int64[p] and counts int32[p].
-  """
+  """Cut documents into pieces of `room` tokens: starts int64[p], counts int32[p]."""
   starts, sizes = _filled(offsets)
   pieces = -(-sizes // room)
   document = np.repeat(np.arange(len(sizes)), pieces)

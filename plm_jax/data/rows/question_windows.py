@@ -217,10 +217,7 @@ def _answers(answers: np.ndarray, texts: Texts, characters: np.ndarray) -> tuple
 
 
 def _context(texts: Texts, chosen: Windows, width: int) -> np.ndarray:
-  """Classify each position of windows, int32[b, width].
-
-  The values are `ELSEWHERE`, `SHOWN`, `MAXIMUM` or `NO_ANSWER`.
-  """
+  """Classify positions int32[b, width]: `ELSEWHERE`, `SHOWN`, `MAXIMUM` or `NO_ANSWER`."""
   step, room, size = (values[chosen.row][:, None] for values in (texts.step, texts.room, texts.sizes))
   token = np.arange(width) - chosen.first[:, None] + chosen.start[:, None]  # [b, width], in the text
 

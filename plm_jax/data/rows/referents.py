@@ -111,10 +111,7 @@ def _bare(words: Sequence[str]) -> list[str]:
 
 
 def _replaced(words: Sequence[str], others: Sequence[str], pronoun: int) -> Replaced | None:
-  """Find the noun that replaces word `pronoun` in `others`; None for none.
-
-  It has the most words of the context of the pronoun around it.
-  """
+  """Find the noun in `others` for the pronoun with most context."""
   before, after = words[:pronoun], words[pronoun + 1 :]
   left = max(size for size in range(len(before) + 1) if _positions(others, before[len(before) - size :]))
   right = max(size for size in range(len(after) + 1) if _positions(others, after[:size]))

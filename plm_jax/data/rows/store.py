@@ -234,10 +234,7 @@ def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
 
 @contextlib.contextmanager
 def _told(folder: Path, blocks: Sequence[Block], *, begun: int, documents: int) -> Iterator[None]:
-  """Report an interruption with the blocks that are finished.
-
-  `begun` is the number of blocks of earlier runs.
-  """
+  """Report an interruption with the finished blocks, `begun` by earlier runs."""
   try:
     yield
   except Interrupted:
@@ -267,10 +264,7 @@ def _intact_blocks(folder: Path, vocab: Vocab) -> list[Block]:
 
 
 def _is_intact(folder: Path, block: Block, vocab: Vocab, *, ids: bool = True) -> bool:
-  """Return True if a block on disk matches its checksums.
-
-  Without `ids`, only its lengths are compared.
-  """
+  """Return True if a block matches its checksums (lengths without `ids`)."""
   for name, first, count, item, digest in (
     ('tokens.bin', block.first_token, block.tokens, _dtype(vocab), block.tokens_sha256),
     ('lengths.bin', block.first_document, block.documents, _LENGTH, block.lengths_sha256),
@@ -314,10 +308,7 @@ def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> tup
 
 
 def _repair(folder: Path, block: Block, texts: Texts, vocab: Vocab) -> None:
-  """Tokenise a block again.
-
-  Raises ChangedTokens if it has other tokens now.
-  """
+  """Tokenise a block again; raise ChangedTokens if its tokens differ."""
   last = block.first_document + block.documents
   where = f'documents {block.first_document}..{last - 1} of {folder}'
   log.warning('%s are damaged: tokenising them again.', where)
@@ -387,10 +378,7 @@ def _encode(documents: Sequence[str], vocab: Vocab) -> tuple[np.ndarray, np.ndar
 
 
 def _groups(documents: Sequence[str]) -> Iterator[Sequence[str]]:
-  """Split documents into groups that take well under a second.
-
-  A signal is handled between two groups.
-  """
+  """Split documents so that signals are handled within a second."""
   start, characters = 0, 0
   for end, document in enumerate(documents, start=1):
     characters += len(document)
@@ -400,10 +388,7 @@ def _groups(documents: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _blocks(texts: Texts, first: int) -> Iterator[list[str]]:
-  """Yield the documents from `first` on in blocks of bounded size.
-
-  The end of a block does not depend on earlier blocks.
-  """
+  """Yield documents from `first` in blocks whose ends are reproducible."""
   block: list[str] = []
   characters = 0
   for index in range(first, len(texts)):

@@ -236,10 +236,7 @@ def shortened(row: Row, fields: Sequence[str], *, excess: int, tokens: Callable[
 
 
 def _text_in(row: Row, field: str) -> str:
-  """Return the text of a field; '' for other values.
-
-  Lists are joined as in `filled`.
-  """
+  """Return the text of a field, lists joined; '' for other values."""
   value = value_of(row, field)
   texts = (value,) if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
   return ' '.join(text for text in texts if isinstance(text, str))

@@ -217,10 +217,7 @@ def _length_table(mean: MeanLength) -> np.ndarray:
 
 
 def _gaps(row: Row, runs: Runs, remaining: Array) -> Array:
-  """Mark positions that may get an insertion: bool[l].
-
-  These are tokens that remain in a run, and the special token right after it.
-  """
+  """Mark run tokens and the special token right after: bool[l]."""
   return (runs.inside & remaining) | (~runs.inside & continues_document(row, row.eligible))
 
 

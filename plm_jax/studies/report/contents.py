@@ -174,10 +174,7 @@ def _read_run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> 
 
 
 def _json(file: Path, remarks: list[str]) -> dict[str, Any]:
-  """Read a JSON object.
-
-  It is empty if the file is missing, or damaged, which adds a remark.
-  """
+  """Read a JSON object; empty if missing or, with a remark, damaged."""
   try:
     value = checksums.read_json(file, default={})
     if not isinstance(value, dict):

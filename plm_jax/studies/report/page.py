@@ -101,10 +101,7 @@ def _check_patterns(runs: Sequence[Run], patterns: Sequence[str]) -> None:
 
 
 def _samples(groups: Mapping[str, Sequence[Run]], limit: int) -> dict[str, Mapping[str, Any]]:
-  """Collect samples of the first run of each curve.
-
-  Up to `limit` missing ones are computed.
-  """
+  """Collect each curve's samples; compute up to `limit` missing ones."""
   samples: dict[str, Mapping[str, Any]] = {}
   computed = 0
   for name, group in groups.items():

@@ -22,10 +22,7 @@ def as_html(content: str, *, label: str) -> str:
 
 
 def _blocks(content: str) -> Iterator[tuple[str, list[str]]]:
-  """Split into (kind, lines) of Markdown.
-
-  Kinds: '|' a table, '- ' a list, '#' a heading, '' a paragraph.
-  """
+  """Split Markdown into (kind, lines): '|' table, '- ' list, '#' heading."""
   kind, lines = '', list[str]()
   for line in [*content.splitlines(), '']:
     line_kind = next((mark for mark in ('|', '- ', '#') if line.startswith(mark)), '')

@@ -81,10 +81,7 @@ def _identity(folder: Path) -> str:
 
 
 def _text(run: 'Opened') -> str:
-  """Return the beginning of a document of the run's data.
-
-  Without local data it is a default text.
-  """
+  """Return the beginning of a document of local data, else a default."""
   settings = run.resolved
   blocks = [evaluation['data'] for evaluation in settings['eval'].values() if evaluation['data']]
   for block in (*blocks, settings['data']):
@@ -102,10 +99,7 @@ def _truncated(run: 'Opened', text: str) -> str:
 
 
 def _document(block: Mapping[str, Any]) -> str | None:
-  """Return the beginning of the first long document of a data block.
-
-  Only small local files are read.
-  """
+  """Return a small local file's first long document's beginning."""
   from plm_jax.data.corpora import sources
 
   path = block.get('path')
@@ -130,10 +124,7 @@ def _document(block: Mapping[str, Any]) -> str | None:
 
 
 def _noise(run: 'Opened', text: str) -> dict[str, Any]:
-  """Apply the noise of the run's objective to a text.
-
-  The result is empty for a run with an adapter.
-  """
+  """Apply the objective's noise to a text; empty for an adapter."""
   from plm_jax import config
   from plm_jax.config import batch_keys, build
   from plm_jax.core import errors
@@ -196,10 +187,7 @@ def _blanks(model: Any, text: str) -> dict[str, Any]:
 
 
 def _written(run: 'Opened', model: Any, text: str) -> dict[str, Any]:
-  """Generate one greedy and two sampled continuations of a text.
-
-  An encoder-decoder reads the whole text, any other model its beginning.
-  """
+  """Continue a text, or its beginning: one greedy, two sampled texts."""
   words, apart = text.split(), run.kind == 'encoder-decoder'
   prompt_words = len(words) if apart else min(PROMPT, len(words) // 2)
   prompt = ' '.join([*words[:prompt_words], *(['[MASK]'] if run.kind == 'prefix' else [])])

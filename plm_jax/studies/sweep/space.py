@@ -316,10 +316,7 @@ def check_points(points: Sequence[Point], changed: Changed) -> None:
 
 
 def _value_of(name: str, settings: Any) -> Any:
-  """Return the value of a dotted key; None if there is none.
-
-  Keys inside a list count as missing.
-  """
+  """Return a dotted key's value; None if missing or inside a list."""
   for part in name.split('.'):
     settings = settings.get(part) if isinstance(settings, Mapping) else None
   return settings

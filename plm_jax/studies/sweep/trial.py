@@ -70,10 +70,7 @@ def check_metric(sweep: Sweep, number: int) -> None:
 
 
 def _is_disk_full(error: BaseException | None) -> bool:
-  """Return whether an error was caused by a full disk.
-
-  Tensor libraries only name it in a message.
-  """
+  """Return whether a full disk caused an error, maybe by its message."""
   if error is None:
     return False
   full = isinstance(error, OSError) and error.errno in NO_ROOM
@@ -117,10 +114,7 @@ def _stop(study: optuna.Study, number: int, reason: str) -> int:
 
 
 def _complete(sweep: Sweep, study: optuna.Study, number: int) -> int:
-  """Record the best value of the metric.
-
-  A trial whose metric was never finite counts as diverged. Damaged lines of metrics are reported and left out.
-  """
+  """Record the best value; a trial never finite counts as diverged."""
   folder = RunFolder.at(sweep.trial_folder(number))
   values = metric_lines.series(folder.metrics, sweep.metric)[1].tolist()
   if not values:

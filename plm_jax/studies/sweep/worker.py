@@ -143,10 +143,7 @@ def _samples(sweep: Sweep, trials: Sequence[FrozenTrial], used: set[Any]) -> Ite
 def _sample(
   sweep: Sweep, sampler: optuna.samplers.BaseSampler, trials: Sequence[FrozenTrial], *, point: Point | None = None
 ) -> optuna.trial.Trial:
-  """Sample a trial, given earlier trials.
-
-  With a point, the trial has the parameters of that point.
-  """
+  """Sample a trial after earlier ones, at a point if given."""
   study = optuna.create_study(sampler=sampler, direction=sweep.direction)
   study.add_trials([trial for trial in trials if trial.params])  # a trial with a damaged line has no parameters
   if point is not None:
@@ -278,10 +275,7 @@ def _running(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def _claim(sweep: Sweep, study: optuna.Study, locks: contextlib.ExitStack) -> int | None:
-  """Choose an abandoned or a new trial, and lock it.
-
-  The lock is added to `locks`. Returns None if there is no trial.
-  """
+  """Choose and lock an abandoned or new trial; None for none."""
   with files.locked(sweep.lock('sweep'), doing='choosing a trial'):
     for trial in _running(study):
       try:
@@ -305,10 +299,7 @@ def _state(study: optuna.Study, number: int) -> TrialState:
 
 
 def _run_trial(sweep: Sweep, study: optuna.Study, number: int, words: Sequence[str]) -> None:
-  """Run or resume a trial, and ensure that its result is recorded.
-
-  After the first SIGKILL the trial stays open, so that a worker resumes it once.
-  """
+  """Run or resume a trial and record it, unless killed once."""
   trial = study.get_trials(deepcopy=False)[number]
   point = sweep_space.as_flags(sweep_space.point_of(trial.params, sweep.space))
   log.info('trial %d of %d: %s', number, sweep.trials, point)

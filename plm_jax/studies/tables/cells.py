@@ -182,10 +182,7 @@ def _scores(file: files.Path, metrics: Sequence[str], numbers: Mapping[str, floa
 
 
 def _evaluated(folder: RunFolder) -> dict[str, Any]:
-  """Read an evaluation in the form of a result.
-
-  Earlier versions stored no `evaluated_by`.
-  """
+  """Read an evaluation as a result; earlier versions lack `evaluated_by`."""
   made_by = run_folder.read_json(folder.evaluated_by)
   return {'metrics': files.parse_json(files.read_text(folder.evaluations).splitlines()[-1]), **made_by}
 
@@ -242,10 +239,7 @@ def by_group(file: files.Path, metric: str) -> np.ndarray | None:
 
 
 def _score_of(metric: str, predictions: Sequence[Row], records: Sequence[Row]) -> tuple[str, str]:
-  """Find the score that computes a metric.
-
-  Returns its name ('' for none), and the metric without its evaluation.
-  """
+  """Find a metric's score ('' for none), and its name without evaluation."""
   short = metric.rpartition('/')[2]
   fitting = (name for name in predicted.fitting(predictions, records) if short in scoring.known(name).metrics)
   return next(fitting, ''), short

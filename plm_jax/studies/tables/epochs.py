@@ -88,10 +88,7 @@ class Epochs:
     return f'the number of examples of {path} ({name}) is known only after a run'
 
   def _tokens(self, path: str, split: str, run: Run) -> float:
-    """Estimate the tokens of a text from a sample.
-
-    There is one more token at the end of each document.
-    """
+    """Estimate a text's tokens, one more per document, from a sample."""
     block, first = run.settings['data'], runs.pretraining_of(run)
     vocab = parts.make_vocab(first.settings, self._folders.get(first.digest))
     options = {key: block[key] for key in ('text', 'quality') if block.get(key) is not None}

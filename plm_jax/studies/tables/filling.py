@@ -131,10 +131,7 @@ def _back_up(file: Path, results: Mapping[str, Any], names: Mapping[str, Any]) -
 
 
 def _merge(file: Path, results: dict[str, Any]) -> set[str]:
-  """Merge the results with those of other processes and write them.
-
-  Returns the runs that failed in other processes.
-  """
+  """Merge and write results; return the runs that failed in other processes."""
   failed = set()
   with files.locked(file.with_name('.lock'), doing='writing the cells of a table'):
     written = cells.read(file)
@@ -180,10 +177,7 @@ def _has_metrics(digest: str, results: Mapping[str, Any]) -> bool:
 
 
 def _lacks_rows(job: Run, results: Mapping[str, Any], places: Places) -> bool:
-  """Return whether a run was recorded without scores of its examples.
-
-  A call with --print records runs before their examples are predicted.
-  """
+  """Return whether a recorded run lacks scores of examples (after --print)."""
   if not job.is_tuning or not _has_metrics(job.digest, results) or 'rows' in results['runs'][job.digest]:
     return False
   return run_folders.finished(job, places) is not None
@@ -209,10 +203,7 @@ def _settle(
 
 
 def _failure_of_source(job: Run, results: Mapping[str, Any]) -> str:
-  """Explain the failure of the run from which a run starts.
-
-  Returns '' if it has not failed.
-  """
+  """Explain why the run that a run starts from failed; or ''."""
   if job.source is None or job.source.digest not in results['failed'].keys() - results['runs'].keys():
     return ''
   is_busy = _is_busy(job.source, results)
@@ -220,10 +211,7 @@ def _failure_of_source(job: Run, results: Mapping[str, Any]) -> str:
 
 
 def _make(job: Run, places: Places, metrics: Sequence[str]) -> str:
-  """Make a run that no other process makes.
-
-  Returns why it failed, or ''.
-  """
+  """Make a run if no other process does; return its failure."""
   folder = run_folders.folder_of(job, places)
   lock = folder.root.with_name(f'{folder.root.name}.lock')
   try:

@@ -73,10 +73,7 @@ def of_groups(score: Callable[[Sequence[int]], float], rows: int) -> np.ndarray:
 
 
 def _best(values: np.ndarray, dev: np.ndarray) -> np.ndarray:
-  """Select the value of the run that is best on dev.
-
-  `values` and `dev` are f64[runs, draws]; ties go to the first run.
-  """
+  """Select f64[draws] of the first best run on dev, f64[runs, draws]."""
   comparable = np.where(np.isnan(values) | np.isnan(dev), -np.inf, dev)
   best = comparable.argmax(0)[None]  # int[1, draws]
   selected = np.take_along_axis(values, best, 0)[0]
@@ -84,10 +81,7 @@ def _best(values: np.ndarray, dev: np.ndarray) -> np.ndarray:
 
 
 def _summary(values: np.ndarray, dev: np.ndarray | None, summary: Summary) -> np.ndarray:
-  """Summarise f64[runs, draws] per draw.
-
-  The mean is used if no run can be selected.
-  """
+  """Summarise f64[runs, draws] per draw, by mean if nothing can select."""
   if summary == 'best on dev' and dev is not None:
     return _best(values, dev)
   return np.nanmedian(values, axis=0) if summary == 'median' else np.nanmean(values, axis=0)
@@ -165,10 +159,7 @@ def _welch(variances: np.ndarray, seeds: Sequence[int]) -> float:
 
 
 def _num_seeds(cell: Measured) -> int:
-  """Count the seeds with a result.
-
-  With one pre-training, these are the seeds of fine-tuning.
-  """
+  """Count the seeds with a result, of fine-tuning with one pre-training."""
   has_result = ~np.isnan(cell.values)
   pretrainings = int(has_result.any(axis=1).sum())
   return pretrainings if pretrainings > 1 else -(-int(has_result.sum()) // cell.points)

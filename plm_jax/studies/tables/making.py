@@ -37,10 +37,7 @@ def words(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> list[str]
 
 
 def _prediction_flags(folder: RunFolder, metrics: Sequence[str]) -> list[str]:
-  """Build the flags that predict the examples of an evaluation.
-
-  It is the evaluation of the first metric.
-  """
+  """Build the flags that predict the first metric's evaluation."""
   return [f'--evaluation={metrics[0].partition("/")[0]}', f'--predictions={folder.root / run_folders.PREDICTIONS}']
 
 
@@ -83,10 +80,7 @@ def make(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> str:
 
 
 def _wait_until_free(folder: RunFolder) -> bool:
-  """Wait for a process that saves its state.
-
-  Returns whether the folder is free.
-  """
+  """Wait for a process that saves; return whether the folder is free."""
   ends = time.monotonic() + STOPS
   while files.exists(folder.lock):
     try:
@@ -101,11 +95,7 @@ def _wait_until_free(folder: RunFolder) -> bool:
 
 
 def _call(command: Sequence[str], out: Path, compiled: Path) -> str:
-  """Run a command of the package in a child process.
-
-  Returns:
-    The last line of its output if it failed, else ''.
-  """
+  """Run a command in a child; return its last line on failure."""
   name, *rest = command
   with files.open(out, 'a') as stream:
     code = child.run([sys.executable, '-m', 'plm_jax', name, *rest], out=stream, compiled=compiled)

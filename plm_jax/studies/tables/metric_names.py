@@ -49,11 +49,7 @@ def check(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], left: Sequ
 
 
 def _problem(question: Mapping[str, Any]) -> str:
-  """Explain why a run will lack a metric.
-
-  Returns:
-    '' if it has it, or if the run cannot start at all and reports that itself.
-  """
+  """Explain why a run lacks a metric; '' if it has it."""
   from plm_jax.planning import stand_in  # loads jax
   from plm_jax.training import parts
   from plm_jax.training.before import preflight

@@ -212,10 +212,7 @@ def _difference(table: Table, claim: Claim) -> float | None:
 
 
 def _compared(table: Table, results: Mapping[str, Any], claim: Claim) -> list[Measured | None]:
-  """Return the two cells of a claim.
-
-  A baseline score gets the shape of the other cell.
-  """
+  """Return a claim's two cells; baselines take the other's shape."""
   both = [measured(table, results, row, claim.column) for row in (claim.better, claim.than)]
   trivial = table.columns[claim.column].trivial
   if claim.than in trivial and both[0] is not None:
@@ -320,10 +317,7 @@ def _summary_text(table: Table) -> tuple[str, str]:
 
 
 def _over_groups(table: Table, results: Mapping[str, Any]) -> list[str]:
-  """List the claimed columns whose groups of examples are resampled.
-
-  Their metrics are no means over examples.
-  """
+  """List claimed columns whose metrics resample groups of examples."""
   claimed = {claim.column for claim in table.claims}
   grouped = {metric for run in results['runs'].values() for metric in run.get('groups', {})}
   return [name for name, column in table.columns.items() if name in claimed and column.metric in grouped]

@@ -66,10 +66,7 @@ def changes_after(run: Run, before: str | None) -> dict[str, str]:
 
 
 def _adopted(run: Run, places: Places) -> RunFolder | None:
-  """Return the first folder to adopt for a run, if any.
-
-  An evaluation has no config to compare.
-  """
+  """Return the first folder to adopt for a run; none for evaluations."""
   return None if run.evaluates else next(_equivalents(run, places), None)
 
 
@@ -121,10 +118,7 @@ def _stored_config(root: str) -> dict[str, Any] | None:
 
 
 def _config_after(run: Run, before: RunFolder) -> dict[str, Any] | None:
-  """Return the config of a run that starts from a folder.
-
-  It is as `train` writes it; None if it is invalid.
-  """
+  """Return the config that `train` would write for a run."""
   key = (run.digest, str(before.root))
   if key not in _configs:
     from plm_jax.training.before import model_from  # loads the tokenizers
@@ -197,10 +191,7 @@ def _identifying(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data_difference(folder: RunFolder, run: Run, settings: Mapping[str, Any], places: Places) -> str:
-  """Explain why a folder's data may differ; '' if it is equal.
-
-  The reason is logged once.
-  """
+  """Explain once why a folder's data may differ; '' if equal."""
   key = (str(folder.root), run.digest, places.makes)
   if key not in _compared:
     _compared[key] = _compare_data(folder, settings, places)

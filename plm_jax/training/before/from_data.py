@@ -134,10 +134,7 @@ def _fill_data(made: dict[str, Any], kept: Settings) -> None:
 
 
 def _with_classes(adapter: Settings, made: Settings, kept: Settings) -> dict[str, Any]:
-  """Fill in the classes, tags or relations of an adapter.
-
-  The adapter may be inside a wrapper.
-  """
+  """Fill in classes, tags or relations of an adapter, even wrapped."""
   if isinstance(inner := adapter.get('inner'), Mapping):
     return {**adapter, 'inner': _with_classes(inner, made, kept.get('inner') or {})}
   for key, bare in (('classes', None), ('tags', []), ('relations', [])):
@@ -230,10 +227,7 @@ def layout_of_release(folder: str, *, texts: int) -> str:
 
 
 def _texts(block: Settings) -> int:
-  """Return the number of texts in an example of a data block.
-
-  Two or more need the layout of a pair.
-  """
+  """Return an example's number of texts; two need a pair's layout."""
   if 'form' in block:
     return 1
   return 2 if block.get('kind') in ('spans', 'options') else min(len(block.get('fields') or ()) or 2, 2)
@@ -278,10 +272,7 @@ def _trained_on(source: str, *, texts: int) -> tuple[str | None, int]:
 
 
 def _pairs_texts(begun: Settings, source: str) -> bool:
-  """Return whether a run was pre-trained on pairs of texts.
-
-  Documents that follow each other in a sequence are not pairs.
-  """
+  """Return whether a run was pre-trained on pairs of texts."""
   place, objective = _tokenizer_of(source), begun.get('objective')
   if place is None or not objective:
     return False

@@ -103,10 +103,7 @@ def asked(words: Sequence[str]) -> str | None:
 
 
 def _begun(source: str, folder: RunFolder | None) -> dict[str, Any] | None:
-  """Return the blocks of a resumed run whose source is gone.
-
-  None if the source exists.
-  """
+  """Return a resumed run's blocks if its source is gone, else None."""
   if files.is_folder(files.path(source)) or folder is None or not files.is_file(folder.config):
     return None
   kept = config.load(str(folder.root))
@@ -169,20 +166,14 @@ def _sizes(source: str) -> tuple[str, str, dict[str, Any], int]:
 
 
 def _takes_a_head(folder: RunFolder | None) -> bool:
-  """Return whether a resumed run may have taken the head too.
-
-  Earlier versions took none.
-  """
+  """Return whether a resumed run may have taken the head too."""
   if folder is None or not files.is_file(folder.config):
     return True
   return any(entry.get('to') == HEAD for entry in config.load(str(folder.root)).get('init_from') or ())
 
 
 def _head_of(source: str) -> Mapping[str, Any]:
-  """Return the block of the adapter that computes a folder's head.
-
-  Empty if there is none.
-  """
+  """Return the adapter block that computes a folder's head, or {}."""
   path = files.path(source)
   if files.is_file(path / IMPORT):
     block = _read(path / IMPORT).get('adapter')
@@ -216,10 +207,7 @@ def _task_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _vocab_block(source: str, settings: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> dict[str, Any]:
-  """Return the block of the folder's vocabulary with extra tokens.
-
-  A flag may name another one.
-  """
+  """Return the block of the folder's vocabulary with extra tokens."""
   from plm_jax.text import tokenizer
 
   path = files.path(source)
@@ -250,10 +238,7 @@ def _dry_run(
 
 
 def _multiple(size: int, rows: int, own: int) -> int:
-  """Return the multiple that pads a vocabulary to its table.
-
-  It is a power of two if possible, and 1 without padding.
-  """
+  """Return the multiple that pads a vocabulary to its table."""
   if size >= rows:
     return own if -(-size // own) * own == rows else 1
   powers = [2**power for power in range(3, 11)]
@@ -261,10 +246,7 @@ def _multiple(size: int, rows: int, own: int) -> int:
 
 
 def _entries(source: str, settings: Mapping[str, Any], *, more: bool, head: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """Return `init_from` with the folder as the source.
-
-  The trunk, the heads of an objective, and the head of the same adapter are taken.
-  """
+  """Return `init_from` with the folder's trunk, objective or same adapter's heads."""
   entries = [dict(entry) for entry in settings.get('init_from') or ()]
   is_trunk = [entry.get('to', 'trunk') in PLACES and entry.get('from_', 'trunk') in PLACES for entry in entries]
   task = _task_of(settings)

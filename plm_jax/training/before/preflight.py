@@ -191,10 +191,7 @@ def _rates_of_0(block: Any, where: str) -> Iterator[str]:
 
 
 def _targets(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], batch: Mapping[str, Array], key: Array) -> Array:
-  """Compute the weight of the loss of a batch, f32[].
-
-  The model does not run, since no weight depends on it.
-  """
+  """Compute a batch's loss weight, f32[], without running the model."""
   shapes, rng = abstract_params(task, spec), step_rng(key, jnp.zeros((), jnp.int32))
 
   def forward(**given: Any) -> PyTree:
@@ -301,10 +298,7 @@ def check_metrics(
 
 
 def _prepared(spec: Mapping[str, jax.ShapeDtypeStruct], task: Task, key: Array, *, where: str) -> Example:
-  """Return the shapes of a prepared batch.
-
-  Raises ConfigError if its rows are too short for the task.
-  """
+  """Return a prepared batch's shapes; raise ConfigError for short rows."""
   with errors.stage(where):
     return jax.eval_shape(lambda batch: task.prepare(noise_root(key), with_step(batch, 0)), dict(spec))
 

@@ -165,10 +165,7 @@ def _bring(source: Path, target: Path) -> None:
 
 
 def _leave(one: Made, block: Mapping[str, Any], shared: Where, *, replaces: bool) -> None:
-  """Copy from the cache to the shared place.
-
-  A sound copy there is kept.
-  """
+  """Copy from the cache to the shared place, unless sound there."""
   there = _in_shared(one, block, shared)
   if one.folder is None or there is None:
     return

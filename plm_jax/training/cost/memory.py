@@ -178,10 +178,7 @@ def _of_machine() -> int | None:
 
 
 def _of_control_group() -> int | None:
-  """Return bytes that the limit of a container leaves.
-
-  File caches count as free. None: no limit.
-  """
+  """Return the bytes a container's limit leaves, caches free, or None."""
   for limit, stat, used in _CONTROL_GROUPS:
     most = _read(limit).strip()
     if most.isdecimal():

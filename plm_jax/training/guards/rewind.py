@@ -77,10 +77,7 @@ def _sound(folder: RunFolder, step: int | None) -> int:
 
 
 def _cut(file: Path, aside: Path, *, after: int) -> None:
-  """Move the lines of later steps to the file in `aside`.
-
-  An interrupted move is repeated as a whole.
-  """
+  """Move the lines of later steps to the file in `aside`, repeatably."""
   if not files.exists(file):
     return
   lines = files.read_text(file).splitlines(keepends=True)

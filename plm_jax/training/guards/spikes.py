@@ -64,12 +64,7 @@ class Watch:
   """
 
   def __init__(self, settings: Mapping[str, Any], folder: RunFolder, *, sums: Sums):
-    """Start from the record of the checkpoint.
-
-    Args:
-      settings: of the run; without a block `spikes` nothing is watched.
-      sums: of the checkpoint that the run resumes from.
-    """
+    """Start from the checkpoint's `sums`; nothing is watched without `spikes`."""
     self._settings, self._every = settings['spikes'], settings['save_every']
     self._mean, self._count = sums.get(MEAN, (0.0, 0.0))
     self._variance, _ = sums.get(VARIANCE, (0.0, 0.0))

@@ -62,14 +62,7 @@ class Check:
   """Repetition of some steps, and comparison of their results."""
 
   def __init__(self, every: int | None, places: tuple[PyTree, Any], *, folder: RunFolder, saved: Saved):
-    """Compile nothing before the first check.
-
-    Args:
-      every: steps from check to check; None: no step is checked.
-      places: the shardings of a state, and of the metrics that are summed beside it.
-      folder: of the run, for messages.
-      saved: the checkpoints of the run.
-    """
+    """Compile nothing before the first check; `every` None checks no step."""
     self._every, self._folder, self._saved = every, folder, saved
     self._devices = list(places[1].mesh.devices.flat)
     self._copy = jax.jit(functools.partial(jax.tree.map, jnp.copy), out_shardings=places)
@@ -119,10 +112,7 @@ class Check:
     )
 
   def _way_on(self, number: int) -> str:
-    """Return how to resume.
-
-    Steps saved since the last check may hold wrong numbers too.
-    """
+    """Return how to resume: later steps may hold wrong numbers too."""
     assert self._every is not None
     self._saved.wait()
     steps = self._saved.steps()

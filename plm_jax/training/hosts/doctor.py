@@ -89,10 +89,7 @@ def _of_host(settings: Settings | None, wrong: str, devices: Callable[[], Sequen
 
 
 def _of_run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
-  """Collect the answers that need the run.
-
-  Consequences of an earlier mistake are left out.
-  """
+  """Collect the run's answers, without consequences of earlier mistakes."""
   answers = {
     'resuming': asked(lambda: host_facts.begun(settings, folder)),
     'vocabulary': asked(lambda: host_facts.vocabulary(settings)),
@@ -108,10 +105,7 @@ def _of_run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
 
 
 def _folder(workdir: Where) -> Answer:
-  """Try the run folder: write, read what others wrote, remove.
-
-  Every host comes to every meeting.
-  """
+  """Try the run folder: write, read others, remove, host by host."""
   process, problem = jax.process_index(), ''
   root, new = None, False
   try:

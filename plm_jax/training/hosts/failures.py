@@ -101,10 +101,7 @@ def _code(error: BaseException) -> int:
 
 
 def _cause(error: BaseException) -> str:
-  """Return the first line of an error.
-
-  Its type precedes it if the message was not written for users.
-  """
+  """Return an error's first line, with its type unless for users."""
   text = next(iter(str(error).splitlines()), '')
   return text if isinstance(error, ConfigError | RunError) else f'{type(error).__name__}: {text}'
 

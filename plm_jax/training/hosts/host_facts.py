@@ -173,10 +173,7 @@ def run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
 
 
 def _memory(size: int, mesh: Mesh) -> Answer:
-  """Check the free memory of the host.
-
-  It holds its part of the state while a checkpoint is written.
-  """
+  """Check the free memory for the host's part of a checkpoint."""
   room, needed = memory.free(mesh.local_devices).host, size // jax.process_count()
   if room is None:
     return Answer(note='free memory is not known')
@@ -206,10 +203,7 @@ def data(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
 
 
 def _rows(place: str, block: Settings, settings: Settings, parts: Parts) -> Answer:
-  """Return the digest of the first input of a block.
-
-  It is known before that is made.
-  """
+  """Return the digest of a block's first input, before it is made."""
   with made.watching(makes=False) as told:
     try:
       source = make_source(block, parts.vocab, seed=settings['seed'], reader=parts, where=place)

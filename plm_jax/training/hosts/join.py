@@ -113,10 +113,7 @@ def detected() -> Cluster | None:
 
 
 def _applies(kind: Any) -> bool:
-  """Return whether an environment is worth querying.
-
-  TPU environments need TPUs, and a metadata server that responds.
-  """
+  """Return whether an environment may apply, such as TPUs with metadata."""
   if kind.name in OF_TPUS and 'tpu' not in _platforms():
     return False
   return kind.name != 'gcetpu' or not clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm or _has_metadata()
@@ -128,10 +125,7 @@ def _platforms() -> list[str]:
 
 
 def _has_metadata() -> bool:
-  """Return whether the metadata server of Google Cloud responds.
-
-  jax would wait a minute for each query.
-  """
+  """Return whether Google Cloud's metadata server responds; jax would wait."""
   return not _unreached(f'{os.environ.get("GCE_METADATA_IP", "metadata.google.internal")}:80')
 
 
@@ -216,10 +210,7 @@ def _why(found: Cluster, address: list[str]) -> str:
 
 
 def _check_port(address: str) -> None:
-  """Raise ConfigError if process 0 cannot listen on its port.
-
-  jax would crash.
-  """
+  """Raise ConfigError, not jax's crash, if the port is taken."""
   port = int(address.rpartition(':')[2])
   family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
   try:

@@ -22,12 +22,7 @@ class Watchdog:
   """Stack dumps for each step, evaluation batch or save that takes too long; the run continues."""
 
   def __init__(self, *, least: float = 600.0, times: float = 20.0):
-    """Time nothing before the context is entered.
-
-    Args:
-      least: seconds that anything may take.
-      times: a step may take this many times the median of the steps before it, where that is more.
-    """
+    """Allow each operation `least` seconds, or `times` the median step."""
     self._least, self._times, self._slack = least, times, SLACK * least
     self._seconds: deque[float] = deque(maxlen=STEPS)
     self._since = self._set = -float('inf')

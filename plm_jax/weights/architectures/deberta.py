@@ -235,18 +235,12 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
 
 
 def _is_legacy(trunk: Deberta) -> bool:
-  """Check whether only the legacy head can store the trunk's.
-
-  The published one reads a token table [v, d].
-  """
+  """Check whether only the legacy head, without table [v, d], fits."""
   return not trunk.config.tied or trunk.token_dim != trunk.hidden_dim
 
 
 def _masked_tokens(trunk: Deberta) -> Iterator[Entry]:
-  """List the entries of the head of masked tokens.
-
-  It is read in either form, and written in the published one if possible.
-  """
+  """List the entries of the head of masked tokens, in either form."""
   new = 'lm_predictions.lm_head'
   for old, entry in (
     *((f'{_LEGACY}transform.dense', entry) for entry in linear('mlm/dense', f'{new}.dense')),

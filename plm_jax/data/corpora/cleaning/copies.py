@@ -102,10 +102,7 @@ class Copies:
     return np.asarray(minhash.hashvalues, np.uint64)
 
   def _cut(self, signature: np.ndarray) -> list[bytes]:
-    """Return a key of each band of the signature.
-
-    The key begins with the index of the band.
-    """
+    """Return a key of each band, which begins with its index."""
     width = self._width
     return [
       index.to_bytes(2, 'little')
@@ -114,10 +111,7 @@ class Copies:
     ]
 
   def _like(self, signature: np.ndarray, bands: list[bytes]) -> int | None:
-    """Return the first document that shares a band and is similar.
-
-    Its signature agrees in a share of at least `threshold`.
-    """
+    """Return the first document similar to `threshold` that shares a band."""
     marks = ','.join('?' * len(bands))
     query = f'select distinct row from bands where band in ({marks}) order by row'
     for (row,) in self._database.execute(query, bands).fetchall():

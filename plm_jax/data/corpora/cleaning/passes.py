@@ -161,10 +161,7 @@ def _damaged(file: Path, error: Exception) -> ConfigError:
 
 @contextlib.contextmanager
 def _open(file: Path) -> Any:
-  """Open the database of a pass.
-
-  Raises ConfigError if the file is damaged, which SQLite may find at any use of it.
-  """
+  """Open the database of a pass; raise ConfigError if it is damaged."""
   with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
     try:
       database.executescript(
@@ -179,10 +176,7 @@ def _open(file: Path) -> Any:
 
 
 def _agree(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
-  """Raise ConfigError if a request differs from the old one.
-
-  Flags are compared first, then the content of the data.
-  """
+  """Raise ConfigError if a request differs, comparing flags before data."""
   plain = json.loads(json.dumps(new))
   for key in {**plain, **old}:
     if key in (SOURCE_DIGEST, SET_DIGESTS) or (key == 'text' and key not in old):  # earlier versions: in the digest
@@ -287,10 +281,7 @@ def text_of(texts: Texts, row: int) -> str | None:
 
 @contextlib.contextmanager
 def _cut_back(file: Path, size: int) -> Any:
-  """Open a file for appending, cut back to the last commit.
-
-  Raises ConfigError if it is shorter than at the last commit.
-  """
+  """Open a file for appending at the last commit, or raise ConfigError."""
   actual = files.size(file) if files.exists(file) else 0
   if actual < size:
     raise _damaged(file, ValueError(f'it had {size:,} bytes and has {actual:,}'))

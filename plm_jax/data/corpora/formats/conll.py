@@ -75,8 +75,5 @@ def parse_universal(text: str) -> local.Row:
 
 
 def _sentences(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-  """Yield first byte and end of each sentence.
-
-  The line that opens a document counts as a blank one.
-  """
+  """Yield first byte and end of each sentence."""
   return local.block_spans(b' ' * len(line) if line.startswith(_DOCUMENT) else line for line in lines)

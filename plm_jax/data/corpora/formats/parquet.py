@@ -55,10 +55,7 @@ class Rows(Sequence[local.Row]):
 
 
 def _read(file: local.File, read: Callable[[Any], Any]) -> Any:
-  """Call `read` with the opened file.
-
-  Raises ValueError if the file is damaged.
-  """
+  """Call `read` with the file; raise ValueError if it is damaged."""
   import pyarrow
   from pyarrow import parquet
 

@@ -146,10 +146,7 @@ def winogrande(row: Row) -> Written:
 
 
 def _substituted(text: str, bounds: tuple[int, int], referents: Sequence[str], label: int) -> Written:
-  """Write the text before a pronoun.
-
-  Options are the referents with the text after the pronoun.
-  """
+  """Write the text before a pronoun; options continue it by referent."""
   before, rest = text[: bounds[0]].rstrip(), text[bounds[1] :]
   if not before or not rest.strip():
     raise ValueError(f'there is no text {"after" if before else "before"} the pronoun of {text!r}')
@@ -160,10 +157,7 @@ def _substituted(text: str, bounds: tuple[int, int], referents: Sequence[str], l
 
 
 def _inside(referent: str, *, opens: bool) -> str:
-  """Write a referent as within a sentence.
-
-  "The trophy" is in lower case unless it `opens` a sentence; names are unchanged.
-  """
+  """Write a referent inside a sentence: "The trophy" becomes "the trophy"."""
   if referent.partition(' ')[0].lower() not in DETERMINERS:
     return referent
   return f'{referent[:1].upper()}{referent[1:]}' if opens else _lower(referent)

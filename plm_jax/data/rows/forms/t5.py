@@ -84,10 +84,7 @@ def _value(task: Task, row: Row) -> float | None:
 
 
 def _score(row: Row) -> Row:
-  """Round STS-B's score to the nearest of 0.0, 0.2, ..., 5.0.
-
-  Half of a step goes to the even neighbour, as in TensorFlow.
-  """
+  """Round STS-B's score to the nearest .2, halves to even steps."""
   value = written.value_of(row, 'label')
   if isinstance(value, bool) or not isinstance(value, int | float | None):
     raise ValueError(f"'label' holds {value!r}, not a number")
@@ -156,10 +153,7 @@ def _dpr(row: Row) -> Row:
 
 
 def _wnli(row: Row) -> Row:
-  """Convert WNLI to WSC.
-
-  The pronoun is the one that the second sentence replaces by a noun.
-  """
+  """Convert WNLI to WSC by the pronoun that the second sentence replaces."""
   marked, noun = referents.replaced(written.text_of(row, 'sentence1'), written.text_of(row, 'sentence2'))
   return {**row, 'text': marked, 'span1_text': noun, 'referent': [noun] if row.get('label') == 1 else []}
 

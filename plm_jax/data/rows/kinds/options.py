@@ -108,10 +108,7 @@ def _examples(
   digest: str,
   where: str,
 ) -> examples.Examples:
-  """Build the sequences; equal texts are stored once.
-
-  The options of an example share most of their texts.
-  """
+  """Build the sequences; equal texts are stored once."""
   items, row_ids = [item for _, item in labelled], np.array([index for index, _ in labelled], np.int64)
   labels = np.array([-1 if item.label is None else item.label for item in items], np.int32)
   if settings.per_class is not None:
@@ -149,10 +146,7 @@ def _examples(
 
 
 def _pattern(field: str, records: Records) -> Pattern:
-  """Parse a field of the config into texts and names of fields.
-
-  Raises ValueError if the data has no such field.
-  """
+  """Parse a field into texts and names; raise ValueError for unknown names."""
   # '{sent2} {ending0|ending1}'  ->  ('', ('sent2',), ' ', ('ending0', 'ending1'), '')
   braced = field if '{' in field and field not in records.fields else f'{{{field}}}'
   parts = _NAMES.split(braced)
@@ -263,10 +257,7 @@ class Reader(NamedTuple):
     return [as_written(row[name]) for name in part] if len(part) > 1 else row[part[0]]
 
   def _label(self, value: Any, options: list[str], *, where: str) -> int | None:
-    """Return the index of the right option; None without a label.
-
-    Raises ValueError if the label is no option of the row.
-    """
+    """Return the right option's index; None unlabelled; raise ValueError for none."""
     if value is None or value in ('', []) or value == self.settings.missing:
       return None
     index, written = value, as_written(value)

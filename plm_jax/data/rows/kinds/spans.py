@@ -140,10 +140,7 @@ def _answers(value: Any, text: str, label: str, *, where: str) -> Answers | None
 
 
 def _first(answers: Answers | None) -> tuple[int, int]:
-  """Return the characters [start, end) of the first answer.
-
-  (-1, -1) without an answer.
-  """
+  """Return characters [start, end) of the first answer, else (-1, -1)."""
   if answers is None or not answers.texts:
     return -1, -1
   return answers.starts[0], answers.starts[0] + len(answers.texts[0])

@@ -218,10 +218,7 @@ def _record(settings: examples.ExampleSettings, rows: TaggedRows, offsets: np.nd
 
 
 def _add(labels: np.ndarray, offsets: np.ndarray, place: examples.Place) -> examples.Added:
-  """Return the function that adds `labels` int32[b, width].
-
-  The class of a word is at its first token, -1 elsewhere.
-  """
+  """Return the function that adds `labels` int32[b, width], -1 inside words."""
   values = first_pieces(labels, offsets)
   return lambda chosen, width: {'labels': place(values, chosen, width)}
 
