@@ -258,5 +258,4 @@ def _is_position(path: str) -> bool:
 
 
 def _is_head(path: str) -> bool:
-  """Return True if a leaf is of the head of an adapter."""
   return path.partition('/')[0] == 'head'

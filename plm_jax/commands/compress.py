@@ -72,6 +72,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _listed() -> str:
-  """List the methods, one line each."""
   lines = {**{f'{name}:SHARE': text for name, text in methods.SHARES.items()}, **methods.WHOLE}
   return '\n'.join(f'  {name:22}{text}' for name, text in lines.items())

@@ -133,7 +133,6 @@ UNUSED = {'import': ('heads', 'form'), 'peft': ('heads', 'shard'), 'own': ('arch
 
 
 def _check_flags(arguments: argparse.Namespace, source: Path, *, form: Form) -> None:
-  """Raise ConfigError for a flag that does not apply."""
   for flag in UNUSED[form]:
     if vars(arguments)[flag] is not None:
       user = 'convert import' if form == 'import' else f'--form={form}'

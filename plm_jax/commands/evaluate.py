@@ -98,7 +98,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-  """Raise ConfigError for a missing model or conflicting flags."""
   if arguments.workdir is None and arguments.weights is None:
     raise ConfigError('plm-jax evaluate: needs --workdir=DIR, the folder of a run, or --weights=FOLDER.')
   if arguments.weights is not None and (arguments.follow or arguments.step != 'auto'):

@@ -181,7 +181,6 @@ def _table(console: Any, lines: Sequence[tuple[str, str]]) -> None:
 
 
 def _markup(line: noise_page.Line) -> str:
-  """Format a line with rich markup."""
   from rich.markup import escape
 
   def styled(word: noise_page.Word) -> str:

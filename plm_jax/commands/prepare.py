@@ -79,7 +79,6 @@ def _make_vocab(settings: Mapping[str, Any], *, config: str, size: int | None) -
 
 
 def _flags_of_text(settings: Mapping[str, Any], size: int) -> list[str]:
-  """Build the words of `vocab train` for the training text."""
   data, kind = settings['data'], settings['vocab']['name']
   if kind not in recipe.TRAINED:
     raise ConfigError(f'--vocab_size={size}: a vocabulary {kind!r} cannot be trained; copy one to vocab.path')

@@ -50,7 +50,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _layer(word: str) -> int | str:
-  """Parse an item of --layers."""
   if word == 'mix':
     return word
   try:

@@ -135,7 +135,6 @@ def _check(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
 
 
 def _make_sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep':
-  """Build the sweep of the flags; check every value."""
   from plm_jax.studies.sweep.worker import Sweep
 
   space = sweep_space.read(arguments.space)

@@ -117,7 +117,6 @@ def _words(arguments: argparse.Namespace) -> list[str]:
 
 
 def _check_read(arguments: argparse.Namespace) -> None:
-  """Raise ConfigError if a file to read is missing or a folder."""
   for flag in ('file', *FILES.values()):
     if (file := vars(arguments).get(flag)) is None:
       continue
@@ -181,7 +180,6 @@ def _polysemy(arguments: argparse.Namespace) -> None:
 
 
 def _static_vectors(where: str) -> 'Table':
-  """Load the static word vectors of a run or a file."""
   from plm_jax.inference import nearest, opened
   from plm_jax.weights import word_vectors
 

@@ -220,7 +220,6 @@ def _takes(annotation: str, value: Any) -> bool:
 
 
 def _check_name(kind: str, name: str, label: str) -> None:
-  """Raise ConfigError if a text names nothing of its kind."""
   module, _, table = kind.partition(':')
   choices = signatures.table(module, table) if table else signatures.places(kind)
   if choices:

@@ -116,7 +116,6 @@ def _task(settings: Settings) -> tuple[Settings | None, Settings | None]:
 
 
 def _heads(settings: Settings) -> Mapping[str, Settings]:
-  """Return the block of each part that has its own head."""
   return _alone(settings)[1]
 
 
@@ -136,7 +135,6 @@ def _parts_of_data(settings: Settings) -> Mapping[str, Settings]:
 
 
 def _rows_of(block: Settings, part: str) -> dict[str, Any]:
-  """Return the data block of one part."""
   return {**{key: block[key] for key in _OF_MIXTURE if key in block}, **block['parts'][part]}
 
 

@@ -282,7 +282,6 @@ def template(
 
 
 def _check(vocab: Vocab, *, length: int, batch_size: int, stride: int, second: bool, both_ways: bool) -> None:
-  """Raise ValueError for settings that do not fit each other."""
   most = length - _MARKS - 2 if second else length  # A and B have a token each
   if not 1 <= stride <= most:
     raise ValueError(

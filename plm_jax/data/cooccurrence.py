@@ -237,7 +237,6 @@ def _whole(folder: Path) -> list[str] | None:
 
 
 def _digests(file: Path) -> Iterator[str]:
-  """Compute the checksum of each block of the file."""
   with files.open(file, 'rb') as stream:
     while block := stream.read(BLOCK * TRIPLE.itemsize):
       yield hashlib.sha256(block).hexdigest()
@@ -345,7 +344,6 @@ def _journal(folder: Path) -> list[Run]:
 
 
 def _record(file: Path) -> dict[str, Any]:
-  """Read a JSON file; return {} if it is missing or damaged."""
   try:
     value = files.read_json(file, default={})
   except ValueError:

@@ -184,7 +184,6 @@ def _source(
 
 
 def _check_alternate(alternate: str | None, parts: Mapping[str, Any], *, per: str) -> None:
-  """Raise ValueError unless `alternate` fits the parts and `per`."""
   if alternate is not None and (per != 'step' or alternate not in parts or len(parts) < 2):
     raise ValueError(
       f'alternate={alternate!r} (per={per!r}) does not fit the parts {", ".join(parts)}: '
@@ -193,7 +192,6 @@ def _check_alternate(alternate: str | None, parts: Mapping[str, Any], *, per: st
 
 
 def _check_lengths(parts: Mapping[str, Mapping[str, Any]], length: int) -> None:
-  """Raise ValueError if a part is longer than the mixture."""
   for name, block in parts.items():
     if block.get('length', length) > length:
       raise ValueError(

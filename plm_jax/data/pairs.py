@@ -136,7 +136,6 @@ def make(
 
 
 def _check(*, length: int, unit: Unit, short_probability: float, copies: int | None) -> None:
-  """Raise ValueError for settings that do not fit each other."""
   if unit not in get_args(Unit):
     raise ValueError(f'unit={unit!r} does not exist: choose one of {", ".join(get_args(Unit))}.')
   if not 0 <= short_probability <= 1:

@@ -105,7 +105,6 @@ def _cosines(rows: np.ndarray) -> np.ndarray:
 
 
 def _layers(uses: Uses) -> list[str]:
-  """Name each layer."""
   return [*(str(index) for index in range(len(uses.cosines) - 1)), 'output']
 
 

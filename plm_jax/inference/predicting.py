@@ -336,7 +336,6 @@ def _line(cells: Sequence[Any]) -> str:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-  """Flatten a row to cells, with one column per class probability."""
   cells: dict[str, Any] = {}
   for name, value in row.items():
     if name == 'probabilities' and isinstance(value, dict):

@@ -48,7 +48,6 @@ def classify(task: OpenTask, texts: Sequence[str | Sequence[Any]], *, rows: int)
 
 
 def _row(task: OpenTask, texts: tuple[Any, ...]) -> dict[str, Any]:
-  """Assign texts to the fields that the run reads."""
   fields = tuple(task.block.get('fields', ())) or _form_fields(task.block) or _TEXTS.get(len(texts), ())
   if len(fields) != len(texts):
     wanted = f'{counted(len(fields), "text")} ({", ".join(fields)})' if fields else 'one or two texts'
@@ -68,7 +67,6 @@ def _form_fields(block: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _named(task: OpenTask, predicted: Predicted) -> Row:
-  """Add the class names of the task to a record."""
   return {**predicted.record, 'names': task.names} if task.names else predicted.record
 
 

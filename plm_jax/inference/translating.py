@@ -55,7 +55,6 @@ class Translator(Opened):
 
   @functools.cached_property
   def _model(self) -> nn.Module:
-    """Build the network of the run's task."""
     settings = build.unwrapped(self.resolved)
     execution = {**settings['execution'], 'dtype': self.execution.dtype}
     made_parts = parts.make_parts({**settings, 'execution': execution}, self.first, RunFolder(self.folder))

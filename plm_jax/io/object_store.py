@@ -413,7 +413,6 @@ def _has_ended_here(holder: dict[str, Any]) -> bool:
 
 
 def _read_lock(where: Where) -> dict[str, Any]:
-  """Read the content of a lock; empty if there is none."""
   try:
     content = json.loads(read(where))
   except FileNotFoundError:

@@ -324,7 +324,6 @@ def _operands(instruction: Instruction) -> list[str]:
 
 
 def _sizes(shape: str) -> list[int]:
-  """Parse the sizes of an array's axes."""
   match = _ARRAY.search(shape)
   return [int(size) for size in match[2].split(',') if size] if match else []
 

@@ -112,7 +112,6 @@ def _searched(
 
 
 def _gib(step: Mapping[str, Any]) -> float | None:
-  """Return the GiB that a step needs, or None if unknown."""
   return step['peak_gib'] if step['fits'] else step['needed_gib']
 
 

@@ -99,7 +99,6 @@ def _configs(run_folders: Sequence[Path]) -> dict[Path, dict[str, Any]]:
 
 
 def _read(configs: Mapping[Path, Mapping[str, Any]], metric: str) -> list[Run]:
-  """Read the runs that have a metric; report the others."""
   names = curve_sets.short_names(list(configs))
   metrics = metric_lines.read([RunFolder(folder).metrics for folder in configs], lambda name: name == metric)
   by_folder = dict(zip(configs, metrics, strict=True))

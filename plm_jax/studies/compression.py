@@ -312,7 +312,6 @@ def _evaluation_name(settings: Settings, name: str | None) -> str:
 
 
 def _metric(settings: Settings, name: str) -> str:
-  """Choose the metric of an evaluation: that of `best`, else the loss."""
   return settings['best'][0].partition('/')[2] if settings['best'] else 'loss'
 
 
@@ -325,7 +324,6 @@ def _file_name(recipe: str) -> str:
 
 
 def _check_out(out: Path, workdir: Path, names: Sequence[str]) -> None:
-  """Raise ConfigError if results would replace other files."""
   if files.is_inside(out, workdir) or files.absolute(out) == files.absolute(workdir):
     raise ConfigError(f'--out={out} is inside the run folder, which is never changed: choose another folder')
   run_paths.check_new_folder(out, name='--out')

@@ -217,7 +217,6 @@ def _parse_by_line(content: bytes, wanted: Wanted, *, first: int) -> _Block:
 
 
 def _rows(lines: Sequence[bytes]) -> Iterator[Mapping[str, Any] | None]:
-  """Yield the object of each line; None for a damaged one."""
   for start in range(0, len(lines), CHUNK):
     chunk = lines[start : start + CHUNK]
     try:

@@ -132,7 +132,6 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _is_probe_table(table: Any) -> bool:
-  """Return whether a table has scores of layers."""
   if not isinstance(table, dict) or not all(isinstance(table.get(key), str) for key in ('name', 'metric')):
     return False
   rows = table.get('rows')

@@ -204,12 +204,10 @@ def _is_score(value: Any) -> bool:
 
 
 def _checks(steps: int) -> list[int]:
-  """List the steps at which a run is validated."""
   return [*sorted({round(steps / 3), round(steps * 2 / 3)} & set(range(1, steps + 1))), steps]
 
 
 def _data_of(settings: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
-  """Return the `data` block of a run."""
   return {**settings['data'], 'per_class': cell.size, 'sample_seed': cell.seed}
 
 

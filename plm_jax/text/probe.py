@@ -92,7 +92,6 @@ def using() -> Iterator[None]:
 
 
 def _around(spec: Spec) -> Iterator[tuple[Any, Any]]:
-  """Yield (token, id) of all special tokens of a post-processor."""
   for part in _parts(spec.get('post_processor')):
     yield from (part[key] for key in ('sep', 'cls') if key in part)
     for name, item in (part.get('special_tokens') or {}).items():

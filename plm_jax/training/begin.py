@@ -270,13 +270,11 @@ def open_run(
 
 
 def _last_steps(settings: Settings, step: int, options: RunOptions) -> tuple[int, int]:
-  """Return the last step of the run and that of this call."""
   total = history.total(settings)
   return total, total if options.stop_at is None else max(step, min(total, options.stop_at))
 
 
 def _check_best(settings: Settings, data: RunData, state: TrainState, eval_steps: evaluation.Steps) -> None:
-  """Raise ConfigError if the evaluation that `best` names has no such metric."""
   if settings['best'] is None:
     return
   name = settings['best'][0].partition('/')[0]
@@ -300,7 +298,6 @@ def _log_sizes(
   total_steps: int,
   options: RunOptions,
 ) -> None:
-  """Log the numbers of parameters, examples, devices and steps."""
   mesh = data.layout.mesh
   has_passed = options.stop_at is not None and options.stop_at < step
   steps = '' if has_passed else f'; steps {step} to {last_step} of {total_steps}'

@@ -214,7 +214,6 @@ def evaluate_folder(
 
 
 def _names(settings: Settings, name: str | None, predictions: Output | None, *, made: Where | None = None) -> list[str]:
-  """Return the evaluations to make."""
   names = list(settings['eval']) if name is None else [name]
   if not names or (unknown := [name for name in names if name not in settings['eval']]):
     choices = ', '.join(settings['eval']) or 'none'
@@ -235,7 +234,6 @@ def check_names(folder: RunFolder, sources: Mapping[str, Source], part: str | No
 
 
 def _check_one(settings: Settings, predictions: Output | None, *, by_class: bool) -> None:
-  """Raise ConfigError if a classification flag does not fit the run."""
   asked = '--by_class' if by_class else f'--format={predictions.format}' if predictions and predictions.format else ''
   if by_class and not settings['adapter'] and not one_part.has_heads(settings):
     raise ConfigError('--by_class is of runs that classify or tag, and this one was pre-trained: leave it out')
@@ -324,7 +322,6 @@ def _evaluate(
 
 
 def _by_class(found: Mapping[str, evaluation.Evaluated], where: Mapping[str, Any], folder: RunFolder | None) -> None:
-  """Print and write the scores of each class."""
   measured = {name: by_classes.measure(one.predictions, one.records) for name, one in found.items()}
   for name, one in measured.items():
     by_classes.show(one, title=f'{name}, {", ".join(f"{key} {value}" for key, value in where.items())}')

@@ -52,7 +52,6 @@ def _log_end(run: RunContext, loop: LoopState, *, is_over: bool) -> None:
 
 
 def _result(run: RunContext, loop: LoopState, *, is_over: bool, skipped: int) -> dict[str, Any]:
-  """Return the fields of `result.json` in their order."""
   spent = run.spent.with_this_call(run.meter)
   return {
     'finished': is_over,

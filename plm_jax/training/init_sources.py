@@ -112,7 +112,6 @@ def _same_tokens(source: str, *, vocab: Vocab) -> init_from.SameTokens:
 
 
 def _open_source(source: str, *, step: Step, vocab: Vocab) -> Params:
-  """Open saved parameters, or word vectors with the leaf 'table'."""
   if word_vectors.is_vectors(source):
     return in_memory({'table': word_vectors.for_vocab(files.path(source), vocab).vectors}, where=source)
   return weights.open(source, step=step).params.with_sums(weights.SUMS)

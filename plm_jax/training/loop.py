@@ -66,7 +66,6 @@ def train(
 
 
 def _train_once(settings: Mapping[str, Any], *, workdir: Where, options: RunOptions) -> Outcome | Spike:
-  """Train until the run ends or its loss spikes."""
   with contextlib.ExitStack() as stack, failures.told():
     stopping = stack.enter_context(catch_signals())
     begun = begin.begin(settings, RunFolder.at(workdir), options, stack, stopping)
@@ -99,7 +98,6 @@ def _train_once(settings: Mapping[str, Any], *, workdir: Where, options: RunOpti
 
 
 def _has_more(run: RunContext, loop: LoopState) -> bool:
-  """Return whether there is another step to make."""
   return loop.exit_code == DONE and loop.step < run.last_step and not run.patience.lost and not loop.given_up
 
 

@@ -145,7 +145,6 @@ def unsound(state: TrainState) -> dict[str, Array]:
 
 
 def _make_optimiser(steps: int, *, settings: Settings, params: Any, trains: Sequence[str]) -> optim.Optimiser:
-  """Build the optimiser of a run of `steps` steps."""
   with errors.stage('optim'):
     return optim.make(params=params, steps=steps, trains=trains, **settings['optim'])
 

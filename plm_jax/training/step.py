@@ -168,7 +168,6 @@ def _micro_batches(tree: PyTree, count: int) -> PyTree:
 
 
 def _join(tree: PyTree) -> PyTree:
-  """Invert `_micro_batches`."""
   return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:]), tree)
 
 
@@ -431,13 +430,11 @@ def _open(params: PyTree, batch: Batch, key: Array, *, task: Task) -> _Opened:
 
 
 def _score(opened: _Opened, batch: Batch, carry: PyTree, *, task: Task) -> tuple[Metrics, PyTree]:
-  """Compute the metrics of a batch, and the carry after it."""
   loss = (task.evaluate or task.loss)(opened.forward, opened.example, _reset(carry, batch), opened.rng)
   return loss.metrics, loss.carry
 
 
 def _predict(opened: _Opened, batch: Batch, *, task: Task) -> dict[str, Array]:
-  """Compute the predictions of a batch, with the ids of its rows."""
   if task.predict is None:
     raise ValueError('this task makes no predictions')
   predicted = task.predict(opened.forward, opened.example)

@@ -96,5 +96,4 @@ def placed(params: Params, *, device: jax.Device | jax.sharding.Sharding | None 
 
 
 def _to_compute(array: np.ndarray) -> np.ndarray:
-  """Cast an array to float32, unless it is saved as int8."""
   return array if array.dtype == np.int8 else np.asarray(array, np.float32)

@@ -227,7 +227,6 @@ class Reader:
 
 
 def _architecture_of(source: Release, name: str | None) -> Architecture:
-  """Choose the architecture by model_type, and by name if given."""
   choices = architectures()
   model_type = source.config.get('model_type')
   types = sorted({own for architecture in choices for own in architecture.module.MODEL_TYPES})

@@ -269,7 +269,6 @@ def tokenizer_size(folder: Path) -> int | None:
 
 
 def _ids(folder: Path) -> dict[str, int]:
-  """Read token -> id from the `tokenizer.json` of a folder."""
   try:
     return specs.token_ids(read_json(folder / TOKENIZER))
   except ValueError as error:

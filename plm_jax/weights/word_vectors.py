@@ -309,7 +309,6 @@ def _width(first: str, second: str) -> int:
 
 
 def _numbers_at_end(parts: list[str]) -> int:
-  """Count the numbers at the end, without the first part."""
   return sum(1 for _ in itertools.takewhile(_is_number, reversed(parts[1:])))
 
 

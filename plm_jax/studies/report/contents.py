@@ -195,7 +195,6 @@ def _devices(file: Path) -> str:
 
 
 def _sweep(folder: Path, remarks: list[str]) -> dict[str, Any]:
-  """Read the `table.json` of a sweep; empty if it is damaged."""
   if not files.is_folder(folder / 'trials'):
     return {}
   sweep_remarks: list[str] = []
@@ -208,7 +207,6 @@ def _sweep(folder: Path, remarks: list[str]) -> dict[str, Any]:
 
 
 def _is_sweep(table: Mapping[str, Any]) -> bool:
-  """Return whether the rows are points with trial numbers and reasons."""
   rows = table.get('rows', [])
   return isinstance(rows, list) and all(
     isinstance(row, dict)

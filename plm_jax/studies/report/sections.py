@@ -62,7 +62,6 @@ def ends(run: Run, metric: str) -> tuple[float | None, int | None, float | None]
 
 
 def _averages(groups: Groups, metric: str) -> str:
-  """Build the table of `plm-jax compare`."""
   rows = []
   for name, group in groups.items():
     with_metric = [
@@ -191,8 +190,6 @@ def _noise(name: str, own: Mapping[str, Any]) -> str:
 
 
 def _line(line: Mapping[str, Any]) -> str:
-  """Format a label and its words, each with its mark."""
-
   def word(text: str, mark: str) -> str:
     return f'<span class="{html_parts.text(mark)}">{html_parts.text(text)}</span>' if mark else html_parts.text(text)
 

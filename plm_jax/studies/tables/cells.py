@@ -62,7 +62,6 @@ def read(file: files.Path) -> dict[str, Any]:
 
 
 def _check(content: Any) -> None:
-  """Raise ValueError if the content of a `cells.json` has wrong types."""
   if not isinstance(content, dict) or not all(
     isinstance(content.get(key, default), type(default)) for key, default in EMPTY.items()
   ):
@@ -85,7 +84,6 @@ def _check(content: Any) -> None:
 
 
 def _check_run(run: Any) -> None:
-  """Raise an error if a run is not as from `record`."""
   for value in run.get('metrics', {}).values():
     float(value)  # 'nan' and 'inf' are strings in JSON
   if 'jax' not in run.get('versions', {'jax': ''}):

@@ -331,7 +331,6 @@ def _check_choice(table: Table, column: Column, label: str) -> None:
 
 
 def _check_over(table: Table, name: str, label: str) -> None:
-  """Raise ConfigError if the columns of a mean do not match."""
   parts = [other for other, column in table.columns.items() if not column.over]
   for part in table.columns[name].over:
     errors.check_choice(f'{label}: over', 'column with runs', part, parts)
@@ -349,7 +348,6 @@ def number_of_runs(table: Table, column: Column) -> int:
 
 
 def _check(table: Table, label: str) -> None:
-  """Raise ConfigError for names and numbers that do not match."""
   for claim in table.claims:
     errors.check_choice(f'{label}: claims', 'column', claim.column, list(table.columns))
     errors.check_choice(f'{label}: claims', 'row', claim.better, list(table.rows))
@@ -367,7 +365,6 @@ def _check(table: Table, label: str) -> None:
 
 
 def _check_row(table: Table, name: str, row: Row, label: str) -> None:
-  """Raise ConfigError for an inconsistent row."""
   _check_keys(label, keys=row.keys, between=row.between, tuning=row.tuning)
   _check_finite(f'{label}: published', row.published)
   for field, columns in (('published', row.published), ('without', row.without)):
@@ -384,7 +381,6 @@ def _check_row(table: Table, name: str, row: Row, label: str) -> None:
 
 
 def _check_column(table: Table, name: str, column: Column, label: str) -> None:
-  """Raise ConfigError for an inconsistent column."""
   _check_keys(label, keys=column.keys, between_keys=column.between_keys)
   _check_finite(label, {'times': column.times, 'plus': column.plus})
   _check_finite(f'{label}: trivial', column.trivial)

@@ -59,7 +59,6 @@ def measured(table: Table, results: Mapping[str, Any], row: str, column: str) ->
 
 
 def _mean(parts: Sequence[Measured | None]) -> Measured | None:
-  """Average columns, run by run; None if one is empty."""
   of_columns = [part.values for part in parts if part is not None]
   if len(of_columns) < len(parts):
     return None
@@ -197,7 +196,6 @@ def _claims(table: Table, results: Mapping[str, Any]) -> list[str]:
 
 
 def _heading(table: Table, claim: Claim) -> str:
-  """Return the heading of a claim."""
   if table.mark == 'none':
     return 'What is asked'
   return 'Asked here as well' if _difference(table, claim) is None else 'What the paper claims'
@@ -267,7 +265,6 @@ def _facts(table: Table, results: Mapping[str, Any]) -> list[str]:
 
 
 def _notes(table: Table) -> list[str]:
-  """List notes, reasons of empty cells, and columns that are means."""
   notes = [f'{name}: {column.note}.' for name, column in table.columns.items() if column.note]
   notes += [f'{name} stays empty: {column.empty}.' for name, column in table.columns.items() if column.empty]
   notes += [f'{name} stays empty: {row.empty}.' for name, row in table.rows.items() if row.empty]

@@ -99,7 +99,6 @@ def _matching_config(run: Run, stored: Mapping[str, Any], folder: RunFolder, pla
 
 
 def _folders(run: Run, places: Places) -> Iterator[RunFolder]:
-  """Yield all folders of a run."""
   if places.workdir is not None and files.is_folder((own := RunFolder(places.workdir / 'runs' / run.name)).root):
     yield own
   yield from _equivalents(run, places)
@@ -234,7 +233,6 @@ def check_adopt(adopt: Sequence[str]) -> None:
 
 
 def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:
-  """Yield the runs in folders and in their `runs` folders."""
   for name in adopt:
     root = files.path(name)
     inner = [path for folder in (root, root / 'runs') if files.is_folder(folder) for path in files.listing(folder)]

@@ -144,7 +144,6 @@ def _with_classes(adapter: Settings, made: Settings, kept: Settings) -> dict[str
 
 
 def _found_in_data(key: str, block: Settings, adapter: str) -> int | list[str]:
-  """Return the class names of a data block, or their number."""
   with errors.stage('data'), signals.raising():
     labels = build.look(block) or Labels()
   count = max(labels.classes, len(labels.names))
@@ -326,7 +325,6 @@ def _tokens(parts: Sequence[tuple[int | str, int]]) -> list[int | str]:
 
 
 def _tokenizer_of(folder: str) -> Path | None:
-  """Return the folder of the tokenizer, None if there is none."""
   return next((one for one in (RunFolder.at(folder).vocab, files.path(folder)) if tokenizer.exists(one)), None)
 
 

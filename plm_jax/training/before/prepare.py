@@ -182,7 +182,6 @@ def _leave(one: Made, block: Mapping[str, Any], shared: Where, *, replaces: bool
 
 
 def _in_shared(one: Made, block: Mapping[str, Any], shared: Where) -> Path | None:
-  """Return the location in the shared place, if any."""
   cache = files.path(block.get('cache') or '')
   if one.what not in SHARED or one.folder is None or cache not in one.folder.parents:
     return None
@@ -190,7 +189,6 @@ def _in_shared(one: Made, block: Mapping[str, Any], shared: Where) -> Path | Non
 
 
 def _copy(source: Path, target: Path) -> None:
-  """Copy a file atomically."""
   files.make_folder(target.parent)
   with files.replacing(target) as temporary:
     files.copy(source, temporary)

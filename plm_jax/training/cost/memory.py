@@ -145,7 +145,6 @@ def check_batch(batch: Mapping[str, Any], trunk: nn.Module, settings: Mapping[st
 
 
 def _bytes(leaf: Any) -> int:
-  """Return the bytes on one device, if the leaf has a sharding."""
   shape = leaf.shape if getattr(leaf, 'sharding', None) is None else leaf.sharding.shard_shape(tuple(leaf.shape))
   return math.prod(shape) * leaf.dtype.itemsize
 

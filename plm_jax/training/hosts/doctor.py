@@ -137,7 +137,6 @@ def _folder(workdir: Where) -> Answer:
 
 
 def _written(root: Path, own: Path) -> str:
-  """Write and read a file; return the problem, '' if none."""
   try:
     files.make_folder(root)
     files.write_text(own, own.name)
@@ -148,7 +147,6 @@ def _written(root: Path, own: Path) -> str:
 
 
 def _clock() -> Check:
-  """Compare the clocks at one moment."""
   if hosts.alone():
     return Check('clock', 'ok', [Said([0], 'no other host to differ from')])
   hosts.meet('clock', timeout=QUICK_S)
@@ -166,7 +164,6 @@ def _clock() -> Check:
 
 
 def _sum(devices: Sequence[jax.Device]) -> Answer:
-  """Add one of each device."""
   count, began = len(devices), time.monotonic()
 
   def work() -> float:

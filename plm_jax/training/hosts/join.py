@@ -130,7 +130,6 @@ def _has_metadata() -> bool:
 
 
 def _asked(kind: Any, name: str) -> Cluster:
-  """Query an environment that is present."""
   processes = kind.get_process_count()
   if kind.name == 'slurm':  # a step of fewer tasks than its job
     processes = int(os.environ.get('SLURM_STEP_NUM_TASKS', processes))

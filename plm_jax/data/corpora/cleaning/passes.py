@@ -146,7 +146,6 @@ def _report(folder: Path, request: Mapping[str, Any], names: tuple[str, ...]) ->
 
 
 def _check_file(file: Path, report: Mapping[str, Any]) -> None:
-  """Raise ConfigError if a file differs from its size or checksum."""
   fix = f'or remove the folder {file.parent} to begin again'
   if not files.is_file(file):
     raise ConfigError(f'{file} is missing: put it back, {fix}')

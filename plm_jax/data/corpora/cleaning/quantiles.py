@@ -19,7 +19,6 @@ class Spilled:
   """Non-negative numbers in a file."""
 
   def __init__(self, file: files.Path):
-    """Create an empty file."""
     self._file, self._count = file, 0
     files.write_bytes(file, b'')
 

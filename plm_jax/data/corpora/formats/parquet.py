@@ -47,7 +47,6 @@ class Rows(Sequence[local.Row]):
     return {**self.__dict__, '_last': None}
 
   def _group(self, index: int) -> Any:
-    """Return one row group as a table of pyarrow."""
     last = self._last
     if last is None or last[0] != index:
       self._last = last = index, _read(self.file, lambda table: table.read_row_group(index))

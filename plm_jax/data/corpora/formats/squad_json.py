@@ -86,7 +86,6 @@ def _questions(whole: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def _row(article: Any, text: Any, question: Any) -> local.Row:
-  """Build the row of a question."""
   row: local.Row = {
     'id': question['id'],
     'title': article.get('title', ''),

@@ -234,7 +234,6 @@ class Reader(NamedTuple):
     return [self._item(entry, where=f'row {index} of {self.records.where}') for entry in _entries(row, needed)]
 
   def _item(self, row: Mapping[str, Any], *, where: str) -> Item:
-    """Build an example: its sequences and the index of the right one."""
     fields = [_filled(pattern, row, where=where) for pattern in self.patterns]
     sizes = {len(field) for field in fields if isinstance(field, list)}
     if len(sizes) != 1 or min(sizes) < 2:
