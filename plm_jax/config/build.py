@@ -9,7 +9,6 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.config import signatures
@@ -18,7 +17,7 @@ from plm_jax.config.values import check_keywords
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = {}
 
 
 def make(folder: str, settings: Mapping[str, Any], *, offered: Mapping[str, Any] = NOTHING, **given: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -40,23 +39,21 @@ Activation = Literal[
   'hard_swish', 'sigmoid', 'linear',
 ]  # fmt: skip
 
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-  {
-    'gelu_erf': gelu_erf,
-    'gelu_tanh': gelu_tanh,
-    'relu': jax.nn.relu,
-    'silu': jax.nn.silu,
-    'tanh': jnp.tanh,
-    'gelu_sigmoid': lambda x: x * jax.nn.sigmoid(1.702 * x),  # Hendrycks & Gimpel 2016, §2
-    'relu_squared': lambda x: jnp.square(jax.nn.relu(x)),  # So et al. 2021, Primer
-    'relu6': jax.nn.relu6,
-    'leaky_relu': jax.nn.leaky_relu,  # slope .01
-    'mish': jax.nn.mish,  # Misra 2019
-    'hard_swish': jax.nn.hard_swish,  # Howard et al. 2019
-    'sigmoid': jax.nn.sigmoid,
-    'linear': lambda x: x,
-  }
-)
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
+  'gelu_erf': gelu_erf,
+  'gelu_tanh': gelu_tanh,
+  'relu': jax.nn.relu,
+  'silu': jax.nn.silu,
+  'tanh': jnp.tanh,
+  'gelu_sigmoid': lambda x: x * jax.nn.sigmoid(1.702 * x),  # Hendrycks & Gimpel 2016, §2
+  'relu_squared': lambda x: jnp.square(jax.nn.relu(x)),  # So et al. 2021, Primer
+  'relu6': jax.nn.relu6,
+  'leaky_relu': jax.nn.leaky_relu,  # slope .01
+  'mish': jax.nn.mish,  # Misra 2019
+  'hard_swish': jax.nn.hard_swish,  # Howard et al. 2019
+  'sigmoid': jax.nn.sigmoid,
+  'linear': lambda x: x,
+}
 
 
 class Mlp(nn.Module):

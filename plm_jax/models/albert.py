@@ -7,7 +7,6 @@ inner blocks in sequence. Sharing saves parameters, not operations: a forward pa
 
 import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -292,19 +291,17 @@ _XLARGE = Config(hidden_dim=2048, num_layers=24, num_heads=16, mlp_dim=8192)
 _XXLARGE = Config(hidden_dim=4096, num_layers=12, num_heads=64, mlp_dim=16384, dropout=0.0, attention_dropout=0.0)
 _V2: dict[str, Any] = dict(dropout=0.0, attention_dropout=0.0)
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'albert-base-v1': _BASE,
-    'albert-large-v1': _LARGE,
-    'albert-xlarge-v1': _XLARGE,
-    'albert-xxlarge-v1': _XXLARGE,
-    'albert-base-v2': dataclasses.replace(_BASE, **_V2),
-    'albert-large-v2': dataclasses.replace(_LARGE, **_V2),
-    'albert-xlarge-v2': dataclasses.replace(_XLARGE, **_V2),
-    'albert-xxlarge-v2': _XXLARGE,
-    'tiny': Config(embed_dim=64, hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  'albert-base-v1': _BASE,
+  'albert-large-v1': _LARGE,
+  'albert-xlarge-v1': _XLARGE,
+  'albert-xxlarge-v1': _XXLARGE,
+  'albert-base-v2': dataclasses.replace(_BASE, **_V2),
+  'albert-large-v2': dataclasses.replace(_LARGE, **_V2),
+  'albert-xlarge-v2': dataclasses.replace(_XLARGE, **_V2),
+  'albert-xxlarge-v2': _XXLARGE,
+  'tiny': Config(embed_dim=64, hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+}
 
 _HEADS = 'the rule d/64 of the paper gives 32 heads; the count is the same'
 
@@ -321,9 +318,9 @@ _SIZES = {
   'xxlarge': _published(222_595_584, '235M', 223_158_450, '233M in the text of the paper'),
 }
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {f'albert-{size}-{version}': published for version in ('v1', 'v2') for size, published in _SIZES.items()}
-)
+PUBLISHED: Mapping[str, Published] = {
+  f'albert-{size}-{version}': published for version in ('v1', 'v2') for size, published in _SIZES.items()
+}
 
 PAPER = Paper(
   year=2019,

@@ -10,7 +10,6 @@ the slot of that token, so the texts of a beam search can share the states of th
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -217,19 +216,17 @@ def make(
 
 # Published sizes ------------------------------------------------------------------------------------------------------
 
-CONFIGS: Mapping[str, Config] = MappingProxyType({'ulmfit': Config(), 'tiny': Config(hidden_dim=128, mlp_dim=256)})
+CONFIGS: Mapping[str, Config] = {'ulmfit': Config(), 'tiny': Config(hidden_dim=128, mlp_dim=256)}
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'ulmfit': Published(
-      vocab_size=60_002,
-      parameters=44_272_402,
-      paper='none',
-      also=(('LSTM layers', 20_211_600),),
-      note='with the output bias; later releases of fastai have layers of 1152, 20,273,280 parameters',
-    )
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'ulmfit': Published(
+    vocab_size=60_002,
+    parameters=44_272_402,
+    paper='none',
+    also=(('LSTM layers', 20_211_600),),
+    note='with the output bias; later releases of fastai have layers of 1152, 20,273,280 parameters',
+  )
+}
 
 PAPER = Paper(
   year=2018,

@@ -10,7 +10,6 @@ token embeddings by sqrt(d). The decoder of a distilled BART is shallower than i
 
 import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
@@ -379,45 +378,41 @@ def make(
 _LARGE = Config(hidden_dim=1024, num_layers=12, num_heads=16, mlp_dim=4096)
 _MBART = dataclasses.replace(_LARGE, norm_placement='pre', scale_embedding=True)
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'bart-base': Config(),
-    'bart-large': _LARGE,
-    'distilbart-cnn-12-6': dataclasses.replace(_LARGE, num_decoder_layers=6),
-    'mbart-large-cc25': _MBART,
-    'mbart-large-50': _MBART,
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  'bart-base': Config(),
+  'bart-large': _LARGE,
+  'distilbart-cnn-12-6': dataclasses.replace(_LARGE, num_decoder_layers=6),
+  'mbart-large-cc25': _MBART,
+  'mbart-large-50': _MBART,
+  'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+}
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'bart-base': Published(
-      vocab_size=50_265,
-      parameters=139_420_416,
-      paper='140M',
-      also=(('with the 51,201 rows of the released table', 140_139_264),),
-    ),
-    'bart-large': Published(vocab_size=50_265, parameters=406_291_456, paper='400M'),
-    'distilbart-cnn-12-6': Published(
-      vocab_size=50_264,
-      parameters=305_510_400,
-      paper='306M',
-      note="every second layer of bart-large-cnn's decoder",
-      source=(2020, 'Shleifer & Rush, Pre-trained summarization distillation'),
-    ),
-    'mbart-large-cc25': Published(
-      vocab_size=250_027, parameters=610_851_840, paper='680M', source=(2020, 'Liu et al., mBART')
-    ),
-    'mbart-large-50': Published(
-      vocab_size=250_054,
-      parameters=610_879_488,
-      paper='none',
-      note='mbart-large-cc25 with 27 more rows of languages',
-      source=(2020, 'Tang et al., Multilingual translation with extensible pretraining'),
-    ),
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'bart-base': Published(
+    vocab_size=50_265,
+    parameters=139_420_416,
+    paper='140M',
+    also=(('with the 51,201 rows of the released table', 140_139_264),),
+  ),
+  'bart-large': Published(vocab_size=50_265, parameters=406_291_456, paper='400M'),
+  'distilbart-cnn-12-6': Published(
+    vocab_size=50_264,
+    parameters=305_510_400,
+    paper='306M',
+    note="every second layer of bart-large-cnn's decoder",
+    source=(2020, 'Shleifer & Rush, Pre-trained summarization distillation'),
+  ),
+  'mbart-large-cc25': Published(
+    vocab_size=250_027, parameters=610_851_840, paper='680M', source=(2020, 'Liu et al., mBART')
+  ),
+  'mbart-large-50': Published(
+    vocab_size=250_054,
+    parameters=610_879_488,
+    paper='none',
+    note='mbart-large-cc25 with 27 more rows of languages',
+    source=(2020, 'Tang et al., Multilingual translation with extensible pretraining'),
+  ),
+}
 
 PAPER = Paper(
   year=2019,

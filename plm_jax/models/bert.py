@@ -9,7 +9,6 @@ computes GELU by its tanh form, Hugging Face by erf.
 
 import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -233,25 +232,23 @@ _LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_
 _ELECTRA = Config(activation='gelu_erf', pooler='first')
 _SMALL: dict[str, Any] = dict(hidden_dim=256, num_heads=4, mlp_dim=1024)
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'bert-base': Config(),
-    'bert-large': Config(**_LARGE),
-    'spanbert-base': Config(),
-    'spanbert-large': Config(**_LARGE),
-    'roberta-base': _ROBERTA,
-    'roberta-large': dataclasses.replace(_ROBERTA, **_LARGE),
-    'electra-small': dataclasses.replace(_ELECTRA, **_SMALL, embed_dim=128),
-    'electra-base': _ELECTRA,
-    'electra-large': dataclasses.replace(_ELECTRA, **_LARGE),
-    # depth and table width of their discriminators; a quarter, a third and a quarter of the width
-    'electra-small-generator': dataclasses.replace(_ELECTRA, hidden_dim=64, num_heads=1, mlp_dim=256, embed_dim=128),
-    'electra-base-generator': dataclasses.replace(_ELECTRA, **_SMALL, embed_dim=768),
-    'electra-large-generator': dataclasses.replace(_ELECTRA, **_SMALL, num_layers=24, embed_dim=1024),
-    'distilbert-base': Config(num_layers=6, num_types=0, activation='gelu_erf', pooler='first'),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  'bert-base': Config(),
+  'bert-large': Config(**_LARGE),
+  'spanbert-base': Config(),
+  'spanbert-large': Config(**_LARGE),
+  'roberta-base': _ROBERTA,
+  'roberta-large': dataclasses.replace(_ROBERTA, **_LARGE),
+  'electra-small': dataclasses.replace(_ELECTRA, **_SMALL, embed_dim=128),
+  'electra-base': _ELECTRA,
+  'electra-large': dataclasses.replace(_ELECTRA, **_LARGE),
+  # depth and table width of their discriminators; a quarter, a third and a quarter of the width
+  'electra-small-generator': dataclasses.replace(_ELECTRA, hidden_dim=64, num_heads=1, mlp_dim=256, embed_dim=128),
+  'electra-base-generator': dataclasses.replace(_ELECTRA, **_SMALL, embed_dim=768),
+  'electra-large-generator': dataclasses.replace(_ELECTRA, **_SMALL, num_layers=24, embed_dim=1024),
+  'distilbert-base': Config(num_layers=6, num_types=0, activation='gelu_erf', pooler='first'),
+  'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+}
 
 _MLM = 'as a masked language model'
 _PAIR = 'with heads for masked tokens and next sentences'
@@ -264,75 +261,73 @@ _ROBERTA_PAPER = 2019, 'Liu et al., RoBERTa'
 _ELECTRA_PAPER = 2020, 'Clark et al., ELECTRA'
 _DISTILBERT = 2019, 'Sanh et al., DistilBERT'
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'bert-base': Published(
-      vocab_size=30_522,
-      parameters=109_482_240,
-      paper='110M',
-      note='uncased',
-      also=((_PAIR, 110_106_428), (_CASED, 108_310_272), (f'{_CASED}, {_PAIR}', 108_932_934)),
-    ),
-    'bert-large': Published(
-      vocab_size=30_522,
-      parameters=335_141_888,
-      paper='340M',
-      note='uncased',
-      also=((_PAIR, 336_226_108), (_CASED, 333_579_264), (f'{_CASED}, {_PAIR}', 334_661_958)),
-    ),
-    'spanbert-base': Published(
-      vocab_size=28_996,
-      parameters=108_310_272,
-      paper='110M',
-      note='cased BERT with another pre-training',
-      also=(('its span-boundary head, of 15 positions', 1_959_676),),
-      source=_SPANBERT,
-    ),
-    'spanbert-large': Published(
-      vocab_size=28_996,
-      parameters=333_579_264,
-      paper='340M',
-      note='cased BERT with another pre-training',
-      also=(('its span-boundary head, of 15 positions', 3_388_668),),
-      source=_SPANBERT,
-    ),
-    'roberta-base': Published(
-      vocab_size=50_265,
-      parameters=124_644_864,
-      paper='125M',
-      also=((_DUMMY, 124_645_632), (f'{_MLM}, {_DUMMY}', 124_697_433)),
-      source=_ROBERTA_PAPER,
-    ),
-    'roberta-large': Published(
-      vocab_size=50_265,
-      parameters=355_358_720,
-      paper='355M',
-      also=((_DUMMY, 355_359_744), (f'{_MLM}, {_DUMMY}', 355_412_057)),
-      source=_ROBERTA_PAPER,
-    ),
-    'electra-small': Published(
-      vocab_size=30_522, parameters=13_483_008, paper='14M', also=((_RTD, 13_549_057),), source=_ELECTRA_PAPER
-    ),
-    'electra-base': Published(
-      vocab_size=30_522, parameters=108_891_648, paper='110M', also=((_RTD, 109_483_009),), source=_ELECTRA_PAPER
-    ),
-    'electra-large': Published(
-      vocab_size=30_522, parameters=334_092_288, paper='335M', also=((_RTD, 335_142_913),), source=_ELECTRA_PAPER
-    ),
-    'electra-small-generator': Published(
-      vocab_size=30_522, parameters=4_580_928, paper='width 1/4', also=((_MLM, 4_620_026),), source=_ELECTRA_PAPER
-    ),
-    'electra-base-generator': Published(
-      vocab_size=30_522, parameters=33_511_168, paper='width 1/3', also=((_MLM, 33_740_602),), source=_ELECTRA_PAPER
-    ),
-    'electra-large-generator': Published(
-      vocab_size=30_522, parameters=50_999_552, paper='width 1/4', also=((_MLM, 51_295_290),), source=_ELECTRA_PAPER
-    ),
-    'distilbert-base': Published(
-      vocab_size=30_522, parameters=66_362_880, paper='66M', also=((_MLM, 66_985_530),), source=_DISTILBERT
-    ),
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'bert-base': Published(
+    vocab_size=30_522,
+    parameters=109_482_240,
+    paper='110M',
+    note='uncased',
+    also=((_PAIR, 110_106_428), (_CASED, 108_310_272), (f'{_CASED}, {_PAIR}', 108_932_934)),
+  ),
+  'bert-large': Published(
+    vocab_size=30_522,
+    parameters=335_141_888,
+    paper='340M',
+    note='uncased',
+    also=((_PAIR, 336_226_108), (_CASED, 333_579_264), (f'{_CASED}, {_PAIR}', 334_661_958)),
+  ),
+  'spanbert-base': Published(
+    vocab_size=28_996,
+    parameters=108_310_272,
+    paper='110M',
+    note='cased BERT with another pre-training',
+    also=(('its span-boundary head, of 15 positions', 1_959_676),),
+    source=_SPANBERT,
+  ),
+  'spanbert-large': Published(
+    vocab_size=28_996,
+    parameters=333_579_264,
+    paper='340M',
+    note='cased BERT with another pre-training',
+    also=(('its span-boundary head, of 15 positions', 3_388_668),),
+    source=_SPANBERT,
+  ),
+  'roberta-base': Published(
+    vocab_size=50_265,
+    parameters=124_644_864,
+    paper='125M',
+    also=((_DUMMY, 124_645_632), (f'{_MLM}, {_DUMMY}', 124_697_433)),
+    source=_ROBERTA_PAPER,
+  ),
+  'roberta-large': Published(
+    vocab_size=50_265,
+    parameters=355_358_720,
+    paper='355M',
+    also=((_DUMMY, 355_359_744), (f'{_MLM}, {_DUMMY}', 355_412_057)),
+    source=_ROBERTA_PAPER,
+  ),
+  'electra-small': Published(
+    vocab_size=30_522, parameters=13_483_008, paper='14M', also=((_RTD, 13_549_057),), source=_ELECTRA_PAPER
+  ),
+  'electra-base': Published(
+    vocab_size=30_522, parameters=108_891_648, paper='110M', also=((_RTD, 109_483_009),), source=_ELECTRA_PAPER
+  ),
+  'electra-large': Published(
+    vocab_size=30_522, parameters=334_092_288, paper='335M', also=((_RTD, 335_142_913),), source=_ELECTRA_PAPER
+  ),
+  'electra-small-generator': Published(
+    vocab_size=30_522, parameters=4_580_928, paper='width 1/4', also=((_MLM, 4_620_026),), source=_ELECTRA_PAPER
+  ),
+  'electra-base-generator': Published(
+    vocab_size=30_522, parameters=33_511_168, paper='width 1/3', also=((_MLM, 33_740_602),), source=_ELECTRA_PAPER
+  ),
+  'electra-large-generator': Published(
+    vocab_size=30_522, parameters=50_999_552, paper='width 1/4', also=((_MLM, 51_295_290),), source=_ELECTRA_PAPER
+  ),
+  'distilbert-base': Published(
+    vocab_size=30_522, parameters=66_362_880, paper='66M', also=((_MLM, 66_985_530),), source=_DISTILBERT
+  ),
+}
 
 PAPER = Paper(
   year=2018,

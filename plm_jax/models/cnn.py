@@ -11,7 +11,6 @@ No pretrained model of this form was published. 'cnn-base' has the size of BERT-
 import dataclasses
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
@@ -155,20 +154,16 @@ def make(
 
 # Published sizes ------------------------------------------------------------------------------------------------------
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {'cnn-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=384)}
-)
+CONFIGS: Mapping[str, Config] = {'cnn-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=384)}
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'cnn-base': Published(
-      vocab_size=30_522,
-      parameters=108_432_384,
-      paper='none',
-      note='not from a paper: the size and vocabulary of bert-base',
-    )
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'cnn-base': Published(
+    vocab_size=30_522,
+    parameters=108_432_384,
+    paper='none',
+    note='not from a paper: the size and vocabulary of bert-base',
+  )
+}
 
 PAPER = Paper(
   year=2014,

@@ -10,7 +10,6 @@ two bias vectors per gate.
 
 import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
@@ -173,17 +172,13 @@ def make(
 
 # Published sizes ------------------------------------------------------------------------------------------------------
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {'cove': Config(), 'tiny': Config(word_dim=16, hidden_dim=64)}
-)  # fmt: skip
+CONFIGS: Mapping[str, Config] = {'cove': Config(), 'tiny': Config(word_dim=16, hidden_dim=64)}  # fmt: skip
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'cove': Published(
-      vocab_size=0, parameters=3_609_600, paper='none', note='without the fixed word vectors, 300 numbers for each word'
-    )
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'cove': Published(
+    vocab_size=0, parameters=3_609_600, paper='none', note='without the fixed word vectors, 300 numbers for each word'
+  )
+}
 
 PAPER = Paper(
   year=2017,

@@ -14,7 +14,6 @@ zero vector. A position without characters has zeros instead of filter outputs.
 import dataclasses
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import flax.linen as nn
@@ -184,20 +183,19 @@ def make(
 
 # Published sizes ------------------------------------------------------------------------------------------------------
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {'cvt': Config(), 'tiny': Config(word_dim=16, char_dim=8, filters=(0, 4, 4, 4), hidden_dim=64, mlp_dims=(64, 48))}
-)
+CONFIGS: Mapping[str, Config] = {
+  'cvt': Config(),
+  'tiny': Config(word_dim=16, char_dim=8, filters=(0, 4, 4, 4), hidden_dim=64, mlp_dims=(64, 48)),
+}
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'cvt': Published(
-      vocab_size=0,
-      parameters=17_044_513,
-      paper='none',
-      note='without the word vectors, 300 numbers for each word; 262 characters instead of 109 in the released code',
-    )
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'cvt': Published(
+    vocab_size=0,
+    parameters=17_044_513,
+    paper='none',
+    note='without the word vectors, 300 numbers for each word; 262 characters instead of 109 in the released code',
+  )
+}
 
 PAPER = Paper(
   year=2018,

@@ -18,7 +18,6 @@ logarithmic width. Version 3 is version 2 without the convolution, trained by re
 import dataclasses
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
@@ -422,19 +421,17 @@ _V2 = Config(position_buckets=256, share_projections=True, key_bias=True, table_
 _LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
 _XLARGE: dict[str, Any] = dict(hidden_dim=1536, num_layers=24, num_heads=24, mlp_dim=6144, conv_kernel=3)
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'deberta-base': Config(),
-    'deberta-large': Config(**_LARGE),
-    'deberta-v2-xlarge': dataclasses.replace(_V2, **_XLARGE),
-    'deberta-v2-xxlarge': dataclasses.replace(_V2, **_XLARGE | {'num_layers': 48}),
-    'deberta-v3-xsmall': dataclasses.replace(_V2, hidden_dim=384, num_heads=6, mlp_dim=1536),
-    'deberta-v3-small': dataclasses.replace(_V2, num_layers=6),
-    'deberta-v3-base': _V2,
-    'deberta-v3-large': dataclasses.replace(_V2, **_LARGE),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, max_distance=64),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  'deberta-base': Config(),
+  'deberta-large': Config(**_LARGE),
+  'deberta-v2-xlarge': dataclasses.replace(_V2, **_XLARGE),
+  'deberta-v2-xxlarge': dataclasses.replace(_V2, **_XLARGE | {'num_layers': 48}),
+  'deberta-v3-xsmall': dataclasses.replace(_V2, hidden_dim=384, num_heads=6, mlp_dim=1536),
+  'deberta-v3-small': dataclasses.replace(_V2, num_layers=6),
+  'deberta-v3-base': _V2,
+  'deberta-v3-large': dataclasses.replace(_V2, **_LARGE),
+  'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, max_distance=64),
+}
 
 
 _V3 = 2021, 'He et al., DeBERTaV3'
@@ -453,18 +450,16 @@ def _published(
   )
 
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'deberta-base': _published(50_265, 138_601_728, '100M', 768),
-    'deberta-large': _published(50_265, 405_163_008, '350M', 1024),
-    'deberta-v2-xlarge': _published(128_100, 884_593_152, '710M', 1536),
-    'deberta-v2-xxlarge': _published(128_100, 1_564_549_632, '1320M', 1536),
-    'deberta-v3-xsmall': _published(128_100, 70_682_112, '22M', 384, _V3),
-    'deberta-v3-small': _published(128_100, 141_304_320, '44M', 768, _V3),
-    'deberta-v3-base': _published(128_100, 183_831_552, '86M', 768, _V3),
-    'deberta-v3-large': _published(128_100, 434_012_160, '304M', 1024, _V3),
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'deberta-base': _published(50_265, 138_601_728, '100M', 768),
+  'deberta-large': _published(50_265, 405_163_008, '350M', 1024),
+  'deberta-v2-xlarge': _published(128_100, 884_593_152, '710M', 1536),
+  'deberta-v2-xxlarge': _published(128_100, 1_564_549_632, '1320M', 1536),
+  'deberta-v3-xsmall': _published(128_100, 70_682_112, '22M', 384, _V3),
+  'deberta-v3-small': _published(128_100, 141_304_320, '44M', 768, _V3),
+  'deberta-v3-base': _published(128_100, 183_831_552, '86M', 768, _V3),
+  'deberta-v3-large': _published(128_100, 434_012_160, '304M', 1024, _V3),
+}
 
 PAPER = Paper(
   year=2020,

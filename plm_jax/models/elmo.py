@@ -18,7 +18,6 @@ both directions, which `directions` splits; 'layers' has the n + 1 that are mixe
 import dataclasses
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
@@ -327,27 +326,23 @@ def make(
 
 # Published sizes ------------------------------------------------------------------------------------------------------
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'elmo-small': Config(hidden_dim=256, mlp_dim=1024, highway_layers=1),
-    'elmo-medium': Config(hidden_dim=512, mlp_dim=2048, highway_layers=1),
-    'elmo-original': Config(),
-    'tiny': Config(hidden_dim=64, mlp_dim=128, filters=(8, 16, 32), highway_layers=1),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  'elmo-small': Config(hidden_dim=256, mlp_dim=1024, highway_layers=1),
+  'elmo-medium': Config(hidden_dim=512, mlp_dim=2048, highway_layers=1),
+  'elmo-original': Config(),
+  'tiny': Config(hidden_dim=64, mlp_dim=128, filters=(8, 16, 32), highway_layers=1),
+}
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'elmo-small': Published(vocab_size=793_471, parameters=13_593_312, paper='13.6M'),
-    'elmo-medium': Published(vocab_size=793_471, parameters=28_027_744, paper='28.0M'),
-    'elmo-original': Published(
-      vocab_size=793_471,
-      parameters=93_600_864,
-      paper='93.6M',
-      note='also for the weights of 5.5 billion words; the softmax belongs to the objective',
-    ),
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'elmo-small': Published(vocab_size=793_471, parameters=13_593_312, paper='13.6M'),
+  'elmo-medium': Published(vocab_size=793_471, parameters=28_027_744, paper='28.0M'),
+  'elmo-original': Published(
+    vocab_size=793_471,
+    parameters=93_600_864,
+    paper='93.6M',
+    note='also for the weights of 5.5 billion words; the softmax belongs to the objective',
+  ),
+}
 
 PAPER = Paper(
   year=2018,

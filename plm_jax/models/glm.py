@@ -19,7 +19,6 @@ down are multiplied by (2n)^-1/2.
 import dataclasses
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -286,24 +285,20 @@ def make(
 
 # Published sizes ------------------------------------------------------------------------------------------------------
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'glm-base': Config(),
-    'glm-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
-    'glm-10b': Config(hidden_dim=4096, num_layers=48, num_heads=64, mlp_dim=16384, max_length=1024),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  'glm-base': Config(),
+  'glm-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+  'glm-10b': Config(hidden_dim=4096, num_layers=48, num_heads=64, mlp_dim=16384, max_length=1024),
+  'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+}
 
 _PADDED = 'the vocabulary with its special tokens, padded to a multiple of 128'
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'glm-base': Published(vocab_size=30_592, parameters=109_338_624, paper='110M', note=_PADDED),
-    'glm-large': Published(vocab_size=30_592, parameters=334_688_256, paper='335M', note=_PADDED),
-    'glm-10b': Published(vocab_size=50_304, parameters=9_880_682_496, paper='10B', note=_PADDED),
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'glm-base': Published(vocab_size=30_592, parameters=109_338_624, paper='110M', note=_PADDED),
+  'glm-large': Published(vocab_size=30_592, parameters=334_688_256, paper='335M', note=_PADDED),
+  'glm-10b': Published(vocab_size=50_304, parameters=9_880_682_496, paper='10B', note=_PADDED),
+}
 
 PAPER = Paper(
   year=2021,

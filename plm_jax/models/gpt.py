@@ -14,7 +14,6 @@ in some texts, a width of 12,888 (here the table's 12,288). `hidden_dim` and `he
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -304,65 +303,61 @@ def _gpt3(hidden_dim: int, num_layers: int, num_heads: int) -> Config:
   )
 
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'gpt': Config(max_length=512, norm_placement='post', position_std=0.02, scale_residual=False),
-    'gpt2': Config(),
-    'gpt2-medium': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
-    'gpt2-large': Config(hidden_dim=1280, num_layers=36, num_heads=20, mlp_dim=5120),
-    'gpt2-xl': Config(hidden_dim=1600, num_layers=48, num_heads=25, mlp_dim=6400),
-    'gpt3-small': _gpt3(768, 12, 12),
-    'gpt3-medium': _gpt3(1024, 24, 16),
-    'gpt3-large': _gpt3(1536, 24, 16),
-    'gpt3-xl': _gpt3(2048, 24, 16),
-    'gpt3-2.7b': _gpt3(2560, 32, 32),
-    'gpt3-6.7b': _gpt3(4096, 32, 32),
-    'gpt3-13b': _gpt3(5120, 40, 40),
-    'gpt3-175b': _gpt3(12288, 96, 96),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  'gpt': Config(max_length=512, norm_placement='post', position_std=0.02, scale_residual=False),
+  'gpt2': Config(),
+  'gpt2-medium': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+  'gpt2-large': Config(hidden_dim=1280, num_layers=36, num_heads=20, mlp_dim=5120),
+  'gpt2-xl': Config(hidden_dim=1600, num_layers=48, num_heads=25, mlp_dim=6400),
+  'gpt3-small': _gpt3(768, 12, 12),
+  'gpt3-medium': _gpt3(1024, 24, 16),
+  'gpt3-large': _gpt3(1536, 24, 16),
+  'gpt3-xl': _gpt3(2048, 24, 16),
+  'gpt3-2.7b': _gpt3(2560, 32, 32),
+  'gpt3-6.7b': _gpt3(4096, 32, 32),
+  'gpt3-13b': _gpt3(5120, 40, 40),
+  'gpt3-175b': _gpt3(12288, 96, 96),
+  'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+}
 
 _GPT2 = 2019, 'Radford et al., GPT-2'
 _GPT3 = 2020, 'Brown et al., GPT-3'
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'gpt': Published(vocab_size=40_478, parameters=116_534_784, paper='117M'),
-    'gpt2': Published(
-      vocab_size=50_257, parameters=124_439_808, paper='117M', note='corrected by OpenAI to 124M', source=_GPT2
-    ),
-    'gpt2-medium': Published(
-      vocab_size=50_257, parameters=354_823_168, paper='345M', note='corrected by OpenAI to 355M', source=_GPT2
-    ),
-    'gpt2-large': Published(
-      vocab_size=50_257, parameters=774_030_080, paper='762M', note='corrected by OpenAI to 774M', source=_GPT2
-    ),
-    'gpt2-xl': Published(
-      vocab_size=50_257, parameters=1_557_611_200, paper='1542M', note='corrected by OpenAI to 1.5B', source=_GPT2
-    ),
-    'gpt3-small': Published(vocab_size=50_257, parameters=125_226_240, paper='125M', source=_GPT3),
-    'gpt3-medium': Published(vocab_size=50_257, parameters=355_871_744, paper='350M', source=_GPT3),
-    'gpt3-large': Published(vocab_size=50_257, parameters=760_300_032, paper='760M', source=_GPT3),
-    'gpt3-xl': Published(
-      vocab_size=50_257,
-      parameters=1_315_723_264,
-      paper='1.3B',
-      also=(('24 heads of 128, as printed', 1_517_123_584),),
-      source=_GPT3,
-    ),
-    'gpt3-2.7b': Published(vocab_size=50_257, parameters=2_651_553_280, paper='2.7B', source=_GPT3),
-    'gpt3-6.7b': Published(vocab_size=50_257, parameters=6_658_404_352, paper='6.7B', source=_GPT3),
-    'gpt3-13b': Published(
-      vocab_size=50_257,
-      parameters=12_853_386_240,
-      paper='13.0B',
-      also=(('a width of 5,140, as printed', 12_952_938_780),),
-      source=_GPT3,
-    ),
-    'gpt3-175b': Published(vocab_size=50_257, parameters=174_604_259_328, paper='175.0B', source=_GPT3),
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'gpt': Published(vocab_size=40_478, parameters=116_534_784, paper='117M'),
+  'gpt2': Published(
+    vocab_size=50_257, parameters=124_439_808, paper='117M', note='corrected by OpenAI to 124M', source=_GPT2
+  ),
+  'gpt2-medium': Published(
+    vocab_size=50_257, parameters=354_823_168, paper='345M', note='corrected by OpenAI to 355M', source=_GPT2
+  ),
+  'gpt2-large': Published(
+    vocab_size=50_257, parameters=774_030_080, paper='762M', note='corrected by OpenAI to 774M', source=_GPT2
+  ),
+  'gpt2-xl': Published(
+    vocab_size=50_257, parameters=1_557_611_200, paper='1542M', note='corrected by OpenAI to 1.5B', source=_GPT2
+  ),
+  'gpt3-small': Published(vocab_size=50_257, parameters=125_226_240, paper='125M', source=_GPT3),
+  'gpt3-medium': Published(vocab_size=50_257, parameters=355_871_744, paper='350M', source=_GPT3),
+  'gpt3-large': Published(vocab_size=50_257, parameters=760_300_032, paper='760M', source=_GPT3),
+  'gpt3-xl': Published(
+    vocab_size=50_257,
+    parameters=1_315_723_264,
+    paper='1.3B',
+    also=(('24 heads of 128, as printed', 1_517_123_584),),
+    source=_GPT3,
+  ),
+  'gpt3-2.7b': Published(vocab_size=50_257, parameters=2_651_553_280, paper='2.7B', source=_GPT3),
+  'gpt3-6.7b': Published(vocab_size=50_257, parameters=6_658_404_352, paper='6.7B', source=_GPT3),
+  'gpt3-13b': Published(
+    vocab_size=50_257,
+    parameters=12_853_386_240,
+    paper='13.0B',
+    also=(('a width of 5,140, as printed', 12_952_938_780),),
+    source=_GPT3,
+  ),
+  'gpt3-175b': Published(vocab_size=50_257, parameters=174_604_259_328, paper='175.0B', source=_GPT3),
+}
 
 PAPER = Paper(
   year=2018,

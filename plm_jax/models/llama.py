@@ -16,7 +16,6 @@ halves of a head are rotated against each other. LLaMA sizes here use the halves
 
 import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import flax.linen as nn
@@ -327,65 +326,61 @@ _CHATGLM2 = Config(
 )
 _GLM4 = dataclasses.replace(_CHATGLM2, num_layers=40, max_length=131_072, norm_epsilon=1.5625e-7)
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'llama-7b': Config(),
-    'llama-13b': _13B,
-    'llama-33b': Config(hidden_dim=6656, num_layers=60, num_heads=52, mlp_dim=17920),
-    'llama-65b': Config(hidden_dim=8192, num_layers=80, num_heads=64, mlp_dim=22016),
-    'llama2-7b': Config(max_length=4096, norm_epsilon=1e-5),
-    'llama2-13b': dataclasses.replace(_13B, max_length=4096, norm_epsilon=1e-5),
-    'llama2-70b': Config(
-      hidden_dim=8192, num_layers=80, num_heads=64, num_kv_heads=8, mlp_dim=28672, max_length=4096, norm_epsilon=1e-5
-    ),
-    'llama3-8b': _8B,
-    'llama3-70b': _70B,
-    'llama3.1-8b': _extended(_8B),
-    'llama3.1-70b': _extended(_70B),
-    'llama3.1-405b': _extended(_8B, hidden_dim=16384, num_layers=126, num_heads=128, mlp_dim=53248),
-    'llama3.2-1b': _extended(_8B, hidden_dim=2048, num_layers=16, mlp_dim=8192, tied=True, rotary_factor=32.0),
-    'llama3.2-3b': _extended(
-      _8B, hidden_dim=3072, num_layers=28, num_heads=24, mlp_dim=8192, tied=True, rotary_factor=32.0
-    ),
-    'chatglm2-6b': _CHATGLM2,
-    'glm-4-9b': _GLM4,
-    'glm-4-9b-0414': dataclasses.replace(_GLM4, max_length=32_768, norm_epsilon=1e-5, norm_placement='sandwich'),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, num_kv_heads=1, mlp_dim=352),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  'llama-7b': Config(),
+  'llama-13b': _13B,
+  'llama-33b': Config(hidden_dim=6656, num_layers=60, num_heads=52, mlp_dim=17920),
+  'llama-65b': Config(hidden_dim=8192, num_layers=80, num_heads=64, mlp_dim=22016),
+  'llama2-7b': Config(max_length=4096, norm_epsilon=1e-5),
+  'llama2-13b': dataclasses.replace(_13B, max_length=4096, norm_epsilon=1e-5),
+  'llama2-70b': Config(
+    hidden_dim=8192, num_layers=80, num_heads=64, num_kv_heads=8, mlp_dim=28672, max_length=4096, norm_epsilon=1e-5
+  ),
+  'llama3-8b': _8B,
+  'llama3-70b': _70B,
+  'llama3.1-8b': _extended(_8B),
+  'llama3.1-70b': _extended(_70B),
+  'llama3.1-405b': _extended(_8B, hidden_dim=16384, num_layers=126, num_heads=128, mlp_dim=53248),
+  'llama3.2-1b': _extended(_8B, hidden_dim=2048, num_layers=16, mlp_dim=8192, tied=True, rotary_factor=32.0),
+  'llama3.2-3b': _extended(
+    _8B, hidden_dim=3072, num_layers=28, num_heads=24, mlp_dim=8192, tied=True, rotary_factor=32.0
+  ),
+  'chatglm2-6b': _CHATGLM2,
+  'glm-4-9b': _GLM4,
+  'glm-4-9b-0414': dataclasses.replace(_GLM4, max_length=32_768, norm_epsilon=1e-5, norm_placement='sandwich'),
+  'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, num_kv_heads=1, mlp_dim=352),
+}
 
 _LLAMA2 = 2023, 'Touvron et al., LLaMA 2'
 _LLAMA3 = 2024, 'Grattafiori et al., The Llama 3 herd of models'
 _LATER = 'released after the paper'
 _GLM_PAPER = 2024, 'GLM team, ChatGLM: from GLM-130B to GLM-4'
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'llama-7b': Published(vocab_size=32_000, parameters=6_738_415_616, paper='6.7B'),
-    'llama-13b': Published(vocab_size=32_000, parameters=13_015_864_320, paper='13.0B'),
-    'llama-33b': Published(vocab_size=32_000, parameters=32_528_943_616, paper='32.5B'),
-    'llama-65b': Published(vocab_size=32_000, parameters=65_285_660_672, paper='65.2B'),
-    'llama2-7b': Published(vocab_size=32_000, parameters=6_738_415_616, paper='7B', source=_LLAMA2),
-    'llama2-13b': Published(vocab_size=32_000, parameters=13_015_864_320, paper='13B', source=_LLAMA2),
-    'llama2-70b': Published(vocab_size=32_000, parameters=68_976_648_192, paper='70B', source=_LLAMA2),
-    'llama3-8b': Published(vocab_size=128_256, parameters=8_030_261_248, paper='8B', source=_LLAMA3),
-    'llama3-70b': Published(vocab_size=128_256, parameters=70_553_706_496, paper='70B', source=_LLAMA3),
-    'llama3.1-8b': Published(vocab_size=128_256, parameters=8_030_261_248, paper='8B', source=_LLAMA3),
-    'llama3.1-70b': Published(vocab_size=128_256, parameters=70_553_706_496, paper='70B', source=_LLAMA3),
-    'llama3.1-405b': Published(vocab_size=128_256, parameters=405_853_388_800, paper='405B', source=_LLAMA3),
-    'llama3.2-1b': Published(vocab_size=128_256, parameters=1_235_814_400, paper='none', note=_LATER, source=_LLAMA3),
-    'llama3.2-3b': Published(vocab_size=128_256, parameters=3_212_749_824, paper='none', note=_LATER, source=_LLAMA3),
-    'chatglm2-6b': Published(vocab_size=65_024, parameters=6_243_584_000, paper='6B', source=_GLM_PAPER),
-    'glm-4-9b': Published(vocab_size=151_552, parameters=9_399_951_360, paper='9B', source=_GLM_PAPER),
-    'glm-4-9b-0414': Published(
-      vocab_size=151_552,
-      parameters=9_400_279_040,
-      paper='9B',
-      note='glm-4-9b with two more norms a layer',
-      source=_GLM_PAPER,
-    ),
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'llama-7b': Published(vocab_size=32_000, parameters=6_738_415_616, paper='6.7B'),
+  'llama-13b': Published(vocab_size=32_000, parameters=13_015_864_320, paper='13.0B'),
+  'llama-33b': Published(vocab_size=32_000, parameters=32_528_943_616, paper='32.5B'),
+  'llama-65b': Published(vocab_size=32_000, parameters=65_285_660_672, paper='65.2B'),
+  'llama2-7b': Published(vocab_size=32_000, parameters=6_738_415_616, paper='7B', source=_LLAMA2),
+  'llama2-13b': Published(vocab_size=32_000, parameters=13_015_864_320, paper='13B', source=_LLAMA2),
+  'llama2-70b': Published(vocab_size=32_000, parameters=68_976_648_192, paper='70B', source=_LLAMA2),
+  'llama3-8b': Published(vocab_size=128_256, parameters=8_030_261_248, paper='8B', source=_LLAMA3),
+  'llama3-70b': Published(vocab_size=128_256, parameters=70_553_706_496, paper='70B', source=_LLAMA3),
+  'llama3.1-8b': Published(vocab_size=128_256, parameters=8_030_261_248, paper='8B', source=_LLAMA3),
+  'llama3.1-70b': Published(vocab_size=128_256, parameters=70_553_706_496, paper='70B', source=_LLAMA3),
+  'llama3.1-405b': Published(vocab_size=128_256, parameters=405_853_388_800, paper='405B', source=_LLAMA3),
+  'llama3.2-1b': Published(vocab_size=128_256, parameters=1_235_814_400, paper='none', note=_LATER, source=_LLAMA3),
+  'llama3.2-3b': Published(vocab_size=128_256, parameters=3_212_749_824, paper='none', note=_LATER, source=_LLAMA3),
+  'chatglm2-6b': Published(vocab_size=65_024, parameters=6_243_584_000, paper='6B', source=_GLM_PAPER),
+  'glm-4-9b': Published(vocab_size=151_552, parameters=9_399_951_360, paper='9B', source=_GLM_PAPER),
+  'glm-4-9b-0414': Published(
+    vocab_size=151_552,
+    parameters=9_400_279_040,
+    paper='9B',
+    note='glm-4-9b with two more norms a layer',
+    source=_GLM_PAPER,
+  ),
+}
 
 PAPER = Paper(
   year=2023,

@@ -13,7 +13,6 @@ for a comparison of the two.
 import dataclasses
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
@@ -151,20 +150,16 @@ def make(
 
 # Published sizes ------------------------------------------------------------------------------------------------------
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {'lstm-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=96)}
-)
+CONFIGS: Mapping[str, Config] = {'lstm-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=96)}
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'lstm-base': Published(
-      vocab_size=30_522,
-      parameters=108_460_032,
-      paper='none',
-      note='not from a paper: the size and vocabulary of bert-base',
-    )
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'lstm-base': Published(
+    vocab_size=30_522,
+    parameters=108_460_032,
+    paper='none',
+    note='not from a paper: the size and vocabulary of bert-base',
+  )
+}
 
 PAPER = Paper(
   year=2005,

@@ -10,7 +10,6 @@ by sqrt(d) (§5).
 import dataclasses
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import flax.linen as nn
@@ -226,21 +225,17 @@ def make(
 
 # Published sizes ------------------------------------------------------------------------------------------------------
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'palm-8b': Config(),
-    'palm-62b': Config(hidden_dim=8192, num_layers=64, num_heads=32, mlp_dim=32768),
-    'palm-540b': Config(hidden_dim=18432, num_layers=118, num_heads=48, mlp_dim=73728),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, head_dim=64, mlp_dim=512),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  'palm-8b': Config(),
+  'palm-62b': Config(hidden_dim=8192, num_layers=64, num_heads=32, mlp_dim=32768),
+  'palm-540b': Config(hidden_dim=18432, num_layers=118, num_heads=48, mlp_dim=73728),
+  'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, head_dim=64, mlp_dim=512),
+}
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'palm-8b': Published(vocab_size=256_000, parameters=8_632_012_800, paper='8.63B'),
-    'palm-62b': Published(vocab_size=256_000, parameters=62_495_662_080, paper='62.50B'),
-    'palm-540b': Published(vocab_size=256_000, parameters=540_356_474_880, paper='540.35B'),
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'palm-8b': Published(vocab_size=256_000, parameters=8_632_012_800, paper='8.63B'),
+  'palm-62b': Published(vocab_size=256_000, parameters=62_495_662_080, paper='62.50B'),
+  'palm-540b': Published(vocab_size=256_000, parameters=540_356_474_880, paper='540.35B'),
+}
 
 PAPER = Paper(year=2022, title='Chowdhery et al., PaLM', architecture='decoder', objective_family='autoregressive')

@@ -7,7 +7,6 @@ word2vec.c and GloVe's glove.c, so that initial logits are small.
 
 import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -99,38 +98,34 @@ def make(
 
 # Published sizes ------------------------------------------------------------------------------------------------------
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'word2vec': Config(),
-    'word2vec-300': Config(hidden_dim=300),
-    'glove-50': Config(hidden_dim=50),
-    'tiny': Config(hidden_dim=64),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  'word2vec': Config(),
+  'word2vec-300': Config(hidden_dim=300),
+  'glove-50': Config(hidden_dim=50),
+  'tiny': Config(hidden_dim=64),
+}
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'word2vec': Published(
-      vocab_size=71_291,
-      parameters=7_129_100,
-      paper='none',
-      note='the default width of word2vec.c; the vocabulary of text8, the text of its demo',
-    ),
-    'word2vec-300': Published(
-      vocab_size=3_000_000,
-      parameters=900_000_000,
-      paper='3 million vectors of 300',
-      note='the vectors of Google News; training has a second, output table of the same size',
-    ),
-    'glove-50': Published(
-      vocab_size=400_000,
-      parameters=20_000_000,
-      paper='400 thousand vectors of 50',
-      note='the vectors of Wikipedia 2014 and Gigaword 5, each the sum of the two in training',
-      source=(2014, 'Pennington et al., GloVe'),
-    ),
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'word2vec': Published(
+    vocab_size=71_291,
+    parameters=7_129_100,
+    paper='none',
+    note='the default width of word2vec.c; the vocabulary of text8, the text of its demo',
+  ),
+  'word2vec-300': Published(
+    vocab_size=3_000_000,
+    parameters=900_000_000,
+    paper='3 million vectors of 300',
+    note='the vectors of Google News; training has a second, output table of the same size',
+  ),
+  'glove-50': Published(
+    vocab_size=400_000,
+    parameters=20_000_000,
+    paper='400 thousand vectors of 50',
+    note='the vectors of Wikipedia 2014 and Gigaword 5, each the sum of the two in training',
+    source=(2014, 'Pennington et al., GloVe'),
+  ),
+}
 
 PAPER = Paper(
   year=2013,

@@ -16,7 +16,6 @@ checkpoints that embed texts.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
@@ -572,34 +571,32 @@ def _deep_encoder(*, num_layers: int, **fields: Any) -> Config:
   return _version_11(num_layers=num_layers, num_decoder_layers=num_layers // 3, **fields)
 
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    't5-small': Config(),
-    't5-base': Config(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=3072),
-    't5-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
-    't5-3b': Config(hidden_dim=1024, num_layers=24, num_heads=32, head_dim=128, mlp_dim=16384),
-    't5-11b': Config(hidden_dim=1024, num_layers=24, num_heads=128, head_dim=128, mlp_dim=65536),
-    't5-v1_1-small': _SMALL_11,
-    't5-v1_1-base': _version_11(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
-    't5-v1_1-large': _version_11(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
-    't5-v1_1-xl': _version_11(hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
-    't5-v1_1-xxl': _version_11(hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
-    't5-efficient-tiny': Config(hidden_dim=256, num_layers=4, num_heads=4, mlp_dim=1024),
-    't5-efficient-mini': Config(hidden_dim=384, num_layers=4, mlp_dim=1536),
-    't5-efficient-small-el16-dl4': Config(num_layers=16, num_decoder_layers=4),
-    'mt5-small': _version_11(model_type='mt5'),
-    'mt5-base': _version_11(model_type='mt5', hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
-    'mt5-large': _version_11(model_type='mt5', hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
-    'mt5-xl': _version_11(model_type='mt5', hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
-    'mt5-xxl': _version_11(model_type='mt5', hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
-    'byt5-small': _deep_encoder(hidden_dim=1472, num_layers=12, num_heads=6, mlp_dim=3584),
-    'byt5-base': _deep_encoder(hidden_dim=1536, num_layers=18, num_heads=12, mlp_dim=3968),
-    'byt5-large': _deep_encoder(hidden_dim=1536, num_layers=36, num_heads=16, mlp_dim=3840),
-    'byt5-xl': _deep_encoder(hidden_dim=2560, num_layers=36, num_heads=32, mlp_dim=6720),
-    'byt5-xxl': _deep_encoder(hidden_dim=4672, num_layers=36, num_heads=64, mlp_dim=12352),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  't5-small': Config(),
+  't5-base': Config(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=3072),
+  't5-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+  't5-3b': Config(hidden_dim=1024, num_layers=24, num_heads=32, head_dim=128, mlp_dim=16384),
+  't5-11b': Config(hidden_dim=1024, num_layers=24, num_heads=128, head_dim=128, mlp_dim=65536),
+  't5-v1_1-small': _SMALL_11,
+  't5-v1_1-base': _version_11(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
+  't5-v1_1-large': _version_11(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
+  't5-v1_1-xl': _version_11(hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
+  't5-v1_1-xxl': _version_11(hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
+  't5-efficient-tiny': Config(hidden_dim=256, num_layers=4, num_heads=4, mlp_dim=1024),
+  't5-efficient-mini': Config(hidden_dim=384, num_layers=4, mlp_dim=1536),
+  't5-efficient-small-el16-dl4': Config(num_layers=16, num_decoder_layers=4),
+  'mt5-small': _version_11(model_type='mt5'),
+  'mt5-base': _version_11(model_type='mt5', hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
+  'mt5-large': _version_11(model_type='mt5', hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
+  'mt5-xl': _version_11(model_type='mt5', hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
+  'mt5-xxl': _version_11(model_type='mt5', hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
+  'byt5-small': _deep_encoder(hidden_dim=1472, num_layers=12, num_heads=6, mlp_dim=3584),
+  'byt5-base': _deep_encoder(hidden_dim=1536, num_layers=18, num_heads=12, mlp_dim=3968),
+  'byt5-large': _deep_encoder(hidden_dim=1536, num_layers=36, num_heads=16, mlp_dim=3840),
+  'byt5-xl': _deep_encoder(hidden_dim=2560, num_layers=36, num_heads=32, mlp_dim=6720),
+  'byt5-xxl': _deep_encoder(hidden_dim=4672, num_layers=36, num_heads=64, mlp_dim=12352),
+  'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+}
 
 _ROWS = 32_128  # 32,000 pieces, 100 sentinels and 28 unused rows
 _LATER = 'released after the paper'
@@ -612,39 +609,37 @@ _EFFICIENT = 2021, 'Tay et al., Scale efficiently'
 _MT5 = 2020, 'Xue et al., mT5'
 _BYT5 = 2021, 'Xue et al., ByT5'
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    't5-small': Published(vocab_size=_ROWS, parameters=60_506_624, paper='60M'),
-    't5-base': Published(vocab_size=_ROWS, parameters=222_903_552, paper='220M'),
-    't5-large': Published(vocab_size=_ROWS, parameters=737_668_096, paper='770M'),
-    't5-3b': Published(vocab_size=_ROWS, parameters=2_851_598_336, paper='2.8B'),
-    't5-11b': Published(vocab_size=_ROWS, parameters=11_307_321_344, paper='11B'),
-    't5-v1_1-small': Published(vocab_size=_ROWS, parameters=76_961_152, paper='none', note=_LATER, source=_GATED),
-    't5-v1_1-base': Published(vocab_size=_ROWS, parameters=247_577_856, paper='none', note=_LATER, source=_GATED),
-    't5-v1_1-large': Published(vocab_size=_ROWS, parameters=783_150_080, paper='none', note=_LATER, source=_GATED),
-    't5-v1_1-xl': Published(vocab_size=_ROWS, parameters=2_849_757_184, paper='none', note=_LATER, source=_GATED),
-    't5-v1_1-xxl': Published(vocab_size=_ROWS, parameters=11_135_332_352, paper='none', note=_LATER, source=_GATED),
-    't5-efficient-tiny': Published(vocab_size=_ROWS, parameters=15_570_688, paper='16M', source=_EFFICIENT),
-    't5-efficient-mini': Published(vocab_size=_ROWS, parameters=31_220_480, paper='31M', source=_EFFICIENT),
-    't5-efficient-small-el16-dl4': Published(
-      vocab_size=_ROWS,
-      parameters=83_582_464,
-      paper='none',
-      note='T5 small with 16 layers in the encoder and 4 in the decoder',
-      source=_EFFICIENT,
-    ),
-    'mt5-small': Published(vocab_size=_MT5_ROWS, parameters=300_176_768, paper='300M', source=_MT5),
-    'mt5-base': Published(vocab_size=_MT5_ROWS, parameters=582_401_280, paper='580M', source=_MT5),
-    'mt5-large': Published(vocab_size=_MT5_ROWS, parameters=1_229_581_312, paper='1.2B', source=_MT5),
-    'mt5-xl': Published(vocab_size=_MT5_ROWS, parameters=3_742_619_648, paper='3.7B', source=_MT5),
-    'mt5-xxl': Published(vocab_size=_MT5_ROWS, parameters=12_921_057_280, paper='13B', source=_MT5),
-    'byt5-small': Published(vocab_size=_BYTES, parameters=299_637_760, paper='300M', source=_BYT5),
-    'byt5-base': Published(vocab_size=_BYTES, parameters=581_653_248, paper='582M', source=_BYT5),
-    'byt5-large': Published(vocab_size=_BYTES, parameters=1_228_183_552, paper='1.23B', source=_BYT5),
-    'byt5-xl': Published(vocab_size=_BYTES, parameters=3_737_801_728, paper='3.74B', source=_BYT5),
-    'byt5-xxl': Published(vocab_size=_BYTES, parameters=12_906_899_328, paper='12.9B', source=_BYT5),
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  't5-small': Published(vocab_size=_ROWS, parameters=60_506_624, paper='60M'),
+  't5-base': Published(vocab_size=_ROWS, parameters=222_903_552, paper='220M'),
+  't5-large': Published(vocab_size=_ROWS, parameters=737_668_096, paper='770M'),
+  't5-3b': Published(vocab_size=_ROWS, parameters=2_851_598_336, paper='2.8B'),
+  't5-11b': Published(vocab_size=_ROWS, parameters=11_307_321_344, paper='11B'),
+  't5-v1_1-small': Published(vocab_size=_ROWS, parameters=76_961_152, paper='none', note=_LATER, source=_GATED),
+  't5-v1_1-base': Published(vocab_size=_ROWS, parameters=247_577_856, paper='none', note=_LATER, source=_GATED),
+  't5-v1_1-large': Published(vocab_size=_ROWS, parameters=783_150_080, paper='none', note=_LATER, source=_GATED),
+  't5-v1_1-xl': Published(vocab_size=_ROWS, parameters=2_849_757_184, paper='none', note=_LATER, source=_GATED),
+  't5-v1_1-xxl': Published(vocab_size=_ROWS, parameters=11_135_332_352, paper='none', note=_LATER, source=_GATED),
+  't5-efficient-tiny': Published(vocab_size=_ROWS, parameters=15_570_688, paper='16M', source=_EFFICIENT),
+  't5-efficient-mini': Published(vocab_size=_ROWS, parameters=31_220_480, paper='31M', source=_EFFICIENT),
+  't5-efficient-small-el16-dl4': Published(
+    vocab_size=_ROWS,
+    parameters=83_582_464,
+    paper='none',
+    note='T5 small with 16 layers in the encoder and 4 in the decoder',
+    source=_EFFICIENT,
+  ),
+  'mt5-small': Published(vocab_size=_MT5_ROWS, parameters=300_176_768, paper='300M', source=_MT5),
+  'mt5-base': Published(vocab_size=_MT5_ROWS, parameters=582_401_280, paper='580M', source=_MT5),
+  'mt5-large': Published(vocab_size=_MT5_ROWS, parameters=1_229_581_312, paper='1.2B', source=_MT5),
+  'mt5-xl': Published(vocab_size=_MT5_ROWS, parameters=3_742_619_648, paper='3.7B', source=_MT5),
+  'mt5-xxl': Published(vocab_size=_MT5_ROWS, parameters=12_921_057_280, paper='13B', source=_MT5),
+  'byt5-small': Published(vocab_size=_BYTES, parameters=299_637_760, paper='300M', source=_BYT5),
+  'byt5-base': Published(vocab_size=_BYTES, parameters=581_653_248, paper='582M', source=_BYT5),
+  'byt5-large': Published(vocab_size=_BYTES, parameters=1_228_183_552, paper='1.23B', source=_BYT5),
+  'byt5-xl': Published(vocab_size=_BYTES, parameters=3_737_801_728, paper='3.74B', source=_BYT5),
+  'byt5-xxl': Published(vocab_size=_BYTES, parameters=12_906_899_328, paper='12.9B', source=_BYT5),
+}
 
 PAPER = Paper(
   year=2019,

@@ -11,7 +11,6 @@ dropout of the sinusoids samples one mask per batch. Hugging Face computes GELU 
 import dataclasses
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
@@ -415,32 +414,28 @@ def make(
 
 # Published sizes ------------------------------------------------------------------------------------------------------
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'xlnet-base': Config(),
-    'xlnet-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, memory_length=48),
-  }
-)
+CONFIGS: Mapping[str, Config] = {
+  'xlnet-base': Config(),
+  'xlnet-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+  'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, memory_length=48),
+}
 
 _BODY = 'without the summary layer'
 
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'xlnet-base': Published(
-      vocab_size=32_000,
-      parameters=117_308_928,
-      paper='as BERT-base',
-      also=((_BODY, 116_718_336), (f'{_BODY}, with its output bias', 116_750_336)),
-    ),
-    'xlnet-large': Published(
-      vocab_size=32_000,
-      parameters=361_318_400,
-      paper='as BERT-large',
-      also=((_BODY, 360_268_800), (f'{_BODY}, with its output bias', 360_300_800)),
-    ),
-  }
-)
+PUBLISHED: Mapping[str, Published] = {
+  'xlnet-base': Published(
+    vocab_size=32_000,
+    parameters=117_308_928,
+    paper='as BERT-base',
+    also=((_BODY, 116_718_336), (f'{_BODY}, with its output bias', 116_750_336)),
+  ),
+  'xlnet-large': Published(
+    vocab_size=32_000,
+    parameters=361_318_400,
+    paper='as BERT-large',
+    also=((_BODY, 360_268_800), (f'{_BODY}, with its output bias', 360_300_800)),
+  ),
+}
 
 PAPER = Paper(
   year=2019, title='Yang et al., XLNet', architecture='encoder', objective_family='permutation', adapters=('classify',)

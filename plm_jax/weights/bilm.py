@@ -20,7 +20,6 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,27 +59,25 @@ _EMBEDDING = fields.Field(
   'an object with dim, the width of the vector of a character',
   lambda value: isinstance(value, dict) and fields.size().holds(value.get('dim')),
 )
-FIELDS: Mapping[str, fields.Fields] = MappingProxyType(
-  {
-    'lstm': {
-      'use_skip_connections': fields.fixed(True)._replace(default=fields.REQUIRED),
-      'projection_dim': fields.size(),
-      'dim': fields.size(),
-      'n_layers': fields.layers(1),
-      'cell_clip': _CLIP,
-      'proj_clip': _CLIP,
-    },
-    'char_cnn': {
-      'activation': fields.fixed('relu')._replace(default=fields.REQUIRED),
-      'filters': _FILTERS,
-      'n_highway': fields.whole(0, most=64),
-      'embedding': _EMBEDDING,
-      # training writes 261; users set 262 by hand before they use the files
-      'n_characters': fields.choice(fields.REQUIRED, (CHARACTERS, CHARACTERS - 1)),
-      'max_characters_per_token': fields.fixed(chars.SLOTS)._replace(default=fields.REQUIRED),
-    },
-  }
-)
+FIELDS: Mapping[str, fields.Fields] = {
+  'lstm': {
+    'use_skip_connections': fields.fixed(True)._replace(default=fields.REQUIRED),
+    'projection_dim': fields.size(),
+    'dim': fields.size(),
+    'n_layers': fields.layers(1),
+    'cell_clip': _CLIP,
+    'proj_clip': _CLIP,
+  },
+  'char_cnn': {
+    'activation': fields.fixed('relu')._replace(default=fields.REQUIRED),
+    'filters': _FILTERS,
+    'n_highway': fields.whole(0, most=64),
+    'embedding': _EMBEDDING,
+    # training writes 261; users set 262 by hand before they use the files
+    'n_characters': fields.choice(fields.REQUIRED, (CHARACTERS, CHARACTERS - 1)),
+    'max_characters_per_token': fields.fixed(chars.SLOTS)._replace(default=fields.REQUIRED),
+  },
+}
 
 
 class Bilm(NamedTuple):

@@ -1,7 +1,6 @@
 """Parameters computed from saved ones when they are read: wrapper updates, 8-bit scales, second trunks."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import flax.linen as nn
 import numpy as np
@@ -14,7 +13,7 @@ from plm_jax.weights.table import TOKENS
 
 # A leaf of the trunk alone -> the two leaves whose sum it is in a run that also trains a generator; the second is the
 # trunk's own part (DeBERTa-v3's gradient-disentangled table).
-SUMS: Mapping[str, tuple[str, str]] = MappingProxyType({TOKENS: ('generator/token_embed/table', 'delta/table')})
+SUMS: Mapping[str, tuple[str, str]] = {TOKENS: ('generator/token_embed/table', 'delta/table')}
 
 
 def with_updates(saved: Params, name: str, fold: Callable[..., np.ndarray]) -> dict[str, Leaf]:

@@ -12,7 +12,6 @@ attributes of transformers, or of an older version without effect on numbers, an
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from plm_jax.config import values
@@ -231,29 +230,27 @@ def _is_one_of(value: Any, choices: Sequence[Any]) -> bool:
 
 
 # their name of an activation -> ours (layers/mlp.py)
-ACTIVATIONS: Mapping[str, str] = MappingProxyType(
-  {
-    'gelu': 'gelu_erf',
-    'gelu_python': 'gelu_erf',
-    'gelu_new': 'gelu_tanh',
-    'gelu_pytorch_tanh': 'gelu_tanh',
-    'gelu_python_tanh': 'gelu_tanh',
-    'gelu_fast': 'gelu_tanh',
-    'gelu_accurate': 'gelu_tanh',
-    'relu': 'relu',
-    'silu': 'silu',
-    'swish': 'silu',
-    'tanh': 'tanh',
-    'quick_gelu': 'gelu_sigmoid',
-    'relu2': 'relu_squared',
-    'relu6': 'relu6',
-    'leaky_relu': 'leaky_relu',
-    'mish': 'mish',
-    'hardswish': 'hard_swish',
-    'sigmoid': 'sigmoid',
-    'linear': 'linear',
-  }
-)
+ACTIVATIONS: Mapping[str, str] = {
+  'gelu': 'gelu_erf',
+  'gelu_python': 'gelu_erf',
+  'gelu_new': 'gelu_tanh',
+  'gelu_pytorch_tanh': 'gelu_tanh',
+  'gelu_python_tanh': 'gelu_tanh',
+  'gelu_fast': 'gelu_tanh',
+  'gelu_accurate': 'gelu_tanh',
+  'relu': 'relu',
+  'silu': 'silu',
+  'swish': 'silu',
+  'tanh': 'tanh',
+  'quick_gelu': 'gelu_sigmoid',
+  'relu2': 'relu_squared',
+  'relu6': 'relu6',
+  'leaky_relu': 'leaky_relu',
+  'mish': 'mish',
+  'hardswish': 'hard_swish',
+  'sigmoid': 'sigmoid',
+  'linear': 'linear',
+}
 
 
 def their_activation(name: str) -> str:
@@ -267,8 +264,7 @@ def activation(default: str, *, also: str | None = None) -> Field:
 
 
 # Fields of every config class; fixed ones have the values that do not change a model.
-COMMON: Fields = MappingProxyType(
-  {
+COMMON: Fields = {
     'vocab_size': size(),
     'tie_word_embeddings': flag(True),
     'pad_token_id': token_id(),
@@ -287,12 +283,9 @@ COMMON: Fields = MappingProxyType(
     'per_layer_config': fixed(None, {}),
     'tie_encoder_decoder': fixed(False),
     'cross_attention_hidden_size': fixed(None),
-  }
-)  # fmt: skip
+  }  # fmt: skip
 
 # Fields of encoders and of decoders without a second stack.
-ONE_STACK: Fields = MappingProxyType(
-  {**COMMON, 'is_encoder_decoder': fixed(False), 'add_cross_attention': fixed(False)}
-)
+ONE_STACK: Fields = {**COMMON, 'is_encoder_decoder': fixed(False), 'add_cross_attention': fixed(False)}
 
-ENCODER: Fields = MappingProxyType({**ONE_STACK, 'is_decoder': fixed(False)})
+ENCODER: Fields = {**ONE_STACK, 'is_decoder': fixed(False)}

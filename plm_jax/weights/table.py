@@ -224,7 +224,7 @@ def is_minus_infinity(trunk: nn.Module, tensor: np.ndarray) -> bool:
   return bool((tensor <= -1e4).all())
 
 
-POSITIONS: Mapping[str, Derived] = MappingProxyType({'position_ids': counts_up, 'token_type_ids': is_zero})
+POSITIONS: Mapping[str, Derived] = {'position_ids': counts_up, 'token_type_ids': is_zero}
 
 
 def section(tensor: np.ndarray, part: Part) -> np.ndarray:

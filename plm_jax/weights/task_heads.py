@@ -6,7 +6,6 @@ A block of a config, `{'name': 'classify', 'classes': 3, ...}`, specifies how a 
 
 import json
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
@@ -17,17 +16,15 @@ from plm_jax.weights.table import HEAD, POOLER, Architecture, TaskHead
 
 Block = Mapping[str, Any]
 # settings of adapters: the trunk's last states, pooled as in its paper, and a head of dense layers
-_READING: Mapping[str, Sequence[Any]] = MappingProxyType(
-  {
-    'layer': (-1,),
-    'layers': ([], [-1]),
-    'join': ('concat', 'sum'),
-    'pool': ('trunk',),
-    'norms': (False,),
-    'lstm_layers': (0,),
-    'crf': (False,),
-  }
-)
+_READING: Mapping[str, Sequence[Any]] = {
+  'layer': (-1,),
+  'layers': ([], [-1]),
+  'join': ('concat', 'sum'),
+  'pool': ('trunk',),
+  'norms': (False,),
+  'lstm_layers': (0,),
+  'crf': (False,),
+}
 ADAPTERS = ('classify', 'tag', 'choose', 'span')  # adapters whose heads have task classes
 _OUTPUTS = {'choose': 1, 'span': 2}  # fixed number of outputs
 NAMED = ('classify', 'tag')  # heads with class names

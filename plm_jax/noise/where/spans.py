@@ -5,7 +5,6 @@ Each run (`noise/runs.py`) is corrupted as if it were alone in the row.
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 import jax
@@ -395,13 +394,11 @@ def random_gaps(key: Array, row: Row, *, rate: Rate = 0.15) -> Spans:
   return Spans(number=jnp.zeros(length, jnp.int32), insert=taken.astype(jnp.int32))
 
 
-COUNTS: Mapping[Callable[..., Spans], Callable[..., tuple[int, int] | None]] = MappingProxyType(
-  {
-    exact_spans: lambda length, *, rate=0.15, mean=3.0: exact_counts(length, rate=rate, mean=mean),
-    one_span: lambda length, *, rate=0.5: (suffix_count(length, rate=rate), 1),
-    prefix: lambda length, *, rate=None: None if rate is None else (suffix_count(length, rate=rate), 1),
-  }
-)
+COUNTS: Mapping[Callable[..., Spans], Callable[..., tuple[int, int] | None]] = {
+  exact_spans: lambda length, *, rate=0.15, mean=3.0: exact_counts(length, rate=rate, mean=mean),
+  one_span: lambda length, *, rate=0.5: (suffix_count(length, rate=rate), 1),
+  prefix: lambda length, *, rate=None: None if rate is None else (suffix_count(length, rate=rate), 1),
+}
 """Function of this file -> (row length, its settings) -> (tokens, spans) of a row of one run; None if random."""
 
 
@@ -420,15 +417,13 @@ def _capacity_of_units(length: int, *, rate: Rate, units: Units = 'words') -> in
   return min(length, most + _ROUNDED_UP)
 
 
-CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = MappingProxyType(
-  {
-    exact_spans: _capacity_of_exact,
-    iid_spans: capacity_of_iid,
-    prefix: _capacity_of_prefix,
-    one_span: lambda length, *, rate=0.5: _capacity_of_prefix(length, rate=rate),
-    exact_units: lambda length, *, rate=0.15, **units: _capacity_of_units(length, rate=rate, **units),
-    poisson_spans: lambda length, *, rate=0.3, mean=3.0, **units: _capacity_of_units(length, rate=rate, **units),
-    random_gaps: lambda length, *, rate=0.15: 0,
-  }
-)
+CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = {
+  exact_spans: _capacity_of_exact,
+  iid_spans: capacity_of_iid,
+  prefix: _capacity_of_prefix,
+  one_span: lambda length, *, rate=0.5: _capacity_of_prefix(length, rate=rate),
+  exact_units: lambda length, *, rate=0.15, **units: _capacity_of_units(length, rate=rate, **units),
+  poisson_spans: lambda length, *, rate=0.3, mean=3.0, **units: _capacity_of_units(length, rate=rate, **units),
+  random_gaps: lambda length, *, rate=0.15: 0,
+}
 """Function of this file -> (row length, its settings) -> slots for its choice; the caller counts tokens beyond them."""

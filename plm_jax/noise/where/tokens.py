@@ -1,7 +1,6 @@
 """Single tokens to corrupt: (key, row) -> spans. Every chosen token is a separate span."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 import jax
@@ -112,12 +111,10 @@ def frequency(
   return single_tokens(jnp.zeros(length, bool).at[positions].set(taken))
 
 
-CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = MappingProxyType(
-  {
-    fixed_count: capacity_of_budget,
-    with_replacement: capacity_of_budget,
-    frequency: capacity_of_share,
-    iid: capacity_of_iid,
-  }
-)
+CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = {
+  fixed_count: capacity_of_budget,
+  with_replacement: capacity_of_budget,
+  frequency: capacity_of_share,
+  iid: capacity_of_iid,
+}
 """Function of this file -> (row length, its settings) -> slots for its choice; the caller counts tokens beyond them."""

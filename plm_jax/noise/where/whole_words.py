@@ -5,7 +5,6 @@ Spans and words never cross a boundary: the end of a document, or a token that m
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
 import jax
@@ -292,12 +291,10 @@ def ngram_windows(
   return number_spans(words.starts & (rank == first[window]), chosen)
 
 
-CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = MappingProxyType(
-  {
-    whole_word: capacity_of_budget,
-    ngram: capacity_of_budget,
-    ngram_windows: capacity_of_budget,
-    geometric_spans: capacity_of_share,
-  }
-)
+CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = {
+  whole_word: capacity_of_budget,
+  ngram: capacity_of_budget,
+  ngram_windows: capacity_of_budget,
+  geometric_spans: capacity_of_share,
+}
 """Function of this file -> (row length, its settings) -> slots for its choice; the caller counts tokens beyond them."""

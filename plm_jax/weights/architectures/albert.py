@@ -1,7 +1,6 @@
 """Tensors and config fields of ALBERT in Hugging Face's form: groups of inner blocks with shared parameters."""
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.albert import Albert, units
@@ -14,18 +13,16 @@ HEADS = ('mlm', 'pair')
 MODEL_TYPES = ('albert',)
 TYPED = True
 PREFIX = 'albert.'
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **bert.SHARED,
-    'embedding_size': fields.size(128),
-    'num_hidden_groups': fields.layers(1),
-    'inner_group_num': fields.layers(1),
-    'hidden_act': fields.activation('gelu_new'),
-    'hidden_dropout_prob': fields.rate(0.0),
-    'attention_probs_dropout_prob': fields.rate(0.0),
-    'classifier_dropout_prob': fields.inert(),
-  }
-)
+FIELDS: fields.Fields = {
+  **bert.SHARED,
+  'embedding_size': fields.size(128),
+  'num_hidden_groups': fields.layers(1),
+  'inner_group_num': fields.layers(1),
+  'hidden_act': fields.activation('gelu_new'),
+  'hidden_dropout_prob': fields.rate(0.0),
+  'attention_probs_dropout_prob': fields.rate(0.0),
+  'classifier_dropout_prob': fields.inert(),
+}
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
 

@@ -1,7 +1,6 @@
 """Tensors and config fields of BART in Hugging Face's form; `final_logits_bias` must be zero."""
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.bart import Bart
@@ -26,39 +25,35 @@ HEADS: tuple[str, ...] = ()
 MODEL_TYPES = ('bart',)
 PREFIX = 'model.'
 
-_ACTIVATIONS: Mapping[str, str] = MappingProxyType({'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'relu': 'relu'})
+_ACTIVATIONS: Mapping[str, str] = {'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'relu': 'relu'}
 # fields of BART and mBART
-SHARED: fields.Fields = MappingProxyType(
-  {
-    **fields.COMMON,
-    'is_encoder_decoder': fields.fixed(True),
-    'is_decoder': fields.fixed(False),
-    'd_model': fields.size(also='hidden_size'),
-    **{f'{side}_layers': fields.layers() for side in ('encoder', 'decoder')},
-    **{f'{side}_attention_heads': fields.layers() for side in ('encoder', 'decoder')},
-    **{f'{side}_ffn_dim': fields.size() for side in ('encoder', 'decoder')},
-    'max_position_embeddings': fields.size(1024),
-    'activation_function': fields.choice('gelu', tuple(_ACTIVATIONS)),
-    'dropout': fields.rate(0.1),
-    'attention_dropout': fields.rate(0.0),
-    'activation_dropout': fields.rate(0.0),
-    'init_std': fields.std(0.02),
-    'forced_eos_token_id': fields.token_id(2),
-    'tie_word_embeddings': fields.fixed(True),
-    'scale_embedding': fields.flag(False),
-    'normalize_embedding': fields.fixed(True),
-    **{name: fields.inert() for name in ('encoder_layerdrop', 'decoder_layerdrop', 'classifier_dropout')},
-  }
-)
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **SHARED,
-    'decoder_start_token_id': fields.token_id(2),
-    'normalize_before': fields.fixed(False),
-    'add_final_layer_norm': fields.fixed(False),
-  }
-)
-DERIVED: Mapping[str, Derived] = MappingProxyType({'final_logits_bias': is_zero})
+SHARED: fields.Fields = {
+  **fields.COMMON,
+  'is_encoder_decoder': fields.fixed(True),
+  'is_decoder': fields.fixed(False),
+  'd_model': fields.size(also='hidden_size'),
+  **{f'{side}_layers': fields.layers() for side in ('encoder', 'decoder')},
+  **{f'{side}_attention_heads': fields.layers() for side in ('encoder', 'decoder')},
+  **{f'{side}_ffn_dim': fields.size() for side in ('encoder', 'decoder')},
+  'max_position_embeddings': fields.size(1024),
+  'activation_function': fields.choice('gelu', tuple(_ACTIVATIONS)),
+  'dropout': fields.rate(0.1),
+  'attention_dropout': fields.rate(0.0),
+  'activation_dropout': fields.rate(0.0),
+  'init_std': fields.std(0.02),
+  'forced_eos_token_id': fields.token_id(2),
+  'tie_word_embeddings': fields.fixed(True),
+  'scale_embedding': fields.flag(False),
+  'normalize_embedding': fields.fixed(True),
+  **{name: fields.inert() for name in ('encoder_layerdrop', 'decoder_layerdrop', 'classifier_dropout')},
+}
+FIELDS: fields.Fields = {
+  **SHARED,
+  'decoder_start_token_id': fields.token_id(2),
+  'normalize_before': fields.fixed(False),
+  'add_final_layer_norm': fields.fixed(False),
+}
+DERIVED: Mapping[str, Derived] = {'final_logits_bias': is_zero}
 UNUSED = (r'(encoder|decoder)\.version$',)
 
 

@@ -1,7 +1,6 @@
 """Tensors and config fields of BERT in Hugging Face's form, with its pre-training heads."""
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
@@ -30,24 +29,22 @@ PREFIX = 'bert.'
 HEADS = ('mlm', 'pair')
 
 # fields of all relatives of BERT
-SHARED: fields.Fields = MappingProxyType(
-  {
-    **fields.ENCODER,
-    'hidden_size': fields.size(),
-    'num_hidden_layers': fields.layers(),
-    'num_attention_heads': fields.layers(),
-    'intermediate_size': fields.size(),
-    'hidden_act': fields.activation('gelu'),
-    'hidden_dropout_prob': fields.rate(0.1),
-    'attention_probs_dropout_prob': fields.rate(0.1),
-    'max_position_embeddings': fields.size(512),
-    'type_vocab_size': fields.size(2),
-    'layer_norm_eps': fields.epsilon(1e-12),
-    'initializer_range': fields.std(0.02),
-    'classifier_dropout': fields.inert(),
-    'position_embedding_type': fields.fixed('absolute'),
-  }
-)
+SHARED: fields.Fields = {
+  **fields.ENCODER,
+  'hidden_size': fields.size(),
+  'num_hidden_layers': fields.layers(),
+  'num_attention_heads': fields.layers(),
+  'intermediate_size': fields.size(),
+  'hidden_act': fields.activation('gelu'),
+  'hidden_dropout_prob': fields.rate(0.1),
+  'attention_probs_dropout_prob': fields.rate(0.1),
+  'max_position_embeddings': fields.size(512),
+  'type_vocab_size': fields.size(2),
+  'layer_norm_eps': fields.epsilon(1e-12),
+  'initializer_range': fields.std(0.02),
+  'classifier_dropout': fields.inert(),
+  'position_embedding_type': fields.fixed('absolute'),
+}
 FIELDS: fields.Fields = SHARED
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()

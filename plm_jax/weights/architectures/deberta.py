@@ -5,7 +5,6 @@ published as `embeddings.position_embeddings`; models of Hugging Face read it on
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.deberta import Config, Deberta
@@ -29,32 +28,30 @@ MODEL_TYPES = ('deberta', 'deberta-v2')
 TYPED = True
 PREFIX = 'deberta.'
 HEADS = ('mlm', 'position_embed')
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **bert.SHARED,
-    'num_hidden_layers': fields.whole(least=2, most=2**12),
-    'type_vocab_size': fields.whole(0),
-    'layer_norm_eps': fields.epsilon(1e-7),
-    'relative_attention': fields.flag(False),
-    'pos_att_type': fields.Field("a list of 'c2p' and 'p2c'", lambda value: _terms(value) is not None, None),
-    'max_relative_positions': fields.whole(-1, least=-1),
-    'position_buckets': fields.whole(-1, least=-1),
-    'position_biased_input': fields.flag(True),
-    'share_att_key': fields.flag(False),
-    'norm_rel_ebd': fields.choice('none', ('none', 'layer_norm')),
-    'conv_kernel_size': fields.choice(0, (0, *range(1, 1024, 2)))._replace(says='0 or an odd integer below 1024'),
-    'conv_act': fields.activation('tanh'),
-    'conv_groups': fields.fixed(1),
-    'talking_head': fields.fixed(False),
-    'attention_head_size': fields.size(None),
-    'embedding_size': fields.size(None),
-    'pooler_hidden_act': fields.activation('gelu'),
-    'pooler_hidden_size': fields.inert(),
-    'pooler_dropout': fields.inert(),
-    'cls_dropout': fields.inert(),
-    'legacy': fields.inert(),  # only changes names of the head of masked tokens
-  }
-)
+FIELDS: fields.Fields = {
+  **bert.SHARED,
+  'num_hidden_layers': fields.whole(least=2, most=2**12),
+  'type_vocab_size': fields.whole(0),
+  'layer_norm_eps': fields.epsilon(1e-7),
+  'relative_attention': fields.flag(False),
+  'pos_att_type': fields.Field("a list of 'c2p' and 'p2c'", lambda value: _terms(value) is not None, None),
+  'max_relative_positions': fields.whole(-1, least=-1),
+  'position_buckets': fields.whole(-1, least=-1),
+  'position_biased_input': fields.flag(True),
+  'share_att_key': fields.flag(False),
+  'norm_rel_ebd': fields.choice('none', ('none', 'layer_norm')),
+  'conv_kernel_size': fields.choice(0, (0, *range(1, 1024, 2)))._replace(says='0 or an odd integer below 1024'),
+  'conv_act': fields.activation('tanh'),
+  'conv_groups': fields.fixed(1),
+  'talking_head': fields.fixed(False),
+  'attention_head_size': fields.size(None),
+  'embedding_size': fields.size(None),
+  'pooler_hidden_act': fields.activation('gelu'),
+  'pooler_hidden_size': fields.inert(),
+  'pooler_dropout': fields.inert(),
+  'cls_dropout': fields.inert(),
+  'legacy': fields.inert(),  # only changes names of the head of masked tokens
+}
 DERIVED: Mapping[str, Derived] = POSITIONS
 _LEGACY = 'cls.predictions.'
 UNUSED = (r'^mask_predictions\.',)  # version 3: replaced token detection

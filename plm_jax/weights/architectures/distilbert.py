@@ -1,7 +1,6 @@
 """Tensors and config fields of DistilBERT in Hugging Face's form, with the masked language modelling head."""
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.bert import Bert
@@ -24,23 +23,21 @@ MODEL = 'bert'
 MODEL_TYPES = ('distilbert',)
 PREFIX = 'distilbert.'
 HEADS = ('mlm',)
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **fields.ENCODER,
-    'dim': fields.size(768, also='hidden_size'),
-    'n_layers': fields.layers(6, also='num_hidden_layers'),
-    'n_heads': fields.layers(12, also='num_attention_heads'),
-    'hidden_dim': fields.size(3072),
-    'max_position_embeddings': fields.size(512),
-    'activation': fields.activation('gelu'),
-    'dropout': fields.rate(0.1),
-    'attention_dropout': fields.rate(0.1),
-    'initializer_range': fields.std(0.02),
-    'sinusoidal_pos_embds': fields.inert(),  # the sinusoids are stored in the file
-    'qa_dropout': fields.inert(),
-    'seq_classif_dropout': fields.inert(),
-  }
-)
+FIELDS: fields.Fields = {
+  **fields.ENCODER,
+  'dim': fields.size(768, also='hidden_size'),
+  'n_layers': fields.layers(6, also='num_hidden_layers'),
+  'n_heads': fields.layers(12, also='num_attention_heads'),
+  'hidden_dim': fields.size(3072),
+  'max_position_embeddings': fields.size(512),
+  'activation': fields.activation('gelu'),
+  'dropout': fields.rate(0.1),
+  'attention_dropout': fields.rate(0.1),
+  'initializer_range': fields.std(0.02),
+  'sinusoidal_pos_embds': fields.inert(),  # the sinusoids are stored in the file
+  'qa_dropout': fields.inert(),
+  'seq_classif_dropout': fields.inert(),
+}
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
 

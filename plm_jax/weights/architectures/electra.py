@@ -5,7 +5,6 @@ embeddings that they shared in training.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.bert import Bert
@@ -30,14 +29,12 @@ TYPED = True
 PREFIX = 'electra.'
 HEADS = ('rtd', 'mlm')
 # summary of their multiple-choice class
-_CHOICE = MappingProxyType({'summary_type': 'first', 'summary_use_proj': True, 'summary_activation': 'gelu'})
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **bert.SHARED,
-    'embedding_size': fields.size(128),
-    **{name: fields.inert() for name in (*_CHOICE, 'summary_last_dropout')},
-  }
-)
+_CHOICE = {'summary_type': 'first', 'summary_use_proj': True, 'summary_activation': 'gelu'}
+FIELDS: fields.Fields = {
+  **bert.SHARED,
+  'embedding_size': fields.size(128),
+  **{name: fields.inert() for name in (*_CHOICE, 'summary_last_dropout')},
+}
 _GENERATOR = 'generator_predictions.'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()

@@ -1,7 +1,6 @@
 """Tensors and config fields of GLM-4 and GLM-4-0414 in Hugging Face's form: LLaMA's, with gate and up joined."""
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.llama import Llama
@@ -14,20 +13,18 @@ MODEL_TYPES = ('glm', 'glm4')
 PREFIX = 'model.'
 HEADS: tuple[str, ...] = ()
 
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **llama.SHARED,
-    'rms_norm_eps': fields.epsilon(1.5625e-7),
-    'attention_bias': fields.flag(True),
-    'max_position_embeddings': fields.size(131_072),
-    'num_key_value_heads': fields.layers(2),
-    'head_dim': fields.size(128),
-  }
-)
+FIELDS: fields.Fields = {
+  **llama.SHARED,
+  'rms_norm_eps': fields.epsilon(1.5625e-7),
+  'attention_bias': fields.flag(True),
+  'max_position_embeddings': fields.size(131_072),
+  'num_key_value_heads': fields.layers(2),
+  'head_dim': fields.size(128),
+}
 DERIVED: Mapping[str, Derived] = llama.DERIVED
 UNUSED: tuple[str, ...] = ()
 
-_VARIANTS: Mapping[str, str] = MappingProxyType({'glm': 'glm-4-9b', 'glm4': 'glm-4-9b-0414'})
+_VARIANTS: Mapping[str, str] = {'glm': 'glm-4-9b', 'glm4': 'glm-4-9b-0414'}
 
 
 def tasks(trunk: Llama) -> dict[str, TaskHead]:

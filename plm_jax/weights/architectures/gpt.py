@@ -1,7 +1,6 @@
 """Tensors and config fields of GPT-2 in Hugging Face's form: [inputs, outputs] kernels, query, key and value joined."""
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.gpt import Gpt
@@ -29,33 +28,29 @@ HEADS: tuple[str, ...] = ()
 
 _SUMMARY = ('type', 'use_proj', 'activation', 'proj_to_labels', 'first_dropout')  # of a multiple-choice head
 # fields of GPT and GPT-2
-SHARED: fields.Fields = MappingProxyType(
-  {
-    **fields.ONE_STACK,
-    'is_decoder': fields.inert(),
-    'n_positions': fields.size(also='max_position_embeddings'),
-    'n_embd': fields.size(also='hidden_size'),
-    'n_layer': fields.layers(also='num_hidden_layers'),
-    'n_head': fields.layers(also='num_attention_heads'),
-    'resid_pdrop': fields.rate(0.1),
-    'embd_pdrop': fields.rate(0.1),
-    'attn_pdrop': fields.rate(0.1),
-    'layer_norm_epsilon': fields.epsilon(1e-5),
-    'initializer_range': fields.std(0.02),
-    **{f'summary_{name}': fields.inert() for name in _SUMMARY},
-  }
-)
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **SHARED,
-    'n_inner': fields.size(None),
-    'activation_function': fields.activation('gelu_new'),
-    'scale_attn_weights': fields.fixed(True),
-    'scale_attn_by_inverse_layer_idx': fields.fixed(False),
-    'reorder_and_upcast_attn': fields.inert(),  # in float32 only the order of two products
-  }
-)
-DERIVED: Mapping[str, Derived] = MappingProxyType({'attn.bias': is_causal, 'attn.masked_bias': is_minus_infinity})
+SHARED: fields.Fields = {
+  **fields.ONE_STACK,
+  'is_decoder': fields.inert(),
+  'n_positions': fields.size(also='max_position_embeddings'),
+  'n_embd': fields.size(also='hidden_size'),
+  'n_layer': fields.layers(also='num_hidden_layers'),
+  'n_head': fields.layers(also='num_attention_heads'),
+  'resid_pdrop': fields.rate(0.1),
+  'embd_pdrop': fields.rate(0.1),
+  'attn_pdrop': fields.rate(0.1),
+  'layer_norm_epsilon': fields.epsilon(1e-5),
+  'initializer_range': fields.std(0.02),
+  **{f'summary_{name}': fields.inert() for name in _SUMMARY},
+}
+FIELDS: fields.Fields = {
+  **SHARED,
+  'n_inner': fields.size(None),
+  'activation_function': fields.activation('gelu_new'),
+  'scale_attn_weights': fields.fixed(True),
+  'scale_attn_by_inverse_layer_idx': fields.fixed(False),
+  'reorder_and_upcast_attn': fields.inert(),  # in float32 only the order of two products
+}
+DERIVED: Mapping[str, Derived] = {'attn.bias': is_causal, 'attn.masked_bias': is_minus_infinity}
 UNUSED: tuple[str, ...] = ()
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,61 +35,51 @@ def _holds_frequencies(trunk: Any, tensor: np.ndarray) -> bool:
 
 
 # rope_type -> the keys that it needs, and our names of them
-_SCALINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-  {
-    'default': {},
-    'linear': {'factor': 'rotary_factor'},
-    'llama3': {'factor': 'rotary_factor', 'low_freq_factor': 'rotary_low', 'high_freq_factor': 'rotary_high'},
-  }
-)
+_SCALINGS: Mapping[str, Mapping[str, str]] = {
+  'default': {},
+  'linear': {'factor': 'rotary_factor'},
+  'llama3': {'factor': 'rotary_factor', 'low_freq_factor': 'rotary_low', 'high_freq_factor': 'rotary_high'},
+}
 _FIRST_LENGTH = 'original_max_position_embeddings'
-_ROTATION: fields.Fields = MappingProxyType(
-  {
-    'rope_theta': fields.number(None, above=1),
-    'partial_rotary_factor': fields.number(None, above=0, most=1),
-    _FIRST_LENGTH: fields.size(None),
-  }
-)
-_SCALED: fields.Fields = MappingProxyType(
-  {
-    **_ROTATION,
-    'factor': fields.number(least=1),
-    'low_freq_factor': fields.number(above=0),
-    'high_freq_factor': fields.number(above=0),
-  }
-)
+_ROTATION: fields.Fields = {
+  'rope_theta': fields.number(None, above=1),
+  'partial_rotary_factor': fields.number(None, above=0, most=1),
+  _FIRST_LENGTH: fields.size(None),
+}
+_SCALED: fields.Fields = {
+  **_ROTATION,
+  'factor': fields.number(least=1),
+  'low_freq_factor': fields.number(above=0),
+  'high_freq_factor': fields.number(above=0),
+}
 # fields of LLaMA and GLM-4; `shared_config` checks the kind of rotation
-SHARED: fields.Fields = MappingProxyType(
-  {
-    **fields.ONE_STACK,
-    'is_decoder': fields.inert(),
-    'hidden_size': fields.size(),
-    'num_hidden_layers': fields.layers(),
-    'num_attention_heads': fields.layers(),
-    'num_key_value_heads': fields.layers(None),
-    'head_dim': fields.size(None),
-    'intermediate_size': fields.size(),
-    'hidden_act': fields.choice('silu', ('silu', 'swish')),
-    'max_position_embeddings': fields.size(2048),
-    'rope_parameters': fields.block(_SCALED),
-    'rope_scaling': fields.block(_SCALED),
-    **_ROTATION,
-    'tie_word_embeddings': fields.flag(False),
-    'attention_dropout': fields.rate(0.0),
-    'initializer_range': fields.std(0.02),
-    'ignore_keys_at_rope_validation': fields.inert(),
-  }
-)
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **SHARED,
-    'rms_norm_eps': fields.epsilon(1e-6),
-    'attention_bias': fields.flag(False),
-    'mlp_bias': fields.flag(False),
-    'pretraining_tp': fields.inert(),
-  }
-)
-DERIVED: Mapping[str, Derived] = MappingProxyType({'rotary_emb.inv_freq': _holds_frequencies})
+SHARED: fields.Fields = {
+  **fields.ONE_STACK,
+  'is_decoder': fields.inert(),
+  'hidden_size': fields.size(),
+  'num_hidden_layers': fields.layers(),
+  'num_attention_heads': fields.layers(),
+  'num_key_value_heads': fields.layers(None),
+  'head_dim': fields.size(None),
+  'intermediate_size': fields.size(),
+  'hidden_act': fields.choice('silu', ('silu', 'swish')),
+  'max_position_embeddings': fields.size(2048),
+  'rope_parameters': fields.block(_SCALED),
+  'rope_scaling': fields.block(_SCALED),
+  **_ROTATION,
+  'tie_word_embeddings': fields.flag(False),
+  'attention_dropout': fields.rate(0.0),
+  'initializer_range': fields.std(0.02),
+  'ignore_keys_at_rope_validation': fields.inert(),
+}
+FIELDS: fields.Fields = {
+  **SHARED,
+  'rms_norm_eps': fields.epsilon(1e-6),
+  'attention_bias': fields.flag(False),
+  'mlp_bias': fields.flag(False),
+  'pretraining_tp': fields.inert(),
+}
+DERIVED: Mapping[str, Derived] = {'rotary_emb.inv_freq': _holds_frequencies}
 UNUSED: tuple[str, ...] = ()
 
 

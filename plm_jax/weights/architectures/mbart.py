@@ -1,7 +1,6 @@
 """Tensors and config fields of mBART and mBART-50 in Hugging Face's form: BART's, with a final norm of each stack."""
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.bart import Bart
@@ -14,14 +13,12 @@ HEADS: tuple[str, ...] = ()
 MODEL_TYPES = ('mbart',)
 PREFIX = bart.PREFIX
 
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **bart.SHARED,
-    'decoder_start_token_id': fields.token_id(),
-    'normalize_before': fields.fixed(True),
-    'add_final_layer_norm': fields.fixed(True),
-  }
-)
+FIELDS: fields.Fields = {
+  **bart.SHARED,
+  'decoder_start_token_id': fields.token_id(),
+  'normalize_before': fields.fixed(True),
+  'add_final_layer_norm': fields.fixed(True),
+}
 tasks, entries = bart.tasks, bart.entries
 DERIVED: Mapping[str, Derived] = bart.DERIVED
 UNUSED = bart.UNUSED

@@ -1,7 +1,6 @@
 """Tensors and config fields of mT5 in Hugging Face's form: T5 1.1's, with untied tables for any config.json."""
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.t5 import T5, T5Encoder
@@ -15,15 +14,13 @@ MODEL_TYPES = ('mt5',)
 PREFIX = t5.PREFIX
 tasks, entries = t5.tasks, t5.entries
 
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **t5.FIELDS,
-    'feed_forward_proj': fields.choice('gated-gelu', tuple(t5.FORMS)),
-    # transformers overwrites these; old files have false
-    'tie_word_embeddings': fields.inert(),
-    'scale_decoder_outputs': fields.inert(),
-  }
-)
+FIELDS: fields.Fields = {
+  **t5.FIELDS,
+  'feed_forward_proj': fields.choice('gated-gelu', tuple(t5.FORMS)),
+  # transformers overwrites these; old files have false
+  'tie_word_embeddings': fields.inert(),
+  'scale_decoder_outputs': fields.inert(),
+}
 DERIVED: Mapping[str, Derived] = t5.DERIVED
 UNUSED = t5.UNUSED
 

@@ -1,7 +1,6 @@
 """Tensors and config fields of GPT (2018) in Hugging Face's form."""
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.gpt import Gpt
@@ -14,11 +13,9 @@ MODEL_TYPES = ('openai-gpt',)
 PREFIX = 'transformer.'
 HEADS: tuple[str, ...] = ()
 # their gelu is the tanh form
-_ACTIVATIONS: Mapping[str, str] = MappingProxyType(
-  {'gelu': 'gelu_new', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
-)
-FIELDS: fields.Fields = MappingProxyType({**gpt.SHARED, 'afn': fields.choice('gelu', tuple(_ACTIVATIONS))})
-DERIVED: Mapping[str, Derived] = MappingProxyType({**gpt.DERIVED, 'position_ids': counts_up})
+_ACTIVATIONS: Mapping[str, str] = {'gelu': 'gelu_new', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
+FIELDS: fields.Fields = {**gpt.SHARED, 'afn': fields.choice('gelu', tuple(_ACTIVATIONS))}
+DERIVED: Mapping[str, Derived] = {**gpt.DERIVED, 'position_ids': counts_up}
 UNUSED: tuple[str, ...] = ()
 
 

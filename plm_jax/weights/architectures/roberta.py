@@ -5,7 +5,6 @@ row is written as zeros.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.bert import Bert
@@ -30,7 +29,7 @@ MODEL_TYPES = ('roberta', 'xlm-roberta', 'camembert')
 PREFIX = 'roberta.'
 HEADS = ('mlm',)
 _OFFSET = 2  # positions follow the padding id, 1
-FIELDS: fields.Fields = MappingProxyType({**bert.SHARED, 'pad_token_id': fields.fixed(_OFFSET - 1)})
+FIELDS: fields.Fields = {**bert.SHARED, 'pad_token_id': fields.fixed(_OFFSET - 1)}
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED = (r'^roberta\.pooler\.',)  # unused next to a head that reads the first token
 

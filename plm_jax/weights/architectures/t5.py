@@ -7,7 +7,6 @@ from there.
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.t5 import T5, T5Encoder
@@ -33,41 +32,37 @@ PREFIX = ''
 _INSIDE = 'transformer.'  # prefix of the trunk in their classes for texts and tokens
 
 # feed_forward_proj -> (activation, gated)
-FORMS: Mapping[str, tuple[str, bool]] = MappingProxyType(
-  {
-    'relu': ('relu', False),
-    'gelu_new': ('gelu_tanh', False),
-    'gelu': ('gelu_erf', False),
-    'gated-relu': ('relu', True),
-    'gated-gelu': ('gelu_tanh', True),
-    'gated-silu': ('silu', True),
-  }
-)
+FORMS: Mapping[str, tuple[str, bool]] = {
+  'relu': ('relu', False),
+  'gelu_new': ('gelu_tanh', False),
+  'gelu': ('gelu_erf', False),
+  'gated-relu': ('relu', True),
+  'gated-gelu': ('gelu_tanh', True),
+  'gated-silu': ('silu', True),
+}
 
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **fields.COMMON,
-    'is_encoder_decoder': fields.flag(True),
-    'is_decoder': fields.fixed(False),
-    'd_model': fields.size(also='hidden_size'),
-    'd_kv': fields.size(also='head_dim'),
-    'd_ff': fields.size(),
-    'num_layers': fields.layers(also='num_hidden_layers'),
-    'num_decoder_layers': fields.layers(None),
-    'num_heads': fields.layers(also='num_attention_heads'),
-    'relative_attention_num_buckets': fields.size(32),
-    'relative_attention_max_distance': fields.size(128),
-    'dropout_rate': fields.rate(0.1),
-    'layer_norm_epsilon': fields.epsilon(1e-6),
-    'feed_forward_proj': fields.choice('relu', tuple(FORMS)),
-    'scale_decoder_outputs': fields.choice(None, (True, False, None)),
-    'decoder_start_token_id': fields.token_id(0),
-    'dense_act_fn': fields.Field('the activation of feed_forward_proj', lambda value: isinstance(value, str), None),
-    'is_gated_act': fields.choice(None, (True, False)),
-    **{name: fields.inert() for name in ('initializer_factor', 'classifier_dropout')},
-  }
-)
-DERIVED: Mapping[str, Derived] = MappingProxyType({})
+FIELDS: fields.Fields = {
+  **fields.COMMON,
+  'is_encoder_decoder': fields.flag(True),
+  'is_decoder': fields.fixed(False),
+  'd_model': fields.size(also='hidden_size'),
+  'd_kv': fields.size(also='head_dim'),
+  'd_ff': fields.size(),
+  'num_layers': fields.layers(also='num_hidden_layers'),
+  'num_decoder_layers': fields.layers(None),
+  'num_heads': fields.layers(also='num_attention_heads'),
+  'relative_attention_num_buckets': fields.size(32),
+  'relative_attention_max_distance': fields.size(128),
+  'dropout_rate': fields.rate(0.1),
+  'layer_norm_epsilon': fields.epsilon(1e-6),
+  'feed_forward_proj': fields.choice('relu', tuple(FORMS)),
+  'scale_decoder_outputs': fields.choice(None, (True, False, None)),
+  'decoder_start_token_id': fields.token_id(0),
+  'dense_act_fn': fields.Field('the activation of feed_forward_proj', lambda value: isinstance(value, str), None),
+  'is_gated_act': fields.choice(None, (True, False)),
+  **{name: fields.inert() for name in ('initializer_factor', 'classifier_dropout')},
+}
+DERIVED: Mapping[str, Derived] = {}
 UNUSED = (r'EncDecAttention\.relative_attention_bias\.weight$',)  # in the first published files
 
 

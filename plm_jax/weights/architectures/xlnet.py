@@ -19,37 +19,35 @@ MODEL_TYPES = ('xlnet',)
 TYPED = True
 PREFIX = 'transformer.'
 
-FIELDS: fields.Fields = MappingProxyType(
-  {
-    **fields.ENCODER,
-    'vocab_size': fields.size(also='n_token'),
-    'd_model': fields.size(also='hidden_size'),
-    'n_layer': fields.layers(also='num_hidden_layers'),
-    'n_head': fields.layers(also='num_attention_heads'),
-    'd_inner': fields.size(),
-    'd_head': fields.size(None),
-    'ff_activation': fields.activation('gelu'),
-    'layer_norm_eps': fields.epsilon(1e-12),
-    'dropout': fields.rate(0.1),
-    'initializer_range': fields.std(0.02),
-    'mem_len': fields.whole(None),
-    'reuse_len': fields.whole(None),
-    'attn_type': fields.fixed('bi'),
-    'untie_r': fields.fixed(True),
-    'same_length': fields.fixed(False),
-    'clamp_len': fields.fixed(-1),
-    'bi_data': fields.fixed(False),
-    'summary_type': fields.fixed('last'),
-    'summary_use_proj': fields.fixed(True),
-    'summary_activation': fields.fixed('tanh'),
-    **{
-      name: fields.inert()
-      for name in ('use_mems_eval', 'use_mems_train', 'summary_last_dropout', 'start_n_top', 'end_n_top')
-    },
-  }
-)
+FIELDS: fields.Fields = {
+  **fields.ENCODER,
+  'vocab_size': fields.size(also='n_token'),
+  'd_model': fields.size(also='hidden_size'),
+  'n_layer': fields.layers(also='num_hidden_layers'),
+  'n_head': fields.layers(also='num_attention_heads'),
+  'd_inner': fields.size(),
+  'd_head': fields.size(None),
+  'ff_activation': fields.activation('gelu'),
+  'layer_norm_eps': fields.epsilon(1e-12),
+  'dropout': fields.rate(0.1),
+  'initializer_range': fields.std(0.02),
+  'mem_len': fields.whole(None),
+  'reuse_len': fields.whole(None),
+  'attn_type': fields.fixed('bi'),
+  'untie_r': fields.fixed(True),
+  'same_length': fields.fixed(False),
+  'clamp_len': fields.fixed(-1),
+  'bi_data': fields.fixed(False),
+  'summary_type': fields.fixed('last'),
+  'summary_use_proj': fields.fixed(True),
+  'summary_activation': fields.fixed('tanh'),
+  **{
+    name: fields.inert()
+    for name in ('use_mems_eval', 'use_mems_train', 'summary_last_dropout', 'start_n_top', 'end_n_top')
+  },
+}
 _WHOLE_ROW = 2**24  # reuse_length for whole sequences, their default
-DERIVED: Mapping[str, Derived] = MappingProxyType({})
+DERIVED: Mapping[str, Derived] = {}
 UNUSED: tuple[str, ...] = ()
 
 
