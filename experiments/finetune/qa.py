@@ -4,8 +4,9 @@ plm-jax train --config=experiments/finetune/qa.py --workdir=runs/answers \
     --config.data.path=FOLDER --config.model.from=MODEL
 plm-jax predict --workdir=runs/answers --file=new.jsonl --out=predicted.jsonl
 
-FOLDER as in `classify.py`, as .jsonl, .parquet or SQuAD's .json, with question, context and answers in each row:
-{"text": ["at noon"], "answer_start": [17]}. A long text is read in windows. Rows without answers are predicted.
+FOLDER as in `classify.py`, also SQuAD's .json, with question, context and answers in each row: {"text": ["at noon"],
+"answer_start": [17]}, or answer and answer_start in columns of a table. A long text is read in windows. Rows without
+answers are predicted.
 
 Hardware: one accelerator, minutes to an hour.
 Expect: SQuAD 1.1 of BERT-base exact match 80.8, F1 88.5 (dev; the paper's Table 2). One's own are not in the paper.

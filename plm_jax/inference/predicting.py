@@ -32,7 +32,7 @@ from plm_jax.core.types import Task
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import examples, first_row
-from plm_jax.data.rows.class_names import one_by_one
+from plm_jax.data.rows.class_names import words_of
 from plm_jax.inference import replies
 from plm_jax.io import files, run_paths
 from plm_jax.io.files import Where
@@ -298,7 +298,7 @@ def _whole(
     yield from ({**record['row'], **words} for record, words in remaining)
     return
   for row in records:
-    has_words = bool(one_by_one(row[block['fields'][0]]))
+    has_words = bool(words_of(row[block['fields'][0]]))
     yield {**row, **(next(remaining)[1] if has_words else {'prediction': [], 'probability': []})}
 
 

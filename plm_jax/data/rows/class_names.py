@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from plm_jax.core.errors import suggest
+from plm_jax.data.corpora import cells
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows.checked import BadSplit
 
@@ -17,12 +18,22 @@ _FEW = 50  # names that are accepted in any number of rows; more need two rows e
 
 
 def one_by_one(value: Any) -> Any:
-  """Split a text into words; keep other values.
+  """Split a text into words or read its list; keep other values.
 
   A number of a table is a text of one word.
+
+  Raises:
+    ValueError: the text looks like a list and cannot be read.
   """
   value = as_written(value)
-  return value.split() if isinstance(value, str) else value
+  return cells.words(value) if isinstance(value, str) else value
+
+
+def words_of(value: Any) -> Any:
+  """Return `one_by_one` of words: a text such as '[1]' is a word."""
+  words = one_by_one(value)
+  text = as_written(value)
+  return text.split() if isinstance(text, str) and not all(isinstance(word, str) for word in words) else words
 
 
 class ClassNames:

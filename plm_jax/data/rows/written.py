@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from plm_jax.data.corpora.records import Records, as_written
+from plm_jax.data.corpora import cells
+from plm_jax.data.corpora.records import Records, as_written, is_words
 from plm_jax.data.rows.checked import BadRows, OnBadRow
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,8 @@ def value_of(row: Row, field: str) -> Any:
   """
   value: Any = row
   for name in field.split('.'):
+    if value is not row and isinstance(value, str):  # an object in a cell
+      value = cells.parse(value) or value
     if not isinstance(value, Mapping) or name not in value:
       available = f'the fields are {", ".join(value)}' if isinstance(value, Mapping) else f'{value!r} has no fields'
       raise ValueError(f'no field {field!r}: {name!r} is missing, {available}')
@@ -132,7 +135,9 @@ def texts_of(row: Row, field: str) -> tuple[str, ...]:
     ValueError: the field holds another value.
   """
   value = value_of(row, field)
-  texts = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else (None,)
+  if isinstance(value, str):
+    value = spelt if is_words(spelt := cells.parse(value)) else (value,)
+  texts = tuple(value) if isinstance(value, Sequence) else (None,)
   if not all(isinstance(text, str) for text in texts):
     raise ValueError(f'{field!r} holds no text and no list of texts but {value!r}')
   return texts
@@ -164,13 +169,16 @@ def filled(template: str, row: Row) -> str:
   return _FIELD.sub(text, template.replace(BLANK, MARK))
 
 
-def each_filled(template: str, row: Row) -> tuple[str, ...]:
+def each_filled(template: str, row: Row, *, spelt: bool = False) -> tuple[str, ...]:
   """Fill a template; return a text for each entry of a list.
 
   That is, if the template is one field. None in such a field gives no text.
+
+  Args:
+    spelt: read the list that a text spells, in the cell of a table.
   """
   alone = _FIELD.fullmatch(template)
-  if not alone or isinstance(value := value_of(row, alone[1]), int | float):
+  if not alone or isinstance(value := value_of(row, alone[1]), (int, float) if spelt else (int, float, str)):
     return (filled(template, row),)
   return () if value is None else texts_of(row, alone[1])
 

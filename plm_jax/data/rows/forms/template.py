@@ -52,7 +52,7 @@ def write(inputs: str, target: str, options: Sequence[str], label: str, row: Map
   Without a target, the target is the right option.
   """
   targets: tuple[str, ...]
-  choices = tuple(text for template in options for text in written.each_filled(template, row))
+  choices = tuple(text for template in options for text in written.each_filled(template, row, spelt=True))
   right = written.label_of(row, label, choices) if choices else -1
   if target and any(row.get(name.partition('.')[0], '') is None for name in written.names_in(target)):
     targets = ()

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plm_jax.core import errors
+from plm_jax.data.corpora import cells
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.checked import BadRows
@@ -231,6 +232,8 @@ class Reader(NamedTuple):
     needed |= set() if self.settings.keep_unlabelled else {self.settings.label}
     for name in sorted(needed - row.keys()):
       self.records.value(index, name)  # raises with the missing field
+    if all(len(part) == 1 for pattern in self.patterns for part in pattern if isinstance(part, tuple)):
+      row = _with_lists(row, needed)
     return [self._item(entry, where=f'row {index} of {self.records.where}') for entry in _entries(row, needed)]
 
   def _item(self, row: Mapping[str, Any], *, where: str) -> Item:
@@ -283,6 +286,14 @@ class Reader(NamedTuple):
         f'{len(options) - 1}, A to {_LETTERS[min(len(options), len(_LETTERS)) - 1]}, or the text of an option'
       )
     return index
+
+
+def _with_lists(row: dict[str, Any], needed: set[str]) -> dict[str, Any]:
+  """Read the lists in the cells of a row without lists."""
+  if any(isinstance(row.get(name), list) for name in needed):
+    return row
+  spelt = {name: cells.parse(row[name]) for name in needed if isinstance(row.get(name), str)}
+  return {**row, **{name: value for name, value in spelt.items() if isinstance(value, list)}}
 
 
 def _entries(row: Mapping[str, Any], needed: set[str]) -> list[Mapping[str, Any]]:

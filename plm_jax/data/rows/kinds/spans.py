@@ -1,7 +1,8 @@
 """A question and a text with its answer: the fields of SQuAD (Rajpurkar et al. 2016, 2018).
 
 A row of the data has `question`, `context` and `answers`: the answer texts and the characters of the context where they
-begin, as {'text': [...], 'answer_start': [...]} or as a list of {'text', 'answer_start'}. No answers mean that the
+begin, as {'text': [...], 'answer_start': [...]} or as a list of {'text', 'answer_start'}, both also as text in a cell,
+or in two fields, an answer and `answer_start`. No answers mean that the
 context does not answer the question (SQuAD 2). A context that is too long is read in windows
 (`rows/question_windows.py`). Each window is an example; the windows of a question form a group (`Source.group`).
 """
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plm_jax.data.corpora import cells
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.checked import BadRows
@@ -108,7 +110,19 @@ def _read(records: Records, index: int, fields: tuple[str, ...], *, label: str, 
     if not isinstance(as_written(row.get(name)), str):
       records.text(index, name)  # raises with the reason
   texts = tuple(as_written(row[name]) for name in fields)
-  return Question(texts, _answers(row.get(label), texts[side], label, where=f'row {index} of {records.where}'))
+  answers = row.get(label)
+  if 'answer_start' in row and label != 'answer_start' and not isinstance(answers, dict):  # two columns of a table
+    answers = _paired(answers, row['answer_start'])
+  return Question(texts, _answers(answers, texts[side], label, where=f'row {index} of {records.where}'))
+
+
+def _paired(answers: Any, starts: Any) -> Any:
+  """Join an answer, or a list of them, and its first character."""
+  lists = [cells.parse(value) if isinstance(value, str) else value for value in (answers, starts)]
+  if not isinstance(lists[0], list) and not isinstance(lists[1], list) and answers not in (None, ''):
+    lists = [[as_written(answers)], [starts]]
+  text, start = lists
+  return {'text': text, 'answer_start': start} if isinstance(start, list) else answers
 
 
 def _answers(value: Any, text: str, label: str, *, where: str) -> Answers | None:
@@ -116,8 +130,10 @@ def _answers(value: Any, text: str, label: str, *, where: str) -> Answers | None
 
   Raises ValueError if they have another form, or are not at their characters of the text.
   """
-  if value is None:
+  if value in (None, ''):
     return None
+  if isinstance(value, str):  # a cell of a table
+    value = cells.parse(value) or value
   if isinstance(value, list) and all(isinstance(answer, dict) for answer in value):
     value = {key: [answer.get(key) for answer in value] for key in ('text', 'answer_start')}
   texts, starts = (value.get(key) for key in ('text', 'answer_start')) if isinstance(value, dict) else (None, None)

@@ -1,9 +1,9 @@
 """A list of words in one field, and a class for each word: parts of speech, names.
 
-Words and their labels may also be one text with spaces between them, as in a table. Every word is tokenised with a
-space before it, as byte-level BPE has words within a text. Its label is at its first token (Devlin et al. 2019, §5.3).
-Classes are indices from 0, or names; -1 is a word without a class. Names of entities in IOB1, as in the files of
-CoNLL-2003, become IOB2, in which each entity begins with B-... (`class_names.as_iob2`).
+Words and their labels may also be one text with spaces between them, as in a table, or a list in a cell. Every word is
+tokenised with a space before it, as byte-level BPE has words within a text. Its label is at its first token (Devlin et
+al. 2019, §5.3). Classes are indices from 0, or names; -1 is a word without a class. Names of entities in IOB1, as in
+the files of CoNLL-2003, become IOB2, in which each entity begins with B-... (`class_names.as_iob2`).
 
 With `keep_unlabelled` nothing is trained or scored. Every word is marked at its first token, as class 0 if it has none,
 and rows may lack the label field.
@@ -19,7 +19,7 @@ import numpy as np
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples, store
 from plm_jax.data.rows.checked import BadRows
-from plm_jax.data.rows.class_names import ClassNames, one_by_one
+from plm_jax.data.rows.class_names import ClassNames, one_by_one, words_of
 from plm_jax.data.rows.field_texts import ListedTexts
 
 log = logging.getLogger(__name__)
@@ -57,11 +57,12 @@ _NO_VALUES = PerWord()
 
 
 class Words(NamedTuple):
-  """The words of a row, their labels, and the second value of each (`PerWord`)."""
+  """The words of a row, their labels, the second value of each (`PerWord`), and True if a text spelt the list."""
 
   words: list[str]
   labels: list[int]
   others: list[int]
+  spelt: bool
 
 
 class Reader(NamedTuple):
@@ -90,7 +91,10 @@ class Reader(NamedTuple):
     settings, field, where = self.settings, self.field, f'row {index} of {self.records.where}'
     last = (settings.label, self.per_word.field) if self.per_word.field else (settings.label,)
     row = self.records.values(index, (field,) if settings.keep_unlabelled else (field, *last), optional=last)
-    words, tags = one_by_one(row[field]), one_by_one(row.get(settings.label))
+    try:
+      words, tags = words_of(row[field]), one_by_one(row.get(settings.label))
+    except ValueError as error:
+      raise ValueError(f'{where}: {error}') from error
     if tags in (None, []) and settings.keep_unlabelled and isinstance(words, list):
       tags = [-1] * len(words)
     if not isinstance(words, list) or not isinstance(tags, list) or len(words) != len(tags):
@@ -102,7 +106,8 @@ class Reader(NamedTuple):
       raise ValueError(f'{where}: {field!r} holds an entry that is no text: {words!r}')
     others = self.per_word.read(row, index, len(words))
     tags = [-1 if other == NOT_COUNTED else tag for tag, other in zip(tags, others, strict=True)]
-    return Words(words=words, labels=self.names.numbers(tags, index), others=others)
+    spelt = isinstance(row[field], str) and words != row[field].split()
+    return Words(words=words, labels=self.names.numbers(tags, index), others=others, spelt=spelt)
 
 
 def rows_of(
@@ -150,6 +155,7 @@ def rows_of(
     *names.digest,
     *examples.changes(settings, left_out),
     *[per_word.field] * bool(per_word.field),
+    *['lists'] * any(row.spelt for _, row in rows),
   )
   others = None
   if per_word.field:
@@ -208,7 +214,7 @@ def _record(settings: examples.ExampleSettings, rows: TaggedRows, offsets: np.nd
     heads = {} if rows.others is None else {'heads': rows.others[own].tolist()}
     return heads | {
       'row': whole,
-      'words': one_by_one(whole[settings.fields[0]]),
+      'words': words_of(whole[settings.fields[0]]),
       'labels': rows.labels[own].tolist(),
       'places': np.flatnonzero(in_batch[own]).tolist(),
       'names': rows.names,
