@@ -181,6 +181,8 @@ def _initialise(state: TrainState, data: RunData, optimiser: optim.Optimiser) ->
     state = dataclasses.replace(state, params=params)
   if settings['save'] == 'trained':
     trained_part.check(report, state.params, optimiser)
+  elif report is not None and (lost := trained_part.new_and_frozen(report, state.params, optimiser)):
+    log.warning(f'{", ".join(lost)}: neither in init_from nor trained, so random to the end of the run')
   return state
 
 

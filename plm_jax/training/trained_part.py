@@ -28,10 +28,14 @@ def joined(part: TrainState, params: PyTree) -> TrainState:
   return dataclasses.replace(part, params=jax.tree.unflatten(jax.tree.structure(params), leaves.values()))
 
 
+def new_and_frozen(report: Report | None, params: PyTree, tx: optim.Optimiser) -> list[str]:
+  """List the parameters that neither a source gives nor `tx` trains."""
+  return [path for path in flat(tx.split(params)[1]) if report is None or path not in report.restored]
+
+
 def check(report: Report | None, params: PyTree, tx: optim.Optimiser) -> None:
   """Raise ConfigError if a frozen parameter comes from the seed alone."""
-  frozen = flat(tx.split(params)[1])
-  if new := [path for path in frozen if report is None or path not in report.restored]:
+  if new := new_and_frozen(report, params, tx):
     raise ConfigError(
       f"save='trained': {new[0]} ({len(new)} in all) neither trains nor comes from init_from, so it would "
       "be lost: name a source that has it, or save='all'"

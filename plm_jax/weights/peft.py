@@ -19,7 +19,7 @@ from plm_jax.checkpoint import Params, Step, tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.trunk import longest_row
-from plm_jax.core.types import Template
+from plm_jax.core.types import HEADS, Template
 from plm_jax.io import checksums, files, run_paths
 from plm_jax.weights import folders, release, table, writer
 from plm_jax.weights.folders import Weights
@@ -82,16 +82,19 @@ def export(
     for entry in table.entries_of(chosen, trunk, names)
   }
   of_class = {entry.ours for entry in table.of_task(chosen.module.tasks(trunk), names)}  # missing in PEFT's base model
-  base = _check_base(opened, {path: leaf for path, leaf in saved.items() if path not in of_class})
+  trained = _trained_whole(opened, entries) - of_class
+  base = _check_base(opened, {path: leaf for path, leaf in saved.items() if path not in of_class | trained})
   modules = _modules(saved, entries, chosen)
   whole = {
     entry.theirs: table.to_theirs(entry, opened.params[path].read(None))
     for path, entry in entries.items()
-    if path in of_class
+    if path in of_class | trained
   }
+  saved_whole = {entry.theirs.partition('.')[0] for path, entry in entries.items() if path in of_class}
+  saved_whole |= {entries[path].theirs.rpartition('.')[0] for path in trained}
   tensors = {name: array for module, updates in modules.items() for name, array in _pair(module, updates).items()}
   tensors |= {f'{BEFORE}{name}': array for name, array in whole.items()}
-  about = _about(modules, _modules_of(whole), kind, opened.wrapper, base)
+  about = _about(modules, sorted(saved_whole), kind, opened.wrapper, base)
   with release.making(target) as partial:
     tensor_files.write(partial / TENSORS, {name: _plan(array) for name, array in tensors.items()})
     typed, longest = getattr(chosen.module, 'TYPED', False), longest_row(trunk)
@@ -102,20 +105,28 @@ def export(
   log.info(f'{target}: {len(modules)} modules, {count:,} numbers; their base model is {base or "unknown"}')
 
 
-def _check_base(opened: Weights, saved: Collection[str]) -> str:
-  """Find the base model in `init_from` of the run; empty if unknown.
+def _trained_whole(opened: Weights, entries: Mapping[str, Entry]) -> set[str]:
+  """Return the parameters of the trunk that trained whole, such as a new pooler.
 
-  Raises:
-    WeightsError: other parameters of the trunk were trained, or did not come from there: PEFT's base model would lack
-      them.
+  Raises WeightsError if `adapter.trained` has patterns of other parameters of the trunk.
   """
-  settings = checksums.read_json(run_paths.RunFolder(opened.folder).config)
-  sources = {entry['source'] for entry in settings.get('init_from') or () if entry.get('to', 'trunk') in ('', 'trunk')}
-  if opened.wrapper.get('trained') not in (None, [], ['(?!trunk/).*']):
+  paths = {pattern for pattern in opened.wrapper.get('trained') or () if pattern not in HEADS}
+  if any(path not in entries or entries[path].stacked for path in paths):
     raise WeightsError(
       f'--form=peft: adapter.trained={opened.wrapper["trained"]} trained other parameters of the trunk, which PEFT '
       'cannot store; --form=release exports the whole model'
     )
+  return paths
+
+
+def _check_base(opened: Weights, saved: Collection[str]) -> str:
+  """Find the base model in `init_from` of the run; empty if unknown.
+
+  Raises:
+    WeightsError: parameters of the trunk did not come from there: PEFT's base model would lack them.
+  """
+  settings = checksums.read_json(run_paths.RunFolder(opened.folder).config)
+  sources = {entry['source'] for entry in settings.get('init_from') or () if entry.get('to', 'trunk') in ('', 'trunk')}
   base = sources.pop() if len(sources) == 1 else ''
   if base and files.is_folder(files.path(base)):
     base_params = folders.open(base).params
@@ -147,11 +158,6 @@ def _modules(saved: Params, entries: Mapping[str, Entry], architecture: Architec
       name = (entry.theirs if layer is None else entry.name(layer)).removesuffix('.weight')
       modules.setdefault(name, []).append(Update(entry, factors[0], factors[1].reshape(len(factors[1]), -1)))
   return modules
-
-
-def _modules_of(names: Collection[str]) -> list[str]:
-  """Return their modules that are saved whole, such as 'classifier'."""
-  return sorted({name.partition('.')[0] for name in names})
 
 
 def _pair(module: str, updates: Sequence[Update]) -> dict[str, np.ndarray]:

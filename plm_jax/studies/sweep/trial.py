@@ -18,7 +18,7 @@ from plm_jax.studies import metric_lines
 from plm_jax.studies.sweep.space import point_of
 from plm_jax.studies.sweep.worker import REASON, STOP, Sweep, check_same, fail, preview
 from plm_jax.training import loop
-from plm_jax.training.before import preflight
+from plm_jax.training.before import from_data, preflight
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def check_metric(sweep: Sweep, number: int) -> None:
     number: number of a trial whose point does not depend on results.
   """
   point = preview(dataclasses.replace(sweep, trials=number + 1))[number]
-  preflight.check_metric_of_best(config.resolve(sweep.changed(list(point.items()))))
+  preflight.check_metric_of_best(from_data.filled(config.resolve(sweep.changed(list(point.items())))))
 
 
 def _is_disk_full(error: BaseException | None) -> bool:

@@ -1,8 +1,8 @@
 """Settings that a config leaves to the user's data: splits, fields, classes and the layout of examples.
 
 A config of `experiments/finetune/` has None for `data.split`, `data.label`, `data.layout` and `adapter.classes`, and ()
-for `data.fields` and `adapter.tags`. Before anything else is made, `filled` inspects the data and fills them in. So
-`config.json` is complete, and a run that resumes does not inspect the data again.
+for `data.fields` and `adapter.tags`. Before anything else is made, `filled` inspects the data and fills them in, and
+what `new_parameters.py` finds. So `config.json` is complete, and a run that resumes does not inspect the data again.
 """
 
 import logging
@@ -24,6 +24,7 @@ from plm_jax.io import checksums, files
 from plm_jax.io.files import Where
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.text import tokenizer
+from plm_jax.training.before import new_parameters
 from plm_jax.training.parts import make_vocab
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def filled(settings: Settings, kept: Settings | None = None, *, model: Where | N
     _check_layout(made, source)
   if made['adapter'] is not None:
     made['adapter'] = _with_classes(made['adapter'], made, (kept or {}).get('adapter') or {})
-  return made
+  return made if model is not None else new_parameters.with_new(made, kept or {})
 
 
 def _may_be_open(block: Settings, key: str) -> bool:

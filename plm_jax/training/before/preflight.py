@@ -23,7 +23,6 @@ from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.optim import groups, rows, rules
 from plm_jax.runs import history, metrics, scoring
 from plm_jax.training import evaluation, feed
-from plm_jax.training.before import from_data
 from plm_jax.training.cost import memory, sizes
 from plm_jax.training.init_sources import check_sources
 from plm_jax.training.parts import Parts, check_labels, check_names, make_layout, make_parts, make_vocab
@@ -273,9 +272,11 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
 def check_metric_of_best(settings: Settings) -> None:
   """Raise ConfigError if no evaluation gives the metric of `best`.
 
-  No device is used, and only data that the config leaves open are read.
+  No device is used.
+
+  Args:
+    settings: complete, see `from_data.filled`.
   """
-  settings = from_data.filled(settings)
   parts = make_parts(settings, make_vocab(settings))
   check_metrics([(settings['best'], 'best')], settings, parts, abstract_parameters(settings, parts))
 

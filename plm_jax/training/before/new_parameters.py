@@ -1,0 +1,75 @@
+"""Parameters of a frozen trunk that no source of `init_from` has, such as the pooler of a masked language model.
+
+Wrappers (`lora`, `prefix`, `bottleneck`) freeze the trunk. A parameter that nothing has trained is random and would stay
+so. It trains instead: `with_new` adds it to `adapter.trained`, which `config.json` stores.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from plm_jax import weights
+from plm_jax.adapters import texts
+from plm_jax.checkpoint.init_from import Entry, join
+from plm_jax.config import signatures
+from plm_jax.core.param_paths import flat, virtual_paths
+from plm_jax.io.files import Where
+from plm_jax.training.before import preflight
+from plm_jax.training.init_sources import check_sources
+from plm_jax.training.parts import make_parts, make_vocab
+from plm_jax.weights import word_vectors
+
+log = logging.getLogger(__name__)
+
+Settings = Mapping[str, Any]
+
+
+def with_new(settings: Settings, kept: Settings) -> dict[str, Any]:
+  """Add the new parameters of a frozen trunk to `adapter.trained`.
+
+  Args:
+    settings: complete but for this.
+    kept: those that the run began with, which decide; {} for a new run.
+
+  Raises:
+    ConfigError: a source of `init_from` does not exist.
+  """
+  adapter = settings['adapter'] or {}
+  if not (adapter.get('trained') and settings['init_from'] and signatures.literal(f'adapters.{adapter["name"]}', 'ADDS')):
+    return dict(settings)
+  trained = list(adapter['trained'])
+  if kept:
+    before = list((kept.get('adapter') or {}).get('trained') or ())
+    added = before[len(trained) :] if before[: len(trained)] == trained else []
+  else:
+    added = _new(settings, trained)
+    if added:
+      log.warning(f'init_from has no {", ".join(added)}: new and random, so adapter.trained includes them')
+  return {**settings, 'adapter': {**adapter, 'trained': [*trained, *added]}}
+
+
+def _new(settings: Settings, trained: list[str]) -> list[str]:
+  """List the parameters of the trunk that start from the seed and would not train."""
+  check_sources(settings['init_from'])
+  restored = {path for fields in settings['init_from'] for path in _paths(Entry.read(fields))}
+  parts = make_parts(settings, make_vocab(settings))
+  wholes = {part for whole, pair in weights.SUMS.items() if whole in restored for part in pair}
+  found = []
+  for path, leaf in flat(preflight.abstract_parameters(settings, parts)).items():
+    if not path.startswith('trunk/') or path in restored | wholes:
+      continue
+    layers = [one for one in virtual_paths(path, leaf) if not any(re.fullmatch(pattern, one) for pattern in trained)]
+    found += [one for one in layers if re.fullmatch(texts.all_but_fixed(parts.trunk)[0], one)]
+  return found
+
+
+def _paths(entry: Entry) -> Iterator[str]:
+  """Yield the paths of this model that an entry fills."""
+  if word_vectors.is_vectors(entry.source):
+    yield join(entry.to, 'table')
+    return
+  below = entry.from_ and f'{entry.from_}/'
+  for path in weights.open(entry.source, step=entry.step).params.with_sums(weights.SUMS):
+    if path == entry.from_ or path.startswith(below):
+      yield join(entry.to, path.removeprefix(entry.from_).removeprefix('/'))

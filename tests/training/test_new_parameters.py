@@ -1,0 +1,63 @@
+"""Parameters of a frozen trunk that the source of a run lacks: they train and are named."""
+
+import json
+
+import pytest
+
+from plm_jax import config
+from plm_jax.training import loop
+from tests import runs
+
+pytestmark = pytest.mark.turns
+
+NEW = ['trunk/pooler/bias', 'trunk/pooler/kernel']
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  return runs.write_data(tmp_path_factory.mktemp('data'))
+
+
+@pytest.fixture(scope='module')
+def mlm(data):
+  """A masked language model, which has no pooler."""
+  settings = runs.settings('mlm', data, steps=2, eval_every=2, model={'overrides': {**runs.SIZES, 'init_std': 0.2}})
+  assert loop.train(settings, data / 'mlm').exit_code == 0
+  return data / 'mlm'
+
+
+def tuning(data, source, adapter, **changes):
+  settings = runs.settings('classify', data, steps=2, save_every=1, eval_every=2, init_from=({'source': str(source)},))
+  return config.resolve({**settings, 'adapter': adapter, 'best': None, 'keep': 2, **changes})
+
+
+@pytest.mark.parametrize('name', ['lora', 'prefix', 'bottleneck'])
+def test_what_the_source_lacks_trains_and_is_named(name, data, mlm, caplog):
+  adapter = {'name': name, 'inner': {'name': 'classify', 'classes': 2}}
+  settings, run = tuning(data, mlm, adapter), data / name
+  with runs.logging_on(), caplog.at_level('WARNING'):
+    assert loop.train(settings, run, stop_at=1).exit_code == 0
+    assert loop.train(settings, run).exit_code == 0  # a resumed run keeps what it found
+  assert json.loads((run / 'config.json').read_text())['adapter']['trained'][-2:] == NEW
+  assert f'init_from has no {", ".join(NEW)}' in caplog.text
+  first, last = (runs.params_of(runs.saved_state(run, step=step), 'params/trunk') for step in (1, 2))
+  changed = {path.removeprefix('params/') for path in runs.differing(first, last)}
+  assert {path for path in changed if 'norm' not in path} == set(NEW)
+
+
+def test_a_source_that_has_everything_adds_nothing(data, mlm):
+  whole = data / 'whole'
+  assert loop.train(tuning(data, mlm, {'name': 'classify', 'classes': 2}), whole).exit_code == 0
+  run = data / 'over_whole'
+  adapter = {'name': 'lora', 'inner': {'name': 'classify', 'classes': 2}}
+  assert loop.train(tuning(data, whole, adapter), run).exit_code == 0
+  assert json.loads((run / 'config.json').read_text())['adapter']['trained'] == ['(?!trunk/).*']
+
+
+def test_a_new_part_that_a_config_freezes_is_named(data, mlm):
+  scale = (('trunk/.*', None), ('.*', 1.0))
+  settings = tuning(data, mlm, {'name': 'classify', 'classes': 2})
+  settings = {**settings, 'optim': {**settings['optim'], 'scale': scale}}
+  with runs.logging_on():
+    assert loop.train(config.resolve(settings), data / 'frozen').exit_code == 0
+  assert f'{", ".join(NEW)}: neither in init_from nor trained' in (data / 'frozen' / 'log.txt').read_text()
