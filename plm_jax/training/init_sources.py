@@ -11,7 +11,8 @@ import flax.linen as nn
 import numpy as np
 
 from plm_jax import weights
-from plm_jax.checkpoint import init_from
+from plm_jax.checkpoint import init_from, saved_steps
+from plm_jax.checkpoint.init_from import Entry
 from plm_jax.checkpoint.params import VECTOR_FILES, Params, in_memory
 from plm_jax.checkpoint.saved_steps import Step
 from plm_jax.config import build
@@ -19,6 +20,7 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import PyTree, Source, Vocab
 from plm_jax.io import files
 from plm_jax.io.run_paths import RunFolder
+from plm_jax.runs import history, run_folder
 from plm_jax.text import matching, tokenizer
 from plm_jax.training.parts import Parts
 from plm_jax.weights import task_heads, word_vectors
@@ -36,6 +38,23 @@ def check_sources(init_from: Iterable[Mapping[str, Any]]) -> None:
         f'init_from: there is no {entry["source"]}: name a run folder, one with saved parameters, or a file of word '
         f'vectors, {VECTOR_FILES}'
       )
+
+
+def unfinished(init_from: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
+  """Find runs of `init_from` that ended before their last step.
+
+  An entry that names the number of a step is intended.
+
+  Returns:
+    source -> [step that is read, steps of the run].
+  """
+  found = {}
+  for entry in init_from:
+    folder, step = RunFolder.at(entry['source']), Entry.read(entry).step
+    settings = {} if isinstance(step, int) or not files.is_folder(folder.checkpoints) else run_folder.begun(folder)
+    if settings and not run_folder.read_result(folder).get('finished'):
+      found[entry['source']] = [saved_steps.choose(folder.checkpoints, step), history.total(settings)]
+  return found
 
 
 def init_params_from(
@@ -130,7 +149,7 @@ def source_digest(entry: Mapping[str, Any], vocab: Vocab) -> str:
     CheckpointError, ValueError: as `init_params_from`.
   """
   source, digest = entry['source'], hashlib.sha256()
-  for path, array in _open_source(source, step=init_from.Entry.read(entry).step, vocab=vocab).each():
+  for path, array in _open_source(source, step=Entry.read(entry).step, vocab=vocab).each():
     digest.update(f'{path} {array.dtype} {array.shape}'.encode())
     digest.update(np.ascontiguousarray(array).tobytes())
   if not word_vectors.is_vectors(source):
@@ -177,7 +196,7 @@ def check_vocab_of(entry: Mapping[str, Any], vocab: Vocab, second_vocab: Vocab |
     ValueError: the other ids do not mean the same.
   """
   source = entry['source']
-  if word_vectors.is_vectors(source) or 'same_tokens' in init_from.Entry.read(entry).resizes:
+  if word_vectors.is_vectors(source) or 'same_tokens' in Entry.read(entry).resizes:
     return
   opened = weights.open(source)
   kept = {'': (vocab, opened.vocab), ' of the second vocabulary': (second_vocab, RunFolder(opened.folder).second_vocab)}

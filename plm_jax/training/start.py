@@ -26,7 +26,7 @@ from plm_jax.training import trained_part
 from plm_jax.training.before import preflight
 from plm_jax.training.context import RunOptions
 from plm_jax.training.guards import extension
-from plm_jax.training.init_sources import check_sources, check_vocab_of, init_params_from
+from plm_jax.training.init_sources import check_sources, check_vocab_of, init_params_from, unfinished
 from plm_jax.training.parts import Parts, make_template, reads_second
 from plm_jax.training.step import Maker, TrainState, abstract_params, advance_first, state_maker
 from plm_jax.training.stopping import Stopping
@@ -178,6 +178,11 @@ def _initialise(state: TrainState, data: RunData, optimiser: optim.Optimiser) ->
         check_vocab_of(entry, parts.vocab, parts.second_vocab)
       params, report = init_params_from(settings, parts, state.params, names=data.source.names)
     log.info(report.table())
+    for source, (step, steps) in unfinished(settings['init_from']).items():
+      log.warning(
+        f'init_from: {source} stopped at step {step} of {steps}: continue it with the command that began it, then '
+        'begin here in another --workdir'
+      )
     state = dataclasses.replace(state, params=params)
   if settings['save'] == 'trained':
     trained_part.check(report, state.params, optimiser)
@@ -196,7 +201,9 @@ def _write_folder(held: HeldFolder, data: RunData, settings: Settings) -> None:
   vocab.save(str(folder.vocab), template=None if read_with_second else make_template(settings, vocab))
   if second is not None:
     second.save(str(folder.second_vocab), template=make_template(settings, second) if read_with_second else None)
-  metrics.write_json(folder.data, {**data.facts, 'steps_per_epoch': data.source.steps_per_epoch})
+  before = run_folder.read_json(folder.data) if held.old else {'unfinished': unfinished(settings['init_from'])}
+  begun_from = {'unfinished': before['unfinished']} if before.get('unfinished') else {}
+  metrics.write_json(folder.data, {**data.facts, 'steps_per_epoch': data.source.steps_per_epoch, **begun_from})
   run_folder.write_config(folder, settings)
   if held.finished:  # it was, before it was extended
     metrics.write_json(folder.result, {**held.finished, 'finished': False, 'steps': history.total(settings)})

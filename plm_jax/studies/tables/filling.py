@@ -193,6 +193,10 @@ def _settle(
       results['runs'][job.digest] = {'name': job.name, **_counted(job, counts)}
     return
   folder = run_folders.folder_of(job, places)
+  if reason := run_folders.begun_too_soon(folder):
+    results['failed'][job.digest] = reason
+    log.warning(f'{job.name}: {reason}')
+    return
   is_predicted = not job.is_tuning or files.is_file(folder.root / run_folders.PREDICTIONS)
   is_made = run_folders.is_finished(folder) and is_predicted
   if run and not is_made and (failure := _failure_of_source(job, results) or _make(job, places, metrics)):

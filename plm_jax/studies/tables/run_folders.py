@@ -55,6 +55,15 @@ def is_finished(folder: RunFolder) -> bool:
   return bool(run_folder.read_result(folder).get('finished'))
 
 
+def begun_too_soon(folder: RunFolder) -> str:
+  """Explain that a run began from an unfinished one; '' if it did not."""
+  from plm_jax.runs import run_folder  # loads jax
+
+  for source, (step, steps) in (run_folder.read_json(folder.data).get('unfinished') or {}).items():
+    return f'it began from step {step} of {steps} of {source}, which was not finished: move {folder.root} away'
+  return ''
+
+
 def changes_after(run: Run, before: str | None) -> dict[str, str]:
   """Return the changes of a config, with the folder before it."""
   changes = dict(run.changes)
@@ -208,6 +217,8 @@ def _compare_data(folder: RunFolder, settings: Mapping[str, Any], places: Places
     return 'it has no data.json with the checksums of its text and vocabulary'
   if not is_finished(folder):
     return 'it is not finished'
+  if reason := begun_too_soon(folder):
+    return reason
   try:
     stored = run_folder.read_json(folder.data)
     for name, digest in prepare.digests(settings, makes=places.makes):

@@ -1,7 +1,7 @@
 """Parameters of a frozen trunk that no source of `init_from` has, such as the pooler of a masked language model.
 
-Wrappers (`lora`, `prefix`, `bottleneck`) freeze the trunk. A parameter that nothing has trained is random and would stay
-so. It trains instead: `with_new` adds it to `adapter.trained`, which `config.json` stores.
+Wrappers (`lora`, `prefix`, `bottleneck`) freeze the trunk. A parameter that nothing has trained would stay random. So
+`with_new` adds it to `adapter.trained`, which `config.json` stores.
 """
 
 import logging
@@ -14,7 +14,6 @@ from plm_jax.adapters import texts
 from plm_jax.checkpoint.init_from import Entry, join
 from plm_jax.config import signatures
 from plm_jax.core.param_paths import flat, virtual_paths
-from plm_jax.io.files import Where
 from plm_jax.training.before import preflight
 from plm_jax.training.init_sources import check_sources
 from plm_jax.training.parts import make_parts, make_vocab
@@ -29,14 +28,16 @@ def with_new(settings: Settings, kept: Settings) -> dict[str, Any]:
   """Add the new parameters of a frozen trunk to `adapter.trained`.
 
   Args:
-    settings: complete but for this.
+    settings: complete except for this.
     kept: those that the run began with, which decide; {} for a new run.
 
   Raises:
     ConfigError: a source of `init_from` does not exist.
   """
   adapter = settings['adapter'] or {}
-  if not (adapter.get('trained') and settings['init_from'] and signatures.literal(f'adapters.{adapter["name"]}', 'ADDS')):
+  if not (
+    adapter.get('trained') and settings['init_from'] and signatures.literal(f'adapters.{adapter["name"]}', 'ADDS')
+  ):
     return dict(settings)
   trained = list(adapter['trained'])
   if kept:
@@ -50,7 +51,7 @@ def with_new(settings: Settings, kept: Settings) -> dict[str, Any]:
 
 
 def _new(settings: Settings, trained: list[str]) -> list[str]:
-  """List the parameters of the trunk that start from the seed and would not train."""
+  """List frozen parameters of the trunk that no source has."""
   check_sources(settings['init_from'])
   restored = {path for fields in settings['init_from'] for path in _paths(Entry.read(fields))}
   parts = make_parts(settings, make_vocab(settings))

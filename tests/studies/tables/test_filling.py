@@ -581,6 +581,13 @@ def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, cap
   assert not (tmp_path / 'cache' / 'tokens').exists()
   assert adopted(tmp_path, run) == mine
   assert adopted(tmp_path, run, makes=True) == mine
+  facts = json.loads(mine.data.read_text())
+  mine.data.write_text(json.dumps({**facts, 'unfinished': {'runs/pretrain': [353, 800]}}))
+  run_folders._compared.clear()
+  assert adopted(tmp_path, run) != mine
+  assert 'step 353 of 800 of runs/pretrain' in caplog.text
+  mine.data.write_text(json.dumps(facts))
+  run_folders._compared.clear()
   other = run._replace(settings={**run.settings, 'steps': 3}, digest='other')
   assert adopted(tmp_path, other).root == tmp_path / 'work' / 'runs' / other.name
   mine.config.write_text(json.dumps({**run.settings, 'extend': [(2, 1)]}))

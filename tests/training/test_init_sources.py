@@ -1,10 +1,12 @@
-"""Parameters of a frozen trunk that the source of a run lacks: they train and are named."""
+"""Sources of `init_from`: parameters that they lack train and are named; a run that is not finished is reported."""
 
 import json
 
 import pytest
 
 from plm_jax import config
+from plm_jax.io.run_paths import RunFolder
+from plm_jax.studies.tables import run_folders
 from plm_jax.training import loop
 from tests import runs
 
@@ -61,3 +63,32 @@ def test_a_new_part_that_a_config_freezes_is_named(data, mlm):
   with runs.logging_on():
     assert loop.train(config.resolve(settings), data / 'frozen').exit_code == 0
   assert f'{", ".join(NEW)}: neither in init_from nor trained' in (data / 'frozen' / 'log.txt').read_text()
+
+
+@pytest.mark.parametrize('step', [None, 'newest', 1])
+def test_an_unfinished_source_is_reported_with_both_numbers(step, data, caplog):
+  source = data / 'stopped'
+  if not source.exists():
+    assert loop.train(runs.settings('mlm', data, steps=3, eval_every=3), source, stop_at=1).exit_code == 0
+  entry = {'source': str(source)} if step is None else {'source': str(source), 'step': step}
+  settings, run = tuning(data, source, {'name': 'classify', 'classes': 2}, init_from=(entry,)), data / f'early_{step}'
+  with caplog.at_level('WARNING'):
+    assert loop.train(settings, run, stop_at=1).exit_code == 0
+    assert loop.train(settings, run).exit_code == 0
+  named = step == 1  # a step that the config names is intended
+  assert caplog.text.count(f'{source} stopped at step 1 of 3') == (not named)
+  expected = {} if named else {'unfinished': {str(source): [1, 3]}}
+  assert {**json.loads((run / 'data.json').read_text()), **expected} == json.loads((run / 'data.json').read_text())
+  assert bool(run_folders.begun_too_soon(RunFolder.at(run))) == (not named)
+
+
+def test_a_source_that_stopped_early_or_is_finished_is_not_reported(data, mlm, caplog):
+  early = data / 'early'
+  assert loop.train(
+    runs.settings('mlm', data, steps=4, eval_every=1, save_every=1, early_stop=1, optim={'rate': 9.0}), early
+  )
+  for source in (mlm, early):
+    assert (
+      loop.train(tuning(data, source, {'name': 'classify', 'classes': 2}), data / f'of_{source.name}').exit_code == 0
+    )
+  assert 'stopped at step' not in caplog.text
