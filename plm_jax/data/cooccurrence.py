@@ -29,7 +29,7 @@ from plm_jax.data.rows import order, store
 from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
 from plm_jax.data.rows.first_read import FirstRead
-from plm_jax.io import files
+from plm_jax.io import checksums, files
 
 log = logging.getLogger(__name__)
 # settings of a smoke test (`file.py:quick`)
@@ -271,7 +271,7 @@ def _runs(c: Counting, folder: Path) -> Iterator[Run]:
     keys, counts = pairs_of(words, documents, old=old, window=c.window, vocab_size=len(c.left_out))
     files.write_bytes(_file(folder, index), keys.tobytes() + counts.tobytes())
     done.append(Run(len(keys), files.sha256(_file(folder, index))))
-    files.write_json(folder / 'runs.json', {'runs': done}, indent=None)
+    checksums.write_sealed(folder / 'runs.json', {'runs': done}, indent=None)
     log.info('%s: part %d counted, %d pairs.', folder, index, len(keys))
   yield from done
 
@@ -334,18 +334,19 @@ def summed(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _journal(folder: Path) -> list[Run]:
   """Return an interrupted count's runs before the first damaged one."""
   runs: list[Run] = []
-  for index, (pairs, sha256) in enumerate(_record(folder / 'runs.json').get('runs', ())):
+  for index, (pairs, sha256) in enumerate(_record(folder / 'runs.json', checksums.read_sealed).get('runs', ())):
     file = _file(folder, index)
-    if not files.is_file(file) or files.sha256(file) != sha256:
+    size = pairs * (_KEY.itemsize + _COUNT.itemsize)
+    if not files.is_file(file) or files.size(file) != size or files.sha256(file) != sha256:
       log.warning('%s is damaged: counting from there.', file)
       break
     runs.append(Run(pairs, sha256))
   return runs
 
 
-def _record(file: Path) -> dict[str, Any]:
+def _record(file: Path, read: Callable[..., Any] = files.read_json) -> dict[str, Any]:
   try:
-    value = files.read_json(file, default={})
+    value = read(file, default={})
   except ValueError:
     log.warning('%s is damaged: counting again.', file)
     return {}

@@ -2,7 +2,7 @@
 
 A run folder has checksums of its settings and its result, converted weights of all small files, a vocabulary of both of
 its files. They are in `SHA256SUMS` of the folder, in the format of `sha256sum -c`. Folders of earlier versions have no
-checksums and are accepted without. A table that is a single file has its checksum inside.
+checksums and are accepted without. A single file of JSON, or a line of one, has its checksum inside (`write_sealed`).
 """
 
 import hashlib
@@ -101,10 +101,37 @@ def holds(content: Mapping[str, Any]) -> bool:
   return content.get('sha256', _sha256(content)) == _sha256(content)
 
 
+def unsealed(content: Any) -> Any:
+  """Remove the checksum of `sealed`; raise ValueError if it does not hold."""
+  if not isinstance(content, Mapping):
+    return content
+  if not holds(content):
+    raise ValueError('its sha256 is not that of its content')
+  return {name: value for name, value in content.items() if name != 'sha256'}
+
+
+def write_sealed(file: files.Where, content: Mapping[str, Any], *, indent: int | None = 2) -> None:
+  """Write an object and its checksum to one file, for `read_sealed`."""
+  files.write_json(file, sealed(content), indent=indent)
+
+
+def read_sealed(file: files.Where, **default: Any) -> Any:
+  """Read what `write_sealed` or an earlier version, without checksum, wrote.
+
+  Raises:
+    ValueError: not JSON, or changed after it was written; other errors as `files.read_json`.
+  """
+  return unsealed(files.read_json(file, **default))
+
+
+def digest_of_plain(content: Any) -> str:
+  """Compute the sha256 of plain data in a form that JSON preserves."""
+  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def _sha256(content: Mapping[str, Any]) -> str:
   """Compute the checksum of plain data without its own."""
-  own = {name: value for name, value in content.items() if name != 'sha256'}
-  return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+  return digest_of_plain({name: value for name, value in content.items() if name != 'sha256'})
 
 
 def _digests_of(file: Path) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -354,7 +355,7 @@ def test_a_folder_of_a_version_before_goes_on(source, tmp_path):
   asked = ['dedup', str(source), str(tmp_path / 'new'), '--exact']
   corpus.main(asked)
   report = json.loads((tmp_path / 'new' / 'corpus.json').read_text())
-  del report['asked']['text'], report['bytes']
+  del report['asked']['text'], report['bytes'], report['sha256']['corpus.json']
   files.write_json(tmp_path / 'new' / 'corpus.json', report)
   assert corpus.main(asked) == 0
 
@@ -364,7 +365,7 @@ def test_a_folder_of_a_version_before_that_kept_no_digests_of_evaluation_sets(so
   asked = ['filter', str(source), str(tmp_path / 'new'), '--against', f'{held}:test']
   corpus.main(asked)
   report = json.loads((tmp_path / 'new' / 'corpus.json').read_text())
-  del report['asked']['against_digests']
+  del report['asked']['against_digests'], report['sha256']['corpus.json']
   files.write_json(tmp_path / 'new' / 'corpus.json', report)
   with pytest.raises(ConfigError, match=rf'{held}:test.*new.*another'):
     corpus.main(asked)
@@ -557,6 +558,55 @@ def test_a_pass_that_dies_anywhere_ends_with_the_same_bytes(source, tmp_path, mo
     corpus.main(['dedup', str(source), str(out), '--exact'])
     for name in ('train.jsonl', 'left_out.jsonl'):
       assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.parametrize('exact', [True, False])
+def test_flipped_bits_of_a_killed_pass_are_found_or_harmless(source, tmp_path, monkeypatch, exact):
+  """Before, damaged text of before the kill was sealed, and a damaged index of copies used."""
+  monkeypatch.setattr(passes, 'TOGETHER', 7)
+  if not exact:
+    pytest.importorskip('datasketch')
+  flags = ['--exact'] if exact else ['--threshold=0.8']
+  whole, killed, out = tmp_path / 'whole', tmp_path / 'killed', tmp_path / 'out'
+  corpus.main(['dedup', str(source), str(whole), *flags])
+  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    patched.setattr(passes, 'Verdict', dying(passes.Verdict, after=62))
+    corpus.main(['dedup', str(source), str(killed), *flags])
+  draw, found = random.Random(0), dict.fromkeys(['train.jsonl', 'left_out.jsonl', passes.PROGRESS], 0)
+  for name, flips in zip(found, (25, 5, 60 if exact else 25), strict=True):
+    for _ in range(flips):
+      shutil.rmtree(out, ignore_errors=True)
+      shutil.copytree(killed, out)
+      content = bytearray((out / name).read_bytes())
+      content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+      (out / name).write_bytes(content)
+      try:
+        corpus.main(['dedup', str(source), str(out), *flags])
+      except ConfigError as error:
+        assert str(out) in str(error)
+        found[name] += 1
+        continue
+      for file in ('train.jsonl', 'left_out.jsonl', 'corpus.json'):
+        assert (out / file).read_bytes() == (whole / file).read_bytes(), name
+  assert found['train.jsonl'] > 15 and found[passes.PROGRESS]  # others are in pages or lines that are not used
+
+
+def test_flipped_bits_of_the_report_of_a_pass_are_found(source, tmp_path):
+  asked = ['dedup', str(source), str(tmp_path / 'new'), '--exact']
+  corpus.main(asked)
+  file, draw = tmp_path / 'new' / 'corpus.json', random.Random(0)
+  before, report = file.read_bytes(), json.loads(file.read_text())
+  for _ in range(150):
+    content = bytearray(before)
+    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    file.write_bytes(content)
+    try:
+      corpus.main(asked)
+    except ConfigError as error:
+      assert 'new' in str(error)
+    else:  # white space, or the name of the checksum
+      left = json.loads(content)
+      assert {**left, 'sha256': 0} == {**report, 'sha256': 0}
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import collections
 import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -115,6 +116,29 @@ def test_a_counting_that_was_cut_off_goes_on(folder, monkeypatch, caplog):
   assert found(*make(folder, room=3000)) == again and len(calls) == 10 and parts > 5
   expected = found(*make(folder))
   assert again == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize('sealed', [True, False])
+def test_flipped_bits_of_a_journal_give_the_same_table(folder, monkeypatch, sealed):
+  """The number of pairs too, which moved the counts to other pairs; without a checksum as earlier versions wrote it."""
+  expected = found(*make(folder, room=3000))
+  (folder / 'cache').rename(folder / 'whole')
+  with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    patched.setattr(cooccurrence, '_merge', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    make(folder, room=3000)
+  (journal,) = folder.glob('cache/tokens/*/cooccurrence-*/runs.json')
+  if not sealed:
+    journal.write_text(json.dumps({'runs': json.loads(journal.read_text())['runs']}))
+  before, draw = journal.read_bytes(), np.random.default_rng(0)
+  shutil.copytree(folder / 'cache', folder / 'killed')
+  first = before.index(b'[[') + 2  # the first number of pairs
+  for place in [*range(first, first + 3), *draw.integers(len(before), size=12)]:
+    shutil.rmtree(folder / 'cache')
+    shutil.copytree(folder / 'killed', folder / 'cache')
+    content = bytearray(before)
+    content[place] ^= 1 << int(draw.integers(8))
+    journal.write_bytes(content)
+    assert found(*make(folder, room=3000)) == expected
 
 
 def test_a_merge_that_was_cut_off_and_a_damaged_table_are_made_again(folder, monkeypatch, caplog):

@@ -274,7 +274,8 @@ def _is_intact(folder: Path, block: Block, vocab: Vocab, *, ids: bool = True) ->
     try:
       with files.open(folder / name, 'rb') as file:
         file.seek(first * item.itemsize)
-        if _sha256(file.read(count * item.itemsize)) != digest:
+        content = file.read(count * item.itemsize)
+        if len(content) != count * item.itemsize or _sha256(content) != digest:
           return False
     except FileNotFoundError:
       return False

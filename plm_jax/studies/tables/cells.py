@@ -8,6 +8,7 @@ runs                digest -> metrics (`not_finite` has the non-finite ones), sc
 failed              digest -> why there is no result
 plateau             loss of the reference row and entropy of its vocabulary's frequencies, in nats
 machine, code       those of runs that were recorded without their own
+sha256              checksum of all of these; files of earlier versions have none
 """
 
 import logging
@@ -20,7 +21,7 @@ import numpy as np
 
 from plm_jax import scores
 from plm_jax.core.errors import ConfigError
-from plm_jax.io import files
+from plm_jax.io import checksums, files
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import predicted, run_folder, scoring
 from plm_jax.scores import Row
@@ -45,6 +46,7 @@ EMPTY: dict[str, Any] = {
 NOT_KNOWN = 'not known'
 NOT_FINITE = ('nan', 'inf', '-inf')  # as stored in JSON
 CLOSE = 1e-6  # relative rounding error of a mean over examples
+ROUNDED = 5e-5  # maximum rounding error of a score by `packed`
 
 
 def read(file: files.Path) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def read(file: files.Path) -> dict[str, Any]:
     ConfigError: the file is damaged.
   """
   try:
-    content = files.read_json(file, default={})
+    content = checksums.read_sealed(file, default={})
     _check(content)
   except ValueError as error:
     raise ConfigError(f'{file} is damaged ({error}): restore it, or move it away; finished runs are not lost') from None
@@ -81,6 +83,7 @@ def _check(content: Any) -> None:
       _check_run(run)
     except (AttributeError, KeyError, TypeError, ValueError):
       raise ValueError(f'run {digest}: not the result of a run') from None
+    _check_scores(digest, run)
 
 
 def _check_run(run: Any) -> None:
@@ -91,6 +94,15 @@ def _check_run(run: Any) -> None:
   for kind in ('rows', 'groups'):
     for values in run.get(kind, {}).values():
       unpacked(values)
+
+
+def _check_scores(digest: str, run: Mapping[str, Any]) -> None:
+  """Raise ValueError if a metric is not the mean of the scores next to it."""
+  metrics = run.get('metrics', {})
+  for metric, stored in (run.get('rows', {}) | run.get('groups', {})).items():
+    scores_ = unpacked(stored)
+    if metric in metrics and len(scores_) and not _is_close(scores_.mean(), float(metrics[metric]), rounded=ROUNDED):
+      raise ValueError(f'run {digest}: {metric}={metrics[metric]} but its examples give {scores_.mean():.6g}')
 
 
 def _names_runs(by_seed: Any) -> bool:
@@ -114,7 +126,7 @@ def write(file: files.Path, results: Mapping[str, Any]) -> None:
     key: {digest: results[key][digest] for digest in sorted(results[key]) if digest in used}
     for key in ('runs', 'failed')
   }
-  files.write_text(file, files.json_text({**results, **pruned}, indent=1) + '\n')
+  checksums.write_sealed(file, {**results, **pruned}, indent=1)
 
 
 def digests(names_of: Mapping[str, Mapping[str, Iterable[Iterable[str]]]]) -> set[str]:
@@ -142,7 +154,6 @@ def record(run: Run, folder: RunFolder, metrics: Sequence[str]) -> dict[str, Any
   result = _evaluated(folder) if run.evaluates else run_folder.read_result(folder)
   facts = ('seconds', 'tokens', 'parameters', 'steps', 'code', 'machine', 'versions')
   data = run_folder.read_json(folder.data)
-  checksums = {key: value for key, value in data.items() if key.endswith('_digest')}
   measured = {key: value for key, value in result['metrics'].items() if '/' in key}
   numbers = {key: value for key, value in measured.items() if isinstance(value, int | float)}
   recorded: dict[str, Any] = {
@@ -150,7 +161,7 @@ def record(run: Run, folder: RunFolder, metrics: Sequence[str]) -> dict[str, Any
     'source': run.source and run.source.digest,
     **{key: result[key] for key in facts if key in result},
     'metrics': numbers,
-    'data': checksums,
+    'data': {key: value for key, value in data.items() if key.endswith('_digest')},
   }
   if not_finite := {key: value for key, value in measured.items() if value in NOT_FINITE}:
     recorded['not_finite'] = not_finite
@@ -243,8 +254,8 @@ def _score_of(metric: str, predictions: Sequence[Row], records: Sequence[Row]) -
   return next(fitting, ''), short
 
 
-def _is_close(value: float, reference: float) -> bool:
-  return abs(value - reference) < CLOSE * max(1.0, abs(reference))
+def _is_close(value: float, reference: float, *, rounded: float = 0.0) -> bool:
+  return abs(value - reference) < rounded + CLOSE * max(1.0, abs(reference))
 
 
 def packed(rows: np.ndarray) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,23 @@ def test_goes_on_after_the_last_finished_block(tmp_path, blocks):
   finished = store.on_disk(small.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
   assert len(seen) == 6 - blocks
   assert files(finished) == whole(tmp_path / 'b')
+
+
+def test_flipped_bits_of_the_journal_of_a_killed_process(tmp_path):
+  """The count of its last block too, of which the file has fewer bytes."""
+  with pytest.raises(Stop):
+    store.on_disk(small.documents(SIZES), vocab=small.NumberVocab(each=stop_after(3)), cache=str(tmp_path / 'a'))
+  (path,) = (tmp_path / 'a').rglob('blocks.jsonl')
+  before, expected = path.read_bytes(), whole(tmp_path / 'b')
+  last, draw = before.rindex(b'\n', 0, -1) + 1, np.random.default_rng(0)
+  shutil.copytree(tmp_path / 'a', tmp_path / 'killed')
+  for place in [*range(last, last + 16), *draw.integers(len(before), size=20)]:
+    for bit in (0, 1) if place < last + 16 else (int(draw.integers(8)),):
+      shutil.rmtree(tmp_path / 'a')
+      shutil.copytree(tmp_path / 'killed', tmp_path / 'a')
+      damage_bit(path, place=int(place), bit=bit)
+      finished = store.on_disk(small.documents(SIZES), vocab=small.NumberVocab(), cache=str(tmp_path / 'a'))
+      assert files(finished) == expected, place - last
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import pathlib
 import types
 
 import numpy as np
@@ -101,6 +102,46 @@ def test_a_damaged_file_is_named(tmp_path, text):
   (tmp_path / 'cells.json').write_text(text)
   with pytest.raises(ConfigError, match=r'cells\.json is damaged'):
     cells.read(tmp_path / 'cells.json')
+
+
+def test_flipped_bits_are_found_or_harmless(tmp_path):
+  """Of a measured table with claims; before, every third changed a number that is rendered."""
+  before = pathlib.Path('experiments/results/elmo/table_2/cells.json').read_bytes()
+  file, draw, found = tmp_path / 'cells.json', np.random.default_rng(0), 0
+  file.write_bytes(before)
+  expected = cells.read(file)
+  for place in draw.integers(len(before), size=300):
+    content = bytearray(before)
+    content[place] ^= 1 << int(draw.integers(8))
+    file.write_bytes(content)
+    try:
+      assert cells.read(file) == expected
+    except ConfigError as error:
+      assert str(file) in str(error)
+      found += 1
+  assert found > 150  # the others are in white space
+
+
+@pytest.mark.parametrize('folder', sorted(pathlib.Path('experiments/results').glob('*/*/cells.json')), ids=str)
+def test_measured_tables_have_checksums(folder):
+  assert json.loads(folder.read_text())['sha256']
+
+
+@pytest.mark.parametrize(('kind', 'values'), [('rows', [1, 0, 0, 1]), ('groups', [0.25, 0.5, 0.3333])])
+@pytest.mark.parametrize('sealed', [True, False])
+def test_a_metric_that_its_examples_contradict_is_refused(tmp_path, kind, values, sealed):
+  mean, file = float(np.mean(values)), tmp_path / 'cells.json'
+  for metric, is_sound in ((mean, True), (mean + 1e-3, False)):
+    run = {'metrics': {'test/f1': metric}, kind: {'test/f1': cells.packed(np.array(values, float))}}
+    cells.write(file, {**cells.EMPTY, 'cells': {'a': {'b': [['x']]}}, 'runs': {'x': run}})
+    if not sealed:  # as earlier versions wrote it, or an editor who removes the checksum
+      content = json.loads(file.read_text())
+      file.write_text(json.dumps({key: value for key, value in content.items() if key != 'sha256'}))
+    if is_sound:
+      assert cells.read(file)['runs'] == {'x': run}
+    else:
+      with pytest.raises(ConfigError, match=r'run x: test/f1=.* its examples give'):
+        cells.read(file)
 
 
 def test_no_file_is_an_empty_one(tmp_path):

@@ -6,24 +6,26 @@
     OUT/.pass.sqlite        progress of the pass, removed at its end
 
 Files are flushed and the database is committed every `TOGETHER` rows, and when the pass should stop. After a kill,
-files are cut back to the last commit, and the pass continues to the same bytes. A row whose text is null is dropped. A
-complete folder is unchanged if the request, the source and the files are the same; otherwise an error names the
+files are cut back to the last commit, and the pass continues to the same bytes. Each commit holds checksums of the
+files and of the database, which are compared before a pass continues. A row whose text is null is dropped. A complete
+folder is unchanged if the request, the source and the files are the same; otherwise an error names the
 difference.
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora.records import PROGRESS, REPORT, Texts
-from plm_jax.io import files, run_paths
+from plm_jax.io import checksums, files, run_paths
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ KEPT = {
   'asked': dict, 'read': int, 'kept': dict, 'kept_chars': dict, 'dropped': dict, 'bytes': dict, 'sha256': dict
 }  # fmt: skip
 SOURCE_DIGEST, SET_DIGESTS = 'source_digest', 'against_digests'  # keys of a request
+SEAL = 'seal'  # key of the state with the checksum of all other keys
 
 
 class Verdict(NamedTuple):
@@ -99,12 +102,16 @@ def run(
   with files.locked(folder / LOCK, doing='preparing a corpus'):
     if (report := _report(folder, request, names)) is not None:  # written by the process that held the lock before
       return report
-    with _open(folder / PROGRESS) as database:
+    with _open(folder / PROGRESS) as (database, sums):
       judge = make_judge(database)
-      _read(texts, folder, database, judge, names=names, request=request, tell=tell, stops=stops)
+      _watch(database, sums)
+      written = _read(texts, folder, database, judge, sums, names=names, request=request, tell=tell, stops=stops)
       report = {'asked': request, **_counts(database), **more(database)}
     report['bytes'] = {f'{name}.jsonl': files.size(folder / f'{name}.jsonl') for name in names}
-    report['sha256'] = {f'{name}.jsonl': files.sha256(folder / f'{name}.jsonl') for name in names}
+    report['sha256'] = {f'{name}.jsonl': digest for name, digest in written.items()}
+    for name in names:
+      _check_file(folder / f'{name}.jsonl', report)
+    report['sha256'][REPORT] = _seal_of(report)
     files.write_json(folder / REPORT, report)
     files.remove(folder / PROGRESS)
   return report
@@ -136,6 +143,8 @@ def _report(folder: Path, request: Mapping[str, Any], names: tuple[str, ...]) ->
       report = {'bytes': {}, **report}  # missing in folders of earlier versions
     if not isinstance(report, dict) or not all(isinstance(report.get(key), kind) for key, kind in KEPT.items()):
       raise ValueError('keys are missing')
+    if report['sha256'].get(REPORT, _seal_of(report)) != _seal_of(report):  # missing in those of earlier versions
+      raise ValueError('its sha256 is not that of its content')
   except ValueError as error:
     raise _damaged(folder / REPORT, error) from None
   _agree(report['asked'], request, folder)
@@ -143,6 +152,12 @@ def _report(folder: Path, request: Mapping[str, Any], names: tuple[str, ...]) ->
     _check_file(folder / f'{name}.jsonl', report)
   log.info(f'nothing to do: {folder} was made by the same request')
   return report
+
+
+def _seal_of(report: Mapping[str, Any]) -> str:
+  """Compute the checksum of a report without its own."""
+  of_files = {name: digest for name, digest in report['sha256'].items() if name != REPORT}
+  return checksums.digest_of_plain({**report, 'sha256': of_files})
 
 
 def _check_file(file: Path, report: Mapping[str, Any]) -> None:
@@ -160,14 +175,15 @@ def _damaged(file: Path, error: Exception) -> ConfigError:
 
 @contextlib.contextmanager
 def _open(file: Path) -> Any:
-  """Open the database of a pass; raise ConfigError if it is damaged."""
+  """Provide the checked database of a pass, and the sums of its tables."""
   with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
+    sums = _checked(database, file)
     try:
       database.executescript(
         'pragma journal_mode = delete; pragma synchronous = full; pragma cache_size = -65536;'
         'create table if not exists state (key text primary key, value text);'
       )
-      yield database
+      yield database, sums
     except sqlite3.DatabaseError as error:
       if type(error) is not sqlite3.DatabaseError:  # its subclasses report full disks, locks and errors in code
         raise
@@ -224,12 +240,14 @@ def _read(
   folder: Path,
   database: sqlite3.Connection,
   judge: Judge,
+  sums: Mapping[str, int],
   *,
   names: tuple[str, ...],
   request: Mapping[str, Any],
   tell: Callable[[int], None],
   stops: Callable[[], bool],
-) -> None:
+) -> dict[str, str]:
+  """Judge the documents that are left; return the checksums of the files."""
   if (old_request := _state(database, 'asked', None)) is None:
     _save(database, asked=dict(request))  # before the first file exists
   else:
@@ -239,6 +257,10 @@ def _read(
   kept_rows, chars, dropped = (Counter({**begin, **_state(database, key, {})}) for key, begin in zero.items())
   with contextlib.ExitStack() as stack:
     streams = {name: stack.enter_context(_cut_back(folder / f'{name}.jsonl', sizes[name])) for name in names}
+    hashes = {name: _hash_of(folder / f'{name}.jsonl') for name in names}
+    for name, digest in _state(database, 'sha256', {}).items():
+      if hashes[name].hexdigest() != digest:
+        raise _damaged(folder / f'{name}.jsonl', ValueError('its sha256 is not that of what was written'))
     tell(done)
     began = time.monotonic()
     read = done
@@ -257,15 +279,76 @@ def _read(
         else:
           dropped[verdict.reason] += 1
           line = {'row': row, 'reason': verdict.reason, 'copies': verdict.copies}
-        streams[verdict.split or LEFT_OUT].write(json.dumps(line, ensure_ascii=False) + '\n')
+        written = json.dumps(line, ensure_ascii=False) + '\n'
+        streams[verdict.split or LEFT_OUT].write(written)
+        hashes[verdict.split or LEFT_OUT].update(written.encode())
         read = row + 1
       for stream in streams.values():
         files.flush_to_disk(stream)
       sizes = {name: stream.tell() for name, stream in streams.items()}
-      _save(database, read=read, sizes=sizes, kept=kept_rows, kept_chars=chars, dropped=dropped)
+      digests = {name: one.hexdigest() for name, one in hashes.items()}
+      _save(
+        database, read=read, sizes=sizes, kept=kept_rows, kept_chars=chars, dropped=dropped, sha256=digests, tables=sums
+      )
+      _save(database, **{SEAL: _seal(database)})
       database.execute('commit')
       tell(read - start)
   log.info(f'{len(texts) - done:,} documents in {time.monotonic() - began:.1f} s')
+  return {name: one.hexdigest() for name, one in hashes.items()}
+
+
+def _hash_of(file: Path) -> Any:
+  """Hash a file; the result can be updated."""
+  with files.open(file, 'rb') as stream:
+    return hashlib.file_digest(stream, 'sha256')  # type: ignore[arg-type]  # `open` gives BufferedIOBase
+
+
+def _row_hash(values: Sequence[Any]) -> int:
+  return int.from_bytes(hashlib.blake2b(repr(tuple(values)).encode(), digest_size=16).digest(), 'little')
+
+
+def _checked(database: sqlite3.Connection, file: Path) -> dict[str, int]:
+  """Compare the database with its checksums; sum the hashes of the rows of each table.
+
+  Tables only grow, so that a sum does not depend on the order of rows. A pass that an earlier version began has no
+  checksums.
+
+  Raises ConfigError if the database is damaged.
+  """
+  try:
+    database.execute('begin immediate')  # a header may be damaged so that nothing can be written
+    sound = database.execute('pragma integrity_check').fetchone() == ('ok',)
+    tables = [table for (table,) in database.execute("select name from sqlite_master where type = 'table'")]
+    rows = {table: database.execute(f'select * from {table}') for table in tables if table != 'state'}
+    sums = {table: sum(map(_row_hash, of_table)) % 2**128 for table, of_table in rows.items()}
+    seal = _state(database, SEAL, None) if tables else None
+    if not sound or (seal is not None and (seal != _seal(database) or sums != _state(database, 'tables', {}))):
+      raise ValueError('its checksum is not that of its content')
+    database.execute('rollback')
+  except (sqlite3.Error, ValueError) as error:
+    raise _damaged(file, error) from None
+  return sums
+
+
+def _seal(database: sqlite3.Connection) -> str:
+  """Compute the checksum of the other keys of the state and of the schema."""
+  state = database.execute('select * from state where key != ? order by key', (SEAL,)).fetchall()
+  return checksums.digest_of_plain([state, database.execute('select sql from sqlite_master order by name').fetchall()])
+
+
+def _watch(database: sqlite3.Connection, sums: dict[str, int]) -> None:
+  """Add the hashes of new rows to `sums`."""
+
+  def see(table: str, *values: Any) -> None:
+    sums[table] = (sums.get(table, 0) + _row_hash(values)) % 2**128
+
+  database.create_function('see', -1, see)
+  for (table,) in database.execute(
+    "select name from sqlite_master where type = 'table' and name != 'state'"
+  ).fetchall():
+    sums.setdefault(table, 0)
+    new = ', '.join(f'new.{column}' for _, column, *_ in database.execute(f'pragma table_info({table})'))
+    database.execute(f"create temp trigger see_{table} after insert on {table} begin select see('{table}', {new}); end")
 
 
 def text_of(texts: Texts, row: int) -> str | None:
