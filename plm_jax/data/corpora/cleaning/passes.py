@@ -175,7 +175,7 @@ def _damaged(file: Path, error: Exception) -> ConfigError:
 
 @contextlib.contextmanager
 def _open(file: Path) -> Any:
-  """Provide the checked database of a pass, and the sums of its tables."""
+  """Provide the checked database and the sums of its tables."""
   with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
     sums = _checked(database, file)
     try:
@@ -308,12 +308,9 @@ def _row_hash(values: Sequence[Any]) -> int:
 
 
 def _checked(database: sqlite3.Connection, file: Path) -> dict[str, int]:
-  """Compare the database with its checksums; sum the hashes of the rows of each table.
+  """Check the database; sum the hashes of each table's rows.
 
-  Tables only grow, so that a sum does not depend on the order of rows. A pass that an earlier version began has no
-  checksums.
-
-  Raises ConfigError if the database is damaged.
+  Tables only grow, so that a sum does not depend on the order of rows. A pass of an earlier version has no checksums.
   """
   try:
     database.execute('begin immediate')  # a header may be damaged so that nothing can be written
@@ -331,7 +328,7 @@ def _checked(database: sqlite3.Connection, file: Path) -> dict[str, int]:
 
 
 def _seal(database: sqlite3.Connection) -> str:
-  """Compute the checksum of the other keys of the state and of the schema."""
+  """Compute the checksum of state and schema."""
   state = database.execute('select * from state where key != ? order by key', (SEAL,)).fetchall()
   return checksums.digest_of_plain([state, database.execute('select sql from sqlite_master order by name').fetchall()])
 
