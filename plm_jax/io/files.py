@@ -381,7 +381,7 @@ def move(source: Where, target: Where, *, marks: Iterable[str] = ()) -> None:
   A file at `target` is replaced; a folder there must be empty. In a store it is copied and removed; `marks` are the
   files that mark a folder as complete (`object_store.move`).
   """
-  store_of(source).move(source, target, marks)
+  store_of(source).move(source, target, marks=marks)
 
 
 def unused(where: Where) -> Path:

@@ -53,6 +53,16 @@ def check_new_folder(folder: Where, *, name: str) -> None:
   files.check_writable(existing, name=name if existing == whole else f'the folder above {name}')
 
 
+class Inside:
+  """A path in a run folder, by its name there."""
+
+  def __init__(self, name: str):
+    self.name = name
+
+  def __get__(self, folder: 'RunFolder', owner: type | None = None) -> Path:
+    return folder.root / self.name
+
+
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
   """Paths of the files of a run; all these names are defined only here.
@@ -63,97 +73,29 @@ class RunFolder:
 
   root: Path
 
+  config = Inside('config.json')  # all settings, written when the run begins
+  vocab = Inside('vocab')  # folder of the vocabulary
+  second_vocab = Inside('second_vocab')  # the same of the second vocabulary, if the run has one
+  checkpoints = Inside('checkpoints')  # a subfolder for each saved step
+  metrics = Inside('metrics.jsonl')  # a line per logged step
+  result = Inside('result.json')  # `finished` marks a complete run
+  data = Inside('data.json')  # checksums of what the run reads
+  evaluations = Inside('evaluations.jsonl')  # a line per checkpoint
+  # commit, machine and versions of the newest evaluation, for folders without a run
+  evaluated_by = Inside('evaluated_by.json')
+  spikes = Inside('spikes.jsonl')  # loss spikes that were rewound
+  by_class = Inside('by_class.json')  # results by class (`evaluate --by_class`)
+  curves = Inside('curves.png')  # plot of its metrics
+  samples = Inside('samples.json')  # of a report; a missing file is generated
+  profile = Inside('profile')  # folder of its traces (`train --profile`)
+  log = Inside('log.txt')  # the log as text
+  lock = Inside('.lock')  # held by the training process
+
   @classmethod
   def at(cls, where: Where) -> 'RunFolder':
     """Build the paths from a folder given by a user."""
     return cls(files.path(where))
 
-  @property
-  def config(self) -> Path:
-    """Return the path of all settings (JSON), written when the run begins."""
-    return self.root / 'config.json'
-
-  @property
-  def vocab(self) -> Path:
-    """Return the folder of the vocabulary."""
-    return self.root / 'vocab'
-
-  @property
-  def second_vocab(self) -> Path:
-    """Return the folder of the second vocabulary, if the run has one."""
-    return self.root / 'second_vocab'
-
-  @property
-  def checkpoints(self) -> Path:
-    """Return the folder of the checkpoints, one subfolder for each saved step."""
-    return self.root / 'checkpoints'
-
   def step(self, number: int) -> Path:
     """Return the folder of one checkpoint."""
     return self.checkpoints / str(number)
-
-  @property
-  def metrics(self) -> Path:
-    """Return the path of the metrics: one JSON line per logged step."""
-    return self.root / 'metrics.jsonl'
-
-  @property
-  def result(self) -> Path:
-    """Return the path of the result (JSON); `finished` marks a complete run."""
-    return self.root / 'result.json'
-
-  @property
-  def data(self) -> Path:
-    """Return the path of the checksums of what the run reads (JSON)."""
-    return self.root / 'data.json'
-
-  @property
-  def evaluations(self) -> Path:
-    """Return the path of the evaluations: one JSON line per checkpoint."""
-    return self.root / 'evaluations.jsonl'
-
-  @property
-  def evaluated_by(self) -> Path:
-    """Return the path of the provenance of the newest evaluation (JSON).
-
-    It is for folders without a run: commit, machine, versions.
-    """
-    return self.root / 'evaluated_by.json'
-
-  @property
-  def spikes(self) -> Path:
-    """Return the path of the loss spikes that were rewound (JSON lines)."""
-    return self.root / 'spikes.jsonl'
-
-  @property
-  def by_class(self) -> Path:
-    """Return the path of the results by class (`evaluate --by_class`, JSON)."""
-    return self.root / 'by_class.json'
-
-  @property
-  def curves(self) -> Path:
-    """Return the path of the plot of its metrics."""
-    return self.root / 'curves.png'
-
-  @property
-  def samples(self) -> Path:
-    """Return the path of a report's samples (JSON).
-
-    A missing file is generated.
-    """
-    return self.root / 'samples.json'
-
-  @property
-  def profile(self) -> Path:
-    """Return the folder of its traces (`train --profile`)."""
-    return self.root / 'profile'
-
-  @property
-  def log(self) -> Path:
-    """Return the path of the log as text."""
-    return self.root / 'log.txt'
-
-  @property
-  def lock(self) -> Path:
-    """Return the path of the lock that the training process holds."""
-    return self.root / '.lock'

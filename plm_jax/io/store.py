@@ -1,10 +1,9 @@
 """Files and folders of this machine and of object stores, as one interface.
 
-`store_of` chooses the implementation by the form of a path. Every method takes the path first. `files` is the only
-caller and documents how the package uses these methods.
+`store_of` chooses the implementation by the form of a path. Both have the same methods, which take the path first. Most
+are functions of `files`, the only caller, which documents them.
 """
 
-import abc
 import contextlib
 import fcntl
 import glob
@@ -16,7 +15,6 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -36,111 +34,7 @@ class NotAFile(OSError, ValueError):
   """A pipe, a device or a socket where a file is expected: reading it could block, or never end."""
 
 
-class Store(abc.ABC):
-  """Access to files and folders by path."""
-
-  @abc.abstractmethod
-  def path(self, where: Where) -> Path:
-    """Build a path whose names can be joined; '~' is home."""
-
-  @abc.abstractmethod
-  def absolute(self, where: Where) -> Path:
-    """Build the path from the root, without following links."""
-
-  @abc.abstractmethod
-  def followed(self, where: Where) -> Path:
-    """Build the path from the root, links followed."""
-
-  @abc.abstractmethod
-  def exists(self, where: Where) -> bool:
-    """Check for a file or a folder."""
-
-  @abc.abstractmethod
-  def is_file(self, where: Where) -> bool:
-    """Check for a file."""
-
-  @abc.abstractmethod
-  def is_folder(self, where: Where) -> bool:
-    """Check for a folder."""
-
-  @abc.abstractmethod
-  def is_inside(self, file: Where, folder: Where) -> bool:
-    """Check that a file is below a folder, links followed."""
-
-  @abc.abstractmethod
-  def size(self, file: Where) -> int:
-    """Return the size of a file in bytes."""
-
-  @abc.abstractmethod
-  def free_bytes(self, folder: Where) -> int | None:
-    """Return the free bytes for a folder, None if unknown."""
-
-  @abc.abstractmethod
-  def md5(self, file: Where) -> str:
-    """Return the recorded hex MD5, or an empty string."""
-
-  @abc.abstractmethod
-  def open(self, file: Where, mode: str) -> IO[Any]:
-    """Open a file as `builtins.open` does, text as UTF-8."""
-
-  @abc.abstractmethod
-  def read_bytes(self, file: Where) -> bytes:
-    """Read a whole file; raise ValueError if it is larger than `LARGEST`."""
-
-  @abc.abstractmethod
-  def read_array(self, file: Where, dtype: Any, count: int, offset: int) -> 'np.ndarray':
-    """Read raw numbers from byte `offset`: dtype[count], -1 for all."""
-
-  @abc.abstractmethod
-  def with_head(self, file: Where, length: int) -> AbstractContextManager[Path]:
-    """Provide a local file of that size and first `length` bytes."""
-
-  @abc.abstractmethod
-  def append(self, file: Where, text: str) -> None:
-    """Append text to a file, which is created if missing."""
-
-  @abc.abstractmethod
-  def replacing(self, file: Where) -> AbstractContextManager[Path]:
-    """Provide a temporary local path that replaces `file` after the body."""
-
-  @abc.abstractmethod
-  def listing(self, folder: Where, pattern: str) -> list[Path]:
-    """List the matching files and folders in a folder, sorted."""
-
-  @abc.abstractmethod
-  def sizes_below(self, folder: Where) -> dict[str, int]:
-    """Map the relative names of all files below a folder to bytes."""
-
-  @abc.abstractmethod
-  def files_below(self, folder: Where) -> list[Path]:
-    """List every file below a folder, sorted."""
-
-  @abc.abstractmethod
-  def make_folder(self, folder: Where) -> None:
-    """Create a folder and those above it, unless they exist."""
-
-  @abc.abstractmethod
-  def move(self, source: Where, target: Where, marks: Iterable[str]) -> None:
-    """Rename a file or a folder of this store."""
-
-  @abc.abstractmethod
-  def copy(self, source: Where, target: Where) -> None:
-    """Copy a file of any store to `target` in this store."""
-
-  @abc.abstractmethod
-  def remove(self, file: Where) -> None:
-    """Remove a file, if it exists."""
-
-  @abc.abstractmethod
-  def remove_folder(self, folder: Where) -> None:
-    """Remove a folder and its content; errors are ignored."""
-
-  @abc.abstractmethod
-  def locked(self, file: Where, *, doing: str, wait: bool) -> AbstractContextManager[None]:
-    """Hold a lock between processes while the body runs."""
-
-
-class LocalStore(Store):
+class LocalStore:
   """Files and folders of this machine."""
 
   def path(self, where: Where) -> Path:
@@ -237,7 +131,7 @@ class LocalStore(Store):
   def make_folder(self, folder: Where) -> None:
     Path(folder).mkdir(parents=True, exist_ok=True)
 
-  def move(self, source: Where, target: Where, marks: Iterable[str]) -> None:
+  def move(self, source: Where, target: Where, *, marks: Iterable[str]) -> None:
     os.replace(source, target)
 
   def copy(self, source: Where, target: Where) -> None:
@@ -270,26 +164,17 @@ class LocalStore(Store):
       yield
 
 
-class RemoteStore(Store):
+class RemoteStore:
   """Objects at gs:// and s3://, written whole or not at all; a folder is a common prefix of names."""
 
-  def path(self, where: Where) -> Path:
-    return object_store.path(where)
-
-  def absolute(self, where: Where) -> Path:
-    return object_store.path(where)
-
-  def followed(self, where: Where) -> Path:
-    return object_store.path(where)
-
-  def exists(self, where: Where) -> bool:
-    return object_store.exists(where)
-
-  def is_file(self, where: Where) -> bool:
-    return object_store.is_file(where)
-
-  def is_folder(self, where: Where) -> bool:
-    return object_store.is_folder(where)
+  path = absolute = followed = staticmethod(object_store.path)
+  exists = staticmethod(object_store.exists)
+  is_file = staticmethod(object_store.is_file)
+  is_folder = staticmethod(object_store.is_folder)
+  listing = staticmethod(object_store.listing)
+  move = staticmethod(object_store.move)
+  remove = staticmethod(object_store.remove)
+  locked = staticmethod(object_store.locked)
 
   def is_inside(self, file: Where, folder: Where) -> bool:
     return store_of(folder).path(folder) in self.path(file).parents
@@ -339,9 +224,6 @@ class RemoteStore(Store):
       yield temporary
       object_store.send(temporary, file)
 
-  def listing(self, folder: Where, pattern: str) -> list[Path]:
-    return object_store.listing(folder, pattern)
-
   def sizes_below(self, folder: Where) -> dict[str, int]:
     return {name: about.size for name, about in object_store.objects(folder).items()}
 
@@ -351,30 +233,21 @@ class RemoteStore(Store):
   def make_folder(self, folder: Where) -> None:
     """Do nothing: a store has no folders to create."""
 
-  def move(self, source: Where, target: Where, marks: Iterable[str]) -> None:
-    object_store.move(source, target, marks=marks)
-
   def copy(self, source: Where, target: Where) -> None:
     if store_of(source) is self:
       object_store.copy(source, target)
     else:
       object_store.send(source, target)
 
-  def remove(self, file: Where) -> None:
-    object_store.remove(file)
-
   def remove_folder(self, folder: Where) -> None:
     with contextlib.suppress(OSError):
       object_store.remove_objects(folder, object_store.objects(folder))
-
-  def locked(self, file: Where, *, doing: str, wait: bool) -> AbstractContextManager[None]:
-    return object_store.locked(file, doing=doing, wait=wait)
 
 
 LOCAL, REMOTE = LocalStore(), RemoteStore()
 
 
-def store_of(where: Where) -> Store:
+def store_of(where: Where) -> LocalStore | RemoteStore:
   """Choose the store of a path by its form.
 
   Raises:
