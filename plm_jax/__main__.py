@@ -77,10 +77,7 @@ def commands() -> dict[str, str]:
 
 
 def listing(modules: dict[str, str]) -> str:
-  """List the commands by purpose.
-
-  A line has the first line of a command's docstring.
-  """
+  """List the commands by purpose, with the first lines of their docstrings."""
   with_purpose = {name for names in PURPOSES.values() for name in names}
   groups = {**PURPOSES, OTHERS: tuple(name for name in modules if name not in with_purpose)}
   width = max(map(len, modules))

@@ -261,10 +261,7 @@ def prepare(s: TagSettings, root: Array, batch: Batch) -> Example:
 
 
 def loss(s: TagSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the cross-entropy of labels, or of the CRF's paths.
-
-  With BIO labels also count spans.
-  """
+  """Compute the cross-entropy of labels, or of CRF paths; count BIO spans."""
   del carry, rng
   targets = example.targets
   labels, weights = targets['labels'], targets['weights']
@@ -322,9 +319,6 @@ def to_tokens(values: Array, order: Array) -> Array:
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
   """Return one tag per word; None for a truncated word."""
   return {'tags': tags_of(prediction['labels'], record)}
-
-
-# Spans -------------------------------------------------------------------------------------------------------------
 
 
 def span_scores(means: dict[str, float]) -> dict[str, float]:

@@ -146,10 +146,7 @@ def trained(frozen: bool, trunk: nn.Module) -> tuple[str, ...]:
 
 
 def all_but_fixed(trunk: nn.Module) -> tuple[str, ...]:
-  """Return patterns of all parameters except those fixed by the trunk.
-
-  CoVe, for example, fixes its word vectors.
-  """
+  """Return patterns of all parameters except those that the trunk fixes."""
   fixed = getattr(trunk, 'FIXED', ())
   return (rf'(?!trunk/({"|".join(fixed)})$).*',) if fixed else EVERYTHING
 

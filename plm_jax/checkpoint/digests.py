@@ -74,10 +74,7 @@ def collect(unfinished: Path) -> Digests:
 
 
 def deal(recorded: Mapping[str, tuple[int, str]], processes: int) -> list[list[str]]:
-  """Divide the files to check among processes, about equal bytes each.
-
-  The result is the same in every process.
-  """
+  """Divide files among processes by bytes, the same result in every process."""
   dealt: list[list[str]] = [[] for _ in range(processes)]
   loads = [(0, process) for process in range(processes)]
   for name in sorted(recorded, key=lambda name: (-recorded[name][0], name)):

@@ -133,10 +133,7 @@ def table_rows(
 def token_table_rows(
   source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: 'Entry'
 ) -> tuple[int, int] | None:
-  """Count the rows of both token tables, which may be padded.
-
-  None without a common one.
-  """
+  """Count the rows of both token tables, maybe padded; None without one."""
   for name, value in source.items():
     if (path := join(entry.to, name)).endswith(TOKEN_TABLE) and path in fresh:
       return len(value), fresh[path].shape[0]
@@ -152,10 +149,7 @@ def _axis_of_tokens(path: str, value: np.ndarray, fresh: Array, tables: tuple[in
 
 
 def without_padding(path: str, value: np.ndarray, fresh: Array, size: int, tables: tuple[int, int]) -> np.ndarray:
-  """Remove the rows of a leaf that pad its token table.
-
-  Other leaves do not change.
-  """
+  """Remove the rows of a leaf that pad its token table."""
   axis = _axis_of_tokens(path, value, fresh, tables)
   # if both tables have one size, an unrelated leaf may have as many rows
   if axis is None or (tables[0] == tables[1] and not path.endswith(TOKEN_TABLE)):

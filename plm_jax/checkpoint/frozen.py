@@ -46,10 +46,7 @@ def write(checkpoints: Path, params: PyTree, *, main: bool, is_new: bool = False
 
 
 def read(checkpoints: Path) -> dict[str, str]:
-  """Read path -> checksum of each frozen parameter.
-
-  Empty for a run that saves all.
-  """
+  """Read path -> checksum of frozen parameters; empty without any."""
   return checksums.read_json(checkpoints / NAME) if files.is_file(checkpoints / NAME) else {}
 
 

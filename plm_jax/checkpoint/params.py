@@ -112,10 +112,7 @@ class Params(Mapping[str, Leaf]):
     return nested(self.arrays(subtree))
 
   def with_sums(self, sums: Mapping[str, tuple[str, str]]) -> 'Params':
-    """Add the missing leaves of `sums` whose pair of parts is here.
-
-    Paths whose pair is not here are skipped.
-    """
+    """Add leaves of `sums` whose pair of parts is here."""
     pairs = {path: pair for path, pair in sums.items() if path not in self and all(part in self for part in pair)}
 
     def read(names: Collection[str]) -> dict[str, np.ndarray]:
@@ -190,9 +187,6 @@ def write_index(folder: Path, layers: Mapping[str, int | None]) -> None:
   """
   digests = {file.name: files.sha256(file) for file in files.listing(folder, 'params-*.safetensors')}
   files.write_json(folder / INDEX, {'leaves': dict(layers), 'sha256': digests})
-
-
-# The three forms ---------------------------------------------------------------------------------------------------
 
 
 def _open_step(folder: Path, step: Step) -> Params:
@@ -328,10 +322,7 @@ def _sha256_file(file: Path) -> Path:
 
 
 def on_host(leaf: jax.Array | np.ndarray) -> np.ndarray:
-  """Copy a whole array into the memory of this host.
-
-  All processes call if devices of several hosts hold it.
-  """
+  """Copy a whole array to this host; all processes call it."""
   if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
     return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
   return np.asarray(leaf)

@@ -86,10 +86,7 @@ def for_orbax(folder: Path) -> Path:
 
 
 def write(folder: Path, record: Record) -> None:
-  """Write the record; its `files` are the current ones of the folder.
-
-  Checksums that other processes wrote (`digests.write_own`) are included.
-  """
+  """Write the record of the folder's current files, with collected checksums."""
   collected = digests.collect(folder)
   sizes = _sizes(folder)
   computed = digests.of_files({name: folder / name for name in sizes if name not in collected})
@@ -199,10 +196,7 @@ def numbered(folder: Path) -> list[int]:
 
 
 def records(folder: Path) -> tuple[dict[int, Record], dict[int, Damaged]]:
-  """Read the records of complete steps, and errors of others.
-
-  Only names and sizes are checked.
-  """
+  """Read the records of complete steps; check only names and sizes."""
   whole, damaged = {}, {}
   for step in numbered(folder):
     try:
@@ -225,10 +219,7 @@ def scores(whole: Mapping[int, Record]) -> tuple[dict[int, float], str]:
 
 
 def best_of(values: Mapping[int, float], mode: str) -> int | None:
-  """Return the step with the best value, or None.
-
-  The earliest of equal values; None if there is none.
-  """
+  """Return the earliest step with the best value; None without any."""
   sign = 1 if mode == 'min' else -1
   return min(values, key=lambda step: (sign * values[step], step), default=None)
 
@@ -282,10 +273,7 @@ def choose(folder: Path, step: Step) -> int:
 
 
 def check_there(folder: str | os.PathLike[str], step: Step) -> None:
-  """Raise CheckpointError, as `choose`, if there is no such step.
-
-  No byte of a state is read.
-  """
+  """Raise CheckpointError, as `choose`, if there is no such step."""
   _candidates(place(folder), step)
 
 

@@ -120,10 +120,7 @@ class Plan(NamedTuple):
 
 
 def shards(plans: Iterable[tuple[str, Plan]], size: int) -> list[dict[str, Plan]]:
-  """Group the tensors into files of at most `size` bytes.
-
-  Each file has at least one tensor.
-  """
+  """Group the tensors into files of at most `size` bytes, never empty."""
   groups: list[dict[str, Plan]] = [{}]
   filled = 0
   for name, plan in plans:

@@ -44,6 +44,10 @@ class Parser(argparse.ArgumentParser):
 
   table = 'config'
 
+  def __init__(self, prog: str, description: str | None = None, **settings: Any):
+    shared: dict[str, Any] = {'formatter_class': argparse.RawDescriptionHelpFormatter, 'allow_abbrev': False}
+    super().__init__(prog, description=description, **shared | settings)
+
   def error(self, message: str) -> NoReturn:
     raise ConfigError(f'{self.prog}: {message}. --help shows every flag.')
 
@@ -113,13 +117,8 @@ def command(name: str, description: str) -> Parser:
     name: of the command.
     description: the docstring of its file, the beginning of `--help`.
   """
-  parser = Parser(
-    prog=f'plm-jax {name}',
-    description=description,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,
-    epilog='--config.KEY=VALUE changes a key, as in --config.optim.rate=1e-4; --print_config=types shows every key.',
-  )
+  epilog = '--config.KEY=VALUE changes a key, as in --config.optim.rate=1e-4; --print_config=types shows every key.'
+  parser = Parser(f'plm-jax {name}', description, epilog=epilog)
   parser.add_argument(
     '--config', metavar='FILE', help='experiments/x/y.py, experiments/x/y.py:argument or the config.json of a run'
   )
@@ -314,10 +313,7 @@ def run(main: Callable[[], int | None]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-  """End the process.
-
-  It ends at once if a thread may hang, since the interpreter would wait for it.
-  """
+  """End the process, at once if a thread may hang."""
   if any(thread.name.startswith(signals.HANGS) for thread in threading.enumerate()):
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

@@ -26,10 +26,7 @@ class Flags(NamedTuple):
 
   @property
   def alone(self) -> bool:
-    """Return True if the flags request a single process.
-
-    They override the environment.
-    """
+    """Return True if the flags request one process, whatever the environment."""
     return self.processes == 1 and self.coordinator is None
 
 

@@ -13,10 +13,7 @@ PACKAGE = 'plm_jax'
 
 
 def start(level: int = logging.INFO) -> logging.Logger:
-  """Set up the logger of the package and return it.
-
-  A second call changes nothing.
-  """
+  """Set up the logger of the package once and return it."""
   # grpc and absl (of Grain and Orbax) write to stderr before they read their own levels
   os.environ.setdefault('GRPC_VERBOSITY', 'ERROR')
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')

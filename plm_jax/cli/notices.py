@@ -54,10 +54,7 @@ NOTICES = (
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-  """Let a notice stop the command while the body runs.
-
-  On other machines it does nothing.
-  """
+  """Let a notice stop the command while the body runs."""
   server = _server()
   if server is None:
     yield

@@ -11,7 +11,6 @@ deviation. Without --by, runs whose configs differ only in the seed become one c
 Damaged lines of metrics and runs with an unreadable config are reported and left out.
 """
 
-import argparse
 from collections.abc import Sequence
 
 from plm_jax.cli import command, signals
@@ -21,8 +20,7 @@ from plm_jax.core.errors import ConfigError
 @signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax compare`."""
-  parser = command.Parser('plm-jax compare', description=__doc__, allow_abbrev=False,
-                         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+  parser = command.Parser('plm-jax compare', __doc__)
   parser.add_argument('runs', nargs='*', metavar='RUN', help='folders of runs or sweeps')
   parser.add_argument('--by', default='', metavar='KEY,KEY', help='config keys that group runs into curves')
   parser.add_argument('--metric', help="metric to plot (default: that of `best` of the first run, else 'loss')")

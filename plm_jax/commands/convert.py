@@ -33,8 +33,7 @@ Form = Literal['import', 'release', 'peft', 'own']  # what is written
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax convert`; import jax only for valid flags."""
-  parser = command.Parser('plm-jax convert', description=__doc__, allow_abbrev=False,
-                         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+  parser = command.Parser('plm-jax convert', __doc__)
   parser.add_argument('direction', choices=('import', 'export'), help='direction of the conversion')
   parser.add_argument('source', metavar='SRC', help='folder to convert')
   parser.add_argument('target', metavar='DST', help='new folder')

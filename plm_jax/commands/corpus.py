@@ -146,8 +146,7 @@ CHECKS = {'filter': _check_filter, 'dedup': _check_dedup, 'split': _check_split}
 
 
 def _parser() -> argparse.ArgumentParser:
-  form = argparse.RawDescriptionHelpFormatter
-  parser = command.Parser(prog='plm-jax corpus', description=__doc__, formatter_class=form, allow_abbrev=False)
+  parser = command.Parser('plm-jax corpus', __doc__)
   commands = parser.add_subparsers(dest='command', required=True, metavar='stats|filter|dedup|split')
   parsers = {}
   for name, purpose in (
@@ -156,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     ('dedup', 'remove duplicates'),
     ('split', 'sample validation and test documents'),
   ):
-    parsers[name] = commands.add_parser(name, help=purpose, allow_abbrev=False)
+    parsers[name] = commands.add_parser(name, help=purpose)
     add = parsers[name].add_argument
     add('source', metavar='SOURCE', help='corpus, as in data.path of a config')
     if name != 'stats':

@@ -47,12 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> command.Parser:
   import argparse
 
-  parser = command.Parser(
-    prog='plm-jax generate',
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,
-  )
+  parser = command.Parser('plm-jax generate', __doc__)
   parser.table = 'generate'
   add = parser.add_argument
   add('--workdir', metavar='DIR', help='a run folder')

@@ -25,7 +25,6 @@ of the harness's own PyTorch models. The adapter `prompt` computes the same ones
 multiple choice. 'accuracy_mean' (GPT-3) averages over tokens; the harness has no such metric.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from importlib import metadata
@@ -78,12 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> command.Parser:
-  parser = command.Parser(
-    prog='plm-jax lm_eval',
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,
-  )
+  parser = command.Parser('plm-jax lm_eval', __doc__)
   add = parser.add_argument
   add('--workdir', metavar='DIR', help='run folder')
   add('--weights', metavar='FOLDER', help="model folder in Hugging Face's format, or a converted checkpoint")

@@ -96,8 +96,7 @@ class WordVocab:
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax noise`."""
   names = [show.name for show in GALLERY]
-  parser = command.Parser('plm-jax noise', allow_abbrev=False, description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+  parser = command.Parser('plm-jax noise', __doc__)
   parser.add_argument('--text', default=TEXT, help='text to corrupt (default: an example)')
   parser.add_argument('--objective', help=f'one of {", ".join(names)} (default: bert)')
   parser.add_argument('--all', action='store_true', help='show every objective')

@@ -76,8 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-  parser = command.Parser('plm-jax quickstart', description=__doc__, allow_abbrev=False,
-                          formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+  parser = command.Parser('plm-jax quickstart', __doc__)
   parser.add_argument(
     '--workdir', default='runs/quickstart', type=Path, help='folder of all results (default: runs/quickstart)'
   )

@@ -16,7 +16,6 @@ loads a checkpoint, about ten seconds a run. The samples are stored in the run f
 for a new checkpoint. --samples=0 shows none.
 """
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
@@ -29,8 +28,7 @@ from plm_jax.core.errors import ConfigError
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax report`."""
   given = list(sys.argv[1:] if argv is None else argv)
-  parser = command.Parser('plm-jax report', description=__doc__, allow_abbrev=False,
-                         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+  parser = command.Parser('plm-jax report', __doc__)
   parser.add_argument('workdirs', nargs='*', metavar='WORKDIR', help='folders of runs, sweeps or tables')
   parser.add_argument('--out', metavar='FILE', help='page to write (.html)')
   parser.add_argument('--by', default='', metavar='KEY,KEY', help='config keys that group runs into curves')

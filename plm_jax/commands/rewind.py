@@ -14,7 +14,6 @@ reset: step S + 1 reads what step S + 1 + K would have read. PaLM rewound about 
 to 500 batches (Chowdhery et al. 2022, section 5.1).
 """
 
-import argparse
 from collections.abc import Sequence
 
 from plm_jax.cli import command
@@ -23,8 +22,7 @@ from plm_jax.core.errors import ConfigError
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Run `plm-jax rewind`."""
-  parser = command.Parser('plm-jax rewind', description=__doc__, allow_abbrev=False,
-                         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+  parser = command.Parser('plm-jax rewind', __doc__)
   parser.add_argument('--workdir', metavar='DIR', help='run folder')
   parser.add_argument('--to_step', type=int, metavar='S', help='step that becomes the newest (default: list the steps)')
   parser.add_argument(

@@ -82,9 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> command.Parser:
-  parser = command.Parser(
-    prog='plm-jax tables', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-  )
+  parser = command.Parser('plm-jax tables', __doc__)
   add = parser.add_argument
   add('table', metavar='FILE[:ARGUMENTS]', help='file of experiments/tables/, with arguments if it takes any')
   add('--scale', help='tiny, small (default) or paper; --cost shows all by default')

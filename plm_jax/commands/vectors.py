@@ -60,8 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-  form = argparse.RawDescriptionHelpFormatter
-  parser = command.Parser(prog='plm-jax vectors', description=__doc__, formatter_class=form, allow_abbrev=False)
+  parser = command.Parser('plm-jax vectors', __doc__)
   helps = {
     'neighbours': 'nearest words of a word',
     'analogy': 'A is to B as C is to which word; or the accuracy on a file of questions',
@@ -72,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
   }
   commands = parser.add_subparsers(dest='command', required=True, metavar='|'.join(helps))
   for name, text in helps.items():
-    subparser = commands.add_parser(name, help=text, allow_abbrev=False)
+    subparser = commands.add_parser(name, help=text)
     add = subparser.add_argument
     add('--workdir', required=name == 'polysemy', metavar='DIR', help='run folder')
     command.add_step(subparser)

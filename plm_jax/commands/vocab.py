@@ -93,11 +93,10 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-  form = argparse.RawDescriptionHelpFormatter
-  parser = command.Parser(prog='plm-jax vocab', description=__doc__, formatter_class=form, allow_abbrev=False)
+  parser = command.Parser('plm-jax vocab', __doc__)
   commands = parser.add_subparsers(dest='command', required=True, metavar='train|show')
-  _add_train_flags(commands.add_parser('train', help='train a vocabulary', allow_abbrev=False))
-  show_parser = commands.add_parser('show', help='show a vocabulary and how it splits a text', allow_abbrev=False)
+  _add_train_flags(commands.add_parser('train', help='train a vocabulary'))
+  show_parser = commands.add_parser('show', help='show a vocabulary and how it splits a text')
   show_parser.add_argument('path', metavar='DIR', help='vocabulary folder, or a published tokenizer.json')
   show_parser.add_argument('--text', help='text to split')
   show_parser.add_argument(

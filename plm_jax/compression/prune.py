@@ -65,10 +65,7 @@ def head_norms(kernel: Array) -> Array:
 
 
 def every_other(layers: int, sparsity: float) -> tuple[int, ...]:
-  """List the layers that stay if pruned layers are spread evenly.
-
-  The first layer always stays (Fan et al. 2019, LayerDrop §3.2).
-  """
+  """List layers that stay, the first included (Fan et al. 2019, §3.2)."""
   # 6 layers, a half   0 2 4       4 layers, a quarter   0 1 2
   count = layers - round(sparsity * layers)
   return tuple(layer * layers // count for layer in range(count))

@@ -185,10 +185,7 @@ def part(annotation: str, value: Any) -> Part | None:
 
 
 def parts(annotation: str) -> list[Part]:
-  """List the blocks, names and containers in an annotation.
-
-  Those in its unions and containers are included.
-  """
+  """List the blocks, names and containers in an annotation, nested ones included."""
   found = _parts(parse(annotation))
   return [inner for one in found for inner in (one, *(parts(one.inner) if one.form in ('sequence', 'mapping') else ()))]
 

@@ -68,10 +68,7 @@ def pick(kind: str, settings: Mapping[str, Any], **given: Any) -> Callable[..., 
 def check(
   label: str, known: Mapping[str, signatures.Keyword], settings: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Check settings against the keywords that are not given.
-
-  Lists become tuples.
-  """
+  """Check settings against the keywords not given; lists become tuples."""
   both = sorted(set(settings) & set(given))
   if both:
     raise ConfigError(f'{label}: {both[0]!r} is set by the run, not by the config: leave it out.')
@@ -97,10 +94,7 @@ def split(label: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
 
 
 def frozen(value: Any) -> Any:
-  """Convert every list in a plain value to a tuple.
-
-  Settings from Python and from JSON are then the same.
-  """
+  """Convert lists in a plain value to tuples, as read from JSON."""
   if isinstance(value, list | tuple):
     return tuple(frozen(item) for item in value)
   if isinstance(value, Mapping):
@@ -109,10 +103,7 @@ def frozen(value: Any) -> Any:
 
 
 def singular(folder: str) -> str:
-  """Return the block of a folder: 'model' of 'models'.
-
-  For several folders: 'adapter or objective'.
-  """
+  """Return 'model' of 'models'; 'adapter or objective' of several folders."""
   return ' or '.join({'text': 'vocab'}.get(one, one.removesuffix('s')) for one in folder.split(' | '))
 
 

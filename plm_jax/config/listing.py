@@ -70,10 +70,7 @@ def _group(title: str, rows: list[tuple[str, str, str]]) -> str:
 
 
 def types(settings: Mapping[str, Any]) -> str:
-  """Return every key of a config with type and value.
-
-  This is the output of `--print_config=types`.
-  """
+  """Return every key of a config with type and value (`--print_config=types`)."""
   return '\n'.join(f'{key}: {typed} = {value}' for key, typed, value in _typed(blocks.WHOLE, settings, ''))
 
 

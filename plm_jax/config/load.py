@@ -21,8 +21,6 @@ from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import checksums, files, run_paths
 
-# Reading -------------------------------------------------------------------------------------------------------------
-
 
 def load(target: str) -> dict[str, Any]:
   """Load the config that `--config` names, without defaults.

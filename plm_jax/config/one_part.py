@@ -32,10 +32,7 @@ def has_heads(settings: Settings) -> bool:
 
 
 def own_trunks(settings: Settings) -> dict[str, str]:
-  """Return the wrapper of each task that changes the trunk.
-
-  Without a part there is then no single trunk.
-  """
+  """Return each task's wrapper that changes the trunk, which is then separate."""
   blocks = {part: block.get('name', '') for part, block in _heads(settings).items()}
   return {part: name for part, name in blocks.items() if signatures.literal(f'adapters.{name}', 'ADDS')}
 

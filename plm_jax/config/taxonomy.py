@@ -36,10 +36,7 @@ NOT_HERE = {
 
 
 def rows() -> list[dict[str, Any]]:
-  """Return one row per file, by kind, year and name.
-
-  The keys are `COLUMNS`.
-  """
+  """Return one row per file, with keys `COLUMNS`, by kind and year."""
   found = [_row(kind, name) for kind in KINDS for name in signatures.names(kind)]
   return sorted(found, key=lambda row: (KINDS.index(row['kind']), row['year'], row['name']))
 

@@ -130,9 +130,6 @@ def _demand(condition: bool, value: Any) -> Any:
   return value
 
 
-# Messages -----------------------------------------------------------------------------------------------------------
-
-
 def why_not(annotation: str, value: Any) -> str:
   """Return a reason for a mismatch that the annotation does not show."""
   number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -144,10 +141,7 @@ def why_not(annotation: str, value: Any) -> str:
 
 
 def short(annotation: str) -> str:
-  """Format an annotation for a message: 'float (0 <= x < 1)'.
-
-  A long one is cut.
-  """
+  """Format an annotation for a message, 'float (0 <= x < 1)'."""
   text = re.sub(r'block of [\w.:]+', 'block', readable(annotation))
   return text if len(text) <= MOST_TYPE else f'{text[:MOST_TYPE]}... ({ALL_KEYS} shows all of it)'
 

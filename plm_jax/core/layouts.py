@@ -61,10 +61,7 @@ CURRENT: contextvars.ContextVar[Layout | None] = contextvars.ContextVar('layout'
 
 @contextlib.contextmanager
 def use(layout: Layout) -> Iterator[None]:
-  """Make `layout` the current one while the body runs.
-
-  `constrain`, `device` and `per_device.py` use the current layout.
-  """
+  """Make `layout` the current one, for `constrain` and others, in the body."""
   token = CURRENT.set(layout)
   try:
     # code outside of a compiled function would run on the devices of the mesh, and described devices run nothing

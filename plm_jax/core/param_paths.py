@@ -22,10 +22,7 @@ def path_name(path: Sequence[Any]) -> str:
 
 
 def is_stacked(path: str, leaf: Any) -> bool:
-  """Check whether axis 0 of a parameter runs over layers.
-
-  It does not below `layers/3`, where each layer has its own parameters.
-  """
+  """Check whether axis 0 runs over layers; not below `layers/3`."""
   # trunk/layers/query/kernel is stacked, trunk/layers/3/query/kernel is not
   parts = path.split('/')
   if 'layers' not in parts[:-1] or len(leaf.shape) == 0:

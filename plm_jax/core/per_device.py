@@ -38,10 +38,7 @@ def on_each_device(
 
 
 def row_parts(rows: int) -> int:
-  """Count the equal parts into which devices cut `rows` rows.
-
-  1 if they cannot, and outside of `use`.
-  """
+  """Count the equal parts into which devices cut rows, else 1."""
   layout = CURRENT.get()
   parts = 1 if layout is None else places(layout.mesh, layout.rules.get('batch'))
   return 1 if rows % parts else parts

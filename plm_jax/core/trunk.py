@@ -73,10 +73,7 @@ class Trunk(Protocol):
     """Return the recurrent state at step 0, () if none, batch-first."""
 
   def init_all(self) -> None:
-    """Create every parameter.
-
-    `trunk.init(key, method='init_all')` initialises a whole trunk.
-    """
+    """Create every parameter: `trunk.init(key, method='init_all')`."""
 
 
 class Attends(Protocol):

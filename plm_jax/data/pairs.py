@@ -178,10 +178,7 @@ def draw_targets(documents: int, *, room: int, short_probability: float, seed: i
 
 
 def runs(sentences: np.ndarray, heads: np.ndarray, *, targets: np.ndarray) -> Runs:
-  """Cut each document into runs of sentences that reach its target.
-
-  The last run of a document may be shorter.
-  """
+  """Cut documents into runs of sentences of target length, or shorter."""
   begins, documents = [], []
   document = np.arange(len(heads) - 1)
   start = heads[:-1]
@@ -199,10 +196,7 @@ def runs(sentences: np.ndarray, heads: np.ndarray, *, targets: np.ndarray) -> Ru
 
 
 def neighbours(sentences: np.ndarray, heads: np.ndarray, *, room: int) -> Runs:
-  """Cut each document into runs of two sentences.
-
-  The last run may have one.
-  """
+  """Cut each document into runs of two sentences, last maybe one."""
   sizes = np.diff(heads)
   owner = np.repeat(np.arange(len(sizes)), -(-sizes // 2))
   first = np.cumsum(-(-sizes // 2)) - -(-sizes // 2)

@@ -350,9 +350,6 @@ class Model:
     return reply(self._task, examples, rows=self.batch_size)
 
 
-# Arguments -----------------------------------------------------------------------------------------------------------
-
-
 def _is_text(text: Any) -> bool:
   return isinstance(text, str)
 

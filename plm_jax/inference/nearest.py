@@ -74,10 +74,7 @@ class Table:
     return word in self._ids
 
   def has_vector(self, word: str) -> bool:
-    """Return True if a word has a vector.
-
-    It is stored, or made from the characters of the word.
-    """
+    """Return True for a vector, stored or made from characters."""
     return word in self or self._unseen is not None
 
   def vector(self, word: str) -> np.ndarray:

@@ -89,10 +89,7 @@ class Opened:
 
   @property
   def adapted(self) -> bool:
-    """Return True for a run with an adapter.
-
-    An adapter around an objective does not count.
-    """
+    """Return True for a run with an adapter around no objective."""
     return bool(self.settings) and not build.unwrapped(self.settings).get('objective')
 
   @functools.cached_property

@@ -71,10 +71,7 @@ def _named(task: OpenTask, predicted: Predicted) -> Row:
 
 
 def class_of(prediction: Row, record: Row) -> dict[str, Any]:
-  """Return the class and the probabilities of an example, or its value.
-
-  The result has the keys of `classify`.
-  """
+  """Return class and probabilities, or value, of an example, as `classify`."""
   if 'value' in prediction:
     return {'value': float(prediction['value'])}
   label, shares = int(prediction['label']), prediction.get('probability', np.empty(0)).tolist()
@@ -180,10 +177,7 @@ def _words(text: str | Sequence[str]) -> list[tuple[str, int | None, int | None]
 
 
 def tags_of(prediction: Row, record: Row) -> tuple[list[str | None], list[float | None]]:
-  """Return the tag of each word and its probability.
-
-  Both are None for a word without a tag.
-  """
+  """Return tag and probability of each word; None without a tag."""
   labels = np.asarray(prediction['labels'])
   shares: list[float | None] = [None] * len(record['labels'])
   probabilities = np.asarray(prediction['probability'])[labels >= 0].tolist()

@@ -49,10 +49,7 @@ class Mirror:
       files.copy(self._address, self.file)
 
   def due(self) -> None:
-    """Upload the file if it is time.
-
-    A failure is logged and tried again later.
-    """
+    """Upload the file if it is time; retry failures later."""
     if self._address is not None and time.monotonic() - self._last > max(EVERY, self._took / SHARE):
       try:
         self.send()
@@ -95,9 +92,6 @@ def publish(folder: Path, target: Path, *, mark: str, replaced: Iterable[str] = 
   for name in set(replaced) - set(names):
     object_store.remove(target / name)
   object_store.send(folder / mark, target / mark)
-
-
-# Downloads ---------------------------------------------------------------------------------------------------------
 
 
 def fetched(where: Where, cache: Where) -> Path:

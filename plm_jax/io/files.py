@@ -62,10 +62,7 @@ def local_path(where: Where, *, what: str) -> Path:
 
 
 def absolute(where: Where) -> Path:
-  """Build the path from the root; links are not followed.
-
-  A URL is unchanged.
-  """
+  """Build the path from the root, links not followed; URLs unchanged."""
   return store_of(where).absolute(where)
 
 
@@ -95,10 +92,7 @@ def read_utf8(file: Where) -> str:
 
 
 def read_text(file: Where) -> str:
-  """Read a text file.
-
-  Raise ValueError if larger than `store.LARGEST` or not UTF-8.
-  """
+  """Read a text file; raise ValueError if too large or not UTF-8."""
   return read_bytes(file).decode('utf-8')
 
 
@@ -161,10 +155,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def is_unicode(text: str) -> bool:
-  """Check that text can be written as UTF-8.
-
-  Python represents undecodable bytes of a command line by lone surrogates, which cannot.
-  """
+  """Check that text can be written as UTF-8: no lone surrogates."""
   return text.encode(errors='ignore').decode() == text
 
 
@@ -181,10 +172,7 @@ def write_bytes(file: Where, content: bytes) -> None:
 
 
 def write_json(file: Where, value: Any, *, indent: int | None = 2) -> None:
-  """Write strict JSON (no NaN), keys in order.
-
-  It is on one line if `indent` is None.
-  """
+  """Write strict JSON (no NaN), on one line if `indent` is None."""
   write_text(file, json_text(value, indent=indent))
 
 
@@ -194,10 +182,7 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
 
 
 def append(file: Where, text: str) -> None:
-  """Append text to a file, which is created if missing.
-
-  An object in a store is rewritten.
-  """
+  """Append text to a file, created if missing; objects are rewritten."""
   store_of(file).append(file, text)
 
 
@@ -297,18 +282,12 @@ def modified_ns(file: Where) -> int:
 
 
 def free_bytes(folder: Where) -> int | None:
-  """Return the free disk space for a folder, if it is known.
-
-  The folder may not exist yet.
-  """
+  """Return the free space for a folder, which may not exist yet."""
   return store_of(folder).free_bytes(folder)
 
 
 def listing(folder: Where, pattern: str = '*') -> list[Path]:
-  """List the matching files and folders in a folder, sorted.
-
-  The list is empty if there is no such folder.
-  """
+  """List the matches in a folder, sorted; empty without a folder."""
   return store_of(folder).listing(folder, pattern)
 
 
@@ -323,18 +302,12 @@ def sizes_below(folder: Where) -> dict[str, int]:
 
 
 def walk(folder: Where) -> Iterator[tuple[str, list[str], list[str]]]:
-  """Yield (folder, subfolder names, file names) as `os.walk`.
-
-  A removed subfolder is skipped.
-  """
+  """Yield (folder, subfolder names, file names) as `os.walk`, skipping removed ones."""
   return os.walk(folder)
 
 
 def make_folder(folder: Where) -> None:
-  """Create a folder and its parents, unless they exist.
-
-  A store has none to create.
-  """
+  """Create a folder and its parents, unless they exist."""
   store_of(folder).make_folder(folder)
 
 

@@ -160,10 +160,7 @@ class About(NamedTuple):
 
 
 def about(where: Where) -> About:
-  """Request the size and MD5 of an object.
-
-  Raise FileNotFoundError if there is none.
-  """
+  """Request size and MD5 of an object, or raise FileNotFoundError."""
   with _requests_to(where) as client:
     info = client.info(os.fspath(where))
   if info['type'] != 'file':

@@ -46,10 +46,7 @@ def empty(shape: tuple[int, int, int, int, int], *, dtype: str = 'float32') -> C
 
 
 def without_keys(rows: int, slots: int) -> Cache:
-  """Build an empty cache without keys and values.
-
-  The trunk adds its own arrays.
-  """
+  """Build an empty cache to which the trunk adds its arrays."""
   zeros = jnp.zeros((rows, slots), jnp.int32)
   return {'index': jnp.zeros((), jnp.int32), 'segment_ids': zeros, 'positions': zeros}
 

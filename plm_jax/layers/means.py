@@ -61,8 +61,5 @@ def whole_loss(value: Array, targets: Mapping[str, Array]) -> tuple[Array, Array
 
 
 def perplexity_of(means: Mapping[str, float], *, nats: str = 'loss') -> dict[str, float]:
-  """Compute a `Task.summary`: 'perplexity', exp of the metric `nats`.
-
-  Empty if this metric does not exist.
-  """
+  """Compute 'perplexity', exp of the metric `nats`, if it exists."""
   return {'perplexity': perplexity(means[nats])} if nats in means else {}

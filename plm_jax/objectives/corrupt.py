@@ -201,10 +201,7 @@ def present(batch: Batch, *names: str) -> dict[str, Array]:
 
 
 def identity(batch: Batch) -> dict[str, Array]:
-  """Select the fields of every batch.
-
-  Row ids, weights and the fields that key noise.
-  """
+  """Select the fields that every batch has and that key noise."""
   return present(batch, 'row_id', 'epoch', 'row_weight', 'step')
 
 

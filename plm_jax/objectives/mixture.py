@@ -113,10 +113,7 @@ def draw(bounds: np.ndarray, root: Array, batch: Batch) -> Array:
 
 
 def loss(s: MixtureSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the loss of the sampled part.
-
-  The metrics of the others have weight 0.
-  """
+  """Compute the loss of the sampled part; other metrics weigh 0."""
   del carry
   targets: Any = example.targets
   return tasks.loss_of_one(s.tasks, targets['drawn'][0], forward, example, rng)

@@ -103,10 +103,7 @@ def bind(
   copies: int = 10,
   user: str = 'objective mlm',
 ) -> MlmSettings:
-  """Check the settings of `make` and bind them.
-
-  `user` is named in errors.
-  """
+  """Check and bind the settings of `make`; errors name `user`."""
   corrupt.find_mask(vocab, user=user)
   errors.one_of('objective.masking', masking, corrupt.Masking)
   return MlmSettings(

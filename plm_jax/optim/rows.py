@@ -76,10 +76,7 @@ def put(tree: PyTree, small: PyTree, tables: Mapping[str, Rows]) -> PyTree:
 
 
 def others(tree: PyTree, tables: Mapping[str, Rows]) -> PyTree:
-  """Replace the leaves of parts with a table by None.
-
-  Parts are those of `optim.norms`.
-  """
+  """Replace leaves of `optim.norms`' parts with a table by None."""
   parts = {group_name(table) for table in tables}
 
   def keep_leaf(path: tuple[Any, ...], leaf: Array) -> Array | None:

@@ -48,10 +48,7 @@ def sgd(context: Context) -> Rule:
 
 
 def momentum(context: Context, *, momentum: Momentum = 0.9, nesterov: bool = False) -> Rule:
-  """Accumulate trace = momentum trace + gradient.
-
-  This is the form of TensorFlow and torch, without dampening.
-  """
+  """Accumulate trace = momentum trace + gradient, without dampening (TensorFlow, torch)."""
   return Rule(optax.chain(context.decay, optax.trace(momentum, nesterov)))
 
 
@@ -218,10 +215,7 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
 
 
 def per_layer(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-  """Run `inner` on each parameter or layer separately.
-
-  A layer is one of a stacked parameter. Each has a separate state.
-  """
+  """Run `inner` with separate states on each parameter or layer."""
 
   def each(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(path: tuple[Any, ...], leaf: Array, *rest: Any) -> Any:

@@ -124,9 +124,6 @@ def _estimate(header: str) -> str:
   return ' '.join(rest.split())
 
 
-# Text ---------------------------------------------------------------------------------------------------------------
-
-
 def text(plan: Mapping[str, Any]) -> str:
   """Write a plan as text."""
   mesh, state = plan['mesh'], plan['state']

@@ -168,9 +168,6 @@ def read(file: Where) -> list[dict[str, Any]]:
   return rows
 
 
-# Several files -----------------------------------------------------------------------------------------------------
-
-
 def join(paths: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
   """Read predictions and records of a file, or average several files.
 

@@ -133,9 +133,6 @@ def _no_metric(run_folders: Iterable[Path], metric: str) -> ConfigError:
   return ConfigError(f'--metric={metric}: no run has it.{errors.suggest(metric, names)} Metrics: {", ".join(names)}.')
 
 
-# The table and the picture -------------------------------------------------------------------------------------------
-
-
 def ends(name: str, runs: Sequence[Run], metric: str) -> dict[str, Any]:
   """Summarise the last and best values of runs.
 

@@ -340,9 +340,6 @@ class Trainer:
     return means[self._metric]
 
 
-# The report ----------------------------------------------------------------------------------------------------------
-
-
 def hash_text(text: str) -> str:
   """Compute a short digest of a text."""
   return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

@@ -224,9 +224,6 @@ def _of_cell(read: Callable[[str], np.ndarray], part: str, c: Config) -> np.ndar
   return read('W_0')[rows].reshape(c.projection_dim, 4, c.mlp_dim)[:, GATES]
 
 
-# Files ----------------------------------------------------------------------------------------------------------------
-
-
 def _named(folder: Path, patterns: Sequence[str]) -> list[Path]:
   return [file for pattern in patterns for file in files.listing(folder, pattern) if files.is_file(file)]
 

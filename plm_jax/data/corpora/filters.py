@@ -88,10 +88,7 @@ def filter_documents(
 
 
 def alphanumeric(text: str) -> str:
-  """Return the letters and digits of a text in lower case.
-
-  Two texts with the same ones are duplicates.
-  """
+  """Return letters and digits in lower case, equal for duplicates."""
   return re.sub(r'[\W_]+', '', text.lower())
 
 

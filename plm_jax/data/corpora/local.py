@@ -204,10 +204,7 @@ def decoded(content: bytes) -> str:
 
 
 def line_spans(lines: Iterable[bytes], *, blank: bool = False) -> Iterator[tuple[int, int]]:
-  """Yield first byte and end of each line that is not blank.
-
-  With `blank`, of every line.
-  """
+  """Yield first byte and end of lines, blank ones only with `blank`."""
   here = 0
   for line in lines:
     if blank or line.strip():

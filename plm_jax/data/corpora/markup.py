@@ -122,20 +122,14 @@ def read(docstring: str) -> Prose:
 
 
 def clean(text: str) -> str:
-  """Remove inline markup, and join the text to one line.
-
-  Removes roles, literals, emphasis, links, footnotes and LaTeX commands.
-  """
+  """Remove roles, literals, emphasis, links, footnotes and LaTeX; join to one line."""
   for pattern, replacement in _INLINE:
     text = pattern.sub(replacement, text)
   return text.strip()
 
 
 def is_prose(line: str) -> bool:
-  """Return True if a line reads like English.
-
-  False for code, a formula or a row of a table.
-  """
+  """Return True for English, not for code, formulas or table rows."""
   letters = sum(char.isalpha() or char == ' ' for char in line)
   shouted = sum(char.isupper() for char in line) > 0.5 * len(line)  # as in licences
   if not line or shouted or letters < 0.7 * len(line) or _CODE.match(line):

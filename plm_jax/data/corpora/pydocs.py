@@ -83,10 +83,7 @@ def split_of(text: str) -> str:
 
 
 def read(packages: Sequence[Package], *, quiet: bool = True) -> tuple[dict[str, list[Document]], filters.FilterStats]:
-  """Read the documents of each split, with the counts of the filter.
-
-  See `splits_of`.
-  """
+  """Read the documents of each split (`splits_of`), with the filter's counts."""
   with _progress('Reading docstrings', quiet=quiet) as advance:
     return splits_of(docstrings.extract(packages, processes=min(os.cpu_count() or 1, 8), progress=advance))
 

@@ -171,10 +171,7 @@ TASKS: Mapping[str, Task] = {
 
 
 def make(task: Task, splits: Mapping[str, Sequence[Document]]) -> dict[str, list[Row]]:
-  """Build the rows of each split.
-
-  Subjects of an earlier split are dropped from later ones.
-  """
+  """Build the rows of each split, without subjects of earlier splits."""
   rows: dict[str, list[Row]] = {}
   seen: set[str] = set()
   for split, documents in splits.items():

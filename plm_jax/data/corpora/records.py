@@ -180,10 +180,7 @@ class Real(float):
 
 
 def as_written(value: Any) -> Any:
-  """Return the spelling of a number of a table; other values unchanged.
-
-  A column of texts may contain only numbers.
-  """
+  """Return a number's spelling in a table; other values unchanged."""
   return value.spelling if isinstance(value, Whole | Real) else value
 
 

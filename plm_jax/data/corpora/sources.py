@@ -240,9 +240,6 @@ def _filtered(texts: Texts, *, quality: Mapping[str, Any]) -> Texts:
   return dataclasses.replace(texts, digest=digest, chosen=chosen, stats=stats)
 
 
-# Which format reads a path -----------------------------------------------------------------------------------------
-
-
 def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any) -> Opened:
   """Open one whole split in the format of the path.
 

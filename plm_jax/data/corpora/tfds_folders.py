@@ -83,10 +83,7 @@ def check_shard(file: Path, folder: Path) -> None:
 
 @functools.cache
 def known_features() -> tuple[str, ...]:
-  """List the names of the feature classes of TFDS.
-
-  With module path, and including aliases.
-  """
+  """List the feature classes of TFDS with module path, aliases included."""
   classes = [
     feature
     for feature in vars(tfds.features).values()

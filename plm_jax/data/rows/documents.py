@@ -78,10 +78,7 @@ class Corpus(NamedTuple):
 
 
 def cut(tokens: store.Tokens, part: range) -> store.Tokens:
-  """Select a range of positions.
-
-  The first and the last document may be cut.
-  """
+  """Select a range of positions; its end documents may be cut."""
   offsets = np.clip(tokens.offsets, part.start, part.stop)
   inside = np.diff(offsets) > 0  # drop documents outside of the range
   offsets = np.append(offsets[:-1][inside], part.stop) - part.start  # [documents+1], from 0

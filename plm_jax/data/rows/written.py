@@ -255,9 +255,6 @@ def _replaced(row: Row, names: Sequence[str], text: str) -> Row:
   return {**row, first: _replaced(row[first], rest, text) if rest else text}
 
 
-# Rows of a split -----------------------------------------------------------------------------------------------------
-
-
 class WrittenRows(NamedTuple):
   """The rows of a split that are written.
 

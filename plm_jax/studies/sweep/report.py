@@ -206,9 +206,6 @@ def as_table(sweep: Sweep, ranked: Sequence[Row]) -> Table:
   return printed
 
 
-# Pictures ------------------------------------------------------------------------------------------------------------
-
-
 def draw_importance(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> None:
   """Plot the share of the metric's variance that each key explains.
 

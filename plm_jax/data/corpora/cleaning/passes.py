@@ -118,10 +118,7 @@ def run(
 
 
 def check_out(out: files.Where) -> None:
-  """Raise ConfigError for a file, or a folder with other files.
-
-  `run` checks the folder of a pass in detail.
-  """
+  """Raise ConfigError for a file, or a folder with other files."""
   folder = files.local_path(out, what='OUT')
   if not files.exists(folder / REPORT):  # nothing is written to the folder of a complete pass
     run_paths.check_new_folder(folder, name='OUT')

@@ -29,10 +29,7 @@ class Spilled:
     self._count += len(values)
 
   def quantiles(self, shares: Sequence[float]) -> list[float]:
-    """Compute `np.quantile` of all values, with linear interpolation.
-
-    nan without values.
-    """
+    """Compute `np.quantile` of all values, interpolated; nan without values."""
     if not self._count:
       return [float('nan')] * len(shares)
     ranks = [share * (self._count - 1) for share in shares]
