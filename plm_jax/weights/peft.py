@@ -106,7 +106,7 @@ def export(
 
 
 def _trained_whole(opened: Weights, entries: Mapping[str, Entry]) -> set[str]:
-  """Return the parameters of the trunk that trained whole, such as a new pooler.
+  """Return the parameters of the trunk that trained whole.
 
   Raises WeightsError if `adapter.trained` has patterns of other parameters of the trunk.
   """

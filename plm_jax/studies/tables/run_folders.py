@@ -56,7 +56,7 @@ def is_finished(folder: RunFolder) -> bool:
 
 
 def begun_too_soon(folder: RunFolder) -> str:
-  """Explain that a run began from an unfinished one; '' if it did not."""
+  """Explain from which unfinished run a run began; '' if none."""
   from plm_jax.runs import run_folder  # loads jax
 
   for source, (step, steps) in (run_folder.read_json(folder.data).get('unfinished') or {}).items():

@@ -96,7 +96,7 @@ def _of_training(overrides: Any) -> dict[str, Any]:
 
 def asked(words: Sequence[str]) -> str | None:
   """Return the folder of `--config.model.from` in a command."""
-  flag = f'--{LABEL}'
+  flag = f'--config.{LABEL}'
   pairs = zip(words, [*words[1:], ''], strict=True)
   found = [word.removeprefix(f'{flag}=') if word != flag else after for word, after in pairs if word.startswith(flag)]
   return found[-1] if found else None

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plm_jax import weights
-from plm_jax.adapters import texts
 from plm_jax.checkpoint.init_from import Entry, join
 from plm_jax.config import signatures
 from plm_jax.core.param_paths import flat, virtual_paths
@@ -56,12 +55,11 @@ def _new(settings: Settings, trained: list[str]) -> list[str]:
   restored = {path for fields in settings['init_from'] for path in _paths(Entry.read(fields))}
   parts = make_parts(settings, make_vocab(settings))
   wholes = {part for whole, pair in weights.SUMS.items() if whole in restored for part in pair}
-  found = []
+  fixed, found = {f'trunk/{name}' for name in getattr(parts.trunk, 'FIXED', ())}, []
   for path, leaf in flat(preflight.abstract_parameters(settings, parts)).items():
-    if not path.startswith('trunk/') or path in restored | wholes:
+    if not path.startswith('trunk/') or path in restored | wholes | fixed:
       continue
-    layers = [one for one in virtual_paths(path, leaf) if not any(re.fullmatch(pattern, one) for pattern in trained)]
-    found += [one for one in layers if re.fullmatch(texts.all_but_fixed(parts.trunk)[0], one)]
+    found += [one for one in virtual_paths(path, leaf) if not any(re.fullmatch(pattern, one) for pattern in trained)]
   return found
 
 
