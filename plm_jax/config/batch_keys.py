@@ -1,7 +1,8 @@
 """Keys of a batch that an objective or adapter reads, and keys that a data source gives.
 
 Files of `objectives/` and `adapters/` declare `READS`, files of `data/` declare `GIVES`, both with names of `BATCH`.
-`READS_WITH` adds keys if a setting is given: {'relations': ('heads',)}. All are read from source.
+`READS_WITH` adds keys if a setting is given: {'relations': ('heads',)}. `MAY_READ` are keys that a source may leave
+out. All are read from source.
 """
 
 from collections.abc import Iterator, Mapping
@@ -51,6 +52,23 @@ def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, 
         f'data {block["name"]!r} does not give {", ".join(missing)}, only {", ".join(given or ())}. '
         f'{_fix(kind, block["name"], missing)}'
       )
+    if block.get('segmenter') and keys:
+      _check_words(kind, inner, block['segmenter'], where=where)
+
+
+def _check_words(kind: str, inner: Mapping[str, Any], segmenter: str, *, where: str) -> None:
+  """Raise ConfigError if a task ignores the words of a segmenter."""
+  noise, problem = inner.get('where') or {'name': 'whole_word'}, f'{where}.segmenter={segmenter!r} marks words'
+  if 'word_marks' not in (_declared(f'{kind}.{inner["name"]}', 'MAY_READ') or ()):
+    users = [name for name in signatures.names(kind) if 'word_marks' in (_declared(f'{kind}.{name}', 'MAY_READ') or ())]
+    raise ConfigError(
+      f'{problem}, but {build.singular(kind)} {inner["name"]!r} does not read them: remove it, or choose one of '
+      f'{", ".join(users) or "objective mlm"}'
+    )
+  if noise['name'] not in signatures.functions('noise.where.whole_words') and noise.get('units') != 'words':
+    raise ConfigError(
+      f"{problem}, but where {noise['name']!r} chooses tokens: set objective.where.name='whole_word', or remove it"
+    )
 
 
 def _readers(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:

@@ -4,11 +4,13 @@
 registry. A wrong name or keyword is an error that lists the right ones.
 """
 
+import ast
 import functools
 import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from plm_jax.config import signatures
@@ -16,6 +18,7 @@ from plm_jax.config.signatures import Missing
 from plm_jax.config.values import check_keywords
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -156,3 +159,36 @@ def files_of(package: str) -> dict[str, Any]:
   """Import every file of a folder such as 'data.corpora.formats'."""
   found = sorted(file.name for file in pkgutil.iter_modules(import_file(package).__path__))
   return {name: import_file(f'{package}.{name}') for name in found}
+
+
+def file_of_yours(name: str, *, key: str, ours: str) -> Path:
+  """Return the source file of a user's 'module:function', unread.
+
+  Raises ConfigError if there is none; `key` is that of the config, and `ours` names that it takes as well.
+  """
+  module, _, function = name.partition(':')
+  if module.isidentifier() and function.isidentifier():
+    for folder in sys.path:
+      for file in (f'{module}.py', f'{module}/__init__.py'):
+        if files.is_file(path := files.path(folder or '.') / file):
+          return path
+  raise ConfigError(
+    f'{key}={name!r} is not found: name {ours}, or module:function of a file module.py in this folder or on PYTHONPATH'
+  )
+
+
+def of_yours(name: str, *, key: str, table: str, ours: str) -> Callable[..., Any]:
+  """Return a user's 'module:function' that its module lists in `table`.
+
+  So a config, which may come with the run of others, calls no other code. Raises ConfigError for a function that is not
+  listed; other arguments as of `file_of_yours`.
+  """
+  module, _, function = name.partition(':')
+  for node in ast.parse(files.read_text(file_of_yours(name, key=key, ours=ours))).body:
+    named = isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [table]
+    if named and function in ast.literal_eval(node.value):
+      return getattr(importlib.import_module(module), function)
+  raise ConfigError(
+    f'{key}={name!r}: {module} does not list {function!r} in {table}. In a file of yours, import it and write '
+    f'{table} = ({function!r},); then name FILE:{function}'
+  )

@@ -30,6 +30,7 @@ BATCH: Mapping[str, BatchKey] = {
   'tokens': BatchKey('bl', 'int32', 'ids, `Vocab.pad_id` where there is no token', None),
   'segment_ids': BatchKey('bl', 'int32', 'index of the document in the row, from 1; 0 is padding'),
   'type_ids': BatchKey('bl', 'int32', 'index of the field of the example, from 0'),
+  'word_marks': BatchKey('bl', 'int32', 'by a segmenter: 2 where a word begins, 1 inside it, 0 for the vocabulary'),
   # labels
   'label': BatchKey('b', 'int32', 'class, -1 for none; float32 for a value', -1),
   'labels': BatchKey('bl', 'int32', 'class of the word that begins here, -1 elsewhere', -1),

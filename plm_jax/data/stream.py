@@ -21,7 +21,7 @@ import numpy as np
 
 from plm_jax.core.types import Count, Source, Template, Vocab
 from plm_jax.data.corpora.formats.txt import Boundary
-from plm_jax.data.rows import boundaries, order, packing, store
+from plm_jax.data.rows import boundaries, order, packing, segments, store
 from plm_jax.data.rows.cached import cached
 from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
@@ -29,9 +29,9 @@ from plm_jax.data.rows.documents import look as look
 log = logging.getLogger(__name__)
 # settings of a smoke test (`file.py:quick`)
 EPOCH = 'tokens'  # counted without preparing the data
-QUICK = dict(path='pydocs', text=None, documents='blank_line', length=64, batch_size=8)
+QUICK = dict(path='pydocs', text=None, documents='blank_line', segmenter=None, length=64, batch_size=8)
 
-GIVES = ('tokens', 'segment_ids', 'characters')
+GIVES = ('tokens', 'segment_ids', 'characters', 'word_marks')
 
 Name = Literal['stream', 'documents', 'rows', 'full']
 
@@ -91,6 +91,7 @@ def make(
   end: str | None = None,
   bos: bool = False,
   text: str | None = None,
+  segmenter: str | None = None,
   documents: Boundary = 'blank_line',
   quality: Annotated[Mapping[str, Any], 'data.corpora.filters:filter_documents'] | None = None,
   max_bytes: Count = 1_073_741_824,
@@ -109,12 +110,14 @@ def make(
       [SEP]), '' is nothing.
     bos: in 'stream', put the beginning token of the vocabulary before each document, so that its first token is
       predicted.
+    segmenter: what finds the words of scripts without spaces, for masks of whole words: 'jieba', or 'module:function'
+      of your own (`rows/segments.py`). None: words are those that the vocabulary marks.
     vocab, characters, path, split, length, batch_size, seed, text, documents, quality, max_bytes, shuffle, cache, host,
       hosts: see `plm_jax.data`.
 
   Returns:
-    Batches with the keys of `GIVES`, `characters` only if requested. `read` continues from epoch to epoch without a
-    gap, so a batch may contain the end of one epoch and the beginning of the next.
+    Batches with the keys of `GIVES`, `characters` and `word_marks` only if requested. `read` continues from epoch to
+    epoch without a gap, so a batch may contain the end of one epoch and the beginning of the next.
 
   Raises:
     ValueError: settings that do not fit each other, the vocabulary or the text.
@@ -124,8 +127,15 @@ def make(
   corpus = Corpus(
     path=path, split=split, text=text, documents=documents, quality=quality, max_bytes=max_bytes, cache=cache
   )
-  tokens, words = corpus.tokenise_and_spell(vocab) if characters else (corpus.tokenise(vocab), None)
-  extra = ['sentences'] * whole_sentences + ['characters'] * characters
+  marked: segments.Marked | None = None
+  if segmenter is not None:
+    if characters:
+      raise ValueError('data.segmenter is for tokens of a text; this model reads words by their characters: remove it')
+    (tokens, marked), words = corpus.tokenise_and_segment(vocab, segmenter), None
+  else:
+    tokens, words = corpus.tokenise_and_spell(vocab) if characters else (corpus.tokenise(vocab), None)
+  extra: list[Any] = ['sentences'] * whole_sentences + ['characters'] * characters
+  extra += [] if segmenter is None else ['segmenter', *segments.identity(segmenter)]
   digest = store.digest_of(tokens.digest, layout, length, frame.before, frame.after, *extra)
 
   def plan() -> dict[str, np.ndarray]:
@@ -141,11 +151,13 @@ def make(
   )
 
   def batch(chosen: order.Chosen) -> order.Batch:
-    source = tokens.ids if words is None else words
+    source = marked or words or tokens.ids
     ids, segments = packing.assemble(rows, source, chosen.rows, frames=frames, length=length, pad=vocab.pad_id)
     arrays = {'segment_ids': np.minimum(segments, 1) if frame.layout.one_segment else segments}
     if words is not None:
       arrays['characters'], ids = words.characters(ids, segments > 0), words.tokens(ids)
+    if marked is not None:
+      arrays['word_marks'], ids = ids // vocab.size, ids % vocab.size
     return arrays | {'tokens': ids}
 
   each = order.shuffled(count, share, seed=seed, shuffle=shuffle)

@@ -67,9 +67,13 @@ Where = Callable[[Array, Row], Spans]
 Edit = Callable[[Array, Row, Spans], Slots]
 
 
-def word_ids(ids: Array, starts_word: Array) -> Array:
-  """Index words, int32[..., l], from bool[v] `starts_word`."""
-  return jnp.cumsum(starts_word[ids].astype(jnp.int32), axis=-1)
+def word_ids(ids: Array, starts_word: Array, marks: Array | None = None) -> Array:
+  """Index words, int32[..., l], from bool[v] `starts_word`.
+
+  int32[..., l] `marks` of a segmenter take precedence, see 'word_marks' of `batch.BATCH`.
+  """
+  starts = starts_word[ids] if marks is None else jnp.where(marks > 0, marks > 1, starts_word[ids])
+  return jnp.cumsum(starts.astype(jnp.int32), axis=-1)
 
 
 def sentence_ids(ids: Array, ends_sentence: Array) -> Array:

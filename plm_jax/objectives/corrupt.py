@@ -145,6 +145,7 @@ def make_row(
   special: np.ndarray,
   starts_word: np.ndarray | None = None,
   ends_sentence: np.ndarray | None = None,
+  marks: Array | None = None,
 ) -> Row:
   """Build the row that noise reads.
 
@@ -156,9 +157,10 @@ def make_row(
     special: bool[v], tokens that may not change.
     starts_word: bool[v]; None if no noise in use needs words.
     ends_sentence: bool[v]; None if no noise in use needs sentences.
+    marks: int32[l], of the words of a segmenter; None without one.
   """
   sentences = None if ends_sentence is None else sentence_ids(ids, jnp.asarray(ends_sentence))
-  words = None if starts_word is None else word_ids(ids, jnp.asarray(starts_word))
+  words = None if starts_word is None else word_ids(ids, jnp.asarray(starts_word), marks)
   return Row(ids, ~jnp.asarray(special)[ids] & (segments > 0), segments, words, sentences)
 
 
@@ -198,6 +200,11 @@ def choose_targets(choose: Callable[..., Any], key: Array, row: Row) -> Targets:
 def present(batch: Batch, *names: str) -> dict[str, Array]:
   """Select the keys among `names` that a batch has, such as 'type_ids'."""
   return {name: batch[name] for name in names if name in batch}
+
+
+def text(batch: Batch) -> tuple[Array, ...]:
+  """Return tokens, segments and, if a segmenter marked words, its marks."""
+  return batch['tokens'], batch['segment_ids'], *present(batch, 'word_marks').values()
 
 
 def identity(batch: Batch) -> dict[str, Array]:

@@ -44,6 +44,7 @@ PAPER = Paper(
   extension='compressed',
 )
 READS = ('tokens', 'segment_ids')
+MAY_READ = ('word_marks',)
 
 Positions = Literal['all', 'masked']
 

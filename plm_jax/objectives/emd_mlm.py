@@ -19,6 +19,7 @@ from plm_jax.objectives import corrupt, mlm
 
 PAPER = Paper(year=2020, title='He et al., DeBERTa', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
+MAY_READ = ('word_marks',)
 
 
 class Model(nn.Module):

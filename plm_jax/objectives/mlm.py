@@ -27,6 +27,7 @@ from plm_jax.objectives import corrupt
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
+MAY_READ = ('word_marks',)
 
 
 class Model(nn.Module):
@@ -128,25 +129,27 @@ def make_task(trunk: nn.Module, vocab: Vocab, s: MlmSettings) -> Task:
 def prepare(s: MlmSettings, root: Array, batch: Batch) -> Example:
   """Build the inputs of `Model` and the targets of `score`."""
   keys = row_keys(root, batch, every=s.every, copies=s.copies)
-  rows = each_row(partial(mask_row, s), keys, batch['tokens'], batch['segment_ids'])
+  rows = each_row(partial(mask_row, s), keys, *corrupt.text(batch))
   inputs = {'tokens': rows['tokens'], 'segment_ids': batch['segment_ids'], 'predict': rows['predict']}
   return Example(inputs | corrupt.present(batch, 'type_ids'), make_targets(rows, batch['row_weight']))
 
 
-def mask_row(s: MlmSettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
-  """Mask one row, int32[l] twice.
+def mask_row(s: MlmSettings, key: Array, *text: Array) -> dict[str, Array]:
+  """Mask one row of `corrupt.text`, int32[l] each.
 
   'tokens' [l], 'predict', 'ids', 'weights' [t], 'excess' [].
   """
-  return choose_and_write(s, key, ids, segments)[2]
+  return choose_and_write(s, key, *text)[2]
 
 
-def choose_and_write(s: MlmSettings, key: Array, ids: Array, segments: Array) -> tuple[Row, Spans, dict[str, Array]]:
+def choose_and_write(
+  s: MlmSettings, key: Array, ids: Array, segments: Array, marks: Array | None = None
+) -> tuple[Row, Spans, dict[str, Array]]:
   """Mask one row; return the clean row, spans and masked fields.
 
   The third result is that of `mask_row`.
   """
-  row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word)
+  row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word, marks=marks)
   where_key, edit_key = jax.random.split(key)
   spans = s.choose(where_key, row)
   slots = corrupt.capacity(s.choose, ids.shape[0])

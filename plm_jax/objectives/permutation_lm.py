@@ -30,6 +30,7 @@ Gram = Annotated[int, '1 <= x <= 10_000']  # tokens, or tokens of context for ea
 
 PAPER = Paper(year=2019, title='Yang et al., XLNet', architecture='encoder', objective_family='permutation')
 READS = ('tokens', 'segment_ids')
+MAY_READ = ('word_marks',)
 
 
 class Model(nn.Module):
@@ -119,15 +120,17 @@ def prepare(s: PermutationLmSettings, root: Array, batch: Batch) -> Example:
   """
   tokens, segments = batch['tokens'], batch['segment_ids']
   reverse = batch['reversed'] if 'reversed' in batch else jnp.zeros(tokens.shape[0], bool)
-  rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), tokens, segments, reverse)
+  rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), reverse, *corrupt.text(batch))
   weights = rows['weights'] * batch['row_weight'][:, None]
   inputs = {'tokens': tokens, 'segment_ids': segments, **corrupt.present(batch, 'type_ids', 'reversed')}
   inputs |= {name: rows[name] for name in ('permutation_mask', 'target_positions')}
   return Example(inputs, {'ids': rows['ids'], 'weights': weights, 'scale': batch_scale(weights)})
 
 
-def draw(s: PermutationLmSettings, key: Array, tokens: Array, segment_ids: Array, reverse: Array) -> dict[str, Array]:
-  """Sample the order and targets of one row, int[l], int[l] and bool[].
+def draw(
+  s: PermutationLmSettings, key: Array, reverse: Array, tokens: Array, segment_ids: Array, marks: Array | None = None
+) -> dict[str, Array]:
+  """Sample the order and targets of one row, bool[] and `corrupt.text`.
 
   Return 'permutation_mask', and 'target_positions', 'weights' and 'ids' [t].
   """
@@ -135,7 +138,7 @@ def draw(s: PermutationLmSettings, key: Array, tokens: Array, segment_ids: Array
   reused = s.trunk.reuse(length)
   boundary = reused if reused < length else length // 2  # some released models keep whole rows in memory
   target_key, order_key = jax.random.split(key)
-  row = corrupt.make_row(tokens, segment_ids, special=s.functional, starts_word=s.starts_word)
+  row = corrupt.make_row(tokens, segment_ids, special=s.functional, starts_word=s.starts_word, marks=marks)
   targets = permutation.choose_targets(
     target_key,
     row,

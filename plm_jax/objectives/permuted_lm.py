@@ -25,6 +25,7 @@ from plm_jax.objectives import corrupt, mlm
 
 PAPER = Paper(year=2019, title='Lewis et al., BART', architecture='encoder', objective_family='permutation')
 READS = ('tokens', 'segment_ids')
+MAY_READ = ('word_marks',)
 
 
 class PermutedLmSettings(NamedTuple):
@@ -71,7 +72,8 @@ def prepare(s: PermutedLmSettings, root: Array, batch: Batch) -> Example:
   segments = batch['segment_ids']
   fields = {'tokens': batch['tokens'], 'segment_ids': segments, 'positions': from_segments(segments)}
   fields |= corrupt.present(batch, 'type_ids')
-  rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), fields)
+  read = fields | corrupt.present(batch, 'word_marks')
+  rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), read)
   inputs = {name: rows[name] for name in (*fields, 'allowed')}
   copies = segments.shape[1] + jnp.arange(rows['weights'].shape[1], dtype=jnp.int32)  # [t], after the text
   inputs['predict'] = jnp.broadcast_to(copies, rows['weights'].shape)
@@ -88,7 +90,10 @@ def draw(s: PermutedLmSettings, key: Array, fields: Mapping[str, Array]) -> dict
   Returns:
     The fields, [l + t] each; 'allowed' bool[l + t, l + t]; 'ids' int[t], 'weights' f32[t] and 'excess' f32[].
   """
-  row = corrupt.make_row(fields['tokens'], fields['segment_ids'], special=s.special, starts_word=s.starts_word)
+  row = corrupt.make_row(
+    fields['tokens'], fields['segment_ids'], special=s.special, starts_word=s.starts_word,
+    marks=fields.get('word_marks'),
+  )  # fmt: skip
   length = row.ids.shape[0]
   where_key, order_key = jax.random.split(key)
   positions, weights, excess = corrupt.choose_targets(s.choose, where_key, row)

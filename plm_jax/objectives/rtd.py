@@ -42,6 +42,7 @@ from plm_jax.objectives.rtd_model import Sharing
 
 PAPER = Paper(year=2020, title='Clark et al., ELECTRA', architecture='encoder', objective_family='contrastive')
 READS = ('tokens', 'segment_ids')
+MAY_READ = ('word_marks',)
 
 Sampling = Literal['generator', 'uniform']
 Learning = Literal['likelihood', 'adversarial', 'frozen']
@@ -175,7 +176,7 @@ def check(
 def prepare(s: RtdSettings, root: Array, batch: Batch) -> Example:
   """Build the generator's inputs, targets of both losses, and sampling keys."""
   tokens, segments, row_weight = batch['tokens'], batch['segment_ids'], batch['row_weight']
-  rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), tokens, segments)
+  rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), *corrupt.text(batch))
   targets = mlm.make_targets(rows, row_weight)
   real = (segments > 0).astype(jnp.float32)
   if s.predict == 'masked':
@@ -193,12 +194,12 @@ def prepare(s: RtdSettings, root: Array, batch: Batch) -> Example:
   return Example(inputs | corrupt.present(batch, 'type_ids'), targets)
 
 
-def draw(s: RtdSettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+def draw(s: RtdSettings, key: Array, ids: Array, segments: Array, marks: Array | None = None) -> dict[str, Array]:
   """Choose tokens of one row and mask most of them.
 
   Return the fields of `mlm.mask_row` and 'draws' uint32[2].
   """
-  row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word)
+  row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word, marks=marks)
   where_key, mask_key, sample_key = jax.random.split(key, 3)
   positions, weights, excess = corrupt.choose_targets(s.choose, where_key, row)
   masked = (weights > 0) & (jax.random.uniform(mask_key, weights.shape) >= s.keep)

@@ -28,6 +28,7 @@ from plm_jax.objectives import corrupt, mlm
 
 PAPER = Paper(year=2019, title='Joshi et al., SpanBERT', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
+MAY_READ = ('word_marks',)
 
 
 class Boundary(nn.Module):
@@ -154,7 +155,7 @@ def make(
 def prepare(s: SpanBoundarySettings, root: Array, batch: Batch) -> Example:
   """Build the inputs of `Model`, and the targets of both terms."""
   keys = row_keys(root, batch, every=s.masking.every, copies=s.masking.copies)
-  rows = each_row(partial(mask_row, s), keys, batch['tokens'], batch['segment_ids'])
+  rows = each_row(partial(mask_row, s), keys, *corrupt.text(batch))
   inputs = {name: rows[name] for name in ('tokens', 'predict', 'left', 'right', 'place')}
   inputs |= {'segment_ids': batch['segment_ids'], **corrupt.present(batch, 'type_ids')}
   weights = rows['boundary_weights'] * batch['row_weight'][:, None]
@@ -163,13 +164,13 @@ def prepare(s: SpanBoundarySettings, root: Array, batch: Batch) -> Example:
   return Example(inputs, targets | row_terms(batch['row_weight']))
 
 
-def mask_row(s: SpanBoundarySettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+def mask_row(s: SpanBoundarySettings, key: Array, *text: Array) -> dict[str, Array]:
   """Mask one row as `mlm.mask_row`, and find the neighbours of its runs.
 
   Adds 'left', 'right' and 'place' int[t] of `neighbours`, and 'boundary_weights' f32[t].
   """
-  row, spans, fields = mlm.choose_and_write(s.masking, key, ids, segments)
-  left, right, place, allowed = neighbours(spans.number > 0, row.eligible, segments, limit=s.max_targets)
+  row, spans, fields = mlm.choose_and_write(s.masking, key, *text)
+  left, right, place, allowed = neighbours(spans.number > 0, row.eligible, row.segment_ids, limit=s.max_targets)
   at = fields['predict']
   weights = fields['weights'] * allowed[at]
   return fields | {'left': left[at], 'right': right[at], 'place': place[at], 'boundary_weights': weights}

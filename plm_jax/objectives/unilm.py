@@ -26,6 +26,7 @@ from plm_jax.objectives import corrupt, mlm
 
 PAPER = Paper(year=2019, title='Dong et al., UniLM', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
+MAY_READ = ('word_marks',)
 KINDS = ('both', 'left', 'right', 'prefix')
 Prefix = Literal['half', 'types']
 

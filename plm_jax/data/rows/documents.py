@@ -10,7 +10,7 @@ from plm_jax.core.types import Labels, Vocab
 from plm_jax.data.corpora import sources, splits
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.corpora.local import MAX_BYTES
-from plm_jax.data.rows import spelling, store
+from plm_jax.data.rows import segments, spelling, store
 
 log = logging.getLogger(__name__)
 READ = ('cache', 'text', 'documents', 'max_bytes')  # keywords of row sources that `sources.documents` takes too
@@ -21,6 +21,7 @@ def look(path: str, *, split: str = 'train', **settings: Any) -> Labels:
 
   Reads names only and tokenises nothing. Keywords as in `Corpus`.
   """
+  segments.check(settings.get('segmenter'))
   if sources.opens_quickly(path, split=splits.without_tokens(split, path=path)):
     sources.documents(path, split=split, by_tokens=True, **{key: settings[key] for key in READ if key in settings})
   return Labels()
@@ -58,6 +59,14 @@ class Corpus(NamedTuple):
     tokens, texts, part = self._whole(vocab)
     ids = spelling.spell(tokens, texts, vocab=vocab)
     return (tokens, ids) if part is None else (cut(tokens, part), ids.part(part))
+
+  def tokenise_and_segment(self, vocab: Vocab, segmenter: str) -> tuple[store.Tokens, segments.Marked]:
+    """Return the tokens, and their ids with the marks of words."""
+    tokens, texts, part = self._whole(vocab)
+    ids = segments.mark(tokens, texts, vocab=vocab, name=segmenter)
+    if part is None:
+      return tokens, ids
+    return cut(tokens, part), ids._replace(ids=ids.ids[part.start : part.stop], marks=ids.marks[part.start : part.stop])
 
   def _whole(self, vocab: Vocab) -> tuple[store.Tokens, store.Texts, range | None]:
     """Tokenise the corpus without its slice by tokens.
