@@ -41,12 +41,10 @@ class Model(nn.Module):
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Compute vocabulary logits f32[..., v]."""
-    del train
     return self.trunk.attend(features)
 
   def write(self, tokens: Array, segment_ids: Array, settings: Mapping[str, Any], train: bool = False) -> Generated:
     """Generate text for prompts int[b, p]; `settings` are keywords of `generate`."""
-    del train
     trunk, variables = self.trunk.unbind()
     return generate(trunk, variables['params'], tokens, segment_ids=segment_ids, **settings)
 

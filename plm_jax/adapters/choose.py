@@ -86,7 +86,6 @@ def make(
   Raises:
     ValueError: settings that contradict each other.
   """
-  del vocab
   texts.check_head('choose', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   if same_dropout and hidden:
     raise ValueError(
@@ -117,7 +116,6 @@ def make(
 
 def prepare(s: ChooseSettings, root: Array, batch: Batch) -> Example:
   """Prepare options and labels; with `lm_weight` also the next tokens."""
-  del root
   targets = texts.labelled(batch)
   targets |= {
     'scale': batch_scale(targets['weights']),
@@ -130,7 +128,6 @@ def prepare(s: ChooseSettings, root: Array, batch: Batch) -> Example:
 
 def loss(s: ChooseSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy over options; with `lm_weight` add the language model's loss."""
-  del carry, rng
   targets, weights = example.targets, example.targets['weights']
   scores, hidden = _scores(forward, example)
   values = cross_entropy(scores, targets['label'])

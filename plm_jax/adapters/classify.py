@@ -137,7 +137,6 @@ class Model(nn.Module):
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Compute vocabulary logits f32[..., v] for the auxiliary language model."""
-    del train
     return self.trunk.attend(features)
 
 
@@ -223,7 +222,6 @@ def make(
   Raises:
     ValueError: settings that contradict each other.
   """
-  del vocab
   check_layers(hidden=hidden, bias=bias, norms=norms, input_dropout=input_dropout)
   texts.check_head('classify', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   check_reading(trunk, window=window, last=last, backward=backward)
@@ -324,7 +322,6 @@ def scored(task: Task, *, regression: bool, classes: int) -> Task:
 
 def prepare(s: ClassifySettings, root: Array, batch: Batch) -> Example:
   """Prepare texts and labels; with `lm_weight` also the next tokens."""
-  del root
   if s.backward:
     batch = {**batch, 'tokens': bpt3c.reversed_tokens(batch['tokens'], batch['segment_ids'])}
   targets = texts.labelled(batch, regression=s.regression)
@@ -340,7 +337,6 @@ def prepare(s: ClassifySettings, root: Array, batch: Batch) -> Example:
 
 def loss(s: ClassifySettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute cross-entropy or squared error, and the weighted language model's loss."""
-  del carry, rng
   targets, weights = example.targets, example.targets['weights']
   loss_weights = targets.get('loss_weights', weights)
   outputs, hidden, *averages = forward(**example.inputs)

@@ -180,7 +180,6 @@ def padded(ids: list[list[int]], pad_id: int) -> tuple[np.ndarray, np.ndarray]:
 
 def prepare(s: ClozeSettings, root: Array, batch: Batch) -> Example:
   """Prepare texts and the options for their blanks."""
-  del root
   tokens, segments = batch['tokens'], batch['segment_ids']
   targets = texts.labelled(batch)
   targets['scale'] = batch_scale(targets['weights'])
@@ -224,7 +223,6 @@ def compare(s: ClozeSettings, forward: Forward, example: Example) -> Array:
 
 def loss(s: ClozeSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of the right word among the words."""
-  del carry, rng
   targets, weights = example.targets, example.targets['weights']
   compared = compare(s, forward, example)
   values = cross_entropy(compared, targets['label'])

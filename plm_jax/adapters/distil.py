@@ -69,7 +69,6 @@ class Model:
     self, variables: Mapping[str, PyTree], *, teacher: bool = False, taught: Any = None, **arguments: Any
   ) -> Any:
     """Run the student, or the teacher; `taught` is read by `compare` only."""
-    del taught
     params = variables['params']
     if teacher:
       return self.teacher.apply({'params': params[ADDS]}, **arguments)

@@ -124,13 +124,11 @@ def _own(task: Task, batch: Batch) -> Batch:
 
 def loss(parts: Tasks, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the loss of the batch's part; other metrics weigh 0."""
-  del carry
   return task_mixture.loss_of_one(parts, example.targets['part'][0], forward, example, rng)
 
 
 def evaluate(parts: Tasks, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the loss with the evaluation metrics of the part."""
-  del carry
   return task_mixture.loss_of_one(parts, example.targets['part'][0], forward, example, rng, evaluate=True)
 
 

@@ -130,7 +130,6 @@ def make(
   Raises:
     ValueError: fewer than two relations, a relation twice, or no layer.
   """
-  del vocab
   check_names('relations', relations)
   if not layers:
     raise ValueError('adapter.layers=() is empty: give one or more, such as -1 for the output of the trunk')
@@ -158,7 +157,6 @@ def make(
 
 def prepare(s: ParseSettings, root: Array, batch: Batch) -> Example:
   """Prepare texts, first pieces of words, and the right arcs."""
-  del root
   words = (batch['heads'] != -1) & (batch['segment_ids'] > 0)
   row_weight = batch['row_weight'][:, None]
   labelled = words & (batch['heads'] >= 0) & (batch['labels'] >= 0)
@@ -174,7 +172,6 @@ def prepare(s: ParseSettings, root: Array, batch: Batch) -> Example:
 
 def loss(s: ParseSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of the right arc of each word."""
-  del carry, rng
   targets, weights = example.targets, example.targets['weights']
   scores = forward(**example.inputs)
   nats = cross_entropy(scores, targets['arcs'])  # [b, l]

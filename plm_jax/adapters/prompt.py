@@ -104,7 +104,6 @@ def make(
 
 def prepare(s: PromptSettings, root: Array, batch: Batch) -> Example:
   """Prepare prompts with their right answers, and the options."""
-  del root
   weights = (batch['target_segment_ids'] > 0) * batch['row_weight'][:, None]
   compared = {name: batch[name] for name in READS if not name.startswith('target')}
   targets = {'ids': batch['target_tokens'], 'weights': weights, 'scale': batch_scale(weights)}
@@ -114,7 +113,6 @@ def prepare(s: PromptSettings, root: Array, batch: Batch) -> Example:
 
 def loss(s: PromptSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of the tokens of the right answers."""
-  del carry, rng
   targets, weights = example.targets, example.targets['weights']
   scored = answers.score(s.reader, forward, example.inputs, targets['ids'], length=targets['tokens'].shape[1])
   metrics = {'loss': metric(scored.nats, weights), 'token_accuracy': metric(scored.correct, weights)}

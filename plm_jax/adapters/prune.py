@@ -101,7 +101,6 @@ def make(
 
 def masks(s: PruneSettings, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
   """Initialise a mask of ones for each target, below its path."""
-  del key
   added: dict[str, Any] = {}
   for path in s.targets:
     if (kernel := leaves.get(f'{path}/kernel')) is None:  # unused by the inner task, such as a pooler
@@ -115,7 +114,6 @@ def masks(s: PruneSettings, leaves: Mapping[str, Any], key: Array) -> dict[str, 
 
 def masked(leaves: Mapping[str, Any], added: Mapping[str, Any], rng: Array | None = None) -> dict[str, Any]:
   """Set pruned weights, and so their gradients, to 0."""
-  del rng
   kernels = {kernel_of(path): mask for path, mask in added.items()}
   return {**leaves, **{path: jnp.where(mask > 0, leaves[path], 0.0) for path, mask in kernels.items()}}
 
@@ -149,7 +147,6 @@ def new_masks(
 
 def fold(kernel: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> np.ndarray:
   """Apply the mask to a kernel or to a layer of one."""
-  del settings
   return np.where(added['mask'] > 0, kernel, np.float32(0))
 
 

@@ -87,7 +87,6 @@ def channels_of(trunk: nn.Module) -> dict[str, tuple[int, ...]]:
 
 def scales(channels: Channels, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
   """Compute the scales of each leaf, below the path of its module."""
-  del key
   added: dict[str, Any] = {}
   for path, axes in channels.items():
     if (leaf := leaves.get(path)) is None:  # unused by the inner task, such as a pooler
@@ -103,7 +102,6 @@ def rounded(
   channels: Channels, leaves: Mapping[str, Any], added: Mapping[str, Any], rng: Array | None = None
 ) -> dict[str, Any]:
   """Round the parameters in `channels` to 8 bits."""
-  del rng
   present = {path: added[_scale_path(path)] for path in channels if _scale_path(path) in added}
   return {**leaves, **{path: quantise.fake(leaves[path], scale) for path, scale in present.items()}}
 
@@ -112,14 +110,12 @@ def advance(
   channels: Channels, leaves: dict[str, Any], added: dict[str, Any], step: Array
 ) -> tuple[dict[str, Any], dict[str, Any]]:
   """Recompute the scales of the parameters."""
-  del step
   present = {path: axes for path, axes in channels.items() if _scale_path(path) in added}
   return leaves, {_scale_path(path): quantise.scales(leaves[path], axes) for path, axes in present.items()}
 
 
 def fold(weights: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> np.ndarray:
   """Round a kernel or table, or a layer of one."""
-  del settings
   return quantise.dequantise(quantise.quantise(weights, added['scale']), added['scale'])
 
 

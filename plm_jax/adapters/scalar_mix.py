@@ -151,7 +151,6 @@ class MixedTrunk(nn.Module):
 
   def squared_weights(self, train: bool = False) -> Array:
     """Sum the squares f32[] of both mixes' weights w, before the softmax."""
-    del train
     own = self.variables['params']
     return sum((jnp.square(own[name]['weights']).sum() for name in MIXES if name in own), jnp.zeros(()))
 

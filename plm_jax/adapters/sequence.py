@@ -158,7 +158,6 @@ def decoding_settings(decoding: Mapping[str, Any], vocab: Vocab, reader: Reader)
 
 def prepare(s: SequenceSettings, root: Array, batch: Batch) -> Example:
   """Prepare texts, targets, and prompts for generation."""
-  del root
   texts_and_targets = tuple(batch[name] for name in READS)
   weights = (batch['target_segment_ids'] > 0) * batch['row_weight'][:, None]
   prompts = {name: batch[name] for name in ('tokens', 'segment_ids', 'row_id')}
@@ -168,7 +167,6 @@ def prepare(s: SequenceSettings, root: Array, batch: Batch) -> Example:
 
 def loss(s: SequenceSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of the target tokens."""
-  del carry, rng
   targets, weights = example.targets, example.targets['weights']
   length = targets['tokens'].shape[1]
   scored = answers.score(s.reader, forward, example.inputs, targets['ids'], length=length)

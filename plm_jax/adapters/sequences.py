@@ -67,7 +67,6 @@ class Model(nn.Module):
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Compute vocabulary logits f32[..., v] for the auxiliary language model."""
-    del train
     return self.trunk.attend(features)
 
 

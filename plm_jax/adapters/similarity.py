@@ -83,7 +83,6 @@ def make(
   Raises:
     ValueError: settings that contradict each other.
   """
-  del vocab
   texts.check_head('similarity', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   count = classify.class_count(kind, classes=classes)
   s = SimilaritySettings(inputs=texts.inputs_of(trunk), regression=kind == 'regression', lm_weight=lm_weight)
@@ -114,7 +113,6 @@ def prepare(s: SimilaritySettings, root: Array, batch: Batch) -> Example:
 
   With `lm_weight` also the next tokens.
   """
-  del root
   names = [name for name in texts.OF_TEXT if name in batch and f'swapped_{name}' in batch]
   both = {name: jnp.stack([batch[name], batch[f'swapped_{name}']], axis=1) for name in names}
   targets = texts.labelled(batch, regression=s.regression)
@@ -126,7 +124,6 @@ def prepare(s: SimilaritySettings, root: Array, batch: Batch) -> Example:
 
 def loss(s: SimilaritySettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute cross-entropy or squared error, and the weighted language model's loss."""
-  del carry, rng
   targets, weights = example.targets, example.targets['weights']
   outputs, hidden = forward(**example.inputs)
   values, metrics = classify.costs(s.regression, outputs, targets)

@@ -141,12 +141,10 @@ class Model(nn.Module):
 
   def ends(self, hidden: Array, states: Array, train: bool = False) -> Array:
     """Call the method of `Conditional`."""
-    del train
     return self.joint.ends(hidden, states)
 
   def impossible(self, whole: Array, state: Array, train: bool = False) -> Array:
     """Call the method of `Conditional`."""
-    del train
     return self.joint.impossible(whole, state)
 
 
@@ -206,7 +204,6 @@ def make(
   Raises:
     ValueError: an unknown `end`.
   """
-  del vocab
   errors.one_of('adapter.end', end, End)
   s = SpanSettings(
     inputs=inputs_of(trunk),
@@ -230,7 +227,6 @@ def make(
 
 def prepare(s: SpanSettings, root: Array, batch: Batch) -> Example:
   """Prepare windows, their answers and the positions where answers may be."""
-  del root
   weights = batch['row_weight']
   targets = {
     'start': batch['start'],
@@ -248,7 +244,6 @@ def loss(s: SpanSettings, forward: Forward, example: Example, carry: PyTree, rng
 
   'accuracy' counts windows with both right.
   """
-  del s, carry, rng
   targets, weights = example.targets, example.targets['weights']
   start, end = _scores(forward, example)
   values = (cross_entropy(start, targets['start']) + cross_entropy(end, targets['end'])) / 2
@@ -328,7 +323,6 @@ def conditional_loss(s: SpanSettings, forward: Forward, example: Example, carry:
 
   The end is conditional on the right start.
   """
-  del carry, rng
   targets, weights = example.targets, example.targets['weights']
   # 1. start, and end given the right start
   start, hidden, no_answer = _start_and_no_answer(forward, example)

@@ -125,7 +125,6 @@ class Model(nn.Module):
 
   def chain(self, train: bool = False) -> Chain:
     """Return the transition scores of the CRF."""
-    del train
     return self.label_path()
 
 
@@ -205,7 +204,6 @@ def make(
   Raises:
     ValueError: fewer than two tags, a tag twice, or settings that contradict each other.
   """
-  del vocab
   check_names('tags', tags)
   check_join(layers=layers, join=join, weights=layer_weights)
   for name, value in (('class_weights', class_weights), ('label_smoothing', label_smoothing)):
@@ -244,7 +242,6 @@ def _make_task(s: TagSettings, model: Model, tags: tuple[str, ...]) -> Task:
 
 def prepare(s: TagSettings, root: Array, batch: Batch) -> Example:
   """Prepare texts, and the labels of first pieces of words."""
-  del root
   row_weight = batch['row_weight'][:, None]
   labelled = (batch['labels'] >= 0) & (batch['segment_ids'] > 0) & (row_weight > 0)
   weights = labelled * row_weight
@@ -262,7 +259,6 @@ def prepare(s: TagSettings, root: Array, batch: Batch) -> Example:
 
 def loss(s: TagSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of labels, or of CRF paths; count BIO spans."""
-  del carry, rng
   targets = example.targets
   labels, weights = targets['labels'], targets['weights']
   loss_weights = targets.get('loss_weights', weights)

@@ -228,7 +228,6 @@ def grafted(
   rng: Array | None,
 ) -> dict[str, Any]:
   """Implement `Added.read` with `grafts`, which puts arrays where layers read them."""
-  del rng
   return {**leaves, **grafts(added)}
 
 

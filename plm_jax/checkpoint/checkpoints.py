@@ -51,7 +51,6 @@ class _KeepBest(checkpoint_managers.PreservationPolicy):
     *,
     context: checkpoint_managers.PreservationContext,
   ) -> Sequence[bool]:
-    del context
     here = [info.step for info in checkpoints]
     best = saved_steps.best_of({step: self.scores[step] for step in here if step in self.scores}, self.mode)
     return [step == best for step in here]

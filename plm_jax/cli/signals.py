@@ -213,7 +213,6 @@ def pass_on(signum: int) -> None:
 
 
 def _note(signum: int, frame: Any) -> None:
-  del frame
   _State.asked = True
   if _State.ends:  # the thread ends the process
     return
@@ -238,7 +237,6 @@ def _lost(hook: Callable[[Any], Any], unraisable: Any) -> None:
 
 
 def _raise_again(signum: int, frame: Any) -> None:
-  del signum, frame
   if _State.raises:  # otherwise the body has ended with a check
     _State.raises = False
     raise Interrupted

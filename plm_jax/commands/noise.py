@@ -71,7 +71,6 @@ class WordVocab:
 
   def encode(self, text: str, *, specials: bool = False) -> list[int]:
     """Encode a text as ids."""
-    del specials
     return [self._ids.get(word, self.unk_id) for word in self.split(text)]
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:

@@ -117,7 +117,6 @@ def blocks_in(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping
   found = [(kind if ':' in kind else signatures.folder_of(kind, settings['name']), settings)]
 
   def collect(part: annotations.Part, value: Any, label: str) -> Any:
-    del label
     found.extend(blocks_in(part.inner, value) if part.form == 'block' else ())
     return value
 

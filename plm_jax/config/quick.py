@@ -31,7 +31,6 @@ def _shrink(kind: str, settings: Mapping[str, Any], *, around: Collection[str] =
     smaller |= {'variant': 'tiny', 'overrides': {key: value for key, value in overrides.items() if type(value) is str}}
 
   def inside(part: annotations.Part, value: Any, label: str) -> Any:
-    del label
     return _shrink(part.inner, value, around=known) if part.form == 'block' else value
 
   for key, keyword in known.items():

@@ -235,7 +235,6 @@ def _reshard_length(x: Array, axes: Sequence[str | None], sizes: Sequence[int], 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _with_shardings(x: Array, forward: NamedSharding, backward: NamedSharding) -> Array:
   """Shard x by `forward` and its gradient by `backward`."""
-  del backward
   return jax.lax.with_sharding_constraint(x, forward)
 
 

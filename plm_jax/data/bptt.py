@@ -272,7 +272,6 @@ def template(
 
   With `second_segment` XLNet's layout, otherwise the end token, or nothing with `both_directions`.
   """
-  del rest
   if second_segment:
     return framing.template(xlnet.make(vocab=vocab, fields=1), xlnet.make(vocab=vocab, fields=2))
   if both_directions:  # a trunk of two directions adds both tokens itself

@@ -297,7 +297,6 @@ def template(*, vocab: Vocab, layout: str = 'bert', kind: str = 'class', **rest:
 
   If the layout allows one field only, a second field follows the first directly.
   """
-  del rest
   style = _file('layout', layout)
   single = style.make(vocab=vocab, fields=1)
   try:

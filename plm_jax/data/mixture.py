@@ -208,7 +208,6 @@ def look(
   **rest: Any,
 ) -> Labels:
   """Check every part; an error is a ValueError that names the part."""
-  del rest
   _check_alternate(alternate, parts, per=per)
   labels_of_part = {}
   for name in sorted(parts):
@@ -226,6 +225,5 @@ def look(
 
 def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: Any) -> Template | None:
   """Return the special tokens of all parts; None if they differ."""
-  del rest
   templates = {build.template('data', parts[name], vocab=vocab) for name in parts}
   return templates.pop() if len(templates) == 1 else None

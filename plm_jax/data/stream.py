@@ -178,7 +178,6 @@ def template(
 
   A second text follows without its own beginning token.
   """
-  del rest
   frame = _frame(vocab, layout, length=16, whole_sentences=False, begin=begin, end=end, bos=bos)
   between = frame.after * (frame.layout.separators or 1)
   types = 0 if frame.layout.one_segment or not frame.before else 1

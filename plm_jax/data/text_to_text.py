@@ -319,7 +319,6 @@ def look(
 
   Keywords as in `make`.
   """
-  del rest
   opened = partial(sources.open_source, path, cache=cache, max_bytes=max_bytes, documents=documents)
   records = opened(split=split)
   settings, text_form = Shots(**shots or {}), _form(form, keep_unlabelled=keep_unlabelled)
@@ -338,7 +337,6 @@ def template(*, vocab: Vocab, layout: str = 'plain', **rest: Any) -> Template:
 
   A second text follows like the second field of a labelled example.
   """
-  del rest
   style = build.files_of('data.rows.layouts')[layout]
   return framing.template(style.make(vocab=vocab, fields=1), style.make(vocab=vocab, fields=2))
 

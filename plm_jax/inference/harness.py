@@ -132,14 +132,12 @@ class Model(TemplateLM):
 
     With None, special tokens are added unless the text begins with the name of the first of them.
     """
-    del rest
     if add_special_tokens is None:
       add_special_tokens = not string.startswith(self._opened.vocab.token(self.prefix_token_id))
     return self._encode(string, specials=add_special_tokens)
 
   def _loglikelihood_tokens(self, requests: Sequence[Any], **rest: Any) -> list[tuple[float, bool]]:
     """Score (texts, context ids, continuation ids) in their order."""
-    del rest
     likelihoods = self._likelihoods(
       [Request(list(context), list(continuation)) for _, context, continuation in requests]
     )
@@ -152,7 +150,6 @@ class Model(TemplateLM):
 
     Each token is scored once, with the longest context that fits.
     """
-    del disable_tqdm
     windows = [
       [
         Request(context=context, continuation=continuation)
@@ -219,7 +216,6 @@ class Model(TemplateLM):
 
     Generation is greedy unless a task samples.
     """
-    del disable_tqdm
     options = [
       GenerationOptions.read(request.args[1], max_length=self.max_length, backend=self.backend) for request in requests
     ]

@@ -24,7 +24,6 @@ FORGET = 1  # index of the forget gate among input, forget, cell and output
 
 def forget_one(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
   """Initialise biases [2, 4, f]: 1 for forget gates, else 0."""
-  del key
   return jnp.zeros(shape, dtype).at[:, FORGET].set(1)
 
 

@@ -174,7 +174,6 @@ def sinusoid_table(std: float) -> nn.initializers.Initializer:
   """
 
   def table(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
-    del key
     rows, dim = shape
     _check_size(rows, dim)
     scale = math.sqrt(2) * std  # the deviation of a sinusoid is 1 / sqrt(2)

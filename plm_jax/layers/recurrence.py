@@ -204,7 +204,6 @@ def _read_forward(
 
 def _read_backward(clips: Clips, saved: Any, gradient: tuple[State, Array]) -> tuple[None, None, Weights, Moving]:
   """Compute gradients of the weights and of the moving inputs."""
-  del clips
   backward, (before, unprojected) = saved
   (moving,) = backward(gradient)
   # U and P: sums over tokens l and rows b of (input of the product) x (gradient of its output)
@@ -276,7 +275,6 @@ def _times(turned: Array, weights: Array, x: Array) -> Array:
 
   [c, q, p] (and the same transposed, [c, p, q]) times [c, p, b] -> [c, q, b].
   """
-  del weights
   return jnp.einsum('cqp,cpb->cqb', turned, x)
 
 

@@ -114,7 +114,6 @@ def bert_80_10_10(
 
 def to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int) -> Slots:
   """Write [MASK] at every chosen position."""
-  del key
   return _in_place(row, jnp.where(spans.number > 0, mask_id, row.ids))
 
 
@@ -129,7 +128,6 @@ def to_random(
 
 def from_samples(key: Array, row: Row, spans: Spans, *, samples: Array) -> Slots:
   """Write ids int32[l], samples of a generator (ELECTRA §3.1)."""
-  del key
   return _in_place(row, jnp.where(spans.number > 0, samples, row.ids))
 
 
@@ -147,7 +145,6 @@ def to_sentinels(
     first_sentinel: id of the first sentinel; 32099 in T5.
     sentinel_step: difference between the ids of neighbouring sentinels; -1 in T5.
   """
-  del key
   ids = jnp.where(spans.number > 0, first_sentinel + sentinel_step * (spans.number - 1), row.ids)
   return _in_place(row, ids)._replace(keep=(spans.number == 0) | _starts(spans))
 
@@ -164,7 +161,6 @@ def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_in
     max_insert: most insertions before a position; `spans.insert` beyond it is not written. The functions of
       `noise/where/` insert at most one.
   """
-  del key
   before = _inserted(spans, jnp.full((row.ids.shape[0], max_insert), mask_id, jnp.int32))
   ids = jnp.where(spans.number > 0, mask_id, row.ids)
   return Slots(before=before, ids=ids, keep=(spans.number == 0) | _starts(spans))
@@ -172,7 +168,6 @@ def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_in
 
 def drop(key: Array, row: Row, spans: Spans) -> Slots:
   """Drop chosen tokens (BART §2.2, token deletion; T5 §3.3.1)."""
-  del key
   return _in_place(row, row.ids)._replace(keep=spans.number == 0)
 
 

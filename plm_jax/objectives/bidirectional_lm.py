@@ -90,7 +90,6 @@ class Model(nn.Module):
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Compute vocabulary logits f32[..., v]."""
-    del train
     return self.softmax(features)
 
   def compare(self, features: Array, ids: Array, drawn: Array, train: bool = False) -> tuple[Array, Array]:
@@ -105,7 +104,6 @@ class Model(nn.Module):
     Returns:
       f32[b, l] of `ids` and f32[b, l, n] of `drawn`.
     """
-    del train
     (own, own_bias), (others, bias) = (self.softmax(features, each) for each in (ids, drawn))
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
     true = product('blp,blp->bl', features.astype(own.dtype), own) + own_bias
@@ -196,7 +194,6 @@ def sampled_loss(s: BidirectionalLmSettings, forward: Forward, example: Example,
 
   Also the next carry.
   """
-  del rng
   targets, weights = example.targets, example.targets['weights']
   features, after = forward(**example.inputs, carry=carry)
   expected = jnp.asarray(np.log(s.counts), jnp.float32)
@@ -216,7 +213,6 @@ def loss(s: BidirectionalLmSettings, forward: Forward, example: Example, carry: 
 
   Also the next carry.
   """
-  del rng
   targets, weights = example.targets, example.targets['weights']
   features, after = forward(**example.inputs, carry=carry)
   nats, correct = score(s, forward, features, targets)

@@ -71,7 +71,6 @@ class Model(nn.Module):
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Compute vocabulary logits f32[..., v]."""
-    del train
     return self.trunk.attend(features)
 
 
@@ -157,7 +156,6 @@ def prepare(s: CausalLmSettings, root: Array, batch: Batch) -> Example:
   Raises:
     ValueError: `memory` with rows that do not continue each other.
   """
-  del root
   if s.memory and 'reset' not in batch:
     raise ValueError(
       "objective.memory=True carries a state from row to row, but these rows do not continue: set data.name='bptt'"
@@ -183,7 +181,6 @@ def prepare(s: CausalLmSettings, root: Array, batch: Batch) -> Example:
 
 def loss(s: CausalLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of every next token; also the next carry."""
-  del rng
   targets, weights = example.targets, example.targets['weights']
   inputs = example.inputs | ({'carry': carry} if s.memory else {})
   features, last, after = forward(method='read', **inputs)

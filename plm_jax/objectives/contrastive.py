@@ -302,7 +302,6 @@ def draw_ngram(key: Array, row: Row, *, longest: int) -> tuple[Array, Array]:
 
 def loss(s: ContrastiveSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute InfoNCE over the batch, plus MLM where it has a weight."""
-  del carry, rng
   targets, weights = example.targets, example.targets['weights']
   anchors, candidates = encode(s, forward, example)
   rows, columns = anchors.shape[0], candidates.shape[0]

@@ -196,7 +196,6 @@ def template(*, vocab: Vocab, rows: Template | None, append_eos: bool = True, **
 
   The encoder reads texts with this template.
   """
-  del rest
   if rows is None or not append_eos or vocab.eos_id is None:
     return rows
   end = (vocab.eos_id, 0)
@@ -325,7 +324,6 @@ def score(s: DenoiseSettings, forward: Forward, example: Example) -> tuple[Array
 
 def loss(s: DenoiseSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of the targets."""
-  del carry, rng
   targets, weights = example.targets, example.targets['weights']
   nats, correct = score(s, forward, example)
   count, read = weights.sum(), targets['inputs_count'].sum()

@@ -69,17 +69,14 @@ class Model(nn.Module):
 
   def teach(self, train: bool = False, **inputs: Any) -> Array:
     """Compute states of the teacher [b, l, d], without dropout or gradient."""
-    del train
     return jax.lax.stop_gradient(self.teacher.trunk(**inputs, train=False)['hidden'])
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Compute the student's vocabulary logits f32[..., v]."""
-    del train
     return self.mlm(features, self.trunk.attend)
 
   def teacher_attend(self, features: Array, train: bool = False) -> Array:
     """Compute the teacher's vocabulary logits f32[..., v], without gradient."""
-    del train
     return jax.lax.stop_gradient(self.teacher.mlm(features, self.teacher.trunk.attend))
 
 
@@ -177,7 +174,6 @@ def prepare(s: DistillSettings, root: Array, batch: Batch) -> Example:
 
 def loss(s: DistillSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the weighted sum of all terms in use."""
-  del carry, rng
   targets, positions = example.targets, example.inputs['predict']
   read: dict[str, Any] = {name: value for name, value in example.inputs.items() if name != 'predict'}
   hidden = forward(method='encode', **read)

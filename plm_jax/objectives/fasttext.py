@@ -176,7 +176,6 @@ def word_table(
   params: PyTree, vocab: Vocab, *, shortest: int = 3, longest: int = 6, buckets: int = 2_000_000, **settings: object
 ) -> WordTable:
   """Build the vectors of words, and a function for unseen words."""
-  del settings
   tables = params['trunk']['token_embed'], params['ngrams']
   words, ngrams = (np.asarray(table['table'], np.float32) for table in tables)
   letters = {'shortest': shortest, 'longest': longest, 'buckets': buckets}

@@ -89,7 +89,6 @@ def make(
 
 def prepare(s: GloveSettings, root: Array, batch: Batch) -> Example:
   """Build pairs, with their logarithmic counts and weights."""
-  del root
   count = batch['cooccurrence']
   counted = (batch['segment_ids'] > 0) & (count > 0)
   real = counted * batch['row_weight'][:, None]
@@ -111,7 +110,6 @@ def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
 
   The metric is their mean over pairs, the cost that glove.c prints.
   """
-  del carry, rng
   targets = example.targets
   errors_of = forward(**example.inputs) - targets['logs']
   costs = 0.5 * targets['weights'] * errors_of**2
@@ -120,6 +118,5 @@ def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
 
 def word_table(params: PyTree, vocab: Vocab, **settings: object) -> WordTable:
   """Build the final vectors: those of words plus those of neighbours."""
-  del vocab, settings
   word, other = (np.asarray(tree['table'], np.float32) for tree in (params['trunk']['token_embed'], params['context']))
   return WordTable(word[: len(other)] + other)

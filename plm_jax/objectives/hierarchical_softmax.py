@@ -213,7 +213,6 @@ def read_rows(example: Example) -> dict[str, Array]:
 
 def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute nats of the centre of each pair."""
-  del carry, rng
   bits, weights = example.targets['bits'], example.targets['weights']
   nats = nats_of(forward(**example.inputs), bits).reshape(weights.shape)
   return Loss(scaled_sum(nats, weights, example.targets['scale']), {'loss': metric(nats, weights)})

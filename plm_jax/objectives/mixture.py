@@ -114,7 +114,6 @@ def draw(bounds: np.ndarray, root: Array, batch: Batch) -> Array:
 
 def loss(s: MixtureSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the loss of the sampled part; other metrics weigh 0."""
-  del carry
   targets: Any = example.targets
   return tasks.loss_of_one(s.tasks, targets['drawn'][0], forward, example, rng)
 
@@ -124,7 +123,6 @@ def evaluate(s: MixtureSettings, forward: Forward, example: Example, carry: PyTr
 
   Of the rows' own part if the data decide.
   """
-  del carry
   targets: Any = example.targets
   if s.bounds is None:
     return tasks.loss_of_one(s.tasks, targets['drawn'][0], forward, example, rng, evaluate=True)

@@ -173,7 +173,6 @@ def make_targets(rows: Mapping[str, Array], row_weight: Array) -> dict[str, Arra
 
 def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of the corrupted tokens."""
-  del carry, rng
   return score(forward(**example.inputs), example.targets)
 
 

@@ -258,7 +258,6 @@ def prepare(s: MultiviewSettings, root: Array, batch: Batch) -> Example:
   the state is that of a piece.
   """
   # tokens      <s> a  b  c </s>   words with a view 'future' b c, with a view 'past' a b
-  del root
   tokens, segments = batch['tokens'], batch['segment_ids']
   text = ~jnp.asarray(s.marks)[tokens] & (segments > 0)
   words = text & jnp.asarray(s.starts_word)[tokens] & (batch['row_weight'][:, None] > 0)
@@ -280,7 +279,6 @@ def loss(s: MultiviewSettings, forward: Forward, example: Example, carry: PyTree
   Metrics also count how often both choose the same label. The entropy of the primary head has no gradient, so this
   trains the same as cross-entropy.
   """
-  del carry, rng
   targets = example.targets
   logits = forward(**example.inputs)
   value, metrics = jnp.zeros(()), {}

@@ -163,7 +163,6 @@ def draw(
 
 def loss(s: PermutationLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of the targets; also the next memory."""
-  del rng
   logits, after = forward(**example.inputs, carry=carry)
   return score(logits, example.targets)._replace(carry=after if s.memory else ())
 

@@ -156,7 +156,6 @@ def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
 
   'accuracy' is the share of windows with the higher score.
   """
-  del carry, rng
   true, false = forward(**example.inputs)
   weights, costs = example.targets['weights'], nn.relu(1 - true + false)
   above = (true > false).astype(jnp.float32)

@@ -274,7 +274,6 @@ def sample(logits: Array, draws: Array, *, temperature: float) -> Array:
 
 def loss(s: RtdSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the discriminator's loss and, if it learns, the generator's."""
-  del carry, rng  # samples use the keys of rows, so they depend neither on micro-batches nor on devices
   generated = generate(s, forward, example)
   logits, features = (None, None) if generated is None else generated
   tokens, sampled = replace(s, logits, example)

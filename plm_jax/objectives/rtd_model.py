@@ -138,7 +138,6 @@ class Model(nn.Module):
 
     The expected certainty of the discriminator.
     """
-    del train
     return self.baseline(jax.lax.stop_gradient(features))[..., 0]
 
   def encode(self, train: bool = False, **inputs: Array) -> Array:
@@ -151,12 +150,10 @@ class Model(nn.Module):
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Compute vocabulary logits f32[..., v] of a discriminator that restores tokens."""
-    del train
     return self.restore(features, self.trunk.attend)
 
   def copies(self, features: Array, train: bool = False) -> Array:
     """Compute logits f32[...] of the copy gate, above 0 for "copied"."""
-    del train
     return self.gate(features)[..., 0]
 
 

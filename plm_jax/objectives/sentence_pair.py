@@ -122,7 +122,6 @@ def make(
 
 def template(*, vocab: Vocab, rows: Template | None, layout: Layout = 'bert', **rest: Any) -> Template:
   """Build the template of the two segments."""
-  del rows, rest
   cls_id, sep_id = vocab.cls_id, vocab.sep_id
   assert cls_id is not None and sep_id is not None  # `make` checks this
   between = ((sep_id, 0),) * SEPARATORS[layout]
@@ -154,7 +153,6 @@ def join(s: SentencePairSettings, key: Array, row: Mapping[str, Array]) -> tuple
 
 def loss(s: SentencePairSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of the masked tokens and of the label."""
-  del carry, rng
   targets = example.targets
   logits, label_logits = forward(**example.inputs)
   masked = mlm.score(logits, targets)

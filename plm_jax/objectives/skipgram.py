@@ -65,7 +65,6 @@ class Model(nn.Module):
 
     int[b, l] -> [b, l, d].
     """
-    del inputs
     return self.trunk(tokens, train=train)['hidden']
 
   def __call__(
@@ -185,7 +184,6 @@ def read_rows(example: Example) -> dict[str, Array]:
 
 def loss(s: SkipgramSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute nats of the true word of each pair against its negatives."""
-  del s, carry, rng
   targets, weights = example.targets, example.targets['weights']
   logits, others = forward(**example.inputs), targets['others']  # [b, n, 1 + k], the true word first
   true = jnp.arange(logits.shape[-1]) == 0

@@ -178,7 +178,6 @@ def mask_row(s: SpanBoundarySettings, key: Array, *text: Array) -> dict[str, Arr
 
 def loss(s: SpanBoundarySettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the cross-entropy of the masked tokens, by both heads."""
-  del carry, rng
   targets = example.targets
   logits, boundary_logits = forward(**example.inputs)
   masked = mlm.score(logits, targets)

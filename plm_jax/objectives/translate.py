@@ -68,7 +68,6 @@ class Model(nn.Module):
     train: bool = False,
   ) -> Array:
     """Compute h~ of each token that the decoder reads, [b, t, d]."""
-    del decoder_segment_ids  # padding comes after the tokens
     hidden, ends = self.encode(encoder_tokens, segment_ids=encoder_segment_ids, train=train)
     features = self.decoder(decoder_tokens, self.decoder.source(hidden, encoder_segment_ids), ends, train=train)
     if self.is_initializing():
@@ -77,7 +76,6 @@ class Model(nn.Module):
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Compute vocabulary logits f32[..., v]."""
-    del train
     return self.decoder.attend(features)
 
   def write(self, tokens: Array, segment_ids: Array, settings: Mapping[str, Any], train: bool = False) -> Generated:
@@ -85,7 +83,6 @@ class Model(nn.Module):
 
     `settings` are keywords of `generate`.
     """
-    del train
     model, variables = self.unbind()
     params = jax.lax.stop_gradient(variables['params'])
     return generate(model, params, tokens, segment_ids=segment_ids, **settings)
@@ -98,7 +95,6 @@ class Model(nn.Module):
     self, tokens: Array, *, segment_ids: Array, positions: Array | None = None, train: bool = False
   ) -> tuple[Array, State]:
     """Compute the states [b, m, d] and final states of texts."""
-    del positions
     out = self.trunk(tokens, segment_ids=segment_ids, train=train)
     return out['hidden'], out['ends']
 
@@ -196,7 +192,6 @@ def make(
   Raises:
     ValueError: a trunk without final states, no end token, or invalid settings of `decoding`.
   """
-  del vocab
   user = "objective 'translate'"
   require(trunk, user=user, attention=('bidirectional',), inputs=('tokens', 'segment_ids'), offers=(Ends,))
   if second_vocab.eos_id is None:

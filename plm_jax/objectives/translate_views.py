@@ -116,7 +116,6 @@ class Views(nn.Module):
 
   def attend(self, features: Array, view: str, train: bool = False) -> Array:
     """Compute vocabulary logits f32[..., v] of a view."""
-    del train
     return self.views[view].attend(features)
 
 
@@ -217,7 +216,6 @@ def prepare(root: Array, batch: Batch) -> Example:
   From a row of several texts, the first.
   """
   # segments 1 1 2 2 0   ->   1 1 0 0 0
-  del root
   first = (batch['segment_ids'] == 1).astype(jnp.int32)
   return Example({'tokens': batch['tokens'], 'segment_ids': first}, row_terms(batch['row_weight']))
 
@@ -227,7 +225,6 @@ def loss(s: TranslateViewsSettings, forward: Forward, example: Example, carry: P
 
   It is averaged over the tokens of each generated translation.
   """
-  del carry
   text, targets = example.inputs, example.targets
   settings = {'max_new': text['tokens'].shape[1], **s.search}
   settings |= {'rng': rng} if settings.get('method') == 'sample' else {}

@@ -30,7 +30,6 @@ def exponential_mean(decay: float) -> Average:
   """
 
   def update(state: PyTree, params: PyTree, step: Array) -> PyTree:
-    del step
     return {'params': jax.tree.map(lambda mean, param: mean + (1.0 - decay) * (param - mean), state['params'], params)}
 
   return Average(_copy, update, observe=lambda state, metric: state)

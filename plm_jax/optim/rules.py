@@ -189,7 +189,6 @@ def add_decay(decays: Settings) -> optax.GradientTransformation:
     return optax.identity()
 
   def init(params: PyTree) -> Array:
-    del params
     return jnp.zeros((), jnp.int32)
 
   def update(updates: PyTree, step: Array, params: PyTree) -> tuple[PyTree, Array]:
@@ -206,7 +205,6 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
     return {'mu': jax.tree.map(jnp.zeros_like, params), 'nu': jax.tree.map(jnp.zeros_like, params)}
 
   def update(updates: PyTree, state: dict[str, PyTree], params: PyTree = None) -> tuple[PyTree, dict[str, PyTree]]:
-    del params
     mu = optax.tree.update_moment(updates, state['mu'], b1, 1)
     nu = optax.tree.update_moment(updates, state['nu'], b2, 2)
     return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu), {'mu': mu, 'nu': nu}

@@ -24,7 +24,6 @@ Mode = Literal['min', 'max']
 
 def constant(step: Array, *, steps: int, warmup: int) -> Array:
   """Compute min(1, t / w)."""
-  del steps
   return _warm(step, warmup)
 
 
@@ -105,7 +104,6 @@ def stlr(
 
 def inverse_time(step: Array, *, steps: int, warmup: int, coefficient: Annotated[float, '0 <= x'] = 0.005) -> Array:
   """Compute min(1, t / w) / (1 + c sqrt(t)) (CVT)."""
-  del steps
   return _warm(step, warmup) / (1.0 + coefficient * jnp.sqrt(_float(step)))
 
 

@@ -99,7 +99,6 @@ def tensorboard(root: Path, *, resume_step: int | None, settings: Mapping[str, A
 
   A name without '/' gets 'train/' before it. `settings` are ignored.
   """
-  del settings
 
   def start() -> Sink:
     from tensorboardX import SummaryWriter
@@ -119,7 +118,6 @@ def wandb(root: Path, *, resume_step: int | None, settings: Mapping[str, Any]) -
   Raises:
     ImportError: the package is not installed.
   """
-  del resume_step
   try:
     import wandb as library
   except ImportError as error:

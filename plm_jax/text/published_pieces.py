@@ -114,13 +114,11 @@ def _fairseq(model: Model, *last: str) -> Model:
 
 
 def _xlm_roberta(model: Model, settings: Spec) -> Form:
-  del settings
   return Form(_fairseq(model, '<mask>'), ROBERTA)
 
 
 def _camembert(model: Model, settings: Spec) -> Form:
   """Use Camembert's ids, whose dictionary repeats the model's first names."""
-  del settings
   front = [Piece('<s>NOTUSED', 0.0), Piece('<pad>', 0.0), Piece('</s>NOTUSED', 0.0)]
   front += [Piece('<unk>', 0.0, spm.UNKNOWN), Piece('<unk>NOTUSED', 0.0)]
   return Form(model._replace(pieces=(*front, *model.pieces[1:], Piece('<mask>', 0.0)), unk_id=3), ROBERTA)

@@ -202,25 +202,21 @@ def has_output(names: Collection[str], *, tied: bool) -> bool:
 
 def counts_up(trunk: nn.Module, tensor: np.ndarray) -> bool:
   """Check for 0, 1, 2, ... along the last axis (positions)."""
-  del trunk
   return tensor.ndim > 0 and bool((tensor == np.arange(tensor.shape[-1])).all())
 
 
 def is_zero(trunk: nn.Module, tensor: np.ndarray) -> bool:
   """Check for zeros."""
-  del trunk
   return not tensor.any()
 
 
 def is_causal(trunk: nn.Module, tensor: np.ndarray) -> bool:
   """Check for a causal mask [..., l, l] of ones and zeros."""
-  del trunk
   return tensor.ndim > 1 and bool((tensor == np.tri(*tensor.shape[-2:])).all())
 
 
 def is_minus_infinity(trunk: nn.Module, tensor: np.ndarray) -> bool:
   """Check for scores that softmax turns into 0."""
-  del trunk
   return bool((tensor <= -1e4).all())
 
 

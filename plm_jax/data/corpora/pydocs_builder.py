@@ -68,7 +68,6 @@ class Pydocs(tfds.core.GeneratorBasedBuilder):
     )
 
   def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Iterator[tuple[str, Row]]]:
-    del dl_manager  # nothing is downloaded
     return {split: self._generate_examples(rows) for split, rows in self.builder_config.rows.items()}
 
   def _generate_examples(self, rows: Sequence[Row]) -> Iterator[tuple[str, Row]]:

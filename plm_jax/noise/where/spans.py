@@ -348,7 +348,6 @@ def growth(
     units: as in `poisson_spans`.
     collapsed: each span becomes one token; otherwise spans keep their tokens.
   """
-  del units
   budgets = np.array([round_up(rate, count) for count in range(length + 1)])
   if rate == 0:
     return np.zeros((2, length + 1))

@@ -29,7 +29,6 @@ UNUSED: tuple[str, ...] = ()
 
 def tasks(trunk: Albert) -> dict[str, TaskHead]:
   """Describe their task classes."""
-  del trunk
   return encoder_tasks()
 
 

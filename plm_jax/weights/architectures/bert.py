@@ -52,7 +52,6 @@ UNUSED: tuple[str, ...] = ()
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
   """Describe their task classes."""
-  del trunk
   return encoder_tasks()
 
 

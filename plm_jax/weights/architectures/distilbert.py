@@ -47,7 +47,6 @@ def tasks(trunk: Bert) -> dict[str, TaskHead]:
 
   Those for texts and options have two layers on the first token.
   """
-  del trunk
   rows, options = (
     two_layers(name, 'pre_classifier', 'classifier', activation='relu') for name in ('classify', 'choose')
   )

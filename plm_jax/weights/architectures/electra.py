@@ -45,7 +45,6 @@ def tasks(trunk: Bert) -> dict[str, TaskHead]:
 
   Those for texts and options have two layers on the first token.
   """
-  del trunk
   rows = two_layers('classify', 'classifier.dense', 'classifier.out_proj', activation='gelu_erf')
   options = two_layers('choose', 'sequence_summary.summary', 'classifier', activation='gelu_erf')
   return encoder_tasks() | {'ForSequenceClassification': rows, 'ForMultipleChoice': options}

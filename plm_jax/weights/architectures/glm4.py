@@ -29,7 +29,6 @@ _VARIANTS: Mapping[str, str] = {'glm': 'glm-4-9b', 'glm4': 'glm-4-9b-0414'}
 
 def tasks(trunk: Llama) -> dict[str, TaskHead]:
   """Describe their task classes."""
-  del trunk
   return {'ForSequenceClassification': score(), 'ForTokenClassification': one_layer('tag', 'score')}
 
 

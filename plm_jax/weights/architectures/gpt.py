@@ -56,7 +56,6 @@ UNUSED: tuple[str, ...] = ()
 
 def tasks(trunk: Gpt) -> dict[str, TaskHead]:
   """Describe their task classes."""
-  del trunk
   return {
     'ForSequenceClassification': score(),
     'ForTokenClassification': one_layer('tag', 'classifier'),

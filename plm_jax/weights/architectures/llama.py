@@ -85,7 +85,6 @@ UNUSED: tuple[str, ...] = ()
 
 def tasks(trunk: Llama) -> dict[str, TaskHead]:
   """Describe their task classes."""
-  del trunk
   return {
     'ForSequenceClassification': score(),
     'ForTokenClassification': one_layer('tag', 'score'),

@@ -21,7 +21,6 @@ UNUSED: tuple[str, ...] = ()
 
 def tasks(trunk: Gpt) -> dict[str, TaskHead]:
   """Describe their task class."""
-  del trunk
   return {'ForSequenceClassification': score()}
 
 

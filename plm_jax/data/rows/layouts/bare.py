@@ -7,5 +7,4 @@ from plm_jax.data.rows.framing import Layout
 
 def make(*, vocab: Vocab, fields: int) -> Layout:
   """Build the layout without special tokens."""
-  del vocab
   return Layout(framing.around(fields))

@@ -7,5 +7,4 @@ from plm_jax.data.rows.framing import Layout
 
 def make(*, vocab: Vocab, fields: int) -> Layout:
   """Build the layout; each field has its own segment id."""
-  del vocab
   return Layout(framing.around(fields), typed=True, apart=True)
