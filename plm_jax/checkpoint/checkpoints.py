@@ -187,6 +187,11 @@ class Checkpoints:
     self._at = restored[0]
     return restored
 
+  def save_again(self) -> None:
+    """Let the next save replace the step that was restored."""
+    assert self._at is not None
+    self._at, self._prepared = self._at - 1, False
+
   def wait(self) -> None:
     """Wait until the last save and its record are on disk.
 

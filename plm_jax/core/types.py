@@ -223,7 +223,8 @@ class Labels:
   """Labels of the rows of a source, as in `Source`: names, number, and whether any are missing.
 
   `largest` is the file and line of the first row with the largest label, for messages. `parts` and `places` are as in
-  `Source`. `mixed` has the labels of each source whose rows share batches.
+  `Source`. `mixed` has the labels of each source whose rows share batches. `record` gives the record of each of `rows`
+  examples as `Source.record` does, without what tokenising adds.
   """
 
   names: tuple[str, ...] = ()
@@ -233,6 +234,8 @@ class Labels:
   parts: 'Mapping[str, Labels]' = dataclasses.field(default_factory=dict)
   mixed: 'Mapping[str, Labels]' = dataclasses.field(default_factory=dict)
   places: bool = False
+  rows: int = 0
+  record: Callable[[int], Mapping[str, Any]] | None = dataclasses.field(default=None, compare=False)
 
 
 class Vocab(Protocol):

@@ -264,7 +264,16 @@ def look(
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   given = _read(records, kind, example_settings)
   _checked[records.where, records.digest, kind, example_settings] = given
-  return Labels(given.names, given.classes, given.unlabelled, given.largest, places=given.sequences > 1)
+  record = given.record and given.record(np.arange(len(given.texts) + 1))  # as if each text had one token
+  return Labels(
+    given.names,
+    given.classes,
+    given.unlabelled,
+    given.largest,
+    places=given.sequences > 1,
+    rows=len(given.row_ids),
+    record=record,
+  )
 
 
 def place_of(row_id: int, row_ids: np.ndarray) -> int:

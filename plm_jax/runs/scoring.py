@@ -12,8 +12,10 @@ from plm_jax import scores
 from plm_jax.config import build, signatures
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
-from plm_jax.core.types import Source, Task
+from plm_jax.core.types import Labels, Source, Task
 from plm_jax.scores import Row
+
+_OF_TOKENS = ('characters', 'first')  # keys of records that tokenising adds
 
 
 class Keys(NamedTuple):
@@ -131,6 +133,27 @@ def check_records(names: Sequence[str], source: Source, *, where: str) -> None:
       )
 
 
+def check_rows(names: Sequence[str], labels: Labels, task: Task, *, where: str) -> None:
+  """Raise ConfigError if a score refuses a row, before training.
+
+  Args:
+    names: names of the scores.
+    labels: of the rows, which are read once for each score that refuses some.
+    task: the task, whose classes name those of the data.
+    where: the data block, for messages.
+  """
+  for name in names:
+    score = known(name)
+    found = labels.parts.get(score.part, labels)
+    if found.record is None or not found.rows or not signatures.has(f'scores.{score.file}', 'check'):
+      continue
+    if lacking([keys.records for keys in score.either], {*found.record(0), *_OF_TOKENS}):
+      continue  # `check_records` raises
+    records = (_named(dict(found.record(row)), task) for row in range(found.rows))
+    with errors.stage(where):
+      build.import_file(f'scores.{score.file}').check(records)
+
+
 def _some_record(source: Source) -> dict[str, Any]:
   """Return the record of the first available example, identical on every host."""
   for row_id in range((source.ids or source.rows) if source.record else 0):
@@ -144,11 +167,16 @@ def record_of(source: Source, row_id: int, task: Task | None = None) -> dict[str
 
   Classes without names in the data get those of the task.
   """
-  record = {} if source.record is None else dict(source.record(row_id))
+  record = _named({} if source.record is None else dict(source.record(row_id)), task)
+  return record if source.group is None else record | {'group': source.group(row_id)}
+
+
+def _named(record: dict[str, Any], task: Task | None) -> dict[str, Any]:
+  """Add the class names of the task to a record without names."""
   own_task = task and task.parts.get(record.get('part', ''), task)
   if own_task and own_task.class_names and not record.get('names', True):
     record['names'] = own_task.class_names
-  return record if source.group is None else record | {'group': source.group(row_id)}
+  return record
 
 
 def own(task: Task, prediction: Row, record: Row) -> dict[str, Any]:

@@ -11,6 +11,8 @@ A file has
 
 and may have
 
+    check(records)                 raises ValueError for rows that it cannot score, before anything is trained; records
+                                   may lack 'group' and what tokenising adds
     INSTEAD = (reads, records)     keys of other predictions that it also scores, and of their records
     BY_ROW = metrics               those of METRICS that are means over separately scored rows or groups
     UNLABELLED = reads             keys of predictions with which it also scores rows of the data that have no label or

@@ -5,7 +5,7 @@ batch, as 'f1'; files of predictions need it here. Words that were cut off a row
 `seqeval`, which is strict, counts them as O.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from plm_jax.scores import Row
 from plm_jax.scores.seqeval import check_names, judged
@@ -14,6 +14,11 @@ METRICS = ('f1',)
 READS = ('labels',)
 RECORDS = ('labels', 'places', 'names')
 NEEDS = ('seqeval',)
+
+
+def check(records: Iterable[Row]) -> None:
+  """Raise ValueError for labels that name no entities."""
+  check_names('conll', next(iter(records))['names'])
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:

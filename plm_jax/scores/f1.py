@@ -4,7 +4,7 @@ A prediction of -1, a text that is none of the labels (`adapters/sequence.py`), 
 scores.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from plm_jax.scores import Row
 
@@ -25,9 +25,14 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   from sklearn.metrics import f1_score
 
   predicted, gold = map(list, zip(*judged(predictions, records), strict=True))
-  if others := sorted({*gold, *predicted} - {0, 1}):
-    raise ValueError(f"score 'f1' has two classes, 0 and 1, but there is {others[0]}: use 'macro_f1'")
+  check({'label': label} for label in (*gold, *predicted))
   return {'f1': float(f1_score(gold, predicted, zero_division=0))}
+
+
+def check(records: Iterable[Row]) -> None:
+  """Raise ValueError for classes other than 0 and 1."""
+  if others := sorted({int(record['label']) for record in records} - {0, 1}):
+    raise ValueError(f"score 'f1' has two classes, 0 and 1, but there is {others[0]}: use 'macro_f1'")
 
 
 def judged(predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ The rows of a pair follow each other in the data, the first at an even index ('i
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from plm_jax.scores import Group, Row, glue, grouped
 
@@ -21,14 +21,25 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   Raises:
     ValueError: a row without its pair.
   """
+  groups = _pairs(predictions, records)
+  same = [int(group.predictions[0]['label']) == int(group.predictions[1]['label']) for group in groups]
+  return {'gender_parity': sum(same) / len(same)}
+
+
+def check(records: Iterable[Row]) -> None:
+  """Raise ValueError for a row without its pair."""
+  given = list(records)
+  _pairs(given, given)
+
+
+def _pairs(predictions: Sequence[Row], records: Sequence[Row]) -> list[Group]:
   paired = [{'group': glue.index(record, index) // 2, **record} for index, record in enumerate(records)]
   groups = grouped(predictions, paired)
   if alone := [group.records[0]['group'] for group in groups if not _is_pair(group)]:
     raise ValueError(
       f"score 'gender_parity' compares two rows that differ only in a pronoun, and pair {alone[0]} does not: remove it"
     )
-  same = [int(group.predictions[0]['label']) == int(group.predictions[1]['label']) for group in groups]
-  return {'gender_parity': sum(same) / len(same)}
+  return groups
 
 
 def _is_pair(group: Group) -> bool:

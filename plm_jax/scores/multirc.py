@@ -6,7 +6,7 @@ a text that is none of the labels, counts as the wrong one, as in T5's scores.
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from plm_jax.scores import Row
 from plm_jax.scores.f1 import judged
@@ -20,18 +20,25 @@ BY_ROW = ('exact_match',)
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
   """Compute F1 of all answers, and the share of completely right questions."""
+  check(records)
   every = judged(predictions, records)
   questions: dict[tuple[int, int], list[tuple[int, int]]] = collections.defaultdict(list)
   for pair, record in zip(every, records, strict=True):
-    idx = record['row'].get('idx')
-    if not isinstance(idx, dict) or not {'paragraph', 'question'} <= idx.keys():
-      raise ValueError(f"score 'multirc' needs rows with an 'idx' of 'paragraph' and 'question', got {idx!r}")
+    idx = record['row']['idx']
     questions[idx['paragraph'], idx['question']].append(pair)
   return {
     'f1a': 100 * f1(every),
     'exact_match': 100
     * mean([float(all(predicted == gold for predicted, gold in pairs)) for pairs in questions.values()]),
   }
+
+
+def check(records: Iterable[Row]) -> None:
+  """Raise ValueError for a row without the index of its question."""
+  for record in records:
+    idx = record['row'].get('idx')
+    if not isinstance(idx, dict) or not {'paragraph', 'question'} <= idx.keys():
+      raise ValueError(f"score 'multirc' needs rows with an 'idx' of 'paragraph' and 'question', got {idx!r}")
 
 
 def f1(pairs: Sequence[tuple[int, int]]) -> float:

@@ -5,7 +5,7 @@ predicts against its scheme, since the labels of data are IOB2 (`data/rows/kinds
 row, or have no token, count as predicted O.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -37,6 +37,11 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
     gold, predicted, average='micro', scheme=IOB2, zero_division=0
   )
   return dict(zip(METRICS, map(float, (precision, recall, f1)), strict=True))
+
+
+def check(records: Iterable[Row]) -> None:
+  """Raise ValueError for labels that name no entities."""
+  check_names('seqeval', next(iter(records))['names'])
 
 
 def check_names(score: str, names: Sequence[str]) -> Sequence[str]:

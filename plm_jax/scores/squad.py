@@ -14,7 +14,7 @@ import json
 import re
 import string
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from plm_jax.scores import Group, Row, grouped
@@ -32,16 +32,23 @@ _PUNCTUATION = str.maketrans('', '', string.punctuation)
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
   """Average over all questions; the windows of a question are joined."""
-  each = [(answer_of(group), golds_of(group.records[0])) for group in grouped(predictions, records)]
-  if not all(answers for _, answers in each):
-    raise ValueError(
-      "some questions have no answer, which score 'squad' does not support: set adapter.no_answer=True, or use the "
-      "score 'squad2' if answers are written"
-    )
+  groups = grouped(predictions, records)
+  check(group.records[0] for group in groups)
+  each = [(answer_of(group), golds_of(group.records[0])) for group in groups]
   return {
     'exact_match': 100 * mean([most(exact_match, answer, gold) for answer, gold in each]),
     'f1': 100 * mean([most(f1, answer, gold) for answer, gold in each]),
   }
+
+
+def check(records: Iterable[Row]) -> None:
+  """Raise ValueError for a question without an answer."""
+  answered = [bool(golds_of(record)) for record in records]
+  if not all(answered):
+    raise ValueError(
+      f"{answered.count(False):,} of {len(answered):,} questions have no answer, which score 'squad' does not support: "
+      "set adapter.no_answer=True, or use the score 'squad2' if answers are written"
+    )
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:

@@ -14,7 +14,7 @@ without an answer are kept with `keep_unlabelled=True`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from plm_jax.scores import Group, Row, grouped, squad
@@ -68,6 +68,12 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
       f'best_{name}_threshold': threshold,
     }
   return metrics
+
+
+def check(records: Iterable[Row]) -> None:
+  """Raise ValueError for a question without a field of answers."""
+  for record in records:
+    squad.golds_of(record)
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:

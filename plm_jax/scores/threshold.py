@@ -5,7 +5,7 @@ the threshold with the best Matthews correlation on the other half, so that no r
 row is its field 'label', 0 or 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -22,9 +22,7 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   Raises:
     ValueError: a row without a class, or fewer than two rows.
   """
-  labels = np.array([record['row'].get('label') for record in records], object)
-  if len(labels) < 2 or not np.isin(labels, (0, 1)).all():
-    raise ValueError("score 'threshold' needs at least two rows, each with a field 'label' of 0 or 1")
+  labels = check(records)
   values, gold = -np.array([row['nats_per_token'] for row in predictions], float), labels.astype(bool)
   predicted = np.zeros(len(gold), bool)
   for half in (slice(0, None, 2), slice(1, None, 2)):
@@ -32,6 +30,14 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
     other[half] = False
     predicted[half] = values[half] >= best_threshold(values[other], gold[other])
   return dict(zip(METRICS, (float(matthews(predicted, gold)), float((predicted == gold).mean())), strict=True))
+
+
+def check(records: Iterable[Row]) -> np.ndarray:
+  """Return the labels; raise ValueError for others than 0 and 1."""
+  labels = np.array([record['row'].get('label') for record in records], object)
+  if len(labels) < 2 or not np.isin(labels, (0, 1)).all():
+    raise ValueError("score 'threshold' needs at least two rows, each with a field 'label' of 0 or 1")
+  return labels
 
 
 def best_threshold(values: np.ndarray, gold: np.ndarray) -> float:

@@ -6,7 +6,7 @@ Rows with a wrong noun have no right answer to write, so an evaluation keeps the
 are scored (`UNLABELLED`): the row says that its noun is wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from plm_jax.scores import Row
 
@@ -29,16 +29,22 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   Raises:
     ValueError: a row without 'span1_text', or without a label of 0 or 1.
   """
+  check(records)
   rows = [record['row'] for record in records]
-  wrong = next((row for row in rows if 'span1_text' not in row or row.get('label') not in (0, 1)), None)
-  if wrong is not None:
-    raise ValueError(f"score 'wsc' needs rows with 'span1_text' and a label of 0 or 1, but one has {sorted(wrong)}")
   pairs = zip(predictions, rows, strict=True)
   right = [
     bool(cleaned(prediction['text'])) and names(prediction['text'], row['span1_text']) == row['label']
     for prediction, row in pairs
   ]
   return {'wsc_accuracy': sum(right) / len(right)}
+
+
+def check(records: Iterable[Row]) -> None:
+  """Raise ValueError for a row without a noun or a label of 0 or 1."""
+  rows = (record['row'] for record in records)
+  wrong = next((row for row in rows if 'span1_text' not in row or row.get('label') not in (0, 1)), None)
+  if wrong is not None:
+    raise ValueError(f"score 'wsc' needs rows with 'span1_text' and a label of 0 or 1, but one has {sorted(wrong)}")
 
 
 def names(text: str, noun: str) -> bool:

@@ -19,7 +19,7 @@ from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import history, interval, metrics, predicted, run_folder
 from plm_jax.training import evaluation, feed, profiling
 from plm_jax.training.before import from_data, preflight
-from plm_jax.training.context import LoopState, RunContext, RunOptions, Spent, StepCache
+from plm_jax.training.context import UNEVALUATED, LoopState, RunContext, RunOptions, Spent, StepCache
 from plm_jax.training.cost import sizes
 from plm_jax.training.cost.meter import Meter
 from plm_jax.training.guards import extension, spikes, verify
@@ -243,6 +243,7 @@ def open_run(
     checkpoints=start.checkpoints,
     to_save=start.to_save,
     restored=start.restored,
+    unevaluated=UNEVALUATED in summed,
     first_step=step,
     last_step=last_step,
     total_steps=total_steps,

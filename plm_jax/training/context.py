@@ -30,6 +30,8 @@ from plm_jax.training.parts import Parts
 from plm_jax.training.step import Metrics, TrainState, logged_step, train_step
 from plm_jax.training.stopping import Patience, Stopping
 
+UNEVALUATED = 'unevaluated'  # mark of a saved step whose evaluations failed
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions:
@@ -145,7 +147,7 @@ class RunContext:
     measures: metric -> shape and dtype of its (sum, weight).
     nonfinite: TrainState -> {path: bool[]}, whether an array holds a number that is not finite; jitted.
     checkpoints: saved steps; `to_save` selects the part of a state that they hold.
-    restored: whether the first state comes from a checkpoint.
+    restored: whether the first state comes from a checkpoint; `unevaluated` if its evaluations failed.
     first_step: steps done before this call.
     last_step: the step after which this call ends.
     total_steps: steps of the whole run.
@@ -180,6 +182,7 @@ class RunContext:
   checkpoints: Checkpoints
   to_save: Callable[[TrainState], TrainState]
   restored: bool
+  unevaluated: bool
   first_step: int
   last_step: int
   total_steps: int

@@ -20,7 +20,7 @@ from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import history, interval, predicted
 from plm_jax.training import begin, profiling
 from plm_jax.training.before import preflight
-from plm_jax.training.context import LoopState, RunContext, RunOptions
+from plm_jax.training.context import UNEVALUATED, LoopState, RunContext, RunOptions
 from plm_jax.training.evaluation import evaluate
 from plm_jax.training.feed import steps_in_flight
 from plm_jax.training.finish import finish
@@ -32,6 +32,7 @@ from plm_jax.training.step import Metrics
 from plm_jax.training.stopping import as_loss, catch_signals
 
 log = logging.getLogger(__name__)
+_FAILED = {UNEVALUATED: (1.0, 1.0)}
 
 
 def train(
@@ -76,6 +77,11 @@ def _train_once(settings: Mapping[str, Any], *, workdir: Where, options: RunOpti
     if run.restored and (paths := _nonfinite(run, loop)):
       log.error(f'step {loop.step} holds numbers that are not finite, in {paths}')
       loop.exit_code = DIVERGED
+    if run.unevaluated and loop.exit_code == DONE:  # the evaluation of this step failed, and its state was saved
+      due = _due(run, loop.step)
+      _evaluate(run, loop, due)
+      run.checkpoints.save_again()
+      _save(run, loop, due)
     # read a batch, update, evaluate and save
     while _has_more(run, loop):
       _make_step(run, loop)
@@ -85,7 +91,7 @@ def _train_once(settings: Mapping[str, Any], *, workdir: Where, options: RunOpti
       if loop.spike or _has_diverged(run, loop):
         break  # this state is not saved
       if due.evaluations:
-        _evaluate(run, loop, due)
+        _evaluate_or_save(run, loop, due)
       if due.save:
         _save(run, loop, due)
       if loop.exit_code == DONE and due.interrupted:
@@ -194,6 +200,22 @@ def _has_diverged(run: RunContext, loop: LoopState) -> bool:
   return True
 
 
+def _evaluate_or_save(run: RunContext, loop: LoopState, due: _Due) -> None:
+  """Make the evaluations that are due; save the state if one fails.
+
+  The saved step is marked, and a resumed run begins with its evaluations.
+  """
+  try:
+    _evaluate(run, loop, due)
+  except Exception as error:
+    if jax.process_count() > 1 and not isinstance(error, ConfigError):
+      raise  # one process cannot save alone, and all meet errors of data only
+    log.error(f'an evaluation failed at step {loop.step}: the state is saved, the same command evaluates it again')
+    loop.scores = {}
+    _save(run, loop, due._replace(evaluations=[]), failed=True)
+    raise
+
+
 def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
   """Make the evaluations due, which may change rate or end run."""
   settings, task, kept = run.settings, run.parts.task, run.options.predictions
@@ -233,8 +255,11 @@ def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
       loop.given_up = loop.step < run.last_step and run.options.gives_up(loop.step, value)
 
 
-def _save(run: RunContext, loop: LoopState, due: _Due) -> None:
-  """Save a finite state; others may end the run."""
+def _save(run: RunContext, loop: LoopState, due: _Due, *, failed: bool = False) -> None:
+  """Save a finite state; others may end the run.
+
+  `failed` marks a step whose evaluations failed.
+  """
   if paths := _nonfinite(run, loop):
     log.error(f'step {loop.step} is not saved: numbers are not finite in {paths}')
     # while updates are skipped, `max_skipped` decides when to end; otherwise nothing would ever end or save the run
@@ -249,7 +274,7 @@ def _save(run: RunContext, loop: LoopState, due: _Due) -> None:
       loop.step,
       run.to_save(loop.state),
       metrics={**loop.scores, **spent} if due.evaluations else spent,
-      sums={**interval.to_sums(loop.interval, run.measures), **run.guards.sums()},
+      sums={**interval.to_sums(loop.interval, run.measures), **run.guards.sums(), **(_FAILED if failed else {})},
       best_allowed=loop.skipped_in_a_row == 0,
     )
 

@@ -70,6 +70,20 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
   # every shape, without computing
   with sharding.use(layout):
     _check_shapes(settings, parts, layout, scored=scored)
+  check_scored_rows(settings, parts.task, labels)
+
+
+def check_scored_rows(settings: Settings, task: Task, labels: Mapping[str, Labels]) -> None:
+  """Raise ConfigError if a score refuses a row of its data.
+
+  The scores of the head, such as SQuAD's, refuse rows of training too. Rows without labels are predicted only.
+  """
+  names = {'data': task.scores} | {
+    f'eval.{name}.data': scores for name, scores in evaluation.asked(settings, task).items()
+  }
+  for where, found in labels.items():
+    if not found.unlabelled or scoring.takes_unlabelled(names[where], task):
+      scoring.check_rows(names[where], found, task, where=where)
 
 
 def _check_watched(settings: Settings) -> None:
