@@ -40,7 +40,7 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
 
 
 def check(records: Iterable[Row]) -> None:
-  """Raise ValueError for a row without a noun or a label of 0 or 1."""
+  """Raise ValueError for a row without noun or label."""
   rows = (record['row'] for record in records)
   wrong = next((row for row in rows if 'span1_text' not in row or row.get('label') not in (0, 1)), None)
   if wrong is not None:
