@@ -467,3 +467,13 @@ sys.exit(code)
   if done.returncode:
     assert 'bert/base.py' in done.stderr
     assert 'Traceback' not in done.stderr
+
+
+def test_configs_that_use_sentences_choose_how_they_end(name):
+  """Corpora of one sentence a line and of paragraphs both have pairs, whole sentences and sentences to permute."""
+  for word in arguments(name):
+    made = json.loads(json.dumps(config.resolve(config.load(f'{ROOT / name}:{word}'))))
+    data, objective = made['data'] or {}, made['objective'] or {}
+    permutes = any(entry.get('name') == 'permute_sentences' for entry in objective.get('rearrange') or ())
+    if data.get('name') == 'pairs' or data.get('whole_sentences') or permutes:
+      assert data['sentences'], word

@@ -35,6 +35,7 @@ KINDS = {
   'kinds': ('Kinds of labelled examples', 'data.rows.kinds', '`data.kind`'),
   'layouts': ('Layouts of labelled examples', 'data.rows.layouts', '`data.layout`'),
   'forms': ('Forms of examples as text', 'data.rows.forms', '`data.form`'),
+  'sentences': ('Ends of sentences', 'data.rows.sentences', '`data.sentences`'),
   'formats': ('File formats', 'data.corpora.formats', 'the suffix of a file, or a prefix such as `tfds:`'),
   'vocabularies': ('Vocabularies', 'text', '`vocab`'),
   'scores': ('Scores', 'scores', '`eval.NAME.scores`'),

@@ -39,7 +39,7 @@ def get_config(arg=''):
     c.objective, c.data = dict(name='mlm', **masks), dict(name='stream', **rows)
   else:
     c.objective = dict(name='sentence_pair', question=task, **masks)
-    c.data = dict(name='pairs', short_probability=0.1, copies=40, **rows)
+    c.data = dict(name='pairs', sentences='both', short_probability=0.1, copies=40, **rows)
   c.optim = dict(
     name='lamb',
     rate=1.76e-3,

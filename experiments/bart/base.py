@@ -10,7 +10,8 @@ Expect, SQuAD F1 / MNLI / perplexity of ELI5, XSum, ConvAI2, CNN-DM, fine-tuned:
 Arguments: `quick`. The other rows of the table are arguments of comparison.py.
 Differs from the paper: English Wikipedia without books and a vocabulary trained on it; pieces of documents packed side
 by side with attention kept inside them; its batch and rate are not published: here 256 rows and RoBERTa's rate for that
-size. As in fairseq, norms and biases decay with the rest, and nothing is clipped.
+size; sentences end at lines and all punctuation, not at full stops alone. As in fairseq, norms and biases decay with
+the rest, and nothing is clipped.
 """
 
 from experiments import common
@@ -30,7 +31,7 @@ def get_config(arg=''):
     start='eos',
     append_eos=False,  # rows are <s> text </s>
   )
-  c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256)
+  c.data = dict(name='stream', sentences='both', path=common.corpus('wiki'), length=512, batch_size=256)
   c.optim = dict(name='adamw', rate=1e-4, schedule='linear', warmup=10_000, decay=0.01, b1=0.9, b2=0.98, eps=1e-6)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')

@@ -23,7 +23,8 @@ Arguments: `quick` and one of these names; `infill_shuffle` is the default.
 Differs from the paper: English Wikipedia without books and a vocabulary trained on it; pieces of documents packed side
 by side with attention kept inside them; its batch, rate and shares of masked and deleted tokens are not published: here
 256 rows, RoBERTa's rate for that size, and 15 %. One stack is 12 layers of the same width: RoBERTa base for the
-encoders, which hide tokens as BERT does (80/10/10), and GPT for `lm`. As in fairseq, all parameters decay.
+encoders, which hide tokens as BERT does (80/10/10), and GPT for `lm`. Sentences end at lines and all punctuation, not
+at full stops alone. As in fairseq, all parameters decay.
 """
 
 from experiments import common
@@ -66,6 +67,8 @@ def get_config(arg=''):
     settings = dict(target='text', start='eos', append_eos=False)  # rows are <s> text </s>
     c.objective = dict(name='denoise_seq2seq', **settings | TWO_STACKS[name])
   c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256)
+  if 'rearrange' in c.objective:
+    c.data.sentences = 'both'
   c.optim = dict(name='adamw', rate=1e-4, schedule='linear', warmup=10_000, decay=0.01, b1=0.9, b2=0.98, eps=1e-6)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')

@@ -12,7 +12,8 @@ EM / F1 88.8 / 94.6; ROUGE 1 / 2 / L of CNN-DM 44.16 / 21.28 / 40.90, of XSum 45
 Arguments: `quick`; `last` is the last 10 % of the steps, without dropout, from where the first 90 % stopped.
 Differs from the paper: 8,192 rows a batch for 8,000, which slices divide; C4's WebText-like part for its 160 GB of
 text; a vocabulary trained on English Wikipedia; pieces of documents packed side by side with attention kept inside
-them; its rate is not published, here RoBERTa's for that batch; `last` begins with fresh Adam moments. As in fairseq,
+them; its rate is not published, here RoBERTa's for that batch; sentences end
+at lines and all punctuation, not at full stops alone; `last` begins with fresh Adam moments. As in fairseq,
 all parameters decay.
 """
 
@@ -34,7 +35,7 @@ def get_config(arg=''):
     start='eos',
     append_eos=False,  # rows are <s> text </s>
   )
-  c.data = dict(name='stream', path=common.corpus('web'), length=512, batch_size=8_192)
+  c.data = dict(name='stream', sentences='both', path=common.corpus('web'), length=512, batch_size=8_192)
   c.optim = dict(name='adamw', rate=4e-4, schedule='linear', warmup=30_000, decay=0.01, b1=0.9, b2=0.98, eps=1e-6)
   if last:  # the rate that the first part ends with, from there to 0
     c.init_from = (dict(source='runs/bart/large', from_='', to=''),)

@@ -38,7 +38,7 @@ def get_config(arg=''):
     copies=10,
   )
   length = 128 if phase == '128' else 512
-  c.data = dict(name='pairs', path=common.corpus('wiki'), length=length, batch_size=256, copies=10)
+  c.data = dict(name='pairs', sentences='both', path=common.corpus('wiki'), length=length, batch_size=256, copies=10)
   if 'mlm' in common.words(arg):
     c.objective = {key: value for key, value in c.objective.items() if key != 'question'} | {'name': 'mlm'}
     c.data = dict(name='stream', path=common.corpus('wiki'), length=length, batch_size=256)

@@ -27,7 +27,7 @@ def get_config(arg=''):
     masking='static',
     copies=10,
   )
-  c.data = dict(name='pairs', path=common.corpus('wiki'), length=512, batch_size=256, copies=10)
+  c.data = dict(name='pairs', sentences='both', path=common.corpus('wiki'), length=512, batch_size=256, copies=10)
   if 'mlm' in common.words(arg):
     c.objective = {key: value for key, value in c.objective.items() if key != 'question'} | {'name': 'mlm'}
     c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256)

@@ -38,10 +38,11 @@ def get_config(arg=''):
   )
   rows = dict(path=common.corpus('wiki'), length=512, batch_size=256)
   if form in ('full', 'doc'):
-    c.data = dict(name='stream', layout='full' if form == 'full' else 'documents', whole_sentences=True, **rows)
+    layout = 'full' if form == 'full' else 'documents'
+    c.data = dict(name='stream', layout=layout, whole_sentences=True, sentences='both', **rows)
   else:
     c.objective = dict(c.objective, name='sentence_pair', question='nsp', layout='roberta')
-    c.data = dict(name='pairs', unit=form.removesuffix('_pair'), short_probability=0.0, **rows)
+    c.data = dict(name='pairs', sentences='both', unit=form.removesuffix('_pair'), short_probability=0.0, **rows)
   if form == 'sentence_pair':
     c.data.length, c.data.batch_size = 128, 1024
   c.optim = dict(

@@ -33,7 +33,13 @@ def get_config(arg=''):
     masking='dynamic',
   )
   c.data = dict(
-    name='stream', layout='full', whole_sentences=True, path=common.corpus('wiki'), length=512, batch_size=8192
+    name='stream',
+    layout='full',
+    whole_sentences=True,
+    sentences='both',
+    path=common.corpus('wiki'),
+    length=512,
+    batch_size=8192,
   )
   c.optim = dict(
     name='adamw',

@@ -29,6 +29,7 @@ BATCH: Mapping[str, BatchKey] = {
   # text
   'tokens': BatchKey('bl', 'int32', 'ids, `Vocab.pad_id` where there is no token', None),
   'segment_ids': BatchKey('bl', 'int32', 'index of the document in the row, from 1; 0 is padding'),
+  'sentence_ids': BatchKey('bl', 'int32', 'rises by one where a sentence starts; -1 if the source reports none', -1),
   'type_ids': BatchKey('bl', 'int32', 'index of the field of the example, from 0'),
   'word_marks': BatchKey('bl', 'int32', 'by a segmenter: 2 where a word begins, 1 inside it, 0 for the vocabulary'),
   # labels

@@ -12,10 +12,12 @@ With `unit='sentence'` all three are single sentences (RoBERTa's SENTENCE-PAIR):
 of a document. Such examples are short, so choose `length` and `batch_size` by the number of tokens per batch, which the
 log reports.
 
-The split, the other document and the position in it are pure functions of (seed, row, epoch). Sentence ends come from
-`rows/boundaries.py`.
+The split, the other document and the position in it are pure functions of (seed, row, epoch). Sentences end by the rule
+`sentences`, a file of `rows/sentences/`. A corpus whose examples all are one sentence is refused: every pair would have
+the same label.
 """
 
+import functools
 import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args
@@ -71,6 +73,7 @@ def make(
   batch_size: Count,
   seed: int,
   unit: Unit = 'segment',
+  sentences: Annotated[str, 'data.rows.sentences'] | None = None,
   short_probability: Rate = 0.1,
   copies: Count | None = None,
   text: str | None = None,
@@ -87,6 +90,8 @@ def make(
   Args:
     length: tokens of a joined pair, special tokens included; also the width of each segment.
     unit: 'segment', one or more sentences each, or 'sentence', one each.
+    sentences: what ends a sentence: 'punctuation' (None), 'line' (BERT's corpus form, one sentence a line), 'both' of
+      them, or another file of `rows/sentences/`.
     short_probability: share of documents with a shorter target length (BERT, ALBERT: .1; RoBERTa, SpanBERT: 0).
     copies: number of epochs with their own samples; later epochs repeat them (BERT's data has 10). None samples in
       every epoch.
@@ -98,22 +103,36 @@ def make(
     the beginning or the end with equal probability, as in truncation on the device.
 
   Raises:
-    ValueError: settings that do not fit each other.
+    ValueError: settings that do not fit each other, or no example has two sentences.
   """
   _check(length=length, unit=unit, short_probability=short_probability, copies=copies)
   share = order.share(batch_size, host=host, hosts=hosts)
   corpus = Corpus(
     path=path, split=split, text=text, documents=documents, quality=quality, max_bytes=max_bytes, cache=cache
   )
-  tokens = corpus.tokenise(vocab)
-  digest = store.digest_of(tokens.digest, 'pairs', length, unit, short_probability, seed)
   room = length - _SPECIALS
 
-  def plan() -> dict[str, np.ndarray]:
-    return _plan(tokens, vocab=vocab, room=room, unit=unit, short_probability=short_probability, seed=seed)._asdict()
+  @functools.lru_cache(maxsize=1)
+  def planned(rule: str) -> tuple[store.Tokens, str, Runs]:
+    tokens, begun = corpus.tokenise_and_split(vocab, rule)
+    digest = store.digest_of(tokens.digest, 'pairs', length, unit, short_probability, seed, *boundaries.key(rule))
 
-  rows_of = Runs(**cached(tokens, f'pairs-{digest[:16]}', plan))
+    def plan() -> dict[str, np.ndarray]:
+      starts = boundaries.sentences(tokens.ids, tokens.offsets, vocab=vocab, longest=room, rule=rule, starts=begun)
+      heads = boundaries.documents(starts, tokens.offsets)
+      return _plan(starts, heads, room=room, unit=unit, short_probability=short_probability, seed=seed)._asdict()
+
+    return tokens, digest, Runs(**cached(tokens, f'pairs-{digest[:16]}', plan))
+
+  def single(rule: str) -> tuple[int, int]:
+    _, _, examples = planned(rule)
+    return int((examples.end - examples.begin == 1).sum()), len(examples.begin)
+
+  rule = sentences or boundaries.RULE
+  tokens, digest, rows_of = planned(rule)
   _report(rows_of, room=room, batch_size=batch_size, where=str(corpus))
+  so = 'their pairs all have the same label'
+  boundaries.check(rule, single, what='examples', so=so, where=str(corpus), stop=True)
 
   def batch(chosen: order.Chosen) -> order.Batch:
     copy = chosen.epochs if copies is None else chosen.epochs % copies
@@ -146,10 +165,8 @@ def _check(*, length: int, unit: Unit, short_probability: float, copies: int | N
     raise ValueError(f'length={length} is too short for a pair: choose at least {_SPECIALS + 2} tokens.')
 
 
-def _plan(tokens: store.Tokens, *, vocab: Vocab, room: int, unit: Unit, short_probability: float, seed: int) -> Runs:
+def _plan(starts: np.ndarray, heads: np.ndarray, *, room: int, unit: Unit, short_probability: float, seed: int) -> Runs:
   """Build the examples of a corpus."""
-  starts = boundaries.sentences(tokens.ids, tokens.offsets, vocab=vocab, longest=room)
-  heads = boundaries.documents(starts, tokens.offsets)
   if unit == 'sentence':
     return neighbours(starts, heads, room=room)
   targets = draw_targets(len(heads) - 1, room=room, short_probability=short_probability, seed=seed)

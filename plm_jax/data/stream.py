@@ -10,11 +10,13 @@ Layouts, for `length` tokens per sequence:
 
 Sequences are cut at tokens or, with `whole_sentences`, between sentences as in RoBERTa (see `boundaries.py`). A
 sentence longer than a sequence is cut all the same. `segment_ids` counts the pieces of a sequence, so that attention
-can be restricted to a piece. In 'full' the sequence is one segment.
+can be restricted to a piece. In 'full' the sequence is one segment. With `sentences` batches have `sentence_ids`, for
+objectives that move or hide sentences.
 """
 
+import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -31,7 +33,7 @@ log = logging.getLogger(__name__)
 EPOCH = 'tokens'  # counted without preparing the data
 QUICK = dict(path='pydocs', text=None, documents='blank_line', segmenter=None, length=64, batch_size=8)
 
-GIVES = ('tokens', 'segment_ids', 'characters', 'word_marks')
+GIVES = ('tokens', 'segment_ids', 'sentence_ids', 'characters', 'word_marks')
 
 Name = Literal['stream', 'documents', 'rows', 'full']
 
@@ -87,6 +89,7 @@ def make(
   seed: int,
   layout: Name = 'documents',
   whole_sentences: bool = False,
+  sentences: Annotated[str, 'data.rows.sentences'] | None = None,
   begin: str | None = None,
   end: str | None = None,
   bos: bool = False,
@@ -105,6 +108,8 @@ def make(
   Args:
     layout: see the module docstring.
     whole_sentences: cut between sentences; not in 'stream'.
+    sentences: what ends a sentence, as in `pairs`: adds `sentence_ids` to batches. None leaves it to the objective, and
+      is 'punctuation' for `whole_sentences`.
     begin: token before a piece. None is the one of the layout ([CLS]; nothing in 'stream'), '' is nothing.
     end: token after a piece. None is the one of the layout ([SEP]; in 'stream' the end-of-document token or else
       [SEP]), '' is nothing.
@@ -116,7 +121,7 @@ def make(
       hosts: see `plm_jax.data`.
 
   Returns:
-    Batches with the keys of `GIVES`, `characters` and `word_marks` only if requested. `read` continues from epoch to
+    Batches with the keys of `GIVES`, the last three only if requested. `read` continues from epoch to
     epoch without a gap, so a batch may contain the end of one epoch and the beginning of the next.
 
   Raises:
@@ -136,10 +141,33 @@ def make(
     tokens, words = corpus.tokenise_and_spell(vocab) if characters else (corpus.tokenise(vocab), None)
   extra: list[Any] = ['sentences'] * whole_sentences + ['characters'] * characters
   extra += [] if segmenter is None else ['segmenter', *segments.identity(segmenter)]
+  extra += boundaries.key(sentences) if sentences else ()
   digest = store.digest_of(tokens.digest, layout, length, frame.before, frame.after, *extra)
 
+  @functools.lru_cache(maxsize=1)
+  def split(rule: str) -> np.ndarray:
+    _, begun = corpus.tokenise_and_split(vocab, rule)
+    most = len(tokens.ids)  # sentences are not cut
+    find = functools.partial(boundaries.sentences, tokens.ids, tokens.offsets, vocab=vocab, longest=most, rule=rule)
+    name = store.digest_of(tokens.digest, 'split', rule, *boundaries.key(rule))[:16]
+    return cached(tokens, f'split-{name}', lambda: {'starts': find(starts=begun)})['starts']
+
+  def single(rule: str) -> tuple[int, int]:
+    sizes = np.diff(boundaries.documents(split(rule), tokens.offsets))
+    return int((sizes == 1).sum()), len(sizes)
+
+  def check(so: str) -> None:
+    where = str(corpus)
+    boundaries.check(sentences or boundaries.RULE, single, what='documents', so=so, where=where, stop=False)
+
+  if sentences:
+    check('no sentence can move')
+
   def plan() -> dict[str, np.ndarray]:
-    return _plan(tokens, frame, vocab=vocab, length=length, whole_sentences=whole_sentences)._asdict()
+    starts = split(sentences or boundaries.RULE) if whole_sentences else None
+    if whole_sentences and not sentences:
+      check('long documents are cut anywhere')
+    return _plan(tokens, frame, length=length, starts=starts)._asdict()
 
   rows = packing.Plan(**cached(tokens, f'rows-{digest[:16]}', plan))
   frames = packing.frames(frame.before, frame.after, between=frame.after * frame.layout.separators)
@@ -154,6 +182,8 @@ def make(
     source = marked or words or tokens.ids
     ids, segments = packing.assemble(rows, source, chosen.rows, frames=frames, length=length, pad=vocab.pad_id)
     arrays = {'segment_ids': np.minimum(segments, 1) if frame.layout.one_segment else segments}
+    if sentences:
+      arrays['sentence_ids'] = _sentence_ids(rows, split(sentences), chosen.rows, frames=frames, length=length)
     if words is not None:
       arrays['characters'], ids = words.characters(ids, segments > 0), words.tokens(ids)
     if marked is not None:
@@ -224,12 +254,31 @@ def _token(vocab: Vocab, name: str | None, *, own: int | None, keyword: str, lay
   return (own,)
 
 
-def _plan(tokens: store.Tokens, frame: Frame, *, vocab: Vocab, length: int, whole_sentences: bool) -> packing.Plan:
-  """Plan which tokens form which sequence."""
+class _Index(NamedTuple):
+  """The index of the sentence of each token of a store, with `take` of an array; `starts` are of the sentences."""
+
+  starts: np.ndarray
+
+  def take(self, positions: np.ndarray, *, mode: str) -> np.ndarray:
+    del mode
+    return np.searchsorted(self.starts, positions, side='right')
+
+
+def _sentence_ids(
+  plan: packing.Plan, starts: np.ndarray, chosen: np.ndarray, *, frames: Sequence[packing.Frame], length: int
+) -> np.ndarray:
+  """Return int32[b, length], which rises by one where a sentence of the row starts."""
+  blank = tuple((tuple(-1 for _ in before), tuple(-1 for _ in after)) for before, after in frames)
+  index, _ = packing.assemble(plan, _Index(starts), chosen, frames=blank, length=length, pad=-1)  # type: ignore[arg-type]  # has `take`
+  index = np.maximum.accumulate(index, axis=1)  # special tokens belong to the sentence before them
+  return np.cumsum(np.diff(index, axis=1, prepend=index[:, :1]) > 0, axis=1, dtype=np.int32)
+
+
+def _plan(tokens: store.Tokens, frame: Frame, *, length: int, starts: np.ndarray | None) -> packing.Plan:
+  """Plan which tokens form which sequence, of whole sentences if their `starts` are given."""
   room = {'length': length, 'before': len(frame.before), 'after': len(frame.after)}
-  if not whole_sentences or frame.layout.whole is None:
+  if starts is None or frame.layout.whole is None:
     return frame.layout.plan(tokens.offsets, **room)
-  longest = length - len(frame.before) - len(frame.after)
-  starts = boundaries.sentences(tokens.ids, tokens.offsets, vocab=vocab, longest=longest)
+  starts = boundaries.cut(starts, longest=length - len(frame.before) - len(frame.after))
   heads = boundaries.documents(starts, tokens.offsets)
   return frame.layout.whole(sentences=starts, heads=heads, **room)

@@ -133,7 +133,8 @@ def make(
     start: token that begins a blank in B; the vocabulary's bos by default.
     end: the last target of a blank; the vocabulary's eos by default.
     block_token: the block token; `mask` by default.
-    marks: a token that contains one of these ends a sentence; 'Ċ' is the line end of byte-level vocabularies.
+    marks: a token that contains one of these ends a sentence, if the rows have no `sentence_ids` (`data.sentences`);
+      'Ċ' is the line end of byte-level vocabularies.
     masking: 'dynamic' samples new blanks at every step, 'static' repeats `copies` corruptions of each row.
     copies: corruptions of a row when static.
     logit_rows: rows of each device whose logits are in memory at a time.
@@ -153,7 +154,9 @@ def make(
     every=corrupt.EVERY[masking], copies=copies, rate=rate, mean=mean, longest=longest, ratio=ratio, suffix=suffix,
     block=block, short=short, slots=slots, logit_rows=logit_rows, max_length=longest_row(trunk),
   )  # fmt: skip
-  return Task(Model(trunk), partial(prepare, s), partial(loss, s), partial(predict, s), summary=perplexity_of)
+  check = partial(corrupt.check_sentences, ends if levels.get('sentence') else None, s.special)
+  functions = partial(prepare, s), partial(loss, s), partial(predict, s)
+  return Task(Model(trunk), *functions, summary=perplexity_of, check=check)
 
 
 def find_ids(
@@ -193,7 +196,7 @@ def prepare(s: BlankInfillingSettings, root: Array, batch: Batch) -> Example:
   if s.max_length is not None:
     positions.check_length(batch['tokens'].shape[1], max_length=s.max_length, model='the trunk')
   keys = row_keys(root, batch, every=s.every, copies=s.copies)
-  rows = each_row(partial(draw, s), keys, batch['tokens'], batch['segment_ids'])
+  rows = each_row(partial(draw, s), keys, batch['tokens'], batch['segment_ids'], batch.get('sentence_ids'))
   fields, row_weight = rows._asdict(), batch['row_weight']
   weights = rows.weights * row_weight[:, None]
   targets = {'ids': rows.targets, 'weights': weights, 'scale': batch_scale(weights)}
@@ -201,16 +204,18 @@ def prepare(s: BlankInfillingSettings, root: Array, batch: Batch) -> Example:
   return Example({name: fields[name] for name in INPUTS}, targets)
 
 
-def draw(s: BlankInfillingSettings, key: Array, ids: Array, segments: Array) -> blanks.Arranged:
+def draw(
+  s: BlankInfillingSettings, key: Array, ids: Array, segments: Array, sentences: Array | None = None
+) -> blanks.Arranged:
   """Sample the blanks of one row.
 
-  int[l] twice, and move them to part B.
+  int[l] twice, `sentences` as in `corrupt.make_row`, and move them to part B.
   """
   cut_key, piece_key, level_key, where_key, arrange_key = jax.random.split(key, 5)
   if s.short:
     cut = jax.random.uniform(cut_key) < s.short
     segments = jnp.where(cut, pieces(piece_key, segments), segments)
-  row = corrupt.make_row(ids, segments, special=s.special, ends_sentence=s.ends_sentence)
+  row = corrupt.make_row(ids, segments, special=s.special, ends_sentence=s.ends_sentence, sentences=sentences)
   sampled = corrupt.pick_share(jax.random.uniform(level_key), s.bounds)  # index into `levels`
   blank_ids = jnp.stack([choose(s, level, where_key, row) for level in s.levels])[sampled]
   level = jnp.asarray(s.levels)[sampled]

@@ -1,5 +1,6 @@
 """Shared parts of objectives that corrupt rows: bound noise functions, the row that noise reads, targets in slots."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -12,6 +13,8 @@ from plm_jax.core.types import Array, Batch, Vocab
 from plm_jax.noise import edit
 from plm_jax.noise.row import Row, sentence_ids, word_ids
 from plm_jax.noise.where import spans
+
+log = logging.getLogger(__name__)
 
 Masking = Literal['dynamic', 'static']  # new noise at every step (RoBERTa), or a few copies of each row (BERT)
 EVERY: Mapping[Masking, Literal['step', 'epoch']] = {'dynamic': 'step', 'static': 'epoch'}  # the argument of `row_keys`
@@ -146,6 +149,7 @@ def make_row(
   starts_word: np.ndarray | None = None,
   ends_sentence: np.ndarray | None = None,
   marks: Array | None = None,
+  sentences: Array | None = None,
 ) -> Row:
   """Build the row that noise reads.
 
@@ -158,10 +162,39 @@ def make_row(
     starts_word: bool[v]; None if no noise in use needs words.
     ends_sentence: bool[v]; None if no noise in use needs sentences.
     marks: int32[l], of the words of a segmenter; None without one.
+    sentences: int32[l], `sentence_ids` of the source, negative if it reports none; they replace those of the tokens.
   """
-  sentences = None if ends_sentence is None else sentence_ids(ids, jnp.asarray(ends_sentence))
+  if ends_sentence is None:
+    sentences = None
+  else:
+    by_token = sentence_ids(ids, jnp.asarray(ends_sentence))
+    sentences = by_token if sentences is None else jnp.where(sentences >= 0, sentences, by_token)
   words = None if starts_word is None else word_ids(ids, jnp.asarray(starts_word), marks)
   return Row(ids, ~jnp.asarray(special)[ids] & (segments > 0), segments, words, sentences)
+
+
+def check_sentences(ends_sentence: np.ndarray | None, special: np.ndarray, batch: Mapping[str, np.ndarray]) -> None:
+  """Warn if no document of the first batch has two sentences.
+
+  Both tables are as in `make_row`.
+  """
+  if ends_sentence is None:
+    return
+  row = make_row(
+    jnp.asarray(batch['tokens']),
+    jnp.asarray(batch['segment_ids']),
+    special=special,
+    ends_sentence=ends_sentence,
+    sentences=batch.get('sentence_ids'),
+  )
+  segments, sentences, words = map(np.asarray, (row.segment_ids, row.sentence_ids, row.eligible))
+  same = (segments[:, 1:] == segments[:, :-1]) & words[:, 1:]
+  if not (same & (sentences[:, 1:] != sentences[:, :-1])).any():
+    log.warning(
+      'no document of the first batch (%d) has two sentences, so none moves or is hidden: set data.sentences to '
+      "'line', 'punctuation' or 'both'",
+      segments.max(axis=1).sum(),
+    )
 
 
 class Targets(NamedTuple):

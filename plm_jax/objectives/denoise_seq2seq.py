@@ -142,7 +142,7 @@ def make(
     start: the first token that the decoder reads: 'pad' (T5), 'eos' (BART), 'bos'.
     append_eos: put the end token after inputs and targets (T5); False if the rows have their end tokens (BART).
     mask_random: share of the mask tokens that become a random token.
-    sentence_ends: tokens that end a sentence.
+    sentence_ends: tokens that end a sentence, if the rows have no `sentence_ids` (`data.sentences`).
     packing: 'segments' corrupts each document of a row separately, 'stream' takes the row as one text (T5).
     inputs_length: slots of the inputs; None fits any row of the source, by the number of its documents.
     targets_length: slots of the targets; likewise.
@@ -185,6 +185,7 @@ def make_task(trunk: nn.Module, s: DenoiseSettings, documents: int | None = None
     summary=perplexity_of,
     row_length=partial(row_length, s),
     for_documents=partial(make_task, trunk, s) if s.packing == 'segments' else None,
+    check=partial(corrupt.check_sentences, s.tables.ends_sentence, s.tables.special),
   )
 
 
@@ -264,7 +265,7 @@ def prepare(s: DenoiseSettings, root: Array, batch: Batch) -> Example:
   tokens, segments = batch['tokens'], causal_lm.one_document(batch['segment_ids'], s.packing)
   check_length(s, tokens.shape[1])
   keys = row_keys(root, batch, every='step')
-  inputs, targets, lost, which = each_row(partial(draw, s), keys, tokens, segments)
+  inputs, targets, lost, which = each_row(partial(draw, s), keys, tokens, segments, batch.get('sentence_ids'))
   row_weight = batch['row_weight']
   weights = targets.weights * row_weight[:, None]
   read = {
@@ -288,10 +289,13 @@ def prepare(s: DenoiseSettings, root: Array, batch: Batch) -> Example:
   return Example(read, fields)
 
 
-def draw(s: DenoiseSettings, key: Array, ids: Array, segments: Array) -> tuple[Side, Side, Array, Array]:
+def draw(
+  s: DenoiseSettings, key: Array, ids: Array, segments: Array, sentences: Array | None = None
+) -> tuple[Side, Side, Array, Array]:
   """Sample a denoiser and corrupt one row, int[l] twice.
 
-  Return the inputs, the targets, the number of spans without a sentinel, and the index int32[] of the denoiser.
+  `sentences` are as in `corrupt.make_row`. Return the inputs, the targets, the number of spans without a sentinel, and
+  the index int32[] of the denoiser.
   """
   inputs_size, targets_size = slots_of(s, ids.shape[0])
   # denoisers a b c d; a and c share a group   groups [0 2] [1] [3]   group of 0 1 0 2   index in it 0 0 1 0
@@ -312,7 +316,7 @@ def draw(s: DenoiseSettings, key: Array, ids: Array, segments: Array) -> tuple[S
     )
     for members in groups
   ]
-  return *jax.lax.switch(jnp.asarray(group_of)[which], branches, key, ids, segments), which
+  return *jax.lax.switch(jnp.asarray(group_of)[which], branches, key, ids, segments, sentences), which
 
 
 def score(s: DenoiseSettings, forward: Forward, example: Example) -> tuple[Array, Array]:

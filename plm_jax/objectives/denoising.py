@@ -139,7 +139,7 @@ def shift_right(ids: Array, segment_ids: Array, *, start_id: int) -> Array:
   return jnp.where(segment_ids != before, start_id, tokens)
 
 
-def make_row(ids: Array, segments: Array, tables: VocabTables) -> Row:
+def make_row(ids: Array, segments: Array, tables: VocabTables, sentences: Array | None = None) -> Row:
   """Build the row that noise functions read.
 
   Special tokens at the ends of a document may not change. T5 and BART corrupt those inside a text like other tokens, so
@@ -147,7 +147,12 @@ def make_row(ids: Array, segments: Array, tables: VocabTables) -> Row:
   """
   # token    [CLS] a [SEP] b [SEP]     eligible 0 1 1 1 0
   row = corrupt.make_row(
-    ids, segments, special=tables.special, starts_word=tables.starts_word, ends_sentence=tables.ends_sentence
+    ids,
+    segments,
+    special=tables.special,
+    starts_word=tables.starts_word,
+    ends_sentence=tables.ends_sentence,
+    sentences=sentences,
   )
   first, last = _edges(segments)
   index = jnp.arange(ids.shape[0])
@@ -252,6 +257,7 @@ class Marked(NamedTuple):
 
   Attributes:
     row: the reordered text.
+    sentences: its sentences as the source reports them; None if it does not.
     order: int32[l], the position of each of its tokens in the clean text.
     hidden: bool[l], the chosen tokens.
     slots: the edited text.
@@ -259,6 +265,7 @@ class Marked(NamedTuple):
   """
 
   row: Row
+  sentences: Array | None
   order: Array
   hidden: Array
   slots: Slots
@@ -269,6 +276,7 @@ def denoise(
   key: Array,
   ids: Array,
   segments: Array,
+  sentences: Array | None = None,
   *,
   denoiser: Denoiser,
   tables: VocabTables,
@@ -282,6 +290,7 @@ def denoise(
   Args:
     ids: int32[l], clean text.
     segments: int32[l].
+    sentences: int32[l], as in `corrupt.make_row`.
     denoiser: the corruption.
     tables: of the vocabulary.
     inputs_size: slots of the inputs.
@@ -291,13 +300,14 @@ def denoise(
   # inputs  a X d   targets  X b c Y
   # 1. reorder the clean text
   order_key, where_key, edit_key, mask_key = jax.random.split(key, 4)
-  clean = make_row(ids, segments, tables)
+  clean = make_row(ids, segments, tables, sentences)
   row, order = clean, jnp.arange(ids.shape[0])
   for index, rearrange in enumerate(denoiser.rearrange):
     step = rearrange(jax.random.fold_in(order_key, index), row)
     order = order[step]
     # keep `eligible`: a token now at an end may come from inside the text
-    row = make_row(row.ids[step], segments, tables)._replace(eligible=row.eligible)
+    moved = None if sentences is None else sentences[order]
+    row = make_row(row.ids[step], segments, tables, moved)._replace(eligible=row.eligible)
 
   # 2. choose tokens and edit them
   chosen, spans = denoiser.choose(where_key, row), None
@@ -311,7 +321,7 @@ def denoise(
     slots = _randomise_masks(mask_key, slots, tables=tables)
 
   # 3. collect inputs and targets
-  marked = Marked(row=row, order=order, hidden=chosen.number > 0, slots=slots, spans=spans)
+  marked = Marked(row, None if sentences is None else sentences[order], order, chosen.number > 0, slots, spans)
   inputs = make_inputs(order_key, marked, denoiser=denoiser, tables=tables, size=inputs_size)
   targets = make_targets(clean, marked, denoiser=denoiser, tables=tables, size=targets_size)
   return inputs, targets, jnp.zeros(()) if spans is None else spans.lost
@@ -338,8 +348,10 @@ def make_inputs(order_key: Array, marked: Marked, *, denoiser: Denoiser, tables:
   fixed = jnp.isin(inputs.ids, jnp.asarray((*denoiser.mode, *tables.end, -1)))
   movable = (source >= 0) & ~fixed & (row.eligible[source] | (inputs.ids != row.ids[source]))
   for index, rearrange in enumerate(denoiser.finish, start=len(denoiser.rearrange)):
-    edited = make_row(inputs.ids, inputs.segment_ids, tables)._replace(eligible=movable)
-    inputs = inputs._replace(ids=inputs.ids[rearrange(jax.random.fold_in(order_key, index), edited)])
+    given = None if marked.sentences is None else marked.sentences[source]
+    edited = make_row(inputs.ids, inputs.segment_ids, tables, given)._replace(eligible=movable)
+    step = rearrange(jax.random.fold_in(order_key, index), edited)
+    inputs, source = inputs._replace(ids=inputs.ids[step]), source[step]
   return inputs
 
 

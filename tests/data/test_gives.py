@@ -28,9 +28,10 @@ FORMS = {
                {'kind': 'options', 'fields': ('text', 'words')},
                {'kind': 'spans', 'fields': ('sentence2', 'text'), 'label': 'answers', 'question_length': 4},
                {'kind': 'text', 'label': 'sentence2'}],
-  'mixture': [{'parts': {'a': part(), 'b': part(split='train[:50%]')}, 'characters': True}],
-  'pairs': [{}, {'unit': 'sentence'}],
-  'stream': [{}, {'layout': 'full', 'characters': True}],
+  'mixture': [{'parts': {'a': part(sentences='line'), 'b': part(split='train[:50%]', sentences='line')},
+               'characters': True}],
+  'pairs': [{'sentences': 'line'}, {'sentences': 'line', 'unit': 'sentence'}],
+  'stream': [{}, {'layout': 'full', 'characters': True, 'sentences': 'line'}],
   'text_to_text': [{'form': {'name': 'template', 'inputs': '{sentence1}', 'target': '{sentence2}'}},
                    {'form': {'name': 'template', 'inputs': '{sentence1}', 'options': ('1', '2 3')}}],
 }  # fmt: skip
@@ -44,12 +45,12 @@ def folder(tmp_path_factory):
     {
       'sentence1': text,
       'sentence2': '1 2',
-      'text': text,
+      'text': text.replace(' ', '\n', 1),
       'label': n % 2,
       'words': ['1', '2'],
       'tags': [0, 1],
       'heads': [2, 0],
-      'answers': {'text': [text[:3]], 'answer_start': [0]},
+      'answers': {'text': [text[:1]], 'answer_start': [0]},
     }
     for n, text in enumerate(texts)
   ]

@@ -7,6 +7,7 @@ import pytest
 
 from plm_jax.data import pairs
 from plm_jax.data.rows import boundaries
+from plm_jax.data.rows.sentences import punctuation
 from tests.data import small
 
 WORDS = (*small.SPECIAL, '.', *(f'W{number}' for number in range(200)), 'Dr', '3', 'x', '"', '\n\n')
@@ -115,7 +116,7 @@ def test_boundaries_do_not_depend_on_the_block(folder, block, monkeypatch):
   ids = np.array([token for document in corpus(folder) for sentence in document for token in sentence])
   offsets = np.array([0, len(ids)])
   whole = boundaries.sentences(ids, offsets, vocab=VOCAB, longest=50)
-  monkeypatch.setattr(boundaries, '_BLOCK', block)
+  monkeypatch.setattr(punctuation, '_BLOCK', block)
   np.testing.assert_array_equal(boundaries.sentences(ids, offsets, vocab=VOCAB, longest=50), whole)
 
 

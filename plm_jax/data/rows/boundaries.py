@@ -1,108 +1,135 @@
-"""Sentence boundaries from the token ids of a stored corpus, without its text or a model.
+"""Sentences of a stored corpus: each starts where the rule `data.sentences` (`sentences/`) or a document begins."""
 
-A sentence ends after a token whose text ends in . ! ? … 。 ！ or ？, with the closing quotes, closing brackets and line
-feeds that follow immediately. It does not end there if
-
-  - the next token continues a word, as in "3.14" and "example.com" under byte-level BPE;
-  - the next token begins in lower case, in a vocabulary that has capitals;
-  - a lone full stop follows a single letter (J. Smith) or a known abbreviation (Dr., vs.), or is between numbers.
-
-An empty line ends a sentence, and so does the end of a document. A sentence of more than `longest` tokens is cut.
-"""
-
-import unicodedata
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+import inspect
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from plm_jax.config import build, signatures
+from plm_jax.core import errors
 from plm_jax.core.types import Vocab
+from plm_jax.data.rows import store
+from plm_jax.data.rows.cached import cached
 
-if TYPE_CHECKING:
-  from plm_jax.data.rows.store import Ids
-
-_ENDS = tuple('.!?…。！？')
-_CLOSING = frozenset('"\')]}»”’')
-_ABBREVIATIONS = frozenset(
-  ('approx', 'ca', 'cf', 'co', 'col', 'dept', 'dr', 'eq', 'etc', 'fig', 'gen', 'gov', 'inc', 'jr', 'ltd', 'mr', 'mrs')
-) | {'ms', 'prof', 'rev', 'sr', 'st', 'vol', 'vs'}
-_BLOCK = 2**24  # tokens read at a time
-_OVERLAP = 8  # tokens of the previous block that are read again
+log = logging.getLogger(__name__)
+RULE = 'punctuation'  # of sources that name none
+_FOLDER = 'data.rows.sentences'
+_RULES = ('line', 'punctuation', 'both')  # those that a message proposes
+_MANY = 0.25  # share of single sentences that is reported
 
 
-class Tables(NamedTuple):
-  """Properties of tokens that the rule needs, bool[v] each.
+def rule_of(name: str) -> Any:
+  """Return the file of a rule.
 
-  Attributes:
-    ends: its text ends in a mark that ends sentences.
-    stop: it is a full stop and nothing else.
-    feed: it contains a line feed.
-    blank: it contains two line feeds.
-    space: it is only white space.
-    closes: it is only closing quotes and brackets, or white space.
-    continues: it continues the word of the token before it.
-    lower: it begins in lower case, in a vocabulary that has capitals.
-    digits: it is a number.
-    short: it is a single letter or an abbreviation, so a full stop after it belongs to it.
+  Raises:
+    ConfigError: there is none.
   """
-
-  ends: np.ndarray
-  stop: np.ndarray
-  feed: np.ndarray
-  blank: np.ndarray
-  space: np.ndarray
-  closes: np.ndarray
-  continues: np.ndarray
-  lower: np.ndarray
-  digits: np.ndarray
-  short: np.ndarray
+  errors.check_choice('data.sentences', 'rule', name, signatures.places(_FOLDER))
+  return build.import_file(f'{_FOLDER}.{name}')
 
 
-def tables(vocab: Vocab) -> Tables:
-  """Build the tables of a vocabulary; special tokens are in none."""
-  special = set(vocab.special_ids)
-  texts = ['' if token in special else vocab.decode([token]) for token in range(vocab.size)]
-  bare = [text.strip().removeprefix('##') for text in texts]
-  starts = np.asarray(vocab.starts_word)
-  capitals = any(text[:1].isupper() for text in bare)
-
-  def table(values: Iterable[bool]) -> np.ndarray:
-    return np.fromiter(values, bool, vocab.size)
-
-  space = table(text.isspace() for text in texts)
-  mark = table(all(unicodedata.category(letter)[0] == 'P' for letter in text) for text in bare)  # punctuation, or empty
-  return Tables(
-    ends=table(text.endswith(_ENDS) for text in bare),
-    stop=table(text == '.' for text in bare),
-    feed=table('\n' in text for text in texts),
-    blank=table(text.count('\n') > 1 for text in texts),
-    space=space,
-    closes=table(bool(text) and set(text) <= _CLOSING for text in bare) | space,
-    continues=~starts & ~mark,
-    lower=table(capitals and text[:1].islower() for text in bare),
-    digits=table(text.isdecimal() for text in bare),
-    short=table((len(text) == 1 and text.isalpha()) or text.lower() in _ABBREVIATIONS for text in bare) & starts,
-  )
+def key(name: str) -> tuple[str, ...]:
+  """Return the parts of a digest that depend on the rule, none for the default."""
+  return () if name == RULE else ('sentences', name, inspect.getsource(rule_of(name)))
 
 
-def sentences(ids: 'np.ndarray | Ids', offsets: np.ndarray, *, vocab: Vocab, longest: int) -> np.ndarray:
+def by_text(tokens: store.Tokens, texts: store.Texts, *, vocab: Vocab, name: str) -> np.ndarray | None:
+  """Find the tokens, int64, at which a sentence of the text starts.
+
+  None if the rule reads no text. The result is stored next to the tokens.
+  """
+  starts = getattr(rule_of(name), 'starts', None)
+  if starts is None:
+    return None
+
+  def make() -> dict[str, np.ndarray]:
+    at = [_tokens_at(tokens, texts, index, vocab=vocab, starts=starts) for index in range(len(texts))]
+    return {'starts': np.concatenate([np.zeros(0, np.int64), *at])}
+
+  return cached(tokens, f'sentences-{store.digest_of(*key(name))[:16]}', make)['starts']
+
+
+def _tokens_at(
+  tokens: store.Tokens, texts: store.Texts, index: int, *, vocab: Vocab, starts: Callable[[str], list[int]]
+) -> np.ndarray:
+  """Find the tokens at which the sentences of a document start."""
+  text, (low, high) = texts[index], tokens.offsets[index : index + 2]
+  if not (cuts := starts(text)):
+    return np.zeros(0, np.int64)
+  # 1. Most vocabularies read sentences one by one as they read the whole text.
+  encoded = vocab.encode_batch([text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])])
+  if np.array_equal(list(itertools.chain(*encoded)), tokens.ids[low:high]):
+    return low + np.cumsum([len(ids) for ids in encoded[:-1]])
+  # 2. Others: a token belongs to the sentence with its last character.
+  ends = np.maximum.accumulate([end for _, end in vocab.encode_offsets(text)[1]])
+  return low + np.searchsorted(ends, cuts, side='right')
+
+
+def sentences(
+  ids: 'np.ndarray | store.Ids',
+  offsets: np.ndarray,
+  *,
+  vocab: Vocab,
+  longest: int,
+  rule: str = RULE,
+  starts: np.ndarray | None = None,
+) -> np.ndarray:
   """Find the start of each sentence.
 
   Args:
     ids: [n], documents end to end.
     offsets: int64[documents+1], start of each document.
     vocab: vocabulary of the ids.
-    longest: most tokens of a sentence.
+    longest: most tokens of a sentence; longer ones are cut.
+    rule: a file of `sentences/`.
+    starts: of `by_text` for this rule.
 
   Returns:
     int64[sentences+1], ascending from 0 to n; a sentence begins wherever a document begins.
   """
-  rule = tables(vocab)
-  begun = [_begun(ids, low, min(low + _BLOCK, len(ids)), rule) for low in range(0, len(ids), _BLOCK)]
-  starts = np.union1d(np.concatenate([*begun, np.zeros(1, np.int64)]), offsets)
+  of_ids = getattr(rule_of(rule), 'of_ids', None)
+  begun = [] if starts is None else [starts[starts < len(ids)]]
+  begun += [of_ids(ids, vocab=vocab)] if of_ids else []
+  return cut(np.unique(np.concatenate([*begun, offsets, np.zeros(1, np.int64)])), longest=longest)
+
+
+def cut(starts: np.ndarray, *, longest: int) -> np.ndarray:
+  """Cut sentences of more than `longest` tokens, of and to the result of `sentences`."""
   pieces = -(-np.diff(starts) // longest)
   index = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # index of a piece in its sentence
   return np.append(np.repeat(starts[:-1], pieces) + longest * index, starts[-1])
+
+
+def check(rule: str, single: Callable[[str], tuple[int, int]], *, what: str, so: str, where: str, stop: bool) -> None:
+  """Check that not everything is a single sentence, and warn of many.
+
+  Args:
+    rule: of the source.
+    single: rule -> the number of `what` of a single sentence, and their total number.
+    what: examples or documents.
+    so: the consequence, for messages.
+    where: the corpus.
+    stop: refuse the corpus if all are, instead of a warning.
+
+  Raises:
+    ValueError: all are, and `stop`.
+  """
+  alone, total = single(rule)
+  if alone <= _MANY * total:
+    return
+  every = {other: int.__truediv__(*single(other)) for other in _RULES if other != rule} if 2 * alone > total else {}
+  better = [name for name, share in every.items() if share < alone / total / (1 + (alone < total))]
+  fix = f'; set data.sentences={min(better, key=every.__getitem__)!r}' if better else ''
+  if alone == total and not fix:
+    fix = "; set data.documents='blank_line' and data.sentences='line'"
+  count = f'all {total:,}' if alone == total else f'{alone:,} of {total:,}'
+  message = f'{where}: {count} {what} are a single sentence (data.sentences={rule!r}): {so}{fix}.'
+  if stop and alone == total:
+    raise ValueError(message)
+  log.warning(message)
 
 
 def documents(starts: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -111,27 +138,3 @@ def documents(starts: np.ndarray, offsets: np.ndarray) -> np.ndarray:
   int64[documents+1]; the last entry is the number of sentences.
   """
   return np.searchsorted(starts, np.unique(offsets))
-
-
-def _begun(ids: 'np.ndarray | Ids', low: int, high: int, rule: Tables) -> np.ndarray:
-  """Find the positions in low+1..high, int64, before which a sentence ends."""
-  begin = max(low - _OVERLAP, 0)
-  block = np.asarray(ids[begin : high + 1]).astype(np.int64)
-
-  def before(table: np.ndarray) -> np.ndarray:
-    return np.concatenate([[False], table[block[:-1]]])
-
-  def after(table: np.ndarray) -> np.ndarray:
-    return np.concatenate([table[block[1:]], [False]])
-
-  # 1. Full stops of abbreviations and numbers do not end a sentence.
-  inner = rule.stop[block] & (before(rule.short) | (before(rule.digits) & after(rule.digits)))
-  closes = rule.closes[block]
-  # 2. A closing token takes the state of the last token that is not closing.
-  last = np.maximum.accumulate(np.where(closes, 0, np.arange(len(block))))
-  ended = (rule.ends[block] & ~inner)[last]
-  # 3. The next token must begin something new; an empty line always ends a sentence.
-  open_end = after(rule.closes) | after(rule.lower) | (after(rule.continues) & ~rule.space[block])
-  blank = rule.blank[block] | (rule.feed[block] & before(rule.feed))
-  over = (ended & ~open_end) | (blank & ~after(rule.feed))
-  return np.flatnonzero(over[low - begin : high - begin]) + low + 1

@@ -10,7 +10,7 @@ from plm_jax.core.types import Labels, Vocab
 from plm_jax.data.corpora import sources, splits
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.corpora.local import MAX_BYTES
-from plm_jax.data.rows import segments, spelling, store
+from plm_jax.data.rows import boundaries, segments, spelling, store
 
 log = logging.getLogger(__name__)
 READ = ('cache', 'text', 'documents', 'max_bytes')  # keywords of row sources that `sources.documents` takes too
@@ -67,6 +67,19 @@ class Corpus(NamedTuple):
     if part is None:
       return tokens, ids
     return cut(tokens, part), ids._replace(ids=ids.ids[part.start : part.stop], marks=ids.marks[part.start : part.stop])
+
+  def tokenise_and_split(self, vocab: Vocab, rule: str) -> tuple[store.Tokens, np.ndarray | None]:
+    """Return the tokens, and the positions at which the rule starts a sentence.
+
+    The latter are those of `boundaries.by_text`.
+    """
+    boundaries.rule_of(rule)
+    tokens, texts, part = self._whole(vocab)
+    starts = boundaries.by_text(tokens, texts, vocab=vocab, name=rule)
+    if part is None:
+      return tokens, starts
+    inside = None if starts is None else starts[(starts > part.start) & (starts < part.stop)] - part.start
+    return cut(tokens, part), inside
 
   def _whole(self, vocab: Vocab) -> tuple[store.Tokens, store.Texts, range | None]:
     """Tokenise the corpus without its slice by tokens.
