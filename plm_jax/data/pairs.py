@@ -73,7 +73,7 @@ def make(
   batch_size: Count,
   seed: int,
   unit: Unit = 'segment',
-  sentences: Annotated[str, 'data.rows.sentences'] | None = None,
+  sentences: str | None = None,
   short_probability: Rate = 0.1,
   copies: Count | None = None,
   text: str | None = None,
@@ -91,7 +91,7 @@ def make(
     length: tokens of a joined pair, special tokens included; also the width of each segment.
     unit: 'segment', one or more sentences each, or 'sentence', one each.
     sentences: what ends a sentence: 'punctuation' (None), 'line' (BERT's corpus form, one sentence a line), 'both' of
-      them, or another file of `rows/sentences/`.
+      them, another file of `rows/sentences/`, or 'module:function' of a module with `SENTENCES = ('function',)`.
     short_probability: share of documents with a shorter target length (BERT, ALBERT: .1; RoBERTa, SpanBERT: 0).
     copies: number of epochs with their own samples; later epochs repeat them (BERT's data has 10). None samples in
       every epoch.

@@ -89,7 +89,7 @@ def make(
   seed: int,
   layout: Name = 'documents',
   whole_sentences: bool = False,
-  sentences: Annotated[str, 'data.rows.sentences'] | None = None,
+  sentences: str | None = None,
   begin: str | None = None,
   end: str | None = None,
   bos: bool = False,
@@ -267,7 +267,7 @@ class _Index(NamedTuple):
 def _sentence_ids(
   plan: packing.Plan, starts: np.ndarray, chosen: np.ndarray, *, frames: Sequence[packing.Frame], length: int
 ) -> np.ndarray:
-  """Return int32[b, length], which rises by one where a sentence of the row starts."""
+  """Return the index of the sentence of each token, int32[b, length]."""
   blank = tuple((tuple(-1 for _ in before), tuple(-1 for _ in after)) for before, after in frames)
   index, _ = packing.assemble(plan, _Index(starts), chosen, frames=blank, length=length, pad=-1)  # type: ignore[arg-type]  # has `take`
   index = np.maximum.accumulate(index, axis=1)  # special tokens belong to the sentence before them
@@ -275,7 +275,10 @@ def _sentence_ids(
 
 
 def _plan(tokens: store.Tokens, frame: Frame, *, length: int, starts: np.ndarray | None) -> packing.Plan:
-  """Plan which tokens form which sequence, of whole sentences if their `starts` are given."""
+  """Plan which tokens form which sequence.
+
+  With the `starts` of sentences these stay whole.
+  """
   room = {'length': length, 'before': len(frame.before), 'after': len(frame.after)}
   if starts is None or frame.layout.whole is None:
     return frame.layout.plan(tokens.offsets, **room)

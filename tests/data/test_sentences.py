@@ -33,7 +33,7 @@ VOCABS = {
   'sentencepiece': lambda: sentencepiece.train(TEXT, size=150),
   'words': lambda: words.train(TEXT, size=200, min_frequency=1),
 }
-FORMS = ('txt', 'crlf', 'jsonl', 'parquet')
+FORMS = ('txt', 'jsonl', 'parquet')
 
 
 @pytest.fixture(scope='module', params=VOCABS)
@@ -182,12 +182,15 @@ def test_a_slice_by_tokens_keeps_its_lines(tmp_path):
   assert sum(row in first for row in later) >= len(later) // 2
 
 
-def test_a_rule_that_is_a_file_of_its_own(tmp_path, monkeypatch):
-  """A file of `sentences/` with `starts` alone splits at semicolons."""
-  rule = type('Rule', (), {'starts': staticmethod(lambda text: [i + 1 for i, c in enumerate(text) if c == ';'])})
-  monkeypatch.setattr(boundaries, 'rule_of', lambda name: rule)
-  monkeypatch.setattr(boundaries, 'key', lambda name: ('semicolons',))
+def test_a_function_of_a_user_ends_sentences(tmp_path, monkeypatch):
+  module = "SENTENCES = ('at_semicolons', 'texts')\ndef at_semicolons(text):\n"
+  module += "  return [i + 1 for i, c in enumerate(text) if c == ';']\ndef texts(text):\n  return [text]\n"
+  (tmp_path / 'my_sentences.py').write_text(module)
+  monkeypatch.syspath_prepend(tmp_path)
   path = write(tmp_path, 'txt', [['a b; c d', 'e; f'], ['g; h']])
-  source = make(path, VOCABS['words'](), unit='sentence', sentences='semicolons')
+  source = make(path, VOCABS['words'](), unit='sentence', sentences='my_sentences:at_semicolons')
   lengths = np.concatenate([b['first_length'] for b in source.once()])
   assert source.rows == 3 and lengths.min() > 0
+  for name, message in (('texts', 'indices of characters'), ('other', 'does not list'), ('os:system', 'does not list')):
+    with pytest.raises(ConfigError, match=message):
+      make(path, VOCABS['words'](), sentences=name if ':' in name else f'my_sentences:{name}')

@@ -1,8 +1,9 @@
 """Sentences of a stored corpus: each starts where the rule `data.sentences` (`sentences/`) or a document begins."""
 
-import inspect
+import functools
 import itertools
 import logging
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -10,30 +11,41 @@ import numpy as np
 
 from plm_jax.config import build, signatures
 from plm_jax.core import errors
+from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Vocab
 from plm_jax.data.rows import store
 from plm_jax.data.rows.cached import cached
+from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 RULE = 'punctuation'  # of sources that name none
 _FOLDER = 'data.rows.sentences'
+_NAMING = dict(key='data.sentences', ours='line, punctuation, both')
 _RULES = ('line', 'punctuation', 'both')  # those that a message proposes
 _MANY = 0.25  # share of single sentences that is reported
 
 
+@functools.cache
 def rule_of(name: str) -> Any:
   """Return the file of a rule.
 
+  A user's 'module:function' becomes one.
+
   Raises:
-    ConfigError: there is none.
+    ConfigError: there is neither, or its module does not list the function in `SENTENCES`.
   """
+  if ':' in name:
+    return types.SimpleNamespace(starts=build.of_yours(name, table='SENTENCES', **_NAMING))
   errors.check_choice('data.sentences', 'rule', name, signatures.places(_FOLDER))
   return build.import_file(f'{_FOLDER}.{name}')
 
 
 def key(name: str) -> tuple[str, ...]:
-  """Return the parts of a digest that depend on the rule, none for the default."""
-  return () if name == RULE else ('sentences', name, inspect.getsource(rule_of(name)))
+  """Return the parts of a digest for a rule."""
+  if name == RULE:
+    return ()
+  file = build.file_of_yours(name, **_NAMING) if ':' in name else files.path(rule_of(name).__file__)
+  return 'sentences', name, files.sha256(file)
 
 
 def by_text(tokens: store.Tokens, texts: store.Texts, *, vocab: Vocab, name: str) -> np.ndarray | None:
@@ -57,7 +69,10 @@ def _tokens_at(
 ) -> np.ndarray:
   """Find the tokens at which the sentences of a document start."""
   text, (low, high) = texts[index], tokens.offsets[index : index + 2]
-  if not (cuts := starts(text)):
+  found = list(starts(text))
+  if not all(isinstance(cut, int) for cut in found):
+    raise ConfigError(f'data.sentences returned {str(found)[:40]}: return the indices of characters, as [14, 40]')
+  if not (cuts := sorted({cut for cut in found if 0 < cut < len(text)})):
     return np.zeros(0, np.int64)
   # 1. Most vocabularies read sentences one by one as they read the whole text.
   encoded = vocab.encode_batch([text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])])
@@ -97,7 +112,7 @@ def sentences(
 
 
 def cut(starts: np.ndarray, *, longest: int) -> np.ndarray:
-  """Cut sentences of more than `longest` tokens, of and to the result of `sentences`."""
+  """Cut the sentences of more than `longest` tokens."""
   pieces = -(-np.diff(starts) // longest)
   index = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # index of a piece in its sentence
   return np.append(np.repeat(starts[:-1], pieces) + longest * index, starts[-1])

@@ -22,6 +22,7 @@ def look(path: str, *, split: str = 'train', **settings: Any) -> Labels:
   Reads names only and tokenises nothing. Keywords as in `Corpus`.
   """
   segments.check(settings.get('segmenter'))
+  boundaries.rule_of(settings.get('sentences') or boundaries.RULE)
   if sources.opens_quickly(path, split=splits.without_tokens(split, path=path)):
     sources.documents(path, split=split, by_tokens=True, **{key: settings[key] for key in READ if key in settings})
   return Labels()
@@ -69,11 +70,7 @@ class Corpus(NamedTuple):
     return cut(tokens, part), ids._replace(ids=ids.ids[part.start : part.stop], marks=ids.marks[part.start : part.stop])
 
   def tokenise_and_split(self, vocab: Vocab, rule: str) -> tuple[store.Tokens, np.ndarray | None]:
-    """Return the tokens, and the positions at which the rule starts a sentence.
-
-    The latter are those of `boundaries.by_text`.
-    """
-    boundaries.rule_of(rule)
+    """Return the tokens, and the positions of `boundaries.by_text`."""
     tokens, texts, part = self._whole(vocab)
     starts = boundaries.by_text(tokens, texts, vocab=vocab, name=rule)
     if part is None:
