@@ -15,6 +15,9 @@ SOURCES = {
 }  # fmt: skip
 
 
+SPLIT = 'gives_words:split'  # a segmenter
+
+
 def part(**settings):
   return {'name': 'stream', 'layout': 'rows', **settings}
 
@@ -29,9 +32,10 @@ FORMS = {
                {'kind': 'spans', 'fields': ('sentence2', 'text'), 'label': 'answers', 'question_length': 4},
                {'kind': 'text', 'label': 'sentence2'}],
   'mixture': [{'parts': {'a': part(sentences='line'), 'b': part(split='train[:50%]', sentences='line')},
-               'characters': True}],
+               'characters': True},
+              {'parts': {'a': part(segmenter=SPLIT), 'b': part(segmenter=SPLIT)}}],
   'pairs': [{'sentences': 'line'}, {'sentences': 'line', 'unit': 'sentence'}],
-  'stream': [{}, {'layout': 'full', 'characters': True, 'sentences': 'line'}],
+  'stream': [{}, {'layout': 'full', 'characters': True, 'sentences': 'line'}, {'segmenter': SPLIT}],
   'text_to_text': [{'form': {'name': 'template', 'inputs': '{sentence1}', 'target': '{sentence2}'}},
                    {'form': {'name': 'template', 'inputs': '{sentence1}', 'options': ('1', '2 3')}}],
 }  # fmt: skip
@@ -55,7 +59,10 @@ def folder(tmp_path_factory):
     for n, text in enumerate(texts)
   ]
   small.write_rows(place / 'train.jsonl', rows)
-  return place
+  (place / 'gives_words.py').write_text("SEGMENTERS = ('split',)\ndef split(text): return text.split()\n")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(place)
+    yield place
 
 
 def specs(name, folder):
