@@ -23,21 +23,28 @@ class Maps(NamedTuple):
   Attributes:
     tokens: the l tokens of the text.
     weights: f32[n, h, l, l] for n layers; `weights[layer, head, query]` is a distribution over the keys.
+    layers: indices of these n layers in the model.
+    heads: indices of these h heads.
   """
 
   tokens: list[str]
   weights: np.ndarray
+  layers: Sequence[int]
+  heads: Sequence[int]
 
 
-def look(model: Opened, *, text: str) -> Maps:
+def look(model: Opened, *, text: str, layer: int | None = None, head: int | None = None) -> Maps:
   """Compute the attention weights of a model on a text.
 
   Args:
     model: a run, a converted or a pretrained checkpoint.
     text: of a few words.
+    layer: index of the only layer to return; None returns all.
+    head: index of the only head.
 
   Raises:
-    ConfigError: the trunk does not read one text, or has no attention, or has too few positions for the text.
+    ConfigError: there is no such layer or head; or the trunk does not read one text, has no attention, or has too few
+      positions for the text.
   """
   trunk = model.trunk
   if trunk.ATTENTION in ('encoder-decoder', 'none'):
@@ -48,7 +55,15 @@ def look(model: Opened, *, text: str) -> Maps:
   (encoding,) = model.read([text])
   check_length(trunk, len(encoding.ids), where='the text')
   names = [model.vocab.decode([token]).strip() or model.vocab.token(token) for token in encoding.ids]
-  return Maps(names, _weights(trunk, model.params, encoding.ids))
+  weights = _weights(trunk, model.params, encoding.ids)
+  layers, heads = (_chosen(*one) for one in (('layer', layer, weights.shape[0]), ('head', head, weights.shape[1])))
+  return Maps(names, weights[np.ix_(layers, heads)], layers, heads)
+
+
+def _chosen(name: str, index: int | None, count: int) -> Sequence[int]:
+  if index is not None and not 0 <= index < count:
+    raise ConfigError(f'--{name}={index}: the model has {name}s 0 to {count - 1}')
+  return range(count) if index is None else [index]
 
 
 def _weights(trunk: nn.Module, params: Any, ids: Sequence[int]) -> np.ndarray:
@@ -111,7 +126,8 @@ def measure(maps: Maps) -> list[Head]:
     entropy = -(shares * np.log2(np.maximum(shares, 1e-30))).sum(axis=-1).mean()
     uniform = np.log2(np.maximum((shares > 0).sum(axis=-1), 1)).mean()
     mean_distance = (shares * distance).sum(axis=-1).mean()
-    heads.append(Head(layer=layer, head=head, distance=mean_distance, entropy=entropy, uniform=uniform))
+    index = {'layer': maps.layers[layer], 'head': maps.heads[head]}
+    heads.append(Head(**index, distance=mean_distance, entropy=entropy, uniform=uniform))
   return heads
 
 
@@ -132,16 +148,19 @@ def draw(maps: Maps, out: Path) -> None:
   from matplotlib.figure import Figure
 
   layers, heads, length, _ = maps.weights.shape
-  side = min(4.0, max(1.6, 0.16 * length))
+  side = min(4.0 if layers * heads > 1 else 9.0, max(1.6, 0.16 * length))
   figure = Figure(figsize=(side * heads + 1, side * layers + 1), layout='constrained')
   grid: Any = figure.subplots(layers, heads, squeeze=False)
   tokens, hidden = [pictures.plain(token) for token in maps.tokens], [''] * length
   for layer, head in np.ndindex(layers, heads):
     axes = grid[layer][head]
-    axes.imshow(maps.weights[layer, head], cmap='Blues', vmin=0, vmax=1)
-    axes.set_title(f'layer {layer}, head {head}', fontsize=8)
+    image = axes.imshow(maps.weights[layer, head], cmap='Blues', vmin=0, vmax=1)
+    axes.set_title(f'layer {maps.layers[layer]}, head {maps.heads[head]}', fontsize=8)
     axes.set_xticks(range(length), tokens if layer == layers - 1 else hidden, rotation=90, fontsize=6)
     axes.set_yticks(range(length), tokens if head == 0 else hidden, fontsize=6)
     axes.tick_params(length=0)
+  figure.supxlabel('key', fontsize=8)
+  figure.supylabel('query', fontsize=8)
+  figure.colorbar(image, ax=grid, label='attention weight', fraction=0.05)
   with files.replacing(out) as temporary:
     figure.savefig(temporary, format=pictures.form_of(out), dpi=130)

@@ -40,6 +40,8 @@ def plan(
   limit = topology.chip.memory
   result: dict[str, Any] = {
     'topology': topology.name,
+    'accelerator_type': topologies.accelerator_type(topology),
+    'chips': topology.devices // topology.chip.devices,
     'slices': topology.slices,
     'devices': topology.devices,
     'kind': topology.chip.kind,
@@ -129,8 +131,9 @@ def text(plan: Mapping[str, Any]) -> str:
   mesh, state = plan['mesh'], plan['state']
   slices = f' in {plan["slices"]} slices' if plan['slices'] > 1 else ''
   accumulated = f', {plan["accumulate"]} times per step' if plan['accumulate'] > 1 else ''
+  name = f', {plan["accelerator_type"]}' if plan.get('accelerator_type') else ''
   lines = [
-    f'devices     {plan["devices"]} x {plan["kind"]} ({plan["topology"]}{slices}), {plan["limit_gib"]} GiB each',
+    f'devices     {plan["devices"]} x {plan["kind"]} ({plan["topology"]}{name}{slices}), {plan["limit_gib"]} GiB each',
     f'mesh        {" x ".join(f"{name}={size}" for name, size in mesh.items())}, rules {plan["rules"]}; '
     f'{plan["rows_per_device"]} rows per device at once{accumulated}',
     f'state       {state["gib"]:.2f} GiB per device, {state["even_gib"]:.2f} if sharded evenly',
@@ -156,6 +159,8 @@ def text(plan: Mapping[str, Any]) -> str:
   if hours := plan.get('hours'):
     shares = ', '.join(f'{item:,.1f} at {share}' for share, item in hours.items())
     lines.append(f'hours       {shares} of the peak')
+    costs = ', '.join(f'{item * plan["chips"]:,.0f} at {share}' for share, item in hours.items())
+    lines.append(f'chip hours  {costs}; price per chip hour: cloud.google.com/tpu/pricing')
   if plan['header']:
     lines.append(f'the config  {plan["header"]}')
   if 'search' in plan:

@@ -81,6 +81,12 @@ def parse(name: str, *, slices: int = 1) -> Topology:
   Raises:
     ConfigError: no such chip, or a shape that it does not come in.
   """
+  if re.fullmatch(r'v\w+-\d+', name):  # an accelerator type
+    shapes = {'v5e': PLANES, 'v6e': PLANES, 'v4': SMALL_BOXES, 'v5p': SMALL_BOXES}
+    names = [f'{generation}:{"x".join(map(str, sides))}' for generation in shapes for sides in shapes[generation]]
+    types = {accelerator_type(parsed): parsed for parsed in (parse(one, slices=slices) for one in names)}
+    check_choice('--topology', 'accelerator type', name, types)
+    return types[name]
   generation, _, shape = name.partition(':')
   check_choice('--topology', 'chip', generation, CHIPS)
   chip = CHIPS[generation]
@@ -103,6 +109,17 @@ def parse(name: str, *, slices: int = 1) -> Topology:
       + ('' if chip.axes == 2 else ', or with sides that are multiples of 4')
     )
   return Topology(name=name, chip=chip, slices=slices, devices=chips * chip.devices * slices)
+
+
+def accelerator_type(topology: Topology) -> str:
+  """Return the accelerator type of a slice; '' if it has none.
+
+  v5e:4x4 is v5litepod-16. v4 and v5p count cores, two a chip.
+  """
+  chips = topology.devices // topology.chip.devices // topology.slices
+  generation = topology.name.partition(':')[0]
+  names = {'v4': f'v4-{2 * chips}', 'v5e': f'v5litepod-{chips}', 'v5p': f'v5p-{2 * chips}', 'v6e': f'v6e-{chips}'}
+  return names.get(generation, '')
 
 
 def installed() -> bool:

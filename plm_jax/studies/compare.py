@@ -76,6 +76,7 @@ def compare(
       log.warning(
         '%s diverged: %s is not finite from step %d on; it is plotted but not counted', run.folder, metric, run.diverged
       )
+  _warn_of_differences(runs, metric)
   groups = curve_sets.named(curve_sets.grouped(runs, by), by)
   rows = [ends(name, group, metric) for name, group in groups.items()]
   draw({name: [run.line for run in group] for name, group in groups.items()}, metric, files.path(out))
@@ -124,6 +125,27 @@ def _read(configs: Mapping[Path, Mapping[str, Any]], metric: str) -> list[Run]:
   if missing := [str(folder) for folder in configs if folder not in {run.folder for run in runs} | never_finite]:
     log.warning('without %s, and left out: %s', metric, ', '.join(missing))
   return runs
+
+
+def _warn_of_differences(runs: Sequence[Run], metric: str) -> None:
+  """Log a difference in data, vocabulary or objective."""
+  about = {run.name: curve_sets.facts_of(RunFolder(run.folder)) for run in runs}
+  kinds = {
+    'data': {name: facts.get('data_digest') for name, facts in about.items()},
+    'vocabularies': {name: facts.get('vocab_digest') for name, facts in about.items()},
+    'objectives': {run.name: str(_task_settings(run)) for run in runs},
+  }
+  for what, values in kinds.items():
+    first = {value: name for name, value in reversed(values.items()) if value}
+    if len(first) > 1:
+      names = ', '.join(sorted(first.values())[:4])
+      log.warning('%s differ, so %s of these runs may not be comparable: %s', what, metric, names)
+
+
+def _task_settings(run: Run) -> list[tuple[str, Any]]:
+  """List the settings that change the meaning of a loss."""
+  of_adapter = ('adapter.name', 'adapter.classes', 'adapter.inner.name')
+  return [pair for pair in run.settings.items() if pair[0].startswith('objective.') or pair[0] in of_adapter]
 
 
 def _no_metric(run_folders: Iterable[Path], metric: str) -> ConfigError:

@@ -12,7 +12,7 @@ import numpy as np
 from plm_jax import config
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError, RunError
-from plm_jax.io import files
+from plm_jax.io import checksums, files
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies.metric_lines import Line
 
@@ -74,6 +74,14 @@ def settings_of(folder: RunFolder) -> dict[str, Any]:
   except (ConfigError, RunError, OSError, ValueError) as error:
     raise ConfigError(str(error)) from error
   return settings
+
+
+def facts_of(folder: RunFolder) -> dict[str, Any]:
+  """Load `data.json` of a run; {} if it is missing or damaged."""
+  try:
+    return checksums.read_json(folder.data, default={})
+  except (RunError, OSError, ValueError):
+    return {}
 
 
 # Groups --------------------------------------------------------------------------------------------------------------

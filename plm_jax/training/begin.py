@@ -310,3 +310,6 @@ def _log_sizes(
     f'{settings["accumulate"]} accumulated; {mesh.size} x {mesh.devices.flat[0].device_kind}; '
     f'{data.source.rows:,} rows per epoch{steps}'
   )
+  if (count := settings['accumulate']) > 1:
+    rows = settings['data']['batch_size']
+    log.info(f'accumulate={count}: an update reads {rows} rows (data.batch_size) in {count} parts of {rows // count}')

@@ -1,6 +1,7 @@
 """The end of a call of `train`: its messages, result file and curves."""
 
 import logging
+import shlex
 from typing import Any
 
 import jax
@@ -46,9 +47,25 @@ def _log_end(run: RunContext, loop: LoopState, *, is_over: bool) -> None:
     log.info(f'the run is at step {loop.step} of {run.total_steps}, past the one of --stop_at: no step was made')
   elif loop.exit_code == DONE and not is_over:
     log.info(f'stopped at step {loop.step} of {run.total_steps}, as requested; the same command continues from here')
+  elif is_over and run.is_main:
+    log.info('\n  '.join(['finished; next:', *_next_commands(run)]))
   if run.patience.lost:
     metric = run.settings['best'][0]
     log.info(f'early stop at step {loop.step}: {metric} has not improved in {run.patience.limit} evaluations')
+
+
+def _next_commands(run: RunContext) -> list[str]:
+  """Return commands that use the run."""
+  folder, task = shlex.quote(str(run.folder.root)), run.parts.task
+  if task.predict is not None:
+    part = ' --part=NAME' if task.parts else ''
+    use = f'plm-jax predict --workdir={folder}{part} --file=FILE --out=predicted.csv'
+  else:
+    use = (
+      f'plm-jax train --config=experiments/finetune/classify.py --config.model.from={folder} --config.data.path=FILE '
+      '--workdir=FOLDER'
+    )
+  return [use, f'plm-jax report {folder} --out=report.html']
 
 
 def _result(run: RunContext, loop: LoopState, *, is_over: bool, skipped: int) -> dict[str, Any]:

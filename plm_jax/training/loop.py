@@ -8,12 +8,14 @@ import dataclasses
 import functools
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 
 from plm_jax import config
+from plm_jax.cli import progress
 from plm_jax.core.errors import ConfigError
 from plm_jax.io.files import Where
 from plm_jax.io.run_paths import RunFolder
@@ -109,7 +111,7 @@ def _has_more(run: RunContext, loop: LoopState) -> bool:
 
 def _make_step(run: RunContext, loop: LoopState) -> None:
   """Read the next batch and update the state, metrics on the device."""
-  number = loop.step + 1
+  number, began = loop.step + 1, time.monotonic()
   with run.tracer.step(number, loop.state):
     with run.meter.waiting():
       host_batch, batch = next(run.batches)
@@ -122,6 +124,19 @@ def _make_step(run: RunContext, loop: LoopState) -> None:
   run.meter.count(host_batch)
   run.watchdog.stepped()
   run.tracer.stepped(number, loop.state)
+  if number <= run.first_step + 2:
+    jax.block_until_ready(sums)
+    seconds = time.monotonic() - began
+    _log_pace(run, number, seconds)
+
+
+def _log_pace(run: RunContext, step: int, seconds: float) -> None:
+  """Log the times of the first two steps; the first compiles."""
+  if step == run.first_step + 1:
+    log.info(f'step {step} of {run.total_steps}, with its compilation: {seconds:.1f} s')
+  else:
+    left = progress.clock(seconds * (run.last_step - step))
+    log.info(f'step {step} of {run.total_steps}: {seconds:.2g} s, so about {left} for the steps that are left')
 
 
 class _Due(NamedTuple):

@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import pytest
 
 from plm_jax import config, optim, weights
 from plm_jax.adapters import lora, wrapped
-from plm_jax.commands import convert
+from plm_jax.commands import convert, report
 from plm_jax.commands import generate as generate
 from plm_jax.config import build
 from plm_jax.core import errors, param_paths
@@ -202,6 +203,17 @@ def tuned(data, gpt):
 def merged(data, tuned):
   assert convert.main(['export', str(tuned), str(data / 'merged')]) == 0
   return data / 'merged'
+
+
+def test_a_run_prints_its_first_steps_and_what_to_do_next(data):
+  steps = {'steps': 3, 'eval_every': 3, 'accumulate': 2, 'data': {'batch_size': 16}}
+  with runs.logging_on():
+    assert loop.train(runs.settings('causal_lm', data, **steps, **GPT), data / 'told').exit_code == 0
+  log = (data / 'told' / 'log.txt').read_text()
+  assert re.search(r'step 1 of 3, with its compilation: [\d.]+ s\n.*step 2 of 3: [\d.]+ s, so about 0:0', log)
+  assert 'an update reads 16 rows (data.batch_size) in 2 parts of 8' in log
+  (words,) = re.findall(r'plm-jax report (.*)', log)
+  assert report.main(words.replace('report.html', str(data / 'report.html')).split()) == 0
 
 
 def test_a_run_prints_what_trains_and_keeps_the_rest(gpt, tuned):

@@ -1,5 +1,6 @@
 """Attention weights of every head, for every trunk with a single attention stack."""
 
+import types
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -61,6 +62,19 @@ def test_a_text_of_more_tokens_than_positions_is_refused():
     attention_maps.look(Reads(trunk), text='a' * room)
 
 
+def test_one_head_is_selected_and_keeps_its_index():
+  trunk = test_contract.make_trunk('bert')
+  params = tiny.draw(nn.unbox(jax.eval_shape(lambda: trunk.init(jax.random.key(0), method='init_all'))['params']))
+  model = Reads(trunk, types.SimpleNamespace(decode=lambda ids: str(ids)), params)
+  every, one = attention_maps.look(model, text='abc'), attention_maps.look(model, text='abc', layer=1, head=1)
+  np.testing.assert_array_equal(one.weights, every.weights[1:, 1:])
+  assert [(head.layer, head.head) for head in attention_maps.measure(one)] == [(1, 1)]
+  assert attention_maps.measure(one) == attention_maps.measure(every)[-1:]
+  for wrong in ({'layer': 2}, {'head': -1}):
+    with pytest.raises(ConfigError, match=rf'--{next(iter(wrong))}=.* 0 to 1'):
+      attention_maps.look(model, text='abc', **wrong)
+
+
 @pytest.mark.parametrize(
   ('name', 'said'), [('none/heads.png', r'none\b.*folder|folder.*none\b'), ('', 'is a folder'), ('heads.xyz', r'\.png')]
 )
@@ -71,7 +85,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_model_is_opened(
 
 
 def test_tokens_with_dollars_are_drawn_as_they_are(tmp_path):
-  maps = attention_maps.Maps(['$_{$', 'b'], np.full((1, 1, 2, 2), 0.5))
+  maps = attention_maps.Maps(['$_{$', 'b'], np.full((1, 1, 2, 2), 0.5), [0], [0])
   attention_maps.draw(maps, tmp_path / 'x.png')
   assert (tmp_path / 'x.png').read_bytes().startswith(b'\x89PNG')
 

@@ -219,6 +219,16 @@ def test_a_topology_that_is_none_is_refused(name, message):
     topology.parse(name)
 
 
+@pytest.mark.parametrize(
+  ('name', 'shape'), [('v5litepod-16', 'v5e:4x4'), ('v6e-8', 'v6e:2x4'), ('v4-32', 'v4:2x2x4'), ('v5p-8', 'v5p:1x2x2')]
+)
+def test_accelerator_types_name_topologies(name, shape):
+  assert topology.parse(name) == topology.parse(shape)
+  assert topology.accelerator_type(topology.parse(shape, slices=2)) == name
+  with pytest.raises(ConfigError, match=r'v5litepod-17.*v5litepod-16'):
+    topology.parse('v5litepod-17')
+
+
 def test_devices_of_slices():
   assert topology.parse('v5p:4x4x8', slices=2).devices == 256
   assert topology.parse('tpu7x:4x4x4').devices == 128  # two a chip

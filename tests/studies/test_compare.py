@@ -247,3 +247,16 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path, more, said):
   (tmp_path / 'file').write_text('mine')
   with pytest.raises(ConfigError, match='file'):
     compare.main([str(runs[0]), f'--out={tmp_path / "file" / "x.png"}'])
+
+
+def test_data_vocabularies_and_objectives_that_differ_are_named(tmp_path, caplog):
+  about = {'data_digest': 'a', 'vocab_digest': 'v'}
+  changes = {'same': ({}, 'mlm'), 'data': ({'data_digest': 'b'}, 'mlm'), 'vocab': ({'vocab_digest': 'w'}, 'rtd')}
+  folders = {}
+  for name, (facts, objective) in {'first': ({}, 'mlm'), **changes}.items():
+    folders[name] = write(tmp_path / name, rate=0.1, seed=0, values=[1.0 + len(folders)], objective={'name': objective})
+    (folders[name] / 'data.json').write_text(json.dumps(about | facts))
+  for name, kinds in {'same': (), 'data': ('data',), 'vocab': ('vocabularies', 'objectives')}.items():
+    caplog.clear()
+    study.compare([folders['first'], folders[name]], tmp_path / 'x.png')
+    assert [record.getMessage().split()[0] for record in caplog.records] == list(kinds)

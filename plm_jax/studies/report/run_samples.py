@@ -106,6 +106,8 @@ def _document(block: Mapping[str, Any]) -> str | None:
   if not isinstance(path, str) or ':' in path or not files.exists(files.path(path)):
     return None
   more = {name: block[name] for name in ('text', 'documents', 'max_bytes') if name in block}
+  if block.get('fields'):  # of labelled rows, which the run found in the data
+    more['text'] = block['fields'][0]
   split = block.get('split', 'train')
   try:
     if not sources.opens_quickly(path, split=split):

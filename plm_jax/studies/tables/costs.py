@@ -22,7 +22,7 @@ NOT_KNOWN = ('not known', '', '')
 def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Places, *, scale: str) -> None:
   """Print a line for each config of the table and their total.
 
-  Hours of this machine are extrapolated from the operations and hours of finished runs.
+  Times of this machine are extrapolated from the operations and times of finished runs.
   """
   by_config: dict[str, list[Run]] = {}
   needed = runs.needed(plan)
@@ -31,7 +31,7 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
   counts = Counts()
   counts.add(needed)
   shown = Shown(title=f'{table.title}: cost, scale {scale}')
-  for column in ('config', 'runs', 'finished', 'operations', f'hours of a {CHIP} at {SHARE:.0%}', 'hours here'):
+  for column in ('config', 'runs', 'finished', 'operations', f'time of a {CHIP} at {SHARE:.0%}', 'time here'):
     shown.add_column(column, justify='left' if column == 'config' else 'right', overflow='fold')
   totals = [0, 0, 0.0]
   unknown: dict[str, list[str]] = {}  # reason -> configs
@@ -60,7 +60,7 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
   if epochs.estimated:
     print(f'The tokens of an epoch are estimated from some documents: {", ".join(sorted(epochs.estimated))}.')
   if not done:
-    print(f'No run of this table is finished here at scale {scale}, so hours of this machine are unknown.')
+    print(f'No run of this table is finished here at scale {scale}, so times of this machine are unknown.')
 
 
 def operations(run: Run, counts: Counts, epochs: Epochs) -> float:
@@ -91,6 +91,11 @@ def _measured(
 
 
 def _cost_cells(count: float, seconds: float, done: float) -> tuple[str, str, str]:
-  hours = count / (flops.PEAK[CHIP] * SHARE) / 3600
-  here = f'{count * seconds / done / 3600:.2f}' if done else ''
-  return f'{count:.3g}', f'{hours:.3g}', here
+  here = duration(count * seconds / done) if done else ''
+  return f'{count:.3g}', duration(count / (flops.PEAK[CHIP] * SHARE)), here
+
+
+def duration(seconds: float) -> str:
+  """Format a time, such as '3.4 min'."""
+  unit, size = next((pair for pair in (('h', 3600.0), ('min', 60.0)) if seconds >= pair[1]), ('s', 1.0))
+  return f'{seconds / size:,.2g} {unit}' if seconds < 100 * size else f'{seconds / size:,.0f} {unit}'
