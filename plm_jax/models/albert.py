@@ -28,7 +28,6 @@ from plm_jax.core.types import (
   PyTree,
   Std,
 )
-from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
@@ -36,7 +35,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_choices, check_multiple
+from plm_jax.models.base import OneStack, check_choices, check_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +127,6 @@ class FeedForward(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, None]:
-    del mask
     c, dtype = self.config, self.execution.dtype
     init = truncated_normal(c.init_std)
     y = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dtype=dtype, name='mlp')(x)
@@ -197,13 +195,12 @@ class Layers(nn.Module):
     return hidden, layers
 
 
-class Albert(Base):
+class Albert(OneStack):
   """The encoder without a pre-training head."""
 
   config: Config
 
   NAME = 'albert'
-  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'bidirectional'
 
   def setup(self) -> None:
@@ -221,30 +218,11 @@ class Albert(Base):
       self.output = self.make_table(init)
     self.pooler = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
 
-  def __call__(
-    self,
-    tokens: Array,
-    *,
-    segment_ids: Array,
-    type_ids: Array | None = None,
-    positions: Array | None = None,
-    train: bool = False,
-  ) -> dict[str, Any]:
-    """Encode a batch.
-
-    Args:
-      tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      type_ids: int[b, l], sentence A (0) or B (1); 0 by default.
-      positions: int[b, l]; by default from 0 in each segment.
-
-    Returns:
-      'hidden' [b, l, d]; 'layers' [n * num_inner + 1, b, l, d], the projected embeddings and the output of each block;
-      'carry' ().
-    """
-    position.check_length(tokens.shape[1], max_length=self.config.max_length, model='Albert')
-    if positions is None:
-      positions = position.from_segments(segment_ids)
+  def states(
+    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
+  ) -> tuple[Array, Array]:
+    """Compute 'hidden', and 'layers' [n * num_inner + 1, b, l, d]."""
+    positions = self.positions_of(segment_ids, positions)
     types = jnp.zeros_like(tokens) if type_ids is None else type_ids
     x = self.token_embed(tokens) + self.position_embed(positions) + self.type_embed(types)  # [b, l] -> [b, l, e]
     x = self.embed_dropout(self.embed_norm(x), train=train)
@@ -252,8 +230,7 @@ class Albert(Base):
       x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids), train)
-    self.init_output()
-    return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+    return hidden, jnp.concatenate([x[None], layers])
 
   @property
   def projects(self) -> bool:
@@ -272,7 +249,6 @@ class Albert(Base):
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """Pool tanh(dense([CLS])): [b, l, d] -> [b, d]."""
-    del segment_ids
     return jnp.tanh(self.pooler(hidden[:, 0]))
 
 
@@ -282,8 +258,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Albert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 _BASE = Config()
 _LARGE = Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)

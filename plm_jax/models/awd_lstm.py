@@ -108,7 +108,6 @@ class AwdLstm(Base):
       'hidden' [b, l, d], the last layer after dropout; 'layers' [2, b, l, d], the embeddings and the last layer before
       its dropout, because the other layers have another width; 'carry' the final state.
     """
-    del type_ids
     row_mask = self.embedding_dropout(jnp.ones((self.vocab_size, 1), self.execution.dtype), train=train, rows=False)
     x = embedded = self.token_embed(tokens) * jnp.take(row_mask, tokens, axis=0, mode='clip')  # [b, l] -> [b, l, d]
     x = self.input_dropout(constrain(x, 'batch', 'length', 'embed'), train=train)
@@ -213,8 +212,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return AwdLstm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = {'ulmfit': Config(), 'tiny': Config(hidden_dim=128, mlp_dim=256)}
 

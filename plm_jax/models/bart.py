@@ -16,19 +16,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import (
-  Array,
-  Count,
-  Depth,
-  Epsilon,
-  Execution,
-  NonNegativeInt,
-  Paper,
-  PartRate,
-  Published,
-  PyTree,
-  Std,
-)
+from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, NonNegativeInt, Paper, PartRate, Published, Std
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
 from plm_jax.layers.cache import Cache, Past
@@ -38,9 +26,8 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded, check_multiple
+from plm_jax.models.base import CrossBlock, TwoStacks, check_choices, check_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +100,7 @@ class StepContext(NamedTuple):
   encoder_mask: Mask
 
 
-class Block(nn.Module):
+class Block(CrossBlock):
   """Self-attention, cross-attention if there is an encoder, and feed-forward.
 
   Each is norm(x + sublayer(x)) in BART and x + sublayer(norm(x)) in mBART.
@@ -174,15 +161,6 @@ class Block(nn.Module):
     x = self._after(self.mlp_norm, x + y)
     return x, {'keys': keys, 'values': values}
 
-  def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Compute keys and values of the encoder's states for cross-attention.
-
-    [b, m, d] -> [b h, k, m] and [b h, m, k].
-    """
-    del context, cache
-    key, value = self.cross.project(x)
-    return x, caches.in_order(key, value)
-
 
 class Stack(nn.Module):
   """A position table, the embedding norm, layers, and a final norm with pre-norm layers."""
@@ -234,14 +212,12 @@ class Stack(nn.Module):
     hidden, layers = self.layers(x, Context(Mask(segment_ids, segment_ids, causal=causal), encoded), train)
     return self._end(hidden), jnp.concatenate([x[None], layers])
 
-  def init_cache(self, encoder_hidden: Array, *, encoder_segment_ids: Array, length: int) -> Cache:
-    """Create empty slots, and all keys and values of the encoder's states."""
+  def init_cache(self, batch_size: int, length: int) -> Cache:
+    """Create a cache of `length` empty slots."""
     c = self.config
     position.check_length(length, max_length=c.max_length, model='Bart')
-    keys, values = self.layers.read(encoder_hidden, None, None)[1]
-    shape = (self.num_layers, encoder_hidden.shape[0], length, c.num_heads, c.hidden_dim // c.num_heads)
-    slots = caches.empty(shape, dtype=self.execution.dtype)
-    return slots | {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
+    shape = (self.num_layers, batch_size, length, c.num_heads, c.hidden_dim // c.num_heads)
+    return caches.empty(shape, dtype=self.execution.dtype)
 
   def decode(self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
     """Run one step on embeddings [b, s, d]; return states and cache."""
@@ -254,7 +230,7 @@ class Stack(nn.Module):
     return self._end(x), cache | new
 
 
-class Bart(Base):
+class Bart(TwoStacks):
   """Encoder and decoder without a pre-training head; logits are the tied product without a bias.
 
   Attributes:
@@ -266,8 +242,6 @@ class Bart(Base):
   source: nn.Module | None = None
 
   NAME = 'bart'
-  INPUTS = TWO_STACKS
-  ATTENTION = 'encoder-decoder'
 
   def setup(self) -> None:
     c = self.config
@@ -275,95 +249,26 @@ class Bart(Base):
     self.encoder = Stack(c, self.execution, c.num_layers)
     self.decoder = Stack(c, self.execution, c.decoder_layers)
 
-  def __call__(
-    self,
-    *,
-    encoder_tokens: Array,
-    encoder_segment_ids: Array,
-    decoder_tokens: Array,
-    decoder_segment_ids: Array,
-    encoder_positions: Array | None = None,
-    decoder_positions: Array | None = None,
-    train: bool = False,
-  ) -> dict[str, Any]:
-    """Encode one batch; decode another that attends to it.
-
-    Args:
-      encoder_tokens: int[b, m].
-      encoder_segment_ids: int[b, m], ids of the packed documents; 0 is padding.
-      decoder_tokens: int[b, l], already shifted to the right.
-      decoder_segment_ids: int[b, l]; a document attends to the encoder's document with the same id.
-      encoder_positions: int[b, m]; by default from 0 in each segment.
-      decoder_positions: int[b, l]; the same.
-
-    Returns:
-      'hidden' [b, l, d] and 'layers' [n+1, b, l, d] of the decoder, with the embeddings first; 'encoder_hidden'
-      [b, m, d] and 'encoder_layers' [n+1, b, m, d] of the encoder, whose n may differ; 'carry' ().
-    """
-    encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
-    hidden, layers = self.decoder(
-      self.token_embed(decoder_tokens),
-      segment_ids=decoder_segment_ids,
-      positions=decoder_positions,
-      causal=True,
-      encoded=Encoded(encoder_hidden, Mask(decoder_segment_ids, encoder_segment_ids)),
-      train=train,
-    )
-    return {
-      'hidden': hidden,
-      'layers': layers,
-      'encoder_hidden': encoder_hidden,
-      'encoder_layers': encoder_layers,
-      'carry': (),
-    }
-
-  def _encode(self, tokens: Array, segment_ids: Array, positions: Array | None, train: bool) -> tuple[Array, Array]:
+  def read_source(self, tokens: Array, segment_ids: Array, positions: Array | None, train: bool) -> tuple[Array, Array]:
+    """Compute the encoder's states [b, m, d] and layers."""
     if self.source is None:
       x = self.token_embed(tokens)
     else:
       x = self.source(tokens=tokens, segment_ids=segment_ids, train=train)['hidden']
     return self.encoder(x, segment_ids=segment_ids, positions=positions, causal=False, train=train)
 
-  def encode(self, tokens: Array, *, segment_ids: Array, positions: Array | None = None) -> Array:
-    """Encode tokens for `init_cache`: int[b, m] -> [b, m, d]."""
-    return self._encode(tokens, segment_ids, positions, False)[0]
-
-  def init_cache(
-    self, batch_size: int, length: int, *, encoder_hidden: Array | None = None, encoder_segment_ids: Array | None = None
-  ) -> PyTree:
-    """Create a cache of empty slots and the encoder's keys and values.
-
-    Args:
-      batch_size: b.
-      length: total number of tokens that the decoder will read.
-      encoder_hidden: [b, m, d] from `encode`; required.
-      encoder_segment_ids: int[b, m]; required.
-    """
-    encoder_hidden, encoder_segment_ids = check_encoded(batch_size, encoder_hidden, encoder_segment_ids)
-    return self.decoder.init_cache(encoder_hidden, encoder_segment_ids=encoder_segment_ids, length=length)
-
-  def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
-    """Read s more tokens; return logits f32[b, s, v] and the cache.
-
-    Args:
-      tokens: int[b, s], a whole prompt or one token per sequence.
-      cache: from `init_cache` or the previous step.
-      segment_ids: int[b, s]; 0 is padding, on either side.
-      positions: int[b, s].
-    """
+  def read_target(
+    self, tokens: Array, segment_ids: Array, positions: Array | None, encoded: Encoded, train: bool
+  ) -> tuple[Array, Array]:
+    """Compute the decoder's states [b, l, d] and layers."""
     x = self.token_embed(tokens)
-    hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions)
-    return self.attend(hidden), cache
+    return self.decoder(x, segment_ids=segment_ids, positions=positions, causal=True, encoded=encoded, train=train)
 
   @property
   def position_rows(self) -> dict[str, range]:
     """Return the used rows of position tables, by path, from position 0."""
     first, last = self.config.position_offset, self.config.position_offset + self.config.max_length
     return {f'{side}/position_embed': range(first, last) for side in ('encoder', 'decoder')}
-
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Select the last real state (§3.1): [b, l, d] -> [b, d]."""
-    return last(hidden, segment_ids)
 
 
 def make(
@@ -372,8 +277,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Bart(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 _LARGE = Config(hidden_dim=1024, num_layers=12, num_heads=16, mlp_dim=4096)
 _MBART = dataclasses.replace(_LARGE, norm_placement='pre', scale_embedding=True)

@@ -2,7 +2,7 @@
 
 `Base` implements `trunk.Trunk` and `trunk.Attends` for a trunk with a tied output, without learned positions and
 without recurrent state. A trunk adds NAME, INPUTS, ATTENTION, `setup` (which creates `token_embed`), `__call__` and
-`pool`, and overrides what differs.
+`pool`, and overrides what differs. `OneStack`, `Rotary` and `TwoStacks` are the calls that several trunks share.
 """
 
 import dataclasses
@@ -12,9 +12,15 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.core.errors import one_of
+from plm_jax.core.sharding import constrain
 from plm_jax.core.trunk import AttentionKind, HeadStyle
 from plm_jax.core.types import Array, Execution, PyTree
+from plm_jax.layers import cache as caches
+from plm_jax.layers import positions as position
 from plm_jax.layers.linear import Embed, Initializer
+from plm_jax.layers.masks import Mask
+from plm_jax.layers.multihead import Encoded
+from plm_jax.layers.pooling import last
 
 # INPUTS of a trunk with an encoder and a decoder
 TWO_STACKS = (
@@ -58,7 +64,6 @@ class Base(nn.Module):
 
   def init_carry(self, batch_size: int) -> PyTree:
     """Return the empty carry of a trunk without state."""
-    del batch_size
     return ()
 
   @property
@@ -80,10 +85,7 @@ class Base(nn.Module):
 
   @property
   def gives_logits(self) -> bool:
-    """Return True if the trunk has an output matrix.
-
-    Weights of a trunk without a head may lack it.
-    """
+    """Return True if the trunk has an output matrix."""
     return getattr(self.config, 'tied', True) or getattr(self.config, 'has_output', True)
 
   @property
@@ -129,6 +131,197 @@ class Base(nn.Module):
     )
 
 
+class OneStack(Base):
+  """A trunk that reads packed rows with one stack.
+
+  Its file adds `states`: the arguments of `__call__` in their order -> its results 'hidden' and 'layers'.
+  """
+
+  INPUTS: ClassVar[tuple[str, ...]] = ('tokens', 'segment_ids', 'type_ids', 'positions')
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Read a batch.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
+      type_ids: int[b, l], sentence A (0) or B (1); 0 by default, ignored by trunks without types.
+      positions: int[b, l]; by default from 0 in each segment, ignored by trunks without positions.
+      train: apply dropout.
+
+    Returns:
+      'hidden' [b, l, d] after any final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
+    """
+    return self.results(*self.states(tokens, segment_ids, type_ids, positions, train))
+
+  def results(self, hidden: Array, layers: Array) -> dict[str, Any]:
+    """Return the result of `__call__` without a carry."""
+    self.init_output()
+    return {'hidden': hidden, 'layers': layers, 'carry': ()}
+
+  def positions_of(self, segment_ids: Array, positions: Array | None) -> Array:
+    """Check the length; return `positions`, by default from 0 in each segment."""
+    length, most = segment_ids.shape[1], self.config.max_length
+    position.check_length(length, max_length=most, model=type(self).__name__)
+    return position.from_segments(segment_ids) if positions is None else positions
+
+
+class Rotary(OneStack):
+  """A causal trunk whose layers rotate queries and keys.
+
+  Its file adds `final_norm`, `speeds`, `key_shape` and `layers`. The blocks are called with the context (mask, angles),
+  and decode with (first slot, mask, angles).
+  """
+
+  ATTENTION = 'causal'
+
+  def states(
+    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
+  ) -> tuple[Array, Array]:
+    """Compute 'hidden' and 'layers' from left to right."""
+    if positions is None:
+      positions = position.from_segments(segment_ids)
+    x = constrain(self.token_embed(tokens), 'batch', 'length', 'embed')  # [b, l] -> [b, l, d]
+    angles = position.rotary_angles(positions, self.speeds)
+    hidden, layers = self.layers(x, (Mask(segment_ids, segment_ids, causal=True), angles), train)
+    return self.final_norm(hidden), jnp.concatenate([x[None], layers])
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """Select the last real token's state: [b, l, d] -> [b, d]."""
+    return last(hidden, segment_ids)
+
+  def init_cache(self, batch_size: int, length: int) -> caches.Cache:
+    """Create a cache of `length` empty slots."""
+    return caches.empty((self.config.num_layers, batch_size, length, *self.key_shape), dtype=self.execution.dtype)
+
+  def decode_step(
+    self, tokens: Array, cache: caches.Cache, *, segment_ids: Array, positions: Array
+  ) -> tuple[Array, caches.Cache]:
+    """Read s more tokens; return logits f32[b, s, v] and the cache.
+
+    Args:
+      tokens: int[b, s], a whole prompt or one token per sequence.
+      cache: from `init_cache` or the previous step.
+      segment_ids: int[b, s]; 0 is padding, on either side.
+      positions: int[b, s].
+    """
+    longer, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    context = cache['index'], mask, position.rotary_angles(positions, self.speeds)
+    layers = {name: cache[name] for name in ('keys', 'values')}
+    hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
+    return self.attend(self.final_norm(hidden)), longer | new
+
+
+class CrossBlock(nn.Module):
+  """A block whose sublayer `cross` (`MultiHead`) attends to the states of an encoder."""
+
+  def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
+    """Compute keys and values of the encoder's states for cross-attention.
+
+    [b, m, d] -> [b h, k, m] and [b h, m, k].
+    """
+    key, value = self.cross.project(x)
+    return x, caches.in_order(key, value)
+
+
+class TwoStacks(Base):
+  """A trunk with an encoder and a decoder.
+
+  Its file adds `decoder`, with `layers`, `init_cache` and `decode`; `read_source`, (tokens, segment_ids, positions,
+  train) -> the encoder's states and layers; and `read_target`, the same for the decoder with `Encoded` before `train`.
+  """
+
+  INPUTS = TWO_STACKS
+  ATTENTION = 'encoder-decoder'
+
+  def __call__(
+    self,
+    *,
+    encoder_tokens: Array,
+    encoder_segment_ids: Array,
+    decoder_tokens: Array,
+    decoder_segment_ids: Array,
+    encoder_positions: Array | None = None,
+    decoder_positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Encode one batch; decode another that attends to it.
+
+    Args:
+      encoder_tokens: int[b, m].
+      encoder_segment_ids: int[b, m], ids of the packed documents; 0 is padding.
+      decoder_tokens: int[b, l], already shifted to the right.
+      decoder_segment_ids: int[b, l]; a document attends to the encoder's document with the same id.
+      encoder_positions: int[b, m]; by default from 0 in each segment (of T5 only differences matter).
+      decoder_positions: int[b, l]; the same.
+      train: apply dropout.
+
+    Returns:
+      'hidden' [b, l, d] after any final norm, and 'layers' [n+1, b, l, d] before it, of the decoder, with the
+      embeddings first; 'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d] of the encoder, whose n may
+      differ; 'carry' ().
+    """
+    encoder_hidden, encoder_layers = self.read_source(encoder_tokens, encoder_segment_ids, encoder_positions, train)
+    encoded = Encoded(encoder_hidden, Mask(decoder_segment_ids, encoder_segment_ids))
+    hidden, layers = self.read_target(decoder_tokens, decoder_segment_ids, decoder_positions, encoded, train)
+    self.init_output()
+    decoder = {'hidden': hidden, 'layers': layers, 'carry': ()}
+    return decoder | {'encoder_hidden': encoder_hidden, 'encoder_layers': encoder_layers}
+
+  def encode(self, tokens: Array, *, segment_ids: Array, positions: Array | None = None) -> Array:
+    """Encode tokens for `init_cache`: int[b, m] -> [b, m, d]."""
+    return self.read_source(tokens, segment_ids, positions, False)[0]
+
+  def init_cache(
+    self, batch_size: int, length: int, *, encoder_hidden: Array | None = None, encoder_segment_ids: Array | None = None
+  ) -> PyTree:
+    """Create a cache of empty slots and the encoder's keys and values.
+
+    Args:
+      batch_size: b.
+      length: total number of tokens that the decoder will read.
+      encoder_hidden: [b, m, d] from `encode`; required.
+      encoder_segment_ids: int[b, m]; required.
+
+    Raises:
+      ValueError: states of the encoder are missing, or have another batch size.
+    """
+    if encoder_hidden is None or encoder_segment_ids is None:
+      raise ValueError('this trunk has an encoder: pass encoder_hidden and encoder_segment_ids to init_cache')
+    if encoder_hidden.shape[0] != batch_size:
+      raise ValueError(
+        f'init_cache: encoder_hidden has batch size {encoder_hidden.shape[0]} and not batch_size={batch_size}'
+      )
+    slots = self.decoder.init_cache(batch_size, length)
+    keys, values = self.decoder.layers.read(encoder_hidden, None, None)[1]  # [n, b h, k, m] and [n, b h, m, k]
+    return slots | {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
+
+  def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
+    """Read s more tokens; return logits f32[b, s, v] and the cache.
+
+    Args:
+      tokens: int[b, s], a whole prompt or one token per sequence.
+      cache: from `init_cache` or the previous step.
+      segment_ids: int[b, s]; 0 is padding, on either side.
+      positions: int[b, s].
+    """
+    x = self.token_embed(tokens)
+    hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions)
+    return self.attend(hidden), cache
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """Select the last real token's state: [b, l, d] -> [b, d]."""
+    return last(hidden, segment_ids)
+
+
 def check_choices(config: Any) -> None:
   """Raise ValueError for a `Literal` field of a `Config` with another value."""
   values = dataclasses.asdict(config)
@@ -138,28 +331,8 @@ def check_choices(config: Any) -> None:
 
 
 def check_multiple(config: Any, whole: str, part: str) -> None:
-  """Raise ValueError if one field is not a multiple of another.
-
-  An example is the width and the number of heads.
-  """
+  """Raise ValueError if one field is not a multiple of another."""
   values = dataclasses.asdict(config)
   size, parts = values[whole], values[part]
   if parts < 1 or size % parts:
     raise ValueError(f'model.overrides: {whole}={size} is not a multiple of {part}={parts}: change one of them')
-
-
-def check_encoded(
-  batch_size: int, encoder_hidden: Array | None, encoder_segment_ids: Array | None
-) -> tuple[Array, Array]:
-  """Return the encoder's states for `init_cache`.
-
-  Raises:
-    ValueError: they are missing, or have another batch size.
-  """
-  if encoder_hidden is None or encoder_segment_ids is None:
-    raise ValueError('this trunk has an encoder: pass encoder_hidden and encoder_segment_ids to init_cache')
-  if encoder_hidden.shape[0] != batch_size:
-    raise ValueError(
-      f'init_cache: encoder_hidden has batch size {encoder_hidden.shape[0]} and not batch_size={batch_size}'
-    )
-  return encoder_hidden, encoder_segment_ids

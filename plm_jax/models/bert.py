@@ -24,7 +24,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_choices, check_multiple
+from plm_jax.models.base import OneStack, check_choices, check_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
 
-class Bert(Base):
+class Bert(OneStack):
   """The encoder without a pre-training head.
 
   Attributes:
@@ -159,22 +159,12 @@ class Bert(Base):
     allowed: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encode a batch.
+    """Encode a batch as `OneStack`.
 
-    Args:
-      tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      type_ids: int[b, l], sentence A (0) or B (1); 0 by default, ignored by models without types.
-      positions: int[b, l]; by default from 0 in each segment.
-      allowed: bool[b, l, m], True if the query may attend to this key of its segment (UniLM); all by default.
-
-    Returns:
-      'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
+    `allowed` bool[b, l, m] is True if the query may attend to this key of its segment (UniLM); all by default.
     """
     c = self.config
-    position.check_length(tokens.shape[1], max_length=c.max_length, model='Bert')
-    if positions is None:
-      positions = position.from_segments(segment_ids)
+    positions = self.positions_of(segment_ids, positions)
     x = self.token_embed(tokens) + self.position_embed(positions + c.position_offset)  # [b, l] -> [b, l, d]
     if c.num_types:
       x = x + self.type_embed(jnp.zeros_like(tokens) if type_ids is None else type_ids)
@@ -184,8 +174,7 @@ class Bert(Base):
       x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids, allowed=allowed), train)
-    self.init_output()
-    return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+    return self.results(hidden, jnp.concatenate([x[None], layers]))
 
   @property
   def token_dim(self) -> int:
@@ -214,7 +203,6 @@ class Bert(Base):
 
     BERT applies a dense layer and tanh (§4.1, the vector C); DistilBERT and ELECTRA use the state itself.
     """
-    del segment_ids
     return jnp.tanh(self.pooler(hidden[:, 0])) if self.config.pooler == 'tanh' else hidden[:, 0]
 
 
@@ -224,8 +212,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Bert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 _ROBERTA = Config(num_types=0, position_offset=2, activation='gelu_erf', norm_epsilon=1e-5)
 _LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)

@@ -24,7 +24,7 @@ from plm_jax.layers.mlp import ACTIVATIONS, Activation
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_choices
+from plm_jax.models.base import OneStack, check_choices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,13 +99,12 @@ def neighbours(x: Array, segment_ids: Array, *, width: int) -> Array:
   return jnp.stack(taps, axis=2)
 
 
-class Cnn(Base):
+class Cnn(OneStack):
   """The encoder without a pre-training head."""
 
   config: Config
 
   NAME = 'cnn'
-  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'bidirectional'
 
   def setup(self) -> None:
@@ -115,30 +114,14 @@ class Cnn(Base):
     self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
     self.final_norm = LayerNorm(c.norm_epsilon, dtype)
 
-  def __call__(
-    self,
-    tokens: Array,
-    *,
-    segment_ids: Array,
-    type_ids: Array | None = None,
-    positions: Array | None = None,
-    train: bool = False,
-  ) -> dict[str, Any]:
-    """Encode a batch.
-
-    Args:
-      tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      positions: ignored; the kernels encode positions.
-
-    Returns:
-      'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
-    """
-    del type_ids, positions
+  def states(
+    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
+  ) -> tuple[Array, Array]:
+    """Compute 'hidden' and 'layers'; the kernels encode positions."""
     x = self.embed_dropout(self.token_embed(tokens), train=train)  # [b, l] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, segment_ids, train)
-    return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+    return self.final_norm(hidden), jnp.concatenate([x[None], layers])
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
@@ -151,8 +134,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Cnn(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = {'cnn-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=384)}
 

@@ -128,7 +128,6 @@ class Cove(Base):
       mixes them with states; 'ends' (h [b, n, d], c f32[b, n, d]), the concatenated final states of both directions of
       each layer, after the last and after the first token; 'carry' ().
     """
-    del type_ids, positions
     words = jnp.zeros((*tokens.shape, self.token_dim), self.execution.dtype)
     if self.vocab_size:  # 0 to count the encoder only
       words = self.token_embed(tokens)  # [b, l] -> [b, l, e]
@@ -169,8 +168,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Cove(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = {'cove': Config(), 'tiny': Config(word_dim=16, hidden_dim=64)}  # fmt: skip
 

@@ -134,7 +134,6 @@ class Cvt(Base):
       'hidden' [b, l, d], the last level; 'layers' [n+1, b, l, d], the input of the first level, padded with zeros, and
       the levels, forward states first; 'carry' ().
     """
-    del type_ids, positions
     vectors = jnp.zeros((*tokens.shape, self.token_dim), self.execution.dtype)
     if self.vocab_size:  # 0 to count the encoder only
       vectors = self.token_embed(tokens)  # [b, l] -> [b, l, e]
@@ -156,7 +155,6 @@ class Cvt(Base):
     Returns:
       Forward and backward states, [n, b, l, p] both.
     """
-    del segment_ids
     return apart(layers)
 
   @property
@@ -180,8 +178,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Cvt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = {
   'cvt': Config(),

@@ -34,7 +34,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import ACTIVATIONS, Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_choices, check_multiple
+from plm_jax.models.base import OneStack, check_choices, check_multiple
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
@@ -273,13 +273,12 @@ class Convolution(nn.Module):
     return LayerNorm(c.norm_epsilon, self.dtype, name='norm')(x + y)
 
 
-class Deberta(Base):
+class Deberta(OneStack):
   """The encoder without a pre-training head."""
 
   config: Config
 
   NAME = 'deberta'
-  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'bidirectional'
 
   def setup(self) -> None:
@@ -321,32 +320,15 @@ class Deberta(Base):
     """Return the number of scanned blocks."""
     return self.config.num_layers - 1 - bool(self.config.conv_kernel)
 
-  def __call__(
-    self,
-    tokens: Array,
-    *,
-    segment_ids: Array,
-    type_ids: Array | None = None,
-    positions: Array | None = None,
-    train: bool = False,
-  ) -> dict[str, Any]:
-    """Encode a batch.
-
-    Args:
-      tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      type_ids: int[b, l], sentence A (0) or B (1); 0 by default, ignored by models without types.
-      positions: int[b, l], absolute positions, read with absolute='input' only; by default from 0 in each segment.
-
-    Returns:
-      'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
-    """
+  def states(
+    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
+  ) -> tuple[Array, Array]:
+    """Compute 'hidden' and 'layers'; positions are read with absolute='input' only."""
     c = self.config
     # 1. embeddings
     x = self.token_embed(tokens)  # [b, l] -> [b, l, e]
     if c.absolute == 'input':
-      position.check_length(tokens.shape[1], max_length=c.max_length, model='Deberta')
-      x = x + self.position_embed(position.from_segments(segment_ids) if positions is None else positions)
+      x = x + self.position_embed(self.positions_of(segment_ids, positions))
     if c.num_types:
       x = x + self.type_embed(jnp.zeros_like(tokens) if type_ids is None else type_ids)
     if self.token_dim != c.hidden_dim:
@@ -365,8 +347,7 @@ class Deberta(Base):
       x, layers = self.layers(x, context, train)
       states.append(layers)
     x, _ = self.last(x, context, train)
-    self.init_output()
-    return {'hidden': x, 'layers': jnp.concatenate([*states, x[None]]), 'carry': ()}
+    return x, jnp.concatenate([*states, x[None]])
 
   def refine(self, query: Array, hidden: Array, segment_ids: Array, train: bool = False) -> Array:
     """Apply the last block to other queries (§3.2), [b, l, d].
@@ -403,7 +384,6 @@ class Deberta(Base):
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """Pool activation(dense([CLS])) (released code): [b, l, d] -> [b, d]."""
-    del segment_ids
     c = self.config
     return ACTIVATIONS[c.pooler_activation or c.activation](self.pooler(hidden[:, 0]))
 
@@ -414,8 +394,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Deberta(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 _V2 = Config(position_buckets=256, share_projections=True, key_bias=True, table_norm=True)
 _LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)

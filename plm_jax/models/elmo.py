@@ -234,7 +234,6 @@ class Elmo(nn.Module):
       'hidden' [b, l, d], the last layer, forward states first; 'layers' [n+1, b, l, d], first the word vector twice;
       'carry', the final states of both directions.
     """
-    del type_ids
     x = self.words(characters)  # [b, l, 50] -> [b, l, p]
     fresh = jnp.stack([begins(segment_ids), begins(segment_ids[:, ::-1])], axis=-1)  # [b, l, 2]
     first = jnp.stack([x, x], axis=2)
@@ -255,7 +254,6 @@ class Elmo(nn.Module):
     Returns:
       Forward and backward states, [n, b, l, p] both.
     """
-    del segment_ids
     return apart(layers)
 
   def with_dropout(self, rate: float) -> 'Elmo':
@@ -323,8 +321,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Elmo(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = {
   'elmo-small': Config(hidden_dim=256, mlp_dim=1024, highway_layers=1),

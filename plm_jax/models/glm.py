@@ -207,7 +207,6 @@ class Glm(Base):
     Returns:
       'hidden' [b, l, d], after any final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
     """
-    del type_ids
     batch_size, length = tokens.shape
     if positions is None:
       position.check_length(length, max_length=self.config.max_length, model='Glm')
@@ -282,8 +281,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Glm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = {
   'glm-base': Config(),

@@ -33,7 +33,7 @@ from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_choices, check_multiple
+from plm_jax.models.base import OneStack, check_choices, check_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,23 +178,19 @@ class Block(nn.Module):
 
 
 def of_layer(layer: Array, masks: Masks, function: Callable[[Mask], Array]) -> Array:
-  """Apply `function` to the mask of a layer.
-
-  Every second layer uses the local mask, if there is one.
-  """
+  """Apply `function` to a layer's mask, local in every second layer."""
   whole, local = masks
   if local is None:
     return function(whole)
   return jax.lax.cond(layer % 2 == 1, lambda: function(local), lambda: function(whole))
 
 
-class Gpt(Base):
+class Gpt(OneStack):
   """The decoder with its output matrix."""
 
   config: Config
 
   NAME = 'gpt'
-  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'causal'
 
   def setup(self) -> None:
@@ -209,30 +205,12 @@ class Gpt(Base):
     if not c.tied and c.has_output:
       self.output = self.make_table(normal(c.init_std))
 
-  def __call__(
-    self,
-    tokens: Array,
-    *,
-    segment_ids: Array,
-    type_ids: Array | None = None,
-    positions: Array | None = None,
-    train: bool = False,
-  ) -> dict[str, Any]:
-    """Read a batch from left to right.
-
-    Args:
-      tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      positions: int[b, l]; by default from 0 in each segment.
-
-    Returns:
-      'hidden' [b, l, d], after any final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
-    """
-    del type_ids
+  def states(
+    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
+  ) -> tuple[Array, Array]:
+    """Compute 'hidden' and 'layers' from left to right."""
     c = self.config
-    position.check_length(tokens.shape[1], max_length=c.max_length, model='Gpt')
-    if positions is None:
-      positions = position.from_segments(segment_ids)
+    positions = self.positions_of(segment_ids, positions)
     x = self.token_embed(tokens) + self.position_embed(positions)  # [b, l] -> [b, l, d]
     x = self.embed_dropout(x, train=train)
     x = constrain(x, 'batch', 'length', 'embed')
@@ -241,8 +219,7 @@ class Gpt(Base):
     (hidden, _), layers = self.layers((x, jnp.zeros((), jnp.int32)), masks, train)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
-    self.init_output()
-    return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+    return hidden, jnp.concatenate([x[None], layers])
 
   @property
   def position_rows(self) -> dict[str, range]:
@@ -292,9 +269,6 @@ def make(
 ) -> Gpt:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Gpt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
-
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 
 def _gpt3(hidden_dim: int, num_layers: int, num_heads: int) -> Config:

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import flax.linen as nn
-import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.sharding import constrain
@@ -34,9 +33,8 @@ from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import RMSNorm
-from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_choices, check_multiple
+from plm_jax.models.base import Rotary, check_choices, check_multiple
 
 Angles = tuple[Array, Array]
 
@@ -214,14 +212,12 @@ class Block(nn.Module):
     return x, {'keys': keys, 'values': values}
 
 
-class Llama(Base):
+class Llama(Rotary):
   """The decoder with its output matrix."""
 
   config: Config
 
   NAME = 'llama'
-  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
-  ATTENTION = 'causal'
 
   def setup(self) -> None:
     c = self.config
@@ -232,66 +228,20 @@ class Llama(Base):
     if not c.tied and c.has_output:
       self.output = self.make_table(normal(c.init_std))
 
-  def __call__(
-    self,
-    tokens: Array,
-    *,
-    segment_ids: Array,
-    type_ids: Array | None = None,
-    positions: Array | None = None,
-    train: bool = False,
-  ) -> dict[str, Any]:
-    """Read a batch from left to right.
+  @property
+  def speeds(self) -> np.ndarray:
+    """Return the speed of each rotated pair, f32[k / 2]."""
+    return self.config.rotary_speeds
 
-    Args:
-      tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      positions: int[b, l]; by default from 0 in each segment.
-
-    Returns:
-      'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
-    """
-    del type_ids
-    if positions is None:
-      positions = position.from_segments(segment_ids)
-    x = constrain(self.token_embed(tokens), 'batch', 'length', 'embed')  # [b, l] -> [b, l, d]
-    context = Mask(segment_ids, segment_ids, causal=True), self._angles(positions)
-    hidden, layers = self.layers(x, context, train)
-    hidden = self.final_norm(hidden)
-    self.init_output()
-    return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
-
-  def _angles(self, positions: Array) -> Angles:
-    return position.rotary_angles(positions, self.config.rotary_speeds)
-
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Select the last real token's state: [b, l, d] -> [b, d]."""
-    return last(hidden, segment_ids)
+  @property
+  def key_shape(self) -> tuple[int, int]:
+    """Return the number of key heads and their width."""
+    return self.config.key_heads, self.config.head_size
 
   @property
   def head_style(self) -> HeadStyle:
     """Return the style of a head before `attend`."""
     return HeadStyle('silu', self.config.norm_epsilon, self.config.init_std)
-
-  def init_cache(self, batch_size: int, length: int) -> Cache:
-    """Create a cache of `length` empty slots."""
-    c = self.config
-    return caches.empty((c.num_layers, batch_size, length, c.key_heads, c.head_size), dtype=self.execution.dtype)
-
-  def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
-    """Read s more tokens; return logits f32[b, s, v] and the cache.
-
-    Args:
-      tokens: int[b, s], a whole prompt or one token per sequence.
-      cache: from `init_cache` or the previous step.
-      segment_ids: int[b, s]; 0 is padding, on either side.
-      positions: int[b, s].
-    """
-    longer, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
-    context = cache['index'], mask, self._angles(positions)
-    layers = {name: cache[name] for name in ('keys', 'values')}
-    hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
-    return self.attend(self.final_norm(hidden)), longer | new
 
 
 def make(
@@ -300,8 +250,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Llama(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 _13B = Config(hidden_dim=5120, num_layers=40, num_heads=40, mlp_dim=13824)
 _8B = Config(num_kv_heads=8, mlp_dim=14336, max_length=8192, norm_epsilon=1e-5, rotary_base=500_000.0)

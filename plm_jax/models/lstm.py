@@ -28,7 +28,7 @@ from plm_jax.layers.mlp import Activation
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_choices
+from plm_jax.models.base import OneStack, check_choices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +76,12 @@ class Block(nn.Module):
     return x, x
 
 
-class LstmEncoder(Base):
+class LstmEncoder(OneStack):
   """The encoder without a pre-training head."""
 
   config: Config
 
   NAME = 'lstm'
-  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'bidirectional'
 
   def setup(self) -> None:
@@ -92,30 +91,14 @@ class LstmEncoder(Base):
     self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
     self.final_norm = LayerNorm(c.norm_epsilon, dtype)
 
-  def __call__(
-    self,
-    tokens: Array,
-    *,
-    segment_ids: Array,
-    type_ids: Array | None = None,
-    positions: Array | None = None,
-    train: bool = False,
-  ) -> dict[str, Any]:
-    """Encode a batch.
-
-    Args:
-      tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      positions: ignored; the recurrence reads tokens in order.
-
-    Returns:
-      'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
-    """
-    del type_ids, positions
+  def states(
+    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
+  ) -> tuple[Array, Array]:
+    """Compute 'hidden' and 'layers'; the recurrence reads tokens in order."""
     x = self.embed_dropout(self.token_embed(tokens), train=train)  # [b, l] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, segment_ids, train)
-    return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+    return self.final_norm(hidden), jnp.concatenate([x[None], layers])
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
     """Compute the forward and backward states of each layer, before `down`.
@@ -147,8 +130,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return LstmEncoder(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = {'lstm-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=96)}
 

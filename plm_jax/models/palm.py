@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import flax.linen as nn
-import jax.numpy as jnp
+import numpy as np
 
 from plm_jax.core.sharding import constrain
 from plm_jax.core.trunk import HeadStyle
@@ -27,9 +27,8 @@ from plm_jax.layers.linear import Dense, Initializer, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_multiple
+from plm_jax.models.base import Rotary, check_multiple
 
 Angles = tuple[Array, Array]
 
@@ -135,14 +134,12 @@ class Block(nn.Module):
     return self.out(attended), self.mlp(y), {'keys': keys, 'values': values}  # [b, l, h, k] -> [b, l, d]
 
 
-class Palm(Base):
+class Palm(Rotary):
   """The decoder with its tied output."""
 
   config: Config
 
   NAME = 'palm'
-  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
-  ATTENTION = 'causal'
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
@@ -151,40 +148,15 @@ class Palm(Base):
     self.layers = layers(c, self.execution)
     self.final_norm = LayerNorm(c.norm_epsilon, dtype, use_bias=False)
 
-  def __call__(
-    self,
-    tokens: Array,
-    *,
-    segment_ids: Array,
-    type_ids: Array | None = None,
-    positions: Array | None = None,
-    train: bool = False,
-  ) -> dict[str, Any]:
-    """Read a batch from left to right.
+  @property
+  def speeds(self) -> np.ndarray:
+    """Return the speed of each rotated pair, f32[k / 2]."""
+    return position.rotary_speeds(dim=self.config.head_dim, base=self.config.rotary_base)
 
-    Args:
-      tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      positions: int[b, l]; by default from 0 in each segment.
-
-    Returns:
-      'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
-    """
-    del type_ids
-    if positions is None:
-      positions = position.from_segments(segment_ids)
-    x = constrain(self.token_embed(tokens), 'batch', 'length', 'embed')  # [b, l] -> [b, l, d]
-    context = Mask(segment_ids, segment_ids, causal=True), self._angles(positions)
-    hidden, layers = self.layers(x, context, train)
-    return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
-
-  def _angles(self, positions: Array) -> Angles:
-    speeds = position.rotary_speeds(dim=self.config.head_dim, base=self.config.rotary_base)
-    return position.rotary_angles(positions, speeds)
-
-  def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Select the last real token's state: [b, l, d] -> [b, d]."""
-    return last(hidden, segment_ids)
+  @property
+  def key_shape(self) -> tuple[int, int]:
+    """Return the number of key heads and their width."""
+    return self.config.num_kv_heads, self.config.head_dim
 
   @property
   def head_style(self) -> HeadStyle:
@@ -195,26 +167,6 @@ class Palm(Base):
     """Vocabulary logits f32[..., v] by the token table, divided by sqrt(d)."""
     return self.token_embed.attend(features / math.sqrt(self.config.hidden_dim))
 
-  def init_cache(self, batch_size: int, length: int) -> Cache:
-    """Create a cache of `length` empty slots."""
-    c = self.config
-    return caches.empty((c.num_layers, batch_size, length, c.num_kv_heads, c.head_dim), dtype=self.execution.dtype)
-
-  def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
-    """Read s more tokens; return logits f32[b, s, v] and the cache.
-
-    Args:
-      tokens: int[b, s], a whole prompt or one token per sequence.
-      cache: from `init_cache` or the previous step.
-      segment_ids: int[b, s]; 0 is padding, on either side.
-      positions: int[b, s].
-    """
-    longer, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
-    context = cache['index'], mask, self._angles(positions)
-    layers = {name: cache[name] for name in ('keys', 'values')}
-    hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
-    return self.attend(self.final_norm(hidden)), longer | new
-
 
 def make(
   *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
@@ -222,8 +174,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Palm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = {
   'palm-8b': Config(),

@@ -66,7 +66,6 @@ class Static(Base):
     Returns:
       'hidden' [b, l, d]; 'layers' [1, b, l, d], the same; 'carry' ().
     """
-    del segment_ids, type_ids, positions, train
     x = constrain(self.token_embed(tokens), 'batch', 'length', 'embed')  # [b, l] -> [b, l, d]
     return {'hidden': x, 'layers': x[None], 'carry': ()}
 
@@ -95,8 +94,6 @@ def make(
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Static(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = {
   'word2vec': Config(),

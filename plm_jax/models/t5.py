@@ -35,7 +35,7 @@ from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.pooling import last, mean
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded
+from plm_jax.models.base import Base, CrossBlock, OneStack, TwoStacks, check_choices
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix', 'encoder']
 
@@ -128,7 +128,7 @@ class StepContext(NamedTuple):
   encoder_mask: Mask | None
 
 
-class Block(nn.Module):
+class Block(CrossBlock):
   """x + sublayer(norm(x)), for self-attention, cross-attention if there is an encoder, and feed-forward."""
 
   config: Config
@@ -186,15 +186,6 @@ class Block(nn.Module):
       x = x + self.cross.attend(y, *encoded, mask=context.encoder_mask, implementation='cached')
     x = x + self.mlp(self.mlp_norm(x))
     return x, {'keys': keys, 'values': values}
-
-  def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Compute keys and values of the encoder's states for cross-attention.
-
-    [b, m, d] -> [b h, k, m] and [b h, m, k].
-    """
-    del context, cache
-    key, value = self.cross.project(x)
-    return x, caches.in_order(key, value)
 
 
 class Stack(nn.Module):
@@ -254,15 +245,8 @@ class Stack(nn.Module):
     shape = (self.num_layers, batch_size, length, c.num_heads, c.head_dim)
     return caches.empty(shape, dtype=self.execution.dtype)
 
-  def read(self, encoder_hidden: Array) -> tuple[Array, Array]:
-    """Compute keys and values of all layers for cross-attention.
-
-    [b, m, d] -> [n, b h, k, m] and [n, b h, m, k].
-    """
-    return self.layers.read(encoder_hidden, None, None)[1]
-
   def decode(
-    self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array, bidirectional: bool
+    self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array, bidirectional: bool = False
   ) -> tuple[Array, Cache]:
     """Run one step on embeddings [b, s, d]; return states and cache.
 
@@ -311,21 +295,9 @@ class _Trunk(Base):
       features = features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype)
     return self.output_table.attend(features)
 
-  def _read(
-    self, stack: Stack, tokens: Array, mask: Mask, positions: Array | None, train: bool, *, bidirectional: bool
-  ) -> dict[str, Any]:
-    """Compute the result of `__call__` for a trunk with one stack."""
-    x = self.token_embed(tokens)
-    hidden, layers = stack(x, mask=mask, positions=positions, bidirectional=bidirectional, train=train)
-    self.init_output()
-    return {'hidden': hidden, 'layers': layers, 'carry': ()}
 
-
-class T5(_Trunk):
+class T5(TwoStacks, _Trunk):
   """Encoder and decoder."""
-
-  INPUTS = TWO_STACKS
-  ATTENTION = 'encoder-decoder'
 
   def setup(self) -> None:
     super().setup()
@@ -333,120 +305,39 @@ class T5(_Trunk):
     self.decoder = Stack(c, self.execution, c.decoder_layers)
     self.encoder = self.decoder if c.structure == 'shared' else Stack(c, self.execution, c.num_layers)
 
-  def __call__(
-    self,
-    *,
-    encoder_tokens: Array,
-    encoder_segment_ids: Array,
-    decoder_tokens: Array,
-    decoder_segment_ids: Array,
-    encoder_positions: Array | None = None,
-    decoder_positions: Array | None = None,
-    train: bool = False,
-  ) -> dict[str, Any]:
-    """Encode one batch; decode another that attends to it.
-
-    Args:
-      encoder_tokens: int[b, m].
-      encoder_segment_ids: int[b, m], ids of the packed documents; 0 is padding.
-      decoder_tokens: int[b, l], already shifted to the right.
-      decoder_segment_ids: int[b, l]; a document attends to the encoder's document with the same id.
-      encoder_positions: int[b, m]; only differences matter; indices by default.
-      decoder_positions: int[b, l], the same.
-
-    Returns:
-      'hidden' [b, l, d] of the decoder after the final norm, and its 'layers' [n+1, b, l, d] before it, with the
-      embeddings first; the same 'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d] of the encoder, whose n
-      may differ; 'carry' ().
-    """
-    encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
-    hidden, layers = self.decoder(
-      self.token_embed(decoder_tokens),
-      mask=Mask(decoder_segment_ids, decoder_segment_ids, causal=True),
-      positions=decoder_positions,
-      bidirectional=False,
-      encoded=Encoded(encoder_hidden, Mask(decoder_segment_ids, encoder_segment_ids)),
-      train=train,
-    )
-    self.init_output()
-    return {
-      'hidden': hidden,
-      'layers': layers,
-      'encoder_hidden': encoder_hidden,
-      'encoder_layers': encoder_layers,
-      'carry': (),
-    }
-
-  def _encode(self, tokens: Array, segment_ids: Array, positions: Array | None, train: bool) -> tuple[Array, Array]:
+  def read_source(self, tokens: Array, segment_ids: Array, positions: Array | None, train: bool) -> tuple[Array, Array]:
+    """Compute the encoder's states [b, m, d] and layers."""
     mask = Mask(segment_ids, segment_ids)
     return self.encoder(self.token_embed(tokens), mask=mask, positions=positions, bidirectional=True, train=train)
 
-  def encode(self, tokens: Array, *, segment_ids: Array, positions: Array | None = None) -> Array:
-    """Encode tokens for `init_cache`: int[b, m] -> [b, m, d]."""
-    return self._encode(tokens, segment_ids, positions, False)[0]
-
-  def init_cache(
-    self, batch_size: int, length: int, *, encoder_hidden: Array | None = None, encoder_segment_ids: Array | None = None
-  ) -> PyTree:
-    """Create a cache of empty slots and the encoder's keys and values.
-
-    Args:
-      batch_size: b.
-      length: total number of tokens that the decoder will read.
-      encoder_hidden: [b, m, d] from `encode`; required.
-      encoder_segment_ids: int[b, m]; required.
-    """
-    encoder_hidden, encoder_segment_ids = check_encoded(batch_size, encoder_hidden, encoder_segment_ids)
-    keys, values = self.decoder.read(encoder_hidden)
-    encoded = {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
-    return self.decoder.init_cache(batch_size, length) | encoded
-
-  def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
-    """Read s more tokens; return logits f32[b, s, v] and the cache.
-
-    Args:
-      tokens: int[b, s], a whole prompt or one token per sequence.
-      cache: from `init_cache` or the previous step.
-      segment_ids: int[b, s]; 0 is padding, on either side.
-      positions: int[b, s]; only differences matter.
-    """
-    x = self.token_embed(tokens)
-    hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions, bidirectional=False)
-    return self.attend(hidden), cache
+  def read_target(
+    self, tokens: Array, segment_ids: Array, positions: Array | None, encoded: Encoded, train: bool
+  ) -> tuple[Array, Array]:
+    """Compute the decoder's states [b, l, d] and layers."""
+    x, mask = self.token_embed(tokens), Mask(segment_ids, segment_ids, causal=True)
+    return self.decoder(x, mask=mask, positions=positions, bidirectional=False, encoded=encoded, train=train)
 
 
-class T5Decoder(_Trunk):
-  """A decoder without an encoder: the language model of the paper's comparison (§3.2.1)."""
+class T5Decoder(_Trunk, OneStack):
+  """A decoder without an encoder: the language model of the paper's comparison (§3.2.1).
 
-  INPUTS: ClassVar[tuple[str, ...]] = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  Attributes:
+    TOGETHER: tokens that are read at once see each other in both directions, and so are relative biases.
+  """
+
   ATTENTION: ClassVar[AttentionKind] = 'causal'
+  TOGETHER: ClassVar[bool] = False
 
   def setup(self) -> None:
     super().setup()
     self.decoder = Stack(self.config, self.execution, self.config.num_layers)
 
-  def __call__(
-    self,
-    tokens: Array,
-    *,
-    segment_ids: Array,
-    type_ids: Array | None = None,
-    positions: Array | None = None,
-    train: bool = False,
-  ) -> dict[str, Any]:
-    """Read a batch from left to right.
-
-    Args:
-      tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      positions: int[b, l]; only differences matter; indices by default.
-
-    Returns:
-      'hidden' [b, l, d] after the final norm; 'layers' [n+1, b, l, d] before it, with the embeddings first; 'carry' ().
-    """
-    del type_ids
-    mask = Mask(segment_ids, segment_ids, causal=True)
-    return self._read(self.decoder, tokens, mask, positions, train, bidirectional=False)
+  def states(
+    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
+  ) -> tuple[Array, Array]:
+    """Compute 'hidden' and 'layers' by differences of positions, left to right."""
+    x, mask = self.token_embed(tokens), Mask(segment_ids, segment_ids, causal=True)
+    return self.decoder(x, mask=mask, positions=positions, bidirectional=False, train=train)
 
   def init_cache(self, batch_size: int, length: int) -> PyTree:
     """Create a cache of `length` empty slots."""
@@ -461,23 +352,17 @@ class T5Decoder(_Trunk):
       segment_ids: int[b, s]; 0 is padding, on either side.
       positions: int[b, s]; only differences matter.
     """
-    return self._step(tokens, cache, segment_ids, positions, bidirectional=False)
-
-  def _step(
-    self, tokens: Array, cache: PyTree, segment_ids: Array, positions: Array, *, bidirectional: bool
-  ) -> tuple[Array, PyTree]:
-    x = self.token_embed(tokens)
-    hidden, cache = self.decoder.decode(
-      x, cache, segment_ids=segment_ids, positions=positions, bidirectional=bidirectional
-    )
+    x, both = self.token_embed(tokens), self.TOGETHER
+    hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions, bidirectional=both)
     return self.attend(hidden), cache
 
 
 class T5Prefix(T5Decoder):
-  """A decoder that sees a prefix in both directions (§3.2.1), with bidirectional relative biases."""
+  """A decoder that sees a prefix in both directions (§3.2.1). In generation the prompt is the prefix."""
 
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions', 'prefix')
   ATTENTION = 'prefix'
+  TOGETHER = True
 
   def __call__(
     self,
@@ -489,48 +374,29 @@ class T5Prefix(T5Decoder):
     prefix: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Read a batch like `T5Decoder`, with a prefix.
+    """Read a batch as `T5Decoder`.
 
-    Args:
-      tokens: int[b, l].
-      segment_ids: int[b, l], ids of the packed documents; 0 is padding.
-      positions: int[b, l]; only differences matter; indices by default.
-      prefix: int[b], number of first tokens that all tokens of their document see; 0 by default.
+    `prefix` int[b] is the number of first tokens that all tokens of their document see; 0 by default.
     """
-    del type_ids
-    mask = Mask(segment_ids, segment_ids, causal=True, prefix=prefix)
-    return self._read(self.decoder, tokens, mask, positions, train, bidirectional=True)
-
-  def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
-    """Read s tokens that see each other; the prompt is the prefix.
-
-    Arguments and results are those of `T5Decoder.decode_step`.
-    """
-    return self._step(tokens, cache, segment_ids, positions, bidirectional=True)
+    x, mask = self.token_embed(tokens), Mask(segment_ids, segment_ids, causal=True, prefix=prefix)
+    return self.results(*self.decoder(x, mask=mask, positions=positions, bidirectional=True, train=train))
 
 
-class T5Encoder(_Trunk):
+class T5Encoder(_Trunk, OneStack):
   """An encoder without a decoder, to embed texts (Sentence-T5, Ni et al. 2021; arXiv 2108.08877)."""
 
-  INPUTS: ClassVar[tuple[str, ...]] = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION: ClassVar[AttentionKind] = 'bidirectional'
 
   def setup(self) -> None:
     super().setup()
     self.encoder = Stack(self.config, self.execution, self.config.num_layers)
 
-  def __call__(
-    self,
-    tokens: Array,
-    *,
-    segment_ids: Array,
-    type_ids: Array | None = None,
-    positions: Array | None = None,
-    train: bool = False,
-  ) -> dict[str, Any]:
-    """Read a batch in both directions, with arguments of `T5Decoder`."""
-    del type_ids
-    return self._read(self.encoder, tokens, Mask(segment_ids, segment_ids), positions, train, bidirectional=True)
+  def states(
+    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
+  ) -> tuple[Array, Array]:
+    """Compute 'hidden' and 'layers' by differences of positions, both ways."""
+    x, mask = self.token_embed(tokens), Mask(segment_ids, segment_ids)
+    return self.encoder(x, mask=mask, positions=positions, bidirectional=True, train=train)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """Average the real tokens (Sentence-T5, §3): [b, l, d] -> [b, d]."""
@@ -547,8 +413,6 @@ def make(
   trunk = kinds.get(config.structure, T5)
   return trunk(config, vocab_size, execution)
 
-
-# Published sizes ------------------------------------------------------------------------------------------------------
 
 _SMALL_11 = Config(
   num_layers=8,

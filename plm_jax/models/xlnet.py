@@ -412,8 +412,6 @@ def make(
   return Xlnet(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-# Published sizes ------------------------------------------------------------------------------------------------------
-
 CONFIGS: Mapping[str, Config] = {
   'xlnet-base': Config(),
   'xlnet-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),

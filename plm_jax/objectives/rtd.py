@@ -274,6 +274,7 @@ def sample(logits: Array, draws: Array, *, temperature: float) -> Array:
 
 def loss(s: RtdSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Compute the discriminator's loss and, if it learns, the generator's."""
+  # samples use the keys of rows, so they depend neither on micro-batches nor on devices
   generated = generate(s, forward, example)
   logits, features = (None, None) if generated is None else generated
   tokens, sampled = replace(s, logits, example)

@@ -68,6 +68,7 @@ class Model(nn.Module):
     train: bool = False,
   ) -> Array:
     """Compute h~ of each token that the decoder reads, [b, t, d]."""
+    # padding comes after the tokens, so the decoder needs no segments
     hidden, ends = self.encode(encoder_tokens, segment_ids=encoder_segment_ids, train=train)
     features = self.decoder(decoder_tokens, self.decoder.source(hidden, encoder_segment_ids), ends, train=train)
     if self.is_initializing():

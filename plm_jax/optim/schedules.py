@@ -129,7 +129,6 @@ def plateau(
     mode: 'min' if a smaller metric is better, 'max' if a larger one is; the same as in config.best.
   """
   one_of('optim.mode', mode, Mode)
-  del patience, shrink
   return constant(step, steps=steps, warmup=warmup)
 
 
