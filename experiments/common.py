@@ -442,7 +442,7 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     c.vocab = dict(name='byte_bpe', path=QUICK_VOCAB, extra=c.vocab.get('extra', ()))
     c.second_vocab = c.second_vocab and dict(name='byte_bpe', path=QUICK_VOCAB)
     head = c.adapter and (c.adapter.get('inner') or c.adapter)  # a wrapper holds the adapter with the head
-    if head and 'classes' in head and c.data['name'] == 'labelled':
+    if head and 'classes' in head and not head.get('several') and c.data['name'] == 'labelled':
       rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES
       c.data, head.classes = dict(c.data, **rows), head.classes and classes  # None: those of the rows
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}

@@ -29,13 +29,14 @@ from plm_jax.core.types import (
   Paper,
   PartRate,
   PyTree,
+  Rate,
   Std,
   Task,
   Vocab,
   Weight,
 )
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.losses import cross_entropy, smoothed_cross_entropy
+from plm_jax.layers.losses import binary_cross_entropy, cross_entropy, smoothed_cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.mlp import Norms
 from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
@@ -44,6 +45,7 @@ PAPER = Paper(
   year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised', supervision='supervised'
 )
 READS = ('tokens', 'segment_ids', 'label')
+READS_WITH = {'several': ('classes', '-label')}
 DATA = dict(name='labelled')  # keys of the data block of a published head; `kind` is that of the adapter
 OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
 QUICK = dict(kind='class', layers=(), layer_weights=(), class_weights=())  # settings of a smoke test (`file.py:quick`)
@@ -145,7 +147,9 @@ class ClassifySettings(NamedTuple):
 
   Attributes:
     inputs: inputs of the trunk.
-    regression: predict one number instead of a class.
+    kind: 'class', 'regression', or 'several' for several classes.
+    threshold: with 'several', probability above which a class is predicted.
+    classes: number of classes.
     lm_weight: weight of the auxiliary language model.
     class_weights: weight of the loss of each class; () for equal weights.
     label_smoothing: share of the loss that is spread evenly over all classes.
@@ -154,7 +158,9 @@ class ClassifySettings(NamedTuple):
   """
 
   inputs: tuple[str, ...]
-  regression: bool
+  kind: str
+  threshold: float
+  classes: int
   lm_weight: float
   class_weights: tuple[float, ...]
   label_smoothing: float
@@ -168,6 +174,8 @@ def make(
   vocab: Vocab,
   classes: Annotated[int, '1 <= x'] | None = 2,
   kind: Kind = 'class',
+  several: bool = False,
+  threshold: Rate = 0.5,
   dropout: PartRate = 0.1,
   hidden: NonNegativeInt = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
@@ -193,6 +201,9 @@ def make(
   Args:
     classes: number of labels; ignored by regression. None: a run finds it in its training data.
     kind: 'class' is cross-entropy, 'regression' squared error.
+    several: a text may have several classes or none, as in data with kind='multilabel'. The loss is the mean binary
+      cross-entropy over the classes, each with a sigmoid.
+    threshold: with `several`, the probability above which a class is predicted.
     dropout: rate before each layer of the head.
     hidden: width of a layer of the head before the last one, as in BART and ELECTRA; 0 for none.
     activation: activation after that layer, a name of `layers.mlp.ACTIVATIONS`.
@@ -225,11 +236,12 @@ def make(
   check_layers(hidden=hidden, bias=bias, norms=norms, input_dropout=input_dropout)
   texts.check_head('classify', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   check_reading(trunk, window=window, last=last, backward=backward)
-  count = class_count(kind, classes=classes)
+  count = class_count(kind, classes=classes, least=1 if several else 2)
   class_weights = scaled_class_weights(class_weights, classes=count)
   s = ClassifySettings(
-    inputs=texts.inputs_of(trunk), regression=kind == 'regression', lm_weight=lm_weight, class_weights=class_weights,
-    label_smoothing=label_smoothing or 0.0, backward=backward, batch_norms=norms == 'batch',
+    inputs=texts.inputs_of(trunk), kind='several' if several and count else kind, threshold=threshold, classes=count,
+    lm_weight=lm_weight, class_weights=class_weights, label_smoothing=label_smoothing or 0.0, backward=backward,
+    batch_norms=norms == 'batch',
   )  # fmt: skip
   check_loss(s, classes=count)
   model = Model(
@@ -246,13 +258,13 @@ def _make_task(s: ClassifySettings, model: Model, *, classes: int) -> Task:
     model=model,
     prepare=partial(prepare, s),
     loss=partial(loss, s),
-    predict=partial(predict, s.regression),
+    predict=partial(predict, s.kind, s.threshold),
     in_words=in_words,
     trains=texts.trained(model.frozen, model.trunk),
     couples_rows=s.batch_norms,
     keeps=s.batch_norms,
   )
-  return scored(task, regression=s.regression, classes=classes)
+  return scored(task, kind=s.kind, classes=classes)
 
 
 def check_layers(*, hidden: int, bias: bool, norms: Norms, input_dropout: float | None) -> None:
@@ -284,6 +296,10 @@ def check_loss(s: ClassifySettings, *, classes: int) -> None:
     raise ValueError(f'adapter.class_weights cannot be used with adapter.lm_weight={s.lm_weight}: remove one of them')
   if s.label_smoothing and not classes:
     raise ValueError(f'adapter.label_smoothing={s.label_smoothing} needs classes and this is a regression: remove it')
+  if s.label_smoothing and s.kind == 'several':
+    raise ValueError(
+      f'adapter.label_smoothing={s.label_smoothing} needs one class per text: remove it or adapter.several'
+    )
 
 
 def check_reading(trunk: nn.Module, *, window: int | None, last: int | None, backward: bool) -> None:
@@ -299,34 +315,35 @@ def check_reading(trunk: nn.Module, *, window: int | None, last: int | None, bac
     errors.require(trunk, user=user, attention=('causal',), inputs=inputs)
 
 
-def class_count(kind: str, *, classes: int | None) -> int:
+def class_count(kind: str, *, classes: int | None, least: int = 2) -> int:
   """Return the number of classes; 0 for a regression.
 
   Raises:
-    ValueError: an unknown kind, fewer than two classes, or no number.
+    ValueError: an unknown kind, fewer than `least` classes, or no number.
   """
   errors.one_of('adapter.kind', kind, Kind)
   if kind == 'regression':
     return 0
   if classes is None:
     raise ValueError('adapter.classes=None is only for `plm-jax train`, which counts them: give the number of classes')
-  if classes < 2:
+  if classes < least:
     raise ValueError(f"adapter.classes={classes} is too few: give 2 or more, or set adapter.kind='regression'")
   return classes
 
 
-def scored(task: Task, *, regression: bool, classes: int) -> Task:
-  """Add a regression's score, or the number of classes, to a task."""
-  return task._replace(scores=('correlation',)) if regression else task._replace(classes=classes)
+def scored(task: Task, *, kind: str, classes: int) -> Task:
+  """Add the number of classes, or the score of other labels."""
+  scores = {'regression': ('correlation',), 'several': ('multilabel',)}
+  return task._replace(scores=scores.get(kind, ()), classes=classes)
 
 
 def prepare(s: ClassifySettings, root: Array, batch: Batch) -> Example:
   """Prepare texts and labels; with `lm_weight` also the next tokens."""
   if s.backward:
     batch = {**batch, 'tokens': bpt3c.reversed_tokens(batch['tokens'], batch['segment_ids'])}
-  targets = texts.labelled(batch, regression=s.regression)
+  targets = texts.labelled(batch, kind=s.kind, classes=s.classes)
   weights = targets['weights']
-  if s.class_weights:
+  if s.class_weights and s.kind == 'class':
     weights = targets['loss_weights'] = weights * label_weights(targets['label'], s.class_weights)
   targets['scale'] = batch_scale(weights)
   if s.lm_weight:
@@ -340,7 +357,7 @@ def loss(s: ClassifySettings, forward: Forward, example: Example, carry: PyTree,
   targets, weights = example.targets, example.targets['weights']
   loss_weights = targets.get('loss_weights', weights)
   outputs, hidden, *averages = forward(**example.inputs)
-  values, metrics = costs(s.regression, outputs, targets)
+  values, metrics = costs(s.kind, outputs, targets, threshold=s.threshold, class_weights=s.class_weights)
   values, metrics = texts.with_language_model(s.lm_weight, forward, hidden, targets, values, metrics)
   trained = values
   if s.label_smoothing:
@@ -353,32 +370,52 @@ def loss(s: ClassifySettings, forward: Forward, example: Example, carry: PyTree,
 
 
 def costs(
-  regression: bool, outputs: Array, targets: Mapping[str, Array]
+  kind: str,
+  outputs: Array,
+  targets: Mapping[str, Array],
+  *,
+  threshold: float = 0.5,
+  class_weights: tuple[float, ...] = (),
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
   """Compute squared error or cross-entropy per example, f32[b], and metrics.
 
   Args:
-    regression: predict one number instead of classes.
+    kind: as in `ClassifySettings`.
     outputs: f32[b, c].
-    targets: has 'label' and 'weights' [b].
+    targets: has 'weights' [b], and 'label' [b] or 'classes' [b, c].
+    threshold: of 'several'.
+    class_weights: of the mean over the classes of 'several'.
   """
   weights = targets['weights']
-  if regression:
+  if kind == 'several':
+    right = (jax.nn.sigmoid(outputs) > threshold) == targets['classes']
+    shares = jnp.asarray(class_weights or (1.0,) * outputs.shape[1]) / (sum(class_weights) or outputs.shape[1])
+    values = (binary_cross_entropy(outputs, targets['classes']) * shares).sum(axis=-1)
+    return values, {'subset_accuracy': metric(right.all(axis=-1), weights)}
+  if kind == 'regression':
     values = jnp.square(outputs[:, 0] - targets['label'])
     return values, {'squared_error': metric(values, weights)}
   right = outputs.argmax(axis=-1) == targets['label']
   return cross_entropy(outputs, targets['label']), {'accuracy': metric(right, weights)}
 
 
-def predict(regression: bool, forward: Forward, example: Example) -> dict[str, Array]:
-  """Predict 'value' f32[b], or 'label' int[b] and 'probability' f32[b, c]."""
+def predict(kind: str, threshold: float, forward: Forward, example: Example) -> dict[str, Array]:
+  """Predict 'value' f32[b], or 'label' int[b] and 'probability' f32[b, c].
+
+  With 'several' each class has its own 'probability', which is compared with 'threshold' f32[b].
+  """
   outputs = forward(**example.inputs)[0]
-  if regression:
+  if kind == 'regression':
     return {'value': outputs[:, 0]}
+  if kind == 'several':
+    return {'probability': jax.nn.sigmoid(outputs), 'threshold': jnp.full(outputs.shape[0], threshold, jnp.float32)}
   return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}
 
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the name of the class, if the data names classes."""
+  """Return the name of the class, or ids and names of several."""
   names = record.get('names', ())
+  if 'threshold' in prediction:
+    ids = (prediction['probability'] > prediction['threshold']).nonzero()[0].tolist()
+    return {'classes': ids} | ({'names': [names[index] for index in ids]} if names else {})
   return {'name': names[int(prediction['label'])]} if names and 'label' in prediction else {}

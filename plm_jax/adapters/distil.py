@@ -161,9 +161,10 @@ def compare(s: DistilSettings, student: Forward, teacher: Forward, example: Exam
   taught = jax.tree.map(jax.lax.stop_gradient, s.teacher.predict(teacher, read))
   if 'value' in ours:
     return jnp.square(ours['value'] - taught['value'])
-  return divergence(
-    *to_logits(ours['probability'], taught['probability'], temperature=s.temperature), temperature=s.temperature
-  )
+  several = 'threshold' in ours  # each class is a choice between it and nothing
+  shares = [jnp.stack([p, 1 - p], axis=-1) if several else p for p in (ours['probability'], taught['probability'])]
+  values = divergence(*to_logits(*shares, temperature=s.temperature), temperature=s.temperature)
+  return values.mean(axis=-1) if several else values
 
 
 def to_logits(ours: Array, theirs: Array, *, temperature: float) -> tuple[Array, Array]:

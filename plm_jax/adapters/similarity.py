@@ -41,12 +41,12 @@ class SimilaritySettings(NamedTuple):
 
   Attributes:
     inputs: inputs of the trunk.
-    regression: predict one number instead of a class.
+    kind: 'class' or 'regression'.
     lm_weight: weight of the auxiliary language model.
   """
 
   inputs: tuple[str, ...]
-  regression: bool
+  kind: str
   lm_weight: float
 
 
@@ -85,7 +85,7 @@ def make(
   """
   texts.check_head('similarity', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   count = classify.class_count(kind, classes=classes)
-  s = SimilaritySettings(inputs=texts.inputs_of(trunk), regression=kind == 'regression', lm_weight=lm_weight)
+  s = SimilaritySettings(inputs=texts.inputs_of(trunk), kind=kind, lm_weight=lm_weight)
   model = sequences.Model(
     trunk=trunk,
     join='sum',
@@ -101,11 +101,11 @@ def make(
     model=model,
     prepare=partial(prepare, s),
     loss=partial(loss, s),
-    predict=partial(classify.predict, s.regression),
+    predict=partial(classify.predict, s.kind, 0.0),
     in_words=classify.in_words,
     trains=texts.trained(frozen, trunk),
   )
-  return classify.scored(task, regression=s.regression, classes=count)
+  return classify.scored(task, kind=kind, classes=count)
 
 
 def prepare(s: SimilaritySettings, root: Array, batch: Batch) -> Example:
@@ -115,7 +115,7 @@ def prepare(s: SimilaritySettings, root: Array, batch: Batch) -> Example:
   """
   names = [name for name in texts.OF_TEXT if name in batch and f'swapped_{name}' in batch]
   both = {name: jnp.stack([batch[name], batch[f'swapped_{name}']], axis=1) for name in names}
-  targets = texts.labelled(batch, regression=s.regression)
+  targets = texts.labelled(batch, kind=s.kind)
   targets['scale'] = batch_scale(targets['weights'])
   if s.lm_weight:
     targets |= texts.lm_targets(both['tokens'], both['segment_ids'])
@@ -126,6 +126,6 @@ def loss(s: SimilaritySettings, forward: Forward, example: Example, carry: PyTre
   """Compute cross-entropy or squared error, and the weighted language model's loss."""
   targets, weights = example.targets, example.targets['weights']
   outputs, hidden = forward(**example.inputs)
-  values, metrics = classify.costs(s.regression, outputs, targets)
+  values, metrics = classify.costs(s.kind, outputs, targets)
   values, metrics = texts.with_language_model(s.lm_weight, forward, hidden, targets, values, metrics)
   return Loss(scaled_sum(values, weights, targets['scale']), metrics | {'loss': metric(values, weights)})

@@ -70,9 +70,15 @@ def inputs_of(trunk: nn.Module) -> tuple[str, ...]:
   return tuple(trunk.INPUTS)
 
 
-def labelled(batch: Batch, *, regression: bool = False) -> dict[str, Array]:
-  """Return 'label' and 'weights' [b]; class -1 has weight 0."""
-  if regression:
+def labelled(batch: Batch, *, kind: str = 'class', classes: int = 0) -> dict[str, Array]:
+  """Return 'label' and 'weights' [b]; class -1 has weight 0.
+
+  With kind='several' also 'classes' [b, classes], 0 for those that the data do not have.
+  """
+  if kind == 'several':
+    flags = jnp.pad(batch['classes'], ((0, 0), (0, classes - batch['classes'].shape[1])))
+    return {'classes': jnp.maximum(flags, 0), 'weights': batch['row_weight'] * (flags[:, 0] >= 0)}
+  if kind == 'regression':
     return {'label': batch['label'], 'weights': batch['row_weight']}
   return {'label': jnp.maximum(batch['label'], 0), 'weights': batch['row_weight'] * (batch['label'] >= 0)}
 

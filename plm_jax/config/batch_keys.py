@@ -1,8 +1,8 @@
 """Keys of a batch that an objective or adapter reads, and keys that a data source gives.
 
 Files of `objectives/` and `adapters/` declare `READS`, files of `data/` declare `GIVES`, both with names of `BATCH`.
-`READS_WITH` adds keys if a setting is given: {'relations': ('heads',)}. `MAY_READ` are keys that a source may leave
-out. All are read from source.
+`READS_WITH` adds keys if a setting is given, or removes them: {'several': ('classes', '-label')}. `MAY_READ` are keys
+that a source may leave out. All are read from source.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, 
       raise ConfigError(
         f'{where}: {build.singular(kind)} {inner["name"]!r} reads {", ".join(map(name_of, keys))}; '
         f'data {block["name"]!r} does not give {", ".join(missing)}, only {", ".join(given or ())}. '
-        f'{_fix(kind, block["name"], missing)}'
+        f'{_setting(kind, inner, given or ())}{_fix(kind, block["name"], missing)}'
       )
     if block.get('segmenter') and keys:
       _check_words(kind, inner, block['segmenter'], where=where)
@@ -71,6 +71,14 @@ def _check_words(kind: str, inner: Mapping[str, Any], segmenter: str, *, where: 
     )
 
 
+def _setting(kind: str, inner: Mapping[str, Any], given: tuple[str, ...]) -> str:
+  """Return the setting with which a task reads only given keys."""
+  for key in signatures.literal(f'{kind}.{inner["name"]}', 'READS_WITH') or {}:
+    if set(map(name_of, _read_by(kind, {**inner, key: True}))) <= set(given):
+      return f'Set {build.singular(kind)}.{key}. '
+  return ''
+
+
 def _readers(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
   """Yield ((folder, name), `READS`) of a task and of inner ones."""
   for role, folder in ROLES.items():
@@ -84,10 +92,8 @@ def _read_by(kind: str, block: Mapping[str, Any]) -> tuple[str, ...]:
   """Return the `READS` of a task, with those that its settings add."""
   place = f'{kind}.{block["name"]}'
   more = signatures.literal(place, 'READS_WITH') or {}
-  return (
-    *(_declared(place, 'READS') or ()),
-    *(key for setting, keys in more.items() if block.get(setting) for key in keys),
-  )
+  added = [key for setting, keys in more.items() if block.get(setting) for key in keys]
+  return tuple(key for key in (*(_declared(place, 'READS') or ()), *added) if f'-{key}' not in added and key[0] != '-')
 
 
 def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -10,7 +10,8 @@ class BatchKey(NamedTuple):
   """One key of a batch.
 
   Attributes:
-    axes: by letter: b rows, l tokens, t tokens of targets, k sequences or options of a row, c the slots of a word.
+    axes: by letter: b rows, l tokens, t tokens of targets, k sequences or options of a row, c the slots of a word,
+      n classes.
     dtype: of its numbers.
     meaning: description of its values.
     filler: value of empty entries: 0, -1, or None for `Vocab.pad_id`.
@@ -34,6 +35,7 @@ BATCH: Mapping[str, BatchKey] = {
   'word_marks': BatchKey('bl', 'int32', 'by a segmenter: 2 where a word begins, 1 inside it, 0 for the vocabulary'),
   # labels
   'label': BatchKey('b', 'int32', 'class, -1 for none; float32 for a value', -1),
+  'classes': BatchKey('bn', 'int32', '1 for each class of the example, else 0; -1 for all if they are unknown'),
   'labels': BatchKey('bl', 'int32', 'class of the word that begins here, -1 elsewhere', -1),
   'heads': BatchKey(
     'bl', 'int32', 'index of the head of the word that begins here, its own for a root, -2 if unknown; -1 elsewhere', -1

@@ -100,7 +100,7 @@ class Task(NamedTuple):
   Prediction and evaluation:
     predict: (forward, example) -> predictions for the host, leaves lead with the batch axis. It reduces on the device
       to classes, probabilities, n-best spans or tokens, and returns no logits over a vocabulary. A class is `label`
-      with `probability` [c], a number `value`.
+      with `probability` [c], a number `value`. Several classes are `probability` [c] and their `threshold`.
     evaluate: like `loss`, if evaluation scores more than a step trains; None for `loss` itself.
     scores: files of `plm_jax/scores/` that need all predictions at once; the default of `eval.NAME.scores`.
 

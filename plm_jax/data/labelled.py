@@ -11,10 +11,11 @@ The input format is a file of `rows/layouts/`, for one text A or a pair A, B (fu
   bare     A (B)
   elmo     A (B), each a text by itself
 
-The kind of label is a file of `rows/kinds/`: class, regression, words, arcs, text, options, spans. An example that is
-too long loses tokens from the end of its longest field, or is read in windows (kind='spans'). Special tokens are never
-cut. A target text has its own keys, `target_tokens` and `target_segment_ids`, in the layout `target_layout`. A model
-that reads words by their characters gets `characters`; words that the vocabulary lacks get those of the text.
+The kind of label is a file of `rows/kinds/`: class, multilabel, regression, words, arcs, text, options, spans. An
+example that is too long loses tokens from the end of its longest field, or is read in windows (kind='spans'). Special
+tokens are never cut. A target text has its own keys, `target_tokens` and `target_segment_ids`, in the layout
+`target_layout`. A model that reads words by their characters gets `characters`; words that the vocabulary lacks get
+those of the text.
 
 Classes are numbers or names. Names come from the data set (TFDS, or `labels.json` next to the files), or else are the
 sorted labels of the training split. Every row of the data is read and checked before anything is tokenised.
@@ -86,6 +87,7 @@ def make(
   missing: Annotated[float, 'any'] | str = -1,
   on_bad_row: OnBadRow = 'stop',
   keep_unlabelled: bool = False,
+  separator: str | None = None,
   shuffle: bool = True,
   documents: Boundary = 'blank_line',
   max_bytes: Count = 1_073_741_824,
@@ -102,8 +104,9 @@ def make(
     split, label, layout: None is only for `train`, which finds them (`training/before/from_data.py`): the training
       split (in an evaluation the validation split or a tenth of the former), the label by `rows/first_row.py`, and the
       layout of the pretrained model.
-    kind: 'class' gives int32 labels, 'regression' float32, 'words' a label for each word of a field, 'arcs' also its
-      head, 'text' a target text, 'options' the index of the right sequence, 'spans' the part that answers a question.
+    kind: 'class' gives int32 labels, 'multilabel' several classes, 'regression' float32, 'words' a label for each word
+      of a field, 'arcs' also its head, 'text' a target text, 'options' the index of the right sequence, 'spans' the
+      part that answers a question.
     target_layout, target_length: layout of the target text as one field, and its most tokens, special tokens included;
       None is `layout`, `length`.
     both_orders: add the fields in reverse order, as `swapped_tokens` and `swapped_segment_ids` (GPT's similarity).
@@ -124,7 +127,7 @@ def make(
   widths, share = _widths(length, buckets), order.share(batch_size, host=host, hosts=hosts)
   example_settings = examples.asked(
     fields=fields, label=label, prefixes=prefixes, per_class=per_class, sample_seed=sample_seed, missing=missing,
-    on_bad_row=on_bad_row, keep_unlabelled=keep_unlabelled,
+    on_bad_row=on_bad_row, keep_unlabelled=keep_unlabelled, separator=separator,
   )  # fmt: skip
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   given = _read(records, kind, example_settings)
@@ -297,6 +300,8 @@ _checked: dict[tuple[Any, ...], Examples] = {}
 
 def _read(records: Records, kind: str, settings: ExampleSettings) -> Examples:
   """Return the examples; `look` may have read them already."""
+  if settings.separator is not None and kind != 'multilabel':
+    raise ValueError(f"separator={settings.separator!r} is for kind='multilabel', not {kind!r}: remove it")
   checked = _checked.pop((records.where, records.digest, kind, settings), None)
   return _file('kind', kind).make(records=records, asked=settings) if checked is None else checked
 

@@ -236,7 +236,8 @@ class Model:
 
     Returns:
       Per example {'label': name, 'probabilities': {name: float}}. The names are those of the options where each
-      example has its own. A regression gives {'value': float}. A text that exceeds the sequence length of the run is
+      example has its own. A regression gives {'value': float}, several classes {'labels': [name, ...],
+      'probabilities'}. A text that exceeds the sequence length of the run is
       truncated at its end, as in training. A pretrained checkpoint truncates at its positions, or at 512 tokens if it
       has no learned positions.
     """

@@ -4,6 +4,7 @@ Examples need no label; an existing label is not read. Every example keeps its f
 task:
 
     classes          `prediction`, a name; `probability`; `probabilities` by name
+    several classes  `prediction`, a list of names; `probabilities` by name
     numbers          `prediction`
     words            `prediction`, a tag for each word, and `probability` of each; None for a truncated word
     trees            the same, the index of the head of each word and the relation to it, such as '3:case'
@@ -53,6 +54,7 @@ _ADDED_BY = {
   'option_tokens': ('prediction', 'option', 'probability', 'probabilities'),
   'target_tokens': ('prediction',),
   'label': ('prediction', 'probability', 'probabilities'),
+  'classes': ('prediction', 'probabilities'),
 }
 SUFFIXES = ('.jsonl', '.csv')
 _EVALUATION, _SPLIT = 'file', 'train'
@@ -101,7 +103,7 @@ def predict(
     block |= _fields(records, block)
     _check_fields(records, block)
     added, table = added_by(settings), files.path(out).suffix == '.csv'
-    columns = table and {'probability', 'probabilities'} <= set(added)  # one for each class
+    columns = table and added[-1] == 'probabilities' and added[1:] != ('option', 'probabilities')  # one for each class
     _check_free(records, lambda name: name in added or (columns and _of_class(name, names)))
   evaluations: dict[str, Any] = {_EVALUATION: {'data': block, 'every': None, 'units': None, 'scores': []}}
   settings = {**settings, 'eval': evaluations}
@@ -267,6 +269,12 @@ def _described(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
     return {'prediction': task.in_words(prediction, record)['text']}
   if 'value' in prediction:
     return {'prediction': _number(replies.class_of(prediction, record)['value'])}
+  if 'threshold' in prediction:
+    reply = replies.class_of(prediction, record)
+    return {
+      'prediction': reply['labels'],
+      'probabilities': {str(name): _number(share) for name, share in reply['probabilities'].items()},
+    }
   if 'label' not in prediction:
     keys = ', '.join(sorted(prediction))
     raise ConfigError(f'predict: this run predicts {keys}, which describes no example; {_USE_EVALUATE}')

@@ -34,7 +34,10 @@ def _data(opened: Opened, adapter: Settings) -> dict[str, Any]:
   texts = signatures.literal(module, 'TEXTS') or 1
   layout = from_data.layout_of_release(str(opened.folder), texts=texts)
   length = opened.limit or LONGEST
-  block = {'kind': adapter.get('kind'), **(signatures.literal(module, 'DATA') or {})}
+  block = {
+    'kind': 'multilabel' if adapter.get('several') else adapter.get('kind'),
+    **(signatures.literal(module, 'DATA') or {}),
+  }
   block |= {'path': '', 'layout': layout, 'length': length, 'batch_size': 1}
   if signatures.literal(f'data.rows.kinds.{block["kind"]}', 'WINDOWS'):
     length = min(length, WINDOW)

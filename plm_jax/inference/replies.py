@@ -5,6 +5,7 @@
 for files.
 """
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -36,8 +37,9 @@ def classify(task: OpenTask, texts: Sequence[str | Sequence[Any]], *, rows: int)
     rows: examples per batch.
 
   Returns:
-    Per example {'label': name, 'probabilities': {name: float}}, or {'value': float} of a regression. A class without a
-    name is named by its index. An example with its own options is named by these.
+    Per example {'label': name, 'probabilities': {name: float}}, {'value': float} of a regression, or 'labels', a list
+    of names, of several classes. A class without a name is named by its index. An example with its own options is
+    named by these.
 
   Raises:
     ConfigError: the number of texts differs from the fields of the run.
@@ -74,9 +76,14 @@ def class_of(prediction: Row, record: Row) -> dict[str, Any]:
   """Return class and probabilities, or value, of an example, as `classify`."""
   if 'value' in prediction:
     return {'value': float(prediction['value'])}
-  label, shares = int(prediction['label']), prediction.get('probability', np.empty(0)).tolist()
+  shares = prediction.get('probability', np.empty(0)).tolist()
   names = list(record.get('names') or ())
   names = names and [*names, *range(len(names), len(shares))]
+  if 'threshold' in prediction:
+    names = names or list(range(len(shares)))
+    present = (prediction['probability'] > prediction['threshold']).tolist()
+    return {'labels': list(itertools.compress(names, present)), 'probabilities': dict(zip(names, shares, strict=False))}
+  label = int(prediction['label'])
   names = names or list(
     record.get('options') or range(max(len(shares), label + 1))
   )  # an example may have fewer options than others

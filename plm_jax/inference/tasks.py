@@ -35,7 +35,7 @@ Ability = Literal['classify', 'tag', 'parse', 'answer', 'choose', 'generate']
 # the first of these batch keys that a task reads decides
 _ABILITIES: Mapping[str, Ability] = {
   'target_tokens': 'generate', 'start': 'answer', 'heads': 'parse', 'labels': 'tag', 'tokens[bkl]': 'choose',
-  'label': 'classify',
+  'label': 'classify', 'classes': 'classify',
 }  # fmt: skip
 _ADAPTERS = {
   'classify': 'classify',

@@ -20,6 +20,12 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
   return jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1)) + (top - target)
 
 
+def binary_cross_entropy(logits: Array, targets: Array) -> Array:
+  """Compute -log p of targets 0 or 1, where p(1) = sigmoid(logit)."""
+  logits = logits.astype(jnp.float32)
+  return jax.nn.softplus(logits) - logits * targets
+
+
 def smoothed_cross_entropy(logits: Array, targets: Array, *, smoothing: float) -> tuple[Array, Array]:
   """Compute the nats of the targets, without and with label smoothing.
 

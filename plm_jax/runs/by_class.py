@@ -9,7 +9,7 @@ from rich.table import Table
 from plm_jax import scores
 from plm_jax.cli import tables
 from plm_jax.core.errors import ConfigError
-from plm_jax.scores import Row
+from plm_jax.scores import Row, multilabel
 
 NEEDS = ('scikit-learn',)
 MOST = 25  # classes up to which the confusion matrix is printed; the file always has it
@@ -30,7 +30,7 @@ class ByClass(NamedTuple):
     f1: f64[c], the harmonic mean of both.
     support: int64[c], examples of the class.
     confusion: int64[c, c], examples of class i predicted as class j; int64[c, c+1] if some were predicted as no class,
-      counted in the last column.
+      counted in the last column. None if an example may have several classes.
   """
 
   names: tuple[str, ...]
@@ -38,16 +38,19 @@ class ByClass(NamedTuple):
   recall: np.ndarray
   f1: np.ndarray
   support: np.ndarray
-  confusion: np.ndarray
+  confusion: np.ndarray | None
 
   @property
   def predicted(self) -> tuple[str, ...]:
     """Name the columns of the confusion matrix."""
-    return self.names if self.confusion.shape[1] == len(self.names) else (*self.names, NONE)
+    alone = self.confusion is None or self.confusion.shape[1] == len(self.names)
+    return self.names if alone else (*self.names, NONE)
 
   @property
   def summary(self) -> dict[str, float]:
     """Compute macro F1, the mean over these classes, and accuracy."""
+    if self.confusion is None:
+      return {'macro_f1': float(self.f1.mean())}
     right = float(np.trace(self.confusion) / self.confusion.sum())
     return {'macro_f1': float(self.f1.mean()), 'accuracy': right}
 
@@ -56,10 +59,12 @@ class ByClass(NamedTuple):
     names = ('precision', 'recall', 'f1', 'support')
     values = (column.tolist() for column in (self.precision, self.recall, self.f1, self.support))
     each = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+    by_name = {**self.summary, 'classes': dict(zip(self.names, each, strict=True))}
+    if self.confusion is None:
+      return by_name
     counts = self.confusion.tolist()
     return {
-      **self.summary,
-      'classes': dict(zip(self.names, each, strict=True)),
+      **by_name,
       'confusion': {'rows': 'label', 'columns': 'prediction', 'predicted': list(self.predicted), 'counts': counts},
     }
 
@@ -67,7 +72,7 @@ class ByClass(NamedTuple):
 def check(predicted: Sequence[str], *, user: str) -> None:
   """Raise ConfigError if predictions have no classes or scikit-learn is missing."""
   scores.check_installed('by_class', NEEDS)
-  if 'label' not in predicted and 'labels' not in predicted:
+  if not {'label', 'labels', 'threshold'} & set(predicted):
     reason = f'predicts {", ".join(sorted(predicted))}, not a class' if predicted else 'predicts nothing'
     raise ConfigError(f'--by_class: {user} {reason}; it is for runs that classify or tag, remove it')
 
@@ -84,21 +89,30 @@ def measure(predictions: Sequence[Row], records: Sequence[Row]) -> ByClass:
   """
   from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+  names = next((record['names'] for record in records if record.get('names')), ())
+  options: dict[str, Any] = {'zero_division': 0}
+  if 'threshold' in predictions[0]:
+    gold, predicted, _ = multilabel.decisions(predictions, records)
+    count = gold.shape[1]
+    labels = range(count) if count > 1 else [1]  # one column is a class 1 against 0
+    precision, recall, f1, support = precision_recall_fscore_support(gold, predicted, labels=labels, **options)
+    return ByClass(_named(range(count), names), precision, recall, f1, support, None)
   pairs = [pair for row, record in zip(predictions, records, strict=True) for pair in _pairs(row, record)]
   if not pairs:
     raise ConfigError('--by_class: no example has a class; remove it')
   gold, predicted = np.array(pairs).T
   present = np.unique([gold, predicted])
   classes = present[present != _NO_CLASS]
-  options = {'labels': classes, 'zero_division': 0}
-  precision, recall, f1, support = precision_recall_fscore_support(gold, predicted, **options)
-  names_of_data = next((record['names'] for record in records if record.get('names')), ())
-  class_names = tuple(
-    names_of_data[index] if 0 <= index < len(names_of_data) else str(index) for index in classes.tolist()
-  )
+  precision, recall, f1, support = precision_recall_fscore_support(gold, predicted, labels=classes, **options)
+  class_names = _named(classes.tolist(), names)
   columns = [*classes, *([_NO_CLASS] if _NO_CLASS in predicted else [])]
   confusion = confusion_matrix(gold, predicted, labels=columns)[: len(classes)]
   return ByClass(names=class_names, precision=precision, recall=recall, f1=f1, support=support, confusion=confusion)
+
+
+def _named(classes: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
+  """Return the names of classes, the index of one without a name."""
+  return tuple(names[index] if 0 <= index < len(names) else str(index) for index in classes)
 
 
 def _pairs(prediction: Row, record: Row) -> list[tuple[int, int]]:
@@ -124,6 +138,8 @@ def show(by_class: ByClass, *, title: str) -> None:
   table.add_section()
   table.add_row('mean (macro)', *means, f'{by_class.support.sum():,}')
   tables.show(table)
+  if by_class.confusion is None:
+    return
   if len(by_class.names) > MOST:
     print(f'{len(by_class.names)} classes: the confusion matrix is only in the file')
     return

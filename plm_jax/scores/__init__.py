@@ -28,6 +28,7 @@ has all of both. Keys of records that scores share:
 
     row       the row as the data stores it
     label     its class (int) or value (float); None without one
+    classes   list of its classes, where it may have several; None if they are unknown
     words     list of its words
     labels    list of the class of each word; -1 for a word without one
     heads     list of the index of the head of each word, its own for a root; -1 for a word without one

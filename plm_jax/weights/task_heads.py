@@ -29,6 +29,7 @@ ADAPTERS = ('classify', 'tag', 'choose', 'span')  # adapters whose heads have ta
 _OUTPUTS = {'choose': 1, 'span': 2}  # fixed number of outputs
 NAMED = ('classify', 'tag')  # heads with class names
 REGRESSION = 'regression'  # their problem_type, our kind
+SEVERAL = 'multi_label_classification'
 
 
 def find(architecture: Architecture, trunk: nn.Module, leaves: Mapping[str, Leaf], adapter: Block) -> str:
@@ -143,7 +144,8 @@ def to_fields(adapter: Block, labels: Sequence[str], outputs: int) -> dict[str, 
     'label2id': {name: index for index, name in enumerate(names)},
   }
   if adapter.get('name') == 'classify':
-    out['problem_type'] = REGRESSION if adapter.get('kind') == REGRESSION else 'single_label_classification'
+    kinds = (REGRESSION, adapter.get('kind') == REGRESSION), (SEVERAL, adapter.get('several'))
+    out['problem_type'] = next((kind for kind, is_kind in kinds if is_kind), 'single_label_classification')
   return out
 
 
@@ -159,13 +161,11 @@ def to_adapter(
     labels: names of its classes, if they have any.
 
   Returns:
-    the block; empty if no adapter computes it: each class has its own probability (`multi_label_classification`).
+    the block.
 
   Raises:
     WeightsError: the number of names is not that of the classes.
   """
-  if config.get('problem_type') == 'multi_label_classification':
-    return {}
   block: dict[str, Any] = {'name': task.adapter, **task.settings}
   if f'{HEAD}/hidden/kernel' in shapes:
     block['hidden'] = shapes[f'{HEAD}/hidden/kernel'][-1]
@@ -177,7 +177,9 @@ def to_adapter(
   if task.adapter == 'tag':
     block['tags'] = list(labels) or [_placeholder(index) for index in range(outputs)]
   if task.adapter == 'classify':
-    kind = REGRESSION if config.get('problem_type') == REGRESSION or outputs == 1 else 'class'
+    several = config.get('problem_type') == SEVERAL
+    kind = REGRESSION if config.get('problem_type') == REGRESSION or (outputs == 1 and not several) else 'class'
+    block |= {'several': True} if several else {}
     block |= {'kind': kind, 'bias': 'hidden' in block or f'{HEAD}/bias' in shapes}
     block |= {} if kind == REGRESSION else {'classes': outputs}
   return block

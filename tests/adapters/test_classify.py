@@ -68,6 +68,34 @@ def test_regression_costs_the_squared_error():
   assert tiny.worst(predicted['value'], np.asarray(outputs)[:, 0]) < 1e-6
 
 
+def test_several_classes_cost_binary_cross_entropy():
+  torch = pytest.importorskip('torch')
+  task = make_task('bert', classes=3, several=True, threshold=0.4)
+  flags = [[1, 0], [0, 0], [1, 1], [-1, -1]]  # the data have two classes of three, and no label in the last row
+  batch = {**tiny.make_batch(ROWS), 'classes': jnp.array(flags)}
+  params = tiny.init_params(task, batch)
+  (outputs, _), loss = run(task, batch, params)
+  gold = np.pad(flags[:3], ((0, 0), (0, 1)))
+  logits = torch.tensor(np.asarray(outputs)[:3])
+  expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor(gold, dtype=torch.float32))
+  assert float(loss.value) == pytest.approx(expected.item(), rel=1e-5)
+  means = tiny.means(loss.metrics)
+  assert means['loss'] == pytest.approx(expected.item(), rel=1e-5)
+  predicted = predict(task, batch, params)
+  assert tiny.worst(predicted['probability'], 1 / (1 + np.exp(-np.asarray(outputs, np.float64)))) < 1e-6
+  assert np.allclose(predicted['threshold'], 0.4)
+  assert means['subset_accuracy'] == ((np.asarray(predicted['probability'])[:3] > 0.4) == gold).all(axis=1).mean()
+  # weights of classes: the mean of their terms
+  weighted = make_task('bert', classes=3, several=True, class_weights=(1, 3, 0))
+  terms = torch.nn.functional.binary_cross_entropy_with_logits(
+    logits, torch.tensor(gold, dtype=torch.float32), weight=torch.tensor([0.25, 0.75, 0.0]), reduction='sum'
+  )
+  assert float(run(weighted, batch, params)[1].value) == pytest.approx(terms.item() / 3, rel=1e-5)
+  assert make_task('bert', classes=1, several=True).classes == 1
+  with pytest.raises(ValueError, match='label_smoothing'):
+    make_task('bert', several=True, label_smoothing=0.1)
+
+
 def test_predictions_are_labels_and_probabilities():
   batch = tiny.make_batch(ROWS)
   params = tiny.init_params(BERT, batch)

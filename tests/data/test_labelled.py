@@ -370,7 +370,7 @@ def test_other_labels_are_other_data(tmp_path):
     ([{'tokens': '1 2', 'tags': [0, 1, 2]}], {}, 'row 0 of .*list of words'),
     ([{'tokens': ['1'], 'tags': ['']}], {}, "holds ''"),
     (WORDS[1:2], {}, 'none of 1 rows'),
-    (WORDS, {'kind': 'word'}, "kind='word'.*arcs, class, options, regression, spans, text, words"),
+    (WORDS, {'kind': 'word'}, "kind='word'.*arcs, class, multilabel, options, regression, spans, text, words"),
   ],
 )
 def test_impossible_words_are_refused(tmp_path, rows, changes, message):

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import plm_jax
 from plm_jax import config
 from plm_jax.commands import evaluate, predict
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Task
+from plm_jax.data import labelled
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.records import NotText
 from plm_jax.inference import predicting, replies
@@ -92,6 +94,54 @@ def run(letters: pathlib.Path, data: pathlib.Path, tmp_path_factory: pytest.Temp
 def predicted(run: pathlib.Path, file: pathlib.Path, out: pathlib.Path, *flags: str) -> pathlib.Path:
   assert predict.main([f'--workdir={run}', f'--file={file}', f'--out={out}', *flags]) == 0
   return out
+
+
+# Several classes -----------------------------------------------------------------------------------------------------
+
+
+def test_several_labels_are_the_same_through_every_door(data, tmp_path, capsys):
+  folder, labels = tmp_path / 'notes', ('first', 'long', 'named')
+  folder.mkdir()
+  rows = []
+  for row in sentences(40):
+    flags = {'first': row['label'] == 0, 'long': len(row['text']) > 30, 'named': row['text'][0] in 'AB'}
+    rows.append({'text': row['text'], **{name: int(flag) for name, flag in flags.items()}})
+  write_table(folder / 'train.csv', rows)
+  settings = resolved('several_labels', folder, data)
+  assert loop.train(settings, tmp_path / 'run').result['finished']
+  kept = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  assert (kept['adapter']['classes'], kept['data']['label']) == (3, '{first|long|named}')
+  flags = [f'--workdir={tmp_path / "run"}', '--config.eval.validation.data.split=train']
+  assert evaluate.main([*flags, f'--predictions={tmp_path / "scored.jsonl"}']) == 0
+  assert evaluate.main([*flags, '--by_class']) == 0
+  by_class = json.loads((tmp_path / 'run' / 'by_class.json').read_text())['validation']
+  assert [by_class['classes'][name]['support'] for name in labels] == [
+    sum(row[name] for row in rows) for name in labels
+  ]
+  write_table(tmp_path / 'new.csv', [{'text': row['text']} for row in rows])
+  found = read_lines(predicted(tmp_path / 'run', tmp_path / 'new.csv', tmp_path / 'out.jsonl'))
+  table = list(
+    csv.DictReader(predicted(tmp_path / 'run', tmp_path / 'new.csv', tmp_path / 'out.csv').read_text().splitlines())
+  )
+  model = plm_jax.load(tmp_path / 'run')
+  for row, scored, cells, loaded in zip(
+    found, read_lines(tmp_path / 'scored.jsonl'), table, model.classify([row['text'] for row in rows]), strict=True
+  ):
+    assert row['prediction'] == scored['names'] == loaded['labels'] == json.loads(cells['prediction'])
+    assert row['prediction'] == [name for name in labels if row['probabilities'][name] > 0.5]
+    np.testing.assert_allclose(list(row['probabilities'].values()), scored['probability'], atol=2e-6)
+    np.testing.assert_allclose(list(loaded['probabilities'].values()), scored['probability'], atol=2e-6)
+    assert float(cells['probability of long']) == row['probabilities']['long']
+  # predictions are labels again; two files are averaged
+  again = labelled.look(path=str(tmp_path / 'out.csv'), kind='multilabel', fields=('text',), label='prediction')
+  assert set(again.names) <= set(labels)
+  scored = [f'--score={tmp_path / "scored.jsonl"}'] * 2
+  assert evaluate.main(scored) == 0 and 'micro_f1' in capsys.readouterr().out
+  # one setting without the other
+  with pytest.raises(ConfigError, match=r'does not give label.*Set adapter\.several'):
+    config.resolve({**settings, 'adapter': {'name': 'classify'}})
+  with pytest.raises(ConfigError, match=r"does not give classes.*kind='multilabel'"):
+    resolved('several_labels', folder, data, kind='class')
 
 
 # Classes -------------------------------------------------------------------------------------------------------------

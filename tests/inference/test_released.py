@@ -14,6 +14,7 @@ from plm_jax import config
 from plm_jax.commands import fill, heads
 from plm_jax.core.errors import ConfigError
 from plm_jax.inference.model import Model
+from plm_jax.io.run_paths import RunFolder
 from plm_jax.training import evaluate_saved
 from plm_jax.weights import convert
 from tests import conftest, runs
@@ -188,13 +189,37 @@ def test_a_long_text_is_read_in_windows(data: pathlib.Path, tmp_path: pathlib.Pa
   assert len(found) == 20
 
 
+@pytest.mark.parametrize('count', [1, 3])
+def test_several_classes_are_those_of_transformers(count: int, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  fields = {'problem_type': 'multi_label_classification', 'id2label': dict(enumerate(NAMES[:count]))}
+  theirs, tokenizer = save('Bert', 'ForSequenceClassification', data, tmp_path / 'many', **fields)
+  rows = [{'text': text, 'labels': [NAMES[number % count]] * (number < 4)} for number, text in enumerate(WORDS)]
+  small.write_rows(tmp_path / 'rows.jsonl', rows)
+  for model in (plm_jax.load(tmp_path / 'many'), imported(tmp_path / 'many')):
+    for row, found in zip(rows, model.classify([row['text'] for row in rows]), strict=True):
+      (logits,) = outputs(theirs, tokenizer(row['text']))
+      np.testing.assert_allclose(list(found['probabilities'].values()), torch.sigmoid(logits), atol=2e-5)
+      assert found['labels'] == [name for name, logit in zip(NAMES, logits, strict=False) if logit > 0]
+  # the loss that transformers computes of the same labels
+  given = config.load('experiments/finetune/several_labels.py')
+  given['data'] |= {'path': str(tmp_path / 'rows.jsonl'), 'split': 'train', 'cache': str(tmp_path / 'cache')}
+  given['data'] |= {'length': 32, 'buckets': (), 'batch_size': 8}
+  given |= {'adapter': {'name': 'classify', 'several': True, 'classes': count}}
+  given['eval'] = {'validation': {'data': {'split': 'train'}}}
+  evaluate_saved.evaluate_folder(config.resolve(given), tmp_path / 'many', folder=RunFolder(tmp_path / 'out'))
+  measured = json.loads((tmp_path / 'out' / 'evaluations.jsonl').read_text())
+  losses = []
+  for row in rows:
+    encoded = {key: torch.tensor([value]) for key, value in tokenizer(row['text']).items()}
+    labels = torch.tensor([[float(name in row['labels']) for name in NAMES[:count]]])
+    losses.append(theirs(**encoded, labels=labels).loss.item())
+  assert measured['validation/loss'] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
 def test_what_a_release_cannot_be_asked(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   save('Bert', 'ForSequenceClassification', data, tmp_path / 'classes')
   with pytest.raises(ConfigError, match=r"'classify'.*encode, classify.*\btag\b"):
     plm_jax.load(tmp_path / 'classes').tag('a')
-  save('Bert', 'ForSequenceClassification', data, tmp_path / 'many', problem_type='multi_label_classification')
-  with pytest.raises(ConfigError, match=r'encode\b.*\bclassify'):
-    plm_jax.load(tmp_path / 'many').classify('a')
   save('Bert', 'ForSequenceClassification', data, tmp_path / 'strange')
   strange = make_tokenizer(data / 'vocab' / 'tokenizer.json', ('</s> $A <s>', '</s> $A $B <s>'))
   strange.save_pretrained(tmp_path / 'strange')

@@ -17,6 +17,7 @@ from plm_jax.scores import (
   glue,
   macro_f1,
   matthews,
+  multilabel,
   seqeval,
   superglue,
   threshold,
@@ -34,6 +35,23 @@ def draw(seed, classes=2, rows=200):
   random = np.random.default_rng(seed)
   gold = random.integers(0, classes, rows)
   return np.where(random.random(rows) < 0.6, gold, random.integers(0, classes, rows)).tolist(), gold.tolist()
+
+
+@pytest.mark.parametrize('count', [1, 2, 5])
+def test_scores_of_several_classes_are_those_of_scikit_learn(count):
+  peers, random = pytest.importorskip('sklearn.metrics'), np.random.default_rng(count)
+  probabilities = random.random((60, count)).round(1).astype(np.float32)  # with ties
+  gold = (random.random((60, count)) < 0.3).astype(int)
+  gold[:, -1] *= count < 5  # one class is never right, and never predicted
+  probabilities[:, -1] *= 0.3 if count == 5 else 1
+  predictions = [{'probability': row, 'threshold': np.float32(0.35)} for row in probabilities]
+  found = multilabel.score(predictions, [{'classes': np.flatnonzero(row).tolist()} for row in gold])
+  predicted = (probabilities > np.float32(0.35)).astype(int)
+  for mean in ('micro', 'macro'):
+    each = [peers.f1_score(gold[:, k], predicted[:, k], zero_division=0) for k in range(count)]
+    expected = np.mean(each) if count == 1 else peers.f1_score(gold, predicted, average=mean, zero_division=0)
+    assert found[f'{mean}_f1'] == pytest.approx(expected, abs=1e-12)
+  assert found['lrap'] == pytest.approx(peers.label_ranking_average_precision_score(gold, probabilities), abs=1e-12)
 
 
 # What every file states.

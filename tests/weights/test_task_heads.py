@@ -139,7 +139,7 @@ def inputs_of(task: Task, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
   """Select the inputs of a task model from a batch."""
   rows = np.zeros(len(batch['tokens']), np.int32)
   spans = {'start': rows, 'end': rows, 'context': np.ones_like(batch['tokens'])}
-  more = {'label': rows, 'labels': np.zeros_like(batch['tokens']), 'row_weight': rows + 1.0}
+  more = {'label': rows, 'classes': rows[:, None], 'labels': np.zeros_like(batch['tokens']), 'row_weight': rows + 1.0}
   return task.prepare(jax.random.key(0), {**batch, **more, **spans}).inputs
 
 
@@ -290,6 +290,7 @@ def write_run(
 
 RUNS = {
   'bert-rows': ('BertForSequenceClassification', BERT, CLASSIFY),
+  'bert-several': ('BertForSequenceClassification', BERT, {**CLASSIFY, 'several': True}),
   'bert-number': ('BertForSequenceClassification', BERT, {'name': 'classify', 'kind': 'regression'}),
   'bert-tokens': ('BertForTokenClassification', BERT, TAG),
   'bert-answers': ('BertForQuestionAnswering', BERT, {'name': 'span'}),
@@ -375,6 +376,7 @@ def check_export(
   if wanted:
     assert model.config.id2label == dict(enumerate(wanted)) and model.config.label2id[wanted[1]] == 1
   kinds = {'class': 'single_label_classification', 'regression': 'regression'}
+  kinds |= {'class': 'multi_label_classification'} if adapter.get('several') else {}
   expected = kinds[adapter.get('kind', 'class')] if adapter['name'] == 'classify' else None
   assert about.get('problem_type') == expected
 

@@ -53,6 +53,7 @@ class ClassNames:
     field: str,
     *,
     several: bool = False,
+    split: Callable[[Any], Any] = lambda value: value,
     missing: float | str = -1,
     counted: Callable[[Mapping[str, Any]], Sequence[bool] | None] = lambda row: None,
   ):
@@ -61,6 +62,7 @@ class ClassNames:
     Args:
       field: field with the class.
       several: the field holds the classes of several words, in a list or in a text with spaces between them.
+      split: value of the field -> its class, or a list of several classes of one text.
       missing: value for no class.
       counted: which words of a row have a class; None for all. Values of the others are no names.
     """
@@ -69,6 +71,7 @@ class ClassNames:
     self.records = records
     self.field = field
     self.several = several
+    self.split = one_by_one if several else split
     self.listed = field in records.labels
     self._names = records.labels.get(field, ())
     self._numbered = False  # a row holds an index
@@ -221,7 +224,7 @@ class ClassNames:
     for index in range(len(records)):
       try:
         row = records[index]
-        value = one_by_one(row.get(self.field)) if self.several else row.get(self.field)
+        value = self.split(row.get(self.field))
         counted = self.counted(row)
       except ValueError:
         continue

@@ -54,6 +54,7 @@ class ExampleSettings(NamedTuple):
       file, line and reason before anything is tokenised. 'skip' drops up to 0.1 % of the rows, counts and lists them.
     keep_unlabelled: keep rows without a label, or without its field, with label -1, for prediction (`evaluate
       --predictions`), as in the test sets of benchmarks. Nothing is trained or scored on them.
+    separator: with kind='multilabel', text between the classes of a cell, such as ';'; '' for one class per cell.
   """
 
   fields: tuple[str, ...] = ()
@@ -64,6 +65,7 @@ class ExampleSettings(NamedTuple):
   prefixes: tuple[str, ...] = ()
   on_bad_row: OnBadRow = 'stop'
   keep_unlabelled: bool = False
+  separator: str | None = None
 
 
 def asked(**settings: Any) -> ExampleSettings:

@@ -10,11 +10,12 @@ from typing import Any
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.field_texts import text_of
-from plm_jax.data.rows.kinds import options
+from plm_jax.data.rows.kinds import multilabel, options
 
 # Names of the label field by kind of examples; the first that exists counts.
 LABELS = {
   'class': ('label', 'labels', 'class', 'category', 'target', 'sentiment', 'intent', 'topic'),
+  'multilabel': ('labels', 'label', 'classes', 'categories', 'tags', 'emotions', 'genres', 'topics'),
   'regression': ('label', 'score', 'value', 'rating', 'similarity', 'target'),
   'words': ('tags', 'ner_tags', 'pos_tags', 'labels', 'label', 'upos'),
   'arcs': ('deprel', 'relations', 'relation', 'labels'),
@@ -42,6 +43,8 @@ def find_label(records: Records, kind: str) -> str:
     return listed[0]
   if field := next((name for name in LABELS.get(kind, ()) if name in records.fields), None):
     return field
+  if kind == 'multilabel' and (columns := multilabel.flag_columns(records, NUMBERS)):
+    return f'{{{"|".join(columns)}}}'
   left = [name for name in records.fields if name not in NUMBERS and name not in known_texts(records, kind)]
   if len(left) == 1:
     return left[0]
@@ -62,7 +65,7 @@ def find_fields(records: Records, kind: str, label: str) -> tuple[str, ...]:
   if fields := known_texts(records, kind):
     return fields
   held = _of_text(records, but=(label, *NUMBERS))
-  if kind in ('class', 'regression', 'text') and 0 < len(held) <= _MOST:
+  if kind in ('class', 'multilabel', 'regression', 'text') and 0 < len(held) <= _MOST:
     return held
   if kind == 'words' and len(held) == 1:
     return held

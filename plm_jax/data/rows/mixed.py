@@ -230,7 +230,7 @@ def _fixed(spec: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Any]:
   """Return keys, dtypes and sizes that examples of one batch share."""
   properties = {}
   for key, leaf in spec.items():
-    free = set('kt') & set(BATCH[key].axes)
+    free = set('ktn') & set(BATCH[key].axes)
     sizes = zip(_axes(key, leaf), leaf.shape, strict=True)
     properties[key] = leaf.dtype, [(axis, None if axis in free else size) for axis, size in sizes]
   return properties

@@ -111,7 +111,7 @@ def batch_spec(
     length: tokens of a row.
     targets: tokens of a text to write; None for as many.
   """
-  sizes = {'b': rows, 'k': OPTIONS, 'l': length, 't': targets or length, 'c': SLOTS}
+  sizes = {'b': rows, 'k': OPTIONS, 'l': length, 't': targets or length, 'c': SLOTS, 'n': 1}
   return {
     name: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in axes), jnp.dtype(BATCH[name].dtype))
     for name, axes in map(axes_of, dict.fromkeys((*reads, *ALWAYS)))
