@@ -121,6 +121,8 @@ class Evaluation:
       nats of all predicted tokens divided by this number, and 'bits_per_unit' (GPT-2 §3.1), which do not depend on the
       vocabulary.
     scores: files of `plm_jax/scores/` that need all predictions at once; None takes those of the task.
+    tokenize: tokens of scores that compare texts, one for each score at most, such as ('characters', 'zh'), of the
+      names in `TOKENIZE` of its file; None chooses by the script of the references.
     optional: splits that copies of the data may lack: a run on a folder without them leaves this evaluation out, with a
       line in the log. A folder that lacks any other split is refused, and so is one that `best` needs.
   """
@@ -129,4 +131,5 @@ class Evaluation:
   every: Count | None = None
   units: Count | None = None
   scores: Sequence[Annotated[str, 'scores']] | None = None
+  tokenize: Sequence[str] | None = None
   optional: Sequence[str] | None = None

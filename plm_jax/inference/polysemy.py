@@ -15,11 +15,11 @@ import numpy as np
 from rich.table import Table as Grid
 
 from plm_jax.cli import pictures, tables
+from plm_jax.core import scripts
 from plm_jax.core.errors import ConfigError, counted
 from plm_jax.inference import nearest, vectors
 from plm_jax.inference.opened import Opened
 from plm_jax.io import files
-from plm_jax.text import scripts
 
 
 class Uses(NamedTuple):

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from plm_jax.config import build
+from plm_jax.core import scripts
 from plm_jax.core.errors import ConfigError, counted
 from plm_jax.data.rows.examples import word_gap
 from plm_jax.data.rows.written import Form
 from plm_jax.inference import overlapping_windows, tasks
 from plm_jax.inference.tasks import OpenTask, Predicted
 from plm_jax.scores import Group, Row, attachment, grouped, seqeval, squad, squad2
-from plm_jax.text import scripts
 
 _WORD = re.compile(rf'{scripts.WORD}|[^\w\s]')
 _NAMES = re.compile(r'\{([^{}]*)\}')

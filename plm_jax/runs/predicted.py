@@ -269,7 +269,7 @@ def score(predictions: Sequence[Row], records: Sequence[Row], names: Sequence[st
     ConfigError: a score that does not fit the rows, or no score that fits.
   """
   for name in names:
-    errors.check_choice('--scores', 'score', name, scores_of(records), place='plm_jax/scores')
+    scoring.check_name('--scores', name, scores_of(records))
     if missing := _lacking(name, predictions, records):
       raise ConfigError(f'--scores: {name!r} needs {missing[0]}, but {_what(predictions, records)}')
   by_score: dict[str, dict[str, float]] = {}

@@ -1,10 +1,13 @@
 """Scores of all predictions of an evaluation: their names, their checks, and their values.
 
 A score is named by a file of `plm_jax/scores/`. After the name of a part, as in 'cola/matthews', it scores that part of
-a multi-task run: only its examples and predictions.
+a multi-task run: only its examples and predictions. After a colon, as in 'rouge:characters', it has its tokens, a name
+of its `TOKENIZE` (`scores/tokens.py`); without one they follow the script of the references.
 """
 
 import contextlib
+import functools
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +19,7 @@ from plm_jax.core.types import Labels, Source, Task
 from plm_jax.scores import Row
 
 _OF_TOKENS = ('characters', 'first')  # keys of records that tokenising adds
+log = logging.getLogger(__name__)
 
 
 class Keys(NamedTuple):
@@ -34,6 +38,8 @@ class Score(NamedTuple):
     metrics: names of the returned metrics.
     either: the keys it reads: `READS` and `RECORDS`, or `INSTEAD` if defined; one of them is enough.
     by_row: the metrics that are means over examples, `BY_ROW`.
+    tokenize: name of its tokens; '' for those that fit the references.
+    choices: all such names; () for a score without tokens.
   """
 
   file: str
@@ -41,11 +47,20 @@ class Score(NamedTuple):
   metrics: tuple[str, ...]
   either: tuple[Keys, ...]
   by_row: tuple[str, ...]
+  tokenize: str = ''
+  choices: tuple[str, ...] = ()
+
+  @property
+  def settings(self) -> dict[str, str]:
+    """Return the keyword of its tokens, if they are named."""
+    return {'tokenize': self.tokenize} if self.tokenize else {}
 
 
 def known(name: str) -> Score:
   """Read the constants of a score's file without importing it."""
+  name, _, tokenize = name.partition(':')
   part, slash, file = name.rpartition('/')
+  choices = signatures.literal(f'scores.{file}', 'TOKENIZE') or ()
   metrics, by_row, *first, instead = (
     signatures.literal(f'scores.{file}', key) or () for key in ('METRICS', 'BY_ROW', 'READS', 'RECORDS', 'INSTEAD')
   )
@@ -54,7 +69,50 @@ def known(name: str) -> Score:
   keys_of = [
     Keys(reads=tuple(f'{part}{slash}{key}' for key in reads), records=tuple(records)) for reads, records in either
   ]
-  return Score(file=file, part=part, metrics=named_metrics, either=tuple(keys_of), by_row=named_by_row)
+  own = dict(metrics=named_metrics, either=tuple(keys_of), by_row=named_by_row)
+  return Score(file=file, part=part, tokenize=tokenize, choices=choices, **own)
+
+
+def tokenized(names: Sequence[str], wanted: Sequence[str], *, where: str) -> tuple[str, ...]:
+  """Add the tokens that an evaluation names to its scores.
+
+  Raises ConfigError for tokens that no score has, or two for one score.
+  """
+  left, found = list(wanted), []
+  for name in names:
+    own = [choice for choice in left if choice in known(name).choices]
+    left = [choice for choice in left if choice not in own[:1]]
+    found.append(f'{name}:{own[0]}' if own else name)
+  if left:
+    takes = [f'{name} {", ".join(known(name).choices)}' for name in names if known(name).choices]
+    raise ConfigError(f'{where}.tokenize: {left[0]!r} fits no score. Each takes one of: {"; ".join(takes) or "none"}')
+  return tuple(found)
+
+
+def settled(name: str, records: Sequence[Row]) -> str:
+  """Add the tokens that fit its references to a score."""
+  score = known(name)
+  if not score.choices or score.tokenize:
+    return name
+  tokenize = build.import_file(f'scores.{score.file}').chosen(records)
+  if tokenize != score.choices[0]:
+    _tell(score.file, tokenize, f'{", ".join(score.choices)}')
+  return f'{name}:{tokenize}'
+
+
+@functools.cache
+def _tell(file: str, tokenize: str, choices: str) -> None:
+  """Log once which tokens a score has."""
+  log.info(
+    f'score {file!r}: tokenize={tokenize!r}, by the script of the references; eval.NAME.tokenize sets it: {choices}'
+  )
+
+
+def check_name(key: str, name: str, names: Sequence[str]) -> None:
+  """Raise ConfigError for an unknown score, or unknown tokens of one."""
+  errors.check_choice(key, 'score', name.partition(':')[0], names, place='plm_jax/scores')
+  if (score := known(name)).tokenize:
+    errors.check_choice(key, f'tokenize of {score.file!r}', score.tokenize, score.choices)
 
 
 def lacking(either: Iterable[Sequence[str]], present: Collection[str]) -> list[str]:
@@ -151,7 +209,7 @@ def check_rows(names: Sequence[str], labels: Labels, task: Task, *, where: str) 
       continue  # `check_records` raises
     records = (_named(dict(found.record(row)), task) for row in range(found.rows))
     with errors.stage(where):
-      build.import_file(f'scores.{score.file}').check(records)
+      build.import_file(f'scores.{score.file}').check(records, **score.settings)
 
 
 def _some_record(source: Source) -> dict[str, Any]:
@@ -219,7 +277,8 @@ def score(name: str, predictions: Sequence[Row], records: Sequence[Row]) -> dict
     if unknown := [key for key in record_keys if record[key] is None]:
       raise ConfigError(f'score {name!r}: row {row} has no {unknown[0]} and cannot be scored')
   with errors.stage(f'score {name!r}'):
-    values = build.import_file(f'scores.{named.file}').score(predictions, records)
+    named = known(settled(name, records))
+    values = build.import_file(f'scores.{named.file}').score(predictions, records, **named.settings)
   if named.part:
     values = {f'{named.part}/{metric}': value for metric, value in values.items()}
   if set(values) != set(named.metrics):

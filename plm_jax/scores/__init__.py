@@ -17,6 +17,8 @@ and may have
     BY_ROW = metrics               those of METRICS that are means over separately scored rows or groups
     UNLABELLED = reads             keys of predictions with which it also scores rows of the data that have no label or
                                    no right answer
+    TOKENIZE = names               tokens that `eval.NAME.tokenize` may name, the default first; then the file also has
+                                   `chosen(records)`, and `score` takes `tokenize`
     submission(predictions, records)    -> the text of a file in the format in which a benchmark takes predictions
 
 A file with only `submission` is a format of `evaluate --format` and no score; it needs one of its `READS`.

@@ -6,49 +6,65 @@ of the official script.
 
 An answer is a part of the context from one token to another, or a written text ('text'). T5 writes spaces around
 punctuation. A text that is no part of the context, but would be one with other spaces there, is replaced by that part.
+
+`eval.NAME.tokenize`: 'squad' is that rule, in which words end at spaces. 'cmrc' is that of CMRC 2018's script, for
+Chinese and other scripts without spaces, whose characters are words: F1 is of the longest common substring, and exact
+match ignores punctuation. By default the script of the answers decides.
 """
 
 import collections
+import difflib
 import itertools
 import json
 import re
 import string
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from plm_jax.scores import Group, Row, grouped
+from plm_jax.scores import Group, Row, grouped, tokens
 
 METRICS = ('exact_match', 'f1')
 READS = ('start', 'end', 'score')
 RECORDS = ('context', 'answers', 'characters', 'first')
 INSTEAD = (('text',), ('row',))
 BY_ROW = ('exact_match', 'f1')
+TOKENIZE = ('squad', 'cmrc')
+_BY_SCRIPT: dict[tokens.Script, str] = {'ascii': 'squad', 'letters': 'squad', 'chinese': 'cmrc', 'characters': 'cmrc'}
 
 NEVER = -1e30  # score of invalid pairs (`adapters/span.py`)
 _ARTICLES = re.compile(r'\b(a|an|the)\b')
 _PUNCTUATION = str.maketrans('', '', string.punctuation)
 
 
-def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
+def chosen(records: Iterable[Row]) -> str:
+  """Choose the rule by the script of the right answers."""
+  return _BY_SCRIPT[tokens.script(golds_of(record) or () for record in records)]
+
+
+def check(records: Iterable[Row], tokenize: str | None = None) -> None:
+  """Raise ValueError for a question without an answer or its tokens."""
+  answers = [golds_of(record) for record in records]
+  if without := sum(not golds for golds in answers):
+    raise ValueError(
+      f"{without:,} of {len(answers):,} questions have no answer, which score 'squad' does not support: set "
+      "adapter.no_answer=True, or use the score 'squad2' if answers are written"
+    )
+  tokenize = tokenize or _BY_SCRIPT[tokens.script(answers)]
+  if tokenize == 'cmrc':  # SQuAD's own rule has values for answers such as 'the'
+    tokens.check('squad', answers, tokens.mixed, tokenize=tokenize)
+
+
+def score(predictions: Sequence[Row], records: Sequence[Row], tokenize: str = 'squad') -> dict[str, float]:
   """Average over all questions; the windows of a question are joined."""
   groups = grouped(predictions, records)
-  check(group.records[0] for group in groups)
+  check([group.records[0] for group in groups], tokenize)
   each = [(answer_of(group), golds_of(group.records[0])) for group in groups]
+  rule = RULES[tokenize]
   return {
-    'exact_match': 100 * mean([most(exact_match, answer, gold) for answer, gold in each]),
-    'f1': 100 * mean([most(f1, answer, gold) for answer, gold in each]),
+    'exact_match': 100 * mean([most(rule.exact, answer, gold) for answer, gold in each]),
+    'f1': 100 * mean([most(rule.f1, answer, gold) for answer, gold in each]),
   }
-
-
-def check(records: Iterable[Row]) -> None:
-  """Raise ValueError for a question without an answer."""
-  answered = [bool(golds_of(record)) for record in records]
-  if not all(answered):
-    raise ValueError(
-      f"{answered.count(False):,} of {len(answered):,} questions have no answer, which score 'squad' does not support: "
-      "set adapter.no_answer=True, or use the score 'squad2' if answers are written"
-    )
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
@@ -170,6 +186,36 @@ def f1(answer: str, gold: str) -> float:
   predicted, right = normal(answer).split(), normal(gold).split()
   same = sum((collections.Counter(predicted) & collections.Counter(right)).values())
   return 2 * same / (len(predicted) + len(right)) if same else 0.0
+
+
+def exact_match_cmrc(answer: str, gold: str) -> float:
+  """Return 1 if two texts are equal without punctuation, else 0."""
+  return float(tokens.without_marks(answer) == tokens.without_marks(gold))
+
+
+def f1_cmrc(answer: str, gold: str) -> float:
+  """Compute the F1 of the longest common substring of tokens."""
+  predicted, right = tokens.mixed(answer), tokens.mixed(gold)
+  matcher = difflib.SequenceMatcher(None, predicted, right, autojunk=False)
+  same = matcher.find_longest_match().size
+  return 2 * same / (len(predicted) + len(right)) if same else 0.0
+
+
+class Rule(NamedTuple):
+  """A way to compare an answer with a right one.
+
+  Attributes:
+    normal: removes what is not compared.
+    exact: exact match.
+    f1: F1 of the tokens, 0 without common ones.
+  """
+
+  normal: Callable[[str], str]
+  exact: Callable[[str, str], float]
+  f1: Callable[[str, str], float]
+
+
+RULES = {'squad': Rule(normal, exact_match, f1), 'cmrc': Rule(tokens.without_marks, exact_match_cmrc, f1_cmrc)}
 
 
 def most(rule: Callable[[str, str], float], answer: str, golds: Sequence[str]) -> float:

@@ -13,6 +13,7 @@ no score then: `best_exact_match` and `best_f1` are `exact_match` and `f1`, and 
 without an answer are kept with `keep_unlabelled=True`.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -28,6 +29,9 @@ RECORDS = ('context', 'answers', 'characters', 'first')
 INSTEAD = (('text',), ('row',))
 BY_ROW = ('exact_match', 'f1')
 UNLABELLED = ('text',)
+TOKENIZE = ('squad', 'cmrc')  # as of `squad`
+
+chosen = squad.chosen
 
 
 class Question(NamedTuple):
@@ -49,15 +53,16 @@ class Question(NamedTuple):
     return self.margin > 0
 
 
-def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
+def score(predictions: Sequence[Row], records: Sequence[Row], tokenize: str = 'squad') -> dict[str, float]:
   """Average over all questions and over both kinds.
 
   Also find the best thresholds.
   """
   questions = questions_of(predictions, records)
   metrics: dict[str, float] = {}
-  for name, rule in (('exact_match', squad.exact_match), ('f1', f1)):
-    values = [_value(rule, question) for question in questions]
+  own = squad.RULES[tokenize]
+  for name, rule in (('exact_match', own.exact), ('f1', functools.partial(f1, rule=own))):
+    values = [_value(rule, question, own.normal) for question in questions]
     final = [float(not q.golds) if q.unanswered else value for q, value in zip(questions, values, strict=True)]
     best, threshold = best_threshold(questions, values)
     metrics |= {
@@ -70,8 +75,11 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   return metrics
 
 
-def check(records: Iterable[Row]) -> None:
-  """Raise ValueError for a question without a field of answers."""
+def check(records: Iterable[Row], tokenize: str | None = None) -> None:
+  """Raise ValueError for a question without a field of answers.
+
+  A text without a token, by any `tokenize`, is no answer.
+  """
   for record in records:
     squad.golds_of(record)
 
@@ -102,14 +110,14 @@ def question_of(group: Group) -> Question:
   return Question(answer=answer, margin=min(logits) if logits else null - value, golds=golds)
 
 
-def f1(answer: str, gold: str) -> float:
+def f1(answer: str, gold: str, rule: squad.Rule = squad.RULES['squad']) -> float:
   """Compute F1 of the words.
 
   If a text has none, 1 if both have none, else 0.
   """
-  if not squad.normal(answer) or not squad.normal(gold):
-    return float(squad.normal(answer) == squad.normal(gold))
-  return squad.f1(answer, gold)
+  if not rule.normal(answer) or not rule.normal(gold):
+    return float(rule.normal(answer) == rule.normal(gold))
+  return rule.f1(answer, gold)
 
 
 def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tuple[float, float]:
@@ -137,6 +145,6 @@ def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tu
   return best / max(len(questions), 1), threshold
 
 
-def _value(rule: Callable[[str, str], float], question: Question) -> float:
+def _value(rule: Callable[[str, str], float], question: Question, normal: Callable[[str], str]) -> float:
   """Score the best answer; right answers that normalise to '' are ignored."""
-  return squad.most(rule, question.answer, [gold for gold in question.golds if squad.normal(gold)] or [''])
+  return squad.most(rule, question.answer, [gold for gold in question.golds if normal(gold)] or [''])

@@ -40,8 +40,11 @@ def scores_of(settings: Settings, made: Parts, sources: Mapping[str, Source]) ->
 
 def asked(settings: Settings, task: Task) -> dict[str, tuple[str, ...]]:
   """Return score names: those of the evaluation, else of the task."""
-  blocks = settings['eval']
-  return {name: task.scores if (own := blocks[name]['scores']) is None else tuple(own) for name in blocks}
+  found = {}
+  for name, block in settings['eval'].items():
+    names = task.scores if block['scores'] is None else tuple(block['scores'])
+    found[name] = scoring.tokenized(names, block.get('tokenize') or (), where=f'eval.{name}')
+  return found
 
 
 def check_scores(names: Sequence[str], made: Parts, spec: Mapping[str, jax.ShapeDtypeStruct], *, where: str) -> None:

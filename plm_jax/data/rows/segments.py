@@ -18,12 +18,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from plm_jax.config import build
+from plm_jax.core import scripts
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Vocab
 from plm_jax.data.rows import store
 from plm_jax.data.rows.cached import cached
 from plm_jax.io import files
-from plm_jax.text import scripts
 
 Segmenter = Callable[[str], Iterable[str]]
 _NAMING = dict(key='data.segmenter', ours='jieba')

@@ -251,7 +251,7 @@ def _score_of(metric: str, predictions: Sequence[Row], records: Sequence[Row]) -
   """Find a metric's score ('' for none), and its name without evaluation."""
   short = metric.rpartition('/')[2]
   fitting = (name for name in predicted.fitting(predictions, records) if short in scoring.known(name).metrics)
-  return next(fitting, ''), short
+  return next((scoring.settled(name, records) for name in fitting), ''), short
 
 
 def _is_close(value: float, reference: float, *, rounded: float = 0.0) -> bool:

@@ -7,7 +7,7 @@ accents.
 import re
 import unicodedata
 
-from plm_jax.text.scripts import ALONE, MARKS
+from plm_jax.core.scripts import ALONE, MARKS
 
 _WORD = re.compile(rf'(?=\w)(?:[^\W{ALONE}]+(?:[{MARKS}]+[^\W{ALONE}]*)*|[{ALONE}][{MARKS}]*)')
 

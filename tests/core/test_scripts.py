@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from plm_jax.core import scripts
 from plm_jax.core.errors import ConfigError
 from plm_jax.inference import polysemy, replies
-from plm_jax.text import scripts
 
 
 @pytest.mark.parametrize(
