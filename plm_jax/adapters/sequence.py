@@ -150,7 +150,7 @@ def decoding_settings(decoding: Mapping[str, Any], vocab: Vocab, reader: Reader)
   for end in ('first', 'last'):
     if end in given:
       given[f'{end}_id'] = vocab.id(given.pop(end))
-  settings = {'eos_id': vocab.eos_id, 'pad_id': vocab.pad_id, **given}
+  settings = {'eos_id': vocab.eos_id, 'pad_id': vocab.pad_id, 'vocab_size': vocab.size, **given}
   checked = {name: value for name, value in settings.items() if name not in ('method', 'max_new')}
   constraints.group(settings.get('method', 'greedy'), settings.get('max_new', 2**20), checked)
   return settings | ({} if reader.start_id is None else {'start_id': reader.start_id}), seed

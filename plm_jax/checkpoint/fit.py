@@ -1,6 +1,6 @@
 """Conversion of one saved leaf to the shape, dtype and sharding of a leaf of this model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -140,11 +140,15 @@ def token_table_rows(
   return None
 
 
-def _axis_of_tokens(path: str, value: np.ndarray, fresh: Array, tables: tuple[int, int]) -> int | None:
-  """Find the only axis with as many rows as both token tables."""
+def _axis_of_tokens(
+  path: str, value: np.ndarray, fresh: Array, tables: tuple[int, int], ids: tuple[int, int] | None = None
+) -> int | None:
+  """Find the only axis with as many rows as both token tables, or as `ids`."""
   if is_stacked(path) or _is_position(path) or value.ndim != fresh.ndim:
     return None
-  axes = [axis for axis, pair in enumerate(zip(value.shape, fresh.shape, strict=True)) if pair == tables]
+  sizes = [set(pair) for pair in zip(tables, ids or tables, strict=True)]
+  shapes = zip(value.shape, fresh.shape, strict=True)
+  axes = [axis for axis, (old, new) in enumerate(shapes) if old in sizes[0] and new in sizes[1]]
   return axes[0] if len(axes) == 1 else None
 
 
@@ -162,7 +166,7 @@ def by_token(path: str, value: np.ndarray, fresh: Array, tokens: SameTokens, tab
 
   A leaf without vocabulary rows is returned unchanged. Rows that pad a table for sharding also start from the mean.
   """
-  if (axis := _axis_of_tokens(path, value, fresh, tables)) is None:
+  if (axis := _axis_of_tokens(path, value, fresh, tables, (tokens.size, len(tokens.rows)))) is None:
     return value
   mean = value.take(np.arange(tokens.size), axis).mean(axis, keepdims=True).astype(value.dtype)
   padding = np.full(fresh.shape[axis] - len(tokens.rows), -1)
@@ -178,6 +182,26 @@ def _take_layers(path: str, value: np.ndarray, entry: 'Entry') -> np.ndarray:
       f'init_from: layers={tuple(wanted)}, but {path} in {entry.source} has layers 0 to {len(value) - 1}'
     )
   return value[wanted]
+
+
+def without_spare(
+  path: str, value: np.ndarray, shape: Sequence[int], rows: int | None, size: Callable[[], int | None]
+) -> tuple[np.ndarray, str]:
+  """Remove the rows beyond those of this model, if no token has them.
+
+  Also return a description. Other leaves do not change.
+
+  Args:
+    path: of the leaf.
+    value: the leaf of the source.
+    shape: of the initial one.
+    rows: of the source's token table.
+    size: returns the number of ids of the source's vocabulary, if known.
+  """
+  axis = _longer_vocabulary(path, shape, value.shape)
+  if axis is None or value.shape[axis] != rows or shape[axis] < (size() or rows):
+    return value, ''
+  return value.take(np.arange(shape[axis]), axis), f', without rows {shape[axis]} to {rows - 1}, which no token has'
 
 
 def _longer_vocabulary(path: str, old: Sequence[int], new: Sequence[int]) -> int | None:

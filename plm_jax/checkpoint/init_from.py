@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from plm_jax.checkpoint.fit import (
+  TOKEN_TABLE,
   SameTokens,
   by_token,
   fit,
@@ -24,6 +25,7 @@ from plm_jax.checkpoint.fit import (
   token_table_rows,
   with_fresh,
   without_padding,
+  without_spare,
 )
 from plm_jax.checkpoint.params import Params, open_params
 from plm_jax.checkpoint.saved_steps import Step
@@ -145,7 +147,7 @@ def initialise(
     same_tokens: a source -> the positions of the tokens of this model's vocabulary in its own, for entries with
       'same_tokens'.
     vocab_size: a source -> number of ids of its vocabulary, after which rows of its token table are padding; None if
-      unknown. Called for entries with 'mean_rows'.
+      unknown. Called for entries with 'mean_rows', and for tables with more rows than here.
     width_key: (source, leaf of this model) -> the key of a config that sets the width of the leaf, if the source is a
       file of word vectors; None for other sources.
 
@@ -160,7 +162,8 @@ def initialise(
   leaves = _Leaves(fresh=flat(params))
   for fields in init_from:
     entry = Entry.read(fields)
-    source = open_params(entry.source, step=entry.step).arrays(entry.from_ or None)
+    saved = open_params(entry.source, step=entry.step)
+    source = saved.arrays(entry.from_ or None)
     vocabulary = _vocabulary_of(source, leaves.fresh, entry, same_tokens=same_tokens, vocab_size=vocab_size)
     if entry.layers is not None and not any(is_stacked(join(entry.from_, name)) for name in source):
       raise ValueError(
@@ -170,7 +173,13 @@ def initialise(
       leaves.skipped += [f'{entry.source}:{join(entry.from_, name)}' for name in source]
       continue
     convert = functools.partial(
-      _convert, entry=entry, vocabulary=vocabulary, position_rows=position_rows, width_key=width_key
+      _convert,
+      entry=entry,
+      vocabulary=vocabulary,
+      position_rows=position_rows,
+      width_key=width_key,
+      rows=next((leaf.shape[0] for path, leaf in saved.items() if path.endswith(TOKEN_TABLE)), None),
+      vocab_size=functools.cache(functools.partial(vocab_size, entry.source)),
     )
     if not _take(leaves, source, entry, sums, convert):
       raise ValueError(_nothing_in_common(source, leaves.fresh, entry))
@@ -276,14 +285,18 @@ def _convert(
   vocabulary: _Vocabulary,
   position_rows: Mapping[str, range],
   width_key: Callable[[str, str], str | None],
+  rows: int | None,
+  vocab_size: Callable[[], int | None],
 ) -> tuple[Array, str]:
   """Convert a leaf as its entry requests; also describe the changes."""
   tokens = vocabulary.tokens
   if vocabulary.size is not None and vocabulary.padded is not None:
     value = without_padding(path, value, fresh, vocabulary.size, vocabulary.padded)
+  value, cut = without_spare(path, value, fresh.shape, rows, vocab_size) if tokens is None else (value, '')
   by_rows = value if tokens is None else by_token(path, value, fresh, tokens, vocabulary.tables)
   key = width_key(entry.source, path)
   fitted, how = fit(path, by_rows, fresh, entry, before=_before(path, position_rows), width_key=key)
+  how = cut + how
   if by_rows is not value and tokens is not None:
     how += f', {np.count_nonzero(tokens.rows >= 0)} of {len(tokens.rows)} rows by their token, the others their mean'
   if entry.fresh_zeros:

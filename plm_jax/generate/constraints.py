@@ -41,6 +41,7 @@ class Constraints(NamedTuple):
     no_repeat: n, so that no n-gram occurs twice in prompt and text; 0 allows every n-gram.
     first_id: first token of every text.
     last_id: last token of a text of the greatest length, or several to choose from.
+    vocab_size: ids of the tokenizer; rows of the table beyond it are never generated. None allows all.
   """
 
   max_new: int
@@ -50,6 +51,7 @@ class Constraints(NamedTuple):
   no_repeat: int = 0
   first_id: int | None = None
   last_id: int | tuple[int, ...] | None = None
+  vocab_size: int | None = None
 
 
 def ids_of(value: int | tuple[int, ...] | None) -> tuple[int, ...]:
@@ -153,6 +155,8 @@ def allow(scores: Array, num_new: Array, texts: Array, before: Array, constraint
     repeats = _repeats(num_new, texts, before, size=constraints.no_repeat, vocab_size=scores.shape[1])
     scores = jnp.where(repeats, -jnp.inf, scores)
   vocab = jnp.arange(scores.shape[1])
+  if constraints.vocab_size is not None and constraints.vocab_size < len(vocab):
+    scores = jnp.where(vocab < constraints.vocab_size, scores, -jnp.inf)
   if constraints.min_new:
     scores = jnp.where(is_one_of(vocab, constraints.eos_id) & (num_new < constraints.min_new), -jnp.inf, scores)
   for forced, when in ((constraints.first_id, num_new == 0), (constraints.last_id, (num_new == limits - 1)[:, None])):

@@ -54,8 +54,9 @@ def generate(
     blank: int[b], for a trunk with positions in blanks: the position of the mask to fill, counted in real tokens.
     limits: int[b], most tokens to generate for each prompt, 1 to `max_new`; None is `max_new` for all.
     rng: key, for the method 'sample'.
-    **settings: fields of `constraints.Constraints` (eos_id, pad_id, min_new, no_repeat, first_id, last_id), of
-      `constraints.Sampling` (temperature, top_k, top_p) and of `constraints.Beam` (beams, length_penalty, early_stop).
+    **settings: fields of `constraints.Constraints` (eos_id, pad_id, min_new, no_repeat, first_id, last_id, vocab_size),
+      of `constraints.Sampling` (temperature, top_k, top_p) and of `constraints.Beam` (beams, length_penalty,
+      early_stop).
 
   Raises:
     TypeError: an unknown setting, or a missing required one.

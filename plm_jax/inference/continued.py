@@ -148,6 +148,7 @@ def _run(
         rng=jax.random.fold_in(key, first) if first else key,
         eos_id=special.ends or None,
         pad_id=pad_id,
+        vocab_size=opened.vocab.size,
         min_new=settings['min_new'],
         no_repeat=settings['no_repeat'],
         first_id=special.first,

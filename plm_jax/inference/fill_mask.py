@@ -10,16 +10,15 @@ import numpy as np
 from rich.table import Table
 
 from plm_jax.cli import tables
-from plm_jax.config import build
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.trunk import longest_row
 from plm_jax.core.types import Array, PyTree
 from plm_jax.inference import batches, fill_spans
 from plm_jax.inference.opened import Opened, with_ends
-from plm_jax.objectives import mlm
+from plm_jax.objectives import emd_mlm, mlm
 from plm_jax.text.spec import BLANKS
-from plm_jax.training.parts import check_length, make_parts
+from plm_jax.training.parts import check_length
 
 
 class Filled(NamedTuple):
@@ -117,12 +116,11 @@ def head_of(opened: Opened, *, user: str) -> tuple[Any, PyTree]:
       f'{user}: the run in {opened.folder} has no masked-LM head, only {", ".join(params)}; '
       'name the folder of a run with a masked objective'
     )
-  # other pre-training heads are left out; a mask decoder also needs its position table
-  if 'position_embed' not in params:
-    with errors.stage(user):
+  with errors.stage(user):
+    if 'position_embed' not in params:  # other pre-training heads are left out
       return mlm.make(trunk=trunk, vocab=opened.vocab).model, {name: params[name] for name in ('trunk', 'mlm')}
-  parts = make_parts(build.unwrapped(opened.resolved), opened.vocab)
-  return parts.task.model, params
+    steps = {'steps': opened.task['steps']} if 'steps' in opened.task else {}
+    return emd_mlm.make(trunk=trunk, vocab=opened.vocab, **steps).model, params
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=('top', 'size'))
@@ -138,13 +136,13 @@ def likeliest(
     segment_ids: int[b, l].
     positions: int[b, t].
     top: k, tokens per position.
-    size: v, ids of the vocabulary.
+    size: ids of the vocabulary, which are offered; the table may have more rows.
 
   Returns:
     probabilities f32[b, t, k], falling, and ids int32[b, t, k].
   """
   logits: Any = model.apply({'params': params}, predict=positions, tokens=tokens, segment_ids=segment_ids)
-  return jax.lax.top_k(jax.nn.softmax(logits[..., :size], axis=-1), top)
+  return jax.lax.top_k(jax.nn.softmax(logits, axis=-1)[..., :size], top)
 
 
 def show(filled: Filled) -> None:

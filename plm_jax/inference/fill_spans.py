@@ -85,6 +85,7 @@ def fill(opened: Opened, texts: Sequence[str], *, rows: int = batches.ROWS) -> l
       limits=jnp.array(limits),
       eos_id=special.ends or None,
       pad_id=vocab.pad_id,
+      vocab_size=vocab.size,
       first_id=special.first,
     )
     return outputs.tokens, outputs.lengths, chances(trunk, params, tokens, segments, outputs, start_id=special.start)

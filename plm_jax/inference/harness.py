@@ -253,6 +253,7 @@ class Model(TemplateLM):
       rng=jax.random.key(key),
       eos_id=ends or None,
       pad_id=vocab.pad_id,
+      vocab_size=vocab.size,
       **settings,
     )
     rows = zip(outputs.tokens.tolist(), outputs.lengths.tolist(), strict=True)

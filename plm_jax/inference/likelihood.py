@@ -112,8 +112,9 @@ def _masked(opened: Opened, texts: Sequence[str], rows: int) -> list[PseudoLogLi
   if vocab.mask_id is None:
     raise ConfigError('score: the vocabulary has no mask token; name the folder of a masked language model')
   model, params = fill_mask.head_of(opened, user='score')
-  reads = opened.read(texts)
-  pieces = vectors.pieces(reads, limit=opened.limit)
+  reads, table = opened.read(texts), getattr(model, 'position_embed', None)  # of a mask decoder
+  limit = opened.limit if table is None else table.num_rows
+  pieces = vectors.pieces(reads, limit=limit)
   targets = []
   for index, piece in enumerate(pieces):
     read = reads[piece.text]
@@ -126,7 +127,7 @@ def _masked(opened: Opened, texts: Sequence[str], rows: int) -> list[PseudoLogLi
     return hidden_nats(model, params, tokens, segments, positions, mask=vocab.mask_id)
 
   sizes = [len(pieces[index].ids) for index, _ in targets]
-  computed = batches.run(compute, sizes, limit=opened.limit, rows=rows, doing='score')
+  computed = batches.run(compute, sizes, limit=limit, rows=rows, doing='score')
   sums, counts = np.zeros(len(texts)), np.zeros(len(texts), int)
   for (index, _), nats in zip(targets, computed, strict=True):
     sums[pieces[index].text] -= float(nats)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax.numpy as jnp
 
-from plm_jax.core.types import Array, Vocab
+from plm_jax.core.types import Array
 from plm_jax.layers.linear import Dense, truncated_normal
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
@@ -46,11 +46,11 @@ class Head(nn.Module):
     return logits + jnp.pad(self.bias, (0, padding))
 
 
-def make_head(trunk: nn.Module, vocab: Vocab) -> Head:
+def make_head(trunk: nn.Module) -> Head:
   """Build the head for a trunk that `Attends`, in its style."""
   style = trunk.head_style
   return Head(
-    vocab_size=vocab.size,
+    vocab_size=trunk.vocab_size,
     activation=style.activation,
     norm_epsilon=style.norm_epsilon,
     init_std=style.init_std,

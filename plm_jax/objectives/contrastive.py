@@ -176,7 +176,7 @@ def make(
     weight=weight,
     mlm_weight=mlm_weight,
   )
-  model = Model(trunk, mlm.make_head(trunk, vocab) if fills else None, pool)
+  model = Model(trunk, mlm.make_head(trunk) if fills else None, pool)
   return Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), couples_rows=True)
 
 

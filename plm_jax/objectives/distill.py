@@ -159,7 +159,7 @@ def make(
     positions=positions,
     logit_rows=logit_rows,
   )
-  model = Model(trunk, mlm.make_head(trunk, vocab), mlm.Model(second, mlm.make_head(second, vocab)))
+  model = Model(trunk, mlm.make_head(trunk), mlm.Model(second, mlm.make_head(second)))
   summary = partial(perplexity_of, nats='mlm_loss')
   return Task(model, partial(prepare, s), partial(loss, s), mlm.predict, summary=summary)
 

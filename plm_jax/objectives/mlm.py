@@ -122,7 +122,7 @@ def make_task(trunk: nn.Module, vocab: Vocab, s: MlmSettings) -> Task:
 
   Other objectives replace parts of it.
   """
-  model = Model(trunk, make_head(trunk, vocab))
+  model = Model(trunk, make_head(trunk))
   return Task(model, partial(prepare, s), loss, predict, summary=perplexity_of)
 
 

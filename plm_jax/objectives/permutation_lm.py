@@ -107,9 +107,8 @@ def make(
     block=block,
     memory=memory,
   )
-  task = Task(
-    Model(trunk, OutputBias(vocab.size)), partial(prepare, s), partial(loss, s), predict, summary=perplexity_of
-  )
+  model = Model(trunk, OutputBias(trunk.vocab_size))
+  task = Task(model, partial(prepare, s), partial(loss, s), predict, summary=perplexity_of)
   return task._replace(init_carry=trunk.init_carry) if memory else task
 
 

@@ -234,6 +234,8 @@ def replace(s: RtdSettings, logits: Array | None, example: Example) -> tuple[Arr
   targets, positions = example.targets, example.inputs['predict']
   if logits is None:
     logits = jnp.broadcast_to(jnp.zeros(s.vocab_size), (*positions.shape, s.vocab_size))
+  if logits.shape[-1] > s.vocab_size:  # the table has more rows than the tokenizer has ids
+    logits = jnp.where(jnp.arange(logits.shape[-1]) < s.vocab_size, logits, -jnp.inf)
   sampled = sample(logits, targets['draws'], temperature=s.temperature)
   return put(targets['original'], positions, targets['weights'] > 0, sampled), sampled
 

@@ -116,7 +116,7 @@ def make(
     join=partial(frame, separators=SEPARATORS[layout]),
     frame=2 + SEPARATORS[layout],
   )
-  model = Model(trunk, mlm.make_head(trunk, vocab), trunk.head_style.init_std)
+  model = Model(trunk, mlm.make_head(trunk), trunk.head_style.init_std)
   return Task(model, partial(prepare, s), partial(loss, s), predict, summary=partial(perplexity_of, nats='mlm_loss'))
 
 

@@ -145,9 +145,9 @@ def make(
     max_targets=max_targets,
   )
   style = trunk.head_style
-  sizes = (vocab.size, trunk.token_dim, places, place_dim)
+  sizes = (trunk.vocab_size, trunk.token_dim, places, place_dim)
   boundary = Boundary(*sizes, style.activation, style.norm_epsilon, style.init_std, trunk.execution.dtype)
-  model = Model(trunk, mlm.make_head(trunk, vocab), boundary)
+  model = Model(trunk, mlm.make_head(trunk), boundary)
   summary = partial(perplexity_of, nats='mlm_loss')
   return Task(model, partial(prepare, s), partial(loss, s), predict, summary=summary)
 
