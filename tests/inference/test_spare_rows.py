@@ -76,7 +76,7 @@ def test_a_table_with_more_rows_than_ids(make, data, name, spare):
     score = model.score(TEXT).pseudo_log_likelihood
     assert np.isfinite(score) and 0 < sum(filled.values()) < 0.9  # most of the probability is of rows without a token
     if name != 'deberta-decoder':  # whose mask decoder transformers does not compute
-      ids = [vocab.cls_id, *vocab.encode('Anna is in the [MASK]', specials=True), vocab.sep_id]
+      ids = [vocab.cls_id, *vocab.encode('Anna is in the <mask>', specials=True), vocab.sep_id]
       with torch.no_grad():
         logits = theirs(input_ids=torch.tensor([ids])).to_tuple()[0][0, ids.index(vocab.mask_id)]
       expected = torch.softmax(logits, -1)[: runs.VOCAB_SIZE].sort(descending=True).values.numpy()
@@ -104,7 +104,7 @@ def test_a_generator_never_samples_rows_beyond_the_tokenizer(make):
   made = rtd.make(trunk=opened.trunk, vocab=opened.vocab, sharing='all')
   batch = {
     'tokens': np.full((2, 12), 60, np.int32), 'segment_ids': np.ones((2, 12), np.int32),
-    'row_id': np.arange(2, dtype=np.int32), 'row_weight': np.ones(2, np.float32),
+    'step': np.zeros(2, np.int32), 'row_id': np.arange(2, dtype=np.int32), 'row_weight': np.ones(2, np.float32),
   }  # fmt: skip
   example = made.prepare(jax.random.key(0), batch)
   logits = np.zeros((*example.inputs['predict'].shape, runs.VOCAB_SIZE + 16), np.float32)
