@@ -140,7 +140,7 @@ def token_table_rows(
   return None
 
 
-def _axis_of_tokens(
+  """Find the only axis with as many rows as both token tables or `ids`."""
   path: str, value: np.ndarray, fresh: Array, tables: tuple[int, int], ids: tuple[int, int] | None = None
 ) -> int | None:
   """Find the only axis with as many rows as both token tables, or as `ids`."""
