@@ -140,10 +140,10 @@ def token_table_rows(
   return None
 
 
-  """Find the only axis with as many rows as both token tables or `ids`."""
+def _axis_of_tokens(
   path: str, value: np.ndarray, fresh: Array, tables: tuple[int, int], ids: tuple[int, int] | None = None
 ) -> int | None:
-  """Find the only axis with as many rows as both token tables, or as `ids`."""
+  """Find the only axis with as many rows as both token tables or `ids`."""
   if is_stacked(path) or _is_position(path) or value.ndim != fresh.ndim:
     return None
   sizes = [set(pair) for pair in zip(tables, ids or tables, strict=True)]
@@ -187,7 +187,7 @@ def _take_layers(path: str, value: np.ndarray, entry: 'Entry') -> np.ndarray:
 def without_spare(
   path: str, value: np.ndarray, shape: Sequence[int], rows: int | None, size: Callable[[], int | None]
 ) -> tuple[np.ndarray, str]:
-  """Remove the rows beyond those of this model, if no token has them.
+  """Remove the rows beyond this model's, if no token has them.
 
   Also return a description. Other leaves do not change.
 
