@@ -143,7 +143,7 @@ def token_table_rows(
 def _axis_of_tokens(
   path: str, value: np.ndarray, fresh: Array, tables: tuple[int, int], ids: tuple[int, int] | None = None
 ) -> int | None:
-  """Find the only axis with as many rows as both token tables or `ids`."""
+  """Find the only axis with the rows of both tables, or `ids`."""
   if is_stacked(path) or _is_position(path) or value.ndim != fresh.ndim:
     return None
   sizes = [set(pair) for pair in zip(tables, ids or tables, strict=True)]
