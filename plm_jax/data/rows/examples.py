@@ -15,7 +15,8 @@ from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import order, store
 from plm_jax.data.rows.checked import BadRows, OnBadRow
 from plm_jax.data.rows.class_names import ClassNames
-from plm_jax.data.rows.field_texts import FieldTexts, ListedTexts, text_of
+from plm_jax.data.rows.field_texts import FieldTexts, ListedTexts, joined, text_of
+from plm_jax.data.rows.mistakes import Mistakes
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +233,9 @@ def one_label(
       f'{records.where}: per_class={settings.per_class} needs classes; kind={kind!r} has none: remove it.'
     )
   fields = fields_of(records, settings)
-  rows = read_rows(records, settings, fields=fields, label=label)
+  rows = read_rows(
+    records, settings, fields=fields, label=label, numbered=lambda: names is not None and not names.names
+  )
   gold, row_ids = rows.labels, rows.row_ids
   labels: np.ndarray = np.array([-1 if value is None else value for value in gold], dtype)
   largest = '' if names is None else records.place(int(row_ids[labels.argmax()]))
@@ -245,13 +248,15 @@ def one_label(
     sampled = balanced(labels, settings.per_class, sample_seed=settings.sample_seed, where=records.where)
     labels, row_ids, gold = labels[sampled], row_ids[sampled], [gold[index] for index in sampled]
   class_names = () if names is None else names.settled()
-  digest = digest_of(records, settings, fields, kind, *(() if names is None else names.digest), left_out=rows.left_out)
+  digest = digest_of(
+    records, settings, fields, kind, *(() if names is None else names.digest), *rows.changes, left_out=rows.left_out
+  )
 
   def record(row: int) -> dict[str, Any]:
     return {'row': records[int(row_ids[row])], 'label': gold[row], 'names': class_names}
 
   return Examples(
-    texts=FieldTexts(rows.table, fields, row_ids, digest, prefixes=settings.prefixes),
+    texts=FieldTexts(rows.table, fields, row_ids, digest, prefixes=settings.prefixes, write=rows.write),
     edges=np.arange(len(row_ids) * len(fields) + 1),
     row_ids=row_ids,
     fields=fields,
@@ -275,16 +280,28 @@ class LabelledRows(NamedTuple):
     row_ids: int64[rows].
     labels: a label for each; None without one.
     left_out: indices of the unusable rows.
+    write: value of a text field -> its text.
   """
 
   table: Records
   row_ids: np.ndarray
   labels: list[Any]
   left_out: tuple[int, ...]
+  write: Callable[[Any], str | None]
+
+  @property
+  def changes(self) -> list[str]:
+    """Return what `write` adds to the digest of the rows."""
+    return ['lists'] * (self.write is not text_of)
 
 
 def read_rows(
-  records: Records, settings: ExampleSettings, *, fields: tuple[str, ...], label: Callable[[Any, int], Any]
+  records: Records,
+  settings: ExampleSettings,
+  *,
+  fields: tuple[str, ...],
+  label: Callable[[Any, int], Any],
+  numbered: Callable[[], bool] = bool,
 ) -> LabelledRows:
   """Read and check the text fields and the label of every row.
 
@@ -292,6 +309,7 @@ def read_rows(
     settings: settings of the config.
     fields: text fields.
     label: (value of the row, row index) -> its label; raises a ValueError.
+    numbered: returns True, after the last row, if labels are numbers of classes.
 
   Raises:
     ValueError: bad rows, unless `on_bad_row` skips them; or no row has a label.
@@ -300,6 +318,7 @@ def read_rows(
   needed = fields if settings.keep_unlabelled else (*fields, settings.label)
   table, rows = in_memory(records, bad, fields=needed, optional=(settings.label,))
   missing: list[int] = []  # rows with the label `settings.missing`
+  mistakes = Mistakes(records.where)
 
   def read(index: int) -> Any:
     row = table.values(index, needed, optional=(settings.label,))
@@ -309,6 +328,7 @@ def read_rows(
     if value == settings.missing:
       missing.append(index)
       return None
+    mistakes.see({field: row[field] for field in fields}, (value,))
     empty = value is None or (value == '' and settings.keep_unlabelled)  # '' is an empty cell of a column of names
     return None if empty else label(value, index)
 
@@ -329,14 +349,16 @@ def read_rows(
         f'{records.where}: {settings.label!r} is {settings.missing} in {len(missing)} rows, which means no label, and '
         f'{labelled[0][1]} in all others: number the classes from 0, or write their names.'
       )
-    if missing:
+    if missing and settings.missing == ExampleSettings().missing:
       log.warning(
         f'{records.where}: in {len(missing)} of them {settings.label!r} is {settings.missing}, which means no label. '
         'If it is a class, number the classes from 0 or write their names. If it is a value, set data.missing to a '
         'value that the data does not have.'
       )
   row_ids, labels = zip(*labelled, strict=True)
-  return LabelledRows(table=table, row_ids=np.array(row_ids, np.int64), labels=list(labels), left_out=left_out)
+  mistakes.tell(settings.label, [value for value in labels if value is not None] if numbered() else ())
+  write = joined if mistakes.joins else text_of
+  return LabelledRows(table, np.array(row_ids, np.int64), list(labels), left_out, write)
 
 
 def digest_of(

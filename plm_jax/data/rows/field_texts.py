@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax.data.corpora.records import Records, as_written
+from plm_jax.data.corpora import cells
+from plm_jax.data.corpora.records import Records, as_written, is_words
 
 
 def text_of(value: Any) -> str | None:
@@ -19,6 +20,12 @@ def text_of(value: Any) -> str | None:
   if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
     return ' '.join(value)
   return None
+
+
+def joined(value: Any) -> str | None:
+  """Convert a field to text; join the list in a text."""
+  spelt = cells.parse(value) if isinstance(value, str) else None
+  return text_of(spelt if is_words(spelt) else value)
 
 
 class FieldTexts:

@@ -1,21 +1,28 @@
 """Tables as text: comma-separated values as in RFC 4180, and tab-separated ones without quotation marks.
 
-The first line has the names of the fields; a first column without a name is 'column_1'. A column with only whole
-numbers, or only numbers, is read as numbers, with None for empty cells. Every other column is text. Such numbers keep
-the spelling of their cells, since they may be meant as texts. The .tsv files of GLUE's authors have this format.
+The first line has the names of the fields; a first column without a name is 'column_1'. If it lacks the separator of
+the suffix and has another one (; tab | ,), that one separates the cells. If all of its names in a .tsv have quotation
+marks, all cells may. If a blank follows each of its separators, cells lose theirs. A first line that is an example is
+refused. A column with only whole numbers, or only numbers, is read as numbers, with None for empty cells. Every other
+column is text. Such numbers keep the spelling of their cells, since they may be meant as texts. The .tsv files of
+GLUE's authors have this format.
 """
 
 import array
 import csv
 import functools
 import io
+import logging
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from plm_jax.core.errors import counted
 from plm_jax.data.corpora import local
 from plm_jax.data.corpora.records import Opened, Real, Whole
+
+log = logging.getLogger(__name__)
 
 SUFFIXES = ('.csv', '.tsv')
 SCHEME = None
@@ -24,7 +31,17 @@ _FORMS: dict[str, dict[str, Any]] = {
   '.csv': {'delimiter': ',', 'strict': True},
   '.tsv': {'delimiter': '\t', 'quoting': csv.QUOTE_NONE},
 }
+_OTHERS = ',;\t|'  # separators of a file whose first line lacks its own
+_SAMPLE = 100  # rows by which columns get names
+# names of a header; a first line with one of them is no example
+_NAMES = re.compile(
+  'answers?|category|class|content|context|document|hypothesis|idx?|index|labels?|premise|question|review|score|'
+  'sentence[12]?|source|summary|tags|target|text|title|tokens|words',
+  re.IGNORECASE,
+)
 _LONGEST_CELL = 2**31 - 1
+_WORDS = 3  # words of a cell that is a text
+_PAIR = ('sentence1', 'sentence2')
 _WHOLE = re.compile(r'-?(0|[1-9][0-9]{0,17})')
 _REAL = re.compile(r'-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]+)?')
 
@@ -49,27 +66,53 @@ def open(path: local.File, split: str, cache: str) -> Opened:
 
   The whole file is read once, to find the bounds of rows and the types of columns.
   """
-  form = next(form for suffix, form in _FORMS.items() if path.suffix == suffix)
   csv.field_size_limit(_LONGEST_CELL)  # for the whole process; the default is 131,072, and documents may be longer
+  form = _form_of(path)
   spans = array.array('q')  # pairs of start and end, 16 bytes per row
-  names: list[str] = []
+  first: list[str] = []
   fits: list[int] = []  # per column, the first of `_KINDS` that all its cells match
   seen: list[bool] = []  # per column, True if a cell is not empty
+  again: set[int] = set()  # columns in which the first cell occurs again
+  padded: set[int] = set()  # columns with blanks around cells
+  sample: list[list[str]] = []
   for start, end, cells in _records(path, form):
-    if not names:
-      names, fits, seen = _header(cells, path), [0] * len(cells), [False] * len(cells)
+    if not first:
+      first, fits, seen = cells, [0] * len(cells), [False] * len(cells)
       continue
     spans.extend((start, end))
-    if len(cells) != len(names):
+    if len(cells) != len(first):
       continue  # an error when it is read
+    sample += [cells] * (len(sample) < _SAMPLE)
     for column, cell in enumerate(cells):
-      if cell:
+      if number := cell.strip(' '):
         seen[column] = True
-        while fits[column] < len(_KINDS) and not _KINDS[fits[column]][1].fullmatch(cell):
+        if cell == first[column] and cells != first:
+          again.add(column)
+        while fits[column] < len(_KINDS) and not _KINDS[fits[column]][1].fullmatch(number):
           fits[column] += 1
+        if number != cell:
+          padded.add(column)
+  _check_header(first, again, sample, path, form)
+  names = _header(first, path) if first else []
   kinds = [_KINDS[fit][0] if fit < len(_KINDS) and filled else None for fit, filled in zip(fits, seen, strict=True)]
   parse = functools.partial(_parse, form=form, names=names, kinds=kinds)
-  return Opened(local.Rows(path, zip(spans[::2], spans[1::2], strict=True), parse), f'{path.digest(cache=cache)} rows')
+  changed = f', {form}' * (form != _FORMS[path.suffix]) + ', stripped' * any(kinds[column] for column in padded)
+  rows = local.Rows(path, zip(spans[::2], spans[1::2], strict=True), parse)
+  return Opened(rows, f'{path.digest(cache=cache)} rows{changed}')
+
+
+def _form_of(path: local.File) -> dict[str, Any]:
+  """Return what separates the cells of a file, by its first line."""
+  lines = (line.decode('utf-8-sig', errors='replace').rstrip('\r\n') for line in path.lines() if line.strip())
+  line, form = next(lines, ''), _FORMS[path.suffix]
+  bare = re.sub('"[^"]*"', '""', line)
+  if form['delimiter'] not in bare and (other := max(_OTHERS, key=bare.count)) in bare:
+    log.info(f'{path.path}: the first line has no {form["delimiter"]!r}, so that {other!r} separates cells')
+    form = {**_FORMS['.csv'], 'delimiter': other}
+  elif bare and not bare.replace(form['delimiter'], '').replace('""', ''):  # all names have quotation marks
+    form = {**_FORMS['.csv'], 'delimiter': form['delimiter']}
+  mark = form['delimiter']
+  return form | {'skipinitialspace': True} if bare.count(mark) == bare.count(f'{mark} ') > 0 else form
 
 
 def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int, list[str]]]:
@@ -110,11 +153,51 @@ def _header(cells: list[str], path: local.File) -> list[str]:
   return names
 
 
+def _check_header(
+  first: list[str], again: set[int], sample: list[list[str]], path: local.File, form: dict[str, Any]
+) -> None:
+  """Raise ValueError if the first line is an example.
+
+  Args:
+    first: its cells.
+    again: columns in which they occur again.
+    sample: cells of the rows after it.
+    path, form: the file.
+  """
+  if any(_NAMES.fullmatch(cell.strip()) for cell in first):
+    return
+  filled = [cell.strip() for cell in first if cell]
+  number = any(map(_REAL.fullmatch, filled)) and filled != [str(column) for column in range(len(filled))]
+  if not number and not (again and any(len(cell.split()) >= _WORDS for cell in first)):
+    return
+  # the longest column is the text, one with few numbers or few different cells the label
+  columns = list(zip(first, *sample, strict=True))
+  sizes = [sum(map(len, column)) for column in columns]
+  texts = [k for k, column in enumerate(columns) if sum(len(c.split()) for c in column) >= _WORDS * len(column)]
+  texts = texts if len(texts) == len(_PAIR) else [sizes.index(max(sizes))]
+  names = {k: 'text' if len(texts) == 1 else name for k, name in zip(texts, _PAIR, strict=False)}
+  rest = [k for k, column in enumerate(columns) if k not in names and len(set(column)) > 1]
+  label = min(rest, key=lambda k: (not all(map(_WHOLE.fullmatch, columns[k])), len(set(columns[k]))), default=None)
+  line = (
+    form['delimiter']
+    .join(names.get(k, 'label' if k == label else f'column_{k + 1}') for k in range(len(first)))
+    .replace('\t', '\\t')
+  )
+  file, unzipped = (
+    shlex.quote(str(place)) for place in (path.path, path.path.with_name(path.path.name.removesuffix(local.ZIPPED)))
+  )
+  unzip = '' if file == unzipped else f'gunzip {file} && '
+  raise ValueError(
+    f'{path.path}: the first line is an example. Put the names of the fields above it: '
+    f"{unzip}sed -i '1i {line}' {unzipped}"
+  )
+
+
 def _parse(text: str, *, form: dict[str, Any], names: list[str], kinds: list[Any]) -> local.Row:
   cells = next(csv.reader(io.StringIO(text, newline='\n'), **form))
   if len(cells) != len(names):
     raise local.BadRow(f'{counted(len(cells), "cell")} but the header has {counted(len(names), "field")}')
   return {
-    name: cell if kind is None else kind(cell) if cell else None
+    name: cell if kind is None else kind(cell.strip(' ')) if cell.strip(' ') else None
     for name, kind, cell in zip(names, kinds, cells, strict=True)
   }

@@ -29,6 +29,7 @@ from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.checked import BadRows
 from plm_jax.data.rows.field_texts import ListedTexts
+from plm_jax.data.rows.mistakes import Mistakes
 
 GIVES = ('label',)
 QUICK = dict(path='pydocs/summary_choice', fields=('context', 'endings'), label='label', buckets=())
@@ -88,6 +89,10 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
   good = bad.read(Reader(records, asked, patterns, names).read)
   left_out = bad.report()
   every = [(index, item) for index, items in zip(*good, strict=True) for item in items]
+  mistakes = Mistakes(records.where)
+  for _, item in every:
+    mistakes.see({'options': '' if any(not option.strip() for option in map(str, item.options)) else 'a'})
+  mistakes.tell(asked.label, [item.label for _, item in every if item.label is not None])
   if any(len(items) > 1 for items in good.values):  # ids count the questions instead of the rows
     every = [(index, item) for index, (_, item) in enumerate(every)]
   labelled = [(index, item) for index, item in every if asked.keep_unlabelled or item.label is not None]

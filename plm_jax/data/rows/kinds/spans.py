@@ -16,6 +16,7 @@ from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import examples
 from plm_jax.data.rows.checked import BadRows
 from plm_jax.data.rows.field_texts import ListedTexts
+from plm_jax.data.rows.mistakes import Mistakes
 
 GIVES = ('start', 'end', 'context')
 WINDOWS = True  # a long text is read in several examples
@@ -69,7 +70,10 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
   side = fields.index('context') if 'context' in fields else 1
   bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
   good = bad.read(lambda index: _read(records, index, fields, label=label, side=side))
-  left_out = bad.report()
+  left_out, mistakes = bad.report(), Mistakes(records.where)
+  for question in good.values:
+    mistakes.see(dict(zip(fields, question.texts, strict=True)))
+  mistakes.tell(label)
   rows = [
     (i, question) for i, question in zip(*good, strict=True) if asked.keep_unlabelled or question.answers is not None
   ]

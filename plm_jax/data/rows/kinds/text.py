@@ -73,7 +73,10 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
   fields = examples.fields_of(records, asked)
   targets = Targets(records, asked.label)
   labelled = examples.read_rows(records, asked, fields=fields, label=targets.check)
-  digest, rows = examples.digest_of(records, asked, fields, 'text', left_out=labelled.left_out), len(labelled.row_ids)
+  digest, rows = (
+    examples.digest_of(records, asked, fields, 'text', *labelled.changes, left_out=labelled.left_out),
+    len(labelled.row_ids),
+  )
 
   def part(names: tuple[str, ...], **settings: Any) -> examples.Examples:
     return examples.Examples(
@@ -92,6 +95,6 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
       'names': records.labels.get(asked.label, ()),
     }
 
-  return part(fields, prefixes=asked.prefixes)._replace(
+  return part(fields, prefixes=asked.prefixes, write=labelled.write)._replace(
     target=part((asked.label,), write=targets.first), record=lambda offsets: record, unlabelled=None in labelled.labels
   )

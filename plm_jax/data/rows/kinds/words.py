@@ -21,6 +21,7 @@ from plm_jax.data.rows import examples, store
 from plm_jax.data.rows.checked import BadRows
 from plm_jax.data.rows.class_names import ClassNames, one_by_one, words_of
 from plm_jax.data.rows.field_texts import ListedTexts
+from plm_jax.data.rows.mistakes import Mistakes
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Reader(NamedTuple):
     field: field of the words.
     per_word: second value of each word.
     names: classes of the words.
+    mistakes: counts the words and their labels.
   """
 
   records: Records
@@ -81,6 +83,7 @@ class Reader(NamedTuple):
   field: str
   per_word: PerWord
   names: ClassNames
+  mistakes: Mistakes
 
   def read(self, index: int) -> Words:
     """Read a row.
@@ -104,6 +107,7 @@ class Reader(NamedTuple):
       )
     if not all(isinstance(word, str) for word in words):
       raise ValueError(f'{where}: {field!r} holds an entry that is no text: {words!r}')
+    self.mistakes.see({field: ' '.join(words)}, tags)
     others = self.per_word.read(row, index, len(words))
     tags = [-1 if other == NOT_COUNTED else tag for tag, other in zip(tags, others, strict=True)]
     spelt = isinstance(row[field], str) and words != row[field].split()
@@ -138,8 +142,10 @@ def rows_of(
 
   names = ClassNames(records, settings.label, several=True, counted=counted)
   bad = BadRows(records, settings.on_bad_row, every=settings.keep_unlabelled)
-  good = bad.read(Reader(records=records, settings=settings, field=field, per_word=per_word, names=names).read)
+  mistakes = Mistakes(records.where)
+  good = bad.read(Reader(records, settings, field, per_word, names, mistakes).read)
   left_out = bad.report()
+  mistakes.tell(settings.label, fix='remove these rows')
   rows = [(index, row) for index, row in zip(*good, strict=True) if row.words]
   if not rows:
     raise ValueError(f'{records.where}: none of {len(records)} rows has a word in {field!r}.')
