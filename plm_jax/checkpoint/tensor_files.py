@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 
-from plm_jax.core.errors import ConfigError
+from plm_jax.core.errors import WeightsError as WeightsError
 from plm_jax.io import files
 
 DTYPES = {
@@ -35,10 +35,6 @@ DTYPES = {
 }
 _MOST_HEADER = 100_000_000  # limit of the library
 _MOST_AXES = 64  # limit of numpy
-
-
-class WeightsError(ConfigError):
-  """Weights that cannot be read or written; the message names the file and the tensor. Exit code 2."""
 
 
 class Tensor(NamedTuple):

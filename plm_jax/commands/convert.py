@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from plm_jax.cli import command
 from plm_jax.core.errors import ConfigError
-from plm_jax.io import files, run_paths
+from plm_jax.io import files, other_forms, run_paths
 
 if TYPE_CHECKING:
   from plm_jax.core.types import Template  # loads jax, which checking the flags does not need
@@ -58,9 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--shard', type=SHARD, metavar='GB', help='maximum GB per file of weights (default 4)')
   parser.add_argument('--force', action='store_true', help='replace an earlier conversion in DST')
   arguments = parser.parse_args(argv)
+  problem = other_forms.explain(arguments.source)
+  if problem and 'convert import' not in problem:  # ELMo's files are imported
+    raise ConfigError(problem)
   source, target = (files.absolute(files.path(path)) for path in (arguments.source, arguments.target))
-  if not files.is_folder(source):
-    raise ConfigError(f'there is no folder {source}')
   form: Form = 'import' if arguments.direction == 'import' else arguments.form or 'release'
   _check_flags(arguments, source, form=form)
   shard = round((arguments.shard or 4) * 1e9)

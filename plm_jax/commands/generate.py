@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from plm_jax.cli import command
 from plm_jax.core.errors import ConfigError
 from plm_jax.generate import conventions, settings
-from plm_jax.io import files
+from plm_jax.io import files, other_forms
 
 if TYPE_CHECKING:
   import argparse
@@ -38,10 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'{parser.prog}: give --workdir=DIR or --weights=FOLDER, not both')
   settings.check(vars(arguments), arguments.prompt, dash='--')
   flag = 'weights' if arguments.workdir is None else 'workdir'
-  folder = files.path(arguments.workdir or arguments.weights)
-  if not files.is_folder(folder):
-    raise ConfigError(f'--{flag}={folder}: no such folder')
-  return _generate(folder, arguments)
+  where = arguments.workdir or arguments.weights
+  if not files.is_folder(files.path(where)):
+    raise ConfigError(f'--{flag}: {other_forms.explain(where)}')
+  return _generate(files.path(where), arguments)
 
 
 def _parser() -> command.Parser:

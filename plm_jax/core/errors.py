@@ -30,6 +30,10 @@ class ConfigError(Exception):
   """A mistake of the user. One message names the problem, the choices and the fix. Exit code 2."""
 
 
+class WeightsError(ConfigError):
+  """Weights that cannot be read or written; the message names the file and the tensor. Exit code 2."""
+
+
 def shown(value: Any) -> str:
   """Format a value in one line for a message, shortened if long."""
   try:

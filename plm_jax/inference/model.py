@@ -27,6 +27,7 @@ from plm_jax.inference.fill_mask import Filled
 from plm_jax.inference.likelihood import LogProbability, PseudoLogLikelihood
 from plm_jax.inference.vectors import Pool, TokenVectors
 from plm_jax.io import files
+from plm_jax.weights import sentences
 
 Texts = str | Sequence[str]
 Pair = tuple[str, ...]
@@ -98,7 +99,7 @@ class Model:
     return translating.writer(self.folder)
 
   def encode(
-    self, texts: Texts, *, layer: int | Literal['all'] | Sequence[int] | np.ndarray = -1, pool: Pool = 'mean'
+    self, texts: Texts, *, layer: int | Literal['all'] | Sequence[int] | np.ndarray = -1, pool: Pool | None = None
   ) -> np.ndarray | TokenVectors | list[TokenVectors]:
     """Encode texts as vectors: the hidden states of the network.
 
@@ -114,7 +115,9 @@ class Model:
     Args:
       texts: one text or n texts, of any length.
       layer: 0 is the embeddings, -1 the output after any final norm. A sequence selects k layers, 'all' every layer.
-      pool: 'mean' of all tokens, special tokens included; the 'first' or the 'last' token; 'none' for all tokens.
+      pool: 'mean' of all tokens, special tokens included; the 'first' or the 'last' token; 'none' for all tokens. None
+        follows a folder of sentence-transformers (pooling, layers after it, maximum length) and a contrastive run; for
+        others it is 'mean'.
 
     Returns:
       f32[n, d], or f32[n, k, d] for k layers; without the axis n for one text. With pool='none' a `TokenVectors` per
@@ -123,8 +126,15 @@ class Model:
     Raises:
       ConfigError: the network has no such layer, or it was trained on reversed text.
     """
+    recipe = self.folder.recipe if pool is None else None
     with errors.stage('encode'):
-      errors.one_of('pool', pool, Pool)
+      errors.one_of('pool', pool or 'mean', Pool)
+      if recipe is not None and not (vectors.is_number(layer) and layer == -1):
+        raise ValueError(f"layer={layer!r}: the pooling of {self.folder.folder} is for its output: add pool='mean'")
+    if recipe is not None:
+      results = _each('encode', texts, functools.partial(self._sentences, recipe))
+      return results if isinstance(texts, str) else np.array(results, np.float32)
+    pool = pool or 'mean'
     layers = vectors.layers_of(self.folder, layer)
     one_layer = vectors.is_number(layer)
 
@@ -142,6 +152,9 @@ class Model:
     width = self.folder.trunk.hidden_dim
     shape = (len(results), width) if one_layer else (len(results), len(layers), width)
     return np.array(results, np.float32).reshape(shape)
+
+  def _sentences(self, recipe: sentences.Recipe, texts: Sequence[str]) -> list[np.ndarray]:
+    return vectors.encode_sentences(self.folder, recipe, texts, rows=self.batch_size)
 
   def fill(self, texts: Texts, *, top: int = 5) -> Filled | list[Filled]:
     """Predict the most likely words for each blank.

@@ -19,12 +19,12 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.core.trunk import longest_row
 from plm_jax.core.types import Execution, PyTree
 from plm_jax.generate import conventions
-from plm_jax.io import checksums, files
+from plm_jax.io import checksums, files, other_forms
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.text import probe, tokenizer
 from plm_jax.text.tokenizer import Vocab
 from plm_jax.training.parts import Settings, make_template, reads_second
-from plm_jax.weights import Part, Weights
+from plm_jax.weights import Part, Weights, sentences
 
 
 class Read(NamedTuple):
@@ -71,6 +71,14 @@ class Opened:
   def weights(self) -> Weights:
     """Open the folder with `weights.open`."""
     return weights.open(self.folder, step=self.step, part=self.part)
+
+  @functools.cached_property
+  def recipe(self) -> sentences.Recipe | None:
+    """Return how the folder makes sentence vectors, if it specifies it."""
+    if self.settings:
+      recipe = sentences.of_objective(self.trunk, self.weights.params, self.task)
+      return None if recipe is None or recipe.modes == ('mean',) else recipe
+    return sentences.read(self.folder)
 
   @functools.cached_property
   def resolved(self) -> Settings:
@@ -275,20 +283,12 @@ def open(
   Raises:
     ConfigError: the folder, its model or its vocabulary is missing, or the run has no such step or task.
   """
+  if problem := other_forms.explain(folder):
+    raise ConfigError(problem)
   path = files.path(folder)
-  if not files.is_folder(path):
-    raise ConfigError(
-      f"{folder}: no such folder; name a run, a converted checkpoint or a model in Hugging Face's format"
-    )
   if settings is None:
     content = _read_json(RunFolder(path).config)
     is_run = isinstance(content, dict) and 'model' in content
-    if not content and not files.is_file(path / files.IMPORT):
-      weights.open(path)  # raises the error for a PEFT folder
-      raise ConfigError(
-        f'{folder} has no model: expected a run (config.json, vocab, checkpoints), a converted checkpoint '
-        f"({files.IMPORT}) or Hugging Face's format (config.json with a model_type, safetensors, tokenizer)"
-      )
     settings = config.load(str(RunFolder(path).config)) if is_run else {}
   if part is not None:
     settings = one_part.settings_of(
@@ -301,8 +301,9 @@ def open(
       checkpoint.check_there(RunFolder(path).checkpoints, step)
     except CheckpointError as error:
       raise ConfigError(f'{folder}: {error}') from error
-  vocab_folder = RunFolder(path).vocab
-  vocab_folder = vocab_folder if files.is_folder(vocab_folder) else path
+  vocab_folder = weights.open(path).vocab
+  if not settings and not tokenizer.exists(vocab_folder):
+    raise ConfigError(f'{folder} has no tokenizer: fetch its files as well (tokenizer.json, vocab.txt or spiece.model)')
   with errors.stage('vocab'):
     vocab = tokenizer.load(vocab_folder)
   return Opened(path, step, settings, vocab, vocab_folder, execution, part)

@@ -13,8 +13,10 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Array, PyTree, Vocab
 from plm_jax.inference import batches, overlapping_windows, tasks
 from plm_jax.inference.opened import Opened, Read
+from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.scalar_mix import read_layers
 from plm_jax.text import chars
+from plm_jax.weights import sentences
 
 Pool = Literal['mean', 'first', 'last', 'none']
 
@@ -112,8 +114,73 @@ def is_number(layer: Any) -> bool:
   return isinstance(layer, int | np.integer) and not isinstance(layer, bool)
 
 
+def encode_sentences(
+  opened: Opened, recipe: sentences.Recipe, texts: Sequence[str], *, rows: int = batches.ROWS
+) -> list[np.ndarray]:
+  """Compute the vectors f32[e] of texts as sentence-transformers does.
+
+  Texts are cut at the length of the recipe.
+  """
+  texts = [recipe.prompt + text for text in texts]
+  if recipe.lower:
+    texts = [text.lower() for text in texts]
+  skipped = 0
+  if not recipe.with_prompt and recipe.prompt:
+    prompt = opened.read([recipe.prompt])[0]
+    skipped = len(prompt.ids) - prompt.after
+  length = min((size for size in (recipe.length, opened.limit) if size), default=None)
+  vectors = []
+  for start in range(0, len(texts), 16 * rows):  # the states of all tokens are in memory
+    chunk = encode(opened, texts[start : start + 16 * rows], layers=(-1,), pool='none', rows=rows, length=length)
+    vectors += [vector(recipe, each.vectors[:, 0], prompt=skipped) for each in chunk]  # type: ignore[union-attr]
+  return vectors
+
+
+def vector(recipe: sentences.Recipe, states: np.ndarray, *, prompt: int = 0) -> np.ndarray:
+  """Compute the vector of a text.
+
+  Args:
+    recipe: of the folder.
+    states: f32[l, d] of its tokens, special tokens included.
+    prompt: tokens at the beginning that are not pooled.
+  """
+  own = states[prompt:] if len(states) > prompt else states[-1:]
+  places = np.arange(prompt + 1, prompt + 1 + len(own), dtype=np.float32)  # weights of 'weightedmean'
+  pooled = {
+    'cls': lambda: own[0],
+    'max': lambda: own.max(axis=0),
+    'mean': lambda: own.mean(axis=0),
+    'mean_sqrt_len_tokens': lambda: own.sum(axis=0) / np.sqrt(np.float32(len(own))),
+    'weightedmean': lambda: places @ own / places.sum(),
+    'lasttoken': lambda: own[-1],
+  }
+  out = np.concatenate([pooled[mode]() for mode in recipe.modes])
+  for layer in recipe.layers:
+    if layer is None:
+      out = out / max(np.linalg.norm(out), 1e-12)
+    else:
+      out = np.asarray(ACTIVATIONS[layer.activation](out @ layer.kernel + layer.bias))
+  return np.asarray(out, np.float32)
+
+
+def _cut(read: Read, length: int | None) -> Read:
+  """Remove the last tokens of a text, but not its special tokens."""
+  if length is None or len(read.ids) <= length:
+    return read
+  stop = max(length - read.after, read.before)
+  end = len(read.ids) - read.after
+  ids, types = (values[:stop] + values[end:] for values in (read.ids, read.types))
+  return read._replace(ids=ids, types=types, unknown={i: word for i, word in read.unknown.items() if i < stop})
+
+
 def encode(
-  opened: Opened, texts: Sequence[str], *, layers: tuple[int, ...], pool: Pool, rows: int = batches.ROWS
+  opened: Opened,
+  texts: Sequence[str],
+  *,
+  layers: tuple[int, ...],
+  pool: Pool,
+  rows: int = batches.ROWS,
+  length: int | None = None,
 ) -> list[np.ndarray] | list[TokenVectors]:
   """Compute the vectors of texts.
 
@@ -123,6 +190,7 @@ def encode(
     layers: k indices from `layers_of`.
     pool: 'mean' of all tokens, special tokens included; the 'first' or the 'last' token; 'none' for all tokens.
     rows: texts per batch.
+    length: maximum tokens of a text; None reads all of it.
 
   Returns:
     Per text f32[k, d]; with pool='none' its `TokenVectors`, f32[l, k, d].
@@ -132,7 +200,7 @@ def encode(
   """
   tasks.check_direction(opened, 'encode')
   trunk, params = opened.network
-  written = opened.read(texts)
+  written = [_cut(read, length) for read in opened.read(texts)]
   reads, table = _spelt(opened, written)
   all_pieces = pieces(reads, limit=opened.limit, causal=opened.kind == 'causal')
   shares = [_shares(piece, len(reads[piece.text].ids), pool) for piece in all_pieces]

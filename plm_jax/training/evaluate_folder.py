@@ -13,7 +13,7 @@ from plm_jax.config import build, signatures
 from plm_jax.core import errors, param_paths, sharding
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Execution, PyTree, Task
-from plm_jax.io import files
+from plm_jax.io import other_forms
 from plm_jax.io.files import Where
 from plm_jax.text import tokenizer
 from plm_jax.training import parts
@@ -32,8 +32,8 @@ def without_folded(settings: Settings) -> Settings:
 
 def model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
   """Load a folder and build the task on its trunk."""
-  if not files.is_folder(files.path(source)):
-    raise ConfigError(f'--weights={source}: there is no such folder')
+  if problem := other_forms.explain(source):
+    raise ConfigError(f'--weights: {problem}')
   opened = weights.open(source)
   with errors.stage('vocab'):
     vocab = tokenizer.load(opened.vocab)

@@ -16,9 +16,9 @@ from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.core import param_paths
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Template
-from plm_jax.io import checksums, files, run_paths
+from plm_jax.io import checksums, files, other_forms, run_paths
 from plm_jax.text import tokenizer
-from plm_jax.weights import bilm, folders, release, writer
+from plm_jax.weights import bilm, folders, release, sentences, writer
 from plm_jax.weights.folders import Part
 from plm_jax.weights.table import HEAD, pieces
 
@@ -39,7 +39,9 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   """
   if files.is_file(source / params.INDEX):
     raise WeightsError(f'{source} is converted already: use it in --config.model.from and in every command')
-  opened = folders.Published(source, architecture=architecture)
+  opened = folders.open(source, architecture=architecture)
+  if not isinstance(opened, folders.Published):
+    raise WeightsError(other_forms.explain(source) or f'{source} is a run: `plm-jax convert export {source} NEW`')
   reader = opened.reader
   layers = {path: leaf.shape[0] if reader.entries[path].stacked else None for path, leaf in opened.params.items()}
   about = {
@@ -56,7 +58,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   reasons: list[str] = []
 
   def put_vocab(vocab: Path) -> None:
-    copied.extend(release.copy_tokenizer(source, vocab))
+    copied.extend(release.copy_tokenizer(opened.vocab, vocab))
     if copied:
       copied.extend(_put_generation(vocab, opened))
       checksums.seal(vocab, copied)
@@ -71,7 +73,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
       f'the tokenizer is copied, but cannot be used here: {reason}. The parameters work with ids (weights.load, '
       'convert export); commands that read tokens give this error'
     )
-  log.info(f'flags for its model: {" ".join(_flags(reader.model, spare=_multiple(reader.vocab_size, source)))}')
+  log.info(f'flags for its model: {" ".join(_flags(reader.model, spare=_multiple(reader.vocab_size, opened.vocab)))}')
 
 
 def _unread(vocab: Path, final_path: Path) -> list[str]:
@@ -251,10 +253,22 @@ def export(
     adapter=opened.adapter,
     labels=opened.labels,
     shard=shard,
+    finish=_sentence_files(opened, trunk),
   )
   log.info(f'{target}: {", ".join(file.name for file in files.listing(target))}')
   if not files.is_folder(opened.vocab):
     log.info(f'{source} has no vocabulary to export')
+
+
+def _sentence_files(opened: folders.Weights, trunk: nn.Module) -> Callable[[Path], None]:
+  """Return what writes the files of sentence-transformers, for a contrastive run."""
+  objective = opened.objective
+  recipe = sentences.of_objective(trunk, opened.params, objective)
+  if recipe is None:
+    return lambda folder: None
+  return functools.partial(
+    sentences.write, recipe=recipe, width=trunk.hidden_dim, similarity=objective['similarity_of']
+  )
 
 
 def export_own(

@@ -14,8 +14,7 @@ from plm_jax.checkpoint.tensor_files import WeightsError as WeightsError
 from plm_jax.core import errors
 from plm_jax.core.param_paths import nested
 from plm_jax.core.types import Execution, PyTree
-from plm_jax.io import files
-from plm_jax.weights import release
+from plm_jax.io import files, model_folders
 from plm_jax.weights.derived_leaves import SUMS as SUMS
 from plm_jax.weights.published_weights import GENERATION as GENERATION
 from plm_jax.weights.published_weights import Published as Published
@@ -40,21 +39,12 @@ def open(
 
   Returns:
     `Weights`; errors in the folder are found when its model or its parameters are used.
-
-  Raises:
-    WeightsError: it is a PEFT folder, which has no model.
   """
-  path = files.path(folder)
-  if release.is_release(path):
+  path = model_folders.main_folder(files.path(folder))
+  if model_folders.is_published(path):
     if part is not None:
       errors.check_choice(f'part={part}', 'part', part, TRUNKS, place=f'{path} (no run)')
     return Published(path, architecture=architecture)
-  if files.is_file(path / release.PEFT):
-    raise WeightsError(
-      f"{path} is a PEFT folder: updates without their model. Name the run of adapter 'lora' that it was exported "
-      'from, '
-      'or export the whole model: `plm-jax convert export RUN FOLDER`'
-    )
   return Weights(path, step=step, part=part)
 
 

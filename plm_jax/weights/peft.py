@@ -20,22 +20,11 @@ from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.trunk import longest_row
 from plm_jax.core.types import HEADS, Template
-from plm_jax.io import checksums, files, run_paths
+from plm_jax.io import checksums, files, model_folders, run_paths
 from plm_jax.weights import folders, release, table, writer
+from plm_jax.weights.adapted import BEFORE, TASKS, TENSORS
 from plm_jax.weights.folders import Weights
 from plm_jax.weights.table import Architecture, Entry
-
-TENSORS = 'adapter_model.safetensors'
-BEFORE = 'base_model.model.'  # prefix of every name
-# suffix of a class name in transformers -> PEFT's name of the task
-TASKS = {
-  'ForSequenceClassification': 'SEQ_CLS',
-  'ForTokenClassification': 'TOKEN_CLS',
-  'ForQuestionAnswering': 'QUESTION_ANS',
-  'ForCausalLM': 'CAUSAL_LM',
-  'LMHeadModel': 'CAUSAL_LM',
-  'ForConditionalGeneration': 'SEQ_2_SEQ_LM',
-}
 
 log = logging.getLogger(__name__)
 
@@ -99,8 +88,8 @@ def export(
     tensor_files.write(partial / TENSORS, {name: _plan(array) for name, array in tensors.items()})
     typed, longest = getattr(chosen.module, 'TYPED', False), longest_row(trunk)
     release.copy_tokenizer(opened.vocab, partial, template=template, types=typed, longest=longest)
-    files.write_json(partial / release.PEFT, about)
-    release.put_in_place(partial, target, mark=release.PEFT)
+    files.write_json(partial / model_folders.PEFT, about)
+    release.put_in_place(partial, target, mark=model_folders.PEFT)
   count = sum(array.size for array in tensors.values())
   log.info(f'{target}: {len(modules)} modules, {count:,} numbers; their base model is {base or "unknown"}')
 

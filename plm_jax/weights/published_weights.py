@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 from plm_jax.checkpoint import Params
+from plm_jax.io import files, model_folders
+from plm_jax.text import published
 from plm_jax.weights import task_heads
+from plm_jax.weights.adapted import Adapted
 from plm_jax.weights.reader import Reader
 from plm_jax.weights.release import TOKEN_IDS, Release
 from plm_jax.weights.run_weights import Model, Weights
@@ -29,17 +32,20 @@ class Published(Weights):
   """An open folder in Hugging Face's form.
 
   Attributes:
+    adapted: whether the folder is a PEFT adapter of a model.
     reader: the correspondence of its tensors to our parameters; building it checks all names and shapes.
   """
 
   def __init__(self, folder: Path, *, architecture: str | None):
     super().__init__(folder, step=None, part=None)
-    self.vocab = folder
+    self.adapted = files.is_file(folder / model_folders.PEFT)
+    base = model_folders.base_of(folder)
+    self.vocab = folder if published.find(folder) else base
     self._architecture = architecture
 
   @functools.cached_property
   def reader(self) -> Reader:
-    return Reader(Release(self.folder), architecture=self._architecture)
+    return Reader(Adapted(self.folder) if self.adapted else Release(self.folder), architecture=self._architecture)
 
   @functools.cached_property
   def model(self) -> Model:

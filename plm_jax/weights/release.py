@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,11 @@ from plm_jax.checkpoint import tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.core.errors import stage
 from plm_jax.core.types import Template
-from plm_jax.io import checksums, downloads, files
+from plm_jax.io import downloads, files, model_folders, other_forms
 from plm_jax.text import published
 from plm_jax.text import spec as specs
 
 CONFIG, SINGLE, INDEX = 'config.json', 'model.safetensors', 'model.safetensors.index.json'
-PEFT = 'adapter_config.json'  # of PEFT folders: updates without their model
 TOKENIZER, _ROLES, _FACTS = 'tokenizer.json', 'tokenizer_config.json', 'vocab.json'
 GENERATION = 'generation_config.json'
 # fields of config.json
@@ -32,21 +31,9 @@ TOKENIZER_FILES = (
   'chat_template.jinja', 'chat_template.json',
   GENERATION,  # the tokens that begin and end a text, and settings of generation
 )  # fmt: skip
-_PICKLES = (
-  'pytorch_model.bin',
-  'pytorch_model.bin.index.json',
-  'tf_model.h5',
-  'flax_model.msgpack',
-  'model.ckpt.index',
-)
 SHARD = 5 * 10**9
 
 log = logging.getLogger(__name__)
-
-
-def is_release(folder: Path) -> bool:
-  """Check for a config.json that has a `model_type`."""
-  return files.is_file(folder / CONFIG) and isinstance(read_json(folder / CONFIG).get('model_type'), str)
 
 
 class Release:
@@ -65,7 +52,7 @@ class Release:
 
   def __init__(self, folder: Path):
     self.folder = folder
-    self.config = read_json(folder / CONFIG)
+    self.config = model_folders.config_of(folder)
     # An index next to a single file is stale: the folder was saved in shards before.
     self._index = {} if files.is_file(folder / SINGLE) else self._read_index()
     names = sorted(set(self._index.values())) if self._index else [self._single()]
@@ -94,12 +81,7 @@ class Release:
     """Return the name of the only file of tensors."""
     if files.is_file(self.folder / SINGLE):
       return SINGLE
-    if pickles := [name for name in _PICKLES if files.is_file(self.folder / name)]:
-      raise WeightsError(
-        f'{self.folder} has only {pickles[0]}, and pickles can execute code. If you trust the source, convert it: '
-        '`AutoModel.from_pretrained(...).save_pretrained(FOLDER)` writes model.safetensors'
-      )
-    raise WeightsError(f'{self.folder} has neither {SINGLE} nor {INDEX}: fetch one of them')
+    raise WeightsError(other_forms.explain(self.folder) or f'{self.folder} has neither {SINGLE} nor {INDEX}: fetch one')
 
   def __contains__(self, name: object) -> bool:
     return name in self._places
@@ -134,6 +116,7 @@ def write(
   template: Template | None = None,
   types: bool = False,
   longest: int | None = None,
+  finish: Callable[[Path], None] = lambda folder: None,
 ) -> None:
   """Write a folder, or replace one once everything is on disk.
 
@@ -148,6 +131,7 @@ def write(
     template: as in `copy_tokenizer`.
     types: as in `copy_tokenizer`.
     longest: as in `copy_tokenizer`.
+    finish: writes other files into the folder.
 
   Raises:
     WeightsError: the disk is full, or a tensor cannot be read; the folder is unchanged.
@@ -165,13 +149,14 @@ def write(
       files.write_json(partial / INDEX, {'metadata': {'total_size': total}, 'weight_map': index})
     copied = copy_tokenizer(tokenizer, partial, template=template, types=types, longest=longest) if tokenizer else []
     files.write_json(partial / CONFIG, dict(config))
-    replaced = {INDEX, CONFIG, *(TOKENIZER_FILES if copied else ())}
+    replaced = {INDEX, CONFIG, model_folders.MODULES, *(TOKENIZER_FILES if copied else ())}
     replaced |= {file.name for file in files.listing(folder, 'model*.safetensors')}
     for other in () if files.is_address(folder) else files.files_below(folder):  # other files are kept
       relative = other.relative_to(folder)
       if str(relative) not in replaced:
         files.make_folder((partial / relative).parent)
         files.copy(other, partial / relative)
+    finish(partial)
     put_in_place(partial, folder, mark=CONFIG, replaced=replaced)
 
 
@@ -355,12 +340,9 @@ def read_json(file: Path) -> dict[str, Any]:
 
   Raise WeightsError if there is none.
   """
-  try:
-    content = checksums.read_json(file)
-  except FileNotFoundError:
-    raise WeightsError(f'{file} is missing: fetch it') from None
-  except (OSError, ValueError) as error:
-    raise WeightsError(f'{file} cannot be read: {error}; fetch it again') from error
+  if not files.is_file(file):
+    raise WeightsError(f'{file} is missing: fetch it')
+  content = model_folders.read(file)
   if not isinstance(content, dict):
     raise WeightsError(f'{file} is no JSON object: fetch it again')
   return content

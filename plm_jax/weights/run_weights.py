@@ -263,6 +263,11 @@ class Weights:
       return checksums.read_json(self.folder / MODEL).get('adapter', {})
     return build.unwrapped({'adapter': self._adapter}).get('adapter') or {}
 
+  @property
+  def objective(self) -> Mapping[str, Any]:
+    """Return the block of the objective of a run, else {}."""
+    return build.unwrapped(self._settings).get('objective') or {} if 'model' in self._settings else {}
+
   @functools.cached_property
   def labels(self) -> tuple[str, ...]:
     """Return the class names of a classification head.

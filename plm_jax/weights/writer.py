@@ -72,6 +72,7 @@ def save_leaves(
   adapter: Mapping[str, Any] = MappingProxyType({}),
   labels: Sequence[str] = (),
   shard: int = release.SHARD,
+  finish: Callable[[Path], None] = lambda folder: None,
 ) -> None:
   """Write a folder as `save`, reading one leaf at a time.
 
@@ -85,6 +86,7 @@ def save_leaves(
     adapter: the block of the adapter that computes the head of a task, if it is known.
     labels: class names of a classification head.
     shard: maximum bytes per file of tensors.
+    finish: as in `release.write`.
   """
   chosen, heads, config = published_form(trunk, leaves, architecture, adapter=adapter)
   if any(map(is_task, heads)):
@@ -116,6 +118,7 @@ def save_leaves(
     template=template,
     types=getattr(chosen.module, 'TYPED', False),
     longest=longest_row(trunk),
+    finish=finish,
   )
 
 

@@ -283,8 +283,12 @@ def test_the_folder_of_peft_holds_the_updates_by_its_names(data, gpt, tuned, mer
     expected = before[f'{name}.weight'] + scale * (b @ a).T  # theirs is [inputs, outputs]
     np.testing.assert_allclose(after[f'{name}.weight'], expected, rtol=1e-5, atol=1e-6)
   assert not tensors
-  with pytest.raises(WeightsError, match=r'peft.*PEFT'):
-    weights.open(data / 'peft')
+  with pytest.raises(WeightsError, match=rf'peft.*`plm-jax convert export {gpt} NEW`.*base_model_name_or_path'):
+    _ = weights.open(data / 'peft').params
+  (data / 'peft' / 'adapter_config.json').write_text(json.dumps({**about, 'base_model_name_or_path': '../base'}))
+  read_back, expected = (weights.open(folder).params for folder in (data / 'peft', merged))
+  for path, array in expected.each():
+    np.testing.assert_allclose(read_back[path].read(None), array, rtol=1e-5, atol=1e-6)
   with pytest.raises(errors.ConfigError, match=r"--form=peft.*gpt.*adapter 'lora'"):
     convert.main(['export', str(gpt), str(data / 'no_peft'), '--form=peft'])
 

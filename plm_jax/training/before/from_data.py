@@ -20,7 +20,7 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Labels, Template, Vocab
 from plm_jax.data.corpora import sources, splits
 from plm_jax.data.rows import first_row, framing
-from plm_jax.io import checksums, files
+from plm_jax.io import checksums, files, model_folders
 from plm_jax.io.files import Where
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.text import tokenizer
@@ -203,7 +203,7 @@ def layout_of_release(folder: str, *, texts: int) -> str:
   Raises:
     ConfigError: no layout is that of the tokenizer, or its class for tasks reads other places of such rows.
   """
-  theirs = files.read_json(files.path(folder) / 'config.json', default={})
+  theirs = model_folders.config_of(model_folders.base_of(model_folders.main_folder(files.path(folder))))
   found = layout_of(folder, bare=True) or layout_of(folder, texts=texts, bare=True)
   if found is None and theirs.get('type_vocab_size') in (None, 0, 1) and theirs.get('model_type') != 'xlnet':
     found = layout_of(folder, texts=texts, bare=True, kinds=False)  # the model reads none, as GPT-2
@@ -326,7 +326,7 @@ def _tokens(parts: Sequence[tuple[int | str, int]]) -> list[int | str]:
 
 
 def _tokenizer_of(folder: str) -> Path | None:
-  return next((one for one in (RunFolder.at(folder).vocab, files.path(folder)) if tokenizer.exists(one)), None)
+  return next((one for one in model_folders.tokenizer_places(folder) if tokenizer.exists(one)), None)
 
 
 def _written(marked: tokenizers.Tokenizer) -> Template:

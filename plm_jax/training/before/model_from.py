@@ -17,7 +17,7 @@ from plm_jax.config import build, signatures
 from plm_jax.config.overrides import apply
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError, stage
-from plm_jax.io import checksums, files
+from plm_jax.io import checksums, files, model_folders, other_forms
 from plm_jax.io.run_paths import RunFolder
 
 KEY = 'from'
@@ -63,7 +63,7 @@ def expand(
   from plm_jax.text import tokenizer  # no command loads it without need
 
   # what the folder has: its tokenizer, then its sizes
-  about = _model_json(files.path(source))
+  about = _model_json(source)
   block = _vocab_block(source, settings, rest)
   with stage('vocab'):
     vocab = tokenizer.load(block['path'], extra=block.get('extra', ()), roles=block.get('roles'))
@@ -110,22 +110,22 @@ def _begun(source: str, folder: RunFolder | None) -> dict[str, Any] | None:
   return {key: kept[key] for key in ('model', 'vocab', 'init_from') if key in kept}
 
 
-def _model_json(path: Path) -> tuple[str, str, dict[str, Any], int] | None:
+def _model_json(source: str) -> tuple[str, str, dict[str, Any], int] | None:
   """Return name, variant, overrides and rows of a converted checkpoint or run.
 
   None for a Hugging Face folder.
 
   Raises ConfigError if the folder is none of them, or a release of an unknown kind.
   """
-  path = files.path(path)
-  if not files.is_folder(path):
-    raise ConfigError(f'{LABEL}={path}: there is no such folder: name a release, an import or a run.')
+  if problem := other_forms.explain(source):
+    raise ConfigError(f'{LABEL}: {problem}')
+  path = model_folders.main_folder(files.path(source))
   found = {name: _read(path / name) for name in (RELEASE, IMPORT) if files.is_file(path / name)}
   try:
     if IMPORT in found:
       block, rows = found[IMPORT]['model'], found[IMPORT]['vocab_size']
-    elif 'model_type' in found.get(RELEASE, {}):
-      _check_release(path, found[RELEASE]['model_type'])
+    elif model_folders.is_published(path):
+      _check_release(path, model_folders.config_of(model_folders.base_of(path)).get('model_type'))
       return None
     else:
       block, rows = found[RELEASE]['model'], _read(RunFolder(path).vocab / 'vocab.json')['size']
@@ -145,12 +145,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check_release(path: Path, model_type: Any) -> None:
-  """Raise ConfigError for an unknown architecture or missing weights."""
+  """Raise ConfigError for an unknown architecture."""
   names = [file.stem for file in files.listing(signatures.ROOT / 'weights' / 'architectures', '[a-z]*.py')]
   types = {one for name in names for one in signatures.literal(f'weights.architectures.{name}', 'MODEL_TYPES') or ()}
   errors.check_choice(f'{LABEL}={path}', 'model_type', model_type, sorted(types), place=RELEASE)
-  if not files.listing(path, '*.safetensors'):
-    raise ConfigError(f'{LABEL}={path}: has no *.safetensors, and other forms of weights are not read.')
 
 
 def _sizes(source: str) -> tuple[str, str, dict[str, Any], int]:
@@ -177,13 +175,13 @@ def _head_of(source: str) -> Mapping[str, Any]:
   path = files.path(source)
   if files.is_file(path / IMPORT):
     block = _read(path / IMPORT).get('adapter')
-  elif 'model_type' in (settings := _read(path / RELEASE)):
+  elif model_folders.is_published(model_folders.main_folder(path)):
     weights = build.import_file('weights.folders')
     with stage(LABEL):
       block = weights.open(source).adapter
     signals.check()
   else:
-    block = build.unwrapped(settings).get('adapter')
+    block = build.unwrapped(_read(path / RELEASE)).get('adapter')
   return block if isinstance(block, Mapping) and block.get('name') in TASKS else {}
 
 
@@ -210,9 +208,7 @@ def _vocab_block(source: str, settings: Mapping[str, Any], changes: Sequence[tup
   """Return the block of the folder's vocabulary with extra tokens."""
   from plm_jax.text import tokenizer
 
-  path = files.path(source)
-  own = RunFolder(path).vocab
-  found = next((str(place) for place in (own, path) if tokenizer.exists(place)), None)
+  found = next((str(place) for place in model_folders.tokenizer_places(source) if tokenizer.exists(place)), None)
   block = settings.get('vocab')
   kept = {'extra': block['extra']} if isinstance(block, Mapping) and block.get('extra') else {}
   changed, _ = apply(

@@ -163,10 +163,10 @@ def test_one_command_trains_scores_and_resumes(data, release, tmp_path, monkeypa
 
 
 MISTAKES = {
-  'nowhere': ([], 'there is no such folder: name a release, an import or a run'),
-  'empty': ([], 'is no release .* no import .* and no run'),
+  'nowhere': ([], 'there is no such folder: name a run, a converted checkpoint'),
+  'empty': ([], 'has no model: name a run, a converted checkpoint'),
   'strange': ([], r"model_type 'brt' in config\.json.*'bert'"),
-  'pickled': ([], r'has no \*.safetensors'),
+  'pickled': ([], 'only pytorch_model.bin.*save_pretrained'),
   'torn': ([], 'config.json cannot be read'),
   'bare': ([], 'the folder has no tokenizer: name one with --config.vocab.path'),
   'fine': (['--config.optim.rat=1'], r'optim\.rat: did you mean optim\.rate'),
@@ -179,7 +179,7 @@ def folders(data, release, tmp_path_factory):
   root = tmp_path_factory.mktemp('folders')
   files = {
     'empty': {},
-    'strange': {'config.json': '{"model_type": "brt"}'},
+    'strange': {'config.json': '{"model_type": "brt"}', 'model.safetensors': ''},
     'pickled': {'config.json': '{"model_type": "bert"}', 'pytorch_model.bin': ''},
     'torn': {'config.json': '{"model_type": "be'},
     'bare': {'config.json': '{"model_type": "bert"}', 'model.safetensors': ''},

@@ -1,0 +1,159 @@
+"""Models in forms that are not read: each is recognised by its files, and described with its fix."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plm_jax.io import files, model_folders
+from plm_jax.io.run_paths import RunFolder
+
+# names without an owner on the Hugging Face Hub
+_FAMILIES = r'(bert|roberta|distil\w+|albert|xlnet|gpt2|t5|openai-gpt|camembert|xlm-roberta|bart|spanbert)(-[\w.-]+)?'
+_HUB = re.compile(r'((https?://)?(www\.)?(huggingface\.co|hf\.co)/|hf://)')
+_FETCH = "download the same model in Hugging Face's format (config.json, model.safetensors, tokenizer)"
+_OLD = "In Python with 'transformers<5' and {}"
+_KINDS = "a run, a converted checkpoint, or a model in Hugging Face's format (config.json, model.safetensors)"
+# weights of transformers that are not read -> keyword of from_pretrained, the package that it needs
+_OTHER_WEIGHTS = {
+  'pytorch_model.bin': ('', ''),
+  'tf_model.h5': (', from_tf=True', 'tf-keras'),
+  'flax_model.msgpack': (', from_flax=True', 'flax'),
+}
+# pattern of a file name -> the form and the fix; the first that matches a file is reported
+_FORMS: Mapping[str, str] = {
+  r'latest_checkpointed_iteration\.txt|mp_rank_\d+_model_states\.pt': f"GLM's or Megatron's own format: {_FETCH}",
+  r'consolidated\.\d+\.pth': "LLaMA's own format. With 'transformers<5': `python -m transformers.models.llama."
+  'convert_llama_weights_to_hf --input_dir {path} --output_dir NEW --model_size 7B`, with its size',
+  r'dict(\.\w+)?\.txt|encoder\.json': f"fairseq's format: {_FETCH}",
+  r'.*itos.*\.pkl': "ULMFiT's format, a pickle that can execute code: train one with experiments/ulmfit",
+  r'.*\.onnx': f'ONNX format: {_FETCH}',
+  r'.*\.nemo': f"NeMo's format: {_FETCH}",
+  r'.*\.gin|checkpoint': f"T5X's or TensorFlow's format: {_FETCH}",
+  r'.*\.(pt|pth|bin|ckpt|h5|pkl|npz|ot|mlmodel|keras|pb|msgpack)': f'another format: {_FETCH}',
+}
+
+
+def explain(where: files.Where) -> str:
+  """Describe why a path cannot be read as a model.
+
+  The text has the fix, and is empty if the path may be a model. The weights are not read.
+  """
+  name = str(where)
+  if hub := _HUB.match(name):
+    return _download(name, name[hub.end() :].strip('/'))
+  path = files.path(where)
+  if not files.exists(path):
+    return _missing(name, path)
+  if not files.is_folder(path):
+    return _file(path)
+  path = model_folders.main_folder(path)
+  config, names = model_folders.config_of(path), sorted(file.name for file in files.listing(path))
+  if files.IMPORT in names or 'model' in config or model_folders.PEFT in names:
+    return ''
+  if config.get('model_type') == 'chatglm' or 'block_position_encoding' in config:
+    fix = 'download zai-org/glm-4-9b-hf' if config.get('model_type') == 'chatglm' else 'use GLM-4'
+    return f"{path} is in GLM's own format, which needs its authors' code, and that is never run: {fix}"
+  typed = isinstance(config.get('model_type'), str)
+  if any(file.endswith('.safetensors') for file in names):
+    return _with_safetensors(path, names, typed=typed)
+  return _without_safetensors(path, names, config) or _folders(path, names, typed=typed)
+
+
+def _download(name: str, model: str) -> str:
+  folder = model.rpartition('/')[2]
+  return (
+    f"{name}: there is no such folder. For a model of Hugging Face's Hub: `hf download {model} --local-dir {folder}`, "
+    f'then name {folder}'
+  )
+
+
+def _missing(name: str, path: Path) -> str:
+  is_id = re.fullmatch(r'\w[\w.-]*/[\w.-]+', name) and not name.startswith('runs/') and not files.exists(path.parent)
+  if is_id or re.fullmatch(_FAMILIES, name):
+    return _download(name, name)
+  near = difflib.get_close_matches(path.name, [file.name for file in files.listing(path.parent)], n=1)
+  similar = f'; did you mean {path.parent / near[0]}?' if near else f': name {_KINDS}'
+  return f'{name}: there is no such folder{similar}'
+
+
+def _file(path: Path) -> str:
+  if path.suffix == '.gguf':
+    return _gguf(path)
+  if re.search(r'\.(zip|tar|tgz|tar\.\w+|7z)$', path.name):
+    return f'{path} is an archive: unpack it and name the folder that it holds'
+  if re.search(r'\.(vec|kv|npy|model|vectors)(\.gz)?$|^glove.*\.txt', path.name):
+    return f'{path} is no folder. Word vectors are read by `plm-jax vectors neighbours --file={path} --words=WORD`'
+  return f'{path} is a single file: name the folder with config.json, the weights and the tokenizer, {path.parent}'
+
+
+def _with_safetensors(path: Path, names: list[str], *, typed: bool) -> str:
+  if not typed:
+    problem = 'config.json lacks a "model_type", such as "bert"' if model_folders.CONFIG in names else 'no config.json'
+    return f'{path} has weights, but {problem}: fetch config.json of this model'
+  if 'model.safetensors' in names or 'model.safetensors.index.json' in names:
+    return ''
+  found = [name for name in names if name.endswith('.safetensors')]
+  if re.fullmatch(r'model-\d+-of-\d+\.safetensors', found[0]):
+    return f'{path} has {found[0]}, but no model.safetensors.index.json: fetch that file as well'
+  return f'{path} has {found[0]}, but no model.safetensors: rename it, if it holds the whole model'
+
+
+def _without_safetensors(path: Path, names: list[str], config: Mapping[str, Any]) -> str:
+  """Describe weights in another format; '' if there are none."""
+  if gguf := [name for name in names if name.endswith('.gguf')]:
+    return _gguf(path / gguf[0])
+  if index := [name for name in names if re.fullmatch(r'.*\.ckpt(-\d+)?\.index', name)]:
+    return _tensorflow(path, index[0], names)
+  found = [name for name in names if name.removesuffix('.index.json') in _OTHER_WEIGHTS]
+  if found and 'model_type' not in config:
+    return (
+      f'{path} has {found[0]}, but no config.json with a "model_type", such as "bert": fetch config.json of this model'
+    )
+  if found:
+    keyword, package = _OTHER_WEIGHTS[found[0].removesuffix('.index.json')]
+    classes, has_type = config.get('architectures'), 'model_type' in model_folders.read(path / model_folders.CONFIG)
+    kind = classes[0] if isinstance(classes, list) and classes else 'AutoModel' if has_type else 'BertModel'
+    why = f'. {_OLD.format(package)}' if keyword else ', a pickle that can execute code. If you trust it, in Python'
+    call = f"transformers.{kind}.from_pretrained('{path}'{keyword}).save_pretrained('{path}')"
+    return f'{path} has only {found[0]}{why}: `{call}` adds model.safetensors'
+  for pattern, form in _FORMS.items():
+    if any(re.fullmatch(pattern, name) for name in names):
+      return f'{path} is in {form.format(path=path)}'
+  return ''
+
+
+def _gguf(file: Path) -> str:
+  return (
+    f'{file} is a model of llama.cpp. In Python with transformers and gguf: `import transformers as t; '
+    f"[c.from_pretrained('{file.parent}', gguf_file='{file.name}').save_pretrained('NEW') for c in "
+    '(t.AutoModelForCausalLM, t.AutoTokenizer)]`'
+  )
+
+
+def _tensorflow(path: Path, index: str, names: list[str]) -> str:
+  kinds = {'bert_config.json': 'Bert', 'albert_config.json': 'Albert'}
+  name = next((name for name in kinds if name in names), None)
+  if name is None:
+    return f'{path} is a TensorFlow checkpoint: {_FETCH}'
+  return (
+    f"{path} is a TensorFlow checkpoint. {_OLD.format('tensorflow')}: `f = '{path}/'; transformers.{kinds[name]}ForPre"
+    f"Training.from_pretrained(f + '{index}', from_tf=True, config=f + '{name}').save_pretrained(f)`"
+  )
+
+
+def _folders(path: Path, names: list[str], *, typed: bool) -> str:
+  """Describe a folder that has no weights."""
+  run = next((parent for parent in path.parents if 'model' in model_folders.config_of(parent)), None)
+  if run is not None:
+    return f'{path} is a part of the run {run}: name that folder'
+  if cached := [file for file in files.listing(path / 'snapshots') if files.is_folder(file)]:
+    return f'{path} is a cache of the Hugging Face Hub: name {cached[-1]}'
+  if typed:
+    return f'{path} has config.json but no weights: fetch model.safetensors of this model'
+  if inner := [name for name in names if files.is_file(RunFolder(path / name).config)]:
+    return f'{path} has no model, but folders that may: name one, such as {path / inner[0]}'
+  if any(name.endswith('.hdf5') for name in names) and any(name.endswith('options.json') for name in names):
+    return f"{path} has ELMo's published files: `plm-jax convert import {path} NEW`, then use NEW"
+  return f'{path} has no model: name {_KINDS}'

@@ -1,0 +1,215 @@
+"""Tensors of a base model with the LoRA updates of a PEFT folder merged into them.
+
+A matrix W [outputs, inputs] becomes W + s B A, where s is alpha / r, or alpha / sqrt(r) with `use_rslora`. The adapter
+also holds trained biases and modules that are saved whole (`modules_to_save`). They replace those of the base.
+"""
+
+import logging
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plm_jax.checkpoint import tensor_files
+from plm_jax.core.errors import WeightsError
+from plm_jax.io import files, model_folders
+from plm_jax.weights.release import Release
+
+TENSORS = 'adapter_model.safetensors'
+BEFORE = 'base_model.model.'  # prefix of every name
+# suffix of a class name in transformers -> PEFT's name of the task
+TASKS = {
+  'ForSequenceClassification': 'SEQ_CLS',
+  'ForTokenClassification': 'TOKEN_CLS',
+  'ForQuestionAnswering': 'QUESTION_ANS',
+  'ForCausalLM': 'CAUSAL_LM',
+  'LMHeadModel': 'CAUSAL_LM',
+  'ForConditionalGeneration': 'SEQ_2_SEQ_LM',
+}
+log = logging.getLogger(__name__)
+_PROMPTS = (
+  'PREFIX_TUNING',
+  'PROMPT_TUNING',
+  'P_TUNING',
+  'MULTITASK_PROMPT_TUNING',
+  'ADAPTION_PROMPT',
+  'CPT',
+  'CARTRIDGE',
+)
+# fields that change the sum W + s B A, by their value without effect
+_OTHERS = (
+  'use_dora', 'use_qalora', 'use_bdlora', 'alora_invocation_tokens', 'layer_replication', 'trainable_token_indices',
+  'target_parameters', 'arrow_config', 'kasa_config', 'velora_config', 'monteclora_config',
+)  # fmt: skip
+_INITS = ('pissa', 'olora', 'corda', 'loftq', 'lora_ga')  # initialisations that change the base as well
+_UNTIED = ('SEQ_CLS', 'TOKEN_CLS', 'QUESTION_ANS', 'FEATURE_EXTRACTION')  # tasks without logits over the vocabulary
+_OUTPUTS = r'(^|\.)(classifier|score|out_proj)\.weight$'  # one row per class
+_CONV1D = re.compile(r'(.*\.)?(c_attn|c_proj|c_fc)\.weight')  # of GPT and GPT-2: [inputs, outputs]
+_WRAPPED = re.compile(r'\.(base_layer|modules_to_save(\.default)?)(?=\.)')
+_FACTOR = re.compile(
+  r'(?P<module>.*)\.lora_(?P<part>A|B|embedding_A|embedding_B)(\.(default\.)?(?P<kind>weight|bias))?'
+)
+
+
+class Update(NamedTuple):
+  """Names of the factors of one matrix in the adapter, and their scale."""
+
+  a: str
+  b: str
+  scale: float
+  embedding: bool
+
+
+class Adapted(Release):
+  """The tensors of a base model by name, as PEFT merges an adapter into them.
+
+  Raises:
+    WeightsError: another method than LoRA, a base model or a tensor that is missing, or a damaged file.
+  """
+
+  def __init__(self, folder: Path):
+    base = model_folders.base_of(folder)
+    self._adapter, self._about = folder, model_folders.read(folder / model_folders.PEFT)
+    _check(folder, self._about)
+    if not isinstance(model_folders.config_of(base).get('model_type'), str):
+      raise WeightsError(
+        f"{folder}: its base model {base} is not in Hugging Face's format. `plm-jax convert export {base} NEW` writes "
+        f'it; then set base_model_name_or_path in {model_folders.PEFT} to NEW'
+      )
+    super().__init__(base)
+    log.info('%s: an adapter merged into %s', folder, base)
+    self._tensors = tensor_files.Container(folder / TENSORS)
+    self._whole: dict[str, str] = {}  # name -> name in the adapter
+    self._updates: dict[str, Update] = {}
+    self._read_names()
+    self.config = self._with_task(self.config)
+
+  def _read_names(self) -> None:
+    """Find the tensor that each tensor of the adapter belongs to."""
+    factors: dict[str, dict[str, str]] = {}
+    whole: dict[str, str] = {}
+    for name in sorted(self._tensors.tensors):
+      short = name.removeprefix(BEFORE)
+      if found := _FACTOR.fullmatch(short):
+        kind = '' if found['kind'] in (None, 'weight') else '.bias'
+        factors.setdefault(found['module'], {})[found['part'] + kind] = name
+      elif '.original_module.' not in short:
+        whole[_WRAPPED.sub('', short)] = name
+    for module, parts in factors.items():
+      ends = ('embedding_A', 'embedding_B') if 'embedding_A' in parts else ('A', 'B')
+      name = self._base_name(f'{module}.weight')
+      if not set(parts) <= {*ends, 'B.bias'} or any(end not in parts for end in ends) or name is None:
+        problem = 'is not in the base model' if name is None else f'has only {", ".join(sorted(parts))}'
+        raise WeightsError(f'{self._adapter / TENSORS}: {module!r} {problem}: {_merge(self._about, self._adapter)}')
+      update = Update(parts[ends[0]], parts[ends[1]], self._scale(module, parts[ends[0]]), ends[0] != 'A')
+      self._updates[name] = update
+      if 'B.bias' in parts:
+        self._updates[self._base_name(f'{module}.bias') or ''] = update._replace(a='', b=parts['B.bias'])
+    prefix = self._prefix(factors, whole)
+    for short, name in whole.items():
+      self._whole[self._base_name(short) or short.removeprefix(prefix)] = name
+    shared = self.config.get('tie_word_embeddings', True) and self._about.get('task_type') not in _UNTIED
+    if shared and any(update.embedding for update in self._updates.values()):
+      raise WeightsError(
+        f'{self._adapter}: it updates token embeddings that the output shares, which one matrix cannot express: train '
+        'an adapter of other modules'
+      )
+
+  def _base_name(self, name: str) -> str | None:
+    """Find a tensor in the base, whose prefix may differ ('bert.')."""
+    if super().__contains__(name):
+      return name
+    ends = [own for own in super().__iter__() if name.endswith(f'.{own}') or own.endswith(f'.{name}')]
+    return max(ends, key=len, default=None) if '.' in name else None
+
+  def _prefix(self, factors: Mapping[str, Any], whole: Mapping[str, str]) -> str:
+    """Return the prefix that only names of the adapter have."""
+    for name in (*(f'{module}.weight' for module in factors), *whole):
+      own = self._base_name(name)
+      if own is not None:
+        return name.removesuffix(own) if name.endswith(own) else ''
+    return ''
+
+  def _scale(self, module: str, a: str) -> float:
+    rank = self._tensors.tensors[a].shape[0]
+    patterns = self._about.get('alpha_pattern') or {}
+    alpha = next((patterns[key] for key in patterns if re.match(rf'(.*\.)?({key})$', module)), None)
+    alpha = self._about.get('lora_alpha', 8) if alpha is None else alpha
+    return float(alpha) / (math.sqrt(rank) if self._about.get('use_rslora') else rank)
+
+  def _with_task(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return config.json of the class that the adapter was trained in."""
+    ends = [end for end, task in TASKS.items() if task == self._about.get('task_type')]
+    classes = config.get('architectures') if isinstance(config.get('architectures'), list) else []
+    if ends and not any(str(name).endswith(tuple(ends)) for name in classes):
+      config = {**config, 'architectures': [f'Model{ends[0]}']}
+    tables = [name for name in self._whole if super(Adapted, self).__contains__(name)]
+    grown = {super(Adapted, self).shape(name)[:1]: self.shape(name)[0] for name in tables if self.shape(name)}
+    rows = grown.get((config.get('vocab_size'),), config.get('vocab_size'))
+    return {**config, 'vocab_size': rows} if 'vocab_size' in config else dict(config)
+
+  def __contains__(self, name: object) -> bool:
+    return name in self._whole or super().__contains__(name)
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(dict.fromkeys([*super().__iter__(), *self._whole]))
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    """Return the shape of a tensor."""
+    return self._tensors.tensors[self._whole[name]].shape if name in self._whole else super().shape(name)
+
+  def where(self, name: str) -> str:
+    """Describe the file and the tensor, for messages."""
+    return f'{self._tensors.file}, tensor {self._whole[name]!r}' if name in self._whole else super().where(name)
+
+  def read(self, name: str) -> np.ndarray:
+    """Read one tensor with its update."""
+    tensor = self._tensors.read(self._whole[name]) if name in self._whole else super().read(name)
+    if (update := self._updates.get(name)) is None:
+      return tensor
+    b = np.asarray(self._tensors.read(update.b), np.float32)
+    if update.a:  # [outputs, r] [r, inputs]
+      b = b @ np.asarray(self._tensors.read(update.a), np.float32)
+      swapped = self.config.get('model_type') in ('gpt2', 'openai-gpt') and _CONV1D.fullmatch(name)
+      b = b.T if update.embedding or swapped else b
+    if b.shape != tensor.shape:
+      raise WeightsError(
+        f'{self._tensors.file}: the update of {name!r} has shape {b.shape}, the base {tensor.shape}: they are of '
+        f'different models. Correct base_model_name_or_path in {self._adapter / model_folders.PEFT}'
+      )
+    return np.asarray(tensor, np.float32) + np.float32(update.scale) * b
+
+
+def _check(folder: Path, about: Mapping[str, Any]) -> None:
+  """Raise WeightsError for an adapter other than plain LoRA."""
+  kind = about.get('peft_type')
+  if kind in _PROMPTS:
+    raise WeightsError(
+      f'{folder}: PEFT method {kind} adds vectors to every layer or text, which is not supported. Train adapter '
+      f"'prefix' over the base model, or open that alone: {about.get('base_model_name_or_path')}"
+    )
+  init = str(about.get('init_lora_weights')).lower()
+  odd = [name for name in _OTHERS if about.get(name)] + [init for start in _INITS if init.startswith(start)]
+  if kind != 'LORA' or odd:
+    what = f'PEFT method {kind}' if kind != 'LORA' else f'LoRA with {odd[0]}'
+    raise WeightsError(f'{folder}: {what} is not supported: {_merge(about, folder)}')
+  if not files.is_file(folder / TENSORS):
+    old = ' has only adapter_model.bin, a pickle, and pickles can execute code: save the adapter again with PEFT'
+    has_old = files.is_file(folder / 'adapter_model.bin')
+    raise WeightsError(f'{folder}{old if has_old else f": {TENSORS} is missing: fetch it"}')
+
+
+def _merge(about: Mapping[str, Any], folder: Path) -> str:
+  """Return the command of PEFT that merges an adapter."""
+  end = next((end for end, task in TASKS.items() if task == about.get('task_type')), 'ForFeatureExtraction')
+  end = 'ForSeq2SeqLM' if end == 'ForConditionalGeneration' else end
+  tensors = tensor_files.Container(folder / TENSORS).tensors if files.is_file(folder / TENSORS) else {}
+  outputs = [tensor.shape[0] for name, tensor in tensors.items() if re.search(_OUTPUTS, name)]
+  labels = f', num_labels={outputs[0]}' if outputs else ''
+  return (
+    f"merge it: `peft.AutoPeftModel{end}.from_pretrained('{folder}'{labels}).merge_and_unload().save_pretrained('NEW')`"
+    ', and copy the tokenizer to NEW'
+  )

@@ -1,0 +1,182 @@
+"""Sentence vectors of sentence-transformers: modules.json and the folders of its modules, read and written.
+
+modules.json                 the modules in their order, each with its folder
+sentence_bert_config.json    max_seq_length, do_lower_case
+1_Pooling/config.json        which token states make the vector
+2_Dense, 3_Normalize         layers after it
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import numpy as np
+
+from plm_jax.checkpoint import Leaf, tensor_files
+from plm_jax.core.errors import WeightsError
+from plm_jax.core.trunk import longest_row
+from plm_jax.io import files, model_folders
+from plm_jax.weights import release, table
+
+_CONFIG, _PROMPTS, _LENGTH = 'config.json', 'config_sentence_transformers.json', 'sentence_bert_config.json'
+_PACKAGE = 'sentence_transformers.models'
+# fields of older folders -> pooling, in the order in which they are joined
+_MODES: Mapping[str, str] = MappingProxyType(
+  {
+    'pooling_mode_cls_token': 'cls',
+    'pooling_mode_max_tokens': 'max',
+    'pooling_mode_mean_tokens': 'mean',
+    'pooling_mode_mean_sqrt_len_tokens': 'mean_sqrt_len_tokens',
+    'pooling_mode_weightedmean_tokens': 'weightedmean',
+    'pooling_mode_lasttoken': 'lasttoken',
+  }
+)
+# class of torch -> our activation
+_ACTIVATIONS: Mapping[str, str] = MappingProxyType(
+  {
+    'Tanh': 'tanh', 'Identity': 'linear', 'ReLU': 'relu', 'GELU': 'gelu_erf', 'SiLU': 'silu', 'Sigmoid': 'sigmoid',
+  }
+)  # fmt: skip
+
+
+class Dense(NamedTuple):
+  """A layer after pooling: its kernel [inputs, outputs], bias [outputs] and activation."""
+
+  kernel: np.ndarray
+  bias: np.ndarray
+  activation: str
+
+
+class Recipe(NamedTuple):
+  """The way from the token states of a text to its vector.
+
+  Attributes:
+    modes: poolings whose results are joined.
+    layers: after pooling; None divides by the Euclidean norm.
+    length: maximum tokens of a text, special tokens included; None for that of the model.
+    lower: texts are put in lower case.
+    prompt: written before every text.
+    with_prompt: its tokens are pooled too.
+  """
+
+  modes: Sequence[str]
+  layers: Sequence[Dense | None] = ()
+  length: int | None = None
+  lower: bool = False
+  prompt: str = ''
+  with_prompt: bool = True
+
+
+def read(folder: Path) -> Recipe | None:
+  """Read the recipe of a folder of sentence-transformers; None for others.
+
+  Raises:
+    WeightsError: a module that is not supported, or a damaged one.
+  """
+  modules = model_folders.modules(folder)
+  if not modules:
+    return None
+  main = model_folders.main_folder(folder)
+  about, prompts = model_folders.read(main / _LENGTH), model_folders.read(folder / _PROMPTS)
+  prompt = (prompts.get('prompts') or {}).get(prompts.get('default_prompt_name')) or ''
+  length = about.get('max_seq_length') or model_folders.read(main / 'tokenizer_config.json').get('model_max_length')
+  recipe = Recipe((), (), length, bool(about.get('do_lower_case')), prompt)
+  for module in modules[1:]:
+    kind, place = str(module.get('type')).rpartition('.')[2], folder / str(module.get('path'))
+    config = model_folders.read(place / _CONFIG) if files.is_inside(place, folder) else {}
+    odd = {config.get(f'module_{end}_name') for end in ('input', 'output')} - {None, 'sentence_embedding'}
+    if kind == 'Pooling' and not recipe.modes:
+      recipe = recipe._replace(modes=_modes(config), with_prompt=config.get('include_prompt', True))
+    elif kind == 'Normalize' and not odd:
+      recipe = recipe._replace(layers=(*recipe.layers, None))
+    elif kind == 'Dense' and recipe.modes and not odd and not config.get('use_residual'):
+      recipe = recipe._replace(layers=(*recipe.layers, _dense(place, config)))
+    elif kind != 'Dropout':
+      raise WeightsError(
+        f"{folder}: module {kind} ({place.name}) of sentence-transformers is not supported: encode(..., pool='mean') "
+        'gives the mean state without it'
+      )
+  return recipe if recipe.modes else recipe._replace(modes=('mean',))
+
+
+def _modes(config: Mapping[str, Any]) -> tuple[str, ...]:
+  given = config.get('pooling_mode') or [mode for field, mode in _MODES.items() if config.get(field)] or 'mean'
+  modes = (given,) if isinstance(given, str) else tuple(given)
+  if unknown := sorted(set(modes) - set(_MODES.values())):
+    raise WeightsError(f'1_Pooling: unknown pooling {unknown[0]!r}; choices are {", ".join(_MODES.values())}')
+  return modes
+
+
+def _dense(folder: Path, config: Mapping[str, Any]) -> Dense:
+  name = str(config.get('activation_function', 'Tanh')).rpartition('.')[2]
+  if not files.is_file(folder / release.SINGLE):
+    raise WeightsError(
+      f"{folder} has no {release.SINGLE}; a pickle is not read. Write it: `SentenceTransformer('{folder.parent}')."
+      f"save('NEW')` in Python with sentence-transformers"
+    )
+  if name not in _ACTIVATIONS:
+    raise WeightsError(f'{folder}: activation {name} is not supported; choices are {", ".join(_ACTIVATIONS)}')
+  container = tensor_files.Container(folder / release.SINGLE)
+  kernel = np.asarray(container.read('linear.weight'), np.float32).T
+  has_bias = 'linear.bias' in container.tensors
+  bias = np.asarray(container.read('linear.bias') if has_bias else np.zeros(kernel.shape[1]), np.float32)
+  return Dense(kernel, bias, _ACTIVATIONS[name])
+
+
+def of_objective(trunk: nn.Module, leaves: Mapping[str, Leaf], objective: Mapping[str, Any]) -> Recipe | None:
+  """Return the recipe of a contrastive objective; None for other objectives."""
+  if objective.get('name') != 'contrastive':
+    return None
+  length = longest_row(trunk)
+  if objective.get('pool') != 'trunk' or trunk.NAME == 't5':
+    return Recipe(('mean',), length=length)
+  first = trunk.NAME in ('bert', 'albert', 'deberta')
+  dense = []
+  if table.POOLER in leaves and getattr(trunk.config, 'pooler', 'tanh') == 'tanh':
+    config = trunk.config
+    activation = (config.pooler_activation or config.activation) if trunk.NAME == 'deberta' else 'tanh'
+    kernel, bias = (np.asarray(leaves[f'trunk/pooler/{name}'].read(None), np.float32) for name in ('kernel', 'bias'))
+    dense = [Dense(kernel, bias, activation)]
+  return Recipe(('cls' if first else 'lasttoken',), dense, length)
+
+
+def write(folder: Path, recipe: Recipe, *, width: int, similarity: str) -> None:
+  """Write the files of a recipe into a folder with a transformer.
+
+  Args:
+    folder: with config.json.
+    recipe: without a prompt.
+    width: of a token state.
+    similarity: 'cosine' or 'dot', with which vectors are compared.
+  """
+  contents: dict[str, tuple[str, dict[str, Any]]] = {'': ('Transformer', {})}
+  flags = {field: mode in recipe.modes for field, mode in _MODES.items()}
+  contents['1_Pooling'] = ('Pooling', {'word_embedding_dimension': width, **flags})
+  for layer in recipe.layers:
+    if layer is None:
+      contents[f'{len(contents)}_Normalize'] = 'Normalize', {}
+      continue
+    name = next(name for name, own in _ACTIVATIONS.items() if own == layer.activation)
+    place = f'{len(contents)}_Dense'
+    sizes = {'in_features': layer.kernel.shape[0], 'out_features': layer.kernel.shape[1], 'bias': True}
+    contents[place] = 'Dense', {**sizes, 'activation_function': f'torch.nn.modules.activation.{name}'}
+    files.make_folder(folder / place)
+    arrays = {'linear.weight': layer.kernel.T, 'linear.bias': layer.bias}
+    tensor_files.write(folder / place / release.SINGLE, {key: _plan(array) for key, array in arrays.items()})
+  for place, (_, config) in contents.items():
+    if place:
+      files.make_folder(folder / place)
+      files.write_json(folder / place / _CONFIG, config)
+  listed = [
+    {'idx': index, 'name': str(index), 'path': place, 'type': f'{_PACKAGE}.{kind}'}
+    for index, (place, (kind, _)) in enumerate(contents.items())
+  ]
+  files.write_json(folder / _LENGTH, {'max_seq_length': recipe.length, 'do_lower_case': recipe.lower})
+  files.write_json(folder / _PROMPTS, {'similarity_fn_name': similarity, 'prompts': {}, 'default_prompt_name': None})
+  files.write_json(folder / model_folders.MODULES, listed)
+
+
+def _plan(array: np.ndarray) -> tensor_files.Plan:
+  return tensor_files.Plan(np.dtype(np.float32), array.shape, lambda: table.pieces(array))

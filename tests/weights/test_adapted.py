@@ -1,0 +1,151 @@
+"""PEFT folders: an adapter is merged into its base as PEFT does, or refused with a fix."""
+
+import json
+import pathlib
+import shutil
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax import weights
+from plm_jax.core.errors import WeightsError
+from plm_jax.io import model_folders
+from plm_jax.weights import convert
+
+torch = pytest.importorskip('torch')
+peft = pytest.importorskip('peft')
+transformers = pytest.importorskip('transformers')
+
+BERT = {
+  'vocab_size': 40, 'hidden_size': 16, 'num_hidden_layers': 2, 'num_attention_heads': 2, 'intermediate_size': 32,
+  'max_position_embeddings': 32,
+}  # fmt: skip
+GPT = {'vocab_size': 40, 'n_embd': 16, 'n_layer': 2, 'n_head': 2, 'n_positions': 32, 'pad_token_id': 0}
+TOKENS = np.random.RandomState(0).randint(5, 40, (2, 7))
+
+
+class Case(NamedTuple):
+  """Family and kinds of the base and of the class with the adapter, its settings, and our head."""
+
+  family: str
+  base: str
+  kind: str
+  lora: dict[str, Any]
+  head: str = ''
+
+
+CASES = {
+  'every layer': Case('Bert', 'Model', 'ForSequenceClassification', {
+    'task_type': 'SEQ_CLS', 'target_modules': 'all-linear', 'bias': 'all', 'lora_alpha': 7,
+    'rank_pattern': {'query': 2}, 'alpha_pattern': {'key': 3},
+  }, 'classify'),
+  'a pattern': Case('Bert', 'ForMaskedLM', 'ForTokenClassification', {
+    'task_type': 'TOKEN_CLS', 'use_rslora': True, 'target_modules': r'.*\.(query|value)', 'bias': 'lora_only',
+  }, 'tag'),
+  'one layer': Case('Bert', 'Model', 'ForQuestionAnswering', {
+    'task_type': 'QUESTION_ANS', 'target_modules': ['query', 'dense'], 'layers_to_transform': [1],
+  }, 'span'),
+  'embeddings': Case('Bert', 'Model', 'Model', {
+    'task_type': 'FEATURE_EXTRACTION', 'target_modules': ['query', 'word_embeddings'], 'modules_to_save': ['pooler'],
+  }),
+  'no task': Case('Bert', 'ForMaskedLM', 'ForMaskedLM', {'target_modules': ['query']}),
+  'biases of updates': Case('Roberta', 'ForMaskedLM', 'ForSequenceClassification', {
+    'task_type': 'SEQ_CLS', 'target_modules': 'all-linear', 'lora_bias': True,
+  }, 'classify'),
+  'Conv1D': Case('GPT2', 'LMHeadModel', 'LMHeadModel', {
+    'task_type': 'CAUSAL_LM', 'target_modules': 'all-linear', 'fan_in_fan_out': True,
+  }),
+  'Conv1D with a head': Case('GPT2', 'LMHeadModel', 'ForSequenceClassification', {
+    'task_type': 'SEQ_CLS', 'target_modules': ['c_attn', 'c_proj'],
+  }, 'classify'),
+  'whole tables': Case('Llama', 'ForCausalLM', 'ForCausalLM', {
+    'task_type': 'CAUSAL_LM', 'target_modules': 'all-linear', 'modules_to_save': ['embed_tokens', 'lm_head'],
+  }),
+}  # fmt: skip
+OTHERS = {  # keywords of the adapter's config, and its message
+  'IA3': (peft.IA3Config, {'target_modules': ['key'], 'feedforward_modules': []}, 'IA3.*num_labels=2'),
+  'DoRA': (peft.LoraConfig, {'target_modules': ['query'], 'use_dora': True}, 'use_dora'),
+  'PiSSA': (peft.LoraConfig, {'target_modules': ['query'], 'init_lora_weights': 'pissa'}, 'pissa'),
+  'prompts': (peft.PromptTuningConfig, {'num_virtual_tokens': 2}, "PROMPT_TUNING.*adapter 'prefix'.*base"),
+}
+
+
+def save(case: Case, folder: pathlib.Path, config: Any) -> Any:
+  """Write a base and an adapter of random numbers; return PEFT's model of both."""
+  torch.manual_seed(0)
+  make = getattr(transformers, f'{case.family}Config')
+  sizes = GPT if case.family == 'GPT2' else {**BERT, 'max_position_embeddings': 40, 'pad_token_id': 1}
+  base = getattr(transformers, f'{case.family}{case.base}')(make(**sizes, tie_word_embeddings=case.family != 'Llama'))
+  base.save_pretrained(folder / 'base')
+  of_task = getattr(transformers, f'{case.family}{case.kind}')
+  labels = {'num_labels': 3} if case.head in ('classify', 'tag') else {}
+  model = peft.get_peft_model(of_task.from_pretrained(folder / 'base', **labels), config)
+  for parameter in model.parameters():
+    if parameter.requires_grad:
+      parameter.data += 0.3 * torch.randn_like(parameter)
+  model.save_pretrained(folder / 'adapter')
+  again = of_task.from_pretrained(folder / 'base', **labels)
+  return peft.PeftModel.from_pretrained(again, folder / 'adapter').eval()
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_an_adapter_gives_the_states_of_peft(name: str, tmp_path: pathlib.Path) -> None:
+  case = CASES[name]
+  model = save(case, tmp_path, peft.LoraConfig(r=4, **case.lora))
+  opened = weights.open(tmp_path / 'adapter')
+  assert opened.adapter.get('name', '') == case.head
+  trunk, params = weights.load(tmp_path / 'adapter')
+  ours = trunk.apply({'params': params}, tokens=jnp.asarray(TOKENS), segment_ids=jnp.ones(TOKENS.shape, int))
+  with torch.no_grad():
+    theirs = model(input_ids=torch.tensor(TOKENS), output_hidden_states=True).hidden_states[-1]
+  np.testing.assert_allclose(ours['hidden'], theirs, atol=1e-5)
+  if case.head:
+    head = params['head'].get('out', params['head'])
+    theirs = model.merge_and_unload().state_dict().values()
+    np.testing.assert_array_equal(head['kernel'].T, list(theirs)[-1 - ('bias' in head)])
+
+
+def test_the_base_may_be_beside_its_adapter(tmp_path: pathlib.Path) -> None:
+  save(CASES['every layer'], tmp_path, peft.LoraConfig(r=4, **CASES['every layer'].lora))
+  one = shutil.copytree(tmp_path / 'base', tmp_path / 'one')
+  for file in (tmp_path / 'adapter').iterdir():
+    shutil.copy(file, one / file.name)
+  about = json.loads((one / model_folders.PEFT).read_text())
+  for named in ('bert-base-cased', '.', None):
+    (one / model_folders.PEFT).write_text(json.dumps({**about, 'base_model_name_or_path': named}))
+    for path, array in weights.open(tmp_path / 'adapter').params.each():
+      np.testing.assert_array_equal(weights.open(one).params[path].read(None), array)
+  convert.import_release(one, tmp_path / 'ours')
+  assert weights.open(tmp_path / 'ours').adapter['classes'] == 3
+
+
+def test_a_base_that_is_not_here_is_named(tmp_path: pathlib.Path) -> None:
+  save(CASES['no task'], tmp_path, peft.LoraConfig(r=4, **CASES['no task'].lora))
+  shutil.move(tmp_path / 'base', tmp_path / 'moved')
+  with pytest.raises(WeightsError, match=rf'{tmp_path}/base.*not a folder here.*base_model_name_or_path'):
+    weights.open(tmp_path / 'adapter')
+  about = json.loads((tmp_path / 'adapter' / model_folders.PEFT).read_text())
+  about['base_model_name_or_path'] = '../moved'
+  (tmp_path / 'adapter' / model_folders.PEFT).write_text(json.dumps(about))
+  assert weights.open(tmp_path / 'adapter').heads == ('mlm',)
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_other_methods_are_refused_with_a_fix_that_works(name: str, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+  make, settings, message = OTHERS[name]
+  task = {'task_type': 'SEQ_CLS' if name == 'IA3' else 'FEATURE_EXTRACTION'}
+  kind = 'ForSequenceClassification' if name == 'IA3' else 'Model'
+  model = save(Case('Bert', 'Model', kind, {}), tmp_path, make(**task, **settings))
+  with pytest.raises(WeightsError, match=message) as caught:
+    weights.load(tmp_path / 'adapter')
+  if name == 'prompts':
+    return
+  monkeypatch.chdir(tmp_path)
+  exec(str(caught.value).split('`')[1], {'peft': peft})  # noqa: S102 (the fix of our own message)
+  trunk, params = weights.load('NEW')
+  ours = trunk.apply({'params': params}, tokens=jnp.asarray(TOKENS), segment_ids=jnp.ones(TOKENS.shape, int))
+  with torch.no_grad():
+    theirs = model(input_ids=torch.tensor(TOKENS), output_hidden_states=True).hidden_states[-1]
+  np.testing.assert_allclose(ours['hidden'], theirs, atol=1e-5)

@@ -1,0 +1,179 @@
+"""Folders of sentence-transformers: `encode` follows them, and the export of a contrastive run writes them."""
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import plm_jax
+from plm_jax import config, weights
+from plm_jax.checkpoint import tensor_files
+from plm_jax.core.errors import ConfigError
+from plm_jax.training import loop
+from plm_jax.weights import convert, table
+from tests import runs
+
+TEXTS = ['Anna is here.', 'a', 'Boris found the clock in the garden and the clock was old. ' * 4]
+MODES = ('cls', 'max', 'mean', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken')
+
+
+@pytest.fixture(scope='module')
+def released(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+  """Export a run of BERT."""
+  folder = tmp_path_factory.mktemp('sentences')
+  settings = runs.settings('mlm', data, steps=2)
+  assert loop.train(settings, folder / 'run').exit_code == 0
+  convert.export(folder / 'run', folder / 'released')
+  return folder / 'released'
+
+
+def write(folder: pathlib.Path, released: pathlib.Path, *modules: Any, inner: str = '', **about: Any) -> pathlib.Path:
+  """Copy a folder and add modules: (class, config, tensors) after the transformer."""
+  folder.mkdir()
+  (folder / inner).mkdir(exist_ok=True)
+  for file in released.iterdir():
+    (folder / inner / file.name).write_bytes(file.read_bytes())
+  listed = [{'idx': 0, 'name': '0', 'path': inner, 'type': 'sentence_transformers.models.Transformer'}]
+  for index, (kind, fields, tensors) in enumerate(modules, start=1):
+    place = f'{index}_{kind}'
+    (folder / place).mkdir()
+    (folder / place / 'config.json').write_text(json.dumps(fields))
+    listed.append({'idx': index, 'name': str(index), 'path': place, 'type': f'sentence_transformers.models.{kind}'})
+    plans = {
+      name: tensor_files.Plan(array.dtype, array.shape, lambda array=array: table.pieces(array))
+      for name, array in tensors.items()
+    }
+    if plans:
+      tensor_files.write(folder / place / 'model.safetensors', plans)
+  (folder / 'modules.json').write_text(json.dumps(listed))
+  (folder / inner / 'sentence_bert_config.json').write_text(json.dumps({'max_seq_length': 24, **about}))
+  return folder
+
+
+def formula(mode: str, states: np.ndarray) -> np.ndarray:
+  """Pool as the documentation of sentence-transformers says."""
+  weights_ = np.arange(1, len(states) + 1)[:, None]
+  return {
+    'cls': states[0], 'max': states.max(0), 'mean': states.mean(0), 'lasttoken': states[-1],
+    'mean_sqrt_len_tokens': states.sum(0) / len(states) ** 0.5,
+    'weightedmean': (states * weights_).sum(0) / weights_.sum(),
+  }[mode]  # fmt: skip
+
+
+def states_of(released: pathlib.Path, text: str, length: int = 24) -> np.ndarray:
+  """Compute the states of a text that is cut."""
+  model = plm_jax.load(released)
+  read = model.folder.read([text])[0]
+  ids = (
+    read.ids if len(read.ids) <= length else [*read.ids[: length - read.after], *read.ids[len(read.ids) - read.after :]]
+  )
+  trunk, params = weights.load(released)
+  tokens = np.array([ids])
+  return np.asarray(trunk.apply({'params': params}, tokens=tokens, segment_ids=np.ones_like(tokens))['hidden'][0])
+
+
+@pytest.mark.parametrize('old', [True, False])
+def test_each_pooling_and_their_joins(old: bool, released: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  for index, modes in enumerate([*((mode,) for mode in MODES), MODES[:3]]):
+    ends = {'cls': 'cls_token', 'max': 'max_tokens', 'mean': 'mean_tokens'}
+    fields = {
+      f'pooling_mode_{ends.get(mode, mode + "_tokens" * (mode == "weightedmean"))}': mode in modes for mode in MODES
+    }
+    pooling = fields if old else {'pooling_mode': list(modes) if len(modes) > 1 else modes[0]}
+    folder = write(tmp_path / str(index), released, ('Pooling', pooling, {}), inner='0_Transformer' * old)
+    found = plm_jax.load(folder).encode(TEXTS)
+    expected = [np.concatenate([formula(mode, states_of(released, text)) for mode in modes]) for text in TEXTS]
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    np.testing.assert_allclose(plm_jax.load(folder).encode(TEXTS[0]), expected[0], atol=2e-5)
+
+
+def test_layers_after_pooling_case_and_prompts(released: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  draw = np.random.RandomState(0)
+  kernel, bias = draw.randn(5, 32).astype(np.float32), draw.randn(5).astype(np.float32)
+  dense = {'in_features': 32, 'out_features': 5, 'activation_function': 'torch.nn.modules.activation.Tanh'}
+  modules = [
+    ('Pooling', {'pooling_mode_cls_token': True}, {}), ('Dense', dense, {'linear.weight': kernel, 'linear.bias': bias}),
+    ('Normalize', {}, {}),
+  ]  # fmt: skip
+  folder = write(tmp_path / 'a', released, *modules, do_lower_case=True)
+  (folder / 'config_sentence_transformers.json').write_text(
+    json.dumps({'prompts': {'q': 'THE garden: '}, 'default_prompt_name': 'q'})
+  )
+  expected = np.tanh(kernel @ states_of(released, 'the garden: anna is here.')[0] + bias)
+  np.testing.assert_allclose(
+    plm_jax.load(folder).encode('Anna is here.'), expected / np.linalg.norm(expected), atol=1e-5
+  )
+  # pooling that is asked for, and other layers, are as for any folder
+  plain = plm_jax.load(released)
+  np.testing.assert_array_equal(plm_jax.load(folder).encode(TEXTS, pool='mean'), plain.encode(TEXTS))
+  with pytest.raises(ConfigError, match=r"layer=0.*add pool='mean'"):
+    plm_jax.load(folder).encode('a', layer=0)
+  np.testing.assert_array_equal(
+    plm_jax.load(folder).encode('a', layer=0, pool='mean'), plain.encode('a', layer=0, pool='mean')
+  )
+
+
+def test_tokens_of_a_prompt_may_be_left_out(released: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  folder = write(tmp_path / 'a', released, ('Pooling', {'pooling_mode': 'mean', 'include_prompt': False}, {}))
+  about = {'prompts': {'q': 'Boris: '}, 'default_prompt_name': 'q'}
+  (folder / 'config_sentence_transformers.json').write_text(json.dumps(about))
+  prompt = plm_jax.load(released).folder.read(['Boris: '])[0]
+  states = states_of(released, 'Boris: a')[len(prompt.ids) - prompt.after :]
+  np.testing.assert_allclose(plm_jax.load(folder).encode('a'), states.mean(0), atol=1e-5)
+
+
+MISTAKES = {
+  'a module': ([('LSTM', {}, {})], r"module LSTM \(1_LSTM\).*pool='mean'"),
+  'a pooling': ([('Pooling', {'pooling_mode': 'median'}, {})], 'median.*lasttoken'),
+  'an activation': (
+    [('Pooling', {}, {}), ('Dense', {'activation_function': 'x.Swish2'}, {'linear.weight': np.eye(32, dtype='f4')})],
+    'Swish2',
+  ),
+  'a pickle': ([('Pooling', {}, {}), ('Dense', {}, {})], r'2_Dense has no model.safetensors.*save'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', MISTAKES)
+def test_what_is_not_supported_is_named(name: str, released: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  modules, message = MISTAKES[name]
+  folder = write(tmp_path / 'a', released, *modules)
+  with pytest.raises(ConfigError, match=message):
+    plm_jax.load(folder).encode('a')
+  assert plm_jax.load(folder).encode('a', pool='mean').shape == (32,)
+
+
+@pytest.mark.parametrize(('pool', 'pooler'), [('mean', 'tanh'), ('trunk', 'tanh'), ('trunk', 'first')])
+def test_a_contrastive_run_is_exported_with_its_pooling(
+  pool: str, pooler: str, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  settings = runs.settings('mlm', data, steps=2)
+  objective = {'name': 'contrastive', 'pool': pool}
+  model = {**settings['model'], 'overrides': {**settings['model']['overrides'], 'pooler': pooler}}
+  settings = config.resolve({**settings, 'objective': objective, 'model': model})
+  assert loop.train(settings, tmp_path / 'run').exit_code == 0
+  convert.export(tmp_path / 'run', tmp_path / 'out')
+  names = [module['path'] for module in json.loads((tmp_path / 'out' / 'modules.json').read_text())]
+  assert names == ['', '1_Pooling', *(['2_Dense'] if (pool, pooler) == ('trunk', 'tanh') else [])]
+  own, copy = plm_jax.load(tmp_path / 'run'), plm_jax.load(tmp_path / 'out')
+  np.testing.assert_allclose(own.encode(TEXTS[:2]), copy.encode(TEXTS[:2]), atol=1e-5)
+  if pool == 'trunk':
+    trunk, params = weights.load(tmp_path / 'run')
+    states = np.asarray(own.encode('a', pool='none').vectors)[None]
+    expected = trunk.apply({'params': params}, states, np.ones(states.shape[:2]), method='pool')[0]
+    np.testing.assert_allclose(own.encode('a'), expected, atol=1e-5)
+  try:
+    from sentence_transformers import SentenceTransformer
+  except ImportError:
+    return
+  peer = SentenceTransformer(str(tmp_path / 'out'))
+  np.testing.assert_allclose(peer.encode(TEXTS), copy.encode(TEXTS), atol=1e-5)
+
+
+def test_an_export_over_sentence_vectors_takes_their_pooling_away(
+  released: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  folder = write(tmp_path / 'a', released, ('Pooling', {'pooling_mode': 'cls'}, {}))
+  convert.export(released.parent / 'run', folder)
+  assert not (folder / 'modules.json').exists()
