@@ -1,9 +1,10 @@
 """Models for EleutherAI's lm-evaluation-harness (Gao et al. 2021; its `lm_eval.api.model`).
 
 A model is a decoder, or an encoder-decoder whose encoder reads the context. Tokenisation follows the harness: trailing
-spaces of a context belong to the continuation; a decoder's tokens are those of both texts together; special tokens are
-those of the folder's tokenizer; a long text loses its beginning; a text without a context begins with the token that
-begins texts, else the one that ends them. So log-likelihoods equal those of the harness's own `hf` models.
+spaces of a context belong to the continuation; a decoder's tokens are those of both texts together, except for a
+continuation that merges with its context and would have none; special tokens are those of the folder's tokenizer; a
+long text loses its beginning; a text without a context begins with the token that begins texts, else the one that ends
+them. So log-likelihoods equal those of the harness's own `hf` models.
 
 Rows of similar lengths form a batch, and lengths are rounded up, so that a task needs few compilations.
 """
@@ -135,6 +136,31 @@ class Model(TemplateLM):
     if add_special_tokens is None:
       add_special_tokens = not string.startswith(self._opened.vocab.token(self.prefix_token_id))
     return self._encode(string, specials=add_special_tokens)
+
+  def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+    """Score the continuation of each context."""
+    del disable_tqdm
+    return self._loglikelihood_tokens([(request.args, *self._encode_pair(*request.args)) for request in requests])
+
+  def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    """Encode a context and its continuation, at least one token each.
+
+    A continuation without a token of its own, since it merges with the context ('Ans', 'wer'), is encoded alone.
+
+    Raises:
+      ConfigError: the continuation has no token.
+    """
+    alone = self.tok_encode(continuation, add_special_tokens=False)
+    if not alone:
+      raise ConfigError(
+        f'lm_eval: the continuation {continuation!r} has no token, and without one it would always win: correct the '
+        'choices or targets of the task'
+      )
+    start = [self.prefix_token_id]
+    if not context:
+      return start, alone[1:] or alone if alone[:1] == start else alone
+    before, after = super()._encode_pair(context, continuation)
+    return before or start, after or alone
 
   def _loglikelihood_tokens(self, requests: Sequence[Any], **rest: Any) -> list[tuple[float, bool]]:
     """Score (texts, context ids, continuation ids) in their order."""

@@ -2,13 +2,16 @@
 
 import json
 import random
+import types
 
 import numpy as np
 import pytest
 
+from plm_jax.config import build
 from plm_jax.core.errors import ConfigError
+from plm_jax.generate import conventions
 from plm_jax.inference import opened
-from plm_jax.text import byte_bpe
+from plm_jax.text import byte_bpe, tokenizer
 from tests import conftest
 
 lm_eval = pytest.importorskip('lm_eval', reason='needs the extra lm_eval: bash launch/setup.sh lm_eval')
@@ -93,6 +96,51 @@ def test_log_likelihoods_are_those_of_their_model(both):
   ours, theirs = (model.loglikelihood(requests_of(PAIRS), disable_tqdm=True) for model in both)
   np.testing.assert_allclose([total for total, _ in ours], [total for total, _ in theirs], rtol=1e-4, atol=1e-4)
   assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs]
+
+
+def test_a_continuation_that_merges_with_its_context_is_scored_alone(both):
+  ours, theirs = both
+  words = [token for token in ours._opened.vocab.tokens if token.isalpha() and len(token) > 3][:4]
+  pairs = [(word[:cut], word[cut:]) for word in words for cut in (1, 2, len(word) - 1)] + [
+    ('  ', words[0]),
+    (' \n', ' a'),
+  ]
+  assert ours.backend == 'seq2seq' or any(
+    len(ours.tok_encode(''.join(pair))) == len(ours.tok_encode(pair[0])) for pair in pairs
+  )
+  encoded = []
+  for context, continuation in pairs:  # the texts alone where they join to nothing of their own
+    before, after = theirs._encode_pair(context, continuation)
+    after = after or theirs.tok_encode(continuation, add_special_tokens=False)
+    encoded.append(((context, continuation), before or [theirs.prefix_token_id], after))
+  # one at a time: their cache of logits confuses pairs that share all tokens but the last
+  expected = [theirs._loglikelihood_tokens([each], disable_tqdm=True)[0] for each in encoded]
+  found = ours.loglikelihood(requests_of(pairs))
+  np.testing.assert_allclose([total for total, _ in found], [total for total, _ in expected], rtol=1e-4, atol=1e-4)
+  assert [greedy for _, greedy in found] == [greedy for _, greedy in expected] and all(total < 0 for total, _ in found)
+
+
+@pytest.mark.parametrize('kind', ['wordpiece', 'sentencepiece'])
+def test_every_continuation_has_a_token_or_is_refused(tmp_path, kind):
+  texts = [conftest.story(random.Random(seed)) for seed in range(30)]
+  module = build.import_file(f'text.{kind}')
+  module.train(texts, size=300).save(tmp_path)
+  vocab = tokenizer.load(tmp_path)
+  model = object.__new__(harness.Model)
+  special = conventions.tokens(vocab, {}, {'start': None, 'first': None, 'last': None}, {}, kind='causal')
+  model.backend, model._opened = 'causal', types.SimpleNamespace(vocab=vocab)
+  model._encode = conventions.Encoder(vocab, tmp_path, special, kind='causal', published=False)
+  for text in ('Ans', 'Anna went', ' the garden. ', '  Boris'):
+    for cut in range(len(text)):
+      context, continuation = text[:cut], text[cut:]
+      if continuation.strip():
+        before, after = model._encode_pair(context, continuation)
+        assert before and after
+        whole, alone = model.tok_encode(context.rstrip() + text[len(context.rstrip()) :]), vocab.encode(continuation)
+        assert not context.strip() or after == (whole[len(before) :] or alone)
+  for context in ('', 'Anna'):
+    with pytest.raises(ConfigError, match='has no token'):
+      model._encode_pair(context, '')
 
 
 def test_what_a_model_would_write_is_greedy(both):
