@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 SHARE = command.number("Annotated[float, '0 <= x < 1']")
 SIMILARITY = command.number("Annotated[float, '0.1 <= x <= 0.99']")
 THRESHOLD = 0.8
-DOCUMENTS = ('blank_line', 'line', 'every_line', 'file')
+DOCUMENTS = ('blank_line', 'line', 'every_line', 'file', 'exact_file')
 BOUNDS = ('min_chars', 'max_chars', 'min_alpha', 'min_english')
 
 

@@ -33,7 +33,7 @@ VOCABS = {
   'sentencepiece': lambda: sentencepiece.train(TEXT, size=150),
   'words': lambda: words.train(TEXT, size=200, min_frequency=1),
 }
-FORMS = ('txt', 'jsonl', 'parquet')
+FORMS = ('txt', 'crlf', 'jsonl', 'parquet')
 
 
 @pytest.fixture(scope='module', params=VOCABS)

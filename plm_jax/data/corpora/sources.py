@@ -60,7 +60,7 @@ def open_source(
     split: a name and an optional slice, or several joined by '+'.
     cache: folder of everything cached and downloaded.
     documents: end of a document of a .txt file: 'blank_line', 'line', 'every_line' (including blank lines), or only the
-      end of the 'file'.
+      end of the 'file'. CRLF and CR are read as line feeds, except in an 'exact_file'.
     max_bytes: most bytes of a row, and of an unzipped .gz file.
 
   Raises:

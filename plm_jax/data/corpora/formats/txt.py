@@ -1,6 +1,7 @@
-"""Plain text: rows {'text': ...}, one per document."""
+"""Plain text: rows {'text': ...}, one per document. Line ends of other systems, CRLF and CR, are read as line feeds."""
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, get_args
 
@@ -10,7 +11,9 @@ from plm_jax.data.corpora.records import Opened
 SUFFIXES = ('.txt',)
 SCHEME = None
 
-Boundary = Literal['blank_line', 'line', 'every_line', 'file']
+Boundary = Literal['blank_line', 'line', 'every_line', 'file', 'exact_file']
+_EXACT = 'exact_file'
+_LINE = re.compile(rb'[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+')
 
 
 def open(path: local.File, split: str, cache: str, *, documents: Boundary = 'blank_line') -> Opened:
@@ -21,18 +24,37 @@ def open(path: local.File, split: str, cache: str, *, documents: Boundary = 'bla
     split: not used.
     cache: folder for the digest.
     documents: end of a document: a blank line; the end of a line (blank lines are skipped, or with 'every_line' are
-      documents too); or only the end of the file, whose document is every character of it.
+      documents too); or only the end of the file, whose document is every character of it, with 'exact_file' CRLF and
+      CR as they are.
   """
   if documents not in _SPANS:
     raise ValueError(f'documents={documents!r} does not exist: choose one of {", ".join(get_args(Boundary))}')
-  rows = local.Rows(path, _SPANS[documents](path.lines()), parse, exact=documents == 'file')
+  folded: list[bool] = []
+  lines = path.lines() if documents == _EXACT else _folded(path.lines(), folded)
+  spans = _SPANS[documents](lines)
+  rows = local.Rows(path, spans, parse_exact if documents == _EXACT else parse, exact=documents in ('file', _EXACT))
   kind = 'whole file' if documents == 'file' else documents  # earlier versions dropped line feeds around a 'file'
-  return Opened(rows, f'{path.digest(cache=cache)} {kind}')
+  return Opened(rows, f'{path.digest(cache=cache)} {kind}{" folded" if any(folded) else ""}')
 
 
 def parse(text: str) -> local.Row:
-  """Build the row of a document."""
+  """Build the row of a document, with line feeds as line ends."""
+  return {'text': text.replace('\r\n', '\n').replace('\r', '\n')}
+
+
+def parse_exact(text: str) -> local.Row:
+  """Build the row of a document as it is."""
   return {'text': text}
+
+
+def _folded(lines: Iterable[bytes], folded: list[bool]) -> Iterator[bytes]:
+  """Split lines at CR too; `folded` tells of one."""
+  for line in lines:
+    if b'\r' in line:
+      folded[:] = [True]
+      yield from _LINE.findall(line)
+    else:
+      yield line
 
 
 def _whole(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
@@ -49,4 +71,5 @@ _SPANS: dict[Boundary, Callable[[Iterable[bytes]], Iterator[tuple[int, int]]]] =
   'line': local.line_spans,
   'every_line': functools.partial(local.line_spans, blank=True),
   'file': _whole,
+  _EXACT: _whole,
 }
