@@ -25,7 +25,8 @@ def part(**settings):
 FORMS = {
   'bptt': [{}, {'second_segment': True}, {'both_directions': True}],
   'cooccurrence': [{}, {'window': 2}],
-  'labelled': [{'layout': 'gpt'}, {'both_orders': True, 'characters': True}, {'kind': 'regression'}, {'kind': 'multilabel'},
+  'labelled': [{'layout': 'gpt'}, {'both_orders': True, 'characters': True}, {'kind': 'regression'},
+               {'kind': 'multilabel'},
                {'kind': 'words', 'fields': ('words',), 'label': 'tags'},
                {'kind': 'arcs', 'fields': ('words', 'heads'), 'label': 'tags'},
                {'kind': 'options', 'fields': ('text', 'words')},
