@@ -19,12 +19,10 @@ import jax.numpy as jnp
 
 from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
-from plm_jax.core.types import Array, Count, Paper, Std, Task, Vocab
+from plm_jax.core.types import Array, Count, Std, Supervised, Task, Vocab
 from plm_jax.layers.linear import truncated_normal
 
-PAPER = Paper(
-  year=2019, title='Houlsby et al.', architecture='any', objective_family='supervised', supervision='supervised'
-)
+PAPER = Supervised(year=2019, title='Houlsby et al.')
 READS = ()  # in addition to the inner task
 ADDS = 'bottleneck'
 

@@ -21,10 +21,10 @@ from plm_jax.core.types import (
   Forward,
   Loss,
   NonNegativeInt,
-  Paper,
   PartRate,
   PyTree,
   Std,
+  Supervised,
   Task,
   Vocab,
   Weight,
@@ -32,9 +32,7 @@ from plm_jax.core.types import (
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 
-PAPER = Paper(
-  year=2018, title='BERT §4.4, GPT §3.3', architecture='any', objective_family='supervised', supervision='supervised'
-)
+PAPER = Supervised(year=2018, title='BERT §4.4, GPT §3.3')
 READS = ('tokens[bkl]', 'segment_ids[bkl]', 'label')
 DATA = dict(name='labelled', kind='options')  # keys of the data block of a published head
 TEXTS = 2  # of an example

@@ -26,11 +26,11 @@ from plm_jax.core.types import (
   LayerNumber,
   Loss,
   NonNegativeInt,
-  Paper,
   PartRate,
   PyTree,
   Rate,
   Std,
+  Supervised,
   Task,
   Vocab,
   Weight,
@@ -41,9 +41,7 @@ from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.mlp import Norms
 from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
 
-PAPER = Paper(
-  year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised', supervision='supervised'
-)
+PAPER = Supervised(year=2018, title='BERT §4.1, GPT §3.2')
 READS = ('tokens', 'segment_ids', 'label')
 READS_WITH = {'several': ('classes', '-label')}
 DATA = dict(name='labelled')  # keys of the data block of a published head; `kind` is that of the adapter

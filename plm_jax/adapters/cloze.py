@@ -21,14 +21,12 @@ from plm_jax.adapters import answers, texts
 from plm_jax.adapters.answers import Reader, Start
 from plm_jax.core.errors import require
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.vocab_head import make_head
 
-PAPER = Paper(
-  year=2020, title='PET §3.1, GLM §2.3', architecture='any', objective_family='supervised', supervision='supervised'
-)
+PAPER = Supervised(year=2020, title='PET §3.1, GLM §2.3')
 READS = ('tokens', 'segment_ids', 'option_tokens', 'option_segment_ids', 'label')
 OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
 SENTINEL = '<extra_id_0>'

@@ -25,19 +25,12 @@ import jax.numpy as jnp
 from plm_jax.adapters import wrapped
 from plm_jax.config import build, signatures
 from plm_jax.core.param_paths import both
-from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Temperature, Vocab
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Rate, Supervised, Task, Temperature, Vocab
 from plm_jax.layers.losses import divergence
 from plm_jax.layers.means import metric, row_terms, scaled_sum, whole_loss
 from plm_jax.layers.task_mixture import computed_once
 
-PAPER = Paper(
-  year=2015,
-  title='Hinton et al.',
-  architecture='any',
-  objective_family='supervised',
-  supervision='supervised',
-  extension='compressed',
-)
+PAPER = Supervised(year=2015, title='Hinton et al.', extension='compressed')
 READS = ()  # in addition to the inner task
 ADDS = 'distil'
 TAUGHT = 'taught'  # key of the teacher's inputs among those of the student

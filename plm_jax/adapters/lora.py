@@ -19,12 +19,10 @@ import numpy as np
 
 from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
-from plm_jax.core.types import HEADS, Array, Count, Paper, PartRate, Task, Vocab
+from plm_jax.core.types import HEADS, Array, Count, PartRate, Supervised, Task, Vocab
 from plm_jax.layers.dropout import drop
 
-PAPER = Paper(
-  year=2021, title='Hu et al., LoRA', architecture='any', objective_family='supervised', supervision='supervised'
-)
+PAPER = Supervised(year=2021, title='Hu et al., LoRA')
 READS = ()  # in addition to the inner task
 ADDS = 'lora'
 

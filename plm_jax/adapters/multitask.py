@@ -18,17 +18,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.config import build
-from plm_jax.core.types import EVERYTHING, Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.core.types import EVERYTHING, Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers import task_mixture
 from plm_jax.layers.task_mixture import Tasks
 
-PAPER = Paper(
-  year=2019,
-  title='T5 §3.5.2; Liu et al., MT-DNN',
-  architecture='any',
-  objective_family='supervised',
-  supervision='supervised',
-)
+PAPER = Supervised(year=2019, title='T5 §3.5.2; Liu et al., MT-DNN')
 READS = ('part',)  # in addition to its parts
 TAKEN = ('trunk', 'train', 'part')  # reserved keys among parameters, inputs and predictions
 

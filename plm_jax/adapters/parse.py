@@ -27,10 +27,10 @@ from plm_jax.core.types import (
   Forward,
   LayerNumber,
   Loss,
-  Paper,
   PartRate,
   PyTree,
   Std,
+  Supervised,
   Task,
   Vocab,
 )
@@ -42,13 +42,7 @@ from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.scalar_mix import read_layers
 from plm_jax.scores import attachment
 
-PAPER = Paper(
-  year=2018,
-  title='Clark et al., Cross-View Training §3',
-  architecture='any',
-  objective_family='supervised',
-  supervision='supervised',
-)
+PAPER = Supervised(year=2018, title='Clark et al., Cross-View Training §3')
 READS = ('tokens', 'segment_ids', 'heads', 'labels')
 QUICK = dict(relations=('O', 'B-name', 'I-name', 'B-type', 'I-type'), layers=(-1,), width=16)  # for `file.py:quick`
 

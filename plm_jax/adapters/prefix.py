@@ -21,16 +21,10 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.adapters import wrapped
-from plm_jax.core.types import HEADS, Array, Count, NonNegativeInt, Paper, Std, Task, Vocab
+from plm_jax.core.types import HEADS, Array, Count, NonNegativeInt, Std, Supervised, Task, Vocab
 from plm_jax.layers.linear import normal
 
-PAPER = Paper(
-  year=2021,
-  title='Li and Liang, prefix tuning',
-  architecture='any',
-  objective_family='supervised',
-  supervision='supervised',
-)
+PAPER = Supervised(year=2021, title='Li and Liang, prefix tuning')
 READS = ()  # in addition to the inner task
 ADDS = 'prefix'
 

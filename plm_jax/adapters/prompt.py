@@ -22,18 +22,12 @@ import jax.numpy as jnp
 from plm_jax.adapters import answers
 from plm_jax.adapters.answers import Model, Reader, Start
 from plm_jax.core import errors
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.generate.constraints import NEVER
 from plm_jax.layers.losses import perplexity
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 
-PAPER = Paper(
-  year=2020,
-  title='Brown et al., GPT-3 §2.4',
-  architecture='any',
-  objective_family='supervised',
-  supervision='supervised',
-)
+PAPER = Supervised(year=2020, title='Brown et al., GPT-3 §2.4')
 READS = (
   'tokens', 'segment_ids', 'target_tokens', 'target_segment_ids', 'option_tokens', 'option_segment_ids',
   'option_lead', 'option_characters', 'label',

@@ -21,16 +21,9 @@ from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
 from plm_jax.compression import prune
 from plm_jax.core import errors
-from plm_jax.core.types import Array, Count, NonNegativeInt, Paper, Task, Vocab
+from plm_jax.core.types import Array, Count, NonNegativeInt, Supervised, Task, Vocab
 
-PAPER = Paper(
-  year=2017,
-  title='Zhu & Gupta',
-  architecture='any',
-  objective_family='supervised',
-  supervision='supervised',
-  extension='compressed',
-)
+PAPER = Supervised(year=2017, title='Zhu & Gupta', extension='compressed')
 READS = ()  # in addition to the inner task
 ADDS = 'prune'
 

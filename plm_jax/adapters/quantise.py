@@ -20,17 +20,10 @@ import numpy as np
 from plm_jax.adapters import wrapped
 from plm_jax.compression import quantise
 from plm_jax.core.param_paths import flat
-from plm_jax.core.types import Array, Paper, Task, Vocab
+from plm_jax.core.types import Array, Supervised, Task, Vocab
 from plm_jax.layers.linear import Dense, Embed
 
-PAPER = Paper(
-  year=2017,
-  title='Jacob et al.',
-  architecture='any',
-  objective_family='supervised',
-  supervision='supervised',
-  extension='compressed',
-)
+PAPER = Supervised(year=2017, title='Jacob et al.', extension='compressed')
 READS = ()  # in addition to the inner task
 ADDS = 'quantise'
 

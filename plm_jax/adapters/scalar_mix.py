@@ -21,6 +21,7 @@ new parameters are `trunk/scalar_mix`, `trunk/output_mix`, `trunk/task_lstm` and
 
 from collections.abc import Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
@@ -29,22 +30,20 @@ import jax.numpy as jnp
 
 from plm_jax.config import build
 from plm_jax.core.errors import one_of
-from plm_jax.core.trunk import AttentionKind
 from plm_jax.core.types import (
   HEADS,
   Array,
   Batch,
   Count,
   Example,
-  Execution,
   Forward,
   LayerNumber,
   Loss,
   NonNegativeInt,
-  Paper,
   PartRate,
   PyTree,
   Std,
+  Supervised,
   Task,
   Vocab,
   Weight,
@@ -56,14 +55,7 @@ from plm_jax.layers.lstm import StackedLstm
 from plm_jax.layers.means import row_terms
 from plm_jax.layers.scalar_mix import ScalarMix, read_layers
 
-PAPER = Paper(
-  year=2018,
-  title='Peters et al., ELMo',
-  architecture='any',
-  objective_family='supervised',
-  supervision='supervised',
-  adapters=('tag', 'classify'),
-)
+PAPER = Supervised(year=2018, title='Peters et al., ELMo', adapters=('tag', 'classify'))
 READS = ()  # inputs of `inner`
 QUICK = dict(vectors=8, lstm_dim=16, layers=())  # settings of a smoke test (`file.py:quick`)
 ADDED = 'trunk/(scalar_mix|output_mix|task_lstm|vectors)/.*'  # new parameters
@@ -164,36 +156,14 @@ class MixedTrunk(nn.Module):
 
   @property
   def INPUTS(self) -> tuple[str, ...]:
-    """Return the inputs of the trunk; `vectors` also need tokens.
-
-    The other attributes below are those of the trunk.
-    """
+    """Return the inputs of the trunk; `vectors` also need tokens."""
     own = {'tokens', 'encoder_tokens'}.isdisjoint(self.trunk.INPUTS) and self.vectors
     return ('tokens', *self.trunk.INPUTS) if own else self.trunk.INPUTS
 
-  @property
-  def ATTENTION(self) -> AttentionKind:
-    return self.trunk.ATTENTION
-
-  @property
-  def NAME(self) -> str:
-    return self.trunk.NAME
-
-  @property
-  def config(self) -> Any:
-    return self.trunk.config
-
-  @property
-  def vocab_size(self) -> int:
-    return self.trunk.vocab_size
-
-  @property
-  def execution(self) -> Execution:
-    return self.trunk.execution
-
-  @property
-  def position_rows(self) -> dict[str, range]:
-    return self.trunk.position_rows
+  ATTENTION, NAME, config, vocab_size, execution, position_rows = (
+    property(attrgetter(f'trunk.{name}'))
+    for name in ('ATTENTION', 'NAME', 'config', 'vocab_size', 'execution', 'position_rows')
+  )
 
   def init_carry(self, batch_size: int) -> PyTree:
     return self.trunk.init_carry(batch_size)

@@ -29,10 +29,10 @@ from plm_jax.core.types import (
   Forward,
   Loss,
   NonNegativeInt,
-  Paper,
   PartRate,
   PyTree,
   Seed,
+  Supervised,
   Task,
   Temperature,
   Vocab,
@@ -40,9 +40,7 @@ from plm_jax.core.types import (
 from plm_jax.generate import constraints
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 
-PAPER = Paper(
-  year=2019, title='T5 §2.4, BART §3.3', architecture='any', objective_family='supervised', supervision='supervised'
-)
+PAPER = Supervised(year=2019, title='T5 §2.4, BART §3.3')
 READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
 
 

@@ -20,17 +20,17 @@ from plm_jax.core.types import (
   Forward,
   Loss,
   NonNegativeInt,
-  Paper,
   PartRate,
   PyTree,
   Std,
+  Supervised,
   Task,
   Vocab,
   Weight,
 )
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 
-PAPER = Paper(year=2018, title='GPT §3.3', architecture='any', objective_family='supervised', supervision='supervised')
+PAPER = Supervised(year=2018, title='GPT §3.3')
 READS = ('tokens', 'segment_ids', 'swapped_tokens', 'swapped_segment_ids', 'label')
 OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
 QUICK = dict(kind='class')  # settings of a smoke test (`file.py:quick`)

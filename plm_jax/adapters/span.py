@@ -28,10 +28,10 @@ from plm_jax.core.types import (
   Example,
   Forward,
   Loss,
-  Paper,
   PartRate,
   PyTree,
   Std,
+  Supervised,
   Task,
   Vocab,
   Weight,
@@ -43,9 +43,7 @@ from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.scores import Group, squad, squad2
 
-PAPER = Paper(
-  year=2018, title='BERT §4.2, §4.3', architecture='any', objective_family='supervised', supervision='supervised'
-)
+PAPER = Supervised(year=2018, title='BERT §4.2, §4.3')
 READS = ('tokens', 'segment_ids', 'start', 'end', 'context')
 DATA = dict(name='labelled', kind='spans')  # keys of the data block of a published head
 TEXTS = 2  # of an example

@@ -38,10 +38,10 @@ from plm_jax.core.types import (
   LayerNumber,
   Loss,
   NonNegativeInt,
-  Paper,
   PartRate,
   PyTree,
   Std,
+  Supervised,
   Task,
   Vocab,
   Weight,
@@ -55,9 +55,7 @@ from plm_jax.layers.mlp import Activation
 from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
 from plm_jax.scores.seqeval import tags_of
 
-PAPER = Paper(
-  year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised', supervision='supervised'
-)
+PAPER = Supervised(year=2018, title='BERT §5.3, BART §3.2')
 READS = ('tokens', 'segment_ids', 'labels')
 DATA = dict(name='labelled', kind='words', fields=('tokens',))  # keys of the data block of a published head
 QUICK = dict(  # settings of a smoke test (`file.py:quick`)

@@ -25,16 +25,9 @@ from plm_jax.adapters.answers import Start
 from plm_jax.config import build
 from plm_jax.core.errors import one_of, require
 from plm_jax.core.trunk import Attends, Decodes, ReadsStates
-from plm_jax.core.types import Count, Paper, PartRate, Task, Vocab
+from plm_jax.core.types import Count, PartRate, Supervised, Task, Vocab
 
-PAPER = Paper(
-  year=2019,
-  title='BART §3.4',
-  architecture='encoder-decoder',
-  objective_family='supervised',
-  supervision='supervised',
-  adapters=('sequence',),
-)
+PAPER = Supervised(year=2019, title='BART §3.4', architecture='encoder-decoder', adapters=('sequence',))
 READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
 
 Stage = Literal['first', 'second']

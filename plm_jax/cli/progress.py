@@ -4,7 +4,6 @@ import functools
 import logging
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -120,9 +119,7 @@ class Bar:
     self._progress.start()
     return self
 
-  def __exit__(
-    self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-  ) -> None:
+  def __exit__(self, *exception: object) -> None:
     self._progress.stop()
 
   def advance(self, done: int) -> None:
@@ -178,9 +175,7 @@ class Waiting:
   def __enter__(self) -> Self:
     return self
 
-  def __exit__(
-    self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-  ) -> None:
+  def __exit__(self, *exception: object) -> None:
     if self._drawn:
       self._progress.stop()
 

@@ -27,10 +27,9 @@ multiple choice. 'accuracy_mean' (GPT-3) averages over tokens; the harness has n
 
 import json
 from collections.abc import Sequence
-from importlib import metadata
 
 from plm_jax.cli import command, signals
-from plm_jax.core.errors import ConfigError
+from plm_jax.core.errors import ConfigError, is_installed
 from plm_jax.io import files, run_paths
 
 PACKAGE = 'lm_eval'
@@ -53,12 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'--tasks={arguments.tasks}: names no task; write for example --tasks=lambada_openai,hellaswag')
   if arguments.out:
     run_paths.check_place(arguments.out, name='--out')
-  try:
-    metadata.distribution(PACKAGE)
-  except metadata.PackageNotFoundError:
-    raise ConfigError(
-      'lm_eval: the lm-evaluation-harness is not installed; run: bash launch/setup.sh lm_eval'
-    ) from None
+  if not is_installed(PACKAGE):
+    raise ConfigError('lm_eval: the lm-evaluation-harness is not installed; run: bash launch/setup.sh lm_eval')
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.generate import conventions

@@ -32,13 +32,12 @@ import argparse
 import functools
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from plm_jax import config
 from plm_jax.cli import command, malloc, signals
-from plm_jax.core.errors import ConfigError
+from plm_jax.core.errors import ConfigError, is_installed
 from plm_jax.io import files, run_paths
 from plm_jax.studies.sweep import space as sweep_space
 from plm_jax.studies.sweep.space import Method
@@ -61,10 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   _check(arguments, settings)
   for package in ('optuna', 'scikit-learn'):
-    try:
-      metadata.distribution(package)
-    except metadata.PackageNotFoundError:
-      raise ConfigError(f'sweep: {package} is not installed; run: bash launch/setup.sh sweep') from None
+    if not is_installed(package):
+      raise ConfigError(f'sweep: {package} is not installed; run: bash launch/setup.sh sweep')
   from plm_jax.cli import logs
   from plm_jax.studies.sweep import worker
 

@@ -44,9 +44,6 @@ class Keyword(NamedTuple):
   default: Any = Missing.REQUIRED
 
 
-# Files and their definitions -----------------------------------------------------------------------------------------
-
-
 def names(folder: str) -> list[str]:
   """Return the plug-in files of a folder, sorted.
 
@@ -143,12 +140,14 @@ def first_line(module: str, function: str | None = None) -> str:
 
 
 def paper(module: str) -> dict[str, Any]:
-  """Return the keywords of a file's `PAPER = Paper(...)`, if any."""
+  """Return the keywords of a file's `PAPER`, if any."""
   file = _file(module)
   node = _bound(file).get('PAPER')
   if not isinstance(node, ast.Call):
     return {}
   values = {item.arg: _default(item.value, file) for item in node.keywords if item.arg}
+  if (kind := ast.unparse(node.func)) != 'Paper':  # a subclass, whose defaults are its own
+    values = {name: keyword.default for name, keyword in keywords('core.types', kind).items()} | values
   return {name: value for name, value in values.items() if value is not Missing.COMPUTED}
 
 
@@ -275,9 +274,6 @@ def _written_out(node: ast.expr, file: pathlib.Path) -> ast.expr:
     case ast.Tuple() | ast.List():
       return type(node)([_written_out(item, file) for item in node.elts])
   return node
-
-
-# Values --------------------------------------------------------------------------------------------------------------
 
 
 def _default(node: ast.expr | None, file: pathlib.Path) -> Any:

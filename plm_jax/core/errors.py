@@ -2,7 +2,9 @@
 
 import contextlib
 import difflib
+import functools
 from collections.abc import Collection, Iterator, Sequence
+from importlib import metadata
 from typing import Any, get_args
 
 MOST_SHOWN = 80  # characters of a value that a message repeats
@@ -74,6 +76,16 @@ def listed(choices: Collection[str], *, see: str = '') -> str:
     count -= 1
   rest = f', ... ({see} shows all {len(names)})' if see else f', ... ({len(names)} in total)'
   return f'{", ".join(names[:count])}{rest if count < len(names) else ""}' if names else 'none'
+
+
+@functools.cache
+def is_installed(package: str) -> bool:
+  """Return whether a package is installed, for messages that name it."""
+  try:
+    metadata.distribution(package)
+  except metadata.PackageNotFoundError:
+    return False
+  return True
 
 
 def key_of(label: str) -> str:

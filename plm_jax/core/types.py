@@ -328,6 +328,15 @@ class Paper:
 
 
 @dataclasses.dataclass(frozen=True)
+class Supervised(Paper):
+  """The position of a downstream task, which any trunk may serve."""
+
+  architecture: Literal['encoder', 'decoder', 'encoder-decoder', 'lstm', 'cnn', 'static', 'any'] = 'any'
+  objective_family: Literal['supervised'] = 'supervised'
+  supervision: Literal['supervised'] = 'supervised'
+
+
+@dataclasses.dataclass(frozen=True)
 class Published:
   """Size of a published model.
 

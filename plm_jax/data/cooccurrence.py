@@ -256,9 +256,6 @@ def _count(c: Counting, folder: Path) -> list[str]:
   return _merge(c, folder, list(_runs(c, folder)))
 
 
-# Runs ----------------------------------------------------------------------------------------------------------------
-
-
 def _runs(c: Counting, folder: Path) -> Iterator[Run]:
   """Yield the runs of all parts; intact runs are not made again."""
   done = _journal(folder)
@@ -355,9 +352,6 @@ def _record(file: Path, read: Callable[..., Any] = files.read_json) -> dict[str,
 
 def _file(folder: Path, index: int) -> Path:
   return folder / f'run-{index:05}.bin'
-
-
-# The table -----------------------------------------------------------------------------------------------------------
 
 
 def _merge(c: Counting, folder: Path, runs: list[Run]) -> list[str]:

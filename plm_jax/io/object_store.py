@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from plm_jax.core.errors import ConfigError, RunError
+from plm_jax.core.errors import ConfigError, RunError, is_installed
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def path(where: Where) -> Path:
     raise ConfigError(f'{text}: unknown scheme {scheme}://; choices are {schemes}. Mount other stores (rclone, NFS)')
   if not rest.strip('/'):
     raise ConfigError(f'{text} has no bucket: write {scheme}://BUCKET/FOLDER')
-  if not _is_installed(CLIENTS[scheme]):
+  if not is_installed(CLIENTS[scheme]):
     raise ConfigError(
       f'{text}: {scheme}:// needs the package {CLIENTS[scheme]}, which is not installed: '
       'bash launch/setup.sh buckets (pip install -r requirements/buckets.txt)'
@@ -102,17 +102,6 @@ def check_holds_checkpoints(where: Where) -> None:
       f'{where}: checkpoints need a local folder or gs:// (Orbax supports no other store). Name such a --workdir, or '
       'mount the bucket. Weights, data and vocabularies may be at this URL'
     )
-
-
-@functools.cache
-def _is_installed(package: str) -> bool:
-  from importlib import metadata
-
-  try:
-    metadata.distribution(package)
-  except metadata.PackageNotFoundError:
-    return False
-  return True
 
 
 def _key(where: Where) -> str:

@@ -93,9 +93,6 @@ def sizes_of(form: Form, given: dict[str, Array]) -> Sizes:
   )
 
 
-# Running a kernel over tiles -----------------------------------------------------------------------------------------
-
-
 def _specs(sizes: Sizes, given: dict[str, Array], at: Callable[..., Tile]) -> dict[str, pl.BlockSpec]:
   """Describe the block of each array for a step of a kernel."""
   s = sizes
@@ -186,9 +183,6 @@ def run_kernel(
     name=name,
   )(*given.values())
   return dict(zip(makes, out, strict=True))
-
-
-# One tile ------------------------------------------------------------------------------------------------------------
 
 
 def may_see(form: Form, sizes: Sizes, tile: Tile, reads: dict[str, Any]) -> Any:

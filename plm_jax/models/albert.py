@@ -35,7 +35,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, check_choices, check_multiple
+from plm_jax.models.base import OneStack, Overrides, check_choices, check_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,11 +238,6 @@ class Albert(OneStack):
     return self.config.always_project or self.config.embed_dim != self.config.hidden_dim
 
   @property
-  def token_dim(self) -> int:
-    """Return e, the width of tables and of `attend`'s features."""
-    return self.config.embed_dim
-
-  @property
   def position_rows(self) -> dict[str, range]:
     """Return the used rows of position tables, by path, from position 0."""
     return {'position_embed': range(self.config.max_length)}
@@ -252,9 +247,7 @@ class Albert(OneStack):
     return jnp.tanh(self.pooler(hidden[:, 0]))
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Albert:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Albert:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Albert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -24,7 +24,7 @@ from plm_jax.layers.dropout import Dropout, LockedDropout
 from plm_jax.layers.linear import OutputBias, uniform
 from plm_jax.layers.lstm import DroppedLstm, State, begins
 from plm_jax.layers.mlp import Activation
-from plm_jax.models.base import Base, check_choices
+from plm_jax.models.base import Base, Overrides, check_choices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,9 +206,7 @@ class AwdLstm(Base):
     return self.attend(x.reshape(batch_size, new, -1)), longer
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> AwdLstm:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> AwdLstm:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return AwdLstm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -10,7 +10,7 @@ token embeddings by sqrt(d). The decoder of a distilled BART is shallower than i
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import CrossBlock, TwoStacks, check_choices, check_multiple
+from plm_jax.models.base import CrossBlock, Overrides, TwoStacks, check_choices, check_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,9 +271,7 @@ class Bart(TwoStacks):
     return {f'{side}/position_embed': range(first, last) for side in ('encoder', 'decoder')}
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Bart:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Bart:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Bart(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

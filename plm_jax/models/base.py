@@ -6,6 +6,7 @@ without recurrent state. A trunk adds NAME, INPUTS, ATTENTION, `setup` (which cr
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_origin
 
 import flax.linen as nn
@@ -31,6 +32,8 @@ TWO_STACKS = (
   'encoder_positions',
   'decoder_positions',
 )
+
+Overrides = Mapping[str, Any] | None  # fields of `Config` that replace those of a variant
 
 
 class Base(nn.Module):
@@ -68,13 +71,15 @@ class Base(nn.Module):
 
   @property
   def token_dim(self) -> int:
-    """Return e, the width of the features of `attend`."""
-    return self.hidden_dim
+    """Return e, the width of the token table and `attend`'s features."""
+    return getattr(self.config, 'embed_dim', None) or self.hidden_dim
 
   @property
   def head_style(self) -> HeadStyle:
-    """Return the style of a head before `attend`."""
-    return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.init_std)
+    """Return the style of a head before `attend`, BERT's by default."""
+    c = self.config
+    activation, epsilon = getattr(c, 'activation', 'gelu_erf'), getattr(c, 'norm_epsilon', 1e-12)
+    return HeadStyle(activation, epsilon, getattr(c, 'init_std', 0.02))
 
   def attend(self, features: Array) -> Array:
     """Compute vocabulary logits f32[..., v] of features [..., e].
@@ -205,14 +210,7 @@ class Rotary(OneStack):
   def decode_step(
     self, tokens: Array, cache: caches.Cache, *, segment_ids: Array, positions: Array
   ) -> tuple[Array, caches.Cache]:
-    """Read s more tokens; return logits f32[b, s, v] and the cache.
-
-    Args:
-      tokens: int[b, s], a whole prompt or one token per sequence.
-      cache: from `init_cache` or the previous step.
-      segment_ids: int[b, s]; 0 is padding, on either side.
-      positions: int[b, s].
-    """
+    """Read s tokens as `trunk.Decodes`: logits f32[b, s, v] and the cache."""
     longer, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
     context = cache['index'], mask, position.rotary_angles(positions, self.speeds)
     layers = {name: cache[name] for name in ('keys', 'values')}
@@ -305,14 +303,7 @@ class TwoStacks(Base):
     return slots | {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
-    """Read s more tokens; return logits f32[b, s, v] and the cache.
-
-    Args:
-      tokens: int[b, s], a whole prompt or one token per sequence.
-      cache: from `init_cache` or the previous step.
-      segment_ids: int[b, s]; 0 is padding, on either side.
-      positions: int[b, s].
-    """
+    """Read s tokens as `trunk.Decodes`: logits f32[b, s, v] and the cache."""
     x = self.token_embed(tokens)
     hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions)
     return self.attend(hidden), cache

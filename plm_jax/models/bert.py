@@ -24,7 +24,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, check_choices, check_multiple
+from plm_jax.models.base import OneStack, Overrides, check_choices, check_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,11 +177,6 @@ class Bert(OneStack):
     return self.results(hidden, jnp.concatenate([x[None], layers]))
 
   @property
-  def token_dim(self) -> int:
-    """Return e, the width of tables and of `attend`'s features."""
-    return self.config.embed_dim or self.config.hidden_dim
-
-  @property
   def embedding_sizes(self) -> dict[str, int]:
     """Return the sizes that another Bert needs to share the tables."""
     c = self.config
@@ -206,9 +201,7 @@ class Bert(OneStack):
     return jnp.tanh(self.pooler(hidden[:, 0])) if self.config.pooler == 'tanh' else hidden[:, 0]
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Bert:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Bert:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Bert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -11,7 +11,6 @@ No pretrained model of this form was published. 'cnn-base' has the size of BERT-
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -24,7 +23,7 @@ from plm_jax.layers.mlp import ACTIVATIONS, Activation
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, check_choices
+from plm_jax.models.base import OneStack, Overrides, check_choices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,9 +127,7 @@ class Cnn(OneStack):
     return largest(hidden, segment_ids)
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Cnn:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Cnn:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Cnn(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

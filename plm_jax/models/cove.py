@@ -16,14 +16,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.trunk import HeadStyle
-from plm_jax.core.types import Array, Count, Depth, Execution, Paper, PartRate, Published, Remat, Std
+from plm_jax.core.types import Array, Count, Depth, Execution, PartRate, Published, Remat, Std, Supervised
 from plm_jax.layers.cudnn_lstm import Gates
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import normal, uniform
 from plm_jax.layers.lstm import State, begins, both_ways, recur_over
 from plm_jax.layers.pooling import largest
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, Overrides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,19 +151,12 @@ class Cove(Base):
     """Return e, the width of word vectors."""
     return self.config.word_dim
 
-  @property
-  def head_style(self) -> HeadStyle:
-    """Return BERT's head style; no paper has one for word vectors."""
-    return HeadStyle('gelu_erf', 1e-12, 0.02)
-
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
     return largest(hidden, segment_ids)
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Cove:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Cove:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Cove(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
@@ -177,11 +169,6 @@ PUBLISHED: Mapping[str, Published] = {
   )
 }
 
-PAPER = Paper(
-  year=2017,
-  title='McCann et al., CoVe',
-  architecture='lstm',
-  objective_family='supervised',
-  supervision='supervised',
-  adapters=('scalar_mix', 'classify', 'span'),
+PAPER = Supervised(
+  year=2017, title='McCann et al., CoVe', architecture='lstm', adapters=('scalar_mix', 'classify', 'span')
 )

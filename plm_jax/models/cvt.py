@@ -21,14 +21,13 @@ import jax.numpy as jnp
 
 from plm_jax.core.batch import SLOTS
 from plm_jax.core.sharding import constrain
-from plm_jax.core.trunk import HeadStyle
-from plm_jax.core.types import Array, Count, Execution, NonNegativeInt, Paper, PartRate, Published, Std
+from plm_jax.core.types import Array, Count, Execution, NonNegativeInt, PartRate, Published, Std, Supervised
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal, uniform
 from plm_jax.layers.lstm import Lstm, apart
 from plm_jax.layers.pooling import largest
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, Overrides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,19 +161,12 @@ class Cvt(Base):
     """Return e, the width of word vectors."""
     return self.config.word_dim
 
-  @property
-  def head_style(self) -> HeadStyle:
-    """Return BERT's head style; no paper has one for word vectors."""
-    return HeadStyle('gelu_erf', 1e-12, 0.02)
-
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """Pool by maximum: [b, l, d] -> [b, d]; zeros without tokens."""
     return largest(hidden, segment_ids)
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Cvt:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Cvt:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Cvt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
@@ -193,11 +185,4 @@ PUBLISHED: Mapping[str, Published] = {
   )
 }
 
-PAPER = Paper(
-  year=2018,
-  title='Clark et al., Cross-View Training',
-  architecture='lstm',
-  objective_family='supervised',
-  supervision='supervised',
-  adapters=('tag', 'parse'),
-)
+PAPER = Supervised(year=2018, title='Clark et al., Cross-View Training', architecture='lstm', adapters=('tag', 'parse'))

@@ -34,7 +34,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import ACTIVATIONS, Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, check_choices, check_multiple
+from plm_jax.models.base import OneStack, Overrides, check_choices, check_multiple
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
@@ -311,11 +311,6 @@ class Deberta(OneStack):
     self.pooler = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
 
   @property
-  def token_dim(self) -> int:
-    """Return e, the width of tables and of `attend`'s features."""
-    return self.config.embed_dim or self.config.hidden_dim
-
-  @property
   def num_scanned(self) -> int:
     """Return the number of scanned blocks."""
     return self.config.num_layers - 1 - bool(self.config.conv_kernel)
@@ -388,9 +383,7 @@ class Deberta(OneStack):
     return ACTIVATIONS[c.pooler_activation or c.activation](self.pooler(hidden[:, 0]))
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Deberta:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Deberta:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Deberta(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -34,6 +34,7 @@ from plm_jax.layers.linear import Dense, Embed, Initializer, normal
 from plm_jax.layers.lstm import State, apart, begins, both_ways, forget_one, recur_over
 from plm_jax.layers.pooling import mean
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Overrides
 
 Clip = Annotated[float, '0 < x']
 
@@ -315,9 +316,7 @@ def uniform(limit: float) -> Initializer:
   return init
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Elmo:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Elmo:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Elmo(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -37,7 +37,7 @@ from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_choices, check_multiple
+from plm_jax.models.base import Base, Overrides, check_choices, check_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,16 +125,7 @@ class Block(nn.Module):
     return x, x
 
   def decode(self, x: Array, context: tuple[Array, Mask], cache: Cache) -> tuple[Array, Cache]:
-    """Run one step of generation.
-
-    Args:
-      x: [b, s, d].
-      context: the slot of the first new token, and the mask of the new tokens.
-      cache: the layer's 'keys' [b h, k, m] and 'values' [b h, m, k].
-
-    Returns:
-      [b, s, d], and the layer's keys and values with those of the new tokens.
-    """
+    """Run one step of generation, as GPT's block without 'number'."""
     start, mask = context
     return self._sublayers(x, mask, past=Past(cache['keys'], cache['values'], start))
 
@@ -275,9 +266,7 @@ class Glm(Base):
     return self.attend(self._finish(hidden)), longer | new
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Glm:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Glm:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Glm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

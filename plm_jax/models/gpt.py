@@ -14,7 +14,7 @@ in some texts, a width of 12,888 (here the table's 12,288). `hidden_dim` and `he
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -33,7 +33,7 @@ from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import OneStack, check_choices, check_multiple
+from plm_jax.models.base import OneStack, Overrides, check_choices, check_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,14 +237,7 @@ class Gpt(OneStack):
     return caches.empty((c.num_layers, batch_size, length, c.num_heads, c.head_size), dtype=self.execution.dtype)
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
-    """Read s more tokens; return logits f32[b, s, v] and the cache.
-
-    Args:
-      tokens: int[b, s], a whole prompt or one token per sequence.
-      cache: from `init_cache` or the previous step.
-      segment_ids: int[b, s]; 0 is padding, on either side.
-      positions: int[b, s].
-    """
+    """Read s tokens as `trunk.Decodes`: logits f32[b, s, v] and the cache."""
     c = self.config
     longer, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
 
@@ -264,9 +257,7 @@ class Gpt(OneStack):
     return self.attend(hidden), longer | new
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Gpt:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Gpt:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Gpt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

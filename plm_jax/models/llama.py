@@ -34,7 +34,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Rotary, check_choices, check_multiple
+from plm_jax.models.base import Overrides, Rotary, check_choices, check_multiple
 
 Angles = tuple[Array, Array]
 
@@ -244,9 +244,7 @@ class Llama(Rotary):
     return HeadStyle('silu', self.config.norm_epsilon, self.config.init_std)
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Llama:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Llama:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Llama(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -10,7 +10,7 @@ by sqrt(d) (§5).
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import flax.linen as nn
 import numpy as np
@@ -28,7 +28,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Rotary, check_multiple
+from plm_jax.models.base import Overrides, Rotary, check_multiple
 
 Angles = tuple[Array, Array]
 
@@ -104,16 +104,7 @@ class Block(nn.Module):
     return x, x
 
   def decode(self, x: Array, context: tuple[Array, Mask, Angles], cache: Cache) -> tuple[Array, Cache]:
-    """Run one step of generation.
-
-    Args:
-      x: [b, s, d].
-      context: the slot of the first new token, the mask of the new tokens, and the angles of their positions.
-      cache: the layer's 'keys' [b g, k, m], which are rotated, and 'values' [b g, m, k].
-
-    Returns:
-      [b, s, d], and the layer's keys and values with those of the new tokens.
-    """
+    """Run one step of generation, as LLaMA's block."""
     start, mask, angles = context
     attended, fed, new = self._branches(x, mask, angles, past=Past(cache['keys'], cache['values'], start))
     return x + attended + fed, new
@@ -168,9 +159,7 @@ class Palm(Rotary):
     return self.token_embed.attend(features / math.sqrt(self.config.hidden_dim))
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Palm:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Palm:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Palm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -13,11 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.core.sharding import constrain
-from plm_jax.core.trunk import HeadStyle
 from plm_jax.core.types import Array, Count, Execution, Paper, Published
 from plm_jax.layers.linear import Initializer
 from plm_jax.layers.pooling import mean
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, Overrides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +72,6 @@ class Static(Base):
     """Average real tokens: [b, l, d] -> [b, d]; zeros without tokens."""
     return mean(hidden, segment_ids)
 
-  @property
-  def head_style(self) -> HeadStyle:
-    """Return BERT's head style; no paper has one for word vectors."""
-    return HeadStyle('gelu_erf', 1e-12, 0.02)
-
 
 def small_uniform(width: int) -> Initializer:
   """Build an initializer U(-0.5, 0.5) / width."""
@@ -88,9 +82,7 @@ def small_uniform(width: int) -> Initializer:
   return init
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Static:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Static:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Static(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

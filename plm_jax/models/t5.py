@@ -344,14 +344,7 @@ class T5Decoder(_Trunk, OneStack):
     return self.decoder.init_cache(batch_size, length)
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
-    """Read s more tokens; return logits f32[b, s, v] and the cache.
-
-    Args:
-      tokens: int[b, s], a whole prompt or one token per sequence.
-      cache: from `init_cache` or the previous step.
-      segment_ids: int[b, s]; 0 is padding, on either side.
-      positions: int[b, s]; only differences matter.
-    """
+    """Read s tokens as `trunk.Decodes`: logits f32[b, s, v] and the cache."""
     x, both = self.token_embed(tokens), self.TOGETHER
     hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions, bidirectional=both)
     return self.attend(hidden), cache

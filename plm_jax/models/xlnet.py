@@ -41,7 +41,7 @@ from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_choices, check_multiple
+from plm_jax.models.base import Base, Overrides, check_choices, check_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -405,9 +405,7 @@ class Xlnet(Base):
     return {'states': states, 'segment_ids': jnp.zeros((batch_size, c.memory_length), jnp.int32)}
 
 
-def make(
-  *, vocab_size: int, variant: str, overrides: Mapping[str, Any] | None = None, execution: Execution = Execution()
-) -> Xlnet:
+def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Xlnet:
   """Build trunk `variant` of `CONFIGS`, changed by `overrides`, for `vocab_size` ids."""
   return Xlnet(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -180,9 +180,6 @@ def make(
   return Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), couples_rows=True)
 
 
-# Partners ----------------------------------------------------------------------------------------------------------
-
-
 def prepare(s: ContrastiveSettings, root: Array, batch: Batch) -> Example:
   """Build the rows and their partner texts.
 
@@ -295,9 +292,6 @@ def draw_ngram(key: Array, row: Row, *, longest: int) -> tuple[Array, Array]:
   size = jnp.minimum(size, table.any(axis=1).sum())  # if n tokens fit, n - 1 fit too
   here = table[jnp.maximum(size - 1, 0)] & (size > 0)
   return jnp.where(here, jax.random.uniform(start_key, (length,)), -1.0).argmax().astype(jnp.int32), size
-
-
-# Loss --------------------------------------------------------------------------------------------------------------
 
 
 def loss(s: ContrastiveSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:

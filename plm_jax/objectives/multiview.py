@@ -43,10 +43,10 @@ from plm_jax.core.types import (
   Forward,
   LayerNumber,
   Loss,
-  Paper,
   PartRate,
   PyTree,
   Std,
+  Supervised,
   Task,
   Vocab,
 )
@@ -58,13 +58,7 @@ from plm_jax.layers.mlp import PredictionHead
 from plm_jax.layers.scalar_mix import read_layers
 from plm_jax.objectives import corrupt
 
-PAPER = Paper(
-  year=2018,
-  title='Clark et al., Cross-View Training',
-  architecture='lstm',
-  objective_family='supervised',
-  supervision='supervised',
-)
+PAPER = Supervised(year=2018, title='Clark et al., Cross-View Training', architecture='lstm')
 READS = ('part', 'tokens', 'segment_ids', 'labels')
 READS_WITH = {'relations': ('heads',)}
 

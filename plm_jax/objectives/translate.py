@@ -17,7 +17,7 @@ from plm_jax.adapters import answers, sequence, texts
 from plm_jax.adapters.answers import Start
 from plm_jax.core.errors import require
 from plm_jax.core.trunk import AttentionKind, Ends, HeadStyle
-from plm_jax.core.types import Array, Count, Execution, Paper, PartRate, Std, Task, Vocab
+from plm_jax.core.types import Array, Count, Execution, PartRate, Std, Supervised, Task, Vocab
 from plm_jax.generate.constraints import Generated
 from plm_jax.generate.decode import generate
 from plm_jax.layers import cache as caches
@@ -25,14 +25,7 @@ from plm_jax.layers.lstm import State
 from plm_jax.layers.means import perplexity_of
 from plm_jax.objectives.translate_decoder import Decoder, Memory, Source, advance
 
-PAPER = Paper(
-  year=2017,
-  title='McCann et al., CoVe',
-  architecture='lstm',
-  objective_family='supervised',
-  supervision='supervised',
-  adapters=('scalar_mix',),
-)
+PAPER = Supervised(year=2017, title='McCann et al., CoVe', architecture='lstm', adapters=('scalar_mix',))
 # inputs of an encoder-decoder
 TWO_STACKS = ('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids')
 READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')

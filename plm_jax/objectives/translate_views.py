@@ -25,7 +25,20 @@ import jax.numpy as jnp
 
 from plm_jax.adapters import answers, multitask, sequence, texts
 from plm_jax.adapters.answers import Reader, Start
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PartRate, PyTree, Std, Task, Vocab
+from plm_jax.core.types import (
+  Array,
+  Batch,
+  Count,
+  Example,
+  Forward,
+  Loss,
+  PartRate,
+  PyTree,
+  Std,
+  Supervised,
+  Task,
+  Vocab,
+)
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, uniform
 from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
@@ -34,13 +47,7 @@ from plm_jax.layers.means import metric, row_terms, scaled_sum, whole_loss
 from plm_jax.objectives import translate
 from plm_jax.objectives.translate_decoder import attention_params
 
-PAPER = Paper(
-  year=2018,
-  title='Clark et al., Cross-View Training',
-  architecture='lstm',
-  objective_family='supervised',
-  supervision='supervised',
-)
+PAPER = Supervised(year=2018, title='Clark et al., Cross-View Training', architecture='lstm')
 READS = ('part', 'tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
 
 VIEWS = ('dropped', 'future')

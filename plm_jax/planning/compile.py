@@ -87,9 +87,6 @@ def abstract_layout(settings: Settings, topology: Topology) -> Layout:
     return sharding.make_layout(mesh, block['rules'], described=True)
 
 
-# Arithmetic -------------------------------------------------------------------------------------------------------
-
-
 def state(run_parts: AbstractRun) -> dict[str, Any]:
   """Compute the bytes of the training state on a device.
 
@@ -155,9 +152,6 @@ def hours(run_parts: AbstractRun, settings: Settings, topology: Topology) -> dic
     if settings['steps']:
       estimate['hours'] = {share: step_seconds * settings['steps'] / 3600 for share, step_seconds in seconds.items()}
   return estimate
-
-
-# Compilation -----------------------------------------------------------------------------------------------------
 
 
 def compiled_train(run_parts: AbstractRun, settings: Settings) -> dict[str, Any]:

@@ -4,13 +4,12 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Any, NamedTuple
 
 import jax
 from jax.experimental import topologies
 
-from plm_jax.core.errors import ConfigError, check_choice
+from plm_jax.core.errors import ConfigError, check_choice, is_installed
 
 PIP = 'pip install -r requirements/plan.txt'
 # Without these the compiler queries the machine for its TPU and complains if there is none. Several processes may use
@@ -124,10 +123,7 @@ def accelerator_type(topology: Topology) -> str:
 
 def installed() -> bool:
   """Return True if the TPU compiler is installed."""
-  try:
-    return bool(os.environ.get('TPU_LIBRARY_PATH') or metadata.version('libtpu'))
-  except metadata.PackageNotFoundError:
-    return False
+  return bool(os.environ.get('TPU_LIBRARY_PATH')) or is_installed('libtpu')
 
 
 def check_installed(topology: Topology) -> None:

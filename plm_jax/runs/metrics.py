@@ -14,7 +14,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import jax
@@ -231,9 +230,7 @@ class Writer:
   def __enter__(self) -> Self:
     return self
 
-  def __exit__(
-    self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-  ) -> None:
+  def __exit__(self, *exception: object) -> None:
     self.close()
 
   def _repair(self, resume_step: int | None) -> None:

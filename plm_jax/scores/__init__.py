@@ -43,10 +43,9 @@ has all of both. Keys of records that scores share:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 from typing import Any, NamedTuple
 
-from plm_jax.core.errors import ConfigError
+from plm_jax.core.errors import ConfigError, is_installed
 
 Row = Mapping[str, Any]
 
@@ -81,10 +80,8 @@ def check_installed(name: str, packages: Iterable[str]) -> None:
     packages: its `NEEDS`.
   """
   for package in packages:
-    try:
-      metadata.distribution(package)
-    except metadata.PackageNotFoundError:
+    if not is_installed(package):
       raise ConfigError(
         f'score {name!r} needs the package {package}: pip install {package} (or, for all scores, '
         'pip install -r requirements/scores.txt), or remove the score from eval.NAME.scores'
-      ) from None
+      )

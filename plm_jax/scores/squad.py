@@ -88,9 +88,6 @@ def as_json(answers: Mapping[str, str]) -> str:
   return json.dumps(answers, ensure_ascii=False) + '\n'
 
 
-# Answers -----------------------------------------------------------------------------------------------------------
-
-
 def answer_of(group: Group) -> str:
   """Return the answer of a question.
 
@@ -163,9 +160,6 @@ def characters_of(record: Mapping[str, Any], start: int, end: int) -> tuple[int,
   shown = context[begin:over]
   begin += len(shown) - len(shown.lstrip())
   return begin, begin + len(shown.strip())
-
-
-# The rule ----------------------------------------------------------------------------------------------------------
 
 
 def normal(text: str) -> str:

@@ -35,9 +35,6 @@ class Described(Protocol):
 OfRun = TypeVar('OfRun', bound=Described)
 
 
-# Folders -------------------------------------------------------------------------------------------------------------
-
-
 def expanded(folder: Path) -> list[Path]:
   """Return a run folder itself, or the run folders of a sweep.
 
@@ -82,9 +79,6 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
     return checksums.read_json(folder.data, default={})
   except (RunError, OSError, ValueError):
     return {}
-
-
-# Groups --------------------------------------------------------------------------------------------------------------
 
 
 def grouped(runs: Sequence[OfRun], by: Sequence[str]) -> dict[str, list[OfRun]]:

@@ -19,7 +19,7 @@ from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import history, interval, metrics, predicted, run_folder
 from plm_jax.training import evaluation, feed, profiling
 from plm_jax.training.before import from_data, preflight
-from plm_jax.training.context import UNEVALUATED, LoopState, RunContext, RunOptions, Spent, StepCache
+from plm_jax.training.context import UNEVALUATED, LoopState, RunContext, RunData, RunOptions, Spent, StepCache
 from plm_jax.training.cost import sizes
 from plm_jax.training.cost.meter import Meter
 from plm_jax.training.guards import extension, spikes, verify
@@ -37,7 +37,7 @@ from plm_jax.training.parts import (
   make_source,
   make_vocab,
 )
-from plm_jax.training.start import HeldFolder, RunData, Start, make_start, unsound
+from plm_jax.training.start import HeldFolder, Start, make_start, unsound
 from plm_jax.training.step import TrainState
 from plm_jax.training.stopping import Patience, Stopping
 
@@ -229,12 +229,7 @@ def open_run(
     folder=folder,
     is_main=held.is_main,
     key=start.key,
-    parts=data.parts,
-    layout=data.layout,
-    source=data.source,
-    facts=data.facts,
-    evaluations=data.evaluations,
-    scores=data.scores,
+    data=data,
     optimiser=start.optimiser,
     steps=steps,
     eval_steps=eval_steps,

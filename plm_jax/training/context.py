@@ -128,6 +128,31 @@ class Spent:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RunData:
+  """Model, mesh and data of a run.
+
+  Attributes:
+    settings: with `steps` instead of `epochs`, before an extension.
+    parts: vocabulary, trunk and task.
+    layout: mesh and sharding rules.
+    rows: examples of a micro-batch on each device.
+    share: (index, number) of the part of each batch that this host reads.
+    source: training examples; `facts` are its digests and class names, as `data.json` holds them.
+    evaluations: name -> source; `scores` names the scores of each.
+  """
+
+  settings: dict[str, Any]
+  parts: Parts
+  layout: Layout
+  rows: int
+  share: tuple[int, int]
+  source: Source
+  evaluations: Mapping[str, Source]
+  scores: Mapping[str, tuple[str, ...]]
+  facts: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunContext:
   """Everything of a run that stays the same while it makes steps.
 
@@ -137,11 +162,8 @@ class RunContext:
     folder: of the run.
     is_main: whether this process writes to the folder.
     key: root key of all randomness, the same at every step.
-    parts: vocabulary, trunk and task.
-    layout: mesh and sharding rules.
-    source: training examples; `facts` are its digests and class names, as `data.json` holds them.
+    data: model, mesh and data.
     batches: pairs (host batch, device batch), from the first step of this call on.
-    evaluations: name -> source; `scores` names the scores of each.
     optimiser: of the whole run; `steps` has the compiled steps.
     eval_steps: compiled functions of an evaluation.
     measures: metric -> shape and dtype of its (sum, weight).
@@ -167,13 +189,8 @@ class RunContext:
   folder: RunFolder
   is_main: bool
   key: Array
-  parts: Parts
-  layout: Layout
-  source: Source
-  facts: Mapping[str, Any]
+  data: RunData
   batches: Iterator[tuple[Mapping[str, Any], Mapping[str, Array]]]
-  evaluations: Mapping[str, Source]
-  scores: Mapping[str, tuple[str, ...]]
   optimiser: optim.Optimiser
   steps: StepCache
   eval_steps: evaluation.Steps

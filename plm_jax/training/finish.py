@@ -31,7 +31,7 @@ def finish(run: RunContext, loop: LoopState) -> Outcome:
   _log_end(run, loop, is_over=is_over)
   result = _result(run, loop, is_over=is_over, skipped=skipped)
   if run.is_main:
-    result |= made(run.layout.mesh.local_devices)
+    result |= made(run.data.layout.mesh.local_devices)
     metrics.write_json(run.folder.result, result)
     try:
       curves.curves(run.folder.root)
@@ -56,7 +56,7 @@ def _log_end(run: RunContext, loop: LoopState, *, is_over: bool) -> None:
 
 def _next_commands(run: RunContext) -> list[str]:
   """Return commands that use the run."""
-  folder, task = shlex.quote(str(run.folder.root)), run.parts.task
+  folder, task = shlex.quote(str(run.folder.root)), run.data.parts.task
   if task.predict is not None:
     part = ' --part=NAME' if task.parts else ''
     use = f'plm-jax predict --workdir={folder}{part} --file=FILE --out=predicted.csv'
@@ -82,6 +82,6 @@ def _result(run: RunContext, loop: LoopState, *, is_over: bool, skipped: int) ->
     'skipped': skipped,
     'spikes': spikes.read(run.folder),
     **run.counts,
-    **run.facts,
+    **run.data.facts,
     'metrics_sha256': files.sha256(run.folder.metrics) if files.exists(run.folder.metrics) else None,
   }

@@ -163,7 +163,9 @@ def _due(run: RunContext, step: int) -> _Due:
   is_boundary = step in run.boundaries
   is_last = step == run.last_step or is_boundary
   interrupted = run.stopping.agreed(step)
-  evaluations = [name for name in run.evaluations if is_boundary or step % config.steps_between(settings, name) == 0]
+  evaluations = [
+    name for name in run.data.evaluations if is_boundary or step % config.steps_between(settings, name) == 0
+  ]
   watched = settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluations
   return _Due(
     interrupted=interrupted,
@@ -176,7 +178,7 @@ def _due(run: RunContext, step: int) -> _Due:
 
 def _read_metrics(run: RunContext, loop: LoopState, due: _Due) -> None:
   """Write lines of finished steps' metrics; of all when something is due."""
-  most_pending = 0 if due.evaluations or due.save or due.log else steps_in_flight(run.layout.mesh)
+  most_pending = 0 if due.evaluations or due.save or due.log else steps_in_flight(run.data.layout.mesh)
   while len(loop.pending) > most_pending:
     step, sums = loop.pending.popleft()
     loop.skipped_in_a_row = int(jax.device_get(sums['skipped_in_a_row'][0]))
@@ -185,7 +187,7 @@ def _read_metrics(run: RunContext, loop: LoopState, due: _Due) -> None:
     if step % run.settings['log_every'] == 0 or step == run.last_step or step in run.boundaries:
       _check_targets(run, loop, step, sums)
       means = interval.means(loop.interval, sums)
-      means = {**means, **run.parts.task.summary(means), **run.meter.read()}
+      means = {**means, **run.data.parts.task.summary(means), **run.meter.read()}
       run.writer.write(step, means)
       run.bar.show(step, means)
     loop.spike = run.guards.spike_at(step, sums)
@@ -198,7 +200,7 @@ def _check_targets(run: RunContext, loop: LoopState, step: int, sums: Metrics) -
   loop.has_targets = loop.has_targets or not interval.is_empty(loop.interval, sums)
   if not loop.has_targets and step >= min(preflight.FIRST, run.total_steps):
     raise ConfigError(
-      f'data: no row of the first {step} steps has a target for {run.parts.user}, and nothing would be trained: '
+      f'data: no row of the first {step} steps has a target for {run.data.parts.user}, and nothing would be trained: '
       'name a longer text, or a vocabulary that knows its words'
     )
 
@@ -233,7 +235,7 @@ def _evaluate_or_save(run: RunContext, loop: LoopState, due: _Due) -> None:
 
 def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
   """Make the evaluations due, which may change rate or end run."""
-  settings, task, kept = run.settings, run.parts.task, run.options.predictions
+  settings, task, kept = run.settings, run.data.parts.task, run.options.predictions
   with run.meter.paused(), run.watchdog.paused():
     # an average of the parameters, if the optimiser keeps one
     params = run.optimiser.eval_params(loop.state.opt_state, loop.state.params)
@@ -242,14 +244,14 @@ def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
       # predictions of one evaluation may be kept
       output = kept if kept is not None and kept.evaluation == name else None
       result = evaluate(
-        run.evaluations[name],
+        run.data.evaluations[name],
         params,
         run.key,
         task=task,
         steps=run.eval_steps,
-        layout=run.layout,
+        layout=run.data.layout,
         units=settings['eval'][name]['units'],
-        scores=run.scores[name],
+        scores=run.data.scores[name],
         keep=output is not None,
         check=run.watchdog.moved,
       )

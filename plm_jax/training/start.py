@@ -18,16 +18,15 @@ from plm_jax import checkpoint, optim
 from plm_jax.checkpoint import frozen
 from plm_jax.core import errors
 from plm_jax.core.param_paths import flat
-from plm_jax.core.sharding import Layout
-from plm_jax.core.types import Array, Source
+from plm_jax.core.types import Array
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import history, metrics, run_folder
 from plm_jax.training import trained_part
 from plm_jax.training.before import preflight
-from plm_jax.training.context import RunOptions
+from plm_jax.training.context import RunData, RunOptions
 from plm_jax.training.guards import extension
 from plm_jax.training.init_sources import check_sources, check_vocab_of, init_params_from, unfinished
-from plm_jax.training.parts import Parts, make_template, reads_second
+from plm_jax.training.parts import make_template, reads_second
 from plm_jax.training.step import Maker, TrainState, abstract_params, advance_first, state_maker
 from plm_jax.training.stopping import Stopping
 
@@ -53,27 +52,6 @@ class HeldFolder:
   is_main: bool
   old: Settings
   finished: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunData:
-  """Model, mesh and data of a run; the attributes are those of `RunContext`.
-
-  Attributes:
-    settings: with `steps` instead of `epochs`.
-    rows: examples of a micro-batch on each device.
-    share: (index, number) of the part of each batch that this host reads.
-  """
-
-  settings: dict[str, Any]
-  parts: Parts
-  layout: Layout
-  rows: int
-  share: tuple[int, int]
-  source: Source
-  evaluations: Mapping[str, Source]
-  scores: Mapping[str, tuple[str, ...]]
-  facts: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,7 @@ class Reader:
     used = {self._short(name) for entry in self.entries.values() for name in self._all_names(entry)}
     unused = []
     for name in sorted(set(self.source) - used):
-      if any(re.search(pattern, name) for pattern in module.UNUSED):
+      if any(re.search(pattern, name) for pattern in getattr(module, 'UNUSED', ())):
         unused.append(name)
         continue
       derived = next((holds for end, holds in module.DERIVED.items() if name.endswith(end)), None)

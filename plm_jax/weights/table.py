@@ -12,7 +12,7 @@
     FIELDS                   every field of config.json that is used, fixed or inert (fields.py); others are ignored
     DERIVED                  suffix of the name of a buffer -> (trunk, tensor) -> whether the trunk computes the same
     OTHER_PREFIXES           optional: other prefixes in some of their classes
-    UNUSED                   patterns of names in published files that transformers does not read either
+    UNUSED                   optional: patterns of names in published files that transformers does not read either
     read_config(theirs, names=())   config.json as a dict, and the names of the tensors, with PREFIX -> keywords of the
                              model's `make`, vocab_size, variant, overrides; it calls `fields.complete` first
     write_config(trunk, heads)   -> config.json as a dict, with model_type and architectures

@@ -96,9 +96,6 @@ def as_text(value: Any) -> str:
   return value if isinstance(value, str) else repr(value)
 
 
-# Reading -------------------------------------------------------------------------------------------------------------
-
-
 def read(text: str) -> Space:
   """Read the space that `--space` names.
 
@@ -220,9 +217,6 @@ def _when(label: str, when: Any, earlier: Mapping[str, Key]) -> dict[str, tuple[
       errors.check_choice(f'{label}: when', f'value of {other}', text, earlier[other].values)
     conditions[other] = texts
   return conditions
-
-
-# Points --------------------------------------------------------------------------------------------------------------
 
 
 def grid(space: Space) -> list[Point]:

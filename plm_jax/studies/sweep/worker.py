@@ -98,9 +98,6 @@ class Sweep:
     return optuna.pruners.SuccessiveHalvingPruner(min_resource=self.first_rung, reduction_factor=self.factor)
 
 
-# Points --------------------------------------------------------------------------------------------------------------
-
-
 def template(sweep: Sweep, trials: Sequence[FrozenTrial]) -> FrozenTrial:
   """Choose the next trial, complete with its parameters.
 
@@ -203,9 +200,6 @@ def check_metric(sweep: Sweep, words: Sequence[str]) -> None:
     raise (ConfigError if code == 2 else RunError)(
       text or f'the config of trial 0 could not be checked: {_exit_message(code)}'
     )
-
-
-# A worker ------------------------------------------------------------------------------------------------------------
 
 
 def work(sweep: Sweep, words: Sequence[str]) -> list[FrozenTrial]:

@@ -113,9 +113,6 @@ def write(table: Table, results: Mapping[str, Any], folder: files.Path) -> None:
   draw(table, results, folder / 'table.png')
 
 
-# Text ----------------------------------------------------------------------------------------------------------------
-
-
 def markdown(table: Table, results: Mapping[str, Any]) -> str:
   """Format the table, its claims and the facts behind it."""
   lines = [f'# {table.title}', '', f'{table.paper}. Published numbers: {MARKS[table.mark]}.']
@@ -384,9 +381,6 @@ def comma_separated(table: Table, results: Mapping[str, Any]) -> str:
       source = _origin_text(origin(table, row_name, name)) if name in row.published else ''
       writer.writerow(line + [source] * bool(others))
   return out.getvalue()
-
-
-# The picture ---------------------------------------------------------------------------------------------------------
 
 
 def draw(table: Table, results: Mapping[str, Any], file: files.Path) -> None:

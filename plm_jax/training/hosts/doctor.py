@@ -75,9 +75,6 @@ def examine(
   return Report(names, checks)
 
 
-# Questions -----------------------------------------------------------------------------------------------------------
-
-
 def _of_host(settings: Settings | None, wrong: str, devices: Callable[[], Sequence[jax.Device]]) -> dict[str, Answer]:
   return {
     'code': asked(host_facts.code),
@@ -181,9 +178,6 @@ def _sum(devices: Sequence[jax.Device]) -> Answer:
     f'{time.monotonic() - began:.1f} s',
     problem='' if total == count else f'the sum of {count} ones is {total:g}',
   )
-
-
-# Words ---------------------------------------------------------------------------------------------------------------
 
 
 def rows(report: Report) -> list[tuple[str, str, str]]:

@@ -76,9 +76,6 @@ def asked_several(name: str, question: Callable[[], dict[str, Answer]]) -> dict[
     return {name: Answer(problem=f'{error.filename or "a file"}: {error.strerror}' if error.strerror else str(error))}
 
 
-# The host ------------------------------------------------------------------------------------------------------------
-
-
 def code() -> Answer:
   """Digest the source of the package."""
   package = signatures.ROOT
@@ -125,9 +122,6 @@ def devices(found: Sequence[jax.Device]) -> Answer:
   """Count the devices of this process and of all processes."""
   own = [device for device in found if device.process_index == jax.process_index()]
   return Answer(f'{len(own)} x {own[0].device_kind}', f'{len(found)} of all processes')
-
-
-# The run -------------------------------------------------------------------------------------------------------------
 
 
 def begun(settings: Settings, folder: RunFolder) -> Answer:

@@ -24,7 +24,6 @@ FIELDS: fields.Fields = {
   'classifier_dropout_prob': fields.inert(),
 }
 DERIVED: Mapping[str, Derived] = POSITIONS
-UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Albert) -> dict[str, TaskHead]:
@@ -33,11 +32,7 @@ def tasks(trunk: Albert) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.albert.make` from a config.json.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
-  """
+  """Build keywords of `models.albert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   layers, groups = theirs['num_hidden_layers'], theirs['num_hidden_groups']
   if groups > layers or any(int(layer / (layers / groups)) != layer * groups // layers for layer in range(layers)):
@@ -56,11 +51,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Albert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of the trunk.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   _check_form(trunk)
   check_heads(heads, HEADS, tasks(trunk))

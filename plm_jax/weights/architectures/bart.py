@@ -72,11 +72,7 @@ def tasks(trunk: Bart) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bart.make` from a config.json.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
-  """
+  """Build keywords of `models.bart.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   fields.check_decoder_start(theirs, names, eos=2)
   return {'vocab_size': theirs['vocab_size'], 'variant': 'bart-base', 'overrides': shared_config(theirs)}
@@ -167,11 +163,7 @@ def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk and of the head.
-
-  Raises:
-    ValueError: the published form lacks a head.
-  """
+  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   tied = (*(f'{PREFIX}{side}.embed_tokens.weight' for side in ('encoder', 'decoder')), 'lm_head.weight')
   out = [Entry('trunk/token_embed/table', f'{PREFIX}shared.weight', tied=tied)]

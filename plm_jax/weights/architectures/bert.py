@@ -47,7 +47,6 @@ SHARED: fields.Fields = {
 }
 FIELDS: fields.Fields = SHARED
 DERIVED: Mapping[str, Derived] = POSITIONS
-UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
@@ -56,11 +55,7 @@ def tasks(trunk: Bert) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bert.make` from a config.json.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
-  """
+  """Build keywords of `models.bert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = shared_config(theirs) | {'tied': is_tied(theirs, names, 'cls.predictions.')}
   overrides |= {'max_length': theirs['max_position_embeddings'], 'num_types': theirs['type_vocab_size']}
@@ -88,11 +83,7 @@ def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of the trunk.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.position_offset or not c.num_types or c.embed_dim or c.pooler != 'tanh':
     raise ValueError('BERT needs positions from 0, sentence types, one width and a pooler')
@@ -178,11 +169,7 @@ def shared_fields(trunk: Bert | Albert, heads: Sequence[str], *, output: str = '
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk and of the heads.
-
-  Raises:
-    ValueError: the published form lacks a head.
-  """
+  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   decoder = 'cls.predictions.decoder'
   out = embeddings(trunk, 'bert.embeddings', decoder) + layers('bert.encoder.layer.{layer}')

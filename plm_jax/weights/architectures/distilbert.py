@@ -39,7 +39,6 @@ FIELDS: fields.Fields = {
   'seq_classif_dropout': fields.inert(),
 }
 DERIVED: Mapping[str, Derived] = POSITIONS
-UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
@@ -54,11 +53,7 @@ def tasks(trunk: Bert) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bert.make` from a config.json.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
-  """
+  """Build keywords of `models.bert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'dim', 'n_heads')
   overrides = {
@@ -77,11 +72,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of the trunk.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.position_offset or c.num_types or c.embed_dim or c.pooler != 'first' or c.norm_epsilon != 1e-12:
     raise ValueError('DistilBERT needs positions from 0, no sentence types, one width, no pooler, norm_epsilon 1e-12')
@@ -108,11 +99,7 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk and of the head.
-
-  Raises:
-    ValueError: the published form lacks a head.
-  """
+  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   layer = 'distilbert.transformer.layer.{layer}'
   decoder = 'vocab_projector'

@@ -37,7 +37,6 @@ FIELDS: fields.Fields = {
 }
 _GENERATOR = 'generator_predictions.'
 DERIVED: Mapping[str, Derived] = POSITIONS
-UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
@@ -59,11 +58,7 @@ def _check_choice(theirs: Mapping[str, Any]) -> None:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bert.make` from a config.json.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
-  """
+  """Build keywords of `models.bert.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   bert.check_gelu(theirs, names, _GENERATOR)
   _check_choice(theirs)
@@ -79,11 +74,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of the trunk.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.position_offset or not c.num_types or c.pooler != 'first':
     raise ValueError('ELECTRA needs positions from 0, sentence types and no pooler')
@@ -104,11 +95,7 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk and of the head.
-
-  Raises:
-    ValueError: the published form lacks a head.
-  """
+  """List the entries; raise ValueError for a head that the form lacks."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   decoder = 'generator_lm_head'

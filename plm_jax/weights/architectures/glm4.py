@@ -22,7 +22,6 @@ FIELDS: fields.Fields = {
   'head_dim': fields.size(128),
 }
 DERIVED: Mapping[str, Derived] = llama.DERIVED
-UNUSED: tuple[str, ...] = ()
 
 _VARIANTS: Mapping[str, str] = {'glm': 'glm-4-9b', 'glm4': 'glm-4-9b-0414'}
 
@@ -33,11 +32,7 @@ def tasks(trunk: Llama) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.llama.make` from a config.json.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
-  """
+  """Build keywords of `models.llama.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = llama.shared_config(theirs, names, share=0.5) | {
     'rotary': 'pairs',
@@ -48,11 +43,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of the trunk.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   if c.rotary != 'pairs' or c.out_bias or c.mlp_bias:
@@ -70,11 +61,7 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk and of the head.
-
-  Raises:
-    ValueError: the published form lacks a head.
-  """
+  """List the entries; raise ValueError for a head that the form lacks."""
   ours, block, width = 'trunk/layers', 'model.layers.{layer}', trunk.config.mlp_dim
   check_heads(heads, HEADS, tasks(trunk))
   out = llama.attention(trunk)

@@ -51,7 +51,6 @@ FIELDS: fields.Fields = {
   'reorder_and_upcast_attn': fields.inert(),  # in float32 only the order of two products
 }
 DERIVED: Mapping[str, Derived] = {'attn.bias': is_causal, 'attn.masked_bias': is_minus_infinity}
-UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Gpt) -> dict[str, TaskHead]:
@@ -64,11 +63,7 @@ def tasks(trunk: Gpt) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.gpt.make` from a config.json.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
-  """
+  """Build keywords of `models.gpt.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = shared_config(theirs, activation=theirs['activation_function'])
   overrides |= {'mlp_dim': theirs['n_inner'] or 4 * theirs['n_embd'], 'norm_placement': 'pre'}
@@ -99,11 +94,7 @@ def shared_config(theirs: Mapping[str, Any], *, activation: str) -> dict[str, An
 
 
 def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of the trunk.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.norm_placement != 'pre':
     raise ValueError("GPT-2 needs norm_placement='pre'")
@@ -150,11 +141,7 @@ def shared_fields(trunk: Gpt) -> dict[str, Any]:
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk and of the head.
-
-  Raises:
-    ValueError: the published form lacks a head.
-  """
+  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_head.weight',) if trunk.config.tied else ()
   out = [

@@ -80,7 +80,6 @@ FIELDS: fields.Fields = {
   'pretraining_tp': fields.inert(),
 }
 DERIVED: Mapping[str, Derived] = {'rotary_emb.inv_freq': _holds_frequencies}
-UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Llama) -> dict[str, TaskHead]:
@@ -93,11 +92,7 @@ def tasks(trunk: Llama) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.llama.make` from a config.json.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
-  """
+  """Build keywords of `models.llama.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = shared_config(theirs, names) | {
     'rotary': 'halves',
@@ -175,11 +170,7 @@ def _rotation(theirs: Mapping[str, Any], *, share: float) -> dict[str, Any]:
 
 
 def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of the trunk.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   if c.rotary != 'halves' or c.rotary_share != 1 or c.qkv_bias != c.out_bias or c.norm_placement != 'pre':
@@ -236,11 +227,7 @@ def shared_fields(trunk: Llama) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk and of the head.
-
-  Raises:
-    ValueError: the published form lacks a head.
-  """
+  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   block, out = 'model.layers.{layer}', attention(trunk)
   for part in ('gate', 'up', 'down'):

@@ -25,11 +25,7 @@ UNUSED = bart.UNUSED
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.bart.make` from a config.json.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
-  """
+  """Build keywords of `models.bart.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   if 'classification_head.dense.bias' in {name.removeprefix(PREFIX) for name in names}:
     raise ValueError(
@@ -41,11 +37,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of the trunk.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   if trunk.config.norm_placement != 'pre':
     raise ValueError("mBART needs norm_placement='pre'; 'post' is BART's")
   return {'model_type': 'mbart', 'architectures': [f'MBart{bart.kind_of(heads)}'], **bart.shared_fields(trunk, heads)}

@@ -16,7 +16,6 @@ HEADS: tuple[str, ...] = ()
 _ACTIVATIONS: Mapping[str, str] = {'gelu': 'gelu_new', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
 FIELDS: fields.Fields = {**gpt.SHARED, 'afn': fields.choice('gelu', tuple(_ACTIVATIONS))}
 DERIVED: Mapping[str, Derived] = {**gpt.DERIVED, 'position_ids': counts_up}
-UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Gpt) -> dict[str, TaskHead]:
@@ -25,11 +24,7 @@ def tasks(trunk: Gpt) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.gpt.make` from a config.json.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
-  """
+  """Build keywords of `models.gpt.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   overrides = gpt.shared_config(theirs, activation=_ACTIVATIONS[theirs['afn']])
   overrides['tied'] = theirs['tie_word_embeddings']
@@ -38,11 +33,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of the trunk.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.norm_placement != 'post' or c.mlp_dim != 4 * c.hidden_dim:
     raise ValueError("GPT needs norm_placement='post' and mlp_dim = 4 * hidden_dim")
@@ -61,11 +52,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk and of the head.
-
-  Raises:
-    ValueError: the published form lacks a head.
-  """
+  """List the entries; raise ValueError for a head that the form lacks."""
   check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_head.weight',) if trunk.config.tied else ()
   own = trunk.gives_logits and not trunk.config.tied

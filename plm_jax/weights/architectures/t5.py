@@ -81,11 +81,7 @@ def tasks(trunk: T5 | T5Encoder) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.t5.make` from a config.json.
-
-  Raises:
-    ValueError: a field that the trunk does not support.
-  """
+  """Build keywords of `models.t5.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   scaled = theirs['scale_decoder_outputs']
   # newer files specify whether logits are scaled, and have every output tied
@@ -144,11 +140,7 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
 
 
 def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of the trunk.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   shared = shared_fields(trunk, heads)
   task = next(filter(is_task, heads), None)
   if trunk.config.model_type:

@@ -48,7 +48,6 @@ FIELDS: fields.Fields = {
 }
 _WHOLE_ROW = 2**24  # reuse_length for whole sequences, their default
 DERIVED: Mapping[str, Derived] = {}
-UNUSED: tuple[str, ...] = ()
 
 
 def tasks(trunk: Xlnet) -> dict[str, TaskHead]:

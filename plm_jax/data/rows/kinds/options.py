@@ -148,9 +148,6 @@ def _examples(
   )
 
 
-# Patterns ----------------------------------------------------------------------------------------------------------
-
-
 def _pattern(field: str, records: Records) -> Pattern:
   """Parse a field into texts and names; raise ValueError for unknown names."""
   # '{sent2} {ending0|ending1}'  ->  ('', ('sent2',), ' ', ('ending0', 'ending1'), '')
@@ -206,9 +203,6 @@ def _filled(pattern: Pattern, row: Mapping[str, Any], *, where: str) -> str | li
   if not sizes:
     return ''.join(part for part in parts if isinstance(part, str))
   return [''.join(part if isinstance(part, str) else part[k] for part in parts) for k in range(sizes.pop())]
-
-
-# Rows --------------------------------------------------------------------------------------------------------------
 
 
 class Reader(NamedTuple):
