@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from plm_jax.core.errors import near, suggest
 
@@ -183,6 +183,18 @@ FIXES: dict[str, str] = {
   'The device is jax\'s: JAX_PLATFORMS=cpu in front of a command chooses one.',
   'name_or_path hub_token push_to_hub hub_model_id': 'Nothing is sent to or taken from a hub: name a folder.',
 }  # fmt: skip
+# words of generation without a setting of ours
+GENERATE_FIXES: dict[str, str] = {
+  'repetition_penalty encoder_repetition_penalty frequency_penalty presence_penalty rep_pen no_repeat_penalty':
+  'There is no penalty for repeated tokens. The setting no_repeat=3 allows no 3 tokens twice.',
+  'typical_p min_p top_h top_a tfs eta_cutoff epsilon_cutoff': "The cuts of method 'sample' are top_p and top_k.",
+  'eos eos_token eos_token_id stop stops stop_strings stop_words stopping_criteria stop_sequences until':
+  'A text ends at the end token of the folder, or after max_new tokens.',
+  'bad_words_ids bad_words suppress_tokens begin_suppress_tokens force_words_ids constraints logit_bias sequence_bias':
+  'Words can be neither forced nor forbidden.',
+  'num_beam_groups diversity_penalty penalty_alpha guidance_scale contrastive_search dola_layers':
+  "The methods are 'greedy', 'sample' and 'beam'.",
+}  # fmt: skip
 TABLES = {'config': KEYS, 'generate': GENERATE}
 
 
@@ -201,12 +213,12 @@ def ours(word: str, *, table: str = 'config') -> list[str]:
   ]
 
 
-def fix(word: str) -> str:
+def fix(word: str, fixes: Mapping[str, str] = FIXES) -> str:
   """Return how a thing without a key is done here.
 
   It is empty for unknown words.
   """
-  return next((told for theirs, told in FIXES.items() if same(word) in map(same, theirs.split())), '')
+  return next((told for theirs, told in fixes.items() if same(word) in map(same, theirs.split())), '')
 
 
 def hint(word: str, known: Collection[str], *, table: str = 'config') -> str:
@@ -225,7 +237,8 @@ def hint(word: str, known: Collection[str], *, table: str = 'config') -> str:
   if here:
     return f' Did you mean {" or ".join(map(repr, here))}?'
   if table != 'config':
-    return suggest(word, known)
+    told = fix(word.lstrip('-'), GENERATE_FIXES)
+    return f' {told}' if told else suggest(word, known)
   if keys:
     flags = (f'--config.{key.replace("NAME", EVALUATION)}' for key in keys)
     return f' Did you mean {" or ".join(flags)}?'

@@ -55,7 +55,19 @@ def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[s
   """Find up to three similar choices, of similarity `cutoff` or more."""
   # similar spelling, else names that contain the text or are part of it
   matches = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)
+  matches = [choice for choice in matches if _about_the_same(wrong, choice)]
   return matches or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
+
+
+def _about_the_same(wrong: str, choice: str) -> bool:
+  """Check that names share more than their last words.
+
+  'repetition_penalty' and 'length_penalty' are two things.
+  """
+  parts, others = (name.strip('-').split('_') for name in (wrong, choice))
+  if min(len(parts), len(others)) == 1 or set(parts) == set(others):
+    return True
+  return difflib.SequenceMatcher(None, parts[0], others[0]).ratio() >= 0.6
 
 
 def suggest(wrong: str, choices: Collection[str]) -> str:

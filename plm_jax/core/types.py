@@ -407,6 +407,7 @@ Rate = Annotated[float, '0 <= x <= 1']
 PartRate = Annotated[float, '0 <= x < 1']  # below 1, so that something is left: dropout, smoothing of labels
 Count = Annotated[int, '1 <= x']
 NonNegativeInt = Annotated[int, '0 <= x']
+Samples = Annotated[int, '1 <= x <= 10_000']  # words that each pair or position is compared with
 Depth = Annotated[int, '1 <= x <= 10_000']  # layers, each of which costs time to trace or to index
 Weight = Annotated[float, '0 <= x <= 1_000_000']  # of a term of a loss, or a share in any proportion
 Std = Annotated[float, '0 <= x <= 100']  # of initial values

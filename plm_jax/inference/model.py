@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from plm_jax.checkpoint import Step
+from plm_jax.config import aliases
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Execution
@@ -218,7 +219,7 @@ class Model:
     for name in given:
       if name not in settings.DEFAULTS:
         raise ConfigError(
-          f'generate: unknown setting {name!r}.{errors.suggest(name, settings.DEFAULTS)} '
+          f'generate: unknown setting {name!r}.{aliases.hint(name, settings.DEFAULTS, table="generate")} '
           f'Settings: {", ".join(settings.DEFAULTS)}'
         )
     options = {**settings.DEFAULTS, **given}

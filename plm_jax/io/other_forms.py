@@ -83,7 +83,7 @@ def _file(path: Path) -> str:
     return _gguf(path)
   if re.search(r'\.(zip|tar|tgz|tar\.\w+|7z)$', path.name):
     return f'{path} is an archive: unpack it and name the folder that it holds'
-  if re.search(r'\.(vec|kv|npy|model|vectors)(\.gz)?$|^glove.*\.txt', path.name):
+  if re.search(r'\.(vec|kv|npy)(\.gz)?$|^(?!spiece|tokenizer|spm|sentencepiece).*\.model$|^glove.*\.txt', path.name):
     return f'{path} is no folder. Word vectors are read by `plm-jax vectors neighbours --file={path} --words=WORD`'
   return f'{path} is a single file: name the folder with config.json, the weights and the tokenizer, {path.parent}'
 

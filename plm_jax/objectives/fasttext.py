@@ -21,7 +21,7 @@ import numpy as np
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
-from plm_jax.core.types import Array, Batch, Count, Example, Paper, PyTree, Task, Vocab, WordTable
+from plm_jax.core.types import Array, Batch, Example, Paper, PyTree, Samples, Task, Vocab, WordTable
 from plm_jax.layers.linear import Embed, uniform
 from plm_jax.noise import alias
 from plm_jax.objectives import skipgram, subwords
@@ -85,7 +85,7 @@ def make(
   vocab: Vocab,
   architecture: Literal['skipgram', 'cbow'] = 'skipgram',
   window: Annotated[int, '1 <= x <= 100'] = 5,
-  negatives: Count = 5,
+  negatives: Samples = 5,
   subsample: Annotated[float, '0 <= x <= 1'] = 1e-4,
   power: Annotated[float, '0 <= x <= 10'] = 0.5,
   shortest: Letters = 3,

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Samples, Task, Vocab
 from plm_jax.layers.linear import Embed
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.table_products import products
@@ -111,7 +111,7 @@ def make(
   vocab: Vocab,
   architecture: Architecture = 'skipgram',
   window: Annotated[int, '1 <= x <= 100'] = 5,
-  negatives: Count = 5,
+  negatives: Samples = 5,
   subsample: Annotated[float, '0 <= x <= 1'] = 1e-3,
   power: Annotated[float, '0 <= x <= 10'] = 0.75,
   reduction: Reduction = 'sum',

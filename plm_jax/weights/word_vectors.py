@@ -13,8 +13,9 @@ import itertools
 import logging
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import IO, Literal, NamedTuple
 
 import numpy as np
@@ -30,6 +31,18 @@ LONGEST = 2**24  # maximum bytes of a line that is read to distinguish text from
 UNZIPPED = 1032  # maximum bytes that one byte of a .gz file expands to
 DIGITS = 18  # maximum of a number in the first line
 ENDINGS = ('.txt', '.vec', '.bin')  # also followed by .gz
+OTHERS = ('.kv', '.model', '.npy', '.wordvectors', '.magnitude')  # of files of vectors that are not read
+# first bytes of files of other programs -> what they are
+_OTHER_FORMS: Mapping[bytes, str] = MappingProxyType(
+  {
+    b'\x80': "a pickle (gensim's own format), which can execute code",
+    b'\x93NUMPY': 'an array of NumPy, without the words',
+    (793_712_314).to_bytes(4, 'little'): "fastText's own format",
+    b'PK\x03\x04': 'an archive',
+    b'\x89HDF': 'HDF5',
+    b'SQLite': 'a database',
+  }
+)
 
 
 _SIGNED = re.compile('[-+]?[0-9]+')
@@ -76,7 +89,7 @@ class Entry(NamedTuple):
 
 def is_vectors(where: files.Where) -> bool:
   """Check whether the ending of a path is that of word vectors."""
-  return str(where).removesuffix('.gz').endswith(ENDINGS)
+  return str(where).removesuffix('.gz').endswith(ENDINGS) or (str(where).endswith(OTHERS) and files.is_file(where))
 
 
 def form_of(file: files.Where, form: Form | None = None) -> Form:
@@ -224,8 +237,28 @@ def _opened(file: files.Where) -> Iterator[IO[bytes]]:
       raise ValueError(f'{file} is no complete .gz file ({error}): fetch it again') from error
 
 
+def _check_readable(file: files.Where) -> None:
+  """Raise ValueError for a file of another program, with its fix."""
+  with files.open(file, 'rb') as stream:
+    first = stream.read(8)
+  form = next((form for start, form in _OTHER_FORMS.items() if first.startswith(start)), None)
+  if first.startswith(b'\x1f\x8b') and not str(file).endswith('.gz'):
+    raise ValueError(f'{file} is compressed: rename it to {file}.gz')
+  if form is None:
+    return
+  own = re.sub(r'(\.wv)?\.(vectors|syn0|vectors_vocab)\.npy$', '', str(file))  # the file that it belongs to
+  load = f"v = gensim.utils.SaveLoad.load('{own}'); getattr(v, 'wv', v)"
+  if form.startswith('fastText'):
+    load = f"gensim.models.fasttext.load_facebook_vectors('{file}')"
+  fix = f"`import gensim; {load}.save_word2vec_format('{own}.vec')` in Python"
+  if (form.startswith('an ar') and own == str(file)) or form in ('HDF5', 'a database'):
+    fix = "words and vectors, by gensim's save_word2vec_format"
+  raise ValueError(f'{file} is {form}. Write it as text: {fix}')
+
+
 def _entries(file: files.Where, form: Form | None) -> Iterator[Entry]:
   """Yield the words of a file; raises as `read`."""
+  _check_readable(file)
   binary = (form or form_of(file)) == 'binary'
   if binary:
     _check_not_text(file)

@@ -5,6 +5,7 @@ import pytest
 from plm_jax.cli import command
 from plm_jax.config import aliases as words
 from plm_jax.config import blocks, overrides, signatures
+from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from tests.config.test_annotations import DEFINITIONS
 
@@ -115,6 +116,36 @@ def test_a_keyword_of_generate_of_another_library_leads_to_ours(word, ours):
 
   with pytest.raises(TypeError, match=f"no keyword '{word}'. Did you mean '{ours}'"):
     constraints.group('greedy', 4, {word: 1})
+
+
+@pytest.mark.parametrize(
+  ('word', 'told'),
+  [
+    ('repetition_penalty', 'no_repeat=3'), ('frequency_penalty', 'no_repeat=3'), ('typical_p', 'top_p and top_k'),
+    ('min_p', 'top_p and top_k'), ('stop_strings', 'max_new tokens'), ('eos_token', 'max_new tokens'),
+    ('bad_words_ids', 'neither forced'), ('num_beam_groups', "'greedy', 'sample' and 'beam'"),
+    ('lenght_penalty', "Did you mean 'length_penalty'"), ('num_return_sequences', "Did you mean 'num_samples'"),
+  ],
+)  # fmt: skip
+def test_a_setting_that_generation_lacks_is_told_by_its_meaning(word, told):
+  from plm_jax.commands import generate as generation
+  from plm_jax.generate import settings
+  from plm_jax.inference.model import Model
+
+  with pytest.raises(ConfigError, match=told.replace("'length", "'--length").replace("'num_s", "'--num_s")) as caught:
+    generation.main(['--workdir=x', '--prompt=a', f'--{word}=1'])
+  if 'length' not in told:
+    assert "Did you mean '--length_penalty'" not in str(caught.value)
+  with pytest.raises(ConfigError, match=told):
+    Model(None, 1).generate('a', **{word: 1})
+  assert word not in settings.DEFAULTS
+
+
+def test_names_that_share_only_their_last_word_are_not_similar():
+  assert errors.near('repetition_penalty', ['length_penalty']) == []
+  assert errors.near('eval_steps', ['save_steps']) == []
+  assert errors.near('size_batch', ['batch_size']) == errors.near('bach_size', ['batch_size']) == ['batch_size']
+  assert errors.near('warm_up', ['warmup']) == ['warmup']
 
 
 def test_generate_names_its_keyword_before_one_that_is_missing():

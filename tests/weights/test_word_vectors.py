@@ -217,3 +217,32 @@ def test_glove_is_read():
   made = word_vectors.for_vocab(file, VOCAB)
   assert made.vectors.shape == (VOCAB.size, 50) and made.hits == 4 and made.words > 5000
   np.testing.assert_allclose(made.vectors[VOCAB.id('the')][:3], (0.418, 0.24968, -0.41242))
+
+
+def test_files_of_gensim_and_others_are_named_with_a_fix_that_works(tmp_path, monkeypatch):
+  gensim = pytest.importorskip('gensim')
+  sentences = [['a', 'b', 'c', 'd'], ['b', 'c', 'e', 'f']] * 9
+  model = gensim.models.Word2Vec(sentences, vector_size=6, min_count=1, epochs=1)
+  fast = gensim.models.FastText(sentences, vector_size=6, min_count=1, epochs=1, bucket=20)
+  monkeypatch.chdir(tmp_path)
+  model.save('w.model')
+  model.wv.save('w.kv')
+  model.wv.save('big.kv', sep_limit=0)  # with big.kv.vectors.npy
+  fast.save('f.model')
+  gensim.models.fasttext.save_facebook_model(fast, 'f.bin')
+  np.save('x.npy', model.wv.vectors)
+  np.savez('x.npz', model.wv.vectors)
+  for name in ('w.model', 'w.kv', 'big.kv', 'big.kv.vectors.npy', 'f.model', 'f.bin'):
+    assert word_vectors.is_vectors(name)
+    with pytest.raises(ValueError, match=rf'^{name} is .*Write it as text: .*save_word2vec_format') as caught:
+      word_vectors.read(name)
+    exec(str(caught.value).split('`')[1])  # noqa: S102 (the fix of our own message)
+    own = (fast if name[0] == 'f' else model).wv
+    written = word_vectors.read(f'{name.removesuffix(".vectors.npy")}.vec')
+    np.testing.assert_allclose(written.vectors[written.words.index('a')], own['a'], atol=1e-5)
+  for name, form in (('x.npy', 'an array of NumPy, without the words'), ('x.npz', 'an archive')):
+    with pytest.raises(ValueError, match=rf'{name} is {form}.*save_word2vec_format'):
+      word_vectors.read(name)
+  (tmp_path / 'v.txt').write_bytes(gzip.compress(b'a 1 2'))
+  with pytest.raises(ValueError, match=r'v\.txt is compressed: rename it to v\.txt\.gz'):
+    word_vectors.read('v.txt')

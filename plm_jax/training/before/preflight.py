@@ -272,6 +272,8 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   places = sharding.row_places(layout.mesh)
   for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
     size = leaf.size * leaf.dtype.itemsize // places
+    if parts.trunk.ATTENTION == 'none' and leaf.dtype == np.int32:  # each id reads a vector
+      size *= parts.trunk.token_dim
     rows_of = memory.Leaf('prepared rows', jax.tree_util.keystr(path), leaf.shape, size)
     memory.check([rows_of], parts.trunk, settings, layout=layout)
   with errors.stage('optim'):

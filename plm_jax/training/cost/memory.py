@@ -158,7 +158,9 @@ def _fix(largest: Leaf, trunk: nn.Module, settings: Mapping[str, Any]) -> str:
   """Return the keys that make the largest array smaller."""
   data = settings['data']
   if largest.part in ('batch', 'prepared rows'):
-    return f'lower data.batch_size={data["batch_size"]} or data.length={data["length"]}'
+    negatives = (settings.get('objective') or {}).get('negatives')
+    others = f', objective.negatives={negatives}' if negatives else ''
+    return f'lower data.batch_size={data["batch_size"]}{others} or data.length={data["length"]}'
   if largest.part == 'recurrent state':
     return f'lower data.batch_size={data["batch_size"]}, or the memory of the model (model.overrides)'
   sizes = dataclasses.asdict(trunk.config)

@@ -238,6 +238,31 @@ def test_rows_that_cannot_be_updated_alone_are_refused_before_text_is_read(
   assert told.startswith('optim: ') and said in told
 
 
+def test_samples_of_word_vectors_are_bounded(
+  data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  word_vocabulary.train((data / 'corpus' / 'train.txt').read_text().splitlines(), size=100).save(tmp_path / 'words')
+
+  def settings(name: str, negatives: int) -> dict[str, Any]:
+    return runs.settings(
+      'mlm',
+      data,
+      vocab={'name': 'words', 'path': str(tmp_path / 'words')},
+      model={'name': 'static', 'overrides': {'hidden_dim': 64}},
+      objective={'name': name, 'negatives': negatives, 'subsample': 0.0},
+      save_every=6,
+    )
+
+  for name in ('skipgram', 'fasttext'):
+    with pytest.raises(ConfigError, match=r'objective\.negatives: expected int \(1 <= x <= 10_000\), got int 100000'):
+      settings(name, 100_000)
+  # the vectors of the samples are what fills the memory, not their ids
+  monkeypatch.setattr(memory, 'free', lambda devices: memory.Free(2 << 30, None))
+  assert re.search(
+    r'words.*lower data\.batch_size=8, objective\.negatives=9999 or', refused(settings('skipgram', 9999), tmp_path)
+  )
+
+
 def test_classes_and_labels_are_compared_before_text_is_read(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   rows = [{'text': 'a', 'label': 0}, {'text': 'b', 'label': 3}]
   folder = tmp_path / 'labelled'
