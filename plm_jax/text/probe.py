@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plm_jax.core.errors import RunError
-from plm_jax.text.spec import Spec, token_ids
+from plm_jax.text.spec import MARKS, SEPARATE, Spec, token_ids
 
 SECONDS, BYTES = 30, 4 * 2**30  # of the process
 DEPTH, PARTS = 8, 64
@@ -31,6 +31,8 @@ AROUND = ('TemplateProcessing', 'RobertaProcessing', 'BertProcessing', 'ByteLeve
 PATTERNS = (  # regular expressions of published tokenizers, and of `spm.py`
   ' {2,}',
   r'\A +|[ ▁]+\z',
+  SEPARATE,
+  MARKS,
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
   r'|\s*[\r\n]+|\s+(?!\S)|\s+',  # LLaMA 3
 )

@@ -27,6 +27,19 @@ STAND_INS = (('bos', 'cls'), ('cls', 'bos'), ('eos', 'sep'), ('sep', 'eos'), ('p
 BLANKS = ('[MASK]', '<mask>', '<MASK>')  # accepted for a word to fill in
 SENTINEL = r'<extra_id_\d+>'  # pattern of T5's blanks
 BLANK = '▁'  # white space in SentencePiece
+# SentencePiece joins a letter and its marks if both stand apart, in canonical order and next to each other: not after a
+# letter that has a mark, not past Arabic vowels. Positions where nothing is joined:
+_ABOVE, _BELOW, _BASE = r'[\x{300}-\x{314}\x{342}\x{345}]', r'\x{323}-\x{331}', r'\x{31b}\x{327}\x{328}\x{338}'
+_LETTERS = (
+  r'[\x{c2}-\x{c5}\x{c7}-\x{d6}\x{dc}-\x{e5}\x{e7}-\x{f6}\x{fc}-\x{16b}\x{1a0}-\x{1b0}\x{1ea}-\x{22f}\x{3ac}-\x{3ae}'
+  r'\x{3ca}-\x{3ce}\x{cca}\x{ddc}\x{1e36}-\x{1fb6}\x{1fc6}-\x{1ff6}]'
+)
+SEPARATE = (
+  rf'(?<={_LETTERS}|[\x{{fb00}}-\x{{fb06}}])(?=\p{{M}})|(?<={_ABOVE})(?=[{_BELOW}{_BASE}])|(?<=[\x{{323}}-\x{{326}}\x{{32d}}-\x{{331}}])(?=[{_BASE}])'
+  r'|(?<=[\x{610}-\x{61a}\x{64b}-\x{652}\x{656}-\x{65f}\x{670}\x{6d6}-\x{6ed}])(?=[\x{653}-\x{655}])'
+  r'|(?<=[\x{ac00}-\x{d7a3}])(?=[\x{11a8}-\x{11c2}])'
+)
+MARKS = r'(?<=\r)(?=\n)|(?=[\p{M}\x{200c}\x{200d}\x{ff9e}\x{ff9f}\x{e33}\x{eb3}])|(?<=\p{Cf})'  # positions in graphemes
 SPACES = tuple(chr(256 + byte) for byte in b' \t\n\v\f\r')  # as spelt in byte-level tokens
 
 
@@ -254,6 +267,20 @@ def piece_bytes(token: str) -> bytes:
   if re.fullmatch('<0x[0-9A-F]{2}>', token):
     return bytes([int(token[3:5], 16)])
   return token.replace(BLANK, ' ').encode()
+
+
+def without_joined_marks(spec: Spec) -> Spec:
+  """Return a SentencePiece specification as older versions of this package wrote it."""
+  parts = (spec.get('normalizer') or {}).get('normalizers') or []
+  if MARKS not in [part.get('pattern', {}).get('Regex') for part in parts]:
+    return spec
+  table = next(part for part in parts if part['type'] == 'Precompiled')
+  before, after = parts.index(next(part for part in parts if _is_sign(part))), parts.index({'type': 'NFC'}) + 2
+  return {**spec, 'normalizer': {**spec['normalizer'], 'normalizers': [*parts[:before], table, *parts[after:]]}}
+
+
+def _is_sign(part: Spec) -> bool:
+  return part['type'] == 'Replace' and any('\ufdd0' <= letter <= '\ufdd3' for letter in part['content'])
 
 
 def rules(spec: Spec) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from tokenizers import normalizers
 
-from plm_jax.text.spec import BLANK, Spec
+from plm_jax.text.spec import BLANK, MARKS, SEPARATE, Spec
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
 UNIGRAM, BPE = 1, 2  # types of models
@@ -172,10 +173,33 @@ def _symbols(model: Model) -> list[Piece]:
 def _normalizers(model: Model) -> Iterator[dict[str, Any]]:
   """Yield the normalisers before the space before a text."""
   if model.charsmap:
-    yield {'type': 'Precompiled', 'precompiled_charsmap': base64.b64encode(model.charsmap).decode()}
+    yield from _characters(model.charsmap)
   if model.strip:
     yield {'type': 'Replace', 'pattern': {'Regex': rf'\A +|[ {BLANK}]+\z'}, 'content': ''}
     yield {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}, 'content': ' '}
+
+
+def _characters(charsmap: bytes) -> list[dict[str, Any]]:
+  """Build the normalisers of a table of characters.
+
+  Precompiled reads a letter with marks by the form of the letter alone. So marks are read apart, and joined afterwards.
+  """
+  read = normalizers.Precompiled(charsmap).normalize_str
+  table = {'type': 'Precompiled', 'precompiled_charsmap': base64.b64encode(charsmap).decode()}
+  if read('e\u0301') != '\u00e9':
+    return [table]
+  apart, separate, dotted, iota = '\ufdd0', '\ufdd1', '\ufdd2', '\ufdd3'  # of no text
+  cuts = [
+    {'type': 'Replace', 'pattern': {'Regex': cut}, 'content': sign}
+    for cut, sign in ((SEPARATE, separate), (MARKS, apart))
+  ]
+  # lower case of several letters is not applied to letters with marks
+  kept = [('I\u0307', dotted, '\u0130'), ('\u0345', iota, '\u0345')] if read('I') == 'i' else []
+  before, after = (
+    [_replace(*pair) for pair in pairs]
+    for pairs in ([(old, sign) for old, sign, _ in kept], [(apart, ''), *((sign, new) for _, sign, new in kept)])
+  )
+  return [*before, *cuts, table, *after, {'type': 'NFC'}, _replace(separate, '')]
 
 
 def _replace(old: str, new: str) -> dict[str, Any]:

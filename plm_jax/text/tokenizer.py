@@ -161,6 +161,12 @@ def check_compatible(new: 'types.Vocab', old: 'types.Vocab') -> tuple[str, ...]:
   return tuple(new.token(token_id) for token_id in range(old.size, new.size))
 
 
+def same(asked: Vocab, kept: Vocab) -> bool:
+  """Check whether a vocabulary is that of a run, maybe of an older version."""
+  before = specs.digest(specs.without_joined_marks(json.loads(asked.content)), asked.roles)
+  return kept.digest in (asked.digest, before)
+
+
 def count(vocab: Vocab, documents: Iterable[str]) -> np.ndarray:
   """Count each token in the documents: int64[size]."""
   total = np.zeros(vocab.size, np.int64)
@@ -240,7 +246,7 @@ def _difference(new: 'types.Vocab', old: 'types.Vocab') -> str | None:
     return None
   if not (isinstance(new, Vocab) and isinstance(old, Vocab)):
     return 'the tokens are the same, but their rules differ'
-  now, then = specs.rules(json.loads(new.content)), specs.rules(json.loads(old.content))
+  now, then = (specs.rules(specs.without_joined_marks(json.loads(each.content))) for each in (new, old))
   now['added_tokens'] = [item for item in now['added_tokens'] if item['id'] < old.size]
   parts = [part for part in then if now[part] != then[part]]
   return f'the tokens are the same, but their rules differ ({", ".join(parts)})' if parts else None

@@ -107,7 +107,7 @@ def _kept_or_made(name: str, block: Settings, kept_in: Path | None, settings: Se
       asked = made()
     except FileNotFoundError:
       return kept
-  if asked.digest != kept.digest:
+  if not tokenizer.same(asked, kept):
     raise ConfigError(
       f'{name}: {kept_in.parent} was begun with vocabulary {kept.digest[:12]}, and {block["path"]} holds '
       f'{asked.digest[:12]} now: name another --workdir, or put back what was there ({kept_in} has a copy)'
