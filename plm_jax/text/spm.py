@@ -189,17 +189,13 @@ def _characters(charsmap: bytes) -> list[dict[str, Any]]:
   if read('e\u0301') != '\u00e9':
     return [table]
   apart, separate, dotted, iota = '\ufdd0', '\ufdd1', '\ufdd2', '\ufdd3'  # of no text
-  cuts = [
-    {'type': 'Replace', 'pattern': {'Regex': cut}, 'content': sign}
-    for cut, sign in ((SEPARATE, separate), (MARKS, apart))
-  ]
+  cuts = [{**_replace('', sign), 'pattern': {'Regex': cut}} for cut, sign in ((SEPARATE, separate), (MARKS, apart))]
+  parts = [*cuts, table, _replace(apart, ''), {'type': 'NFC'}, _replace(separate, '')]
+  if read('I') != 'i':
+    return parts
   # lower case of several letters is not applied to letters with marks
-  kept = [('I\u0307', dotted, '\u0130'), ('\u0345', iota, '\u0345')] if read('I') == 'i' else []
-  before, after = (
-    [_replace(*pair) for pair in pairs]
-    for pairs in ([(old, sign) for old, sign, _ in kept], [(apart, ''), *((sign, new) for _, sign, new in kept)])
-  )
-  return [*before, *cuts, table, *after, {'type': 'NFC'}, _replace(separate, '')]
+  held = [_replace('I\u0307', dotted), _replace('\u0345', iota)]
+  return [*held, *parts[:-2], _replace(dotted, '\u0130'), _replace(iota, '\u0345'), *parts[-2:]]
 
 
 def _replace(old: str, new: str) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def check_compatible(new: 'types.Vocab', old: 'types.Vocab') -> tuple[str, ...]:
 
 
 def same(asked: Vocab, kept: Vocab) -> bool:
-  """Check whether a vocabulary is that of a run, maybe of an older version."""
+  """Check whether a vocabulary is the one of a run, perhaps older."""
   before = specs.digest(specs.without_joined_marks(json.loads(asked.content)), asked.roles)
   return kept.digest in (asked.digest, before)
 
