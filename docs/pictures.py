@@ -26,9 +26,11 @@ NOISE = {
   'noise_encoders': ('bert', 'whole_word', 'spanbert', 'electra', 'nsp'),
   'noise_decoders': ('causal_lm', 'xlnet', 'glm', 'unilm'),
   'noise_bart': ('bart_mask', 'bart_delete', 'bart_infill', 'bart_permute', 'bart_rotate'),
+  'noise_words': ('skipgram', 'cbow', 'glove', 'elmo', 'contrastive'),
   'noise_t5': ('t5', 't5_prefix', 'mass', 'deshuffle', 'ul2'),
 }
-TEXTS = {'noise_decoders': ['--text=Thank you for inviting me to your party last week .']}  # masks take a line a token
+SHORT = ['--text=Thank you for inviting me to your party last week .']  # masks take a line a token
+TEXTS = {'noise_decoders': SHORT, 'noise_words': SHORT}
 # The rooms of plm_jax/ by floor, from the ground up; a room imports from the floors below it.
 FLOORS = (
   ('core',),

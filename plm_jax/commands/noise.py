@@ -162,6 +162,8 @@ def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, 
     examples = noise_page.examples(task.prepare, batch, seed=seed, draws=draws + 1)
   for example in examples[:-1]:
     _table(console, [(line.label, _markup(line)) for line in noise_page.lines(example, before, vocab)])
+  if show.labels:
+    _table(console, [('labels mean', show.labels)])
   _table(console, [('measured', noise_page.rates(examples[-1], before))])
   console.print()
 

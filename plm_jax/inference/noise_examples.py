@@ -15,7 +15,8 @@ class Show(NamedTuple):
     model: a file of `models/` that it accepts.
     objective: a file of `objectives/` and its keywords.
     config: the file of `experiments/` that trains it, with its argument; '' without one.
-    rows: 'text' is [CLS] text [SEP], 'plain' the text alone, 'pair' two halves of the text and a part of another one.
+    rows: as `kind` of `noise_page.batch`.
+    labels: the meaning of each label; '' without labels.
   """
 
   name: str
@@ -24,6 +25,7 @@ class Show(NamedTuple):
   objective: Mapping[str, Any]
   config: str = ''
   rows: Rows = 'text'
+  labels: str = ''
 
 
 def _bart(**settings: Any) -> dict[str, Any]:
@@ -41,6 +43,14 @@ _COMPARISON = 'bart/comparison.py'
 _T5 = 't5/pretrain.py'
 
 GALLERY = (
+  Show('skipgram', 'word2vec: predict a word from each word around it, against sampled words', 'static',
+       dict(name='skipgram', subsample=0.01), 'word2vec/skipgram.py', 'plain'),
+  Show('cbow', 'word2vec: predict a word from the mean of the words around it', 'static',
+       dict(name='skipgram', architecture='cbow', subsample=0.01), 'word2vec/skipgram.py:cbow', 'plain'),
+  Show('glove', 'GloVe: the logarithm of the count of each pair of words', 'static', dict(name='glove'),
+       'glove/glove.py', 'counts'),
+  Show('elmo', 'ELMo: predict the next word in both directions', 'elmo', dict(name='bidirectional_lm'),
+       'elmo/pretrain.py', 'directions'),
   Show('causal_lm', 'GPT: predict each token from those before it', 'gpt', dict(name='causal_lm'), 'gpt/gpt.py',
        'plain'),
   Show('bert', 'BERT: 15 % of the tokens: 80 % masked, 10 % random, 10 % unchanged', 'bert', dict(name='mlm'),
@@ -56,11 +66,14 @@ GALLERY = (
   Show('spanbert', 'SpanBERT: spans of geometric length, predicted from their boundary too', 'bert',
        dict(name='span_boundary'), 'spanbert/pretrain.py'),
   Show('nsp', 'BERT: does the second part follow the first?', 'bert',
-       dict(name='sentence_pair', question='nsp'), 'bert/base.py', 'pair'),
+       dict(name='sentence_pair', question='nsp'), 'bert/base.py', 'pair',
+       '0: the second part follows the first; 1: it is from another document'),
   Show('sop', 'ALBERT: are the two parts in order (0) or swapped (1)?', 'bert',
-       dict(name='sentence_pair', question='sop', where=dict(name='ngram')), 'albert/pretrain.py', 'pair'),
+       dict(name='sentence_pair', question='sop', where=dict(name='ngram')), 'albert/pretrain.py', 'pair',
+       '0: in order; 1: swapped'),
   Show('electra', 'ELECTRA: a generator fills the masks, the discriminator finds replaced tokens', 'bert',
-       dict(name='rtd', generator=dict(name='bert', variant='tiny')), 'electra/base.py'),
+       dict(name='rtd', generator=dict(name='bert', variant='tiny')), 'electra/base.py',
+       labels='1: replaced, 0: original. This generator fills by word frequency; a trained one fills words that fit'),
   Show('xlnet', 'XLNet: predict one token in six, in random order of all tokens', 'xlnet', dict(name='permutation_lm'),
        'xlnet/base.py'),
   Show('glm', 'GLM: spans in random order, filled left to right, two positions per token', 'glm',
@@ -110,5 +123,6 @@ GALLERY = (
          dict(where=dict(name='prefix', rate=0.25), mode='[S]'),
        )), 't5/ul2.py', 'plain'),
   Show('contrastive', 'SimCSE: the same text twice under dropout, against the rest of the batch', 'bert',
-       dict(name='contrastive', pool='trunk'), 'contrastive/simcse.py'),
+       dict(name='contrastive', pool='trunk'), 'contrastive/simcse.py',
+       labels='each first copy has to find its second copy among those of the batch'),
 )  # fmt: skip

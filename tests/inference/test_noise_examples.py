@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from plm_jax import config
@@ -41,7 +42,7 @@ def test_every_objective_prints(name, monkeypatch, capsys):
   assert f'{name}  {next(show.what for show in GALLERY if show.name == name)}' in text
   found = lines(text)
   assert found['text'] == [TEXT]
-  assert any(label.endswith('reads') for label in found)
+  assert any(label.endswith(('reads', 'copy', 'pair')) for label in found)
   assert found['measured'][0].endswith('(mean of 20 rows)')
   assert text.count('measured') == 1
 
@@ -98,6 +99,7 @@ NOT_SHOWN = {
   'masking', 'copies',  # samples of the page differ
   'generator',  # a tiny one
   'start', 'end', 'mask', 'sentence_mask', 'document_mask', 'block_token',  # names of a vocabulary's tokens
+  'subsample', 'update', 'reduction', 'negatives', 'factor',  # of long texts, of the optimiser
   'slots', 'logit_rows', 'packing',  # of long rows, of the loss, of several documents
 }  # fmt: skip
 LEVELS = {'glm_sentence': 'sentence', 'glm_document': 'document'}  # one of the three that the config mixes
@@ -124,6 +126,38 @@ def test_the_page_shows_what_the_config_trains(name):
   if name in LEVELS:
     assert ours.pop('levels').keys() == {LEVELS[name]} <= theirs.pop('levels').keys()
   assert ours == theirs
+
+
+def test_masks_show_what_a_token_may_look_at(monkeypatch, capsys):
+  text = page(monkeypatch, capsys, '--objective=xlnet', '--rows=4', f'--text={" ".join(WORDS[:12])}')
+  seen = np.array([[cell == '■' for cell in row] for row in re.findall(r'^ +([■·]+) *$', text, re.MULTILINE)])
+  targets = [int(number) for number in re.findall(r'(\d+) \S+', lines(text)['predicts'][0])]
+  assert seen.shape == (14, 14) and targets
+  assert not seen[targets, targets].any()  # a query does not see the token that it predicts
+  assert all(seen[target].any() for target in targets)
+
+
+def test_words_pairs_and_directions_are_shown(monkeypatch, capsys):
+  words = WORDS[:6]
+  flags = ('--rows=4', f'--text={" ".join(words)}')
+  for name in ('skipgram', 'cbow'):
+    for pair in lines(page(monkeypatch, capsys, f'--objective={name}', *flags))['pair']:
+      read, centre = pair.partition(' and not ')[0].split(' → ')
+      assert {*read.split(), centre} <= {*words} and centre not in read.split()
+  pairs = lines(page(monkeypatch, capsys, '--objective=glove', *flags))['pair']
+  assert (words[0], words[1]) in {tuple(pair.split()[:2]) for pair in pairs if 'count 0.00' in pair}  # one apart: 1
+  found = lines(page(monkeypatch, capsys, '--objective=elmo', *flags))
+  assert found['forward reads'] == [' '.join(['<s>', *words])]
+  assert found['backward reads'] == [' '.join(['</s>', *words[::-1]])]
+  assert found['predicts'] == [' '.join([*words, '</s>']), ' '.join([*words[::-1], '<s>'])]
+
+
+def test_labels_of_electra_are_those_of_its_tokens(monkeypatch, capsys):
+  found = lines(page(monkeypatch, capsys, '--objective=electra', '--rows=4', f'--text={" ".join(WORDS[:30])}'))
+  before, after = ['[CLS]', *WORDS[:30], '[SEP]'], found['reads'][0].split()
+  assert found['labels'][0].split() == [str(int(a != b)) for a, b in zip(before, after, strict=True)]
+  written = re.findall(r'(\d+) (\S+)', found['generator fills'][0])
+  assert written and all(after[int(place)] == word for place, word in written)
 
 
 def test_bart_masks_a_word_by_one_token(monkeypatch, capsys):

@@ -13,7 +13,7 @@ from plm_jax.studies.report.html_parts import Cell
 
 Groups = Mapping[str, Sequence[Run]]
 LONGEST = 100  # characters of a value in a table
-MASKS = ('', 'allowed', 'permutation mask')  # labels of the lines of an attention mask
+MASKS = ('', 'may look at')  # labels of the lines of an attention mask
 MARKS = {'changed': 'changed', 'predicted': 'predicted', 'special': 'special token'}
 
 
