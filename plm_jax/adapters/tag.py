@@ -5,8 +5,9 @@ them (BERT's Table 7, for a frozen trunk). `crf` scores the labels of a text as 
 Encoders and decoders use the states of their tokens. An encoder-decoder reads the text on both sides, and the top
 decoder state labels each token.
 
-With BIO labels a span is correct if its first word, its last word and its type are right, as in the CoNLL shared task
-(Tjong Kim Sang and De Meulder 2003): F1 = 2 tp / (2 tp + fp + fn) over all examples.
+With labels of entities (BIO, BIOES and the like, `core/entities.py`) a span is correct if its first word, its last word
+and its type are right, as in the CoNLL shared task (Tjong Kim Sang and De Meulder 2003): F1 = 2 tp / (2 tp + fp + fn)
+over all examples.
 """
 
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from plm_jax.adapters.texts import (
   segments_of,
   trained,
 )
+from plm_jax.core import entities
 from plm_jax.core.errors import one_of
 from plm_jax.core.types import (
   Array,
@@ -127,15 +129,17 @@ class Model(nn.Module):
 
 
 class Scheme(NamedTuple):
-  """A BIO label scheme.
+  """A scheme of labels of entities.
 
   Attributes:
     types: int32[c], type of each label from 1; 0 for O.
-    opens: bool[c], True for a B.
+    opens: bool[c], True for a B or S.
+    closes: bool[c], True for an E or S.
   """
 
   types: np.ndarray
   opens: np.ndarray
+  closes: np.ndarray
 
 
 class TagSettings(NamedTuple):
@@ -143,7 +147,7 @@ class TagSettings(NamedTuple):
 
   Attributes:
     inputs: inputs of the trunk.
-    scheme: scheme of the labels; None if they are not BIO.
+    scheme: scheme of the labels; None if they are not of entities.
     crf: score the labels of a text as one path.
     class_weights: weight of the loss of each label; () for equal weights.
     label_smoothing: share of the loss that is spread evenly over all labels.
@@ -179,8 +183,8 @@ def make(
 
   Args:
     vocab: vocabulary of the data, from `data/labelled.py` with kind='words'.
-    tags: names of the labels by id. If all are 'O', 'B-...' or 'I-...', spans are scored. (): a run finds them in its
-      training data.
+    tags: names of the labels by id. If all are 'O', 'B-...', 'I-...', 'E-...' and so on, spans are scored. (): a run
+      finds them in its training data.
     dropout: rate before each dense layer, and before each LSTM layer.
     hidden: width of a dense layer before the last one; 0 for none.
     activation: activation after that layer, a name of `layers.mlp.ACTIVATIONS`.
@@ -324,16 +328,18 @@ def span_scores(means: dict[str, float]) -> dict[str, float]:
   return {'precision': ratio(tp, tp + fp), 'recall': ratio(tp, tp + fn), 'f1': ratio(2 * tp, 2 * tp + fp + fn)}
 
 
-def spans(tags: Array, segment_ids: Array, *, types: Array, opens: Array) -> tuple[Array, Array, Array]:
-  """Find the spans of BIO labels.
+def spans(tags: Array, segment_ids: Array, *, types: Array, opens: Array, closes: Array) -> tuple[Array, Array, Array]:
+  """Find the spans of labels of entities.
 
-  A span starts at a B, and at an I that continues no span: after an O, another type or another text (conlleval).
+  A span starts at a B or S, and at a label that continues no span: after an O, E or S, another type or another text
+  (conlleval).
 
   Args:
     tags: int[b, w], labels of words.
     segment_ids: int[b, w], the text of each word; 0 for no word.
     types: int[c], the type of each label from 1; 0 for O.
-    opens: bool[c], True for a B.
+    opens: bool[c], True for a B or S.
+    closes: bool[c], True for an E or S.
 
   Returns:
     starts bool[b, w], the last word int[b, w] of the span that starts here, and its type int[b, w].
@@ -341,24 +347,24 @@ def spans(tags: Array, segment_ids: Array, *, types: Array, opens: Array) -> tup
   # labels  O B-x I-x I-y   kind 0 1 1 2   starts 0 1 0 1   last, at the starts: - 2 - 3
   kind = jnp.where(segment_ids > 0, types[tags], 0)
   same = (kind[:, 1:] == kind[:, :-1]) & (segment_ids[:, 1:] == segment_ids[:, :-1])
-  continues = jnp.pad(same & ~opens[tags[:, 1:]], ((0, 0), (1, 0)))  # [b, w], the span of the word before
+  same &= ~opens[tags[:, 1:]] & ~closes[tags[:, :-1]]
+  continues = jnp.pad(same, ((0, 0), (1, 0)))  # [b, w], the span of the word before
   starts = (kind > 0) & ~continues
   index, width = jnp.arange(tags.shape[1]), tags.shape[1]
-  closes = ~jnp.pad(continues[:, 1:], ((0, 0), (0, 1)))
-  last = jax.lax.cummin(jnp.where(closes, index, width), axis=1, reverse=True)
+  ends = ~jnp.pad(continues[:, 1:], ((0, 0), (0, 1)))
+  last = jax.lax.cummin(jnp.where(ends, index, width), axis=1, reverse=True)
   return starts, last, kind
 
 
 def bio(tags: tuple[str, ...]) -> Scheme | None:
-  """Parse label names 'O', 'B-...' and 'I-...'; return None for others."""
-  parts = [tag.partition('-') for tag in tags]
-  if not all(tag == 'O' or (prefix in ('B', 'I') and kind) for tag, (prefix, _, kind) in zip(tags, parts, strict=True)):
+  """Parse names of labels of entities; return None for others."""
+  if not entities.are_tags(tags):
     return None
-  kinds = sorted({kind for _, _, kind in parts if kind})
-  if not kinds:
-    return None
-  types = [kinds.index(kind) + 1 if kind else 0 for _, _, kind in parts]
-  return Scheme(types=np.array(types, np.int32), opens=np.array([prefix == 'B' for prefix, _, _ in parts]))
+  parts = [entities.parts(tag) for tag in tags]
+  kinds = sorted({kind for _, kind in parts if kind})
+  types = [kinds.index(kind) + 1 if kind else 0 for _, kind in parts]
+  opens, closes = (np.array([prefix in letters for prefix, _ in parts]) for letters in (('B', 'S'), ('E', 'S')))
+  return Scheme(types=np.array(types, np.int32), opens=opens, closes=closes)
 
 
 def span_counts(predicted: Array, labels: Array, segment_ids: Array, scheme: Scheme) -> tuple[Array, Array, Array]:
@@ -370,14 +376,14 @@ def span_counts(predicted: Array, labels: Array, segment_ids: Array, scheme: Sch
     segment_ids: int[b, l], the text of each token.
     scheme: from `bio`.
   """
-  types, opens = map(jnp.asarray, scheme)
+  own = dict(zip(scheme._fields, map(jnp.asarray, scheme), strict=True))
   # 1. the words of each example, in order, without other tokens
   words = jnp.argsort(labels < 0, axis=1, stable=True)
   is_word, text = to_words(labels >= 0, words), to_words(segment_ids, words)
   text = jnp.where(is_word, text, 0)
   # 2. spans that start at the same word match if their ends and types are equal
   (starts, last, kind), (right, right_last, right_kind) = (
-    spans(to_words(jnp.maximum(tags, 0), words), text, types=types, opens=opens) for tags in (predicted, labels)
+    spans(to_words(jnp.maximum(tags, 0), words), text, **own) for tags in (predicted, labels)
   )
   both = starts & right & (last == right_last) & (kind == right_kind)
   tp, fp, fn = both, starts & ~both, right & ~both

@@ -3,6 +3,7 @@
 `\\w` has no marks: it splits Hindi words at their vowels, and words whose accent follows its letter.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -30,3 +31,12 @@ MARKS = _of('M', [(0, 0x1FFFF), (0xE0100, 0xE01EF)])  # the planes between have 
 ALONE = f'{_RANGES}{_of("L", _BLOCKS)}'
 # a word with the marks of its letters, and the signs that join or separate letters
 WORD = rf'\w[\w{MARKS}\u200c\u200d]*'
+_PIECE = re.compile(rf'[{ALONE}][{MARKS}]*|(?:[^\W{ALONE}][{MARKS}\u200c\u200d]*)+|[^\w\s]')
+
+
+def pieces(text: str) -> list[tuple[str, int, int]]:
+  """Split a text into words and punctuation, with characters [start, end).
+
+  Characters of scripts without spaces are words.
+  """
+  return [(match.group(), match.start(), match.end()) for match in _PIECE.finditer(text)]

@@ -35,7 +35,7 @@ from plm_jax.core.types import Count, Labels, Seed, Source, Template, Vocab
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
-from plm_jax.data.rows import examples, framing, order, question_windows, store
+from plm_jax.data.rows import entity_tags, examples, framing, order, question_windows, store
 from plm_jax.data.rows.buckets import Members, batches
 from plm_jax.data.rows.checked import OnBadRow
 from plm_jax.data.rows.examples import Examples, ExampleSettings
@@ -88,6 +88,8 @@ def make(
   on_bad_row: OnBadRow = 'stop',
   keep_unlabelled: bool = False,
   separator: str | None = None,
+  scheme: entity_tags.Scheme | None = None,
+  words: examples.Words = 'spaces',
   shuffle: bool = True,
   documents: Boundary = 'blank_line',
   max_bytes: Count = 1_073_741_824,
@@ -127,7 +129,7 @@ def make(
   widths, share = _widths(length, buckets), order.share(batch_size, host=host, hosts=hosts)
   example_settings = examples.asked(
     fields=fields, label=label, prefixes=prefixes, per_class=per_class, sample_seed=sample_seed, missing=missing,
-    on_bad_row=on_bad_row, keep_unlabelled=keep_unlabelled, separator=separator,
+    on_bad_row=on_bad_row, keep_unlabelled=keep_unlabelled, separator=separator, scheme=scheme, words=words,
   )  # fmt: skip
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   given = _read(records, kind, example_settings)
@@ -302,6 +304,8 @@ def _read(records: Records, kind: str, settings: ExampleSettings) -> Examples:
   """Return the examples; `look` may have read them already."""
   if settings.separator is not None and kind != 'multilabel':
     raise ValueError(f"separator={settings.separator!r} is for kind='multilabel', not {kind!r}: remove it")
+  if kind != 'words' and (settings.scheme or settings.words != 'spaces'):
+    raise ValueError(f"data.scheme and data.words are for kind='words', not {kind!r}: remove them")
   checked = _checked.pop((records.where, records.digest, kind, settings), None)
   return _file('kind', kind).make(records=records, asked=settings) if checked is None else checked
 

@@ -21,7 +21,6 @@ from plm_jax.inference import overlapping_windows, tasks
 from plm_jax.inference.tasks import OpenTask, Predicted
 from plm_jax.scores import Group, Row, attachment, grouped, seqeval, squad, squad2
 
-_WORD = re.compile(rf'{scripts.WORD}|[^\w\s]')
 _NAMES = re.compile(r'\{([^{}]*)\}')
 # default fields, by the number of texts
 _TEXTS = {1: ('text',), 2: ('sentence1', 'sentence2')}
@@ -179,7 +178,7 @@ def _sizes(task: OpenTask, split: Sequence[Sequence[tuple[str, int | None, int |
 def _words(text: str | Sequence[str]) -> list[tuple[str, int | None, int | None]]:
   """Split a text into words with their character offsets [start, end)."""
   if isinstance(text, str):
-    return [(match.group(), match.start(), match.end()) for match in _WORD.finditer(text)]
+    return list(scripts.pieces(text))
   return [(word, None, None) for word in text]
 
 

@@ -1,14 +1,15 @@
-"""Precision, recall and F1 of entities in strict IOB2: an I that continues nothing is no entity (package seqeval).
+"""Precision, recall and F1 of entities in a strict scheme: in IOB2 an I that continues nothing is none (seqeval).
 
+The scheme is `data.scheme`, or that of the letters of the labels: IOB2 for B and I, IOBES for E and S or their like.
 `adapters/tag` counts spans as the shared task of CoNLL did, where such an I begins one. The two differ only if a model
-predicts against its scheme, since the labels of data are IOB2 (`data/rows/kinds/words.py`). Words that were cut off a
-row, or have no token, count as predicted O.
+predicts against its scheme. Words that were cut off a row, or have no token, count as predicted O.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from plm_jax.core import entities
 from plm_jax.scores import Row
 
 METRICS = ('strict_precision', 'strict_recall', 'strict_f1')
@@ -23,18 +24,20 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   Raises:
     ValueError: labels without names, or with names other than O, B-... and I-...
   """
+  from seqeval import scheme
   from seqeval.metrics.v1 import precision_recall_fscore_support
-  from seqeval.scheme import IOB2
 
   names = check_names('seqeval', records[0]['names'])
+  schemes = {own.__name__: own for own in (scheme.IOB1, scheme.IOB2, scheme.IOE2, scheme.IOBES)}
+  own = schemes[scheme_of(names, records[0].get('scheme'))]
   gold, predicted = [], []
   for row, record in zip(predictions, records, strict=True):
-    tags = tags_of(row['labels'], record)
+    tags = tags_of(row['labels'], {**record, 'names': names})
     labelled = [word for word, label in enumerate(record['labels']) if label >= 0]
     gold.append([names[record['labels'][word]] for word in labelled])
     predicted.append([tags[word] or 'O' for word in labelled])
   precision, recall, f1, _ = precision_recall_fscore_support(
-    gold, predicted, average='micro', scheme=IOB2, zero_division=0
+    gold, predicted, average='micro', scheme=own, zero_division=0
   )
   return dict(zip(METRICS, map(float, (precision, recall, f1)), strict=True))
 
@@ -44,17 +47,25 @@ def check(records: Iterable[Row]) -> None:
   check_names('seqeval', next(iter(records))['names'])
 
 
-def check_names(score: str, names: Sequence[str]) -> Sequence[str]:
-  """Check that labels are named as entities, and return the names.
+def check_names(score: str, names: Sequence[str]) -> list[str]:
+  """Check tags of entities, and return them with B, I, E, S.
 
   Raises:
-    ValueError: no names, or names other than O, B-... and I-...; the message names the score.
+    ValueError: no names, or names other than O, B-... and the like; the message names the score.
   """
-  invalid = [name for name in names if name != 'O' and name[:2] not in ('B-', 'I-')]
+  invalid = [name for name in names if name != 'O' and not entities.parts(name)[1]]
   if invalid or not names:
     problem = f'there is {invalid[0]!r}' if names else 'these have no names'
     raise ValueError(f'score {score!r} needs labels named O, B-... and I-..., but {problem}: remove the score')
-  return names
+  return ['-'.join(filter(None, entities.parts(name))) for name in names]
+
+
+def scheme_of(names: Sequence[str], named: str | None = None) -> str:
+  """Return the scheme of tags, as seqeval names it."""
+  letters = {name[0] for name in names}
+  if named is not None:
+    return 'IOBES' if named == 'BILOU' else named  # names have E and S
+  return 'IOB2' if letters <= set('OBI') else 'IOE2' if letters <= set('OIE') else 'IOBES'
 
 
 def judged(row: Row, record: Row) -> tuple[list[int], list[int]]:

@@ -277,9 +277,9 @@ def spans_of(names):
 )
 def test_spans_of_a_text(names, expected):
   assert spans_of(names) == expected
-  types, opens = tag.bio(BIO)
+  own = {name: jnp.asarray(value) for name, value in tag.bio(BIO)._asdict().items()}
   tags = jnp.array([[BIO.index(name) for name in names]])
-  starts, last, kind = tag.spans(tags, jnp.ones_like(tags), types=jnp.asarray(types), opens=jnp.asarray(opens))
+  starts, last, kind = tag.spans(tags, jnp.ones_like(tags), **own)
   kinds = ('', *sorted({name[2:] for name in BIO if name != 'O'}))
   ours = {
     (place, int(last[0, place]), kinds[int(kind[0, place])]) for place in range(len(names)) if bool(starts[0, place])
@@ -349,7 +349,7 @@ def test_labels_without_spans_have_no_f1():
   assert task.summary(tiny.means(loss.metrics)) == {}
   assert tag.bio(('O',)) is None
   assert tag.bio(('O', 'B-')) is None
-  assert tag.bio(('O', 'B-a', 'S-a')) is None
+  assert tag.bio(('O', 'B-a', 'X-a')) is None
 
 
 # Trunks --------------------------------------------------------------------------------------------------------------

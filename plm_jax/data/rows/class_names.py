@@ -8,6 +8,7 @@ from typing import Any
 from plm_jax.core.errors import suggest
 from plm_jax.data.corpora import cells
 from plm_jax.data.corpora.records import Records, as_written
+from plm_jax.data.rows import entity_tags
 from plm_jax.data.rows.checked import BadSplit
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,12 @@ def one_by_one(value: Any) -> Any:
   """
   value = as_written(value)
   return cells.words(value) if isinstance(value, str) else value
+
+
+def tags_in(value: Any) -> Any:
+  """Return `one_by_one`, or the tags of entities with offsets."""
+  value = one_by_one(value)
+  return entity_tags.types_in(value) if entity_tags.is_offsets(value) else value
 
 
 def words_of(value: Any) -> Any:
@@ -56,6 +63,7 @@ class ClassNames:
     split: Callable[[Any], Any] = lambda value: value,
     missing: float | str = -1,
     counted: Callable[[Mapping[str, Any]], Sequence[bool] | None] = lambda row: None,
+    scheme: entity_tags.Scheme | None = None,
   ):
     """Read nothing yet.
 
@@ -65,15 +73,18 @@ class ClassNames:
       split: value of the field -> its class, or a list of several classes of one text.
       missing: value for no class.
       counted: which words of a row have a class; None for all. Values of the others are no names.
+      scheme: in which tags of entities are written; None leaves them, except IOB1.
     """
+    self.scheme = scheme
     self.missing = missing
     self.counted = counted
     self.records = records
     self.field = field
     self.several = several
-    self.split = one_by_one if several else split
+    self.split = tags_in if several else split
     self.listed = field in records.labels
-    self._names = records.labels.get(field, ())
+    self._given = records.labels.get(field, ())
+    self._names = self._given if scheme is None or not self._given else entity_tags.names_of(self._given, scheme)
     self._numbered = False  # a row holds an index
     self._named = False  # an index came from the list
     self._entities = several and _are_entities(self._names) and any(name.startswith('B-') for name in self._names)
@@ -95,7 +106,7 @@ class ClassNames:
 
     They are the list, if an index came from it, and a mark if tags became IOB2.
     """
-    return (self._names,) * self._named + ('iob2',) * self._begun
+    return (self._names,) * self._named + ('iob2',) * self._begun + (self.scheme,) * (self.scheme is not None)
 
   def settled(self) -> tuple[str, ...]:
     """Return `names`, or those of the training split.
@@ -118,7 +129,11 @@ class ClassNames:
     """
     if any(isinstance(tag, str) and tag for tag in tags):
       self._find()
-    if not self._entities:
+    if self.scheme is not None:
+      known = range(len(self._given))
+      named = [self._given[tag] if isinstance(tag, int) and tag in known else tag for tag in tags]
+      tags = entity_tags.convert(named, self.scheme)
+    if self.scheme is not None or not self._entities:
       return [self.number(tag, index, least=-1) for tag in tags]
     begun = as_iob2(tags, self._names if self.listed else ())
     for position, (old, new) in enumerate(zip(tags, begun, strict=True)):
@@ -266,6 +281,8 @@ class ClassNames:
         f'{records.where}: {self.field!r} holds {len(names):,} different texts in {len(records):,} rows, too many for '
         'names of classes: set data.label to another field.'
       )
+    if self.scheme is not None:
+      return entity_tags.names_of(sorted(names), self.scheme)
     self._entities = self.several and _are_entities(names)
     return tuple(sorted(begun if self._entities else names))
 

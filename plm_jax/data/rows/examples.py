@@ -6,13 +6,13 @@ Shared by the files of `kinds/`.
 import dataclasses
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from plm_jax.core.types import Vocab
 from plm_jax.data.corpora.records import Records
-from plm_jax.data.rows import order, store
+from plm_jax.data.rows import entity_tags, order, store
 from plm_jax.data.rows.checked import BadRows, OnBadRow
 from plm_jax.data.rows.class_names import ClassNames
 from plm_jax.data.rows.field_texts import FieldTexts, ListedTexts, joined, text_of
@@ -34,6 +34,7 @@ FIELDS = (
 )
 
 
+Words = Literal['spaces', 'script']
 Place = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 Added = Callable[[np.ndarray, int], order.Batch]
 Record = Callable[[int], dict[str, Any]]
@@ -56,6 +57,9 @@ class ExampleSettings(NamedTuple):
     keep_unlabelled: keep rows without a label, or without its field, with label -1, for prediction (`evaluate
       --predictions`), as in the test sets of benchmarks. Nothing is trained or scored on them.
     separator: with kind='multilabel', text between the classes of a cell, such as ';'; '' for one class per cell.
+    scheme: with kind='words', how tags of entities are written (`entity_tags.py`). None leaves them, but IOB1 becomes
+      IOB2.
+    words: with kind='words', what separates the words of a text: 'spaces', or its 'script', as in `load(...).tag`.
   """
 
   fields: tuple[str, ...] = ()
@@ -67,6 +71,8 @@ class ExampleSettings(NamedTuple):
   on_bad_row: OnBadRow = 'stop'
   keep_unlabelled: bool = False
   separator: str | None = None
+  scheme: entity_tags.Scheme | None = None
+  words: Words = 'spaces'
 
 
 def asked(**settings: Any) -> ExampleSettings:
@@ -381,10 +387,15 @@ def digest_of(
 def changes(settings: ExampleSettings, left_out: tuple[int, ...]) -> list[Any]:
   """Return the settings that are not their defaults, for a digest.
 
-  These are prefixes, dropped bad rows, and `keep_unlabelled`.
+  These are prefixes, dropped bad rows, `keep_unlabelled` and `words`.
   """
   prefixes, bad = [list(settings.prefixes)] * any(settings.prefixes), [list(left_out)] * bool(left_out)
-  return [*prefixes, *bad, *(['keep_unlabelled'] * settings.keep_unlabelled)]
+  return [
+    *prefixes,
+    *bad,
+    *(['keep_unlabelled'] * settings.keep_unlabelled),
+    *([settings.words] * (settings.words != 'spaces')),
+  ]
 
 
 def in_memory(

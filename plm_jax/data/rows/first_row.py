@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from plm_jax.data.corpora.records import Records
-from plm_jax.data.rows import examples
+from plm_jax.data.rows import entity_tags, examples
+from plm_jax.data.rows.class_names import one_by_one
 from plm_jax.data.rows.field_texts import text_of
 from plm_jax.data.rows.kinds import multilabel, options
 
@@ -17,7 +18,7 @@ LABELS = {
   'class': ('label', 'labels', 'class', 'category', 'target', 'sentiment', 'intent', 'topic'),
   'multilabel': ('labels', 'label', 'classes', 'categories', 'tags', 'emotions', 'genres', 'topics'),
   'regression': ('label', 'score', 'value', 'rating', 'similarity', 'target'),
-  'words': ('tags', 'ner_tags', 'pos_tags', 'labels', 'label', 'upos'),
+  'words': ('tags', 'ner_tags', 'pos_tags', 'labels', 'label', 'upos', 'entities', 'spans'),
   'arcs': ('deprel', 'relations', 'relation', 'labels'),
   'options': ('label', 'answer', 'answers', 'correct', 'gold'),
   'spans': ('answers', 'answer'),
@@ -95,6 +96,12 @@ def _options(records: Records, label: str) -> tuple[str, ...]:
   held = _of_text(records, but=(label, *NUMBERS))
   lists = [name for name in held if isinstance(row[name], list)]
   return (*(name for name in held if name not in lists), *lists) if len(lists) == 1 and len(held) == _MOST else ()
+
+
+def holds_offsets(records: Records, label: str) -> bool:
+  """Return True if the first labels are entities with character offsets."""
+  values = (one_by_one(records[index].get(label)) for index in range(min(len(records), examples.LOOKED_AT)))
+  return entity_tags.is_offsets(next((value for value in values if value not in (None, [], '')), None))
 
 
 def _first(records: Records) -> dict[str, Any]:

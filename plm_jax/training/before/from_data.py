@@ -115,6 +115,10 @@ def _fill_data(made: dict[str, Any], kept: Settings) -> None:
   if not own['fields']:
     known = 'fields' in before  # also none: earlier versions left known ones of options to their kind
     found['fields'] = before['fields'] if known else list(first_row.find_fields(records, own['kind'], found['label']))
+  if own['kind'] == 'words':
+    found['words'] = before.get('words') or (
+      'script' if first_row.holds_offsets(records, found['label']) else own['words']
+    )
   made['data'] = {**own, **found}
   evaluations = {}
   for name, block in made['eval'].items():
@@ -122,7 +126,7 @@ def _fill_data(made: dict[str, Any], kept: Settings) -> None:
     if data['name'] == own['name']:
       split = data['split'] or kept.get('eval', {}).get(name, {}).get('data', {}).get('split') or judged_by
       same = {key: value for key, value in found.items() if key != 'split' and not data[key]}
-      data = {**data, **same, 'split': split}
+      data = {**data, **same, 'split': split} | ({'words': found['words']} if 'words' in found else {})
     evaluations[name] = {**block, 'data': data}
   made['eval'] = evaluations
   texts = ', '.join(made['data']['fields']) or 'those of published sets'

@@ -1,6 +1,8 @@
 """A list of words in one field, and a class for each word: parts of speech, names.
 
-Words and their labels may also be one text with spaces between them, as in a table, or a list in a cell. Every word is
+Words and their labels may also be one text with spaces between them, as in a table, or a list in a cell. With
+words='script' texts are split as `load(...).tag` does: into words and punctuation, and characters in scripts without
+spaces. Entities may then be given as character offsets, [{"start": 0, "end": 2, "label": "PER"}]. Every word is
 tokenised with a space before it, as byte-level BPE has words within a text. Its label is at its first token (Devlin et
 al. 2019, §5.3). Classes are indices from 0, or names; -1 is a word without a class. Names of entities in IOB1, as in
 the files of CoNLL-2003, become IOB2, in which each entity begins with B-... (`class_names.as_iob2`).
@@ -16,8 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plm_jax.core import scripts
 from plm_jax.data.corpora.records import Records
-from plm_jax.data.rows import examples, store
+from plm_jax.data.rows import entity_tags, examples, store
 from plm_jax.data.rows.checked import BadRows
 from plm_jax.data.rows.class_names import ClassNames, one_by_one, words_of
 from plm_jax.data.rows.field_texts import ListedTexts
@@ -76,6 +79,7 @@ class Reader(NamedTuple):
     per_word: second value of each word.
     names: classes of the words.
     mistakes: counts the words and their labels.
+    cut: rows with an entity that begins or ends inside a word.
   """
 
   records: Records
@@ -84,6 +88,7 @@ class Reader(NamedTuple):
   per_word: PerWord
   names: ClassNames
   mistakes: Mistakes
+  cut: list[int]
 
   def read(self, index: int) -> Words:
     """Read a row.
@@ -95,7 +100,12 @@ class Reader(NamedTuple):
     last = (settings.label, self.per_word.field) if self.per_word.field else (settings.label,)
     row = self.records.values(index, (field,) if settings.keep_unlabelled else (field, *last), optional=last)
     try:
-      words, tags = words_of(row[field]), one_by_one(row.get(settings.label))
+      words, tags = split(row[field], settings), one_by_one(row.get(settings.label))
+      if settings.words == 'script' and isinstance(row[field], str) and (tags == [] or entity_tags.is_offsets(tags)):
+        tags, cut = entity_tags.of_offsets(tags, row[field], scripts.pieces(row[field]))
+        self.cut.extend([index] * cut)
+      elif entity_tags.is_offsets(tags):
+        raise ValueError(f"{settings.label!r} holds character offsets: set data.words='script'")
     except ValueError as error:
       raise ValueError(f'{where}: {error}') from error
     if tags in (None, []) and settings.keep_unlabelled and isinstance(words, list):
@@ -110,8 +120,14 @@ class Reader(NamedTuple):
     self.mistakes.see({field: ' '.join(words)}, tags)
     others = self.per_word.read(row, index, len(words))
     tags = [-1 if other == NOT_COUNTED else tag for tag, other in zip(tags, others, strict=True)]
-    spelt = isinstance(row[field], str) and words != row[field].split()
+    spelt = isinstance(row[field], str) and settings.words == 'spaces' and words != row[field].split()
     return Words(words=words, labels=self.names.numbers(tags, index), others=others, spelt=spelt)
+
+
+def split(value: Any, settings: examples.ExampleSettings) -> Any:
+  """Split a text into words, or read its list."""
+  by_script = settings.words == 'script' and isinstance(value, str)
+  return [word for word, _, _ in scripts.pieces(value)] if by_script else words_of(value)
 
 
 def rows_of(
@@ -140,10 +156,16 @@ def rows_of(
       return None
     return [other != NOT_COUNTED for other in per_word.read(row, -1, len(tags))]
 
-  names = ClassNames(records, settings.label, several=True, counted=counted)
+  names = ClassNames(records, settings.label, several=True, counted=counted, scheme=settings.scheme)
   bad = BadRows(records, settings.on_bad_row, every=settings.keep_unlabelled)
   mistakes = Mistakes(records.where)
-  good = bad.read(Reader(records, settings, field, per_word, names, mistakes).read)
+  reader = Reader(records, settings, field, per_word, names, mistakes, cut=[])
+  good = bad.read(reader.read)
+  if reader.cut:
+    log.warning(
+      f'{records.where}: {len(reader.cut)} texts have an entity that begins or ends inside a word, and covers it all: '
+      f'row {reader.cut[0]} is the first.'
+    )
   left_out = bad.report()
   mistakes.tell(settings.label, fix='remove these rows')
   rows = [(index, row) for index, row in zip(*good, strict=True) if row.words]
@@ -217,10 +239,11 @@ def _record(settings: examples.ExampleSettings, rows: TaggedRows, offsets: np.nd
 
   def record(row: int) -> dict[str, Any]:
     own, whole = slice(rows.edges[row], rows.edges[row + 1]), rows.records[int(rows.row_ids[row])]
-    heads = {} if rows.others is None else {'heads': rows.others[own].tolist()}
-    return heads | {
+    more = {} if rows.others is None else {'heads': rows.others[own].tolist()}
+    more |= {'scheme': settings.scheme} if settings.scheme else {}
+    return more | {
       'row': whole,
-      'words': words_of(whole[settings.fields[0]]),
+      'words': split(whole[settings.fields[0]], settings),
       'labels': rows.labels[own].tolist(),
       'places': np.flatnonzero(in_batch[own]).tolist(),
       'names': rows.names,
