@@ -85,9 +85,6 @@ def _unknown(node: ast.expr) -> list[str]:
   return []
 
 
-# Bounds ------------------------------------------------------------------------------------------------------------
-
-
 def kind(node: ast.Subscript) -> str | None:
   """Return the kind in an `Annotated[...]`, None for a bound."""
   texts = [note.value for note in arguments(node)[1:] if isinstance(note, ast.Constant) and isinstance(note.value, str)]
@@ -175,9 +172,6 @@ def _holds(comparison: ast.Compare, x: Any) -> bool:
   return all(COMPARISONS[type(op)](a, b) for op, a, b in zip(comparison.ops, sides, sides[1:], strict=False))
 
 
-# Blocks and containers ----------------------------------------------------------------------------------------------
-
-
 def part(annotation: str, value: Any) -> Part | None:
   """Return the part of a value that a dotted key enters."""
   fits = {'block': Mapping, 'mapping': Mapping, 'sequence': list | tuple, 'name': str, 'any': object}
@@ -256,9 +250,6 @@ def _with_kind(node: ast.expr, named: str) -> ast.expr:
     case ast.Subscript(slice=ast.Tuple([item, ast.Constant(value=builtins.Ellipsis)])):
       return ast.Subscript(node.value, ast.Tuple([_with_kind(item, named), ast.Constant(...)]))
   return node
-
-
-# Messages -----------------------------------------------------------------------------------------------------------
 
 
 @functools.cache

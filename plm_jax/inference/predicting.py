@@ -116,9 +116,6 @@ def predict(
   return len(rows)
 
 
-# Input --------------------------------------------------------------------------------------------------------
-
-
 def check_output(out: Where, file: Where, *, force: bool) -> None:
   """Raise ConfigError if the output is not writable or exists already."""
   path = files.path(out)
@@ -241,9 +238,6 @@ def _named(record: Row, names: Sequence[str]) -> Row:
   return record if 'options' in record or not names else {**record, 'names': tuple(names)}
 
 
-# Descriptions -----------------------------------------------------------------------------------------------
-
-
 def describe(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:
   """Describe each prediction in the keys of `ADDED`, with its record.
 
@@ -308,9 +302,6 @@ def _whole(
   for row in records:
     has_words = bool(words_of(row[block['fields'][0]]))
     yield {**row, **(next(remaining)[1] if has_words else {'prediction': [], 'probability': []})}
-
-
-# Output -----------------------------------------------------------------------------------------------------
 
 
 def write(out: Where, rows: Sequence[Mapping[str, Any]]) -> None:

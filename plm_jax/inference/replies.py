@@ -89,9 +89,6 @@ def class_of(prediction: Row, record: Row) -> dict[str, Any]:
   return {'label': names[label], 'probabilities': dict(zip(names, shares, strict=False))}
 
 
-# Words ---------------------------------------------------------------------------------------------------------------
-
-
 def tag(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) -> list[list[dict[str, Any]]]:
   """Predict the label of every word.
 
@@ -192,9 +189,6 @@ def tags_of(prediction: Row, record: Row) -> tuple[list[str | None], list[float 
   return seqeval.tags_of(labels, record), shares
 
 
-# Answers -------------------------------------------------------------------------------------------------------------
-
-
 def answer(task: OpenTask, pairs: Sequence[tuple[str, str]], *, best: int, rows: int) -> list[dict[str, Any]]:
   """Extract the part of a context that answers each question.
 
@@ -263,9 +257,6 @@ def _softmax(scores: list[float]) -> list[float]:
     return []
   powers = np.exp(np.array(scores) - max(scores))
   return (powers / powers.sum()).tolist()
-
-
-# Choices -------------------------------------------------------------------------------------------------------------
 
 
 def choose(

@@ -138,9 +138,6 @@ def _requests_to(where: Where) -> Iterator[Any]:
     raise StoreError(code, f'{type(error).__name__}: {error}', os.fspath(where)) from error
 
 
-# Objects -----------------------------------------------------------------------------------------------------------
-
-
 class About(NamedTuple):
   """Size of an object in bytes, and its MD5 as hex, which is '' if the store reports none."""
 
@@ -247,9 +244,6 @@ def copy(source: Where, target: Where) -> None:
     client.cp_file(os.fspath(source), os.fspath(target))
 
 
-# Folders -----------------------------------------------------------------------------------------------------------
-
-
 def listing(folder: Where, pattern: str) -> list[Path]:
   """List the matches of a pattern in a folder, sorted.
 
@@ -324,9 +318,6 @@ def _for_each(function: Any, names: Iterable[str]) -> None:
   with ThreadPoolExecutor(_AT_ONCE) as pool:
     for _ in pool.map(function, names):
       pass
-
-
-# Locks -------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -240,6 +240,11 @@ _ROBERTA_PAPER = 2019, 'Liu et al., RoBERTa'
 _ELECTRA_PAPER = 2020, 'Clark et al., ELECTRA'
 _DISTILBERT = 2019, 'Sanh et al., DistilBERT'
 
+
+def _uncased(parameters: int, paper: str, head: str, with_head: int, source: tuple[int, str]) -> Published:
+  return Published(vocab_size=30_522, parameters=parameters, paper=paper, also=((head, with_head),), source=source)
+
+
 PUBLISHED: Mapping[str, Published] = {
   'bert-base': Published(
     vocab_size=30_522,
@@ -285,27 +290,13 @@ PUBLISHED: Mapping[str, Published] = {
     also=((_DUMMY, 355_359_744), (f'{_MLM}, {_DUMMY}', 355_412_057)),
     source=_ROBERTA_PAPER,
   ),
-  'electra-small': Published(
-    vocab_size=30_522, parameters=13_483_008, paper='14M', also=((_RTD, 13_549_057),), source=_ELECTRA_PAPER
-  ),
-  'electra-base': Published(
-    vocab_size=30_522, parameters=108_891_648, paper='110M', also=((_RTD, 109_483_009),), source=_ELECTRA_PAPER
-  ),
-  'electra-large': Published(
-    vocab_size=30_522, parameters=334_092_288, paper='335M', also=((_RTD, 335_142_913),), source=_ELECTRA_PAPER
-  ),
-  'electra-small-generator': Published(
-    vocab_size=30_522, parameters=4_580_928, paper='width 1/4', also=((_MLM, 4_620_026),), source=_ELECTRA_PAPER
-  ),
-  'electra-base-generator': Published(
-    vocab_size=30_522, parameters=33_511_168, paper='width 1/3', also=((_MLM, 33_740_602),), source=_ELECTRA_PAPER
-  ),
-  'electra-large-generator': Published(
-    vocab_size=30_522, parameters=50_999_552, paper='width 1/4', also=((_MLM, 51_295_290),), source=_ELECTRA_PAPER
-  ),
-  'distilbert-base': Published(
-    vocab_size=30_522, parameters=66_362_880, paper='66M', also=((_MLM, 66_985_530),), source=_DISTILBERT
-  ),
+  'electra-small': _uncased(13_483_008, '14M', _RTD, 13_549_057, _ELECTRA_PAPER),
+  'electra-base': _uncased(108_891_648, '110M', _RTD, 109_483_009, _ELECTRA_PAPER),
+  'electra-large': _uncased(334_092_288, '335M', _RTD, 335_142_913, _ELECTRA_PAPER),
+  'electra-small-generator': _uncased(4_580_928, 'width 1/4', _MLM, 4_620_026, _ELECTRA_PAPER),
+  'electra-base-generator': _uncased(33_511_168, 'width 1/3', _MLM, 33_740_602, _ELECTRA_PAPER),
+  'electra-large-generator': _uncased(50_999_552, 'width 1/4', _MLM, 51_295_290, _ELECTRA_PAPER),
+  'distilbert-base': _uncased(66_362_880, '66M', _MLM, 66_985_530, _DISTILBERT),
 }
 
 PAPER = Paper(

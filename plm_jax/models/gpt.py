@@ -288,20 +288,18 @@ CONFIGS: Mapping[str, Config] = {
 _GPT2 = 2019, 'Radford et al., GPT-2'
 _GPT3 = 2020, 'Brown et al., GPT-3'
 
+
+def _gpt2(parameters: int, paper: str, corrected: str) -> Published:
+  note = f'corrected by OpenAI to {corrected}'
+  return Published(vocab_size=50_257, parameters=parameters, paper=paper, note=note, source=_GPT2)
+
+
 PUBLISHED: Mapping[str, Published] = {
   'gpt': Published(vocab_size=40_478, parameters=116_534_784, paper='117M'),
-  'gpt2': Published(
-    vocab_size=50_257, parameters=124_439_808, paper='117M', note='corrected by OpenAI to 124M', source=_GPT2
-  ),
-  'gpt2-medium': Published(
-    vocab_size=50_257, parameters=354_823_168, paper='345M', note='corrected by OpenAI to 355M', source=_GPT2
-  ),
-  'gpt2-large': Published(
-    vocab_size=50_257, parameters=774_030_080, paper='762M', note='corrected by OpenAI to 774M', source=_GPT2
-  ),
-  'gpt2-xl': Published(
-    vocab_size=50_257, parameters=1_557_611_200, paper='1542M', note='corrected by OpenAI to 1.5B', source=_GPT2
-  ),
+  'gpt2': _gpt2(124_439_808, '117M', '124M'),
+  'gpt2-medium': _gpt2(354_823_168, '345M', '355M'),
+  'gpt2-large': _gpt2(774_030_080, '762M', '774M'),
+  'gpt2-xl': _gpt2(1_557_611_200, '1542M', '1.5B'),
   'gpt3-small': Published(vocab_size=50_257, parameters=125_226_240, paper='125M', source=_GPT3),
   'gpt3-medium': Published(vocab_size=50_257, parameters=355_871_744, paper='350M', source=_GPT3),
   'gpt3-large': Published(vocab_size=50_257, parameters=760_300_032, paper='760M', source=_GPT3),

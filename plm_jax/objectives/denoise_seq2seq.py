@@ -189,9 +189,6 @@ def make_task(trunk: nn.Module, s: DenoiseSettings, documents: int | None = None
   )
 
 
-# Settings ----------------------------------------------------------------------------------------------------------
-
-
 def template(*, vocab: Vocab, rows: Template | None, append_eos: bool = True, **rest: Any) -> Template | None:
   """Add the end token to the template of rows.
 
@@ -217,9 +214,6 @@ def find_start(vocab: Vocab, start: Start) -> int:
     choices = ', '.join(name for name, token in starts.items() if token is not None)
     raise ValueError(f'objective.start={start!r}: the vocabulary has no such token; choices are {choices}')
   return start_id
-
-
-# Lengths -----------------------------------------------------------------------------------------------------------
 
 
 def slots_of(s: DenoiseSettings, length: int) -> tuple[int, int]:
@@ -255,9 +249,6 @@ def check_length(s: DenoiseSettings, length: int) -> None:
     f'{" in one row" if s.joined else ""}, and the trunk holds {s.max_length}: '
     f'set data.length={fits}, the longest that fits, or model.overrides.max_length'
   )
-
-
-# Batches -----------------------------------------------------------------------------------------------------------
 
 
 def prepare(s: DenoiseSettings, root: Array, batch: Batch) -> Example:

@@ -170,9 +170,6 @@ def check(
     )
 
 
-# What the generator reads ------------------------------------------------------------------------------------------
-
-
 def prepare(s: RtdSettings, root: Array, batch: Batch) -> Example:
   """Build the generator's inputs, targets of both losses, and sampling keys."""
   tokens, segments, row_weight = batch['tokens'], batch['segment_ids'], batch['row_weight']
@@ -211,9 +208,6 @@ def draw(s: RtdSettings, key: Array, ids: Array, segments: Array, marks: Array |
     'excess': excess,
     'draws': jax.random.key_data(sample_key),
   }
-
-
-# What the discriminator reads --------------------------------------------------------------------------------------
 
 
 def generate(s: RtdSettings, forward: Forward, example: Example) -> tuple[Array, Array] | None:
@@ -269,9 +263,6 @@ def sample(logits: Array, draws: Array, *, temperature: float) -> Array:
     return (logits / temperature + noise).argmax(axis=-1).astype(jnp.int32)
 
   return jax.vmap(sample_row)(draws, jax.lax.stop_gradient(logits))
-
-
-# Losses --------------------------------------------------------------------------------------------------------------
 
 
 def loss(s: RtdSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:

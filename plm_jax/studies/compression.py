@@ -164,9 +164,6 @@ def _leaves(subject: Subject) -> Leaves:
   return {path: available[path] for path in flat(wanted)}
 
 
-# Measurements -------------------------------------------------------------------------------------------------------
-
-
 def measure(network: Network, subject: Subject, folder: Path, *, metric: str) -> Measured:
   """Write a network, read it back and measure everything except time.
 
@@ -256,9 +253,6 @@ def _time(measured: Mapping[str, Measured], *, rounds: int) -> None:
     )
 
 
-# The report ----------------------------------------------------------------------------------------------------------
-
-
 def _with_ratios(measured: Mapping[str, Measured]) -> list[dict[str, Any]]:
   """Build the rows, with ratios to the original (below 1: smaller)."""
   first = measured[ORIGINAL].row
@@ -295,9 +289,6 @@ def as_table(table: Mapping[str, Any]) -> Table:
       f'{row["score"]:.4f} ({row["score"] - first:+.4f})',
     )
   return show
-
-
-# Names ---------------------------------------------------------------------------------------------------------------
 
 
 def _evaluation_name(settings: Settings, name: str | None) -> str:

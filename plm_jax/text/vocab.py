@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 MODEL = 'spiece.model'
 
 
+class RoleId:
+  """The id of the token with a role; None without one."""
+
+  def __init__(self, role: str):
+    self.role = role
+
+  def __get__(self, vocab: 'Vocab', owner: type | None = None) -> int | None:
+    return vocab._ids[vocab.roles[self.role]] if self.role in vocab.roles else None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocab:
   """Text <-> ids; satisfies `types.Vocab` and can be pickled.
@@ -72,35 +82,12 @@ class Vocab:
     """Return the id of padding."""
     return self.id(self.roles['pad'])
 
-  @property
-  def unk_id(self) -> int | None:
-    """Return the id of unknown words."""
-    return self._role('unk')
-
-  @property
-  def cls_id(self) -> int | None:
-    """Return the id that begins and represents a text."""
-    return self._role('cls')
-
-  @property
-  def sep_id(self) -> int | None:
-    """Return the id that ends each segment of a sequence."""
-    return self._role('sep')
-
-  @property
-  def mask_id(self) -> int | None:
-    """Return the id of masked tokens."""
-    return self._role('mask')
-
-  @property
-  def bos_id(self) -> int | None:
-    """Return the id that begins a text."""
-    return self._role('bos')
-
-  @property
-  def eos_id(self) -> int | None:
-    """Return the id that ends a text."""
-    return self._role('eos')
+  unk_id = RoleId('unk')  # of unknown words
+  cls_id = RoleId('cls')  # begins and represents a text
+  sep_id = RoleId('sep')  # ends each segment of a sequence
+  mask_id = RoleId('mask')  # of masked tokens
+  bos_id = RoleId('bos')  # begins a text
+  eos_id = RoleId('eos')  # ends a text
 
   def encode(self, text: str, *, specials: bool = False) -> list[int]:
     """Convert a text to ids, with nothing added.
@@ -229,6 +216,3 @@ class Vocab:
     if self.kind in ('wordpiece', 'words') or token_id in self.special_ids:
       return token.encode()
     return specs.piece_bytes(token) if self.kind == 'sentencepiece' else specs.byte_level_bytes(token)
-
-  def _role(self, role: str) -> int | None:
-    return self._ids[self.roles[role]] if role in self.roles else None

@@ -35,9 +35,6 @@ def count_table(function: Callable[[int], float], length: int, dtype: type = np.
   return jnp.asarray(np.array([function(count) for count in range(length + 1)], dtype))
 
 
-# Budgets of a row -----------------------------------------------------------------------------------------------------
-
-
 def _bert_count(length: int, *, rate: float, max_count: Count | None) -> int:
   """Compute min(max_count, max(1, round(rate * length))).
 
@@ -87,9 +84,6 @@ def largest_share(length: int, *, rate: Rate, max_count: Count | None = None) ->
   return most if max_count is None else min(max_count, most)
 
 
-# Bounds for CAPACITY: (row length, settings of the function) -> slots -------------------------------------------------
-
-
 def capacity_of_budget(
   length: int, *, rate: Rate = 0.15, max_count: Count | None = None, count: BudgetRule = 'bert', **others: Any
 ) -> int:
@@ -105,9 +99,6 @@ def capacity_of_share(length: int, *, rate: Rate = 0.15, max_count: Count | None
 def capacity_of_iid(length: int, *, rate: Rate = 0.15) -> int:
   """Bound independent choices: mean plus six deviations of the binomial distribution."""
   return min(length, math.ceil(rate * length + 6 * math.sqrt(length * rate * (1 - rate))))
-
-
-# Chosen tokens as spans -----------------------------------------------------------------------------------------------
 
 
 def number_spans(starts: Array, chosen: Array) -> Spans:

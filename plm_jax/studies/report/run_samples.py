@@ -77,9 +77,6 @@ def _identity(folder: Path) -> str:
   return hashlib.sha256(json.dumps([FORM, steps, hashlib.sha256(content).hexdigest()]).encode()).hexdigest()
 
 
-# A text of the run ---------------------------------------------------------------------------------------------------
-
-
 def _text(run: 'Opened') -> str:
   """Return the beginning of a document of local data, else a default."""
   settings = run.resolved
@@ -122,9 +119,6 @@ def _document(block: Mapping[str, Any]) -> str | None:
   return None
 
 
-# Noise ---------------------------------------------------------------------------------------------------------------
-
-
 def _noise(run: 'Opened', text: str) -> dict[str, Any]:
   """Apply the objective's noise to a text; empty for an adapter."""
   from plm_jax import config
@@ -157,9 +151,6 @@ def _noise(run: 'Opened', text: str) -> dict[str, Any]:
   return {
     'noise': {'objective': settings['objective']['name'], 'lines': lines, 'rates': noise_page.rates(measured, before)}
   }
-
-
-# Samples -------------------------------------------------------------------------------------------------------------
 
 
 def _samples(run: 'Opened', text: str) -> dict[str, Any]:

@@ -84,9 +84,6 @@ def _averages(groups: Groups, metric: str) -> str:
   return html_parts.table(heads, rows, label='averages over seeds')
 
 
-# Configs and environment ---------------------------------------------------------------------------------------------
-
-
 def configs(groups: Groups) -> str:
   """Build the section of config differences.
 
@@ -158,9 +155,6 @@ def _grouped(all_runs: Sequence[Run], facts_of: Callable[[Run], Mapping[str, Any
   return html_parts.table(['runs', *heads], rows, label=label)
 
 
-# Noise and samples ---------------------------------------------------------------------------------------------------
-
-
 def noise(samples_of: Mapping[str, Mapping[str, Any]]) -> str:
   """Build the section that shows noise on a text."""
   noises = {name: own['noise'] for name, own in samples_of.items() if isinstance(own.get('noise'), dict)}
@@ -228,9 +222,6 @@ def _written(written: Mapping[str, Any]) -> str:
     for method, text in written['texts']
   )
   return f'<dl class="written">{texts}</dl>'
-
-
-# Sweeps and tables ---------------------------------------------------------------------------------------------------
 
 
 def sweeps(by_name: Mapping[str, Mapping[str, Any]]) -> str:

@@ -63,9 +63,6 @@ def _may_be_open(block: Settings, key: str) -> bool:
   return key in (signatures.literal(f'data.{block["name"]}', 'FROM_DATA') or ())
 
 
-# Splits and fields ---------------------------------------------------------------------------------------------------
-
-
 def _with_splits(settings: Settings) -> dict[str, Any]:
   """Remove the evaluations of `left_out`, and log their names."""
   lacking = left_out(settings)
@@ -135,9 +132,6 @@ def _fill_data(made: dict[str, Any], kept: Settings) -> None:
     log.info(f'data: no file to judge by: evaluations read {judged_by!r}, a tenth of the rows, drawn once for all')
 
 
-# Classes -------------------------------------------------------------------------------------------------------------
-
-
 def _with_classes(adapter: Settings, made: Settings, kept: Settings) -> dict[str, Any]:
   """Fill in classes, tags or relations of an adapter, even wrapped."""
   if isinstance(inner := adapter.get('inner'), Mapping):
@@ -161,9 +155,6 @@ def _found_in_data(key: str, block: Settings, adapter: str) -> int | list[str]:
   shown = ', '.join(names[:20]) + (', ...' if count > 20 else '')
   log.info(f'adapter.{key}: {count} classes in the data: {shown}')
   return count if key == 'classes' else names
-
-
-# Layouts -------------------------------------------------------------------------------------------------------------
 
 
 def _fill_layout(made: dict[str, Any], kept: Settings, source: str | None) -> None:

@@ -33,9 +33,6 @@ ALWAYS = ('row_id', 'epoch', 'row_weight')  # keys of every batch
 CARRIED = ('reset',)  # keys that an objective reads if rows continue each other
 
 
-# Of a run ------------------------------------------------------------------------------------------------------------
-
-
 def parameter_counts(state: TrainState, tx: optim.Optimiser) -> dict[str, int]:
   """Count the parameters, those that train, and those outside the trunk."""
   return {
@@ -68,9 +65,6 @@ def _forward_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], params:
 
 def _count(tree: PyTree) -> int:
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-
-
-# Of a config ---------------------------------------------------------------------------------------------------------
 
 
 def of_config(settings: Settings, vocab: Vocab | None = None, folder: RunFolder | None = None) -> dict[str, Any]:
@@ -116,9 +110,6 @@ def batch_spec(
     name: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in axes), jnp.dtype(BATCH[name].dtype))
     for name, axes in map(axes_of, dict.fromkeys((*reads, *ALWAYS)))
   }
-
-
-# Of everything that was published ------------------------------------------------------------------------------------
 
 
 def published() -> list[dict[str, Any]]:
