@@ -37,7 +37,7 @@ KEYS: dict[str, str] = {
     'test_batch_size',
   'data.length':
     'max_seq_length max_seq_len seq_len seq_length sequence_length max_length max_len maxlen max_source_length '
-    'max_sequence_length context_length context_size block_size tokens_per_sample window_size',
+    'model_max_length max_sequence_length context_length context_size block_size tokens_per_sample window_size',
   'data.path':
     'dataset dataset_name train_file data_path data_dir corpus corpus_path train_data train_path input_file '
     'dataset_path text_file file files',
@@ -179,6 +179,10 @@ FIXES: dict[str, str] = {
   'num_workers dataloader_num_workers preprocessing_num_workers prefetch num_proc':
   'There is nothing to set: batches are read ahead by themselves.',
   'do_train do_eval do_predict': 'A command does one thing: plm-jax train trains, plm-jax evaluate scores.',
+  'padding padding_side truncation truncation_side pad_to_max_length use_fast use_fast_tokenizer return_tensors':
+  'There is nothing to set: texts are cut to data.length and padded at their ends.',
+  'do_lower_case do_lower lowercase strip_accents do_basic_tokenize add_prefix_space unk_token':
+  'It is a property of the vocabulary in vocab.path; see `plm-jax vocab train --help`.',
   'gpu cuda use_cuda no_cuda device accelerator backend use_cpu platform':
   'The device is jax\'s: JAX_PLATFORMS=cpu in front of a command chooses one.',
   'name_or_path hub_token push_to_hub hub_model_id': 'Nothing is sent to or taken from a hub: name a folder.',
@@ -244,6 +248,18 @@ def hint(word: str, known: Collection[str], *, table: str = 'config') -> str:
     return f' Did you mean {" or ".join(flags)}?'
   told = fix(word)
   return f' {told}' if told else suggest(word, known)
+
+
+def inner_hint(outer: str, word: str) -> str:
+  """Return the nearest right key for a key within an unknown one.
+
+  inner_hint('tokenizer', 'model_max_length')    'did you mean data.length?'
+  """
+  keys, around = ours(word), ours(outer)
+  keys = [key for key in keys if key in around] or keys
+  if 0 < len(keys) <= 2:
+    return f'did you mean {" or ".join(key.replace("NAME", EVALUATION) for key in keys)}?'
+  return fix(word)
 
 
 def key_hint(word: str, known: Collection[str], *, label: str) -> str:

@@ -49,8 +49,8 @@ def _set(config: dict[str, Any], key: str, text: str) -> list[str]:
   *parents, last = key.split('.')
   annotation, label = f'Annotated[Mapping[str, Any], {WHOLE!r}]', 'config'
   here: Any = config
-  for part in parents:
-    annotation, default = _step(annotation, here, part, label, config)
+  for place_in_key, part in enumerate(parents, start=1):
+    annotation, default = _step(annotation, here, part, label, config, below=key.split('.')[place_in_key:])
     label = f'{label}.{part}'
     place = int(part) if isinstance(here, list) else part
     if isinstance(here, dict) and here.get(part) is None:
@@ -78,8 +78,13 @@ def _unsets(annotation: str, here: Any, key: str, text: str, label: str) -> bool
   return key in elsewhere and not (key in known and values.fits(known[key].annotation, None))
 
 
-def _step(annotation: str, here: Any, part: str, label: str, config: Mapping[str, Any]) -> tuple[str, Any]:
-  """Return annotation and default of the key `part` of a value."""
+def _step(
+  annotation: str, here: Any, part: str, label: str, config: Mapping[str, Any], *, below: Sequence[str] = ()
+) -> tuple[str, Any]:
+  """Return annotation and default of the key `part` of a value.
+
+  `below` are the keys after it, for messages.
+  """
   found = annotations.part(annotation, here)
   if found is None or found.form == 'name' or not isinstance(here, Mapping | list):
     raise ConfigError(
@@ -98,7 +103,7 @@ def _step(annotation: str, here: Any, part: str, label: str, config: Mapping[str
     here = {'name': config['data']['name'], **here}
   known, elsewhere = block(found.inner, here, label)
   if part not in known:
-    raise ConfigError(values.unknown_keyword(label, known, part, elsewhere))
+    raise ConfigError(values.unknown_keyword(label, known, part, elsewhere, below=below))
   return known[part].annotation, known[part].default
 
 

@@ -4,9 +4,10 @@ Values are JSON types; annotations are text, as `signatures.py` reads them. Noth
 """
 
 import ast
+import difflib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from plm_jax.config import aliases, annotations
@@ -183,7 +184,8 @@ def check_keywords(
   """
   for name in settings:
     if name not in known:
-      raise ConfigError(unknown_keyword(label, known, name, elsewhere or {}))
+      below = tuple(settings[name])[:1] if isinstance(settings[name], Mapping) else ()
+      raise ConfigError(unknown_keyword(label, known, name, elsewhere or {}, below=below))
   for name, keyword in known.items():
     if keyword.default is Missing.REQUIRED and name not in settings:
       where, key = _located(label, name)
@@ -191,9 +193,17 @@ def check_keywords(
   return dict(_checked(label, known, settings, fix))
 
 
-def unknown_keyword(label: str, known: Mapping[str, Keyword], name: Any, elsewhere: Mapping[str, str]) -> str:
-  """Return the message for an unknown key."""
+def unknown_keyword(
+  label: str, known: Mapping[str, Keyword], name: Any, elsewhere: Mapping[str, str], *, below: Sequence[Any] = ()
+) -> str:
+  """Return the message for an unknown key.
+
+  `below` are keys within it, as in `tokenizer.model_max_length`, whose last one tells more.
+  """
   where, key = _located(label, name if isinstance(name, str) else errors.shown(name))
+  mistyped = difflib.get_close_matches(str(name), list(known), cutoff=0.8)
+  if hint := below and not mistyped and aliases.inner_hint(str(name), str(below[-1])):
+    return f'{where}unknown key {".".join(map(str, (key, *below)))}: {hint} Keys: {_listed(known, label)}'
   inside = key.rpartition('.')[0]
   if name in elsewhere:
     hint = f'it is a key of {elsewhere[name]}'

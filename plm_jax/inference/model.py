@@ -44,6 +44,7 @@ def load(
   part: str | None = None,
   batch_size: int = batches.ROWS,
   dtype: Dtype = 'float32',
+  layout: str | None = None,
 ) -> 'Model':
   """Open a folder with a model; parameters are read on first use.
 
@@ -58,6 +59,8 @@ def load(
     part: task of a multi-task run, opened as a run of that task alone.
     batch_size: examples per batch, 1 or more.
     dtype: of activations and matrix products, whatever the run was trained in.
+    layout: special tokens around the texts of a pretrained checkpoint with a task head, if its tokenizer writes none
+      that is known, such as 'plain'.
 
   Raises:
     ConfigError: the folder, its model or its vocabulary is missing, or the run has no such step or task.
@@ -67,7 +70,7 @@ def load(
     raise ConfigError(f'load: expected the path of a folder, got {type(folder).__name__}')
   with errors.stage('load'):
     errors.one_of('dtype', dtype, Dtype)
-  return Model(opened.open(folder, step=step, part=part, execution=Execution(dtype=dtype)), batch_size)
+  return Model(opened.open(folder, step=step, part=part, execution=Execution(dtype=dtype), layout=layout), batch_size)
 
 
 class Model:

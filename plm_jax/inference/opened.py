@@ -13,7 +13,7 @@ import tokenizers
 
 from plm_jax import checkpoint, config, weights
 from plm_jax.checkpoint import CheckpointError, Step
-from plm_jax.config import build, one_part
+from plm_jax.config import build, one_part, signatures
 from plm_jax.core import errors, types
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.trunk import longest_row
@@ -57,6 +57,7 @@ class Opened:
     tokenizer: the folder of the vocabulary.
     execution: dtype and kernels of the computation.
     part: task of a multi-task run.
+    layout: layout of examples of a folder that is no run; None takes that of its tokenizer.
   """
 
   folder: Path
@@ -66,6 +67,7 @@ class Opened:
   tokenizer: Path
   execution: Execution
   part: str | None
+  layout: str | None
 
   @functools.cached_property
   def weights(self) -> Weights:
@@ -270,6 +272,7 @@ def open(
   part: str | None = None,
   settings: Settings | None = None,
   execution: Execution = Execution(),
+  layout: str | None = None,
 ) -> Opened:
   """Open a folder with a model.
 
@@ -279,6 +282,7 @@ def open(
     part: task of a multi-task run, opened as a run of that task alone.
     settings: the config of the run, if already read; None reads it.
     execution: dtype and kernels of the computation.
+    layout: layout of examples, if the folder is no run.
 
   Raises:
     ConfigError: the folder, its model or its vocabulary is missing, or the run has no such step or task.
@@ -294,6 +298,10 @@ def open(
     settings = one_part.settings_of(
       config.resolve(settings) if settings else {}, part, where=f'{folder}, part={part!r}'
     )
+  if layout is not None:
+    if settings:
+      raise ConfigError(f'{folder}: layout={layout}: a run keeps the layout that it was trained with; remove layout')
+    errors.check_choice('layout', 'layout', layout, signatures.names('data.rows.layouts'))
   if step is not None and not settings:
     raise ConfigError(f'{folder}: step={step}: only a run has steps, and this is a single model; remove step')
   if step is not None and files.is_folder(RunFolder(path).checkpoints):
@@ -306,7 +314,7 @@ def open(
     raise ConfigError(f'{folder} has no tokenizer: fetch its files as well (tokenizer.json, vocab.txt or spiece.model)')
   with errors.stage('vocab'):
     vocab = tokenizer.load(vocab_folder)
-  return Opened(path, step, settings, vocab, vocab_folder, execution, part)
+  return Opened(path, step, settings, vocab, vocab_folder, execution, part, layout)
 
 
 def _read_json(file: Path) -> Any:

@@ -34,6 +34,7 @@ from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import examples, first_row
 from plm_jax.data.rows.class_names import words_of
+from plm_jax.data.rows.field_texts import named
 from plm_jax.inference import replies
 from plm_jax.io import files, run_paths
 from plm_jax.io.files import Where
@@ -178,6 +179,8 @@ def _fields(records: Records, block: Settings) -> dict[str, Any]:
   plain = not any('{' in name for name in texts)
   if not texts or not plain or set(texts) <= set(records.fields):
     return {}
+  if all(cased := [named(name, records.fields) for name in texts]):
+    return {'fields': [*cased, *fields[len(texts) :]]}
   similar = first_row.known_texts(records, 'words' if _of_kind(block, 'SPACED') else block['kind'])
   if len(similar) != len(texts):
     return {}  # reading the examples raises an error that names the missing field

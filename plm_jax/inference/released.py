@@ -32,7 +32,7 @@ def settings(opened: Opened) -> dict[str, Any]:
 def _data(opened: Opened, adapter: Settings) -> dict[str, Any]:
   module = f'adapters.{adapter["name"]}'
   texts = signatures.literal(module, 'TEXTS') or 1
-  layout = from_data.layout_of_release(str(opened.folder), texts=texts)
+  layout = opened.layout or from_data.layout_of_release(str(opened.folder), texts=texts, key='layout=')
   length = opened.limit or LONGEST
   block = {
     'kind': 'multilabel' if adapter.get('several') else adapter.get('kind'),

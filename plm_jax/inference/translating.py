@@ -104,6 +104,7 @@ def writer(opened: Opened) -> Opened:
     tokenizer=outputs[1],
     execution=opened.execution,
     part=opened.part,
+    layout=opened.layout,
     first=opened.vocab,
     prompt_vocab=prompts[0],
     prompt_folder=prompts[1],

@@ -223,8 +223,12 @@ def test_what_a_release_cannot_be_asked(data: pathlib.Path, tmp_path: pathlib.Pa
   save('Bert', 'ForSequenceClassification', data, tmp_path / 'strange')
   strange = make_tokenizer(data / 'vocab' / 'tokenizer.json', ('</s> $A <s>', '</s> $A $B <s>'))
   strange.save_pretrained(tmp_path / 'strange')
-  with pytest.raises(ConfigError, match=r'special tokens.*layout'):
+  with pytest.raises(ConfigError, match=r'special tokens.* layout=(\w+)$') as said:
     plm_jax.load(tmp_path / 'strange').classify('a')
+  named = str(said.value).rpartition('=')[2]
+  assert len(plm_jax.load(tmp_path / 'strange', layout=named).classify('a')['probabilities']) == 2
+  with pytest.raises(ConfigError, match=r"^layout: unknown layout 'plane'.*plain"):
+    plm_jax.load(tmp_path / 'strange', layout='plane')
 
 
 @pytest.mark.parametrize(('family', 'layout'), [('Llama', 'begin'), ('GPT2', 'bare'), ('Roberta', 'roberta')])

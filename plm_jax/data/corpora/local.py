@@ -11,6 +11,7 @@ import hashlib
 import io
 import logging
 import os
+import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -188,6 +189,13 @@ class Rows(Sequence[Row]):
     except BadRow as error:
       byte = start + sum(len(line) + 1 for line in content.split(b'\n')[: error.line])
       raise ValueError(f'{self.file.line(byte)}: {error}') from error
+
+
+def renamed(path: Path, suffix: str) -> str:
+  """Return how a file gets another suffix, for messages."""
+  zipped = ZIPPED * path.name.endswith(ZIPPED)
+  other = path.with_name(f'{Path(path.name.removesuffix(ZIPPED)).stem}{suffix}{zipped}')
+  return f'rename it, as in: mv {shlex.quote(str(path))} {shlex.quote(str(other))}'
 
 
 def decoded(content: bytes) -> str:

@@ -15,7 +15,7 @@ from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import entity_tags, order, store
 from plm_jax.data.rows.checked import BadRows, OnBadRow
 from plm_jax.data.rows.class_names import ClassNames
-from plm_jax.data.rows.field_texts import FieldTexts, ListedTexts, joined, text_of
+from plm_jax.data.rows.field_texts import FieldTexts, ListedTexts, joined, known, text_of
 from plm_jax.data.rows.mistakes import Mistakes
 
 log = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ def fields_of(records: Records, settings: ExampleSettings) -> tuple[str, ...]:
   Raises:
     ValueError: a field or the label does not exist, or there are more or fewer prefixes than fields.
   """
-  fields = settings.fields or next((names for names in FIELDS if all(name in records.fields for name in names)), ())
+  fields = settings.fields or known(FIELDS, records.fields)
   if not fields:
     raise ValueError(f'{records.where}: set data.fields to the fields with the text: {", ".join(records.fields)}.')
   for name in (*fields, *(() if settings.keep_unlabelled else (settings.label,))):

@@ -1,6 +1,6 @@
 """Texts of the fields of rows, for the tokenizer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,17 @@ def text_of(value: Any) -> str | None:
   if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
     return ' '.join(value)
   return None
+
+
+def named(name: str, fields: Sequence[str]) -> str | None:
+  """Return the field with a name, else one that differs by case."""
+  return name if name in fields else next((field for field in fields if field.lower() == name.lower()), None)
+
+
+def known(candidates: Iterable[Sequence[str]], fields: Sequence[str]) -> tuple[str, ...]:
+  """Return the fields of the first names that all exist, else ()."""
+  found = (tuple(filter(None, (named(name, fields) for name in names))) for names in candidates)
+  return next((some for some, names in zip(found, candidates, strict=True) if len(some) == len(names)), ())
 
 
 def joined(value: Any) -> str | None:

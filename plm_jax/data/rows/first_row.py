@@ -4,14 +4,17 @@ A user's own table has other columns than a published set. The first row is insp
 error lists its fields.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from plm_jax.data.corpora.records import Records
+from plm_jax.data.corpora import local
+from plm_jax.data.corpora.records import Records, as_written
 from plm_jax.data.rows import entity_tags, examples
 from plm_jax.data.rows.class_names import one_by_one
-from plm_jax.data.rows.field_texts import text_of
+from plm_jax.data.rows.field_texts import known, named, text_of
 from plm_jax.data.rows.kinds import multilabel, options
+from plm_jax.io import files
 
 # Names of the label field by kind of examples; the first that exists counts.
 LABELS = {
@@ -42,17 +45,51 @@ def find_label(records: Records, kind: str) -> str:
   """
   if len(listed := [name for name in records.labels if name in records.fields]) == 1:  # in labels.json
     return listed[0]
-  if field := next((name for name in LABELS.get(kind, ()) if name in records.fields), None):
+  if field := next((field for name in LABELS.get(kind, ()) if (field := named(name, records.fields))), None):
     return field
   if kind == 'multilabel' and (columns := multilabel.flag_columns(records, NUMBERS)):
     return f'{{{"|".join(columns)}}}'
   left = [name for name in records.fields if name not in NUMBERS and name not in known_texts(records, kind)]
   if len(left) == 1:
     return left[0]
+  if kind in ('words', 'arcs') and (hint := columns_hint(records)):
+    raise ValueError(f'{records.where}: no field of tags. {hint}')
+  if len(records.fields) == 1:
+    raise ValueError(
+      f'{records.where}: one field, {records.fields[0]}, and none for labels: write a table, as .csv with a first line '
+      "'text,label'"
+    )
+  example = min(left or records.fields, key=lambda name: _different(records, name))
   raise ValueError(
-    f'{records.where}: unknown label field. Set it, as in --config.data.label={(left or records.fields)[0]}; fields: '
+    f'{records.where}: unknown label field. Set it, as in --config.data.label={example}; fields: '
     f'{", ".join(records.fields)}'
   )
+
+
+def columns_hint(records: Records) -> str:
+  """Return how a file of words and tags in lines is read.
+
+  It is empty for other rows.
+  """
+  row = _first(records)
+  texts = [text for text in map(as_written, row.values()) if isinstance(text, str)]
+  lines = [line.split() for text in texts for line in text.splitlines()]
+  in_lines = list(row) == ['text'] and len(lines) > 0 and all(len(line) > 1 for line in lines)
+  in_cells = len(texts) == len(row) > 1 and all(len(line) == 1 for line in lines)
+  if not in_lines and not in_cells:
+    return ''
+  file = files.path(records.where.rpartition(' (')[0])
+  how = local.renamed(file, '.conll') if files.is_file(file) else 'rename its files, as train.conll'
+  return f'If a line is a word and its tag, {how}'
+
+
+def _different(records: Records, name: str) -> tuple[bool, int]:
+  """Return whether the first values are all different, and how many are."""
+  values = []
+  for index in range(min(len(records), examples.LOOKED_AT)):
+    with contextlib.suppress(ValueError):
+      values.append(str(records[index].get(name)))
+  return len(set(values)) in (1, len(values)), len(set(values))
 
 
 def find_fields(records: Records, kind: str, label: str) -> tuple[str, ...]:
@@ -70,7 +107,7 @@ def find_fields(records: Records, kind: str, label: str) -> tuple[str, ...]:
     return held
   if kind == 'words' and len(held) == 1:
     return held
-  example = (held or records.fields)[0]
+  example = max(held, key=lambda name: len(str(_first(records)[name])), default=records.fields[0])
   raise ValueError(
     f'{records.where}: unknown text fields. Set them, as in --config.data.fields="(\'{example}\',)"; fields: '
     f'{", ".join(records.fields)}'
@@ -80,7 +117,7 @@ def find_fields(records: Records, kind: str, label: str) -> tuple[str, ...]:
 def known_texts(records: Records, kind: str) -> tuple[str, ...]:
   """Return the text fields with known names, () if there are none."""
   candidates: Sequence[tuple[str, ...]] = TEXTS.get(kind, () if kind == 'options' else examples.FIELDS)
-  return next((names for names in candidates if all(name in records.fields for name in names)), ())
+  return known(candidates, records.fields)
 
 
 def _of_text(records: Records, *, but: Sequence[str]) -> tuple[str, ...]:

@@ -188,12 +188,13 @@ def _layout_of_source(settings: Settings, source: str | None) -> str:
   return 'plain' if vocab.cls_id is None or vocab.sep_id is None else 'bert'
 
 
-def layout_of_release(folder: str, *, texts: int) -> str:
+def layout_of_release(folder: str, *, texts: int, key: str = '--config.data.layout=') -> str:
   """Return the layout that the tokenizer of a folder writes.
 
   Args:
     folder: of the one or the other.
     texts: in a row; two need the layout of a pair.
+    key: how a layout is named, for messages.
 
   Raises:
     ConfigError: no layout is that of the tokenizer, or its class for tasks reads other places of such rows.
@@ -203,9 +204,11 @@ def layout_of_release(folder: str, *, texts: int) -> str:
   if found is None and theirs.get('type_vocab_size') in (None, 0, 1) and theirs.get('model_type') != 'xlnet':
     found = layout_of(folder, texts=texts, bare=True, kinds=False)  # the model reads none, as GPT-2
   if found is None:
+    vocab, styles = tokenizer.load(_tokenizer_of(folder) or files.path(folder)), build.files_of('data.rows.layouts')
+    closest = next(name for name in ('plain', *PUBLISHED) if _frames(styles[name], vocab, texts) is not None)
     raise ConfigError(
       f'data.layout: the tokenizer of {folder} writes special tokens around texts as no layout does '
-      f'({", ".join(PUBLISHED)}). Name the one that comes closest: --config.data.layout=plain'
+      f'({", ".join(PUBLISHED)}). Name the one that comes closest: {key}{closest}'
     )
   classifies = any(str(name).endswith('ForSequenceClassification') for name in theirs.get('architectures') or ())
   place, pad = _tokenizer_of(folder), theirs.get('pad_token_id')
@@ -216,7 +219,7 @@ def layout_of_release(folder: str, *, texts: int) -> str:
     raise ConfigError(
       f'data.layout: the tokenizer of {folder} ends texts with the token {last}, which pads rows as well, so that '
       f'{theirs["architectures"][0]} reads the token before it, which no layout does. Without that token: '
-      '--config.data.layout=begin or =bare'
+      f'{key}begin or {key}bare'
     )
   return found
 

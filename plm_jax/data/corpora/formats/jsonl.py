@@ -1,6 +1,7 @@
 """JSON lines: one object per line with the fields of a row."""
 
 import json
+import re
 
 from plm_jax.data.corpora import local
 from plm_jax.data.corpora.records import Opened
@@ -12,6 +13,9 @@ SCHEME = None
 
 def open(path: local.File, split: str, cache: str) -> Opened:
   """Open the rows of a file."""
+  first = next((line.strip() for line in path.lines() if line.strip()), b'')
+  if first[:1] == b'[' or first == b'{' or re.match(rb'\{"(version": *"[^"]*", *")?data": *\[\{', first):
+    raise ValueError(f'{path.path} has one JSON value in all of its lines: {local.renamed(path.path, ".json")}')
   rows = local.Rows(path, local.line_spans(path.lines()), parse)
   return Opened(rows, f'{path.digest(cache=cache)} rows')
 

@@ -1,5 +1,7 @@
 """Questions on texts as SQuAD is published: one JSON object, {"data": [{"title", "paragraphs": [{"context", "qas"}]}]}.
 
+A list of objects, as pandas writes it with orient='records', is read as rows.
+
 A row is a question: `id`, `title`, `context`, `question`, `answers` {"text": [...], "answer_start": [...]} as in
 TensorFlow Datasets, and `is_impossible` if the file has it. A question without `answers`, as in test sets, has none in
 the row. A question that lacks something else is a row that raises a ValueError when it is read. The whole file is held
@@ -28,15 +30,19 @@ def open(path: local.File, split: str, cache: str) -> Opened:
   try:
     whole = files.parse_json(local.decoded(content))
   except json.JSONDecodeError as error:
+    if error.msg == 'Extra data':
+      raise ValueError(f'{path.path} has one JSON value on each line: {local.renamed(path.path, ".jsonl")}') from error
     raise ValueError(f'{path.path}, line {error.lineno}: not valid JSON ({error.msg})') from error
   except ValueError as error:
     raise ValueError(f'{path.path}: {error}') from error
+  if isinstance(whole, list) and whole and all(isinstance(row, dict) for row in whole):
+    return Opened(Questions(path, rows=whole), f'{path.digest(cache=cache)} rows')
   try:
     questions = _questions(whole)
   except (KeyError, TypeError, AttributeError) as error:
     raise ValueError(
-      f'{path.path} is not in the format of SQuAD ({type(error).__name__}: {error}): {{"data": [{{"paragraphs": '
-      f'[{{"context", "qas": [{_LAYOUT}]}}]}}]}}; use .jsonl for other data, with one object per line'
+      f'{path.path} is neither a list of objects, [{{"text": "...", "label": "..."}}, ...] (of pandas: '
+      f"orient='records'), nor in the format of SQuAD ({type(error).__name__}: {error})"
     ) from error
   if not questions:
     raise ValueError(f'{path.path} holds no questions')
@@ -46,15 +52,18 @@ def open(path: local.File, split: str, cache: str) -> Opened:
 class Questions(Sequence[local.Row]):
   """The questions of a file."""
 
-  def __init__(self, file: local.File, questions: list[tuple[Any, Any, Any]]):
+  def __init__(
+    self, file: local.File, questions: Sequence[tuple[Any, Any, Any]] = (), *, rows: Sequence[local.Row] = ()
+  ):
     """Build the row of each question.
 
     Args:
       file: the file of the questions.
       questions: article, paragraph and question of each.
+      rows: rows of a file that is a list.
     """
     self.file = file
-    self._rows: list[local.Row] = []
+    self._rows: list[local.Row] = list(rows)
     self._bad: dict[int, str] = {}  # index of an unreadable question -> the reason
     for index, (article, text, question) in enumerate(questions):
       try:
