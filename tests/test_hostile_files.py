@@ -182,10 +182,14 @@ def test_a_result_that_cannot_be_read_is_no_result(
     *('{"step": 99999999999999999999, "loss": 1}', '{"step": -1}', '{"step": true}'),
   ],
 )
-def test_metrics(line: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-  sound = json.dumps({'step': 1, 'loss': 2.0})
-  (tmp_path / 'metrics.jsonl').write_text(f'{sound}\n{line}\n{sound}\n')
-  one_line(lambda: metrics.read(tmp_path), 'metrics.jsonl, line 2', capsys=capsys)
+def test_metrics(line: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+  """A damaged line is named and left out: it does not stop a resume."""
+  sound, later = (json.dumps({'step': step, 'loss': 2.0}) for step in (1, 2))
+  (tmp_path / 'metrics.jsonl').write_text(f'{sound}\n{line}\n{later}\n')
+  assert metrics.read(tmp_path) == [{'step': 1, 'loss': 2.0}, {'step': 2, 'loss': 2.0}]
+  assert 'metrics.jsonl, line 2 is damaged' in caplog.text
+  metrics.Writer(tmp_path, sinks=(), resume_step=2).write(3, {'loss': 1.0})
+  assert [row['step'] for row in metrics.read(tmp_path)] == [1, 2, 3]
   (tmp_path / 'metrics.jsonl').write_text(f'{sound}\n{line}')  # torn by a kill
   assert metrics.read(tmp_path) == [{'step': 1, 'loss': 2.0}]
   metrics.Writer(tmp_path, sinks=()).close()

@@ -104,7 +104,7 @@ def holds(content: Mapping[str, Any]) -> bool:
 def unsealed(content: Any) -> Any:
   """Remove the checksum of `sealed`; raise ValueError if it does not hold."""
   if not isinstance(content, Mapping):
-    return content
+    raise ValueError('not a JSON object')
   if not holds(content):
     raise ValueError('its sha256 is not that of its content')
   return {name: value for name, value in content.items() if name != 'sha256'}

@@ -19,7 +19,6 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from plm_jax.core.errors import RunError, shown
 from plm_jax.core.types import Array
 from plm_jax.io import checksums, downloads, files
 from plm_jax.io.files import Where
@@ -85,27 +84,10 @@ def write_json(file: Where, value: Any) -> None:
 def read(workdir: Where) -> list[Row]:
   """Read the lines of a run's `metrics.jsonl`, oldest first.
 
-  A missing file has no lines. A torn last line is left out.
+  A missing file has no lines. Damaged lines are left out; the log names them.
   """
   file = RunFolder.at(workdir).metrics
   return [row for row, _ in _rows(file)] if files.exists(file) else []
-
-
-def drop_damaged(workdir: Where) -> None:
-  """Remove damaged lines from the `metrics.jsonl` of a run.
-
-  The log names them. The run can then continue.
-  """
-  file = RunFolder.at(workdir).metrics
-  if not files.exists(file):
-    return
-  lines = files.read_bytes(file).splitlines(keepends=True)
-  parsed = [_row(line) for line in lines[:-1]]  # a resumed run drops a torn last line anyway
-  damaged = {index for index, row in enumerate(parsed) if row is None or not is_step(row['step'])}
-  if damaged:
-    for index in sorted(damaged):
-      log.warning('%s, line %d is damaged and left out', file, index + 1)
-    files.write_bytes(file, b''.join(line for index, line in enumerate(lines) if index not in damaged))
 
 
 def history(workdir: Where, name: str) -> list[float]:
@@ -234,7 +216,7 @@ class Writer:
     self.close()
 
   def _repair(self, resume_step: int | None) -> None:
-    """Drop a torn last line and the lines after `resume_step`."""
+    """Drop damaged lines and the lines after `resume_step`."""
     if not files.exists(self._file):
       files.append(self._file, '')
       return
@@ -248,24 +230,21 @@ class Writer:
 
 
 def _rows(file: Path) -> Iterator[tuple[Row, bytes]]:
-  """Yield (row, its line); raise RunError for damage before the end."""
+  """Yield (row, its line); log and leave out damage before the end."""
   lines = files.read_bytes(file).splitlines(keepends=True)
   for line_number, line in enumerate(lines, start=1):
     row = _row(line)
-    if row is None:
-      if line_number == len(lines):
-        return
-      raise RunError(f'{file}, line {line_number} is not a line of metrics; repair or remove it')
-    if not is_step(row['step']):
-      raise RunError(f'{file}, line {line_number} has the invalid step {shown(row["step"])}; repair or remove it')
-    yield {name: _number(value) for name, value in row.items()}, line
+    if row is not None:
+      yield {name: _number(value) for name, value in row.items()}, line
+    elif line_number < len(lines):
+      log.warning('%s, line %d is damaged and left out', file, line_number)
 
 
 def _row(line: bytes) -> Row | None:
   """Parse a line; None for a torn or damaged one."""
   try:
     row: Row = files.parse_json(line.decode())
-    return row if line.endswith(b'\n') and isinstance(row['step'], int) else None
+    return row if line.endswith(b'\n') and is_step(row['step']) else None
   except (ValueError, KeyError, TypeError):
     return None
 

@@ -15,7 +15,7 @@ from plm_jax.config import build, signatures
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Task
-from plm_jax.io import files, run_paths
+from plm_jax.io import checksums, files, run_paths
 from plm_jax.io.files import Where
 from plm_jax.runs import scoring
 from plm_jax.scores import Row
@@ -125,7 +125,11 @@ def write(
   lines = []
   for row, record in zip(predictions, records, strict=True):
     lines.append(_json({'row_id': row['row_id'], **row, **(in_words(row, record) if record else {}), 'record': record}))
-  files.write_text(file, '\n'.join([*lines, '']))
+  text, path = '\n'.join([*lines, '']), files.path(file)
+  if files.is_file(path.with_name(checksums.SUMS)):  # a run folder
+    checksums.write(path.parent, {path.name: text})
+  else:
+    files.write_text(path, text)
 
 
 def _json(row: Row) -> str:
@@ -145,6 +149,7 @@ def read(file: Where) -> list[dict[str, Any]]:
   """
   if not files.is_file(files.path(file)):
     raise ConfigError(f'--score: no file {file}; plm-jax evaluate --predictions=FILE writes one')
+  checksums.check(file)
   rows = []
   text = files.read_text(files.path(file)).removesuffix('\n')
   for line_number, line in enumerate(

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from plm_jax.cli import pictures, signals, tables
 from plm_jax.core.errors import ConfigError
-from plm_jax.io import files, run_paths
+from plm_jax.io import checksums, files, run_paths
 from plm_jax.io.files import Where
 from plm_jax.noise.keys import with_step
 from plm_jax.runs.metrics import write_json
@@ -119,7 +119,7 @@ def _score(settings: Settings, folder: Path, layer: Layer, *, seed: int, last: i
 def _read(folder: Path) -> dict[str, Any]:
   """Read a study's table of probes, or raise ConfigError."""
   try:
-    table: dict[str, Any] = files.read_json(folder / 'table.json')
+    table: dict[str, Any] = checksums.read_json(folder / 'table.json')
     if not _is_probe_table(table):
       raise ValueError('table.json has no scores of layers')
   except FileNotFoundError:

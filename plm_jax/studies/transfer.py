@@ -29,7 +29,7 @@ from plm_jax.cli import pictures, signals, tables
 from plm_jax.core import errors, sharding
 from plm_jax.core.errors import ConfigError, stage
 from plm_jax.core.types import Source
-from plm_jax.io import files
+from plm_jax.io import checksums, files
 from plm_jax.io.files import Where
 from plm_jax.runs import history
 from plm_jax.runs.metrics import write_json
@@ -143,7 +143,7 @@ def _run_missing(
       message = f'stopped by a signal: {len(done)} of {len(cells)} runs are in {record}; the same command resumes'
       raise signals.Interrupted(message, signals.STOPPED) from None
     done[cell] = row
-    files.append_line(record, json.dumps({**row, 'settings': fingerprint}))
+    files.append_line(record, json.dumps(checksums.sealed({**row, 'settings': fingerprint})))
     log.info(
       f'{index}/{len(left)}  {cell.start}, {cell.size} per class, seed {cell.seed}, rate {cell.rate:g}: '
       f'validation {metric} {row["validation"]:.3f}  ({row["seconds"]:.1f} s)'
@@ -156,7 +156,7 @@ def _lines(record: Path, fingerprint: str, *, steps: int) -> dict[Cell, list[dic
   by_cell: dict[Cell, list[dict[str, Any]]] = {}
   for number, line in enumerate(files.read_bytes(record).splitlines() if files.exists(record) else (), start=1):
     try:
-      row = files.parse_json(line.decode())
+      row = checksums.unsealed(files.parse_json(line.decode()))
       if row.pop('settings') == fingerprint:
         _check_row(row, steps=steps)
         by_cell.setdefault(Cell._make(row['cell']), []).append(row)

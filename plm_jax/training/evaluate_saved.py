@@ -16,7 +16,7 @@ from plm_jax.config import one_part
 from plm_jax.core import errors, sharding
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import PyTree, Source, Task
-from plm_jax.io import files
+from plm_jax.io import checksums, files
 from plm_jax.io.files import Where
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import by_class as by_classes
@@ -305,9 +305,13 @@ def _evaluate(
     # one line of evaluations.jsonl per state
     if folder is not None and main and len(line) > len(where):
       files.make_folder(folder.root)
-      if not files.exists(folder.config):  # a run says in its result what made it
+      is_run = files.exists(folder.config)  # a run says in its result what made it
+      if not is_run:
         files.write_json(folder.evaluated_by, outcome.made(evaluator.layout.mesh.local_devices))
+        checksums.seal(folder.root, [folder.evaluated_by.name])
       files.append_line(folder.evaluations, json.dumps(line))
+      if not is_run:
+        checksums.seal(folder.root, [folder.evaluated_by.name, folder.evaluations.name])
     log.info(
       f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line, best=evaluator.best)}'
     )

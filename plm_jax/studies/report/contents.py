@@ -176,9 +176,7 @@ def _read_run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> 
 def _json(file: Path, remarks: list[str]) -> dict[str, Any]:
   """Read a JSON object; empty if missing or, with a remark, damaged."""
   try:
-    value = checksums.read_json(file, default={})
-    if not isinstance(value, dict):
-      raise ValueError('no object')
+    value: dict[str, Any] = checksums.unsealed(checksums.read_json(file, default={}))
   except (OSError, ValueError, RunError) as error:
     log.warning('%s', error)
     remarks.append(f'{file.name} is damaged or was edited')

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plm_jax.core.errors import ConfigError, RunError
-from plm_jax.io import files
+from plm_jax.io import checksums, files
 from plm_jax.io.run_paths import RunFolder
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ TOP = 5
 def stored(folder: Path) -> dict[str, Any]:
   """Read the stored samples of a run; empty if missing or outdated."""
   try:
-    content = files.read_json(RunFolder(folder).samples, default={})
+    content = checksums.read_sealed(RunFolder(folder).samples, default={})
   except (OSError, ValueError):
     return {}
-  return content if isinstance(content, dict) and content.get('of') == _identity(folder) else {}
+  return content if content.get('of') == _identity(folder) else {}
 
 
 def compute(folder: Path) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def compute(folder: Path) -> dict[str, Any]:
     samples['remarks'].append(str(error))
     return samples  # not stored: missing files may appear
   try:
-    files.write_json(RunFolder(folder).samples, samples)
+    checksums.write_sealed(RunFolder(folder).samples, samples)
   except OSError as error:
     log.warning('%s cannot be stored: %s', RunFolder(folder).samples, error.strerror)
   return samples

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 from rich.table import Table
 
 from plm_jax.cli import pictures, tables
-from plm_jax.io import files
+from plm_jax.io import checksums, files
 from plm_jax.studies.sweep.space import Key, Point, identity, point_of
 from plm_jax.studies.sweep.worker import REASON, Sweep
 
@@ -136,7 +136,7 @@ def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str
     'best': chosen,
     'rows': [_plain(row) for row in ranked],
   }
-  files.write_json(sweep.folder / 'table.json', table)
+  checksums.write_sealed(sweep.folder / 'table.json', table)
   files.write_text(sweep.folder / 'table.txt', tables.text(shown) + ''.join(f'{line}\n' for line in lines))
   if done:
     draw_parallel(sweep, done, sweep.folder / 'parallel.png')

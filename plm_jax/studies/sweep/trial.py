@@ -13,7 +13,7 @@ from plm_jax.cli import signals
 from plm_jax.core.errors import ConfigError, RunError
 from plm_jax.io import files
 from plm_jax.io.run_paths import RunFolder
-from plm_jax.runs import metrics, run_folder
+from plm_jax.runs import run_folder
 from plm_jax.studies import metric_lines
 from plm_jax.studies.sweep.space import point_of
 from plm_jax.studies.sweep.worker import REASON, STOP, Sweep, check_same, fail, preview
@@ -94,7 +94,6 @@ def _train(sweep: Sweep, study: optuna.Study, trial: FrozenTrial) -> int:
 
   if STOP not in trial.user_attrs:  # decided, then killed before it was recorded
     settings = config.resolve(sweep.changed(list(point_of(trial.params, sweep.space).items())))
-    metrics.drop_damaged(folder)
     outcome = loop.train(settings, folder, gives_up=gives_up)
     if outcome.exit_code == loop.INTERRUPTED:
       return signals.STOPPED

@@ -193,6 +193,7 @@ def _scores(file: files.Path, metrics: Sequence[str], numbers: Mapping[str, floa
 def _evaluated(folder: RunFolder) -> dict[str, Any]:
   """Read an evaluation as a result; earlier versions lack `evaluated_by`."""
   made_by = run_folder.read_json(folder.evaluated_by)
+  checksums.check(folder.evaluations)
   return {'metrics': files.parse_json(files.read_text(folder.evaluations).splitlines()[-1]), **made_by}
 
 

@@ -80,18 +80,18 @@ def _cut(file: Path, aside: Path, *, after: int) -> None:
   """Move the lines of later steps to the file in `aside`, repeatably."""
   if not files.exists(file):
     return
-  lines = files.read_text(file).splitlines(keepends=True)
+  lines = files.read_bytes(file).splitlines(keepends=True)
   gone = [line for line in lines if _step_of(line) > after]
   if gone:
     checkpoint.make_aside(aside.parent)
-    files.append(aside / file.name, ''.join(gone))
-    files.write_text(file, ''.join(line for line in lines if _step_of(line) <= after))
+    files.append(aside / file.name, b''.join(gone).decode(errors='replace'))
+    files.write_bytes(file, b''.join(line for line in lines if _step_of(line) <= after))
 
 
-def _step_of(line: str) -> int:
+def _step_of(line: bytes) -> int:
   """Return the step of a line of metrics, or 0."""
   try:
-    row = files.parse_json(line)
-  except ValueError:
+    step = files.parse_json(line.decode())['step']
+  except (ValueError, KeyError, TypeError):
     return 0
-  return row.get('step', 0) if isinstance(row, dict) else 0
+  return step if history.is_step(step) else 0

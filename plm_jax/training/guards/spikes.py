@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from jax.experimental import multihost_utils
 
-from plm_jax.io import files
+from plm_jax.io import checksums, files
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import metrics
 from plm_jax.training.guards import rewind
@@ -134,7 +134,8 @@ def go_back(folder: RunFolder, spike: Spike) -> None:
   if jax.process_index() == 0:
     rows = read(folder)
     if rows[-1:] != [spike._asdict()]:
-      files.write_text(folder.spikes, ''.join(f'{json.dumps(row)}\n' for row in [*rows, spike._asdict()]))
+      lines = [json.dumps(checksums.sealed(row)) for row in [*rows, spike._asdict()]]
+      files.write_text(folder.spikes, '\n'.join([*lines, '']))
     rewind.rewind(folder.root, spike.back_to, skip=spike.skip)
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(f'spike at step {spike.step}')
@@ -144,4 +145,10 @@ def read(folder: RunFolder) -> list[dict[str, Any]]:
   """Return the spikes that the run went back for, oldest first."""
   if not files.exists(folder.spikes):
     return []
-  return [files.parse_json(line) for line in files.read_text(folder.spikes).splitlines()]
+  rows = []
+  for number, line in enumerate(files.read_bytes(folder.spikes).splitlines(), start=1):
+    try:
+      rows.append(checksums.unsealed(files.parse_json(line.decode())))
+    except ValueError:
+      log.warning('%s, line %d is damaged and left out', folder.spikes, number)
+  return rows
