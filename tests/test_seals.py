@@ -20,13 +20,23 @@ from plm_jax.training.guards import spikes
 ROWS = [{'row_id': number, 'label': number % 3, 'probability': [0.25, 0.75]} for number in range(8)]
 RECORDS = [{'label': number % 2} for number in range(8)]
 PROBE = {'name': 'a', 'metric': 'accuracy', 'best': 'max', 'rows': [{'layer': 0, 'scores': [0.25, 0.5], 'mean': 0.375}]}
-SWEEP = {'metric': 'loss', 'trials': {'FAIL': 3}, 'rows': [{'point': {'rate': 0.125}, 'numbers': [1, 2], 'value': 0.25}]}
+SWEEP = {
+  'metric': 'loss',
+  'trials': {'FAIL': 3},
+  'rows': [{'point': {'rate': 0.125}, 'numbers': [1, 2], 'value': 0.25}],
+}
 CELL = transfer.Cell('scratch', 8, 0, 0.001)
-LINE = {'curve': [[1, 0.5], [2, 0.75], [3, 0.875]], 'validation': 0.875, 'test': 0.625, 'train': 0.9375, 'made_from': {}}
+LINE = {
+  'curve': [[1, 0.5], [2, 0.75], [3, 0.875]],
+  'validation': 0.875,
+  'test': 0.625,
+  'train': 0.9375,
+  'made_from': {},
+}
 
 
 def spike(number: int) -> spikes.Spike:
-  return spikes.Spike(**{name: number for name in spikes.Spike._fields})
+  return spikes.Spike(**dict.fromkeys(spikes.Spike._fields, number))
 
 
 def write_evaluation(folder: pathlib.Path) -> None:

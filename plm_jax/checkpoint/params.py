@@ -249,9 +249,11 @@ def _open_index(folder: Path) -> Params:
   """Open the parameters of several files; leaves are read on request."""
   try:
     index = checksums.read_json(folder / INDEX)
-    layers, digests = dict(index['leaves']), dict(index['sha256'])
+    layers, digests = index['leaves'], index['sha256']
+    if not isinstance(digests, dict):
+      raise TypeError("'sha256' is not an object")
     arrays = {name for path, count in layers.items() for name in _arrays(path, count)}
-  except (OSError, ValueError, KeyError, TypeError, RunError) as error:
+  except (OSError, ValueError, KeyError, TypeError, AttributeError, RunError) as error:
     raise CheckpointError(f'{folder / INDEX} is damaged ({type(error).__name__}: {error}): import again') from error
   for name, sha256 in digests.items():
     if Path(name).name != name or not files.is_inside(folder / name, folder):

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -21,6 +22,11 @@ from plm_jax.weights import derived_leaves, release, shapes
 
 MODEL = files.IMPORT
 TRUNKS = ('trunk', 'generator')  # of a run of replaced token detection
+# content of `MODEL`: types, and of what is inside
+_TYPES: dict[str, tuple[type, tuple[type, ...]]] = {
+  'model': (dict, (str, dict)), 'vocab_size': (int, ()), 'heads': (list, (str,)), 'labels': (list, (str,)),
+  'token_ids': (dict, (int, list, NoneType)), 'adapter': (dict, (object,)),
+}  # fmt: skip
 Part = str  # one of `TRUNKS`, or a task of a multi-task run
 
 
@@ -61,6 +67,20 @@ class Weights:
     return checksums.read_json(file) if files.is_file(file) else {}
 
   @functools.cached_property
+  def _about(self) -> dict[str, Any]:
+    """Read what a converted checkpoint is; raise WeightsError if invalid."""
+    about = checksums.read_json(self.folder / MODEL)
+    if not isinstance(about, dict):
+      raise ValueError(f'{MODEL} is not an object')
+    for name, (kind, inside) in _TYPES.items():
+      value = about.get(name, kind())
+      items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+      is_valid = type(value) is kind and all(isinstance(item, inside) for item in items)
+      if not is_valid or (kind is int and not 0 < value < 2**31):
+        raise WeightsError(f'{self.folder / MODEL}: {name}={errors.shown(value)} is not valid: import again')
+    return about
+
+  @functools.cached_property
   def task(self) -> str | None:
     """Return the selected task of a multi-task run.
 
@@ -89,8 +109,7 @@ class Weights:
     """
     try:
       if files.is_file(self.folder / checkpoint.INDEX):
-        about = checksums.read_json(self.folder / MODEL)
-        return Model(about['model'], about['vocab_size'])
+        return Model(self._about['model'], self._about['vocab_size'])
       settings = build.unwrapped(checksums.read_json(run_paths.RunFolder(self.folder).config))
       vocab = checksums.read_json(self.vocab / 'vocab.json')
       second = self.part == 'generator' and self.task is None
@@ -231,7 +250,7 @@ class Weights:
   def token_ids(self) -> dict[str, int | None]:
     """Return fields of a Hugging Face config.json such as pad_token_id -> id."""
     if files.is_file(self.folder / MODEL):
-      return checksums.read_json(self.folder / MODEL).get('token_ids', {})
+      return self._about.get('token_ids', {})
     settings = build.unwrapped(checksums.read_json(run_paths.RunFolder(self.folder).config))
     ids = release.token_ids(self.vocab)
     fields: dict[str, int | None] = {f'{role}_token_id': ids.get(role) for role in ('pad', 'bos', 'eos')}
@@ -260,7 +279,7 @@ class Weights:
     It is empty if there is none or it is unknown.
     """
     if files.is_file(self.folder / MODEL):
-      return checksums.read_json(self.folder / MODEL).get('adapter', {})
+      return self._about.get('adapter') or {}
     return build.unwrapped({'adapter': self._adapter}).get('adapter') or {}
 
   @property
@@ -275,7 +294,7 @@ class Weights:
     They are in the order of class indices, and empty for other heads.
     """
     if files.is_file(self.folder / MODEL):
-      return tuple(checksums.read_json(self.folder / MODEL).get('labels', ()))
+      return tuple(self._about.get('labels', ()))
     if 'tags' in self.adapter:
       return tuple(self.adapter['tags'])
     file = run_paths.RunFolder(self.folder).data
@@ -300,7 +319,12 @@ class Weights:
         f'{self.folder} reads a second vocabulary through its own encoder, which a trunk alone lacks: open the run, '
         'with plm_jax.load or --workdir of plm-jax evaluate, predict or generate'
       )
-    trunk = build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
+    try:
+      trunk = build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
+    except (ValueError, KeyError, TypeError) as error:
+      if not files.is_file(self.folder / MODEL):
+        raise
+      raise WeightsError(f'{self.folder / MODEL} has no valid model ({error}): import again') from error
     if files.is_file(self.folder / checkpoint.INDEX):
       own = {f'trunk/{path}': shape for path, shape in shapes.shapes(trunk).items()}
       for path, leaf in self.params.items():

@@ -27,7 +27,8 @@ from plm_jax.io import files
 log = logging.getLogger(__name__)
 
 Form = Literal['word2vec', 'binary', 'glove']
-LONGEST = 2**24  # maximum bytes of a line that is read to distinguish text from binary
+LONGEST = 2**24  # maximum bytes of a line, and of the numbers of a word
+LONGEST_WORD = 2**16  # maximum bytes of a word in a binary file
 UNZIPPED = 1032  # maximum bytes that one byte of a .gz file expands to
 DIGITS = 18  # maximum of a number in the first line
 ENDINGS = ('.txt', '.vec', '.bin')  # also followed by .gz
@@ -263,7 +264,7 @@ def _entries(file: files.Where, form: Form | None) -> Iterator[Entry]:
   if binary:
     _check_not_text(file)
   with _opened(file) as stream:
-    lines = (line.decode('utf-8', errors='replace') for line in stream)
+    lines = (line.decode('utf-8', errors='replace') for line in _text_lines(stream, file))
     entries = _binary_entries(stream, file) if binary else _text_entries(lines, file, form)
     count, replaced = 0, 0
     for entry in entries:
@@ -276,6 +277,17 @@ def _entries(file: files.Where, form: Form | None) -> Iterator[Entry]:
       f'{file}: {replaced:,} of {count:,} words have bytes that are not UTF-8 (read as {_REPLACED}). If the file is in '
       'Latin-1, `iconv -f latin1 -t utf-8` converts it'
     )
+
+
+def _text_lines(stream: IO[bytes], file: files.Where) -> Iterator[bytes]:
+  """Yield lines; raise ValueError for one of more than `LONGEST` bytes."""
+  for number in itertools.count(1):
+    line = stream.readline(LONGEST + 1)
+    if len(line) > LONGEST:
+      raise ValueError(f'{file}, line {number} has more than {LONGEST:,} bytes: it is no file of word vectors')
+    if not line:
+      return
+    yield line
 
 
 def _text_entries(lines: Iterator[str], file: files.Where, form: Form | None) -> Iterator[Entry]:
@@ -364,17 +376,19 @@ def _check_not_text(file: files.Where) -> None:
 
 
 def _binary_entries(stream: IO[bytes], file: files.Where) -> Iterator[Entry]:
-  first = stream.readline().split()
+  first = stream.readline(LONGEST).split()
   if len(first) != 2 or not all(part.isdigit() and len(part) <= DIGITS for part in first):
     raise ValueError(f'{file} is no binary file of word2vec: its first line has no number of words and width')
   count, width = map(int, first)
-  if not 0 < 4 * width <= files.size(file) * (UNZIPPED if str(file).endswith('.gz') else 1):
-    problem = ' is more than the size of the file' if width else ''
+  if not 0 < 4 * width <= min(files.size(file) * (UNZIPPED if str(file).endswith('.gz') else 1), LONGEST):
+    problem = ' is more than the file can hold' if width else ''
     raise ValueError(f'{file}, line 1: a width of {width:,}{problem}: the file is incomplete, or not binary word2vec')
   for index in range(1, count + 1):
     letters = bytearray()
     while (letter := stream.read(1)) not in (b' ', b''):
       letters += letter
+      if len(letters) > LONGEST_WORD:
+        raise ValueError(f'{file}: word {index} of {count} is longer than {LONGEST_WORD:,} bytes: no binary word2vec')
     row = stream.read(4 * width)
     if len(row) < 4 * width:
       raise ValueError(f'{file} ends in word {index} of {count}: it is incomplete, fetch it again')

@@ -502,6 +502,40 @@ def test_an_import_of_other_sizes_than_its_model_is_refused(
     (ours / 'model.json').write_bytes(sound)
 
 
+INVALID: tuple[tuple[str, tuple[str, ...], Any], ...] = (
+  *(('model.json', ('vocab_size',), value) for value in (-5, 0, 0.5, True, None, 'x', [], 10**12)),
+  *(('model.json', (name,), 5) for name in ('model', 'heads', 'labels', 'token_ids', 'adapter')),
+  ('model.json', ('heads',), 'x'),
+  ('model.json', ('labels',), [5]),
+  ('model.json', ('token_ids', 'pad_token_id'), 'x'),
+  ('model.json', ('model', 'variant'), 'x'),
+  ('model.json', ('model', 'name'), 5),
+  ('model.json', ('model', 'overrides', 'num_heads'), 5),
+  *(('params.index.json', ('sha256',), value) for value in (5, [], ['ab'], [[5, 'x']], None)),
+  *(('params.index.json', ('leaves',), value) for value in (5, [], ['ab'], None)),
+)
+
+
+@pytest.mark.parametrize(('name', 'keys', 'value'), INVALID, ids=str)
+def test_invalid_values_of_an_import_without_checksums_are_named(
+  name: str, keys: tuple[str, ...], value: Any, folder: pathlib.Path, tmp_path: pathlib.Path,
+  capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+  ours = tmp_path / 'ours'
+  assert command('import', folder, ours, capsys=capsys)[0] == 0
+  (ours / checksums.SUMS).unlink()
+
+  def change(content: Any) -> None:
+    for key in keys[:-1]:
+      content = content[key]
+    content[keys[-1]] = value
+
+  change_json(ours, name, change)
+  with pytest.raises((WeightsError, CheckpointError), match=rf'(?s){name}.*import again'):
+    weights.load(ours)
+  assert command('export', ours, tmp_path / 'back', capsys=capsys)[0] != 0 and not (tmp_path / 'back').exists()
+
+
 def test_parameters_that_are_missing_or_of_another_shape_are_not_saved(tmp_path: pathlib.Path) -> None:
   trunk, params = make_model()
   leaves = param_paths.flat(params)

@@ -64,19 +64,19 @@ class File:
       raise ValueError(f'{path} is not a file but a folder, a pipe, a device or a broken link')
     if not path.name.endswith(ZIPPED):
       return cls(path, max_bytes=max_bytes)
-    content = bytearray()
+    content = io.BytesIO()
     try:
       with files.open(path, 'rb') as zipped, gzip.GzipFile(fileobj=zipped) as stream:
         while piece := stream.read(_PIECE):
-          content += piece
-          if len(content) > max_bytes:
+          content.write(piece)
+          if content.tell() > max_bytes:
             raise ValueError(
               f'{path} holds more than {max_bytes:,} bytes, the limit of a .gz file, which is read into memory: '
               'unzip it or raise data.max_bytes'
             )
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
       raise ValueError(f'{path} is not a complete gzip file: {error}') from error
-    return cls(path, bytes(content), max_bytes=max_bytes)
+    return cls(path, content.getvalue(), max_bytes=max_bytes)
 
   @property
   def suffix(self) -> str:

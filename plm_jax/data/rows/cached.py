@@ -1,7 +1,9 @@
 """Arrays that are derived from a token store, and stored next to it."""
 
+import contextlib
 import hashlib
 import logging
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -44,7 +46,7 @@ def _read(path: Path) -> dict[str, np.ndarray] | None:
       head = file.read(_HEAD)
       if f'{_sha256_of_rest(file)}\n'.encode() == head:
         file.seek(_HEAD)
-        with np.load(file, allow_pickle=False) as saved:
+        with contextlib.suppress(ValueError, OSError, zipfile.BadZipFile), np.load(file, allow_pickle=False) as saved:
           return dict(saved)
     log.warning('%s is damaged, or from an earlier version: making it again.', path)
   return None
