@@ -185,8 +185,9 @@ def of_yours(name: str, *, key: str, table: str, ours: str) -> Callable[..., Any
   """
   module, _, function = name.partition(':')
   for node in ast.parse(files.read_text(file_of_yours(name, key=key, ours=ours))).body:
-    named = isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [table]
-    if named and function in ast.literal_eval(node.value):
+    if not isinstance(node, ast.Assign) or [ast.unparse(target) for target in node.targets] != [table]:
+      continue
+    if function in ast.literal_eval(node.value):
       return getattr(importlib.import_module(module), function)
   raise ConfigError(
     f'{key}={name!r}: {module} does not list {function!r} in {table}. In a file of yours, import it and write '

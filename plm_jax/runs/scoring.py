@@ -69,8 +69,7 @@ def known(name: str) -> Score:
   keys_of = [
     Keys(reads=tuple(f'{part}{slash}{key}' for key in reads), records=tuple(records)) for reads, records in either
   ]
-  own = dict(metrics=named_metrics, either=tuple(keys_of), by_row=named_by_row)
-  return Score(file=file, part=part, tokenize=tokenize, choices=choices, **own)
+  return Score(file, part, named_metrics, tuple(keys_of), named_by_row, tokenize=tokenize, choices=choices)
 
 
 def tokenized(names: Sequence[str], wanted: Sequence[str], *, where: str) -> tuple[str, ...]:

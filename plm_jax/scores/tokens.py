@@ -52,7 +52,7 @@ def mixed(text: str) -> list[str]:
 
   Characters of scripts without spaces (there: Chinese) are tokens, other text is split into words.
   """
-  found = []
+  found: list[str] = []
   for part in _ALONE.split(without_marks(text)):
     for pattern, spaced in () if _ALONE.match(part) else _SPLIT:
       part = pattern.sub(spaced, f'{part} ')

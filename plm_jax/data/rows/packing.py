@@ -17,9 +17,10 @@ import numpy as np
 
 if TYPE_CHECKING:
   from plm_jax.data.rows import store
+  from plm_jax.data.rows.segments import Marked
   from plm_jax.data.rows.spelling import SpeltIds
 
-  Ids = np.ndarray | store.Ids | SpeltIds
+  Ids = np.ndarray | store.Ids | SpeltIds | Marked
 
 Frame = tuple[tuple[int, ...], tuple[int, ...]]  # ids before the piece, ids after it
 
