@@ -316,6 +316,8 @@ class Paper:
     supervision: origin of the pre-training labels.
     adapters: adapters that its paper uses.
     extension: kind of extended model, if it is one.
+    transfer: for a model, its use on a task: 'features' are frozen inputs of a task-specific network, 'fine-tuning'
+      trains all parameters with one new layer, 'joint' trains with the task.
   """
 
   year: int
@@ -325,6 +327,7 @@ class Paper:
   supervision: Literal['self-supervised', 'supervised', 'unsupervised'] = 'self-supervised'
   adapters: tuple[str, ...] = ()
   extension: Literal['knowledge-enriched', 'multilingual', 'multi-modal', 'domain-specific', 'compressed'] | None = None
+  transfer: Literal['features', 'fine-tuning', 'joint'] = 'fine-tuning'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -170,5 +170,9 @@ PUBLISHED: Mapping[str, Published] = {
 }
 
 PAPER = Supervised(
-  year=2017, title='McCann et al., CoVe', architecture='lstm', adapters=('scalar_mix', 'classify', 'span')
+  year=2017,
+  title='McCann et al., CoVe',
+  architecture='lstm',
+  adapters=('scalar_mix', 'classify', 'span'),
+  transfer='features',
 )

@@ -185,4 +185,6 @@ PUBLISHED: Mapping[str, Published] = {
   )
 }
 
-PAPER = Supervised(year=2018, title='Clark et al., Cross-View Training', architecture='lstm', adapters=('tag', 'parse'))
+PAPER = Supervised(
+  year=2018, title='Clark et al., Cross-View Training', architecture='lstm', adapters=('tag', 'parse'), transfer='joint'
+)

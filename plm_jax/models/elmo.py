@@ -345,4 +345,5 @@ PAPER = Paper(
   architecture='lstm',
   objective_family='autoregressive',
   adapters=('scalar_mix',),
+  transfer='features',
 )

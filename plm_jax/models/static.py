@@ -122,4 +122,5 @@ PAPER = Paper(
   architecture='static',
   objective_family='contrastive',
   adapters=('classify', 'tag'),
+  transfer='features',
 )
