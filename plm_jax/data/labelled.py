@@ -31,7 +31,8 @@ import numpy as np
 
 from plm_jax.config import build
 from plm_jax.core import errors
-from plm_jax.core.types import Count, Labels, Seed, Source, Template, Vocab
+from plm_jax.core.keywords import Count, Seed
+from plm_jax.core.types import Labels, Source, Template, Vocab
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary

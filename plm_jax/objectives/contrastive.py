@@ -23,22 +23,10 @@ import numpy as np
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count, Temperature, Weight
 from plm_jax.core.sharding import each_row
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Task,
-  Temperature,
-  Vocab,
-  Weight,
-)
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers import pooling
 from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, whole_loss
 from plm_jax.noise.keys import row_keys

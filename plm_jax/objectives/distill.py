@@ -17,21 +17,9 @@ import jax.numpy as jnp
 from plm_jax.config import build
 from plm_jax.core import errors
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count, Temperature, Weight
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Task,
-  Temperature,
-  Vocab,
-  Weight,
-)
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.losses import divergence, in_chunks
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.objectives import corrupt, mlm

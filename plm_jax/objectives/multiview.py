@@ -34,22 +34,9 @@ from plm_jax.adapters import multitask
 from plm_jax.adapters.texts import inputs_of, read_text
 from plm_jax.config import build
 from plm_jax.core.errors import one_of, require
+from plm_jax.core.keywords import Count, LayerNumber, PartRate, Std
 from plm_jax.core.trunk import Directions
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  LayerNumber,
-  Loss,
-  PartRate,
-  PyTree,
-  Std,
-  Supervised,
-  Task,
-  Vocab,
-)
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.arcs import ArcScores, over_arcs
 from plm_jax.layers.linear import normal
 from plm_jax.layers.losses import divergence

@@ -15,9 +15,10 @@ import numpy as np
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count
 from plm_jax.core.sharding import each_row
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Template, Vocab
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Template, Vocab
 from plm_jax.layers.linear import Dense, truncated_normal
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import metric, perplexity_of, row_terms, scaled_sum, whole_loss

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count, Weight
 from plm_jax.core.sharding import each_row
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.losses import cross_entropy, most_likely
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
