@@ -330,14 +330,8 @@ def look(
   if sampler and settings.count:
     sampler.sample(int(rows.row_ids[0]), 0)
   # places: labels are indices of a row's own options, so tasks with other options may share a batch
-  return Labels(
-    text_form.options,
-    max(rows.options, 1),
-    bool((rows.answers < 0).any()),
-    places=True,
-    rows=len(rows.row_ids),
-    record=partial(record, records, rows, text_form),
-  )
+  unlabelled, read = bool((rows.answers < 0).any()), partial(record, records, rows, text_form)
+  return Labels(text_form.options, max(rows.options, 1), unlabelled, places=True, rows=len(rows.row_ids), record=read)
 
 
 def template(*, vocab: Vocab, layout: str = 'plain', **rest: Any) -> Template:
