@@ -101,6 +101,8 @@ class Task(NamedTuple):
     loss: (forward, example, carry, rng) -> Loss.
     init_carry: batch size -> recurrent state at step 0.
     summary: means of metrics -> derived metrics (perplexity, bits per byte, ...). A mean of weight 0 is NaN.
+    exact: sums and weights of all batches of an evaluation -> the same with the exact 'loss', for a loss of several
+      terms, whose weights differ between batches.
     trains: patterns of the parameters that may train. One has to match the whole path, including the layer index
       ('trunk/layers/3/query/kernel'). All other parameters keep their values whatever `optim` specifies: they get no
       gradient, no weight decay and no optimiser state.
@@ -143,6 +145,7 @@ class Task(NamedTuple):
   predict: Callable[[Forward, Example], dict[str, Array]] | None = None
   init_carry: Callable[[int], PyTree] = lambda batch_size: ()
   summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: {}
+  exact: Callable[[Mapping[str, tuple[Any, Any]]], Mapping[str, tuple[Any, Any]]] = lambda totals: totals
   trains: tuple[str, ...] = EVERYTHING
   advance: Callable[[PyTree, Array], PyTree] | None = None
   rows: Callable[[Example], Mapping[str, Array]] = lambda example: FrozenDict()
