@@ -16,6 +16,7 @@ from tests.test_contract import KEY, SETTINGS, TASKS, Pair, batch_of, find, make
 ROWS, SIZES = 32, (3, 8, 32)
 COUPLED = {'objectives/contrastive'}  # the other rows of a batch are the negatives of a row
 # more terms than those of `SETTINGS`: name -> (folder, settings)
+ALWAYS = ('objectives/sentence_pair', 'objectives/span_boundary', 'adapters/classify', 'mixture')
 GENERATOR = {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES}
 RTD = {'name': 'rtd', 'generator': GENERATOR}
 VARIANTS = {
@@ -80,12 +81,16 @@ def check(pair):
     assert found[size] == pytest.approx(found[32], rel=1e-5, abs=1e-6, nan_ok=True), size
 
 
-@pytest.mark.parametrize('on', [name for name in TASKS if name not in COUPLED])
+def in_turn(name):
+  return name if name in ALWAYS else pytest.param(name, marks=pytest.mark.turns)
+
+
+@pytest.mark.parametrize('on', [in_turn(name) for name in TASKS if name not in COUPLED])
 def test_every_task(on):
   check(find(on))
 
 
-@pytest.mark.parametrize('name', VARIANTS)
+@pytest.mark.parametrize('name', map(in_turn, VARIANTS))
 def test_several_terms(name):
   folder, settings = VARIANTS[name]
   task = build.make(folder, settings, trunk=make_trunk('bert'), vocab=tiny.VOCAB)
@@ -93,6 +98,7 @@ def test_several_terms(name):
   check(Pair(*read, 'bert', task, {}))
 
 
+@pytest.mark.turns
 def test_the_others_couple_their_rows():
   assert {name for name in TASKS if find(name).task.couples_rows} == COUPLED
 
