@@ -19,7 +19,8 @@ import jax.numpy as jnp
 
 from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
-from plm_jax.core.types import Array, Count, Std, Supervised, Task, Vocab
+from plm_jax.core.keywords import Count, Std
+from plm_jax.core.types import Array, Supervised, Task, Vocab
 from plm_jax.layers.linear import truncated_normal
 
 PAPER = Supervised(year=2019, title='Houlsby et al.')

@@ -17,24 +17,8 @@ import jax.numpy as jnp
 from plm_jax.adapters import bpt3c, texts
 from plm_jax.adapters.texts import Pool, label_weights, read_text, scaled_class_weights
 from plm_jax.core import errors
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  LayerNumber,
-  Loss,
-  NonNegativeInt,
-  PartRate,
-  PyTree,
-  Rate,
-  Std,
-  Supervised,
-  Task,
-  Vocab,
-  Weight,
-)
+from plm_jax.core.keywords import Count, LayerNumber, NonNegativeInt, PartRate, Rate, Std, Weight
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.losses import binary_cross_entropy, cross_entropy, smoothed_cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum

@@ -20,8 +20,9 @@ import numpy as np
 from plm_jax.adapters import answers, texts
 from plm_jax.adapters.answers import Reader, Start
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.vocab_head import make_head

@@ -24,8 +24,9 @@ import jax.numpy as jnp
 
 from plm_jax.adapters import wrapped
 from plm_jax.config import build, signatures
+from plm_jax.core.keywords import Rate, Temperature
 from plm_jax.core.param_paths import both
-from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Rate, Supervised, Task, Temperature, Vocab
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.losses import divergence
 from plm_jax.layers.means import metric, row_terms, scaled_sum, whole_loss
 from plm_jax.layers.task_mixture import computed_once

@@ -19,7 +19,8 @@ import numpy as np
 
 from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
-from plm_jax.core.types import HEADS, Array, Count, PartRate, Supervised, Task, Vocab
+from plm_jax.core.keywords import Count, PartRate
+from plm_jax.core.types import HEADS, Array, Supervised, Task, Vocab
 from plm_jax.layers.dropout import drop
 
 PAPER = Supervised(year=2021, title='Hu et al., LoRA')

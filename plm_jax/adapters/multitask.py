@@ -80,6 +80,7 @@ def join(tasks: Tasks, *, scores: Mapping[str, tuple[str, ...]] = {}) -> Task:
     predict=partial(predict, tasks) if all(task.predict for task in tasks.values()) else None,
     evaluate=partial(evaluate, tasks),
     summary=partial(task_mixture.summary, tasks),
+    exact=partial(task_mixture.exact, tasks),
     couples_rows=any(task.couples_rows for task in tasks.values()),
     row_length=partial(task_mixture.row_length, tasks),
     scores=tuple(f'{name}/{score}' for name, own in part_scores.items() for score in own),

@@ -19,21 +19,8 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.adapters.texts import check_names, inputs_of, read_text, segments_of, trained
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  LayerNumber,
-  Loss,
-  PartRate,
-  PyTree,
-  Std,
-  Supervised,
-  Task,
-  Vocab,
-)
+from plm_jax.core.keywords import Count, LayerNumber, PartRate, Std
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.arcs import ArcScores, over_arcs
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import normal

@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.adapters import wrapped
-from plm_jax.core.types import HEADS, Array, Count, NonNegativeInt, Std, Supervised, Task, Vocab
+from plm_jax.core.keywords import Count, NonNegativeInt, Std
+from plm_jax.core.types import HEADS, Array, Supervised, Task, Vocab
 from plm_jax.layers.linear import normal
 
 PAPER = Supervised(year=2021, title='Li and Liang, prefix tuning')

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 from plm_jax.adapters import answers
 from plm_jax.adapters.answers import Model, Reader, Start
 from plm_jax.core import errors
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
+from plm_jax.core.keywords import Count
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.generate.constraints import NEVER
 from plm_jax.layers.losses import perplexity
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum

@@ -21,7 +21,8 @@ from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
 from plm_jax.compression import prune
 from plm_jax.core import errors
-from plm_jax.core.types import Array, Count, NonNegativeInt, Supervised, Task, Vocab
+from plm_jax.core.keywords import Count, NonNegativeInt
+from plm_jax.core.types import Array, Supervised, Task, Vocab
 
 PAPER = Supervised(year=2017, title='Zhu & Gupta', extension='compressed')
 READS = ()  # in addition to the inner task

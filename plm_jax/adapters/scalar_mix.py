@@ -30,24 +30,8 @@ import jax.numpy as jnp
 
 from plm_jax.config import build
 from plm_jax.core.errors import one_of
-from plm_jax.core.types import (
-  HEADS,
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  LayerNumber,
-  Loss,
-  NonNegativeInt,
-  PartRate,
-  PyTree,
-  Std,
-  Supervised,
-  Task,
-  Vocab,
-  Weight,
-)
+from plm_jax.core.keywords import Count, LayerNumber, NonNegativeInt, PartRate, Std, Weight
+from plm_jax.core.types import HEADS, Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers import pooling
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal

@@ -21,22 +21,8 @@ import jax
 from plm_jax.adapters import answers
 from plm_jax.adapters.answers import Model, Reader, Start
 from plm_jax.core import errors
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  NonNegativeInt,
-  PartRate,
-  PyTree,
-  Seed,
-  Supervised,
-  Task,
-  Temperature,
-  Vocab,
-)
+from plm_jax.core.keywords import Count, NonNegativeInt, PartRate, Seed, Temperature
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.generate import constraints
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 

@@ -13,21 +13,8 @@ import jax.numpy as jnp
 from plm_jax.adapters import classify, sequences, texts
 from plm_jax.adapters.classify import Kind
 from plm_jax.adapters.texts import Pool
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Example,
-  Forward,
-  Loss,
-  NonNegativeInt,
-  PartRate,
-  PyTree,
-  Std,
-  Supervised,
-  Task,
-  Vocab,
-  Weight,
-)
+from plm_jax.core.keywords import NonNegativeInt, PartRate, Std, Weight
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 
 PAPER = Supervised(year=2018, title='GPT §3.3')

@@ -21,21 +21,8 @@ import jax.numpy as jnp
 
 from plm_jax.adapters.texts import inputs_of, read_text, trained
 from plm_jax.core import errors
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  PartRate,
-  PyTree,
-  Std,
-  Supervised,
-  Task,
-  Vocab,
-  Weight,
-)
+from plm_jax.core.keywords import Count, PartRate, Std, Weight
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import cross_entropy

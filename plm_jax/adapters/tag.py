@@ -31,23 +31,8 @@ from plm_jax.adapters.texts import (
 )
 from plm_jax.core import entities
 from plm_jax.core.errors import one_of
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  LayerNumber,
-  Loss,
-  NonNegativeInt,
-  PartRate,
-  PyTree,
-  Std,
-  Supervised,
-  Task,
-  Vocab,
-  Weight,
-)
+from plm_jax.core.keywords import Count, LayerNumber, NonNegativeInt, PartRate, Std, Weight
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.crf import Chain, Crf, best_path, log_likelihood, probabilities, side_by_side
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.losses import smoothed_cross_entropy

@@ -24,8 +24,9 @@ from plm_jax.adapters import sequence
 from plm_jax.adapters.answers import Start
 from plm_jax.config import build
 from plm_jax.core.errors import one_of, require
+from plm_jax.core.keywords import Count, PartRate
 from plm_jax.core.trunk import Attends, Decodes, ReadsStates
-from plm_jax.core.types import Count, PartRate, Supervised, Task, Vocab
+from plm_jax.core.types import Supervised, Task, Vocab
 
 PAPER = Supervised(year=2019, title='BART §3.4', architecture='encoder-decoder', adapters=('sequence',))
 READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')

@@ -30,8 +30,9 @@ from plm_jax.checkpoint.fit import (
 from plm_jax.checkpoint.params import Params, open_params
 from plm_jax.checkpoint.saved_steps import Step
 from plm_jax.core.errors import one_of, suggest
+from plm_jax.core.keywords import NonNegativeInt
 from plm_jax.core.param_paths import flat
-from plm_jax.core.types import Array, NonNegativeInt, PyTree
+from plm_jax.core.types import Array, PyTree
 
 Resize = Literal['interpolate', 'new_rows', 'mean_rows', 'same_tokens']
 

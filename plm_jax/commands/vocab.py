@@ -12,6 +12,7 @@ folder with another vocabulary is an error.
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -83,13 +84,24 @@ def show(arguments: argparse.Namespace) -> int:
     return 0
   ids = vocab.encode(arguments.text, specials=arguments.parse_specials)
   words = len(arguments.text.split())
-  print(f'\n{len(ids)} tokens, {words} words, {len(arguments.text.encode())} bytes')
+  print(f'\n{len(ids)} tokens, {words} words, {len(arguments.text.encode())} bytes; {_unknown(vocab, arguments.text)}')
   for token_id in ids:
     token = vocab.token(token_id)
     spelled = vocab.kind not in ('wordpiece', 'words') and token_id not in vocab.special_ids
     print(f'{token_id:>8}  {token:<20}{vocab.token_bytes(token_id).hex(" ").upper() if spelled else ""}'.rstrip())
   print(f'decoded: {vocab.decode(ids, specials=True)}')
   return 0
+
+
+def _unknown(vocab: 'Vocab', text: str) -> str:
+  """Count the words with a part that the vocabulary lacks."""
+  if vocab.unk_id is None:
+    return 'no word can be unknown'
+  words = text.split()
+  counts = Counter(word for word in words if vocab.unk_id in vocab.encode(word))
+  shown = ', '.join(f'{word} ({count})' for word, count in counts.most_common(SHOWN))
+  more = ', ...' if len(counts) > SHOWN else ''
+  return f'{counts.total()} of {len(words)} words unknown or in part{": " if shown else ""}{shown}{more}'
 
 
 def _parser() -> argparse.ArgumentParser:

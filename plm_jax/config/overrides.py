@@ -81,10 +81,7 @@ def _unsets(annotation: str, here: Any, key: str, text: str, label: str) -> bool
 def _step(
   annotation: str, here: Any, part: str, label: str, config: Mapping[str, Any], *, below: Sequence[str] = ()
 ) -> tuple[str, Any]:
-  """Return annotation and default of the key `part` of a value.
-
-  `below` are the keys after it, for messages.
-  """
+  """Return annotation and default of a key; `below` are those after it."""
   found = annotations.part(annotation, here)
   if found is None or found.form == 'name' or not isinstance(here, Mapping | list):
     raise ConfigError(

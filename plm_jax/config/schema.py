@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from plm_jax.core.types import Count, NonNegativeInt, Seed
+from plm_jax.core.keywords import Count, NonNegativeInt, Seed
 
 
 class Run:

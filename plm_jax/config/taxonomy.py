@@ -11,8 +11,11 @@ from plm_jax.config import signatures
 
 KINDS = ('models', 'objectives', 'adapters')
 COLUMNS = (
-  'kind', 'name', 'representation', 'architecture', 'task', 'supervision', 'extension', 'adapters', 'year', 'paper',
+  'kind', 'name', 'representation', 'architecture', 'task', 'supervision', 'extension', 'transfer', 'task network',
+  'adapters', 'year', 'paper',
 )  # fmt: skip
+# transfer of a model -> what a task adds to it
+TASK_NETWORKS = {'features': 'task-specific', 'fine-tuning': 'one layer', 'joint': 'heads of each view'}
 # part of the survey -> why it is not here
 NOT_HERE = {
   'knowledge-enriched models (ERNIE, KnowBERT, K-BERT)': 'out of scope: they read entities and knowledge graphs',
@@ -53,6 +56,8 @@ def _row(kind: str, name: str) -> dict[str, Any]:
     'task': paper['objective_family'],
     'supervision': paper['supervision'],
     'extension': paper['extension'],
+    'transfer': paper['transfer'] if kind == 'models' else None,
+    'task network': TASK_NETWORKS[paper['transfer']] if kind == 'models' else None,
     'adapters': list(paper['adapters']),
     'year': paper['year'],
     'paper': paper['title'],

@@ -196,10 +196,7 @@ def check_keywords(
 def unknown_keyword(
   label: str, known: Mapping[str, Keyword], name: Any, elsewhere: Mapping[str, str], *, below: Sequence[Any] = ()
 ) -> str:
-  """Return the message for an unknown key.
-
-  `below` are keys within it, as in `tokenizer.model_max_length`, whose last one tells more.
-  """
+  """Return the message for an unknown key, with keys `below` it."""
   where, key = _located(label, name if isinstance(name, str) else errors.shown(name))
   mistyped = difflib.get_close_matches(str(name), list(known), cutoff=0.8)
   if hint := below and not mistyped and aliases.inner_hint(str(name), str(below[-1])):

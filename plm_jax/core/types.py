@@ -8,12 +8,27 @@ n layers, t targets.
 import dataclasses
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
 import numpy as np
 from flax.core import FrozenDict
+
+from plm_jax.core.keywords import Count as Count
+from plm_jax.core.keywords import Depth as Depth
+from plm_jax.core.keywords import Duration as Duration
+from plm_jax.core.keywords import Epsilon as Epsilon
+from plm_jax.core.keywords import LayerNumber as LayerNumber
+from plm_jax.core.keywords import Momentum as Momentum
+from plm_jax.core.keywords import NonNegativeInt as NonNegativeInt
+from plm_jax.core.keywords import PartRate as PartRate
+from plm_jax.core.keywords import Rate as Rate
+from plm_jax.core.keywords import Samples as Samples
+from plm_jax.core.keywords import Seed as Seed
+from plm_jax.core.keywords import Std as Std
+from plm_jax.core.keywords import Temperature as Temperature
+from plm_jax.core.keywords import Weight as Weight
 
 Array = jax.Array
 PyTree = Any
@@ -86,6 +101,8 @@ class Task(NamedTuple):
     loss: (forward, example, carry, rng) -> Loss.
     init_carry: batch size -> recurrent state at step 0.
     summary: means of metrics -> derived metrics (perplexity, bits per byte, ...). A mean of weight 0 is NaN.
+    exact: sums and weights of all batches of an evaluation -> the same with the exact 'loss', for a loss of several
+      terms, whose weights differ between batches.
     trains: patterns of the parameters that may train. One has to match the whole path, including the layer index
       ('trunk/layers/3/query/kernel'). All other parameters keep their values whatever `optim` specifies: they get no
       gradient, no weight decay and no optimiser state.
@@ -128,6 +145,7 @@ class Task(NamedTuple):
   predict: Callable[[Forward, Example], dict[str, Array]] | None = None
   init_carry: Callable[[int], PyTree] = lambda batch_size: ()
   summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: {}
+  exact: Callable[[Mapping[str, tuple[Any, Any]]], Mapping[str, tuple[Any, Any]]] = lambda totals: totals
   trains: tuple[str, ...] = EVERYTHING
   advance: Callable[[PyTree, Array], PyTree] | None = None
   rows: Callable[[Example], Mapping[str, Array]] = lambda example: FrozenDict()
@@ -316,6 +334,8 @@ class Paper:
     supervision: origin of the pre-training labels.
     adapters: adapters that its paper uses.
     extension: kind of extended model, if it is one.
+    transfer: for a model, its use on a task: 'features' are frozen inputs of a task-specific network, 'fine-tuning'
+      trains all parameters with one new layer, 'joint' trains with the task.
   """
 
   year: int
@@ -325,6 +345,7 @@ class Paper:
   supervision: Literal['self-supervised', 'supervised', 'unsupervised'] = 'self-supervised'
   adapters: tuple[str, ...] = ()
   extension: Literal['knowledge-enriched', 'multilingual', 'multi-modal', 'domain-specific', 'compressed'] | None = None
+  transfer: Literal['features', 'fine-tuning', 'joint'] = 'fine-tuning'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -396,25 +417,3 @@ def nothing_after(vocab: Vocab) -> int:
   It is the padding, or -1 if texts end with the padding token as well.
   """
   return -1 if vocab.pad_id == vocab.eos_id else vocab.pad_id
-
-
-# Types of keywords -------------------------------------------------------------------------------------------------
-
-# Annotations of keywords are read from source and never evaluated (config/values.py). A bound is written as a
-# comparison with x, or 'any' if every number is valid. A kind names the contents of a block:
-# `Annotated[Mapping[str, Any], 'noise.where']`. Any float is 0 or a number that float32 holds (`values.in_float32`).
-Rate = Annotated[float, '0 <= x <= 1']
-PartRate = Annotated[float, '0 <= x < 1']  # below 1, so that something is left: dropout, smoothing of labels
-Count = Annotated[int, '1 <= x']
-NonNegativeInt = Annotated[int, '0 <= x']
-Samples = Annotated[int, '1 <= x <= 10_000']  # words that each pair or position is compared with
-Depth = Annotated[int, '1 <= x <= 10_000']  # layers, each of which costs time to trace or to index
-Weight = Annotated[float, '0 <= x <= 1_000_000']  # of a term of a loss, or a share in any proportion
-Std = Annotated[float, '0 <= x <= 100']  # of initial values
-Epsilon = Annotated[float, '0 < x <= 1']  # added to a divisor that may be 0
-Momentum = Annotated[float, '0 <= x < 1']  # decay of a running mean
-Temperature = Annotated[float, '0 < x <= 1_000_000']
-LayerNumber = Annotated[int, '-1000 <= x < 1000']  # from 0, or from -1 downwards
-Seed = Annotated[int, '0 <= x < 4_294_967_296']  # 32 bits
-# of a run: whole steps, or a fraction of it up to 1.0
-Duration = Annotated[int, '0 <= x <= 1_000_000_000'] | Annotated[float, '0 <= x <= 1_000_000_000']

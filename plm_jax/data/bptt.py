@@ -26,7 +26,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from plm_jax.core.types import Count, Source, Template, Vocab, nothing_after
+from plm_jax.core.keywords import Count
+from plm_jax.core.types import Source, Template, Vocab, nothing_after
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import framing, order, store
 from plm_jax.data.rows.documents import Corpus

@@ -22,7 +22,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from plm_jax.core.errors import RunError
-from plm_jax.core.types import Count, Source, Vocab
+from plm_jax.core.keywords import Count
+from plm_jax.core.types import Source, Vocab
 from plm_jax.data import made
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import order, store

@@ -31,7 +31,8 @@ import numpy as np
 
 from plm_jax.config import build
 from plm_jax.core import errors
-from plm_jax.core.types import Count, Labels, Seed, Source, Template, Vocab
+from plm_jax.core.keywords import Count, Seed
+from plm_jax.core.types import Labels, Source, Template, Vocab
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
@@ -211,17 +212,7 @@ def _serve(
   digest: str,
   path: str,
 ) -> Source:
-  """Build the source.
-
-  Args:
-    given: the examples.
-    laid: their tokens.
-    target: their target texts.
-    rows: order of the examples.
-    widths: int64, lengths that batches may have, ascending.
-    digest: of everything that determines the batches.
-    path: path of the data, for messages.
-  """
+  """Build the source; batches have the lengths `widths`, int64, ascending."""
   log.info(f'{path}: {len(given.row_ids)} rows, {laid.cut} of them cut to {widths[-1]} tokens.')
   if target.laid is not None:
     log.info(f'{path}: {target.laid.cut} target texts are cut to {target.length} tokens.')
@@ -269,15 +260,9 @@ def look(
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   given = _read(records, kind, example_settings)
   _checked[records.where, records.digest, kind, example_settings] = given
-  record = given.record and given.record(np.arange(len(given.texts) + 1))  # as if each text had one token
+  rows, record = len(given.row_ids), given.record and given.record(np.arange(len(given.texts) + 1))  # a token each
   return Labels(
-    given.names,
-    given.classes,
-    given.unlabelled,
-    given.largest,
-    places=given.sequences > 1,
-    rows=len(given.row_ids),
-    record=record,
+    given.names, given.classes, given.unlabelled, given.largest, places=given.sequences > 1, rows=rows, record=record
   )
 
 

@@ -22,7 +22,8 @@ import numpy as np
 
 from plm_jax.config import build
 from plm_jax.core import errors
-from plm_jax.core.types import Count, Labels, Source, Temperature, Template, Vocab
+from plm_jax.core.keywords import Count, Temperature
+from plm_jax.core.types import Labels, Source, Template, Vocab
 from plm_jax.data.rows import mixed, order, store
 
 GIVES = ('part',)  # and the keys that all its parts give

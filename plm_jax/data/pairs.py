@@ -24,7 +24,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from plm_jax.core.types import Count, Rate, Source, Vocab
+from plm_jax.core.keywords import Count, Rate
+from plm_jax.core.types import Source, Vocab
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.data.rows.cached import cached

@@ -21,7 +21,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from plm_jax.core.types import Count, Source, Template, Vocab
+from plm_jax.core.keywords import Count
+from plm_jax.core.types import Source, Template, Vocab
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, segments, store
 from plm_jax.data.rows.cached import cached

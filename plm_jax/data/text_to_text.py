@@ -25,7 +25,8 @@ import numpy as np
 
 from plm_jax.config import build
 from plm_jax.core import errors
-from plm_jax.core.types import Count, Labels, Source, Template, Vocab
+from plm_jax.core.keywords import Count
+from plm_jax.core.types import Labels, Source, Template, Vocab
 from plm_jax.data.corpora import local, sources, splits
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
@@ -329,14 +330,8 @@ def look(
   if sampler and settings.count:
     sampler.sample(int(rows.row_ids[0]), 0)
   # places: labels are indices of a row's own options, so tasks with other options may share a batch
-  return Labels(
-    text_form.options,
-    max(rows.options, 1),
-    bool((rows.answers < 0).any()),
-    places=True,
-    rows=len(rows.row_ids),
-    record=partial(record, records, rows, text_form),
-  )
+  unlabelled, read = bool((rows.answers < 0).any()), partial(record, records, rows, text_form)
+  return Labels(text_form.options, max(rows.options, 1), unlabelled, places=True, rows=len(rows.row_ids), record=read)
 
 
 def template(*, vocab: Vocab, layout: str = 'plain', **rest: Any) -> Template:

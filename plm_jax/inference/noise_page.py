@@ -77,7 +77,7 @@ def batch(kind: Rows, words: list[int], vocab: Any, *, rows: int, other: list[in
 
 
 def _counts(words: list[int], vocab: Any) -> dict[str, np.ndarray]:
-  """Count the pairs of words up to 15 words apart, as GloVe does."""
+  """Count pairs of words at most 15 words apart, like GloVe."""
   from plm_jax.data import cooccurrence  # loads jax
 
   ids = np.array([word for word in words if word not in vocab.special_ids], np.int64)

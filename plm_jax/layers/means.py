@@ -4,7 +4,9 @@
 sums of the parts then add up to the mean over the batch.
 """
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -51,13 +53,31 @@ def row_terms(row_weight: Array) -> dict[str, Array]:
 def whole_loss(value: Array, targets: Mapping[str, Array]) -> tuple[Array, Array]:
   """Build the metric 'loss' from terms with different divisors.
 
-  Their sum is reported like a mean over rows, so the metrics of parts of a batch add up to it.
+  Their sum is reported like a mean over rows, so the metrics of parts of a batch add up to it. Over several batches
+  it is `exact_loss`.
 
   Args:
     value: f32[], the differentiated sum of terms, each divided by its own total.
     targets: with those of `row_terms`.
   """
   return value / targets['row_scale'][0], targets['row_weight'].sum()
+
+
+def exact_loss(totals: Mapping[str, tuple[Any, Any]], *, terms: Mapping[str, float]) -> Mapping[str, tuple[Any, Any]]:
+  """Compute a `Task.exact`: 'loss' as the sum of exact means.
+
+  Args:
+    totals: metric -> (sum, weight) over all batches.
+    terms: metric of each term -> its share in the loss.
+  """
+  # batches with 1 and 3 tokens, nats 2 and 3 + 1 + 1: (2 + 5) / 4, not the mean of 2 and 5 / 3
+  value, weight = map(float, totals['loss'])
+  if math.isfinite(value):  # else a term is not finite, and so is their sum
+    means = (
+      share * float(totals[name][0]) / float(totals[name][1]) for name, share in terms.items() if totals[name][1]
+    )
+    value = sum(means) * weight
+  return {**totals, 'loss': (value, weight)}
 
 
 def perplexity_of(means: Mapping[str, float], *, nats: str = 'loss') -> dict[str, float]:

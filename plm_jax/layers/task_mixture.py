@@ -147,6 +147,19 @@ def summary(tasks: Tasks, means: dict[str, float]) -> dict[str, float]:
   return out
 
 
+def exact(tasks: Tasks, totals: Mapping[str, tuple[Any, Any]]) -> Mapping[str, tuple[Any, Any]]:
+  """Compute the exact 'loss' of each part, and their sum."""
+  out = dict(totals)
+  for name, task in tasks.items():
+    own = {key.removeprefix(f'{name}/'): value for key, value in totals.items() if key.startswith(f'{name}/')}
+    out |= named(task.exact(own), name)
+  losses = [f'{name}/loss' for name in tasks]
+  if any(out[loss] is not totals[loss] for loss in losses):
+    sums, weights = zip(*(map(float, out[loss]) for loss in losses), strict=True)
+    out['loss'] = sum(sums), sum(weights)
+  return out
+
+
 def row_length(tasks: Tasks, length: int) -> int:
   """Return the longest row of any part."""
   return max(task.row_length(length) for task in tasks.values())

@@ -14,20 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.core.keywords import Count, Depth, Epsilon, NonNegativeInt, PartRate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import (
-  Array,
-  Count,
-  Depth,
-  Epsilon,
-  Execution,
-  NonNegativeInt,
-  Paper,
-  PartRate,
-  Published,
-  PyTree,
-  Std,
-)
+from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, truncated_normal

@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.keywords import Count, Depth, Epsilon, PartRate, Rate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Rate, Std
+from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
 from plm_jax.layers import cache as caches
 from plm_jax.layers import pooling
 from plm_jax.layers.cache import Cache

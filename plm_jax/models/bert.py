@@ -14,8 +14,9 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.keywords import Count, Depth, Epsilon, NonNegativeInt, PartRate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, NonNegativeInt, Paper, PartRate, Published, Std
+from plm_jax.core.types import Array, Execution, Paper, Published
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout

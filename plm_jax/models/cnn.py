@@ -15,8 +15,9 @@ from collections.abc import Mapping
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.keywords import Count, Depth, Epsilon, PartRate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std
+from plm_jax.core.types import Array, Execution, Paper, Published
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.mlp import ACTIVATIONS, Activation

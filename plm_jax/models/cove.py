@@ -15,8 +15,9 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.keywords import Count, Depth, PartRate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Execution, PartRate, Published, Remat, Std, Supervised
+from plm_jax.core.types import Array, Execution, Published, Remat, Supervised
 from plm_jax.layers.cudnn_lstm import Gates
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import normal, uniform
@@ -170,5 +171,9 @@ PUBLISHED: Mapping[str, Published] = {
 }
 
 PAPER = Supervised(
-  year=2017, title='McCann et al., CoVe', architecture='lstm', adapters=('scalar_mix', 'classify', 'span')
+  year=2017,
+  title='McCann et al., CoVe',
+  architecture='lstm',
+  adapters=('scalar_mix', 'classify', 'span'),
+  transfer='features',
 )

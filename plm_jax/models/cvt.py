@@ -20,8 +20,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.core.batch import SLOTS
+from plm_jax.core.keywords import Count, NonNegativeInt, PartRate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Execution, NonNegativeInt, PartRate, Published, Std, Supervised
+from plm_jax.core.types import Array, Execution, Published, Supervised
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal, uniform
@@ -185,4 +186,6 @@ PUBLISHED: Mapping[str, Published] = {
   )
 }
 
-PAPER = Supervised(year=2018, title='Clark et al., Cross-View Training', architecture='lstm', adapters=('tag', 'parse'))
+PAPER = Supervised(
+  year=2018, title='Clark et al., Cross-View Training', architecture='lstm', adapters=('tag', 'parse'), transfer='joint'
+)

@@ -24,8 +24,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.core.errors import one_of
+from plm_jax.core.keywords import Count, Depth, Epsilon, NonNegativeInt, PartRate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, NonNegativeInt, Paper, PartRate, Published, Std
+from plm_jax.core.types import Array, Execution, Paper, Published
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout

@@ -25,9 +25,10 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.core.batch import SLOTS
+from plm_jax.core.keywords import Count, Depth, NonNegativeInt, PartRate
 from plm_jax.core.sharding import constrain
 from plm_jax.core.trunk import AttentionKind
-from plm_jax.core.types import Array, Count, Depth, Execution, NonNegativeInt, Paper, PartRate, Published, PyTree
+from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, Initializer, normal
@@ -345,4 +346,5 @@ PAPER = Paper(
   architecture='lstm',
   objective_family='autoregressive',
   adapters=('scalar_mix',),
+  transfer='features',
 )

@@ -20,8 +20,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.keywords import Count, Depth, Epsilon, PartRate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std
+from plm_jax.core.types import Array, Execution, Paper, Published
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import Way, attend, weights, with_prefix

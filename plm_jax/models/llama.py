@@ -21,9 +21,10 @@ from typing import Annotated, Any, Literal
 import flax.linen as nn
 import numpy as np
 
+from plm_jax.core.keywords import Count, Depth, Epsilon, PartRate, Rate, Std
 from plm_jax.core.sharding import constrain
 from plm_jax.core.trunk import HeadStyle
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Rate, Std
+from plm_jax.core.types import Array, Execution, Paper, Published
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in

@@ -19,8 +19,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.keywords import Count, Depth, Epsilon, PartRate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std
+from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.lstm import Lstm

@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.keywords import Count
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import Array, Count, Execution, Paper, Published
+from plm_jax.core.types import Array, Execution, Paper, Published
 from plm_jax.layers.linear import Initializer
 from plm_jax.layers.pooling import mean
 from plm_jax.models.base import Base, Overrides
@@ -122,4 +123,5 @@ PAPER = Paper(
   architecture='static',
   objective_family='contrastive',
   adapters=('classify', 'tag'),
+  transfer='features',
 )

@@ -21,9 +21,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.core.keywords import Count, Depth, Epsilon, PartRate
 from plm_jax.core.sharding import constrain
 from plm_jax.core.trunk import AttentionKind, HeadStyle
-from plm_jax.core.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree
+from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
 from plm_jax.layers.cache import Cache, Past

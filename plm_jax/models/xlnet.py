@@ -18,20 +18,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from plm_jax.core.keywords import Count, Depth, Epsilon, NonNegativeInt, PartRate, Std
 from plm_jax.core.sharding import constrain
-from plm_jax.core.types import (
-  Array,
-  Count,
-  Depth,
-  Epsilon,
-  Execution,
-  NonNegativeInt,
-  Paper,
-  PartRate,
-  Published,
-  PyTree,
-  Std,
-)
+from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend, weights, with_prefix
 from plm_jax.layers.dropout import Dropout

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.core.types import Array, Count
+from plm_jax.core.keywords import Count
+from plm_jax.core.types import Array
 from plm_jax.noise.row import Row, Spans
 
 Share = Annotated[float, '0 < x <= 1']

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.errors import one_of
-from plm_jax.core.types import Array, Rate
+from plm_jax.core.keywords import Rate
+from plm_jax.core.types import Array
 from plm_jax.noise.row import Row, Slots, Spans
 
 MostInserted = Annotated[int, '1 <= x <= 100']  # each adds a slot to every token of a row

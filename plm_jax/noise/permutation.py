@@ -7,7 +7,8 @@ targets and its own order, and the first part does not see the second.
 import jax
 import jax.numpy as jnp
 
-from plm_jax.core.types import Array, Count
+from plm_jax.core.keywords import Count
+from plm_jax.core.types import Array
 from plm_jax.noise.row import Row
 from plm_jax.noise.without_replacement import choose, draw_scores
 

@@ -6,7 +6,8 @@ No token leaves its run (`noise/runs.py`). Special tokens and padding keep their
 import jax
 import jax.numpy as jnp
 
-from plm_jax.core.types import Array, Rate
+from plm_jax.core.keywords import Rate
+from plm_jax.core.types import Array
 from plm_jax.noise.row import Row
 from plm_jax.noise.runs import Runs, find_runs, select
 from plm_jax.noise.where.counts import check_rate, count_table, round_up

@@ -22,21 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.errors import one_of, require
+from plm_jax.core.keywords import Count, NonNegativeInt, Weight
 from plm_jax.core.trunk import Streams
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  NonNegativeInt,
-  Paper,
-  PyTree,
-  Task,
-  Vocab,
-  Weight,
-)
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers import sampled_softmax
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.losses import chunked_cross_entropy

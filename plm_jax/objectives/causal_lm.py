@@ -17,21 +17,9 @@ import numpy as np
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count, Weight
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Task,
-  Vocab,
-  Weight,
-  nothing_after,
-)
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, nothing_after
 from plm_jax.layers.losses import (
   chunked_cross_entropy,
   cross_entropy,

@@ -23,24 +23,12 @@ import numpy as np
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count, Temperature, Weight
 from plm_jax.core.sharding import each_row
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Task,
-  Temperature,
-  Vocab,
-  Weight,
-)
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers import pooling
-from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, whole_loss
+from plm_jax.layers.means import batch_scale, exact_loss, metric, row_terms, scaled_sum, whole_loss
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row
 from plm_jax.objectives import corrupt, mlm
@@ -177,7 +165,8 @@ def make(
     mlm_weight=mlm_weight,
   )
   model = Model(trunk, mlm.make_head(trunk) if fills else None, pool)
-  return Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), couples_rows=True)
+  exact = partial(exact_loss, terms={'contrastive_loss': weight} | ({'mlm_loss': mlm_weight} if fills else {}))
+  return Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), couples_rows=True, exact=exact)
 
 
 def prepare(s: ContrastiveSettings, root: Array, batch: Batch) -> Example:

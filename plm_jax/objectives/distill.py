@@ -17,23 +17,11 @@ import jax.numpy as jnp
 from plm_jax.config import build
 from plm_jax.core import errors
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count, Temperature, Weight
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Task,
-  Temperature,
-  Vocab,
-  Weight,
-)
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.losses import divergence, in_chunks
-from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
+from plm_jax.layers.means import batch_scale, exact_loss, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.objectives import corrupt, mlm
 
 PAPER = Paper(
@@ -161,7 +149,9 @@ def make(
   )
   model = Model(trunk, mlm.make_head(trunk), mlm.Model(second, mlm.make_head(second)))
   summary = partial(perplexity_of, nats='mlm_loss')
-  return Task(model, partial(prepare, s), partial(loss, s), mlm.predict, summary=summary)
+  shares = {'kl_loss': kl_weight, 'mse_loss': mse_weight, 'mlm_loss': mlm_weight, 'cosine_loss': cosine_weight}
+  exact = partial(exact_loss, terms={name: share for name, share in shares.items() if share})
+  return Task(model, partial(prepare, s), partial(loss, s), mlm.predict, summary=summary, exact=exact)
 
 
 def prepare(s: DistillSettings, root: Array, batch: Batch) -> Example:

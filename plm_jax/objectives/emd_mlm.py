@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import flax.linen as nn
 
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count
 from plm_jax.core.trunk import Attends, Refines
-from plm_jax.core.types import Array, Count, Paper, Task, Vocab
+from plm_jax.core.types import Array, Paper, Task, Vocab
 from plm_jax.layers import positions as position
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.objectives import corrupt, mlm

@@ -21,7 +21,8 @@ import numpy as np
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
-from plm_jax.core.types import Array, Batch, Example, Paper, PyTree, Samples, Task, Vocab, WordTable
+from plm_jax.core.keywords import Samples
+from plm_jax.core.types import Array, Batch, Example, Paper, PyTree, Task, Vocab, WordTable
 from plm_jax.layers.linear import Embed, uniform
 from plm_jax.noise import alias
 from plm_jax.objectives import skipgram, subwords

@@ -85,6 +85,7 @@ def make_task(s: MixtureSettings) -> Task:
     partial(loss, s),
     evaluate=partial(evaluate, s),
     summary=partial(tasks.summary, s.tasks),
+    exact=partial(tasks.exact, s.tasks),
     couples_rows=any(task.couples_rows for task in s.tasks.values()),
     row_length=partial(tasks.row_length, s.tasks),
     for_documents=partial(for_documents, s) if any(task.for_documents for task in s.tasks.values()) else None,

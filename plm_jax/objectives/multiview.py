@@ -34,26 +34,13 @@ from plm_jax.adapters import multitask
 from plm_jax.adapters.texts import inputs_of, read_text
 from plm_jax.config import build
 from plm_jax.core.errors import one_of, require
+from plm_jax.core.keywords import Count, LayerNumber, PartRate, Std
 from plm_jax.core.trunk import Directions
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  LayerNumber,
-  Loss,
-  PartRate,
-  PyTree,
-  Std,
-  Supervised,
-  Task,
-  Vocab,
-)
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.arcs import ArcScores, over_arcs
 from plm_jax.layers.linear import normal
 from plm_jax.layers.losses import divergence
-from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, whole_loss
+from plm_jax.layers.means import batch_scale, exact_loss, metric, row_terms, scaled_sum, whole_loss
 from plm_jax.layers.mlp import PredictionHead
 from plm_jax.layers.scalar_mix import read_layers
 from plm_jax.objectives import corrupt
@@ -224,7 +211,9 @@ def make(
   marks = corrupt.mark_table(vocab)
   learning = {**dict.fromkeys(labels, tuple(views)), **dict.fromkeys(arcs, ARC_VIEWS)}
   s = MultiviewSettings(views=learning, inputs=inputs_of(trunk), starts_word=np.asarray(vocab.starts_word), marks=marks)
-  by_part[unlabelled] = Task(model, partial(prepare, s), partial(loss, s), lambda forward, example: {})
+  terms = {f'{task}_{view}': 1.0 for task, seen in learning.items() for view in seen}
+  functions = partial(prepare, s), partial(loss, s), lambda forward, example: {}
+  by_part[unlabelled] = Task(model, *functions, exact=partial(exact_loss, terms=terms))
   return multitask.join({name: by_part[name] for name in sorted(by_part)})
 
 

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count
 from plm_jax.core.sharding import each_row
 from plm_jax.core.trunk import Attends, Remembers
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.linear import OutputBias
 from plm_jax.layers.losses import cross_entropy, most_likely
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum

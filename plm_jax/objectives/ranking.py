@@ -17,7 +17,8 @@ import numpy as np
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.core.keywords import Count
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.linear import Dense, uniform
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.noise.keys import row_keys

@@ -17,25 +17,12 @@ import numpy as np
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count, Rate, Temperature, Weight
 from plm_jax.core.sharding import each_row
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Rate,
-  Task,
-  Temperature,
-  Vocab,
-  Weight,
-)
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy
-from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
+from plm_jax.layers.means import batch_scale, exact_loss, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm, rtd_model
 from plm_jax.objectives.rtd_model import Sharing
@@ -147,7 +134,17 @@ def make(
     rewarded=learning == 'adversarial',
   )
   summary = partial(perplexity_of, nats='restore_loss' if sampling == 'uniform' else 'generator_loss')
-  return Task(model, partial(prepare, s), partial(loss, s), partial(predict_rows, s), summary=summary)
+  functions = partial(prepare, s), partial(loss, s), partial(predict_rows, s)
+  return Task(model, *functions, summary=summary, exact=partial(exact_loss, terms=terms_of(s)))
+
+
+def terms_of(s: RtdSettings) -> dict[str, float]:
+  """Return the metric of each term of the loss, and its share."""
+  terms = {'rtd_loss' if s.detects else 'restore_loss': s.weight}
+  if s.sampling == 'uniform':
+    return terms
+  of_generator = {'likelihood': ('generator_loss',), 'adversarial': ('policy_loss', 'baseline_loss')}
+  return terms | dict.fromkeys(of_generator.get(s.learning, ()), s.generator_weight)
 
 
 def check(
@@ -353,6 +350,7 @@ def reinforce(
   policy = advantage * cross_entropy(logits / s.temperature, sampled)  # -log p: descending it raises p where > 0
   fit = jax.nn.softplus(expected) - jnp.exp(-reward) * expected  # cross-entropy with the discriminator's certainty
   metrics = {'reward': metric(reward, weights), 'baseline_loss': metric(fit, weights)}
+  metrics['policy_loss'] = metric(policy, weights)
   return scaled_sum(policy + fit, weights, targets['scale']), metrics
 
 

@@ -15,12 +15,13 @@ import numpy as np
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count
 from plm_jax.core.sharding import each_row
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Template, Vocab
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Template, Vocab
 from plm_jax.layers.linear import Dense, truncated_normal
 from plm_jax.layers.losses import cross_entropy
-from plm_jax.layers.means import metric, perplexity_of, row_terms, scaled_sum, whole_loss
+from plm_jax.layers.means import exact_loss, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.noise import pair as pairs
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
@@ -117,7 +118,14 @@ def make(
     frame=2 + SEPARATORS[layout],
   )
   model = Model(trunk, mlm.make_head(trunk), trunk.head_style.init_std)
-  return Task(model, partial(prepare, s), partial(loss, s), predict, summary=partial(perplexity_of, nats='mlm_loss'))
+  return Task(
+    model,
+    partial(prepare, s),
+    partial(loss, s),
+    predict,
+    summary=partial(perplexity_of, nats='mlm_loss'),
+    exact=partial(exact_loss, terms={'mlm_loss': 1.0, f'{question}_loss': 1.0}),
+  )
 
 
 def template(*, vocab: Vocab, rows: Template | None, layout: Layout = 'bert', **rest: Any) -> Template:

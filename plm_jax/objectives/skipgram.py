@@ -17,7 +17,8 @@ import jax.numpy as jnp
 
 from plm_jax.core import errors
 from plm_jax.core.errors import require
-from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Samples, Task, Vocab
+from plm_jax.core.keywords import Samples
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.linear import Embed
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.table_products import products

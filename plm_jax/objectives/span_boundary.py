@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count, Weight
 from plm_jax.core.sharding import each_row
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.losses import cross_entropy, most_likely
-from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
+from plm_jax.layers.means import batch_scale, exact_loss, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.noise.keys import row_keys
@@ -149,7 +150,8 @@ def make(
   boundary = Boundary(*sizes, style.activation, style.norm_epsilon, style.init_std, trunk.execution.dtype)
   model = Model(trunk, mlm.make_head(trunk), boundary)
   summary = partial(perplexity_of, nats='mlm_loss')
-  return Task(model, partial(prepare, s), partial(loss, s), predict, summary=summary)
+  exact = partial(exact_loss, terms={'mlm_loss': 1.0, 'sbo_loss': s.weight})
+  return Task(model, partial(prepare, s), partial(loss, s), predict, summary=summary, exact=exact)
 
 
 def prepare(s: SpanBoundarySettings, root: Array, batch: Batch) -> Example:

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from plm_jax.adapters import answers, sequence, texts
 from plm_jax.adapters.answers import Start
 from plm_jax.core.errors import require
+from plm_jax.core.keywords import Count, PartRate, Std
 from plm_jax.core.trunk import AttentionKind, Ends, HeadStyle
-from plm_jax.core.types import Array, Count, Execution, PartRate, Std, Supervised, Task, Vocab
+from plm_jax.core.types import Array, Execution, Supervised, Task, Vocab
 from plm_jax.generate.constraints import Generated
 from plm_jax.generate.decode import generate
 from plm_jax.layers import cache as caches

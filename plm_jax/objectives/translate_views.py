@@ -25,20 +25,8 @@ import jax.numpy as jnp
 
 from plm_jax.adapters import answers, multitask, sequence, texts
 from plm_jax.adapters.answers import Reader, Start
-from plm_jax.core.types import (
-  Array,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  PartRate,
-  PyTree,
-  Std,
-  Supervised,
-  Task,
-  Vocab,
-)
+from plm_jax.core.keywords import Count, PartRate, Std
+from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, uniform
 from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely

@@ -18,8 +18,9 @@ import numpy as np
 
 from plm_jax.config.values import as_steps
 from plm_jax.core.errors import ConfigError, near
+from plm_jax.core.keywords import Duration
 from plm_jax.core.param_paths import group_name, is_stacked, path_name, virtual_paths
-from plm_jax.core.types import EVERYTHING, Array, Duration, PyTree
+from plm_jax.core.types import EVERYTHING, Array, PyTree
 from plm_jax.optim.schedules import Schedule
 
 Value = float | None | Schedule

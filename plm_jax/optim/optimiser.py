@@ -23,8 +23,9 @@ import optax
 from flax.core import FrozenDict
 
 from plm_jax.core.errors import ConfigError, one_of, suggest
+from plm_jax.core.keywords import Duration, Momentum
 from plm_jax.core.param_paths import group_name, path_name
-from plm_jax.core.types import EVERYTHING, Array, Duration, Momentum, PyTree
+from plm_jax.core.types import EVERYTHING, Array, PyTree
 from plm_jax.optim import averages, groups, rules, schedules
 from plm_jax.optim.groups import Multiplier, Settings, Written
 

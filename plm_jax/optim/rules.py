@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import optax
 
 from plm_jax.core import param_paths
-from plm_jax.core.types import Array, Count, Epsilon, Momentum, NonNegativeInt, PyTree
+from plm_jax.core.keywords import Count, Epsilon, Momentum, NonNegativeInt
+from plm_jax.core.types import Array, PyTree
 from plm_jax.optim import groups
 from plm_jax.optim.averages import Average, iterate_mean
 from plm_jax.optim.groups import Settings, Written

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 
 from plm_jax.config.values import as_steps
 from plm_jax.core.errors import ConfigError, check_choice, one_of
-from plm_jax.core.types import Array, Duration, NonNegativeInt, Rate
+from plm_jax.core.keywords import Duration, NonNegativeInt, Rate
+from plm_jax.core.types import Array
 
 Schedule = Callable[[Array], Array]
 Mode = Literal['min', 'max']

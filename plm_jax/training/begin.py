@@ -154,7 +154,7 @@ def load_data(
   settings = {**settings, 'steps': run_folder.begun_steps(settings, source.steps_per_epoch, held.old), 'epochs': None}
   if not held.old:
     consistency.check_stretches(settings['optim'], settings['steps'])  # `epochs` are steps from now on
-  preflight.remark(settings, source)
+  preflight.remark(settings, source, vocab)
   if not held.old:
     preflight.check_targets(settings, parts, source, layout=layout)
   # all hosts compare what they have read

@@ -153,16 +153,21 @@ def evaluate(
   predictions = [scoring.own(task, *row) for row in zip(predictions, records, strict=True)]
   if source.unlabelled and not scoring.takes_unlabelled(scores, task):
     return Evaluated({}, predictions, records)
-  means = metrics.mean(totals)
   if 'loss' in totals and not totals['loss'][1]:
     log.warning('an evaluation measures nothing: no row of it has a target')
-  found = {**means, **task.summary(means)}
+  found = means_of(task, totals)
   if units is not None:
     nats = float(totals['loss'][0]) / units
     found |= {'unit_perplexity': losses.perplexity(nats), 'bits_per_unit': nats / math.log(2)}
   for name in scores:
     found |= scoring.score(name, predictions, records)
   return Evaluated(found, predictions, records)
+
+
+def means_of(task: Task, totals: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
+  """Compute the means and the summary of summed metrics."""
+  means = metrics.mean(task.exact(totals))
+  return {**means, **task.summary(means)}
 
 
 def _over_rows(

@@ -110,6 +110,21 @@ def test_mistakes(source, tmp_path, words, said):
   assert not (tmp_path / 'v').exists()
 
 
+def test_words_that_a_vocabulary_lacks_are_counted(tmp_path, capsys):
+  text = tmp_path / 'text.txt'
+  text.write_text('a cat sat on a mat\n' * 5)
+  for name, flags, said in (
+    ('words', ['--min_frequency=1'], '2 of 4 words unknown or in part: dog (1), mats (1)'),
+    ('wordpiece', ['--min_frequency=1'], '2 of 4 words unknown or in part: dog (1), mats (1)'),
+    ('byte_bpe', ['--min_frequency=1'], 'no word can be unknown'),
+  ):
+    out = tmp_path / name
+    size = {'words': 20, 'wordpiece': 60, 'byte_bpe': 300}[name]
+    assert vocab.main(['train', f'--source={text}', f'--name={name}', f'--size={size}', f'--out={out}', *flags]) == 0
+    assert vocab.main(['show', str(out), '--text=cat dog mats sat']) == 0
+    assert said in capsys.readouterr().out
+
+
 def test_shows_tokens_and_bytes(source, tmp_path, capsys):
   train(source, tmp_path / 'v', name='byte_bpe')
   capsys.readouterr()

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from plm_jax.core.types import Count, NonNegativeInt, Seed
+from plm_jax.core.keywords import Count, NonNegativeInt, Seed
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows.written import MARK, Form, Written
 

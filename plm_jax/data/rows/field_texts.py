@@ -59,9 +59,7 @@ class FieldTexts:
     """Read nothing yet.
 
     Args:
-      fields: fields of the texts.
       row_ids: int64[rows], the rows.
-      digest: digest of their content.
       prefixes: text before each field; () for none.
       write: value of a field -> its text.
     """

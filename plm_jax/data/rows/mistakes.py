@@ -14,43 +14,38 @@ log = logging.getLogger(__name__)
 _NONE = ('nan', 'null', 'na', 'n/a', 'none', '<na>')  # what programs write for an empty cell
 _SHOWN = 5
 _LEAST = 20  # rows of a split whose classes are compared with their numbers
+_TOLD = {
+  'empty': 'an empty text in {!r}, from which nothing can be learned: remove them',
+  'quoted': 'quotation marks around {!r}, which are read as a part of it: remove them, or write the table as .csv',
+  'indented': 'a blank at the beginning of {!r}, which is read as a part of it: write a blank after each separator of '
+  'the first line too, and none is read',
+  'list': 'a list in {!r}, which is read with its brackets: write words',
+}
 
 
 class Mistakes:
-  """Counts of the texts and labels of a split.
-
-  Attributes:
-    rows: rows so far.
-    lists: field -> texts in it that spell lists of texts.
-  """
+  """Counts of the texts and labels of a split, which messages call `where`."""
 
   def __init__(self, where: str):
-    """Count for the split that messages call `where`."""
     self.where = where
     self.rows = 0
-    self.lists: Counter[str] = Counter()
-    self._empty: Counter[str] = Counter()
-    self._quoted: Counter[str] = Counter()
-    self._escaped: Counter[str] = Counter()
-    self._indented: Counter[str] = Counter()
+    self.lists: Counter[str] = Counter()  # field -> texts in it that spell lists of texts
+    self._found: Counter[tuple[str, str]] = Counter()
     self._labels: Counter[str] = Counter()
 
   def see(self, texts: Mapping[str, Any], labels: Iterable[Any] = ()) -> None:
     """Count the texts of a row by field, and its labels."""
     self.rows += 1
     for field, value in texts.items():
-      text = as_written(value)
-      if not isinstance(text, str):
+      if not isinstance(text := as_written(value), str):
         continue
-      self._empty[field] += not text.strip()
-      self._indented[field] += text[:1] == ' '
-      if len(text) > 1 and text[0] == text[-1] == '"':
-        inner = text[1:-1].replace('""', '')
-        self._quoted[field] += '"' not in inner
-        self._escaped[field] += '"' not in inner and '""' in text[1:-1]
-      elif text[:1] in ('[', '('):
-        self.lists[field] += bool(spelt := cells.parse(text)) and is_words(spelt)
-    self._labels.update(str(as_written(label)) for label in labels if isinstance(as_written(label), str))
+      self._found['empty', field] += not text.strip()
+      self._found['indented', field] += text[:1] == ' '
+      quoted = len(text) > 1 and text[0] == text[-1] == '"' and '"' not in text[1:-1].replace('""', '')
+      self._found['quoted', field] += quoted
+      self._found['escaped', field] += quoted and '""' in text[1:-1]
+      self.lists[field] += text[:1] in ('[', '(') and bool(spelt := cells.parse(text)) and is_words(spelt)
+    self._labels.update(str(label) for label in map(as_written, labels) if isinstance(label, str))
 
   @property
   def joins(self) -> bool:
@@ -65,26 +60,11 @@ class Mistakes:
       classes: numbers of the classes of rows, if rows hold numbers.
       fix: what removes rows without a class.
     """
-    for field, count in self._empty.items():
-      if count:
-        self._warn(f'{self._of(count)} have an empty text in {field!r}, from which nothing can be learned: remove them')
-    for field, count in self._quoted.items():
-      if 2 * count >= self.rows or self._escaped[field]:
-        self._warn(
-          f'{self._of(count)} have quotation marks around {field!r}, which are read as a part of it: remove them, or '
-          'write the table as .csv'
-        )
-    for field, count in self._indented.items():
-      if count == self.rows:
-        self._warn(
-          f'each text in {field!r} begins with a blank, which is read as a part of it: write a blank after each '
-          'separator of the first line too, and none is read'
-        )
-    for field, count in self.lists.items():
-      if self.joins and count:
-        log.info(f'{self.where}: texts in {field!r} are lists, which are joined by spaces')
-      elif count:
-        self._warn(f'{self._of(count)} have a list in {field!r}, which is read with its brackets: write words')
+    found = {**self._found, **{('list', field): count for field, count in self.lists.items() if not self.joins}}
+    for (what, field), count in found.items():
+      enough = {'indented': self.rows, 'quoted': 1 if found['escaped', field] else self.rows / 2}.get(what, 1)
+      if what in _TOLD and count >= max(enough, 1):
+        self._warn(f'{count:,} of {self.rows:,} rows have {_TOLD[what].format(field)}')
     self._tell_names(label, fix)
     used = sorted(set(classes))
     unused = used[-1] + 1 - len(used) if used else 0
@@ -98,24 +78,18 @@ class Mistakes:
   def _tell_names(self, label: str, fix: str) -> None:
     """Log class names that are nearly equal, or mean no class."""
     similar: dict[str, list[str]] = defaultdict(list)
-    for name in self._labels:
-      similar[name.strip().casefold()].append(name)
-    if alike := [names for names in similar.values() if len(names) > 1]:
-      shown = '; '.join(
-        ', '.join(f'{name!r} ({self._labels[name]})' for name in sorted(names)) for names in alike[:_SHOWN]
-      )
+    for name in sorted(self._labels):
+      similar[name.strip().casefold()].append(f'{name!r} ({self._labels[name]})')
+    if alike := [', '.join(names) for names in similar.values() if len(names) > 1]:
+      shown = '; '.join(alike[:_SHOWN])
       self._warn(f'classes in {label!r} differ by case or blanks only, and are different classes: {shown}')
     elif padded := [name for name in self._labels if name.strip() != name]:
       self._warn(f'names of classes in {label!r} have blanks around them ({len(padded)}), which are a part of them')
-    for key in (key for key in _NONE if key in similar):
-      name = similar[key][0]
+    for name in (name for name in self._labels if name.strip().casefold() in _NONE):
       self._warn(
         f'{label!r} is {name!r} in {self._labels[name]:,} of {self._labels.total():,} labels, a class of its own. '
         f'If it means no class, {fix.format(repr(name))}'
       )
-
-  def _of(self, count: int) -> str:
-    return f'{count:,} of {self.rows:,} rows'
 
   def _warn(self, message: str) -> None:
     _warn_once(f'{self.where}: {message}')

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.errors import one_of
-from plm_jax.core.types import Array, Rate
+from plm_jax.core.keywords import Rate
+from plm_jax.core.types import Array
 from plm_jax.noise.cuts import cut
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.runs import Runs, continues_document, find_runs, select

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.errors import one_of
-from plm_jax.core.types import Array, Count, Rate
+from plm_jax.core.keywords import Count, Rate
+from plm_jax.core.types import Array
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.where.counts import (
   BudgetRule,

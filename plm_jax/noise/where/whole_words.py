@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.core.types import Array, Count, Rate
+from plm_jax.core.keywords import Count, Rate
+from plm_jax.core.types import Array
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.runs import continues_document
 from plm_jax.noise.where.counts import (

@@ -18,7 +18,7 @@ from plm_jax.config import build, signatures
 from plm_jax.core import errors, param_paths, sharding
 from plm_jax.core.batch import BATCH
 from plm_jax.core.errors import ConfigError
-from plm_jax.core.types import Array, Example, Labels, PyTree, Source, Task
+from plm_jax.core.types import Array, Example, Labels, PyTree, Source, Task, Vocab
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.optim import groups, rows, rules
 from plm_jax.runs import history, metrics, scoring
@@ -31,6 +31,7 @@ from plm_jax.weights import task_heads, writer
 
 log = logging.getLogger(__name__)
 
+MANY_UNKNOWN = 0.2  # share of tokens from which a vocabulary probably does not fit
 FIRST = 10  # batches that are looked at for a target; fewer may have none by chance
 Settings = Mapping[str, Any]
 
@@ -160,8 +161,15 @@ def _each(where: str, labels: Labels) -> Iterator[tuple[str, Labels]]:
     yield from _each(f'{where}.parts.{name}', inner)
 
 
-def remark(settings: Settings, source: Source) -> None:
-  """Log a setting without effect, once examples are counted."""
+def remark(settings: Settings, source: Source, vocab: Vocab) -> None:
+  """Log a setting without effect, and the share of unknown tokens."""
+  batches = [batch for batch in itertools.islice(source.read(0), FIRST) if 'tokens' in batch]
+  if vocab.unk_id is not None and batches:
+    real = np.concatenate([batch['tokens'][batch['tokens'] != vocab.pad_id] for batch in batches])
+    share = float((real == vocab.unk_id).mean()) if len(real) else 0.0
+    level = logging.WARNING if share > MANY_UNKNOWN else logging.INFO
+    name = vocab.token(vocab.unk_id)
+    log.log(level, f'{share:.2%} of {len(real):,} tokens in the first {len(batches)} batches are unknown ({name})')
   seen, rows = settings['steps'] * settings['data']['batch_size'], source.rows
   if (build.unwrapped(settings)['objective'] or {}).get('masking') == 'static' and seen <= rows:
     log.info(

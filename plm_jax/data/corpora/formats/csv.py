@@ -15,7 +15,7 @@ import io
 import logging
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from plm_jax.core.errors import counted
@@ -46,19 +46,7 @@ _WHOLE = re.compile(r'-?(0|[1-9][0-9]{0,17})')
 _REAL = re.compile(r'-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]+)?')
 
 
-def _whole(cell: str) -> Whole:
-  value = Whole(cell)
-  value.spelling = cell
-  return value
-
-
-def _real(cell: str) -> Real:
-  value = Real(cell)
-  value.spelling = cell
-  return value
-
-
-_KINDS: tuple[tuple[Callable[[str], Any], re.Pattern[str]], ...] = ((_whole, _WHOLE), (_real, _REAL))
+_KINDS: tuple[tuple[type[Whole | Real], re.Pattern[str]], ...] = ((Whole, _WHOLE), (Real, _REAL))
 
 
 def open(path: local.File, split: str, cache: str) -> Opened:
@@ -92,8 +80,7 @@ def open(path: local.File, split: str, cache: str) -> Opened:
           fits[column] += 1
         if number != cell:
           padded.add(column)
-  _check_header(first, again, sample, path, form)
-  names = _header(first, path) if first else []
+  names = _header(first, again, sample, path, form['delimiter']) if first else []
   kinds = [_KINDS[fit][0] if fit < len(_KINDS) and filled else None for fit, filled in zip(fits, seen, strict=True)]
   parse = functools.partial(_parse, form=form, names=names, kinds=kinds)
   changed = f', {form}' * (form != _FORMS[path.suffix]) + ', stripped' * any(kinds[column] for column in padded)
@@ -145,52 +132,46 @@ def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int,
       yield start, here, cells
 
 
-def _header(cells: list[str], path: local.File) -> list[str]:
+def _header(cells: list[str], again: set[int], sample: list[list[str]], path: local.File, mark: str) -> list[str]:
+  """Return the names of the first line.
+
+  Args:
+    cells: of that line.
+    again: columns in which they occur again.
+    sample: cells of the rows after it.
+    path: the file, whose separator is `mark`.
+
+  Raises:
+    ValueError: the line is an example, or does not name each field once.
+  """
   names = [cell.strip() for cell in cells]
+  filled = list(filter(None, names))
+  number = any(map(_REAL.fullmatch, filled)) and filled != [str(column) for column in range(len(filled))]
+  sentence = any(len(cell.split()) >= _WORDS for cell in cells)
+  if (number or (again and sentence)) and not any(map(_NAMES.fullmatch, names)):
+    header = mark.join(_guessed(list(zip(cells, *sample, strict=True)))).replace('\t', '\\t')
+    file, unzipped = (shlex.quote(name) for name in (str(path.path), str(path.path).removesuffix(local.ZIPPED)))
+    raise ValueError(
+      f'{path.path}: the first line is an example. Put the names of the fields above it: '
+      f"{f'gunzip {file} && ' * (file != unzipped)}sed -i '1i {header}' {unzipped}"
+    )
   names[0] = names[0] or 'column_1'  # an index column of pandas (SWAG)
   if '' in names or len(set(names)) < len(names):
     raise ValueError(f'{path.path}: the first line must name each field once, got {", ".join(map(repr, names))}')
   return names
 
 
-def _check_header(
-  first: list[str], again: set[int], sample: list[list[str]], path: local.File, form: dict[str, Any]
-) -> None:
-  """Raise ValueError if the first line is an example.
-
-  Args:
-    first: its cells.
-    again: columns in which they occur again.
-    sample: cells of the rows after it.
-    path, form: the file.
-  """
-  if any(_NAMES.fullmatch(cell.strip()) for cell in first):
-    return
-  filled = [cell.strip() for cell in first if cell]
-  number = any(map(_REAL.fullmatch, filled)) and filled != [str(column) for column in range(len(filled))]
-  if not number and not (again and any(len(cell.split()) >= _WORDS for cell in first)):
-    return
-  # the longest column is the text, one with few numbers or few different cells the label
-  columns = list(zip(first, *sample, strict=True))
-  sizes = [sum(map(len, column)) for column in columns]
-  texts = [k for k, column in enumerate(columns) if sum(len(c.split()) for c in column) >= _WORDS * len(column)]
-  texts = texts if len(texts) == len(_PAIR) else [sizes.index(max(sizes))]
-  names = {k: 'text' if len(texts) == 1 else name for k, name in zip(texts, _PAIR, strict=False)}
-  rest = [k for k, column in enumerate(columns) if k not in names and len(set(column)) > 1]
-  label = min(rest, key=lambda k: (not all(map(_WHOLE.fullmatch, columns[k])), len(set(columns[k]))), default=None)
-  line = (
-    form['delimiter']
-    .join(names.get(k, 'label' if k == label else f'column_{k + 1}') for k in range(len(first)))
-    .replace('\t', '\\t')
-  )
-  file, unzipped = (
-    shlex.quote(str(place)) for place in (path.path, path.path.with_name(path.path.name.removesuffix(local.ZIPPED)))
-  )
-  unzip = '' if file == unzipped else f'gunzip {file} && '
-  raise ValueError(
-    f'{path.path}: the first line is an example. Put the names of the fields above it: '
-    f"{unzip}sed -i '1i {line}' {unzipped}"
-  )
+def _guessed(columns: list[tuple[str, ...]]) -> list[str]:
+  """Name the text, the longest column, and a label with few values."""
+  names = [f'column_{number}' for number in range(1, len(columns) + 1)]
+  texts = [k for k, cells in enumerate(columns) if sum(len(cell.split()) for cell in cells) >= _WORDS * len(cells)]
+  texts = texts if len(texts) == len(_PAIR) else [max(range(len(columns)), key=lambda k: sum(map(len, columns[k])))]
+  for k, name in zip(texts, _PAIR if len(texts) > 1 else ('text',), strict=True):
+    names[k] = name
+  rest = [k for k, cells in enumerate(columns) if k not in texts and len(set(cells)) > 1]
+  for k in sorted(rest, key=lambda k: (not all(map(_WHOLE.fullmatch, columns[k])), len(set(columns[k]))))[:1]:
+    names[k] = 'label'
+  return names
 
 
 def _parse(text: str, *, form: dict[str, Any], names: list[str], kinds: list[Any]) -> local.Row:
@@ -198,6 +179,12 @@ def _parse(text: str, *, form: dict[str, Any], names: list[str], kinds: list[Any
   if len(cells) != len(names):
     raise local.BadRow(f'{counted(len(cells), "cell")} but the header has {counted(len(names), "field")}')
   return {
-    name: cell if kind is None else kind(cell.strip(' ')) if cell.strip(' ') else None
+    name: cell if kind is None else _number(kind, cell.strip(' ')) if cell.strip(' ') else None
     for name, kind, cell in zip(names, kinds, cells, strict=True)
   }
+
+
+def _number(kind: type[Whole | Real], cell: str) -> Whole | Real:
+  value = kind(cell)
+  value.spelling = cell
+  return value

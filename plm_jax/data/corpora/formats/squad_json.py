@@ -55,13 +55,7 @@ class Questions(Sequence[local.Row]):
   def __init__(
     self, file: local.File, questions: Sequence[tuple[Any, Any, Any]] = (), *, rows: Sequence[local.Row] = ()
   ):
-    """Build the row of each question.
-
-    Args:
-      file: the file of the questions.
-      questions: article, paragraph and question of each.
-      rows: rows of a file that is a list.
-    """
+    """Take rows, or build those of questions: article, paragraph, question."""
     self.file = file
     self._rows: list[local.Row] = list(rows)
     self._bad: dict[int, str] = {}  # index of an unreadable question -> the reason

@@ -206,14 +206,7 @@ def _filled(pattern: Pattern, row: Mapping[str, Any], *, where: str) -> str | li
 
 
 class Reader(NamedTuple):
-  """Reader of the rows of the data.
-
-  Attributes:
-    records: the split.
-    settings: settings of the config.
-    patterns: patterns of the fields.
-    names: names of the options, if labels are names.
-  """
+  """Reader of the rows of the data; `names` are those of the options, if labels are names."""
 
   records: Records
   settings: examples.ExampleSettings

@@ -27,12 +27,7 @@ QUICK = dict(path='pydocs/summarise', fields=('source',), label='target', prefix
 
 @dataclasses.dataclass(frozen=True)
 class Targets:
-  """Conversion of the values of the label field to target texts.
-
-  Attributes:
-    records: the split.
-    field: `label` of the config.
-  """
+  """Conversion of the values of the label `field` to target texts."""
 
   records: Records
   field: str

@@ -70,17 +70,7 @@ class Words(NamedTuple):
 
 
 class Reader(NamedTuple):
-  """Reader of the words of a row.
-
-  Attributes:
-    records: the split.
-    settings: settings of the config.
-    field: field of the words.
-    per_word: second value of each word.
-    names: classes of the words.
-    mistakes: counts the words and their labels.
-    cut: rows with an entity that begins or ends inside a word.
-  """
+  """Reader of the words of a row; `field` has the words, `per_word` a second value of each."""
 
   records: Records
   settings: examples.ExampleSettings
