@@ -50,8 +50,8 @@ class ClassNames:
   that all splits have one order, or 'False' and 'True' if rows hold those. An index may be written as 1.0, as pandas
   writes a column that has had an empty cell.
 
-  If all names are O, B-... and I-..., tags of words are read as IOB2 (`as_iob2`), since CoNLL-2003 is published in
-  IOB1. A list without any B-... has another scheme, and its I-... are unchanged.
+  If all names are O, B-... and I-..., tags of words are read as IOB2 (`entity_tags.convert`), since CoNLL-2003 is
+  published in IOB1. A list without any B-... has another scheme, and its I-... are unchanged.
   """
 
   def __init__(
@@ -129,23 +129,22 @@ class ClassNames:
     """
     if any(isinstance(tag, str) and tag for tag in tags):
       self._find()
-    if self.scheme is not None:
-      known = range(len(self._given))
-      named = [self._given[tag] if isinstance(tag, int) and tag in known else tag for tag in tags]
-      tags = entity_tags.convert(named, self.scheme)
-    if self.scheme is not None or not self._entities:
+    scheme = self.scheme or ('IOB2' if self._entities else None)
+    if scheme is None:
       return [self.number(tag, index, least=-1) for tag in tags]
-    begun = as_iob2(tags, self._names if self.listed else ())
-    for position, (old, new) in enumerate(zip(tags, begun, strict=True)):
-      if old != new and new not in self._names:
-        if f'I{new[1:]}' in self._names:
-          raise BadSplit(
-            f'{self.records.where}: an entity begins with {f"I{new[1:]}"!r} in {self.field!r} (IOB1), which is read as '
-            f'{new!r} (IOB2): add that name to labels.json, which has {self._few()}'
-          )
-        begun[position] = old  # no name either; `number` raises
-    self._begun |= begun != list(tags)
-    return [self.number(tag, index, least=-1) for tag in begun]
+    given = self._given if self.listed else ()
+    named = [given[tag] if isinstance(tag, int) and 0 <= tag < len(given) else tag for tag in tags]
+    made = entity_tags.convert(named, scheme)
+    if self.scheme is None:  # an index stays one if its name does
+      made = [tag if old == new else new for tag, old, new in zip(tags, named, made, strict=True)]
+      self._begun |= made != list(tags)
+    for old, new in zip(named, made, strict=True):
+      if isinstance(new, str) and new not in self._names and old in self._names:
+        raise BadSplit(
+          f'{self.records.where}: an entity begins with {old!r} in {self.field!r} (IOB1), which is read as {new!r} '
+          f'(IOB2): add that name to labels.json, which has {self._few()}'
+        )
+    return [self.number(tag, index, least=-1) for tag in made]
 
   def number(self, value: Any, index: int, *, least: int = 0) -> int:
     """Return the index of a class.
@@ -262,7 +261,7 @@ class ClassNames:
     for row in self._values(records):
       values = [name for name in row if isinstance(name, str | int)]
       names |= set(values)
-      begun |= {name for name in as_iob2(values) if isinstance(name, str) and name}
+      begun |= {name for name in entity_tags.convert(values, 'IOB2') if isinstance(name, str) and name}
     if names and all(isinstance(name, bool) for name in names):
       return _TRUTH
     names -= {'', -1, self.missing}
@@ -285,27 +284,6 @@ class ClassNames:
       return entity_tags.names_of(sorted(names), self.scheme)
     self._entities = self.several and _are_entities(names)
     return tuple(sorted(begun if self._entities else names))
-
-
-def as_iob2(tags: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
-  """Convert the tags of a text from IOB1 to IOB2.
-
-  Each I-X that continues no entity of type X becomes B-X. IOB1 writes B-X only between two adjacent entities of one
-  type. IOB2 tags are unchanged.
-
-  Args:
-    tags: names of classes, or indices of `names`. Words without a tag, -1 or None, are skipped.
-    names: names of the classes, if there is a list.
-  """
-  # I-x I-x B-x O I-x I-y   ->   B-x I-x B-x O B-x B-y
-  converted, previous = [], ''
-  for tag in tags:
-    name = names[tag] if isinstance(tag, int) and 0 <= tag < len(names) else tag
-    begins = isinstance(name, str) and name.startswith('I-') and name[2:] != previous
-    converted.append(f'B-{name[2:]}' if begins else tag)
-    if isinstance(name, str) and name:
-      previous = name[2:] if name[:2] in ('B-', 'I-') else ''
-  return converted
 
 
 def _are_entities(names: Collection[str]) -> bool:

@@ -29,6 +29,8 @@ def of_tags(tags: Sequence[Any]) -> list[Entity]:
   found: list[Entity] = []
   before = ('O', '')
   for index, tag in enumerate(tags):
+    if not isinstance(tag, str) or not tag:
+      continue  # a word without a tag
     prefix, kind = now = parts(tag)
     if kind and kind == before[1] and prefix not in 'BS' and before[0] not in 'ES':
       found[-1] = (kind, found[-1][1], index + 1)
@@ -51,7 +53,8 @@ def written(entities: Iterable[Entity], tags: Sequence[Any], scheme: Scheme) -> 
       'BILOU': ('B', 'I', 'L', 'U'),
     }[scheme]
     letters = [first, *inner * (end - start - 2), end_letter] if end - start > 1 else [single]
-    made[start:end] = [f'{letter}-{kind}' for letter in letters]
+    for index, letter in enumerate(letters, start):
+      made[index] = f'{letter}-{kind}' if isinstance(made[index], str) and made[index] else made[index]
     last = (kind, end)
   return made
 

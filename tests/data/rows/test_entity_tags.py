@@ -51,7 +51,7 @@ def test_a_scheme_is_that_of_seqeval(scheme):
 def test_other_letters_mean_the_same():
   assert entity_tags.convert(['B-x', 'M-x', 'E-x', 'S-x', 'O'], 'IOB2') == ['B-x', 'I-x', 'I-x', 'B-x', 'O']  # BMES
   assert entity_tags.convert(['B-x', 'I-x', 'L-x', 'U-x', 'O'], 'IOBES') == ['B-x', 'I-x', 'E-x', 'S-x', 'O']
-  assert entity_tags.convert(['I-x', 'I-x', -1, 'I-y'], 'IOB2') == ['B-x', 'I-x', -1, 'B-y']
+  assert entity_tags.convert(['I-x', -1, 'I-x', 'I-y'], 'IOB2') == ['B-x', -1, 'I-x', 'B-y']
 
 
 def write(folder, rows, name='train.jsonl'):

@@ -5,7 +5,7 @@ words='script' texts are split as `load(...).tag` does: into words and punctuati
 spaces. Entities may then be given as character offsets, [{"start": 0, "end": 2, "label": "PER"}]. Every word is
 tokenised with a space before it, as byte-level BPE has words within a text. Its label is at its first token (Devlin et
 al. 2019, §5.3). Classes are indices from 0, or names; -1 is a word without a class. Names of entities in IOB1, as in
-the files of CoNLL-2003, become IOB2, in which each entity begins with B-... (`class_names.as_iob2`).
+the files of CoNLL-2003, become IOB2, in which each entity begins with B-... (`entity_tags.convert`).
 
 With `keep_unlabelled` nothing is trained or scored. Every word is marked at its first token, as class 0 if it has none,
 and rows may lack the label field.
