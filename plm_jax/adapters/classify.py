@@ -100,7 +100,7 @@ class Model(nn.Module):
       **inputs: inputs of the trunk.
     """
     # 1. states of the trunk, [b, l, d] per layer
-    noisy, segment_ids = train and not self.frozen, texts.segments_of(inputs)
+    noisy, segment_ids = train and not self.frozen, texts.pooled_segments(self.trunk, inputs)
     if self.window is None:
       out = self.trunk(**inputs, train=noisy)
     else:

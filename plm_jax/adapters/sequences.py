@@ -1,6 +1,6 @@
 """Model of adapters that read several texts per example: options of a choice, a pair in both orders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import flax.linen as nn
@@ -70,7 +70,7 @@ class Model(nn.Module):
     return self.trunk.attend(features)
 
 
-def read(batch: Mapping[str, Array], inputs: Sequence[str]) -> dict[str, Array]:
+def read(batch: Mapping[str, Array], inputs: texts.Inputs) -> dict[str, Array]:
   """Build trunk inputs [b, k, l] for k texts per example.
 
   Args:

@@ -31,7 +31,7 @@ STORY = conftest.story(random.Random(0))
 POSITIONS = 64
 SIZES = {
   'Bert': 'bert-mlm', 'Roberta': 'roberta-mlm', 'Deberta': 'deberta-mlm', 'DebertaV2': 'deberta-v2-mlm', 'GPT2': 'gpt2',
-  'Llama': 'llama',
+  'Llama': 'llama', 'Glm': 'glm', 'Glm4': 'glm4',
 }  # fmt: skip
 # special tokens around one text and around two
 AROUND = {
@@ -39,6 +39,8 @@ AROUND = {
   'Roberta': ('<s> $A </s>', '<s> $A </s> </s> $B </s>'),
   'GPT2': None,
   'Llama': ('<s> $A', '<s> $A <s> $B'),
+  'Glm': ('[gMASK] <sop> $A', '[gMASK] <sop> $A $B'),
+  'Glm4': ('[gMASK] <sop> $A', '[gMASK] <sop> $A $B'),
 }
 OTHERS = ('Roberta', 'Deberta', 'DebertaV2', 'GPT2', 'Llama')
 
@@ -80,7 +82,9 @@ def make_tokenizer(file: pathlib.Path, around: tuple[str, str] | None) -> Any:
   roles = {'bos_token': '<s>', 'eos_token': '</s>', 'pad_token': '<pad>', 'mask_token': '<mask>'}
   if around:
     single, pair = around
-    special = [(token, ids[token]) for token in ('<s>', '</s>')]
+    begins = [token for token in ('[gMASK]', '<sop>') if token in single]
+    made.add_special_tokens(begins)
+    special = [(token, made.token_to_id(token)) for token in ('<s>', '</s>', *begins)]
     made.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
     roles |= {'cls_token': '<s>', 'sep_token': '</s>'}
   inputs = ['input_ids', 'token_type_ids', 'attention_mask']
@@ -150,6 +154,20 @@ def test_tags_are_those_of_transformers(family: str, data: pathlib.Path, tmp_pat
   assert [one['tag'] for one in found] == [NAMES[label] for label in expected.argmax(axis=1)]
   np.testing.assert_allclose([one['probability'] for one in found], expected.max(axis=1), atol=2e-5)
   assert [one['tag'] for one in ours.tag(' '.join(WORDS))] == [one['tag'] for one in found]
+
+
+@pytest.mark.parametrize('family', ['Glm', 'Glm4'])
+def test_tags_of_glm4_are_those_of_transformers(family: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  names, rows = dict(enumerate(NAMES)), runs.VOCAB_SIZE + 2
+  theirs, tokenizer = save(family, 'ForTokenClassification', data, tmp_path, id2label=names, vocab_size=rows)
+  ids = [tokenizer(f' {word}', add_special_tokens=False)['input_ids'] for word in WORDS]
+  row = [*tokenizer.convert_tokens_to_ids(['[gMASK]', '<sop>']), *itertools.chain(*ids)]
+  first = 2 + np.cumsum([0, *map(len, ids)])[:-1]
+  expected = np.array(shares(outputs(theirs, {'input_ids': row, 'attention_mask': [1] * len(row)})[0]))[first]
+  assert tokenizer(' '.join(WORDS))['input_ids'][:2] == row[:2]
+  found = plm_jax.load(tmp_path).tag([WORDS])[0]
+  assert [one['tag'] for one in found] == [NAMES[label] for label in expected.argmax(axis=1)]
+  np.testing.assert_allclose([one['probability'] for one in found], expected.max(axis=1), atol=2e-5)
 
 
 @families(*OTHERS)

@@ -99,9 +99,9 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
     tied: logits are computed by the scaled token table.
 
   Raises:
-    ValueError: two stacks of another wiring, or a decoder with a task head that starts with another token.
+    ValueError: two stacks of another wiring.
   """
-  fields.check_decoder_start(theirs, names, eos=1)
+  start = fields.label_start(theirs, names, eos=1)
   names = {name.removeprefix(_INSIDE) for name in names}
   activation, gated = FORMS[theirs['feed_forward_proj']]
   own = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu'}.get(activation, activation)
@@ -136,6 +136,7 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
     'norm_epsilon': theirs['layer_norm_epsilon'],
     'dropout': dropout,
     'attention_dropout': dropout,
+    **start,
   }
 
 
