@@ -188,7 +188,7 @@ def check_multiple(config: Mapping[str, Any], whole_size: str, parts: str) -> No
 
 
 def label_start(config: Mapping[str, Any], names: Collection[str], *, eos: int) -> dict[str, Any]:
-  """Return our override for the decoder of a task head that starts without EOS.
+  """Return the override for a labelling decoder that starts without EOS.
 
   It is empty for others: the adapters give a decoder the text after its own last token (`adapters/texts.both_sides`).
 
