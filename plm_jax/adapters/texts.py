@@ -17,6 +17,7 @@ from plm_jax.layers.means import metric
 from plm_jax.layers.mlp import ACTIVATIONS, Norms, PredictionHead
 
 Pool = Literal['trunk', 'mean', 'concat']
+PoolWindows = Literal['mean', 'max']
 OF_TEXT = ('tokens', 'characters', 'segment_ids', 'type_ids')  # keys of a batch
 LM_ROWS = 8  # texts whose vocabulary logits are in memory at a time
 
@@ -132,6 +133,20 @@ def pooled(trunk: nn.Module, hidden: Array, segment_ids: Array, *, pool: Pool, f
   pools = {'trunk': trunk.pool, 'mean': pooling.mean, 'concat': pooling.last_largest_and_mean}
   vectors = pools[pool](hidden, segment_ids)
   return jax.lax.stop_gradient(vectors) if frozen else vectors
+
+
+def pooled_outputs(outputs: Array, segment_ids: Array, pool: PoolWindows) -> Array:
+  """Join the outputs of windows: [..., w, c] -> [..., c].
+
+  Args:
+    outputs: of every window.
+    segment_ids: int[..., w, l], all 0 in a window that the text does not have.
+    pool: 'mean' or 'max' over the windows that it has.
+  """
+  present = (segment_ids > 0).any(axis=-1).at[..., 0].set(True)[..., None]  # [..., w, 1]
+  if pool == 'max':
+    return jnp.where(present, outputs, -jnp.inf).max(axis=-2)
+  return jnp.where(present, outputs, 0).sum(axis=-2) / present.sum(axis=-2)
 
 
 def make_head(

@@ -33,7 +33,9 @@ CONFIGS = conftest.ROOT / 'experiments' / 'finetune'
 SHORT = {'steps': 2, 'epochs': None, 'log_every': 1, 'eval_every': 2, 'save_every': 1, 'log': (), 'init_from': ()}
 
 
-def resolved(name: str, path: pathlib.Path, data: pathlib.Path, **changes: Any) -> dict[str, Any]:
+def resolved(
+  name: str, path: pathlib.Path, data: pathlib.Path, *, head: dict[str, Any] | None = None, **changes: Any
+) -> dict[str, Any]:
   """Resolve a config of `experiments/finetune/` for 32 tokens and a tiny network."""
   written = config.load(f'{CONFIGS}/{name}.py') | SHORT
   written['vocab'] = {'name': 'byte_bpe', 'path': str(data / 'vocab')}
@@ -42,6 +44,7 @@ def resolved(name: str, path: pathlib.Path, data: pathlib.Path, **changes: Any) 
   if name == 'qa':
     short |= {'stride': 8, 'question_length': 8}
   written['data'] = written['data'] | short | changes
+  written['adapter'] = written['adapter'] | (head or {})
   return config.resolve(written)
 
 
