@@ -17,7 +17,8 @@ from plm_jax.core.trunk import longest_row
 from plm_jax.core.types import PyTree, Template
 from plm_jax.io import files
 from plm_jax.weights import release, shapes, table, task_heads
-from plm_jax.weights.table import HEAD, OUTPUT, TOKENS, Architecture, Entry, architectures, entries_of, is_task, pieces
+from plm_jax.weights.class_heads import is_task
+from plm_jax.weights.table import HEAD, OUTPUT, TOKENS, Architecture, Entry, architectures, entries_of, pieces
 
 log = logging.getLogger(__name__)
 

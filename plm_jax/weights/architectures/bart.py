@@ -5,20 +5,8 @@ from typing import Any
 
 from plm_jax.models.bart import Bart
 from plm_jax.weights import fields
-from plm_jax.weights.table import (
-  Derived,
-  Entry,
-  TaskHead,
-  check_heads,
-  is_task,
-  is_zero,
-  linear,
-  norm,
-  of_task,
-  one_layer,
-  other_depth,
-  two_layers,
-)
+from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, two_layers
+from plm_jax.weights.table import Derived, Entry, is_zero, linear, norm, other_depth
 
 MODEL = 'bart'
 HEADS: tuple[str, ...] = ()

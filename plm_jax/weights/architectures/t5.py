@@ -11,17 +11,8 @@ from typing import Any
 
 from plm_jax.models.t5 import T5, T5Encoder
 from plm_jax.weights import fields
-from plm_jax.weights.table import (
-  Derived,
-  Entry,
-  TaskHead,
-  check_heads,
-  is_task,
-  of_task,
-  one_layer,
-  other_depth,
-  two_layers,
-)
+from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, two_layers
+from plm_jax.weights.table import Derived, Entry, other_depth
 
 log = logging.getLogger(__name__)
 
