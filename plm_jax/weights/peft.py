@@ -72,8 +72,6 @@ def export(
   }
   # missing in the base model of PEFT
   of_class = {entry.ours for entry in class_heads.of_task(chosen.module.tasks(trunk), names)}
-    entry.ours for entry in class_heads.of_task(chosen.module.tasks(trunk), names)
-  }  # missing in PEFT's base model
   trained = _trained_whole(opened, entries) - of_class
   base = _check_base(opened, {path: leaf for path, leaf in saved.items() if path not in of_class | trained})
   modules = _modules(saved, entries, chosen)
