@@ -253,6 +253,14 @@ def _serve(
   """Build the source; batches have the lengths `widths`, int64, ascending."""
   windows = f'{laid.windows} windows of ' if laid.windows is not None else ''
   log.info(f'{path}: {len(given.row_ids)} rows, {laid.cut} of them cut to {windows}{widths[-1]} tokens.')
+  if given.words and laid.cut:
+    first = laid.tokens.offsets[given.edges]  # [rows + 1]
+    place = laid.tokens.offsets[:-1] - np.repeat(first[:-1], np.diff(given.edges))
+    lost = (place >= np.repeat(laid.plans[''].counts, np.diff(given.edges))).sum()
+    log.warning(
+      f'{path}: {lost} words of {laid.cut} rows are beyond {widths[-1]} tokens and are not read in training and '
+      'evaluation: raise data.length. `predict` and `load` tag such texts in windows.'
+    )
   if target.laid is not None:
     log.info(f'{path}: {target.laid.cut} target texts are cut to {target.length} tokens.')
   row_ids, group = given.row_ids, given.group

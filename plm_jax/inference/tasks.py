@@ -19,7 +19,7 @@ from plm_jax.cli import progress
 from plm_jax.config import build, one_part
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
-from plm_jax.core.types import PyTree, Source
+from plm_jax.core.types import PyTree, Source, Vocab
 from plm_jax.inference import batches, released
 from plm_jax.inference.opened import Opened
 from plm_jax.io import files
@@ -247,8 +247,8 @@ def _source(task: OpenTask, rows: Sequence[Mapping[str, Any]], folder: str, batc
     return parts.make_source(changed, task.opened.vocab, seed=0, reader=task.parts, where='the examples')
 
 
-def room(task: OpenTask) -> int:
+def room(block: Mapping[str, Any], vocab: Vocab) -> int:
   """Return the tokens of text that fit into a single-field example."""
-  template = build.template('data', task.block, vocab=task.opened.vocab)
+  template = build.template('data', block, vocab=vocab)
   special = [part for part, _ in template.single if not isinstance(part, str)]
-  return task.block['length'] - len(special)
+  return block['length'] - len(special)
