@@ -106,8 +106,8 @@ def tag(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) -> l
     Per text a list of {'word', 'tag', 'probability', 'start', 'end'}. 'start' and 'end' are character offsets, None for
     a list of words. 'tag' is None for a word without tokens.
   """
-  split = [_words(text) for text in texts]
-  pieces, owners = windows([[word for word, _, _ in words] for words in split], task.block, task.opened.vocab)
+  split = [_words(text, task.whole) for text in texts]
+  pieces, owners = windows([[word for word, _, _ in words] for words in split], task.block, task.parts.vocab)
   field = next(iter(task.block['fields']), 'tokens')
   predicted = (
     tasks.predictions(task, [{field: words} for words in pieces], wanted='tag', batch_rows=rows) if pieces else []
@@ -156,8 +156,8 @@ def parse(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) ->
   Raises:
     ConfigError: a text exceeds the sequence length of the run; a tree needs all of its words.
   """
-  split, room = [_words(text) for text in texts], tasks.room(task.block, task.opened.vocab)
-  for index, sizes in enumerate(_sizes(task.opened.vocab, [[word for word, _, _ in words] for words in split])):
+  split, room = [_words(text, task.whole) for text in texts], tasks.room(task.block, task.parts.vocab)
+  for index, sizes in enumerate(_sizes(task.parts.vocab, [[word for word, _, _ in words] for words in split])):
     if sum(sizes) > room:
       raise ConfigError(
         f'parse: text {index} has {sum(sizes)} tokens, but a sequence of this run has room for {room}: '
@@ -185,10 +185,10 @@ def _sizes(vocab: Vocab, split: Sequence[Sequence[str]]) -> Iterator[list[int]]:
     yield [len(ids) for ids in vocab.encode_batch([f'{gap}{word}' for word in words])]
 
 
-def _words(text: str | Sequence[str]) -> list[tuple[str, int | None, int | None]]:
+def _words(text: str | Sequence[str], whole: Sequence[str] = ()) -> list[tuple[str, int | None, int | None]]:
   """Split a text into words with their character offsets [start, end)."""
   if isinstance(text, str):
-    return list(scripts.pieces(text))
+    return list(scripts.pieces(text, whole=whole))
   return [(word, None, None) for word in text]
 
 

@@ -66,6 +66,12 @@ class OpenTask(NamedTuple):
   names: tuple[str, ...]
   predict: Any
 
+  @property
+  def whole(self) -> list[str]:
+    """Return the special tokens that texts for a pretrained folder may name."""
+    vocab = self.opened.vocab
+    return [] if self.opened.settings else [vocab.token(token) for token in vocab.special_ids]
+
 
 class Predicted(NamedTuple):
   """The prediction for an example.
@@ -104,7 +110,8 @@ def open_task(opened: Opened) -> OpenTask:
     except CheckpointError as error:
       raise ConfigError(f'{opened.folder}: {error}') from error
   else:
-    task_parts, params = parts.parts_of(opened.trunk, settings, opened.vocab), opened.loaded[1]
+    vocab = opened.vocab.with_names()  # as transformers reads texts
+    task_parts, params = parts.parts_of(opened.trunk, settings, vocab), opened.loaded[1]
   names = opened.weights.labels if task_parts.task.classes else ()
   predict = jax.jit(functools.partial(predict_step, task=task_parts.task))
   return OpenTask(
@@ -244,7 +251,7 @@ def _source(task: OpenTask, rows: Sequence[Mapping[str, Any]], folder: str, batc
   }  # fmt: skip
   changed = {**block, **{name: value for name, value in changes.items() if name in block}}
   with errors.stage('the examples'):
-    return parts.make_source(changed, task.opened.vocab, seed=0, reader=task.parts, where='the examples')
+    return parts.make_source(changed, task.parts.vocab, seed=0, reader=task.parts, where='the examples')
 
 
 def room(block: Mapping[str, Any], vocab: Vocab) -> int:

@@ -25,7 +25,7 @@ torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 
 NAMES = ('no', 'perhaps', 'yes')
-TEXTS = ['Anna is here.', ('In the garden', 'Boris found the clock.'), 'a']
+TEXTS = ['Anna is here.', ('In the garden', 'Boris found the clock.'), 'a', 'Anna </s> is <mask>.']
 WORDS = ['Anna', 'is', 'in', 'the', 'unlikely', 'garden', '.']
 STORY = conftest.story(random.Random(0))
 POSITIONS = 64
@@ -142,18 +142,19 @@ def test_values_are_those_of_transformers(family: str, data: pathlib.Path, tmp_p
 def test_tags_are_those_of_transformers(family: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   theirs, tokenizer = save(family, 'ForTokenClassification', data, tmp_path, id2label=dict(enumerate(NAMES)))
   ours = plm_jax.load(tmp_path)
-  ids = [tokenizer(f' {word}', add_special_tokens=False)['input_ids'] for word in WORDS]
+  words = [*WORDS, '</s>']  # a special token is one word
+  ids = [tokenizer(f' {word}', add_special_tokens=False)['input_ids'] for word in words]
   frame = [] if family == 'GPT2' else [tokenizer.cls_token_id]
   row = [*frame, *itertools.chain(*ids), *([tokenizer.sep_token_id] if frame else [])]
   encoded = {'input_ids': row, 'attention_mask': [1] * len(row), 'token_type_ids': [0] * len(row)}
   first = len(frame) + np.cumsum([0, *map(len, ids)])[:-1]
   expected = np.array(shares(outputs(theirs, encoded)[0]))[first]
   assert max(map(len, ids)) > 1
-  found = ours.tag([WORDS])[0]
-  assert [one['word'] for one in found] == WORDS
+  found = ours.tag([words])[0]
+  assert [one['word'] for one in found] == words
   assert [one['tag'] for one in found] == [NAMES[label] for label in expected.argmax(axis=1)]
   np.testing.assert_allclose([one['probability'] for one in found], expected.max(axis=1), atol=2e-5)
-  assert [one['tag'] for one in ours.tag(' '.join(WORDS))] == [one['tag'] for one in found]
+  assert [one['tag'] for one in ours.tag(' '.join(words))] == [one['tag'] for one in found]
 
 
 @pytest.mark.parametrize('family', ['Glm', 'Glm4'])
