@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.adapters import sequences, texts
-from plm_jax.adapters.texts import Pool
+from plm_jax.adapters.texts import Pool, PoolWindows
 from plm_jax.core.keywords import NonNegativeInt, PartRate, Std, Weight
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.losses import cross_entropy
@@ -21,6 +21,7 @@ from plm_jax.layers.means import batch_scale, metric, scaled_sum
 
 PAPER = Supervised(year=2018, title='BERT §4.4, GPT §3.3')
 READS = ('tokens[bkl]', 'segment_ids[bkl]', 'label')
+READS_WITH = {'pool_windows': ('tokens[bkwl]', 'segment_ids[bkwl]')}
 DATA = dict(name='labelled', kind='options')  # keys of the data block of a published head
 TEXTS = 2  # of an example
 OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
@@ -50,6 +51,7 @@ def make(
   frozen: bool = False,
   lm_weight: Weight = 0.0,
   pool: Pool = 'trunk',
+  pool_windows: PoolWindows | None = None,
   init_std: Std = 0.02,
 ) -> Task:
   """Choose the right option of an example.
@@ -66,6 +68,8 @@ def make(
       frozen (GPT: .5).
     pool: 'trunk' pools as in the trunk's paper, 'mean' averages the real tokens, 'concat' concatenates the last token,
       the maximum and the mean (ULMFiT).
+    pool_windows: the score of an option is the mean or the maximum over its windows (`data.windows`); None reads
+      options without windows.
     init_std: standard deviation of the head's kernels.
 
   Raises:
@@ -88,6 +92,7 @@ def make(
     pool=pool,
     init_std=init_std,
     same_dropout=same_dropout,
+    pool_windows=pool_windows,
   )
   return Task(
     model=model,
@@ -104,10 +109,11 @@ def prepare(s: ChooseSettings, root: Array, batch: Batch) -> Example:
   targets = texts.labelled(batch)
   targets |= {
     'scale': batch_scale(targets['weights']),
-    'present': (batch['segment_ids'] > 0).any(axis=2),  # [b, k]
+    'present': (batch['segment_ids'] > 0).any(axis=tuple(range(2, batch['segment_ids'].ndim))),  # [b, k]
   }
   if s.lm_weight:
-    targets |= texts.lm_targets(batch['tokens'], batch['segment_ids'])
+    rows, length = batch['tokens'].shape[0], batch['tokens'].shape[-1]
+    targets |= texts.lm_targets(*(batch[name].reshape(rows, -1, length) for name in ('tokens', 'segment_ids')))
   return Example(sequences.read(batch, s.inputs), targets)
 
 

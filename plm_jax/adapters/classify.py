@@ -14,8 +14,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.adapters import bpt3c, texts
-from plm_jax.adapters.texts import Pool, label_weights, read_text, scaled_class_weights
+from plm_jax.adapters import bpt3c, sequences, texts
+from plm_jax.adapters.texts import Pool, PoolWindows, label_weights, read_text, scaled_class_weights
 from plm_jax.core import errors
 from plm_jax.core.keywords import Count, LayerNumber, NonNegativeInt, PartRate, Rate, Std, Weight
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
@@ -27,7 +27,7 @@ from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layer
 
 PAPER = Supervised(year=2018, title='BERT §4.1, GPT §3.2')
 READS = ('tokens', 'segment_ids', 'label')
-READS_WITH = {'several': ('classes', '-label')}
+READS_WITH = {'several': ('classes', '-label'), 'pool_windows': ('tokens[bwl]', 'segment_ids[bwl]')}
 DATA = dict(name='labelled')  # keys of the data block of a published head; `kind` is that of the adapter
 OF_A_ROW = True  # one prediction per example, so that adapters/distil.py can compare it
 QUICK = dict(kind='class', layers=(), layer_weights=(), class_weights=())  # settings of a smoke test (`file.py:quick`)
@@ -56,6 +56,7 @@ class Model(nn.Module):
     window: tokens that are read at a time; None for whole texts.
     last: number of last tokens whose windows are pooled; None for all.
     input_dropout: rate before the first of two layers; None for `dropout`.
+    pool_windows: joins the outputs of the windows of a text; None for texts without windows.
   """
 
   trunk: nn.Module
@@ -74,6 +75,7 @@ class Model(nn.Module):
   window: int | None
   last: int | None
   input_dropout: float | None = None
+  pool_windows: PoolWindows | None = None
 
   def setup(self) -> None:
     self.states = JoinedStates(self.join, self.layer_weights)
@@ -99,8 +101,13 @@ class Model(nn.Module):
       counts: bool[b], examples that batch norms average over; examples without a token never count.
       **inputs: inputs of the trunk.
     """
+    # windows of texts are read as texts: [b, w, l] -> [b w, l]
+    whole = texts.segments_of(inputs)
+    if self.pool_windows:
+      inputs = {name: sequences.fold(value) for name, value in inputs.items()}
+      counts = None if counts is None else jnp.repeat(counts, whole.shape[1])
     # 1. states of the trunk, [b, l, d] per layer
-    noisy, segment_ids = train and not self.frozen, texts.segments_of(inputs)
+    noisy, segment_ids = train and not self.frozen, texts.pooled_segments(self.trunk, inputs)
     if self.window is None:
       out = self.trunk(**inputs, train=noisy)
     else:
@@ -114,10 +121,17 @@ class Model(nn.Module):
     if self.norms == 'batch':
       is_text = (segment_ids > 0).any(axis=1)
       outputs, averages = self.head(vectors, train=train, counts=is_text if counts is None else is_text & counts)
-      return outputs, out['hidden'], {f'head/{name}': value for name, value in averages.items()}
+      kept = {f'head/{name}': value for name, value in averages.items()}
+      return self._of_texts(outputs, whole), out['hidden'], kept
     if self.hidden:
-      return self.head(vectors, train=train), out['hidden']
-    return self.head(self.head_dropout(vectors, train=train)), out['hidden']
+      return self._of_texts(self.head(vectors, train=train), whole), out['hidden']
+    return self._of_texts(self.head(self.head_dropout(vectors, train=train)), whole), out['hidden']
+
+  def _of_texts(self, outputs: Array, segment_ids: Array) -> Array:
+    """Join the outputs of windows: [b w, c] -> [b, c]."""
+    if self.pool_windows is None:
+      return outputs
+    return texts.pooled_outputs(outputs.reshape(*segment_ids.shape[:2], -1), segment_ids, self.pool_windows)
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Compute vocabulary logits f32[..., v] for the auxiliary language model."""
@@ -137,6 +151,7 @@ class ClassifySettings(NamedTuple):
     label_smoothing: share of the loss that is spread evenly over all classes.
     backward: texts are read from the last token to the first.
     batch_norms: the head has batch norms, which ignore examples that pad a batch.
+    windows: texts have windows.
   """
 
   inputs: tuple[str, ...]
@@ -148,6 +163,7 @@ class ClassifySettings(NamedTuple):
   label_smoothing: float
   backward: bool
   batch_norms: bool
+  windows: bool
 
 
 def make(
@@ -177,6 +193,7 @@ def make(
   last: Count | None = None,
   backward: bool = False,
   input_dropout: PartRate | None = None,
+  pool_windows: PoolWindows | None = None,
 ) -> Task:
   """Classify a text, or predict one number.
 
@@ -211,25 +228,28 @@ def make(
     last: pool, and so train on, the windows that start in this many last tokens (ULMFiT: 1,400); None for all.
     backward: read texts from the last token to the first, for a trunk trained this way (`data.bptt`, reverse).
     input_dropout: rate before the first layer of a head with `hidden`; None for `dropout` (ULMFiT: .4 and .1).
+    pool_windows: the outputs of a text, before softmax, are the mean or the maximum over its windows (`data.windows`).
+      None reads texts without windows.
 
   Raises:
     ValueError: settings that contradict each other.
   """
   check_layers(hidden=hidden, bias=bias, norms=norms, input_dropout=input_dropout)
   texts.check_head('classify', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
-  check_reading(trunk, window=window, last=last, backward=backward)
+  check_reading(trunk, window=window, last=last, backward=backward, pool_windows=pool_windows)
   count = class_count(kind, classes=classes, least=1 if several else 2)
   class_weights = scaled_class_weights(class_weights, classes=count)
   s = ClassifySettings(
     inputs=texts.inputs_of(trunk), kind='several' if several and count else kind, threshold=threshold, classes=count,
     lm_weight=lm_weight, class_weights=class_weights, label_smoothing=label_smoothing or 0.0, backward=backward,
-    batch_norms=norms == 'batch',
+    batch_norms=norms == 'batch', windows=pool_windows is not None,
   )  # fmt: skip
   check_loss(s, classes=count)
   model = Model(
     trunk=trunk, outputs=count or 1, dropout=dropout, hidden=hidden, activation=activation,
     layers=chosen_layers(layer, layers), join=join, layer_weights=tuple(layer_weights), frozen=frozen, pool=pool,
     init_std=init_std, bias=bias, norms=norms, window=window, last=last, input_dropout=input_dropout,
+    pool_windows=pool_windows,
   )  # fmt: skip
   return _make_task(s, model, classes=count)
 
@@ -284,8 +304,13 @@ def check_loss(s: ClassifySettings, *, classes: int) -> None:
     )
 
 
-def check_reading(trunk: nn.Module, *, window: int | None, last: int | None, backward: bool) -> None:
+def check_reading(
+  trunk: nn.Module, *, window: int | None, last: int | None, backward: bool, pool_windows: str | None
+) -> None:
   """Raise ValueError if the trunk cannot read texts this way."""
+  if pool_windows is not None and (window is not None or backward):
+    other = 'adapter.backward=True' if backward else f'adapter.window={window}'
+    raise ValueError(f'adapter.pool_windows={pool_windows!r} cannot be used with {other}: remove one of them')
   if last is not None and window is None:
     raise ValueError(
       f'adapter.last={last} selects windows and adapter.window=None reads whole texts: set adapter.window'
@@ -329,8 +354,9 @@ def prepare(s: ClassifySettings, root: Array, batch: Batch) -> Example:
     weights = targets['loss_weights'] = weights * label_weights(targets['label'], s.class_weights)
   targets['scale'] = batch_scale(weights)
   if s.lm_weight:
-    targets |= texts.lm_targets(batch['tokens'][:, None], batch['segment_ids'][:, None])
-  inputs = read_text(batch, s.inputs)
+    own = (batch[name] if s.windows else batch[name][:, None] for name in ('tokens', 'segment_ids'))
+    targets |= texts.lm_targets(*own)
+  inputs = sequences.read(batch, s.inputs) if s.windows else read_text(batch, s.inputs)
   return Example(inputs | {'counts': batch['row_weight'] > 0} if s.batch_norms else inputs, targets)
 
 

@@ -1,13 +1,13 @@
 """Model of adapters that read several texts per example: options of a choice, a pair in both orders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.adapters import texts
-from plm_jax.adapters.texts import Pool
+from plm_jax.adapters.texts import Pool, PoolWindows
 from plm_jax.core.types import Array
 from plm_jax.layers.dropout import Dropout
 
@@ -29,6 +29,7 @@ class Model(nn.Module):
       the maximum and the mean (ULMFiT).
     init_std: standard deviation of the head's kernels.
     same_dropout: the texts of an example share one dropout mask, in a head of one layer.
+    pool_windows: joins the outputs of the windows of a text; None for texts without windows.
   """
 
   trunk: nn.Module
@@ -41,6 +42,7 @@ class Model(nn.Module):
   pool: Pool
   init_std: float
   same_dropout: bool = False
+  pool_windows: PoolWindows | None = None
 
   def setup(self) -> None:
     self.head = texts.make_head(
@@ -50,39 +52,40 @@ class Model(nn.Module):
 
   def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
     """Compute outputs f32[b, k, c], or [b, c] with join='sum', and states."""
-    folded = {name: fold(value) for name, value in inputs.items()}
+    segment_ids = texts.segments_of(inputs)
+    shape = segment_ids.shape[:-1]  # b, k, and w with windows
+    folded = {name: fold(value, len(shape)) for name, value in inputs.items()}
     hidden = self.trunk(**folded, train=train and not self.frozen)['hidden']
     vectors = texts.pooled(self.trunk, hidden, texts.segments_of(folded), pool=self.pool, frozen=self.frozen)
-    shape = texts.segments_of(inputs).shape[:2]
     vectors = vectors.astype(jnp.float32).reshape(*shape, -1)  # [b k, d] -> [b, k, d]
     if self.join == 'sum':
       vectors = vectors.sum(axis=1)
     if self.hidden:
-      return self.head(vectors, train=train), hidden
-    if self.same_dropout:
-      vectors = vectors * self.head_dropout(jnp.ones_like(vectors[:, :1]), train=train)  # [b, 1, d]
+      outputs = self.head(vectors, train=train)
+    elif self.same_dropout:
+      outputs = self.head(vectors * self.head_dropout(jnp.ones_like(vectors[:, :1]), train=train))  # [b, 1, d]
     else:
-      vectors = self.head_dropout(vectors, train=train)
-    return self.head(vectors), hidden
+      outputs = self.head(self.head_dropout(vectors, train=train))
+    return texts.pooled_outputs(outputs, segment_ids, self.pool_windows) if self.pool_windows else outputs, hidden
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Compute vocabulary logits f32[..., v] for the auxiliary language model."""
     return self.trunk.attend(features)
 
 
-def read(batch: Mapping[str, Array], inputs: Sequence[str]) -> dict[str, Array]:
-  """Build trunk inputs [b, k, l] for k texts per example.
+def read(batch: Mapping[str, Array], inputs: texts.Inputs) -> dict[str, Array]:
+  """Build trunk inputs [b, k, l], or [b, k, w, l].
 
   Args:
     batch: has tokens and segment_ids int[b, k, l], and type_ids and characters if they have this shape too.
     inputs: from `texts.inputs_of`.
   """
   shape = batch['tokens'].shape
-  names = [name for name in texts.OF_TEXT if name in batch and batch[name].shape[:3] == shape]
-  folded = texts.read_text({name: fold(batch[name]) for name in names}, inputs)
+  names = [name for name in texts.OF_TEXT if name in batch and batch[name].shape[: len(shape)] == shape]
+  folded = texts.read_text({name: fold(batch[name], len(shape) - 1) for name in names}, inputs)
   return {name: value.reshape(*shape, *value.shape[2:]) for name, value in folded.items()}
 
 
-def fold(values: Array) -> Array:
-  """Merge the first two axes: [b, k, ...] -> [b k, ...]."""
-  return values.reshape(-1, *values.shape[2:])
+def fold(values: Array, axes: int = 2) -> Array:
+  """Merge the first axes: [b, k, ...] -> [b k, ...]."""
+  return values.reshape(-1, *values.shape[axes:])

@@ -17,21 +17,32 @@ from plm_jax.layers.means import metric
 from plm_jax.layers.mlp import ACTIVATIONS, Norms, PredictionHead
 
 Pool = Literal['trunk', 'mean', 'concat']
+PoolWindows = Literal['mean', 'max']
 OF_TEXT = ('tokens', 'characters', 'segment_ids', 'type_ids')  # keys of a batch
 LM_ROWS = 8  # texts whose vocabulary logits are in memory at a time
+
+
+class Inputs(tuple[str, ...]):
+  """Names of the inputs of a trunk.
+
+  Attributes:
+    start: the id before a text that a decoder reads; None is the text's own last token.
+  """
+
+  start: int | None = None
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def read_text(batch: Batch, inputs: Sequence[str]) -> dict[str, Array]:
+def read_text(batch: Batch, inputs: Inputs) -> dict[str, Array]:
   """Select the `inputs` of a trunk from a batch."""
   if 'encoder_tokens' in inputs:
-    return both_sides(batch['tokens'], batch['segment_ids'])
+    return both_sides(batch['tokens'], batch['segment_ids'], start=inputs.start)
   return {name: batch[name] for name in OF_TEXT if name in inputs and name in batch}
 
 
-def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
+def both_sides(tokens: Array, segment_ids: Array, *, start: int | None = None) -> dict[str, Array]:
   """Build the inputs of an encoder-decoder that labels texts.
 
   The encoder reads the text. The decoder reads it shifted by one, after its own last token. The paper feeds both sides
@@ -40,6 +51,7 @@ def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
   Args:
     tokens: int[b, l], one or several texts per sequence.
     segment_ids: int[b, l], ids of the texts of a sequence; 0 is padding, on either side.
+    start: instead of its last token.
   """
   # tokens a b c d e, segments 1 1 1 2 2   ->   c a b e d
   inner = segment_ids[:, 1:] == segment_ids[:, :-1]  # [b, l - 1], a token and the next are in one text
@@ -49,7 +61,8 @@ def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
   )
   index, length = jnp.arange(tokens.shape[1]), tokens.shape[1]
   last = jax.lax.cummin(jnp.where(ends, index, length), axis=1, reverse=True)  # [b, l], the last token of each text
-  shifted = jnp.where(opens, jnp.take_along_axis(tokens, last, axis=1), jnp.roll(tokens, 1, axis=1))
+  before = jnp.take_along_axis(tokens, last, axis=1) if start is None else start
+  shifted = jnp.where(opens, before, jnp.roll(tokens, 1, axis=1))
   return {
     'encoder_tokens': tokens,
     'encoder_segment_ids': segment_ids,
@@ -58,7 +71,7 @@ def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
   }
 
 
-def inputs_of(trunk: nn.Module) -> tuple[str, ...]:
+def inputs_of(trunk: nn.Module) -> Inputs:
   """Return the names of a trunk's inputs.
 
   Raises:
@@ -67,7 +80,9 @@ def inputs_of(trunk: nn.Module) -> tuple[str, ...]:
   if 'encoder_tokens' not in trunk.INPUTS:
     words = 'characters' if 'characters' in trunk.INPUTS else 'tokens'
     errors.require(trunk, user='adapter', inputs=(words, 'segment_ids'))
-  return tuple(trunk.INPUTS)
+  inputs = Inputs(trunk.INPUTS)
+  inputs.start = getattr(trunk.config, 'label_start', None)
+  return inputs
 
 
 def labelled(batch: Batch, *, kind: str = 'class', classes: int = 0) -> dict[str, Array]:
@@ -86,6 +101,17 @@ def labelled(batch: Batch, *, kind: str = 'class', classes: int = 0) -> dict[str
 def segments_of(inputs: Mapping[str, Array]) -> Array:
   """Return the segments int[b, l] of the trunk's output states."""
   return inputs['decoder_segment_ids'] if 'decoder_segment_ids' in inputs else inputs['segment_ids']
+
+
+def pooled_segments(trunk: nn.Module, inputs: Mapping[str, Array]) -> Array:
+  """Return the segments that represent a text, up to its `label_end`."""
+  segments, end = segments_of(inputs), getattr(trunk.config, 'label_end', None)
+  if end is None:
+    return segments
+  # tokens a end b end c, segments 1 1 1 1 1   ->   1 1 1 1 0; a text without one stays whole
+  is_end = (inputs['encoder_tokens'] == end) & (segments > 0)
+  ahead = jnp.flip(jnp.cumsum(jnp.flip(is_end, axis=1), axis=1), axis=1) > 0
+  return jnp.where(ahead | ~is_end.any(axis=1, keepdims=True), segments, 0)
 
 
 # Heads ---------------------------------------------------------------------------------------------------------------
@@ -107,6 +133,20 @@ def pooled(trunk: nn.Module, hidden: Array, segment_ids: Array, *, pool: Pool, f
   pools = {'trunk': trunk.pool, 'mean': pooling.mean, 'concat': pooling.last_largest_and_mean}
   vectors = pools[pool](hidden, segment_ids)
   return jax.lax.stop_gradient(vectors) if frozen else vectors
+
+
+def pooled_outputs(outputs: Array, segment_ids: Array, pool: PoolWindows) -> Array:
+  """Join the outputs of windows: [..., w, c] -> [..., c].
+
+  Args:
+    outputs: of every window.
+    segment_ids: int[..., w, l], all 0 in a window that the text does not have.
+    pool: 'mean' or 'max' over the windows that it has.
+  """
+  present = (segment_ids > 0).any(axis=-1).at[..., 0].set(True)[..., None]  # [..., w, 1]
+  if pool == 'max':
+    return jnp.where(present, outputs, -jnp.inf).max(axis=-2)
+  return jnp.where(present, outputs, 0).sum(axis=-2) / present.sum(axis=-2)
 
 
 def make_head(

@@ -52,8 +52,21 @@ def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, 
         f'data {block["name"]!r} does not give {", ".join(missing)}, only {", ".join(given or ())}. '
         f'{_setting(kind, inner, given or ())}{_fix(kind, block["name"], missing)}'
       )
+    if keys:
+      _check_windows(kind, inner, block, where=where)
     if block.get('segmenter') and keys:
       _check_words(kind, inner, block['segmenter'], where=where)
+
+
+def _check_windows(kind: str, inner: Mapping[str, Any], block: Mapping[str, Any], *, where: str) -> None:
+  """Raise ConfigError if only one of data and task has windows."""
+  role, windows, pool = build.singular(kind), block.get('windows'), inner.get('pool_windows')
+  if windows is not None and 'pool_windows' not in signatures.signature(kind, inner['name']):
+    raise ConfigError(f'{where}.windows={windows}: {role} {inner["name"]!r} reads texts without windows: remove it')
+  if (windows is None) != (pool is None):
+    lacking = f"{role}.pool_windows='mean' or 'max'" if pool is None else f'{where}.windows, such as 4'
+    given = f'{where}.windows={windows}' if pool is None else f'{role}.pool_windows={pool!r}'
+    raise ConfigError(f'{given}: also set {lacking}, or remove it')
 
 
 def _check_words(kind: str, inner: Mapping[str, Any], segmenter: str, *, where: str) -> None:

@@ -11,7 +11,7 @@ class BatchKey(NamedTuple):
 
   Attributes:
     axes: by letter: b rows, l tokens, t tokens of targets, k sequences or options of a row, c the slots of a word,
-      n classes.
+      n classes, w windows of a text.
     dtype: of its numbers.
     meaning: description of its values.
     filler: value of empty entries: 0, -1, or None for `Vocab.pad_id`.

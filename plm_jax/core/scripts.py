@@ -5,7 +5,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # ideographs, and rare kana from 1aff0; with code points that \w omits because they are not assigned yet
 _RANGES = '\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U0001aff0-\U0001b16f\U00020000-\U0003ffff'
@@ -34,9 +34,10 @@ WORD = rf'\w[\w{MARKS}\u200c\u200d]*'
 _PIECE = re.compile(rf'[{ALONE}][{MARKS}]*|(?:[^\W{ALONE}][{MARKS}\u200c\u200d]*)+|[^\w\s]')
 
 
-def pieces(text: str) -> list[tuple[str, int, int]]:
+def pieces(text: str, *, whole: Sequence[str] = ()) -> list[tuple[str, int, int]]:
   """Split a text into words and punctuation, with characters [start, end).
 
-  Characters of scripts without spaces are words.
+  Characters of scripts without spaces are words. `whole` are texts that are not split.
   """
-  return [(match.group(), match.start(), match.end()) for match in _PIECE.finditer(text)]
+  pattern = '|'.join([*map(re.escape, whole), _PIECE.pattern])
+  return [(match.group(), match.start(), match.end()) for match in re.finditer(pattern, text)]

@@ -31,7 +31,7 @@ import numpy as np
 
 from plm_jax.config import build
 from plm_jax.core import errors
-from plm_jax.core.keywords import Count, Seed
+from plm_jax.core.keywords import Count, NonNegativeInt, Seed
 from plm_jax.core.types import Labels, Source, Template, Vocab
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records
@@ -79,6 +79,8 @@ def make(
   both_orders: bool = False,
   stride: Count | None = None,
   question_length: Count | None = None,
+  windows: Count | None = None,
+  head_tokens: NonNegativeInt | None = None,
   length: Count,
   batch_size: Count,
   seed: int,
@@ -115,6 +117,10 @@ def make(
     both_orders: add the fields in reverse order, as `swapped_tokens` and `swapped_segment_ids` (GPT's similarity).
     stride, question_length: with kind='spans', tokens from the beginning of one window of a text to that of the next
       (None is 128), and tokens of the longest question (None is 64).
+    windows: with one class, value or choice per example, the most windows in which a field that is too long is read.
+      They are `stride` tokens apart (None: side by side), and `adapter.pool_windows` joins them. None cuts the field.
+    head_tokens: tokens of its beginning that a field which is cut keeps; the others are of its end (Sun et al. 2019:
+      128 of 510). None keeps the beginning only, 0 the end.
     buckets: shorter lengths; a batch has the smallest that holds its examples. () pads every batch to `length`.
 
   Returns:
@@ -134,14 +140,25 @@ def make(
   )  # fmt: skip
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   given = _read(records, kind, example_settings)
-  check_windows(given, kind=kind, both_orders=both_orders, stride=stride, question_length=question_length)
+  check_windows(
+    given, kind=kind, both_orders=both_orders, stride=stride, question_length=question_length, windows=windows
+  )
+  long = check_long(given, kind=kind, both_orders=both_orders, windows=windows, stride=stride, head_tokens=head_tokens)
   input_vocab = vocab if given.target is None or second_vocab is None else second_vocab
-  lay = functools.partial(lay_out, cache=cache, both_orders=both_orders, least=widths[0])
+  lay = functools.partial(lay_out, cache=cache, both_orders=both_orders, least=widths[0], **long)
   cut = functools.partial(question_windows.lay_out, stride=stride, question_length=question_length)
   given, laid = _inputs(given, layout, lay=lay, cut=cut, vocab=input_vocab, length=length, characters=characters)
   target = _target(given, target_layout or layout, target_length or length, vocab=vocab, cache=cache)
   digest = store.digest_of(
-    laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *target.digest, *['characters'] * characters
+    laid.tokens.digest,
+    layout,
+    length,
+    buckets,
+    both_orders,
+    laid.frames,
+    *target.digest,
+    *['characters'] * characters,
+    *([sorted(long.items())] if long else []),
   )
   bucket = np.searchsorted(widths, laid.sizes)  # [examples], the shortest that holds the example
   rows = batches(bucket, given.row_ids, share=share, seed=seed if shuffle else None)
@@ -149,13 +166,34 @@ def make(
 
 
 def check_windows(
-  given: Examples, *, kind: str, both_orders: bool, stride: int | None, question_length: int | None
+  given: Examples, *, kind: str, both_orders: bool, stride: int | None, question_length: int | None, windows: int | None
 ) -> None:
   """Raise ValueError if a setting of windows does not fit the kind."""
-  if given.windows is None and (stride or question_length):
-    raise ValueError(f"stride={stride} and question_length={question_length} are for kind='spans', not {kind!r}")
+  if given.windows is None and (question_length or (stride and windows is None)):
+    raise ValueError(
+      f"stride={stride} and question_length={question_length} are for kind='spans' or data.windows, not {kind!r}"
+    )
   if given.windows is not None and both_orders:
     raise ValueError(f'both_orders=True does not fit kind={kind!r}, which has one order: remove it')
+
+
+def check_long(
+  given: Examples, *, kind: str, both_orders: bool, windows: int | None, stride: int | None, head_tokens: int | None
+) -> dict[str, Any]:
+  """Return the settings of texts that are too long, without defaults.
+
+  Raises:
+    ValueError: settings that contradict each other, or the examples are of another kind.
+  """
+  asked = {'windows': windows, 'head_tokens': head_tokens}
+  long = {name: value for name, value in asked.items() if value is not None}
+  if len(long) > 1:
+    raise ValueError(f'windows={windows} reads a whole text and head_tokens={head_tokens} cuts it: remove one of them')
+  if long and (given.windows is not None or given.words or given.target is not None):
+    raise ValueError(f'{next(iter(long))} does not fit kind={kind!r}: remove it')
+  if windows is not None and both_orders:
+    raise ValueError(f'windows={windows} does not fit both_orders=True: remove one of them')
+  return long | ({'stride': stride} if stride is not None and windows is not None else {})
 
 
 def _inputs(
@@ -213,7 +251,16 @@ def _serve(
   path: str,
 ) -> Source:
   """Build the source; batches have the lengths `widths`, int64, ascending."""
-  log.info(f'{path}: {len(given.row_ids)} rows, {laid.cut} of them cut to {widths[-1]} tokens.')
+  windows = f'{laid.windows} windows of ' if laid.windows is not None else ''
+  log.info(f'{path}: {len(given.row_ids)} rows, {laid.cut} of them cut to {windows}{widths[-1]} tokens.')
+  if given.words and laid.cut:
+    first = laid.tokens.offsets[given.edges]  # [rows + 1]
+    place = laid.tokens.offsets[:-1] - np.repeat(first[:-1], np.diff(given.edges))
+    lost = (place >= np.repeat(laid.plans[''].counts, np.diff(given.edges))).sum()
+    log.warning(
+      f'{path}: {lost} words of {laid.cut} rows are beyond {widths[-1]} tokens and are not read in training and '
+      'evaluation: raise data.length. `predict` and `load` tag such texts in windows.'
+    )
   if target.laid is not None:
     log.info(f'{path}: {target.laid.cut} target texts are cut to {target.length} tokens.')
   row_ids, group = given.row_ids, given.group

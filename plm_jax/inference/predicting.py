@@ -6,8 +6,9 @@ task:
     classes          `prediction`, a name; `probability`; `probabilities` by name
     several classes  `prediction`, a list of names; `probabilities` by name
     numbers          `prediction`
-    words            `prediction`, a tag for each word, and `probability` of each; None for a truncated word
-    trees            the same, the index of the head of each word and the relation to it, such as '3:case'
+    words            `prediction`, a tag for each word, and `probability` of each; long examples are read in windows
+    trees            the same, the index of the head of each word and the relation to it, such as '3:case'; None for a
+                     truncated word
     options          `prediction`, a text; `option`, its index from 0; `probabilities` of all
     answers, texts   `prediction`, a text; `score` of an answer, None if no part of a text could be one; and ''
                      if adapter.no_answer finds none
@@ -31,18 +32,19 @@ from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError, stage
 from plm_jax.core.types import Task
 from plm_jax.data.corpora import sources
-from plm_jax.data.corpora.records import Records, as_written
+from plm_jax.data.corpora.records import Records, as_written, is_words
 from plm_jax.data.rows import examples, first_row
 from plm_jax.data.rows.class_names import words_of
 from plm_jax.data.rows.field_texts import named
 from plm_jax.inference import replies
+from plm_jax.inference.overlapping_windows import Window
 from plm_jax.io import files, run_paths
 from plm_jax.io.files import Where
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.runs import run_folder
 from plm_jax.scores import Group, Row, attachment, grouped, squad
 from plm_jax.training import evaluate_saved
-from plm_jax.training.parts import Settings
+from plm_jax.training.parts import Settings, make_vocab
 
 log = logging.getLogger(__name__)
 
@@ -106,12 +108,20 @@ def predict(
     added, table = added_by(settings), files.path(out).suffix == '.csv'
     columns = table and added[-1] == 'probabilities' and added[1:] != ('option', 'probabilities')  # one for each class
     _check_free(records, lambda name: name in added or (columns and _of_class(name, names)))
+  reads = config.reads(settings)
+  pieces, owners = (
+    _windows(records, block, settings, folder) if {'labels', 'heads'} & {*reads} == {'labels'} else ([], [])
+  )
   evaluations: dict[str, Any] = {_EVALUATION: {'data': block, 'every': None, 'units': None, 'scores': []}}
   settings = {**settings, 'eval': evaluations}
-  with _named_by_file(file):
+  with _named_by_file(file), files.temporary_folder() as temporary:
+    if pieces:
+      write(files.path(temporary) / 'windows.jsonl', [{block['fields'][0]: words} for words in pieces])
+      evaluations[_EVALUATION]['data'] = {**block, 'path': str(files.path(temporary) / 'windows.jsonl')}
     task, predicted = evaluate_saved.predict_run(settings, folder, name=_EVALUATION, step=step, part=part)
   named = [_named(record, names) for record in predicted.records]
-  rows = list(_whole(describe(task, predicted.predictions, named), records, block))
+  described = describe(task, predicted.predictions, named)
+  rows = list(_whole(_joined(described, owners) if pieces else described, records, block))
   write(out, rows)
   log.info(f'{len(rows):,} examples with predictions written to {out}')
   return len(rows)
@@ -292,6 +302,38 @@ def _answer(group: Group, *, knows_none: bool) -> dict[str, Any]:
 
 def _number(value: Any) -> float:
   return round(float(value), _DIGITS)
+
+
+def _windows(
+  records: Records, block: Settings, settings: Settings, folder: RunFolder
+) -> tuple[list[Sequence[str]], list[tuple[int, Window]]]:
+  """Cut the words of examples into windows, as `Model.tag` does.
+
+  Both lists are empty if every example fits, or if reading the examples raises an error.
+  """
+  try:
+    texts = [words_of(row[block['fields'][0]]) for row in records]
+  except (KeyError, ValueError):
+    return [], []
+  if not all(is_words(words) for words in texts):
+    return [], []
+  pieces, owners = replies.windows(texts, block, make_vocab(settings, folder))
+  if len(pieces) == sum(map(bool, texts)):
+    return [], []
+  log.info(f'{len({index for index, window in owners if window.start})} long examples are read in windows')
+  return pieces, owners
+
+
+def _joined(
+  described: Sequence[tuple[Row, dict[str, Any]]], owners: Sequence[tuple[int, Window]]
+) -> list[tuple[Row, dict[str, Any]]]:
+  """Join the descriptions of windows: each word is described by the window that owns it."""
+  joined: dict[int, tuple[Row, dict[str, list[Any]]]] = {}
+  for (record, words), (index, window) in zip(described, owners, strict=True):
+    own = joined.setdefault(index, (record, {name: [] for name in words}))[1]
+    for name, values in words.items():
+      own[name] += values[window.first - window.start : window.last - window.start]
+  return list(joined.values())
 
 
 def _whole(

@@ -15,9 +15,11 @@ import numpy as np
 from plm_jax.config import build
 from plm_jax.core import scripts
 from plm_jax.core.errors import ConfigError, counted
+from plm_jax.core.types import Vocab
 from plm_jax.data.rows.examples import word_gap
 from plm_jax.data.rows.written import Form
 from plm_jax.inference import overlapping_windows, tasks
+from plm_jax.inference.overlapping_windows import Window
 from plm_jax.inference.tasks import OpenTask, Predicted
 from plm_jax.scores import Group, Row, attachment, grouped, seqeval, squad, squad2
 
@@ -104,13 +106,8 @@ def tag(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) -> l
     Per text a list of {'word', 'tag', 'probability', 'start', 'end'}. 'start' and 'end' are character offsets, None for
     a list of words. 'tag' is None for a word without tokens.
   """
-  split = [_words(text) for text in texts]
-  pieces, owners = [], []
-  for index, sizes in enumerate(_sizes(task, split)):
-    for window in overlapping_windows.cut(sizes, room=tasks.room(task)):
-      if window.stop > window.start:
-        pieces.append([word for word, _, _ in split[index][window.start : window.stop]])
-        owners.append((index, window))
+  split = [_words(text, task.whole) for text in texts]
+  pieces, owners = windows([[word for word, _, _ in words] for words in split], task.block, task.parts.vocab)
   field = next(iter(task.block['fields']), 'tokens')
   predicted = (
     tasks.predictions(task, [{field: words} for words in pieces], wanted='tag', batch_rows=rows) if pieces else []
@@ -125,6 +122,23 @@ def tag(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) -> l
         {'word': word, 'tag': tags[position], 'probability': shares[position], 'start': start, 'end': end}
       )
   return results
+
+
+def windows(
+  texts: Sequence[Sequence[str]], block: Mapping[str, Any], vocab: Vocab
+) -> tuple[list[Sequence[str]], list[tuple[int, Window]]]:
+  """Cut lists of words into windows that a run with a data block reads whole.
+
+  Returns:
+    The words of each window, and the index of its text with its place there.
+  """
+  pieces, owners, room = [], [], tasks.room(block, vocab)
+  for index, (words, sizes) in enumerate(zip(texts, _sizes(vocab, texts), strict=True)):
+    for window in overlapping_windows.cut(sizes, room=room):
+      if window.stop > window.start:
+        pieces.append(words[window.start : window.stop])
+        owners.append((index, window))
+  return pieces, owners
 
 
 def parse(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) -> list[list[dict[str, Any]]]:
@@ -142,8 +156,8 @@ def parse(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) ->
   Raises:
     ConfigError: a text exceeds the sequence length of the run; a tree needs all of its words.
   """
-  split, room = [_words(text) for text in texts], tasks.room(task)
-  for index, sizes in enumerate(_sizes(task, split)):
+  split, room = [_words(text, task.whole) for text in texts], tasks.room(task.block, task.parts.vocab)
+  for index, sizes in enumerate(_sizes(task.parts.vocab, [[word for word, _, _ in words] for words in split])):
     if sum(sizes) > room:
       raise ConfigError(
         f'parse: text {index} has {sum(sizes)} tokens, but a sequence of this run has room for {room}: '
@@ -164,18 +178,17 @@ def parse(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) ->
   return results
 
 
-def _sizes(task: OpenTask, split: Sequence[Sequence[tuple[str, int | None, int | None]]]) -> Iterator[list[int]]:
+def _sizes(vocab: Vocab, split: Sequence[Sequence[str]]) -> Iterator[list[int]]:
   """Count the tokens of each word of each text."""
-  vocab = task.opened.vocab
   gap = word_gap(vocab)
   for words in split:
-    yield [len(ids) for ids in vocab.encode_batch([f'{gap}{word}' for word, _, _ in words])]
+    yield [len(ids) for ids in vocab.encode_batch([f'{gap}{word}' for word in words])]
 
 
-def _words(text: str | Sequence[str]) -> list[tuple[str, int | None, int | None]]:
+def _words(text: str | Sequence[str], whole: Sequence[str] = ()) -> list[tuple[str, int | None, int | None]]:
   """Split a text into words with their character offsets [start, end)."""
   if isinstance(text, str):
-    return list(scripts.pieces(text))
+    return list(scripts.pieces(text, whole=whole))
   return [(word, None, None) for word in text]
 
 

@@ -19,7 +19,7 @@ from plm_jax.cli import progress
 from plm_jax.config import build, one_part
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
-from plm_jax.core.types import PyTree, Source
+from plm_jax.core.types import PyTree, Source, Vocab
 from plm_jax.inference import batches, released
 from plm_jax.inference.opened import Opened
 from plm_jax.io import files
@@ -66,6 +66,12 @@ class OpenTask(NamedTuple):
   names: tuple[str, ...]
   predict: Any
 
+  @property
+  def whole(self) -> list[str]:
+    """Return the special tokens that texts for a pretrained folder may name."""
+    vocab = self.opened.vocab
+    return [] if self.opened.settings else [vocab.token(token) for token in vocab.special_ids]
+
 
 class Predicted(NamedTuple):
   """The prediction for an example.
@@ -104,7 +110,8 @@ def open_task(opened: Opened) -> OpenTask:
     except CheckpointError as error:
       raise ConfigError(f'{opened.folder}: {error}') from error
   else:
-    task_parts, params = parts.parts_of(opened.trunk, settings, opened.vocab), opened.loaded[1]
+    vocab = opened.vocab.with_names()  # as transformers reads texts
+    task_parts, params = parts.parts_of(opened.trunk, settings, vocab), opened.loaded[1]
   names = opened.weights.labels if task_parts.task.classes else ()
   predict = jax.jit(functools.partial(predict_step, task=task_parts.task))
   return OpenTask(
@@ -244,11 +251,11 @@ def _source(task: OpenTask, rows: Sequence[Mapping[str, Any]], folder: str, batc
   }  # fmt: skip
   changed = {**block, **{name: value for name, value in changes.items() if name in block}}
   with errors.stage('the examples'):
-    return parts.make_source(changed, task.opened.vocab, seed=0, reader=task.parts, where='the examples')
+    return parts.make_source(changed, task.parts.vocab, seed=0, reader=task.parts, where='the examples')
 
 
-def room(task: OpenTask) -> int:
+def room(block: Mapping[str, Any], vocab: Vocab) -> int:
   """Return the tokens of text that fit into a single-field example."""
-  template = build.template('data', task.block, vocab=task.opened.vocab)
+  template = build.template('data', block, vocab=vocab)
   special = [part for part, _ in template.single if not isinstance(part, str)]
-  return task.block['length'] - len(special)
+  return block['length'] - len(special)

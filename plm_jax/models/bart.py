@@ -51,6 +51,8 @@ class Config:
     attention_dropout: rate on attention weights; the released fine-tuning uses .1.
     mlp_dropout: rate inside the feed-forward.
     init_std: standard deviation of the normal that initialises kernels and tables.
+    label_start: id before a text that the decoder reads to label it; None is its last token (BART).
+    label_end: id whose last state represents a text to label; None is its last token.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -69,6 +71,8 @@ class Config:
   attention_dropout: PartRate = 0.0
   mlp_dropout: PartRate = 0.0
   init_std: Std = 0.02
+  label_start: NonNegativeInt | None = None
+  label_end: NonNegativeInt | None = None
   vocab_multiple: Count = 1
 
   def __post_init__(self):

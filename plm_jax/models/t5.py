@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import flax.linen as nn
 import jax.numpy as jnp
 
-from plm_jax.core.keywords import Count, Depth, Epsilon, PartRate
+from plm_jax.core.keywords import Count, Depth, Epsilon, NonNegativeInt, PartRate
 from plm_jax.core.sharding import constrain
 from plm_jax.core.trunk import AttentionKind, HeadStyle
 from plm_jax.core.types import Array, Execution, Paper, Published, PyTree
@@ -64,6 +64,7 @@ class Config:
     structure: 'encoder-decoder'; 'shared', where both stacks share all parameters except cross-attention; 'decoder',
       one causal stack; 'prefix', one stack that sees a prefix in both directions; 'encoder', one bidirectional stack.
     model_type: name of the family in transformers if it is not 't5': 'mt5'.
+    label_start: id before a text that the decoder reads to label it; None is its last token (BART).
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -84,6 +85,7 @@ class Config:
   attention_dropout: PartRate = 0.1
   structure: Structure = 'encoder-decoder'
   model_type: Literal['', 'mt5'] = ''
+  label_start: NonNegativeInt | None = None
   vocab_multiple: Count = 1
 
   def __post_init__(self):

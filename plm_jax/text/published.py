@@ -50,10 +50,10 @@ def read(file: Path) -> Published:
     RunError: a converted checkpoint whose files have changed since.
   """
   checksums.check_all(file.parent)
-  if file.suffix == '.json' and file.name not in (IDS, SETTINGS[-1]):
-    settings = settings_of(file.parent)
-    return Published(as_loaded(as_saved(file), settings), names_of(settings))
   settings = settings_of(file.parent)
+  if file.suffix == '.json' and file.name not in (IDS, SETTINGS[-1]):
+    spec = as_loaded(as_saved(file), settings)
+    return Published(spec, _roles(spec, settings))
   if file.suffix == '.model':
     spec, row = sentencepiece(file, settings)
   elif file.name in (IDS, MERGES):
@@ -64,7 +64,7 @@ def read(file: Path) -> Published:
     spec, row = wordpiece(file, settings)
   spec = _with_added(spec, file.parent, settings)
   roles = _roles(spec, settings)
-  return Published(with_row(spec, row, roles), roles)
+  return Published(with_row(_with_special(spec, roles), row, roles), roles)
 
 
 def as_saved(file: Path) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _with_added(spec: dict[str, Any], folder: Path, settings: Spec) -> dict[str,
     fields = dict(item) if isinstance(item, Mapping) else {'content': item}
     if isinstance(fields.get('content'), str) and fields['content']:
       added[fields['content']] = {**added.get(fields['content'], {}), **fields, 'special': True}
-  extended = _append(spec, added, mask=names_of(settings).get('mask'))
+  extended = _append(spec, added)
   ids = specs.token_ids(extended)
   for token, token_id in ids_by_token.items():
     if ids[token] != int(token_id):
@@ -121,13 +121,21 @@ def _with_added(spec: dict[str, Any], folder: Path, settings: Spec) -> dict[str,
   return extended
 
 
-def _append(spec: dict[str, Any], added: Mapping[str, Spec], *, mask: str | None) -> dict[str, Any]:
+def _with_special(spec: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
+  """Mark the tokens with a role as special."""
+  ids, known = specs.token_ids(spec), specs.special_tokens(spec)
+  named = {**specs.guess_roles(ids, decided=roles), **roles}
+  missing = {token: {'special': True} for token in named.values() if token in ids and token not in known}
+  return _append(spec, missing)
+
+
+def _append(spec: dict[str, Any], added: Mapping[str, Spec]) -> dict[str, Any]:
   """Add tokens to a specification; new ones follow all others."""
   ids, kind = specs.token_ids(spec), specs.kind_of(spec)
   ids |= {token: len(ids) + index for index, token in enumerate(token for token in added if token not in ids)}
   by_token = {item['content']: item for item in spec['added_tokens']}
   for token, fields in added.items():
-    (default,) = specs.added_tokens({token: ids[token]}, kind=kind, mask=mask)
+    (default,) = specs.added_tokens({token: ids[token]}, kind=kind, mask=None)
     flags = {key: fields[key] for key in ('single_word', 'lstrip', 'rstrip', 'normalized', 'special') if key in fields}
     special = {'special': False} if not fields.get('special', False) else {}
     by_token[token] = {**default, **special, **flags, 'id': ids[token]}
@@ -137,7 +145,8 @@ def _append(spec: dict[str, Any], added: Mapping[str, Spec], *, mask: str | None
 def _roles(spec: Spec, settings: Spec) -> dict[str, str]:
   """Map roles to tokens; without GPT's padding the unknown token pads."""
   named = names_of(settings)
-  if specs.kind_of(spec) == 'word_bpe' and (unknown := spec['model']['unk_token']):
+  ended = spec['model'].get('end_of_word_suffix') and 'merges' in spec['model']  # kind 'word_bpe'
+  if ended and (unknown := spec['model'].get('unk_token') or named.get('unk')):
     padding = {} if set(specs.ROLES['pad']) & specs.token_ids(spec).keys() else {'pad': unknown}
     named = {'unk': unknown, **padding, **named}
   return named

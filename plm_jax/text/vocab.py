@@ -58,6 +58,7 @@ class Vocab:
     record: how it was trained; empty for a published vocabulary.
     digest: hex SHA-256 of everything that determines the ids of a text and of the roles, not of counts and record.
     model: the model file of a SentencePiece vocabulary that was trained here, saved for other libraries.
+    named: the names of special tokens in raw text are read as these tokens.
   """
 
   kind: str
@@ -71,6 +72,7 @@ class Vocab:
   record: Mapping[str, Any] = dataclasses.field(repr=False)
   digest: str
   model: bytes | None = dataclasses.field(default=None, repr=False)
+  named: bool = False
 
   @property
   def size(self) -> int:
@@ -131,6 +133,10 @@ class Vocab:
     """
     with probe.using():
       return self._marked.decode([int(token_id) for token_id in ids], skip_special_tokens=not specials)
+
+  def with_names(self) -> 'Vocab':
+    """Return this vocabulary with `named`, and with another digest."""
+    return dataclasses.replace(self, named=True, digest=hashlib.sha256(f'{self.digest} named'.encode()).hexdigest())
 
   def token(self, token_id: int) -> str:
     """Return the token of an id."""
@@ -195,6 +201,8 @@ class Vocab:
 
   @functools.cached_property
   def _raw(self) -> tokenizers.Tokenizer:
+    if self.named:
+      return self._marked
     raw = tokenizers.Tokenizer.from_str(json.dumps(specs.without_names(json.loads(self.content)), ensure_ascii=False))
     raw.encode_special_tokens = True  # read the names of special tokens as text
     return raw

@@ -187,10 +187,10 @@ def check_multiple(config: Mapping[str, Any], whole_size: str, parts: str) -> No
     raise ValueError(f'{whole_size} {config[whole_size]} must be a multiple of {parts} {config[parts]}')
 
 
-def check_decoder_start(config: Mapping[str, Any], names: Collection[str], *, eos: int) -> None:
-  """Raise ValueError if a task head's decoder does not start with EOS.
+def label_start(config: Mapping[str, Any], names: Collection[str], *, eos: int) -> dict[str, Any]:
+  """Return the override for a labelling decoder that starts without EOS.
 
-  The adapters give a decoder the text after its own last token (`adapters/texts.both_sides`).
+  It is empty for others: the adapters give a decoder the text after its own last token (`adapters/texts.both_sides`).
 
   Args:
     config: complete.
@@ -198,11 +198,8 @@ def check_decoder_start(config: Mapping[str, Any], names: Collection[str], *, eo
     eos: the default of `eos_token_id`.
   """
   start, end = config['decoder_start_token_id'], eos if config['eos_token_id'] is None else config['eos_token_id']
-  if start != end and not {'classification_head.dense.bias', 'qa_outputs.bias'}.isdisjoint(names):
-    raise ValueError(
-      f'decoder_start_token_id is {start!r}, but eos_token_id {end!r}: a task head needs them equal. Set '
-      f'decoder_start_token_id to {end!r} in config.json and train it again: other inputs give other results'
-    )
+  has_head = not {'classification_head.dense.bias', 'qa_outputs.bias'}.isdisjoint(names)
+  return {'label_start': start} if has_head and start not in (end, None) else {}
 
 
 def _is_int(value: Any) -> bool:

@@ -21,7 +21,7 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.core.trunk import longest_row
 from plm_jax.core.types import HEADS, Template
 from plm_jax.io import checksums, files, model_folders, run_paths
-from plm_jax.weights import folders, release, table, writer
+from plm_jax.weights import class_heads, folders, release, table, writer
 from plm_jax.weights.adapted import BEFORE, TASKS, TENSORS
 from plm_jax.weights.folders import Weights
 from plm_jax.weights.table import Architecture, Entry
@@ -70,7 +70,8 @@ def export(
     entry.ours: entry._replace(theirs=entry.theirs.removeprefix(chosen.module.PREFIX) if bare else entry.theirs)
     for entry in table.entries_of(chosen, trunk, names)
   }
-  of_class = {entry.ours for entry in table.of_task(chosen.module.tasks(trunk), names)}  # missing in PEFT's base model
+  # missing in the base model of PEFT
+  of_class = {entry.ours for entry in class_heads.of_task(chosen.module.tasks(trunk), names)}
   trained = _trained_whole(opened, entries) - of_class
   base = _check_base(opened, {path: leaf for path, leaf in saved.items() if path not in of_class | trained})
   modules = _modules(saved, entries, chosen)

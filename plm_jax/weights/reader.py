@@ -13,8 +13,9 @@ from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.config import build
 from plm_jax.core.errors import ConfigError
 from plm_jax.weights import release, shapes, table
+from plm_jax.weights.class_heads import TaskHead
 from plm_jax.weights.release import Release
-from plm_jax.weights.table import HEAD, POOLER, TOKENS, Architecture, Entry, TaskHead, architectures, entries_of, pieces
+from plm_jax.weights.table import HEAD, POOLER, TOKENS, Architecture, Entry, architectures, entries_of, pieces
 
 log = logging.getLogger(__name__)
 

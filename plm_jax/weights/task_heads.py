@@ -12,7 +12,8 @@ import flax.linen as nn
 
 from plm_jax.checkpoint import Leaf
 from plm_jax.checkpoint.tensor_files import WeightsError
-from plm_jax.weights.table import HEAD, POOLER, Architecture, TaskHead
+from plm_jax.weights.class_heads import TaskHead
+from plm_jax.weights.table import HEAD, POOLER, Architecture
 
 Block = Mapping[str, Any]
 # settings of adapters: the trunk's last states, pooled as in its paper, and a head of dense layers

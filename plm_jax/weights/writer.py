@@ -17,7 +17,8 @@ from plm_jax.core.trunk import longest_row
 from plm_jax.core.types import PyTree, Template
 from plm_jax.io import files
 from plm_jax.weights import release, shapes, table, task_heads
-from plm_jax.weights.table import HEAD, OUTPUT, TOKENS, Architecture, Entry, architectures, entries_of, is_task, pieces
+from plm_jax.weights.class_heads import is_task
+from plm_jax.weights.table import HEAD, OUTPUT, TOKENS, Architecture, Entry, architectures, entries_of, pieces
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def save_leaves(
   chosen, heads, config = published_form(trunk, leaves, architecture, adapter=adapter)
   if any(map(is_task, heads)):
     leaves = {path: leaf for path, leaf in leaves.items() if path != OUTPUT}  # their task classes have none
-    token_ids = _ends(config, token_ids, template)
+    token_ids = _ends(trunk, config, token_ids, template)
     if any(task.unpadded for head, task in chosen.module.tasks(trunk).items() if head in heads):
       _check_padding({**config, **token_ids}, template)
       if {**config, **token_ids}.get('pad_token_id') is None:
@@ -166,15 +167,17 @@ def task_fields(leaves: Mapping[str, Leaf], adapter: Mapping[str, Any], labels: 
 
 
 def _ends(
-  config: Mapping[str, Any], token_ids: Mapping[str, int | None], template: Template | None
+  trunk: nn.Module, config: Mapping[str, Any], token_ids: Mapping[str, int | None], template: Template | None
 ) -> dict[str, int | None]:
-  """Start a labelling decoder with the text's last token (`texts.both_sides`)."""
-  if not config.get('is_encoder_decoder') or 'decoder_start_token_id' not in config:
+  """Set where a labelling decoder starts and is read (`texts.both_sides`)."""
+  if not config.get('is_encoder_decoder'):
     return dict(token_ids)
   last = template.single[-1][0] if template is not None else None
   given = {**config, **{name: value for name, value in token_ids.items() if value is not None}}
   end = last if isinstance(last, int) else given['eos_token_id']
-  return {**token_ids, 'eos_token_id': end, 'decoder_start_token_id': end}
+  start, own_end = getattr(trunk.config, 'label_start', None), getattr(trunk.config, 'label_end', None)
+  end = end if own_end is None else own_end
+  return {**token_ids, 'eos_token_id': end, 'decoder_start_token_id': end if start is None else start}
 
 
 def _unforced(chosen: Architecture, token_ids: Mapping[str, int | None]) -> dict[str, int | None]:

@@ -33,7 +33,9 @@ CONFIGS = conftest.ROOT / 'experiments' / 'finetune'
 SHORT = {'steps': 2, 'epochs': None, 'log_every': 1, 'eval_every': 2, 'save_every': 1, 'log': (), 'init_from': ()}
 
 
-def resolved(name: str, path: pathlib.Path, data: pathlib.Path, **changes: Any) -> dict[str, Any]:
+def resolved(
+  name: str, path: pathlib.Path, data: pathlib.Path, *, head: dict[str, Any] | None = None, **changes: Any
+) -> dict[str, Any]:
   """Resolve a config of `experiments/finetune/` for 32 tokens and a tiny network."""
   written = config.load(f'{CONFIGS}/{name}.py') | SHORT
   written['vocab'] = {'name': 'byte_bpe', 'path': str(data / 'vocab')}
@@ -42,6 +44,7 @@ def resolved(name: str, path: pathlib.Path, data: pathlib.Path, **changes: Any) 
   if name == 'qa':
     short |= {'stride': 8, 'question_length': 8}
   written['data'] = written['data'] | short | changes
+  written['adapter'] = written['adapter'] | (head or {})
   return config.resolve(written)
 
 
@@ -94,6 +97,24 @@ def run(letters: pathlib.Path, data: pathlib.Path, tmp_path_factory: pytest.Temp
 def predicted(run: pathlib.Path, file: pathlib.Path, out: pathlib.Path, *flags: str) -> pathlib.Path:
   assert predict.main([f'--workdir={run}', f'--file={file}', f'--out={out}', *flags]) == 0
   return out
+
+
+def test_long_texts_are_tagged_as_by_load(data, tmp_path, caplog):
+  draw = random.Random(2)
+  known = ('Anna', 'sees', 'the', 'garden', 'unlikely', '.')
+  rows = [[draw.choice(known) for _ in range(size)] for size in (4, 0, 60, 90, 9)]
+  written = [{'tokens': words, 'tags': [['B-x', 'O'][len(word) > 4] for word in words]} for words in rows]
+  file = write_lines(tmp_path / 'train.jsonl', written)
+  with caplog.at_level('WARNING', logger='plm_jax'):
+    loop.train(resolved('tag', file, data), tmp_path / 'run')
+  said = [record.getMessage() for record in caplog.records if 'not read in training' in record.getMessage()]
+  assert said and all('rows are beyond 32 tokens' in text and 'data.length' in text for text in said)
+  write_lines(tmp_path / 'new.jsonl', [{'tokens': words, 'id': number} for number, words in enumerate(rows)])
+  found = read_lines(predicted(tmp_path / 'run', tmp_path / 'new.jsonl', tmp_path / 'out.jsonl'))
+  assert [(row['tokens'], row['id']) for row in found] == [(words, number) for number, words in enumerate(rows)]
+  for row, words in zip(found, plm_jax.load(tmp_path / 'run').tag(rows), strict=True):
+    assert row['prediction'] == [word['tag'] for word in words] and None not in row['prediction']
+    np.testing.assert_allclose(row['probability'], [word['probability'] for word in words], atol=2e-6)
 
 
 # Several classes -----------------------------------------------------------------------------------------------------

@@ -25,13 +25,13 @@ torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 
 NAMES = ('no', 'perhaps', 'yes')
-TEXTS = ['Anna is here.', ('In the garden', 'Boris found the clock.'), 'a']
+TEXTS = ['Anna is here.', ('In the garden', 'Boris found the clock.'), 'a', 'Anna </s> is <mask>.']
 WORDS = ['Anna', 'is', 'in', 'the', 'unlikely', 'garden', '.']
 STORY = conftest.story(random.Random(0))
 POSITIONS = 64
 SIZES = {
   'Bert': 'bert-mlm', 'Roberta': 'roberta-mlm', 'Deberta': 'deberta-mlm', 'DebertaV2': 'deberta-v2-mlm', 'GPT2': 'gpt2',
-  'Llama': 'llama',
+  'Llama': 'llama', 'Glm': 'glm', 'Glm4': 'glm4',
 }  # fmt: skip
 # special tokens around one text and around two
 AROUND = {
@@ -39,6 +39,8 @@ AROUND = {
   'Roberta': ('<s> $A </s>', '<s> $A </s> </s> $B </s>'),
   'GPT2': None,
   'Llama': ('<s> $A', '<s> $A <s> $B'),
+  'Glm': ('[gMASK] <sop> $A', '[gMASK] <sop> $A $B'),
+  'Glm4': ('[gMASK] <sop> $A', '[gMASK] <sop> $A $B'),
 }
 OTHERS = ('Roberta', 'Deberta', 'DebertaV2', 'GPT2', 'Llama')
 
@@ -80,7 +82,9 @@ def make_tokenizer(file: pathlib.Path, around: tuple[str, str] | None) -> Any:
   roles = {'bos_token': '<s>', 'eos_token': '</s>', 'pad_token': '<pad>', 'mask_token': '<mask>'}
   if around:
     single, pair = around
-    special = [(token, ids[token]) for token in ('<s>', '</s>')]
+    begins = [token for token in ('[gMASK]', '<sop>') if token in single]
+    made.add_special_tokens(begins)
+    special = [(token, made.token_to_id(token)) for token in ('<s>', '</s>', *begins)]
     made.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
     roles |= {'cls_token': '<s>', 'sep_token': '</s>'}
   inputs = ['input_ids', 'token_type_ids', 'attention_mask']
@@ -138,18 +142,33 @@ def test_values_are_those_of_transformers(family: str, data: pathlib.Path, tmp_p
 def test_tags_are_those_of_transformers(family: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   theirs, tokenizer = save(family, 'ForTokenClassification', data, tmp_path, id2label=dict(enumerate(NAMES)))
   ours = plm_jax.load(tmp_path)
-  ids = [tokenizer(f' {word}', add_special_tokens=False)['input_ids'] for word in WORDS]
+  words = [*WORDS, '</s>']  # a special token is one word
+  ids = [tokenizer(f' {word}', add_special_tokens=False)['input_ids'] for word in words]
   frame = [] if family == 'GPT2' else [tokenizer.cls_token_id]
   row = [*frame, *itertools.chain(*ids), *([tokenizer.sep_token_id] if frame else [])]
   encoded = {'input_ids': row, 'attention_mask': [1] * len(row), 'token_type_ids': [0] * len(row)}
   first = len(frame) + np.cumsum([0, *map(len, ids)])[:-1]
   expected = np.array(shares(outputs(theirs, encoded)[0]))[first]
   assert max(map(len, ids)) > 1
-  found = ours.tag([WORDS])[0]
-  assert [one['word'] for one in found] == WORDS
+  found = ours.tag([words])[0]
+  assert [one['word'] for one in found] == words
   assert [one['tag'] for one in found] == [NAMES[label] for label in expected.argmax(axis=1)]
   np.testing.assert_allclose([one['probability'] for one in found], expected.max(axis=1), atol=2e-5)
-  assert [one['tag'] for one in ours.tag(' '.join(WORDS))] == [one['tag'] for one in found]
+  assert [one['tag'] for one in ours.tag(' '.join(words))] == [one['tag'] for one in found]
+
+
+@pytest.mark.parametrize('family', ['Glm', 'Glm4'])
+def test_tags_of_glm4_are_those_of_transformers(family: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  names, rows = dict(enumerate(NAMES)), runs.VOCAB_SIZE + 2
+  theirs, tokenizer = save(family, 'ForTokenClassification', data, tmp_path, id2label=names, vocab_size=rows)
+  ids = [tokenizer(f' {word}', add_special_tokens=False)['input_ids'] for word in WORDS]
+  row = [*tokenizer.convert_tokens_to_ids(['[gMASK]', '<sop>']), *itertools.chain(*ids)]
+  first = 2 + np.cumsum([0, *map(len, ids)])[:-1]
+  expected = np.array(shares(outputs(theirs, {'input_ids': row, 'attention_mask': [1] * len(row)})[0]))[first]
+  assert tokenizer(' '.join(WORDS))['input_ids'][:2] == row[:2]
+  found = plm_jax.load(tmp_path).tag([WORDS])[0]
+  assert [one['tag'] for one in found] == [NAMES[label] for label in expected.argmax(axis=1)]
+  np.testing.assert_allclose([one['probability'] for one in found], expected.max(axis=1), atol=2e-5)
 
 
 @families(*OTHERS)

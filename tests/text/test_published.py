@@ -1,5 +1,6 @@
 """Folders without a `tokenizer.json`: every older form, against transformers and the sentencepiece library, live."""
 
+import functools
 import io
 import json
 import random
@@ -230,16 +231,21 @@ def test_a_word_list_with_a_token_on_two_lines(documents, tmp_path):
   assert vocab.size == len(lines) - 1 and vocab.encode('the') == [lines.index('the', 21)]
 
 
-@pytest.mark.parametrize('model_type', ['gpt2', 'roberta', 'bart', 'deberta'])
-def test_merges(documents, tmp_path, model_type):
+def merge_files(model_type, documents):
+  """Build vocab.json and merges.txt with the special tokens of a model."""
   trained = byte_bpe.train(documents, size=700, specials='gpt2' if model_type == 'gpt2' else 'roberta')
-  content = json.loads(trained.content)['model']
   ids = {token: number for number, token in enumerate(trained.tokens)}
   if model_type == 'deberta':
     names = {'<s>': '[CLS]', '</s>': '[SEP]', '<pad>': '[PAD]', '<unk>': '[UNK]', '<mask>': '[MASK]'}
     ids = {names.get(token, token): number for token, number in ids.items()}
-  merges = '#version: 0.2\n' + '\n'.join(map(' '.join, content['merges'])) + '\n'
-  files = {'config.json': {'model_type': model_type}, 'vocab.json': ids, 'merges.txt': merges}
+  merges = '\n'.join(map(' '.join, json.loads(trained.content)['model']['merges']))
+  return {'vocab.json': ids, 'merges.txt': f'#version: 0.2\n{merges}\n'}
+
+
+@pytest.mark.parametrize('model_type', ['gpt2', 'roberta', 'bart', 'deberta'])
+def test_merges(documents, tmp_path, model_type):
+  files = {'config.json': {'model_type': model_type}, **merge_files(model_type, documents)}
+  ids = files['vocab.json']
   for number, about in enumerate((None, {'add_prefix_space': True})):
     made = write(tmp_path / str(number), files | ({'tokenizer_config.json': about} if about else {}))
     vocab, theirs = tokenizer.load(made), transformers.AutoTokenizer.from_pretrained(made)
@@ -544,3 +550,53 @@ def test_merges_with_the_line_ends_of_windows(documents, tmp_path):
     (folder / 'merges.txt').write_bytes(files['merges.txt'].encode())
     read.append([tokenizer.load(folder).encode(text) for text in texts])
   assert read[0] == read[1]
+
+
+NAMED = {  # model_type: files
+  'bert': bert_files,
+  'electra': bert_files,
+  **{name: functools.partial(merge_files, name) for name in ('gpt2', 'roberta', 'bart', 'deberta')},
+  'openai-gpt': functools.partial(merged_words, specials=['<unk>'], lowercase=True),
+  't5': lambda documents: {'spiece.model': train(documents, **T5)},
+  'deberta-v2': lambda documents: {'spm.model': train(documents, **DEBERTA)},
+  'xlm-roberta': lambda documents: {'sentencepiece.bpe.model': train(documents)},
+  'mbart': lambda documents: {'sentencepiece.bpe.model': train(documents)},
+}
+
+
+@pytest.mark.parametrize('model_type', NAMED)
+def test_one_reading_of_special_tokens_whatever_the_files(documents, tmp_path, model_type):
+  files = {'config.json': {'model_type': model_type}, **NAMED[model_type](documents)}
+  theirs = transformers.AutoTokenizer.from_pretrained(write(tmp_path / 'bare', files))
+  names = {role: token for role, token in theirs.special_tokens_map.items() if isinstance(token, str)}
+  about = {'tokenizer_class': type(theirs).__name__}
+  saved = tmp_path / 'saved'
+  theirs.save_pretrained(saved)
+  write(saved, {'config.json': files['config.json']})
+  folders = [tmp_path / 'bare', saved] + [
+    write(tmp_path / str(number), files | more)
+    for number, more in enumerate((
+      {'special_tokens_map.json': names},
+      {'tokenizer_config.json': about},
+      {'special_tokens_map.json': names, 'tokenizer_config.json': about | names},
+    ))
+  ]  # fmt: skip
+  special = theirs.all_special_tokens
+  texts = [*(f'Anna {name} went' for name in special), *(f'a{name}b' for name in special), ' '.join(special)]
+  for folder in folders:
+    vocab, marked = tokenizer.load(folder), tokenizer.marked(folder)
+    for text in texts:
+      assert marked.encode(text).ids == theirs(text)['input_ids'], (folder, text)
+      assert vocab.encode(text, specials=True) == theirs(text, add_special_tokens=False)['input_ids'], (folder, text)
+
+
+def test_the_tokenizer_json_of_the_first_gpt_has_the_roles_of_its_other_files(documents, tmp_path):
+  files = merged_words(documents, specials=['<unk>'], lowercase=True)
+  folder = write(tmp_path / 'files', {'config.json': {'model_type': 'openai-gpt'}, **files})
+  theirs = transformers.AutoTokenizer.from_pretrained(folder)
+  theirs.save_pretrained(tmp_path / 'json')
+  theirs.backend_tokenizer.save(str(tmp_path / 'tokenizer.json'))  # nothing beside it
+  for other in (tmp_path / 'json', tmp_path / 'tokenizer.json'):
+    vocab = tokenizer.load(other)
+    assert vocab.roles == tokenizer.load(folder).roles and vocab.roles['pad'] == '<unk>'
+    assert vocab.encode(PLAIN[0]) == tokenizer.load(folder).encode(PLAIN[0])

@@ -1,5 +1,7 @@
 """Layout of labelled examples: texts cut to fit, special tokens around them, one sequence or several per example."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +20,15 @@ class Laid(NamedTuple):
     plans: prefix of the keys -> plan with one sequence per row.
     frames: special tokens around each field.
     sequences: sequences per example.
+    windows: windows per sequence of the widest batches, if long sequences are read in windows. Narrower batches hold
+      examples of one window.
+    gaps: prefix of the keys -> gaps of the pieces of its plan, see `packing.assemble`.
     sizes: int64[rows], tokens of the longest sequence of each example.
     cut: number of examples that lost a token.
     typed: True if fields have types.
     last_type: type of the last token of a sequence, if it has its own.
     pad_id: id of padding.
+    length: tokens of the longest sequence.
     apart: True if each field is a separate text (`framing.Layout`).
     spelt: the ids of `tokens` with the characters of their words; None without characters.
   """
@@ -36,23 +42,27 @@ class Laid(NamedTuple):
   typed: bool
   last_type: int | None
   pad_id: int
+  length: int
   apart: bool = False
   spelt: spelling.SpeltIds | None = None
+  windows: int | None = None
+  gaps: Mapping[str, np.ndarray] = MappingProxyType({})
 
   def place(self, values: np.ndarray, chosen: np.ndarray, width: int) -> np.ndarray:
     """Place values int32 of all tokens at their positions; see `Examples`."""
     unlabelled = tuple(((-1,) * len(before), (-1,) * len(after)) for before, after in self.frames)
-    return self._assemble(self.plans[''], values, chosen, width, frames=unlabelled, pad=-1)[0]
+    return self._assemble('', values, chosen, width, frames=unlabelled, pad=-1)[0]
 
   def batch(self, chosen: np.ndarray, width: int) -> Batch:
     """Return tokens, segments and types of examples int64[b].
 
-    Each is int32[b, width], or [b, sequences, width]. Characters, if any, have another axis of 50.
+    Each is int32[b, width], or [b, sequences, windows, width] with several of them. Characters, if any, have another
+    axis of 50.
     """
     arrays: Batch = {}
-    for prefix, plan in self.plans.items():
+    for prefix in self.plans:
       source = self.tokens.ids if self.spelt is None else self.spelt
-      ids, numbers = self._assemble(plan, source, chosen, width, frames=self.frames, pad=self.pad_id)
+      ids, numbers = self._assemble(prefix, source, chosen, width, frames=self.frames, pad=self.pad_id)
       if self.spelt is not None:
         arrays[f'{prefix}characters'] = self.spelt.characters(ids, numbers > 0)
         ids = self.spelt.tokens(ids)
@@ -70,12 +80,16 @@ class Laid(NamedTuple):
     return np.where(numbers > 0, types, 0)
 
   def _assemble(
-    self, plan: packing.Plan, ids: 'packing.Ids', chosen: np.ndarray, width: int, **settings: Any
+    self, prefix: str, ids: 'packing.Ids', chosen: np.ndarray, width: int, **settings: Any
   ) -> tuple[np.ndarray, ...]:
     """Assemble all sequences of examples (`packing.assemble`)."""
-    each = (chosen[:, None] * self.sequences + np.arange(self.sequences)).ravel()  # [b * sequences]
-    shape = (len(chosen), self.sequences, width) if self.sequences > 1 else (len(chosen), width)
-    return tuple(array.reshape(shape) for array in packing.assemble(plan, ids, each, length=width, **settings))
+    kept = self.windows or 1 if width == self.length else 1
+    sequence = chosen[:, None] * self.sequences + np.arange(self.sequences)  # [b, sequences]
+    each = (sequence[..., None] * (self.windows or 1) + np.arange(kept)).ravel()
+    several = (self.sequences,) * (self.sequences > 1) + (kept,) * (self.windows is not None)
+    shape = (len(chosen), *several, width)
+    settings |= {'length': width, 'gaps': self.gaps.get(prefix)}
+    return tuple(array.reshape(shape) for array in packing.assemble(self.plans[prefix], ids, each, **settings))
 
 
 def lay_out(
@@ -88,6 +102,9 @@ def lay_out(
   both_orders: bool,
   cache: str,
   characters: bool = False,
+  windows: int | None = None,
+  stride: int | None = None,
+  head_tokens: int | None = None,
 ) -> Laid:
   """Tokenise the texts of the examples, and plan their sequences.
 
@@ -100,6 +117,9 @@ def lay_out(
     both_orders: also plan the fields in reverse order.
     cache: folder of token stores, for data that is too large for memory.
     characters: add the characters of each word.
+    windows: the most windows of a sequence whose longest field is read in windows; None cuts it.
+    stride: tokens from the beginning of one window to that of the next; None for windows side by side.
+    head_tokens: tokens that a field which is cut keeps of its beginning, the others of its end; None for all.
 
   Raises:
     ValueError: sequences that are too short for the special tokens, or one field but `both_orders`.
@@ -123,28 +143,72 @@ def lay_out(
     tokens = store.on_disk(texts, vocab=vocab, cache=cache)
   # 2. Cut the fields to fit.
   starts, ends, present = (values.reshape(sequences, columns) for values in _extents(given, tokens.offsets))
-  exists = present.all(axis=1)  # [sequences]
+  exists = np.asarray(present.all(axis=1))  # [sequences]
   sizes = ends - starts
   counts = fit(sizes, room=length - specials)
+  longest, shortened = np.where(exists, counts.sum(axis=1) + specials, 0), (counts < sizes).any(axis=1)
+  if windows is not None:
+    starts, counts, exists, shortened = _windowed(starts, sizes, counts, exists, windows=windows, stride=stride)
   # 3. Plan the sequences that exist.
   frame = np.tile(np.arange(columns, dtype=np.uint8), int(exists.sum()))
   edges = np.concatenate([[0], np.cumsum(exists)]) * columns
-  plans = {'': packing.Plan(starts[exists].ravel(), counts[exists].ravel(), frame, edges)}
-  if both_orders:
-    plans['swapped_'] = packing.Plan(starts[exists, ::-1].ravel(), counts[exists, ::-1].ravel(), frame, edges)
+
+  orders = {'': slice(None)} | ({'swapped_': slice(None, None, -1)} if both_orders else {})
+  pieces = {name: [values[exists][:, order].ravel() for values in (starts, counts)] for name, order in orders.items()}
+  plans = {name: packing.Plan(own[0], own[1], frame, edges) for name, own in pieces.items()}
+  gaps = {}
+  if head_tokens is not None:
+    own_gaps = np.stack([np.minimum(counts, head_tokens), sizes - counts], axis=-1)[exists]
+    gaps = {name: own_gaps[:, order].reshape(-1, 2) for name, order in orders.items()}
   return Laid(
     tokens=tokens,
     plans=plans,
     frames=frames,
     sequences=given.sequences,
-    sizes=np.where(exists, counts.sum(axis=1) + specials, 0).reshape(-1, given.sequences).max(axis=1),
-    cut=int((counts < sizes).any(axis=1).reshape(-1, given.sequences).any(axis=1).sum()),
+    sizes=longest.reshape(-1, given.sequences).max(axis=1),
+    cut=int(shortened.reshape(-1, given.sequences).any(axis=1).sum()),
+    windows=windows,
+    gaps=gaps,
+    length=length,
     typed=style.typed,
     last_type=style.last_type,
     pad_id=vocab.pad_id,
     apart=style.apart,
     spelt=spelling.spell(tokens, texts, vocab=vocab) if characters else None,
   )
+
+
+def _windowed(
+  starts: np.ndarray, sizes: np.ndarray, counts: np.ndarray, exists: np.ndarray, *, windows: int, stride: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """Cut the longest field of each sequence into windows.
+
+  The last window ends with the field, and is as long as the others. Other fields are the same in all windows.
+
+  Args:
+    starts, sizes: int64[sequences, fields], of all tokens.
+    counts: int64[sequences, fields], tokens that one window has room for.
+    exists: bool[sequences].
+    windows: the most windows of a sequence.
+    stride: tokens from the beginning of one window to that of the next; None for windows side by side.
+
+  Returns:
+    Starts and counts, int64[sequences*windows, fields], whether each window exists, and bool[sequences], whether a
+    sequence lost tokens.
+  """
+  # field a b c d e f g, room 3, stride None:   a b c | d e f | e f g
+  field = sizes.argmax(axis=1)[:, None]  # [sequences, 1]
+  size, room = np.take_along_axis(sizes, field, axis=1), np.take_along_axis(counts, field, axis=1)
+  step = np.maximum(np.minimum(stride or room, room), 1)
+  needed = 1 + -(-(size - room) // step)
+  index = np.arange(windows)  # [windows]
+  is_field = (np.arange(sizes.shape[1]) == field)[:, None]  # [sequences, 1, fields]
+  offsets = np.minimum(index * step, size - room)[..., None] * is_field
+  lost = (needed > windows)[:, 0] | ((counts < sizes) & ~is_field[:, 0]).any(axis=1)
+  columns = sizes.shape[1]
+  all_counts = np.repeat(counts, windows, axis=0)
+  starts = (starts[:, None] + offsets).reshape(-1, columns)
+  return starts, all_counts, (exists[:, None] & (index < needed)).ravel(), lost
 
 
 def _extents(given: Examples, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -50,7 +50,14 @@ def frames(before: tuple[int, ...], after: tuple[int, ...], *, between: tuple[in
 
 
 def assemble(
-  plan: Plan, ids: 'Ids', chosen: np.ndarray, *, frames: Sequence[Frame], length: int, pad: int
+  plan: Plan,
+  ids: 'Ids',
+  chosen: np.ndarray,
+  *,
+  frames: Sequence[Frame],
+  length: int,
+  pad: int,
+  gaps: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Assemble sequences.
 
@@ -61,6 +68,7 @@ def assemble(
     frames: special ids of each index in `plan.frame`.
     length: tokens per sequence; no row of the plan may need more.
     pad: id of padding.
+    gaps: int64[p, 2] of all pieces of the plan: tokens before a gap, and tokens that are skipped there; None for none.
 
   Returns:
     tokens int32[b, length], and the index from 1 of the piece of each token, int32[b, length]; 0 is padding.
@@ -82,6 +90,9 @@ def assemble(
   # 2. Read the tokens. At special tokens this reads some other token, which step 3 replaces.
   flat = np.arange(end[-1] if len(end) else 0)
   source = flat + np.repeat(plan.starts[piece] - ahead[frame] - begin, size)
+  if gaps is not None:
+    after, skipped = np.repeat(gaps[piece], size, axis=0).T
+    source += np.where(flat - np.repeat(begin + ahead[frame], size) >= after, skipped, 0)
   nonempty = plan.counts[piece].any()  # an empty store has no token to take
   values = ids.take(source, mode='clip').astype(np.int32) if nonempty else np.full(len(flat), pad, np.int32)
   # 3. Write the special tokens.

@@ -126,6 +126,7 @@ def lay_out(
     typed=style.typed,
     last_type=style.last_type,
     pad_id=vocab.pad_id,
+    length=length,
     apart=style.apart,
     spelt=spelling.spell(tokens, given.texts, vocab=vocab) if characters else None,
   )

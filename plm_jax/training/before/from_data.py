@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 # Layouts that tokenizers of releases write around a text, in the order in which they are tried.
-PUBLISHED = ('bert', 'roberta', 'xlnet', 'plain', 'begin', 'text', 'bare')
+PUBLISHED = ('bert', 'roberta', 'xlnet', 'plain', 'begin', 'text', 'glm4', 'bare')
 NAMED = ('bert', 'roberta', 'xlnet')  # layouts of one family of models, which another does not read
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plm_jax import config
 from plm_jax.cli import malloc, signals
@@ -20,6 +20,9 @@ from plm_jax.core.errors import ConfigError, stage
 from plm_jax.io import checksums, files, model_folders, other_forms
 from plm_jax.io.run_paths import RunFolder
 
+if TYPE_CHECKING:
+  from plm_jax.text.vocab import Vocab
+
 KEY = 'from'
 LABEL = f'model.{KEY}'
 RELEASE, IMPORT = 'config.json', files.IMPORT  # the files that say what a folder is
@@ -27,7 +30,7 @@ PLACES = ('', 'trunk')  # of `init_from`, that hold the trunk
 HEAD = 'head'
 # adapters whose heads are read with a folder, and the settings that say how such a head is built
 TASKS = ('classify', 'tag', 'choose', 'span')
-BUILT = ('hidden', 'activation', 'bias', 'end')
+BUILT = ('hidden', 'activation', 'bias', 'end', 'start')
 # overrides that say how a model is trained for a task and not what it is: rates of dropout, what stands for a text
 OF_TRAINING = re.compile(r'(.*_)?dropout|pooler')
 
@@ -79,7 +82,7 @@ def expand(
   overrides = {**overrides, **({} if multiple == 1 else {'vocab_multiple': multiple}), **on_top}
   more = vocab.size > rows
   head = _head_of(source) if _task_of(settings).get('name') in TASKS and _takes_a_head(folder) else {}
-  settings = _built_alike(settings, head)
+  settings = _built_alike(_built_alike(settings, head), _start_of(source, settings, vocab, folder))
   return {
     **settings,
     'model': {'name': name, 'variant': variant, 'overrides': overrides},
@@ -193,10 +196,28 @@ def _built_alike(settings: Mapping[str, Any], head: Mapping[str, Any]) -> dict[s
 
   def inside(block: Mapping[str, Any]) -> dict[str, Any]:
     if block.get('name') == head['name']:
-      return {**built, **block}
+      return {**built, **{key: value for key, value in block.items() if value is not None or key not in built}}
     return {**block, 'inner': inside(block['inner'])}
 
   return {**settings, 'adapter': inside(settings['adapter'])}
+
+
+def _start_of(source: str, settings: Mapping[str, Any], vocab: 'Vocab', folder: RunFolder | None) -> Mapping[str, Any]:
+  """Return the adapter's `start` that is the folder's decoder_start_token_id.
+
+  It is {} if the settings have one, or the default is the same. A resumed run keeps its own.
+  """
+  name = _task_of(settings).get('name')
+  if not name or 'start' not in signatures.signature('adapters', name) or _task_of(settings).get('start'):
+    return {}
+  if folder is not None and files.is_file(folder.config):
+    start = _task_of(config.load(str(folder.root))).get('start')
+  else:
+    with stage(LABEL):
+      token = build.import_file('weights.folders').open(source).token_ids.get('decoder_start_token_id')
+    ids = {token_id: role for role, token_id in (('eos', vocab.eos_id), ('bos', vocab.bos_id), ('pad', vocab.pad_id))}
+    start = None if token is None else ids.get(token)
+  return {'name': name, 'start': start} if start not in (None, 'pad') else {}
 
 
 def _task_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -356,8 +356,9 @@ def read_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
 
 def _spec(keys: Collection[str], block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
   inside = [block, *(block.get('parts') or {}).values()]
-  targets = max((one.get('target_length') or 0 for one in inside), default=0)
-  return sizes.batch_spec(keys, rows=block['batch_size'], length=block['length'], targets=targets or None)
+  targets, windows = (max((one.get(key) or 0 for one in inside), default=0) for key in ('target_length', 'windows'))
+  extents = {'length': block['length'], 'targets': targets or None, 'windows': windows or 1}
+  return sizes.batch_spec(keys, rows=block['batch_size'], **extents)
 
 
 def check_best(

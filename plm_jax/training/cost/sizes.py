@@ -95,7 +95,7 @@ def of_config(settings: Settings, vocab: Vocab | None = None, folder: RunFolder 
 
 
 def batch_spec(
-  reads: Collection[str], *, rows: int, length: int, targets: int | None = None
+  reads: Collection[str], *, rows: int, length: int, targets: int | None = None, windows: int = 1
 ) -> dict[str, jax.ShapeDtypeStruct]:
   """Return the shapes and dtypes of a batch with given keys.
 
@@ -104,8 +104,9 @@ def batch_spec(
     rows: of the batch.
     length: tokens of a row.
     targets: tokens of a text to write; None for as many.
+    windows: windows of a text.
   """
-  sizes = {'b': rows, 'k': OPTIONS, 'l': length, 't': targets or length, 'c': SLOTS, 'n': 1}
+  sizes = {'b': rows, 'k': OPTIONS, 'l': length, 't': targets or length, 'c': SLOTS, 'n': 1, 'w': windows}
   return {
     name: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in axes), jnp.dtype(BATCH[name].dtype))
     for name, axes in map(axes_of, dict.fromkeys((*reads, *ALWAYS)))

@@ -5,20 +5,8 @@ from typing import Any
 
 from plm_jax.models.bart import Bart
 from plm_jax.weights import fields
-from plm_jax.weights.table import (
-  Derived,
-  Entry,
-  TaskHead,
-  check_heads,
-  is_task,
-  is_zero,
-  linear,
-  norm,
-  of_task,
-  one_layer,
-  other_depth,
-  two_layers,
-)
+from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, two_layers
+from plm_jax.weights.table import Derived, Entry, is_zero, linear, norm, other_depth
 
 MODEL = 'bart'
 HEADS: tuple[str, ...] = ()
@@ -58,24 +46,20 @@ UNUSED = (r'(encoder|decoder)\.version$',)
 
 
 def tasks(trunk: Bart) -> dict[str, TaskHead]:
-  """Describe their task classes, which read the decoder.
-
-  The class for texts reads the last </s>, which ends no text of mBART.
-  """
-  tasks_by_class = {'ForQuestionAnswering': one_layer('span', 'qa_outputs')}
-  if trunk.config.norm_placement == 'post':
-    dense, out = 'classification_head.dense', 'classification_head.out_proj'
-    tasks_by_class = {
-      'ForSequenceClassification': two_layers('classify', dense, out, activation='tanh')
-    } | tasks_by_class
-  return tasks_by_class
+  """Describe their task classes, which read the decoder."""
+  del trunk
+  dense, out = 'classification_head.dense', 'classification_head.out_proj'
+  return {
+    'ForSequenceClassification': two_layers('classify', dense, out, activation='tanh'),
+    'ForQuestionAnswering': one_layer('span', 'qa_outputs'),
+  }
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Build keywords of `models.bart.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
-  fields.check_decoder_start(theirs, names, eos=2)
-  return {'vocab_size': theirs['vocab_size'], 'variant': 'bart-base', 'overrides': shared_config(theirs)}
+  overrides = shared_config(theirs) | fields.label_start(theirs, names, eos=2)
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'bart-base', 'overrides': overrides}
 
 
 def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:

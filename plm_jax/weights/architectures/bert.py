@@ -9,18 +9,8 @@ from plm_jax.models.albert import Albert
 from plm_jax.models.bert import Bert
 from plm_jax.models.deberta import Deberta
 from plm_jax.weights import fields
-from plm_jax.weights.table import (
-  POSITIONS,
-  Derived,
-  Entry,
-  TaskHead,
-  check_heads,
-  encoder_tasks,
-  is_task,
-  linear,
-  norm,
-  of_task,
-)
+from plm_jax.weights.class_heads import TaskHead, check_heads, encoder_tasks, is_task, of_task
+from plm_jax.weights.table import POSITIONS, Derived, Entry, linear, norm
 
 MODEL = 'bert'
 MODEL_TYPES = ('bert',)

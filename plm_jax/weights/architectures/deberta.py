@@ -10,18 +10,8 @@ from typing import Any
 from plm_jax.models.deberta import Config, Deberta
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import (
-  POSITIONS,
-  Derived,
-  Entry,
-  Part,
-  TaskHead,
-  check_heads,
-  encoder_tasks,
-  linear,
-  norm,
-  of_task,
-)
+from plm_jax.weights.class_heads import TaskHead, check_heads, encoder_tasks, of_task
+from plm_jax.weights.table import POSITIONS, Derived, Entry, Part, linear, norm
 
 MODEL = 'deberta'
 MODEL_TYPES = ('deberta', 'deberta-v2')

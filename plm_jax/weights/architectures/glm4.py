@@ -6,7 +6,8 @@ from typing import Any
 from plm_jax.models.llama import Llama
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import llama
-from plm_jax.weights.table import Derived, Entry, Part, TaskHead, check_heads, of_task, one_layer, score
+from plm_jax.weights.class_heads import TaskHead, check_heads, of_task, one_layer, score
+from plm_jax.weights.table import Derived, Entry, Part
 
 MODEL = 'llama'
 MODEL_TYPES = ('glm', 'glm4')

@@ -5,21 +5,8 @@ from typing import Any
 
 from plm_jax.models.gpt import Gpt
 from plm_jax.weights import fields
-from plm_jax.weights.table import (
-  Derived,
-  Entry,
-  Part,
-  TaskHead,
-  check_heads,
-  has_output,
-  is_causal,
-  is_minus_infinity,
-  is_task,
-  norm,
-  of_task,
-  one_layer,
-  score,
-)
+from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, score
+from plm_jax.weights.table import Derived, Entry, Part, has_output, is_causal, is_minus_infinity, norm
 
 MODEL = 'gpt'
 MODEL_TYPES = ('gpt2',)

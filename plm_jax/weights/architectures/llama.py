@@ -8,18 +8,8 @@ import numpy as np
 
 from plm_jax.models.llama import Llama
 from plm_jax.weights import fields
-from plm_jax.weights.table import (
-  Derived,
-  Entry,
-  TaskHead,
-  check_heads,
-  has_output,
-  is_task,
-  linear,
-  of_task,
-  one_layer,
-  score,
-)
+from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, score
+from plm_jax.weights.table import Derived, Entry, has_output, linear
 
 MODEL = 'llama'
 MODEL_TYPES = ('llama',)

@@ -27,12 +27,9 @@ UNUSED = bart.UNUSED
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Build keywords of `models.bart.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
-  if 'classification_head.dense.bias' in {name.removeprefix(PREFIX) for name in names}:
-    raise ValueError(
-      'MBartForSequenceClassification reads the state at </s>, here that of the language token is read. Train a head '
-      'on the trunk alone, saved by `AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER)`'
-    )
   overrides = bart.shared_config(theirs) | {'norm_placement': 'pre'}
+  if 'classification_head.dense.bias' in names:  # it reads the state at </s>, before the token of the language
+    overrides['label_end'] = 2 if theirs['eos_token_id'] is None else theirs['eos_token_id']
   return {'vocab_size': theirs['vocab_size'], 'variant': 'mbart-large-cc25', 'overrides': overrides}
 
 

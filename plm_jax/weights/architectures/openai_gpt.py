@@ -6,7 +6,8 @@ from typing import Any
 from plm_jax.models.gpt import Gpt
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import gpt
-from plm_jax.weights.table import Derived, Entry, TaskHead, check_heads, counts_up, has_output, of_task, score
+from plm_jax.weights.class_heads import TaskHead, check_heads, of_task, score
+from plm_jax.weights.table import Derived, Entry, counts_up, has_output
 
 MODEL = 'gpt'
 MODEL_TYPES = ('openai-gpt',)

@@ -10,18 +10,8 @@ from typing import Any
 from plm_jax.models.bert import Bert
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import (
-  POSITIONS,
-  Derived,
-  Entry,
-  TaskHead,
-  check_heads,
-  encoder_tasks,
-  linear,
-  norm,
-  of_task,
-  two_layers,
-)
+from plm_jax.weights.class_heads import TaskHead, check_heads, encoder_tasks, of_task, two_layers
+from plm_jax.weights.table import POSITIONS, Derived, Entry, linear, norm
 
 MODEL = 'bert'
 _FAMILIES = {'roberta': 'Roberta', 'xlm-roberta': 'XLMRoberta', 'camembert': 'Camembert'}

@@ -11,17 +11,8 @@ from typing import Any
 
 from plm_jax.models.t5 import T5, T5Encoder
 from plm_jax.weights import fields
-from plm_jax.weights.table import (
-  Derived,
-  Entry,
-  TaskHead,
-  check_heads,
-  is_task,
-  of_task,
-  one_layer,
-  other_depth,
-  two_layers,
-)
+from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, two_layers
+from plm_jax.weights.table import Derived, Entry, other_depth
 
 log = logging.getLogger(__name__)
 
@@ -99,9 +90,9 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
     tied: logits are computed by the scaled token table.
 
   Raises:
-    ValueError: two stacks of another wiring, or a decoder with a task head that starts with another token.
+    ValueError: two stacks of another wiring.
   """
-  fields.check_decoder_start(theirs, names, eos=1)
+  start = fields.label_start(theirs, names, eos=1)
   names = {name.removeprefix(_INSIDE) for name in names}
   activation, gated = FORMS[theirs['feed_forward_proj']]
   own = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu'}.get(activation, activation)
@@ -136,6 +127,7 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
     'norm_epsilon': theirs['layer_norm_epsilon'],
     'dropout': dropout,
     'attention_dropout': dropout,
+    **start,
   }
 
 

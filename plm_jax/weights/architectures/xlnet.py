@@ -11,7 +11,8 @@ from typing import Any
 from plm_jax.models.xlnet import Xlnet
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import Derived, Entry, TaskHead, check_heads, linear, norm, of_task, one_layer
+from plm_jax.weights.class_heads import TaskHead, check_heads, of_task, one_layer
+from plm_jax.weights.table import Derived, Entry, linear, norm
 
 MODEL = 'xlnet'
 HEADS = ('lm',)

@@ -162,6 +162,33 @@ def test_one_command_trains_scores_and_resumes(data, release, tmp_path, monkeypa
   assert found['vocab']['path'] == str(tmp_path / 'run' / 'vocab')
 
 
+@pytest.mark.parametrize('role', ['eos', 'bos', 'pad', None])
+def test_a_decoder_starts_with_the_token_of_the_folder(role, data, tmp_path):
+  sizes = {f'{side}_{name}': size for side in ('encoder', 'decoder') for name, size in
+           (('layers', 1), ('attention_heads', 2), ('ffn_dim', 24))}  # fmt: skip
+  vocab = make_vocab(runs.settings('mlm', data))
+  start = {'eos': vocab.eos_id, 'bos': vocab.bos_id, 'pad': vocab.pad_id, None: 77}[role]
+  settings = transformers.BartConfig(
+    vocab_size=vocab.size, d_model=16, max_position_embeddings=LENGTH, **sizes, decoder_start_token_id=start,
+    eos_token_id=vocab.eos_id, pad_token_id=vocab.pad_id,
+  )  # fmt: skip
+  transformers.BartForConditionalGeneration(settings).save_pretrained(tmp_path / 'bart')
+  shutil.copy(data / 'vocab' / 'tokenizer.json', tmp_path / 'bart')
+
+  def start_of(adapter, workdir=None):
+    file = write(data, tmp_path, adapter=adapter, model={'from': str(tmp_path / 'bart')}).removeprefix('--config=')
+    found = expand(config.load(file), [], workdir and RunFolder.at(workdir))[0]['adapter']
+    return found.get('inner', found).get('start')
+
+  followed = role if role in ('eos', 'bos') else None
+  assert start_of({'name': 'sequence'}) == start_of({'name': 'sequence', 'start': None}) == followed
+  assert start_of({'name': 'sequence', 'start': 'pad'}) == 'pad'
+  assert start_of({'name': 'lora', 'inner': {'name': 'prompt'}}) == followed
+  (tmp_path / 'run').mkdir()  # a run that began without it resumes without it
+  runs.write_config(tmp_path / 'run' / 'config.json', {'model': {}, 'adapter': {'name': 'sequence', 'start': None}})
+  assert start_of({'name': 'sequence'}, tmp_path / 'run') is None
+
+
 MISTAKES = {
   'nowhere': ([], 'there is no such folder: name a run, a converted checkpoint'),
   'empty': ([], 'has no model: name a run, a converted checkpoint'),

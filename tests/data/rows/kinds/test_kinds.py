@@ -64,10 +64,12 @@ def test_a_kind_gives_known_keys(name):
 @pytest.mark.parametrize('name', LAYOUTS)
 @pytest.mark.parametrize('fields', [1, 2, 3])
 def test_a_layout_frames_each_field(name, fields):
-  layout = LAYOUTS[name].make(vocab=small.NumberVocab(), fields=fields)
+  vocab = small.NumberVocab()
+  vocab.token = {0: '[gMASK]', 1: '<sop>'}.get
+  layout = LAYOUTS[name].make(vocab=vocab, fields=fields)
   assert len(layout.frames) == fields
   assert not any(before for before, _ in layout.frames[1:])
-  assert bool(layout.frames[-1][1]) == (name not in ('bare', 'begin', 'elmo')), (
+  assert bool(layout.frames[-1][1]) == (name not in ('bare', 'begin', 'elmo', 'glm4')), (
     'a row has an end unless a decoder or the model adds it'
   )
   assert layout.typed or layout.last_type is None
