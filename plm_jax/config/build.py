@@ -168,7 +168,7 @@ def file_of_yours(name: str, *, key: str, ours: str) -> Path:
   """
   module, _, function = name.partition(':')
   if module.isidentifier() and function.isidentifier():
-    for folder in sys.path:
+    for folder in (*sys.path, '.'):  # of the program plm-jax, the path lacks the current folder
       for file in (f'{module}.py', f'{module}/__init__.py'):
         if files.is_file(path := files.path(folder or '.') / file):
           return path
@@ -188,7 +188,11 @@ def of_yours(name: str, *, key: str, table: str, ours: str) -> Callable[..., Any
     if not isinstance(node, ast.Assign) or [ast.unparse(target) for target in node.targets] != [table]:
       continue
     if function in ast.literal_eval(node.value):
-      return getattr(importlib.import_module(module), function)
+      sys.path.append('.')
+      try:
+        return getattr(importlib.import_module(module), function)
+      finally:
+        sys.path.remove('.')
   raise ConfigError(
     f'{key}={name!r}: {module} does not list {function!r} in {table}. In a file of yours, import it and write '
     f'{table} = ({function!r},); then name FILE:{function}'

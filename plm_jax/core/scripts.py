@@ -29,8 +29,7 @@ def _of(kind: str, blocks: Iterable[tuple[int, int]]) -> str:
 
 MARKS = _of('M', [(0, 0x1FFFF), (0xE0100, 0xE01EF)])  # the planes between have none
 ALONE = f'{_RANGES}{_of("L", _BLOCKS)}'
-# a word with the marks of its letters, and the signs that join or separate letters
-WORD = rf'\w[\w{MARKS}\u200c\u200d]*'
+# a letter alone; or a word with the marks of its letters, and the signs that join or separate letters
 _PIECE = re.compile(rf'[{ALONE}][{MARKS}]*|(?:[^\W{ALONE}][{MARKS}\u200c\u200d]*)+|[^\w\s]')
 
 

@@ -221,3 +221,13 @@ def test_a_segmenter_without_use_is_refused(objective, says):
     with pytest.raises(ConfigError, match=says) as error:
       resolve(config)
     assert len(str(error.value)) <= 240
+
+
+def test_a_file_of_the_current_folder_is_found_without_a_path(tmp_path, monkeypatch):
+  folder = tmp_path / 'here'
+  folder.mkdir()
+  (folder / 'cut_here.py').write_text('SEGMENTERS = ("letters",)\ndef letters(text): return list(text)\n')
+  monkeypatch.chdir(folder)
+  monkeypatch.setattr(sys, 'path', [entry for entry in sys.path if entry not in ('', '.', str(folder))])
+  assert cut('长城 a', 'cut_here:letters') == list('长城 a')
+  sys.modules.pop('cut_here')
