@@ -104,6 +104,7 @@ def make(
     raise ValueError(
       f'{user} needs a vocabulary with a mask token: add one in vocab.extra, or name one in adapter.mask'
     )
+  texts.check_mask(vocab, mask_id, user=user, key='adapter.mask')
   ids = word_ids(words, vocab, single=not written)
   table, sizes = padded(ids, vocab.pad_id) if ids else (None, None)
   if not written:
