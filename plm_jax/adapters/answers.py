@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.adapters import texts
 from plm_jax.core.errors import require
 from plm_jax.core.trunk import Attends, Decodes
 from plm_jax.core.types import Array, Forward, Vocab
@@ -114,6 +115,8 @@ def make_reader(
     raise ValueError(
       f'{user}: {type(trunk).__name__} fills blanks and the vocabulary has no mask token: name one in {block}.mask'
     )
+  if kind == 'blank' and mask_id is not None:
+    texts.check_mask(vocab, mask_id, user=user, key=f'{block}.mask')
   return Reader(
     kind=kind,
     start_id=None if kind == 'causal' else roles[chosen],

@@ -104,11 +104,12 @@ def make(
     raise ValueError(
       f'{user} needs a vocabulary with a mask token: add one in vocab.extra, or name one in adapter.mask'
     )
+  texts.check_mask(vocab, mask_id, user=user, key='adapter.mask')
   ids = word_ids(words, vocab, single=not written)
   table, sizes = padded(ids, vocab.pad_id) if ids else (None, None)
   if not written:
     s = ClozeSettings(kind='token', mask_id=mask_id, words=table, sizes=sizes, lead=(), reader=None)
-    model: nn.Module = Model(trunk, make_head(trunk, vocab))
+    model: nn.Module = Model(trunk, make_head(trunk))
   else:
     reader = answers.make_reader(trunk, vocab, user=user, start=start, mask=mask, rows=logit_rows)
     if reader.kind == 'prefix':

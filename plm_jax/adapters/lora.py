@@ -83,6 +83,8 @@ def add(s: LoraSettings, leaves: Mapping[str, Any], key: Array) -> dict[str, Any
     names, shape = wrapped.axis_names(kernel), nn.unbox(kernel).shape
     layers = len(shape) - axes.inputs - axes.outputs  # axes before those of the matrix
     inputs = int(np.prod(shape[layers : layers + axes.inputs]))
+    if s.rank > (most := min(inputs, int(np.prod(shape[layers + axes.inputs :])))):
+      raise ValueError(f'adapter.rank={s.rank} is more than the {most} of {path}: set it to {most} or less')
     name = names[layers] if axes.inputs == 1 else None
     bound = inputs**-0.5  # Kaiming-uniform with a = sqrt(5): sqrt(6 / ((1 + 5) inputs))
     a = jax.random.uniform(wrapped.own_key(key, path), (*shape[:layers], inputs, s.rank), minval=-bound, maxval=bound)

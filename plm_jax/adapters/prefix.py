@@ -74,6 +74,8 @@ def make(
   if not modules:
     name = type(trunk).__name__
     raise ValueError(f"adapter 'prefix' needs a trunk with attention and {name} has none: choose another model.name")
+  if (tables := trunk.position_rows.values()) and length > (most := min(map(len, tables))):
+    raise ValueError(f'adapter.length={length} is more than the {most} positions of the model: set at most {most}')
   s = PrefixSettings(modules=modules, hidden_dim=trunk.hidden_dim, length=length, mlp_dim=mlp_dim, init_std=init_std)
   added = wrapped.Added(name=ADDS, make=partial(add, s), read=partial(wrapped.grafted, grafts), trained=tuple(trained))
   return wrapped.make_task(inner, added, trunk=trunk, vocab=vocab, second_vocab=second_vocab)

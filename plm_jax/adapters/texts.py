@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from plm_jax.core import errors
 from plm_jax.core.trunk import Attends
-from plm_jax.core.types import EVERYTHING, HEADS, Array, Batch, Forward
+from plm_jax.core.types import EVERYTHING, HEADS, Array, Batch, Forward, Vocab
 from plm_jax.layers import pooling
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import chunked_cross_entropy, next_tokens
@@ -33,6 +33,15 @@ class Inputs(tuple[str, ...]):
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
+
+
+def check_mask(vocab: Vocab, mask_id: int, *, user: str, key: str) -> None:
+  """Raise ValueError if the mask token has another role."""
+  roles = {'padding': vocab.pad_id, 'cls': vocab.cls_id, 'sep': vocab.sep_id, 'bos': vocab.bos_id, 'eos': vocab.eos_id}
+  if same := [role for role, token_id in roles.items() if token_id == mask_id]:
+    raise ValueError(
+      f'{user} needs a separate mask token, and {vocab.token(mask_id)!r} is the {same[0]} token: name another in {key}'
+    )
 
 
 def read_text(batch: Batch, inputs: Inputs) -> dict[str, Array]:

@@ -25,6 +25,17 @@ def check(settings: Settings) -> None:
   _check_second_vocab(settings)
   if settings['steps'] is not None:
     check_stretches(settings['optim'], settings['steps'])
+    _check_changes(settings, settings['steps'])
+
+
+def _check_changes(settings: Settings, total: int) -> None:
+  """Refuse extensions and skips after the end of the run."""
+  for at, more in settings['extend']:
+    if at > total:
+      raise ConfigError(f'extend: step {at} is after the last step of the run, {total}: name a step up to {total}.')
+    total += more
+  if late := [at for at, _ in settings['skip'] if at >= total]:
+    raise ConfigError(f'skip: step {late[0]} is not before the last step of the run, {total}: leave it out.')
 
 
 def _check_exactly_one(settings: Settings, first: str, second: str) -> None:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.adapters import texts
 from plm_jax.core import errors
 from plm_jax.core.errors import require
 from plm_jax.core.keywords import Count, Rate, Weight
@@ -183,6 +184,7 @@ def find_ids(
     return token_id
 
   token = find('mask', masks[0], vocab.mask_id)
+  texts.check_mask(vocab, token, user='objective blank_infilling', key='objective.mask')
   sentence, document = find('sentence_mask', masks[1], token), find('document_mask', masks[2], token)
   first, last = find('start', start, vocab.bos_id), find('end', end, vocab.eos_id)
   return Ids((token, sentence, document), first, last, find('block_token', block_token, token), vocab.pad_id)

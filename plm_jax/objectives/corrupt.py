@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.adapters import texts
 from plm_jax.config import build, signatures
 from plm_jax.core.types import Array, Batch, Vocab
 from plm_jax.noise import edit
@@ -69,8 +70,8 @@ def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = Fal
   if in_place and write.func not in edit.IN_PLACE:
     choices = ', '.join(sorted(function.__name__ for function in edit.IN_PLACE))
     raise ValueError(f'edit {settings["name"]!r} moves tokens, but they are predicted in place; choices are {choices}')
-  if 'mask_id' in write.keywords and vocab.mask_id is None:
-    raise ValueError(f'edit {settings["name"]!r} needs a vocabulary with a mask token; vocab.extra adds one')
+  if 'mask_id' in write.keywords:
+    find_mask(vocab, user=f'edit {settings["name"]!r}')
   return write
 
 
@@ -87,10 +88,11 @@ def find_mask(vocab: Vocab, *, user: str) -> int:
   """Return the id of the mask token.
 
   Raises:
-    ValueError: the vocabulary has none; the message names `user`.
+    ValueError: the vocabulary has none, or one with another role; the message names `user`.
   """
   if vocab.mask_id is None:
     raise ValueError(f'{user} needs a vocabulary with a mask token; vocab.extra adds one')
+  texts.check_mask(vocab, vocab.mask_id, user=user, key='vocab.roles')
   return vocab.mask_id
 
 

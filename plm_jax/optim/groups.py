@@ -18,7 +18,7 @@ import numpy as np
 
 from plm_jax.config.values import as_steps
 from plm_jax.core.errors import ConfigError, near
-from plm_jax.core.keywords import Duration
+from plm_jax.core.keywords import Duration, Rate
 from plm_jax.core.param_paths import group_name, is_stacked, path_name, virtual_paths
 from plm_jax.core.types import EVERYTHING, Array, PyTree
 from plm_jax.optim.schedules import Schedule
@@ -27,18 +27,12 @@ Value = float | None | Schedule
 Groups = Sequence[tuple[str, Any]]
 # values in a config; `resolve` also takes functions of the step
 Multiplier = Annotated[float, '0 <= x <= 1000']
-Written = Sequence[
-  tuple[
-    Annotated[str, 'pattern'],
-    Multiplier
-    | Literal['rate']
-    | Mapping[
-      Literal['unfreeze', 'during', 'gradual', 'layerwise', 'below', 'scale'],
-      Duration | Sequence[tuple[Duration, Duration]],
-    ]
-    | None,
-  ]
+Scheduled = Mapping[
+  Literal['unfreeze', 'during', 'gradual', 'layerwise', 'below', 'scale'],
+  Duration | Sequence[tuple[Duration, Duration]],
 ]
+Written = Sequence[tuple[Annotated[str, 'pattern'], Multiplier | Literal['rate'] | Scheduled | None]]
+Decays = Sequence[tuple[Annotated[str, 'pattern'], Rate | Literal['rate'] | Scheduled | None]]
 Settings = Mapping[str, tuple[Value, ...]]
 
 

@@ -23,11 +23,11 @@ import optax
 from flax.core import FrozenDict
 
 from plm_jax.core.errors import ConfigError, one_of, suggest
-from plm_jax.core.keywords import Duration, Momentum
+from plm_jax.core.keywords import Duration, Momentum, Rate
 from plm_jax.core.param_paths import group_name, path_name
 from plm_jax.core.types import EVERYTHING, Array, PyTree
 from plm_jax.optim import averages, groups, rules, schedules
-from plm_jax.optim.groups import Multiplier, Settings, Written
+from plm_jax.optim.groups import Decays, Settings, Written
 
 ClipBy = Literal['norm', 'element']
 _OWN = ('steps', 'warmup')  # keywords of schedules that are also keywords of `make`
@@ -73,7 +73,7 @@ def make(
   name: Annotated[str, 'optim.rules'] = 'adamw',
   schedule: Annotated[str, 'optim.schedules'] = 'linear',
   warmup: Duration = 0,
-  decay: Written | Multiplier = 0.0,
+  decay: Rate | Decays = 0.0,
   scale: Written = (('.*', 1.0),),
   clip: Annotated[float, '0 < x'] | None = None,
   clip_by: ClipBy = 'norm',

@@ -54,7 +54,7 @@ def test_an_encoder_compares_its_logits_at_the_mask():
   """p(y | x) is the share of the word's probability among the words', by the head of pre-training."""
   batch, params = make_batch(), params_of('bert')
   loss, found = run(cloze.make(trunk=make_trunk('bert'), vocab=VOCAB, words=WORDS), params, batch)
-  model = mlm.Model(make_trunk('bert'), mlm.make_head(make_trunk('bert'), VOCAB))  # parameters have the same names
+  model = mlm.Model(make_trunk('bert'), mlm.make_head(make_trunk('bert')))  # parameters have the same names
   inputs = {name: batch[name] for name in ('tokens', 'segment_ids')}
   logits = model.apply({'params': params}, predict=jnp.ones((3, 1), jnp.int32), **inputs)[:, 0]
   words = np.array([VOCAB.encode(word)[0] for word in WORDS])
