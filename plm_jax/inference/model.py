@@ -262,7 +262,7 @@ class Model:
     compute = functools.partial(self._reply, replies.classify)
     return _each('classify', texts, compute, is_single=lambda text: isinstance(text, str | tuple), is_text=_is_fields)
 
-  def tag(self, texts: Texts | Sequence[Sequence[str]]) -> Any:
+  def tag(self, texts: Texts | Sequence[Sequence[str]], *, as_written: bool = False) -> Any:
     """Predict the label of every word.
 
     Supported by runs with the adapter `tag`.
@@ -273,13 +273,17 @@ class Model:
 
     Args:
       texts: a string, which is split into words and punctuation; or a list of strings and of lists of words.
+      as_written: False tokenises each word with a space before it, as training does: 'Paris.' as ' Paris .'. True
+        tokenises strings as they are, which differs for vocabularies that keep spaces (GPT-2, RoBERTa, T5).
 
     Returns:
       Per text a list of {'word', 'tag', 'probability', 'start', 'end'}. `start` and `end` are character offsets in a
       string, and None for a list of words. A text of any length is read, in windows.
     """
     tasks.check(self.folder, 'tag')
-    compute = functools.partial(self._reply, replies.tag)
+    if as_written and not isinstance(texts, str) and not all(isinstance(text, str) for text in texts):
+      raise ConfigError('tag: as_written=True is for strings, and a list of words has no spaces: leave it out')
+    compute = functools.partial(self._reply, functools.partial(replies.tag, as_written=as_written))
     return _each('tag', texts, compute, is_text=lambda text: isinstance(text, str) or _is_words(text))
 
   def parse(self, texts: Texts | Sequence[Sequence[str]]) -> Any:

@@ -327,7 +327,7 @@ def _windows(
 def _joined(
   described: Sequence[tuple[Row, dict[str, Any]]], owners: Sequence[tuple[int, Window]]
 ) -> list[tuple[Row, dict[str, Any]]]:
-  """Join the descriptions of windows: each word is described by the window that owns it."""
+  """Join the descriptions of windows."""
   joined: dict[int, tuple[Row, dict[str, list[Any]]]] = {}
   for (record, words), (index, window) in zip(described, owners, strict=True):
     own = joined.setdefault(index, (record, {name: [] for name in words}))[1]

@@ -8,7 +8,7 @@ for files.
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -91,7 +91,9 @@ def class_of(prediction: Row, record: Row) -> dict[str, Any]:
   return {'label': names[label], 'probabilities': dict(zip(names, shares, strict=False))}
 
 
-def tag(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) -> list[list[dict[str, Any]]]:
+def tag(
+  task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int, as_written: bool = False
+) -> list[list[dict[str, Any]]]:
   """Predict the label of every word.
 
   A text is split into words and punctuation. One longer than the sequences of the run is read in windows
@@ -101,17 +103,22 @@ def tag(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) -> l
     task: of a run that labels words.
     texts: strings, or lists of words.
     rows: windows per batch.
+    as_written: tokenise strings as they are, without a space before each word.
 
   Returns:
     Per text a list of {'word', 'tag', 'probability', 'start', 'end'}. 'start' and 'end' are character offsets, None for
     a list of words. 'tag' is None for a word without tokens.
   """
   split = [_words(text, task.whole) for text in texts]
-  pieces, owners = windows([[word for word, _, _ in words] for words in split], task.block, task.parts.vocab)
+  vocab: Vocab = task.parts.vocab
+  names = [[word for word, _, _ in words] for words in split]
+  if as_written and not any(key.startswith('characters') for key in task.parts.reads):  # a word is read by itself
+    spelt = AsWritten(vocab, [_tokens_of(text, words, vocab) for text, words in zip(texts, split, strict=True)])
+    vocab, names = cast(Vocab, spelt), spelt.names
+  pieces, owners = windows(names, task.block, vocab)
   field = next(iter(task.block['fields']), 'tokens')
-  predicted = (
-    tasks.predictions(task, [{field: words} for words in pieces], wanted='tag', batch_rows=rows) if pieces else []
-  )
+  examples = [{field: words} for words in pieces]
+  predicted = tasks.predictions(task, examples, wanted='tag', batch_rows=rows, vocab=vocab) if pieces else []
   results: list[list[dict[str, Any]]] = [[] for _ in texts]
   for (index, window), each in zip(owners, predicted, strict=True):
     tags, shares = tags_of(each.prediction, _named(task, each))
@@ -124,10 +131,48 @@ def tag(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) -> l
   return results
 
 
+class AsWritten:
+  """A vocabulary whose words are indices of words that have tokens already.
+
+  Attributes:
+    names: the index of each word of each text, as text.
+  """
+
+  def __init__(self, vocab: Vocab, tokens: Sequence[Sequence[list[int]]]):
+    self._vocab, self._tokens = vocab, list(itertools.chain.from_iterable(tokens))
+    indices = map(str, itertools.count())
+    self.names = [list(itertools.islice(indices, len(words))) for words in tokens]
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._vocab, name)
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Return the tokens of words, given their indices."""
+    return [self._tokens[int(text)] for text in texts]
+
+
+def _tokens_of(
+  text: str | Sequence[str], words: Sequence[tuple[str, int | None, int | None]], vocab: Vocab
+) -> list[list[int]]:
+  """Tokenise a text, and give each token to a word.
+
+  That is the first word that it overlaps, or else the word before it. A token before all words is left out.
+  """
+  tokens: list[list[int]] = [[] for _ in words]
+  place = 0
+  for token, (start, end) in zip(*vocab.encode_offsets(str(text)), strict=True):
+    while place + 1 < len(words) and words[place][2] <= start:  # type: ignore[operator]  # words of a string
+      place += 1
+    owner = place - (bool(words) and end <= words[place][1])  # type: ignore[operator]
+    if words and owner >= 0:
+      tokens[owner].append(token)
+  return tokens
+
+
 def windows(
   texts: Sequence[Sequence[str]], block: Mapping[str, Any], vocab: Vocab
 ) -> tuple[list[Sequence[str]], list[tuple[int, Window]]]:
-  """Cut lists of words into windows that a run with a data block reads whole.
+  """Cut lists of words into windows that a run reads whole.
 
   Returns:
     The words of each window, and the index of its text with its place there.

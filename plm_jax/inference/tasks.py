@@ -208,7 +208,7 @@ def ability(reads: Collection[str]) -> Ability | None:
 
 
 def predictions(
-  task: OpenTask, rows: Sequence[Mapping[str, Any]], *, wanted: Ability, batch_rows: int
+  task: OpenTask, rows: Sequence[Mapping[str, Any]], *, wanted: Ability, batch_rows: int, vocab: Vocab | None = None
 ) -> list[Predicted]:
   """Predict new examples.
 
@@ -217,6 +217,7 @@ def predictions(
     rows: one example or more, with the fields of the run's data.
     wanted: the method, as label of the progress bar.
     batch_rows: examples per batch.
+    vocab: reads the examples; None for that of the folder.
 
   Returns:
     Predictions in the order of the examples; a question that is read in windows has one per window.
@@ -226,7 +227,7 @@ def predictions(
   """
   by_row: dict[int, Predicted] = {}
   with files.temporary_folder() as folder:  # the source reads records from it
-    source = _source(task, rows, str(folder), batch_rows)
+    source = _source(task, rows, str(folder), batch_rows, vocab or task.parts.vocab)
     with progress.Waiting(source.rows, wanted) as bar:
       for batch in itertools.islice(source.read(0), source.steps_per_epoch):
         rows_of_batch = rows_of(task.predict(task.params, batch, jax.random.key(0)))
@@ -237,7 +238,7 @@ def predictions(
   return [by_row[row_id] for row_id in sorted(by_row)]
 
 
-def _source(task: OpenTask, rows: Sequence[Mapping[str, Any]], folder: str, batch_rows: int) -> Source:
+def _source(task: OpenTask, rows: Sequence[Mapping[str, Any]], folder: str, batch_rows: int, vocab: Vocab) -> Source:
   """Build a source of the run's kind from examples, batched by length."""
   block = task.block
   files.write_text(files.path(folder) / f'{_SPLIT}.jsonl', ''.join(f'{json.dumps(row)}\n' for row in rows))
@@ -251,7 +252,7 @@ def _source(task: OpenTask, rows: Sequence[Mapping[str, Any]], folder: str, batc
   }  # fmt: skip
   changed = {**block, **{name: value for name, value in changes.items() if name in block}}
   with errors.stage('the examples'):
-    return parts.make_source(changed, task.parts.vocab, seed=0, reader=task.parts, where='the examples')
+    return parts.make_source(changed, vocab, seed=0, reader=task.parts, where='the examples')
 
 
 def room(block: Mapping[str, Any], vocab: Vocab) -> int:

@@ -4,6 +4,7 @@ import itertools
 import json
 import pathlib
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,27 @@ def test_tags_are_those_of_transformers(family: str, data: pathlib.Path, tmp_pat
   assert [one['tag'] for one in found] == [NAMES[label] for label in expected.argmax(axis=1)]
   np.testing.assert_allclose([one['probability'] for one in found], expected.max(axis=1), atol=2e-5)
   assert [one['tag'] for one in ours.tag(' '.join(words))] == [one['tag'] for one in found]
+
+
+@families('Roberta', 'GPT2', 'Llama')
+def test_a_text_is_tagged_as_it_is_written(family: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  theirs, tokenizer = save(family, 'ForTokenClassification', data, tmp_path, id2label=dict(enumerate(NAMES)))
+  ours, text = plm_jax.load(tmp_path), ' "Anna" is in the unlikely garden.\n\nIs (she)?'
+  encoded = tokenizer(text, return_offsets_mapping=True)
+  expected = np.array(shares(outputs(theirs, encoded)[0]))
+  found = ours.tag(text, as_written=True)
+  assert [one['word'] for one in found] == re.findall(r'\w+|[^\w\s]', text)
+  for one in found:
+    assert text[one['start'] : one['end']] == one['word']
+    if one['tag'] is not None:  # its first token may be that of the word before
+      covers = [k for k, (a, b) in enumerate(encoded['offset_mapping']) if a < one['end'] and b > one['start']]
+      assert one['probability'] == pytest.approx(expected[covers[0]].max(), abs=2e-5)
+      assert one['tag'] == NAMES[int(expected[covers[0]].argmax())]
+  assert [one['tag'] for one in ours.tag([text, 'a'], as_written=True)[0]] == [one['tag'] for one in found]
+  spaced = ours.tag(text)
+  assert [one['probability'] for one in spaced] != [one['probability'] for one in found]
+  with pytest.raises(ConfigError, match='as_written=True is for strings'):
+    ours.tag([WORDS], as_written=True)
 
 
 @pytest.mark.parametrize('family', ['Glm', 'Glm4'])
