@@ -161,7 +161,7 @@ def check_compatible(new: 'types.Vocab', old: 'types.Vocab') -> tuple[str, ...]:
   return tuple(new.token(token_id) for token_id in range(old.size, new.size))
 
 
-def same(asked: Vocab, kept: Vocab) -> bool:
+def same(asked: Any, kept: Any) -> bool:
   """Check whether a vocabulary is the one of a run, perhaps older."""
   rules = [specs.rules(specs.without_joined_marks(json.loads(each.content))) for each in (asked, kept)]
   alike = [{part: rule[part] for part in rule if part != 'added_tokens'} for rule in rules]  # whose flags were guessed
