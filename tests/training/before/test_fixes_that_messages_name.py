@@ -59,6 +59,13 @@ CASES = {  # config, name of the file, content, examples, and whether it is read
   'a text and a number': ('classify', 'a.tsv', 'hide new secretions\t0\nit is good\t1\nno\t0\n', 3, False),
   'a number and a text': ('classify', 'a.csv', '3,bad\n1,so\n2,is good\n1,no\n', 4, False),
   'a text and a name': ('classify', 'a.tsv', 'it is good\tpos\nit is bad\tneg\nso\tpos\n', 3, False),
+  'ag news': (
+    'pair',
+    'a.csv',
+    '"1","it is good","it is, bad"\n"1","a b c d","e f g"\n"0","it is so","it is no"\n',
+    3,
+    False,
+  ),
   'a pair': ('pair', 'a.tsv', 'it is good\tit is bad\tno\na b c d\te f g\tyes\nit is so\tit is no\tno\n', 3, False),
   'semicolons': ('classify', 'a.csv', 'text;label\na, b;x\nc;y\n', 2, True),
   'case': ('classify', 'a.csv', 'Text,Label\na,x\nb,y\n', 2, True),

@@ -168,7 +168,7 @@ def _guessed(columns: list[tuple[str, ...]]) -> list[str]:
   texts = texts if len(texts) == len(_PAIR) else [max(range(len(columns)), key=lambda k: sum(map(len, columns[k])))]
   for k, name in zip(texts, _PAIR if len(texts) > 1 else ('text',), strict=True):
     names[k] = name
-  rest = [k for k, cells in enumerate(columns) if k not in texts and len(set(cells)) > 1]
+  rest = [k for k, cells in enumerate(columns) if k not in texts and 1 < len(set(cells)) < len(cells)]
   for k in sorted(rest, key=lambda k: (not all(map(_WHOLE.fullmatch, columns[k])), len(set(columns[k]))))[:1]:
     names[k] = 'label'
   return names
