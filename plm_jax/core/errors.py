@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import functools
 from collections.abc import Collection, Iterator, Sequence
 from importlib import metadata
 from typing import Any, get_args
@@ -90,7 +89,6 @@ def listed(choices: Collection[str], *, see: str = '') -> str:
   return f'{", ".join(names[:count])}{rest if count < len(names) else ""}' if names else 'none'
 
 
-@functools.cache
 def is_installed(package: str) -> bool:
   """Return whether a package is installed, for messages that name it."""
   try:

@@ -39,6 +39,7 @@ _SCHEME, _LOST = (
   re.compile(r'(gs|s3|gcs|az|abfs|hf|https?|ftp|file):/(?=[^/])', re.I),
 )
 _AT_ONCE = 8  # objects copied at the same time
+_is_installed = functools.cache(is_installed)
 
 
 class StoreError(OSError, RunError):
@@ -81,7 +82,7 @@ def path(where: Where) -> Path:
     raise ConfigError(f'{text}: unknown scheme {scheme}://; choices are {schemes}. Mount other stores (rclone, NFS)')
   if not rest.strip('/'):
     raise ConfigError(f'{text} has no bucket: write {scheme}://BUCKET/FOLDER')
-  if not is_installed(CLIENTS[scheme]):
+  if not _is_installed(CLIENTS[scheme]):
     raise ConfigError(
       f'{text}: {scheme}:// needs the package {CLIENTS[scheme]}, which is not installed: '
       'bash launch/setup.sh buckets (pip install -r requirements/buckets.txt)'
