@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 from plm_jax.cli import command, signals
 from plm_jax.core.errors import ConfigError, is_installed
-from plm_jax.io import files, run_paths
+from plm_jax.io import files, other_forms, run_paths
 
 PACKAGE = 'lm_eval'
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   flag = 'weights' if arguments.workdir is None else 'workdir'
   folder = files.path(arguments.workdir or arguments.weights)
   if not files.is_folder(folder):
-    raise ConfigError(f'--{flag}={folder}: there is no such folder')
+    raise ConfigError(f'--{flag}={other_forms.explain(folder)}')
   if arguments.include_path is not None and not files.is_folder(arguments.include_path):
     raise ConfigError(f'--include_path={arguments.include_path}: there is no such folder')
   if not (names := [name for name in arguments.tasks.split(',') if name]):

@@ -68,7 +68,8 @@ def main_folder(folder: Path) -> Path:
 def tokenizer_places(where: files.Where) -> list[Path]:
   """List the folders that may hold a model's tokenizer, in their order."""
   folder = main_folder(files.path(where))
-  return [RunFolder(folder).vocab, folder, *([base_of(folder)] if files.is_file(folder / PEFT) else [])]
+  folders = dict.fromkeys((folder, base_of(folder)))
+  return [place for each in folders for place in (RunFolder(each).vocab, each)]
 
 
 def base_of(folder: Path) -> Path:

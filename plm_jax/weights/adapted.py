@@ -102,8 +102,11 @@ class Adapted(Release):
       ends = ('embedding_A', 'embedding_B') if 'embedding_A' in parts else ('A', 'B')
       name = self._base_name(f'{module}.weight')
       if not set(parts) <= {*ends, 'B.bias'} or any(end not in parts for end in ends) or name is None:
-        problem = 'is not in the base model' if name is None else f'has only {", ".join(sorted(parts))}'
-        raise WeightsError(f'{self._adapter / TENSORS}: {module!r} {problem}: {_merge(self._about, self._adapter)}')
+        raise WeightsError(
+          f'{self._adapter / TENSORS}: {module!r} is not in the base model: {_merge(self._about, self._adapter)}'
+          if name is None
+          else f'{self._adapter / TENSORS}: {module!r} has only {", ".join(sorted(parts))}: fetch the file again'
+        )
       update = Update(parts[ends[0]], parts[ends[1]], self._scale(module, parts[ends[0]]), ends[0] != 'A')
       self._updates[name] = update
       if 'B.bias' in parts:
@@ -197,19 +200,27 @@ def _check(folder: Path, about: Mapping[str, Any]) -> None:
     what = f'PEFT method {kind}' if kind != 'LORA' else f'LoRA with {odd[0]}'
     raise WeightsError(f'{folder}: {what} is not supported: {_merge(about, folder)}')
   if not files.is_file(folder / TENSORS):
-    old = ' has only adapter_model.bin, a pickle, and pickles can execute code: save the adapter again with PEFT'
-    has_old = files.is_file(folder / 'adapter_model.bin')
-    raise WeightsError(f'{folder}{old if has_old else f": {TENSORS} is missing: fetch it"}')
+    old = (
+      f'{folder} has only adapter_model.bin, a pickle that can execute code. If you trust it, in Python: '
+      f"`{_loaded(about, folder)}.save_pretrained('{folder}')` adds {TENSORS}"
+    )
+    raise WeightsError(
+      old if files.is_file(folder / 'adapter_model.bin') else f'{folder}: {TENSORS} is missing: fetch it'
+    )
 
 
 def _merge(about: Mapping[str, Any], folder: Path) -> str:
   """Return the command of PEFT that merges an adapter."""
+  return (
+    f"merge it: `{_loaded(about, folder)}.merge_and_unload().save_pretrained('NEW')`, and copy the tokenizer to NEW"
+  )
+
+
+def _loaded(about: Mapping[str, Any], folder: Path) -> str:
+  """Return the call of PEFT that loads an adapter with its base."""
   end = next((end for end, task in TASKS.items() if task == about.get('task_type')), 'ForFeatureExtraction')
   end = 'ForSeq2SeqLM' if end == 'ForConditionalGeneration' else end
   tensors = tensor_files.Container(folder / TENSORS).tensors if files.is_file(folder / TENSORS) else {}
   outputs = [tensor.shape[0] for name, tensor in tensors.items() if re.search(_OUTPUTS, name)]
   labels = f', num_labels={outputs[0]}' if outputs else ''
-  return (
-    f"merge it: `peft.AutoPeftModel{end}.from_pretrained('{folder}'{labels}).merge_and_unload().save_pretrained('NEW')`"
-    ', and copy the tokenizer to NEW'
-  )
+  return f"peft.AutoPeftModel{end}.from_pretrained('{folder}'{labels})"

@@ -64,7 +64,8 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
       checksums.seal(vocab, copied)
       reasons.extend(_unread(vocab, run_paths.RunFolder(target).vocab))
 
-  _save(target, _plans(opened.params, layers), layers, about=about, put_vocab=put_vocab, shard=shard)
+  finish = _sentence_files(source, opened, reader.trunk)
+  _save(target, _plans(opened.params, layers), layers, about=about, put_vocab=put_vocab, shard=shard, finish=finish)
   count = sum(math.prod(shape) for shape in reader.shapes.values())
   log.info(f'{target}: {reader.architecture.name}, {count:,} parameters, heads: {", ".join(reader.heads) or "none"}')
   log.info(f'tokenizer: {", ".join(copied) or "the source has none"}')
@@ -174,6 +175,7 @@ def _save(
   about: Mapping[str, Any],
   put_vocab: Callable[[Path], None],
   shard: int,
+  finish: Callable[[Path], None] = lambda folder: None,
 ) -> None:
   """Write a converted checkpoint.
 
@@ -184,6 +186,7 @@ def _save(
     about: the content of model.json.
     put_vocab: writes the vocabulary into a folder, which it creates.
     shard: maximum bytes per file of tensors.
+    finish: writes other files into the folder.
   """
   with release.making(target) as partial:
     for file_index, group in enumerate(tensor_files.shards(plans, shard), start=1):
@@ -191,6 +194,7 @@ def _save(
     files.write_json(partial / folders.MODEL, dict(about))
     put_vocab(run_paths.RunFolder(partial).vocab)
     params.write_index(partial, layers)
+    finish(partial)
     checksums.seal(partial, (folders.MODEL, params.INDEX))
     old_files = [file.name for file in files.listing(target, 'params-*.safetensors')]
     release.put_in_place(partial, target, mark=params.INDEX, replaced=old_files)
@@ -253,22 +257,28 @@ def export(
     adapter=opened.adapter,
     labels=opened.labels,
     shard=shard,
-    finish=_sentence_files(opened, trunk),
+    finish=_sentence_files(source, opened, trunk),
   )
   log.info(f'{target}: {", ".join(file.name for file in files.listing(target))}')
   if not files.is_folder(opened.vocab):
     log.info(f'{source} has no vocabulary to export')
 
 
-def _sentence_files(opened: folders.Weights, trunk: nn.Module) -> Callable[[Path], None]:
-  """Return what writes the files of sentence-transformers, for a contrastive run."""
-  objective = opened.objective
+def _sentence_files(source: Path, opened: folders.Weights, trunk: nn.Module) -> Callable[[Path], None]:
+  """Return what writes the files of sentence-transformers.
+
+  A contrastive run and a folder of sentence vectors have them.
+  """
+  objective, similarity = opened.objective, sentences.similarity(source)
   recipe = sentences.of_objective(trunk, opened.params, objective)
+  try:
+    recipe = recipe or sentences.read(source)
+  except WeightsError as error:
+    log.warning(f'sentence vectors are not converted: {error}')
   if recipe is None:
     return lambda folder: None
-  return functools.partial(
-    sentences.write, recipe=recipe, width=trunk.hidden_dim, similarity=objective['similarity_of']
-  )
+  similarity = objective.get('similarity_of', similarity)
+  return functools.partial(sentences.write, recipe=recipe, width=trunk.hidden_dim, similarity=similarity)
 
 
 def export_own(

@@ -39,8 +39,7 @@ class Published(Weights):
   def __init__(self, folder: Path, *, architecture: str | None):
     super().__init__(folder, step=None, part=None)
     self.adapted = files.is_file(folder / model_folders.PEFT)
-    base = model_folders.base_of(folder)
-    self.vocab = folder if published.find(folder) else base
+    self.vocab = next((place for place in model_folders.tokenizer_places(folder) if published.find(place)), folder)
     self._architecture = architecture
 
   @functools.cached_property

@@ -101,6 +101,11 @@ def read(folder: Path) -> Recipe | None:
   return recipe if recipe.modes else recipe._replace(modes=('mean',))
 
 
+def similarity(folder: Path) -> str:
+  """Read with which similarity the vectors of a folder are compared."""
+  return str(model_folders.read(folder / _PROMPTS).get('similarity_fn_name') or 'cosine')
+
+
 def _modes(config: Mapping[str, Any]) -> tuple[str, ...]:
   given = config.get('pooling_mode') or [mode for field, mode in _MODES.items() if config.get(field)] or 'mean'
   modes = (given,) if isinstance(given, str) else tuple(given)
@@ -142,18 +147,21 @@ def of_objective(trunk: nn.Module, leaves: Mapping[str, Leaf], objective: Mappin
   return Recipe(('cls' if first else 'lasttoken',), dense, length)
 
 
-def write(folder: Path, recipe: Recipe, *, width: int, similarity: str) -> None:
+def write(folder: Path, *, recipe: Recipe, width: int, similarity: str) -> None:
   """Write the files of a recipe into a folder with a transformer.
 
   Args:
-    folder: with config.json.
-    recipe: without a prompt.
+    folder: with config.json, or a converted checkpoint.
+    recipe: what they say.
     width: of a token state.
     similarity: 'cosine' or 'dot', with which vectors are compared.
   """
   contents: dict[str, tuple[str, dict[str, Any]]] = {'': ('Transformer', {})}
   flags = {field: mode in recipe.modes for field, mode in _MODES.items()}
-  contents['1_Pooling'] = ('Pooling', {'word_embedding_dimension': width, **flags})
+  contents['1_Pooling'] = (
+    'Pooling',
+    {'word_embedding_dimension': width, **flags, 'include_prompt': recipe.with_prompt},
+  )
   for layer in recipe.layers:
     if layer is None:
       contents[f'{len(contents)}_Normalize'] = 'Normalize', {}
@@ -174,7 +182,9 @@ def write(folder: Path, recipe: Recipe, *, width: int, similarity: str) -> None:
     for index, (place, (kind, _)) in enumerate(contents.items())
   ]
   files.write_json(folder / _LENGTH, {'max_seq_length': recipe.length, 'do_lower_case': recipe.lower})
-  files.write_json(folder / _PROMPTS, {'similarity_fn_name': similarity, 'prompts': {}, 'default_prompt_name': None})
+  prompts = {'default': recipe.prompt} if recipe.prompt else {}
+  about = {'similarity_fn_name': similarity, 'prompts': prompts, 'default_prompt_name': next(iter(prompts), None)}
+  files.write_json(folder / _PROMPTS, about)
   files.write_json(folder / model_folders.MODULES, listed)
 
 

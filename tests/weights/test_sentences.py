@@ -115,6 +115,21 @@ def test_layers_after_pooling_case_and_prompts(released: pathlib.Path, tmp_path:
   )
 
 
+def test_conversions_keep_the_pooling(released: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  pooling = {'pooling_mode_cls_token': True, 'pooling_mode_mean_tokens': False, 'include_prompt': False}
+  folder = write(tmp_path / 'a', released, ('Pooling', pooling, {}), ('Normalize', {}, {}), inner='0_BERT')
+  about = {'prompts': {'q': 'Boris: '}, 'default_prompt_name': 'q', 'similarity_fn_name': 'dot'}
+  (folder / 'config_sentence_transformers.json').write_text(json.dumps(about))
+  convert.import_release(folder, tmp_path / 'import')
+  convert.export(tmp_path / 'import', tmp_path / 'out')
+  expected = plm_jax.load(folder).encode(TEXTS)
+  np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-5)
+  for copy in ('import', 'out'):
+    np.testing.assert_allclose(plm_jax.load(tmp_path / copy).encode(TEXTS), expected, atol=1e-6)
+    kept = json.loads((tmp_path / copy / 'config_sentence_transformers.json').read_text())
+    assert kept['similarity_fn_name'] == 'dot'
+
+
 def test_tokens_of_a_prompt_may_be_left_out(released: pathlib.Path, tmp_path: pathlib.Path) -> None:
   folder = write(tmp_path / 'a', released, ('Pooling', {'pooling_mode': 'mean', 'include_prompt': False}, {}))
   about = {'prompts': {'q': 'Boris: '}, 'default_prompt_name': 'q'}
