@@ -145,6 +145,28 @@ def infilling(draw: Any) -> tuple[list[int], list[int]]:
   return reference.number(5, hidden), gaps(draw, [place for place in range(5) if place not in dropped], insertions, 5)
 
 
+class Positive:
+  """A generator whose Poisson numbers are above 0, with all from 3 on as 3: they hide the same spans."""
+
+  def __init__(self, draw: Any):
+    self.choice = draw.choice
+
+  def poisson(self, mean: float) -> int:
+    shares = [*stats.poisson.pmf([1, 2], mean), stats.poisson.sf(2, mean)]
+    return 1 + int(self.choice(3, p=reference.shares(shares)))
+
+
+def infilled_lengths(draw: Any) -> list[int]:
+  """Return the lengths of spans from left to right; the last one sampled, which is cut, may be any of them."""
+  hidden, _ = spans_reference.infill(Positive(draw), [[place] for place in range(8)], rate=0.37, mean=3.0)
+  return [*map(len, hidden), *[0] * (3 - len(hidden))]
+
+
+def lengths_of_ours(key: jax.Array) -> jax.Array:
+  found = where_spans.poisson_spans(key, row_of(TEXT), rate=0.37, mean=3.0, units='tokens').number
+  return (found == jnp.arange(1, 4)[:, None]).sum(axis=1)
+
+
 def gaps(draw: Any, places: list[int], wanted: int, length: int) -> list[int]:
   """Choose distinct positions for insertions, one after the other."""
   found = [0] * length
@@ -212,6 +234,7 @@ WHERE = {
     mean=2.0,
     units='tokens',
   )._replace(longest=3),
+  'poisson_spans per length': Law(lengths_of_ours, infilled_lengths),
   'random_gaps': chosen(where_spans.random_gaps, random_gaps, rate=0.4),
   'token_blanks': chosen(
     blanks.token_blanks,
