@@ -191,14 +191,7 @@ def check_records(names: Sequence[str], source: Source, *, where: str) -> None:
 
 
 def check_rows(names: Sequence[str], labels: Labels, task: Task, *, where: str) -> None:
-  """Raise ConfigError if a score refuses a row, before training.
-
-  Args:
-    names: names of the scores.
-    labels: of the rows, which are read once for each score that refuses some.
-    task: the task, whose classes name those of the data.
-    where: the data block, for messages.
-  """
+  """Raise ConfigError if a score refuses a row of the block `where`."""
   for name in names:
     score = known(name)
     found = labels.parts.get(score.part, labels)

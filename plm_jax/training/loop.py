@@ -273,10 +273,7 @@ def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
 
 
 def _save(run: RunContext, loop: LoopState, due: _Due, *, failed: bool = False) -> None:
-  """Save a finite state; others may end the run.
-
-  `failed` marks a step whose evaluations failed.
-  """
+  """Save a finite state, or end; mark it if evaluations failed."""
   if paths := _nonfinite(run, loop):
     log.error(f'step {loop.step} is not saved: numbers are not finite in {paths}')
     # while updates are skipped, `max_skipped` decides when to end; otherwise nothing would ever end or save the run

@@ -67,10 +67,7 @@ def find_label(records: Records, kind: str) -> str:
 
 
 def columns_hint(records: Records) -> str:
-  """Return how a file of words and tags in lines is read.
-
-  It is empty for other rows.
-  """
+  """Return how words and tags in lines are read, or ''."""
   row = _first(records)
   texts = [text for text in map(as_written, row.values()) if isinstance(text, str)]
   lines = [line.split() for text in texts for line in text.splitlines()]

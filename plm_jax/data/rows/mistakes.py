@@ -53,13 +53,7 @@ class Mistakes:
     return any(self.lists.values()) and all(count in (0, self.rows) for count in self.lists.values())
 
   def tell(self, label: str, classes: Iterable[int] = (), *, fix: str = 'set data.missing={} to drop them') -> None:
-    """Log what was counted.
-
-    Args:
-      label: field of the labels.
-      classes: numbers of the classes of rows, if rows hold numbers.
-      fix: what removes rows without a class.
-    """
+    """Log what was counted; `classes` are numbers, `fix` removes a class."""
     found = {**self._found, **{('list', field): count for field, count in self.lists.items() if not self.joins}}
     for (what, field), count in found.items():
       enough = {'indented': self.rows, 'quoted': 1 if found['escaped', field] else self.rows / 2}.get(what, 1)

@@ -75,10 +75,8 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
 
 
 def check_scored_rows(settings: Settings, task: Task, labels: Mapping[str, Labels]) -> None:
-  """Raise ConfigError if a score refuses a row of its data.
-
-  The scores of the head, such as SQuAD's, refuse rows of training too. Rows without labels are predicted only.
-  """
+  """Raise ConfigError if a score refuses a row of its data."""
+  # scores of the head, such as SQuAD's, refuse rows of training too; rows without labels are only predicted
   names = {'data': task.scores} | {
     f'eval.{name}.data': scores for name, scores in evaluation.asked(settings, task).items()
   }

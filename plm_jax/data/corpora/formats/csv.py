@@ -135,14 +135,7 @@ def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int,
 def _header(cells: list[str], again: set[int], sample: list[list[str]], path: local.File, mark: str) -> list[str]:
   """Return the names of the first line.
 
-  Args:
-    cells: of that line.
-    again: columns in which they occur again.
-    sample: cells of the rows after it.
-    path: the file, whose separator is `mark`.
-
-  Raises:
-    ValueError: the line is an example, or does not name each field once.
+  Its cells occur `again` in some columns. Raises ValueError if it is an example, or does not name each field once.
   """
   names = [cell.strip() for cell in cells]
   filled = list(filter(None, names))
