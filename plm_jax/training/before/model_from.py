@@ -132,7 +132,9 @@ def _model_json(source: str) -> tuple[str, str, dict[str, Any], int] | None:
       return None
     else:
       block, rows = found[RELEASE]['model'], _read(RunFolder(path).vocab / 'vocab.json')['size']
-    return block['name'], block['variant'], dict(block.get('overrides') or {}), int(rows)
+    if type(rows) is not int or rows < 1:
+      raise ConfigError(f'{LABEL}={path}: vocab_size={rows!r} is not valid: import or train it again.')
+    return block['name'], block['variant'], dict(block.get('overrides') or {}), rows
   except (KeyError, TypeError, AttributeError):
     raise ConfigError(
       f'{LABEL}={path}: is no release ({RELEASE} with a model_type), no import ({IMPORT}) and no run.'

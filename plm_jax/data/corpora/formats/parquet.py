@@ -139,7 +139,7 @@ def _pages(stream: BinaryIO, column: Fields) -> list[tuple[int, int]]:
   while here < end:
     stream.seek(here)
     header = _struct(stream)
-    about = next((header[key] for key in (5, 7, 8) if key in header), {})  # of data, of a dictionary, of data 2
+    about: Fields = next((header[key] for key in (5, 7, 8) if key in header), {})  # of data, of a dictionary, of data 2
     pages.append((max(header[2], 0), max(about.get(1, 0), 0)))
     here = stream.tell() + max(header[3], 0)
   return pages
