@@ -38,25 +38,7 @@ Kind = Literal['class', 'regression']
 class Model(nn.Module):
   """Trunk, pooling, dropout and one dense layer, or two with an activation between them.
 
-  Attributes:
-    trunk: any trunk with `pool`.
-    outputs: width of the last layer.
-    dropout: rate before the last layer.
-    hidden: width of a layer before the last one; 0 for none.
-    activation: activation after that layer, a name of `ACTIVATIONS`.
-    layers: layers of the trunk that are pooled; -1 is the trunk's output, 0 the embeddings.
-    join: how their vectors are combined, see `JoinedStates`.
-    layer_weights: weights of join='weighted'.
-    frozen: the trunk runs without dropout and gets no gradient.
-    pool: 'trunk' pools as in the trunk's paper, 'mean' averages the real tokens, 'concat' concatenates the last token,
-      the maximum and the mean (ULMFiT).
-    init_std: standard deviation of the head's kernels.
-    bias: the last layer has a bias.
-    norms: norms before both layers, see `make`.
-    window: tokens that are read at a time; None for whole texts.
-    last: number of last tokens whose windows are pooled; None for all.
-    input_dropout: rate before the first of two layers; None for `dropout`.
-    pool_windows: joins the outputs of the windows of a text; None for texts without windows.
+  Attributes are keywords of `make`; `outputs` is the width of the last layer, and `layers` are all that are pooled.
   """
 
   trunk: nn.Module
@@ -139,17 +121,10 @@ class Model(nn.Module):
 
 
 class ClassifySettings(NamedTuple):
-  """Inputs and loss of a classification or regression.
+  """Inputs and loss of a classification or regression, as in `make`.
 
   Attributes:
-    inputs: inputs of the trunk.
     kind: 'class', 'regression', or 'several' for several classes.
-    threshold: with 'several', probability above which a class is predicted.
-    classes: number of classes.
-    lm_weight: weight of the auxiliary language model.
-    class_weights: weight of the loss of each class; () for equal weights.
-    label_smoothing: share of the loss that is spread evenly over all classes.
-    backward: texts are read from the last token to the first.
     batch_norms: the head has batch norms, which ignore examples that pad a batch.
     windows: texts have windows.
   """
@@ -387,12 +362,7 @@ def costs(
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
   """Compute squared error or cross-entropy per example, f32[b], and metrics.
 
-  Args:
-    kind: as in `ClassifySettings`.
-    outputs: f32[b, c].
-    targets: has 'weights' [b], and 'label' [b] or 'classes' [b, c].
-    threshold: of 'several'.
-    class_weights: of the mean over the classes of 'several'.
+  `outputs` are f32[b, c]; `targets` has 'weights' [b], and 'label' [b] or 'classes' [b, c].
   """
   weights = targets['weights']
   if kind == 'several':

@@ -17,19 +17,9 @@ Join = Literal['each', 'sum']
 class Model(nn.Module):
   """Trunk, pooling, dropout and a head, over k texts per example.
 
-  Attributes:
-    trunk: any trunk with `pool`.
+  Attributes are keywords of `choose.make`, and:
     join: 'each' computes outputs for each text, 'sum' for the sum of the vectors of an example.
     outputs: width of the last layer.
-    dropout: rate before each layer of the head.
-    hidden: width of a layer of the head before the last one; 0 for none.
-    activation: activation after that layer, a name of `layers.mlp.ACTIVATIONS`.
-    frozen: the trunk runs without dropout and gets no gradient.
-    pool: 'trunk' pools as in the trunk's paper, 'mean' averages the real tokens, 'concat' concatenates the last token,
-      the maximum and the mean (ULMFiT).
-    init_std: standard deviation of the head's kernels.
-    same_dropout: the texts of an example share one dropout mask, in a head of one layer.
-    pool_windows: joins the outputs of the windows of a text; None for texts without windows.
   """
 
   trunk: nn.Module

@@ -147,10 +147,7 @@ def pooled(trunk: nn.Module, hidden: Array, segment_ids: Array, *, pool: Pool, f
 def pooled_outputs(outputs: Array, segment_ids: Array, pool: PoolWindows) -> Array:
   """Join the outputs of windows: [..., w, c] -> [..., c].
 
-  Args:
-    outputs: of every window.
-    segment_ids: int[..., w, l], all 0 in a window that the text does not have.
-    pool: 'mean' or 'max' over the windows that it has.
+  A window without segments, int[..., w, l], does not count.
   """
   present = (segment_ids > 0).any(axis=-1).at[..., 0].set(True)[..., None]  # [..., w, 1]
   if pool == 'max':

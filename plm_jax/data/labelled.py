@@ -180,11 +180,7 @@ def check_windows(
 def check_long(
   given: Examples, *, kind: str, both_orders: bool, windows: int | None, stride: int | None, head_tokens: int | None
 ) -> dict[str, Any]:
-  """Return the settings of texts that are too long, without defaults.
-
-  Raises:
-    ValueError: settings that contradict each other, or the examples are of another kind.
-  """
+  """Return settings of texts that are too long; raise ValueError if invalid."""
   asked = {'windows': windows, 'head_tokens': head_tokens}
   long = {name: value for name, value in asked.items() if value is not None}
   if len(long) > 1:

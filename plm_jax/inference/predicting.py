@@ -307,15 +307,12 @@ def _number(value: Any) -> float:
 def _windows(
   records: Records, block: Settings, settings: Settings, folder: RunFolder
 ) -> tuple[list[Sequence[str]], list[tuple[int, Window]]]:
-  """Cut the words of examples into windows, as `Model.tag` does.
-
-  Both lists are empty if every example fits, or if reading the examples raises an error.
-  """
+  """Cut examples into windows as `Model.tag`; none if all fit."""
   try:
     texts = [words_of(row[block['fields'][0]]) for row in records]
-  except (KeyError, ValueError):
+  except (KeyError, ValueError):  # reading the examples raises it again
     return [], []
-  if not all(is_words(words) for words in texts):
+  if not all(map(is_words, texts)):
     return [], []
   pieces, owners = replies.windows(texts, block, make_vocab(settings, folder))
   if len(pieces) == sum(map(bool, texts)):

@@ -132,11 +132,7 @@ def tag(
 
 
 class AsWritten:
-  """A vocabulary whose words are indices of words that have tokens already.
-
-  Attributes:
-    names: the index of each word of each text, as text.
-  """
+  """A vocabulary for words with tokens; `names` are their indices as text."""
 
   def __init__(self, vocab: Vocab, tokens: Sequence[Sequence[list[int]]]):
     self._vocab, self._tokens = vocab, list(itertools.chain.from_iterable(tokens))

@@ -185,16 +185,8 @@ def _windowed(
 
   The last window ends with the field, and is as long as the others. Other fields are the same in all windows.
 
-  Args:
-    starts, sizes: int64[sequences, fields], of all tokens.
-    counts: int64[sequences, fields], tokens that one window has room for.
-    exists: bool[sequences].
-    windows: the most windows of a sequence.
-    stride: tokens from the beginning of one window to that of the next; None for windows side by side.
-
   Returns:
-    Starts and counts, int64[sequences*windows, fields], whether each window exists, and bool[sequences], whether a
-    sequence lost tokens.
+    Starts, counts and existence of the windows, [sequences*windows, ...], and whether a sequence lost tokens.
   """
   # field a b c d e f g, room 3, stride None:   a b c | d e f | e f g
   field = sizes.argmax(axis=1)[:, None]  # [sequences, 1]

@@ -43,7 +43,8 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
       f"{records.where}: per_class={asked.per_class} needs one class per example; kind='multilabel' has several: "
       'remove it.'
     )
-  columns = _columns(asked.label)
+  found = _COLUMNS.fullmatch(asked.label)
+  columns = tuple(found[1].split('|')) if found else ()
   own, records = records, _joined(records, columns, asked) if columns else records
   reader = _Reader(records, asked, flags=bool(columns))
   fields = examples.fields_of(records, asked)
@@ -77,13 +78,7 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
 
 
 class _Reader:
-  """Reader of the classes of rows.
-
-  Attributes:
-    flags: rows hold 0 or 1 for each class.
-    width: number of flags of each row; 0 for none.
-    names: names of the classes.
-  """
+  """Reader of the classes of rows; `flags` of 0 and 1 have `width` entries each."""
 
   def __init__(self, records: Records, settings: examples.ExampleSettings, *, flags: bool):
     self._records, self._settings, self.width = records, settings, 0
@@ -91,11 +86,7 @@ class _Reader:
     self.flags = flags or self._hold_flags()
 
   def classes(self, value: Any, index: int) -> list[int] | None:
-    """Return the classes of a row, ascending; None if they are unknown.
-
-    Raises:
-      ValueError: the value is no list of classes, or some flags are missing.
-    """
+    """Return the classes of a row, ascending; None if unknown."""
     where = f'row {index} of {self._records.where}: {self._settings.label!r} holds {value!r}'
     listed = self._listed(value)
     if not isinstance(listed, list) or any(isinstance(entry, list | dict) for entry in listed):
@@ -119,11 +110,7 @@ class _Reader:
     return [place for place, flag in enumerate(flags) if flag]
 
   def settled(self) -> tuple[str, ...]:
-    """Return the names of the classes, once all rows are read.
-
-    Raises:
-      BadSplit: a name is made of others, so that a separator is missing.
-    """
+    """Return the names; raise BadSplit if a separator is missing."""
     names = self.names.settled() if not self.flags else self._records.labels.get(self._settings.label, ())
     joined = next((name for name in names if len(parts := name.split()) > 1 and set(parts) < set(names)), None)
     if joined and self._settings.separator is None and not self.names.listed:
@@ -176,12 +163,6 @@ def _flag(value: Any) -> int | None:
   return _FLAGS.get(str(as_written(value)).strip().lower())
 
 
-def _columns(label: str) -> tuple[str, ...]:
-  """Return the columns of '{a|b}'; () for a field."""
-  found = _COLUMNS.fullmatch(label)
-  return tuple(found[1].split('|')) if found else ()
-
-
 def _readable(records: Records, most: int | None = None) -> Iterator[Mapping[str, Any]]:
   for index in range(len(records) if most is None else min(most, len(records))):
     try:
@@ -206,11 +187,7 @@ class _Joined(Sequence[Mapping[str, Any]]):
 
 
 def _joined(records: Records, columns: tuple[str, ...], settings: examples.ExampleSettings) -> Records:
-  """Add the field of a pattern to records.
-
-  Raises:
-    ValueError: a column does not exist.
-  """
+  """Add the field of a pattern; raise ValueError without a column."""
   missing = [name for name in columns if name not in records.fields and not examples.is_somewhere(name, records)]
   if missing and not settings.keep_unlabelled:
     raise ValueError(f'{records.where}: no field {missing[0]!r} (data.label); choose from {", ".join(records.fields)}.')
