@@ -32,6 +32,6 @@ def get_table(scale):
     claims=[dict(column='ChnSentiCorp', better='whole words', than=than) for than in versus],
     tuning_seeds=1 if scale == 'tiny' else 3,
     reference='' if scale == 'tiny' else 'whole words',
-    note='networks read the first 62 characters of a review, the bag of characters all; 331 of the 1,200 test reviews '
-    'are also training reviews',
+    note='Networks read the first 62 characters of a review, the bag of characters reads all. Of the 1,200 test '
+    'reviews, 331 are also training reviews.',
   )

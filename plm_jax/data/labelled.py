@@ -92,7 +92,7 @@ def make(
   keep_unlabelled: bool = False,
   separator: str | None = None,
   scheme: entity_tags.Scheme | None = None,
-  words: examples.Words = 'spaces',
+  words: examples.Words | None = None,
   shuffle: bool = True,
   documents: Boundary = 'blank_line',
   max_bytes: Count = 1_073_741_824,
@@ -332,7 +332,7 @@ def _read(records: Records, kind: str, settings: ExampleSettings) -> Examples:
   """Return the examples; `look` may have read them already."""
   if settings.separator is not None and kind != 'multilabel':
     raise ValueError(f"separator={settings.separator!r} is for kind='multilabel', not {kind!r}: remove it")
-  if kind != 'words' and (settings.scheme or settings.words != 'spaces'):
+  if kind != 'words' and (settings.scheme or settings.words == 'script'):
     raise ValueError(f"data.scheme and data.words are for kind='words', not {kind!r}: remove them")
   checked = _checked.pop((records.where, records.digest, kind, settings), None)
   return _file('kind', kind).make(records=records, asked=settings) if checked is None else checked

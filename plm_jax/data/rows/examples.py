@@ -59,7 +59,8 @@ class ExampleSettings(NamedTuple):
     separator: with kind='multilabel', text between the classes of a cell, such as ';'; '' for one class per cell.
     scheme: with kind='words', how tags of entities are written (`entity_tags.py`). None leaves them, but IOB1 becomes
       IOB2.
-    words: with kind='words', what separates the words of a text: 'spaces', or its 'script', as in `load(...).tag`.
+    words: with kind='words', what separates the words of a text: 'spaces' (None), or its 'script', as in
+      `load(...).tag`.
   """
 
   fields: tuple[str, ...] = ()
@@ -72,7 +73,7 @@ class ExampleSettings(NamedTuple):
   keep_unlabelled: bool = False
   separator: str | None = None
   scheme: entity_tags.Scheme | None = None
-  words: Words = 'spaces'
+  words: Words | None = None
 
 
 def asked(**settings: Any) -> ExampleSettings:
@@ -394,7 +395,7 @@ def changes(settings: ExampleSettings, left_out: tuple[int, ...]) -> list[Any]:
     *prefixes,
     *bad,
     *(['keep_unlabelled'] * settings.keep_unlabelled),
-    *([settings.words] * (settings.words != 'spaces')),
+    *([settings.words] * (settings.words == 'script')),
   ]
 
 

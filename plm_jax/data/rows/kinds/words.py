@@ -110,7 +110,7 @@ class Reader(NamedTuple):
     self.mistakes.see({field: ' '.join(words)}, tags)
     others = self.per_word.read(row, index, len(words))
     tags = [-1 if other == NOT_COUNTED else tag for tag, other in zip(tags, others, strict=True)]
-    spelt = isinstance(row[field], str) and settings.words == 'spaces' and words != row[field].split()
+    spelt = isinstance(row[field], str) and settings.words != 'script' and words != row[field].split()
     return Words(words=words, labels=self.names.numbers(tags, index), others=others, spelt=spelt)
 
 
