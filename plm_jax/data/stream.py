@@ -146,7 +146,7 @@ def make(
   digest = store.digest_of(tokens.digest, layout, length, frame.before, frame.after, *extra)
 
   @functools.lru_cache(maxsize=1)
-  def split(rule: str) -> np.ndarray:
+  def starts_of(rule: str) -> np.ndarray:
     _, begun = corpus.tokenise_and_split(vocab, rule)
     most = len(tokens.ids)  # sentences are not cut
     find = functools.partial(boundaries.sentences, tokens.ids, tokens.offsets, vocab=vocab, longest=most, rule=rule)
@@ -154,7 +154,7 @@ def make(
     return cached(tokens, f'split-{name}', lambda: {'starts': find(starts=begun)})['starts']
 
   def single(rule: str) -> tuple[int, int]:
-    sizes = np.diff(boundaries.documents(split(rule), tokens.offsets))
+    sizes = np.diff(boundaries.documents(starts_of(rule), tokens.offsets))
     return int((sizes == 1).sum()), len(sizes)
 
   def check(so: str) -> None:
@@ -165,7 +165,7 @@ def make(
     check('no sentence can move')
 
   def plan() -> dict[str, np.ndarray]:
-    starts = split(sentences or boundaries.RULE) if whole_sentences else None
+    starts = starts_of(sentences or boundaries.RULE) if whole_sentences else None
     if whole_sentences and not sentences:
       check('long documents are cut anywhere')
     return _plan(tokens, frame, length=length, starts=starts)._asdict()
@@ -184,7 +184,7 @@ def make(
     ids, segments = packing.assemble(rows, source, chosen.rows, frames=frames, length=length, pad=vocab.pad_id)
     arrays = {'segment_ids': np.minimum(segments, 1) if frame.layout.one_segment else segments}
     if sentences:
-      arrays['sentence_ids'] = _sentence_ids(rows, split(sentences), chosen.rows, frames=frames, length=length)
+      arrays['sentence_ids'] = _sentence_ids(rows, starts_of(sentences), chosen.rows, frames=frames, length=length)
     if words is not None:
       arrays['characters'], ids = words.characters(ids, segments > 0), words.tokens(ids)
     if marked is not None:

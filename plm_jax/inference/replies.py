@@ -5,10 +5,11 @@
 for files.
 """
 
+import copy
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -113,8 +114,10 @@ def tag(
   vocab: Vocab = task.parts.vocab
   names = [[word for word, _, _ in words] for words in split]
   if as_written and not any(key.startswith('characters') for key in task.parts.reads):  # a word is read by itself
-    spelt = AsWritten(vocab, [_tokens_of(text, words, vocab) for text, words in zip(texts, split, strict=True)])
-    vocab, names = cast(Vocab, spelt), spelt.names
+    tokens = [_tokens_of(text, words, vocab) for text, words in zip(texts, split, strict=True)]
+    indices = map(str, itertools.count())
+    names = [list(itertools.islice(indices, len(words))) for words in tokens]
+    vocab = _of_indices(vocab, list(itertools.chain.from_iterable(tokens)))
   pieces, owners = windows(names, task.block, vocab)
   field = next(iter(task.block['fields']), 'tokens')
   examples = [{field: words} for words in pieces]
@@ -131,20 +134,11 @@ def tag(
   return results
 
 
-class AsWritten:
-  """A vocabulary for words with tokens; `names` are their indices as text."""
-
-  def __init__(self, vocab: Vocab, tokens: Sequence[Sequence[list[int]]]):
-    self._vocab, self._tokens = vocab, list(itertools.chain.from_iterable(tokens))
-    indices = map(str, itertools.count())
-    self.names = [list(itertools.islice(indices, len(words))) for words in tokens]
-
-  def __getattr__(self, name: str) -> Any:
-    return getattr(self._vocab, name)
-
-  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """Return the tokens of words, given their indices."""
-    return [self._tokens[int(text)] for text in texts]
+def _of_indices(vocab: Vocab, tokens: Sequence[list[int]]) -> Vocab:
+  """Return a vocabulary that reads '3' as the tokens of word 3."""
+  spelt = copy.copy(vocab)
+  object.__setattr__(spelt, 'encode_batch', lambda texts: [tokens[int(text)] for text in texts])  # it is frozen
+  return spelt
 
 
 def _tokens_of(

@@ -89,6 +89,6 @@ def base_of(folder: Path) -> Path:
   if isinstance(config_of(folder).get('model_type'), str):
     return folder
   raise WeightsError(
-    f'{folder}: adapter of {named!r}, which is not a folder here. Download that model, and write the path of its '
+    f'{folder}: PEFT adapter of {named!r}, which is not a folder here. Download that model, and write the path of its '
     f'folder as base_model_name_or_path in {PEFT}'
   )

@@ -187,7 +187,7 @@ def check_sentences(ends_sentence: np.ndarray | None, special: np.ndarray, batch
     jnp.asarray(batch['segment_ids']),
     special=special,
     ends_sentence=ends_sentence,
-    sentences=batch.get('sentence_ids'),
+    sentences=jnp.asarray(batch['sentence_ids']) if 'sentence_ids' in batch else None,
   )
   segments, sentences, words = map(np.asarray, (row.segment_ids, row.sentence_ids, row.eligible))
   same = (segments[:, 1:] == segments[:, :-1]) & words[:, 1:]

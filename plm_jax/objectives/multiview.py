@@ -212,7 +212,7 @@ def make(
   learning = {**dict.fromkeys(labels, tuple(views)), **dict.fromkeys(arcs, ARC_VIEWS)}
   s = MultiviewSettings(views=learning, inputs=inputs_of(trunk), starts_word=np.asarray(vocab.starts_word), marks=marks)
   terms = {f'{task}_{view}': 1.0 for task, seen in learning.items() for view in seen}
-  functions = partial(prepare, s), partial(loss, s), lambda forward, example: {}
+  functions: Any = partial(prepare, s), partial(loss, s), lambda forward, example: {}
   by_part[unlabelled] = Task(model, *functions, exact=partial(exact_loss, terms=terms))
   return multitask.join({name: by_part[name] for name in sorted(by_part)})
 

@@ -149,6 +149,9 @@ class Adapted(Release):
     classes = config.get('architectures') if isinstance(config.get('architectures'), list) else []
     if ends and not any(str(name).endswith(tuple(ends)) for name in classes):
       config = {**config, 'architectures': [f'Model{ends[0]}']}
+    classes_here = [self.shape(name)[0] for name in self._whole if re.search(_OUTPUTS, name)]
+    if classes_here and len(config.get('id2label') or ()) not in (0, classes_here[-1]):  # names of another head
+      config = {key: value for key, value in config.items() if key != 'id2label'}
     tables = [name for name in self._whole if super(Adapted, self).__contains__(name)]
     grown = {super(Adapted, self).shape(name)[:1]: self.shape(name)[0] for name in tables if self.shape(name)}
     rows = grown.get((config.get('vocab_size'),), config.get('vocab_size'))

@@ -117,6 +117,8 @@ def test_the_base_may_be_beside_its_adapter(tmp_path: pathlib.Path) -> None:
     (one / model_folders.PEFT).write_text(json.dumps({**about, 'base_model_name_or_path': named}))
     for path, array in weights.open(tmp_path / 'adapter').params.each():
       np.testing.assert_array_equal(weights.open(one).params[path].read(None), array)
+  config = json.loads((one / 'config.json').read_text())  # of a head with other classes
+  (one / 'config.json').write_text(json.dumps({**config, 'id2label': {'0': 'no', '1': 'yes'}}))
   convert.import_release(one, tmp_path / 'ours')
   assert weights.open(tmp_path / 'ours').adapter['classes'] == 3
 

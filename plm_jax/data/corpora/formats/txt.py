@@ -12,7 +12,7 @@ SUFFIXES = ('.txt',)
 SCHEME = None
 
 Boundary = Literal['blank_line', 'line', 'every_line', 'file', 'exact_file']
-_EXACT = 'exact_file'
+_EXACT: Literal['exact_file'] = 'exact_file'
 _LINE = re.compile(rb'[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+')
 
 
