@@ -230,7 +230,8 @@ def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
 
   def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-      return {key: plain(inner) for key, inner in value.items() if inner is not None}
+      gained = ('several', 'threshold') if value.get('several') is False else ()  # of classify, with their defaults
+      return {key: plain(inner) for key, inner in value.items() if inner is not None and key not in gained}
     return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
   return plain({key: value for key, value in settings.items() if key not in history.ON_ITS_WAY})
