@@ -36,7 +36,7 @@ class ChooseSettings(NamedTuple):
     lm_weight: weight of the auxiliary language model.
   """
 
-  inputs: tuple[str, ...]
+  inputs: texts.Inputs
   lm_weight: float
 
 

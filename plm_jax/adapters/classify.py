@@ -129,7 +129,7 @@ class ClassifySettings(NamedTuple):
     windows: texts have windows.
   """
 
-  inputs: tuple[str, ...]
+  inputs: texts.Inputs
   kind: str
   threshold: float
   classes: int

@@ -15,21 +15,6 @@ import jax
 import numpy as np
 from flax.core import FrozenDict
 
-from plm_jax.core.keywords import Count as Count
-from plm_jax.core.keywords import Depth as Depth
-from plm_jax.core.keywords import Duration as Duration
-from plm_jax.core.keywords import Epsilon as Epsilon
-from plm_jax.core.keywords import LayerNumber as LayerNumber
-from plm_jax.core.keywords import Momentum as Momentum
-from plm_jax.core.keywords import NonNegativeInt as NonNegativeInt
-from plm_jax.core.keywords import PartRate as PartRate
-from plm_jax.core.keywords import Rate as Rate
-from plm_jax.core.keywords import Samples as Samples
-from plm_jax.core.keywords import Seed as Seed
-from plm_jax.core.keywords import Std as Std
-from plm_jax.core.keywords import Temperature as Temperature
-from plm_jax.core.keywords import Weight as Weight
-
 Array = jax.Array
 PyTree = Any
 Batch = Mapping[str, Array]
