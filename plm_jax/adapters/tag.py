@@ -313,7 +313,9 @@ def span_scores(means: dict[str, float]) -> dict[str, float]:
   return {'precision': ratio(tp, tp + fp), 'recall': ratio(tp, tp + fn), 'f1': ratio(2 * tp, 2 * tp + fp + fn)}
 
 
-def spans(tags: Array, segment_ids: Array, *, types: Array, opens: Array, closes: Array) -> tuple[Array, Array, Array]:
+def spans(
+  tags: Array, segment_ids: Array, *, types: Array, opens: Array, closes: Array | None = None
+) -> tuple[Array, Array, Array]:
   """Find the spans of labels of entities.
 
   A span starts at a B or S, and at a label that continues no span: after an O, E or S, another type or another text
@@ -324,7 +326,7 @@ def spans(tags: Array, segment_ids: Array, *, types: Array, opens: Array, closes
     segment_ids: int[b, w], the text of each word; 0 for no word.
     types: int[c], the type of each label from 1; 0 for O.
     opens: bool[c], True for a B or S.
-    closes: bool[c], True for an E or S.
+    closes: bool[c], True for an E or S; None for a scheme without them.
 
   Returns:
     starts bool[b, w], the last word int[b, w] of the span that starts here, and its type int[b, w].
@@ -332,7 +334,9 @@ def spans(tags: Array, segment_ids: Array, *, types: Array, opens: Array, closes
   # labels  O B-x I-x I-y   kind 0 1 1 2   starts 0 1 0 1   last, at the starts: - 2 - 3
   kind = jnp.where(segment_ids > 0, types[tags], 0)
   same = (kind[:, 1:] == kind[:, :-1]) & (segment_ids[:, 1:] == segment_ids[:, :-1])
-  same &= ~opens[tags[:, 1:]] & ~closes[tags[:, :-1]]
+  same &= ~opens[tags[:, 1:]]
+  if closes is not None:
+    same &= ~closes[tags[:, :-1]]
   continues = jnp.pad(same, ((0, 0), (1, 0)))  # [b, w], the span of the word before
   starts = (kind > 0) & ~continues
   index, width = jnp.arange(tags.shape[1]), tags.shape[1]
@@ -361,7 +365,8 @@ def span_counts(predicted: Array, labels: Array, segment_ids: Array, scheme: Sch
     segment_ids: int[b, l], the text of each token.
     scheme: from `bio`.
   """
-  own = dict(zip(scheme._fields, map(jnp.asarray, scheme), strict=True))
+  # BIO closes nothing, and its program stays that of earlier versions
+  own = {name: jnp.asarray(value) for name, value in scheme._asdict().items() if name != 'closes' or value.any()}
   # 1. the words of each example, in order, without other tokens
   words = jnp.argsort(labels < 0, axis=1, stable=True)
   is_word, text = to_words(labels >= 0, words), to_words(segment_ids, words)
