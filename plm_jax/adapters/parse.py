@@ -18,7 +18,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.adapters.texts import check_names, inputs_of, read_text, segments_of, trained
+from plm_jax.adapters.texts import Inputs, check_names, inputs_of, read_text, segments_of, trained
 from plm_jax.core.keywords import Count, LayerNumber, PartRate, Std
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers.arcs import ArcScores, over_arcs
@@ -82,7 +82,7 @@ class ParseSettings(NamedTuple):
     relations: number of relations.
   """
 
-  inputs: tuple[str, ...]
+  inputs: Inputs
   relations: int
 
 

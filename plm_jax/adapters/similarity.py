@@ -32,7 +32,7 @@ class SimilaritySettings(NamedTuple):
     lm_weight: weight of the auxiliary language model.
   """
 
-  inputs: tuple[str, ...]
+  inputs: texts.Inputs
   kind: str
   lm_weight: float
 

@@ -19,7 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.adapters.texts import inputs_of, read_text, trained
+from plm_jax.adapters.texts import Inputs, inputs_of, read_text, trained
 from plm_jax.core import errors
 from plm_jax.core.keywords import Count, PartRate, Std, Weight
 from plm_jax.core.types import Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
@@ -145,7 +145,7 @@ class SpanSettings(NamedTuple):
     weight: weight of the classifier of questions without an answer.
   """
 
-  inputs: tuple[str, ...]
+  inputs: Inputs
   n_best: int
   max_answer: int
   threshold: float

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.adapters.texts import (
+  Inputs,
   check_names,
   inputs_of,
   label_weights,
@@ -138,7 +139,7 @@ class TagSettings(NamedTuple):
     label_smoothing: share of the loss that is spread evenly over all labels.
   """
 
-  inputs: tuple[str, ...]
+  inputs: Inputs
   scheme: Scheme | None
   crf: bool
   class_weights: tuple[float, ...]

@@ -199,7 +199,7 @@ def without_spare(
     size: returns the number of ids of the source's vocabulary, if known.
   """
   axis = _longer_vocabulary(path, shape, value.shape)
-  if axis is None or value.shape[axis] != rows or shape[axis] < (size() or rows):
+  if axis is None or rows is None or value.shape[axis] != rows or shape[axis] < (size() or rows):
     return value, ''
   return value.take(np.arange(shape[axis]), axis), f', without rows {shape[axis]} to {rows - 1}, which no token has'
 

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.adapters import multitask
-from plm_jax.adapters.texts import inputs_of, read_text
+from plm_jax.adapters.texts import Inputs, inputs_of, read_text
 from plm_jax.config import build
 from plm_jax.core.errors import one_of, require
 from plm_jax.core.keywords import Count, LayerNumber, PartRate, Std
@@ -151,7 +151,7 @@ class MultiviewSettings(NamedTuple):
   """
 
   views: Mapping[str, tuple[str, ...]]
-  inputs: tuple[str, ...]
+  inputs: Inputs
   starts_word: np.ndarray
   marks: np.ndarray
 
@@ -212,8 +212,8 @@ def make(
   learning = {**dict.fromkeys(labels, tuple(views)), **dict.fromkeys(arcs, ARC_VIEWS)}
   s = MultiviewSettings(views=learning, inputs=inputs_of(trunk), starts_word=np.asarray(vocab.starts_word), marks=marks)
   terms = {f'{task}_{view}': 1.0 for task, seen in learning.items() for view in seen}
-  functions: Any = partial(prepare, s), partial(loss, s), lambda forward, example: {}
-  by_part[unlabelled] = Task(model, *functions, exact=partial(exact_loss, terms=terms))
+  exact = partial(exact_loss, terms=terms)
+  by_part[unlabelled] = Task(model, partial(prepare, s), partial(loss, s), lambda forward, example: {}, exact=exact)
   return multitask.join({name: by_part[name] for name in sorted(by_part)})
 
 

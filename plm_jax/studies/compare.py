@@ -130,7 +130,7 @@ def _read(configs: Mapping[Path, Mapping[str, Any]], metric: str) -> list[Run]:
 def _warn_of_differences(runs: Sequence[Run], metric: str) -> None:
   """Log a difference in data, vocabulary or objective."""
   about = {run.name: curve_sets.facts_of(RunFolder(run.folder)) for run in runs}
-  kinds = {
+  kinds: dict[str, dict[str, Any]] = {
     'data': {name: facts.get('data_digest') for name, facts in about.items()},
     'vocabularies': {name: facts.get('vocab_digest') for name, facts in about.items()},
     'objectives': {run.name: str(_task_settings(run)) for run in runs},

@@ -100,15 +100,15 @@ class Adapted(Release):
         whole[_WRAPPED.sub('', short)] = name
     for module, parts in factors.items():
       ends = ('embedding_A', 'embedding_B') if 'embedding_A' in parts else ('A', 'B')
-      name = self._base_name(f'{module}.weight')
-      if not set(parts) <= {*ends, 'B.bias'} or any(end not in parts for end in ends) or name is None:
+      base = self._base_name(f'{module}.weight')
+      if not set(parts) <= {*ends, 'B.bias'} or any(end not in parts for end in ends) or base is None:
         raise WeightsError(
           f'{self._adapter / TENSORS}: {module!r} is not in the base model: {_merge(self._about, self._adapter)}'
-          if name is None
+          if base is None
           else f'{self._adapter / TENSORS}: {module!r} has only {", ".join(sorted(parts))}: fetch the file again'
         )
       update = Update(parts[ends[0]], parts[ends[1]], self._scale(module, parts[ends[0]]), ends[0] != 'A')
-      self._updates[name] = update
+      self._updates[base] = update
       if 'B.bias' in parts:
         self._updates[self._base_name(f'{module}.bias') or ''] = update._replace(a='', b=parts['B.bias'])
     prefix = self._prefix(factors, whole)
@@ -146,15 +146,16 @@ class Adapted(Release):
   def _with_task(self, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return config.json of the class that the adapter was trained in."""
     ends = [end for end, task in TASKS.items() if task == self._about.get('task_type')]
-    classes = config.get('architectures') if isinstance(config.get('architectures'), list) else []
-    if ends and not any(str(name).endswith(tuple(ends)) for name in classes):
+    classes = config.get('architectures')
+    if ends and not any(str(name).endswith(tuple(ends)) for name in (classes if isinstance(classes, list) else ())):
       config = {**config, 'architectures': [f'Model{ends[0]}']}
     classes_here = [self.shape(name)[0] for name in self._whole if re.search(_OUTPUTS, name)]
     if classes_here and len(config.get('id2label') or ()) not in (0, classes_here[-1]):  # names of another head
       config = {key: value for key, value in config.items() if key != 'id2label'}
     tables = [name for name in self._whole if super(Adapted, self).__contains__(name)]
     grown = {super(Adapted, self).shape(name)[:1]: self.shape(name)[0] for name in tables if self.shape(name)}
-    rows = grown.get((config.get('vocab_size'),), config.get('vocab_size'))
+    rows: Any = config.get('vocab_size')
+    rows = grown.get((rows,), rows)
     return {**config, 'vocab_size': rows} if 'vocab_size' in config else dict(config)
 
   def __contains__(self, name: object) -> bool:
