@@ -64,11 +64,7 @@ class Update(NamedTuple):
 
 
 class Adapted(Release):
-  """The tensors of a base model by name, as PEFT merges an adapter into them.
-
-  Raises:
-    WeightsError: another method than LoRA, a base model or a tensor that is missing, or a damaged file.
-  """
+  """The tensors of a base model by name, as PEFT merges an adapter into them; errors are WeightsErrors."""
 
   def __init__(self, folder: Path):
     base = model_folders.base_of(folder)
@@ -165,11 +161,9 @@ class Adapted(Release):
     return iter(dict.fromkeys([*super().__iter__(), *self._whole]))
 
   def shape(self, name: str) -> tuple[int, ...]:
-    """Return the shape of a tensor."""
     return self._tensors.tensors[self._whole[name]].shape if name in self._whole else super().shape(name)
 
   def where(self, name: str) -> str:
-    """Describe the file and the tensor, for messages."""
     return f'{self._tensors.file}, tensor {self._whole[name]!r}' if name in self._whole else super().where(name)
 
   def read(self, name: str) -> np.ndarray:

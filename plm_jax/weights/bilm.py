@@ -101,9 +101,7 @@ def is_bilm(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def opened(folder: Path) -> Iterator[Bilm]:
-  """Read options and vocabulary; check names and shapes of the weights.
-
-  The numbers are read by the leaves.
+  """Read options and vocabulary; check names and shapes; the leaves read numbers.
 
   Raises:
     WeightsError: h5py is not installed, or an error in the files; the message names field, line or dataset.
@@ -171,7 +169,6 @@ def _shapes(c: Config) -> dict[str, tuple[int, ...]]:
 
 
 def _cells(layer: int) -> list[str]:
-  """Return the groups of a layer, forward and backward."""
   return [f'RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell' for direction in range(2)]
 
 
@@ -253,7 +250,6 @@ def _vocab(folder: Path) -> Vocab:
 
 @contextlib.contextmanager
 def _file(path: Path) -> Iterator[Any]:
-  """Open an HDF5 file, or raise WeightsError."""
   try:
     import h5py
   except ModuleNotFoundError:
@@ -277,10 +273,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _datasets(file: Any, shapes: Mapping[str, tuple[int, ...]], *, where: str, options: Path) -> dict[str, Any]:
-  """Return the datasets of an open file by name, checked.
-
-  Raises WeightsError if a dataset is missing, unknown, incomplete, or has another shape or no floats.
-  """
+  """Return checked datasets by name; raise WeightsError if they do not fit."""
   import h5py
 
   present: list[str] = []

@@ -31,19 +31,13 @@ def one_layer(adapter: str, theirs: str, *, pooler: bool = False) -> TaskHead:
 
 
 def two_layers(adapter: str, dense: str, out: str, *, activation: str) -> TaskHead:
-  """Describe a head of two dense layers with an activation between them.
-
-  The activation is a name of `layers.mlp.ACTIVATIONS`.
-  """
+  """Describe a head of two dense layers with an activation between."""
   layers = *linear('head/hidden', dense), *linear('head/out', out)
   return TaskHead(adapter, layers, MappingProxyType({'activation': activation}))
 
 
 def encoder_tasks() -> dict[str, TaskHead]:
-  """Describe the task heads of BERT.
-
-  They are a layer on the pooler for texts and options, and a layer on every state for tokens and spans.
-  """
+  """Describe BERT's task heads: on the pooler, or on every state."""
   return {
     'ForSequenceClassification': one_layer('classify', 'classifier', pooler=True),
     'ForTokenClassification': one_layer('tag', 'classifier'),

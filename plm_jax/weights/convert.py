@@ -29,7 +29,6 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   """Convert a Hugging Face folder, one tensor at a time.
 
   Args:
-    source: a Hugging Face folder.
     target: the parameter folder, created if missing; unchanged if the conversion fails.
     architecture: a file of `architectures/`, if config.json fits several.
     shard: maximum bytes per file of tensors.
@@ -94,8 +93,6 @@ def import_bilm(source: Path, target: Path, *, shard: int = 4 * 10**9) -> None:
 
   Args:
     source: options, HDF5 weights and optionally the vocabulary.
-    target: created if missing; unchanged if the conversion fails.
-    shard: maximum bytes per file of tensors.
 
   Raises:
     WeightsError: an error in the source; the message names file and field or dataset.
@@ -131,7 +128,6 @@ def save_changed(
   Args:
     target: created if missing; unchanged if writing fails.
     opened: the source of the parameters; its vocabulary is copied.
-    leaves: all of them by path, of any dtype; 8-bit leaves have their scales next to them.
     block: of the model that they belong to now.
     template: special tokens around a text, if it differs from the vocabulary's.
     shard: maximum bytes per file of tensors.
@@ -181,9 +177,7 @@ def _save(
 
   Args:
     target: created if missing; unchanged if writing fails.
-    plans: name -> tensor.
     layers: leaf path -> number of layers of a stacked leaf, None for others.
-    about: the content of model.json.
     put_vocab: writes the vocabulary into a folder, which it creates.
     shard: maximum bytes per file of tensors.
     finish: writes other files into the folder.
@@ -265,10 +259,7 @@ def export(
 
 
 def _sentence_files(source: Path, opened: folders.Weights, trunk: nn.Module) -> Callable[[Path], None]:
-  """Return what writes the files of sentence-transformers.
-
-  A contrastive run and a folder of sentence vectors have them.
-  """
+  """Return the writer of sentence-transformers files, for sources with sentence vectors."""
   objective, similarity = opened.objective, sentences.similarity(source)
   recipe = sentences.of_objective(trunk, opened.params, objective)
   try:

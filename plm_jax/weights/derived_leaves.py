@@ -17,11 +17,9 @@ SUMS: Mapping[str, tuple[str, str]] = {TOKENS: ('generator/token_embed/table', '
 
 
 def with_updates(saved: Params, name: str, fold: Callable[..., np.ndarray]) -> dict[str, Leaf]:
-  """Compute the leaves that a wrapper changed, with its updates.
+  """Compute the leaves that the wrapper with parameters `name` changed.
 
   Args:
-    saved: all leaves.
-    name: of the wrapper's parameters, such as 'lora'.
     fold: the wrapper's function, with its settings.
   """
   updates: dict[str, dict[str, Leaf]] = {}
@@ -55,13 +53,7 @@ def without_scales(params: Params) -> Params:
 
 
 def generator(params: Params, trunk: nn.Module) -> dict[str, Leaf]:
-  """Select the generator, with its head, of two trunks.
-
-  Parameters that it shares are those of the first trunk.
-
-  Raises:
-    WeightsError: there is none.
-  """
+  """Select the second trunk, its head and shared parameters, or raise WeightsError."""
   if not any(path.startswith('generator/') for path in params):
     raise WeightsError("this run has no parameters of a generator: leave out part='generator'")
   leaves = {}
@@ -73,10 +65,7 @@ def generator(params: Params, trunk: nn.Module) -> dict[str, Leaf]:
 
 
 def first_trunk(params: Params) -> dict[str, Leaf]:
-  """Select the first trunk with its heads.
-
-  Without a second trunk, these are all parameters.
-  """
+  """Select the first of two trunks with its heads, or everything."""
   second = any(path.startswith('generator/') for path in params)
   of_second = ('generator/', 'mlm/', *(own for _, own in SUMS.values()))
   return {path: leaf for path, leaf in params.with_sums(SUMS).items() if not (second and path.startswith(of_second))}

@@ -42,10 +42,7 @@ Fields = Mapping[str, Field]
 
 
 def whole(default: Any = REQUIRED, *, least: int = 0, most: int = _MOST_SIZE, also: str | None = None) -> Field:
-  """Describe an integer within bounds.
-
-  Null is accepted if the default is None.
-  """
+  """Describe an integer within bounds, or null if the default is None."""
   null = ' or null' if default is None else ''
   return Field(
     f'an integer from {least} to {most}{null}',
@@ -66,10 +63,9 @@ def layers(default: Any = REQUIRED, *, also: str | None = None) -> Field:
 
 
 def number(default: Any = REQUIRED, *, least: float = 0, above: float = -math.inf, most: float = math.inf) -> Field:
-  """Describe a finite number within bounds.
+  """Describe a finite number within bounds, or null if the default is None.
 
   Args:
-    default: of a missing field; if it is None, null is accepted.
     least: inclusive lower bound.
     above: exclusive lower bound.
     most: inclusive upper bound.
@@ -126,10 +122,7 @@ def inert() -> Field:
 
 
 def token_id(default: int | None = None) -> Field:
-  """Describe the id of a special token.
-
-  -1 and null mean none. In a list, every id ends a text.
-  """
+  """Describe a special token's id: -1, null for none; lists end texts."""
   return Field(
     'the id of a token, a list of ids, or null',
     lambda value: value is None or all(map(_is_id, value if isinstance(value, list) else [value])),
@@ -151,14 +144,7 @@ def block(inside: Fields) -> Field:
 
 
 def complete(fields: Fields, config: Mapping[str, Any]) -> dict[str, Any]:
-  """Check a config.json and fill in its defaults.
-
-  Args:
-    fields: of the architecture.
-    config: the content of the file.
-
-  Returns:
-    the content, with the default of each missing field of `fields`, and without alternative names.
+  """Check a complete config.json, and fill in defaults and main names of `fields`.
 
   Raises:
     ValueError: a field is missing or has an invalid value.
@@ -191,11 +177,6 @@ def label_start(config: Mapping[str, Any], names: Collection[str], *, eos: int) 
   """Return the override for a labelling decoder that starts without EOS.
 
   It is empty for others: the adapters give a decoder the text after its own last token (`adapters/texts.both_sides`).
-
-  Args:
-    config: complete.
-    names: of the tensors.
-    eos: the default of `eos_token_id`.
   """
   start, end = config['decoder_start_token_id'], eos if config['eos_token_id'] is None else config['eos_token_id']
   has_head = not {'classification_head.dense.bias', 'qa_outputs.bias'}.isdisjoint(names)

@@ -43,10 +43,8 @@ def export(
   """Write the updates and the head of a LoRA run for PEFT.
 
   Args:
-    source: the run folder.
     target: created if missing; unchanged if the export fails.
     architecture: a file of `architectures/`, if several fit the trunk.
-    step: which step of the run.
     template: special tokens around a text in the examples of the run.
 
   Raises:
@@ -96,10 +94,7 @@ def export(
 
 
 def _trained_whole(opened: Weights, entries: Mapping[str, Entry]) -> set[str]:
-  """Return the parameters of the trunk that trained whole.
-
-  Raises WeightsError if `adapter.trained` has patterns of other parameters of the trunk.
-  """
+  """Return the trunk parameters trained whole; raise WeightsError for others."""
   paths = {pattern for pattern in opened.wrapper.get('trained') or () if pattern not in HEADS}
   if any(path not in entries or entries[path].stacked for path in paths):
     raise WeightsError(
@@ -129,10 +124,7 @@ def _check_base(opened: Weights, saved: Collection[str]) -> str:
 
 
 def _modules(saved: Params, entries: Mapping[str, Entry], architecture: Architecture) -> dict[str, list[Update]]:
-  """Map each of their linear layers to our updates of its parts.
-
-  Raises WeightsError if one of our matrices is no linear layer of theirs.
-  """
+  """Map linear layers to our updates; raise WeightsError for other layers."""
   modules: dict[str, list[Update]] = {}
   for path in sorted({path.rpartition('/')[0] for path in saved if path.startswith('lora/')}):
     entry = entries.get(f'{path.removeprefix("lora/")}/kernel')

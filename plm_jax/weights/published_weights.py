@@ -48,15 +48,11 @@ class Published(Weights):
 
   @functools.cached_property
   def model(self) -> Model:
-    """Read the model from config.json."""
     return Model(self.reader.model, self.reader.vocab_size)
 
   @functools.cached_property
   def params(self) -> Params:
-    """Open the parameters as `Weights.params`.
-
-    `Params.arrays` are float32. Single leaves have the dtype of the files.
-    """
+    """Open `Weights.params`: `Params.arrays` in float32, single leaves in the files' dtype."""
     leaves = self.reader.leaves()
 
     def read(names: Collection[str]) -> dict[str, np.ndarray]:

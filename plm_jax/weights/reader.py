@@ -99,10 +99,7 @@ class Reader:
     release.check_tokenizer(self.source.folder, self.vocab_size, where=self.source.where(self._short(table)))
 
   def _without_a_place(self) -> list[str]:
-    """List tensors that no computation reads.
-
-    Raises WeightsError if a tensor is neither one of these, nor part of a leaf, nor equal to a derived buffer.
-    """
+    """List tensors that no computation reads; raise WeightsError for unknown ones."""
     module, folder = self.architecture.module, self.source.folder
     used = {self._short(name) for entry in self.entries.values() for name in self._all_names(entry)}
     unused = []
@@ -153,10 +150,7 @@ class Reader:
     return out.digest()
 
   def leaves(self) -> dict[str, Leaf]:
-    """Open our parameters by path.
-
-    Each read takes one tensor at a time.
-    """
+    """Open our parameters by path; reads take one tensor at a time."""
     return {path: Leaf(shape, functools.partial(self._read, path)) for path, shape in self.shapes.items()}
 
   def _read(self, path: str, layer: int | None) -> np.ndarray:

@@ -90,19 +90,14 @@ class Release:
     return iter(self._places)
 
   def shape(self, name: str) -> tuple[int, ...]:
-    """Return the shape of a tensor."""
     return self._containers[self._places[name]].tensors[name].shape
 
   def where(self, name: str) -> str:
-    """Describe the file and the tensor, for messages.
-
-    For a missing tensor it is the file that should list it.
-    """
+    """Describe file and tensor, or where a missing one should be."""
     file = self._places.get(name, INDEX if self._index else SINGLE)
     return f'{self.folder / file}, tensor {name!r}'
 
   def read(self, name: str) -> np.ndarray:
-    """Read one tensor as it is stored."""
     return self._containers[self._places[name]].read(name)
 
 
@@ -124,13 +119,10 @@ def write(
 
   Args:
     folder: created if missing.
-    config: the content of config.json.
     plans: name -> tensor.
     shard: maximum bytes per file of tensors.
     tokenizer: a folder whose tokenizer is copied; it replaces the one in `folder`.
-    template: as in `copy_tokenizer`.
-    types: as in `copy_tokenizer`.
-    longest: as in `copy_tokenizer`.
+    template: as in `copy_tokenizer`, and so `types` and `longest`.
     finish: writes other files into the folder.
 
   Raises:
@@ -231,13 +223,7 @@ def _aside(folder: Path) -> Path:
 
 
 def check_tokenizer(folder: Path, rows: int, *, where: str) -> None:
-  """Raise WeightsError if `tokenizer.json` has ids beyond the token table.
-
-  Args:
-    folder: with the tokenizer.
-    rows: of the token table.
-    where: its name, for the message.
-  """
+  """Raise WeightsError if `tokenizer.json` in `folder` has ids from `rows` on."""
   size = tokenizer_size(folder)
   if size is not None and size > rows:
     raise WeightsError(
@@ -261,10 +247,7 @@ def _ids(folder: Path) -> dict[str, int]:
 
 
 def token_ids(folder: Path) -> dict[str, int]:
-  """Read role ('pad') -> id from a vocabulary of this package.
-
-  Other folders give an empty dict.
-  """
+  """Read role ('pad') -> id from our `vocab.json`; {} for other folders."""
   facts = _facts(folder)
   if not facts:
     return {}
@@ -336,10 +319,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-  """Read the JSON object in a file.
-
-  Raise WeightsError if there is none.
-  """
+  """Read the JSON object in a file, or raise WeightsError."""
   if not files.is_file(file):
     raise WeightsError(f'{file} is missing: fetch it')
   content = model_folders.read(file)

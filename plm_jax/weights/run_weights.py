@@ -62,7 +62,6 @@ class Weights:
 
   @functools.cached_property
   def _settings(self) -> Mapping[str, Any]:
-    """Read the config of a run; empty if there is none."""
     file = run_paths.RunFolder(self.folder).config
     return checksums.read_json(file) if files.is_file(file) else {}
 
@@ -82,11 +81,7 @@ class Weights:
 
   @functools.cached_property
   def task(self) -> str | None:
-    """Return the selected task of a multi-task run.
-
-    Raises:
-      ConfigError: the run has no such task.
-    """
+    """Return the selected task of a multi-task run, or raise ConfigError."""
     tasks = one_part.names(self._settings) if self.part else ()
     if self.part is None or (self.part in TRUNKS and self.part not in tasks):
       return None
@@ -194,7 +189,6 @@ class Weights:
 
   @functools.cached_property
   def _adapter(self) -> Mapping[str, Any]:
-    """Return the adapter block of the run or of the selected task."""
     return one_part.adapter_of(self._settings, self.task) if self.task else self._settings.get('adapter') or {}
 
   @property
@@ -206,8 +200,7 @@ class Weights:
     """Merge the updates of a wrapper into the saved parameters.
 
     Raises:
-      WeightsError: there is no config of the wrapper, it is of one of several tasks, or parameters alone cannot express
-        it and `grafted` is False.
+      WeightsError: no config of the wrapper, a multi-task run, or no expression by parameters while `grafted` is False.
     """
     self._check_one_trunk()
     saved = self.as_saved
@@ -266,18 +259,12 @@ class Weights:
 
   @property
   def generation(self) -> dict[str, Any]:
-    """Return the generation fields of a published config.json (`GENERATION`); else empty.
-
-    A converted checkpoint has them in a generation_config.json next to its tokenizer.
-    """
+    """Return the generation fields of a published config.json (`GENERATION`); else empty."""
     return {}
 
   @functools.cached_property
   def adapter(self) -> Mapping[str, Any]:
-    """Return the block of the adapter that computes the head.
-
-    It is empty if there is none or it is unknown.
-    """
+    """Return the block of the head's adapter; {} if unknown or none."""
     if files.is_file(self.folder / MODEL):
       return self._about.get('adapter') or {}
     return build.unwrapped({'adapter': self._adapter}).get('adapter') or {}
@@ -289,10 +276,7 @@ class Weights:
 
   @functools.cached_property
   def labels(self) -> tuple[str, ...]:
-    """Return the class names of a classification head.
-
-    They are in the order of class indices, and empty for other heads.
-    """
+    """Return the class names of a classification head by index; else empty."""
     if files.is_file(self.folder / MODEL):
       return tuple(self._about.get('labels', ()))
     if 'tags' in self.adapter:

@@ -70,11 +70,7 @@ class Recipe(NamedTuple):
 
 
 def read(folder: Path) -> Recipe | None:
-  """Read the recipe of a folder of sentence-transformers; None for others.
-
-  Raises:
-    WeightsError: a module that is not supported, or a damaged one.
-  """
+  """Read a sentence-transformers recipe, or None; raise WeightsError for unsupported modules."""
   modules = model_folders.modules(folder)
   if not modules:
     return None
@@ -152,7 +148,6 @@ def write(folder: Path, *, recipe: Recipe, width: int, similarity: str) -> None:
 
   Args:
     folder: with config.json, or a converted checkpoint.
-    recipe: what they say.
     width: of a token state.
     similarity: 'cosine' or 'dot', with which vectors are compared.
   """

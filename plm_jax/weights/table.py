@@ -93,10 +93,7 @@ class Entry(NamedTuple):
 
 
 def linear(ours: str, theirs: str, *, inputs: int = 1, bias: bool = True, optional: bool = False) -> list[Entry]:
-  """List the entries of a dense layer, [outputs, inputs] in theirs.
-
-  Its bias has one axis, or two of heads.
-  """
+  """List the entries of a dense layer with bias, theirs [outputs, inputs]."""
   kernel = Entry(f'{ours}/kernel', f'{theirs}.weight', 'linear', inputs=inputs, optional=optional)
   if not bias:
     return [kernel]
@@ -104,10 +101,7 @@ def linear(ours: str, theirs: str, *, inputs: int = 1, bias: bool = True, option
 
 
 def norm(ours: str, theirs: str) -> list[Entry]:
-  """List the entries of a LayerNorm.
-
-  Old conversions from TensorFlow name its parameters gamma and beta.
-  """
+  """List the entries of a LayerNorm; old conversions use gamma and beta."""
   return [
     Entry(f'{ours}/scale', f'{theirs}.weight', tied=(f'{theirs}.gamma',)),
     Entry(f'{ours}/bias', f'{theirs}.bias', tied=(f'{theirs}.beta',)),
@@ -120,10 +114,7 @@ def other_depth(decoder: int, encoder: int) -> int | None:
 
 
 def has_output(names: Collection[str], *, tied: bool) -> bool:
-  """Check that a checkpoint can give logits.
-
-  It needs a tied table, or an output matrix among its tensors, if they are known.
-  """
+  """Check for an output matrix: tied, or among known tensor names."""
   return tied or not names or 'lm_head.weight' in names
 
 
@@ -136,7 +127,6 @@ def counts_up(trunk: nn.Module, tensor: np.ndarray) -> bool:
 
 
 def is_zero(trunk: nn.Module, tensor: np.ndarray) -> bool:
-  """Check for zeros."""
   return not tensor.any()
 
 
@@ -173,12 +163,7 @@ def section(tensor: np.ndarray, part: Part) -> np.ndarray:
 
 
 def shape_of_theirs(entry: Entry, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """Compute the shape of their tensor or part.
-
-  Args:
-    entry: the correspondence.
-    shape: of our leaf, or of one layer of it.
-  """
+  """Compute the shape of their tensor from ours, of one layer."""
   if entry.form == 'same':
     return shape
   if entry.form == 'reversed':
@@ -198,8 +183,6 @@ def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.nd
   The elements are in our order, axes may still be merged.
 
   Args:
-    entry: the correspondence.
-    tensor: the whole tensor.
     shape: the shape of ours; None skips the check.
 
   Raises:
@@ -219,11 +202,7 @@ def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.nd
 
 
 def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-  """Convert their tensor to our leaf, or one layer of it.
-
-  Raises:
-    ValueError: the sizes do not agree.
-  """
+  """Convert a tensor to our leaf or layer; ValueError for other sizes."""
   return view(entry, tensor, shape).reshape(tuple(shape))
 
 
@@ -248,8 +227,6 @@ def read(
   `weights.open` reads one tensor at a time instead.
 
   Args:
-    entries: the entries of the architecture.
-    tensors: name -> whole tensor.
     shapes: leaf path -> shape of ours, stacked axis included.
 
   Raises:
@@ -276,10 +253,7 @@ _PIECE = 2**20  # elements converted at a time
 
 
 class Architecture(NamedTuple):
-  """A file of `architectures/`.
-
-  The docstring of this file lists the attributes of `module`.
-  """
+  """A file of `architectures/`, its attributes as listed at the top of this file."""
 
   name: str
   module: Any

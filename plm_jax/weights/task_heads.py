@@ -37,8 +37,6 @@ def find(architecture: Architecture, trunk: nn.Module, leaves: Mapping[str, Leaf
   """Find the task class that computes a head: its suffix ('ForTokenClassification').
 
   Args:
-    architecture: that of the published form.
-    trunk: the trunk of the head.
     leaves: by path ('trunk/...', 'head/...').
     adapter: the block of the adapter; if it is empty, the parameters have to determine the class.
 
@@ -63,12 +61,9 @@ def find(architecture: Architecture, trunk: nn.Module, leaves: Mapping[str, Leaf
 
 
 def _guessed(matching: Mapping[str, TaskHead], leaves: Mapping[str, Leaf]) -> str:
-  """Choose the adapter of a head by its parameters.
+  """Choose a head's adapter by its parameters; raise ValueError for several matches.
 
-  If there is a pooler, it is no head of tokens. Heads of texts and of options may have the same names in files: then
-  either is right.
-
-  Raises ValueError if several adapters have such parameters.
+  A head with a pooler is none of tokens. Texts and options may have the same names: then either is right.
   """
   last = next((leaves[path] for path in (f'{HEAD}/kernel', f'{HEAD}/out/kernel') if path in leaves), None)
   outputs = None if last is None else last.shape[-1]
@@ -83,11 +78,7 @@ def _guessed(matching: Mapping[str, TaskHead], leaves: Mapping[str, Leaf]) -> st
 
 
 def _difference(task: TaskHead, trunk: nn.Module, leaves: Mapping[str, Leaf], adapter: Block) -> str:
-  """Describe how a class differs from our head, with the fix.
-
-  Returns:
-    the difference, or '' if there is none.
-  """
+  """Describe how a class differs from our head; '' if equal."""
   usual = dict(_READING, end=(task.settings.get('end', 'independent'),))
   if own := {name: adapter[name] for name, values in usual.items() if adapter.get(name, values[0]) not in values}:
     settings = ', '.join(f'adapter.{name}={value}' for name, value in own.items())
@@ -128,9 +119,7 @@ def unlike(theirs: Block, ours: Block) -> str:
 
 
 def to_fields(adapter: Block, labels: Sequence[str], outputs: int) -> dict[str, Any]:
-  """Build the fields of config.json for a head.
-
-  They are class names and the problem type.
+  """Build a head's fields of config.json: class names and the problem type.
 
   Args:
     adapter: the block of the adapter; empty if unknown.
@@ -156,16 +145,9 @@ def to_adapter(
   """Build the block of the adapter that computes a published head.
 
   Args:
-    task: the head.
     shapes: of our parameters, by path.
     config: config.json of the folder.
-    labels: names of its classes, if they have any.
-
-  Returns:
-    the block.
-
-  Raises:
-    WeightsError: the number of names is not that of the classes.
+    labels: names of its classes, if they have any; WeightsError if their number is not that of the classes.
   """
   block: dict[str, Any] = {'name': task.adapter, **task.settings}
   if f'{HEAD}/hidden/kernel' in shapes:

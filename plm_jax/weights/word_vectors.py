@@ -94,11 +94,7 @@ def is_vectors(where: files.Where) -> bool:
 
 
 def form_of(file: files.Where, form: Form | None = None) -> Form:
-  """Choose the form of a file: 'binary' for .bin, else 'word2vec'.
-
-  Args:
-    file: its path.
-    form: the requested form, or None.
+  """Choose a file's form: the given one, 'binary' for .bin, or 'word2vec'.
 
   Raises:
     ValueError: a form that contradicts the ending, which `read` and other libraries rely on.
@@ -120,7 +116,6 @@ def read(file: files.Where, *, form: Form | None = None) -> WordVectors:
   The first vector of a repeated word is used.
 
   Args:
-    file: its path.
     form: None detects it: 'binary' for .bin, else by the first line.
 
   Raises:
@@ -345,8 +340,7 @@ def _separated(line: str) -> str:
 def _width(first: str, second: str) -> int:
   """Derive the width from the first two lines of a GloVe file.
 
-  It is all parts of the first line except one. If the first word has spaces, it is the count of numbers at the end,
-  provided that the second line has the same.
+  It is the parts after the first word. If that has spaces, both lines end in the same count of numbers.
   """
   parts = _split(first, -1)
   width = _numbers_at_end(parts)

@@ -128,11 +128,6 @@ def plans(
 ) -> dict[str, Plan]:
   """Plan how to write each tensor; leaves are read layer by layer.
 
-  Args:
-    leaves: by path ('trunk/...', '<head>/...').
-    architecture: that of the published form.
-    heads: as its `entries` take them.
-
   Raises:
     WeightsError: a parameter is missing, of another shape, or cannot be expressed.
   """
@@ -188,7 +183,6 @@ def _unforced(chosen: Architecture, token_ids: Mapping[str, int | None]) -> dict
 
 
 def _check_padding(config: Mapping[str, Any], template: Template | None) -> None:
-  """Raise WeightsError if sequences end with the padding token."""
   pad, last = config.get('pad_token_id'), None if template is None else template.single[-1][0]
   if isinstance(last, int) and last == pad:
     raise WeightsError(
@@ -267,7 +261,6 @@ def published_form(
   """Choose the published form that can express a trunk and its heads.
 
   Args:
-    leaves: by path ('trunk/...', '<head>/...').
     name: of the architecture; None takes the first that fits.
     adapter: the block of the adapter that computes the head of a task, if it is known.
 
@@ -304,15 +297,9 @@ def _other_forms(trunk: nn.Module) -> str:
 
 
 def without_class(trunk: nn.Module, leaves: Mapping[str, Leaf], adapter: Mapping[str, Any]) -> str:
-  """Explain why no published class computes the head of an adapter.
+  """Explain why no class computes an adapter's head; empty if one does.
 
-  Args:
-    trunk: the trunk of the head.
-    leaves: by path; only shapes are used.
-    adapter: its block.
-
-  Returns:
-    the reasons; empty if there is a class, or the trunk has no published form.
+  Only shapes of leaves are used. A trunk without a published form also gives an empty text.
   """
   if not any(
     _has_form(architecture, trunk) for architecture in architectures() if trunk.NAME == architecture.module.MODEL

@@ -72,11 +72,7 @@ def write_config(trunk: Albert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk and of the heads.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """List the entries; raise ValueError for another structure or head."""
   _check_form(trunk)
   check_heads(heads, HEADS, tasks(trunk))
   decoder = 'predictions.decoder'

@@ -63,11 +63,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
-  """Convert the fields that BART and mBART share.
-
-  Raises:
-    ValueError: the width is not a multiple of the number of heads, or the stacks have different widths or heads.
-  """
+  """Convert the fields shared with mBART; raise ValueError for unsupported stacks."""
   fields.check_multiple(theirs, 'd_model', 'encoder_attention_heads')
   for field in ('ffn_dim', 'attention_heads'):
     sizes = theirs[f'encoder_{field}'], theirs[f'decoder_{field}']
@@ -90,11 +86,7 @@ def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of the trunk.
-
-  Raises:
-    ValueError: the published form lacks a head, an activation, an offset of positions or an epsilon.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   if trunk.config.norm_placement != 'post':
     raise ValueError("BART needs norm_placement='post'; 'pre' is mBART's")
   return {
@@ -111,11 +103,7 @@ def kind_of(heads: Sequence[str]) -> str:
 
 
 def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json fields that BART and mBART share.
-
-  Raises:
-    ValueError: the published form lacks a head, an activation, an offset of positions or an epsilon.
-  """
+  """Build the fields shared with mBART; raise ValueError as `write_config`."""
   check_heads(heads, HEADS, tasks(trunk))
   c = trunk.config
   activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}

@@ -53,11 +53,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
-  """Convert the fields that all relatives of BERT share.
-
-  Raises:
-    ValueError: the width is not a multiple of the number of heads.
-  """
+  """Convert fields of all relatives; raise ValueError for an indivisible width."""
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   return {
     'hidden_dim': theirs['hidden_size'],
@@ -90,15 +86,10 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def check_gelu(theirs: Mapping[str, Any], names: Collection[str], head: str) -> None:
-  """Raise ValueError if only the masked-token head has gelu.
+  """Raise ValueError if only the masked-token head (names with `head`) has gelu.
 
   RoBERTa's head and that of ELECTRA's generator have gelu for every hidden_act; here head and body have the same
   activation.
-
-  Args:
-    theirs: config.json.
-    names: of the tensors.
-    head: prefix of the names of the head.
   """
   if fields.ACTIVATIONS[theirs['hidden_act']] != 'gelu_erf' and any(name.startswith(head) for name in names):
     raise ValueError(f'hidden_act is {theirs["hidden_act"]!r}, but the head for masked tokens always has gelu')
@@ -122,10 +113,7 @@ def is_tied(theirs: Mapping[str, Any], names: Collection[str], head: str) -> boo
 
 
 def kind_of(heads: Sequence[str], kinds: Mapping[str, str]) -> str:
-  """Return the suffix of the name of their class for some heads.
-
-  It is the task, the first present of `kinds`, or 'Model'.
-  """
+  """Return their class name's suffix: the first present kind, or 'Model'."""
   of_heads = (kind for head, kind in kinds.items() if head in heads)
   return next(filter(is_task, heads), None) or next(of_heads, 'Model')
 
@@ -133,13 +121,8 @@ def kind_of(heads: Sequence[str], kinds: Mapping[str, str]) -> str:
 def shared_fields(trunk: Bert | Albert, heads: Sequence[str], *, output: str = 'mlm') -> dict[str, Any]:
   """Build the config.json fields that all relatives of BERT share.
 
-  Args:
-    trunk: the trunk.
-    heads: of the checkpoint.
-    output: the head before the output matrix.
-
   Raises:
-    ValueError: an untied matrix without that head.
+    ValueError: an untied matrix without the head `output`, which precedes it.
   """
   c = trunk.config
   check_output(trunk, heads, output)
@@ -177,7 +160,6 @@ def output(trunk: Bert | Albert | Deberta, decoder: str, *, bias: str | None = N
   """List the entries of the output bias and an untied matrix.
 
   Args:
-    trunk: the trunk.
     decoder: their name of the layer.
     bias: their second name of its bias: the main one if the matrix is tied, and only then.
   """
@@ -188,10 +170,7 @@ def output(trunk: Bert | Albert | Deberta, decoder: str, *, bias: str | None = N
 
 
 def embeddings(trunk: Bert | Albert, theirs: str, decoder: str) -> list[Entry]:
-  """List the entries of the input tables and their norm.
-
-  `decoder` is the output layer.
-  """
+  """List the entries of input tables and norm; `decoder`: the output layer."""
   tied = (f'{decoder}.weight',) if trunk.config.tied else ()
   out = [
     Entry('trunk/token_embed/table', f'{theirs}.word_embeddings.weight', tied=tied),

@@ -58,11 +58,7 @@ def tasks(trunk: Deberta) -> dict[str, TaskHead]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.deberta.make` from a config.json.
-
-  Raises:
-    ValueError: a structure that no published DeBERTa has.
-  """
+  """Build keywords of `models.deberta.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   width, heads = theirs['hidden_size'], theirs['num_attention_heads']
@@ -111,11 +107,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def _terms(value: Any) -> tuple[str, ...] | None:
-  """Parse `pos_att_type`, a list or words separated by |.
-
-  Returns:
-    the terms; None if it is neither.
-  """
+  """Parse `pos_att_type`, a list or words separated by |; else None."""
   if value is None:
     return ()
   words = [word.strip() for word in value.lower().split('|') if word.strip()] if isinstance(value, str) else value
@@ -124,11 +116,7 @@ def _terms(value: Any) -> tuple[str, ...] | None:
 
 
 def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of a trunk with these heads.
-
-  Raises:
-    ValueError: the trunk reads equation 4 as printed, mixes v1 and v2 in an unsupported way, or has other heads.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   if c.reading != 'code':
     raise ValueError(f'reading={c.reading!r} cannot be exported: their code reads p2c as reading="code"')
@@ -177,13 +165,7 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk and of the heads.
-
-  The heads are 'mlm', and 'position_embed' of the mask decoder.
-
-  Raises:
-    ValueError: the published form lacks a head.
-  """
+  """List entries; heads are 'mlm' and 'position_embed'; others raise ValueError."""
   check_heads(heads, HEADS, tasks(trunk))
   c = trunk.config
   body = f'{PREFIX}embeddings'

@@ -32,10 +32,7 @@ DERIVED: Mapping[str, Derived] = POSITIONS
 
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
-  """Describe their task classes.
-
-  Those for texts and options have two layers on the first token.
-  """
+  """Describe their task classes; texts and options have two layers."""
   rows, options = (
     two_layers(name, 'pre_classifier', 'classifier', activation='relu') for name in ('classify', 'choose')
   )

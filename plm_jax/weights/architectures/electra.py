@@ -30,10 +30,7 @@ DERIVED: Mapping[str, Derived] = POSITIONS
 
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
-  """Describe their task classes.
-
-  Those for texts and options have two layers on the first token.
-  """
+  """Describe their task classes; texts and options have two layers."""
   rows = two_layers('classify', 'classifier.dense', 'classifier.out_proj', activation='gelu_erf')
   options = two_layers('choose', 'sequence_summary.summary', 'classifier', activation='gelu_erf')
   return encoder_tasks() | {'ForSequenceClassification': rows, 'ForMultipleChoice': options}

@@ -60,11 +60,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def shared_config(theirs: Mapping[str, Any], *, activation: str) -> dict[str, Any]:
-  """Convert the fields that GPT and GPT-2 share.
-
-  Raises:
-    ValueError: the width is not a multiple of the number of heads.
-  """
+  """Convert fields shared with GPT; raise ValueError for an indivisible width."""
   fields.check_multiple(theirs, 'n_embd', 'n_head')
   return {
     'hidden_dim': theirs['n_embd'],
@@ -102,11 +98,7 @@ def kind_of(trunk: Gpt, heads: Sequence[str]) -> str:
 
 
 def shared_fields(trunk: Gpt) -> dict[str, Any]:
-  """Build the config.json fields that GPT and GPT-2 share.
-
-  Raises:
-    ValueError: windows, or heads that are not hidden_dim / num_heads wide.
-  """
+  """Build fields shared with GPT; raise ValueError for windows or other heads."""
   c = trunk.config
   if (c.window, c.local_window) != (None, None) or c.num_heads * c.head_size != c.hidden_dim:
     raise ValueError(

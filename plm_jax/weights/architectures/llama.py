@@ -100,8 +100,6 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, share: f
   """Convert the fields that LLaMA and GLM-4 share.
 
   Args:
-    theirs: config.json, complete.
-    names: of the tensors.
     share: rotated share of a head, if the file does not specify it.
 
   Raises:
@@ -127,11 +125,9 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, share: f
 
 
 def _rotation(theirs: Mapping[str, Any], *, share: float) -> dict[str, Any]:
-  """Convert the fields of rotation.
+  """Convert the fields of rotation; raise ValueError for unsupported or missing values.
 
   Newer files have them in `rope_parameters`; `rope_scaling` of older ones takes precedence.
-
-  Raises ValueError: an unsupported scaling, or a missing number.
   """
   source = 'rope_scaling' if theirs['rope_scaling'] else 'rope_parameters'
   given = theirs[source] or {}
@@ -182,12 +178,9 @@ def kind_of(trunk: Llama, heads: Sequence[str]) -> str:
 
 
 def shared_fields(trunk: Llama) -> dict[str, Any]:
-  """Build the config.json fields that LLaMA and GLM-4 share.
+  """Build the fields shared with GLM-4; raise ValueError for an indivisible width.
 
   They are readable by programs before and after `rope_parameters`.
-
-  Raises:
-    ValueError: the width is not a multiple of the number of heads.
   """
   c = trunk.config
   if c.hidden_dim % c.num_heads:
@@ -230,10 +223,7 @@ def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
 
 
 def attention(trunk: Llama) -> list[Entry]:
-  """List the entries that LLaMA and GLM-4 share.
-
-  They are all except the head, the feed-forward layer and its norms.
-  """
+  """List the entries except head, feed-forward layer and its norms."""
   ours, block, c = 'trunk/layers', 'model.layers.{layer}', trunk.config
   tied = ('lm_head.weight',) if c.tied else ()
   out = [Entry('trunk/token_embed/table', 'model.embed_tokens.weight', tied=tied)]

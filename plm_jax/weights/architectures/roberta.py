@@ -25,10 +25,7 @@ UNUSED = (r'^roberta\.pooler\.',)  # unused next to a head that reads the first 
 
 
 def tasks(trunk: Bert) -> dict[str, TaskHead]:
-  """Describe their task classes.
-
-  The class for texts has a layer, tanh and a layer on the first token, as a pooler and a head.
-  """
+  """Describe their task classes; texts have a pooler and a head."""
   dense, out = 'classifier.dense', 'classifier.out_proj'
   pooled = TaskHead('classify', (*linear('trunk/pooler', dense), *linear('head', out)))
   rows = pooled if trunk.config.pooler == 'tanh' else two_layers('classify', dense, out, activation='tanh')

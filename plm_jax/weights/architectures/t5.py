@@ -58,10 +58,7 @@ UNUSED = (r'EncDecAttention\.relative_attention_bias\.weight$',)  # in the first
 
 
 def tasks(trunk: T5 | T5Encoder) -> dict[str, TaskHead]:
-  """Describe their task classes.
-
-  The class for tokens has an encoder alone, the others read the decoder.
-  """
+  """Describe their task classes; that for tokens has an encoder alone."""
   if trunk.config.structure == 'encoder':
     return {'ForTokenClassification': one_layer('tag', 'classifier')}
   dense, out = 'classification_head.dense', 'classification_head.out_proj'
@@ -85,7 +82,6 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
   """Convert the fields that T5 and mT5 share.
 
   Args:
-    theirs: config.json, complete.
     names: of the tensors; without those of a decoder the trunk is an encoder alone.
     tied: logits are computed by the scaled token table.
 
@@ -152,11 +148,7 @@ def kind_of(trunk: T5 | T5Encoder, heads: Sequence[str]) -> str:
 
 
 def shared_fields(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json fields that T5 and mT5 share.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """Build the fields shared with mT5; raise ValueError as `write_config`."""
   _check(trunk, heads)
   c = trunk.config
   forms = {value: form for form, value in FORMS.items()}
@@ -184,11 +176,7 @@ def shared_fields(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]
 
 
 def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk.
-
-  Raises:
-    ValueError: the published form lacks its structure or a head.
-  """
+  """List the entries; raise ValueError for another structure or head."""
   _check(trunk, heads)
   tied: tuple[str, ...] = ('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
   out = [

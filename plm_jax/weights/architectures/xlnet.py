@@ -52,10 +52,7 @@ DERIVED: Mapping[str, Derived] = {}
 
 
 def tasks(trunk: Xlnet) -> dict[str, TaskHead]:
-  """Describe their task classes.
-
-  One for answers has an end that depends on the start.
-  """
+  """Describe their task classes; an answer's end depends on its start."""
   summed = (*linear('trunk/pooler', 'sequence_summary.summary'), *linear('head', 'logits_proj'))
   tasks_by_class = {
     'ForSequenceClassification': TaskHead('classify', summed),
@@ -81,12 +78,9 @@ def _conditional() -> tuple[Entry, ...]:
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
-  """Build keywords of `models.xlnet.make` from a config.json.
+  """Build keywords of `models.xlnet.make`; raise ValueError for unsupported fields.
 
   Without a memory in the file, as in published ones, its length is that of this package.
-
-  Raises:
-    ValueError: a structure that no published XLNet has.
   """
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'd_model', 'n_head')
@@ -113,11 +107,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
 
 
 def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
-  """Build the config.json of a trunk with these heads.
-
-  Raises:
-    ValueError: the published form lacks a head, or an untied output matrix comes without the head lm.
-  """
+  """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
   bert.check_output(trunk, heads, 'lm')
@@ -150,12 +140,9 @@ def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Xlnet, heads: Sequence[str]) -> list[Entry]:
-  """List the entries of the trunk and of the heads.
+  """List the entries; raise ValueError for a head that the form lacks.
 
   A trunk has its pooler only with a head that reads it.
-
-  Raises:
-    ValueError: the published form lacks a head.
   """
   check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_loss.weight',) if trunk.config.tied else ()
