@@ -102,8 +102,7 @@ class Stream(NamedTuple):
   def _documents(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the document of each position.
 
-    Returns:
-      Its start in the store, its size without the end token, and the index of the position in it.
+    Return its start in the store, its size without the end token, and the index of the position in it.
     """
     document = np.searchsorted(self.ends, positions, side='right')
     begins = np.where(document > 0, self.ends[document - 1], 0)
@@ -149,11 +148,7 @@ class Lanes(NamedTuple):
     return -(-int(np.diff(self.bounds).max()) // self.stride)
 
   def of(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the lane of each sequence.
-
-    Returns:
-      Its first position, its end, and whether it is read backward, [b] each.
-    """
+    """Return the start, end and direction (True: backward) of lanes, [b] each."""
     lane, backward = (places // 2, places % 2 == 1) if self.both_ways else (places, np.full(len(places), self.backward))
     return self.bounds[lane], self.bounds[lane + 1], backward
 
@@ -269,10 +264,7 @@ def make(
 def template(
   *, vocab: Vocab, second_segment: bool = False, both_directions: bool = False, end: str | None = None, **rest: Any
 ) -> Template:
-  """Return the special tokens around a text.
-
-  With `second_segment` XLNet's layout, otherwise the end token, or nothing with `both_directions`.
-  """
+  """Return the special tokens around a text; XLNet's with `second_segment`."""
   if second_segment:
     return framing.template(xlnet.make(vocab=vocab, fields=1), xlnet.make(vocab=vocab, fields=2))
   if both_directions:  # a trunk of two directions adds both tokens itself
@@ -329,10 +321,7 @@ def _batches(
 def _streams(
   tokens: store.Tokens, ids: np.ndarray | store.Ids | SpeltIds, *, end_id: int, seed: int
 ) -> Callable[[int, bool], Stream]:
-  """Build the function (epoch, shuffled) -> stream of the non-empty documents.
-
-  `ids` are the ids of the tokens, as in `Stream`. Without `shuffled` the documents keep their own order.
-  """
+  """Build the function (epoch, shuffled) -> stream of the non-empty documents."""
   sizes = np.diff(tokens.offsets)
   filled = np.flatnonzero(sizes > 0)
 

@@ -252,7 +252,6 @@ def _seal(folder: Path) -> list[str]:
 
 
 def _count(c: Counting, folder: Path) -> list[str]:
-  """Make the table; return the checksums of its blocks."""
   files.remove(folder / 'manifest.json')
   return _merge(c, folder, list(_runs(c, folder)))
 
@@ -404,7 +403,6 @@ def _sums(c: Counting, folder: Path, runs: list[Run]) -> Iterator[np.ndarray]:
 
 
 def _open(file: Path, pairs: int) -> tuple[np.ndarray, np.ndarray]:
-  """Map the keys and the counts of a run into memory."""
   words = files.map_array(file, _KEY)
   return words[:pairs], words[pairs:].view(_COUNT)
 

@@ -195,7 +195,6 @@ def check_long(
 def _inputs(
   given: Examples, layout: str, *, lay: Callable[..., Laid], cut: Callable[..., tuple[Examples, Laid]], **settings: Any
 ) -> tuple[Examples, Laid]:
-  """Lay out the inputs with `lay`, or with `cut` in windows."""
   style = _file('layout', layout)
   return (given, lay(given, style, **settings)) if given.windows is None else cut(given, style, **settings)
 
@@ -214,10 +213,7 @@ class Target(NamedTuple):
   digest: tuple[Any, ...] = ()
 
   def batch(self, members: np.ndarray) -> order.Batch:
-    """Return tokens and segments, int32[b, length], of examples int64[b].
-
-    An empty target has no tokens at all, not even special ones.
-    """
+    """Return tokens and segments, int32[b, length], of int64[b]; empty targets have none."""
     if self.laid is None:
       return {}
     arrays = self.laid.batch(members, self.length)
@@ -294,10 +290,7 @@ def look(
   documents: Boundary = 'blank_line',
   **settings: Any,
 ) -> Labels:
-  """Read and check the examples without tokenising them.
-
-  A later `make` with the same keywords takes them over.
-  """
+  """Read and check the examples for `make`, without tokenising them."""
   check_specified(split=split, label=settings.get('label', ''))
   example_settings = examples.asked(**settings)
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
@@ -310,15 +303,7 @@ def look(
 
 
 def place_of(row_id: int, row_ids: np.ndarray) -> int:
-  """Return the index of a row of the split among the examples.
-
-  Args:
-    row_id: index of the row in the split.
-    row_ids: int64[examples], ascending.
-
-  Raises:
-    IndexError: the row is not among them.
-  """
+  """Return row `row_id`'s index in ascending int64[examples], or raise IndexError."""
   index = int(np.searchsorted(row_ids, row_id))
   if index == len(row_ids) or row_ids[index] != row_id:
     raise IndexError(f'no row {row_id}')
@@ -354,7 +339,6 @@ def template(*, vocab: Vocab, layout: str = 'bert', kind: str = 'class', **rest:
 
 
 def _file(keyword: Literal['layout', 'kind'], name: str) -> Any:
-  """Return the named module of `rows/layouts/` or `rows/kinds/`, or raise ValueError."""
   modules = build.files_of(f'data.rows.{keyword}s')
   if name not in modules:
     choices = ', '.join(modules)

@@ -64,10 +64,7 @@ def shares(
 
 
 def counts(fractions: np.ndarray, *, total: int) -> np.ndarray:
-  """Round `fractions * total` to integers with sum `total`.
-
-  Uses the method of largest remainders. Returns int64[n], at least 1 each.
-  """
+  """Round `fractions * total` by largest remainders: int64[n], at least 1 each."""
   exact = fractions * total
   whole = np.maximum(np.floor(exact).astype(np.int64), 1)
   for index in np.argsort(-(exact - np.floor(exact)), kind='stable')[: max(0, total - whole.sum())]:

@@ -167,7 +167,6 @@ def _check(*, length: int, unit: Unit, short_probability: float, copies: int | N
 
 
 def _plan(starts: np.ndarray, heads: np.ndarray, *, room: int, unit: Unit, short_probability: float, seed: int) -> Runs:
-  """Build the examples of a corpus."""
   if unit == 'sentence':
     return neighbours(starts, heads, room=room)
   targets = draw_targets(len(heads) - 1, room=room, short_probability=short_probability, seed=seed)
@@ -175,7 +174,6 @@ def _plan(starts: np.ndarray, heads: np.ndarray, *, room: int, unit: Unit, short
 
 
 def _report(rows_of: Runs, *, room: int, batch_size: int, where: str) -> None:
-  """Log the number of documents, sentences and examples."""
   if len(rows_of.heads) < 3:
     log.warning(f'{where} is a single document: `other` comes from the same document.')
   sizes = rows_of.sentences[rows_of.end] - rows_of.sentences[rows_of.begin]

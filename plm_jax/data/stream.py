@@ -205,10 +205,7 @@ def template(
   bos: bool = False,
   **rest: Any,
 ) -> Template:
-  """Return the special tokens around a document.
-
-  A second text follows without its own beginning token.
-  """
+  """Return special tokens around a document; a second text begins without."""
   frame = _frame(vocab, layout, length=16, whole_sentences=False, begin=begin, end=end, bos=bos)
   between = frame.after * (frame.layout.separators or 1)
   types = 0 if frame.layout.one_segment or not frame.before else 1
@@ -276,10 +273,7 @@ def _sentence_ids(
 
 
 def _plan(tokens: store.Tokens, frame: Frame, *, length: int, starts: np.ndarray | None) -> packing.Plan:
-  """Plan which tokens form which sequence.
-
-  With the `starts` of sentences these stay whole.
-  """
+  """Plan which tokens, or whole sentences of `starts`, form which sequence."""
   room = {'length': length, 'before': len(frame.before), 'after': len(frame.after)}
   if starts is None or frame.layout.whole is None:
     return frame.layout.plan(tokens.offsets, **room)

@@ -148,10 +148,7 @@ class Examples(NamedTuple):
   draws: int
 
   def batch(self, chosen: order.Chosen, width: int, target_width: int) -> order.Batch:
-    """Return the arrays of a batch.
-
-    Inputs are [b, width], targets [b, target_width] and options [b, options, target_width].
-    """
+    """Return inputs [b, width], targets [b, target_width], options [b, options, target_width]."""
     tokens, pad, most = self.tokens, self.writer.vocab.pad_id, self.rows.options
     inputs, segments = tokens.inputs.padded(chosen.rows, width, pad=self.writer.input_vocab.pad_id)
     row = chosen.rows % len(self.rows.row_ids)  # targets and options are the same for all samples of demonstrations
@@ -179,7 +176,6 @@ def _serve(
   digest: str,
   path: str,
 ) -> Source:
-  """Build the source, with one shape of batches or the shapes `widths`."""
   rows, form, cut = examples.rows, examples.writer.form, examples.tokens.cut
   length, target_length = widths[-1]
   log.info(f'{path}: {len(rows.row_ids)} rows, {cut} of them cut to {length} and {target_length} tokens.')
@@ -216,11 +212,7 @@ def _serve(
 def shapes(
   buckets: tuple[int, ...], target_buckets: tuple[int, ...], *, length: int, target_length: int
 ) -> list[tuple[int, int]]:
-  """Return the lengths of inputs and targets that batches may have, ascending.
-
-  Raises:
-    ValueError: lengths that do not pair, do not ascend, or exceed `length` or `target_length`.
-  """
+  """Return ascending lengths of inputs and targets, or raise ValueError."""
   targets = target_buckets or (target_length,) * len(buckets)
   if len(targets) != len(buckets):
     raise ValueError(f'buckets={buckets} and target_buckets={target_buckets} must have the same number of lengths')
@@ -316,10 +308,7 @@ def look(
   documents: Boundary = 'blank_line',
   **rest: Any,
 ) -> Labels:
-  """Write all rows, including those for demonstrations, without tokenising.
-
-  Keywords as in `make`.
-  """
+  """Write all rows and demonstrations without tokenising; keywords as in `make`."""
   opened = partial(sources.open_source, path, cache=cache, max_bytes=max_bytes, documents=documents)
   records = opened(split=split)
   settings, text_form = Shots(**shots or {}), _form(form, keep_unlabelled=keep_unlabelled)
@@ -335,10 +324,7 @@ def look(
 
 
 def template(*, vocab: Vocab, layout: str = 'plain', **rest: Any) -> Template:
-  """Return the special tokens around the inputs.
-
-  A second text follows like the second field of a labelled example.
-  """
+  """Return the special tokens around inputs; a second text is a field."""
   style = build.files_of('data.rows.layouts')[layout]
   return framing.template(style.make(vocab=vocab, fields=1), style.make(vocab=vocab, fields=2))
 

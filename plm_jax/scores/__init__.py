@@ -58,10 +58,7 @@ class Group(NamedTuple):
 
 
 def grouped(predictions: Sequence[Row], records: Sequence[Row]) -> list[Group]:
-  """Group rows by the 'group' of their records, in order.
-
-  Groups are in the order of their first rows. Rows without a group are alone.
-  """
+  """Group rows by 'group' in order of first rows; others are alone."""
   # groups of records a b a -   ->   [(p0, p2), (r0, r2)], [(p1,), (r1,)], [(p3,), (r3,)]
   groups: dict[Any, Group] = {}
   for index, (prediction, record) in enumerate(zip(predictions, records, strict=True)):
@@ -73,12 +70,7 @@ def grouped(predictions: Sequence[Row], records: Sequence[Row]) -> list[Group]:
 
 
 def check_installed(name: str, packages: Iterable[str]) -> None:
-  """Raise ConfigError if a package of a score is not installed.
-
-  Args:
-    name: of the score.
-    packages: its `NEEDS`.
-  """
+  """Raise ConfigError if a package of score `name` is not installed."""
   for package in packages:
     if not is_installed(package):
       raise ConfigError(

@@ -19,10 +19,7 @@ RECORDS = ('heads', 'labels', 'places', 'names')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute the three shares of all words, 0 to 1.
-
-  0 if none has a head.
-  """
+  """Compute the three shares of words, 0 without any head."""
   counts = np.zeros(len(METRICS))
   total = 0
   for row, record in zip(predictions, records, strict=True):
@@ -61,10 +58,7 @@ def arcs_of(row: Row, record: Row) -> tuple[list[int | None], list[str | None]]:
 
 
 def written(row: Row, record: Row) -> list[str | None]:
-  """Format the arcs of all words, such as '3:case'.
-
-  Arguments as of `arcs_of`.
-  """
+  """Format arcs as '3:case'; arguments as of `arcs_of`."""
   return [None if head is None else f'{head}:{name}' for head, name in zip(*arcs_of(row, record), strict=True)]
 
 

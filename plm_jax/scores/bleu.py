@@ -37,10 +37,7 @@ def check(records: Iterable[Row], tokenize: str | None = None) -> None:
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row], tokenize: str = '13a') -> dict[str, float]:
-  """Compute both numbers.
-
-  A row with fewer references than others is compared with those that it has.
-  """
+  """Compute both numbers; rows with fewer references use those."""
   from sacrebleu.metrics import BLEU
 
   check(records, tokenize)
@@ -57,10 +54,7 @@ def score(predictions: Sequence[Row], records: Sequence[Row], tokenize: str = '1
 
 
 def _splitter(tokenize: str) -> Callable[[str], str]:
-  """Return a tokenizer of sacrebleu.
-
-  Raises ConfigError with the command that installs what it needs.
-  """
+  """Return a tokenizer of sacrebleu; raise ConfigError if not installed."""
   from sacrebleu.metrics import BLEU
 
   try:

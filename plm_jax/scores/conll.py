@@ -22,12 +22,9 @@ def check(records: Iterable[Row]) -> None:
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute F1 over all entities, 0 to 1.
+  """Compute F1 over all entities, 0 to 1; 0 without predictions.
 
-  0 if none is predicted.
-
-  Raises:
-    ValueError: labels without names, or with names other than O, B-... and I-...
+  Raises ValueError for labels without names, or with names other than O, B-... and I-...
   """
   from seqeval.metrics import f1_score
 

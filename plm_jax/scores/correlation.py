@@ -13,10 +13,7 @@ NEEDS = ('scipy',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute both, -1 to 1.
-
-  0 if all values are equal, for which they are undefined.
-  """
+  """Compute both, -1 to 1; 0 if undefined because all are equal."""
   from scipy import stats
 
   gold = np.array([record['label'] for record in records], np.float64)

@@ -15,13 +15,7 @@ NEEDS = ('scikit-learn',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute F1, 0 to 1.
-
-  0 if no row of class 1 is predicted.
-
-  Raises:
-    ValueError: classes other than 0 and 1.
-  """
+  """Compute F1, 0 without predicted 1; raise ValueError for other classes."""
   from sklearn.metrics import f1_score
 
   predicted, gold = map(list, zip(*judged(predictions, records), strict=True))
@@ -36,9 +30,6 @@ def check(records: Iterable[Row]) -> None:
 
 
 def judged(predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[int, int]]:
-  """Pair the predicted and the right class of each row.
-
-  -1 becomes the wrong one.
-  """
+  """Pair predicted and right classes; -1 becomes the wrong one."""
   pairs = [(int(row['label']), int(record['label'])) for row, record in zip(predictions, records, strict=True)]
   return [(1 - right if predicted == -1 else predicted, right) for predicted, right in pairs]

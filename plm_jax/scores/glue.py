@@ -22,11 +22,7 @@ ENTAILMENT = {'entailment', 'neutral', 'contradiction', 'not_entailment'}
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
-  """Format the table, with tabs between columns and rows in order.
-
-  Raises:
-    ValueError: a row has neither a label nor a value, and its text is no noun.
-  """
+  """Format rows in order as a table with tabs, or raise ValueError."""
   warn_of_numbers(predictions, records, {'QNLI': {'question', 'sentence'}, 'MNLI': {'premise', 'hypothesis'}})
   lines = ['index\tprediction']
   for position, (row, record) in enumerate(zip(with_labels(predictions), records, strict=True)):
@@ -35,10 +31,7 @@ def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
 
 
 def with_labels(predictions: Sequence[Row]) -> list[Row]:
-  """Replace texts that are no label by the first label or 0.
-
-  Their number is logged.
-  """
+  """Replace texts that are no label by the first; log their number."""
   # {text x, label -1} {text y, value -1} {label 2}   ->   {text x, label 0} {text y, value 0} {label 2}
   unmatched = [[key for key in READS if 'text' in row and row.get(key) == -1] for row in predictions]
   if count := sum(map(bool, unmatched)):
@@ -69,19 +62,13 @@ def warn_of_numbers(predictions: Sequence[Row], records: Sequence[Row], tasks: M
 
 
 def index(record: Row, position: int) -> int:
-  """Return the index of a row in its benchmark.
-
-  'idx' of the data, or its position.
-  """
+  """Return a row's 'idx' in its benchmark, or its position."""
   given = record.get('row', {}).get('idx')
   return given if isinstance(given, int) else position
 
 
 def label_names(record: Row) -> tuple[str, ...]:
-  """Return the names of the classes of a row in benchmarks.
-
-  () without names.
-  """
+  """Return the classes of a row as benchmarks name them, or ()."""
   return tuple(record.get('label_names') or record.get('names', ()))
 
 

@@ -11,10 +11,7 @@ NEEDS = ('scikit-learn',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute the coefficient, -1 to 1.
-
-  0 if predictions and labels are one class.
-  """
+  """Compute the coefficient, -1 to 1; 0 if either has one class."""
   from sklearn.metrics import matthews_corrcoef
 
   gold, predicted = [record['label'] for record in records], [int(row['label']) for row in predictions]

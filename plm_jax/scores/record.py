@@ -17,11 +17,7 @@ BY_ROW = ('exact_match', 'f1')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Average the best value over the right entities of each query.
-
-  Raises:
-    ValueError: a row without 'answers'.
-  """
+  """Average queries' best values over right entities; raise ValueError without 'answers'."""
   check(records)
   each = [
     (record['options'][int(row['label'])] if 'label' in row else row['text'], record['row']['answers'])

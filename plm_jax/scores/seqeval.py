@@ -19,11 +19,7 @@ NEEDS = ('seqeval', 'scikit-learn')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute the three over all entities, 0 to 1.
-
-  Raises:
-    ValueError: labels without names, or with names other than O, B-... and I-...
-  """
+  """Compute the three over entities, 0 to 1; raise ValueError without tags."""
   from seqeval import scheme
   from seqeval.metrics.v1 import precision_recall_fscore_support
 
@@ -50,8 +46,7 @@ def check(records: Iterable[Row]) -> None:
 def check_names(score: str, names: Sequence[str]) -> list[str]:
   """Check tags of entities, and return them with B, I, E, S.
 
-  Raises:
-    ValueError: no names, or names other than O, B-... and the like; the message names the score.
+  Raises ValueError, which names the score, for no names, or others than O, B-... and the like.
   """
   invalid = [name for name in names if name != 'O' and not entities.parts(name)[1]]
   if invalid or not names:

@@ -73,10 +73,7 @@ def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
 
 
 def id_of(group: Group) -> str:
-  """Return the id of a question.
-
-  Raise ValueError if the data has none.
-  """
+  """Return the id of a question; raise ValueError if there is none."""
   row = group.records[0]['row']
   if 'id' not in row:
     raise ValueError(f"--format=squad needs rows with the 'id' of a question, but they have {', '.join(row)}")
@@ -89,19 +86,13 @@ def as_json(answers: Mapping[str, str]) -> str:
 
 
 def answer_of(group: Group) -> str:
-  """Return the answer of a question.
-
-  From all its windows, or as written.
-  """
+  """Return the answer of a question, from all windows or as written."""
   prediction, record = group.predictions[0], group.records[0]
   return spelt(prediction['text'], record['row'].get('context', '')) if 'text' in prediction else best(group)[0]
 
 
 def golds_of(record: Row) -> Sequence[str]:
-  """Return the right answers of a question.
-
-  Raise ValueError without a field for them.
-  """
+  """Return the right answers of a question; raise ValueError without their field."""
   if 'answers' in record:
     return record['answers']
   given = record['row'].get('answers')
@@ -125,10 +116,7 @@ def spelt(text: str, context: str) -> str:
 
 
 def best(group: Group) -> tuple[str, float]:
-  """Return the best answer over all windows, and its score.
-
-  '' and `NEVER` if no pair is valid.
-  """
+  """Return the best answer and its score; '' and `NEVER` without one."""
   scores = [float(prediction['score'][0]) for prediction in group.predictions]
   window = scores.index(max(scores))
   if scores[window] <= NEVER:
@@ -148,10 +136,7 @@ def text_of(record: Mapping[str, Any], start: int, end: int) -> str:
 
 
 def characters_of(record: Mapping[str, Any], start: int, end: int) -> tuple[int, int]:
-  """Return the characters [begin, over) of `text_of`.
-
-  Marks belong to the letter before them, which tokens may omit.
-  """
+  """Return characters [begin, over) of `text_of`, including marks of its last letter."""
   # cafe and U+0301, read as 'cafe': the token ends before the accent, and the answer after it
   context, characters, first = record['context'], record['characters'], record['first']
   begin, over = int(characters[start - first][0]), int(characters[end - first][1])
@@ -173,10 +158,7 @@ def exact_match(answer: str, gold: str) -> float:
 
 
 def f1(answer: str, gold: str) -> float:
-  """Compute the F1 of the words of an answer.
-
-  0 without common words.
-  """
+  """Compute the F1 of the words of an answer; 0 without any."""
   predicted, right = normal(answer).split(), normal(gold).split()
   same = sum((collections.Counter(predicted) & collections.Counter(right)).values())
   return 2 * same / (len(predicted) + len(right)) if same else 0.0

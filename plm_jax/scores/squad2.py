@@ -54,10 +54,7 @@ class Question(NamedTuple):
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row], tokenize: str = 'squad') -> dict[str, float]:
-  """Average over all questions and over both kinds.
-
-  Also find the best thresholds.
-  """
+  """Average over all questions and both kinds, and find the best thresholds."""
   questions = questions_of(predictions, records)
   metrics: dict[str, float] = {}
   own = squad.RULES[tokenize]
@@ -85,10 +82,7 @@ def check(records: Iterable[Row], tokenize: str | None = None) -> None:
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
-  """Format the answers by question id, '' for none.
-
-  The official script reads them.
-  """
+  """Format answers by question id for the official script, '' for none."""
   ids = [squad.id_of(group) for group in grouped(predictions, records)]
   pairs = zip(ids, questions_of(predictions, records), strict=True)
   return squad.as_json({id_: '' if question.unanswered else question.answer for id_, question in pairs})
@@ -111,10 +105,7 @@ def question_of(group: Group) -> Question:
 
 
 def f1(answer: str, gold: str, rule: squad.Rule = squad.RULES['squad']) -> float:
-  """Compute F1 of the words.
-
-  If a text has none, 1 if both have none, else 0.
-  """
+  """Compute F1 of words; without any, 1 for two such texts."""
   if not rule.normal(answer) or not rule.normal(gold):
     return float(rule.normal(answer) == rule.normal(gold))
   return rule.f1(answer, gold)

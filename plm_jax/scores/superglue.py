@@ -17,10 +17,7 @@ READS = ('label', 'text')  # one of them
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
-  """Format the lines in the order of rows.
-
-  MultiRC by paragraph and question.
-  """
+  """Format the lines in row order; MultiRC by paragraph and question."""
   pairs = list(zip(glue.with_labels(predictions), records, strict=True))
   tasks = {'BoolQ': {'question', 'passage'}, 'CB or RTE': {'premise', 'hypothesis'}, 'WiC': {'word', 'sentence1'}}
   glue.warn_of_numbers(predictions, records, tasks)
@@ -36,7 +33,6 @@ def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
 
 
 def _idx(record: Row) -> dict[str, int] | None:
-  """Return MultiRC's and ReCoRD's index of several levels, if any."""
   given = record.get('row', {}).get('idx')
   return given if isinstance(given, dict) else None
 

@@ -17,11 +17,7 @@ RECORDS = ('row',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute Matthews correlation and accuracy over all rows.
-
-  Raises:
-    ValueError: a row without a class, or fewer than two rows.
-  """
+  """Compute Matthews correlation and accuracy; raise ValueError as `check`."""
   labels = check(records)
   values, gold = -np.array([row['nats_per_token'] for row in predictions], float), labels.astype(bool)
   predicted = np.zeros(len(gold), bool)
@@ -41,10 +37,7 @@ def check(records: Iterable[Row]) -> np.ndarray:
 
 
 def best_threshold(values: np.ndarray, gold: np.ndarray) -> float:
-  """Find the lowest value for class 1 with the best Matthews correlation.
-
-  Of several thresholds with the same correlation, the lowest.
-  """
+  """Find the lowest value for class 1 with the best Matthews correlation."""
   order = np.argsort(-values, kind='stable')
   ranked, right = values[order], gold[order]
   taken, true = np.arange(1, len(ranked) + 1), np.cumsum(right)  # with the threshold at each value
@@ -54,10 +47,7 @@ def best_threshold(values: np.ndarray, gold: np.ndarray) -> float:
 
 
 def matthews(predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-  """Compute the Matthews correlation of bool[rows] with bool[rows].
-
-  0 if one of them has only one class.
-  """
+  """Compute Matthews correlation of bool[rows]; 0 if either has one class."""
   return _matthews(
     (predicted & gold).sum(), (predicted & ~gold).sum(), (~predicted & gold).sum(), (~predicted & ~gold).sum()
   )

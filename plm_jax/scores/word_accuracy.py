@@ -14,10 +14,7 @@ RECORDS = ('labels', 'places', 'names')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute the share of all words, 0 to 1.
-
-  0 if none has a label.
-  """
+  """Compute the share of all words, 0 to 1; 0 without labels."""
   right = [
     predicted == gold
     for row, record in zip(predictions, records, strict=True)

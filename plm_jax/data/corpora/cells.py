@@ -39,11 +39,7 @@ def parse(text: str) -> list[Any] | dict[str, Any] | None:
 
 
 def words(text: str) -> list[Any]:
-  """Split a text into words, or read the list in it.
-
-  Raises:
-    ValueError: it looks like a list, and is none.
-  """
+  """Split a text into words or read its list; ValueError if unreadable."""
   value = parse(text)
   if isinstance(value, list):
     return value
@@ -82,7 +78,6 @@ def _python(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-  """Replace tuples by lists."""
   if isinstance(value, dict):
     return {key: _plain(inner) for key, inner in value.items()}
   return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

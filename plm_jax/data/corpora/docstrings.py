@@ -73,11 +73,7 @@ class Document(NamedTuple):
 
 
 def version(package: Package) -> str:
-  """Return the installed version.
-
-  Raises:
-    ModuleNotFoundError: the package is not installed.
-  """
+  """Return the installed version, or raise ModuleNotFoundError."""
   if package.name == STANDARD_LIBRARY:
     return platform.python_version()
   return _distribution(package.name).version
@@ -90,14 +86,7 @@ def fingerprint(packages: Sequence[Package]) -> str:
 
 
 def python_files(package: Package) -> list[tuple[str, str]]:
-  """List the Python files of a package, sorted.
-
-  Returns:
-    Pairs of the path inside of the installation and the absolute path.
-
-  Raises:
-    ModuleNotFoundError: the package is not installed, or one of its paths is missing.
-  """
+  """List sorted (path inside the installation, absolute path), or raise ModuleNotFoundError."""
   if package.name == STANDARD_LIBRARY:
     root = sysconfig.get_path('stdlib')
     paths = [(path, os.path.join(root, path)) for top in package.paths for path in _walk(root, top)]
@@ -172,10 +161,7 @@ def _read(jobs: Sequence[tuple[str, str, str]]) -> list[Document]:
 
 
 def docstrings(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
-  """Yield the dotted names and docstrings of a module.
-
-  These are of the module, its classes and functions, and of `add_newdoc` calls.
-  """
+  """Yield names and docstrings of modules, classes, functions and `add_newdoc` calls."""
   pending: list[tuple[str, ast.AST]] = [(module, tree)]
   while pending:
     name, node = pending.pop()

@@ -108,10 +108,7 @@ def letters(text: str) -> tuple[int, int]:
 
 
 def out_of_bounds(text: str, *, min_chars: int, max_chars: int | None, min_alpha: float, min_english: float) -> str:
-  """Return the reason why a text is out of bounds, or ''.
-
-  The reason is a field of `FilterStats`, the bounds are those of `filter_documents`.
-  """
+  """Return the `FilterStats` field of a text out of bounds, or ''."""
   if len(text) < min_chars:
     return 'too_short'
   if max_chars is not None and len(text) > max_chars:

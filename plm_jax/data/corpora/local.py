@@ -55,11 +55,7 @@ class File:
 
   @classmethod
   def at(cls, path: Path, *, max_bytes: int = MAX_BYTES) -> 'File':
-    """Open a file.
-
-    Raises:
-      ValueError: it is not a file, not a complete gzip file despite its name, or too large.
-    """
+    """Open a file; raise ValueError if unreadable, incomplete or too large."""
     if not files.is_file(path):
       raise ValueError(f'{path} is not a file but a folder, a pipe, a device or a broken link')
     if not path.name.endswith(ZIPPED):
@@ -88,11 +84,7 @@ class File:
     return files.open(self.path, 'rb') if self.content is None else io.BytesIO(self.content)
 
   def lines(self) -> Iterator[bytes]:
-    """Yield its lines, each with its line feed.
-
-    Raises:
-      ValueError: a line has more than `max_bytes`.
-    """
+    """Yield lines with line feeds; raise ValueError if over `max_bytes`."""
     with self.stream() as stream:
       if self.content is not None or files.size(self.path) <= self.max_bytes:
         yield from stream
@@ -104,10 +96,7 @@ class File:
         yield line
 
   def check_row(self, size: int, *, number: int) -> None:
-    """Raise ValueError if a row has more bytes than `max_bytes`.
-
-    `number` is the number of its line, from 1.
-    """
+    """Raise ValueError if row `number` (from 1) is over `max_bytes`."""
     if size > self.max_bytes:
       raise ValueError(
         f'{self.path}, line {number}: a row of more than {self.max_bytes:,} bytes; raise data.max_bytes to allow it'
@@ -122,10 +111,7 @@ class File:
     return f'{self.path}, line {number}'
 
   def digest(self, *, cache: str) -> str:
-    """Compute the SHA-256 of the bytes on disk.
-
-    It is stored under `cache` until path, size or modification time change.
-    """
+    """Compute the SHA-256 on disk, stored under `cache` until modified."""
     text = f'{os.path.abspath(self.path)}\0{files.size(self.path)}\0{files.modified_ns(self.path)}'
     stored = files.local_path(cache, what='data.cache') / 'digests' / hashlib.sha256(text.encode()).hexdigest()
 
@@ -199,11 +185,7 @@ def renamed(path: Path, suffix: str) -> str:
 
 
 def decoded(content: bytes) -> str:
-  """Decode UTF-8 without a byte order mark.
-
-  Raises:
-    BadRow: the bytes are not UTF-8.
-  """
+  """Decode UTF-8 without a byte order mark, or raise BadRow."""
   try:
     return content.decode('utf-8-sig')
   except UnicodeDecodeError as error:

@@ -92,10 +92,7 @@ class Prose(NamedTuple):
 
 
 def read(docstring: str) -> Prose:
-  """Extract the prose and the parameters of a docstring.
-
-  Code, tables, references and markup are dropped.
-  """
+  """Extract prose and parameters of a docstring, without code, tables and markup."""
   lines = list(_without_code(inspect.cleandoc(docstring).expandtabs().splitlines()))
   paragraphs: list[str] = []
   parameters: list[Parameter] = []
@@ -157,7 +154,6 @@ def _blank(lines: list[str], start: int) -> int:
 
 
 def _without_code(lines: list[str]) -> Iterator[str]:
-  """Drop doctests, code, tables, comments and directives except admonitions."""
   here = 0
   while here < len(lines):
     line, text = lines[here], lines[here].strip()
@@ -196,7 +192,6 @@ def _without_code(lines: list[str]) -> Iterator[str]:
 
 
 def _sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-  """Yield title and body; the first title may be ''."""
   title, body = '', list[str]()
   here = 0
   while here < len(lines):
@@ -278,7 +273,6 @@ def _field(kind: str, argument: str | None, text: str) -> str:
 
 
 def _entries(body: list[str], *, title: str) -> list[tuple[str, str, str]]:
-  """Parse (name, type, description) of entries; [] for ordinary text."""
   body = [line for line in body if line.strip()]
   if not body:
     return []

@@ -62,19 +62,12 @@ PACKAGES = (
 
 
 def key(packages: Sequence[Package]) -> str:
-  """Compute the name of a build from packages, versions and `RULES`.
-
-  Raises:
-    ModuleNotFoundError: one of the packages is not installed.
-  """
+  """Name a build by packages, versions and `RULES`, or raise ModuleNotFoundError."""
   return hashlib.sha256(f'{RULES} {docstrings.fingerprint(packages)}'.encode()).hexdigest()[:16]
 
 
 def split_of(text: str) -> str:
-  """Assign a text to 'train' (90 %), 'validation' or 'test'.
-
-  By a hash of the first letters of the first line.
-  """
+  """Assign 'train' (90 %), 'validation' or 'test' by hashed first letters."""
   # A text that starts with a section has its heading on a separate line.
   line = next((line for line in text.splitlines() if line and not line.endswith(':')), text)
   key = filters.alphanumeric(line)[:60]
@@ -138,7 +131,6 @@ def prepare(
 
 
 def _summary(root: Path, build: str) -> dict[str, Any] | None:
-  """Read the summary of a build; None if missing or damaged."""
   file = root / f'{build}.json'
   try:
     summary = files.read_json(file)
@@ -153,13 +145,11 @@ def _summary(root: Path, build: str) -> dict[str, Any] | None:
 
 
 def _digests(root: Path, name: str, build: str) -> dict[str, str]:
-  """Compute the checksums of a set, by path below `root`."""
   below = files.files_below(root / f'{name}-{build}')
   return {file.relative_to(root).as_posix(): files.sha256(file) for file in below}
 
 
 def _is_damaged(root: Path, name: str, summary: Mapping[str, Any]) -> bool:
-  """Return True if a file of a set has changed."""
   for file, digest in summary['sha256_of_files'].get(name, {}).items():
     if not files.is_file(root / file) or files.sha256(root / file) != digest:
       log.warning('%s is damaged: building the corpus again', root / file)

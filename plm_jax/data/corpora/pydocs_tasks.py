@@ -80,10 +80,7 @@ def mask(text: str) -> str:
 
 
 def summary_pair(documents: Sequence[Document]) -> Iterator[Row]:
-  """Yield summary, body and label: whether the two belong together.
-
-  Other summaries are of the same package.
-  """
+  """Yield summary and body (same package), and label: whether they belong together."""
   for document, body, others in _summarised(tuple(documents)):
     rng = random.Random(f'summary_pair/{document.name}')
     own = rng.random() < 0.5
@@ -91,10 +88,7 @@ def summary_pair(documents: Sequence[Document]) -> Iterator[Row]:
 
 
 def summary_choice(documents: Sequence[Document]) -> Iterator[Row]:
-  """Yield context, endings and label: which of four summaries fits.
-
-  The others are of the same package.
-  """
+  """Yield context, endings of its package, and label: which summary fits."""
   for document, body, others in _summarised(tuple(documents)):
     if len(others) >= 3:
       rng = random.Random(f'summary_choice/{document.name}')
@@ -141,10 +135,7 @@ def parameters(documents: Sequence[Document]) -> Iterator[Row]:
 
 
 def describe(documents: Sequence[Document]) -> Iterator[Row]:
-  """Yield questions with SQuAD's fields: which words describe a parameter.
-
-  The context is a Parameters section.
-  """
+  """Yield SQuAD's fields: which words of Parameters sections describe a parameter."""
   for document in documents:
     context, spans = _section(document)
     if len(spans) >= 2:
@@ -211,12 +202,10 @@ def _summarised(documents: tuple[Document, ...]) -> list[tuple[Document, str, li
 
 
 def _stems(text: str) -> set[str]:
-  """Return the first letters of the content words."""
   return {word[:5] for word in re.findall(r'[a-z]{3,}', text.lower()) if word not in FUNCTION_WORDS}
 
 
 def _overlap(summary: set[str], body: set[str]) -> float:
-  """Compute the share of the summary's words that are in the body."""
   return len(summary & body) / max(len(summary), 1)
 
 

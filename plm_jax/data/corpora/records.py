@@ -70,7 +70,6 @@ class Records(Sequence[dict[str, Any]]):
     return {key: _plain(value) for key, value in rows[own].items()}
 
   def _find(self, index: int) -> tuple[Sequence[Mapping[str, Any]], int]:
-    """Return the piece of a row, and its index in it."""
     index = operator.index(index)
     position = index + len(self) if index < 0 else index
     if not 0 <= position < len(self):
@@ -81,10 +80,7 @@ class Records(Sequence[dict[str, Any]]):
     return rows, chosen[position - ends[piece]]
 
   def place(self, index: int) -> str:
-    """Return file and line of a row, 'train.jsonl, line 3'.
-
-    '' if its storage has no `place`.
-    """
+    """Return 'train.jsonl, line 3' of a row, or '' without `place`."""
     rows, own = self._find(index)
     locate = getattr(rows, 'place', None)
     return '' if locate is None else locate(own)
@@ -92,8 +88,7 @@ class Records(Sequence[dict[str, Any]]):
   def values(self, index: int, fields: Sequence[str], *, optional: Sequence[str] = ()) -> dict[str, Any]:
     """Return fields of a row, and the optional fields that it has.
 
-    Raises:
-      ValueError: the row lacks one of `fields`; names the data, the row and its fields.
+    Raises ValueError that names data, row and its fields, if the row lacks one of `fields`.
     """
     row = self[index]
     for field in fields:
@@ -106,11 +101,7 @@ class Records(Sequence[dict[str, Any]]):
     return self.values(index, (field,))[field]
 
   def text(self, index: int, field: str) -> str:
-    """Return a string field, or a number of a table.
-
-    Raises:
-      ValueError: it is missing or holds something else.
-    """
+    """Return a string or a table's number, or raise ValueError."""
     text = as_written(self.value(index, field))
     if not isinstance(text, str):
       raise ValueError(f'row {index} of {self.where} holds no text in {field!r} but {text!r}')

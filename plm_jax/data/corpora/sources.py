@@ -93,13 +93,7 @@ def open_source(
 
 
 def _naming(path: str, split: str, **settings: Any) -> Records:
-  """Open the rows that determine the classes.
-
-  These are the training split, or else the whole split that is sliced.
-
-  Raises:
-    ValueError, FileNotFoundError: there is neither.
-  """
+  """Open rows that determine classes: training, else the whole split; or raise."""
   try:
     return open_source(path, split=_NAMING, **settings)
   except (ValueError, FileNotFoundError):
@@ -121,10 +115,7 @@ def _first_fields(rows: Sequence[Mapping[str, Any]], chosen: Sequence[int]) -> t
 
 
 def opens_quickly(path: str, *, split: str) -> bool:
-  """Return False for a large local file.
-
-  Raises as `open_source` for a path or a split that does not exist.
-  """
+  """Return False for a large local file; raise as `open_source`."""
   for part in splits.parse(split, path=path):
     _, location = _find(path, part.name)
     if not isinstance(location, str) and files.size(location) > _QUICK_BYTES:
@@ -133,11 +124,7 @@ def opens_quickly(path: str, *, split: str) -> bool:
 
 
 def splits_of(path: str) -> tuple[str, ...] | None:
-  """List the splits of a local path; None for other data.
-
-  Raises:
-    FileNotFoundError: the file or folder does not exist, or the folder has no data file.
-  """
+  """List local splits, or raise FileNotFoundError; None for other data."""
   formats = build.files_of('data.corpora.formats')
   if any(_has_scheme(path, form.SCHEME) for form in formats.values()):
     return None
@@ -241,12 +228,7 @@ def _filtered(texts: Texts, *, quality: Mapping[str, Any]) -> Texts:
 
 
 def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any) -> Opened:
-  """Open one whole split in the format of the path.
-
-  Raises:
-    FileNotFoundError: the file or folder does not exist.
-    ValueError: no format reads it, or two do; and the errors of the format.
-  """
+  """Open one whole split in the path's only format, or raise."""
   name, location = _find(path, split)
   formats = build.files_of('data.corpora.formats')
   accepted = inspect.signature(formats[name].open).parameters
@@ -270,9 +252,7 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
 def _find(path: str, split: str) -> tuple[str, str | Path]:
   """Find the format of a path and the file to read.
 
-  Raises:
-    FileNotFoundError: the file or folder does not exist.
-    ValueError: local files have no such split; no format reads them, or two do.
+  Raises FileNotFoundError for a missing path, ValueError for a missing split, and if no or two formats read it.
   """
   formats = build.files_of('data.corpora.formats')
   if name := _only(path, (name for name, form in formats.items() if _has_scheme(path, form.SCHEME))):
@@ -302,7 +282,6 @@ def _find(path: str, split: str) -> tuple[str, str | Path]:
 
 
 def _only(path: str, names: Iterable[str]) -> str | None:
-  """Return the only format that claims a path; None for none."""
   claims = list(names)
   if len(claims) > 1:
     files_of_them = ' and '.join(signatures.path(f'data.corpora.formats.{name}') for name in claims)
@@ -311,7 +290,6 @@ def _only(path: str, names: Iterable[str]) -> str | None:
 
 
 def _has_scheme(path: str, scheme: str | None) -> bool:
-  """Return True for a path 'scheme:...' or a first name 'scheme'."""
   if scheme is None:
     return False
   return path == scheme or path.startswith(scheme if scheme.endswith(':') else f'{scheme}/')
@@ -326,12 +304,7 @@ def _suffixes(formats: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _split_files(folder: Path, formats: Mapping[str, Any]) -> dict[str, Path]:
-  """Return split name -> file, for a folder with `<split><suffix>`.
-
-  Raises:
-    FileNotFoundError: the folder has no such file.
-    ValueError: there are two files for one split.
-  """
+  """Return split -> file `<split><suffix>`; raise for none or two."""
   suffixes = _suffixes(formats)
   split_files: dict[str, Path] = {}
   for file in files.listing(folder):
@@ -348,7 +321,6 @@ def _split_files(folder: Path, formats: Mapping[str, Any]) -> dict[str, Path]:
 
 
 def _labels(file: Path) -> dict[str, tuple[str, ...]]:
-  """Return field -> names of its classes in labels.json; empty without it."""
   try:
     content = files.read_json(file, default={})
   except (OSError, ValueError) as error:
@@ -360,7 +332,6 @@ def _labels(file: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _kinds(formats: Mapping[str, Any]) -> str:
-  """Describe the possible paths, for messages."""
   schemes = [form.SCHEME for form in formats.values() if form.SCHEME]
   named = [f"'{scheme}<name>'" if scheme.endswith(':') else f"'{scheme}'" for scheme in schemes]
   return f'A path is {", ".join(named)}, a folder, or a file ending in {", ".join(_suffixes(formats))}'

@@ -43,8 +43,7 @@ class Part(NamedTuple):
 def parse(split: str, *, path: str) -> list[Part]:
   """Parse the parts of a split, in order.
 
-  Raises:
-    ValueError: not a name with an optional slice, or several joined by '+'.
+  Raises ValueError for other texts than a name with an optional slice, or several joined by '+'.
   """
   parts = []
   for part in split.split('+'):
@@ -67,11 +66,7 @@ def parse(split: str, *, path: str) -> list[Part]:
 
 
 def path_and_split(name: str) -> tuple[str, str]:
-  """Split 'PATH:SPLIT' at the last colon outside of a slice.
-
-  Raises:
-    ValueError: there is no such colon.
-  """
+  """Split 'PATH:SPLIT' at the last colon, or raise ValueError."""
   # 'tfds:glue/cola:train[:10%]+test'   ->   'tfds:glue/cola', 'train[:10%]+test'
   match = _PATH_AND_SPLIT.fullmatch(name)
   if match is None:
@@ -88,8 +83,7 @@ def without_tokens(split: str, *, path: str) -> str:
 def tokens_of(split: str, *, path: str, tokens: int) -> range:
   """Return the tokens of a slice by tokens, of `tokens` in total.
 
-  Raises:
-    ValueError: the slice exceeds the tokens, or has none.
+  Raises ValueError if the slice exceeds the tokens, or has none.
   """
   first = parse(split, path=path)[0]
   ends = ((first.start, 0), (first.stop, tokens))
@@ -103,10 +97,7 @@ def tokens_of(split: str, *, path: str, tokens: int) -> range:
 
 
 def check(name: str, names: Sequence[str], *, path: str) -> None:
-  """Raise ValueError if a data set lacks a split.
-
-  The message lists its splits, and shows how to hold out a part.
-  """
+  """Raise ValueError, which lists splits, if a data set lacks one."""
   if name not in names:
     fix = (
       " To hold a part out: data.split='train[:95%]' and eval.validation.data.split='train[95%:]'"
@@ -176,15 +167,11 @@ def _is_before(one: tuple[bool, int], other: tuple[bool, int]) -> bool:
 
 
 def permutation(count: int, *key: int) -> np.ndarray:
-  """Compute a permutation int64[count] that depends on `key` only.
-
-  The bits of the generator are stable across numpy versions.
-  """
+  """Compute a permutation, int64[count], of `key` only, stable across numpy versions."""
   return np.argsort(np.random.Philox(np.random.SeedSequence(key)).random_raw(count), kind='stable')
 
 
 def _bound(bound: str | None, default: int, *, rows: int, split: str, unit: str = 'row') -> int:
-  """Convert a bound of a slice to the nearest row."""
   if bound is None:
     return default
   number = int(bound.rstrip('%'))

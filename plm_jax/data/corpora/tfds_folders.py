@@ -46,13 +46,7 @@ def check_name(name: str) -> str:
 
 
 def check_all(root: Path) -> None:
-  """Check every version and config of a set.
-
-  `root` is `<data_dir>/<name>`; it may have none.
-
-  Raises:
-    ValueError: as for `check`.
-  """
+  """Check all versions of `<data_dir>/<name>`, if any; raise as `check`."""
   for depth in ('', '*/', '*/*/'):  # .config/metadata.json, <version>/..., <config>/<version>/...
     for name in (INFO, FEATURES, METADATA):
       for file in files.listing(root, f'{depth}{name}'):
@@ -137,7 +131,6 @@ def _paths(content: Mapping[str, Any], file: Path) -> Iterator[Any]:
 
 
 def _named(value: Any) -> Iterator[tuple[str, str]]:
-  """Yield (key, text) of class and file names; raise for bad JSON."""
   if isinstance(value, list):
     for item in value:
       yield from _named(item)

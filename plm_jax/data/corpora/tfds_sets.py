@@ -56,7 +56,6 @@ def from_name(name: str, split: str, *, cache: str) -> Opened:
 
 
 def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
-  """Return the builder of a set; download and prepare a missing set."""
   folder = tfds_folders.check_name(name)
   own = files.local_path(cache, what='data.cache') / 'tfds'
   tell = functools.partial(made.tell, 'files of a data set', digest=name, folder=own / folder, size='')
@@ -93,12 +92,7 @@ def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
 
 
 def _check_network(builder: tfds.core.DatasetBuilder) -> None:
-  """Fail at once if there is no network.
-
-  TFDS would try each file for minutes.
-
-  Raises OSError if a host is not found.
-  """
+  """Raise OSError if a host is missing, which TFDS tries for minutes."""
   if not urllib.request.getproxies():
     for url in builder.url_infos or ():
       host = urllib.parse.urlsplit(url).hostname
@@ -182,7 +176,6 @@ class _Rows(Sequence[Mapping[str, Any]]):
     return _read(lambda: self._rows[index], where=f'row {index} of {self._where}{self._file(index)}')
 
   def _file(self, index: int) -> str:
-    """Return the file of a row, for messages."""
     shard = bisect.bisect_right(self._ends, index)
     return f', in {self._files[shard]},' if shard < len(self._files) else ''
 
@@ -220,7 +213,6 @@ def _digest(builder: tfds.core.DatasetBuilder, split: str) -> str:
 
 
 def _labels(builder: tfds.core.DatasetBuilder) -> dict[str, tuple[str, ...]]:
-  """Return field -> names of its classes, for fields with classes."""
   return {field: names for field, feature in builder.info.features.items() if (names := _names(feature))}
 
 

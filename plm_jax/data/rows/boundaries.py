@@ -27,12 +27,9 @@ _MANY = 0.25  # share of single sentences that is reported
 
 @functools.cache
 def rule_of(name: str) -> Any:
-  """Return the file of a rule.
+  """Return the file of a rule, also of a user's 'module:function'.
 
-  A user's 'module:function' becomes one.
-
-  Raises:
-    ConfigError: there is neither, or its module does not list the function in `SENTENCES`.
+  Raises ConfigError if there is neither, or its module does not list the function in `SENTENCES`.
   """
   if ':' in name:
     return types.SimpleNamespace(starts=build.of_yours(name, table='SENTENCES', **_NAMING))
@@ -148,8 +145,5 @@ def check(rule: str, single: Callable[[str], tuple[int, int]], *, what: str, so:
 
 
 def documents(starts: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-  """Return the first sentence of each non-empty document.
-
-  int64[documents+1]; the last entry is the number of sentences.
-  """
+  """Return each non-empty document's first sentence and the total, int64[documents+1]."""
   return np.searchsorted(starts, np.unique(offsets))

@@ -40,7 +40,6 @@ def cached(tokens: store.Tokens, name: str, make: Callable[[], dict[str, np.ndar
 
 
 def _read(path: Path) -> dict[str, np.ndarray] | None:
-  """Return the arrays of an intact file; None otherwise."""
   if files.is_file(path):
     with files.open(path, 'rb') as file:
       head = file.read(_HEAD)

@@ -69,11 +69,7 @@ class BadRows:
     return good
 
   def report(self) -> tuple[int, ...]:
-    """Log and return the rows that are dropped.
-
-    Raises:
-      ValueError: there are bad rows and they are not skipped.
-    """
+    """Log and return dropped rows; raise ValueError if they cannot be."""
     if self.found and not self.skip:
       raise self._refused()
     if self.found:

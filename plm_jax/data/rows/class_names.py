@@ -21,10 +21,7 @@ _FEW = 50  # names that are accepted in any number of rows; more need two rows e
 def one_by_one(value: Any) -> Any:
   """Split a text into words or read its list; keep other values.
 
-  A number of a table is a text of one word.
-
-  Raises:
-    ValueError: the text looks like a list and cannot be read.
+  A number of a table is a text of one word. Raises ValueError for a list that cannot be read.
   """
   value = as_written(value)
   return cells.words(value) if isinstance(value, str) else value
@@ -94,25 +91,16 @@ class ClassNames:
 
   @property
   def names(self) -> tuple[str, ...]:
-    """The names of the classes, once all rows are read.
-
-    () if rows hold indices and there is no list.
-    """
+    """Return the class names once all rows are read; () for indices."""
     return self._names
 
   @property
   def digest(self) -> tuple[Any, ...]:
-    """Return the additions to the digest of the rows.
-
-    They are the list, if an index came from it, and a mark if tags became IOB2.
-    """
+    """Return digest additions: the list used, and a mark for converted tags."""
     return (self._names,) * self._named + ('iob2',) * self._begun + (self.scheme,) * (self.scheme is not None)
 
   def settled(self) -> tuple[str, ...]:
-    """Return `names`, or those of the training split.
-
-    The latter if no row of the split has a label, as in a test set.
-    """
+    """Return `names`, or those of training rows if none is labelled."""
     if not self._names and not self._numbered and self.records.named_by is not None:
       self._check_lists()
       self._names = self._names_in_rows()
@@ -213,7 +201,6 @@ class ClassNames:
     )
 
   def _naming(self) -> Records:
-    """Return the split whose rows determine the classes."""
     return self.records if self.records.named_by is None else self.records.named_by()
 
   def _few(self) -> str:
@@ -234,7 +221,6 @@ class ClassNames:
     return False
 
   def _values(self, records: Records) -> Iterator[list[Any]]:
-    """Yield the values of the field by row, without unreadable rows."""
     for index in range(len(records)):
       try:
         row = records[index]
@@ -287,6 +273,5 @@ class ClassNames:
 
 
 def _are_entities(names: Collection[str]) -> bool:
-  """Return True if names are O, B-... and I-..., with one I-..."""
   tags = [name for name in names if name != 'O']
   return all(tag[:2] in ('B-', 'I-') and tag[2:] for tag in tags) and any(tag.startswith('I-') for tag in tags)

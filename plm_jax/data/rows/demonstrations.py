@@ -72,10 +72,9 @@ class Sampler:
     self.gap, self.same_split, self.asked, self.left_out = gap, same_split, asked, frozenset(left_out)
 
   def sample(self, index: int, draw: int) -> list[str]:
-    """Return the instruction, if any, and the demonstrations of row `index`.
+    """Return any instruction and the demonstrations of row `index`.
 
-    Raises:
-      ValueError: too few rows with a target.
+    Raises ValueError for too few rows with a target.
     """
     shots = self.shots
     texts = [shots.instruction] if shots.instruction else []

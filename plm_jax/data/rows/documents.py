@@ -17,10 +17,7 @@ READ = ('cache', 'text', 'documents', 'max_bytes')  # keywords of row sources th
 
 
 def look(path: str, *, split: str = 'train', **settings: Any) -> Labels:
-  """Raise ValueError if the text or the split does not exist.
-
-  Reads names only and tokenises nothing. Keywords as in `Corpus`.
-  """
+  """Raise ValueError, from names only, for a missing text or split."""
   segments.check(settings.get('segmenter'))
   boundaries.rule_of(settings.get('sentences') or boundaries.RULE)
   if sources.opens_quickly(path, split=splits.without_tokens(split, path=path)):
@@ -43,20 +40,12 @@ class Corpus(NamedTuple):
     return f'{self.path} ({self.split})'
 
   def tokenise(self, vocab: Vocab) -> store.Tokens:
-    """Tokenise the documents once, and apply a slice by tokens.
-
-    Raises:
-      ValueError: the text is empty, or an error of `sources.documents`.
-    """
+    """Tokenise once and apply the slice; raise ValueError for empty text."""
     tokens, _, part = self._whole(vocab)
     return tokens if part is None else cut(tokens, part)
 
   def tokenise_and_spell(self, vocab: Vocab) -> tuple[store.Tokens, spelling.SpeltIds]:
-    """Return the tokens, and their ids with the characters of their words.
-
-    Raises:
-      ValueError: as `tokenise` and `chars.table`.
-    """
+    """Return tokens and `SpeltIds`; raise ValueError as `tokenise` and `chars.table`."""
     tokens, texts, part = self._whole(vocab)
     ids = spelling.spell(tokens, texts, vocab=vocab)
     return (tokens, ids) if part is None else (cut(tokens, part), ids.part(part))
@@ -79,11 +68,7 @@ class Corpus(NamedTuple):
     return cut(tokens, part), inside
 
   def _whole(self, vocab: Vocab) -> tuple[store.Tokens, store.Texts, range | None]:
-    """Tokenise the corpus without its slice by tokens.
-
-    Returns:
-      The tokens, the documents, and the range of tokens of the slice (None for all).
-    """
+    """Return unsliced tokens, documents, and the slice's tokens (None for all)."""
     texts = sources.documents(by_tokens=True, **self._asdict())
     where = texts.records.where
     if texts.stats is not None:

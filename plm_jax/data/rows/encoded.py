@@ -72,10 +72,7 @@ class Ragged(NamedTuple):
   offsets: np.ndarray
 
   def padded(self, chosen: np.ndarray, width: int, *, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens and segments, int32[..., width], of texts int64[...].
-
-    None of them may be longer than `width`.
-    """
+    """Return tokens and segments, int32[..., width], of texts int64[...], none longer."""
     sizes = np.diff(self.offsets)[chosen]
     index = np.arange(width)
     real = index < sizes[..., None]
@@ -85,10 +82,9 @@ class Ragged(NamedTuple):
 
 
 def frame(layout: str, vocab: Vocab, *, room: int, keyword: str) -> Frame:
-  """Return the special tokens of a layout around one field.
+  """Return a layout's special tokens around one field.
 
-  Raises:
-    ValueError: the layout does not exist, or there is no room for a token of text.
+  Raises ValueError if the layout does not exist, or there is no room for a token of text.
   """
   files = build.files_of('data.rows.layouts')
   if layout not in files:
@@ -112,10 +108,7 @@ def writer(
   length: int,
   target_length: int,
 ) -> Writer:
-  """Build a writer without demonstrations.
-
-  `layout`, `target_layout` and `blank` are the names in a config.
-  """
+  """Build a writer without demonstrations from the names in a config."""
   return Writer(
     form=form,
     vocab=vocab,
@@ -191,11 +184,7 @@ def ragged(rows: Sequence[np.ndarray]) -> Ragged:
 def read_ids(
   records: Records, texts: Sequence[tuple[int, Written]], writer: Writer, *, draw: int
 ) -> tuple[list[Ids], np.ndarray]:
-  """Tokenise the inputs of rows, with their special tokens.
-
-  Returns:
-    The ids, and which rows were too long, bool[rows].
-  """
+  """Tokenise rows' inputs in frames; also return bool[rows], the cut ones."""
   before = [writer.sampler.sample(index, draw) if writer.sampler else [] for index, _ in texts]
   parts = [parts_of(text.inputs, lead, writer) for (_, text), lead in zip(texts, before, strict=True)]
   flat = writer.input_vocab.encode_batch([part for row in parts for part in row])
@@ -221,11 +210,7 @@ def parts_of(inputs: str, before: Sequence[str], writer: Writer) -> list[str]:
 
 
 def joined(parts: Sequence[Sequence[int]], writer: Writer) -> Ids:
-  """Join the ids around a blank with the token of the blank.
-
-  Raises:
-    ValueError: there is a blank but no token for it.
-  """
+  """Join ids around a blank with its token, or raise ValueError."""
   first, *rest = parts
   if not rest:
     return list(first)

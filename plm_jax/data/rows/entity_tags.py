@@ -65,10 +65,7 @@ def convert(tags: Sequence[Any], scheme: Scheme) -> list[Any]:
 
 
 def names_of(names: Iterable[str], scheme: Scheme) -> tuple[str, ...]:
-  """List all tags of a scheme for the types in some tags.
-
-  Raises BadSplit for a name that is no tag of an entity.
-  """
+  """List a scheme's tags for the types in tags, or raise ValueError."""
   kinds = []
   for name in names:
     prefix, kind = parts(name)
@@ -86,7 +83,6 @@ def is_offsets(value: Any) -> bool:
 
 
 def _fields(entity: Any) -> tuple[Any, ...] | None:
-  """Return start, end and label of a mapping or a list."""
   if isinstance(entity, Mapping):
     return tuple(entity[key] for key in _KEYS) if set(_KEYS) <= set(entity) else None
   whole = isinstance(entity, list | tuple) and len(entity) == len(_KEYS)

@@ -153,10 +153,7 @@ class Examples(NamedTuple):
 
 
 def word_gap(vocab: Vocab) -> str:
-  """Return the text before a word that is tokenised separately.
-
-  A space, unless the vocabulary adds one itself and keeps further spaces.
-  """
+  """Return ' ', or '' if the vocabulary adds and keeps spaces."""
   #           "1"    " 1"    "1 1"
   # GPT-2     1      _1      1 _1      " 1" equals a word within a text
   # ALBERT    _1     _1      _1 _1     both do
@@ -386,10 +383,7 @@ def digest_of(
 
 
 def changes(settings: ExampleSettings, left_out: tuple[int, ...]) -> list[Any]:
-  """Return the settings that are not their defaults, for a digest.
-
-  These are prefixes, dropped bad rows, `keep_unlabelled` and `words`.
-  """
+  """Return settings other than their defaults that a digest needs."""
   prefixes, bad = [list(settings.prefixes)] * any(settings.prefixes), [list(left_out)] * bool(left_out)
   return [
     *prefixes,

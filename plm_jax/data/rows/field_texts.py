@@ -10,10 +10,7 @@ from plm_jax.data.corpora.records import Records, as_written, is_words
 
 
 def text_of(value: Any) -> str | None:
-  """Convert a field to text; None for other values.
-
-  A text is a string, a number of a table, or strings joined by spaces, such as a list of sentences.
-  """
+  """Return a string, number or joined strings as text; None for others."""
   value = as_written(value)
   if isinstance(value, str):
     return value

@@ -40,8 +40,7 @@ _MOST = 2  # texts with unknown field names in a row
 def find_label(records: Records, kind: str) -> str:
   """Return the field that holds the label.
 
-  Raises:
-    ValueError: no field has a known name, and several are possible.
+  Raises ValueError if no field has a known name, and several are possible.
   """
   if len(listed := [name for name in records.labels if name in records.fields]) == 1:  # in labels.json
     return listed[0]
@@ -81,7 +80,6 @@ def columns_hint(records: Records) -> str:
 
 
 def _different(records: Records, name: str) -> tuple[bool, int]:
-  """Return whether the first values are all different, and how many are."""
   values = []
   for index in range(min(len(records), examples.LOOKED_AT)):
     with contextlib.suppress(ValueError):
@@ -92,8 +90,7 @@ def _different(records: Records, name: str) -> tuple[bool, int]:
 def find_fields(records: Records, kind: str, label: str) -> tuple[str, ...]:
   """Return the text fields in order; () if there are none.
 
-  Raises:
-    ValueError: no field has a known name, and the first row allows several readings.
+  Raises ValueError if no field has a known name, and the first row allows several readings.
   """
   if kind == 'options':
     return options.known_fields(records) or _options(records, label)
@@ -139,7 +136,6 @@ def holds_offsets(records: Records, label: str) -> bool:
 
 
 def _first(records: Records) -> dict[str, Any]:
-  """Return the first readable row; raise row 0's error for none."""
   for index in range(min(len(records), examples.LOOKED_AT)):
     try:
       return records[index]
@@ -149,9 +145,6 @@ def _first(records: Records) -> dict[str, Any]:
 
 
 def check_specified(**settings: str | None) -> None:
-  """Raise ValueError for a setting that is None.
-
-  Only `train` finds such settings in its data.
-  """
+  """Raise ValueError for a None setting, which only `train` can find."""
   if bare := [name for name, value in settings.items() if value is None]:
     raise ValueError(f'data.{bare[0]}=None is only for `train`, which finds it in the data: set it here')

@@ -27,20 +27,13 @@ class Layout(NamedTuple):
 def around(
   fields: int, *, first: tuple[int, ...] = (), between: tuple[int, ...] = (), last: tuple[int, ...] = ()
 ) -> tuple[Frame, ...]:
-  """Build the frames of `fields` fields.
-
-  `first` is before the first field, `last` after the last, `between` after each other one.
-  """
+  """Build frames with `first`, `between` and `last` around the `fields` fields."""
   after = [between] * (fields - 1) + [last]
   return tuple((() if index else first, ids) for index, ids in enumerate(after))
 
 
 def needed(token_id: int | None, token: str) -> int:
-  """Return the id of a special token.
-
-  Raises:
-    ValueError: the vocabulary does not have it.
-  """
+  """Return the id of a special token, or raise ValueError."""
   if token_id is None:
     raise ValueError(f'the vocabulary has no {token} token, which this layout needs: set data.layout to another.')
   return token_id

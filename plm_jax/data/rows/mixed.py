@@ -44,15 +44,11 @@ class Mixed:
     return {**source.record(own), 'part': part}
 
   def group(self, row_id: int) -> Hashable:
-    """Return the group of an example.
-
-    Each example is its own group if the part has no groups.
-    """
+    """Return an example's group, itself if the part has none."""
     part, source, own = self._part_of(row_id)
     return part, source.group is not None, own if source.group is None else source.group(own)
 
   def _part_of(self, row_id: int) -> tuple[str, Source, int]:
-    """Return the name, the source and the row id within the part."""
     index = int(np.searchsorted(self._ends, row_id, side='right'))
     name = list(self.parts)[index]
     return name, self.parts[name], row_id - int(self._starts[index])
@@ -79,7 +75,6 @@ class Mixed:
     return np.stack([sampled, np.full_like(sampled, self.alternate)], axis=1).reshape(-1)
 
   def _numbered(self, part: int, batch: order.Batch) -> order.Batch:
-    """Make row ids unique over all parts, and add `part`."""
     rows = np.where(batch['row_weight'] > 0, batch['row_id'] + self._starts[part], -1).astype(np.int32)
     return {**batch, 'row_id': rows, 'part': np.full(len(rows), part, np.int32)}
 

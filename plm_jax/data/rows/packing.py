@@ -271,7 +271,6 @@ def _follow(following: np.ndarray) -> np.ndarray:
 
 
 def _filled(offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Return the starts and the sizes of the non-empty documents."""
   sizes = np.diff(offsets)
   return offsets[:-1][sizes > 0], sizes[sizes > 0]
 

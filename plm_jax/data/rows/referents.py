@@ -124,7 +124,6 @@ def _replaced(words: Sequence[str], others: Sequence[str], pronoun: int) -> Repl
 
 
 def _positions(words: Sequence[str], part: Sequence[str]) -> list[int]:
-  """Return each position at which a run of words begins among others."""
   return [
     position
     for position in range(len(words) - len(part) + 1)

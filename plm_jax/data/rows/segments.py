@@ -57,10 +57,7 @@ def check(name: str | None) -> None:
 
 
 def mark(tokens: store.Tokens, texts: store.Texts, *, vocab: Vocab, name: str) -> Marked:
-  """Mark the tokens of texts.
-
-  The marks are stored next to a store on disk.
-  """
+  """Mark the tokens of texts, stored next to a store on disk."""
 
   def make() -> dict[str, np.ndarray]:
     every = [np.zeros(0, np.uint8)]
@@ -103,10 +100,7 @@ def words(text: str, name: str) -> np.ndarray:
 
 @functools.cache
 def segmenter(name: str) -> Segmenter:
-  """Load a segmenter.
-
-  Raises ConfigError if its package is not installed, or no module lists it in `SEGMENTERS`.
-  """
+  """Load a segmenter, or raise ConfigError if uninstalled or not listed."""
   return _jieba() if name == 'jieba' else build.of_yours(name, table='SEGMENTERS', **_NAMING)
 
 

@@ -133,11 +133,7 @@ def in_memory(texts: Texts, *, vocab: Vocab) -> Tokens:
 
 
 def with_characters(texts: Texts, *, vocab: Vocab) -> tuple[Tokens, np.ndarray]:
-  """Tokenise in memory, with the characters of each token.
-
-  Returns:
-    The tokens, and int32[n, 2], the characters [start, end) of the text that each token covers.
-  """
+  """Tokenise in memory; add characters [start, end) of tokens, int32[n, 2]."""
   ids: list[np.ndarray] = [np.zeros(0, _dtype(vocab))]
   characters: list[np.ndarray] = [np.zeros((0, 2), np.int32)]
   for index in range(len(texts)):
@@ -234,7 +230,6 @@ def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
 
 @contextlib.contextmanager
 def _told(folder: Path, blocks: Sequence[Block], *, begun: int, documents: int) -> Iterator[None]:
-  """Report an interruption with the finished blocks, `begun` by earlier runs."""
   try:
     yield
   except Interrupted:
@@ -328,11 +323,7 @@ def _overwrite(path: Path, first: int, array: np.ndarray) -> None:
 
 
 def _read_manifest(folder: Path, *, documents: int) -> tuple[bool, list[Block]]:
-  """Read the manifest; it has no blocks if missing or damaged.
-
-  Returns:
-    True if the manifest has a checksum; its blocks.
-  """
+  """Return whether the manifest has a checksum, and blocks (none if damaged)."""
   blocks: list[Block] = []
   try:
     manifest = files.read_json(folder / 'manifest.json')
@@ -351,11 +342,7 @@ def _read_manifest(folder: Path, *, documents: int) -> tuple[bool, list[Block]]:
 
 
 def _block(values: Sequence[Any], *, after: Sequence[Block]) -> Block:
-  """Build a block that continues those before it from plain values.
-
-  Raises:
-    ValueError, TypeError: the values are no such block.
-  """
+  """Build a following block from plain values; raise ValueError or TypeError."""
   block = Block._make(values)
   if (block.first_document, block.first_token) != _extent(after):
     raise ValueError('blocks are not consecutive')
@@ -365,11 +352,7 @@ def _block(values: Sequence[Any], *, after: Sequence[Block]) -> Block:
 
 
 def _encode(documents: Sequence[str], vocab: Vocab) -> tuple[np.ndarray, np.ndarray]:
-  """Tokenise documents.
-
-  Returns:
-    Their ids end to end, and the tokens of each, uint32.
-  """
+  """Return documents' ids end to end, and sizes of each, uint32."""
   encoded: list[list[int]] = []
   for group in _groups(documents):
     encoded += vocab.encode_batch(group)
@@ -407,7 +390,6 @@ def _size(documents: int, tokens: int) -> str:
 
 
 def _extent(blocks: Sequence[Block]) -> tuple[int, int]:
-  """Count the documents and the tokens."""
   return sum(block.documents for block in blocks), sum(block.tokens for block in blocks)
 
 

@@ -14,10 +14,7 @@ _REPORT_SECONDS = 10.0
 
 @contextlib.contextmanager
 def showing_progress(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
-  """Yield a function of (documents, tokens) that shows progress.
-
-  A bar on a terminal, lines of the log elsewhere.
-  """
+  """Yield (documents, tokens) -> None, a bar on terminals, else log lines."""
   console = rich.console.Console(stderr=True)
   start = reported = time.monotonic()
   tokens = 0

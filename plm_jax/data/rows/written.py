@@ -71,28 +71,18 @@ class Form(NamedTuple):
 
 
 def without_answers(form: Form) -> Form:
-  """Return the form for rows without the fields of their answers.
-
-  These fields are None then.
-  """
+  """Return the form for rows without answers; their fields are None."""
   bare = dict.fromkeys(name.partition('.')[0] for name in form.answers)
   return form._replace(write=lambda row: form.write({**bare, **row}))
 
 
 def names_in(template: str) -> tuple[str, ...]:
-  """List the fields of a template in order.
-
-  'a {b} c {d.e}' -> ('b', 'd.e')
-  """
+  """List a template's fields: 'a {b} c {d.e}' -> ('b', 'd.e')."""
   return tuple(dict.fromkeys(_FIELD.findall(template)))
 
 
 def value_of(row: Row, field: str) -> Any:
-  """Return a field of a row; 'answers.text' is nested.
-
-  Raises:
-    ValueError: the row does not have it.
-  """
+  """Return a field, nested as 'answers.text', or raise ValueError."""
   value: Any = row
   for name in field.split('.'):
     if value is not row and isinstance(value, str):  # an object in a cell
@@ -105,11 +95,7 @@ def value_of(row: Row, field: str) -> Any:
 
 
 def text_of(row: Row, field: str) -> str:
-  """Return the text of a field, or a number of a table.
-
-  Raises:
-    ValueError: the field holds another value.
-  """
+  """Return a field's text or a table's number, or raise ValueError."""
   value = as_written(value_of(row, field))
   if not isinstance(value, str):
     raise ValueError(f'{field!r} holds no text but {value!r}')
@@ -117,11 +103,7 @@ def text_of(row: Row, field: str) -> str:
 
 
 def whole_of(row: Row, field: str) -> int:
-  """Return the whole number of a field.
-
-  Raises:
-    ValueError: the field holds another value.
-  """
+  """Return the whole number of a field, or raise ValueError."""
   value = value_of(row, field)
   if isinstance(value, bool) or not isinstance(value, int):
     raise ValueError(f'{field!r} holds no whole number but {value!r}')
@@ -129,11 +111,7 @@ def whole_of(row: Row, field: str) -> int:
 
 
 def texts_of(row: Row, field: str) -> tuple[str, ...]:
-  """Return the texts of a field with one text or a list.
-
-  Raises:
-    ValueError: the field holds another value.
-  """
+  """Return a field's text or list as list, or raise ValueError."""
   value = value_of(row, field)
   if isinstance(value, str):
     value = spelt if is_words(spelt := cells.parse(value)) else (value,)
@@ -144,10 +122,7 @@ def texts_of(row: Row, field: str) -> tuple[str, ...]:
 
 
 def known_texts(row: Row, field: str) -> tuple[str, ...]:
-  """Return `texts_of`; () if the answer is unknown.
-
-  That is, if the field or the one it is nested in is None.
-  """
+  """Return `texts_of`; () if a field or its parent is None."""
   return () if value_of(row, field.partition('.')[0]) is None else texts_of(row, field)
 
 
@@ -244,7 +219,6 @@ def shortened(row: Row, fields: Sequence[str], *, excess: int, tokens: Callable[
 
 
 def _text_in(row: Row, field: str) -> str:
-  """Return the text of a field, lists joined; '' for other values."""
   value = value_of(row, field)
   texts = (value,) if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
   return ' '.join(text for text in texts if isinstance(text, str))
@@ -274,11 +248,7 @@ class WrittenRows(NamedTuple):
 
 
 def write(records: Records, index: int, form: Form) -> Written | None:
-  """Write a row of the split.
-
-  Raises:
-    ValueError: it cannot be written; the message names the data and the row.
-  """
+  """Write a row; raise ValueError that names data and row."""
   row = records[index]
   try:
     return form.write(row)
@@ -334,10 +304,7 @@ def find_rows(
 
 
 def find_bad_rows(records: Records, form: Form, on_bad_row: OnBadRow) -> tuple[int, ...]:
-  """Return the indices of the rows that cannot be written.
-
-  Arguments and errors as in `find_rows`.
-  """
+  """Return indices of unwritable rows; arguments and errors as `find_rows`."""
   bad = BadRows(records, on_bad_row)
 
   def read(index: int) -> None:

@@ -29,14 +29,7 @@ class Sets:
   """
 
   def __init__(self, names: Iterable[str]):
-    """Read the sets.
-
-    Args:
-      names: 'PATH:SPLIT', such as '../data/squad:validation[:10%]'; repeated names count once.
-
-    Raises:
-      ValueError: a name without a split, or a set that cannot be read.
-    """
+    """Read sets such as '../data/squad:validation[:10%]', each once, or raise ValueError."""
     self.rows: dict[str, int] = {}
     self.too_short: dict[str, int] = {}
     self.digests: dict[str, str] = {}
@@ -56,11 +49,7 @@ class Sets:
     self._by_size = {size: _in_order(parts) for size, parts in by_size.items()}
 
   def inside(self, text: str) -> list[tuple[str, int]]:
-    """Return the rows that share a run of words with a text.
-
-    Returns:
-      Name of the set and index of the row, each once, in order.
-    """
+    """Return (set, row) pairs that share a run of words, in order."""
     words = words_of(text) if self._by_size else []
     matches: set[tuple[int, int]] = set()
     for size, (hashes, owners) in self._by_size.items():
@@ -78,7 +67,6 @@ def _in_order(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, n
 
 
 def _texts(value: Any) -> Iterator[str]:
-  """Yield every string inside a row."""
   if isinstance(value, str):
     yield value
   elif isinstance(value, Mapping):
@@ -90,10 +78,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def hashed(words: list[str], size: int) -> np.ndarray:
-  """Hash each run of `size` words: uint64[len(words) - size + 1].
-
-  Empty if there are fewer words.
-  """
+  """Hash runs of `size` words: uint64[len(words) - size + 1], or empty."""
   # a b c, 2   ->   [hash('a b'), hash('b c')]
   digests = (
     hashlib.blake2b(' '.join(words[start : start + size]).encode(), digest_size=8).digest()

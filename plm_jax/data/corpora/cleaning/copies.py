@@ -83,7 +83,6 @@ class Copies:
     return None
 
   def _check_bands(self) -> None:
-    """Raise ConfigError if the index was begun with other bands."""
     query = 'select count(*) from bands where row = (select min(row) from bands)'
     (before,) = self._database.execute(query).fetchone()
     if before not in (0, self._bands):

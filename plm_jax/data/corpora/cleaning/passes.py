@@ -128,10 +128,7 @@ def check_out(out: files.Where) -> None:
 
 
 def _report(folder: Path, request: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any] | None:
-  """Return the report of a complete folder; None otherwise.
-
-  Raises ConfigError if the folder has another request, or its report or one of its files is missing or damaged.
-  """
+  """Return a complete report or None; raise ConfigError if different or damaged."""
   if not files.is_file(folder / REPORT):
     return None
   try:
@@ -295,7 +292,6 @@ def _read(
 
 
 def _hash_of(file: Path) -> Any:
-  """Hash a file; the result can be updated."""
   with files.open(file, 'rb') as stream:
     return hashlib.file_digest(stream, 'sha256')  # type: ignore[arg-type]  # `open` gives BufferedIOBase
 
@@ -325,7 +321,6 @@ def _checked(database: sqlite3.Connection, file: Path) -> dict[str, int]:
 
 
 def _seal(database: sqlite3.Connection) -> str:
-  """Compute the checksum of state and schema."""
   state = database.execute('select * from state where key != ? order by key', (SEAL,)).fetchall()
   return checksums.digest_of_plain([state, database.execute('select sql from sqlite_master order by name').fetchall()])
 

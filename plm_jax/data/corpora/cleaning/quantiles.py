@@ -37,7 +37,6 @@ class Spilled:
     return [_between(values[int(rank)], values[min(int(rank) + 1, self._count - 1)], rank % 1) for rank in ranks]
 
   def _ranked(self, ranks: Sequence[int]) -> dict[int, float]:
-    """Return the values of ranks; 0 is the smallest."""
     # rank -> first bits of its value, and its rank among the values that begin with them
     prefixes = {rank: (0, rank) for rank in ranks}
     for shift in range(64 - _DIGIT, -1, -_DIGIT):

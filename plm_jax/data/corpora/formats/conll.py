@@ -75,5 +75,4 @@ def parse_universal(text: str) -> local.Row:
 
 
 def _sentences(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-  """Yield first byte and end of each sentence."""
   return local.block_spans(b' ' * len(line) if line.startswith(_DOCUMENT) else line for line in lines)

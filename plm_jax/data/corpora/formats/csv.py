@@ -103,7 +103,6 @@ def _form_of(path: local.File) -> dict[str, Any]:
 
 
 def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int, list[str]]]:
-  """Yield first byte, end and cells of each nonblank record."""
   here, read, start, line, width = 0, 0, 0, 1, 0  # width: cells of the header, once it is read
 
   def lines() -> Iterator[str]:

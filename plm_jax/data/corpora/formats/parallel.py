@@ -45,10 +45,7 @@ class Rows(Sequence[local.Row]):
     return {field: side[index]['text'] for field, side in self.sides.items()}
 
   def place(self, index: int) -> str:
-    """Return file and line of a row, for messages.
-
-    It is the first file, or the first whose line cannot be read.
-    """
+    """Return file and line, of the first file or first unreadable line."""
     for side in self.sides.values():
       try:
         side[index]
@@ -58,12 +55,7 @@ class Rows(Sequence[local.Row]):
 
 
 def _sides(path: str, split: str, *, cache: str, max_bytes: int) -> dict[str, local.File]:
-  """Return field -> file of a split, sorted.
-
-  Raises:
-    FileNotFoundError: the folder does not exist.
-    ValueError: the split does not exist.
-  """
+  """Return field -> file of a split, sorted, or raise an error."""
   folder = files.path(path.removeprefix(SCHEME))
   if not files.is_folder(folder):
     raise FileNotFoundError(f'{path!r}: there is no folder {folder}')
@@ -81,7 +73,6 @@ def _sides(path: str, split: str, *, cache: str, max_bytes: int) -> dict[str, lo
 
 
 def _every_line(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-  """Yield first byte and end of each line, including blank ones."""
   here = 0
   for line in lines:
     yield here, here + len(line)

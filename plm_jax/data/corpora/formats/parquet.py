@@ -46,7 +46,6 @@ class Rows(Sequence[local.Row]):
     return {**self.__dict__, '_last': None}
 
   def _group(self, index: int) -> Any:
-    """Return one row group as a table of pyarrow."""
     if self._last is None or self._last[0] != index:
       try:
         about = self._groups[index]

@@ -75,16 +75,12 @@ class Questions(Sequence[local.Row]):
     return self._rows[index]
 
   def place(self, index: int) -> str:
-    """Return file and question of a row, for messages.
-
-    The question is its id, or else its number from 1.
-    """
+    """Return file and question (its id, else number) of a row."""
     row = self._rows[index]
     return f'{self.file.path}, question {row["id"]!r}' if 'id' in row else f'{self.file.path}, question {index + 1}'
 
 
 def _questions(whole: Any) -> list[tuple[Any, Any, Any]]:
-  """List article, paragraph and question of each question."""
   return [(article, text, qa) for article in whole['data'] for text in article['paragraphs'] for qa in text['qas']]
 
 

@@ -15,10 +15,7 @@ def matches(folder: Path) -> bool:
 
 
 def open(path: str, split: str, cache: str) -> Opened:
-  """Open the rows of a split; prepare a missing set first.
-
-  Only sets by name are downloaded and prepared.
-  """
+  """Open the rows of a split; prepare a missing set by name."""
   from plm_jax.data.corpora import tfds_sets
 
   if path.startswith(SCHEME):

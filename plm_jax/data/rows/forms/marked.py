@@ -29,7 +29,6 @@ def write(row: Row) -> Written:
 
 
 def _with_marks(row: Row) -> str:
-  """Return the text of a row that already has its marks."""
   text = written.text_of(row, 'text')
   if any(text.count(mark) != 2 for mark in '*#'):
     raise ValueError(

@@ -52,10 +52,7 @@ def write(task: Callable[[Row], Written], compare: Compare, row: Row) -> Written
 
 
 def copa(row: Row) -> Written:
-  """Write the premise and "because" or "so" (TFDS super_glue/copa).
-
-  Options are the choices in lower case.
-  """
+  """Write premise and "because" or "so"; lower-case choices (TFDS super_glue/copa)."""
   joint = {'cause': 'because', 'effect': 'so'}
   if (question := written.text_of(row, 'question')) not in joint:
     raise ValueError(f"'question' holds {question!r} but must be cause or effect")
@@ -64,10 +61,7 @@ def copa(row: Row) -> Written:
 
 
 def hellaswag(row: Row) -> Written:
-  """Write activity and context, without marks in brackets (TFDS hellaswag).
-
-  Options are the endings.
-  """
+  """Write activity and unmarked context; the endings are options (TFDS hellaswag)."""
   context = f'{written.text_of(row, "activity_label")}: {written.text_of(row, "context")}'
   return _chosen(_unmarked(context), tuple(map(_unmarked, written.texts_of(row, 'endings'))), row)
 
@@ -81,10 +75,7 @@ def lambada(row: Row) -> Written:
 
 
 def cola(row: Row) -> Written:
-  """Write the first word; the rest is the target (TFDS glue/cola).
-
-  A decoder gives its first token no likelihood.
-  """
+  """Write the first word, unscored by decoders; target the rest (TFDS glue/cola)."""
   first, _, rest = written.text_of(row, 'sentence').strip().partition(' ')
   if not rest:
     raise ValueError("'sentence' holds one word but the text after the first word is scored")
@@ -97,10 +88,7 @@ def sst2(row: Row) -> Written:
 
 
 def race(row: Row) -> Written:
-  """Write the article and a question; options are the answers.
-
-  A row has one question and the letter of its answer.
-  """
+  """Write the article and question; options are answers, the label a letter."""
   options = written.texts_of(row, 'options')
   letters = [chr(ord('A') + index) for index in range(len(options))]
   label = written.label_of(row, 'answer', options, names=letters)
@@ -132,10 +120,7 @@ def dpr(row: Row) -> Written:
 
 
 def winogrande(row: Row) -> Written:
-  """Write Winogrande (TFDS winogrande).
-
-  _ is the pronoun, and the answer is '1' or '2'.
-  """
+  """Write Winogrande (TFDS winogrande); _ is the pronoun, '1' or '2' answer."""
   sentence = written.text_of(row, 'sentence')
   if (position := sentence.find('_')) < 0:
     raise ValueError(f"'sentence' has no _: {sentence!r}")

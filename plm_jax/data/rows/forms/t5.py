@@ -74,7 +74,6 @@ def write(task: Task, row: Mapping[str, Any]) -> Written | None:
 
 
 def _value(task: Task, row: Row) -> float | None:
-  """Return the number that the target spells."""
   if not task.value:
     return None
   return -1.0 if row[task.value] is None else float(row[task.value])
@@ -142,10 +141,7 @@ def _marked(text: str, span: str, index: int, mark: str) -> str:
 
 
 def _dpr(row: Row) -> Row:
-  """Convert definite pronoun resolution to WSC.
-
-  Asterisks are around the first occurrence of the pronoun.
-  """
+  """Convert definite pronoun resolution to WSC, marking the pronoun's first occurrence."""
   sentence, pronoun = written.text_of(row, 'sentence'), re.escape(written.text_of(row, 'pronoun'))
   label = written.label_of(row, 'label', written.texts_of(row, 'candidates'))
   marked = re.sub(rf' ({pronoun})( |\.|,)', r' *\1*\2', sentence, count=1)

@@ -47,10 +47,7 @@ def make(
 
 
 def write(inputs: str, target: str, options: Sequence[str], label: str, row: Mapping[str, Any]) -> Written:
-  """Write the text of a row.
-
-  Without a target, the target is the right option.
-  """
+  """Write a row; the right option is the target without a template."""
   targets: tuple[str, ...]
   choices = tuple(text for template in options for text in written.each_filled(template, row, spelt=True))
   right = written.label_of(row, label, choices) if choices else -1

@@ -10,9 +10,6 @@ GIVES = ('label',)
 
 
 def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
-  """Read the labelled rows; adds `label` int32[b].
-
-  With `per_class`, a sample of the rows of each class.
-  """
+  """Read labelled rows, `per_class` of each class; adds `label` int32[b]."""
   names = ClassNames(records, asked.label, missing=asked.missing)
   return examples.one_label(records, asked, kind='class', label=names.number, dtype=np.int32, names=names)

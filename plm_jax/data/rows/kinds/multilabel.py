@@ -121,7 +121,6 @@ class _Reader:
     return names
 
   def _listed(self, value: Any) -> Any:
-    """Split a value into classes; keep other values."""
     if isinstance(value, str) and value.strip()[:1] == '[':
       return value if (parsed := cells.parse(value)) is None else parsed
     if isinstance(value, str) and self._settings.separator:
@@ -129,7 +128,6 @@ class _Reader:
     return [] if value == '' else [value] if isinstance(value, str | int | float) else value
 
   def _hold_flags(self) -> bool:
-    """Return True if the lists of the training split are flags."""
     try:
       records = self._records if self._records.named_by is None else self._records.named_by()
     except (ValueError, FileNotFoundError):  # there is no training split
@@ -187,7 +185,6 @@ class _Joined(Sequence[Mapping[str, Any]]):
 
 
 def _joined(records: Records, columns: tuple[str, ...], settings: examples.ExampleSettings) -> Records:
-  """Add the field of a pattern; raise ValueError without a column."""
   missing = [name for name in columns if name not in records.fields and not examples.is_somewhere(name, records)]
   if missing and not settings.keep_unlabelled:
     raise ValueError(f'{records.where}: no field {missing[0]!r} (data.label); choose from {", ".join(records.fields)}.')

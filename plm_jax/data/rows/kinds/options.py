@@ -64,10 +64,7 @@ class Item(NamedTuple):
 
 
 def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
-  """Read the labelled examples; adds `label` int32[b].
-
-  With `per_class`, a sample of the examples of each class.
-  """
+  """Read labelled examples, `per_class` of each class; adds `label` int32[b]."""
   fields = asked.fields or known_fields(records)
   if not fields:
     raise ValueError(
@@ -114,7 +111,6 @@ def _examples(
   digest: str,
   where: str,
 ) -> examples.Examples:
-  """Build the sequences; equal texts are stored once."""
   items, row_ids = [item for _, item in labelled], np.array([index for index, _ in labelled], np.int64)
   labels = np.array([-1 if item.label is None else item.label for item in items], np.int32)
   if settings.per_class is not None:
@@ -164,15 +160,11 @@ def _pattern(field: str, records: Records) -> Pattern:
 
 
 def known_fields(records: Records) -> tuple[str, ...]:
-  """Return the fields with the names of SWAG, RACE or COPA.
-
-  () for other data.
-  """
+  """Return fields named as in SWAG, RACE or COPA; else ()."""
   return next((names for names in _FIELDS if _known(names, records)), ())
 
 
 def _known(fields: Sequence[str], records: Records) -> bool:
-  """Return True if the data has all named fields."""
   try:
     return bool([_pattern(field, records) for field in fields])
   except ValueError:
@@ -180,10 +172,7 @@ def _known(fields: Sequence[str], records: Records) -> bool:
 
 
 def _filled(pattern: Pattern, row: Mapping[str, Any], *, where: str) -> str | list[str]:
-  """Fill a pattern with a row; return a list for options.
-
-  Raises ValueError if a field holds neither a text nor a list of texts, or two hold lists of different lengths.
-  """
+  """Fill a pattern; return a list for options, or raise ValueError."""
   parts: list[str | list[str]] = []
   for part in pattern:
     if isinstance(part, str):
@@ -216,8 +205,7 @@ class Reader(NamedTuple):
   def read(self, index: int) -> list[Item]:
     """Return the examples of a row, one for each label.
 
-    Raises:
-      ValueError: a field that is missing or has another form, or a label that is no option.
+    Raises ValueError if a field is missing or has another form, or a label is no option.
     """
     row = self.records[index]
     needed = {name for pattern in self.patterns for part in pattern if isinstance(part, tuple) for name in part}
@@ -245,7 +233,6 @@ class Reader(NamedTuple):
     return Item(row=row, options=options, texts=texts, label=label)
 
   def _options(self, row: Mapping[str, Any]) -> list[str]:
-    """Return the options without the texts around them."""
     parts = [part for pattern in self.patterns for part in pattern if isinstance(part, tuple)]
     part = next(part for part in parts if len(part) > 1 or isinstance(row[part[0]], list))
     return [as_written(row[name]) for name in part] if len(part) > 1 else row[part[0]]

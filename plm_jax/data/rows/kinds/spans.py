@@ -47,10 +47,7 @@ class Question(NamedTuple):
 
 
 def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:
-  """Read every question with answers.
-
-  The first answer is the label, as characters of the context.
-  """
+  """Read answered questions; the first answer's characters are the label."""
   fields = asked.fields or _FIELDS
   label = (
     _LABEL if asked.label == examples.ExampleSettings().label and asked.label not in records.fields else asked.label
@@ -105,10 +102,7 @@ def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examp
 
 
 def _read(records: Records, index: int, fields: tuple[str, ...], *, label: str, side: int) -> Question:
-  """Read the texts and the answers of a row.
-
-  Raises ValueError if a field is missing or holds no text, or an answer is not at its character.
-  """
+  """Read texts and answers of a row; raise ValueError if any misfits."""
   row = records[index]
   for name in fields:
     if not isinstance(as_written(row.get(name)), str):
@@ -121,7 +115,6 @@ def _read(records: Records, index: int, fields: tuple[str, ...], *, label: str, 
 
 
 def _paired(answers: Any, starts: Any) -> Any:
-  """Join an answer, or a list of them, and its first character."""
   lists = [cells.parse(value) if isinstance(value, str) else value for value in (answers, starts)]
   if not isinstance(lists[0], list) and not isinstance(lists[1], list) and answers not in (None, ''):
     lists = [[as_written(answers)], [starts]]
@@ -130,10 +123,7 @@ def _paired(answers: Any, starts: Any) -> Any:
 
 
 def _answers(value: Any, text: str, label: str, *, where: str) -> Answers | None:
-  """Parse the answers of a row; None if it has no labels.
-
-  Raises ValueError if they have another form, or are not at their characters of the text.
-  """
+  """Parse a row's answers; None without labels, ValueError for wrong ones."""
   if value in (None, ''):
     return None
   if isinstance(value, str):  # a cell of a table

@@ -81,11 +81,7 @@ class Reader(NamedTuple):
   cut: list[int]
 
   def read(self, index: int) -> Words:
-    """Read a row.
-
-    Raises:
-      ValueError: the row has no list of words, or no label for each of them.
-    """
+    """Read a row; raise ValueError without words or their labels."""
     settings, field, where = self.settings, self.field, f'row {index} of {self.records.where}'
     last = (settings.label, self.per_word.field) if self.per_word.field else (settings.label,)
     row = self.records.values(index, (field,) if settings.keep_unlabelled else (field, *last), optional=last)

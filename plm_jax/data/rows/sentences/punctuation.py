@@ -98,11 +98,9 @@ def _begun(ids: 'np.ndarray | Ids', low: int, high: int, rule: Tables) -> np.nda
   block = np.asarray(ids[begin : high + 1]).astype(np.int64)
 
   def before(table: np.ndarray) -> np.ndarray:
-    """Look up the token before each."""
     return np.concatenate([[False], table[block[:-1]]])
 
   def after(table: np.ndarray) -> np.ndarray:
-    """Look up the token after each."""
     return np.concatenate([table[block[1:]], [False]])
 
   # 1. Full stops of abbreviations and numbers do not end a sentence.
