@@ -98,7 +98,7 @@ def sizes_of(shape: Mapping[str, int], count: int) -> Sizes:
   if len(free) > 1 or fixed < 1 or any(size < 1 and size != -1 for size in sizes.values()):
     raise ValueError(f'sharding.mesh={dict(shape)}: sizes must be positive, and at most one may be -1')
   if free:
-    sizes[free[0]] = count // fixed
+    sizes[free[0]] = max(count // fixed, 1)
   return Sizes(**{name: sizes.get(name, 1) for name in Sizes._fields})
 
 
@@ -115,10 +115,9 @@ def check_sizes(sizes: Sizes, count: int, *, slices: int = 1, nearest: Callable[
   """
   describe = nearest or (lambda: _nearest_of(sizes, count, lambda other: _over_slices(other, slices) == ''))
   if math.prod(sizes) != count:
-    given = dict(zip(*reversed(axes_of(sizes)), strict=True))
-    raise ValueError(
-      f'sharding.mesh={given} does not use all {count} devices; set one size to -1. Nearest that do: {describe()}'
-    )
+    given, needs = dict(zip(*reversed(axes_of(sizes)), strict=True)), math.prod(sizes)
+    wrong = f'needs {needs} of {count} devices' if needs > count else f'does not use all {count} devices'
+    raise ValueError(f'sharding.mesh={given} {wrong}. Nearest that fit: {describe()}')
   if why := _over_slices(sizes, slices):
     raise ValueError(
       f'sharding.mesh {sizes} cannot be placed on {slices} slices: {why}. Nearest that can: {describe()}'

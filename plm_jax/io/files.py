@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -81,6 +82,7 @@ def read_utf8(file: Where) -> str:
     ValueError: not UTF-8; the message names the line.
   """
   content = read_bytes(file)
+  check_narrow(content[:64], path(file))
   try:
     return content.decode('utf-8')
   except UnicodeDecodeError as error:
@@ -94,6 +96,21 @@ def read_utf8(file: Where) -> str:
 def read_text(file: Where) -> str:
   """Read a text file; raise ValueError if too large or not UTF-8."""
   return read_bytes(file).decode('utf-8')
+
+
+def check_narrow(head: bytes, file: Path) -> None:
+  """Raise ValueError if a file begins like UTF-16 or UTF-32."""
+  marks = {b'\xff\xfe\0\0': 'UTF-32', b'\0\0\xfe\xff': 'UTF-32', b'\xff\xfe': 'UTF-16', b'\xfe\xff': 'UTF-16'}
+  form = next((form for mark, form in marks.items() if head.startswith(mark)), '')
+  zeros = head[::2].count(0), head[1::2].count(0)  # without a mark: of Latin letters, big-endian and little-endian
+  if not form and not min(zeros) and 8 * max(zeros) > 3 * len(head) > 9:
+    form = 'UTF-16LE' if zeros[1] else 'UTF-16BE'
+  if form:
+    name, zipped = file.name.removesuffix('.gz'), 'gunzip -c ' * file.name.endswith('.gz')
+    new = shlex.quote(str(file.with_name(f'{Path(name).stem}.utf8{Path(name).suffix}')))
+    convert = f'iconv -f {form} -t UTF-8 {"" if zipped else shlex.quote(str(file))}'.strip()
+    pipe = f'{zipped}{shlex.quote(str(file))} | {convert}' if zipped else convert
+    raise ValueError(f'{file} is {form}, not UTF-8. Convert it: {pipe} > {new}')
 
 
 def read_bytes(file: Where) -> bytes:

@@ -55,9 +55,9 @@ def text_of(file: Path) -> str:
   Raise ValueError with its name if it is not UTF-8.
   """
   try:
-    return files.read_text(file)
-  except UnicodeDecodeError as error:
-    raise ValueError(f'is damaged ({file.name} is not UTF-8: {error.reason} at byte {error.start})') from error
+    return files.read_utf8(file)
+  except ValueError as error:
+    raise ValueError(f'is damaged ({file.name}: {error})') from error
 
 
 def settings_of(folder: Path) -> dict[str, Any]:

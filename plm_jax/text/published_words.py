@@ -129,9 +129,12 @@ def byte_vocab(settings: Spec) -> tuple[dict[str, Any], tuple[str, str]]:
   vocab = {token: index for index, token in enumerate((*names, *sentinels))}
   special = {token: vocab[token] for token in (*names[:3], *sentinels)}
   level = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True, 'use_regex': False}
+  added = specs.added_tokens(special, kind='byte_bpe', mask=None)
   return {
     'version': '1.0',
-    'added_tokens': specs.added_tokens(special, kind='byte_bpe', mask=None),
+    'added_tokens': [  # as their tokenizer, the first three take the blanks around them
+      {**entry, 'lstrip': entry['id'] < 3, 'rstrip': entry['id'] < 3} for entry in added
+    ],
     'normalizer': None,
     'pre_tokenizer': level,
     'decoder': level,

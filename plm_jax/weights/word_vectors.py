@@ -240,6 +240,7 @@ def _check_readable(file: files.Where) -> None:
   form = next((form for start, form in _OTHER_FORMS.items() if first.startswith(start)), None)
   if first.startswith(b'\x1f\x8b') and not str(file).endswith('.gz'):
     raise ValueError(f'{file} is compressed: rename it to {file}.gz')
+  files.check_narrow(first[:4], files.path(file))  # the mark alone: zeros are usual in binary files
   if form is None:
     return
   own = re.sub(r'(\.wv)?\.(vectors|syn0|vectors_vocab)\.npy$', '', str(file))  # the file that it belongs to

@@ -77,6 +77,8 @@ def test_a_mesh_spans_all_devices(shape, expected):
     ({'data': 3}, r'sharding\.mesh.*3.*4 devices'),
     ({'data': 8}, r'sharding\.mesh.*8.*4 devices'),
     ({'data': 3, 'model': -1}, r'sharding\.mesh.*3.*4 devices'),
+    ({'data': -1, 'model': 16}, r"'data': 1, 'model': 16\} needs 16 of 4 devices\. .* data=1, model=4"),
+    ({'replica': 8, 'data': -1}, r"'data': 1.* needs 8 of 4 devices\. Nearest that fit: data=4, model=1"),
     ({'data': -1, 'model': -1}, r"sharding\.mesh=.*'model': -1"),
     ({'data': 0}, r"sharding\.mesh=.*'data': 0"),
     ({'data': -2}, r"sharding\.mesh=.*'data': -2"),

@@ -451,6 +451,10 @@ def test_bytes(tmp_path):
     assert vocab.encode(text) == theirs(text, add_special_tokens=False)['input_ids']
     assert vocab.decode(vocab.encode(text)) == text
   assert (vocab.pad_id, vocab.eos_id, vocab.unk_id, vocab.id('<extra_id_0>')) == (0, 1, 2, 259)
+  theirs.save_pretrained(tmp_path / 'saved')
+  for marked in map(tokenizer.marked, (folder, tmp_path / 'saved')):  # blanks next to special tokens
+    for text in ('a </s> b', 'a  <pad>\n b', '<unk> b', '  </s>', 'a <extra_id_0> b', 'a</s>b', '</s> </s>  <pad>'):
+      assert marked.encode(text, add_special_tokens=False).ids == theirs(text, add_special_tokens=False)['input_ids']
 
 
 def test_unusual_names_of_special_tokens(documents, tmp_path):

@@ -285,7 +285,7 @@ def test_folders_and_vocabularies_that_are_refused(tmp_path: pathlib.Path) -> No
   with pytest.raises(ConfigError, match=r'vocab\.txt.*<S>, </S>, <UNK>'):
     import_bilm(source, tmp_path / 'imported')
   (source / 'vocab.txt').write_bytes(b'\xff\xfe')
-  with pytest.raises(ConfigError, match=r'vocab.txt: .*utf-8'):
+  with pytest.raises(ConfigError, match=r'vocab\.txt is UTF-16.*-t UTF-8'):
     import_bilm(source, tmp_path / 'imported')
   (source / 'vocab.txt').write_bytes('<S>\n</S>\n<UNK>\ncafé\n'.encode('latin-1'))
   said = r'vocab\.txt: line 4 .*`iconv -f latin1 -t utf-8'

@@ -59,6 +59,8 @@ class File:
     if not files.is_file(path):
       raise ValueError(f'{path} is not a file but a folder, a pipe, a device or a broken link')
     if not path.name.endswith(ZIPPED):
+      with files.open(path, 'rb') as stream:
+        files.check_narrow(stream.read(64), path)
       return cls(path, max_bytes=max_bytes)
     content = io.BytesIO()
     try:
@@ -72,6 +74,7 @@ class File:
             )
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
       raise ValueError(f'{path} is not a complete gzip file: {error}') from error
+    files.check_narrow(content.getbuffer()[:64].tobytes(), path)
     return cls(path, content.getvalue(), max_bytes=max_bytes)
 
   @property

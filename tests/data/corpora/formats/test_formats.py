@@ -9,6 +9,7 @@ import io
 import json
 import pickle
 import re
+import subprocess
 import sys
 import textwrap
 
@@ -146,6 +147,19 @@ def test_a_damaged_file_is_named(tmp_path, suffix):
   path.write_bytes(b'')
   with pytest.raises(ValueError, match=f'bad{suffix}'):
     sources.open_source(str(path), cache=str(tmp_path / 'cache'))
+
+
+@pytest.mark.parametrize('zipped', ['', '.gz'])
+@pytest.mark.parametrize('form', ['utf-16', 'utf-16-le', 'utf-16-be', 'utf-32'])
+@pytest.mark.parametrize('suffix', ['.txt', '.csv', '.tsv', '.jsonl', '.json', '.conll'])
+def test_text_of_another_width_is_named_with_the_command_that_converts_it(tmp_path, suffix, form, zipped):
+  text = EXAMPLES[suffix][1].decode()
+  (tmp_path / f'a b{suffix}{zipped}').write_bytes((gzip.compress if zipped else bytes)(text.encode(form)))
+  with pytest.raises(ValueError, match=r'is UTF-(16|32).*, not UTF-8') as refused:
+    sources.open_source(str(tmp_path / f'a b{suffix}{zipped}'), cache=str(tmp_path / 'cache'))
+  assert len(str(refused.value).replace(str(tmp_path), '')) <= 240
+  subprocess.run(str(refused.value).partition('Convert it: ')[2], shell=True, check=True)
+  assert (tmp_path / f'a b.utf8{suffix}').read_bytes() == text.encode()
 
 
 @pytest.mark.parametrize(
