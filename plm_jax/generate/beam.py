@@ -66,8 +66,6 @@ class _Candidates(NamedTuple):
 def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Array) -> Generated:
   """Search with k open and k finished texts per row.
 
-  Like the beam search of Hugging Face.
-
   Args:
     reader: a trunk that has read its prompts, for k texts of each.
     constraints: the allowed tokens.
@@ -144,14 +142,10 @@ def _extend(state: _State, gains: Array, limits: Array, *, eos_id: int | tuple[i
 
 
 def _finish(state: _State, candidates: _Candidates, beam: Beam, limits: Array) -> _State:
-  """Compare the candidates that end with the finished texts.
-
-  Return the next state.
+  """Compare finished candidates with the finished texts; return the next state.
 
   Args:
     state: with the new open texts, otherwise as before the step.
-    candidates: of the step.
-    beam: the comparison of texts.
     limits: int32[b], most tokens of the texts of each row.
   """
   beams = state.texts.shape[1]

@@ -148,7 +148,6 @@ def allow(scores: Array, num_new: Array, texts: Array, before: Array, constraint
     num_new: int32[], number of tokens generated so far.
     texts: int32[r, max_new], of which the first `num_new` are filled.
     before: int32[r, p], tokens before the texts; -1 is padding.
-    constraints: the allowed tokens.
     limits: int32[r], most tokens of each text.
   """
   if constraints.no_repeat:

@@ -133,12 +133,7 @@ def read(folder: Path, fields: Mapping[str, Any], *, kind: str, rows: int) -> di
 
 
 def warn(config: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
-  """Log the settings of a folder that the command does not follow.
-
-  Args:
-    config: of `read`.
-    flags: of the command.
-  """
+  """Log the settings of a folder that the command does not follow."""
   several = (config.get('num_beams') or 1) > 1
   method = 'sample' if config.get('do_sample') else 'beam' if several else 'greedy'
   requested: dict[str, Any] = {} if method == 'greedy' else {'method': method}  # by flag
@@ -174,7 +169,6 @@ def tokens(
   """Find the special tokens of a model.
 
   Args:
-    vocab: of the model.
     config: of `read`.
     flags: of the command, which take precedence: `start`, `first` and `last` name a token, or are None.
     objective: block of the config of a run, which names `start`, `end` and `mask` as in training; empty for others.
@@ -264,11 +258,7 @@ class Encoder:
 
 
 def encode(text: str, vocab: 'Vocab', folder: Path, special: Tokens, *, kind: str, published: bool) -> list[int]:
-  """Encode one prompt, see `Encoder`; an empty one becomes the begin token.
-
-  Raises:
-    ValueError: no ids.
-  """
+  """Encode one prompt as `Encoder`, or the begin token; ValueError without ids."""
   return prompt(text, Encoder(vocab, folder, special, kind=kind, published=published))
 
 

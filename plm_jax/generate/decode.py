@@ -45,7 +45,6 @@ def generate(
 
   Args:
     trunk: one that `Decodes`; causal, encoder-decoder or prefix.
-    params: of the trunk.
     tokens: int[b, p], the prompts.
     segment_ids: int[b, p], 1 for a token, 0 for padding, on either side; required.
     max_new: most tokens to generate; required.

@@ -34,10 +34,7 @@ class _State(NamedTuple):
 
 
 def keep_best(logits: Array, sampling: Sampling) -> Array:
-  """Divide logits f32[r, v] by the temperature and filter them.
-
-  Tokens outside of `top_k` and `top_p` get -inf.
-  """
+  """Divide logits f32[r, v] by temperature; tokens outside top_k, top_p get -inf."""
   logits = logits / sampling.temperature
   if sampling.top_k is not None:
     worst = jax.lax.top_k(logits, min(sampling.top_k, logits.shape[1]))[0][:, -1:]
@@ -58,7 +55,6 @@ def sample_tokens(
 
   Args:
     reader: a trunk that has read its prompts, b rows.
-    constraints: the allowed tokens.
     sampling: settings of sampling; None takes the best token.
     limits: int32[b], most tokens of each text.
     key: of the samples; step n folds in n.

@@ -83,7 +83,6 @@ def check(settings: Mapping[str, Any], prompts: Sequence[str], *, dash: str = ''
 
   Args:
     settings: all of `DEFAULTS`, and those of the command.
-    prompts: the texts.
     dash: prefix of the names of settings in messages.
   """
   stop = settings['early_stop']

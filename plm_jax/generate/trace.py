@@ -20,7 +20,6 @@ def likeliest(
 
   Args:
     trunk: a causal trunk or an encoder-decoder that `Attends`.
-    params: of the trunk.
     prompt: ids of the prompt, at least one.
     new_ids: s ids that follow it, or that a decoder generates for it.
     top: k, number of best tokens to return.

@@ -38,9 +38,7 @@ def look(model: Opened, *, text: str, layer: int | None = None, head: int | None
 
   Args:
     model: a run, a converted or a pretrained checkpoint.
-    text: of a few words.
     layer: index of the only layer to return; None returns all.
-    head: index of the only head.
 
   Raises:
     ConfigError: there is no such layer or head; or the trunk does not read one text, has no attention, or has too few

@@ -22,10 +22,7 @@ _IN_FLIGHT = 2  # batches whose results are still on the device
 
 
 def widths(longest: int, *, limit: int | None = None) -> tuple[int, ...]:
-  """List the batch widths for sequences of up to `longest` tokens.
-
-  The widths rise; none exceeds `limit` tokens.
-  """
+  """List rising batch widths for up to `longest` tokens; at most `limit`."""
   powers = [SHORTEST]
   while powers[-1] < longest:
     powers.append(2 * powers[-1])

@@ -44,9 +44,7 @@ def write(
 
   Args:
     opened: a generating model; `translating.writer` of a run.
-    prompts: texts.
     settings: all of `generate.settings.DEFAULTS`, checked.
-    rows: per batch.
     dash: prefix of the name of a setting in messages.
 
   Returns:
@@ -110,22 +108,15 @@ def _run(
   rows: int,
   dash: str,
 ) -> list[tuple[list[int], float]]:
-  """Generate ids for prompts.
+  """Generate ids for prompts; raise ConfigError for an unsupported setting.
 
   Args:
-    opened: the model.
-    prompts: their ids.
     blanks: position of the mask to fill in each prompt; None for models without blanks.
-    settings: as `write` takes them.
     special: tokens by role; every text begins with `first`, if there is one.
     row_indices: of these rows among all, so that each batch has a different random key.
-    rows: per batch.
-    dash: prefix of the name of a setting in messages.
 
   Returns:
     Per prompt the generated ids and their score.
-
-  Raises ConfigError if the model does not support a setting.
   """
   (trunk, params), max_new, pad_id = opened.network, settings['max_new'], opened.vocab.pad_id
   options = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'num_samples'}
@@ -192,10 +183,7 @@ def _encode(text: str, opened: Opened, special: conventions.Tokens) -> list[int]
 def _blanks(
   rows: Sequence[Sequence[int]], prompts: Sequence[str], opened: Opened, special: conventions.Tokens, *, dash: str
 ) -> list[int] | None:
-  """Find the position of the mask in each prompt; None without blanks.
-
-  Raises ConfigError: a prompt without a mask or with several, or a vocabulary without a mask token.
-  """
+  """Find each prompt's one mask; None without blanks; ConfigError for other counts."""
   if not reader.fills_blanks(opened.trunk):
     return None
   if special.mask is None:

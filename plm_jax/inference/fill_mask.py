@@ -103,13 +103,7 @@ def check_fills(opened: Opened) -> None:
 
 
 def head_of(opened: Opened, *, user: str) -> tuple[Any, PyTree]:
-  """Return the model that predicts masked tokens, and its parameters.
-
-  The model is an `objectives.mlm.Model`.
-
-  Raises:
-    ConfigError: the folder has no such head.
-  """
+  """Return the `objectives.mlm.Model` and its parameters, or raise ConfigError."""
   trunk, params = opened.filler
   if 'mlm' not in params:
     raise ConfigError(
@@ -131,7 +125,6 @@ def likeliest(
 
   Args:
     model: of `head_of`.
-    params: of the model.
     tokens: int[b, l].
     segment_ids: int[b, l].
     positions: int[b, t].

@@ -126,7 +126,6 @@ def chances(
 
   Args:
     trunk: an encoder-decoder.
-    params: of the trunk.
     tokens: int32[b, l], the prompts.
     segment_ids: int32[b, l], 1 at each token.
     outputs: generated for the prompts, t tokens at most.
@@ -153,11 +152,7 @@ def _has_sentinels(opened: Opened) -> bool:
 
 
 def number_blanks(text: str, vocab: Vocab) -> tuple[str, list[int]]:
-  """Put a sentinel into each blank.
-
-  Returns:
-    The text, and the ids of its sentinels in the order of the text.
-  """
+  """Put sentinels into the blanks; return the text and their ids."""
   free = (f'<extra_id_{index}>' for index in itertools.count())
   if re.search(SENTINEL, text) is None:
     text = re.sub('|'.join(map(re.escape, BLANKS)), lambda match: next(free), text)
@@ -172,11 +167,7 @@ def number_blanks(text: str, vocab: Vocab) -> tuple[str, list[int]]:
 
 
 def mark_blanks(text: str, vocab: Vocab) -> tuple[str, list[int]]:
-  """Put the mask token into each blank.
-
-  Returns:
-    The text, and the id of the mask once per blank.
-  """
+  """Put masks into the blanks; return the text and an id each."""
   if vocab.mask_id is None:
     raise ConfigError(
       'fill: the vocabulary has no mask token; name the folder of a model that was trained to fill blanks'

@@ -122,10 +122,6 @@ class Model(TemplateLM):
 
   @property
   def prefix_token_id(self) -> int:
-    """Return the token that replaces an empty context.
-
-    It is the token that begins texts, else the one that ends them.
-    """
     return self.eot_token_id if self._opened.vocab.bos_id is None else self._opened.vocab.bos_id
 
   def tok_encode(self, string: str, add_special_tokens: bool | None = None, **rest: Any) -> list[int]:
@@ -143,12 +139,9 @@ class Model(TemplateLM):
     return self._loglikelihood_tokens([(request.args, *self._encode_pair(*request.args)) for request in requests])
 
   def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """Encode a context and its continuation, at least one token each.
+    """Encode context and continuation, at least one token each, or raise ConfigError.
 
     A continuation without a token of its own, since it merges with the context ('Ans', 'wer'), is encoded alone.
-
-    Raises:
-      ConfigError: the continuation has no token.
     """
     alone = self.tok_encode(continuation, add_special_tokens=False)
     if not alone:
@@ -226,10 +219,7 @@ class Model(TemplateLM):
     return dict(tokens=tokens, segment_ids=segment_ids, answer=answer, answer_segments=answer_segments, start=starts)
 
   def _filled(self, rows: Sequence[Sequence[int]], *, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Pad ids to int32[batch_size, l], with 1 at each token.
-
-    l is rounded up, to `most` or `max_length` at most.
-    """
+    """Pad to int32[batch_size, l], 1 at tokens; l rounded to the maximum."""
     rows = [*rows, *[rows[-1]] * (self.batch_size - len(rows))]
     width = rounded(max(map(len, rows)), most or self.max_length)
     pad = self._opened.vocab.pad_id
@@ -238,10 +228,7 @@ class Model(TemplateLM):
     return ids, real.astype(np.int32)
 
   def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-    """Generate the text after each context, up to its first stop.
-
-    Generation is greedy unless a task samples.
-    """
+    """Generate texts up to a stop, greedily unless a task samples."""
     options = [
       GenerationOptions.read(request.args[1], max_length=self.max_length, backend=self.backend) for request in requests
     ]
@@ -313,11 +300,7 @@ class GenerationOptions(NamedTuple):
 
   @classmethod
   def read(cls, given: Mapping[str, Any], *, max_length: int, backend: Backend) -> 'GenerationOptions':
-    """Read the options of a task, by the names of transformers.
-
-    Raises:
-      ConfigError: an unsupported option, or more tokens than the model can read.
-    """
+    """Read the options of a task; raise ConfigError for unsupported ones."""
     rest = {name: value for name, value in given.items() if value is not None and name not in INERT}
     until = rest.pop('until', ())
     lengths = [rest.pop(name) for name in LENGTH_NAMES if name in rest]
@@ -382,9 +365,7 @@ def _score(
   """Score an answer per row.
 
   Args:
-    model: a generating trunk.
     start_id: first input token of the decoder of an encoder-decoder.
-    params: of the model.
     tokens: int32[b, l], the input of a decoder (its answer without the last token included) or of an encoder.
     segment_ids: int32[b, l], 1 at each token.
     answer: int32[b, t].
@@ -425,11 +406,9 @@ def run(
   """Score a model on tasks of the harness.
 
   Args:
-    model: to score.
     names: of tasks, tags or groups.
     include_path: folder with yaml files of more tasks, which may name Python functions in the same folder.
     num_fewshot: demonstrations before each example; None is the number of the task.
-    limit: examples per task; None for all.
     seed: of the choice of demonstrations.
 
   Returns:

@@ -94,11 +94,7 @@ def _decoded(opened: Opened, texts: Sequence[str], rows: int) -> list[LogProbabi
 
 @functools.partial(jax.jit, static_argnums=0)
 def next_nats(trunk: nn.Module, params: PyTree, tokens: Array, segment_ids: Array) -> Array:
-  """Compute -log p of the token after each of int[b, l].
-
-  Returns:
-    f32[b, l], 0 where no token follows.
-  """
+  """Compute -log p of each next token: f32[b, l], 0 without one."""
   hidden: Any = trunk.apply({'params': params}, tokens=tokens, segment_ids=segment_ids)
   targets, weights = next_tokens(tokens, segment_ids)
   attend: Any = functools.partial(trunk.apply, {'params': params}, method='attend')
@@ -146,7 +142,6 @@ def hidden_nats(
 
   Args:
     model: of `fill_mask.head_of`.
-    params: of the model.
     tokens: int[b, l].
     segment_ids: int[b, l].
     positions: int[b], of the token in its row.

@@ -74,15 +74,10 @@ class Table:
     return word in self._ids
 
   def has_vector(self, word: str) -> bool:
-    """Return True for a vector, stored or made from characters."""
     return word in self or self._unseen is not None
 
   def vector(self, word: str) -> np.ndarray:
-    """Return the vector f32[d] of a word, of length 1.
-
-    Raises:
-      ConfigError: the word has no vector.
-    """
+    """Return a word's vector f32[d] of length 1, or raise ConfigError."""
     word = self._spelt(word)
     if word not in self._ids:
       if self._unseen is not None:

@@ -48,9 +48,6 @@ def batch(kind: Rows, words: list[int], vocab: Any, *, rows: int, other: list[in
   Args:
     kind: 'text' is [CLS] text [SEP], 'plain' the text alone, 'pair' two halves of the text and a part of another one,
       'counts' pairs of words with their counts, 'directions' the text between begin and end, read from both sides.
-    words: the ids of the text.
-    vocab: a `types.Vocab`.
-    rows: number of copies.
     other: the ids of another text.
   """
   arrays = {
@@ -103,8 +100,6 @@ def examples(prepare: Callable[..., Any], arrays: Mapping[str, Any], *, seed: in
   Args:
     prepare: of a `types.Task`.
     arrays: from `batch`.
-    seed: of the run.
-    draws: number of steps.
 
   Returns:
     A `types.Example` on the host per step.
@@ -124,9 +119,7 @@ def lines(example: Any, before: np.ndarray | None, vocab: Any) -> list[Line]:
   """List the readable parts of the first row of an example.
 
   Args:
-    example: a `types.Example` on the host.
     before: int[rows, length], the tokens before the noise; None for a pair.
-    vocab: a `types.Vocab`.
   """
   inputs, targets = example.inputs, example.targets
   for key, shown in (('logs', _counted), ('pairs', _windows), ('backward', _both_ways)):

@@ -71,7 +71,6 @@ class Opened:
 
   @functools.cached_property
   def weights(self) -> Weights:
-    """Open the folder with `weights.open`."""
     return weights.open(self.folder, step=self.step, part=self.part)
 
   @functools.cached_property
@@ -84,11 +83,7 @@ class Opened:
 
   @functools.cached_property
   def resolved(self) -> Settings:
-    """Resolve the config of a run.
-
-    Raises:
-      ConfigError: this version cannot read it.
-    """
+    """Resolve the config of a run, or raise ConfigError."""
     return self.settings if self.part else config.resolve(self.settings)
 
   @functools.cached_property
@@ -104,11 +99,7 @@ class Opened:
 
   @functools.cached_property
   def trunk(self) -> nn.Module:
-    """Build the trunk without reading its parameters.
-
-    Raises:
-      ConfigError: the folder does not specify its model.
-    """
+    """Build the trunk without reading parameters; raise ConfigError if unspecified."""
     self._check_rows(self.weights)
     try:
       return self.weights.trunk(self.execution)
@@ -117,21 +108,12 @@ class Opened:
 
   @functools.cached_property
   def loaded(self) -> tuple[nn.Module, PyTree]:
-    """Load the trunk and all parameters on the device.
-
-    The tree is {'trunk': ..., <head>: ...} and includes parameters added by a wrapper.
-
-    Raises:
-      ConfigError: they are missing or damaged.
-    """
+    """Load {'trunk': ..., <head>: ...} on the device, or raise ConfigError."""
     return self._load(self.part or 'trunk')
 
   @functools.cached_property
   def filler(self) -> tuple[nn.Module, PyTree]:
-    """Load the network that fills blanks, as `loaded`.
-
-    After replaced token detection it is the generator, if the run trained one.
-    """
+    """Load the network that fills blanks: the run's generator, else `loaded`."""
     return self._load('generator') if self.task.get('generator') else self.loaded
 
   def _load(self, part: Part) -> tuple[nn.Module, PyTree]:
@@ -153,18 +135,15 @@ class Opened:
 
   @property
   def params(self) -> PyTree:
-    """Return the parameters of the trunk."""
     return self.network[1]
 
   @property
   def network(self) -> tuple[nn.Module, PyTree]:
-    """Return the trunk and its parameters."""
     trunk, params = self.loaded
     return trunk, params['trunk']
 
   @property
   def kind(self) -> str:
-    """Return the attention kind of the trunk."""
     return self.trunk.ATTENTION
 
   @property
@@ -181,17 +160,12 @@ class Opened:
 
   @functools.cached_property
   def special(self) -> conventions.Tokens:
-    """Return the special tokens of the folder by role."""
     return self.special_with()
 
   def special_with(
     self, *, start: str | None = None, first: str | None = None, last: str | None = None
   ) -> conventions.Tokens:
-    """Return the special tokens by role, with those named here.
-
-    Raises:
-      ConfigError: there is no such token.
-    """
+    """Return special tokens by role, overridden by name; ConfigError for unknown names."""
     named = {'start': start, 'first': first, 'last': last}
     with errors.stage('generate'):
       return conventions.tokens(self.vocab, self.generation, named, self.task, kind=self.kind)
@@ -209,7 +183,6 @@ class Opened:
 
   @property
   def prompts(self) -> tuple[Vocab, Path]:
-    """Return the vocabulary of prompts and its folder."""
     return self.vocab, self.tokenizer
 
   @functools.cached_property
@@ -227,11 +200,7 @@ class Opened:
     return not self.settings
 
   def read(self, texts: Sequence[str]) -> list[Read]:
-    """Tokenise texts as their network reads them, special tokens included.
-
-    Raises:
-      ConfigError: the run reads texts in another vocabulary than it writes.
-    """
+    """Tokenise texts; raise ConfigError for a network of two vocabularies."""
     if reads_second(self.settings):
       raise ConfigError(f'{self.folder} reads texts in a separate vocabulary (second_vocab): name another folder')
     bare = self.marked.post_processor is None
@@ -277,11 +246,8 @@ def open(
   """Open a folder with a model.
 
   Args:
-    folder: a run, a converted checkpoint, or a model in Hugging Face's format.
-    step: checkpoint of a run, see `weights.open`.
     part: task of a multi-task run, opened as a run of that task alone.
     settings: the config of the run, if already read; None reads it.
-    execution: dtype and kernels of the computation.
     layout: layout of examples, if the folder is no run.
 
   Raises:
@@ -318,12 +284,7 @@ def open(
 
 
 def _read_json(file: Path) -> Any:
-  """Read a `config.json`.
-
-  Raises:
-    RunError: the config of a run was changed.
-    ConfigError: the file is not JSON.
-  """
+  """Read `config.json`; raise RunError if changed, ConfigError if not JSON."""
   try:
     return checksums.read_json(file, default={})
   except ValueError as error:

@@ -42,7 +42,6 @@ def look(opened: Opened, word: str, texts: Sequence[str], *, table: nearest.Tabl
   A word of several tokens has the mean of their vectors.
 
   Args:
-    opened: a network.
     word: as in the texts, ignoring case.
     texts: two or more.
     table: vectors without context.

@@ -139,9 +139,7 @@ def check_output(out: Where, file: Where, *, force: bool) -> None:
 
 
 def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
-  """Build the data block for a file of unlabelled examples.
-
-  It reads all examples in the order of the file.
+  """Build the data block for a file of unlabelled examples, in order.
 
   Raises:
     ConfigError: the run reads other examples than one file holds.
@@ -247,14 +245,11 @@ def _named_by_file(file: Where) -> Iterator[None]:
 
 
 def _named(record: Row, names: Sequence[str]) -> Row:
-  """Add the class names of the run to a record without options."""
   return record if 'options' in record or not names else {**record, 'names': tuple(names)}
 
 
 def describe(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:
-  """Describe each prediction in the keys of `ADDED`, with its record.
-
-  The windows of a question give one description.
+  """Describe predictions, one per question, by `ADDED`, each with its record.
 
   Raises:
     ConfigError: the task makes no prediction per example.
@@ -266,7 +261,6 @@ def describe(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> 
 
 
 def _described(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
-  """Describe the prediction of one example."""
   if 'labels' in prediction:
     tags, shares = replies.tags_of(prediction, record)
     if 'heads' in prediction:
@@ -295,7 +289,6 @@ def _described(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
 
 
 def _answer(group: Group, *, knows_none: bool) -> dict[str, Any]:
-  """Describe the answer to a question from all its windows."""
   reply, (_, score) = replies.answer_of(group, best=1, knows_none=knows_none), squad.best(group)
   return {'prediction': reply['text'], 'score': _number(score) if score > squad.NEVER else None}
 
@@ -324,7 +317,6 @@ def _windows(
 def _joined(
   described: Sequence[tuple[Row, dict[str, Any]]], owners: Sequence[tuple[int, Window]]
 ) -> list[tuple[Row, dict[str, Any]]]:
-  """Join the descriptions of windows."""
   joined: dict[int, tuple[Row, dict[str, list[Any]]]] = {}
   for (record, words), (index, window) in zip(described, owners, strict=True):
     own = joined.setdefault(index, (record, {name: [] for name in words}))[1]
@@ -347,10 +339,9 @@ def _whole(
 
 
 def write(out: Where, rows: Sequence[Mapping[str, Any]]) -> None:
-  """Write rows as .jsonl or .csv.
+  """Write rows as .jsonl or .csv; numbers as their cells were.
 
-  A table holds text and numbers; other values are JSON. Numbers that were read from a table are written as their cells
-  were.
+  A table holds text and numbers; other values are JSON.
   """
   if Path(out).suffix == '.jsonl':
     lines = [', '.join(f'{_json(name)}: {_json(value)}' for name, value in row.items()) for row in rows]

@@ -29,7 +29,7 @@ class Map(NamedTuple):
 def project(table: Table, words: Sequence[str]) -> Map:
   """Project words on the first two principal components of their vectors.
 
-  The sign of an axis is arbitrary; the word farthest out on an axis gets a positive coordinate.
+  The word farthest out on an axis gets a positive coordinate.
 
   Raises:
     ConfigError: fewer than three words, or a word without a vector.

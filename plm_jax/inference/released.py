@@ -17,13 +17,7 @@ WINDOW = 384  # tokens of a question and a window of its context
 
 
 def settings(opened: Opened) -> dict[str, Any]:
-  """Build the config of a checkpoint's task, with every default.
-
-  Its adapter computes the head of the folder, and its data block builds new examples.
-
-  Raises:
-    ConfigError: its tokenizer writes texts in an unknown layout.
-  """
+  """Build a checkpoint's config, complete; raise ConfigError for an unknown layout."""
   adapter = blocks.complete('adapters', dict(opened.weights.adapter), 'adapter')
   data = blocks.complete('data', _data(opened, adapter), 'data')
   return {'objective': None, 'adapter': adapter, 'data': data, 'eval': {}, 'accumulate': 1}

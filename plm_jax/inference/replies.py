@@ -36,7 +36,6 @@ def classify(task: OpenTask, texts: Sequence[str | Sequence[Any]], *, rows: int)
   Args:
     task: the task of a classifier.
     texts: per example a string, or a tuple with one item per field: a string, or a list of strings.
-    rows: examples per batch.
 
   Returns:
     Per example {'label': name, 'probabilities': {name: float}}, {'value': float} of a regression, or 'labels', a list
@@ -103,7 +102,6 @@ def tag(
   Args:
     task: of a run that labels words.
     texts: strings, or lists of words.
-    rows: windows per batch.
     as_written: tokenise strings as they are, without a space before each word.
 
   Returns:
@@ -144,10 +142,7 @@ def _of_indices(vocab: Vocab, tokens: Sequence[list[int]]) -> Vocab:
 def _tokens_of(
   text: str | Sequence[str], words: Sequence[tuple[str, int | None, int | None]], vocab: Vocab
 ) -> list[list[int]]:
-  """Tokenise a text, and give each token to a word.
-
-  That is the first word that it overlaps, or else the word before it. A token before all words is left out.
-  """
+  """Give tokens to the first overlapping word, else the one before."""
   tokens: list[list[int]] = [[] for _ in words]
   place = 0
   for token, (start, end) in zip(*vocab.encode_offsets(str(text)), strict=True):
@@ -162,11 +157,7 @@ def _tokens_of(
 def windows(
   texts: Sequence[Sequence[str]], block: Mapping[str, Any], vocab: Vocab
 ) -> tuple[list[Sequence[str]], list[tuple[int, Window]]]:
-  """Cut lists of words into windows that a run reads whole.
-
-  Returns:
-    The words of each window, and the index of its text with its place there.
-  """
+  """Cut lists of words into windows, each with text index and place."""
   pieces, owners, room = [], [], tasks.room(block, vocab)
   for index, (words, sizes) in enumerate(zip(texts, _sizes(vocab, texts), strict=True)):
     for window in overlapping_windows.cut(sizes, room=room):
@@ -182,7 +173,6 @@ def parse(task: OpenTask, texts: Sequence[str | Sequence[str]], *, rows: int) ->
   Args:
     task: of a run that parses.
     texts: strings, which are split into words and punctuation, or lists of words.
-    rows: texts per batch.
 
   Returns:
     Per text a list of {'word', 'head', 'relation', 'probability', 'start', 'end'}. 'head' is the index of a word from 1
@@ -246,7 +236,6 @@ def answer(task: OpenTask, pairs: Sequence[tuple[str, str]], *, best: int, rows:
     task: of a run that extracts answers.
     pairs: questions and their contexts.
     best: number of answers to list, the first included.
-    rows: windows per batch.
 
   Returns:
     Per question {'text', 'start', 'end', 'probability', 'best'} with character offsets in the context, or '' and None
@@ -267,8 +256,6 @@ def answer_of(group: Group, *, best: int, knows_none: bool) -> dict[str, Any]:
   """Combine the windows of a question into a reply of `answer`.
 
   Args:
-    group: the windows.
-    best: number of answers to list.
     knows_none: True if the run predicts unanswerable questions.
   """
   # 1. the largest score of each span of characters, over all windows
@@ -315,7 +302,6 @@ def choose(
   Args:
     task: of a run that chooses.
     items: (stem, options): the stem is a text, or a tuple of the texts that the run reads.
-    rows: examples per batch.
 
   Returns:
     Per item {'option', 'number', 'probabilities'}: the chosen text, its index from 0, and the probability of each

@@ -86,11 +86,7 @@ class Predicted(NamedTuple):
 
 
 def open_task(opened: Opened) -> OpenTask:
-  """Open the task of a folder and load its parameters.
-
-  Raises:
-    ConfigError: new examples cannot be built for the task, or its parameters are missing or damaged.
-  """
+  """Open a folder's task with its parameters, or raise ConfigError."""
   settings = opened.resolved if opened.settings else released.settings(opened)
   if 'keep_unlabelled' not in settings['data']:
     raise ConfigError(
@@ -176,11 +172,9 @@ def check_direction(opened: Opened, wanted: str) -> None:
 
 
 def check(opened: Opened, wanted: str, *, part: str = 'plm_jax.load(FOLDER, part=NAME)') -> None:
-  """Raise ConfigError unless a folder supports a method.
+  """Raise ConfigError unless a folder supports a method of `Model`.
 
   Args:
-    opened: the folder.
-    wanted: a method of `Model`.
     part: how a user names one task of several, for messages.
   """
   supported = abilities(opened)
@@ -213,10 +207,8 @@ def predictions(
   """Predict new examples.
 
   Args:
-    task: the task.
     rows: one example or more, with the fields of the run's data.
     wanted: the method, as label of the progress bar.
-    batch_rows: examples per batch.
     vocab: reads the examples; None for that of the folder.
 
   Returns:

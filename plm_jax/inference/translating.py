@@ -42,15 +42,11 @@ class Translator(Opened):
 
   @property
   def prompts(self) -> tuple[Vocab, Path]:
-    """Return the vocabulary of prompts and its folder."""
     return self.prompt_vocab, self.prompt_folder
 
   @functools.cached_property
   def generation(self) -> dict[str, Any]:
-    """Return no settings.
-
-    Those of the folder belong to its trunk and its first vocabulary.
-    """
+    """Return no settings: the folder's belong to its trunk alone."""
     return {}
 
   @functools.cached_property
@@ -62,16 +58,11 @@ class Translator(Opened):
 
   @functools.cached_property
   def trunk(self) -> nn.Module:
-    """Return the generating network without its parameters."""
     return self._model.trunk if isinstance(self._model, answers.Model) else self._model
 
   @functools.cached_property
   def loaded(self) -> tuple[nn.Module, PyTree]:
-    """Load the generating network and all parameters of the run.
-
-    Raises:
-      ConfigError: they are missing or damaged.
-    """
+    """Load the network and all parameters of the run, or raise ConfigError."""
     try:
       return self.trunk, weights.placed(self.weights.to_run)
     except CheckpointError as error:
@@ -79,16 +70,12 @@ class Translator(Opened):
 
   @property
   def network(self) -> tuple[nn.Module, PyTree]:
-    """Return the generating network and its parameters."""
     trunk, params = self.loaded
     return trunk, params['trunk'] if isinstance(self._model, answers.Model) else params
 
 
 def writer(opened: Opened) -> Opened:
-  """Open the network that generates text.
-
-  This is a `Translator` for a run with two vocabularies, otherwise the folder itself.
-  """
+  """Open the network that generates text: a `Translator` or the folder itself."""
   if not opened.settings.get('second_vocab'):
     return opened
   folder = RunFolder(opened.folder).second_vocab

@@ -85,10 +85,7 @@ def pieces(reads: Sequence[Read], *, limit: int | None, causal: bool = False) ->
 
 
 def layers_of(opened: Opened, layer: int | str | Sequence[int] | np.ndarray) -> tuple[int, ...]:
-  """Resolve a layer selection to indices.
-
-  Returns:
-    Indices from 0 (embeddings) on, with -1 for the output.
+  """Resolve layers to indices from 0 (embeddings) on, -1 for the output.
 
   Raises:
     ConfigError: the network has no such layer.
@@ -117,10 +114,7 @@ def is_number(layer: Any) -> bool:
 def encode_sentences(
   opened: Opened, recipe: sentences.Recipe, texts: Sequence[str], *, rows: int = batches.ROWS
 ) -> list[np.ndarray]:
-  """Compute the vectors f32[e] of texts as sentence-transformers does.
-
-  Texts are cut at the length of the recipe.
-  """
+  """Compute texts' vectors f32[e] as sentence-transformers, cut at its length."""
   texts = [recipe.prompt + text for text in texts]
   if recipe.lower:
     texts = [text.lower() for text in texts]
@@ -140,7 +134,6 @@ def vector(recipe: sentences.Recipe, states: np.ndarray, *, prompt: int = 0) -> 
   """Compute the vector of a text.
 
   Args:
-    recipe: of the folder.
     states: f32[l, d] of its tokens, special tokens included.
     prompt: tokens at the beginning that are not pooled.
   """
@@ -186,10 +179,8 @@ def encode(
 
   Args:
     opened: an open model.
-    texts: of any length.
     layers: k indices from `layers_of`.
     pool: 'mean' of all tokens, special tokens included; the 'first' or the 'last' token; 'none' for all tokens.
-    rows: texts per batch.
     length: maximum tokens of a text; None reads all of it.
 
   Returns:
@@ -242,9 +233,7 @@ def _shares(piece: Piece, size: int, pool: Pool) -> np.ndarray:
 def _spelt(opened: Opened, reads: list[Read]) -> tuple[list[Read], np.ndarray | None]:
   """Give each distinct unknown word an id from v on.
 
-  Returns:
-    The texts with these ids, and the characters of all ids, int32[v + k, 50]. Without character inputs the texts are
-    unchanged and the table is None.
+  Also return the characters of all ids, int32[v + k, 50]; without character inputs, unchanged texts and None.
   """
   if 'characters' not in opened.trunk.INPUTS:
     return reads, None
@@ -303,10 +292,7 @@ def states(trunk: nn.Module, layers: tuple[int, ...], params: PyTree, inputs: di
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def pooled(trunk: nn.Module, layers: tuple[int, ...], params: PyTree, inputs: dict[str, Any], weights: Array) -> Array:
-  """Compute weighted sums over tokens of k layers, f32[b, k, d].
-
-  `weights` is f32[b, l], one weight per token.
-  """
+  """Compute f32[b, k, d]: sums over tokens, weighted by f32[b, l]."""
   hidden_states = read_layers(_run(trunk, params, inputs), layers)
   sums = [
     jnp.einsum('bl,bld->bd', weights, hidden.astype(jnp.float32), precision='highest') for hidden in hidden_states

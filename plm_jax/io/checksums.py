@@ -60,9 +60,7 @@ def seal(folder: files.Where, names: Iterable[str]) -> None:
 
 
 def check(file: files.Where) -> None:
-  """Compare a file with its checksum in `SUMS` of its folder.
-
-  It passes if it has no checksum or does not exist.
+  """Compare a file with its checksum in `SUMS`, if both exist.
 
   Raises:
     RunError: it was changed after it was written.
@@ -116,11 +114,7 @@ def write_sealed(file: files.Where, content: Mapping[str, Any], *, indent: int |
 
 
 def read_sealed(file: files.Where, **default: Any) -> Any:
-  """Read what `write_sealed` or an earlier version, without checksum, wrote.
-
-  Raises:
-    ValueError: not JSON, or changed after it was written; other errors as `files.read_json`.
-  """
+  """Read what `write_sealed` or older versions wrote; raise ValueError if changed."""
   return unsealed(files.read_json(file, **default))
 
 
@@ -130,7 +124,6 @@ def digest_of_plain(content: Any) -> str:
 
 
 def _sha256(content: Mapping[str, Any]) -> str:
-  """Compute the checksum of plain data without its own."""
   return digest_of_plain({name: value for name, value in content.items() if name != 'sha256'})
 
 

@@ -79,7 +79,6 @@ def publish(folder: Path, target: Path, *, mark: str, replaced: Iterable[str] = 
   If the process is killed, the URL has the old content, or no mark; the same call repairs it.
 
   Args:
-    folder: the folder to upload.
     target: the URL; files there are replaced by name.
     mark: the name of a file of `folder`.
     replaced: names of files at the URL to remove, unless `folder` has them.

@@ -52,11 +52,7 @@ def path(where: Where) -> Path:
 
 
 def local_path(where: Where, *, what: str) -> Path:
-  """Parse a path that must be local.
-
-  Raises:
-    ConfigError: a URL; the message names the setting `what`.
-  """
+  """Parse a local path; raise ConfigError naming `what` for a URL."""
   if is_address(where):
     raise ConfigError(f'{what}={where} is a URL: set {what} to a folder of this machine')
   return path(where)
@@ -76,11 +72,7 @@ def followed(where: Where) -> Path:
 
 
 def read_utf8(file: Where) -> str:
-  """Read a text file of unknown origin.
-
-  Raises:
-    ValueError: not UTF-8; the message names the line.
-  """
+  """Read a text file; raise ValueError with the line unless UTF-8."""
   content = read_bytes(file)
   check_narrow(content[:64], path(file))
   try:
@@ -119,9 +111,7 @@ def read_bytes(file: Where) -> bytes:
 
 
 def read_json(file: Where, *, default: Any = _REQUIRED) -> Any:
-  """Read a JSON file.
-
-  A missing file gives `default`, if there is one.
+  """Read a JSON file; `default`, if given, replaces a missing one.
 
   Raises:
     FileNotFoundError: no such file, and no default.
@@ -177,13 +167,11 @@ def is_unicode(text: str) -> bool:
 
 
 def write_text(file: Where, text: str) -> None:
-  """Write a text file."""
   with replacing(file) as temporary:
     temporary.write_text(text, encoding='utf-8')
 
 
 def write_bytes(file: Where, content: bytes) -> None:
-  """Write a binary file."""
   with replacing(file) as temporary:
     temporary.write_bytes(content)
 
@@ -266,17 +254,14 @@ def map_array(file: Where, dtype: Any) -> 'np.ndarray':
 
 
 def exists(where: Where) -> bool:
-  """Check for a file or a folder."""
   return store_of(where).exists(where)
 
 
 def is_file(where: Where) -> bool:
-  """Check for a file."""
   return store_of(where).is_file(where)
 
 
 def is_folder(where: Where) -> bool:
-  """Check for a folder."""
   return store_of(where).is_folder(where)
 
 
@@ -329,11 +314,7 @@ def make_folder(folder: Where) -> None:
 
 
 def make_named_folder(folder: Where, *, name: str) -> None:
-  """Create a folder that a user named.
-
-  Args:
-    folder: local, or a URL.
-    name: of the setting or flag that names the folder.
+  """Create a folder named by the setting or flag `name`.
 
   Raises:
     ConfigError: it is a file, or below one.
@@ -345,12 +326,9 @@ def make_named_folder(folder: Where, *, name: str) -> None:
 
 
 def check_writable(folder: Where, *, name: str) -> None:
-  """Check that a folder can be written to.
-
-  It is created if missing, and a small file is written and removed.
+  """Write a test file to a folder, created if missing.
 
   Args:
-    folder: local, or a URL.
     name: of the setting or flag that names the folder.
 
   Raises:
@@ -381,7 +359,6 @@ def unused(where: Where) -> Path:
 
 
 def copy(source: Where, target: Where) -> None:
-  """Copy the bytes of a file, also from and to URLs."""
   store_of(target).copy(source, target)
 
 
@@ -423,11 +400,7 @@ def locked(file: Where, *, doing: str, wait: bool = True) -> AbstractContextMana
 
 @contextlib.contextmanager
 def locked_folder(folder: Where) -> Iterator[None]:
-  """Create a local folder and lock it, also after a rename.
-
-  Raises:
-    BlockingIOError: another process holds the lock.
-  """
+  """Create and lock a local folder, also renamed; BlockingIOError if held."""
   make_folder(folder)
   handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
   try:

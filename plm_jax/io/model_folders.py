@@ -16,10 +16,7 @@ _BERT = {'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'intermediat
 
 
 def read(file: Path) -> Any:
-  """Read a JSON file; {} if it is missing.
-
-  Raise WeightsError if it is damaged.
-  """
+  """Read a JSON file; {} if missing, WeightsError if damaged."""
   try:
     return checksums.read_json(file, default={})
   except (OSError, ValueError, RecursionError) as error:
@@ -56,10 +53,7 @@ def modules(folder: Path) -> list[dict[str, Any]]:
 
 
 def main_folder(folder: Path) -> Path:
-  """Return the folder of the transformer in one of sentence-transformers.
-
-  Other folders are returned unchanged.
-  """
+  """Return the transformer's folder of sentence-transformers, else the folder itself."""
   first = next(iter(modules(folder)), {})
   inner = folder / str(first.get('path') or '')
   return inner if files.is_inside(inner, folder) and files.is_folder(inner) else folder
@@ -73,12 +67,9 @@ def tokenizer_places(where: files.Where) -> list[Path]:
 
 
 def base_of(folder: Path) -> Path:
-  """Return the folder of the model that a PEFT folder updates.
+  """Return the base model's folder of a PEFT folder, or raise WeightsError.
 
   It is `base_model_name_or_path` from here or from the folder, else the model next to the adapter.
-
-  Raises:
-    WeightsError: there is none.
   """
   if not files.is_file(folder / PEFT):
     return folder

@@ -94,10 +94,7 @@ def path(where: Where) -> Path:
 
 
 def check_holds_checkpoints(where: Where) -> None:
-  """Raise ConfigError for a URL that Orbax does not support.
-
-  Its client need not be installed.
-  """
+  """Raise ConfigError for a URL that Orbax does not support."""
   if is_address(where) and not os.fspath(where).startswith('gs://'):
     raise ConfigError(
       f'{where}: checkpoints need a local folder or gs:// (Orbax supports no other store). Name such a --workdir, or '
@@ -120,7 +117,6 @@ def _configure() -> None:
 
 
 def _client(where: Where) -> Any:
-  """Build the fsspec client of a URL."""
   import fsspec
 
   text = os.fspath(path(where))
@@ -228,7 +224,6 @@ def create(where: Where, content: bytes) -> bool:
 
 
 def send(file: Where, where: Where) -> None:
-  """Upload a local file."""
   with _requests_to(where) as client:
     client.put_file(os.fspath(file), os.fspath(where))
 
@@ -240,16 +235,12 @@ def remove(where: Where) -> None:
 
 
 def copy(source: Where, target: Where) -> None:
-  """Copy an object within a store."""
   with _requests_to(source) as client:
     client.cp_file(os.fspath(source), os.fspath(target))
 
 
 def listing(folder: Where, pattern: str) -> list[Path]:
-  """List the matches of a pattern in a folder, sorted.
-
-  Each slash goes down one folder.
-  """
+  """List a pattern's matches, sorted; each slash goes down one folder."""
   names, _, rest = pattern.partition('/')
   with _requests_to(folder) as client:
     try:

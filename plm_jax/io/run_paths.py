@@ -9,14 +9,9 @@ from plm_jax.io.files import Where
 
 
 def check_place(file: Where, *, name: str, made: Where | None = None) -> None:
-  """Raise ConfigError if an output file cannot be created.
+  """Raise ConfigError if the output file of flag `name` cannot be created.
 
-  It may not be a folder, and its folder has to exist and be writable. Nothing is left there.
-
-  Args:
-    file: the output file.
-    name: of the flag that names the file.
-    made: a folder that will be created.
+  It may not be a folder, and its folder has to be writable or `made`, which will be created. Nothing is left there.
   """
   folder = files.path(file).parent
   if files.is_folder(files.path(file)):
@@ -38,12 +33,7 @@ def check_no_run(folder: Where, *, name: str) -> None:
 
 
 def check_new_folder(folder: Where, *, name: str) -> None:
-  """Raise ConfigError if a folder cannot be created or written to.
-
-  Args:
-    folder: local, or a URL, which is not checked.
-    name: of the setting or flag that names the folder.
-  """
+  """Raise ConfigError, naming flag `name`, if a local folder cannot be created."""
   if files.is_address(folder):
     return
   whole = files.absolute(files.path(folder))
@@ -93,7 +83,6 @@ class RunFolder:
 
   @classmethod
   def at(cls, where: Where) -> 'RunFolder':
-    """Build the paths from a folder given by a user."""
     return cls(files.path(where))
 
   def step(self, number: int) -> Path:

@@ -248,11 +248,7 @@ LOCAL, REMOTE = LocalStore(), RemoteStore()
 
 
 def store_of(where: Where) -> LocalStore | RemoteStore:
-  """Choose the store of a path by its form.
-
-  Raises:
-    ConfigError: a URL that has lost a slash (`object_store.is_address`).
-  """
+  """Choose a path's store by its form; ConfigError as `object_store.is_address`."""
   return REMOTE if is_address(where) else LOCAL
 
 

@@ -88,8 +88,5 @@ def train(documents: Iterable[str], *, size: int, specials: Specials = 'all', mi
 
 
 def template(vocab: Vocab) -> 'Template | None':
-  """Build the form <s> A </s> (</s> B </s>).
-
-  It is None for GPT-2's one special token, which ends documents and begins none.
-  """
+  """Build <s> A </s> (</s> B </s>); None for GPT-2's single token."""
   return None if vocab.cls_id == vocab.sep_id else tokenizer.around(vocab, separators=2, typed=False)

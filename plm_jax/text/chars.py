@@ -19,11 +19,7 @@ UNKNOWN = '<UNK>'
 
 
 def of_word(word: str) -> np.ndarray:
-  """Encode a word as slots: int32[50].
-
-  Raises:
-    ValueError: it is empty.
-  """
+  """Encode a word as slots, int32[50]; raise ValueError if empty."""
   if not word:
     raise ValueError('an empty string is no word: remove it')
   return _between_marks([byte + 1 for byte in word.encode('utf-8', 'ignore')[: SLOTS - 2]])

@@ -56,10 +56,7 @@ for text in request['texts']:
 
 
 def check(spec: Spec) -> None:
-  """Check that the library can read and use a tokenizer.
-
-  Args:
-    spec: content of a `tokenizer.json`, as it will be used.
+  """Check that the library can read and use a `tokenizer.json`.
 
   Raises:
     ValueError: it cannot, or the ids of a text vary; the message is one line.
@@ -81,10 +78,7 @@ def check(spec: Spec) -> None:
 
 @contextlib.contextmanager
 def using() -> Iterator[None]:
-  """Convert a panic of the library on a text to RunError.
-
-  It is an error of the tokenizer, not of this package.
-  """
+  """Convert a panic of the library, a tokenizer's error, to RunError."""
   try:
     yield
   except BaseException as error:  # a panic is no Exception, and its class cannot be imported

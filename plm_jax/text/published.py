@@ -29,10 +29,7 @@ class Published(NamedTuple):
 
 
 def find(path: Path) -> Path | None:
-  """Find the file that determines the tokenizer of a path.
-
-  It is the path itself if it is a file; None if there is no tokenizer.
-  """
+  """Find the tokenizer file of a folder, or the file itself; else None."""
   if not files.is_folder(path):
     return path if files.is_file(path) else None
   for name in (TOKENIZER, *MODELS, MERGES, WORDS):
@@ -73,11 +70,7 @@ def as_saved(file: Path) -> dict[str, Any]:
 
 
 def read_folder(path: Path) -> Published:
-  """Read the tokenizer of a folder or file; raise as `read`.
-
-  Raises:
-    FileNotFoundError: there is none.
-  """
+  """Read a folder's tokenizer as `read`; raise FileNotFoundError without one."""
   file = find(path)
   if file is None:
     raise FileNotFoundError(f'no vocabulary in {path}')
@@ -85,9 +78,7 @@ def read_folder(path: Path) -> Published:
 
 
 def _with_added(spec: dict[str, Any], folder: Path, settings: Spec) -> dict[str, Any]:
-  """Add the tokens of other files, with their ids.
-
-  New tokens without an id get the next one.
+  """Add the tokens of other files, new ones with the next id.
 
   Raises ValueError if an id belongs to another token, or leaves a gap after all others.
   """

@@ -34,12 +34,7 @@ NAMES = ('bos', 'eos', 'unk', 'sep', 'pad', 'cls', 'mask')  # roles, in the orde
 
 
 def read_table(file: Path) -> dict[str, Any]:
-  """Read the object in a JSON file.
-
-  Raises:
-    ValueError: it is damaged.
-    RunError: it has changed since it was converted.
-  """
+  """Read a JSON object; raise ValueError if damaged, RunError if changed."""
   try:
     content = checksums.read_json(file)
   except (ValueError, RecursionError) as error:
@@ -50,10 +45,7 @@ def read_table(file: Path) -> dict[str, Any]:
 
 
 def text_of(file: Path) -> str:
-  """Read a text file.
-
-  Raise ValueError with its name if it is not UTF-8.
-  """
+  """Read a text file; raise ValueError with its name unless UTF-8."""
   try:
     return files.read_utf8(file)
   except ValueError as error:

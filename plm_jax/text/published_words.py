@@ -24,10 +24,7 @@ from plm_jax.text.spec import Spec
 
 
 def wordpiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, str]]:
-  """Read BERT's vocab.txt.
-
-  The last line of a repeated token is used; the others are never chosen.
-  """
+  """Read BERT's vocab.txt; the last line of a repeated token counts."""
   if files.is_file(file.parent / 'bpe.codes'):
     raise ValueError('has bpe.codes of fastBPE, which is not supported: save it with a tokenizer.json')
   check_family(settings, WORD_LISTS, of=WORDS)
@@ -59,10 +56,7 @@ def wordpiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, st
 
 
 def byte_bpe(folder: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, str] | None]:
-  """Read byte-level BPE, or BPE with ends of words.
-
-  Merges of the first GPT and HerBERT end words with </w>.
-  """
+  """Read byte-level BPE, or BPE with word ends </w> (GPT, HerBERT)."""
   check_family(settings, MERGED, of=f'{IDS} and {MERGES}')
   family = family_of(settings)
   vocab = read_table(folder / IDS)

@@ -26,10 +26,7 @@ def in_header(header: str, path: Any) -> str | None:
 
 
 def header_of(target: str) -> str:
-  """Read the docstring of a config file.
-
-  It is empty for the config of a run.
-  """
+  """Read the docstring of a config file; '' for run configs."""
   file = files.path(target.partition('.py:')[0] + '.py' if '.py:' in target else target)
   if file.suffix != '.py' or not files.is_file(file):
     return ''

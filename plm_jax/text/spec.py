@@ -62,11 +62,7 @@ def kind_of(spec: Spec) -> str:
 
 
 def token_ids(spec: Spec) -> dict[str, int]:
-  """Read token -> id, added tokens included.
-
-  Raises:
-    ValueError: the tables are missing or damaged.
-  """
+  """Read token -> id, added ones included; raise ValueError if damaged."""
   model, added = spec.get('model'), spec.get('added_tokens', [])
   given = model.get('vocab') if isinstance(model, Mapping) else None
   if isinstance(given, list) and all(isinstance(item, list) and len(item) == 2 for item in given):
@@ -91,10 +87,7 @@ def special_tokens(spec: Spec) -> set[str]:
 
 
 def without_names(spec: Spec) -> Spec:
-  """Remove the names of special tokens, to read raw text.
-
-  Unigram models and words would read the name of a special token as that token.
-  """
+  """Remove special tokens' names, which Unigram and words match in raw text."""
   kind, specials, model = kind_of(spec), special_tokens(spec), spec['model']
   if kind == 'words':  # no word is empty, so '' can be the unknown one
     unknown = model['vocab'][model['unk_token']]
@@ -159,10 +152,7 @@ def with_template(spec: Spec, single: Row, pair: Row) -> dict[str, Any]:
 
 
 def spaced(spec: Spec) -> Spec:
-  """Add a space before each text in byte-level BPE.
-
-  Other vocabularies do not spell white space in their tokens and are unchanged.
-  """
+  """Add a space before texts of byte-level BPE; other kinds need none."""
 
   def change(part: Any) -> Any:
     if not isinstance(part, Mapping):
@@ -181,11 +171,7 @@ def typed(spec: Spec) -> bool:
 
 
 def guess_roles(tokens: Iterable[str], *, decided: Collection[str]) -> dict[str, str]:
-  """Map undecided roles to tokens by their well-known names.
-
-  Raises:
-    ValueError: two names for one role.
-  """
+  """Map undecided roles to well-known names; raise ValueError if ambiguous."""
   present = set(tokens)
   roles = {}
   for role in [role for role in ROLES if role not in decided]:
@@ -201,11 +187,7 @@ def guess_roles(tokens: Iterable[str], *, decided: Collection[str]) -> dict[str,
 
 
 def complete_roles(roles: Mapping[str, str], tokens: Collection[str]) -> dict[str, str]:
-  """Complete the roles with those that another token can have.
-
-  Raises:
-    ValueError: an unknown role or token, or no padding token.
-  """
+  """Complete roles by other tokens; raise ValueError for unknown roles or tokens."""
   for role, token in roles.items():
     if role not in ROLES:
       raise ValueError(f'roles: no role {role!r}; choices are {", ".join(ROLES)}')
@@ -224,9 +206,7 @@ def extent(spec: Spec, tokens: Sequence[str], specials: Collection[int]) -> tupl
   """Compute `starts_word` bool[v] and `num_bytes` int32[v] of `Vocab`.
 
   Args:
-    spec: of the vocabulary.
     tokens: in the order of their ids.
-    specials: ids of the special tokens.
   """
   added = {item['content'] for item in spec['added_tokens']}  # spelt as text even if the model spells bytes
   prefix = spec['model'].get('continuing_subword_prefix') or '##'
@@ -284,10 +264,7 @@ def _is_sign(part: Spec) -> bool:
 
 
 def rules(spec: Spec) -> dict[str, Any]:
-  """Extract what determines the ids of a text.
-
-  Different spellings of older files are unified.
-  """
+  """Extract what determines the ids of a text, unifying older spellings."""
   model = {key: value for key, value in spec['model'].items() if key != 'type'}
   if 'merges' in model:
     model['merges'] = [pair.split(' ') if isinstance(pair, str) else pair for pair in model['merges']]

@@ -79,11 +79,7 @@ class Model(NamedTuple):
 
 
 def read(content: bytes) -> Model:
-  """Parse a model file.
-
-  Raises:
-    ValueError: it is no such file, or of an unsupported kind.
-  """
+  """Parse a model file; raise ValueError for other files or kinds."""
   proto = _proto()()
   try:
     proto.ParseFromString(content)

@@ -82,7 +82,6 @@ def load(
   """Load a vocabulary folder, or a published folder or `tokenizer.json`.
 
   Args:
-    path: the folder or file.
     kind: the required kind; None accepts every kind.
     extra: special tokens to append with new ids, in this order; an existing one keeps its id.
     roles: role -> token; overrides the folder and the well-known names.
@@ -122,12 +121,10 @@ def around(vocab: Vocab, *, separators: int, typed: bool) -> 'types.Template':
 def marked(path: str | Path, *, template: 'types.Template | None' = None) -> tokenizers.Tokenizer:
   """Load a published tokenizer with its special tokens, as HF's library.
 
-  Args:
-    path: the folder.
-    template: special tokens around a text, instead of those of the folder.
+  It raises as `load`.
 
-  Raises:
-    FileNotFoundError, ValueError: as `load`.
+  Args:
+    template: special tokens around a text, instead of those of the folder.
   """
   spec = {**published.read_folder(files.path(path)).spec, 'truncation': None, 'padding': None}
   if template is not None:
@@ -221,10 +218,9 @@ def _facts(file: Path) -> Spec:
 
 
 def _known_roles(spec: Spec, named: Mapping[str, str], *, decided: Collection[str]) -> dict[str, str]:
-  """Map roles to tokens of a published vocabulary.
+  """Map roles to a published vocabulary's tokens; settings precede well-known names.
 
-  Its settings take precedence over well-known names. A token that has another role is the padding, unknown or mask
-  token only if a well-known name has that role.
+  A token that has another role is the padding, unknown or mask token only if a well-known name has that role.
   """
   ids = specs.token_ids(spec)
   named = {role: token for role, token in named.items() if token in ids and role not in decided}

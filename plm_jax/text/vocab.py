@@ -76,12 +76,10 @@ class Vocab:
 
   @property
   def size(self) -> int:
-    """Return the number of ids."""
     return len(self.tokens)
 
   @property
   def pad_id(self) -> int:
-    """Return the id of padding."""
     return self.id(self.roles['pad'])
 
   unk_id = RoleId('unk')  # of unknown words
@@ -139,7 +137,6 @@ class Vocab:
     return dataclasses.replace(self, named=True, digest=hashlib.sha256(f'{self.digest} named'.encode()).hexdigest())
 
   def token(self, token_id: int) -> str:
-    """Return the token of an id."""
     if not 0 <= token_id < self.size:
       raise ValueError(
         f'id {token_id} is outside this vocabulary of {self.size} tokens: use ids from 0 to {self.size - 1}'
@@ -147,7 +144,6 @@ class Vocab:
     return self.tokens[token_id]
 
   def id(self, token: str) -> int:
-    """Return the id of a token."""
     if token not in self._ids:
       raise ValueError(f'no token {token!r} in this vocabulary of {self.size}.{suggest(token, self.tokens)}')
     return self._ids[token]

@@ -85,10 +85,7 @@ def train(
 
 
 def template(vocab: Vocab) -> 'Template':
-  """Build the form [CLS] A [SEP] (B [SEP]).
-
-  Text B has type 1.
-  """
+  """Build [CLS] A [SEP] (B [SEP]), where B has type 1."""
   return tokenizer.around(vocab, separators=1, typed=True)
 
 

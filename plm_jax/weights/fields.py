@@ -63,7 +63,7 @@ def layers(default: Any = REQUIRED, *, also: str | None = None) -> Field:
 
 
 def number(default: Any = REQUIRED, *, least: float = 0, above: float = -math.inf, most: float = math.inf) -> Field:
-  """Describe a finite number within bounds, or null if the default is None.
+  """Describe a finite number, or null if the default is None.
 
   Args:
     least: inclusive lower bound.
@@ -144,7 +144,9 @@ def block(inside: Fields) -> Field:
 
 
 def complete(fields: Fields, config: Mapping[str, Any]) -> dict[str, Any]:
-  """Check a complete config.json, and fill in defaults and main names of `fields`.
+  """Check a complete config.json, and fill in the defaults of `fields`.
+
+  Alternative names are replaced by the main ones.
 
   Raises:
     ValueError: a field is missing or has an invalid value.
