@@ -66,6 +66,8 @@ class _Candidates(NamedTuple):
 def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Array) -> Generated:
   """Search with k open and k finished texts per row.
 
+  Like the beam search of Hugging Face.
+
   Args:
     reader: a trunk that has read its prompts, for k texts of each.
     constraints: the allowed tokens.

@@ -29,7 +29,7 @@ class Published(NamedTuple):
 
 
 def find(path: Path) -> Path | None:
-  """Find the tokenizer file of a folder, or the file itself; else None."""
+  """Find a folder's tokenizer file, or return a file itself; else None."""
   if not files.is_folder(path):
     return path if files.is_file(path) else None
   for name in (TOKENIZER, *MODELS, MERGES, WORDS):
