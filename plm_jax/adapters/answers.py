@@ -28,11 +28,7 @@ Start = Literal['pad', 'bos', 'eos']
 
 
 class Model(nn.Module):
-  """A generative trunk and its output matrix.
-
-  Attributes:
-    trunk: a causal trunk, one with a prefix, or an encoder-decoder.
-  """
+  """A causal, prefix or encoder-decoder trunk and its output matrix."""
 
   trunk: nn.Module
 
@@ -54,10 +50,8 @@ class Reader(NamedTuple):
   """Settings of how a trunk reads a text and an answer.
 
   Attributes:
-    kind: see the module docstring.
     start_id: first token of an answer; None for a causal trunk.
     mask_id: id of the blank; None if answers follow the text.
-    vocab_size: number of ids in the vocabulary.
     rows: examples of a batch whose logits are in memory at a time.
   """
 
@@ -88,7 +82,6 @@ def make_reader(
   """Build the reader of a trunk.
 
   Args:
-    trunk: see `Model`.
     vocab: has the start token, and the mask if the trunk fills blanks.
     user: the caller, such as "adapter 'prompt'", for error messages.
     start: role of the first token of an answer; None is 'pad' for an encoder-decoder, else 'bos'.
@@ -130,7 +123,6 @@ def read(s: Reader, tokens: Array, segment_ids: Array, answer: Array, answer_seg
   """Build the inputs from which the trunk predicts an answer.
 
   Args:
-    s: reader of the trunk.
     tokens: int[b, l], padded on either side.
     segment_ids: int[b, l], 1, and 0 on padding.
     answer: int[b, t], padded on the right.
@@ -182,7 +174,6 @@ def states(s: Reader, hidden: Array, *, length: int, answers: int) -> Array:
   """Select the states [b, t, d] that predict an answer.
 
   Args:
-    s: reader of the trunk.
     hidden: [b, l, d], for the inputs from `read`.
     length: number of tokens of the text.
     answers: t, number of tokens of the answer.
@@ -197,8 +188,6 @@ def score(s: Reader, forward: Forward, inputs: Mapping[str, Any], answer: Array,
   """Compute the losses of the tokens of answers.
 
   Args:
-    s: reader of the trunk.
-    forward: a `Model`.
     inputs: from `read`.
     answer: int[b, t].
     length: number of tokens of the text.
@@ -230,8 +219,6 @@ def option_nats(
   An option without tokens that count has 1e9.
 
   Args:
-    s: reader of the trunk.
-    forward: a `Model`.
     tokens: int[b, l].
     segment_ids: int[b, l].
     options: int[b, k, t].

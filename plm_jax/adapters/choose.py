@@ -29,12 +29,7 @@ NEVER = -1e30  # score of a missing option
 
 
 class ChooseSettings(NamedTuple):
-  """Inputs and loss weights.
-
-  Attributes:
-    inputs: inputs of the trunk.
-    lm_weight: weight of the auxiliary language model.
-  """
+  """Inputs of the trunk, and weight of the auxiliary language model."""
 
   inputs: texts.Inputs
   lm_weight: float

@@ -81,7 +81,6 @@ class Model(nn.Module):
     Args:
       train: applies dropout, and normalises by the batch.
       counts: bool[b], examples that batch norms average over; examples without a token never count.
-      **inputs: inputs of the trunk.
     """
     # windows of texts are read as texts: [b, w, l] -> [b w, l]
     whole = texts.segments_of(inputs)

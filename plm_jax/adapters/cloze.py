@@ -34,12 +34,7 @@ SENTINEL = '<extra_id_0>'
 
 
 class Model(nn.Module):
-  """An encoder with its pre-training head, at one position of each text.
-
-  Attributes:
-    trunk: a bidirectional trunk that `Attends`.
-    mlm: the head, under its name in pre-training.
-  """
+  """An encoder that `Attends`, and its pre-training head `mlm`, at one position of each text."""
 
   trunk: nn.Module
   mlm: nn.Module

@@ -82,7 +82,6 @@ def make(
   """Train the inner task on its labels and on the teacher's predictions.
 
   Args:
-    trunk: trunk of the student.
     vocab: vocabulary of the data, for both networks.
     inner: a task that predicts probabilities or a number per example (`OF_A_ROW` in its file), and its keywords; the
       same as in the teacher's run.

@@ -37,14 +37,7 @@ QUICK = dict(relations=('O', 'B-name', 'I-name', 'B-type', 'I-type'), layers=(-1
 class Model(nn.Module):
   """A trunk and the scores of arcs between words.
 
-  Attributes:
-    trunk: any trunk.
-    relations: number of relations.
-    width: width of the compared vectors.
-    layers: layers whose states are concatenated; -1 is the trunk's output, 0 the embeddings.
-    dropout: rate on these states.
-    frozen: the trunk runs without dropout and gets no gradient.
-    init_std: standard deviation of all matrices.
+  Attributes are keywords of `make`; `relations` is the number of relations.
   """
 
   trunk: nn.Module
@@ -64,7 +57,6 @@ class Model(nn.Module):
 
     Args:
       may_be_head: bool[b, l], True at the first piece of a word.
-      **inputs: inputs of the trunk.
     """
     out = self.trunk(**inputs, train=train and not self.frozen)
     states = read_layers(out, self.layers)
@@ -75,12 +67,7 @@ class Model(nn.Module):
 
 
 class ParseSettings(NamedTuple):
-  """Inputs and labels.
-
-  Attributes:
-    inputs: inputs of the trunk.
-    relations: number of relations.
-  """
+  """Inputs of the trunk, and number of relations."""
 
   inputs: Inputs
   relations: int

@@ -59,7 +59,6 @@ def make(
   """Train keys and values of every layer, and the head.
 
   Args:
-    trunk: a trunk with attention.
     length: p, length of the prefix.
     mlp_dim: w, width between the two layers that compute the vectors; 0 trains the vectors directly.
     init_std: standard deviation of tables and kernels.

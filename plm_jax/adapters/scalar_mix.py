@@ -58,13 +58,10 @@ class MixedTrunk(nn.Module):
     trunk: any trunk; this module shares its parameter scope.
     vectors: width of a table of trained vectors for the vocabulary; 0 for none.
     dropout: rate on the mix and on these vectors.
-    norm: see `ScalarMix`.
     init_std: standard deviation of the table.
     layers: layers that are mixed; () for all.
-    side: where the mix enters, see the module docstring.
     lstm_layers: number of LSTM layers of the task network.
     lstm_dim: state width of each of their directions.
-    fields: how the LSTM layers read the fields of an example, see `make`.
   """
 
   trunk: nn.Module

@@ -44,8 +44,6 @@ class Decoding:
     temperature: divisor of the logits when sampling.
     top_k: number of best tokens to sample from.
     top_p: probability mass of the best tokens to sample from.
-    seed: seed of samples.
-    first: first token of every text.
     last: last token of a text of `max_new` tokens.
   """
 
@@ -68,10 +66,8 @@ class SequenceSettings(NamedTuple):
   """Reader, loss and decoding.
 
   Attributes:
-    reader: reader of a text and a target.
     label_smoothing: share of the loss that is spread evenly over the vocabulary.
     decoding: keywords of `generate`, without `max_new` if it is None.
-    seed: seed of samples.
   """
 
   reader: Reader

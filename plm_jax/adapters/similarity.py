@@ -24,13 +24,7 @@ QUICK = dict(kind='class')  # settings of a smoke test (`file.py:quick`)
 
 
 class SimilaritySettings(NamedTuple):
-  """Inputs and loss.
-
-  Attributes:
-    inputs: inputs of the trunk.
-    kind: 'class' or 'regression'.
-    lm_weight: weight of the auxiliary language model.
-  """
+  """Inputs of the trunk, kind ('class' or 'regression'), and weight of the auxiliary language model."""
 
   inputs: texts.Inputs
   kind: str

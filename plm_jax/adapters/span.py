@@ -40,12 +40,7 @@ NEVER = -1e30  # score of an illegal pair; twice this value is finite in float32
 
 
 class Conditional(nn.Module):
-  """Scores of starts, of ends given a start, and of no answer (XLNet's released code, `get_qa_outputs`).
-
-  Attributes:
-    features: d, width of the states.
-    init_std: standard deviation of the kernels.
-  """
+  """Scores of starts, of ends given a start, and of no answer (XLNet's released code, `get_qa_outputs`)."""
 
   features: int
   init_std: float
@@ -85,15 +80,7 @@ class Conditional(nn.Module):
 
 
 class Model(nn.Module):
-  """Trunk, dropout and one dense layer with two outputs per token, or the head `Conditional`.
-
-  Attributes:
-    trunk: any trunk.
-    dropout: rate before the head.
-    frozen: the trunk runs without dropout and gets no gradient.
-    init_std: standard deviation of the head's kernels.
-    conditional: the head is `Conditional`.
-  """
+  """Trunk, dropout and one dense layer with two outputs per token, or the head `Conditional`; see `make`."""
 
   trunk: nn.Module
   dropout: float
@@ -134,14 +121,10 @@ class Model(nn.Module):
 
 
 class SpanSettings(NamedTuple):
-  """Inputs, loss and predictions.
+  """Inputs, loss and predictions; those not listed are explained in `make`.
 
   Attributes:
-    inputs: inputs of the trunk.
-    n_best: number of predicted pairs.
-    max_answer: maximum number of tokens of an answer.
     threshold: margin by which no answer has to score above the best answer.
-    starts: number of starts from which ends are predicted, with a conditional end.
     weight: weight of the classifier of questions without an answer.
   """
 
@@ -252,8 +235,6 @@ def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any], *, no_ans
   """Return the best answer of a window, or ''.
 
   Args:
-    prediction: prediction of the window.
-    record: its record in the data.
     no_answer: texts may contain no answer; then '' if that is predicted.
   """
   window = Group([prediction], [record])

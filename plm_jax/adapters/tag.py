@@ -54,20 +54,7 @@ QUICK = dict(  # settings of a smoke test (`file.py:quick`)
 class Model(nn.Module):
   """Trunk, optional LSTM layers, dropout and one or two dense layers over every token; an optional CRF.
 
-  Attributes:
-    trunk: any trunk.
-    outputs: width of the last layer.
-    dropout: rate before each layer of the head.
-    hidden: width of a dense layer before the last one; 0 for none.
-    activation: activation after that layer.
-    layers: layers whose states are read; -1 is the trunk's output, 0 the embeddings.
-    join: how their states are combined, see `JoinedStates`.
-    layer_weights: weights of join='weighted'.
-    frozen: the trunk runs without dropout and gets no gradient.
-    lstm_layers: number of LSTM layers below the dense layers; 0 for none.
-    lstm_dim: state width of each of their directions.
-    crf: score the labels of a text as one path.
-    init_std: standard deviation of the kernels of dense layers.
+  Attributes are keywords of `make`; `outputs` is the width of the last layer.
   """
 
   trunk: nn.Module
@@ -129,14 +116,10 @@ class Scheme(NamedTuple):
 
 
 class TagSettings(NamedTuple):
-  """Inputs and loss.
+  """Inputs and loss; settings not listed are explained in `make`.
 
   Attributes:
-    inputs: inputs of the trunk.
     scheme: scheme of the labels; None if they are not of entities.
-    crf: score the labels of a text as one path.
-    class_weights: weight of the loss of each label; () for equal weights.
-    label_smoothing: share of the loss that is spread evenly over all labels.
   """
 
   inputs: Inputs

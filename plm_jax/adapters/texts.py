@@ -132,7 +132,6 @@ def pooled(trunk: nn.Module, hidden: Array, segment_ids: Array, *, pool: Pool, f
   With 'concat' the result is [b, 3 d].
 
   Args:
-    trunk: any trunk with `pool`.
     hidden: states of one of its layers.
     segment_ids: int[b, l], segments of these states.
     pool: 'trunk' pools as in the trunk's paper, 'mean' averages the real tokens, 'concat' concatenates the last token,
@@ -246,12 +245,10 @@ def with_language_model(
   L3 = L2 + lambda L1 (GPT eq. 5). With `lm_weight` 0 the values and metrics are returned unchanged.
 
   Args:
-    lm_weight: lambda, weight of the auxiliary language model.
     forward: the model, with `attend`.
     hidden: [b k, l, d], the states of its texts.
     targets: includes 'weights' f32[b], and those of `lm_targets`.
     values: f32[b], loss of each example without it.
-    metrics: metrics without it.
 
   Returns:
     losses f32[b] and metrics with it.

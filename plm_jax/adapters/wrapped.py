@@ -101,10 +101,6 @@ def make_task(
 ) -> Task:
   """Build the inner task and wrap it.
 
-  Args:
-    added: parameters of the wrapper.
-    trunk: trunk of the run.
-
   Raises:
     ValueError: the inner task is a wrapper itself, or gives its trunk no gradient.
   """
@@ -186,7 +182,6 @@ def named(targets: Sequence[str], trunk: nn.Module, *, what: str) -> dict[str, A
 
   Args:
     targets: each the last part of a path, such as 'query', or a regular expression that matches a whole path.
-    trunk: see `dense_layers`.
     what: the config key, for messages.
 
   Raises:

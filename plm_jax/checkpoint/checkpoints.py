@@ -61,9 +61,6 @@ class Checkpoints:
 
   The newest `keep` steps and the best one are kept. The folder is local, mounted or at gs://, and visible to every
   process.
-
-  Attributes:
-    folder: has a folder per step.
   """
 
   def __init__(
@@ -72,7 +69,6 @@ class Checkpoints:
     """Create the folder and remove the rest of an interrupted save.
 
     Args:
-      folder: `<workdir>/checkpoints`.
       keep: number of newest steps to keep, at least 1.
       best: (name in the metrics of `save`, 'min' or 'max').
 
@@ -114,10 +110,7 @@ class Checkpoints:
     return list(saved_steps.records(self.folder)[0])
 
   def best_step(self) -> int | None:
-    """Return the complete step with the best score, or None.
-
-    The earliest of equal scores; None if no step has a score.
-    """
+    """Return the complete step with the best score, the earliest, or None."""
     return best_step(self.folder)
 
   def save(
@@ -331,9 +324,7 @@ def set_aside(folder: Path, at: int) -> list[int]:
 
 
 def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
-  """Read all leaves of a step into the memory of this host.
-
-  Path -> array.
+  """Read all leaves of a step into this host's memory, by path.
 
   Raises:
     CheckpointError: the step could not be read.

@@ -41,7 +41,6 @@ def write_own(unfinished: Path, *, process: int, item: str) -> None:
 
   Args:
     unfinished: the folder of a step, before it has its name.
-    process: index of this process.
     item: name of the saved item in the step; its folder may have a longer name while it is written.
   """
   folders = {f'ocdbt.process_{process}', f'process_{process}'}  # the arrays and their `array_metadatas`

@@ -73,10 +73,8 @@ def fit(
   The result has the shape, dtype and sharding of the initial one. Also return a description of the changes.
 
   Args:
-    path: of the leaf.
     value: the leaf of the source.
     fresh: the initial one.
-    entry: of `init_from`.
     before: rows of a table before its positions.
     width_key: the key of a config that sets the width of the leaf, if the source is a file of word vectors.
   """
@@ -192,7 +190,6 @@ def without_spare(
   Also return a description. Other leaves do not change.
 
   Args:
-    path: of the leaf.
     value: the leaf of the source.
     shape: of the initial one.
     rows: of the source's token table.

@@ -24,12 +24,9 @@ NAME = 'frozen.json'  # in the folder of the checkpoints: path -> sha256
 
 
 def write(checkpoints: Path, params: PyTree, *, main: bool, is_new: bool = False) -> None:
-  """Write the checksums of frozen parameters the first time.
-
-  Later calls compare with them.
+  """Write checksums of frozen parameters the first time; later compare with them.
 
   Args:
-    checkpoints: the folder.
     params: the frozen parameters; None for others. All processes call.
     main: this process writes.
     is_new: nothing was saved yet, so checksums of an earlier start are ignored.
@@ -51,12 +48,9 @@ def read(checkpoints: Path) -> dict[str, str]:
 
 
 def leaves(checkpoints: Path, entries: Sequence[tuple[Entry, Params]]) -> dict[str, Leaf]:
-  """Find the frozen parameters of a run.
-
-  Each is checked when it is read.
+  """Find the frozen parameters of a run, each checked when read.
 
   Args:
-    checkpoints: the folder.
     entries: of `init_from` of the run, each with the parameters of its source.
 
   Raises:

@@ -217,8 +217,6 @@ class _Leaves:
   Attributes:
     fresh: path -> the initial leaf.
     current: path -> the leaf.
-    restored: as in `Report`.
-    skipped: as in `Report`.
     wholes: path -> a leaf of a source and its entry; this model stores the leaf as a sum.
   """
 

@@ -64,7 +64,6 @@ class Params(Mapping[str, Leaf]):
 
     Args:
       leaves: by path.
-      where: their location, for messages.
       read: paths -> arrays, if reading several at once is faster.
     """
     self._leaves = dict(leaves)

@@ -128,9 +128,7 @@ def _written(folder: Path) -> tuple[Record, Mapping[str, int]]:
 
 
 def check(folder: Path) -> Record:
-  """Compare every byte of the folder with its record.
-
-  In this process alone.
+  """Compare every byte of the folder with its record, in this process.
 
   Raises:
     Damaged: as for `read`, or the content of a file changed.
@@ -225,10 +223,7 @@ def best_of(values: Mapping[int, float], mode: str) -> int | None:
 
 
 def best_step(folder: str | os.PathLike[str]) -> int | None:
-  """Return the complete step with the best score, or None.
-
-  The earliest of equal scores; None if no step has a score.
-  """
+  """Return the complete step with the best score, the earliest, or None."""
   whole, damaged = records(place(folder))
   for step, error in damaged.items():
     log.warning('step %d in %s cannot be the best one: %s', step, folder, error)
@@ -351,10 +346,7 @@ def _record(content: Mapping[str, Any]) -> Record:
 
 
 def step_named(text: str) -> Step:
-  """Parse a step.
-
-  A number, 'newest', 'best', or 'auto' for None (see `choose`).
-  """
+  """Parse a step: a number, 'newest', 'best', or 'auto' for None."""
   if text == 'auto':
     return None
   if text in ('newest', 'best'):

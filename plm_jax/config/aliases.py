@@ -218,10 +218,7 @@ def ours(word: str, *, table: str = 'config') -> list[str]:
 
 
 def fix(word: str, fixes: Mapping[str, str] = FIXES) -> str:
-  """Return how a thing without a key is done here.
-
-  It is empty for unknown words.
-  """
+  """Return how a thing without a key is done here, if known."""
   return next((told for theirs, told in fixes.items() if same(word) in map(same, theirs.split())), '')
 
 

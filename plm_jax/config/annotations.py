@@ -188,7 +188,6 @@ def rebuild(annotation: str, value: Any, change: Callable[[Part, Any, str], Any]
   """Replace each block and name in a value by `change(part, value, key)`.
 
   Args:
-    annotation: of the value.
     value: of a keyword; None stays None.
     change: also called for what stands inside containers. What it returns is not gone through again.
     label: the dotted key of the value.

@@ -122,7 +122,6 @@ def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = (
   """Fill in every default of a block, as plain data.
 
   Args:
-    kind: of the block.
     settings: what the config has there.
     label: the dotted key of the block, for messages.
     outer: keywords of the data block that this data block is a part of, which come from there.
@@ -166,7 +165,6 @@ def as_keys(annotation: str, value: Any, label: str, *, there: Any = None, readi
   """Return the end of a message: how to set a block's keys.
 
   Args:
-    annotation: of the keyword.
     value: what was given for it.
     label: its dotted key, such as 'config.spikes'.
     there: what the config has there, or the default.

@@ -137,10 +137,7 @@ def look(settings: Mapping[str, Any]) -> Any:
 
 
 def template(folder: str, settings: Mapping[str, Any], **given: Any) -> Any:
-  """Call `template` of a file: the special tokens around a text.
-
-  None if the file has no such function.
-  """
+  """Call `template` of a file, if any: special tokens around a text."""
   made = getattr(import_file(f'{folder}.{settings["name"]}'), 'template', None)
   return None if made is None else made(**frozen(settings), **given)
 

@@ -82,7 +82,6 @@ def call(path: pathlib.Path, ask: Callable[[ModuleType], Any]) -> Any:
   """Call a function of a config file; a ConfigDict becomes plain data.
 
   Args:
-    path: of the file.
     ask: calls a function of it.
 
   Raises:

@@ -35,7 +35,6 @@ def check_resume(new: Mapping[str, Any], old: Mapping[str, Any], *, what: str = 
   """Return the changes of a resumed run; refuse those that change results.
 
   Args:
-    new: as `resolve` returns it.
     old: what `config.json` of the run holds; an earlier version may have written it.
     what: is resumed, for messages; only a run can be extended.
 

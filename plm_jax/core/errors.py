@@ -109,8 +109,6 @@ def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, 
   Args:
     label: the key or flag that names it.
     what: the noun of a choice, such as 'model'.
-    name: to be checked.
-    choices: valid names.
     place: what holds the choices, such as 'this run'.
     see: the flag that prints all choices.
   """
@@ -129,11 +127,7 @@ def one_of(label: str, value: Any, literal: Any) -> None:
 
   Args:
     label: key of the value, such as 'objective.masking'.
-    value: to check.
     literal: the type, such as `Literal['dynamic', 'static']`.
-
-  Raises:
-    ValueError: with the choices.
   """
   choices = get_args(literal)
   if value not in choices:
@@ -171,14 +165,10 @@ def require(
   """Raise ValueError if `trunk` does not fit its user.
 
   Args:
-    trunk: a `trunk.Trunk`.
     user: for the message, such as "objective 'mlm'".
     attention: kinds of attention that the user supports; None for every kind.
     inputs: names of the inputs that the user passes.
     offers: protocols besides `Trunk` that the user needs, such as `Attends`.
-
-  Raises:
-    ValueError: with everything that is missing.
   """
   name = type(trunk).__name__
   lacks = []

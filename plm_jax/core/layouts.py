@@ -40,7 +40,6 @@ class Layout(NamedTuple):
   """A mesh with the rules that apply on it.
 
   Attributes:
-    mesh: of all devices.
     rules: axis -> mesh axis, or several. An axis with None, or without a rule, is not cut.
     described: the devices are known by description only. Programs can be compiled for them but not run.
     spread: axes of parameters; one of them is cut along 'data' (`sharding.SPREAD`).

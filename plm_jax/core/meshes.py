@@ -108,8 +108,6 @@ def check_sizes(sizes: Sizes, count: int, *, slices: int = 1, nearest: Callable[
   The sizes have to use all devices. Slices may not be cut along 'model' or through copies.
 
   Args:
-    sizes: of `sizes_of`.
-    count: number of devices.
     slices: number of equal parts of the devices that only a slow network connects.
     nearest: describes the nearest sizes that work, if more is known than these numbers.
   """

@@ -19,7 +19,6 @@ def on_each_device(
 
   Args:
     function: of arrays to one array with the axes of the first of them.
-    arrays: any number.
     axes: of each array.
     whole: names in `axes` at which the function needs uncut arrays.
   """

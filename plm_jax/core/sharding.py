@@ -60,9 +60,7 @@ def make_layout(mesh: Mesh, rules: str | Rules, *, described: bool = False) -> L
   """Build a layout: a mesh with rules that fit it.
 
   Args:
-    mesh: of all devices.
     rules: a name of `RULES`, or pairs (axis, mesh axis or None).
-    described: see `Layout`.
 
   Raises:
     ValueError: an unknown table, axis or mesh axis.

@@ -35,7 +35,6 @@ class Trunk(Protocol):
     NAME: the file of `models/` that defines it.
     config: sizes; read by the file itself and by `weights/`, which writes them with the names of another library.
     vocab_size: ids of the vocabulary.
-    execution: settings of the computation.
   """
 
   INPUTS: tuple[str, ...]

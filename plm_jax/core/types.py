@@ -347,7 +347,6 @@ class Published:
   """Size of a published model.
 
   Attributes:
-    vocab_size: ids of its vocabulary.
     parameters: exact count of our trunk, including pooler and output matrix, without the pre-training head.
     paper: size as the paper prints it.
     note: other remarks about the figures.

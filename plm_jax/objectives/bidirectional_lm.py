@@ -38,12 +38,7 @@ TABLE = 'softmax/output/table'  # the path of the output matrix
 
 
 class Softmax(nn.Module):
-  """The output matrix of both directions and its bias: [..., p] -> logits f32[..., v].
-
-  Attributes:
-    vocab_size: v.
-    dtype: of the product.
-  """
+  """The output matrix of both directions and its bias: [..., p] -> logits f32[..., v]."""
 
   vocab_size: int
   dtype: str
@@ -87,7 +82,6 @@ class Model(nn.Module):
       features: [b, l, p].
       ids: int[b, l], the true words.
       drawn: int[n], the sampled words.
-      train: unused.
 
     Returns:
       f32[b, l] of `ids` and f32[b, l, n] of `drawn`.
@@ -121,7 +115,6 @@ def make(
 
   Args:
     trunk: an ELMo.
-    vocab: of the predicted words.
     factor: of the training loss. The released code multiplies by the words of a window, 20. AdaGrad, whose sums do not
       start from 0, and gradient clipping depend on it.
     logit_rows: rows of each device whose logits are in memory at a time.
@@ -178,10 +171,7 @@ def read_rows(example: Example) -> dict[str, Array]:
 
 
 def sampled_loss(s: BidirectionalLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the cross-entropy of next words among the sampled words.
-
-  Also the next carry.
-  """
+  """Compute cross-entropy of next words among sampled words, and the next carry."""
   targets, weights = example.targets, example.targets['weights']
   features, after = forward(**example.inputs, carry=carry)
   expected = jnp.asarray(np.log(s.counts), jnp.float32)
@@ -197,10 +187,7 @@ def sampled_loss(s: BidirectionalLmSettings, forward: Forward, example: Example,
 
 
 def loss(s: BidirectionalLmSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the cross-entropy of next words in both directions.
-
-  Also the next carry.
-  """
+  """Compute cross-entropy of next words both ways, and the next carry."""
   targets, weights = example.targets, example.targets['weights']
   features, after = forward(**example.inputs, carry=carry)
   nats, correct = score(s, forward, features, targets)

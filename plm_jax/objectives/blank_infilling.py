@@ -46,7 +46,6 @@ class Ids(NamedTuple):
     start: begins a blank in B.
     end: the last target of a blank.
     block: replaces some tokens of B.
-    pad: padding.
   """
 
   masks: tuple[int, int, int]
@@ -60,7 +59,6 @@ class BlankInfillingSettings(NamedTuple):
   """Settings of blanks; those not listed are explained in `make`.
 
   Attributes:
-    ids: tokens by their use.
     special: bool[v], tokens that are in no blank.
     ends_sentence: bool[v].
     levels: indices of the levels in use.
@@ -237,10 +235,7 @@ def draw(
 
 
 def choose(s: BlankInfillingSettings, level: int, key: Array, row: Row) -> Array:
-  """Choose the blanks of one level.
-
-  Their indices from 1, int32[l], 0 outside.
-  """
+  """Choose blanks of one level: indices from 1, int32[l], 0 outside."""
   if LEVELS[level] == 'token':
     return blanks.token_blanks(key, row, rate=s.rate, mean=s.mean, longest=s.longest).number
   if LEVELS[level] == 'sentence':

@@ -50,10 +50,7 @@ class Model(nn.Module):
     return self.trunk(**inputs, train=train)['hidden']
 
   def read(self, train: bool = False, **inputs: PyTree) -> tuple[Array, Array, PyTree]:
-    """Compute the states before the output matrix, last-layer states and next carry.
-
-    Both states are [b, l, d].
-    """
+    """Compute output states, last-layer states [b, l, d] and the next carry."""
     out = self.trunk(**inputs, train=train)
     return out['hidden'], out['layers'][-1], out['carry']
 
@@ -201,10 +198,7 @@ def penalty(factor: float, values: Array, trained: Array, weights: Array) -> tup
 
 
 def mean_square(x: Array) -> Array:
-  """Compute the mean square over the width.
-
-  [b, l, d] -> f32[b, l].
-  """
+  """Average squares over the width: [b, l, d] -> f32[b, l]."""
   return jnp.square(x.astype(jnp.float32)).mean(axis=-1)
 
 

@@ -90,10 +90,7 @@ def _check_two(words: np.ndarray, vocab: Vocab, *, user: str) -> None:
 
 
 def keep_rates(counts: np.ndarray, subsample: float) -> np.ndarray:
-  """Compute the probability f32[v] of keeping each word from counts [v].
-
-  0 for count 0.
-  """
+  """Compute the probability f32[v] of keeping each word; 0 for count 0."""
   frequency = counts / max(counts.sum(), 1)
   seen = counts > 0
   if subsample == 0:
@@ -162,10 +159,7 @@ def bags(vectors: Array, pairs: Array, *, whole_gradient: bool = False) -> Array
 
 
 def mean_by_whole_gradient(total: Array, number: Array) -> Array:
-  """Divide a sum by its number of terms, but not its gradient.
-
-  Each term thus has the whole gradient of the mean.
-  """
+  """Divide a sum by its number of terms, but not its gradient."""
   return jax.lax.stop_gradient(total / number) + (total - jax.lax.stop_gradient(total))
 
 

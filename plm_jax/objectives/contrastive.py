@@ -45,7 +45,6 @@ class Model(nn.Module):
   """A trunk as an encoder of whole rows.
 
   Attributes:
-    trunk: any trunk that reads tokens.
     mlm: head of masked language modelling; None without.
     pool: 'mean' of the states of a row, or 'trunk', the trunk's own pooling.
   """
@@ -79,7 +78,6 @@ class ContrastiveSettings(NamedTuple):
     masking: of masked language modelling; None without it.
     special: bool[v], tokens that are in no n-gram.
     mask_id: replaces the tokens of an n-gram; -1 without n-grams.
-    pad_id: of the vocabulary.
     first: ids before an n-gram, at most one.
     texts: number of texts in a row of 'fields'.
   """
@@ -170,9 +168,7 @@ def make(
 
 
 def prepare(s: ContrastiveSettings, root: Array, batch: Batch) -> Example:
-  """Build the rows and their partner texts.
-
-  With MLM also the masked rows.
+  """Build the rows, their partner texts, and with MLM the masked rows.
 
   Raises:
     ValueError: `partners` is 'fields' and the rows do not hold several texts.
@@ -231,20 +227,14 @@ def split_fields(s: ContrastiveSettings, fields: Mapping[str, Array]) -> dict[st
 
 
 def alone(tokens: Array, keep: Array) -> tuple[Array, Array]:
-  """Move the tokens to keep to the front.
-
-  int[l], with segment ids 1 and then 0.
-  """
+  """Move kept tokens int[l] to the front; segment ids 1, then 0."""
   # tokens a b c, keep 0 1 1   ->   b c a, segments 1 1 0
   order = jnp.argsort(~keep, stable=True)
   return tokens[order], jnp.sort(keep, descending=True).astype(jnp.int32)
 
 
 def cut_ngram(s: ContrastiveSettings, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
-  """Mask an n-gram of the row.
-
-  Also return it alone, [1, m], after [CLS].
-  """
+  """Mask an n-gram; also return it alone, [1, m], after [CLS]."""
   row = corrupt.make_row(ids, segments, special=s.special)
   start, size = draw_ngram(key, row, longest=s.longest)
   # a b c d, start 1, size 2, longest 3   ->   a [MASK] [MASK] d   and   [CLS] b c [PAD]
@@ -310,10 +300,7 @@ def loss(s: ContrastiveSettings, forward: Forward, example: Example, carry: PyTr
 
 
 def encode(s: ContrastiveSettings, forward: Forward, example: Example) -> tuple[Array, Array]:
-  """Encode anchors f32[b, d] and candidates f32[c, d], own ones first.
-
-  Each row's own candidate comes first.
-  """
+  """Encode anchors f32[b, d] and candidates f32[c, d], own ones first."""
   inputs = example.inputs
   read: dict[str, Any] = {name: inputs[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in inputs}
   anchors = forward(**read)

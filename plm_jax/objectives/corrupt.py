@@ -49,9 +49,7 @@ def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None, inser
 
 
 def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = False, **more: Any) -> Callable[..., Any]:
-  """Bind the settings of a function of `noise.edit`.
-
-  (key, row, spans) -> slots.
+  """Bind a function of `noise.edit`: (key, row, spans) -> slots.
 
   Args:
     settings: `name` and keywords of that function.
@@ -176,10 +174,7 @@ def make_row(
 
 
 def check_sentences(ends_sentence: np.ndarray | None, special: np.ndarray, batch: Mapping[str, np.ndarray]) -> None:
-  """Warn if no document of the first batch has two sentences.
-
-  Both tables are as in `make_row`.
-  """
+  """Warn if no document of the first batch has two sentences."""
   if ends_sentence is None:
     return
   row = make_row(

@@ -74,7 +74,6 @@ class DenoiseSettings(NamedTuple):
   Attributes:
     denoisers: with their settings bound.
     bounds: f32[denoisers - 1], of `corrupt.share_bounds`.
-    tables: of the vocabulary.
     start_id: the first token that the decoder reads.
     joined: inputs and targets are one row.
     prefix: the trunk takes the length of the inputs.
@@ -118,7 +117,6 @@ def make(
   """Build denoising for an encoder-decoder, causal or prefix trunk.
 
   Args:
-    trunk: an encoder-decoder, a causal trunk, or one with a prefix.
     vocab: with a mask token or sentinels, if an edit or the target writes them.
     rearrange: functions of `noise.rearrange` with their settings, applied in order before anything else.
     where: the tokens to corrupt: a function of `noise/where/` with its settings.
@@ -177,10 +175,7 @@ def make_task(trunk: nn.Module, s: DenoiseSettings, documents: int | None = None
 
 
 def template(*, vocab: Vocab, rows: Template | None, append_eos: bool = True, **rest: Any) -> Template | None:
-  """Add the end token to the template of rows.
-
-  The encoder reads texts with this template.
-  """
+  """Add the end token to the template of the encoder's texts."""
   if rows is None or not append_eos or vocab.eos_id is None:
     return rows
   end = (vocab.eos_id, 0)

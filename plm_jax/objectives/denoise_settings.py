@@ -20,10 +20,7 @@ WRITES_INSERTIONS = (edits.insert, edits.collapse_to_mask)
 
 
 def bind(common: Mapping[str, Any], block: Mapping[str, Any], *, vocab: Vocab, index: int) -> Denoiser:
-  """Bind one denoiser: the keywords of its `DenoiserBlock`, else those in `common`.
-
-  `index` is its index in `denoisers`.
-  """
+  """Bind one denoiser: the keywords of its `DenoiserBlock`, else those in `common`."""
   keys = (*common, 'share', 'mode')
   for name in block:
     if name not in keys:

@@ -21,9 +21,7 @@ def sizes(
   insertions of `poisson_spans`, and the targets have room for as many tokens as `corrupt.capacity` says.
 
   Args:
-    denoiser: corrupts the row.
     length: tokens of the row.
-    tables: of the vocabulary.
     documents: the most documents of a row. Each has at most one special token at either end. None is a row of one
       document without special tokens.
     margin: leave room for six standard deviations above the expected number of insertions.
@@ -90,7 +88,6 @@ def most_growth(length: int, documents: int, *, margin: bool, **settings: Any) -
   """Bound the growth of a row over all cuts into documents.
 
   Args:
-    length: tokens of the row.
     documents: the most documents.
     margin: six standard deviations more.
     **settings: of `where.spans.growth`.
@@ -112,7 +109,6 @@ def most_together(needs: np.ndarray, documents: int) -> float:
 
   Args:
     needs: int or float[l + 1], of a document of 0 to l tokens; the row has l.
-    documents: the most documents.
   """
 
   if documents == 1:

@@ -64,7 +64,6 @@ class VocabTables(NamedTuple):
     starts_word: bool[v].
     ends_sentence: bool[v], or None if no denoiser needs it.
     mask_id: id of the mask token, or None.
-    pad_id: id of the padding.
     end: ids put after each document of inputs and targets, at most one.
     sentinels: None if no denoiser needs them.
     ordinary: int32[...], ids that may replace a mask.
@@ -118,10 +117,7 @@ def find_sentinels(vocab: Vocab) -> Sentinels:
 
 
 def find_sentence_ends(vocab: Vocab, ends: tuple[str, ...]) -> np.ndarray:
-  """Mark the tokens that are one of `ends`, apart from word marks.
-
-  bool[v].
-  """
+  """Mark tokens that are one of `ends`, apart from word marks: bool[v]."""
   tokens = [vocab.token(i).removeprefix('##').lstrip('Ġ▁') for i in range(vocab.size)]
   is_end = np.array([token in ends for token in tokens])
   if not is_end.any():
@@ -130,10 +126,7 @@ def find_sentence_ends(vocab: Vocab, ends: tuple[str, ...]) -> np.ndarray:
 
 
 def shift_right(ids: Array, segment_ids: Array, *, start_id: int) -> Array:
-  """Shift targets int[b, t] right, to inputs of the decoder.
-
-  Each document begins with `start_id`.
-  """
+  """Shift targets int[b, t] right, with `start_id` before each document."""
   before = jnp.pad(segment_ids, ((0, 0), (1, 0)))[:, :-1]
   tokens = jnp.pad(ids, ((0, 0), (1, 0)))[:, :-1]
   return jnp.where(segment_ids != before, start_id, tokens)
@@ -291,8 +284,6 @@ def denoise(
     ids: int32[l], clean text.
     segments: int32[l].
     sentences: int32[l], as in `corrupt.make_row`.
-    denoiser: the corruption.
-    tables: of the vocabulary.
     inputs_size: slots of the inputs.
     targets_size: slots of the targets.
   """
@@ -381,9 +372,7 @@ def make_targets(clean: Row, marked: Marked, *, denoiser: Denoiser, tables: Voca
 
 
 def join(inputs: Mapping[str, Array], *, documents: int, prefix: bool) -> dict[str, Array]:
-  """Join inputs and targets in one row.
-
-  For a trunk without an encoder.
+  """Join inputs and targets in one row, for trunks without an encoder.
 
   Args:
     inputs: int[b, i] of the encoder and int[b, t] of the decoder.

@@ -72,7 +72,6 @@ class DistillSettings(NamedTuple):
   """Settings of corruption and comparison; those not listed are explained in `make`.
 
   Attributes:
-    masking: of masked language modelling.
     vocab_size: number of logits compared.
   """
 
@@ -107,7 +106,6 @@ def make(
   Weight 0 disables a term (§4, Table 4).
 
   Args:
-    trunk: the student.
     vocab: with a mask token, and with token counts if `where` uses frequencies.
     teacher: its trunk, as a model block, with the student's vocabulary.
     where: the tokens to corrupt, as in `mlm`; rare ones first, as released.
@@ -209,10 +207,7 @@ def compare(s: DistillSettings, forward: Forward, states: tuple[Array, Array]) -
 
 
 def cosine_distance(a: Array, b: Array) -> Array:
-  """Compute 1 - cos of the angle.
-
-  [..., d] twice -> f32[...]; 1 for a zero vector.
-  """
+  """Compute 1 - cosine: [..., d] twice -> f32[...]; 1 for zeros."""
   a, b = a.astype(jnp.float32), b.astype(jnp.float32)
   squares = (a * a).sum(axis=-1) * (b * b).sum(axis=-1)
   return 1 - (a * b).sum(axis=-1) * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))

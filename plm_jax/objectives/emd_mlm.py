@@ -27,8 +27,6 @@ class Model(nn.Module):
   """A trunk that `Refines`, a table of absolute positions, and the head of `mlm` on gathered positions.
 
   Attributes:
-    trunk: a `Refines`.
-    mlm: the head.
     position_embed: table of `max_length` rows.
     steps: applications of the last block.
   """

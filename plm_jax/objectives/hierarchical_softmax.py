@@ -189,10 +189,7 @@ def _paths(parent: np.ndarray, bit: np.ndarray, order: np.ndarray) -> Tree:
 
 
 def prepare(s: HierarchicalSoftmaxSettings, root: Array, batch: Batch) -> Example:
-  """Subsample rows, sample their windows and look up paths.
-
-  Windows are sampled by the keys of the rows.
-  """
+  """Subsample rows, sample windows by the rows' keys and look up paths."""
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
   nodes, bits = jnp.asarray(s.tree.nodes)[laid.tokens], jnp.asarray(s.tree.bits)[laid.tokens]  # [b, l, w]
   weights = pair_weights(s.windows, laid.pairs, batch['row_weight'])

@@ -105,10 +105,7 @@ def prepare(s: MixtureSettings, root: Array, batch: Batch) -> Example:
 
 
 def draw(bounds: np.ndarray, root: Array, batch: Batch) -> Array:
-  """Sample the index of the part to train.
-
-  int32[b], the same for all rows.
-  """
+  """Sample the part to train: its index, int32[b], equal in all rows."""
   uniform = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(root, _DRAW), batch['step']))
   return jnp.broadcast_to(corrupt.pick_share(uniform, bounds), batch['row_id'].shape)
 
@@ -120,10 +117,7 @@ def loss(s: MixtureSettings, forward: Forward, example: Example, carry: PyTree, 
 
 
 def evaluate(s: MixtureSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the losses of all parts, or of the rows' own part.
-
-  Of the rows' own part if the data decide.
-  """
+  """Compute losses of all parts; of the rows' own if data decide."""
   targets: Any = example.targets
   if s.bounds is None:
     return tasks.loss_of_one(s.tasks, targets['drawn'][0], forward, example, rng, evaluate=True)

@@ -146,10 +146,7 @@ def mask_row(s: MlmSettings, key: Array, *text: Array) -> dict[str, Array]:
 def choose_and_write(
   s: MlmSettings, key: Array, ids: Array, segments: Array, marks: Array | None = None
 ) -> tuple[Row, Spans, dict[str, Array]]:
-  """Mask one row; return the clean row, spans and masked fields.
-
-  The third result is that of `mask_row`.
-  """
+  """Mask one row; return the clean row, spans and `mask_row`'s fields."""
   row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word, marks=marks)
   where_key, edit_key = jax.random.split(key)
   spans = s.choose(where_key, row)

@@ -99,7 +99,6 @@ class Views(nn.Module):
     Args:
       segment_ids: int[b, l].
       may_be_head: bool[b, l], a word begins here; None if no task parses.
-      **inputs: of the trunk.
     """
     out = self.trunk(**inputs, segment_ids=segment_ids, train=train)
     forward, backward = (states[0] for states in self.trunk.directions(out['layers'], segment_ids))  # [b, l, p]
@@ -130,10 +129,7 @@ class Views(nn.Module):
 
 
 def moved(x: Array, by: int) -> Array:
-  """Shift a row [b, l, ...] by -1 or 1.
-
-  The neighbour's value, zeros at the edge.
-  """
+  """Shift rows [b, l, ...] by -1 or 1; zeros enter."""
   # x a b c   by -1: 0 a b   by 1: b c 0
   pad = [(0, 0)] * x.ndim
   pad[1] = (1, 0) if by < 0 else (0, 1)
@@ -218,10 +214,7 @@ def make(
 
 
 def adapters_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-  """Build the adapter block of the primary head of each task.
-
-  `settings` is the block of this objective; `config/one_part.py` calls this.
-  """
+  """Build the adapter block of each primary head (`config/one_part.py`)."""
   shared = {'dropout': 0.0, 'layers': settings['layers'], 'init_std': settings['init_std']}
   head = {key: settings[key] for key in ('hidden', 'label_smoothing')}
   taggers = {

@@ -114,10 +114,7 @@ def make(
 
 
 def prepare(s: PermutationLmSettings, root: Array, batch: Batch) -> Example:
-  """Build rows with the masks of their orders and target positions.
-
-  And the targets.
-  """
+  """Build rows with masks of their orders, target positions and targets."""
   tokens, segments = batch['tokens'], batch['segment_ids']
   reverse = batch['reversed'] if 'reversed' in batch else jnp.zeros(tokens.shape[0], bool)
   rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), reverse, *corrupt.text(batch))

@@ -84,7 +84,6 @@ def draw(s: PermutedLmSettings, key: Array, fields: Mapping[str, Array]) -> dict
   """Sample targets of one row of l tokens; append t copies.
 
   Args:
-    s: settings.
     fields: 'tokens', 'segment_ids' and other fields of each token, int[l].
 
   Returns:

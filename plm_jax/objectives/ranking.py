@@ -129,10 +129,7 @@ def windows_of(tokens: Array, segment_ids: Array, *, window: int, pad_id: int) -
 
 
 def prepare(s: RankingSettings, root: Array, batch: Batch) -> Example:
-  """Build the window around each word, and sample its wrong word.
-
-  The wrong word, for the middle of the window, is sampled by the keys of the rows.
-  """
+  """Build each word's window; sample its wrong word by the row's key."""
   tokens, segments = batch['tokens'], batch['segment_ids']
   length, words = tokens.shape[1], jnp.asarray(s.words)
   word_indices = jax.vmap(lambda key: jax.random.randint(key, (length,), 0, len(s.words)))(

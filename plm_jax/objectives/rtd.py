@@ -45,7 +45,6 @@ class RtdSettings(NamedTuple):
     special: bool[v], tokens that are never chosen.
     starts_word: bool[v].
     mask_id: the token that the generator reads at a chosen position.
-    vocab_size: ids of the vocabulary.
   """
 
   choose: Callable[..., Any]
@@ -237,10 +236,7 @@ def read(example: Example, tokens: Array) -> dict[str, Any]:
 
 
 def put(tokens: Array, positions: Array, used: Array, values: Array) -> Array:
-  """Write `values` [b, t] into rows where `used`.
-
-  Into `tokens` [b, l], at `positions` int[b, t].
-  """
+  """Write `values` [b, t] into `tokens` [b, l] where `used`, at `positions`."""
   # tokens 5 6 7   positions 2 0   used 1 0   values 9 8   ->   5 6 9; unused slots write beyond the row
   targets = jnp.where(used, positions, tokens.shape[1])
   return jax.vmap(lambda row, at, value: row.at[at].set(value, mode='drop'))(tokens, targets, values)
@@ -332,9 +328,6 @@ def reinforce(
   the reward that the generator's own states predict.
 
   Args:
-    s: settings.
-    forward: the model.
-    example: of `prepare`.
     logits: f32[b, t, v] of the generator.
     features: [b, t, d], its states.
     sampled: int[b, t].
@@ -360,9 +353,7 @@ def binary_cross_entropy(logits: Array, labels: Array) -> Array:
 
 
 def copy_cross_entropy(nats: Array, gate: Array, copied: Array) -> Array:
-  """Compute -log(g [copied] + (1 - g) p(target)).
-
-  The copy gate of All-Tokens MLM (§3.4).
+  """Compute -log(g [copied] + (1 - g) p(target)), the copy gate (§3.4).
 
   Args:
     nats: -log p(target) of the softmax, f32[...].

@@ -19,13 +19,7 @@ Sharing = Literal['embeddings', 'tokens', 'all', 'none', 'gradient_disentangled'
 
 
 class Head(nn.Module):
-  """Dense, activation, one logit per token: was it replaced (§2; no norm, as released)?
-
-  Attributes:
-    activation: a name of `ACTIVATIONS`.
-    init_std: of both kernels.
-    dtype: of the first product.
-  """
+  """Dense, activation, one logit per token: was it replaced (§2; no norm, as released)?"""
 
   activation: str
   init_std: float
@@ -134,10 +128,7 @@ class Model(nn.Module):
     return self.mlm(features, generator.attend), features
 
   def expect(self, features: Array, train: bool = False) -> Array:
-    """Compute logits f32[b, t] of the baseline.
-
-    The expected certainty of the discriminator.
-    """
+    """Compute logits f32[b, t] of the baseline, the discriminator's expected certainty."""
     return self.baseline(jax.lax.stop_gradient(features))[..., 0]
 
   def encode(self, train: bool = False, **inputs: Array) -> Array:
@@ -171,13 +162,8 @@ def make_model(
   """Build the model for the settings of `rtd.make`.
 
   Args:
-    trunk: the discriminator.
-    generator: the second trunk, as a model block.
-    sharing: parameters that the two share.
     uniform: tokens are sampled uniformly, without a generator.
     detects: the discriminator detects replaced tokens; else it restores the original ones.
-    gated: it has a copy gate.
-    rewarded: the generator has a baseline of its reward.
   """
   second = make_generator(trunk, vocab, generator, sharing=sharing, uniform=uniform)
   style = trunk.head_style
@@ -197,10 +183,7 @@ def make_model(
 def make_generator(
   trunk: nn.Module, vocab: Vocab, settings: Mapping[str, Any] | None, *, sharing: Sharing, uniform: bool
 ) -> nn.Module | None:
-  """Build the generator's trunk and check what it shares with `trunk`.
-
-  None if it is the trunk or there is none.
-  """
+  """Build the generator's trunk, if separate, and check what it shares."""
   if uniform or sharing == 'all':
     if settings is not None:
       reason = "sampling='uniform' has no generator" if uniform else "with sharing='all' the trunk is the generator"

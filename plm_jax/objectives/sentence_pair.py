@@ -46,10 +46,7 @@ class Model(nn.Module):
 
   @nn.compact
   def __call__(self, predict: Array, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """Compute vocabulary logits f32[b, t, v] and label logits f32[b, 2].
-
-    The former at positions `predict` int[b, t].
-    """
+    """Compute logits f32[b, t, v] at `predict`, and of labels f32[b, 2]."""
     hidden = self.trunk(**inputs, train=train)['hidden']
     pooled = self.trunk.pool(hidden, inputs['segment_ids'])  # [b, d]
     head = Dense(2, axes=('embed', 'classes'), kernel_init=truncated_normal(self.init_std), name='pair')
@@ -60,7 +57,6 @@ class SentencePairSettings(NamedTuple):
   """Settings of rows of two segments and their masks.
 
   Attributes:
-    masking: of masked language modelling.
     question: 'nsp' or 'sop'.
     choose: (key, first, following, other) -> `pairs.Pair`.
     join: (first, second, length=) -> `pairs.Joined`.
@@ -147,10 +143,7 @@ def prepare(s: SentencePairSettings, root: Array, batch: Batch) -> Example:
 
 
 def join(s: SentencePairSettings, key: Array, row: Mapping[str, Array]) -> tuple[pairs.Joined, Array]:
-  """Join two segments, sampled by a key and cut to fit.
-
-  Also their label int32[].
-  """
+  """Join two sampled segments, cut to fit; also their label int32[]."""
   choose_key, cut_key = jax.random.split(key)
   parts = (pairs.Segment(row[name], row[f'{name}_length']) for name in ('first', 'next', 'other'))
   chosen = s.choose(choose_key, *parts)

@@ -62,10 +62,7 @@ class Model(nn.Module):
     self.output = Embed(self.vocab_size, self.trunk.hidden_dim, ('vocab', 'embed'), zeros)
 
   def read(self, tokens: Array, *, train: bool = False, **inputs: Array) -> Array:
-    """Look up the input vectors of words.
-
-    int[b, l] -> [b, l, d].
-    """
+    """Look up input vectors of words: int[b, l] -> [b, l, d]."""
     return self.trunk(tokens, train=train)['hidden']
 
   def __call__(
@@ -154,10 +151,7 @@ def make(
 
 
 def prepare(s: SkipgramSettings, root: Array, batch: Batch) -> Example:
-  """Subsample rows, and sample windows and negatives.
-
-  All are sampled by the keys of the rows.
-  """
+  """Subsample rows, and sample windows and negatives, by the rows' keys."""
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
   if s.windows.architecture == 'skipgram':
     pairs, count = listed(laid.pairs)

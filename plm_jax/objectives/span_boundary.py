@@ -36,14 +36,10 @@ class Boundary(nn.Module):
   """Two times dense, activation, norm on [left; right; index] (§3.2), then the product with the table and a bias.
 
   Attributes:
-    vocab_size: ids of the vocabulary.
     features: width of the vocabulary's table.
     places: rows of the table of indices in a run.
     place_dim: its width.
-    activation: a name of `ACTIVATIONS`.
     norm_epsilon: of both norms.
-    init_std: of kernels and table.
-    dtype: of the products.
   """
 
   vocab_size: int
@@ -100,7 +96,6 @@ class SpanBoundarySettings(NamedTuple):
   """Settings of masks and of the span boundary term.
 
   Attributes:
-    masking: of masked language modelling.
     weight: of the span boundary term.
     max_targets: tokens of a run that are predicted from its neighbours.
   """
@@ -126,7 +121,6 @@ def make(
   """Build masked language modelling with the span boundary objective.
 
   Args:
-    trunk: an encoder.
     where: the tokens to corrupt, as in `mlm`.
     edit: how to corrupt them, as in `mlm`; SpanBERT samples once per span.
     masking: 'dynamic' samples new masks at every step, 'static' repeats `copies` maskings of each row.

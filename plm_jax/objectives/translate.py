@@ -40,7 +40,6 @@ class Model(nn.Module):
 
   Attributes:
     trunk: the encoder.
-    decoder: reads its states.
     vocab_size: of the target.
     execution: dtype and sharding of the computation.
   """

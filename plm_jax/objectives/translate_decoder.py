@@ -129,9 +129,7 @@ def advance(w: Weights, memory: Memory, source: Source, given: Array, masks: Arr
   """Run one step of the decoder.
 
   Args:
-    w: of the decoder.
     memory: after the previous step.
-    source: the text.
     given: W z + b [b, (k,) 4, d], the word's part of the first layer's gates.
     masks: [n - 1, b, d], dropout between layers; None for none.
   """
@@ -144,10 +142,8 @@ def recur(w: Weights, before: State, gates: Array, masks: Array | None) -> State
   """Run all layers on one word.
 
   Args:
-    w: of the decoder.
     before: h and c [b, (k,) n, d] of the previous step.
     gates: of the first layer.
-    masks: as in `advance`.
 
   Returns:
     h and c of this step.
@@ -205,7 +201,6 @@ class Decoder(nn.Module):
 
     Args:
       tokens: int[b, t], read by the decoder.
-      source: of the encoder.
       ends: h and c [b, n, d] of the encoder.
     """
     if not self.feeding:

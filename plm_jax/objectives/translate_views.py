@@ -50,7 +50,6 @@ class View(nn.Module):
     biases: use b1 and b2.
     dropout: rate on the weights of attention.
     init_range: parameters start from U(-init_range, init_range), the bias of the output from 0.
-    dtype: of states and products.
   """
 
   vocab_size: int
@@ -196,20 +195,14 @@ def make(
 
 
 def objectives_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-  """Build the block of the translator alone (`config/one_part.py`).
-
-  `settings` is the block of this objective.
-  """
+  """Build the block of the translator alone (`config/one_part.py`)."""
   of_views = ('name', 'labelled', 'unlabelled', 'attention_dropout', 'search', 'scores')
   own = {key: value for key, value in settings.items() if key not in of_views}
   return {settings.get('labelled', 'pairs'): {'name': 'translate', 'feeding': False, **own}}
 
 
 def prepare(root: Array, batch: Batch) -> Example:
-  """Build texts without a translation.
-
-  From a row of several texts, the first.
-  """
+  """Build texts without a translation, the first text of each row."""
   # segments 1 1 2 2 0   ->   1 1 0 0 0
   first = (batch['segment_ids'] == 1).astype(jnp.int32)
   return Example({'tokens': batch['tokens'], 'segment_ids': first}, row_terms(batch['row_weight']))

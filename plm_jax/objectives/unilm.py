@@ -36,7 +36,6 @@ class UnilmSettings(NamedTuple):
   """Settings of masks and contexts.
 
   Attributes:
-    masking: of masked language modelling.
     bounds: f32[kinds - 1], of `corrupt.share_bounds`.
     prefix: 'half' or 'types', see `make`; 'half' if no row has a prefix.
   """
@@ -63,10 +62,7 @@ def make(
     trunk: an encoder that takes an attention mask.
     kinds: relative frequency of rows read in 'both' directions, to the 'left', to the 'right' or after a 'prefix'.
     prefix: 'half' of each document (BART's comparison) or the tokens of type 0 (UniLM's source).
-    where: as in `mlm`.
-    edit: as in `mlm`.
     masking: as in `mlm`; a static row keeps its kind too.
-    copies: as in `mlm`.
   """
   inputs = ('tokens', 'segment_ids', 'allowed')
   require(trunk, user="objective 'unilm'", attention=('bidirectional',), inputs=inputs, offers=(Attends,))

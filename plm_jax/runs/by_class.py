@@ -153,10 +153,7 @@ def show(by_class: ByClass, *, title: str) -> None:
 
 
 def show_steps(lines: Sequence[Mapping[str, Any]]) -> None:
-  """Print one row per checkpoint, one column per metric.
-
-  `lines` are those of `evaluations.jsonl`.
-  """
+  """Print a row per checkpoint, a column per metric, of `evaluations.jsonl` lines."""
   names = list(dict.fromkeys(name for line in lines for name in line))
   table = Table()
   for name in names:

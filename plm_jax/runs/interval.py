@@ -43,7 +43,6 @@ def add(interval: Interval, sums: Sums, *, first: Array) -> Interval:
   """Add a step to the interval.
 
   Args:
-    interval: so far.
     sums: metrics of the step as (sum, weight).
     first: bool[], True if the step begins a new interval.
   """

@@ -32,10 +32,7 @@ Row = dict[str, Any]
 
 
 def mean(sums: Mapping[str, tuple[Array | float, Array | float]]) -> dict[str, float]:
-  """Divide sums by weights on the host.
-
-  The mean is NaN where the weight is 0.
-  """
+  """Divide sums by weights on the host; NaN for weight 0."""
   host = jax.device_get(dict(sums))
   return {name: float(total) / float(weight) if weight else math.nan for name, (total, weight) in host.items()}
 

@@ -34,7 +34,6 @@ def check_task(task: Task, output: Any, *, user: str) -> None:
   """Raise ConfigError if predictions are requested of a task without any.
 
   Args:
-    task: the task.
     output: of the predictions; None without one.
     user: the task's name in messages.
   """
@@ -46,7 +45,6 @@ def check_output(file: Where, form: str | None, *, made: Where | None = None) ->
   """Raise ConfigError if a file of predictions cannot be written.
 
   Args:
-    file: the file.
     form: a name of `formats`; None for JSON rows.
     made: a folder that will be created.
   """
@@ -112,7 +110,6 @@ def write(
     predictions: of each example.
     records: of the same examples.
     form: a name of `formats`; None for JSON rows.
-    in_words: of the task.
 
   Raises:
     ConfigError: the format cannot represent such predictions.

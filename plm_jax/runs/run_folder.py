@@ -88,9 +88,7 @@ class _Handler(logging.StreamHandler):
 
 
 def read_json(file: Path) -> dict[str, Any]:
-  """Read the object in a file of the run folder.
-
-  The object is {} without a file.
+  """Read the object in a run folder's file, {} without one.
 
   Raises:
     RunError: the file is damaged.
@@ -231,9 +229,7 @@ def check_data(
 
   Args:
     source: the examples of all hosts.
-    vocab: its vocabulary.
     first_batches: checksum of the first ten batches of `source` (`training.feed.first_batches_digest`).
-    second_vocab: its second vocabulary, if any.
     begun: True if the run is resumed and `data.json` of the folder must agree.
 
   Returns:

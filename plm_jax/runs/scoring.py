@@ -115,10 +115,7 @@ def check_name(key: str, name: str, names: Sequence[str]) -> None:
 
 
 def lacking(either: Iterable[Sequence[str]], present: Collection[str]) -> list[str]:
-  """Return the missing keys of the list that misses fewest.
-
-  The result is [] if one list is complete.
-  """
+  """Return the missing keys of the list that misses fewest."""
   return min(([key for key in keys if key not in present] for keys in either), key=len)
 
 
@@ -148,7 +145,6 @@ def check(names: Sequence[str], predicted: Collection[str], *, where: str, user:
   """Raise ConfigError if scores do not fit the keys of predictions.
 
   Args:
-    names: of the scores.
     predicted: keys of the predictions; empty if the task makes none.
     where: the block that names the scores, such as 'eval.validation'.
     user: the task's name in messages, such as "adapter 'classify'".

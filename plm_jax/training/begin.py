@@ -52,7 +52,6 @@ def begin(
   """Build what a run needs before its first step.
 
   Args:
-    options: of this call.
     stack: closes what is opened here.
     stopping: checked between the stages.
 

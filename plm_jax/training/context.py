@@ -158,11 +158,8 @@ class RunContext:
 
   Attributes:
     settings: the resolved config, with the number of steps and the extensions of this call.
-    options: arguments of this call.
-    folder: of the run.
     is_main: whether this process writes to the folder.
     key: root key of all randomness, the same at every step.
-    data: model, mesh and data.
     batches: pairs (host batch, device batch), from the first step of this call on.
     optimiser: of the whole run; `steps` has the compiled steps.
     eval_steps: compiled functions of an evaluation.

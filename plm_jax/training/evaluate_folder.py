@@ -50,9 +50,7 @@ def _with_head(settings: Settings, head: Mapping[str, Any], source: Where) -> Se
   """Return settings with the classes and layers of a folder's head.
 
   Args:
-    settings: of the evaluations.
     head: the block of the adapter that computes the head of the folder; empty where it has none.
-    source: the folder.
 
   Raises ConfigError if the head is another adapter's.
   """

@@ -43,13 +43,11 @@ class Evaluator(NamedTuple):
   """Everything that evaluations of one task share.
 
   Attributes:
-    task: what is evaluated.
     sources: evaluation -> its rows.
     units: evaluation -> units in its text, see `schema.Evaluation`.
     key: root key of the run.
     scores: evaluation -> names of its scores.
     steps: the compiled functions of the task.
-    layout: mesh and rules.
     best: metric of `best`, shown with the usual ones.
   """
 
@@ -146,7 +144,6 @@ def predict_run(
   Args:
     settings: of the run, or of one task of several (`one_part.settings_of`), with an evaluation whose rows need no
       label.
-    name: of the evaluation.
     step: which checkpoint; None takes the best where there is one, else the newest.
     part: the task that the settings are of.
 
@@ -350,10 +347,7 @@ def _states(
   may_vanish: bool,
   part: str | None = None,
 ) -> Iterator[Saved]:
-  """Yield the parameters of each step.
-
-  `may_vanish` skips steps that the run deleted meanwhile.
-  """
+  """Yield the parameters of each step; `may_vanish` skips deleted ones."""
   if part is None:
     read = _reader(settings, folder, task, spec, layout=layout)
   else:

@@ -26,11 +26,7 @@ _IN_FLIGHT = 2  # batches whose predictions are still on the device
 
 
 def scores_of(settings: Settings, made: Parts, sources: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
-  """Check and return the names of the scores of each evaluation.
-
-  Raises:
-    ConfigError: they cannot.
-  """
+  """Return each evaluation's scores; raise ConfigError if one cannot be computed."""
   wanted = asked(settings, made.task)
   for name, source in sources.items():
     check_scores(wanted[name], made, source.spec, where=f'eval.{name}')
@@ -51,7 +47,6 @@ def check_scores(names: Sequence[str], made: Parts, spec: Mapping[str, jax.Shape
   """Raise ConfigError if scores cannot be computed, by shape.
 
   Args:
-    names: of the scores.
     made: the task and what it is called.
     spec: of a batch of the evaluation.
     where: the block that names the scores, such as 'eval.validation'.
@@ -61,10 +56,7 @@ def check_scores(names: Sequence[str], made: Parts, spec: Mapping[str, jax.Shape
 
 
 def predicted_keys(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
-  """Return the keys of the predictions of an example, by shape.
-
-  Empty if the task makes no predictions.
-  """
+  """Return the keys of an example's predictions, if any, by shape."""
   if task.predict is None:
     return []
   step = functools.partial(predict_step, task=task)
@@ -97,7 +89,6 @@ def make_steps(task: Task, *, rows: int | None = None) -> Steps:
   """Jit both functions of a task; they compile lazily.
 
   Args:
-    task: what is scored.
     rows: that are scored at once, see `rows_at_once`; None scores each batch as it comes.
   """
   plain = functools.partial(eval_step, task=task, rows=rows)
@@ -133,9 +124,6 @@ def evaluate(
 
   Args:
     source: its `once` is read.
-    params: of the task's model.
-    key: root key of the run.
-    task: what is scored.
     steps: of `make_steps`.
     units: in the text, see `schema.Evaluation`.
     scores: names of files of `plm_jax/scores/`; a metric of theirs stands for one of the task with its name.

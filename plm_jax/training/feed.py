@@ -81,7 +81,6 @@ def check_evaluations(evaluations: Mapping[str, Mapping[str, Any]], *, mesh: Mes
 
   Args:
     evaluations: of the settings, those that are asked for.
-    mesh: of the devices.
   """
   devices = sharding.row_places(mesh)
   for name, block in evaluations.items():
@@ -99,10 +98,7 @@ def whole(batch_size: int, *, mesh: Mesh) -> int:
 
 
 def first_batches_digest(source: Source, *, count: int = 10) -> str:
-  """Return the SHA-256 of the first batches of a source.
-
-  It covers names, shapes, dtypes and bytes.
-  """
+  """Return the SHA-256 of first batches: names, shapes, dtypes and bytes."""
   digest = hashlib.sha256()
   for batch in itertools.islice(source.read(0), count):
     for name in sorted(batch):

@@ -63,8 +63,6 @@ def init_params_from(
   """Replace the parameters that `init_from` names, and report which ones.
 
   Args:
-    parts: of the run.
-    params: fresh ones.
     names: of the classes of the rows that are trained on, if they have any.
 
   Raises:
@@ -140,10 +138,6 @@ def source_digest(entry: Mapping[str, Any], vocab: Vocab) -> str:
   """Return the hex SHA-256 of what an `init_from` entry reads.
 
   It covers the parameters, the vocabulary and the classes that decide where they go.
-
-  Args:
-    entry: of `init_from`.
-    vocab: of the run.
 
   Raises:
     CheckpointError, ValueError: as `init_params_from`.

@@ -33,7 +33,6 @@ class Parts(NamedTuple):
   """A vocabulary, a trunk and the task on it.
 
   Attributes:
-    vocab: text <-> ids.
     second_vocab: of the texts that are read, or of those that are written (`reads_second`), where `vocab` is not of
       both; else None.
     trunk: a `trunk.Trunk`, without a head.
@@ -73,7 +72,6 @@ def missing_vocab(settings: Settings, name: str = 'vocab', *, heads: Sequence[st
   The text is empty if it exists, or is remote.
 
   Args:
-    settings: of a run.
     name: of the block, 'vocab' or 'second_vocab'.
     heads: as of `recipe.fix`.
   """
@@ -134,7 +132,6 @@ def make_layout(settings: Settings, devices: Sequence[Any] | None = None, *, des
   """Build the mesh and the sharding rules of the settings.
 
   Args:
-    settings: of a run.
     devices: to place it on; None takes those of this process's backend.
     described: they are descriptions of devices (`sharding.Layout`).
 
@@ -148,10 +145,7 @@ def make_layout(settings: Settings, devices: Sequence[Any] | None = None, *, des
 
 
 def make_template(settings: Settings, vocab: Vocab) -> Template | None:
-  """Return the special tokens around a text in the examples.
-
-  None if examples have several forms.
-  """
+  """Return the special tokens around texts, None if examples have several forms."""
   rows, settings = build.template('data', settings['data'], vocab=vocab), build.unwrapped(settings)
   own = settings.get('objective') and build.template('objectives', settings['objective'], vocab=vocab, rows=rows)
   return own or rows
@@ -216,7 +210,6 @@ def make_source(
 
   Args:
     block: `data` of the settings, or that of an evaluation.
-    vocab: of the run.
     seed: of the order of the rows.
     share: which part of each batch, of how many equal ones; see `feed.host_share`.
     reader: what will read the rows; None for nothing in particular.
@@ -302,10 +295,7 @@ def check_keys(reader: Parts, source: Source, block: Settings, *, where: str) ->
 
 
 def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -> str:
-  """Return settings with which a data block gives `keys`.
-
-  For example "data.kind ('words')"; else the name of the block.
-  """
+  """Return settings that give `keys`, such as "data.kind ('words')", or the block."""
   found = []
   for setting, keyword in signatures.signature('data', block['name']).items():
     named = annotations.part(keyword.annotation, block.get(setting))

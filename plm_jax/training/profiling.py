@@ -79,7 +79,6 @@ class Tracer:
     Args:
       asked: from `steps`; None traces nothing.
       folder: where traces go; made when there is one.
-      start: steps that are done.
       main: False in all processes but the first, which trace nothing.
       paused: the time of its body, in which a trace is begun or written, does not count as training.
     """

@@ -41,7 +41,6 @@ class HeldFolder:
 
   Attributes:
     settings: as the folder and the config agree.
-    folder: of the run.
     is_main: whether this process writes to it.
     old: the config in the folder; empty for a new run.
     finished: the result of a finished run that is extended now; empty otherwise.

@@ -50,10 +50,7 @@ class TrainState:
 
 
 def step_rng(key: Array, step: Array, *, random: str = 'threefry2x32') -> Array:
-  """Return the key of dropout and sampling of a step.
-
-  Noise has its own keys (`noise.keys`).
-  """
+  """Return the key of a step's dropout and sampling; noise uses `noise.keys`."""
   folded = jax.random.fold_in(jax.random.fold_in(key, 1), step)
   if random == 'threefry2x32':
     return folded
@@ -118,8 +115,6 @@ def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDty
   """Derive the shardings of a training state from axis names.
 
   Args:
-    task: what is trained.
-    tx: the optimiser.
     spec: key -> global shape and dtype of a batch.
   """
 
@@ -271,7 +266,6 @@ def train_step(
     state: of the run; may be donated.
     batch: the whole global batch, clean.
     key: root key of the run, the same at every step.
-    task: what is trained.
     tx: the optimiser. Parameters that it freezes are not differentiated.
     accumulate: micro-batches that the batch is cut into. The loss is the same exact mean.
     random: bit generator of dropout, 'threefry2x32' or the faster 'rbg'.
@@ -347,10 +341,7 @@ def logged_step(
   step: Callable[[TrainState, Batch, Array], tuple[TrainState, Metrics]],
   log_every: int,
 ) -> tuple[TrainState, Interval, Metrics]:
-  """Call `step`, and add its metrics to the logging interval.
-
-  `step` is a bound `train_step`.
-  """
+  """Call `step`, a bound `train_step`; add its metrics to the logging interval."""
   new_state, metrics = step(state, batch, key)
   return new_state, interval.add(sums, metrics, first=state.step % log_every == 0), metrics
 
@@ -363,11 +354,8 @@ def eval_step(
   Noise is that of step 0, without dropout.
 
   Args:
-    params: of the task's model.
     batch: the whole global batch, clean.
     carry: recurrent state of its rows.
-    key: root key of the run.
-    task: what is scored.
     rows: most rows that are computed at once, if the task does not compare rows; None computes all.
   """
   opened = _open(params, batch, key, task=task)

@@ -59,10 +59,7 @@ class Stopping:
   """Signals that ask the run to stop."""
 
   def agreed(self, done: int) -> bool:
-    """Return whether all processes stop at this step.
-
-    Must be called at every step.
-    """
+    """Return whether all processes stop at this step; call at every step."""
     return signals.asked() if jax.process_count() == 1 else multihost_utils.reached_preemption_sync_point(done)
 
   def check(self) -> None:

@@ -172,8 +172,6 @@ def _layout_of_source(settings: Settings, source: str | None) -> str:
   """Return the layout of the folder that the trunk comes from.
 
   If none is known, it is one that the vocabulary has tokens for.
-
-  Raises ConfigError: as `layout_of_release`.
   """
   if source is not None:
     begun = checksums.read_json(RunFolder.at(source).config, default={})
@@ -192,7 +190,6 @@ def layout_of_release(folder: str, *, texts: int, key: str = '--config.data.layo
   """Return the layout that the tokenizer of a folder writes.
 
   Args:
-    folder: of the one or the other.
     texts: in a row; two need the layout of a pair.
     key: how a layout is named, for messages.
 

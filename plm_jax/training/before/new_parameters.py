@@ -27,7 +27,6 @@ def with_new(settings: Settings, kept: Settings) -> dict[str, Any]:
   """Add the new parameters of a frozen trunk to `adapter.trained`.
 
   Args:
-    settings: complete except for this.
     kept: those that the run began with, which decide; {} for a new run.
 
   Raises:

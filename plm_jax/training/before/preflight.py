@@ -37,9 +37,7 @@ Settings = Mapping[str, Any]
 
 
 def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
-  """Raise ConfigError for a run that could not begin or fit.
-
-  Nothing is written.
+  """Raise ConfigError for runs that cannot begin or fit; write nothing.
 
   Args:
     scored: further metrics that evaluations have to give, such as 'test/accuracy'.
@@ -137,7 +135,6 @@ def look(blocks: Mapping[str, Settings], parts: Parts) -> dict[str, Labels]:
 
   Args:
     blocks: place in the config, such as 'eval.test.data' -> data block.
-    parts: what will read the rows.
 
   Raises:
     ConfigError: a block names a split that is not there, has rows that cannot be used, or labels that the task has no
@@ -183,8 +180,6 @@ def check_targets(settings: Settings, parts: Parts, source: Source, *, layout: s
   tokens, and mixtures, always have targets.
 
   Args:
-    parts: of the run.
-    source: its rows.
     layout: mesh and rules, which are in use.
   """
   objective = build.unwrapped(settings)['objective']
@@ -224,12 +219,7 @@ def _targets(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], batch: Mappin
 
 
 def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:
-  """Log which parameters train, at which rate and from which step.
-
-  Args:
-    shapes: of its parameters.
-    task: which says what may train at all.
-  """
+  """Log which parameters train, at which rate and from which step."""
   scale, decay, steps = settings['optim']['scale'], settings['optim']['decay'], history.total(settings)
   found = groups.resolve(scale, shapes, steps=steps, what='scale')
   found = groups.restrict(found, scale, shapes, trains=task.trains)
@@ -238,12 +228,7 @@ def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:
 
 
 def remark_export(settings: Settings, shapes: PyTree, trunk: nn.Module) -> None:
-  """Log why transformers has no class for the trained head.
-
-  Args:
-    shapes: of its parameters.
-    trunk: of the run.
-  """
+  """Log why transformers has no class for the trained head."""
   adapter = settings['adapter'] or {}
   if adapter.get('name') not in task_heads.ADAPTERS:
     return
@@ -295,9 +280,6 @@ def check_metric_of_best(settings: Settings) -> None:
   """Raise ConfigError if no evaluation gives the metric of `best`.
 
   No device is used.
-
-  Args:
-    settings: complete, see `from_data.filled`.
   """
   parts = make_parts(settings, make_vocab(settings))
   check_metrics([(settings['best'], 'best')], settings, parts, abstract_parameters(settings, parts))
@@ -372,10 +354,7 @@ def check_best(
   """Raise ConfigError if an evaluation does not give a metric.
 
   Args:
-    best: of the settings.
     spec: shapes of a batch of the evaluation.
-    params: shapes of the parameters.
-    task: what is evaluated.
     scores: names of the scores of the evaluation.
     step: `eval_step` of the task, jitted or not.
     label: what asks for it.

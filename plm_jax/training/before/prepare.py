@@ -35,7 +35,6 @@ class Line(NamedTuple):
   Attributes:
     place: of the block in the config, such as 'eval.test.data'.
     state: 'there', 'made' or 'taken' from the shared place; 'in memory' where it is not kept.
-    made: what it is.
   """
 
   place: str

@@ -84,7 +84,6 @@ def parameters(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> 
   """Return the tree of a model's parameters as shapes.
 
   Args:
-    model: called with `inputs` by name.
     inputs: name -> shape and dtype.
   """
   init = lambda key, inputs: model.init(key, **inputs)['params']  # noqa: E731

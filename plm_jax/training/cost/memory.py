@@ -74,7 +74,6 @@ def leaves(state: TrainState, tx: optim.Optimiser, batch: Mapping[str, Any], *, 
 
   Args:
     state: shapes with shardings, `Maker.abstract`.
-    tx: the optimiser.
     batch: shapes of a global batch.
   """
   rows = sharding.row_places(layout.mesh)

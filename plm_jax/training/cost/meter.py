@@ -21,7 +21,6 @@ class Meter:
     Args:
       flops_per_row: operations of a training step per row.
       dtype: of the matrix products.
-      mesh: of the devices.
       hosts: into how many parts the hosts cut a batch.
     """
     self._flops_per_row = flops_per_row
@@ -42,10 +41,7 @@ class Meter:
 
   @contextlib.contextmanager
   def waiting(self) -> Iterator[None]:
-    """Time the body, which makes the next batch.
-
-    Traces call it 'next batch'.
-    """
+    """Time the body, which makes the next batch (so named in traces)."""
     began = time.monotonic()
     try:
       with jax.profiler.TraceAnnotation('next batch'):

@@ -43,10 +43,7 @@ def parameter_counts(state: TrainState, tx: optim.Optimiser) -> dict[str, int]:
 
 
 def training_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], params: PyTree) -> float:
-  """Count matrix-product operations per row of a training step.
-
-  That is three forward passes, without recomputation.
-  """
+  """Count matrix-product operations of training per row, without recomputation."""
   return 3 * _forward_flops(task, spec, params) / spec['row_id'].shape[0]
 
 
@@ -71,7 +68,6 @@ def of_config(settings: Settings, vocab: Vocab | None = None, folder: RunFolder 
   """Build the model of a config with its head, without reading data.
 
   Args:
-    settings: of the config.
     vocab: replaces the one that the config names.
     folder: of a run, whose vocabularies stand for those that the config names.
   """
@@ -101,7 +97,6 @@ def batch_spec(
 
   Args:
     reads: keys, as in `READS`.
-    rows: of the batch.
     length: tokens of a row.
     targets: tokens of a text to write; None for as many.
     windows: windows of a text.

@@ -80,10 +80,7 @@ class Watch:
     return {MEAN: (self._mean, self._count), VARIANCE: (self._variance, self._count)} if self._settings else {}
 
   def bound(self) -> float:
-    """Return the upper bound for the next loss.
-
-    It is infinite until `memory` steps were seen.
-    """
+    """Return the next loss's upper bound, infinite for the first `memory` steps."""
     if self._settings is None or self._count < self._settings['memory']:
       return math.inf
     there = 1 - (1 - 1 / self._settings['memory']) ** self._count
@@ -94,7 +91,6 @@ class Watch:
     """Record a loss; return a spike if the run can rewind.
 
     Args:
-      step: its number.
       loss: its loss; one that is not finite is left to `max_skipped`.
       saved: the checkpoints of the run.
     """

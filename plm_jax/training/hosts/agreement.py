@@ -135,10 +135,6 @@ def lines(check: Check, called: Sequence[str]) -> list[str]:
   """Format the answers to one question.
 
   Differences have a line for each answer and each key, by host.
-
-  Args:
-    check: the verdict.
-    called: the names of all hosts.
   """
   alike = len(check.said) == 1 and len(check.said[0].hosts) == len(called)
   texts = [one.text if alike else f'{_hosts(one.hosts, called)}: {one.text}' for one in check.said]
