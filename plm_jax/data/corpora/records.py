@@ -7,7 +7,7 @@ import decimal
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,15 @@ class Records(Sequence[dict[str, Any]]):
     piece = bisect.bisect_right(ends, position)
     rows, chosen = self.pieces[piece]
     return rows, chosen[position - ends[piece]]
+
+  def readable(self, most: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the readable ones of the first `most` rows, by default of all."""
+    for index in range(len(self))[:most]:
+      try:
+        row = self[index]
+      except ValueError:  # reported when all rows are read
+        continue
+      yield row
 
   def place(self, index: int) -> str:
     """Return 'train.jsonl, line 3' of a row, or '' without `place`."""

@@ -183,16 +183,11 @@ class ClassNames:
     if self._lists_checked or self.listed or not self.records.labels:
       return
     self._lists_checked = True
-    try:
-      records = self._naming()
-    except (ValueError, FileNotFoundError):  # no check without a training split
+    if (records := self.training()) is None:
       return
     missing = dict.fromkeys(self.records.labels)
-    for index in range(len(records)):
-      try:
-        missing = {name: None for name in missing if name not in records[index]}
-      except ValueError:  # unreadable rows are reported when they are used
-        continue
+    for row in records.readable():
+      missing = {name: None for name in missing if name not in row}
       if not missing:
         return
     raise BadSplit(
@@ -200,8 +195,12 @@ class ClassNames:
       f'{", ".join(records.fields)}.{suggest(next(iter(missing)), records.fields)}'
     )
 
-  def _naming(self) -> Records:
-    return self.records if self.records.named_by is None else self.records.named_by()
+  def training(self) -> Records | None:
+    """Return the rows that determine the classes; None without a training split."""
+    try:
+      return self.records if self.records.named_by is None else self.records.named_by()
+    except (ValueError, FileNotFoundError):
+      return None
 
   def _few(self) -> str:
     return ', '.join(self._names[:_SHOWN]) + (', ...' if len(self._names) > _SHOWN else '')
@@ -211,9 +210,7 @@ class ClassNames:
     if self._compared or self.listed or self.records.named_by is None:
       return False
     self._compared = True
-    try:
-      records = self._naming()
-    except (ValueError, FileNotFoundError):  # there is no training split
+    if (records := self.training()) is None:
       return False
     for row in self._values(records):
       if labels := [label for label in row if label not in (None, '', -1)]:
@@ -238,10 +235,7 @@ class ClassNames:
 
   def _names_in_rows(self) -> tuple[str, ...]:
     """Return the names in the rows, sorted; () if most are numbers."""
-    try:
-      records = self._naming()
-    except (ValueError, FileNotFoundError):  # there is no training split
-      records = self.records
+    records = self.records if (training := self.training()) is None else training
     names: set[Any] = set()
     begun: set[Any] = set()  # as IOB2
     for row in self._values(records):

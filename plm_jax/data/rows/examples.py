@@ -194,13 +194,7 @@ def fields_of(records: Records, settings: ExampleSettings) -> tuple[str, ...]:
 
 def is_somewhere(name: str, records: Records) -> bool:
   """Return True if one of the first readable rows has a field."""
-  for index in range(min(len(records), LOOKED_AT)):
-    try:
-      if name in records[index]:
-        return True
-    except ValueError:  # reported when all rows are read
-      continue
-  return False
+  return any(name in row for row in records.readable(LOOKED_AT))
 
 
 def check_text(value: Any, index: int, field: str, records: Records) -> None:

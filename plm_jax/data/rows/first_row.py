@@ -4,7 +4,6 @@ A user's own table has other columns than a published set. The first row is insp
 error lists its fields.
 """
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,10 +79,7 @@ def columns_hint(records: Records) -> str:
 
 
 def _different(records: Records, name: str) -> tuple[bool, int]:
-  values = []
-  for index in range(min(len(records), examples.LOOKED_AT)):
-    with contextlib.suppress(ValueError):
-      values.append(str(records[index].get(name)))
+  values = [str(row.get(name)) for row in records.readable(examples.LOOKED_AT)]
   return len(set(values)) in (1, len(values)), len(set(values))
 
 
@@ -136,12 +132,9 @@ def holds_offsets(records: Records, label: str) -> bool:
 
 
 def _first(records: Records) -> dict[str, Any]:
-  for index in range(min(len(records), examples.LOOKED_AT)):
-    try:
-      return records[index]
-    except ValueError:  # reported when all rows are read
-      continue
-  return records[0]
+  for row in records.readable(examples.LOOKED_AT):
+    return row
+  return records[0]  # raises its error
 
 
 def check_specified(**settings: str | None) -> None:

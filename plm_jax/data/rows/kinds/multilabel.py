@@ -14,7 +14,7 @@ example without the field, or with null or `missing` there or in every column, h
 import dataclasses
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,12 +128,8 @@ class _Reader:
     return [] if value == '' else [value] if isinstance(value, str | int | float) else value
 
   def _hold_flags(self) -> bool:
-    try:
-      records = self._records if self._records.named_by is None else self._records.named_by()
-    except (ValueError, FileNotFoundError):  # there is no training split
-      records = self._records
-    width = 0
-    for row in _readable(records):
+    records, width = self.names.training(), 0
+    for row in (self._records if records is None else records).readable():
       value = row.get(self._settings.label)
       if value is None or value in ('', self._settings.missing):
         continue
@@ -151,7 +147,7 @@ class _Reader:
 
 def flag_columns(records: Records, others: Collection[str] = ()) -> tuple[str, ...]:
   """Return the fields of 0 and 1; () for fewer than two."""
-  rows = list(_readable(records, examples.LOOKED_AT))
+  rows = list(records.readable(examples.LOOKED_AT))
   names = [name for name in records.fields if name not in others]
   flags = [name for name in names if rows and None not in [_flag(row.get(name)) for row in rows]]
   return tuple(flags) if len(flags) > 1 else ()
@@ -159,14 +155,6 @@ def flag_columns(records: Records, others: Collection[str] = ()) -> tuple[str, .
 
 def _flag(value: Any) -> int | None:
   return _FLAGS.get(str(as_written(value)).strip().lower())
-
-
-def _readable(records: Records, most: int | None = None) -> Iterator[Mapping[str, Any]]:
-  for index in range(len(records) if most is None else min(most, len(records))):
-    try:
-      yield records[index]
-    except ValueError:  # reported when all rows are read
-      continue
 
 
 class _Joined(Sequence[Mapping[str, Any]]):
