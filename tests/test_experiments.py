@@ -296,6 +296,10 @@ SOURCES = {
     'save_every': 5_000, 'adapter.decoding.beams': 4, 'adapter.decoding.length_penalty': 0.6,
     'adapter.decoding.early_stop': 'never',
   },
+  # fastai/fastai, courses/dl2/imdb_scripts/finetune_lm.py
+  'ulmfit/fine_tune.py:imdb,released': {
+    'optim.scale': [['trunk/lstm_2/.*', 1.0], ['trunk/lstm_1/.*', 1 / 3], ['trunk/lstm_0/.*', 1 / 6], ['.*', 0.5]],
+  },
   # zihangdai/xlnet, train.py
   'xlnet/base.py': {'optim.floor': 0.001, 'optim.schedule': 'linear'},
   'xlnet/large.py': {'optim.floor': 0.001, 'optim.rate': 4e-4, 'optim.warmup': 40_000, 'data.batch_size': 8192},

@@ -154,6 +154,7 @@ def _folders(path: Path, names: list[str], *, typed: bool) -> str:
     return f'{path} has config.json but no weights: fetch model.safetensors of this model'
   if inner := [name for name in names if files.is_file(RunFolder(path / name).config)]:
     return f'{path} has no model, but folders that may: name one, such as {path / inner[0]}'
-  if any(name.endswith('.hdf5') for name in names) and any(name.endswith('options.json') for name in names):
+  elmo = model_folders.CONFIG not in names or any(name.endswith(('.hdf5', '.h5')) for name in names)
+  if elmo and any(name.endswith('options.json') for name in names):
     return f"{path} has ELMo's published files: `plm-jax convert import {path} NEW`, then use NEW"
   return f'{path} has no model: name {_KINDS}'

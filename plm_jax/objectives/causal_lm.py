@@ -110,7 +110,8 @@ def make(
     memory: carry the trunk's state from row to row, for rows of `data.bptt`.
     activation: alpha, weight of the mean square of the states before the output matrix (AR; Merity et al. 2018, §4.6:
       2). Like `temporal`, it is part of the training loss and has its own metric, and is not part of 'loss'.
-    temporal: beta, weight of the mean square of the change of the last layer from token to token (TAR; there: 1).
+    temporal: beta, weight of the mean square of the change of the last layer from token to token (TAR; there: 1). The
+      mean is over l tokens, in the released code over l - 1 changes: beta l / (l - 1) gives its term.
   """
   user = f"objective 'causal_lm'{' with memory' if memory else ''}"
   inputs = ('tokens', 'segment_ids', *(('carry',) if memory else ()))

@@ -4,7 +4,8 @@ The input vector of a word averages its own vector, a row of the trunk, and the 
 hashed into buckets (`subwords.py`). An unseen word has a vector as well: the mean of those of its n-grams. Words of
 more than `MOST_LETTERS` letters lose their last n-grams. Everything else is objective 'skipgram', with fastText's
 rates: words of frequency f stay with the probability sqrt(t / f) + t / f, and negatives are sampled in proportion to
-the square root of their counts.
+the square root of their counts. f is a share of the words in the vocabulary. In the released code it is one of all
+tokens, with rarer words and line ends: t times their number / that of the vocabulary's words gives its rates.
 
 With reduction 'sum' each part of a word gets the undivided gradient of their mean. The released code does so, and so
 does the paper, whose word vectors are sums. With 'mean' the gradient is divided by the number of parts. A bag of words

@@ -111,6 +111,10 @@ def import_bilm(source: Path, target: Path, *, shard: int = 4 * 10**9) -> None:
   count = sum(math.prod(leaf.shape) for leaf in source_files.leaves.values())
   log.info(f'{target}: bilm, {count:,} parameters, no heads, since these files have no softmax')
   log.info(f'vocabulary: {vocab.size:,} words')
+  log.info(
+    'each sentence starts from zero states. bilm-tf and allennlp carry states from sentence to sentence: after the '
+    'first, their vectors differ by design'
+  )
   log.info(f'flags for its model: {" ".join(_flags(block, spare=None))}')
 
 

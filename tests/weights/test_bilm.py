@@ -147,6 +147,18 @@ def test_an_import_encodes_as_the_equations_say(tmp_path: pathlib.Path) -> None:
     assert (np.abs(np.abs(expected[:, 1]) - 0.3) < 1e-6).any()
 
 
+def test_the_published_test_model_has_its_published_vectors(
+  tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  caplog.set_level('INFO')
+  fixture = pathlib.Path(__file__).parents[1] / 'fixtures' / 'elmo'
+  import_bilm(fixture, tmp_path / 'imported')
+  assert 'their vectors differ by design' in caplog.text
+  model, published = plm_jax.load(tmp_path / 'imported'), np.load(fixture / 'first_sentences.npz')
+  for index, one in enumerate(model.encode(published['sentences'].tolist(), layer='all', pool='none')):
+    np.testing.assert_allclose(one.vectors[:, -1], published[f'expected_{index}'], atol=2e-6, rtol=0)
+
+
 def test_words_are_read_alike_without_a_vocabulary(tmp_path: pathlib.Path) -> None:
   source = write(tmp_path / 'bilm', make_numbers())
   import_bilm(source, tmp_path / 'with')
