@@ -264,7 +264,10 @@ def make(
 def template(
   *, vocab: Vocab, second_segment: bool = False, both_directions: bool = False, end: str | None = None, **rest: Any
 ) -> Template:
-  """Return the special tokens around a text; XLNet's with `second_segment`."""
+  """Return the special tokens around a text.
+
+  With `second_segment` XLNet's layout, otherwise the end token, or nothing with `both_directions`.
+  """
   if second_segment:
     return framing.template(xlnet.make(vocab=vocab, fields=1), xlnet.make(vocab=vocab, fields=2))
   if both_directions:  # a trunk of two directions adds both tokens itself

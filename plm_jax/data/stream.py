@@ -205,7 +205,7 @@ def template(
   bos: bool = False,
   **rest: Any,
 ) -> Template:
-  """Return special tokens around a document; a second text begins without."""
+  """Return special tokens around documents; a second one has no beginning token."""
   frame = _frame(vocab, layout, length=16, whole_sentences=False, begin=begin, end=end, bos=bos)
   between = frame.after * (frame.layout.separators or 1)
   types = 0 if frame.layout.one_segment or not frame.before else 1

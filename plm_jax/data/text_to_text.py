@@ -324,7 +324,7 @@ def look(
 
 
 def template(*, vocab: Vocab, layout: str = 'plain', **rest: Any) -> Template:
-  """Return the special tokens around inputs; a second text is a field."""
+  """Return the special tokens around inputs; a second text is another field."""
   style = build.files_of('data.rows.layouts')[layout]
   return framing.template(style.make(vocab=vocab, fields=1), style.make(vocab=vocab, fields=2))
 

@@ -17,7 +17,7 @@ BY_ROW = ('draws_accuracy',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute mean and deviation (over n - 1; 0 for n 1)."""
+  """Compute mean and standard deviation over samples (divisor n - 1)."""
   right: dict[int, list[bool]] = defaultdict(list)
   for row, record in zip(predictions, records, strict=True):
     right[record['draw']].append(int(row['label']) == record['label'] if 'label' in row else bool(row['right']))

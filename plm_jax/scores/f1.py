@@ -15,7 +15,10 @@ NEEDS = ('scikit-learn',)
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute F1, 0 without predicted 1; raise ValueError for other classes."""
+  """Compute F1, 0 to 1; 0 if class 1 is never predicted.
+
+  Raises ValueError for classes other than 0 and 1.
+  """
   from sklearn.metrics import f1_score
 
   predicted, gold = map(list, zip(*judged(predictions, records), strict=True))

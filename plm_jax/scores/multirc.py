@@ -42,7 +42,7 @@ def check(records: Iterable[Row]) -> None:
 
 
 def f1(pairs: Sequence[tuple[int, int]]) -> float:
-  """Compute F1 of (predicted, right) pairs; 0 if 1 is in neither."""
+  """Compute label 1's F1 from (predicted, right) pairs; 0 without it."""
   both = sum(predicted and gold for predicted, gold in pairs)
   either = sum(predicted + gold for predicted, gold in pairs)
   return 2 * both / either if either else 0.0

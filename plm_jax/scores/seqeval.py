@@ -19,7 +19,7 @@ NEEDS = ('seqeval', 'scikit-learn')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute the three over entities, 0 to 1; raise ValueError without tags."""
+  """Compute the three over entities, 0 to 1; raise ValueError as `check_names`."""
   from seqeval import scheme
   from seqeval.metrics.v1 import precision_recall_fscore_support
 

@@ -105,7 +105,10 @@ def question_of(group: Group) -> Question:
 
 
 def f1(answer: str, gold: str, rule: squad.Rule = squad.RULES['squad']) -> float:
-  """Compute F1 of words; without any, 1 for two such texts."""
+  """Compute F1 of the words.
+
+  If a text has none, 1 if both have none, else 0.
+  """
   if not rule.normal(answer) or not rule.normal(gold):
     return float(rule.normal(answer) == rule.normal(gold))
   return rule.f1(answer, gold)

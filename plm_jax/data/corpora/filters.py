@@ -108,7 +108,7 @@ def letters(text: str) -> tuple[int, int]:
 
 
 def out_of_bounds(text: str, *, min_chars: int, max_chars: int | None, min_alpha: float, min_english: float) -> str:
-  """Return the `FilterStats` field of a text out of bounds, or ''."""
+  """Return the `FilterStats` field that counts a bad text, or ''."""
   if len(text) < min_chars:
     return 'too_short'
   if max_chars is not None and len(text) > max_chars:

@@ -114,7 +114,7 @@ class File:
     return f'{self.path}, line {number}'
 
   def digest(self, *, cache: str) -> str:
-    """Compute the SHA-256 on disk, stored under `cache` until modified."""
+    """Compute the SHA-256 on disk, stored under `cache` until the file changes."""
     text = f'{os.path.abspath(self.path)}\0{files.size(self.path)}\0{files.modified_ns(self.path)}'
     stored = files.local_path(cache, what='data.cache') / 'digests' / hashlib.sha256(text.encode()).hexdigest()
 

@@ -100,7 +100,7 @@ class ClassNames:
     return (self._names,) * self._named + ('iob2',) * self._begun + (self.scheme,) * (self.scheme is not None)
 
   def settled(self) -> tuple[str, ...]:
-    """Return `names`, or those of training rows if none is labelled."""
+    """Return `names`, or those of the training split without labels here."""
     if not self._names and not self._numbered and self.records.named_by is not None:
       self._check_lists()
       self._names = self._names_in_rows()

@@ -17,7 +17,10 @@ READ = ('cache', 'text', 'documents', 'max_bytes')  # keywords of row sources th
 
 
 def look(path: str, *, split: str = 'train', **settings: Any) -> Labels:
-  """Raise ValueError, from names only, for a missing text or split."""
+  """Raise ValueError if the text or the split does not exist.
+
+  Reads names only and tokenises nothing. Keywords as in `Corpus`.
+  """
   segments.check(settings.get('segmenter'))
   boundaries.rule_of(settings.get('sentences') or boundaries.RULE)
   if sources.opens_quickly(path, split=splits.without_tokens(split, path=path)):

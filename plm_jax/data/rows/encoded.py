@@ -184,7 +184,10 @@ def ragged(rows: Sequence[np.ndarray]) -> Ragged:
 def read_ids(
   records: Records, texts: Sequence[tuple[int, Written]], writer: Writer, *, draw: int
 ) -> tuple[list[Ids], np.ndarray]:
-  """Tokenise rows' inputs in frames; also return bool[rows], the cut ones."""
+  """Tokenise the inputs of rows, with their special tokens.
+
+  Returns the ids, and which rows were too long, bool[rows].
+  """
   before = [writer.sampler.sample(index, draw) if writer.sampler else [] for index, _ in texts]
   parts = [parts_of(text.inputs, lead, writer) for (_, text), lead in zip(texts, before, strict=True)]
   flat = writer.input_vocab.encode_batch([part for row in parts for part in row])

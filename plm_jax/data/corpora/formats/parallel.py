@@ -55,7 +55,7 @@ class Rows(Sequence[local.Row]):
 
 
 def _sides(path: str, split: str, *, cache: str, max_bytes: int) -> dict[str, local.File]:
-  """Return field -> file of a split, sorted, or raise an error."""
+  """Return field -> file, sorted; raise for a missing folder or split."""
   folder = files.path(path.removeprefix(SCHEME))
   if not files.is_folder(folder):
     raise FileNotFoundError(f'{path!r}: there is no folder {folder}')

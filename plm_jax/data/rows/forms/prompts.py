@@ -120,7 +120,7 @@ def dpr(row: Row) -> Written:
 
 
 def winogrande(row: Row) -> Written:
-  """Write Winogrande (TFDS winogrande); _ is the pronoun, '1' or '2' answer."""
+  """Write Winogrande (TFDS winogrande), with _ as pronoun and answers '1', '2'."""
   sentence = written.text_of(row, 'sentence')
   if (position := sentence.find('_')) < 0:
     raise ValueError(f"'sentence' has no _: {sentence!r}")

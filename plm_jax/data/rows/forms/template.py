@@ -47,7 +47,7 @@ def make(
 
 
 def write(inputs: str, target: str, options: Sequence[str], label: str, row: Mapping[str, Any]) -> Written:
-  """Write a row; the right option is the target without a template."""
+  """Write a row, whose target is by default the right option."""
   targets: tuple[str, ...]
   choices = tuple(text for template in options for text in written.each_filled(template, row, spelt=True))
   right = written.label_of(row, label, choices) if choices else -1
