@@ -152,10 +152,7 @@ def loss(s: ParseSettings, forward: Forward, example: Example, carry: PyTree, rn
 
 
 def predict(s: ParseSettings, forward: Forward, example: Example) -> dict[str, Array]:
-  """Predict the head position, relation and probability of each word.
-
-  Elsewhere they are -1, -1 and 0; [b, l] each.
-  """
+  """Predict words' heads, relations, probabilities [b, l]; else -1, -1, 0."""
   words = example.targets['words']
   probabilities = jax.nn.softmax(forward(**example.inputs), axis=-1)
   arcs = probabilities.argmax(axis=-1)

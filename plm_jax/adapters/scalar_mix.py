@@ -54,14 +54,7 @@ class MixedTrunk(nn.Module):
 
   The inner trunk runs without dropout and gets no gradient.
 
-  Attributes:
-    trunk: any trunk; this module shares its parameter scope.
-    vectors: width of a table of trained vectors for the vocabulary; 0 for none.
-    dropout: rate on the mix and on these vectors.
-    init_std: standard deviation of the table.
-    layers: layers that are mixed; () for all.
-    lstm_layers: number of LSTM layers of the task network.
-    lstm_dim: state width of each of their directions.
+  Attributes are keywords of `make`, and `trunk`, whose parameter scope this module shares.
   """
 
   trunk: nn.Module

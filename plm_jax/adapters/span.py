@@ -208,10 +208,7 @@ def prepare(s: SpanSettings, root: Array, batch: Batch) -> Example:
 
 
 def loss(s: SpanSettings, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Compute the mean cross-entropy of start and end.
-
-  'accuracy' counts windows with both right.
-  """
+  """Compute mean cross-entropy of start and end; 'accuracy' needs both right."""
   targets, weights = example.targets, example.targets['weights']
   start, end = _scores(forward, example)
   values = (cross_entropy(start, targets['start']) + cross_entropy(end, targets['end'])) / 2

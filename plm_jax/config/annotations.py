@@ -97,15 +97,11 @@ def within(node: ast.Subscript, value: Any) -> bool:
   A regular expression must compile. Integers without an upper bound end at that of int32 arrays.
   """
   notes = [note.value for note in arguments(node)[1:] if isinstance(note, ast.Constant) and isinstance(note.value, str)]
-  sound = PATTERN not in notes or _compiles(value)
+  sound = PATTERN not in notes or not _fault(value)
   bounds = [comparison for comparison in map(_comparison, notes) if comparison]
   if isinstance(value, int) and value > MOST and not any(map(_ends, bounds)):
     return False
   return sound and all(_holds(comparison, value) for comparison in bounds)
-
-
-def _compiles(pattern: str) -> bool:
-  return not _fault(pattern)
 
 
 def _fault(pattern: str) -> str:

@@ -270,8 +270,5 @@ def share_bounds(shares: Sequence[float]) -> np.ndarray:
 
 
 def pick_share(uniform: Array, bounds: np.ndarray) -> Array:
-  """Map uniform numbers to choices: .6 with bounds .5 .75 -> 1.
-
-  f32[...] -> int32[...].
-  """
+  """Map uniform numbers f32[...] to choices: .6 by .5 .75 -> 1."""
   return (uniform[..., None] >= jnp.asarray(bounds)).sum(axis=-1).astype(jnp.int32)

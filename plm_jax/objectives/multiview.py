@@ -58,14 +58,11 @@ class Views(nn.Module):
   """A trunk and the heads of all views of all tasks.
 
   Attributes:
-    trunk: a trunk of two directions.
     outputs: task -> number of its labels.
     relations: task -> number of its relations, of tasks that parse.
     views: those with heads.
     layers: read by the view 'full'.
     width: of the last hidden layer of a head.
-    arc_width: of the compared vectors of heads and dependents.
-    init_std: of the kernels of the heads.
   """
 
   trunk: nn.Module

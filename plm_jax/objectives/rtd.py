@@ -207,20 +207,14 @@ def draw(s: RtdSettings, key: Array, ids: Array, segments: Array, marks: Array |
 
 
 def generate(s: RtdSettings, forward: Forward, example: Example) -> tuple[Array, Array] | None:
-  """Compute logits f32[b, t, v] and states [b, t, d].
-
-  None if tokens are sampled uniformly.
-  """
+  """Compute logits f32[b, t, v], states [b, t, d]; None if uniform."""
   if s.sampling == 'uniform':
     return None
   return forward(method='generate', train=False if s.learning == 'frozen' else None, **example.inputs)
 
 
 def replace(s: RtdSettings, logits: Array | None, example: Example) -> tuple[Array, Array]:
-  """Sample tokens int[b, t], and write them into the rows int[b, l].
-
-  Return (rows, samples).
-  """
+  """Sample tokens int[b, t] into rows int[b, l]; return rows and samples."""
   targets, positions = example.targets, example.inputs['predict']
   if logits is None:
     logits = jnp.broadcast_to(jnp.zeros(s.vocab_size), (*positions.shape, s.vocab_size))

@@ -45,11 +45,7 @@ class View(nn.Module):
   """The parameters of a view: its attention and its output, as in `translate_decoder.Decoder`.
 
   Attributes:
-    vocab_size: v, of the target.
-    hidden_dim: d.
-    biases: use b1 and b2.
     dropout: rate on the weights of attention.
-    init_range: parameters start from U(-init_range, init_range), the bias of the output from 0.
   """
 
   vocab_size: int

@@ -288,8 +288,8 @@ def score(predictions: Sequence[Row], records: Sequence[Row], names: Sequence[st
   if not by_score:
     raise ConfigError(f'--score: no score fits these predictions: {"; ".join(refused) or _what(predictions, records)}')
   metrics = [metric for values in by_score.values() for metric in values]
-  return {
-    metric if metrics.count(metric) == 1 else _longer(name, metric): value  # two scores may use the same name
+  return {  # two scores may use the same name: 'rte/squad', 'rte/f1' -> 'rte/squad/f1'
+    metric if metrics.count(metric) == 1 else f'{name}/{metric.rpartition("/")[2]}': value
     for name, values in by_score.items()
     for metric, value in values.items()
   }
@@ -324,8 +324,3 @@ def _what(predictions: Sequence[Row], records: Sequence[Row]) -> str:
     ', '.join(sorted(set().union(*rows) - {'row_id'})) or 'nothing' for rows in (predictions, records)
   )
   return f'the predictions have {predicted}, and the data {recorded}'
-
-
-def _longer(name: str, metric: str) -> str:
-  """Prefix a metric with its score: 'rte/squad', 'rte/f1' -> 'rte/squad/f1'."""
-  return f'{name}/{metric.rpartition("/")[2]}'

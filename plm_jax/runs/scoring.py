@@ -133,12 +133,9 @@ def takes_unlabelled(names: Sequence[str], task: Task) -> bool:
 
 
 def _takes_unlabelled(score: Score, task: Task) -> bool:
-  words = [f'{score.part}/{key}' if score.part else key for key in _unlabelled(score)]
+  keys = signatures.literal(f'scores.{score.file}', 'UNLABELLED') or ()
+  words = [f'{score.part}/{key}' if score.part else key for key in keys]
   return bool(words) and set(words) <= set(task.words)
-
-
-def _unlabelled(score: Score) -> Sequence[str]:
-  return signatures.literal(f'scores.{score.file}', 'UNLABELLED') or ()
 
 
 def check(names: Sequence[str], predicted: Collection[str], *, where: str, user: str) -> None:

@@ -145,10 +145,7 @@ class Tracer:
       self._under_way = stack.pop_all(), local
 
   def _write(self, number: int | None) -> None:
-    """End the trace and copy it to the run folder.
-
-    `number` is None if the run ended early.
-    """
+    """End and copy the trace; `number` None if the run ended early."""
     import jax
 
     assert self._under_way is not None

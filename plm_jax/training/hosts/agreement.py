@@ -97,10 +97,7 @@ def _answers(text: str) -> dict[str, Answer]:
 
 
 def judged(name: str, answers: Sequence[Answer | None]) -> Check:
-  """Return the verdict on one question.
-
-  None: a host was not asked, because of another problem.
-  """
+  """Return a question's verdict, None if a host was not asked."""
   asked_of = {host: answer for host, answer in enumerate(answers) if answer is not None}
   if any(answer.problem for answer in asked_of.values()):
     result: Literal['ok', 'differs', 'failed'] = 'failed'
