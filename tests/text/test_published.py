@@ -164,9 +164,19 @@ def test_a_model_file_gives_the_rows_of_transformers(folder, request):
     assert (processed.encode(one).ids, processed.encode(one).type_ids) == (found['input_ids'], found['token_type_ids'])
     if request.node.callspec.params['folder'] != 'llama':
       assert processed.encode(one, texts[0]).ids == theirs(one, texts[0])['input_ids']
+      check_blank_pairs(processed, theirs)
   for role in ('pad', 'unk', 'mask', 'eos', 'bos', 'cls', 'sep'):
     if getattr(theirs, f'{role}_token') and role in vocab.roles:
       assert getattr(theirs, f'{role}_token') == vocab.roles[role], role
+
+
+def check_blank_pairs(marked, theirs):
+  """Compare pairs with a blank text, which keep all special tokens.
+
+  transformers keeps them in lists of pairs. Its call with one pair reads an empty second text as no text.
+  """
+  for pair in (('the boat', ''), ('the boat', ' '), ('', 'the boat'), ('', ''), ('the boat', '\n')):
+    assert marked.encode(*pair).ids == theirs([pair])['input_ids'][0], pair
 
 
 def bert_files(documents, *, lowercase=True):
@@ -202,6 +212,7 @@ def test_a_word_list(documents, tmp_path, about):
   assert {token: number for number, token in enumerate(vocab.tokens)} == theirs.get_vocab()
   for text in (*ODD, 'a <new one> b', 'a[X] b', 'x <a b>y'):
     assert vocab.encode(text, specials=True) == theirs(text, add_special_tokens=False)['input_ids'], text
+  check_blank_pairs(tokenizer.marked(made), theirs)
   row = tokenizer.marked(made).encode(PLAIN[0], PLAIN[1])
   found = theirs(PLAIN[0], PLAIN[1])
   assert (row.ids, row.type_ids) == (found['input_ids'], found['token_type_ids'])
@@ -255,6 +266,7 @@ def test_merges(documents, tmp_path, model_type):
         assert vocab.encode(text) == theirs(text, add_special_tokens=False)['input_ids'], text
     if model_type != 'deberta':  # whose pairs transformers 5 writes with two separators, against its releases
       assert tokenizer.marked(made).encode(PLAIN[0], PLAIN[1]).ids == theirs(PLAIN[0], PLAIN[1])['input_ids']
+      check_blank_pairs(tokenizer.marked(made), theirs)
 
 
 def merged_words(documents, *, specials, lowercase):
