@@ -80,7 +80,7 @@ class Records(Sequence[dict[str, Any]]):
     return rows, chosen[position - ends[piece]]
 
   def readable(self, most: int | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the readable ones of the first `most` rows, by default of all."""
+    """Yield the readable ones among the first `most` rows, or all."""
     for index in range(len(self))[:most]:
       try:
         row = self[index]
