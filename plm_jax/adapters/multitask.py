@@ -17,12 +17,13 @@ from typing import Annotated, Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from plm_jax.config import build
+from plm_jax.config import build, signatures
 from plm_jax.core.types import EVERYTHING, Array, Batch, Example, Forward, Loss, PyTree, Supervised, Task, Vocab
 from plm_jax.layers import task_mixture
 from plm_jax.layers.task_mixture import Tasks
 
 PAPER = Supervised(year=2019, title='T5 §3.5.2; Liu et al., MT-DNN')
+PARTS = 'adapters | objectives'
 READS = ('part',)  # in addition to its parts
 TAKEN = ('trunk', 'train', 'part')  # reserved keys among parameters, inputs and predictions
 
@@ -32,7 +33,7 @@ def make(
   trunk: nn.Module,
   vocab: Vocab,
   second_vocab: Vocab | None = None,
-  parts: Mapping[str, Annotated[Mapping[str, Any], 'adapters']],
+  parts: Mapping[str, Annotated[Mapping[str, Any], 'adapters | objectives']],
   scores: Mapping[str, tuple[Annotated[str, 'scores'], ...]] = {},
 ) -> Task:
   """Train each step by the adapter of its examples.
@@ -40,7 +41,8 @@ def make(
   Args:
     trunk: trunk that every part supports.
     second_vocab: second vocabulary of the run, if a part takes one.
-    parts: name -> a file of `adapters/` and its keywords; names are those of the parts of the data.
+    parts: name -> a file of `adapters/` or `objectives/` and its keywords; names are those of the parts of the data. An
+      objective trains on text next to the tasks (T5 §3.5.3).
     scores: name -> files of `plm_jax/scores/` that score all predictions of a part; default: those of its adapter.
 
   Raises:
@@ -51,7 +53,8 @@ def make(
     raise ValueError(f'adapter.parts has {", ".join(parts) or "no names"}: give tasks a name, but not {taken}')
   offered = {'second_vocab': second_vocab}
   names = sorted(parts)  # the order of part ids in the data
-  tasks = {name: build.make('adapters', parts[name], trunk=trunk, vocab=vocab, offered=offered) for name in names}
+  folders = {name: signatures.folder_of(PARTS, parts[name].get('name', '')) for name in names}
+  tasks = {name: build.make(folders[name], parts[name], trunk=trunk, vocab=vocab, offered=offered) for name in names}
   task_mixture.check(tasks, where='adapter.parts')
   if unknown := sorted(set(scores) - set(tasks)):
     raise ValueError(f'adapter.scores has the unknown part {unknown[0]!r}: adapter.parts has {", ".join(tasks)}')
@@ -77,7 +80,7 @@ def join(tasks: Tasks, *, scores: Mapping[str, tuple[str, ...]] = {}) -> Task:
     model=model,
     prepare=partial(prepare, tasks),
     loss=partial(loss, tasks),
-    predict=partial(predict, tasks) if all(task.predict for task in tasks.values()) else None,
+    predict=partial(predict, tasks) if any(task.predict for task in tasks.values()) else None,
     evaluate=partial(evaluate, tasks),
     summary=partial(task_mixture.summary, tasks),
     exact=partial(task_mixture.exact, tasks),
@@ -131,7 +134,8 @@ def predict(parts: Tasks, forward: Forward, example: Example) -> dict[str, Array
   """Predict with every part, such as 'rte/label'; 'part' int32[b] tells which counts."""
   predictions = {'part': example.targets['part']}
   for name, task in parts.items():
-    assert task.predict is not None
+    if task.predict is None:  # an objective
+      continue
     targets: Any = example.targets[name]
     own = task.predict(partial(forward, part=name), Example(example.inputs[name], targets))  # type: ignore[arg-type]
     predictions |= {f'{name}/{key}': value for key, value in own.items()}

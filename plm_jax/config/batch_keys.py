@@ -42,7 +42,8 @@ def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, 
     parts = {name: part for _, inner in inside for name, part in (inner.get('parts') or {}).items()}
     own = {name: part for name, part in parts.items() if name in block['parts']}
   for name, part in own.items():
-    _check(folder, part, block['parts'][name], where=f'{where}.parts.{name}')
+    part_folder = signatures.folder_of('adapters | objectives', part['name'])
+    _check(part_folder, part, block['parts'][name], where=f'{where}.parts.{name}')
   for kind, inner in inside:
     keys = _read_by(kind, inner)
     missing = [name_of(key) for key in keys if given is not None and name_of(key) not in given]

@@ -83,7 +83,7 @@ def adapter_of(settings: Settings, part: str) -> Settings:
 
 def _task_of(settings: Settings, part: str) -> dict[str, Any]:
   """Return the blocks 'adapter' and 'objective' of a part; one is None."""
-  role, heads = _alone(settings)
+  heads = _heads(settings)
   if not heads:
     return {'adapter': settings['adapter'], 'objective': None}
   inside = next(block for block in _task(settings) if block)
@@ -91,7 +91,9 @@ def _task_of(settings: Settings, part: str) -> dict[str, Any]:
   def replaced(block: Settings) -> dict[str, Any]:
     return dict(heads[part]) if block == inside else {**block, 'inner': replaced(block['inner'])}
 
-  return {'adapter': None, 'objective': None, role: replaced(settings.get('adapter') or inside)}
+  outer = settings.get('adapter') or inside
+  folder = signatures.folder_of('adapters | objectives', heads[part].get('name', '')) if outer == inside else 'adapters'
+  return {'adapter': None, 'objective': None, build.singular(folder): replaced(outer)}
 
 
 def path_of(settings: Settings, part: str, path: str) -> str | None:
@@ -113,18 +115,14 @@ def _task(settings: Settings) -> tuple[Settings | None, Settings | None]:
 
 
 def _heads(settings: Settings) -> Mapping[str, Settings]:
-  return _alone(settings)[1]
-
-
-def _alone(settings: Settings) -> tuple[str, Mapping[str, Settings]]:
-  """Return 'adapter' or 'objective', and its blocks by separate part."""
+  """Return the blocks of separate parts, by part."""
   for folder, block in zip(('adapters', 'objectives'), _task(settings), strict=True):
     module = f'{folder}.{(block or {}).get("name")}'
     if block and signatures.has(module, 'adapters_by_part'):
-      return 'adapter', build.import_file(module).adapters_by_part(block)
+      return build.import_file(module).adapters_by_part(block)
     if block and signatures.has(module, 'objectives_by_part'):
-      return 'objective', build.import_file(module).objectives_by_part(block)
-  return 'adapter', {}
+      return build.import_file(module).objectives_by_part(block)
+  return {}
 
 
 def _parts_of_data(settings: Settings) -> Mapping[str, Settings]:

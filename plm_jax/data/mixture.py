@@ -173,7 +173,7 @@ def _source(
     classes=0 if by_step else max(source.classes for source in every),
     steps_per_epoch=mix.steps,
     documents=max(source.documents for source in every),
-    record=mix.record if all(source.record for source in every) else None,
+    record=mix.record if any(source.record for source in every) else None,
     group=mix.group if any(source.group for source in every) else None,
     ids=mix.ids,
     unlabelled=any(source.unlabelled for source in every),

@@ -10,7 +10,7 @@ import pytest
 
 from plm_jax import weights
 from plm_jax.adapters import lora, multitask
-from plm_jax.config import build
+from plm_jax.config import build, one_part
 from plm_jax.core import param_paths
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Labels
@@ -119,6 +119,25 @@ def test_predictions_are_those_of_the_part(part):
   assert found['part'].tolist() == [part] * 4
   for key in set(known) - {'row_weight', 'row_id'}:
     np.testing.assert_allclose(found[f'{NAMES[part]}/{key}'], known[key], rtol=1e-5)
+
+
+def test_an_objective_trains_on_text_next_to_a_task():
+  parts = {'sentiment': PARTS['sentiment'], 'text': {'name': 'mlm'}}
+  task = multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=parts)
+  text = {**batch(1), 'part': jnp.full(4, 1, jnp.int32)}
+  variables = tiny.init_params(task, text)
+  alone = build.make('objectives', parts['text'], trunk=tiny.make_trunk(), vocab=tiny.VOCAB)
+  own = {'trunk': variables['trunk'], **variables['text']}
+  (value, _), gradient = jax.value_and_grad(functools.partial(loss_of, task, text), has_aux=True)(variables)
+  (wanted, _), other = jax.value_and_grad(functools.partial(loss_of, alone, text), has_aux=True)(own)
+  np.testing.assert_allclose(value, wanted, rtol=1e-6)
+  error, where = tiny.gradient_error({'trunk': other['trunk'], **gradient['text']}, other)
+  assert error < 1e-5, where
+  found = step.predict_step(variables, text, KEY, task=task)
+  assert {'sentiment/label', 'text/ids'} <= found.keys()
+  settings = {'adapter': {'name': 'multitask', 'parts': parts}, 'objective': None, 'data': {'parts': parts}}
+  assert one_part.adapter_of(settings, 'sentiment') == parts['sentiment']
+  assert one_part.adapter_of(settings, 'text') == {}
 
 
 def test_a_frozen_trunk_is_kept_where_no_part_trains_it():

@@ -41,7 +41,7 @@ class Mixed:
     """Return the record of an example, with the name of the part."""
     part, source, own = self._part_of(row_id)
     assert source.record is not None
-    return {**source.record(own), 'part': part}
+    return {**(source.record(own) if source.record else {}), 'part': part}
 
   def group(self, row_id: int) -> Hashable:
     """Return an example's group, itself if the part has none."""
