@@ -28,6 +28,7 @@ from plm_jax.io.object_store import Where as Where
 from plm_jax.io.object_store import is_address as is_address
 from plm_jax.io.store import NotAFile as NotAFile
 from plm_jax.io.store import check_is_file, store_of
+from plm_jax.io.store import is_temporary as is_temporary
 from plm_jax.io.store import named as named
 from plm_jax.io.store import temporary_folder as temporary_folder
 

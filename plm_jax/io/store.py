@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LARGEST = 2**30  # bytes: the largest file that is read at once
+_TEMPORARY = 'plm_jax_'  # begins the name of a temporary folder
 _temporary_ids = itertools.count()
 
 
@@ -269,8 +270,13 @@ def named(file: Where) -> Iterator[None]:
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
   """Provide an empty local folder; remove it at the end."""
-  with tempfile.TemporaryDirectory(prefix='plm_jax_') as folder:
+  with tempfile.TemporaryDirectory(prefix=_TEMPORARY) as folder:
     yield Path(folder)
+
+
+def is_temporary(where: str) -> bool:
+  """Return True for a path in a `temporary_folder`."""
+  return where.startswith(os.path.join(tempfile.gettempdir(), _TEMPORARY))
 
 
 def check_is_file(file: Where) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from plm_jax.data.corpora import cells
 from plm_jax.data.corpora.records import as_written, is_words
+from plm_jax.io import files
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,8 @@ class Mistakes:
       )
 
   def _warn(self, message: str) -> None:
-    _warn_once(f'{self.where}: {message}')
+    if not files.is_temporary(self.where):  # texts of a call in Python
+      _warn_once(f'{self.where}: {message}')
 
 
 @functools.lru_cache(maxsize=1024)

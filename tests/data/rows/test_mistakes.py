@@ -9,6 +9,7 @@ import pytest
 
 from plm_jax.data import labelled
 from plm_jax.data.corpora import sources
+from plm_jax.io import files
 from tests.data import small
 
 FORMATS = ('csv', 'tsv', 'jsonl', 'parquet')
@@ -74,6 +75,12 @@ def test_sound_data_is_not_told(form, tmp_path, caplog):
   texts = ['"Good," he said', '"Yes"', "it's", *map(str, range(21))]
   for labels in (['Nancy', 'pos', 'neg'] * 8, [0, 1, 2] * 8, [0, 1, 1, 4] * 6):
     assert told(caplog, write(tmp_path, {'text': texts, 'label': labels}, form))[1] == ''
+
+
+def test_texts_of_a_call_in_python_are_no_table_with_mistakes(caplog):
+  with files.temporary_folder() as folder:  # as `load(...).classify` writes them
+    columns = {'text': ['', ' a', '"b"'] * 8, 'label': ['pos', 'Pos', 'neg'] * 8}
+    assert told(caplog, write(folder, columns, 'jsonl'), fields=('text',), label='label')[1] == ''
 
 
 def test_words_and_questions_are_told(tmp_path, caplog):
