@@ -62,7 +62,7 @@ def test_a_spike_without_a_way_back_is_told(
   for step in range(1, 31):
     watch.see(step, 3.0 + step % 2 / 10, runs.Saved(*saved))
   assert watch.see(31, 9.0, runs.Saved(*saved)) is None
-  assert 'a spike. The run goes on' in caplog.text and why in caplog.text
+  assert 'a spike. The run continues' in caplog.text and why in caplog.text
 
 
 @pytest.fixture

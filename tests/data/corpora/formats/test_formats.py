@@ -418,7 +418,7 @@ def with_dashes(tmp_path, monkeypatch):
   monkeypatch.setattr(formats, '__path__', [*formats.__path__, str(place)])
   data = tmp_path / 'data'
   data.mkdir()
-  texts = small.documents([7, 5, 9, 4, 6, 8])
+  texts = [text.replace(' ', '\n', 1) for text in small.documents([7, 5, 9, 4, 6, 8])]  # two lines each
   (data / 'train.dashes').write_text('---\n'.join(f'{n % 2} {text}' for n, text in enumerate(texts)))
   yield data
   sys.modules.pop('plm_jax.data.corpora.formats.dashes', None)
@@ -427,7 +427,7 @@ def with_dashes(tmp_path, monkeypatch):
 @pytest.mark.parametrize('form', ['scheme', 'mark', 'suffix'])
 @pytest.mark.parametrize(
   ('source', 'settings'),
-  [(stream, {}), (bptt, {}), (pairs, {}), (labelled, {'fields': ('text',)})],
+  [(stream, {}), (bptt, {}), (pairs, {'sentences': 'line'}), (labelled, {'fields': ('text',)})],
   ids=['stream', 'bptt', 'pairs', 'labelled'],
 )
 def test_a_new_format_serves_every_source(with_dashes, form, source, settings):
@@ -438,7 +438,9 @@ def test_a_new_format_serves_every_source(with_dashes, form, source, settings):
   made = source.make(
     vocab=small.NumberVocab(), path=str(path), length=12, batch_size=2, seed=0, cache=str(with_dashes), **settings
   )
-  tokens = np.concatenate([batch['tokens' if 'tokens' in batch else 'first'].ravel() for batch in made.once()])
+  texts = ('tokens', 'first', 'next', 'other')
+  parts = [batch[name].ravel() for batch in made.once() for name in texts if name in batch]
+  tokens = np.concatenate(parts)
   assert {len(small.SPECIAL), len(small.SPECIAL) + 38} <= set(tokens.tolist())
 
 
