@@ -5,6 +5,8 @@ plm-jax evaluate --config=experiments/gpt/prompt.py:copa --weights=FOLDER \
 plm-jax evaluate --config=experiments/gpt/prompt.py:copa,few --weights=FOLDER
 plm-jax evaluate --config=experiments/gpt/prompt.py:lambada --weights=FOLDER \
     --config.eval.test.data.path=../shared/data/lambada
+plm-jax evaluate --config=experiments/gpt/prompt.py:multi30k,few --weights=FOLDER \
+    --config.data.path=../shared/data/multi30k_en_de --config.eval.test.data.path=../shared/data/multi30k_en_de
 plm-jax train --config=experiments/gpt/prompt.py:quick --workdir=runs/gpt/prompt
 
 FOLDER is a decoder: one of Hugging Face's gpt2 family, an import, or a run. Nothing is trained; `train` with this
@@ -14,8 +16,14 @@ Expect (accuracy in per cent; GPT-3 Small of 125 M, GPT-3 of 175 B; zero-shot / 
   copa        66.0 / 67.0    91.0 / 92.0      accuracy_sum
   hellaswag   33.7 / 33.5    78.9 / 79.3      accuracy_mean
   lambada     42.7 / 22.0    76.2 / 86.4      answer_accuracy, over the last word
+  wmt_fr_en   - / 20.7       21.2 / 39.2      bleu (Table 3.4; GPT-2 of 1.5 B, after pairs: 11.5)
+  wmt_en_fr   - / 14.3       25.2 / 32.6      bleu (GPT-2 of 1.5 B: 5)
+  squad       - / -          59.5 / 69.8      f1 of SQuAD 2 (Table 3.7); here are the questions of 1.1
+  cbt         GPT-2 of 1.5 B: 93.3 (common nouns), 89.05 (named entities)      accuracy_sum
 
-Arguments: a set (copa, hellaswag, lambada), `one` or `few` (32, 20 and 15 demonstrations, as the paper has), `quick`.
+Arguments: a set (copa, hellaswag, lambada; cbt of GPT-2; the texts multi30k, wmt_fr_en, wmt_en_fr, squad), `one` or
+`few` (32, 20 and 15 demonstrations, as the paper has; 5 of texts), `quick`. runs/data/cbt holds the Children's Book Test
+as .jsonl files with sentences, question, options and answer.
 Differs from the paper: COPA's options go on with "because" or "so" in lower case; LAMBADA's demonstrations are whole
 passages, where the paper's few-shot prompts have a blank; five draws of demonstrations, of which the paper has one.
 """
@@ -27,7 +35,13 @@ SETS = {
   'copa': ('tfds:super_glue/copa', 'validation', 'train', 32, dict(name='prompts', task='copa'), 'sum'),
   'hellaswag': ('tfds:hellaswag', 'validation', 'train', 20, dict(name='prompts', task='hellaswag'), 'mean'),
   'lambada': ('tfds:lambada', 'test', 'test', 15, dict(name='prompts', task='lambada'), 'sum'),
+  'cbt': ('runs/data/cbt', 'test', 'validation', 1, dict(name='prompts', task='cbt'), 'sum'),
+  'multi30k': ('runs/data/multi30k_en_de', 'test', 'train', 5, dict(name='prompts', task='de_en'), None),
+  'wmt_fr_en': ('tfds:wmt14_translate/fr-en', 'test', 'validation', 5, dict(name='prompts', task='fr_en'), None),
+  'wmt_en_fr': ('tfds:wmt14_translate/fr-en', 'test', 'validation', 5, dict(name='prompts', task='en_fr'), None),
+  'squad': ('tfds:squad', 'validation', 'train', 5, dict(name='prompts', task='question'), None),
 }
+SCORES = {'squad': ('squad',)}  # of texts; else BLEU
 
 
 def get_config(arg=''):
@@ -38,6 +52,8 @@ def get_config(arg=''):
   c.vocab = dict(name='byte_bpe', path=common.vocab('gpt2'))
   c.model = dict(name='gpt', variant='gpt2')
   c.adapter = dict(name='prompt', choose=choose)
+  if choose is None:  # a text is written up to the end of its line
+    c.adapter = dict(name='sequence', decoding=dict(method='greedy', max_new=64), first_line=True)
   c.data = dict(
     name='text_to_text',
     path=path,
@@ -53,7 +69,8 @@ def get_config(arg=''):
   asked = dict(split=split)
   if shots != 'zero':
     asked['shots'] = dict(count=1 if shots == 'one' else many, split=pool, draws=5)
-  options = name != 'lambada'
-  c.eval = {split: dict(data=asked, scores=() if shots == 'zero' else ('draws',))}
-  c.best = (f'{split}/{"accuracy" if options else "answer_accuracy"}', 'max')
+  metric = 'answer_accuracy' if name == 'lambada' else 'loss' if choose is None else 'accuracy'
+  scores = ('draws',) if shots != 'zero' else ()
+  c.eval = {split: dict(data=asked, scores=SCORES.get(name, ('bleu',)) if choose is None else scores)}
+  c.best = (f'{split}/{metric}', 'min' if metric == 'loss' else 'max')
   return common.quick(c, arg)

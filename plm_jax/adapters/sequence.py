@@ -85,6 +85,7 @@ def make(
   label_smoothing: PartRate = 0.0,
   decoding: Annotated[Mapping[str, Any], 'adapters.sequence:Decoding'] = {},
   logit_rows: Count = 8,
+  first_line: bool = False,
 ) -> Task:
   """Generate a text from a text.
 
@@ -97,6 +98,7 @@ def make(
     label_smoothing: share of the loss that is spread evenly over the vocabulary (BART: .1).
     decoding: how an evaluation generates text.
     logit_rows: examples on each device whose logits are in memory at a time.
+    first_line: predictions end with their first line, as a model that was not trained on the task writes no end token.
 
   Raises:
     ValueError: a trunk that generates no text, no end token, or settings of `decoding` that contradict each other.
@@ -114,7 +116,7 @@ def make(
     summary=perplexity_of,
     scores=('match',),
     words=('text', 'label', 'value'),
-    in_words=partial(in_words, vocab),
+    in_words=partial(in_words, vocab, first_line=first_line),
   )
 
 
@@ -174,14 +176,16 @@ def predict(s: SequenceSettings, forward: Forward, example: Example) -> dict[str
   return {'tokens': generated.tokens, 'written': generated.lengths, 'score': generated.scores}
 
 
-def in_words(vocab: Vocab, prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+def in_words(
+  vocab: Vocab, prediction: Mapping[str, Any], record: Mapping[str, Any], *, first_line: bool = False
+) -> dict[str, Any]:
   """Decode the generated text.
 
   If the data have options, 'label' is the index of the option that equals the text, or -1. If the label is a number,
   'value' is the number that the text spells, or -1 (Raffel et al. 2020, §2.4). Surrounding space is ignored.
   """
   text = vocab.decode(prediction['tokens'][: int(prediction['written'])]).strip()
-  readable: dict[str, Any] = {'text': text}
+  readable: dict[str, Any] = {'text': text.partition('\n')[0].rstrip() if first_line else text}
   if options := [option.strip() for option in record.get('options', ())]:
     readable['label'] = options.index(text) if text in options else -1
   if isinstance(record.get('label'), float):

@@ -415,6 +415,20 @@ def test_prompts_of_gpt3():
   assert (found.inputs, found.options) == ('Ice: A man writes.', ('go. on', 'stop'))
 
 
+def test_prompts_of_gpt2():
+  row = {'sentences': ['A dog came .', 'It sat .'], 'question': 'She gave the XXXXX a bone .', 'answer': 'dog'}
+  found = write(prompts.make(task='cbt'), {**row, 'options': ['cat', 'dog']})
+  assert found.inputs == 'A dog came . It sat . She gave the'
+  assert found.options == ('cat a bone .', 'dog a bone .') and found.label == 1 and found.targets == found.options[1:]
+  with pytest.raises(ValueError, match='XXXXX'):
+    write(prompts.make(task='cbt'), {**row, 'options': ['cat'], 'question': 'She ran .'})
+  found = write(prompts.make(task='de_en'), {'de': 'ein Hund ', 'en': 'a dog'})
+  assert (found.inputs, found.targets) == ('ein Hund =', ('a dog',))
+  row = {'context': 'A dog runs.', 'question': 'Who runs?', 'answers': {'text': ['A dog', 'dog', 'A dog']}}
+  found = write(prompts.make(task='question'), row)
+  assert (found.inputs, found.targets) == ('A dog runs.\nQ: Who runs?\nA:', ('A dog', 'dog'))
+
+
 def test_prompts_of_gpt():
   found = write(prompts.make(task='sst2'), {'sentence': 'so good ', 'label': 1})
   assert found == written.Written('so good very', ('positive',), ('negative', 'positive'), 1)

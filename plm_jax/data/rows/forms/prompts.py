@@ -14,6 +14,12 @@ Those of GPT (Radford et al. 2018, §5, "Zero-shot Behaviors"):
     winograd, dpr, winogrande
                 The trophy does not fit in the suitcase because      [the trophy] is too big.
 
+Those of GPT-2 (Radford et al. 2019, §3.2, §3.5, §3.7, §3.8):
+
+    cbt         (20 sentences) She gave the      [dog] a bone.      each candidate, with the rest of the sentence
+    de_en       ein Hund läuft =      a dog runs                    after pairs of the same form (`shots`)
+    question    (a passage) Q: Who runs? A:      a dog
+
 Each referent replaces the pronoun, and the text after it is scored. The referent itself, here in brackets, is read but
 not scored. With `compare='all'` it is scored too (Trinh & Le 2018, §3: partial and full scoring).
 
@@ -96,6 +102,31 @@ def race(row: Row) -> Written:
   return Written(f'{written.text_of(row, "article")} {written.text_of(row, "question")}', right, options, label)
 
 
+def cbt(row: Row) -> Written:
+  """Write a passage and a sentence with a candidate for its blank (TFDS cbt)."""
+  question = written.text_of(row, 'question')
+  if (start := question.find(BLANK)) < 0:
+    raise ValueError(f"'question' has no {BLANK}: {question!r}")
+  passage = ' '.join(written.texts_of(row, 'sentences'))
+  options = tuple(text for text in written.texts_of(row, 'options') if text)
+  label = written.label_of(row, 'answer', options, names=options)
+  texts = tuple(f'{option}{question[start + len(BLANK) :]}' for option in options)
+  return Written(f'{passage} {question[:start]}'.strip(), texts[label : label + 1] if label >= 0 else (), texts, label)
+
+
+def translate(row: Row, *, source: str, target: str) -> Written:
+  """Write a sentence and "="; the target is its translation."""
+  known = written.known_texts(row, target)
+  return Written(f'{written.text_of(row, source).strip()} =', tuple(known[:1]))
+
+
+def question(row: Row) -> Written:
+  """Write a passage and a question; targets are its answers (TFDS squad)."""
+  texts = {name: written.text_of(row, name).strip() for name in ('context', 'question')}
+  answers = tuple(dict.fromkeys(written.known_texts(row, 'answers.text')))
+  return Written(f'{texts["context"]}\nQ: {texts["question"]}\nA:', answers)
+
+
 def winograd(row: Row) -> Written:
   """Write the 273 schemas of Levesque et al. 2012 (TFDS wsc273).
 
@@ -163,10 +194,15 @@ def _unmarked(text: str) -> str:
   return re.sub(r'\[.*?\]', '', text).replace('  ', ' ')
 
 
+BLANK = 'XXXXX'  # of the Children's Book Test
 DETERMINERS = {
   'a', 'an', 'the', 'this', 'that', 'these', 'those', 'my', 'your', 'his', 'her', 'its', 'our', 'their',
 }  # fmt: skip
 TASKS: Mapping[str, Callable[[Row], Written]] = {
   'copa': copa, 'hellaswag': hellaswag, 'lambada': lambada,
   'cola': cola, 'sst2': sst2, 'race': race, 'winograd': winograd, 'dpr': dpr, 'winogrande': winogrande,
+  'cbt': cbt, 'question': question,
+  'en_de': partial(translate, source='en', target='de'), 'de_en': partial(translate, source='de', target='en'),
+  'en_fr': partial(translate, source='en', target='fr'), 'fr_en': partial(translate, source='fr', target='en'),
+  'en_ro': partial(translate, source='en', target='ro'), 'ro_en': partial(translate, source='ro', target='en'),
 }  # fmt: skip
