@@ -22,8 +22,8 @@ Expect (accuracy in per cent; GPT-3 Small of 125 M, GPT-3 of 175 B; zero-shot / 
   cbt         GPT-2 of 1.5 B: 93.3 (common nouns), 89.05 (named entities)      accuracy_sum
 
 Arguments: a set (copa, hellaswag, lambada; cbt of GPT-2; the texts multi30k, wmt_fr_en, wmt_en_fr, squad), `one` or
-`few` (32, 20 and 15 demonstrations, as the paper has; 5 of texts), `quick`. runs/data/cbt has the Children's Book Test as
-.jsonl files with sentences, question, options and answer.
+`few` (32, 20 and 15 demonstrations, as the paper has; 5 of texts), `quick`. runs/data/cbt is the Children's Book Test,
+as .jsonl with sentences, question, options and answer.
 Differs from the paper: COPA's options go on with "because" or "so" in lower case; LAMBADA's demonstrations are whole
 passages, where the paper's few-shot prompts have a blank; five draws of demonstrations, of which the paper has one.
 """
