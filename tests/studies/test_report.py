@@ -561,3 +561,11 @@ def test_a_copy_of_a_run_is_no_other_seed(runs, tmp_path):
   assert page.table('curve')['optim.rate=0.1']['runs'] == '3'
   assert re.search(r'copy is .*\b0\.1_1', page.text)
   assert 'copy' not in page.table('run')
+
+
+def test_the_text_of_samples_is_in_the_fields_that_a_run_found(tmp_path):
+  text = 'one two three four five six seven eight nine ten eleven twelve thirteen'
+  (tmp_path / 'mine.csv').write_text(f'id,title,body,kind\nx,"{text}",other words,a\n')
+  block = {'path': str(tmp_path / 'mine.csv'), 'split': 'train', 'fields': ('title', 'body')}
+  assert run_samples._document(block) == text
+  assert run_samples._document({**block, 'fields': ()}) is None  # several fields, none named

@@ -38,9 +38,8 @@ class Mixed:
     return int(self._ends[-1])
 
   def record(self, row_id: int) -> Mapping[str, Any]:
-    """Return the record of an example, with the name of the part."""
+    """Return the record of an example, if it has one, with its part."""
     part, source, own = self._part_of(row_id)
-    assert source.record is not None
     return {**(source.record(own) if source.record else {}), 'part': part}
 
   def group(self, row_id: int) -> Hashable:
