@@ -5,15 +5,18 @@ import pathlib
 from plm_jax.config import schema, signatures
 
 FILES = {
-  'core/types.py': """
-    import dataclasses
-    from typing import Annotated, Literal
-
-    import jax_is_not_imported_by_reading_signatures
+  'core/keywords.py': """
+    from typing import Annotated
 
     Count = Annotated[int, '1 <= x']
     NonNegativeInt = Annotated[int, '0 <= x']
     Seed = Annotated[int, '0 <= x < 4_294_967_296']
+    """,
+  'core/types.py': """
+    import dataclasses
+    from typing import Literal
+
+    import jax_is_not_imported_by_reading_signatures
 
     @dataclasses.dataclass(frozen=True)
     class Execution:

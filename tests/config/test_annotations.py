@@ -73,7 +73,7 @@ def test_every_kind_in_an_annotation_exists(module, name):
 @pytest.mark.parametrize(('module', 'name'), DEFINITIONS)
 def test_every_number_that_a_config_holds_has_a_bound(module, name):
   free = [key for key, keyword in written(module, name) if annotations.unbounded(keyword.annotation)]
-  fix = "write Annotated[float, '0 <= x <= 1'] or an alias of types.py; 'any' where every number has a meaning"
+  fix = "write Annotated[float, '0 <= x <= 1'] or an alias of keywords.py; 'any' where every number has a meaning"
   assert not free, f'{name} in {signatures.path(module)}: {", ".join(free)}: {fix}'
 
 

@@ -396,9 +396,8 @@ def test_words(data, tmp_path):
   blank, some, bare = read_lines(predicted(tmp_path / 'run', tmp_path / 'new.csv', tmp_path / 'csv.jsonl'))
   assert (blank['prediction'], len(some['prediction']), bare['prediction']) == ([], 2, [])
   first, empty, last = found['jsonl']
-  assert (
-    len(first['prediction']) == len(long[0]['tokens']) and first['prediction'][-1] is first['probability'][-1] is None
-  )
+  assert len(first['prediction']) == len(first['probability']) == len(long[0]['tokens'])
+  assert set(first['prediction']) <= {'B-x', 'O'} and min(first['probability']) > 0.3  # long ones are read in windows
   assert (empty['prediction'], last['prediction']) == ([], found['txt'][2]['prediction'])
 
 
