@@ -52,10 +52,11 @@ def counted(count: int, singular: str) -> str:
 
 def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[str]:
   """Find up to three similar choices, of similarity `cutoff` or more."""
-  # similar spelling, else names that contain the text or are part of it
+  # similar spelling, else the same words in another order, else names that contain the text or are part of it
   matches = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)
   matches = [choice for choice in matches if _about_the_same(wrong, choice)]
-  return matches or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
+  reordered = [choice for choice in choices if sorted(choice.split('_')) == sorted(wrong.split('_'))]
+  return (matches or reordered or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)])[:3]
 
 
 def _about_the_same(wrong: str, choice: str) -> bool:
