@@ -96,8 +96,7 @@ def make(
     short_probability: share of documents with a shorter target length (BERT, ALBERT: .1; RoBERTa, SpanBERT: 0).
     copies: number of epochs with their own samples; later epochs repeat them (BERT's data has 10). None samples in
       every epoch.
-    vocab, path, split, batch_size, seed, text, documents, quality, max_bytes, shuffle, cache, host, hosts: see
-      `plm_jax.data`.
+    Other keywords: see `plm_jax.data`.
 
   Returns:
     Batches with the keys of `GIVES`. A segment longer than `length` loses its excess tokens here. Each is removed from
@@ -137,22 +136,25 @@ def make(
 
   def batch(chosen: order.Chosen) -> order.Batch:
     copy = chosen.epochs if copies is None else chosen.epochs % copies
-    sampled = segments(rows_of, chosen.rows, copy, seed=seed, unit=unit)
     out: order.Batch = {}
-    for index, (name, (starts, counts)) in enumerate(zip(_PARTS, sampled, strict=True)):
-      excess = np.maximum(counts - length, 0)
-      starts = starts + _coins(excess, seed, chosen.rows, copy, index)
-      counts = (counts - excess).astype(np.int32)
-      whole = packing.Plan(starts, counts, np.zeros(len(starts), np.uint8), np.arange(len(starts) + 1))
-      out[name], _ = packing.assemble(
-        whole, tokens.ids, np.arange(len(starts)), frames=(((), ()),), length=length, pad=vocab.pad_id
-      )
-      out[f'{name}_length'] = counts
+    for index, (starts, counts) in enumerate(segments(rows_of, chosen.rows, copy, seed=seed, unit=unit)):
+      starts = starts + _coins(np.maximum(counts - length, 0), seed, chosen.rows, copy, index)
+      out |= _assemble(_PARTS[index], tokens.ids, starts, counts, length=length, pad=vocab.pad_id)
     second = np.where(out['next_length'] > 0, out['next_length'], out['other_length'])
     return out | {'num_tokens': np.minimum(out['first_length'] + second, room).astype(np.int32) + np.int32(_SPECIALS)}
 
   each = order.shuffled(len(rows_of.begin), share, seed=seed, shuffle=shuffle)
   return order.serve(batch, each, share=share, digest=digest, path=str(corpus))
+
+
+def _assemble(
+  name: str, ids: 'packing.Ids', starts: np.ndarray, counts: np.ndarray, *, length: int, pad: int
+) -> order.Batch:
+  """Return one segment of each example, int32[b, length], and its tokens, at most `length`."""
+  counts, rows = np.minimum(counts, length).astype(np.int32), np.arange(len(starts) + 1)
+  whole = packing.Plan(starts, counts, np.zeros(len(starts), np.uint8), rows)
+  array, _ = packing.assemble(whole, ids, rows[:-1], frames=(((), ()),), length=length, pad=pad)
+  return {name: array, f'{name}_length': counts}
 
 
 def _check(*, length: int, unit: Unit, short_probability: float, copies: int | None) -> None:

@@ -128,13 +128,7 @@ def lay_out(
   if both_orders and columns < 2:
     raise ValueError(f'both_orders=True needs two fields but fields={given.fields}: remove it or add a field.')
   style = layout.make(vocab=vocab, fields=columns)
-  frames = style.frames
-  specials = sum(len(before) + len(after) for before, after in frames)
-  if least < specials + columns:
-    raise ValueError(
-      f'rows of {least} tokens are too short for {columns} fields in this layout: set data.length and data.buckets to '
-      f'{specials + columns} or more.'
-    )
+  specials = _count_specials(style.frames, columns, least=least)
   # 1. Tokenise.
   texts = examples.after_gap(given, vocab)
   if len(given.row_ids) <= examples.IN_MEMORY:
@@ -163,7 +157,7 @@ def lay_out(
   return Laid(
     tokens=tokens,
     plans=plans,
-    frames=frames,
+    frames=style.frames,
     sequences=given.sequences,
     sizes=longest.reshape(-1, given.sequences).max(axis=1),
     cut=int(shortened.reshape(-1, given.sequences).any(axis=1).sum()),
@@ -176,6 +170,17 @@ def lay_out(
     apart=style.apart,
     spelt=spelling.spell(tokens, texts, vocab=vocab) if characters else None,
   )
+
+
+def _count_specials(frames: tuple[packing.Frame, ...], columns: int, *, least: int) -> int:
+  """Count special tokens; raise ValueError if `least` leaves no room for the fields."""
+  specials = sum(len(before) + len(after) for before, after in frames)
+  if least < specials + columns:
+    raise ValueError(
+      f'rows of {least} tokens are too short for {columns} fields in this layout: set data.length and data.buckets to '
+      f'{specials + columns} or more.'
+    )
+  return specials
 
 
 def _windowed(
