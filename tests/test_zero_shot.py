@@ -152,7 +152,7 @@ def test_what_cannot_be_scored_is_said(data, tmp_path):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path / "none"}'])
   with pytest.raises(ConfigError, match=r'--step.*--follow'):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path}', '--step=3'])
-  with pytest.raises(ConfigError, match=r'config\.eval\.wikitext2\.units'):
+  with pytest.raises(ConfigError, match=r'eval\.wikitext2\.units'):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path}', '--config.eval.wikitext2.units=0'])
 
 
