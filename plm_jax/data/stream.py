@@ -24,7 +24,7 @@ import numpy as np
 from plm_jax.core.keywords import Count
 from plm_jax.core.types import Source, Template, Vocab
 from plm_jax.data.corpora.formats.txt import Boundary
-from plm_jax.data.rows import boundaries, order, packing, segments, store
+from plm_jax.data.rows import boundaries, order, packing, segments, spelling, store
 from plm_jax.data.rows.cached import cached
 from plm_jax.data.rows.documents import Corpus
 from plm_jax.data.rows.documents import look as look
@@ -114,12 +114,10 @@ def make(
     begin: token before a piece. None is the one of the layout ([CLS]; nothing in 'stream'), '' is nothing.
     end: token after a piece. None is the one of the layout ([SEP]; in 'stream' the end-of-document token or else
       [SEP]), '' is nothing.
-    bos: in 'stream', put the beginning token of the vocabulary before each document, so that its first token is
-      predicted.
+    bos: in 'stream', put the vocabulary's beginning token before each document, so that its first token is predicted.
     segmenter: what finds the words of scripts without spaces, for masks of whole words: 'jieba', or 'module:function'
       of your own (`rows/segments.py`). None: words are those that the vocabulary marks.
-    vocab, characters, path, split, length, batch_size, seed, text, documents, quality, max_bytes, shuffle, cache, host,
-      hosts: see `plm_jax.data`.
+    Other keywords: see `plm_jax.data`.
 
   Returns:
     Batches with the keys of `GIVES`, the last three only if requested. `read` continues from epoch to
@@ -133,17 +131,47 @@ def make(
   corpus = Corpus(
     path=path, split=split, text=text, documents=documents, quality=quality, max_bytes=max_bytes, cache=cache
   )
-  marked: segments.Marked | None = None
-  if segmenter is not None:
-    if characters:
-      raise ValueError('data.segmenter is for tokens of a text; this model reads words by their characters: remove it')
-    (tokens, marked), words = corpus.tokenise_and_segment(vocab, segmenter), None
-  else:
-    tokens, words = corpus.tokenise_and_spell(vocab) if characters else (corpus.tokenise(vocab), None)
+  tokens, ids = _tokenise(corpus, vocab, characters=characters, segmenter=segmenter)
   extra: list[Any] = ['sentences'] * whole_sentences + ['characters'] * characters
   extra += [] if segmenter is None else ['segmenter', *segments.identity(segmenter)]
   extra += boundaries.key(sentences) if sentences else ()
   digest = store.digest_of(tokens.digest, layout, length, frame.before, frame.after, *extra)
+  rule, starts_of = sentences or boundaries.RULE, _starts_of(corpus, vocab, tokens)
+  if sentences:
+    _check(rule, starts_of, tokens, so='no sentence can move', where=str(corpus))
+
+  def plan() -> dict[str, np.ndarray]:
+    starts = starts_of(rule) if whole_sentences else None
+    if whole_sentences and not sentences:
+      _check(rule, starts_of, tokens, so='long documents are cut anywhere', where=str(corpus))
+    return _plan(tokens, frame, length=length, starts=starts)._asdict()
+
+  rows = packing.Plan(**cached(tokens, f'rows-{digest[:16]}', plan))
+  count = len(rows.rows) - 1
+  log.info(
+    f'{corpus}: {len(tokens.offsets) - 1} documents, {len(tokens.ids)} tokens, {count} sequences of {length} tokens, '
+    f'{100 * len(tokens.ids) / (count * length):.1f} % filled.'
+  )
+  starts = functools.partial(starts_of, rule) if sentences else None
+  batch = functools.partial(_batch, ids=ids, rows=rows, frame=frame, starts=starts, length=length, vocab=vocab)
+  each = order.shuffled(count, share, seed=seed, shuffle=shuffle)
+  most = 1 if frame.layout.one_segment else int(np.diff(rows.rows).max(initial=1))
+  return order.serve(batch, each, share=share, digest=digest, path=str(corpus), documents=most)
+
+
+def _tokenise(
+  corpus: Corpus, vocab: Vocab, *, characters: bool, segmenter: str | None
+) -> tuple[store.Tokens, 'packing.Ids']:
+  """Return tokens, and their ids with characters or marks of words if requested."""
+  if segmenter is None:
+    return corpus.tokenise_and_spell(vocab) if characters else ((tokens := corpus.tokenise(vocab)), tokens.ids)
+  if characters:
+    raise ValueError('data.segmenter is for tokens of a text; this model reads words by their characters: remove it')
+  return corpus.tokenise_and_segment(vocab, segmenter)
+
+
+def _starts_of(corpus: Corpus, vocab: Vocab, tokens: store.Tokens) -> Callable[[str], np.ndarray]:
+  """Return the function rule -> starts of sentences; it keeps its last result."""
 
   @functools.lru_cache(maxsize=1)
   def starts_of(rule: str) -> np.ndarray:
@@ -153,47 +181,40 @@ def make(
     name = store.digest_of(tokens.digest, 'split', rule, *boundaries.key(rule))[:16]
     return cached(tokens, f'split-{name}', lambda: {'starts': find(starts=begun)})['starts']
 
+  return starts_of
+
+
+def _check(rule: str, starts_of: Callable[[str], np.ndarray], tokens: store.Tokens, *, so: str, where: str) -> None:
+  """Warn if most documents are a single sentence."""
+
   def single(rule: str) -> tuple[int, int]:
     sizes = np.diff(boundaries.documents(starts_of(rule), tokens.offsets))
     return int((sizes == 1).sum()), len(sizes)
 
-  def check(so: str) -> None:
-    where = str(corpus)
-    boundaries.check(sentences or boundaries.RULE, single, what='documents', so=so, where=where, stop=False)
+  boundaries.check(rule, single, what='documents', so=so, where=where, stop=False)
 
-  if sentences:
-    check('no sentence can move')
 
-  def plan() -> dict[str, np.ndarray]:
-    starts = starts_of(sentences or boundaries.RULE) if whole_sentences else None
-    if whole_sentences and not sentences:
-      check('long documents are cut anywhere')
-    return _plan(tokens, frame, length=length, starts=starts)._asdict()
-
-  rows = packing.Plan(**cached(tokens, f'rows-{digest[:16]}', plan))
+def _batch(
+  chosen: order.Chosen,
+  *,
+  ids: 'packing.Ids',
+  rows: packing.Plan,
+  frame: Frame,
+  starts: Callable[[], np.ndarray] | None,
+  length: int,
+  vocab: Vocab,
+) -> order.Batch:
+  """Assemble sequences; `starts` gives the sentences for `sentence_ids`."""
   frames = packing.frames(frame.before, frame.after, between=frame.after * frame.layout.separators)
-  count = len(rows.rows) - 1
-  filled = 100 * len(tokens.ids) / (count * length)
-  log.info(
-    f'{corpus}: {len(tokens.offsets) - 1} documents, {len(tokens.ids)} tokens, {count} sequences of {length} tokens, '
-    f'{filled:.1f} % filled.'
-  )
-
-  def batch(chosen: order.Chosen) -> order.Batch:
-    source = marked or words or tokens.ids
-    ids, segments = packing.assemble(rows, source, chosen.rows, frames=frames, length=length, pad=vocab.pad_id)
-    arrays = {'segment_ids': np.minimum(segments, 1) if frame.layout.one_segment else segments}
-    if sentences:
-      arrays['sentence_ids'] = _sentence_ids(rows, starts_of(sentences), chosen.rows, frames=frames, length=length)
-    if words is not None:
-      arrays['characters'], ids = words.characters(ids, segments > 0), words.tokens(ids)
-    if marked is not None:
-      arrays['word_marks'], ids = ids // vocab.size, ids % vocab.size
-    return arrays | {'tokens': ids}
-
-  each = order.shuffled(count, share, seed=seed, shuffle=shuffle)
-  most = 1 if frame.layout.one_segment else int(np.diff(rows.rows).max(initial=1))
-  return order.serve(batch, each, share=share, digest=digest, path=str(corpus), documents=most)
+  out, numbers = packing.assemble(rows, ids, chosen.rows, frames=frames, length=length, pad=vocab.pad_id)
+  arrays = {'segment_ids': np.minimum(numbers, 1) if frame.layout.one_segment else numbers}
+  if starts is not None:
+    arrays['sentence_ids'] = _sentence_ids(rows, starts(), chosen.rows, frames=frames, length=length)
+  if isinstance(ids, spelling.SpeltIds):
+    arrays['characters'], out = ids.characters(out, numbers > 0), ids.tokens(out)
+  if isinstance(ids, segments.Marked):
+    arrays['word_marks'], out = out // vocab.size, out % vocab.size
+  return arrays | {'tokens': out}
 
 
 def template(
