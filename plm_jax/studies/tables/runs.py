@@ -230,8 +230,9 @@ def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
 
   def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-      gained = ('several', 'threshold') if value.get('several') is False else ()  # defaults that adapters gained
-      gained += ('first_line',) if value.get('first_line') is False else ()
+      # defaults that adapters gained
+      gained = {'several', 'threshold'} if value.get('several') is False else set()
+      gained |= {'first_line'} if value.get('first_line') is False else set()
       return {key: plain(inner) for key, inner in value.items() if inner is not None and key not in gained}
     return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
