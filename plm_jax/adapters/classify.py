@@ -174,36 +174,31 @@ def make(
   Args:
     classes: number of labels; ignored by regression. None: a run finds it in its training data.
     kind: 'class' is cross-entropy, 'regression' squared error.
-    several: a text may have several classes or none, as in data with kind='multilabel'. The loss is the mean binary
-      cross-entropy over the classes, each with a sigmoid.
+    several: a text has any number of classes (kind='multilabel'); the loss is their mean binary cross-entropy.
     threshold: with `several`, the probability above which a class is predicted.
     dropout: rate before each layer of the head.
     hidden: width of a layer of the head before the last one, as in BART and ELECTRA; 0 for none.
     activation: activation after that layer, a name of `layers.mlp.ACTIVATIONS`.
     layer: layer of the trunk that is pooled; -1 is its output, 0 its embeddings.
     layers: several layers instead of `layer`, each pooled separately, such as (-4, -3, -2, -1).
-    join: 'concat' concatenates the pooled vectors, 'sum' adds them, 'weighted' adds them times `layer_weights`, 'mix'
-      learns weights and a factor (layers/scalar_mix.py).
+    join: of pooled vectors: 'concat', 'sum', 'weighted' sum by `layer_weights`, 'mix' (see layers/scalar_mix.py).
     layer_weights: a number for each of `layers`.
     frozen: feature extraction: the trunk runs without dropout and does not train, whatever `optim` says.
     lm_weight: lambda of the auxiliary language model; needs a causal trunk that is not frozen (GPT: .5).
-    pool: 'trunk' pools as in the trunk's paper; 'mean' averages the real tokens, which needs no pooler that
-      pre-training has not seen; 'concat' concatenates the last token, the maximum and the mean (ULMFiT).
+    pool: 'trunk' as in its paper, 'mean' of the real tokens, 'concat' of last token, maximum and mean (ULMFiT).
     init_std: standard deviation of the head's kernels.
     bias: the last layer has a bias; published decoders that classify (GPT-2, LLaMA) have none.
     norms: before each layer of a head with `hidden`: True for a LayerNorm, 'batch' for a batch norm (ULMFiT), which
       supports neither `accumulate` nor `multitask`.
     class_weights: weight of the loss of each class, by class id; the loss is the weighted mean. Weights of
       examples / (classes x examples of the class) balance the classes. Accuracy is unweighted.
-    label_smoothing: share a of the loss that is spread over all classes: targets are 1 - a of the right class and a / c
-      of each of the c classes (Szegedy et al. 2016, §7); None and 0 for none. The metric 'loss' excludes it.
+    label_smoothing: share of the loss spread evenly over all classes (Szegedy et al. 2016, §7); not in metric 'loss'.
     window: read texts in windows of this many tokens. Each starts from the state of the previous one, without a
       gradient between them (ULMFiT's BPT3C: 70). For a causal trunk with a carry. None reads whole texts.
     last: pool, and so train on, the windows that start in this many last tokens (ULMFiT: 1,400); None for all.
     backward: read texts from the last token to the first, for a trunk trained this way (`data.bptt`, reverse).
     input_dropout: rate before the first layer of a head with `hidden`; None for `dropout` (ULMFiT: .4 and .1).
-    pool_windows: the outputs of a text, before softmax, are the mean or the maximum over its windows (`data.windows`).
-      None reads texts without windows.
+    pool_windows: pool outputs, before softmax, over the windows of a text (`data.windows`); None for no windows.
 
   Raises:
     ValueError: settings that contradict each other.
@@ -212,11 +207,10 @@ def make(
   texts.check_head('classify', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   check_reading(trunk, window=window, last=last, backward=backward, pool_windows=pool_windows)
   count = class_count(kind, classes=classes, least=1 if several else 2)
-  class_weights = scaled_class_weights(class_weights, classes=count)
   s = ClassifySettings(
-    inputs=texts.inputs_of(trunk), kind='several' if several and count else kind, threshold=threshold, classes=count,
-    lm_weight=lm_weight, class_weights=class_weights, label_smoothing=label_smoothing or 0.0, backward=backward,
-    batch_norms=norms == 'batch', windows=pool_windows is not None,
+    class_weights=scaled_class_weights(class_weights, classes=count), inputs=texts.inputs_of(trunk), backward=backward,
+    kind='several' if several and count else kind, threshold=threshold, classes=count, lm_weight=lm_weight,
+    label_smoothing=label_smoothing or 0.0, batch_norms=norms == 'batch', windows=pool_windows is not None,
   )  # fmt: skip
   check_loss(s, classes=count)
   model = Model(
