@@ -11,11 +11,12 @@ The input format is a file of `rows/layouts/`, for one text A or a pair A, B (fu
   bare     A (B)
   elmo     A (B), each a text by itself
 
-The kind of label is a file of `rows/kinds/`: class, multilabel, regression, words, arcs, text, options, spans. An
-example that is too long loses tokens from the end of its longest field, or is read in windows (kind='spans'). Special
-tokens are never cut. A target text has its own keys, `target_tokens` and `target_segment_ids`, in the layout
-`target_layout`. A model that reads words by their characters gets `characters`; words that the vocabulary lacks get
-those of the text.
+The kind of label is a file of `rows/kinds/`: 'class' gives int32 labels, 'multilabel' several classes, 'regression'
+float32, 'words' a label for each word of a field, 'arcs' also its head, 'text' a target text, 'options' the index of
+the right sequence, 'spans' the part that answers a question. An example that is too long loses tokens from the end of
+its longest field, or is read in windows (kind='spans'). Special tokens are never cut. A target text has its own keys,
+`target_tokens` and `target_segment_ids`, in the layout `target_layout`. A model that reads words by their characters
+gets `characters`; words that the vocabulary lacks get those of the text.
 
 Classes are numbers or names. Names come from the data set (TFDS, or `labels.json` next to the files), or else are the
 sorted labels of the training split. Every row of the data is read and checked before anything is tokenised.
@@ -44,12 +45,15 @@ from plm_jax.data.rows.first_row import check_specified
 from plm_jax.data.rows.laid import Laid, lay_out
 
 log = logging.getLogger(__name__)
-FROM_DATA = ('split', 'label', 'layout', 'fields')  # keys that a config may leave to the data
+# keys that a config may leave to the data (`training/before/from_data.py`): the training split (in an evaluation the
+# validation split or a tenth of the former), the label by `rows/first_row.py`, the layout of the pretrained model
+FROM_DATA = ('split', 'label', 'layout', 'fields')
 UNLABELLED = dict(label='(none)', missing=-1, per_class=None)  # keys with which examples without labels are read
 EPOCH = 'examples'  # counted without preparing the data
 QUICK = dict(length=64, batch_size=8, buckets=())  # settings of a smoke test (`file.py:quick`)
 
-# The kind of label adds the keys of its `GIVES`.
+# The kind of label adds the keys of its `GIVES`. Types are given only if the layout has them, swapped keys only with
+# `both_orders`, characters if requested.
 GIVES = (
   'tokens',
   'segment_ids',
@@ -102,31 +106,22 @@ def make(
 ) -> Source:
   """Read labelled records and serve them as examples.
 
-  An epoch is a whole number of batches. Other keywords: see `plm_jax.data` and `rows.examples.ExampleSettings`.
-
   Args:
     second_vocab: vocabulary of the inputs of examples with a target text; the target is in `vocab`.
-    split, label, layout: None is only for `train`, which finds them (`training/before/from_data.py`): the training
-      split (in an evaluation the validation split or a tenth of the former), the label by `rows/first_row.py`, and the
-      layout of the pretrained model.
-    kind: 'class' gives int32 labels, 'multilabel' several classes, 'regression' float32, 'words' a label for each word
-      of a field, 'arcs' also its head, 'text' a target text, 'options' the index of the right sequence, 'spans' the
-      part that answers a question.
-    target_layout, target_length: layout of the target text as one field, and its most tokens, special tokens included;
-      None is `layout`, `length`.
+    split, label, layout: None is only for `train`, which finds them, see `FROM_DATA`.
+    target_layout, target_length: layout and most tokens of the target text; None is `layout`, `length`.
     both_orders: add the fields in reverse order, as `swapped_tokens` and `swapped_segment_ids` (GPT's similarity).
-    stride, question_length: with kind='spans', tokens from the beginning of one window of a text to that of the next
-      (None is 128), and tokens of the longest question (None is 64).
+    stride, question_length: of kind='spans', tokens from a window to the next (None: 128) and of a question (None: 64).
     windows: with one class, value or choice per example, the most windows in which a field that is too long is read.
       They are `stride` tokens apart (None: side by side), and `adapter.pool_windows` joins them. None cuts the field.
     head_tokens: tokens of its beginning that a field which is cut keeps; the others are of its end (Sun et al. 2019:
       128 of 510). None keeps the beginning only, 0 the end.
     buckets: shorter lengths; a batch has the smallest that holds its examples. () pads every batch to `length`.
+    Other keywords: see the module docstring, `plm_jax.data` and `rows.examples.ExampleSettings`.
 
   Returns:
-    Batches with the keys of `GIVES` and of the kind (`type_ids` only if the layout has them, the swapped ones with
-    `both_orders`, `characters` if requested). `row_id` is the index of the row in the split. Only the last batch of an
-    epoch may contain examples of weight 0. `once` keeps the order of the split, shuffle=False that of each bucket.
+    Batches with the keys of `GIVES` and of the kind. `row_id` is the index in the split. An epoch is a whole number of
+    batches, only the last with examples of weight 0. `once` keeps the order of the split, shuffle=False of each bucket.
 
   Raises:
     ValueError: settings that do not fit each other or the data.
@@ -140,47 +135,36 @@ def make(
   )  # fmt: skip
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   given = _read(records, kind, example_settings)
-  check_windows(
-    given, kind=kind, both_orders=both_orders, stride=stride, question_length=question_length, windows=windows
-  )
-  long = check_long(given, kind=kind, both_orders=both_orders, windows=windows, stride=stride, head_tokens=head_tokens)
+  spans: dict[str, Any] = dict(stride=stride, question_length=question_length)
+  long = check_long(given, kind=kind, both_orders=both_orders, windows=windows, head_tokens=head_tokens, **spans)
   input_vocab = vocab if given.target is None or second_vocab is None else second_vocab
   lay = functools.partial(lay_out, cache=cache, both_orders=both_orders, least=widths[0], **long)
-  cut = functools.partial(question_windows.lay_out, stride=stride, question_length=question_length)
+  cut = functools.partial(question_windows.lay_out, **spans)
   given, laid = _inputs(given, layout, lay=lay, cut=cut, vocab=input_vocab, length=length, characters=characters)
   target = _target(given, target_layout or layout, target_length or length, vocab=vocab, cache=cache)
-  digest = store.digest_of(
-    laid.tokens.digest,
-    layout,
-    length,
-    buckets,
-    both_orders,
-    laid.frames,
-    *target.digest,
-    *['characters'] * characters,
-    *([sorted(long.items())] if long else []),
-  )
-  bucket = np.searchsorted(widths, laid.sizes)  # [examples], the shortest that holds the example
-  rows = batches(bucket, given.row_ids, share=share, seed=seed if shuffle else None)
+  extra = [*target.digest, *['characters'] * characters, *([sorted(long.items())] if long else [])]
+  digest = store.digest_of(laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *extra)
+  rows = batches(np.searchsorted(widths, laid.sizes), given.row_ids, share=share, seed=seed if shuffle else None)
   return _serve(given, laid, target, rows, share=share, widths=widths, digest=digest, path=f'{path} ({split})')
 
 
-def check_windows(
-  given: Examples, *, kind: str, both_orders: bool, stride: int | None, question_length: int | None, windows: int | None
-) -> None:
-  """Raise ValueError if a setting of windows does not fit the kind."""
+def check_long(
+  given: Examples,
+  *,
+  kind: str,
+  both_orders: bool,
+  windows: int | None,
+  head_tokens: int | None,
+  stride: int | None,
+  question_length: int | None,
+) -> dict[str, Any]:
+  """Return settings of texts that are too long; raise ValueError if invalid."""
   if given.windows is None and (question_length or (stride and windows is None)):
     raise ValueError(
       f"stride={stride} and question_length={question_length} are for kind='spans' or data.windows, not {kind!r}"
     )
   if given.windows is not None and both_orders:
     raise ValueError(f'both_orders=True does not fit kind={kind!r}, which has one order: remove it')
-
-
-def check_long(
-  given: Examples, *, kind: str, both_orders: bool, windows: int | None, stride: int | None, head_tokens: int | None
-) -> dict[str, Any]:
-  """Return settings of texts that are too long; raise ValueError if invalid."""
   asked = {'windows': windows, 'head_tokens': head_tokens}
   long = {name: value for name, value in asked.items() if value is not None}
   if len(long) > 1:
