@@ -81,13 +81,15 @@ def test_every_key_that_is_told_is_a_key() -> None:
 def test_the_index_names_every_folder_and_table() -> None:
   rows = set(re.findall(r'^\| `([^`]+)`', INDEX, re.MULTILINE))
   folders = {f'{file.parent.name}/' for file in signatures.experiment_files()}
-  tables = {f'tables/{file.name}' for file in (ROOT / 'experiments' / 'tables').glob('*_*.py')}
+  tables = {f'tables/{file.name}' for file in (ROOT / 'experiments' / 'tables').glob('[!_]*.py')}
   assert rows == folders | tables
   for file in re.findall(r'`(\w+/\w+\.py)`', INDEX):
     assert (ROOT / 'experiments' / file).is_file(), file
 
 
-@pytest.mark.parametrize('table', sorted((ROOT / 'experiments' / 'tables').glob('*_*.py')), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+  'table', sorted((ROOT / 'experiments' / 'tables').glob('[!_]*.py')), ids=lambda file: file.stem
+)
 def test_the_index_names_the_configs_of_each_table(table: pathlib.Path) -> None:
   row = next((line for line in INDEX.splitlines() if line.startswith(f'| `tables/{table.name}`')), '')
   assert row, f'experiments/README.md needs a row for `tables/{table.name}`'

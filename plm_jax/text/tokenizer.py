@@ -160,11 +160,10 @@ def check_compatible(new: 'types.Vocab', old: 'types.Vocab') -> tuple[str, ...]:
 
 def same(asked: Any, kept: Any) -> bool:
   """Check whether a vocabulary is the one of a run, perhaps older."""
-  rules = [specs.rules(specs.without_joined_marks(json.loads(each.content))) for each in (asked, kept)]
-  alike = [{part: rule[part] for part in rule if part != 'added_tokens'} for rule in rules]  # whose flags were guessed
-  return asked.digest == kept.digest or (
-    alike[0] == alike[1] and (asked.tokens, asked.roles) == (kept.tokens, kept.roles)
-  )
+  spec = json.loads(asked.content)
+  rules = [specs.rules(each) for each in (json.loads(kept.content), spec, specs.without_joined_marks(spec))]
+  own, *alike = [{part: rule[part] for part in rule if part != 'added_tokens'} for rule in rules]  # flags were guessed
+  return asked.digest == kept.digest or (own in alike and (asked.tokens, asked.roles) == (kept.tokens, kept.roles))
 
 
 def count(vocab: Vocab, documents: Iterable[str]) -> np.ndarray:

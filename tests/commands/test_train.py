@@ -699,7 +699,7 @@ def test_heads_measures_and_draws_every_head(
     assert out.read_bytes().startswith(b'\x89PNG')
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith('% │')]
     assert [row[1:4:2] for row in rows] == [['0', '0'], ['0', '1'], ['1', '0'], ['1', '1']]  # layers and heads
-  maps = attention_maps.Maps(['a', 'b'], np.array([[[[1.0, 0.0], [0.5, 0.5]]]]))
+  maps = attention_maps.Maps(['a', 'b'], np.array([[[[1.0, 0.0], [0.5, 0.5]]]]), [0], [0])
   (head,) = attention_maps.measure(maps)
   assert (head.distance, head.entropy, head.uniform) == (0.25, 0.5, 0.5)
 

@@ -17,6 +17,7 @@ from tests import tiny
 
 FILES = [(folder, name) for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
 ALWAYS = {'row_id', 'epoch', 'row_weight', 'step'}
+OPTIONAL = {'sentence_ids'}  # of a source with `data.sentences`
 WRAPPERS = ('bottleneck', 'lora', 'prefix', 'prune', 'quantise', 'scalar_mix')
 # keywords without a default, and blocks small enough for a test
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -91,7 +92,7 @@ def test_reads_are_all_keys_that_prepare_cannot_do_without(folder, name):
   }
   recording = Recording(keys.with_step(example, 0))
   jax.eval_shape(lambda: make_task(folder, name).prepare(jax.random.key(0), recording))
-  assert recording.read - ALWAYS == wanted
+  assert recording.read - ALWAYS - OPTIONAL == wanted
 
 
 @pytest.mark.parametrize(('folder', 'name'), FILES)
@@ -119,7 +120,7 @@ PROTOCOLS = (
 )
 PROMISED = {name for one in PROTOCOLS for name in (*one.__annotations__, *vars(one))} - {'config'}
 OF_A_MODULE = {'clone', 'init', 'unbind'}  # of every module of flax
-HANDED_ON = {'scalar_mix': {'self.trunk.config'}}  # by what is a trunk itself
+HANDED_ON = {'texts': {'trunk.config'}}  # fields that only some trunks have
 SOURCES = sorted(path for folder in ('objectives', 'adapters') for path in (signatures.ROOT / folder).glob('*.py'))
 
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 
 import numpy as np
 import pytest
@@ -67,7 +66,7 @@ def test_a_torn_line_costs_its_own_run_alone(tmp_path, trained, nothing_changes,
   damaged = [sound[0].replace(b'scratch', b'scr\xe1tch'), sound[1], sound[2].replace(b'"validation": 0.5, ', b'')]
   record.write_bytes(b''.join([*damaged, *sound[3:]]))  # the second line is the torn one
   assert run_missing(BARE, cells, record, trained) == [cells[0], cells[1]]
-  assert re.search(f'{record}, line 3.*validation', caplog.text)
+  assert f'{record}, line 3' in caplog.text
   assert run_missing(BARE, cells, record, trained) == []
 
 
@@ -134,7 +133,9 @@ def test_a_run_is_repeated_where_what_it_was_made_from_changed(tmp_path, trained
   assert 'vocab, eval.validation.data, eval.test.data, data changed' in caplog.text
 
   lines = [json.loads(line) for line in record.read_text().splitlines()]
-  record.write_text(''.join(json.dumps({k: v for k, v in line.items() if k != 'made_from'}) + '\n' for line in lines))
+  record.write_text(
+    ''.join(json.dumps({k: v for k, v in line.items() if k not in ('made_from', 'sha256')}) + '\n' for line in lines)
+  )
   assert again() == CELLS
   assert f'{record}: 4 ' in caplog.text and 'earlier version' in caplog.text
 

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from plm_jax import weights
 from plm_jax.adapters import classify
-from plm_jax.adapters.texts import read_text
+from plm_jax.adapters.texts import inputs_of, read_text
 from plm_jax.checkpoint import Checkpoints
 from plm_jax.config import build
 from plm_jax.core import param_paths
@@ -77,7 +77,7 @@ def test_a_head_that_classifies_is_read_and_written(name: str, tmp_path: pathlib
 
   @jax.jit
   def run(params: Any, batch: dict[str, np.ndarray]) -> jax.Array:
-    inputs = read_text(batch, trunk.INPUTS)
+    inputs = read_text(batch, inputs_of(trunk))
     return task.model.apply({'params': params}, **inputs)[0]
 
   assert tiny.worst(run({'trunk': params, 'head': head}, make_batch()), outputs_of_theirs(model)) < 1e-5
@@ -171,7 +171,7 @@ def test_a_head_is_written_where_theirs_has_its_activation(name: str, activation
   peer = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / 'out').eval()
   peer.config.pad_token_id, peer.config.eos_token_id = 1, EOS  # the vocabulary of the run has no names for them
   task = classify.make(trunk=trunk, vocab=tiny.VOCAB, **{key: value for key, value in adapter.items() if key != 'name'})
-  inputs = read_text(make_batch(), trunk.INPUTS)
+  inputs = read_text(make_batch(), inputs_of(trunk))
   ours = jax.jit(lambda params: task.model.apply({'params': params}, **inputs)[0])(params)
   assert tiny.worst(ours, outputs_of_theirs(peer)) < 1e-5
 

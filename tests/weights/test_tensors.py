@@ -271,5 +271,5 @@ def test_a_relative_of_roberta_goes_out_as_it_came(
 
 
 def test_every_architecture_says_what_table_asks_for() -> None:
-  asked = ('MODEL', 'HEADS', 'tasks', 'MODEL_TYPES', 'PREFIX', 'FIELDS', 'DERIVED', 'UNUSED')
+  asked = ('MODEL', 'HEADS', 'tasks', 'MODEL_TYPES', 'PREFIX', 'FIELDS', 'DERIVED')  # UNUSED may be left out
   assert all(hasattr(module, name) for _, module in table.architectures() for name in asked)

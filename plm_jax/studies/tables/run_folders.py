@@ -15,7 +15,7 @@ from plm_jax import config
 from plm_jax.config import overrides
 from plm_jax.config.resume import RESUMABLE, leaves
 from plm_jax.core.errors import ConfigError, RunError
-from plm_jax.io import files
+from plm_jax.io import checksums, files
 from plm_jax.io.run_paths import RunFolder
 from plm_jax.studies.tables import runs
 from plm_jax.studies.tables.file import BEFORE
@@ -57,9 +57,11 @@ def is_finished(folder: RunFolder) -> bool:
 
 def begun_too_soon(folder: RunFolder) -> str:
   """Explain from which unfinished run a run began; '' if none."""
-  from plm_jax.runs import run_folder  # loads jax
-
-  for source, (step, steps) in (run_folder.read_json(folder.data).get('unfinished') or {}).items():
+  try:
+    about = checksums.read_json(folder.data, default={})
+  except (OSError, ValueError, RunError):
+    return ''  # reported where its checksums are compared
+  for source, (step, steps) in (about.get('unfinished') or {}).items():
     return f'it began from step {step} of {steps} of {source}, which was not finished: move {folder.root} away'
   return ''
 

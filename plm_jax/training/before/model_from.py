@@ -215,8 +215,9 @@ def _start_of(source: str, settings: Mapping[str, Any], vocab: 'Vocab', folder: 
   if folder is not None and files.is_file(folder.config):
     start = _task_of(config.load(str(folder.root))).get('start')
   else:
+    weights = build.import_file('weights.folders')
     with stage(LABEL):
-      token = build.import_file('weights.folders').open(source).token_ids.get('decoder_start_token_id')
+      token = weights.open(source).token_ids.get('decoder_start_token_id')
     ids = {token_id: role for role, token_id in (('eos', vocab.eos_id), ('bos', vocab.bos_id), ('pad', vocab.pad_id))}
     start = None if token is None else ids.get(token)
   return {'name': name, 'start': start} if start not in (None, 'pad') else {}

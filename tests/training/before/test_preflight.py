@@ -23,7 +23,7 @@ from plm_jax.training.before import preflight
 from plm_jax.training.cost import memory
 from plm_jax.training.parts import make_layout, make_parts, make_vocab
 from plm_jax.training.step import abstract_params
-from tests import runs
+from tests import runs, tiny
 
 
 @pytest.fixture(autouse=True)
@@ -441,9 +441,9 @@ def test_static_masking_that_changes_nothing_is_told(
   steps: int, masking: str, says: bool, data: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
   settings = runs.settings('mlm', data, steps=steps, objective={'masking': masking})
-  source = types.SimpleNamespace(rows=16)
+  source = types.SimpleNamespace(rows=16, read=lambda step: iter(()))
   with caplog.at_level('INFO', logger='plm_jax'):
-    preflight.remark(settings, source)  # type: ignore[arg-type]
+    preflight.remark(settings, source, tiny.VOCAB)  # type: ignore[arg-type]
   assert ('is the same as' in caplog.text) == says
 
 
