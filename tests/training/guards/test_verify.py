@@ -210,7 +210,7 @@ def test_a_flipped_bit_of_one_replica_is_found_at_the_next_check(
   assert re.search(rf'device 2 of process 0 \(host \S+\) holds other bits of [^;]*{ARRAY}[ ,]', told)
   assert 'device 0' not in told and 'device 1' not in told and 'device 3' not in told
   assert 'made again' not in told  # the step itself repeats its bits
-  assert 'Leave out the hosts of these devices. The same command continues from step 4' in told
+  assert 'Leave out the hosts of these devices. The same command resumes from step 4' in told
   assert 'silent data corruption (verify_every): device 2 of' in (tmp_path / 'log.txt').read_text()
   assert saved_steps.numbered(tmp_path / 'checkpoints') == [4]
   assert [row['step'] for row in metrics.read(tmp_path)] == [2, 4, 6]
