@@ -150,7 +150,7 @@ def make(
 def _assemble(
   name: str, ids: 'packing.Ids', starts: np.ndarray, counts: np.ndarray, *, length: int, pad: int
 ) -> order.Batch:
-  """Return one segment of each example, int32[b, length], and its tokens, at most `length`."""
+  """Return a segment of each example, int32[b, length], and its tokens."""
   counts, rows = np.minimum(counts, length).astype(np.int32), np.arange(len(starts) + 1)
   whole = packing.Plan(starts, counts, np.zeros(len(starts), np.uint8), rows)
   array, _ = packing.assemble(whole, ids, rows[:-1], frames=(((), ()),), length=length, pad=pad)

@@ -162,7 +162,7 @@ def make(
 def _tokenise(
   corpus: Corpus, vocab: Vocab, *, characters: bool, segmenter: str | None
 ) -> tuple[store.Tokens, 'packing.Ids']:
-  """Return tokens, and their ids with characters or marks of words if requested."""
+  """Return tokens, and their ids with characters or marks."""
   if segmenter is None:
     return corpus.tokenise_and_spell(vocab) if characters else ((tokens := corpus.tokenise(vocab)), tokens.ids)
   if characters:
@@ -171,7 +171,7 @@ def _tokenise(
 
 
 def _starts_of(corpus: Corpus, vocab: Vocab, tokens: store.Tokens) -> Callable[[str], np.ndarray]:
-  """Return the function rule -> starts of sentences; it keeps its last result."""
+  """Return the function rule -> starts of sentences, cached."""
 
   @functools.lru_cache(maxsize=1)
   def starts_of(rule: str) -> np.ndarray:

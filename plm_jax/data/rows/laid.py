@@ -173,7 +173,7 @@ def lay_out(
 
 
 def _count_specials(frames: tuple[packing.Frame, ...], columns: int, *, least: int) -> int:
-  """Count special tokens; raise ValueError if `least` leaves no room for the fields."""
+  """Count special tokens; raise ValueError if `least` has no room."""
   specials = sum(len(before) + len(after) for before, after in frames)
   if least < specials + columns:
     raise ValueError(
