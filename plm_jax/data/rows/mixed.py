@@ -38,7 +38,7 @@ class Mixed:
     return int(self._ends[-1])
 
   def record(self, row_id: int) -> Mapping[str, Any]:
-    """Return the record of an example, if it has one, with its part."""
+    """Return the record of an example, with its part."""
     part, source, own = self._part_of(row_id)
     return {**(source.record(own) if source.record else {}), 'part': part}
 

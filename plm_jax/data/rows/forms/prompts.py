@@ -103,7 +103,7 @@ def race(row: Row) -> Written:
 
 
 def cbt(row: Row) -> Written:
-  """Write a passage and a sentence with a candidate for its blank (TFDS cbt)."""
+  """Write a passage, and a sentence with each candidate (TFDS cbt)."""
   question = written.text_of(row, 'question')
   if (start := question.find(BLANK)) < 0:
     raise ValueError(f"'question' has no {BLANK}: {question!r}")
