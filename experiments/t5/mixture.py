@@ -76,14 +76,11 @@ def _with_text(c):
     rows = dict(rows, path='pydocs')
   task_rows = {key: c.data[key] for key in c.data if key not in ('length', 'batch_size')}
   with c.unlocked():
-    c.adapter = dict(
-      name='multitask', parts=dict(text=text, tasks=dict(name='sequence')), scores=dict(tasks=('match',))
-    )
-    parts = dict(text=rows, tasks=task_rows)
-    c.data = dict(
-      name='mixture', per='step', length=568, batch_size=c.data.batch_size, parts=parts
-    )  # 512 after the noise
-    c.data.rates = dict(text=TEXT, tasks=1 - TEXT)
+    tasks = dict(text=text, tasks=dict(name='sequence'))
+    c.adapter = dict(name='multitask', parts=tasks, scores=dict(tasks=('match',)))
+    parts, rates = dict(text=rows, tasks=task_rows), dict(text=TEXT, tasks=1 - TEXT)
+    # 568 tokens are 512 after the noise
+    c.data = dict(name='mixture', per='step', length=568, batch_size=c.data.batch_size, parts=parts, rates=rates)
     judged = {name: dict(block.data.parts[name]) for name, block in c.eval.items()}
     held_out = dict(text=dict(rows, split='validation[:64]'), tasks=dict(task_rows, parts=judged))
     c.eval = dict(validation=dict(data=dict(parts=held_out)))

@@ -237,7 +237,7 @@ def test_devices_of_slices():
 def test_without_a_compiler_the_command_says_how_to_get_one(monkeypatch, capsys):
   monkeypatch.setattr(topology, 'installed', lambda: False)
   for name in ('JAX_PLATFORMS', 'XLA_FLAGS'):  # as the tests have them, put back afterwards
-    monkeypatch.setenv(name, os.environ[name])
+    monkeypatch.setenv(name, os.environ.get(name, ''))
   with pytest.raises(ConfigError, match=r'pip install -r requirements/plan\.txt.*--state_only'):
     plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4'])
   assert plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4', '--state_only']) == 0

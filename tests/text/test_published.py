@@ -505,7 +505,7 @@ def test_what_is_damaged_says_so(documents, tmp_path):
       ({'vocab.json': {'a': 0}, 'merges.txt': 'a b\n'}, r"merges.txt.*'a b'"),
       ({'vocab.json': [1], 'merges.txt': ''}, 'vocab.json'),
       ({'vocab.json': {'a': 'b'}, 'merges.txt': ''}, 'vocab.json'),
-      ({'vocab.txt': b'a\n[UNK]\n\xe9\n'}, 'vocab.txt.*UTF-8.*byte 8'),
+      ({'vocab.txt': b'a\n[UNK]\n\xe9\n'}, 'vocab.txt.*line 3.*UTF-8'),
       ({**words, 'tokenizer_config.json': {'do_lower_case': 'no'}}, "tokenizer_config.json.*do_lower_case.*'no'"),
       ({**words, 'added_tokens.json': {'<n>': 50}}, "'<n>'.* 50.* 3"),
       ({**words, 'added_tokens.json': {'<n>': 'x'}}, "added_tokens.json.*'x'"),
