@@ -126,6 +126,11 @@ def test_two_words_of_one_kind_are_refused_by_name():
     config.load(f'{ROOT}/experiments/ulmfit/pretrain.py:forward,backward')
 
 
+def inner_blocks(data):
+  """The blocks of data that have a path, inside mixtures."""
+  return [inner for part in data['parts'].values() for inner in inner_blocks(part)] if 'parts' in data else [data]
+
+
 @pytest.mark.turns
 def test_quick_is_small_and_needs_no_network(name):
   for word in arguments(name):
@@ -136,7 +141,7 @@ def test_quick_is_small_and_needs_no_network(name):
     assert values['init_from'] == []
     schedules.make(name=values['optim']['schedule'], rate=1e-3, steps=20, warmup=values['optim']['warmup'])
     for data in (values['data'], *(block['data'] for block in values['eval'].values())):
-      for part in data.get('parts', {'': data}).values():
+      for part in inner_blocks(data):
         assert part['path'].partition('/')[0] == 'pydocs'
         assert part.get('documents', 'blank_line') == 'blank_line'  # others are for .txt
     if name in WITHOUT_EVALUATION:
