@@ -321,6 +321,10 @@ def test_a_folder_holds_one_sweep(tmp_path, monkeypatch):
 # The table.
 
 
+def stored_table(folder):
+  return checksums.unsealed(json.loads((folder / 'table.json').read_text()))
+
+
 def test_seeds_are_one_row_with_their_median_and_those_without_a_value_count_as_worst(tmp_path, capsys):
   one = made(tmp_path)
   journal = one.study()
@@ -339,7 +343,7 @@ def test_seeds_are_one_row_with_their_median_and_those_without_a_value_count_as_
   assert (second.score, second.values) == (float('inf'), (0.3,))
   assert second.reasons == ('diverged at step 3', 'ValueError: broken')
   table = report.report(one, journal.trials, command=['--config=x.py', '--workdir=a b'])
-  assert json.loads(json.dumps(table)) == checksums.unsealed(json.loads((tmp_path / 'table.json').read_text()))
+  assert json.loads(json.dumps(table)) == stored_table(tmp_path)
   keys = '--config.optim.rate=0.01 --config.seed=0'  # of trial 0, whose folder is named
   assert table['best']['command'] == f"plm-jax train --config=x.py '--workdir=a b' {keys}"
   assert table['best']['said'] == (  # no path: the table is the same in every folder
@@ -376,9 +380,149 @@ def test_the_best_trial_is_told_where_no_point_has_most_of_its_seeds(tmp_path, c
   assert (table['best']['trial'], table['best']['score']) == (2, None)
   assert '--config.optim.rate=0.001 --config.seed=0' in table['best']['command']
   assert [row['point'] for row in table['rows']] == [{'optim.rate': '0.001'}, {'optim.rate': '0.01'}]
-  assert (tmp_path / 'parallel.png').exists()
-  stored = json.loads((tmp_path / 'table.json').read_text())
-  assert checksums.unsealed(stored) == json.loads(json.dumps(table))
+  assert (tmp_path / 'parallel.png').exists() and stored_table(tmp_path) == json.loads(json.dumps(table))
+
+
+@pytest.mark.parametrize('seeds', [[0, 1], [0]])
+def test_a_point_with_its_seed_counts_once(tmp_path, seeds):
+  """A journal of an earlier version has points several times: with the same seed they are the same run again."""
+  one = made(tmp_path, literal={'optim.rate': [1e-2, 1e-3], 'seed': seeds}, method='random', trials=7)
+  journal = one.study()
+  rate, other = ('0.01', '0.001')
+  last = str(seeds[-1])
+  drawn = [(rate, '0'), (rate, '0'), (rate, last), (other, '0'), (other, '0'), (rate, '0'), (rate, '0')]
+  values = [None, 1.0, 2.0, None, 5.0, 1.0, None]
+  for number, (point, value) in enumerate(zip(drawn, values, strict=True)):
+    journal.add_trial(study._of_grid(one.space, dict(zip(('optim.rate', 'seed'), point, strict=True))))
+    if number == 3:
+      sweep_trial._stop(journal, number, 'diverged at step 3')
+    elif value is None:
+      study.fail(journal, number, 'ValueError: broken')
+    else:
+      journal.tell(number, value)
+  first, second = report.rows(one, journal.trials)
+  numbers, known = ((1, 2), (1.0, 2.0)) if len(seeds) > 1 else ((1,), (1.0,))
+  mean = sum(known) / len(known)  # the median as well, of one or two
+  assert (first.numbers, first.values, first.seeds, first.score) == (numbers, known, len(known), mean)
+  assert (second.numbers, second.values, second.seeds) == ((4,), (5.0,), 1)
+  (reason,) = second.reasons
+  assert re.match('trial 3 .*trial 4 ', reason)
+  assert any(re.match('trial 5 .*trial 1 ', reason) for reason in first.reasons)
+  table = report.report(one, journal.trials, command=[])
+  assert (table['rows'][0]['n'], table['rows'][0]['mean']) == (len(known), mean)
+  assert ('of one seed' in table['best']['said']) == (len(seeds) == 1)
+
+
+def test_values_with_dollars_are_shown_as_they_are_and_a_picture_costs_no_table(tmp_path, monkeypatch):
+  one = made(tmp_path, literal={'optim.scale': ["(('.*bias$', 0.1), ('.*/x_$', 1.0))", '()']}, trials=2)
+  journal = one.study()
+  for number in range(2):
+    with contextlib.ExitStack() as held:
+      study._claim(one, journal, held)
+    journal.tell(number, value_of(number))
+  one = study.dataclasses.replace(one, metric='$_{$/loss')
+  report.report(one, journal.trials, command=[])
+  for picture in ('importance.png', 'parallel.png'):
+    assert (tmp_path / picture).read_bytes().startswith(b'\x89PNG')
+  for name in ('table.txt', 'table.json'):
+    (tmp_path / name).unlink()
+  monkeypatch.setattr(report, 'draw_parallel', lambda *_: 1 / 0)
+  with pytest.raises(ZeroDivisionError):
+    report.report(one, journal.trials, command=[])
+  assert (tmp_path / 'table.txt').is_file() and (tmp_path / 'table.json').is_file()
+
+
+def test_a_damaged_line_of_metrics_is_named_and_loses_no_trial(tmp_path, caplog):
+  one = made(tmp_path)
+  journal = one.study()
+  with contextlib.ExitStack() as held:
+    study._claim(one, journal, held)
+  folder = RunFolder(one.trial_folder(0))
+  files.make_folder(folder.root)
+  folder.metrics.write_text('{"step": 2, "validation/loss": 0.5}\n{"st\n{"step": 6, "validation/loss": 0.7}\n')
+  sweep_trial._complete(one, journal, 0)
+  assert table_of(one)[0][2:] == (0.5, 'COMPLETE')
+  assert 'metrics.jsonl, line 2' in caplog.text
+
+
+def test_a_trial_goes_on_behind_a_damaged_line_of_metrics(tmp_path, monkeypatch, caplog):
+  """What its run reads then has the other lines; another trial that is over makes it no failure."""
+  one = made(tmp_path, trials=2, settings=runs.settings('classify', tmp_path, best=('validation/loss', 'min')))
+  journal = one.study()
+  for number in range(2):
+    with contextlib.ExitStack() as held:
+      assert study._claim(one, journal, held) == number
+    if not number:
+      journal.tell(0, 1.0)
+  folder = RunFolder(one.trial_folder(1))
+  files.make_folder(folder.root)
+  folder.metrics.write_text('{"step": 2, "validation/loss": 0.5}\n{"st\n{"step": 6, "validation/loss": 0.7}\n{"torn')
+
+  def train(settings, workdir, **_):
+    assert [row['step'] for row in metrics.read(workdir)] == [2, 6]
+    return loop.Outcome(exit_code=0, result={'finished': True, 'step': 6})
+
+  monkeypatch.setattr(loop, 'train', train)
+  assert sweep_trial.run(one, 1) == 0
+  assert table_of(one)[1][2:] == (0.5, 'COMPLETE')
+  assert 'metrics.jsonl, line 2' in caplog.text
+
+
+def test_a_trial_of_another_sweep_is_not_made(tmp_path, monkeypatch):
+  """The files that say what is swept were changed while a worker made its trials."""
+  settings = runs.settings('classify', tmp_path, best=('validation/loss', 'min'))
+  one = made(tmp_path / 'sweep', settings=settings)
+  monkeypatch.setattr(child, 'run', lambda words, **_: one.study().tell(number_of(words), 1.0) and 0)
+  study.work(study.dataclasses.replace(one, trials=5), [])
+  with contextlib.ExitStack() as held:
+    assert study._claim(one, one.study(), held) == 5
+  monkeypatch.setattr(loop, 'train', lambda *given, **_: pytest.fail('it began'))
+  with pytest.raises(ConfigError, match='steps: 12 -> 99'):
+    sweep_trial.run(study.dataclasses.replace(one, settings={**settings, 'steps': 99}), 5)
+  with pytest.raises(ConfigError, match='space'):
+    sweep_trial.run(study.dataclasses.replace(one, space=space.parse({'seed': list(range(6))})), 5)
+  assert table_of(one)[5][3] == 'RUNNING'
+
+
+def test_texts_in_brackets_and_long_names_stand_in_the_table_as_they_are(tmp_path):
+  names = [f'model.overrides.a_rather_long_name_of_a_key_{number}' for number in range(8)]
+  one = made(tmp_path, literal={'data.text': ["'[/x]'", "'[a-z] :smile:'"], **{name: [1] for name in names}}, trials=2)
+  journal = one.study()
+  for number in range(2):
+    with contextlib.ExitStack() as held:
+      study._claim(one, journal, held)
+    journal.tell(number, value_of(number))
+  report.report(one, journal.trials, command=[])
+  text = (tmp_path / 'table.txt').read_text()
+  assert all(word in text for word in ('[/x]', '[a-z] :smile:', *names))
+
+
+def test_a_trial_whose_metric_never_was_a_number_counts_as_the_worst(tmp_path):
+  """As one that diverged, not as one that failed: of three seeds two are infinitely bad, and so is their median."""
+  one = made(tmp_path, literal={'seed': [0, 1, 2]}, trials=3)
+  journal = one.study()
+  for number in range(3):
+    with contextlib.ExitStack() as held:
+      study._claim(one, journal, held)
+    if not number:
+      journal.tell(number, 0.5)
+      continue
+    folder = RunFolder(one.trial_folder(number))
+    files.make_folder(folder.root)
+    folder.metrics.write_text('{"step": 2, "validation/loss": "nan"}\n')
+    assert sweep_trial._complete(one, journal, number) == 0
+  assert [state for *_, state in table_of(one)] == ['COMPLETE', 'PRUNED', 'PRUNED']
+  (row,) = report.rows(one, journal.trials)
+  assert row.score == math.inf and row.reasons == ('no value of validation/loss is a number',) * 2
+
+
+# Real trials.
+
+
+def flags(data, folder, literal, *more, **changes):
+  settings = runs.settings(
+    'classify', data, **{'best': ('validation/loss', 'min'), 'steps': 6, 'eval_every': 2, **changes}
+  )
   config = runs.write_config(data / f'{folder.name}.json', settings)
   return [f'--config={config}', f'--workdir={folder}', f'--space={literal!r}', *more]
 
