@@ -600,7 +600,7 @@ def test_two_workers_that_are_killed_make_the_same_sweep(data, tmp_path):
 @pytest.mark.parametrize(
   ('literal', 'more', 'said'),
   [
-    ({'optim.rat': [1]}, (), "Did you mean 'rate'"),
+    ({'optim.rat': [1]}, (), r'optim\.rat: did you mean optim\.rate\?'),
     ({'optim.rate': ['x']}, (), "got 'x'"),
     ({'optim.rate': {'low': 1e-4, 'high': 1e-2}}, (), '--method=tpe.*--trials=N'),
     (SPACE, ('--trials=7',), '--trials=7.* 6 points'),
