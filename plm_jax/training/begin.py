@@ -2,8 +2,9 @@
 
 import contextlib
 import functools
+import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -153,11 +154,13 @@ def load_data(
   settings = {**settings, 'steps': run_folder.begun_steps(settings, source.steps_per_epoch, held.old), 'epochs': None}
   if not held.old:
     consistency.check_stretches(settings['optim'], settings['steps'])  # `epochs` are steps from now on
-  preflight.remark(settings, source, vocab)
+  preflight.remark(settings, source)
   if not held.old:
     preflight.check_targets(settings, parts, source, layout=layout)
   # all hosts compare what they have read
-  facts = _data_facts(held, settings, parts, source, reads_all=share[1] == 1)
+  first = list(itertools.islice(source.read(0), feed.FIRST))
+  preflight.remark_unknown(first, vocab)
+  facts = _data_facts(held, settings, parts, source, first if share[1] == 1 else None)
   agreement.agree(lambda: {'vocabulary and data': host_facts.facts(facts)})
   stopping.check()
   return RunData(
@@ -174,18 +177,14 @@ def load_data(
 
 
 def _data_facts(
-  held: HeldFolder, settings: Settings, parts: Parts, source: Source, *, reads_all: bool
+  held: HeldFolder, settings: Settings, parts: Parts, source: Source, first: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Any]:
-  """Return digests and class names; `reads_all`: `source` has all hosts' rows."""
-  if not reads_all:
+  """Return digests and class names; `first` is None with several hosts."""
+  if first is None:
     source = make_source(settings['data'], parts.vocab, seed=settings['seed'], reader=parts)
+  digest = feed.first_batches_digest(source) if first is None else feed.batches_digest(first)
   return run_folder.check_data(
-    held.folder,
-    source,
-    parts.vocab,
-    first_batches=feed.first_batches_digest(source),
-    second_vocab=parts.second_vocab,
-    begun=bool(held.old),
+    held.folder, source, parts.vocab, first_batches=digest, second_vocab=parts.second_vocab, begun=bool(held.old)
   )
 
 

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -14,6 +14,8 @@ from jax.sharding import Mesh, NamedSharding
 from plm_jax.core import sharding
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Batch, Source
+
+FIRST = 10  # batches of which data.json holds a checksum
 
 
 def host_share(layout: sharding.Layout) -> tuple[int, int]:
@@ -97,10 +99,15 @@ def whole(batch_size: int, *, mesh: Mesh) -> int:
   return -(-batch_size // devices) * devices
 
 
-def first_batches_digest(source: Source, *, count: int = 10) -> str:
-  """Return the SHA-256 of first batches: names, shapes, dtypes and bytes."""
+def first_batches_digest(source: Source, *, count: int = FIRST) -> str:
+  """Return `batches_digest` of the first batches."""
+  return batches_digest(itertools.islice(source.read(0), count))
+
+
+def batches_digest(batches: Iterable[Mapping[str, np.ndarray]]) -> str:
+  """Return the SHA-256 of batches: names, shapes, dtypes and bytes."""
   digest = hashlib.sha256()
-  for batch in itertools.islice(source.read(0), count):
+  for batch in batches:
     for name in sorted(batch):
       digest.update(f'{name} {batch[name].dtype} {batch[name].shape}'.encode())
       digest.update(np.ascontiguousarray(batch[name]).tobytes())

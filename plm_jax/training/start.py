@@ -155,11 +155,6 @@ def _initialise(state: TrainState, data: RunData, optimiser: optim.Optimiser) ->
         check_vocab_of(entry, parts.vocab, parts.second_vocab)
       params, report = init_params_from(settings, parts, state.params, names=data.source.names)
     log.info(report.table())
-    for source, (step, steps) in unfinished(settings['init_from']).items():
-      log.warning(
-        f'init_from: {source} stopped at step {step} of {steps}: continue it with the command that began it, then '
-        'begin here in another --workdir'
-      )
     state = dataclasses.replace(state, params=params)
   if settings['save'] == 'trained':
     trained_part.check(report, state.params, optimiser)
@@ -178,9 +173,20 @@ def _write_folder(held: HeldFolder, data: RunData, settings: Settings) -> None:
   vocab.save(str(folder.vocab), template=None if read_with_second else make_template(settings, vocab))
   if second is not None:
     second.save(str(folder.second_vocab), template=make_template(settings, second) if read_with_second else None)
-  before = run_folder.read_json(folder.data) if held.old else {'unfinished': unfinished(settings['init_from'])}
-  begun_from = {'unfinished': before['unfinished']} if before.get('unfinished') else {}
+  too_soon = run_folder.read_json(folder.data).get('unfinished') if held.old else _warn_of_unfinished(settings)
+  begun_from = {'unfinished': too_soon} if too_soon else {}
   metrics.write_json(folder.data, {**data.facts, 'steps_per_epoch': data.source.steps_per_epoch, **begun_from})
   run_folder.write_config(folder, settings)
   if held.finished:  # it was, before it was extended
     metrics.write_json(folder.result, {**held.finished, 'finished': False, 'steps': history.total(settings)})
+
+
+def _warn_of_unfinished(settings: Settings) -> dict[str, list[int]]:
+  """Return `unfinished` sources, with a warning for each."""
+  found = unfinished(settings['init_from'])
+  for source, (step, steps) in found.items():
+    log.warning(
+      f'init_from: {source} stopped at step {step} of {steps}: continue it with the command that began it, then '
+      'begin here in another --workdir'
+    )
+  return found

@@ -156,15 +156,20 @@ def _each(where: str, labels: Labels) -> Iterator[tuple[str, Labels]]:
     yield from _each(f'{where}.parts.{name}', inner)
 
 
-def remark(settings: Settings, source: Source, vocab: Vocab) -> None:
-  """Log a setting without effect, and the share of unknown tokens."""
-  batches = [batch for batch in itertools.islice(source.read(0), FIRST) if 'tokens' in batch]
-  if vocab.unk_id is not None and batches:
-    real = np.concatenate([batch['tokens'][batch['tokens'] != vocab.pad_id] for batch in batches])
-    share = float((real == vocab.unk_id).mean()) if len(real) else 0.0
-    level = logging.WARNING if share > MANY_UNKNOWN else logging.INFO
-    name = vocab.token(vocab.unk_id)
-    log.log(level, f'{share:.2%} of {len(real):,} tokens in the first {len(batches)} batches are unknown ({name})')
+def remark_unknown(batches: Sequence[Mapping[str, np.ndarray]], vocab: Vocab) -> None:
+  """Log the share of tokens that the vocabulary does not know."""
+  rows = [batch['tokens'] for batch in batches if 'tokens' in batch]
+  if vocab.unk_id is None or not rows:
+    return
+  real = np.concatenate([tokens[tokens != vocab.pad_id] for tokens in rows])
+  share = float((real == vocab.unk_id).mean()) if len(real) else 0.0
+  level = logging.WARNING if share > MANY_UNKNOWN else logging.INFO
+  name = vocab.token(vocab.unk_id)
+  log.log(level, f'{share:.2%} of {len(real):,} tokens in the first {len(rows)} batches are unknown ({name})')
+
+
+def remark(settings: Settings, source: Source) -> None:
+  """Log a setting without effect, once examples are counted."""
   seen, rows = settings['steps'] * settings['data']['batch_size'], source.rows
   if (build.unwrapped(settings)['objective'] or {}).get('masking') == 'static' and seen <= rows:
     log.info(

@@ -8,6 +8,7 @@ import types
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from plm_jax import config
@@ -23,7 +24,7 @@ from plm_jax.training.before import preflight
 from plm_jax.training.cost import memory
 from plm_jax.training.parts import make_layout, make_parts, make_vocab
 from plm_jax.training.step import abstract_params
-from tests import runs, tiny
+from tests import runs
 
 
 @pytest.fixture(autouse=True)
@@ -435,15 +436,26 @@ def test_look_gives_labels(data: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
+  ('tokens', 'share', 'level'), [([5, 6, 7, 8], '0.00%', 'INFO'), ([5, 1, 7, 0], '33.33%', 'WARNING')]
+)
+def test_the_share_of_unknown_tokens_is_told(tokens, share, level, caplog):
+  vocab = types.SimpleNamespace(unk_id=1, pad_id=0, token=lambda token_id: '[UNK]')
+  with caplog.at_level('INFO', logger='plm_jax'):
+    preflight.remark_unknown([{'tokens': np.array([tokens])}, {'label': np.array([1])}], vocab)
+  (record,) = caplog.records
+  assert (record.levelname, record.getMessage().partition(' ')[0]) == (level, share)
+
+
+@pytest.mark.parametrize(
   ('steps', 'masking', 'says'), [(2, 'static', True), (2, 'dynamic', False), (9, 'static', False)]
 )
 def test_static_masking_that_changes_nothing_is_told(
   steps: int, masking: str, says: bool, data: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
   settings = runs.settings('mlm', data, steps=steps, objective={'masking': masking})
-  source = types.SimpleNamespace(rows=16, read=lambda step: iter(()))
+  source = types.SimpleNamespace(rows=16)
   with caplog.at_level('INFO', logger='plm_jax'):
-    preflight.remark(settings, source, tiny.VOCAB)  # type: ignore[arg-type]
+    preflight.remark(settings, source)  # type: ignore[arg-type]
   assert ('is the same as' in caplog.text) == says
 
 
