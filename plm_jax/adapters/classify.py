@@ -146,8 +146,8 @@ def make(
   vocab: Vocab,
   classes: Annotated[int, '1 <= x'] | None = 2,
   kind: Kind = 'class',
-  several: bool = False,
-  threshold: Rate = 0.5,
+  several: bool | None = None,
+  threshold: Rate | None = None,
   dropout: PartRate = 0.1,
   hidden: NonNegativeInt = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
@@ -175,7 +175,7 @@ def make(
     classes: number of labels; ignored by regression. None: a run finds it in its training data.
     kind: 'class' is cross-entropy, 'regression' squared error.
     several: a text has any number of classes (kind='multilabel'); the loss is their mean binary cross-entropy.
-    threshold: with `several`, the probability above which a class is predicted.
+    threshold: with `several`, the probability above which a class is predicted; None is .5.
     dropout: rate before each layer of the head.
     hidden: width of a layer of the head before the last one, as in BART and ELECTRA; 0 for none.
     activation: activation after that layer, a name of `layers.mlp.ACTIVATIONS`.
@@ -209,8 +209,8 @@ def make(
   count = class_count(kind, classes=classes, least=1 if several else 2)
   s = ClassifySettings(
     class_weights=scaled_class_weights(class_weights, classes=count), inputs=texts.inputs_of(trunk), backward=backward,
-    kind='several' if several and count else kind, threshold=threshold, classes=count, lm_weight=lm_weight,
-    label_smoothing=label_smoothing or 0.0, batch_norms=norms == 'batch', windows=pool_windows is not None,
+    kind='several' if several and count else kind, threshold=0.5 if threshold is None else threshold, classes=count,
+    lm_weight=lm_weight, label_smoothing=label_smoothing or 0.0, batch_norms=norms == 'batch', windows=bool(pool_windows),
   )  # fmt: skip
   check_loss(s, classes=count)
   model = Model(

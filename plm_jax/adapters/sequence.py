@@ -85,7 +85,7 @@ def make(
   label_smoothing: PartRate = 0.0,
   decoding: Annotated[Mapping[str, Any], 'adapters.sequence:Decoding'] = {},
   logit_rows: Count = 8,
-  first_line: bool = False,
+  first_line: bool | None = None,
 ) -> Task:
   """Generate a text from a text.
 
@@ -116,7 +116,7 @@ def make(
     summary=perplexity_of,
     scores=('match',),
     words=('text', 'label', 'value'),
-    in_words=partial(in_words, vocab, first_line=first_line),
+    in_words=partial(in_words, vocab, first_line=bool(first_line)),
   )
 
 

@@ -230,10 +230,7 @@ def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
 
   def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-      # defaults that adapters gained
-      gained = {'several', 'threshold'} if value.get('several') is False else set()
-      gained |= {'first_line'} if value.get('first_line') is False else set()
-      return {key: plain(inner) for key, inner in value.items() if inner is not None and key not in gained}
+      return {key: plain(inner) for key, inner in value.items() if inner is not None}
     return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
   return plain({key: value for key, value in settings.items() if key not in history.ON_ITS_WAY})
