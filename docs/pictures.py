@@ -211,7 +211,7 @@ def side_by_side() -> None:
         for key in range(size):
           if seen is not None and seen[query, key]:
             axes.annotate('', (query, layer + 1), (key, layer), arrowprops=arrow)
-        if seen is None:  # two LSTMs, each with states of its own
+        if seen is None:  # two LSTMs with separate states
           for side, step, colour in ((-0.14, 1, '#246'), (0.14, -1, '#a50')):
             own = {**arrow, 'color': colour, 'alpha': 0.9}
             below = side if layer else 0

@@ -114,7 +114,7 @@ def _page(folder: pathlib.Path, text: str, about: Mapping[str, Any]) -> str:
 
 
 def _is_wide(picture: pathlib.Path) -> bool:
-  """Return whether a PNG is so wide that a page shows it by parts; its header has the sizes."""
+  """Return True if a PNG is too wide for a page; its header has the sizes."""
   width, height = struct.unpack('>II', picture.read_bytes()[16:24])
   return width > WIDE * height
 

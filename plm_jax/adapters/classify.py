@@ -210,14 +210,14 @@ def make(
   s = ClassifySettings(
     class_weights=scaled_class_weights(class_weights, classes=count), inputs=texts.inputs_of(trunk), backward=backward,
     kind='several' if several and count else kind, threshold=0.5 if threshold is None else threshold, classes=count,
-    lm_weight=lm_weight, label_smoothing=label_smoothing or 0.0, batch_norms=norms == 'batch', windows=bool(pool_windows),
+    lm_weight=lm_weight, label_smoothing=label_smoothing or 0.0, batch_norms=norms == 'batch',
+    windows=pool_windows is not None,
   )  # fmt: skip
   check_loss(s, classes=count)
   model = Model(
-    trunk=trunk, outputs=count or 1, dropout=dropout, hidden=hidden, activation=activation,
+    trunk=trunk, outputs=count or 1, dropout=dropout, hidden=hidden, activation=activation, init_std=init_std,
     layers=chosen_layers(layer, layers), join=join, layer_weights=tuple(layer_weights), frozen=frozen, pool=pool,
-    init_std=init_std, bias=bias, norms=norms, window=window, last=last, input_dropout=input_dropout,
-    pool_windows=pool_windows,
+    bias=bias, norms=norms, window=window, last=last, input_dropout=input_dropout, pool_windows=pool_windows,
   )  # fmt: skip
   return _make_task(s, model, classes=count)
 

@@ -127,7 +127,7 @@ def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _joins(block: Mapping[str, Any]) -> bool:
-  """Return whether a batch has the keys of every part (literal `UNION`)."""
+  """Return True if batches have the keys of every part (`UNION`)."""
   settings = signatures.literal(f'data.{block["name"]}', 'UNION')
   return settings is not None and all(block.get(key) == value for key, value in settings.items())
 

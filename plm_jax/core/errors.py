@@ -91,7 +91,7 @@ def listed(choices: Collection[str], *, see: str = '') -> str:
 
 
 def is_installed(package: str) -> bool:
-  """Return whether a package is installed, for messages that name it."""
+  """Return True if a package is installed, for messages that name it."""
   try:
     metadata.distribution(package)
   except metadata.PackageNotFoundError:

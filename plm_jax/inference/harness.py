@@ -141,7 +141,7 @@ class Model(TemplateLM):
   def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
     """Encode context and continuation, at least one token each, or raise ConfigError.
 
-    A continuation without a token of its own, since it merges with the context ('Ans', 'wer'), is encoded alone.
+    A continuation without a separate token, since it merges with the context ('Ans', 'wer'), is encoded alone.
     """
     alone = self.tok_encode(continuation, add_special_tokens=False)
     if not alone:

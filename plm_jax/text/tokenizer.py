@@ -162,8 +162,8 @@ def same(asked: Any, kept: Any) -> bool:
   """Check whether a vocabulary is the one of a run, perhaps older."""
   spec = json.loads(asked.content)
   rules = [specs.rules(each) for each in (json.loads(kept.content), spec, specs.without_joined_marks(spec))]
-  own, *alike = [{part: rule[part] for part in rule if part != 'added_tokens'} for rule in rules]  # flags were guessed
-  return asked.digest == kept.digest or (own in alike and (asked.tokens, asked.roles) == (kept.tokens, kept.roles))
+  own, *others = [{part: rule[part] for part in rule if part != 'added_tokens'} for rule in rules]  # flags were guessed
+  return asked.digest == kept.digest or (own in others and (asked.tokens, asked.roles) == (kept.tokens, kept.roles))
 
 
 def count(vocab: Vocab, documents: Iterable[str]) -> np.ndarray:

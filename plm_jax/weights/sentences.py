@@ -8,7 +8,6 @@ sentence_bert_config.json    max_seq_length, do_lower_case
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -23,22 +22,18 @@ from plm_jax.weights import release, table
 _CONFIG, _PROMPTS, _LENGTH = 'config.json', 'config_sentence_transformers.json', 'sentence_bert_config.json'
 _PACKAGE = 'sentence_transformers.models'
 # fields of older folders -> pooling, in the order in which they are joined
-_MODES: Mapping[str, str] = MappingProxyType(
-  {
-    'pooling_mode_cls_token': 'cls',
-    'pooling_mode_max_tokens': 'max',
-    'pooling_mode_mean_tokens': 'mean',
-    'pooling_mode_mean_sqrt_len_tokens': 'mean_sqrt_len_tokens',
-    'pooling_mode_weightedmean_tokens': 'weightedmean',
-    'pooling_mode_lasttoken': 'lasttoken',
-  }
-)
+_MODES: Mapping[str, str] = {
+  'pooling_mode_cls_token': 'cls',
+  'pooling_mode_max_tokens': 'max',
+  'pooling_mode_mean_tokens': 'mean',
+  'pooling_mode_mean_sqrt_len_tokens': 'mean_sqrt_len_tokens',
+  'pooling_mode_weightedmean_tokens': 'weightedmean',
+  'pooling_mode_lasttoken': 'lasttoken',
+}
 # class of torch -> our activation
-_ACTIVATIONS: Mapping[str, str] = MappingProxyType(
-  {
-    'Tanh': 'tanh', 'Identity': 'linear', 'ReLU': 'relu', 'GELU': 'gelu_erf', 'SiLU': 'silu', 'Sigmoid': 'sigmoid',
-  }
-)  # fmt: skip
+_ACTIVATIONS: Mapping[str, str] = {
+  'Tanh': 'tanh', 'Identity': 'linear', 'ReLU': 'relu', 'GELU': 'gelu_erf', 'SiLU': 'silu', 'Sigmoid': 'sigmoid',
+}  # fmt: skip
 
 
 class Dense(NamedTuple):

@@ -188,10 +188,10 @@ def _windowed(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
   """Cut the longest field of each sequence into windows.
 
-  The last window ends with the field, and is as long as the others. Other fields are the same in all windows.
+  The last window ends with the field, and is as long as the others. Other fields are the same in every window.
 
   Returns:
-    Starts, counts and existence of the windows, [sequences*windows, ...], and whether a sequence lost tokens.
+    Starts, counts and existence of the windows, [sequences*windows, ...], and True for a sequence that lost tokens.
   """
   # field a b c d e f g, room 3, stride None:   a b c | d e f | e f g
   field = sizes.argmax(axis=1)[:, None]  # [sequences, 1]

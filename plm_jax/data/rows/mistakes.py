@@ -75,14 +75,14 @@ class Mistakes:
     similar: dict[str, list[str]] = defaultdict(list)
     for name in sorted(self._labels):
       similar[name.strip().casefold()].append(f'{name!r} ({self._labels[name]})')
-    if alike := [', '.join(names) for names in similar.values() if len(names) > 1]:
-      shown = '; '.join(alike[:_SHOWN])
+    if nearly_equal := [', '.join(names) for names in similar.values() if len(names) > 1]:
+      shown = '; '.join(nearly_equal[:_SHOWN])
       self._warn(f'classes in {label!r} differ by case or blanks only, and are different classes: {shown}')
     elif padded := [name for name in self._labels if name.strip() != name]:
       self._warn(f'names of classes in {label!r} have blanks around them ({len(padded)}), which are a part of them')
     for name in (name for name in self._labels if name.strip().casefold() in _NONE):
       self._warn(
-        f'{label!r} is {name!r} in {self._labels[name]:,} of {self._labels.total():,} labels, a class of its own. '
+        f'{label!r} is {name!r} in {self._labels[name]:,} of {self._labels.total():,} labels, which makes it a class. '
         f'If it means no class, {fix.format(repr(name))}'
       )
 

@@ -15,7 +15,7 @@ def open(path: local.File, split: str, cache: str) -> Opened:
   """Open the rows of a file."""
   first = next((line.strip() for line in path.lines() if line.strip()), b'')
   if re.match(rb'\[\s*(\{|$)', first) or first == b'{' or re.match(rb'\{"(version": *"[^"]*", *")?data": *\[\{', first):
-    raise ValueError(f'{path.path} has one JSON value in all of its lines: {local.renamed(path.path, ".json")}')
+    raise ValueError(f'{path.path} holds one JSON value over several lines: {local.renamed(path.path, ".json")}')
   rows = local.Rows(path, local.line_spans(path.lines()), parse)
   return Opened(rows, f'{path.digest(cache=cache)} rows')
 
