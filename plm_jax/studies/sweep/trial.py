@@ -70,7 +70,7 @@ def check_metric(sweep: Sweep, number: int) -> None:
 
 
 def _is_disk_full(error: BaseException | None) -> bool:
-  """Return True if a full disk caused an error, by type or message."""
+  """Return True if a full disk caused an error; reads messages too."""
   if error is None:
     return False
   full = isinstance(error, OSError) and error.errno in NO_ROOM
