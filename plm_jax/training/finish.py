@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from plm_jax.config import build
 from plm_jax.io import files
 from plm_jax.runs import curves, metrics
 from plm_jax.training.context import LoopState, RunContext
@@ -57,7 +58,7 @@ def _log_end(run: RunContext, loop: LoopState, *, is_over: bool) -> None:
 def _next_commands(run: RunContext) -> list[str]:
   """Return commands that use the run."""
   folder, task = shlex.quote(str(run.folder.root)), run.data.parts.task
-  if task.predict is not None:
+  if task.predict is not None and build.unwrapped(run.settings)['adapter']:
     part = ' --part=NAME' if task.parts else ''
     use = f'plm-jax predict --workdir={folder}{part} --file=FILE --out=predicted.csv'
   else:

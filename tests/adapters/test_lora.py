@@ -213,6 +213,7 @@ def test_a_run_prints_its_first_steps_and_what_to_do_next(data):
   assert re.search(r'step 1 of 3, with its compilation: [\d.]+ s\n.*step 2 of 3: [\d.]+ s, so about 0:0', log)
   assert 'an update reads 16 rows (data.batch_size) in 2 parts of 8' in log
   (words,) = re.findall(r'plm-jax report (.*)', log)
+  assert 'plm-jax train --config=experiments/finetune/classify.py' in log and 'plm-jax predict' not in log
   assert report.main(words.replace('report.html', str(data / 'report.html')).split()) == 0
 
 
