@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / 'shared' / 'data'
+RELEASED = ROOT / 'runs' / 'released'
 # so that the tests of a commit end within half an hour on two cores that have compiled nothing yet
 PARTS = 54  # of tests marked slow; what takes minutes by itself is marked slow(parts=96)
 TURNS = 9  # of tests and files marked turns
@@ -213,6 +214,19 @@ def shared_data() -> Callable[[str], pathlib.Path]:
     path = SHARED_DATA / name
     if not path.exists():
       pytest.skip(f'{name} is not in {SHARED_DATA}')
+    return path
+
+  return find
+
+
+@pytest.fixture(scope='session')
+def released() -> Callable[[str], pathlib.Path]:
+  """`released('minilm')`, `released('smollm2')`: a folder of real weights; skips the test where it is absent."""
+
+  def find(name: str) -> pathlib.Path:
+    path = RELEASED / name
+    if not path.exists():
+      pytest.skip(f'runs/released/{name} is absent; `bash launch/released.sh {name}` makes it')
     return path
 
   return find

