@@ -329,7 +329,7 @@ def _read_manifest(folder: Path, *, documents: int) -> tuple[bool, list[Block]]:
     manifest = files.read_json(folder / 'manifest.json')
     for values in manifest['blocks']:
       blocks.append(_block(values, after=blocks))
-    if manifest.get('sha256', digest_of(blocks)) != digest_of(blocks):
+    if 'sha256' in manifest and manifest['sha256'] != digest_of(blocks):
       raise ValueError('another sha256')
     if _extent(blocks)[0] != documents:
       raise ValueError(f'not of {documents} documents')
@@ -346,7 +346,7 @@ def _block(values: Sequence[Any], *, after: Sequence[Block]) -> Block:
   block = Block._make(values)
   if (block.first_document, block.first_token) != _extent(after):
     raise ValueError('blocks are not consecutive')
-  if not all(type(number) is int and number >= 0 for number in block[:4]):
+  if {*map(type, block[:4])} != {int} or min(block[:4]) < 0:
     raise ValueError('a number is not a non-negative integer')
   return block
 
@@ -390,7 +390,11 @@ def _size(documents: int, tokens: int) -> str:
 
 
 def _extent(blocks: Sequence[Block]) -> tuple[int, int]:
-  return sum(block.documents for block in blocks), sum(block.tokens for block in blocks)
+  """Return the documents and tokens of consecutive blocks from 0."""
+  if not blocks:
+    return 0, 0
+  last = blocks[-1]
+  return last.first_document + last.documents, last.first_token + last.tokens
 
 
 def _digest(texts: Texts, vocab: Vocab) -> str:
