@@ -2,6 +2,7 @@
 Learners", §3.1 to §3.3 and Table 3. Perplexity on text that the model was not trained for.
 
 plm-jax evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER
+plm-jax evaluate --config=experiments/gpt/zero_shot.py:windows --weights=FOLDER --evaluation=wikitext2
 plm-jax evaluate --config=experiments/gpt/zero_shot.py:lambada --weights=FOLDER
 plm-jax evaluate --config=experiments/gpt/zero_shot.py:lambada --weights=FOLDER \
     --config.eval.lambada.data.path=../shared/data/lambada
@@ -22,9 +23,10 @@ Expect (Table 3; 117M, 345M, 762M, 1542M):
   lambada      perplexity          35.13  15.60  10.87  8.63     word_perplexity
   lambada      accuracy            45.99  55.48  60.12  63.24    word_accuracy, in per cent
 
-Arguments: `lambada`, the last word of each passage; `quick`, which trains a tiny model.
+Arguments: `lambada`, the last word of each passage; `windows`, in which every token but the first is scored once, after
+512 others at least (data.stride), as on the page of transformers; `quick`, which trains a tiny model.
 Differs from the paper: no de-tokenizers, which the paper found worth 2.5 to 5 points of perplexity, no filter of stop
-words for LAMBADA's accuracy, and rows cut every 1024 tokens, so a row's first token is not scored.
+words for LAMBADA's accuracy, and without `windows` rows cut every 1024 tokens, whose first tokens are not scored.
 """
 
 from experiments import common
@@ -40,8 +42,8 @@ FILES = {  # name: words of its test part as published figures count them, with 
 
 
 def get_config(arg=''):
-  """Takes `lambada` and `quick`."""
-  c = common.run(arg, choices=('lambada',), steps=100_000)
+  """Takes `lambada`, `windows` and `quick`."""
+  c = common.run(arg, choices=('lambada', 'windows'), steps=100_000)
   c.vocab = dict(name='byte_bpe', path=common.vocab('gpt2'))
   c.model = dict(name='gpt', variant='gpt2')
   last_word = 'lambada' in common.words(arg)
@@ -52,6 +54,8 @@ def get_config(arg=''):
     c.eval = dict(lambada=dict(data=dict(path='tfds:lambada', split='test')))
   else:
     whole = dict(split='test', documents='file', end='')
+    if 'windows' in common.words(arg):
+      whole['stride'] = 512
     files = {name: dict(units=units, data=dict(whole, path=f'{FOLDERS}/{name}')) for name, units in FILES.items()}
     c.eval = dict(files, lm1b=dict(data=dict(path='tfds:lm1b', split='test')))
   c.optim = dict(name='adamw', rate=6e-4, schedule='cosine', warmup=715, floor=0.1, decay=0.1, clip=1.0)

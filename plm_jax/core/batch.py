@@ -70,6 +70,7 @@ BATCH: Mapping[str, BatchKey] = {
   'part': BatchKey('b', 'int32', 'index of the source in a mixture'),
   'reset': BatchKey('b', 'bool', 'the row does not continue the previous row at this index of the batch'),
   # language modelling
+  'overlap': BatchKey('b', 'int32', 'number of first tokens that the row before has too; they are read, not scored'),
   'next_token': BatchKey('b', 'int32', 'token after the last token of the row, `nothing_after` if there is none', -1),
   'next_tokens': BatchKey('bl', 'int32', 'token after each token, `Vocab.pad_id` on padding', None),
   # words by their characters, and reversed text

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 EPOCH = 'tokens'  # counted without preparing the data
 QUICK = dict(path='pydocs', text=None, documents='blank_line', segmenter=None, length=64, batch_size=8)
 
-GIVES = ('tokens', 'segment_ids', 'sentence_ids', 'characters', 'word_marks')
+GIVES = ('tokens', 'segment_ids', 'overlap', 'sentence_ids', 'characters', 'word_marks')
 
 Name = Literal['stream', 'documents', 'rows', 'full']
 
@@ -89,6 +89,7 @@ def make(
   batch_size: Count,
   seed: int,
   layout: Name = 'documents',
+  stride: Count | None = None,
   whole_sentences: bool = False,
   sentences: str | None = None,
   begin: str | None = None,
@@ -108,6 +109,9 @@ def make(
 
   Args:
     layout: see the module docstring.
+    stride: tokens from the beginning of a sequence to that of the next, at most `length`; in 'stream'. With fewer than
+      `length` a causal language model reads the tokens that two sequences share twice, and scores them once (Baevski
+      and Auli 2019, §5.5). None is `length`.
     whole_sentences: cut between sentences; not in 'stream'.
     sentences: what ends a sentence, as in `pairs`: adds `sentence_ids` to batches. None leaves it to the objective, and
       is 'punctuation' for `whole_sentences`.
@@ -120,13 +124,15 @@ def make(
     Other keywords: see `plm_jax.data`.
 
   Returns:
-    Batches with the keys of `GIVES`, the last three only if requested. `read` continues from epoch to
+    Batches with the keys of `GIVES`, the last four only if requested. `read` continues from epoch to
     epoch without a gap, so a batch may contain the end of one epoch and the beginning of the next.
 
   Raises:
     ValueError: settings that do not fit each other, the vocabulary or the text.
   """
   frame = _frame(vocab, layout, length=length, whole_sentences=whole_sentences, begin=begin, end=end, bos=bos)
+  if stride is not None and (layout != 'stream' or stride > length):
+    raise ValueError(f"stride={stride} needs layout='stream' and at most length={length}: change it, or remove it.")
   share = order.share(batch_size, host=host, hosts=hosts)
   corpus = Corpus(
     path=path, split=split, text=text, documents=documents, quality=quality, max_bytes=max_bytes, cache=cache
@@ -135,6 +141,7 @@ def make(
   extra: list[Any] = ['sentences'] * whole_sentences + ['characters'] * characters
   extra += [] if segmenter is None else ['segmenter', *segments.identity(segmenter)]
   extra += boundaries.key(sentences) if sentences else ()
+  extra += ['stride', stride] if stride else []
   digest = store.digest_of(tokens.digest, layout, length, frame.before, frame.after, *extra)
   rule, starts_of = sentences or boundaries.RULE, _starts_of(corpus, vocab, tokens)
   if sentences:
@@ -144,7 +151,7 @@ def make(
     starts = starts_of(rule) if whole_sentences else None
     if whole_sentences and not sentences:
       _check(rule, starts_of, tokens, so='long documents are cut anywhere', where=str(corpus))
-    return _plan(tokens, frame, length=length, starts=starts)._asdict()
+    return _plan(tokens, frame, length=length, stride=stride, starts=starts)._asdict()
 
   rows = packing.Plan(**cached(tokens, f'rows-{digest[:16]}', plan))
   count = len(rows.rows) - 1
@@ -153,7 +160,10 @@ def make(
     f'{100 * len(tokens.ids) / (count * length):.1f} % filled.'
   )
   starts = functools.partial(starts_of, rule) if sentences else None
-  batch = functools.partial(_batch, ids=ids, rows=rows, frame=frame, starts=starts, length=length, vocab=vocab)
+  shared = length - stride if stride else 0
+  batch = functools.partial(
+    _batch, ids=ids, rows=rows, frame=frame, starts=starts, length=length, shared=shared, vocab=vocab
+  )
   each = order.shuffled(count, share, seed=seed, shuffle=shuffle)
   most = 1 if frame.layout.one_segment else int(np.diff(rows.rows).max(initial=1))
   return order.serve(batch, each, share=share, digest=digest, path=str(corpus), documents=most)
@@ -202,12 +212,15 @@ def _batch(
   frame: Frame,
   starts: Callable[[], np.ndarray] | None,
   length: int,
+  shared: int,
   vocab: Vocab,
 ) -> order.Batch:
   """Assemble sequences; `starts` gives the sentences for `sentence_ids`."""
   frames = packing.frames(frame.before, frame.after, between=frame.after * frame.layout.separators)
   out, numbers = packing.assemble(rows, ids, chosen.rows, frames=frames, length=length, pad=vocab.pad_id)
   arrays = {'segment_ids': np.minimum(numbers, 1) if frame.layout.one_segment else numbers}
+  if shared:
+    arrays['overlap'] = np.where(chosen.rows > 0, shared, 0).astype(np.int32)
   if starts is not None:
     arrays['sentence_ids'] = _sentence_ids(rows, starts(), chosen.rows, frames=frames, length=length)
   if isinstance(ids, spelling.SpeltIds):
@@ -293,11 +306,13 @@ def _sentence_ids(
   return np.cumsum(np.diff(index, axis=1, prepend=index[:, :1]) > 0, axis=1, dtype=np.int32)
 
 
-def _plan(tokens: store.Tokens, frame: Frame, *, length: int, starts: np.ndarray | None) -> packing.Plan:
+def _plan(
+  tokens: store.Tokens, frame: Frame, *, length: int, stride: int | None, starts: np.ndarray | None
+) -> packing.Plan:
   """Plan which tokens, or whole sentences of `starts`, form which sequence."""
   room = {'length': length, 'before': len(frame.before), 'after': len(frame.after)}
   if starts is None or frame.layout.whole is None:
-    return frame.layout.plan(tokens.offsets, **room)
+    return frame.layout.plan(tokens.offsets, **room, **({'stride': stride} if stride else {}))
   starts = boundaries.cut(starts, longest=length - len(frame.before) - len(frame.after))
   heads = boundaries.documents(starts, tokens.offsets)
   return frame.layout.whole(sentences=starts, heads=heads, **room)

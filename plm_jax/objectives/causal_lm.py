@@ -34,6 +34,7 @@ from plm_jax.objectives import corrupt
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')
+MAY_READ = ('overlap',)
 CARRIES = 'memory'  # setting under which the rows of a batch continue those of the batch before
 
 Packing = Literal['segments', 'stream']
@@ -157,6 +158,8 @@ def prepare(s: CausalLmSettings, root: Array, batch: Batch) -> Example:
     weights = (
       weights * jnp.pad(ends, ((0, 0), (0, 1)))[:, 1:]
     )  # shifted: a token is the target of the position before it
+  if 'overlap' in batch:
+    weights = weights * (jnp.arange(1, tokens.shape[1] + 1) >= batch['overlap'][:, None])  # by index of the target
   weights = weights * batch['row_weight'][:, None]
   num_bytes = jnp.asarray(s.num_bytes)[targets] * weights
   return Example(

@@ -288,3 +288,33 @@ def test_an_empty_corpus_is_refused(tmp_path):
   path = small.write_rows(tmp_path / 'text.jsonl', [{'text': ''}, {'text': ' '}])
   with pytest.raises(ValueError, match=r'no text.*2 documents'):
     make(tmp_path, path=path)
+
+
+@pytest.mark.parametrize(('length', 'stride'), [(16, 4), (16, 5), (16, 16), (400, 16), (4_000, 8)])
+def test_windows_are_those_of_the_page_of_transformers(folder, length, stride):
+  """Its loop over `begin`, `end` and the targets of each window ("Perplexity of fixed-length models")."""
+  whole = make(folder, layout='stream', end='', length=10_000, batch_size=1).once()
+  ids = np.concatenate([batch['tokens'][batch['segment_ids'] > 0] for batch in whole])
+  expected, previous = [], 0
+  for begin in range(0, len(ids), stride):
+    end = min(begin + length, len(ids))
+    expected.append((ids[begin:end].tolist(), end - previous))
+    if (previous := end) == len(ids):
+      break
+  source = make(folder, layout='stream', end='', length=length, stride=stride, batch_size=3)
+  found = []
+  for batch in source.once():
+    shared = batch.get('overlap', np.zeros(3, np.int32))
+    for tokens, segments, overlap, weight in zip(
+      batch['tokens'], batch['segment_ids'], shared, batch['row_weight'], strict=True
+    ):
+      if weight:
+        window = tokens[segments > 0].tolist()
+        found.append((window, len(window) - overlap))
+  assert found == expected
+
+
+def test_a_stride_needs_a_stream_of_longer_sequences(folder):
+  for layout, stride in (('rows', 4), ('stream', 17)):
+    with pytest.raises(ValueError, match=r'stride=\d+ needs layout=.stream. and at most length=16'):
+      make(folder, layout=layout, stride=stride)

@@ -296,3 +296,12 @@ def test_activations_and_their_changes_are_trained_on(params):
   changes = np.square(last[:, 1:-1] - last[:, :-2]).sum() / last.shape[-1] / (4 * 15)
   assert means['temporal'] == pytest.approx(0.5 * changes, rel=1e-5)
   assert found.value == pytest.approx(means['loss'] + means['activation'] + means['temporal'], rel=1e-5)
+
+
+def test_tokens_that_a_row_shares_with_the_row_before_are_read_and_not_scored(run_stream):
+  """Of 8 tokens 3 are shared: targets 3 to 7 count, whose nats see all of the row."""
+  tokens = jnp.arange(10, 18)[None]
+  batch = tiny.make_batch(((4,),), length=8) | {'tokens': tokens, 'segment_ids': jnp.ones((1, 8), jnp.int32)}
+  (_, every), (shared, scored) = run_stream(batch), run_stream(batch | {'overlap': jnp.array([3])})
+  np.testing.assert_allclose(scored[0], np.where(np.arange(8) >= 2, every[0], 0), atol=1e-6)
+  assert float(shared.metrics['loss'][1]) == 5

@@ -128,15 +128,15 @@ def packed(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan
   return Plan(plan.starts[pieces], plan.counts[pieces], plan.frame, rows)
 
 
-def stream(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
-  """Concatenate all documents, and cut every `length` tokens.
+def stream(offsets: np.ndarray, *, length: int, before: int, after: int, stride: int | None = None) -> Plan:
+  """Concatenate all documents, and cut every `length` tokens; `stride` as in `_cut_joined`.
 
   Each document has `before` (0 or 1) and `after` (0 or 1) special tokens. A piece is opened if it begins with the
   special token, and closed if it ends with one, because a cut may separate them from their document.
   """
   starts, sizes = _filled(offsets)
   joined = np.concatenate([[0], np.cumsum(sizes + before + after)])  # start of each document in the stream
-  document, low, high, rows = _cut_joined(joined, length=length)
+  document, low, high, rows = _cut_joined(joined, length=length, stride=stride)
   opened = before * (low == 0)
   closed = after * (high == np.diff(joined)[document])
   return Plan(
@@ -284,14 +284,23 @@ def _cut(offsets: np.ndarray, *, room: int) -> tuple[np.ndarray, np.ndarray]:
   return starts[document] + skipped, np.minimum(room, sizes[document] - skipped).astype(np.int32)
 
 
-def _cut_joined(joined: np.ndarray, *, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Cut joined documents at their edges and every `length` tokens.
+def _cut_joined(
+  joined: np.ndarray, *, length: int, stride: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """Cut joined documents at their edges and into rows of `length` tokens.
+
+  A row begins `stride` tokens after the one before it (None: `length`); the last one is the first to reach the end.
 
   Returns:
     The document of each piece, its low and high end in the document, and the first piece of each row.
   """
-  edges = np.arange(0, joined[-1], length)
-  cuts = np.union1d(joined, edges)
-  document = np.searchsorted(joined, cuts[:-1], side='right') - 1
-  low, high = cuts[:-1] - joined[document], cuts[1:] - joined[document]
-  return document, low, high, np.append(np.searchsorted(cuts, edges), len(low))
+  stride = stride or length
+  begins = np.arange(0, max(joined[-1] - length, 0) + stride, stride)[: joined[-1]]
+  ends = np.minimum(begins + length, joined[-1])
+  first = np.searchsorted(joined, begins, side='right') - 1
+  counts = np.searchsorted(joined, ends) - first
+  rows = np.concatenate([[0], np.cumsum(counts)])
+  document = np.repeat(first - rows[:-1], counts) + np.arange(rows[-1])
+  low = np.maximum(joined[document], np.repeat(begins, counts)) - joined[document]
+  high = np.minimum(joined[document + 1], np.repeat(ends, counts)) - joined[document]
+  return document, low, high, rows
