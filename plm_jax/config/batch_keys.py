@@ -55,12 +55,12 @@ def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, 
       )
     if keys:
       _check_windows(kind, inner, block, where=where)
-    if block['name'] == 'stream' and block.get('stride') and keys:
-      if 'overlap' not in (_declared(f'{kind}.{inner["name"]}', 'MAY_READ') or ()):
-        raise ConfigError(
-          f"{where}.stride={block['stride']}: only objective 'causal_lm' scores the tokens of two sequences once, not "
-          f'{inner["name"]!r}: remove it'
-        )
+    may_read = _declared(f'{kind}.{inner["name"]}', 'MAY_READ') or ()
+    if keys and block.get('stride') and 'overlap' in (given or ()) and 'overlap' not in may_read:
+      raise ConfigError(
+        f'{where}.stride={block["stride"]}: {build.singular(kind)} {inner["name"]!r} would score tokens of two '
+        'sequences twice: remove it'
+      )
     if block.get('segmenter') and keys:
       _check_words(kind, inner, block['segmenter'], where=where)
 

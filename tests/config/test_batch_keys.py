@@ -94,3 +94,15 @@ def test_every_file_declares_keys_of_a_batch(folder, name, table):
   assert keys is not None, f'{folder}/{name}.py declares no {table}'
   assert set(map(batch_keys.name_of, keys)) <= set(BATCH) - ALWAYS
   assert len(set(keys)) == len(keys)
+
+
+def test_a_stride_is_for_an_objective_that_scores_shared_tokens_once():
+  """Without it, mlm would learn and score the tokens that two sequences share twice."""
+  for target in ('bert/base.py:mlm', 'gpt/gpt2.py'):
+    settings = config.load(f'experiments/{target}')
+    settings['data'] = {**settings['data'], 'layout': 'stream', 'stride': 4}
+    if target.startswith('gpt'):
+      config.resolve(settings)
+      continue
+    with pytest.raises(ConfigError, match=r"data.stride=4: objective 'mlm' would score tokens of two sequences twice"):
+      config.resolve(settings)

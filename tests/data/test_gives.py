@@ -37,7 +37,8 @@ FORMS = {
                'characters': True},
               {'parts': {'a': part(segmenter=SPLIT), 'b': part(segmenter=SPLIT)}}],
   'pairs': [{'sentences': 'line'}, {'sentences': 'line', 'unit': 'sentence'}],
-  'stream': [{}, {'layout': 'stream', 'stride': 4, 'end': ''}, {'layout': 'full', 'characters': True, 'sentences': 'line'}, {'segmenter': SPLIT}],
+  'stream': [{}, {'layout': 'stream', 'stride': 4, 'end': ''},
+             {'layout': 'full', 'characters': True, 'sentences': 'line'}, {'segmenter': SPLIT}],
   'text_to_text': [{'form': {'name': 'template', 'inputs': '{sentence1}', 'target': '{sentence2}'}},
                    {'form': {'name': 'template', 'inputs': '{sentence1}', 'options': ('1', '2 3')}}],
 }  # fmt: skip
