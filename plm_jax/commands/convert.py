@@ -2,6 +2,7 @@
 
 plm-jax convert import SRC DST                from a Hugging Face folder, for `init_from` and `weights.load`
 plm-jax convert import SRC DST                from a folder with ELMo's files (*options.json, *.hdf5, vocab*.txt)
+plm-jax convert import FILE.gguf DST          from LLaMA in llama.cpp's format (`bash launch/setup.sh released`)
 plm-jax convert export SRC DST                from a run or a converted checkpoint, to a Hugging Face folder
 plm-jax convert export SRC DST --form=peft    the LoRA update of a run (adapter 'lora'), to a PEFT folder
 plm-jax convert export SRC DST --form=own     the trunk of a run of any model, to a converted checkpoint
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--force', action='store_true', help='replace an earlier conversion in DST')
   arguments = parser.parse_args(argv)
   problem = other_forms.explain(arguments.source)
-  if problem and 'convert import' not in problem:  # ELMo's files are imported
+  if problem and (arguments.direction == 'export' or 'convert import' not in problem):
     raise ConfigError(problem)
   source, target = (files.absolute(files.path(path)) for path in (arguments.source, arguments.target))
   form: Form = 'import' if arguments.direction == 'import' else arguments.form or 'release'

@@ -13,6 +13,7 @@ from plm_jax.io.run_paths import RunFolder
 _FAMILIES = r'(bert|roberta|distil\w+|albert|xlnet|gpt2|t5|openai-gpt|camembert|xlm-roberta|bart|spanbert)(-[\w.-]+)?'
 _HUB = re.compile(r'((https?://)?(www\.)?(huggingface\.co|hf\.co)/|hf://)')
 _FETCH = "download the same model in Hugging Face's format (config.json, model.safetensors, tokenizer)"
+_IMPORT = '`plm-jax convert import {} NEW`, then use NEW'
 _OLD = "In Python with 'transformers<5' and {}"
 _KINDS = "a run, a converted checkpoint, or a model in Hugging Face's format (config.json, model.safetensors)"
 # weights of transformers that are not read -> keyword of from_pretrained, the package that it needs
@@ -33,6 +34,11 @@ _FORMS: Mapping[str, str] = {
   r'.*\.gin|checkpoint': f"T5X's or TensorFlow's format: {_FETCH}",
   r'.*\.(pt|pth|bin|ckpt|h5|pkl|npz|ot|mlmodel|keras|pb|msgpack)': f'another format: {_FETCH}',
 }
+
+
+def form_of(path: Path) -> str:
+  """Name the file of `weights/forms/` for a path; '' for none."""
+  return 'gguf' if path.suffix == '.gguf' and files.is_file(path) else ''
 
 
 def explain(where: files.Where) -> str:
@@ -80,7 +86,7 @@ def _missing(name: str, path: Path) -> str:
 
 def _file(path: Path) -> str:
   if path.suffix == '.gguf':
-    return _gguf(path)
+    return f'{path} is a model of llama.cpp: {_IMPORT.format(path)}'
   if re.search(r'\.(zip|tar|tgz|tar\.\w+|7z)$', path.name):
     return f'{path} is an archive: unpack it and name the folder that it holds'
   if re.search(r'\.(vec|kv|npy)(\.gz)?$|^(?!spiece|tokenizer|spm|sentencepiece).*\.model$|^glove.*\.txt', path.name):
@@ -103,7 +109,7 @@ def _with_safetensors(path: Path, names: list[str], *, typed: bool) -> str:
 def _without_safetensors(path: Path, names: list[str], config: Mapping[str, Any]) -> str:
   """Describe weights in another format; '' if there are none."""
   if gguf := [name for name in names if name.endswith('.gguf')]:
-    return _gguf(path / gguf[0])
+    return f'{path / gguf[0]} is a model of llama.cpp: {_IMPORT.format(path / gguf[0])}'
   if index := [name for name in names if re.fullmatch(r'.*\.ckpt(-\d+)?\.index', name)]:
     return _tensorflow(path, index[0], names)
   found = [name for name in names if name.removesuffix('.index.json') in _OTHER_WEIGHTS]
@@ -122,14 +128,6 @@ def _without_safetensors(path: Path, names: list[str], config: Mapping[str, Any]
     if any(re.fullmatch(pattern, name) for name in names):
       return f'{path} is in {form.format(path=path)}'
   return ''
-
-
-def _gguf(file: Path) -> str:
-  return (
-    f'{file} is a model of llama.cpp. In Python with transformers and gguf: `import transformers as t; '
-    f"[c.from_pretrained('{file.parent}', gguf_file='{file.name}').save_pretrained('NEW') for c in "
-    '(t.AutoModelForCausalLM, t.AutoTokenizer)]`'
-  )
 
 
 def _tensorflow(path: Path, index: str, names: list[str]) -> str:
@@ -156,5 +154,5 @@ def _folders(path: Path, names: list[str], *, typed: bool) -> str:
     return f'{path} has no model, but folders that may: name one, such as {path / inner[0]}'
   elmo = model_folders.CONFIG not in names or any(name.endswith(('.hdf5', '.h5')) for name in names)
   if elmo and any(name.endswith('options.json') for name in names):
-    return f"{path} has ELMo's published files: `plm-jax convert import {path} NEW`, then use NEW"
+    return f"{path} has ELMo's published files: {_IMPORT.format(path)}"
   return f'{path} has no model: name {_KINDS}'

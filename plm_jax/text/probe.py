@@ -28,13 +28,21 @@ HARMLESS = (
   'Fuse', 'Sequence',
 )  # fmt: skip
 AROUND = ('TemplateProcessing', 'RobertaProcessing', 'BertProcessing', 'ByteLevel', 'Sequence')  # of post-processors
+LLAMA3 = {
+  'type': 'Split',
+  'pattern': {
+    'Regex': r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r'|\s*[\r\n]+|\s+(?!\S)|\s+'
+  },
+  'behavior': 'Isolated',
+  'invert': False,
+}
 PATTERNS = (  # regular expressions of published tokenizers, and of `spm.py`
   ' {2,}',
   r'\A +|[ ▁]+\z',
   SEPARATE,
   MARKS,
-  r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-  r'|\s*[\r\n]+|\s+(?!\S)|\s+',  # LLaMA 3
+  LLAMA3['pattern']['Regex'],
 )
 CHARSMAPS = (  # SHA-256 of the tables of SentencePiece: nmt_nfkc, nfkc, nmt_nfkc_cf, nfkc_cf
   '1e2c7b43d3ee9755ceaa2ac335e253d8703604e0249ee1e81156c92b46423844',

@@ -69,33 +69,40 @@ def byte_bpe(folder: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, s
       raise ValueError(f'is damaged ({MERGES}: {" ".join(pair)!r} is no merge of two tokens of {IDS})')
   ended = family in ('openaigpt', 'herbert') if family else any(pair[1].endswith('</w>') for pair in merges)
   unknown = names_of(settings).get('unk', '<unk>')
-  prefix = settings.get('add_prefix_space', False)
-  parts: dict[str, Any] = {
-    'normalizer': None,
-    'pre_tokenizer': {'type': 'ByteLevel', 'add_prefix_space': prefix, 'trim_offsets': True, 'use_regex': True},
-    'decoder': {'type': 'ByteLevel', 'add_prefix_space': True, 'trim_offsets': True, 'use_regex': True},
-  }
+  spec = merged(vocab, merges, prefix=settings.get('add_prefix_space', False))
   if ended:
     cased = {'do_lower_case': False, 'strip_accents': False}
-    parts = {
+    spec |= {
       'normalizer': bert_normalizer(cased if family == 'herbert' else {}),
       'pre_tokenizer': {'type': 'BertPreTokenizer'},
       'decoder': {'type': 'BPEDecoder', 'suffix': '</w>'},
     }
-  model = {
-    'type': 'BPE',
-    'dropout': None,
-    'unk_token': unknown if ended and unknown in vocab else None,
-    'continuing_subword_prefix': '',
-    'end_of_word_suffix': '</w>' if ended else '',
-    'fuse_unk': False,
-    'byte_fallback': False,
-    'ignore_merges': False,
-    'vocab': vocab,
-    'merges': merges,
+    spec['model'] |= {'unk_token': unknown if unknown in vocab else None, 'end_of_word_suffix': '</w>'}
+  return spec, _row_of_merges(family, vocab, settings)
+
+
+def merged(vocab: Spec, merges: list[list[str]], *, prefix: bool = False) -> dict[str, Any]:
+  """Build a `tokenizer.json` of byte-level BPE."""
+  level = {'type': 'ByteLevel', 'add_prefix_space': prefix, 'trim_offsets': True, 'use_regex': True}
+  return {
+    'version': '1.0',
+    'added_tokens': [],
+    'normalizer': None,
+    'pre_tokenizer': level,
+    'decoder': {**level, 'add_prefix_space': True},
+    'model': {
+      'type': 'BPE',
+      'dropout': None,
+      'unk_token': None,
+      'continuing_subword_prefix': '',
+      'end_of_word_suffix': '',
+      'fuse_unk': False,
+      'byte_fallback': False,
+      'ignore_merges': False,
+      'vocab': vocab,
+      'merges': merges,
+    },
   }
-  row = _row_of_merges(family, vocab, settings)
-  return {'version': '1.0', 'added_tokens': [], **parts, 'model': model}, row
 
 
 def _row_of_merges(family: str, vocab: Spec, settings: Spec) -> tuple[str, str] | None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from plm_jax.checkpoint import Leaf, Step, params, tensor_files
 from plm_jax.checkpoint.tensor_files import WeightsError
+from plm_jax.config import build
 from plm_jax.core import param_paths
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Template
@@ -20,13 +21,14 @@ from plm_jax.io import checksums, files, other_forms, run_paths
 from plm_jax.text import tokenizer
 from plm_jax.weights import bilm, folders, release, sentences, writer
 from plm_jax.weights.folders import Part
+from plm_jax.weights.reader import Reader
 from plm_jax.weights.table import HEAD, pieces
 
 log = logging.getLogger(__name__)
 
 
 def import_release(source: Path, target: Path, *, architecture: str | None = None, shard: int = 4 * 10**9) -> None:
-  """Convert a Hugging Face folder, one tensor at a time.
+  """Convert published weights, one tensor at a time.
 
   Args:
     target: the parameter folder, created if missing; unchanged if the conversion fails.
@@ -38,9 +40,25 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   """
   if files.is_file(source / params.INDEX):
     raise WeightsError(f'{source} is converted already: use it in --config.model.from and in every command')
-  opened = folders.open(source, architecture=architecture)
-  if not isinstance(opened, folders.Published):
+  with files.temporary_folder() as folder:
+    opened = _opened(source, folder, architecture)
+    _import(source, target, opened, shard=shard)
+
+
+def _opened(source: Path, folder: Path, architecture: str | None) -> folders.Published:
+  """Open a published folder, or weights in a form of `forms/`."""
+  if form := other_forms.form_of(source):
+    tensors = build.import_file(f'weights.forms.{form}').read(source, folder)
+    opened = folders.Published(folder if files.listing(folder) else source, architecture=architecture)
+    opened.reader = Reader(tensors, architecture=architecture)
+    return opened
+  weights = folders.open(source, architecture=architecture)
+  if not isinstance(weights, folders.Published):
     raise WeightsError(other_forms.explain(source) or f'{source} is a run: `plm-jax convert export {source} NEW`')
+  return weights
+
+
+def _import(source: Path, target: Path, opened: folders.Published, *, shard: int) -> None:
   reader = opened.reader
   layers = {path: leaf.shape[0] if reader.entries[path].stacked else None for path, leaf in opened.params.items()}
   about = {
@@ -63,7 +81,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
       checksums.seal(vocab, copied)
       reasons.extend(_unread(vocab, run_paths.RunFolder(target).vocab))
 
-  finish = _sentence_files(source, opened, reader.trunk)
+  finish = _sentence_files(source if files.is_folder(source) else opened.folder, opened, reader.trunk)
   _save(target, _plans(opened.params, layers), layers, about=about, put_vocab=put_vocab, shard=shard, finish=finish)
   count = sum(math.prod(shape) for shape in reader.shapes.values())
   log.info(f'{target}: {reader.architecture.name}, {count:,} parameters, heads: {", ".join(reader.heads) or "none"}')

@@ -1,6 +1,7 @@
 """Files of a folder in Hugging Face's form: config.json, one or several safetensors files, a tokenizer."""
 
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax.checkpoint import tensor_files
+from plm_jax.checkpoint import Leaf, tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.core.errors import stage
 from plm_jax.core.types import Template
@@ -54,12 +55,18 @@ class Release:
     self.folder = folder
     self.config = model_folders.config_of(folder)
     # An index next to a single file is stale: the folder was saved in shards before.
-    self._index = {} if files.is_file(folder / SINGLE) else self._read_index()
-    names = sorted(set(self._index.values())) if self._index else [self._single()]
-    self._containers = {file: tensor_files.Container(folder / file) for file in names}
-    self._places = {name: file for file, container in self._containers.items() for name in container.tensors}
-    for name, file in self._index.items():
-      if name not in self._containers[file].tensors:
+    index = {} if files.is_file(folder / SINGLE) else self._read_index()
+    self._missing = INDEX if index else SINGLE
+    names = sorted(set(index.values())) if index else [self._single()]
+    containers = {file: tensor_files.Container(folder / file) for file in names}
+    self._places = {name: file for file, container in containers.items() for name in container.tensors}
+    self._leaves = {
+      name: Leaf(tensor.shape, functools.partial(_whole, container, name))
+      for container in containers.values()
+      for name, tensor in container.tensors.items()
+    }
+    for name, file in index.items():
+      if name not in containers[file].tensors:
         raise WeightsError(f'{folder / file} has no tensor {name!r}, but {INDEX} lists it there: fetch both again')
 
   def _read_index(self) -> dict[str, str]:
@@ -90,15 +97,31 @@ class Release:
     return iter(self._places)
 
   def shape(self, name: str) -> tuple[int, ...]:
-    return self._containers[self._places[name]].tensors[name].shape
+    return self._leaves[name].shape
 
   def where(self, name: str) -> str:
     """Describe file and tensor, or where a missing one should be."""
-    file = self._places.get(name, INDEX if self._index else SINGLE)
+    file = self._places.get(name, self._missing)
     return f'{self.folder / file}, tensor {name!r}'
 
   def read(self, name: str) -> np.ndarray:
-    return self._containers[self._places[name]].read(name)
+    return self._leaves[name].read(None)
+
+
+def _whole(container: tensor_files.Container, name: str, layer: None) -> np.ndarray:
+  return container.read(name)
+
+
+class Converted(Release):
+  """Tensors of another form, by their names in transformers.
+
+  Attributes:
+    folder: the file or folder that holds them.
+  """
+
+  def __init__(self, folder: Path, config: Mapping[str, Any], leaves: Mapping[str, Leaf], *, file: str = ''):
+    self.folder, self.config, self._leaves = folder, dict(config), dict(leaves)
+    self._places, self._missing = dict.fromkeys(leaves, file), file
 
 
 def write(

@@ -25,7 +25,7 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {  # files of a folder, and its s
   'pickles': ({'pytorch_model.bin.index.json': {}, 'config.json': BERT}, 'BertForMaskedLM'),
   'a pickle without classes': ({'pytorch_model.bin': '', 'config.json': {'model_type': 'bert'}}, r'AutoModel\.'),
   'a pickle without config': ({'pytorch_model.bin': ''}, 'no config.json with a "model_type"'),
-  'llama.cpp': ({'q4.gguf': ''}, r"q4\.gguf is a model of llama\.cpp.*gguf_file='q4\.gguf'.*AutoTokenizer"),
+  'llama.cpp': ({'q4.gguf': ''}, r'q4\.gguf is a model of llama\.cpp: `plm-jax convert import /'),
   'fairseq': ({'model.pt': '', 'dict.txt': ''}, "fairseq's format: download"),
   'fairseq BART': ({'model.pt': '', 'encoder.json': {}, 'vocab.bpe': ''}, "fairseq's format"),
   'LLaMA': ({'consolidated.00.pth': '', 'params.json': {}}, r"LLaMA's own.*convert_llama_weights_to_hf --input_dir /"),
