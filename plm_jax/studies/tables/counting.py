@@ -10,10 +10,12 @@ from typing import Any
 
 from plm_jax import config
 from plm_jax.core.errors import ConfigError
+from plm_jax.io import files
 from plm_jax.studies import child
 from plm_jax.studies.tables import runs
 from plm_jax.studies.tables.runs import Run
 from plm_jax.text import recipe
+from plm_jax.training.before import model_from
 
 # keys of a config that change neither the model and its head nor its sequences
 NOT_COUNTED = (
@@ -62,7 +64,10 @@ def described(run: Run) -> dict[str, Any]:
     that does not exist yet.
   """
   first = runs.pretraining_of(run)
-  settings = {**run.settings, 'model': first.settings['model'], 'vocab': first.settings['vocab']}
+  start = first.settings
+  if first.weights and files.is_folder(files.path(first.weights)):
+    start, _ = model_from.expand(start, [(model_from.LABEL, first.weights)], None)
+  settings = {**run.settings, 'model': start['model'], 'vocab': start['vocab']}
   return {'settings': settings, 'header': recipe.header_of(runs.config_file(first.config))}
 
 

@@ -92,6 +92,7 @@ class Row:
 
   Attributes:
     config: config of the pre-training.
+    weights: folder of published weights (or an import, or a run) that it starts from; it then has no `config`.
     keys: changes of it, dotted key -> value. '{before}' in a value stands for the folder of the run of `after`.
     after: earlier row whose pre-training this one starts from, such as the teacher of a student; '' for none.
     corpus: suffix of the path of the text, such as '_filtered' for a copy made by `plm-jax corpus`; held-out text has
@@ -111,6 +112,7 @@ class Row:
   """
 
   config: str = ''
+  weights: str = ''
   keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   after: str = ''
   corpus: str = ''
@@ -373,8 +375,12 @@ def _check_row(table: Table, name: str, row: Row, label: str) -> None:
   for column, mark in row.marks.items():
     errors.check_choice(f'{label}: marks', 'column with a published number', column, row.published)
     errors.check_choice(f'{label}: marks', 'mark', mark, get_args(Mark))
-  if not row.config and not row.empty:
-    raise ConfigError(f'{label}: set config, or empty (the reason why the row is not measured).')
+  if bool(row.config) == bool(row.weights) and not row.empty:
+    raise ConfigError(f'{label}: set one of config and weights, or empty (the reason why the row is not measured).')
+  without = [other for other, column in table.columns.items() if column.of not in ('tuning', 'evaluation')]
+  without = [other for other in without if other not in row.without and not table.columns[other].empty]
+  if row.weights and without and not row.empty:
+    raise ConfigError(f'{label}: weights have no pre-training to measure: add {without[0]!r} to its `without`.')
   if row.after:
     earlier = [other for other in list(table.rows)[: list(table.rows).index(name)] if not table.rows[other].empty]
     errors.check_choice(f'{label}: after', 'earlier row', row.after, earlier)

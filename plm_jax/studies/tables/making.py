@@ -27,7 +27,7 @@ def words(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> list[str]
 
   `metrics` is as in `make`.
   """
-  before = None if run.source is None else str(run_folders.folder_of(run.source, places).root)
+  before = run.weights or (None if run.source is None else str(run_folders.folder_of(run.source, places).root))
   weights = [f'--weights={before}'] if run.evaluates else []
   folder = run_folders.folder_of(run, places)
   paths = [f'--config={runs.config_file(run.config)}', f'--workdir={folder.root}']

@@ -6,6 +6,7 @@ from plm_jax import config
 from plm_jax.core import errors
 from plm_jax.core.errors import ConfigError
 from plm_jax.data.corpora import sources
+from plm_jax.io import files
 from plm_jax.studies.tables import metric_names, run_folders, runs
 from plm_jax.studies.tables.file import BEFORE, Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
@@ -47,7 +48,9 @@ def check(
 
 def _lacking(run: Run, head: str) -> Iterator[str]:
   """Yield what a run lacks, with the fix."""
-  if run.source is None or run.names_its_source:
+  if run.weights and not files.is_folder(files.path(run.weights)):
+    yield f'{run.weights}: there is no such folder of weights. {_fix(run.weights, head, "Put one there")}'
+  elif not run.weights and (run.source is None or run.names_its_source):
     for name in ('vocab', 'second_vocab'):
       if BEFORE in str(run.settings[name]):
         continue
@@ -62,11 +65,13 @@ def _lacking(run: Run, head: str) -> Iterator[str]:
       sources.opens_quickly(path, split=block.get('split') or 'train')
     except (FileNotFoundError, ValueError) as error:
       missing.add(path)
-      fix = _text_fix(path, head) if run.settings['objective'] else 'Name the folder of task data by --data=DIR.'
+      fix = (
+        _fix(path, head, 'Name another pre-training text by --corpus=DIR')
+        if run.settings['objective']
+        else 'Name the folder of task data by --data=DIR.'
+      )
       yield f'{key}.path: {error}. {fix}'
 
 
-def _text_fix(path: str, head: str) -> str:
-  if path in recipe.header_of(head):
-    return f'The header of {head} has the command that makes it.'
-  return 'Name another pre-training text by --corpus=DIR.'
+def _fix(path: str, head: str, otherwise: str) -> str:
+  return f'The header of {head} has the command that makes it.' if path in recipe.header_of(head) else f'{otherwise}.'

@@ -35,6 +35,7 @@ class Run(NamedTuple):
     scratch: whether it starts from random parameters.
     digest: digest of all of these.
     evaluates: whether it only evaluates the parameters of its source.
+    weights: folder of published weights that take the place of a source; '' for none.
   """
 
   config: str
@@ -44,6 +45,7 @@ class Run(NamedTuple):
   scratch: bool
   digest: str
   evaluates: bool = False
+  weights: str = ''
 
   @property
   def name(self) -> str:
@@ -58,7 +60,7 @@ class Run(NamedTuple):
   @property
   def is_tuning(self) -> bool:
     """Return whether it is fine-tuned, with examples to predict."""
-    return self.source is not None and bool(self.settings['adapter'])
+    return bool((self.source or self.weights) and self.settings['adapter'])
 
 
 class Cell(NamedTuple):
@@ -111,26 +113,29 @@ def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
 def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places) -> list[list[Run]]:
   runs = []
   for seed in range(table.pretraining_seeds):
-    source = _pretraining(table, cell.row, places, seed)
+    source = None if row.weights else _pretraining(table, cell.row, places, seed)
+    weights = row.weights
     if column.of not in ('tuning', 'evaluation'):
-      runs.append([source])
+      runs.append([source] if source else [])
       continue
     path = {'data.path': str(files.path(places.data) / column.folder)} if places.data and column.folder else {}
     label = f'row {cell.row!r}, column {cell.column!r}'
     if column.of == 'evaluation':
       keys = {**column.keys, **path, 'seed': seed}
-      runs.append([_run(column.configs[row.family], keys, label=label, source=source, evaluates=True)])
+      runs.append([_run(column.configs[row.family], keys, label=label, source=source, weights=weights, evaluates=True)])
       continue
     if column.between and not row.direct:
       keys = {**column.between_keys, **row.between, **path, 'seed': seed}
       scratch = row.between_start == 'scratch'
-      source = _run(column.between[row.family], keys, label=f'{label}, between', source=source, scratch=scratch)
+      start = dict(source=source, weights=weights, scratch=scratch)
+      source, weights = _run(column.between[row.family], keys, label=f'{label}, between', **start), ''
     runs.append([
       _run(
         column.configs[row.family],
         {**column.keys, **row.tuning, **point, **path, 'seed': seed * table.tuning_seeds + tuning_seed},
         label=label,
         source=source,
+        weights=weights,
         scratch=row.start == 'scratch',
       )
       for tuning_seed in range(table.tuning_seeds) for point in column.grid or ({},)
@@ -186,13 +191,15 @@ def _run(
   source: Run | None = None,
   scratch: bool = False,
   evaluates: bool = False,
+  weights: str = '',
 ) -> Run:
   changes = tuple((key, value if isinstance(value, str) else repr(value)) for key, value in keys.items())
   try:
     settings = _resolved(target, tuple(change for change in changes if change[0] != 'seed')) | {'seed': keys['seed']}
   except ConfigError as error:
     raise ConfigError(f'{label}: {target}: {error}') from error
-  content = [stated(settings), source and source.digest, scratch, *(['evaluation'] if evaluates else [])]
+  more = [word for word in ('evaluation' if evaluates else '', weights) if word]
+  content = [stated(settings), source and source.digest, scratch, *more]
   identity = json.dumps(content, sort_keys=True)
   digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGITS]
   return Run(
@@ -203,6 +210,7 @@ def _run(
     scratch=scratch,
     digest=digest,
     evaluates=evaluates,
+    weights=weights,
   )
 
 
