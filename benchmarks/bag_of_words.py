@@ -94,7 +94,8 @@ def scores(found: Any, labels: Any, metric: str) -> str:
 
   name = metric.partition('/')[2]
   if name in ('spearman', 'pearson'):
-    return f'{name} {100 * getattr(stats, f"{name}r")(found, labels).statistic:.1f}'
+    measure: Any = stats.spearmanr if name == 'spearman' else stats.pearsonr
+    return f'{name} {100 * measure(found, labels).statistic:.1f}'
   frequent = max((labels == one).mean() for one in np.unique(labels))
   matthews = f', matthews {100 * metrics.matthews_corrcoef(labels, found):.1f}' if name == 'matthews' else ''
   return f'accuracy {100 * (found == labels).mean():.1f}, the most frequent {100 * frequent:.1f}{matthews}'

@@ -294,7 +294,7 @@ def main() -> None:
   parser.add_argument('--out', type=pathlib.Path, help='a file of runs, one JSON object each')
   arguments = parser.parse_args()
   malloc.reuse()  # serves both sides
-  flags = {key: getattr(arguments, key) for key in ('rows', 'tested', 'batch', 'steps', 'rate')}
+  flags = {key: vars(arguments)[key] for key in ('rows', 'tested', 'batch', 'steps', 'rate')}
   done = known(arguments.out, flags)
   tasks, recipes = arguments.tasks.split(','), arguments.recipes.split(',')
   made = {}
