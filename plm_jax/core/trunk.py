@@ -17,11 +17,14 @@ class HeadStyle(NamedTuple):
     activation: a name of `layers.mlp.ACTIVATIONS`.
     norm_epsilon: of its LayerNorm.
     init_std: standard deviation of its initial kernels.
+    form: BERT's; 'no_bias': its dense layer and norm have no bias (ModernBERT); 'no_scale': two norms without
+      parameters, the first before the dense layer (LTG-BERT).
   """
 
   activation: str
   norm_epsilon: float
   init_std: float
+  form: Literal['bert', 'no_bias', 'no_scale'] = 'bert'
 
 
 class Trunk(Protocol):

@@ -16,16 +16,20 @@ class LayerNorm(nn.Module):
     epsilon: added to the variance.
     dtype: of the result.
     use_bias: add the bias.
+    use_scale: multiply by the scale.
   """
 
   epsilon: float
   dtype: str = 'float32'
   use_bias: bool = True
+  use_scale: bool = True
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    names = ('embed',)
-    scale = self.param('scale', nn.with_logical_partitioning(nn.initializers.ones, names), (x.shape[-1],), jnp.float32)
+    names, scale = ('embed',), 1.0
+    if self.use_scale:
+      ones = nn.with_logical_partitioning(nn.initializers.ones, names)
+      scale = self.param('scale', ones, (x.shape[-1],), jnp.float32)
     x = x.astype(jnp.float32)
     # 1. mean and variance over d: [..., d] -> [..., 1]
     mean = x.mean(axis=-1, keepdims=True)

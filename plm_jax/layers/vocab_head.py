@@ -21,6 +21,7 @@ class Head(nn.Module):
     init_std: of the dense kernel.
     dtype: of the dense product.
     features: width of the vocabulary table, if it differs from the width of the states (ALBERT, ELECTRA).
+    form: of `HeadStyle`.
   """
 
   vocab_size: int
@@ -29,17 +30,21 @@ class Head(nn.Module):
   init_std: float
   dtype: str
   features: int | None = None
+  form: str = 'bert'
 
   def setup(self) -> None:
     self.bias = self.param('bias', nn.with_logical_partitioning(nn.initializers.zeros, ('vocab',)), (self.vocab_size,))
-    self.norm = LayerNorm(self.norm_epsilon, self.dtype)
+    self.norm = LayerNorm(self.norm_epsilon, self.dtype, self.form == 'bert', self.form != 'no_scale')
 
   @nn.compact
   def __call__(self, features: Array, attend: Callable[[Array], Array]) -> Array:
     """Compute logits f32[..., v] of states [..., d], by the trunk's `attend`."""
     init = truncated_normal(self.init_std)
     width = self.features or features.shape[-1]
-    dense = Dense(width, axes=('embed', 'embed_out'), kernel_init=init, dtype=self.dtype, name='dense')
+    axes, biased = ('embed', 'embed_out'), self.form != 'no_bias'
+    dense = Dense(width, axes=axes, kernel_init=init, use_bias=biased, dtype=self.dtype, name='dense')
+    if self.form == 'no_scale':
+      features = self.norm(features)
     # [..., d] -> [..., e] -> [..., v]
     logits = attend(self.norm(ACTIVATIONS[self.activation](dense(features))))
     padding = logits.shape[-1] - self.vocab_size  # the table is padded by vocab_multiple
@@ -56,4 +61,5 @@ def make_head(trunk: nn.Module) -> Head:
     init_std=style.init_std,
     dtype=trunk.execution.dtype,
     features=trunk.token_dim,
+    form=style.form,
   )

@@ -1,10 +1,11 @@
 """BERT: bidirectional Transformer encoder, post-norm (Devlin et al. 2018, §3; arXiv 1810.04805).
 
-RoBERTa (Liu et al. 2019; `position_offset`, `norm_epsilon`), DistilBERT (Sanh et al. 2019) and both networks of ELECTRA
-(Clark et al. 2020) have the same trunk. Positions are learned and absolute, added once at the input; a sequence longer
-than the table is an error. Contrary to some texts, BERT has no trainable relative positions; t5.py, xlnet.py and
-deberta.py have them. Differences between paper, released code and Hugging Face are fields: the released TensorFlow code
-computes GELU by its tanh form, Hugging Face by erf.
+RoBERTa (Liu et al. 2019; `position_offset`, `norm_epsilon`), DistilBERT (Sanh et al. 2019), both networks of ELECTRA
+(Clark et al. 2020) and ERNIE 1 and 2 (Sun et al. 2019; `num_tasks`) have the same trunk. Positions are learned and
+absolute, added once at the input; a sequence longer than the table is an error. Contrary to some texts, BERT has no
+trainable relative positions. MPNet has both (Song et al. 2020; `relative_buckets`). Differences
+between paper, released code and Hugging Face are fields: the released TensorFlow code computes GELU by its tanh form,
+Hugging Face by erf.
 """
 
 import dataclasses
@@ -40,6 +41,8 @@ class Config:
     embed_dim: e, width of the tables and their norm, projected to d after the norm (ELECTRA); None for d.
     max_length: maximum sequence length, in tokens.
     num_types: number of rows of the sentence-type table; 0 for none (RoBERTa).
+    num_tasks: number of rows of ERNIE's task table, of which every token has the first; 0 for none.
+    relative_buckets: buckets of distances with a bias per head, shared by all layers as in T5 (MPNet: 32); 0 for none.
     position_offset: first used row of the position table (RoBERTa: 2, after the padding id).
     activation: 'gelu_tanh' (released BERT), 'gelu_erf' (RoBERTa, Hugging Face) or 'relu'.
     norm_epsilon: epsilon of every LayerNorm.
@@ -49,7 +52,7 @@ class Config:
     position_init: initial values of the position table: 'normal' like other tables, or 'sinusoids'.
     vocab_multiple: pads the token table to a multiple of this many rows.
     tied: the output matrix is the token table; otherwise a separate matrix.
-    model_type: name of pretrained checkpoints that share RoBERTa's architecture; '' for RoBERTa and others.
+    model_type: name of pretrained checkpoints that share RoBERTa's or BERT's (ERNIE) architecture; '' for others.
     pooler: 'tanh' of a dense layer on the first token (BERT), or the 'first' token's state (ELECTRA, DistilBERT).
   """
 
@@ -60,6 +63,8 @@ class Config:
   embed_dim: Count | None = None
   max_length: Count = 512
   num_types: NonNegativeInt = 2
+  num_tasks: NonNegativeInt = 0
+  relative_buckets: NonNegativeInt = 0
   position_offset: NonNegativeInt = 0
   activation: Activation = 'gelu_tanh'
   norm_epsilon: Epsilon = 1e-12
@@ -69,7 +74,7 @@ class Config:
   position_init: Literal['normal', 'sinusoids'] = 'normal'
   vocab_multiple: Count = 1
   tied: bool = True
-  model_type: Literal['', 'xlm-roberta', 'camembert'] = ''
+  model_type: Literal['', 'xlm-roberta', 'camembert', 'ernie'] = ''
   pooler: Literal['tanh', 'first'] = 'tanh'
 
   def __post_init__(self):
@@ -84,8 +89,9 @@ class Block(nn.Module):
   execution: Execution
 
   @nn.compact
-  def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, Array]:
+  def __call__(self, x: Array, context: tuple[Mask, Array | None], train: bool) -> tuple[Array, Array]:
     c, dtype = self.config, self.execution.dtype
+    mask, bias = context
     init = truncated_normal(c.init_std)
     heads = (c.num_heads, c.hidden_dim // c.num_heads)
 
@@ -97,8 +103,9 @@ class Block(nn.Module):
 
     query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
     implementation = self.execution.attention
+    rate = c.attention_dropout
     y = attend_in(
-      self, query, key, value, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
+      self, query, key, value, mask=mask, bias=bias, dropout=rate, train=train, implementation=implementation
     )
     y = out(y)  # [b, l, h, k] -> [b, l, d]
     y = Dropout(c.dropout)(y, train=train)
@@ -141,6 +148,10 @@ class Bert(OneStack):
       self.position_embed, self.embed_norm = shared.position_embed, shared.embed_norm
       if c.num_types:
         self.type_embed = shared.type_embed
+    if c.num_tasks:
+      self.task_embed = Embed(c.num_tasks, width, ('types', 'embed'), init, dtype=dtype)
+    if c.relative_buckets:
+      self.relative_bias = Embed(c.relative_buckets, c.num_heads, (None, 'heads'), init)
     self.embed_dropout = Dropout(c.dropout)
     if width != c.hidden_dim:
       self.embed_project = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
@@ -169,12 +180,20 @@ class Bert(OneStack):
     x = self.token_embed(tokens) + self.position_embed(positions + c.position_offset)  # [b, l] -> [b, l, d]
     if c.num_types:
       x = x + self.type_embed(jnp.zeros_like(tokens) if type_ids is None else type_ids)
+    if c.num_tasks:
+      x = x + self.task_embed(jnp.zeros_like(tokens))
     x = self.embed_norm(x)
     x = self.embed_dropout(x, train=train)
     if self.token_dim != self.hidden_dim:
       x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
-    hidden, layers = self.layers(x, Mask(segment_ids, segment_ids, allowed=allowed), train)
+    bias = None
+    if c.relative_buckets:
+      index = jnp.arange(tokens.shape[1])
+      distance = index - index[:, None]  # of the key from the query, [l, l]
+      buckets = position.relative_buckets(distance, bidirectional=True, num_buckets=c.relative_buckets)
+      bias = self.relative_bias(buckets).transpose(2, 0, 1)[None]  # [l, l, h] -> [1, h, l, l]
+    hidden, layers = self.layers(x, (Mask(segment_ids, segment_ids, allowed=allowed), bias), train)
     return self.results(hidden, jnp.concatenate([x[None], layers]))
 
   @property
@@ -227,6 +246,9 @@ CONFIGS: Mapping[str, Config] = {
   'electra-base-generator': dataclasses.replace(_ELECTRA, **_SMALL, embed_dim=768),
   'electra-large-generator': dataclasses.replace(_ELECTRA, **_SMALL, num_layers=24, embed_dim=1024),
   'distilbert-base': Config(num_layers=6, num_types=0, activation='gelu_erf', pooler='first'),
+  'mpnet-base': dataclasses.replace(_ROBERTA, relative_buckets=32),
+  'ernie-1.0-base': Config(max_length=513, activation='relu', norm_epsilon=1e-5, model_type='ernie'),
+  'ernie-2.0-base-en': Config(num_types=4, num_tasks=3, activation='gelu_erf', norm_epsilon=1e-5, model_type='ernie'),
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
 }
 
@@ -298,6 +320,17 @@ PUBLISHED: Mapping[str, Published] = {
   'electra-base-generator': _uncased(33_511_168, 'width 1/3', _MLM, 33_740_602, _ELECTRA_PAPER),
   'electra-large-generator': _uncased(50_999_552, 'width 1/4', _MLM, 51_295_290, _ELECTRA_PAPER),
   'distilbert-base': _uncased(66_362_880, '66M', _MLM, 66_985_530, _DISTILBERT),
+  'mpnet-base': Published(
+    vocab_size=30_527,
+    parameters=109_486_464,
+    paper='110M',
+    also=((f'{_MLM}, without the pooler', 109_518_527),),
+    source=(2020, 'Song et al., MPNet'),
+  ),
+  'ernie-1.0-base': Published(
+    vocab_size=18_000, parameters=99_866_112, paper='none', source=(2019, 'Sun et al., ERNIE')
+  ),
+  'ernie-2.0-base-en': _uncased(109_486_080, '110M', _PAIR, 110_110_268, (2019, 'Sun et al., ERNIE 2.0')),
 }
 
 PAPER = Paper(

@@ -34,6 +34,11 @@ EXACT = {
   'albert-xlarge-v2': (58_724_864, 59_021_490),
   'albert-xxlarge-v2': (222_595_584, 223_158_450),
   'distilbert-base': (66_362_880, 66_985_530),
+  'mpnet-base': (109_486_464, 109_518_527),
+  'ernie-1.0-base': (99_866_112,),
+  'ernie-2.0-base-en': (109_486_080, 110_110_268),
+  'modernbert-base': (149_014_272, 149_655_232),
+  'modernbert-large': (394_781_696, 395_881_664),
   'deberta-base': (138_601_728,),
   'deberta-large': (405_163_008,),
   'deberta-v2-xlarge': (884_593_152,),
@@ -143,7 +148,7 @@ ALSO = {
   'cased, 28,996 ids, with heads for masked tokens and next sentences': lambda row: pair(
     row['variant'], vocab_size=28_996
   ),
-  'its span-boundary head, of 15 places': lambda row: in_training(row['variant'], 'span_boundary', places=15)[
+  'its span-boundary head, of 15 positions': lambda row: in_training(row['variant'], 'span_boundary', places=15)[
     'boundary'
   ],
   'with the unused sentence-type row of Hugging Face': lambda row: row['parameters'] + width(row),
@@ -151,9 +156,10 @@ ALSO = {
     mlm(row['variant']) + width(row)
   ),
   'as a masked language model': lambda row: mlm(row['variant']),
+  'as a masked language model, without the pooler': lambda row: mlm(row['variant']) - row['counted']['pooler'],
   'with heads for masked tokens and sentence order': lambda row: pair(row['variant'], question='sop'),
-  'without the pooler, which releases leave to fine-tuning': lambda row: row['parameters'] - row['counted']['pooler'],
-  'with the head that tells replaced tokens': lambda row: sum(
+  'without the pooler, which published checkpoints lack': lambda row: row['parameters'] - row['counted']['pooler'],
+  'with the head that detects replaced tokens': lambda row: sum(
     in_training(row['variant'], 'rtd', sharing='all')[part] for part in ('trunk', 'rtd')
   ),
   'LSTM layers': lambda row: sum(row['counted'][f'lstm_{layer}'] for layer in range(3)),
@@ -202,7 +208,7 @@ def test_what_else_is_counted_is_exact(family, counted):
 def test_every_known_number_is_printed(counted):
   for variant, numbers in EXACT.items():
     assert set(numbers) <= {counted[variant]['parameters'], *counted[variant]['also'].values()}, variant
-  assert sum(map(len, EXACT.values())) == 101
+  assert sum(map(len, EXACT.values())) == 110
 
 
 # first systems of each kind, by the year of their papers' first publication
@@ -222,6 +228,7 @@ TIMELINE = {
   'deberta-base': (2020, 'encoder', 'denoising'),
   'palm-540b': (2022, 'decoder', 'autoregressive'),
   'llama-7b': (2023, 'decoder', 'autoregressive'),
+  'modernbert-base': (2024, 'encoder', 'denoising'),
 }
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.core.types import Batch, Example, PyTree, Task
-from plm_jax.models import albert, bert, deberta, gpt, llama
+from plm_jax.models import albert, bert, deberta, gpt, llama, modernbert
 from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm, mlm, rtd
 from plm_jax.training import step
@@ -25,8 +25,11 @@ from plm_jax.weights.architectures import albert as albert_weights
 from plm_jax.weights.architectures import deberta as deberta_weights
 from plm_jax.weights.architectures import distilbert as distilbert_weights
 from plm_jax.weights.architectures import electra as electra_weights
+from plm_jax.weights.architectures import ernie as ernie_weights
 from plm_jax.weights.architectures import glm4 as glm4_weights
 from plm_jax.weights.architectures import llama as llama_weights
+from plm_jax.weights.architectures import modernbert as modernbert_weights
+from plm_jax.weights.architectures import mpnet as mpnet_weights
 from tests import tiny
 
 REFERENCES = pathlib.Path(__file__).parent / 'references'
@@ -253,30 +256,23 @@ def _deberta_case(variant: str, **fields: Any) -> Case:
   return Case(trunk, 'mlm', functools.partial(_deberta, trunk), names, 'deberta')
 
 
-def _relative(architecture: str, trunk: nn.Module, weights: Any, head: str) -> Any:
+def _relative(trunk: nn.Module, weights: Any, head: str) -> Any:
   import transformers
 
   theirs = weights.write_config(trunk, [head])
-  config = {
-    'electra': transformers.ElectraConfig,
-    'distilbert': transformers.DistilBertConfig,
-    'albert': transformers.AlbertConfig,
-  }[architecture]
-  model = {
-    'ElectraForPreTraining': transformers.ElectraForPreTraining,
-    'ElectraForMaskedLM': transformers.ElectraForMaskedLM,
-    'DistilBertForMaskedLM': transformers.DistilBertForMaskedLM,
-    'AlbertForMaskedLM': transformers.AlbertForMaskedLM,
-  }[theirs['architectures'][0]]
+  model = getattr(transformers, theirs['architectures'][0])
+  config = model.config_class
+  # eager in float64 makes NaN of padding that sees no key, farther than the window from the text
+  attention = 'sdpa' if theirs['model_type'] == 'modernbert' else 'eager'
   fields = {name: value for name, value in theirs.items() if name not in ('model_type', 'architectures')}
-  return model(config(**fields, attn_implementation='eager'))
+  return model(config(**fields, attn_implementation=attention))
 
 
 def _relative_case(variant: str, weights: Any, head: str, *, module: Any = bert, **fields: Any) -> Case:
   """A relative of BERT whose names stand in a file of `weights`."""
-  trunk, (architecture,) = _trunk(module, variant, **fields), weights.MODEL_TYPES
+  trunk = _trunk(module, variant, **fields)
   names = functools.partial(table_names, trunk=trunk, weights=weights)
-  return Case(trunk, head, functools.partial(_relative, architecture, trunk, weights, head), names, architecture)
+  return Case(trunk, head, functools.partial(_relative, trunk, weights, head), names, weights.PREFIX[:-1])
 
 
 def _llama(weights: Any, trunk: nn.Module) -> Any:
@@ -334,6 +330,15 @@ CASES = {
   'albert': _relative_case('albert-base-v1', albert_weights, 'mlm', module=albert, embed_dim=10),
   'albert-groups': _relative_case(
     'albert-base-v1', albert_weights, 'mlm', module=albert, embed_dim=10, num_groups=2, num_inner=2
+  ),
+  # distances in several buckets; tasks and types; text longer than the window, and a last layer of each kind
+  'mpnet': _relative_case('mpnet-base', mpnet_weights, 'mlm'),
+  'ernie': _relative_case('ernie-2.0-base-en', ernie_weights, 'mlm'),
+  'modernbert': _relative_case(
+    'modernbert-base', modernbert_weights, 'mlm', module=modernbert, num_layers=5, window=5, tied=False
+  ),
+  'modernbert-global': _relative_case(
+    'modernbert-large', modernbert_weights, 'mlm', module=modernbert, num_layers=4, window=2, local_base=50.0
   ),
   # one key to a head; one to two heads, other angles, a tied table; half of each head rotated
   'llama': _llama_case('llama-7b', llama_weights),
@@ -505,7 +510,7 @@ def run_theirs(
   used = np.asarray(example.targets['weights'] > 0)
   labels = np.full(real.shape, -100)
   arguments = {'attention_mask': torch.tensor(real).long(), 'output_hidden_states': True}
-  if case.prefix in ('bert', 'electra', 'albert'):
+  if case.prefix in ('bert', 'electra', 'albert', 'ernie'):
     arguments['token_type_ids'] = torch.tensor(np.asarray(example.inputs['type_ids'])).long()
   if case.objective == 'mlm':
     rows, slots = np.nonzero(used)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from plm_jax.core.types import PyTree
+from plm_jax.layers import vocab_head
 from plm_jax.layers.mlp import ACTIVATIONS
 
 VOCAB_SIZE, LENGTH = 61, 11
@@ -53,6 +54,8 @@ _DEBERTA = _bert(
 )
 _DEBERTA2 = {**_DEBERTA, 'position_buckets': 4, 'norm_rel_ebd': 'layer_norm', 'share_att_key': True}
 _CONVOLUTION = {'conv_kernel_size': 3, 'conv_act': 'gelu'}
+_MPNET = _bert(max_position_embeddings=15, pad_token_id=1)
+_MODERN = _bert(num_hidden_layers=5, local_attention=4, pad_token_id=0, initializer_range=0.2)
 _LLAMA = _bert(num_key_value_heads=1)
 _LLAMA3 = {
   'rope_type': 'llama3', 'rope_theta': 100.0, 'factor': 4.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
@@ -67,6 +70,9 @@ UNTIED = {
   'roberta': Case('Roberta', 'ForMaskedLM', {**_ROBERTA, **_FREE}, ('mlm',)),
   'albert': Case('Albert', 'ForMaskedLM', {**_ALBERT, **_FREE}, ('mlm',)),
   'distilbert': Case('DistilBert', 'ForMaskedLM', {**_DISTIL, **_FREE}, ('mlm',)),
+  'mpnet': Case('MPNet', 'ForMaskedLM', {**_MPNET, **_FREE}, ('mlm',)),
+  'ernie': Case('Ernie', 'ForPreTraining', _bert(**_FREE), ('mlm', 'pair')),
+  'modernbert': Case('ModernBert', 'ForMaskedLM', {**_MODERN, **_FREE}, ('mlm',)),
   'electra': Case('Electra', 'ForMaskedLM', _bert(embedding_size=8, **_FREE), ('mlm',)),
   'deberta': Case('Deberta', 'ForMaskedLM', {**_DEBERTA, **_FREE, 'legacy': True}, ('mlm',)),
   'xlnet': Case('XLNet', 'LMHeadModel', {**_XLNET, **_FREE}, ('lm',)),
@@ -91,6 +97,12 @@ CASES = {
   'deberta-body': Case('Deberta', 'Model', _DEBERTA),
   'deberta-v2-mlm': Case('DebertaV2', 'ForMaskedLM', _DEBERTA2 | _CONVOLUTION, ('mlm',)),
   'deberta-v2-body': Case('DebertaV2', 'Model', _DEBERTA2),
+  'mpnet-mlm': Case('MPNet', 'ForMaskedLM', _MPNET, ('mlm',)),
+  'mpnet-body': Case('MPNet', 'Model', _MPNET),
+  'ernie-pretraining': Case('Ernie', 'ForPreTraining', _bert(use_task_id=True, type_vocab_size=4), ('mlm', 'pair')),
+  'ernie-body': Case('Ernie', 'Model', _bert(hidden_act='relu')),
+  'modernbert-mlm': Case('ModernBert', 'ForMaskedLM', _MODERN, ('mlm',)),
+  'modernbert-body': Case('ModernBert', 'Model', {**_MODERN, 'num_hidden_layers': 1, 'classifier_pooling': 'mean'}),
   'bert-rows': Case('Bert', 'ForSequenceClassification', _bert(id2label=_THREE), ('head',)),
   'bert-tokens': Case('Bert', 'ForTokenClassification', _bert(id2label=_THREE), ('head',)),
   'roberta-rows': Case('Roberta', 'ForSequenceClassification', {**_ROBERTA, 'id2label': _THREE}, ('head',)),
@@ -239,10 +251,7 @@ def logits_of_ours(trunk: nn.Module, params: PyTree, head: str | None) -> np.nda
     return np.asarray(attend(hidden) + own['bias'])
   if head == 'rtd':
     return np.asarray(dense(own['out'], activate(dense(own['dense'], hidden)))[..., 0])
-  x = activate(dense(own['dense'], hidden))
-  x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + trunk.config.norm_epsilon)
-  x = x * own['norm']['scale'] + own['norm']['bias']
-  return np.asarray(attend(x) + own['bias'])
+  return np.asarray(vocab_head.make_head(trunk).apply({'params': own}, hidden, attend))
 
 
 # behind the first of two layers that classify rows

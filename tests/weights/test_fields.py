@@ -30,6 +30,7 @@ CASES = {
   'albert': 'albert-pretraining', 'distilbert': 'distilbert-mlm', 'electra': 'electra-generator',
   'deberta': 'deberta-mlm', 'deberta-v2': 'deberta-v2-mlm', 'openai-gpt': 'gpt', 'gpt2': 'gpt2', 'xlnet': 'xlnet-lm',
   'bart': 'bart', 'mbart': 'mbart', 't5': 't5', 'mt5': 'mt5', 'llama': 'llama', 'glm': 'glm', 'glm4': 'glm4',
+  'modernbert': 'modernbert-mlm', 'mpnet': 'mpnet-mlm', 'ernie': 'ernie-pretraining',
 }  # fmt: skip
 FIELDS = {kind: module.FIELDS for _, module in table.architectures() for kind in module.MODEL_TYPES}
 # another value of a field, where its type does not say one

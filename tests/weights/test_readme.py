@@ -22,6 +22,7 @@ CASES = {
   'bert': 'bert-pretraining', 'roberta': 'roberta-mlm', 'albert': 'albert-pretraining', 'xlnet': 'xlnet-lm',
   'distilbert': 'distilbert-mlm', 'electra': 'electra-discriminator', 'deberta': 'deberta-v2-mlm', 'gpt': 'gpt2',
   'openai_gpt': 'gpt', 'bart': 'bart', 'mbart': 'mbart', 't5': 't5', 'mt5': 'mt5', 'llama': 'llama', 'glm4': 'glm4',
+  'modernbert': 'modernbert-mlm', 'mpnet': 'mpnet-mlm', 'ernie': 'ernie-pretraining',
 }  # fmt: skip
 
 

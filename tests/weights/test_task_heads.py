@@ -36,6 +36,9 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
   'DistilBert': published.CASES['distilbert-mlm'].fields,
   'Electra': published.CASES['electra-body'].fields,
   'Deberta': published.CASES['deberta-mlm'].fields,
+  'ModernBert': published.CASES['modernbert-mlm'].fields | {'classifier_pooling': 'mean'},
+  'MPNet': published.CASES['mpnet-mlm'].fields,
+  'Ernie': published.CASES['ernie-pretraining'].fields,
   'DebertaV2': published.CASES['deberta-v2-mlm'].fields,
   'XLNet': published.CASES['xlnet-lm'].fields,
   'OpenAIGPT': published.CASES['gpt'].fields,
@@ -52,15 +55,15 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 KINDS = {
   'classify': (
     'ForSequenceClassification',
-    ('Bert', 'Roberta', 'XLNet', 'Llama', 'Bart'),
+    ('Bert', 'Roberta', 'XLNet', 'Llama', 'Bart', 'ModernBert'),
     ('XLMRoberta', 'Camembert', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'OpenAIGPT', 'GPT2', 'Glm',
-     'Glm4', 'T5', 'MT5', 'MBart'),
+     'Glm4', 'T5', 'MT5', 'MBart', 'MPNet', 'Ernie'),
   ),
   'tag': (
     'ForTokenClassification',
     ('Bert', 'T5'),
     ('Roberta', 'XLMRoberta', 'Camembert', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'XLNet', 'GPT2',
-     'Llama', 'Glm', 'Glm4', 'MT5'),
+     'Llama', 'Glm', 'Glm4', 'MT5', 'MPNet', 'Ernie'),
   ),
   'span': (
     'ForQuestionAnswering',
@@ -71,7 +74,8 @@ KINDS = {
   'choose': (
     'ForMultipleChoice',
     ('Roberta', 'Electra'),
-    ('Bert', 'XLMRoberta', 'Camembert', 'Albert', 'DistilBert', 'DebertaV2', 'XLNet'),
+    ('Bert', 'XLMRoberta', 'Camembert', 'Albert', 'DistilBert', 'DebertaV2', 'XLNet', 'ModernBert', 'MPNet',
+     'Ernie'),
   ),
 }  # fmt: skip
 CASES = [

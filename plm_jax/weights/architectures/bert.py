@@ -71,8 +71,8 @@ def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
 def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
-  if c.position_offset or not c.num_types or c.embed_dim or c.pooler != 'tanh':
-    raise ValueError('BERT needs positions from 0, sentence types, one width and a pooler')
+  if c.position_offset or not c.num_types or c.embed_dim or c.pooler != 'tanh' or c.model_type:
+    raise ValueError("BERT needs positions from 0, sentence types, one width, a pooler and model_type=''")
   check_heads(heads, HEADS, tasks(trunk))
   kinds = {'pair': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
   return {
@@ -126,6 +126,8 @@ def shared_fields(trunk: Bert | Albert, heads: Sequence[str], *, output: str = '
   """
   c = trunk.config
   check_output(trunk, heads, output)
+  if getattr(c, 'num_tasks', 0) or getattr(c, 'relative_buckets', 0):
+    raise ValueError('this form needs num_tasks=0 and relative_buckets=0')
   return {
     'vocab_size': trunk.vocab_size,
     'hidden_size': c.hidden_dim,
