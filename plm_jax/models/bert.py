@@ -324,7 +324,7 @@ PUBLISHED: Mapping[str, Published] = {
     vocab_size=30_527,
     parameters=109_486_464,
     paper='110M',
-    also=((f'{_MLM}, without the pooler', 109_518_527),),
+    also=((_MLM, 109_518_527),),
     source=(2020, 'Song et al., MPNet'),
   ),
   'ernie-1.0-base': Published(

@@ -179,7 +179,7 @@ class ModernBert(OneStack):
     return HeadStyle('gelu_erf', self.config.norm_epsilon, self.config.init_std, form='no_bias')
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """Pool the states of a text as `pooler`: [b, l, d] -> [b, d]."""
+    """Pool the states of each row: [b, l, d] -> [b, d]."""
     pooled = pooling.mean(hidden, segment_ids) if self.config.pooler.endswith('mean') else hidden[:, 0]
     if not self.config.pooler.startswith('dense'):
       return pooled

@@ -156,7 +156,6 @@ ALSO = {
     mlm(row['variant']) + width(row)
   ),
   'as a masked language model': lambda row: mlm(row['variant']),
-  'as a masked language model, without the pooler': lambda row: mlm(row['variant']) - row['counted']['pooler'],
   'with heads for masked tokens and sentence order': lambda row: pair(row['variant'], question='sop'),
   'without the pooler, which published checkpoints lack': lambda row: row['parameters'] - row['counted']['pooler'],
   'with the head that detects replaced tokens': lambda row: sum(
