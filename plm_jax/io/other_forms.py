@@ -16,11 +16,13 @@ _FETCH = "download the same model in Hugging Face's format (config.json, model.s
 _IMPORT = '`plm-jax convert import {} NEW`, then use NEW'
 _OLD = "In Python with 'transformers<5' and {}"
 _KINDS = "a run, a converted checkpoint, or a model in Hugging Face's format (config.json, model.safetensors)"
-# weights of transformers that are not read -> keyword of from_pretrained, the package that it needs
-_OTHER_WEIGHTS = {
-  'pytorch_model.bin': ('', ''),
-  'tf_model.h5': (', from_tf=True', 'tf-keras'),
-  'flax_model.msgpack': (', from_flax=True', 'flax'),
+_PICKLES = r'(?!training_args|optimizer|scheduler|rng_state|consolidated|mp_rank).*\.(bin|pth?)'
+# names of weights -> the file of `weights/forms/` that reads them, and what they are
+_IMPORTED = {
+  r'.*\.gguf': ('gguf', 'a model of llama.cpp'),
+  r'flax_model\.msgpack': ('flax', 'a model of Flax'),
+  r'pytorch_model\.bin': ('torch', 'a pickle of PyTorch'),
+  _PICKLES: ('torch', 'a pickle of PyTorch'),
 }
 # pattern of a file name -> the form and the fix; the first that matches a file is reported
 _FORMS: Mapping[str, str] = {
@@ -36,9 +38,16 @@ _FORMS: Mapping[str, str] = {
 }
 
 
-def form_of(path: Path) -> str:
-  """Name the file of `weights/forms/` for a path; '' for none."""
-  return 'gguf' if path.suffix == '.gguf' and files.is_file(path) else ''
+def form_of(path: Path) -> tuple[str, Path, str]:
+  """Return a file of `weights/forms/`, its weights, and their kind."""
+  folder = path if files.is_folder(path) else path.parent
+  names = {file.name.removesuffix('.index.json') for file in files.listing(folder)} if folder == path else {path.name}
+  typed = isinstance(model_folders.config_of(folder).get('model_type'), str)
+  for pattern, (form, kind) in _IMPORTED.items() if not any(name.endswith('.safetensors') for name in names) else ():
+    found = [name for name in names if re.fullmatch(pattern, name)]
+    if len(found) == 1 and (typed or pattern != _PICKLES):
+      return form, folder / found[0], kind
+  return '', path, ''
 
 
 def explain(where: files.Where) -> str:
@@ -85,8 +94,8 @@ def _missing(name: str, path: Path) -> str:
 
 
 def _file(path: Path) -> str:
-  if path.suffix == '.gguf':
-    return f'{path} is a model of llama.cpp: {_IMPORT.format(path)}'
+  if kind := form_of(path)[2]:
+    return f'{path} is {kind}: {_IMPORT.format(path)}'
   if re.search(r'\.(zip|tar|tgz|tar\.\w+|7z)$', path.name):
     return f'{path} is an archive: unpack it and name the folder that it holds'
   if re.search(r'\.(vec|kv|npy)(\.gz)?$|^(?!spiece|tokenizer|spm|sentencepiece).*\.model$|^glove.*\.txt', path.name):
@@ -108,22 +117,20 @@ def _with_safetensors(path: Path, names: list[str], *, typed: bool) -> str:
 
 def _without_safetensors(path: Path, names: list[str], config: Mapping[str, Any]) -> str:
   """Describe weights in another format; '' if there are none."""
-  if gguf := [name for name in names if name.endswith('.gguf')]:
-    return f'{path / gguf[0]} is a model of llama.cpp: {_IMPORT.format(path / gguf[0])}'
   if index := [name for name in names if re.fullmatch(r'.*\.ckpt(-\d+)?\.index', name)]:
     return _tensorflow(path, index[0], names)
-  found = [name for name in names if name.removesuffix('.index.json') in _OTHER_WEIGHTS]
-  if found and 'model_type' not in config:
+  form, file, kind = ('keras', path / 'tf_model.h5', '') if 'tf_model.h5' in names else form_of(path)
+  if form and form != 'gguf' and 'model_type' not in config:
     return (
-      f'{path} has {found[0]}, but no config.json with a "model_type", such as "bert": fetch config.json of this model'
+      f'{path} has {file.name}, but no config.json with a "model_type", such as "bert": fetch config.json of this model'
     )
-  if found:
-    keyword, package = _OTHER_WEIGHTS[found[0].removesuffix('.index.json')]
+  if form == 'keras':
     classes, has_type = config.get('architectures'), 'model_type' in model_folders.read(path / model_folders.CONFIG)
-    kind = classes[0] if isinstance(classes, list) and classes else 'AutoModel' if has_type else 'BertModel'
-    why = f'. {_OLD.format(package)}' if keyword else ', a pickle that can execute code. If you trust it, in Python'
-    call = f"transformers.{kind}.from_pretrained('{path}'{keyword}).save_pretrained('{path}')"
-    return f'{path} has only {found[0]}{why}: `{call}` adds model.safetensors'
+    name = classes[0] if isinstance(classes, list) and classes else 'AutoModel' if has_type else 'BertModel'
+    call = f"transformers.{name}.from_pretrained('{path}', from_tf=True).save_pretrained('{path}')"
+    return f'{path} has only {file.name}. {_OLD.format("tf-keras")}: `{call}` adds model.safetensors'
+  if form:
+    return f'{file} is {kind}: {_IMPORT.format(path)}'
   for pattern, form in _FORMS.items():
     if any(re.fullmatch(pattern, name) for name in names):
       return f'{path} is in {form.format(path=path)}'

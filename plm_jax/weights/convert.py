@@ -17,7 +17,7 @@ from plm_jax.config import build
 from plm_jax.core import param_paths
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Template
-from plm_jax.io import checksums, files, other_forms, run_paths
+from plm_jax.io import checksums, files, model_folders, other_forms, run_paths
 from plm_jax.text import tokenizer
 from plm_jax.weights import bilm, folders, release, sentences, writer
 from plm_jax.weights.folders import Part
@@ -47,9 +47,10 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
 
 def _opened(source: Path, folder: Path, architecture: str | None) -> folders.Published:
   """Open a published folder, or weights in a form of `forms/`."""
-  if form := other_forms.form_of(source):
-    tensors = build.import_file(f'weights.forms.{form}').read(source, folder)
-    opened = folders.Published(folder if files.listing(folder) else source, architecture=architecture)
+  form, weights_file, _ = other_forms.form_of(source if files.is_file(source) else model_folders.main_folder(source))
+  if form:
+    tensors = build.import_file(f'weights.forms.{form}').read(weights_file, folder)
+    opened = folders.Published(folder if files.listing(folder) else tensors.folder, architecture=architecture)
     opened.reader = Reader(tensors, architecture=architecture)
     return opened
   weights = folders.open(source, architecture=architecture)

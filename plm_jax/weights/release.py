@@ -45,33 +45,44 @@ class Release:
   Attributes:
     folder: their path.
     config: the content of config.json.
+    FILE: the only file, or the name of its index without '.index.json'.
 
   Raises:
     WeightsError: the folder has no safetensors (pickles are never read, because reading executes them), or a file is
       damaged.
   """
 
+  FILE = SINGLE
+
   def __init__(self, folder: Path):
     self.folder = folder
     self.config = model_folders.config_of(folder)
     # An index next to a single file is stale: the folder was saved in shards before.
-    index = {} if files.is_file(folder / SINGLE) else self._read_index()
-    self._missing = INDEX if index else SINGLE
+    index = {} if files.is_file(folder / self.FILE) else self._read_index()
+    self._missing = f'{self.FILE}.index.json' if index else self.FILE
     names = sorted(set(index.values())) if index else [self._single()]
-    containers = {file: tensor_files.Container(folder / file) for file in names}
-    self._places = {name: file for file, container in containers.items() for name in container.tensors}
-    self._leaves = {
-      name: Leaf(tensor.shape, functools.partial(_whole, container, name))
-      for container in containers.values()
-      for name, tensor in container.tensors.items()
-    }
+    opened = {file: self.open_file(folder / file) for file in names}
+    self._places = {name: file for file, leaves in opened.items() for name in leaves}
+    self._leaves = {name: leaf for leaves in opened.values() for name, leaf in leaves.items()}
     for name, file in index.items():
-      if name not in containers[file].tensors:
-        raise WeightsError(f'{folder / file} has no tensor {name!r}, but {INDEX} lists it there: fetch both again')
+      if self.renamed(name) not in opened[file]:
+        raise WeightsError(
+          f'{folder / file} has no tensor {name!r}, but {self._missing} lists it there: fetch both again'
+        )
+
+  def open_file(self, file: Path) -> dict[str, Leaf]:
+    """Open the tensors of one file by name."""
+    container = tensor_files.Container(file)
+    read = lambda name, layer: container.read(name)  # noqa: E731
+    return {name: Leaf(tensor.shape, functools.partial(read, name)) for name, tensor in container.tensors.items()}
+
+  def renamed(self, name: str) -> str:
+    """Convert a name of the index."""
+    return name
 
   def _read_index(self) -> dict[str, str]:
     """Read tensor -> file, if there are several files; else empty."""
-    file = self.folder / INDEX
+    file = self.folder / f'{self.FILE}.index.json'
     if not files.is_file(file):
       return {}
     index = read_json(file).get('weight_map')
@@ -86,8 +97,8 @@ class Release:
 
   def _single(self) -> str:
     """Return the name of the only file of tensors."""
-    if files.is_file(self.folder / SINGLE):
-      return SINGLE
+    if files.is_file(self.folder / self.FILE):
+      return self.FILE
     raise WeightsError(other_forms.explain(self.folder) or f'{self.folder} has neither {SINGLE} nor {INDEX}: fetch one')
 
   def __contains__(self, name: object) -> bool:
@@ -106,10 +117,6 @@ class Release:
 
   def read(self, name: str) -> np.ndarray:
     return self._leaves[name].read(None)
-
-
-def _whole(container: tensor_files.Container, name: str, layer: None) -> np.ndarray:
-  return container.read(name)
 
 
 class Converted(Release):

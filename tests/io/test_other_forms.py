@@ -20,10 +20,10 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {  # files of a folder, and its s
   ),
   'T5 of TensorFlow': ({'model.ckpt-100.index': '', 'operative_config.gin': ''}, 'TensorFlow checkpoint: download'),
   'Keras': ({'tf_model.h5': '', 'config.json': BERT}, r'tf_model\.h5.*BertForMaskedLM.*from_tf=True.*save_pretrained'),
-  'Flax': ({'flax_model.msgpack': '', 'config.json': BERT}, r'flax_model.*BertForMaskedLM.*from_flax=True'),
-  'a pickle': ({'pytorch_model.bin': '', 'config.json': BERT}, r'pickle.*BertForMaskedLM\.from_pretrained.*adds'),
-  'pickles': ({'pytorch_model.bin.index.json': {}, 'config.json': BERT}, 'BertForMaskedLM'),
-  'a pickle without classes': ({'pytorch_model.bin': '', 'config.json': {'model_type': 'bert'}}, r'AutoModel\.'),
+  'Flax': ({'flax_model.msgpack': '', 'config.json': BERT}, r'flax_model.msgpack is a model of Flax: `plm-jax convert'),
+  'a pickle': ({'pytorch_model.bin': '', 'config.json': BERT}, 'model.bin is a pickle of PyTorch: `plm-jax convert'),
+  'pickles': ({'pytorch_model.bin.index.json': {}, 'config.json': BERT}, 'pickle of PyTorch'),
+  'a pickle of another name': ({'best.pth': '', 'config.json': BERT}, 'best.pth is a pickle of PyTorch'),
   'a pickle without config': ({'pytorch_model.bin': ''}, 'no config.json with a "model_type"'),
   'llama.cpp': ({'q4.gguf': ''}, r'q4\.gguf is a model of llama\.cpp: `plm-jax convert import /'),
   'fairseq': ({'model.pt': '', 'dict.txt': ''}, "fairseq's format: download"),
@@ -64,7 +64,7 @@ def test_forms_that_are_not_read(name: str, tmp_path: pathlib.Path) -> None:
   assert len(found.replace(str(tmp_path), '')) <= 240 and '\n' not in found
   with pytest.raises(ConfigError, match=message):
     opened.open(folder)
-  if name != 'ELMo':
+  if 'convert import' not in found:
     with pytest.raises(ConfigError, match=message):
       convert.main(['import', str(folder), str(tmp_path / 'new')])
   assert [file.name for file in tmp_path.iterdir()] == ['m']

@@ -127,17 +127,19 @@ def command(*words: object) -> int:
   return run(lambda: convert.main(list(map(str, words))))
 
 
-def check(file: pathlib.Path, theirs: Any) -> None:
-  """Compare the weights that `export` writes and the logits with a model of transformers."""
+def check(file: pathlib.Path, theirs: Any, *, logits: bool = True) -> None:
+  """Compare the weights that `export` writes bit for bit, and the logits, with a model of transformers."""
   target = file.parent / 'new'
   assert command('import', file, target) == 0 and command('export', target, file.parent / 'hf') == 0
   ours, state = load_file(file.parent / 'hf' / 'model.safetensors'), theirs.state_dict()
   assert ours.keys() <= state.keys() and all(np.array_equal(ours[name], state[name].numpy()) for name in ours)
+  if not logits:  # of random bytes: too large to be compared
+    return
   trunk, params = weights.load(target)
   with torch.no_grad():
-    logits = theirs.eval()(torch.tensor(published.draw_tokens()).long()).logits.numpy()
-  difference = np.abs(published.logits_of_ours(trunk, params, None) - logits).max()
-  assert difference < 1e-6 * max(1, np.abs(logits).max())
+    expected = theirs.eval()(torch.tensor(published.draw_tokens()).long()).logits.numpy()
+  difference = np.abs(published.logits_of_ours(trunk, params, None) - expected).max()
+  assert difference < 1e-6 * max(1, np.abs(expected).max())
 
 
 def read_by_theirs(file: pathlib.Path) -> Any:
@@ -162,7 +164,7 @@ def test_weights_and_logits(kind: Any, tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize('kind', QUANTISED, ids=lambda kind: kind.name)
 def test_every_quantisation(kind: Any, tmp_path: pathlib.Path) -> None:
   write(tmp_path / 'm.gguf', kind)
-  check(tmp_path / 'm.gguf', read_by_theirs(tmp_path / 'm.gguf'))
+  check(tmp_path / 'm.gguf', read_by_theirs(tmp_path / 'm.gguf'), logits=False)
 
 
 @pytest.mark.parametrize('own', ['gpt-2', 'smollm', 'llama-bpe', 'pieces'])
