@@ -190,7 +190,9 @@ def make_batch(lengths: Any = None) -> Batch:
   more = {name: jnp.asarray(value, jnp.int32) for name, value in {'labels': tags, 'heads': heads, **answers}.items()}
   part = {'part': jnp.zeros(4, jnp.int32)}
   counted = tiny.make_counted(rows)
-  return rows | both | tiny.make_pairs() | more | make_answers() | streams | counted | part
+  every = {'pair': jnp.arange(4), 'counted': jnp.ones((4, 2)), 'masked_at': jnp.ones(4, jnp.int32)}
+  every |= {'hidden': rows['tokens'][:, 1:3]}
+  return rows | every | both | tiny.make_pairs() | more | make_answers() | streams | counted | part
 
 
 def make_answers() -> Batch:

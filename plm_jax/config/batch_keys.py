@@ -28,9 +28,12 @@ def reads(settings: Mapping[str, Any]) -> tuple[str, ...]:
 def check(settings: Mapping[str, Any]) -> None:
   """Raise ConfigError if a data source lacks keys that a config reads."""
   for where, block in blocks.of_data(settings).items():
-    for role, folder in ROLES.items():
+    task = blocks.own_task(settings, where)
+    for role, folder in {} if task else ROLES.items():
       if settings.get(role):
         _check(folder, settings[role], block, where=where)
+    if task:
+      _check(signatures.folder_of('adapters | objectives', task['name']), task, block, where=where)
 
 
 def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, where: str) -> None:

@@ -26,9 +26,9 @@ NOT_INHERITED = ('split', 'per_class', 'per_target')  # keywords of the training
 # of a function that a block names, such as those of noise/.
 GIVEN = {
   'models': ('vocab_size', 'execution'),
-  'objectives': ('trunk', 'vocab', 'second_vocab'),
+  'objectives': ('trunk', 'vocab', 'second_vocab', 'heads', 'template'),
   'adapters': ('trunk', 'vocab', 'second_vocab'),
-  'data': ('vocab', 'second_vocab', 'characters', 'seed', 'host', 'hosts'),
+  'data': ('vocab', 'second_vocab', 'characters', 'sequences', 'seed', 'host', 'hosts'),
   'optim.optimiser:make': ('params', 'steps', 'trains'),
   'data.corpora.filters:filter_documents': ('text',),
 }
@@ -111,6 +111,11 @@ def _with_kinds(kind: str, module: str, known: Mapping[str, Keyword]) -> dict[st
 def of_data(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
   """Return the data blocks of a config by key: 'data', 'eval.NAME.data'."""
   return {'data': settings['data']} | {f'eval.{name}.data': block['data'] for name, block in settings['eval'].items()}
+
+
+def own_task(settings: Mapping[str, Any], where: str) -> Mapping[str, Any] | None:
+  """Return the separate task of an evaluation's data block, if any."""
+  return None if where == 'data' else settings['eval'][where.split('.')[1]].get('task')
 
 
 def steps_between(settings: Mapping[str, Any], name: str) -> int:

@@ -116,6 +116,8 @@ class Evaluation:
 
   Attributes:
     data: like the block `data`. Keywords that are left out, the name included, are those of `data`.
+    task: an objective or adapter without parameters of its own, which is evaluated instead of the trained one, such as
+      minimal_pairs during pre-training; None for the trained one.
     every: steps between runs of this evaluation; None takes `eval_every`.
     units: number of words, or of what else published figures count, in the text. It gives 'unit_perplexity', exp of the
       nats of all predicted tokens divided by this number, and 'bits_per_unit' (GPT-2 §3.1), which do not depend on the
@@ -128,6 +130,7 @@ class Evaluation:
   """
 
   data: Annotated[Mapping[str, Any], 'data']
+  task: Annotated[Mapping[str, Any], 'adapters | objectives'] | None = None
   every: Count | None = None
   units: Count | None = None
   scores: Sequence[Annotated[str, 'scores']] | None = None

@@ -54,6 +54,11 @@ BATCH: Mapping[str, BatchKey] = {
   'option_segment_ids': BatchKey('bkt', 'int32', '1 at each token of an option; 0 is padding'),
   'option_lead': BatchKey('bk', 'int32', 'number of first tokens of an option that are read but not compared'),
   'option_characters': BatchKey('bk', 'int32', 'number of compared characters of an option'),
+  # sequences of minimal pairs
+  'pair': BatchKey('b', 'int32', 'index in the batch of the pair of the sequence'),
+  'counted': BatchKey('bk', 'float32', '1 if the sequence counts for the good and for the bad sentence, else 0'),
+  'masked_at': BatchKey('b', 'int32', 'index of the masked token to predict'),
+  'hidden': BatchKey('bk', 'int32', 'the token there in the good and in the bad sentence'),
   # fields in reverse order
   'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order', None),
   'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),

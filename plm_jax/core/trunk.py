@@ -182,6 +182,12 @@ class Refines(Protocol):
   def refine(self, query: Array, hidden: Array, segment_ids: Array, *, train: bool = False) -> Array: ...
 
 
+class ComputesAt(Protocol):
+  """A trunk whose last layer may compute some positions only, [b, t, d] of int[b, t]."""
+
+  def states_at(self, places: Array, tokens: Array, *, segment_ids: Array, type_ids: Array | None = None) -> Array: ...
+
+
 class Directions(Protocol):
   """A recurrent trunk that reads both ways; the directions of its first layer are independent."""
 

@@ -109,6 +109,7 @@ class Task(NamedTuple):
   Contract with the data:
     classes: labels are 0 to classes - 1; 0 if the task reads no labels.
     class_names: names of the labels, if the task depends on them.
+    sentences: the sequences that it reads for a sentence of `data/minimal_pairs.py`; None for other data.
     parts: name -> task, for a task that trains one of several tasks per step. The batch key `part` is the index of the
       task in the order of names. The data have parts of the same names.
     row_length: tokens of a raw row -> tokens of the longest row that the trunk reads for it.
@@ -142,6 +143,7 @@ class Task(NamedTuple):
   # contract with the data
   classes: int = 0
   class_names: tuple[str, ...] = ()
+  sentences: 'Sentences | None' = None
   parts: 'Mapping[str, Task]' = FrozenDict()  # hashable, since a cache needs the hash of a task
   row_length: Callable[[int], int] = lambda length: length
   for_documents: Callable[[int], 'Task'] | None = None
@@ -193,6 +195,24 @@ class Source(NamedTuple):
   unlabelled: bool = False
   parts: 'Mapping[str, Source]' = MappingProxyType({})
   places: bool = False
+
+
+class Sentences(NamedTuple):
+  """Sequences of which a task computes the likelihood of a sentence.
+
+  Attributes:
+    before: special tokens before it.
+    after: special tokens after it.
+    mask_id: masks one token per sequence; None reads the whole sentence as one sequence.
+    rest_of_word: the later tokens of the same word are masked too.
+    longest: most tokens of a sequence, special tokens included; None for no bound.
+  """
+
+  before: tuple[int, ...] = ()
+  after: tuple[int, ...] = ()
+  mask_id: int | None = None
+  rest_of_word: bool = False
+  longest: int | None = None
 
 
 class WordTable(NamedTuple):
@@ -288,6 +308,8 @@ class Vocab(Protocol):
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
   def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]: ...
+
+  def words(self, texts: Sequence[str]) -> list[list[int]]: ...
 
   def unknown(self, text: str) -> list[tuple[int, str]]: ...
 

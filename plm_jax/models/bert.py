@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from plm_jax.core.keywords import Count, Depth, Epsilon, NonNegativeInt, PartRate, Std
@@ -83,29 +84,35 @@ class Config:
 
 
 class Block(nn.Module):
-  """Self-attention and feed-forward, each as norm(x + dropout(sublayer(x))) (post-norm)."""
+  """Self-attention and feed-forward, each as norm(x + dropout(sublayer(x))) (post-norm).
+
+  With `query` [b, t, d], states of some positions, only these are computed; keys and values are those of x.
+  """
 
   config: Config
   execution: Execution
 
   @nn.compact
-  def __call__(self, x: Array, context: tuple[Mask, Array | None], train: bool) -> tuple[Array, Array]:
+  def __call__(
+    self, x: Array, context: tuple[Mask, Array | None], train: bool, query: Array | None = None
+  ) -> tuple[Array, Array]:
     c, dtype = self.config, self.execution.dtype
     mask, bias = context
     init = truncated_normal(c.init_std)
     heads = (c.num_heads, c.hidden_dim // c.num_heads)
 
-    def project(name: str) -> Array:
+    def project(name: str, x: Array) -> Array:
       return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(x)
 
     out_axes = ('heads', 'head_dim', 'embed')
     out = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')
 
-    query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
-    implementation = self.execution.attention
+    own = x if query is None else query
+    queries, key, value = project('query', own), project('key', x), project('value', x)  # [b, l, h, k]
+    x, implementation = own, self.execution.attention
     rate = c.attention_dropout
     y = attend_in(
-      self, query, key, value, mask=mask, bias=bias, dropout=rate, train=train, implementation=implementation
+      self, queries, key, value, mask=mask, bias=bias, dropout=rate, train=train, implementation=implementation
     )
     y = out(y)  # [b, l, h, k] -> [b, l, d]
     y = Dropout(c.dropout)(y, train=train)
@@ -175,6 +182,33 @@ class Bert(OneStack):
 
     `allowed` bool[b, l, m] is True if the query may attend to this key of its segment (UniLM); all by default.
     """
+    x = self._embedded(tokens, segment_ids, type_ids, positions, train)
+    context = Mask(segment_ids, segment_ids, allowed=allowed), self._bias(tokens.shape[1])
+    hidden, layers = self.layers(x, context, train)
+    return self.results(hidden, jnp.concatenate([x[None], layers]))
+
+  def states_at(self, places: Array, tokens: Array, *, segment_ids: Array, type_ids: Array | None = None) -> Array:
+    """Compute 'hidden' at positions int[b, t] only, [b, t, d]."""
+    x, bias = self._embedded(tokens, segment_ids, type_ids, None, False), self._bias(tokens.shape[1])
+    # parameters [n, ...] of the layers before the last, and of the last
+    first, last = (
+      jax.tree.map(lambda leaf, part=part: leaf[part], nn.unbox(self.layers.variables['params']))
+      for part in (slice(-1), -1)
+    )
+    blocks = {'config': self.config, 'execution': self.execution, 'parent': None}
+    if (depth := self.config.num_layers - 1) > 0:
+      layers = stack(Block, num_layers=depth, execution=self.execution)(**blocks)
+      x, _ = layers.apply({'params': first}, x, (Mask(segment_ids, segment_ids), bias), False)
+    query = jnp.take_along_axis(x, places[..., None], axis=1)
+    mask = Mask(jnp.take_along_axis(segment_ids, places, axis=1), segment_ids)
+    bias = None if bias is None else jnp.swapaxes(bias[0][:, places], 0, 1)  # [1, h, l, l] -> [b, h, t, l]
+    hidden, _ = Block(**blocks).apply({'params': last}, x, (mask, bias), False, query)
+    return hidden
+
+  def _embedded(
+    self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
+  ) -> Array:
+    """Compute the input of the first layer, [b, l, d]."""
     c = self.config
     positions = self.positions_of(segment_ids, positions)
     x = self.token_embed(tokens) + self.position_embed(positions + c.position_offset)  # [b, l] -> [b, l, d]
@@ -186,15 +220,16 @@ class Bert(OneStack):
     x = self.embed_dropout(x, train=train)
     if self.token_dim != self.hidden_dim:
       x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
-    x = constrain(x, 'batch', 'length', 'embed')
-    bias = None
-    if c.relative_buckets:
-      index = jnp.arange(tokens.shape[1])
-      distance = index - index[:, None]  # of the key from the query, [l, l]
-      buckets = position.relative_buckets(distance, bidirectional=True, num_buckets=c.relative_buckets)
-      bias = self.relative_bias(buckets).transpose(2, 0, 1)[None]  # [l, l, h] -> [1, h, l, l]
-    hidden, layers = self.layers(x, (Mask(segment_ids, segment_ids, allowed=allowed), bias), train)
-    return self.results(hidden, jnp.concatenate([x[None], layers]))
+    return constrain(x, 'batch', 'length', 'embed')
+
+  def _bias(self, length: int) -> Array | None:
+    """Compute relative biases [1, h, l, l], None without them."""
+    if not self.config.relative_buckets:
+      return None
+    index = jnp.arange(length)
+    distance = index - index[:, None]  # of the key from the query, [l, l]
+    buckets = position.relative_buckets(distance, bidirectional=True, num_buckets=self.config.relative_buckets)
+    return self.relative_bias(buckets).transpose(2, 0, 1)[None]  # [l, l, h] -> [1, h, l, l]
 
   @property
   def embedding_sizes(self) -> dict[str, int]:

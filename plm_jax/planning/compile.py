@@ -59,7 +59,7 @@ def make(settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence
   """
   layout = abstract_layout(settings, topology) if devices is None else make_layout(settings, devices, described=True)
   rows = feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=layout.mesh)
-  parts = make_parts(settings, vocab)
+  parts = preflight.with_evaluations(settings, make_parts(settings, vocab))
   if parts.task.for_documents is not None:
     parts = parts._replace(task=parts.task.for_documents(1))
   spec = preflight.batch_spec(parts, settings['data'])
@@ -179,8 +179,8 @@ def compiled_evaluation(run_parts: AbstractRun, settings: Settings, name: str) -
   """Compile a step of an evaluation, see `_measured`."""
   block = settings['eval'][name]['data']
   batch_sharding = sharding.batch_sharding(run_parts.layout)
-  spec = preflight.batch_spec(run_parts.parts, block)
-  task, rows = run_parts.parts.task, block['batch_size']
+  parts = run_parts.parts.of(name)
+  spec, task, rows = preflight.batch_spec(parts, block), parts.task, block['batch_size']
 
   def shard(tree: Any) -> Any:
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding), tree)

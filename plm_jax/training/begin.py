@@ -132,7 +132,7 @@ def load_data(
   settings, stored = held.settings, held.folder if held.old else None
   # the task, from names in the config
   vocab = make_vocab(settings, stored)
-  parts = make_parts(settings, vocab, stored)
+  parts = preflight.with_evaluations(settings, make_parts(settings, vocab, stored))
   predicted.check_task(parts.task, predictions, user=parts.user)
   stopping.check()
   # the mesh, and the rows of each batch that this host reads
@@ -147,8 +147,8 @@ def load_data(
   evaluations = make_evaluations(settings, vocab, share=share, reader=parts)
   stopping.check()
   # labels, documents and scores have to fit the task
-  parts = fit(parts, [source, *evaluations.values()])
-  check_rows(parts.task, {'data': source} | {f'eval.{name}.data': split for name, split in evaluations.items()})
+  parts = fit(parts, [source, *(split for name, split in evaluations.items() if name not in parts.others)])
+  check_rows(parts, {'data': source} | {f'eval.{name}.data': split for name, split in evaluations.items()})
   scores = evaluation.scores_of(settings, parts, evaluations)
   # epochs become steps, now that the number of rows is known
   settings = {**settings, 'steps': run_folder.begun_steps(settings, source.steps_per_epoch, held.old), 'epochs': None}
@@ -205,7 +205,7 @@ def open_run(
   _, measures = jax.eval_shape(traced, start.maker.abstract, dict(spec), start.key)
   # what an interrupted interval had summed up
   summed = run_folder.summed(folder, step)
-  eval_steps = evaluation.make_steps(task, rows=evaluation.rows_at_once(settings))
+  eval_steps = evaluation.steps_of(settings, data.parts, data.evaluations)
   _check_best(settings, data, start.state, eval_steps)
   # sizes, for the log, and the measure of speed
   flops = sizes.training_flops(task, spec, start.state.params)
@@ -268,7 +268,9 @@ def _last_steps(settings: Settings, step: int, options: RunOptions) -> tuple[int
   return total, total if options.stop_at is None else max(step, min(total, options.stop_at))
 
 
-def _check_best(settings: Settings, data: RunData, state: TrainState, eval_steps: evaluation.Steps) -> None:
+def _check_best(
+  settings: Settings, data: RunData, state: TrainState, eval_steps: Mapping[str, evaluation.Steps]
+) -> None:
   if settings['best'] is None:
     return
   name = settings['best'][0].partition('/')[0]
@@ -276,9 +278,9 @@ def _check_best(settings: Settings, data: RunData, state: TrainState, eval_steps
     settings['best'],
     data.evaluations[name].spec,
     state.params,
-    task=data.parts.task,
+    task=data.parts.of(name).task,
     scores=data.scores[name],
-    step=eval_steps.plain,
+    step=eval_steps[name].plain,
   )
 
 

@@ -162,7 +162,7 @@ class RunContext:
     key: root key of all randomness, the same at every step.
     batches: pairs (host batch, device batch), from the first step of this call on.
     optimiser: of the whole run; `steps` has the compiled steps.
-    eval_steps: compiled functions of an evaluation.
+    eval_steps: compiled functions of each evaluation.
     measures: metric -> shape and dtype of its (sum, weight).
     nonfinite: TrainState -> {path: bool[]}, whether an array holds a number that is not finite; jitted.
     checkpoints: saved steps; `to_save` selects the part of a state that they hold.
@@ -190,7 +190,7 @@ class RunContext:
   batches: Iterator[tuple[Mapping[str, Any], Mapping[str, Array]]]
   optimiser: optim.Optimiser
   steps: StepCache
-  eval_steps: evaluation.Steps
+  eval_steps: Mapping[str, evaluation.Steps]
   measures: Any
   nonfinite: Callable[[TrainState], Mapping[str, Array]]
   checkpoints: Checkpoints

@@ -12,11 +12,12 @@ from plm_jax.checkpoint import CheckpointError
 from plm_jax.config import build, signatures
 from plm_jax.core import errors, param_paths, sharding
 from plm_jax.core.errors import ConfigError
-from plm_jax.core.types import Execution, PyTree, Task
+from plm_jax.core.types import Execution, PyTree, Task, Vocab
 from plm_jax.io import other_forms
 from plm_jax.io.files import Where
 from plm_jax.text import tokenizer
 from plm_jax.training import parts
+from plm_jax.training.before.from_data import written
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import init_params
 from plm_jax.weights import task_heads
@@ -43,7 +44,19 @@ def model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
     params = leaves.with_sums(weights.SUMS).tree()
   except CheckpointError as error:
     raise ConfigError(f'evaluate: {error}') from error
-  return parts.parts_of(trunk, _with_head(settings, opened.adapter, source), vocab), params
+  own = _with_start(_with_head(settings, opened.adapter, source), opened.token_ids, vocab)
+  template = written(tokenizer.marked(opened.vocab))
+  return parts.parts_of(trunk, own, vocab, heads=tuple(params), template=template), params
+
+
+def _with_start(settings: Settings, ids: Mapping[str, Any], vocab: Vocab) -> Settings:
+  """Return settings with the folder's start token of the decoder."""
+  role = 'objective' if settings['objective'] else 'adapter'
+  block, token = settings[role], ids.get('decoder_start_token_id')
+  roles = {vocab.eos_id: 'eos', vocab.bos_id: 'bos', vocab.pad_id: 'pad'}
+  if token is None or token not in roles or block.get('start', '') is not None:
+    return settings
+  return {**settings, role: {**block, 'start': roles[token]}}
 
 
 def _with_head(settings: Settings, head: Mapping[str, Any], source: Where) -> Settings:

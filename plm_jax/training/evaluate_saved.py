@@ -43,27 +43,25 @@ class Evaluator(NamedTuple):
   """Everything that evaluations of one task share.
 
   Attributes:
+    made: the task, and those of evaluations that have their own.
     sources: evaluation -> its rows.
     units: evaluation -> units in its text, see `schema.Evaluation`.
     key: root key of the run.
     scores: evaluation -> names of its scores.
-    steps: the compiled functions of the task.
+    steps: evaluation -> its compiled functions.
     best: metric of `best`, shown with the usual ones.
+    spec: shapes of a batch of the task.
   """
 
-  task: Task
+  made: Parts
   sources: dict[str, Source]
   units: dict[str, int | None]
   key: jax.Array
   scores: dict[str, tuple[str, ...]]
-  steps: evaluation.Steps
+  steps: dict[str, evaluation.Steps]
   layout: sharding.Layout
   best: str | None
-
-  @property
-  def spec(self) -> Spec:
-    """Shapes of a batch."""
-    return next(iter(self.sources.values())).spec
+  spec: Spec
 
   def evaluate(self, name: str, params: PyTree, *, keep: bool) -> evaluation.Evaluated:
     """Run one evaluation; `keep` also returns predictions that no score needs."""
@@ -71,8 +69,8 @@ class Evaluator(NamedTuple):
       self.sources[name],
       params,
       self.key,
-      task=self.task,
-      steps=self.steps,
+      task=self.made.of(name).task,
+      steps=self.steps[name],
       layout=self.layout,
       units=self.units[name],
       scores=self.scores[name],
@@ -122,8 +120,9 @@ def evaluate_run(
   names = _names(settings, name, predictions)
   present = () if follow else _present(folder, step, every=every)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
+  made = preflight.with_evaluations(settings, made)
   signals.check()
-  predicted.check_task(made.task, predictions, user=made.user)
+  predicted.check_task(made.of(names[0]).task, predictions, user=made.of(names[0]).user)
   _check_one(settings, predictions, by_class=by_class)
   layout = parts.make_layout(settings)
   with sharding.use(layout):
@@ -167,7 +166,7 @@ def predict_run(
     evaluator = _evaluator(settings, made, [name], layout=layout, predictions=nowhere)
     steps, spec = iter([number]), evaluator.spec
     states = _states(settings, folder, steps, made.task, spec, layout=layout, may_vanish=False, part=part)
-    return evaluator.task, evaluator.evaluate(name, next(states).params, keep=True)
+    return made.task, evaluator.evaluate(name, next(states).params, keep=True)
 
 
 def evaluate_folder(
@@ -198,8 +197,9 @@ def evaluate_folder(
   names = _names(settings, name, predictions, made=None if folder is None else folder.root)
   settings = without_folded(settings)
   made, params = model_of(source, settings)
+  made = preflight.with_evaluations(settings, made)
   signals.check()
-  predicted.check_task(made.task, predictions, user=made.user)
+  predicted.check_task(made.of(names[0]).task, predictions, user=made.of(names[0]).user)
   layout = parts.make_layout(settings)
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions, by_class=by_class)
@@ -250,7 +250,7 @@ def _evaluator(
   # cheap checks come before any text is read
   feed.check_evaluations({name: settings['eval'][name] for name in names}, mesh=layout.mesh)
   found = preflight.look({f'eval.{name}.data': settings['eval'][name]['data'] for name in names}, made)
-  preflight.check_scored_rows(settings, made.task, found)
+  preflight.check_scored_rows(settings, made, found)
   sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
   if by_class and (without := [name for name, source in sources.items() if source.unlabelled]):
     raise ConfigError(
@@ -258,16 +258,18 @@ def _evaluator(
       'it out'
     )
   # labels, documents and scores have to fit the task
-  made = parts.fit(made, sources.values())
-  parts.check_rows(made.task, {f'eval.{name}.data': source for name, source in sources.items()})
-  wanted = evaluation.asked(settings, made.task)
+  made = parts.fit(made, [source for name, source in sources.items() if name not in made.others])
+  parts.check_rows(made, {f'eval.{name}.data': source for name, source in sources.items()})
+  wanted = evaluation.asked(settings, made)
   # some scores need no labels; the others leave such evaluations out
-  anyway = {name for name in names if predictions is None and scoring.takes_unlabelled(wanted[name], made.task)}
+  anyway = {
+    name for name in names if predictions is None and scoring.takes_unlabelled(wanted[name], made.of(name).task)
+  }
   labelled = {name: source for name, source in sources.items() if not source.unlabelled or name in anyway}
   scores: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
   scores |= evaluation.scores_of(settings, made, labelled)
   # the form of predictions is checked before they are made
-  keys = evaluation.predicted_keys(made.task, sources[names[0]].spec) if predictions or by_class else []
+  keys = evaluation.predicted_keys(made.of(names[0]).task, sources[names[0]].spec) if predictions or by_class else []
   if by_class:
     by_classes.check(keys, user=made.user)
   if predictions is not None:
@@ -279,14 +281,16 @@ def _evaluator(
       'predictions with --predictions=FILE, or leave keep_unlabelled out'
     )
   return Evaluator(
-    made.task,
+    made,
     sources,
     {name: settings['eval'][name]['units'] for name in names},
     jax.random.key(settings['seed']),
     scores,
-    evaluation.make_steps(made.task, rows=evaluation.rows_at_once(settings)),
+    evaluation.steps_of(settings, made, names),
     layout,
     settings['best'] and settings['best'][0],
+    next((one.spec for name, one in sources.items() if name not in made.others), None)
+    or preflight.batch_spec(made, settings['data']),
   )
 
 
@@ -314,8 +318,8 @@ def _evaluate(
     )
     lines.append(line)
     if predictions is not None and main:
-      (one,) = found.values()
-      form, in_words = predictions.format, evaluator.task.in_words
+      ((name, one),) = found.items()
+      form, in_words = predictions.format, evaluator.made.of(name).task.in_words
       predicted.write(predictions.file, one.predictions, one.records, form=form, in_words=in_words)
       log.info(f'{len(one.predictions)} predictions in {predictions.file}')
     if by_class and main:

@@ -4,7 +4,7 @@ import functools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,18 +27,18 @@ _IN_FLIGHT = 2  # batches whose predictions are still on the device
 
 def scores_of(settings: Settings, made: Parts, sources: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
   """Return each evaluation's scores; raise ConfigError if one cannot be computed."""
-  wanted = asked(settings, made.task)
+  wanted = asked(settings, made)
   for name, source in sources.items():
-    check_scores(wanted[name], made, source.spec, where=f'eval.{name}')
+    check_scores(wanted[name], made.of(name), source.spec, where=f'eval.{name}')
     scoring.check_records(wanted[name], source, where=f'eval.{name}')
   return {name: wanted[name] for name in sources}
 
 
-def asked(settings: Settings, task: Task) -> dict[str, tuple[str, ...]]:
+def asked(settings: Settings, made: Parts) -> dict[str, tuple[str, ...]]:
   """Return score names: those of the evaluation, else of the task."""
   found = {}
   for name, block in settings['eval'].items():
-    names = task.scores if block['scores'] is None else tuple(block['scores'])
+    names = made.of(name).task.scores if block['scores'] is None else tuple(block['scores'])
     found[name] = scoring.tokenized(names, block.get('tokenize') or (), where=f'eval.{name}')
   return found
 
@@ -93,6 +93,12 @@ def make_steps(task: Task, *, rows: int | None = None) -> Steps:
   """
   plain = functools.partial(eval_step, task=task, rows=rows)
   return Steps(jax.jit(plain), jax.jit(functools.partial(predicting_step, task=task)))
+
+
+def steps_of(settings: Settings, made: Parts, names: Iterable[str]) -> dict[str, Steps]:
+  """Return `make_steps` of each evaluation, which those without their own task share."""
+  steps = make_steps(made.task, rows=rows_at_once(settings))
+  return {name: make_steps(made.of(name).task) if name in made.others else steps for name in names}
 
 
 def rows_at_once(settings: Settings) -> int | None:

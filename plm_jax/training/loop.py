@@ -235,20 +235,20 @@ def _evaluate_or_save(run: RunContext, loop: LoopState, due: _Due) -> None:
 
 def _evaluate(run: RunContext, loop: LoopState, due: _Due) -> None:
   """Make the evaluations due, which may change rate or end run."""
-  settings, task, kept = run.settings, run.data.parts.task, run.options.predictions
+  settings, kept = run.settings, run.options.predictions
   with run.meter.paused(), run.watchdog.paused():
     # an average of the parameters, if the optimiser keeps one
     params = run.optimiser.eval_params(loop.state.opt_state, loop.state.params)
     loop.scores = {}
     for name in due.evaluations:
       # predictions of one evaluation may be kept
-      output = kept if kept is not None and kept.evaluation == name else None
+      task, output = run.data.parts.of(name).task, kept if kept is not None and kept.evaluation == name else None
       result = evaluate(
         run.data.evaluations[name],
         params,
         run.key,
         task=task,
-        steps=run.eval_steps,
+        steps=run.eval_steps[name],
         layout=run.data.layout,
         units=settings['eval'][name]['units'],
         scores=run.data.scores[name],

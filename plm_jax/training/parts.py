@@ -7,6 +7,7 @@ keywords.
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -39,6 +40,7 @@ class Parts(NamedTuple):
     task: the objective or the adapter on the trunk.
     user: what the task is called in messages, such as "objective 'mlm'".
     reads: the keys of a batch that the task reads.
+    others: name -> the parts of an evaluation with its own task.
   """
 
   vocab: Vocab
@@ -47,6 +49,15 @@ class Parts(NamedTuple):
   user: str
   reads: tuple[str, ...]
   second_vocab: Vocab | None = None
+  others: 'Mapping[str, Parts]' = MappingProxyType({})
+
+  def of(self, name: str) -> 'Parts':
+    """Return the parts of an evaluation."""
+    return self.others.get(name, self)
+
+  def at(self, where: str) -> 'Parts':
+    """Return the parts of a data block, 'data' or 'eval.NAME.data'."""
+    return self.of(where.removeprefix('eval.').removesuffix('.data'))
 
 
 def make_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab:
@@ -159,12 +170,19 @@ def reads_second(settings: Settings) -> bool:
   return not any(block.get('second') == 'targets' for block in parts)
 
 
-def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab, folder: RunFolder | None = None) -> Parts:
-  """Build the task on an existing trunk; raises like `make_parts`."""
+def parts_of(
+  trunk: nn.Module, settings: Settings, vocab: Vocab, folder: RunFolder | None = None, **offered: Any
+) -> Parts:
+  """Build the task on an existing trunk; raises like `make_parts`.
+
+  Args:
+    **offered: keywords for a task that takes them, such as `heads`.
+  """
   role = 'objective' if settings.get('objective') else 'adapter'
   second = make_second_vocab(settings, folder)
   with errors.stage(role):
-    task = build.make(f'{role}s', settings[role], trunk=trunk, vocab=vocab, offered={'second_vocab': second})
+    offered |= {'second_vocab': second}
+    task = build.make(f'{role}s', settings[role], trunk=trunk, vocab=vocab, offered=offered)
   if task.couples_rows and settings['accumulate'] > 1:
     raise ConfigError(
       f'accumulate={settings["accumulate"]}: {role} {settings[role]["name"]!r} couples the rows of a batch, '
@@ -176,7 +194,8 @@ def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab, folder: RunFold
       'variance: take more rows, or another norm'
     )
   for where, block in config.of_data(settings).items():
-    check_length(trunk, task.row_length(block['length']), where=where)
+    if not config.own_task(settings, where):
+      check_length(trunk, task.row_length(block['length']), where=where)
   reads = _with_characters(config.reads(settings), trunk)
   return Parts(vocab, trunk, task, f'{role} {settings[role]["name"]!r}', reads, second)
 
@@ -222,6 +241,7 @@ def make_source(
   host, hosts = share
   spelt = reader is not None and 'characters' in dict(map(axes_of, reader.reads))
   offered = {'second_vocab': second_vocab or (reader and reader.second_vocab), 'characters': spelt or None}
+  offered['sequences'] = reader and reader.task.sentences
   with errors.stage(where), signals.raising():
     source = build.make('data', block, offered=offered, vocab=vocab, seed=seed, host=host, hosts=hosts)
   if reader is not None:
@@ -246,7 +266,7 @@ def make_evaluations(
       vocab,
       seed=settings['seed'],
       share=share,
-      reader=reader,
+      reader=reader.of(name),
       where=f'eval.{name}.data',
     )
     for name in (settings['eval'] if names is None else names)
@@ -258,16 +278,16 @@ def fit(parts: Parts, sources: Iterable[Source]) -> Parts:
   if parts.task.for_documents is None:
     return parts
   with errors.stage(parts.user):
-    return parts._replace(task=parts.task.for_documents(max(source.documents for source in sources)))
+    return parts._replace(task=parts.task.for_documents(max((source.documents for source in sources), default=1)))
 
 
-def check_rows(task: Task, sources: Mapping[str, Source]) -> None:
-  """Raise ConfigError if the task cannot use a first batch."""
-  if task.check is None:
-    return
+def check_rows(parts: Parts, sources: Mapping[str, Source]) -> None:
+  """Raise ConfigError if a task cannot use a first batch."""
   for where, source in sources.items():
-    with errors.stage(where):
-      task.check(next(source.read(0)))
+    task = parts.at(where).task
+    if task.check is not None:
+      with errors.stage(where):
+        task.check(next(source.read(0)))
 
 
 def check_keys(reader: Parts, source: Source, block: Settings, *, where: str) -> None:

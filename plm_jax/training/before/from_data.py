@@ -211,7 +211,7 @@ def layout_of_release(folder: str, *, texts: int, key: str = '--config.data.layo
   place, pad = _tokenizer_of(folder), theirs.get('pad_token_id')
   if not classifies or theirs.get('is_encoder_decoder') or place is None or pad is None:
     return found
-  last = _written(tokenizer.marked(place)).single[-1][0]
+  last = written(tokenizer.marked(place)).single[-1][0]
   if last == pad:
     raise ConfigError(
       f'data.layout: the tokenizer of {folder} ends texts with the token {last}, which pads rows as well, so that '
@@ -303,15 +303,15 @@ def layout_of(folder: str, *, texts: int = 2, bare: bool = False, kinds: bool = 
   if place is None:
     return None
   with errors.stage('data.layout'):
-    vocab, written = tokenizer.load(place), _written(tokenizer.marked(place))
+    vocab, theirs = tokenizer.load(place), written(tokenizer.marked(place))
   styles = build.files_of('data.rows.layouts')
   for name in PUBLISHED if bare else PUBLISHED[:-1]:
     try:
       template = framing.template(*(styles[name].make(vocab=vocab, fields=number) for number in (1, 2)))
     except (ValueError, KeyError):  # a token that the vocabulary does not have
       continue
-    pairs = zip((template.single, template.pair)[:texts], (written.single, written.pair)[:texts], strict=True)
-    if all(ours == theirs or (not kinds and _tokens(ours) == _tokens(theirs)) for ours, theirs in pairs):
+    pairs = zip((template.single, template.pair)[:texts], (theirs.single, theirs.pair)[:texts], strict=True)
+    if all(ours == other or (not kinds and _tokens(ours) == _tokens(other)) for ours, other in pairs):
       return name
   return None
 
@@ -324,7 +324,7 @@ def _tokenizer_of(folder: str) -> Path | None:
   return next((one for one in model_folders.tokenizer_places(folder) if tokenizer.exists(one)), None)
 
 
-def _written(marked: tokenizers.Tokenizer) -> Template:
+def written(marked: tokenizers.Tokenizer) -> Template:
   """Return the tokens around one text and around two."""
 
   def parts(second: str | None) -> tuple[tuple[int | str, int], ...]:

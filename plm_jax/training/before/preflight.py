@@ -25,7 +25,16 @@ from plm_jax.runs import history, metrics, scoring
 from plm_jax.training import evaluation, feed
 from plm_jax.training.cost import memory, sizes
 from plm_jax.training.init_sources import check_sources
-from plm_jax.training.parts import Parts, check_labels, check_names, make_layout, make_parts, make_vocab
+from plm_jax.training.parts import (
+  Parts,
+  check_labels,
+  check_names,
+  make_layout,
+  make_parts,
+  make_template,
+  make_vocab,
+  parts_of,
+)
 from plm_jax.training.step import TrainState, abstract_params, bind, eval_step, state_maker, step_rng
 from plm_jax.weights import task_heads, writer
 
@@ -49,13 +58,13 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
     metrics.check_sinks(settings['log'])
   check_sources(settings['init_from'])
   # the task and the mesh
-  parts = make_parts(settings, make_vocab(settings))
+  parts = with_evaluations(settings, make_parts(settings, make_vocab(settings)))
   layout = make_layout(settings)
   feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=layout.mesh)
   feed.check_evaluations(settings['eval'], mesh=layout.mesh)
   # the heads of the data files
   labels = look(config.of_data(settings), parts)
-  scores = evaluation.asked(settings, parts.task)
+  scores = evaluation.asked(settings, parts)
   anyway = {f'eval.{name}.data' for name, names in scores.items() if scoring.takes_unlabelled(names, parts.task)}
   for where, found in labels.items():
     if found.unlabelled and where not in anyway:
@@ -69,16 +78,17 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
   # every shape, without computing
   with sharding.use(layout):
     _check_shapes(settings, parts, layout, scored=scored)
-  check_scored_rows(settings, parts.task, labels)
+  check_scored_rows(settings, parts, labels)
 
 
-def check_scored_rows(settings: Settings, task: Task, labels: Mapping[str, Labels]) -> None:
+def check_scored_rows(settings: Settings, parts: Parts, labels: Mapping[str, Labels]) -> None:
   """Raise ConfigError if a score refuses a row of its data."""
   # scores of the head, such as SQuAD's, refuse rows of training too; rows without labels are only predicted
-  names = {'data': task.scores} | {
-    f'eval.{name}.data': scores for name, scores in evaluation.asked(settings, task).items()
+  names = {'data': parts.task.scores} | {
+    f'eval.{name}.data': scores for name, scores in evaluation.asked(settings, parts).items()
   }
   for where, found in labels.items():
+    task = parts.at(where).task
     if not found.unlabelled or scoring.takes_unlabelled(names[where], task):
       scoring.check_rows(names[where], found, task, where=where)
 
@@ -144,7 +154,7 @@ def look(blocks: Mapping[str, Settings], parts: Parts) -> dict[str, Labels]:
   for where, block in blocks.items():
     with errors.stage(where), signals.raising():
       found[where] = build.look(block) or Labels()
-      check_labels(parts.task, found[where], path=block.get('path', block['name']))
+      check_labels(parts.at(where).task, found[where], path=block.get('path', block['name']))
   return found
 
 
@@ -255,16 +265,16 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   state, tx = abstract_state(settings, parts, layout)
   shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.params)
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings, layout=layout)
-  for block in settings['eval'].values():
-    batch = read_spec(parts, block['data'])
+  for name, block in settings['eval'].items():
+    batch = read_spec(parts.of(name), block['data'])
     found = memory.leaves(state, tx, batch, layout=layout)
     memory.check(found, parts.trunk, {'data': block['data']}, layout=layout)
   prepared = _prepared(spec, parts.task, key, where='data')
   specs = [spec]
   for name, block in settings['eval'].items():
-    if (of_evaluation := batch_spec(parts, block['data'])) not in specs:
+    if (of_evaluation := batch_spec(parts.of(name), block['data'])) not in specs:
       specs.append(of_evaluation)
-      _prepared(of_evaluation, parts.task, key, where=f'eval.{name}.data')
+      _prepared(of_evaluation, parts.of(name).task, key, where=f'eval.{name}.data')
   places = sharding.row_places(layout.mesh)
   for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
     size = leaf.size * leaf.dtype.itemsize // places
@@ -275,8 +285,9 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   with errors.stage('optim'):
     trainable, task = tx.split(shapes)[0], parts.task
     tx.check_rows(jax.eval_shape(lambda example, params: rows.find(task.rows(example), params), prepared, trainable))
-  for name, names in evaluation.asked(settings, parts.task).items():
-    evaluation.check_scores(names, parts, batch_spec(parts, settings['eval'][name]['data']), where=f'eval.{name}')
+  for name, names in evaluation.asked(settings, parts).items():
+    own = parts.of(name)
+    evaluation.check_scores(names, own, batch_spec(own, settings['eval'][name]['data']), where=f'eval.{name}')
   asked = [(settings['best'], 'best')] if settings['best'] is not None else []
   check_metrics([*asked, *(((metric, 'max'), 'scores') for metric in scored)], settings, parts, shapes)
 
@@ -286,8 +297,25 @@ def check_metric_of_best(settings: Settings) -> None:
 
   No device is used.
   """
-  parts = make_parts(settings, make_vocab(settings))
+  parts = with_evaluations(settings, make_parts(settings, make_vocab(settings)))
   check_metrics([(settings['best'], 'best')], settings, parts, abstract_parameters(settings, parts))
+
+
+def with_evaluations(settings: Settings, parts: Parts) -> Parts:
+  """Add evaluations with their own task, on the trained parameters."""
+  tasks = {name: block['task'] for name, block in settings['eval'].items() if block.get('task')}
+  if not tasks:
+    return parts
+  heads, template = tuple(abstract_parameters(settings, parts)), make_template(settings, parts.vocab)
+  others = {}
+  for name, task in tasks.items():
+    folder = signatures.folder_of('adapters | objectives', task['name'])
+    own = {**settings, 'objective': None, 'adapter': None, build.singular(folder): task}
+    with errors.stage(f'eval.{name}.task'):
+      others[name] = parts_of(parts.trunk, own, parts.vocab, heads=heads, template=template)
+      if added := set(abstract_parameters({**own, 'data': settings['eval'][name]['data']}, others[name])) - set(heads):
+        raise ConfigError(f'the run has no parameters {", ".join(sorted(added))}, which this task needs: leave it out')
+  return parts._replace(others=others)
 
 
 def abstract_parameters(settings: Settings, parts: Parts) -> PyTree:
@@ -300,11 +328,12 @@ def check_metrics(
   asked: Iterable[tuple[tuple[str, str], str]], settings: Settings, parts: Parts, shapes: PyTree
 ) -> None:
   """Check several metrics like `check_best`, each with its label."""
-  step, scores = functools.partial(eval_step, task=parts.task), evaluation.asked(settings, parts.task)
+  scores = evaluation.asked(settings, parts)
   for best, label in asked:
     name = best[0].partition('/')[0]
-    of_evaluation = batch_spec(parts, settings['eval'][name]['data'])
-    check_best(best, of_evaluation, shapes, task=parts.task, scores=scores[name], step=step, label=label)
+    own = parts.of(name)
+    of_evaluation, step = batch_spec(own, settings['eval'][name]['data']), functools.partial(eval_step, task=own.task)
+    check_best(best, of_evaluation, shapes, task=own.task, scores=scores[name], step=step, label=label)
 
 
 def _prepared(spec: Mapping[str, jax.ShapeDtypeStruct], task: Task, key: Array, *, where: str) -> Example:
