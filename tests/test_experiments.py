@@ -24,7 +24,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = signatures.experiment_files()
 NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
-WITHOUT_AN_UPDATE = [f'experiments/{name}.py' for name in ('blimp/pairs', 'gpt/heuristics', 'gpt/prompt', 'gpt/zero_shot')]
+WITHOUT_AN_UPDATE = [
+  f'experiments/{name}.py' for name in ('blimp/pairs', 'gpt/heuristics', 'gpt/prompt', 'gpt/zero_shot')
+]
 WITHOUT_EVALUATION = ['experiments/glove/glove.py']  # counts of another text are of another size, and so is its loss
 WITHOUT_EFFECT = [('hellaswag', 'joined')]  # its context is one field already
 

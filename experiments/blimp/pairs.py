@@ -29,5 +29,6 @@ def get_config(arg=''):
   c.objective = dict(name='minimal_pairs')
   c.data = dict(name='minimal_pairs', path='runs/data/blimp', split='test', batch_size=256)
   c.eval = dict(test=dict(data=dict(split='test')))
+  c.best = ('test/accuracy', 'max')
   c.optim = common.bert_adam(1e-4, warmup=0.01)
   return common.quick(c, arg)

@@ -25,7 +25,7 @@ from plm_jax.text import chars
 log = logging.getLogger(__name__)
 
 GIVES = ('tokens', 'segment_ids', 'characters', 'pair', 'counted', 'masked_at', 'hidden')
-QUICK = dict(path='pydocs/summary_pair', split='train[:64]', good='summary', bad='body', length=256)
+QUICK = dict(path='pydocs/summary_pair', good='summary', bad='summary', length=128, batch_size=8)
 GROUPS = ('field', 'linguistics_term', 'UID')  # of BLiMP, from the largest
 MANY = 64  # batches from which every second length has a shape; else every eighth
 
@@ -188,7 +188,7 @@ def _tokenised(
 def _sequences(
   pair: list[np.ndarray], words: list[list[int]] | None, sentences: Sentences
 ) -> dict[tuple[bytes, int], list[int]]:
-  """Map (sequence, masked place) of a pair to both hidden tokens, or -1."""
+  """Map (sequence, masked place) of a pair to both hidden tokens."""
   found: dict[tuple[bytes, int], list[int]] = {}
   for side, ids in enumerate(pair):
     inner = np.arange(len(sentences.before), len(ids) - len(sentences.after))
