@@ -21,9 +21,9 @@ Expect (accuracy in per cent; GPT-3 Small of 125 M, GPT-3 of 175 B; zero-shot / 
   squad       - / -          59.5 / 69.8      f1 of SQuAD 2 (Table 3.7); here are the questions of 1.1
   cbt         GPT-2 of 1.5 B: 93.3 (common nouns), 89.05 (named entities)      accuracy_sum
 
-Arguments: a set (copa, hellaswag, lambada; cbt of GPT-2; the texts multi30k, wmt_fr_en, wmt_en_fr, squad), `one` or
-`few` (32, 20 and 15 demonstrations, as the paper has; 5 of texts), `quick`. runs/data/cbt is the Children's Book Test,
-as .jsonl with sentences, question, options and answer.
+Arguments: a set (copa, hellaswag, piqa, lambada; cbt of GPT-2; the texts multi30k, wmt_fr_en, wmt_en_fr, squad), `one`
+or `few` (32, 20, 50 and 15 demonstrations, as the paper has; 5 of texts), `quick`. PIQA is worded and compared as in
+lm-evaluation-harness. runs/data/cbt is the Children's Book Test, as .jsonl with sentences, question, options, answer.
 Differs from the paper: COPA's options go on with "because" or "so" in lower case; LAMBADA's demonstrations are whole
 passages, where the paper's few-shot prompts have a blank; five draws of demonstrations, of which the paper has one.
 """
@@ -34,6 +34,7 @@ from experiments import common
 SETS = {
   'copa': ('tfds:super_glue/copa', 'validation', 'train', 32, dict(name='prompts', task='copa'), 'sum'),
   'hellaswag': ('tfds:hellaswag', 'validation', 'train', 20, dict(name='prompts', task='hellaswag'), 'mean'),
+  'piqa': ('tfds:piqa', 'validation', 'train', 50, dict(name='prompts', task='piqa'), 'characters'),
   'lambada': ('tfds:lambada', 'test', 'test', 15, dict(name='prompts', task='lambada'), 'sum'),
   'cbt': ('runs/data/cbt', 'test', 'validation', 1, dict(name='prompts', task='cbt'), 'sum'),
   'multi30k': ('runs/data/multi30k_en_de', 'test', 'train', 5, dict(name='prompts', task='de_en'), None),

@@ -4,9 +4,14 @@ plm-jax tables experiments/tables/roberta_1.py --scale=small --workdir=runs/tabl
 plm-jax tables experiments/tables/roberta_1.py --workdir=runs/tables --print    existing results, no run
 plm-jax tables experiments/tables/roberta_1.py --workdir=runs/tables --commands one command per run
 plm-jax tables experiments/tables/roberta_1.py --cost                           hours and operations
+plm-jax tables experiments/tables/published_gpt2.py --scale=published --weights=DIR --workdir=runs/tables
 
 A table file lists the compared rows, the metric of each column, the published numbers and the claimed differences.
 Measured numbers are printed next to the published ones.
+
+--scale=published evaluates or fine-tunes published weights: DIR has their folders under the names that the file lists.
+What is missing stays empty, and --print shows the command that fetches it. A number that differs from the published one
+is marked. Published numbers of other examples or weights are in parentheses and not compared.
 
 --workdir stores the runs in DIR/runs, shared by all tables, and compiled programs in DIR/compiled. Finished runs are
 not repeated and interrupted ones resume, so repeat the same command after any interruption.
@@ -39,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   scales = file.SCALES if arguments.cost and arguments.scale is None else (arguments.scale or 'small',)
   arguments.scale = scales[-1]
+  _check_weights(arguments)
   table = file.read(arguments.table, arguments.scale)
   if arguments.workdir is None and not arguments.cost:
     return _show_cells(table, arguments)
@@ -49,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   workdir = None if arguments.workdir is None else files.local_path(arguments.workdir, what='--workdir')
   makes = not (arguments.only_print or arguments.commands or arguments.cost)
   run_folders.check_adopt(arguments.adopt)
-  places = runs.Places(workdir, arguments.data, arguments.corpus, tuple(arguments.adopt), makes)
+  places = runs.Places(workdir, arguments.data, arguments.corpus, tuple(arguments.adopt), makes, arguments.weights)
+  if arguments.weights:
+    table = _with_weights(table, places, arguments)
   plan = runs.plan(table, places)
   from plm_jax.studies.tables import costs, filling, making, needs  # loads jax, and touches no device
 
@@ -85,7 +93,8 @@ def _parser() -> command.Parser:
   parser = command.Parser('plm-jax tables', __doc__)
   add = parser.add_argument
   add('table', metavar='FILE[:ARGUMENTS]', help='file of experiments/tables/, with arguments if it takes any')
-  add('--scale', help='tiny, small (default) or paper; --cost shows all by default')
+  add('--scale', help='tiny, small (default) or paper; --cost shows all by default. published needs --weights')
+  add('--weights', metavar='DIR', help='folder of the folders of published weights')
   add('--workdir', metavar='DIR', help='folder of the runs of all tables; optional with --cost')
   add('--out', metavar='DIR', help='folder of the table (default: WORKDIR/NAME/SCALE)')
   add('--data', metavar='DIR', help='folder of the task data sets')
@@ -97,6 +106,19 @@ def _parser() -> command.Parser:
   which.add_argument('--commands', action='store_true', help='print the command of each run, start none')
   which.add_argument('--cost', action='store_true', help='print hours and operations, start no run')
   return parser
+
+
+def _check_weights(arguments: argparse.Namespace) -> None:
+  if (arguments.scale == 'published') != (arguments.weights is not None):
+    raise ConfigError('--scale=published and --weights=DIR, the folder of the weights, go together: add the other one.')
+  if arguments.weights is not None and (arguments.cost or arguments.corpus):
+    raise ConfigError(f'--scale=published pre-trains nothing: remove {"--cost" if arguments.cost else "--corpus"}.')
+
+
+def _with_weights(table: Any, places: Any, arguments: argparse.Namespace) -> Any:
+  from plm_jax.studies.tables import published  # loads numpy
+
+  return published.found(table, places, head=arguments.table)
 
 
 def _of_table(given: Sequence[str]) -> list[str]:
@@ -118,8 +140,10 @@ def _show_cells(table: Any, arguments: argparse.Namespace) -> int:
       'plm-jax tables: --print needs --workdir=DIR, the folder of the runs, or --out=DIR, a folder with a '
       f'cells.json{missing}.'
     )
-  from plm_jax.studies.tables import cells, render  # loads jax
+  from plm_jax.studies.tables import cells, render, runs  # loads jax
 
+  if arguments.weights:
+    table = _with_weights(table, runs.Places(None, arguments.data, weights=arguments.weights), arguments)
   results = cells.read(out / 'cells.json')
   if results['scale'] != arguments.scale:
     raise ConfigError(f'{out / "cells.json"} has scale {results["scale"]}: add --scale={results["scale"]}.')

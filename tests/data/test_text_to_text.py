@@ -413,6 +413,8 @@ def test_prompts_of_gpt3():
   row = {'activity_label': 'Ice', 'context': 'A man [step] writes.', 'endings': ['go [title] on', 'stop'], 'label': 1}
   found = write(prompts.make(task='hellaswag'), row)
   assert (found.inputs, found.options) == ('Ice: A man writes.', ('go. on', 'stop'))
+  found = write(prompts.make(task='piqa'), {'goal': 'Open a jar', 'sol1': 'Hit it.', 'sol2': 'Turn it.', 'label': 1})
+  assert (found.inputs, found.options, found.label) == ('Question: Open a jar\nAnswer:', ('Hit it.', 'Turn it.'), 1)
 
 
 def test_prompts_of_gpt2():

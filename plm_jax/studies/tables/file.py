@@ -30,6 +30,7 @@ NESTED = ('rows', 'columns', 'claims')  # fields of a table that are checked bef
 COUNTED = ('parameters', 'tokens')  # columns that need no metric
 Mark = Literal['A', 'B', 'C', 'D', 'none']
 SCALES: tuple[str, ...] = get_args(Scale)
+PUBLISHED = 'published'  # scale of files with rows of published weights, which name it in SCALES
 BEFORE = '{before}'  # in a change of a row: the folder of the run that it starts from
 T = TypeVar('T')
 
@@ -62,6 +63,9 @@ class Column:
     note: why the published numbers differ in kind from the measured ones.
     mark: mark of its published numbers, if it differs from that of the table.
     quoted: source of the published numbers, if it is not the paper: 'Yang et al. 2019, Table 6'.
+    whole: number of examples that the published numbers are of; fewer are not compared with them. 0 if unknown.
+    unlike: why its published numbers are not compared with those of published weights; empty if they are.
+    fetch: command that fetches its data; empty for sets of TFDS.
     empty: why it is not measured at this scale; empty if it is.
   """
 
@@ -83,16 +87,26 @@ class Column:
   note: str = ''
   mark: Mark | None = None
   quoted: str = ''
+  whole: int = 0
+  unlike: str = ''
+  fetch: str = ''
   empty: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A way of pre-training or initialization.
+  """A way of pre-training or initialization, or published weights.
 
   Attributes:
     config: config of the pre-training.
     weights: folder of published weights (or an import, or a run) that it starts from; it then has no `config`.
+    folder: the same below `--weights`, at the scale of published weights.
+    id: name under which they are published, such as 'google-bert/bert-base-uncased'.
+    model: their `model_type`, or the name of an imported model.
+    sha256: of their file; of the lines of several, if they are split. Empty if any is accepted.
+    fetch: command that fetches them; '' for `hf download`.
+    limits: column -> changes of its config that read a part of its examples, which is not compared.
+    unlike: column -> why its published number is not compared.
     keys: changes of it, dotted key -> value. '{before}' in a value stands for the folder of the run of `after`.
     after: earlier row whose pre-training this one starts from, such as the teacher of a student; '' for none.
     corpus: suffix of the path of the text, such as '_filtered' for a copy made by `plm-jax corpus`; held-out text has
@@ -113,6 +127,13 @@ class Row:
 
   config: str = ''
   weights: str = ''
+  folder: str = ''
+  id: str = ''
+  model: str = ''
+  sha256: str = ''
+  fetch: str = ''
+  limits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  unlike: Mapping[str, str] = dataclasses.field(default_factory=dict)
   keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   after: str = ''
   corpus: str = ''
@@ -222,12 +243,12 @@ def read(name: str, scale: str) -> Table:
 
   Args:
     name: name of the file, with arguments of its `get_table` after a colon.
-    scale: one of `SCALES`.
+    scale: one of `SCALES`, or of the `SCALES` of the file.
 
   Raises:
     ConfigError: no such file, or it returns no valid table; names the row or column, and the key.
   """
-  errors.check_choice('--scale', 'scale', scale, SCALES)
+  errors.check_choice('--scale', 'scale', scale, (*SCALES, PUBLISHED))
   file, _, words = name.partition(':')
   path = files.path(file)
   if path.suffix != '.py' or not files.is_file(path):
@@ -258,6 +279,8 @@ def _call(module: ModuleType, scale: str, words: str) -> Any:
   """Call `get_table` of a table file; None if it has none."""
   if 'get_table' not in vars(module):
     return None
+  if scale not in (scales := getattr(module, 'SCALES', SCALES)):
+    raise ValueError(f'this table has no scale {scale!r}: add --scale={"|".join(scales)}.')
   if not words:
     return module.get_table(scale)
   if len(inspect.signature(module.get_table).parameters) < 2:
@@ -369,17 +392,18 @@ def _check(table: Table, label: str) -> None:
 def _check_row(table: Table, name: str, row: Row, label: str) -> None:
   _check_keys(label, keys=row.keys, between=row.between, tuning=row.tuning)
   _check_finite(f'{label}: published', row.published)
-  for field, columns in (('published', row.published), ('without', row.without)):
+  of_columns = ('published', row.published), ('without', row.without), ('limits', row.limits), ('unlike', row.unlike)
+  for field, columns in of_columns:
     for column in columns:
       errors.check_choice(f'{label}: {field}', 'column', column, list(table.columns))
   for column, mark in row.marks.items():
     errors.check_choice(f'{label}: marks', 'column with a published number', column, row.published)
     errors.check_choice(f'{label}: marks', 'mark', mark, get_args(Mark))
-  if bool(row.config) == bool(row.weights) and not row.empty:
+  if bool(row.config) + bool(row.weights or row.folder) != 1 and not row.empty:
     raise ConfigError(f'{label}: set one of config and weights, or empty (the reason why the row is not measured).')
   without = [other for other, column in table.columns.items() if column.of not in ('tuning', 'evaluation')]
   without = [other for other in without if other not in row.without and not table.columns[other].empty]
-  if row.weights and without and not row.empty:
+  if (row.weights or row.folder) and without and not row.empty:
     raise ConfigError(f'{label}: weights have no pre-training to measure: add {without[0]!r} to its `without`.')
   if row.after:
     earlier = [other for other in list(table.rows)[: list(table.rows).index(name)] if not table.rows[other].empty]

@@ -12,6 +12,7 @@ from plm_jax.studies.tables.file import Column, Table
 from plm_jax.studies.tables.intervals import Measured
 
 MEASURED, PUBLISHED = pictures.COLOURS[:2]
+GREY = '#aaaaaa'  # of published numbers that are not compared
 Cells = Mapping[tuple[str, str], Measured]  # (row, column) -> its runs, if it has a result
 
 
@@ -67,7 +68,8 @@ def _dots(axes: Any, table: Table, cells: Cells, name: str, heights: Mapping[str
       mean = intervals.summarise(cell, table.summary)
       axes.plot(mean, height + 0.12, '|', color=MEASURED, markersize=14, markeredgewidth=2.5)
     if (published := table.rows[row].published.get(name)) is not None:
-      published_axes.plot(published, height - 0.12, 'D', color=PUBLISHED, markerfacecolor='none', markersize=5)
+      colour = GREY if name in table.rows[row].unlike else PUBLISHED
+      published_axes.plot(published, height - 0.12, 'D', color=colour, markerfacecolor='none', markersize=5)
   axes.set_xlabel(f'{pictures.plain(name)}, measured\n({_better(table.columns[name])})', color=MEASURED)
   if any(name in row.published for row in table.rows.values()):
     published_axes.set_xlabel('published', color=PUBLISHED)

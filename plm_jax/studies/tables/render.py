@@ -10,9 +10,10 @@ import numpy as np
 
 from plm_jax.core.errors import ConfigError
 from plm_jax.io import files
-from plm_jax.studies.tables import cells, intervals, picture
+from plm_jax.studies.tables import cells, intervals, picture, published
 from plm_jax.studies.tables.file import BEST, COUNTED, Claim, Column, Origin, Table, origin
 from plm_jax.studies.tables.intervals import Measured
+from plm_jax.studies.tables.published import DIFFERS
 
 LEFT = 0.5  # nats below the entropy of word frequencies at which a network has left the plateau
 MARKS = {
@@ -133,13 +134,17 @@ def _grid(table: Table, results: Mapping[str, Any]) -> list[str]:
     columns.append((name, published, not column.empty))
     heads += [f'{name}, published'] * published + [f'{name}, measured'] * (not column.empty)
   lines = [_line(heads), _line(['---'] * len(heads))]
-  letters = footnotes(table)
+  letters, verdicts = footnotes(table), _verdicts(table, results)
   for row_name, row in table.rows.items():
     line = [row_name]
     for name, published, filled in columns:
       letter = letters.get(origin(table, row_name, name), '') if name in row.published else ''
-      line += [_published(row.published.get(name)) + (f' [{letter}]' if letter else '')] * published
-      line += [cell_text(measured(table, results, row_name, name), table)] * filled
+      number = _published(row.published.get(name))
+      if name in row.unlike and number:
+        number = f'({number})'
+      line += [number + (f' [{letter}]' if letter else '')] * published
+      mark = ' **differs**' if verdicts[row_name, name] == DIFFERS else ''
+      line += [cell_text(measured(table, results, row_name, name), table) + mark] * filled
     lines.append(_line(line))
   for trivial in dict.fromkeys(name for column in table.columns.values() for name in column.trivial):
     line = [trivial]
@@ -147,6 +152,12 @@ def _grid(table: Table, results: Mapping[str, Any]) -> list[str]:
       line += [''] * published + [_published(table.columns[name].trivial.get(trivial))] * filled
     lines.append(_line(line))
   return lines
+
+
+def _verdicts(table: Table, results: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+  """Compare all cells with their published numbers."""
+  keys = [(row, column) for row in table.rows for column in table.columns]
+  return {key: published.verdict(table, *key, measured(table, results, *key)) for key in keys}
 
 
 def _published(value: float | None) -> str:
@@ -238,7 +249,9 @@ def _facts(table: Table, results: Mapping[str, Any]) -> list[str]:
   runs, scale = results['runs'].values(), results['scale']
   meaning, choice = _summary_text(table)
   facts = [f'Scale: {scale}. {meaning}', f'The last step of each run counts; {choice}.']
-  if table.pretraining_seeds == 1:
+  verdicts = published.facts(table, _verdicts(table, results))
+  facts += verdicts
+  if table.pretraining_seeds == 1 and not verdicts:
     facts.append('One pre-training a row: its noise is not in the intervals.')
   facts.append('Intervals: bootstrap over seeds and over the rows of the test set.')
   if grouped := _over_groups(table, results):
@@ -278,7 +291,7 @@ def _without(table: Table) -> dict[str, str]:
   by_reason: dict[str, dict[str, list[str]]] = {}
   for name, row in table.rows.items():
     for column, reason in row.without.items():
-      if not row.empty and not table.columns[column].empty:
+      if (row.folder or not row.empty) and not table.columns[column].empty:
         by_reason.setdefault(reason, {}).setdefault(name, []).append(column)
   return {
     reason: ', '.join(f'{row} ({", ".join(columns)})' for row, columns in rows.items())
@@ -368,7 +381,9 @@ def comma_separated(table: Table, results: Mapping[str, Any]) -> str:
   out = io.StringIO()
   writer = csv.writer(out, lineterminator='\n')
   heads = ['row', 'column', 'published', 'measured', 'deviation', 'runs', 'values', 'empty']
-  writer.writerow(heads + ['origin'] * bool(others))
+  verdicts = _verdicts(table, results)
+  compares = any(row.folder for row in table.rows.values())
+  writer.writerow(heads + ['origin'] * bool(others) + ['compared'] * compares)
   for row_name, row in table.rows.items():
     for name, column in table.columns.items():
       cell = measured(table, results, row_name, name)
@@ -379,7 +394,7 @@ def comma_separated(table: Table, results: Mapping[str, Any]) -> str:
       reason = row.empty or column.empty or row.without.get(name) or ('' if len(values) else 'not run')
       line = [row_name, name, row.published.get(name, ''), number, spread, len(values), each, reason]
       source = _origin_text(origin(table, row_name, name)) if name in row.published else ''
-      writer.writerow(line + [source] * bool(others))
+      writer.writerow(line + [source] * bool(others) + [verdicts[row_name, name]] * compares)
   return out.getvalue()
 
 

@@ -79,6 +79,7 @@ class Places(NamedTuple):
     corpus: pre-training text; None for the paths of the configs.
     adopt: folders of runs, or folders that contain such folders.
     makes: whether token stores are built to compare the data of a folder to adopt.
+    weights: folder of the folders of published weights; None without rows of them.
   """
 
   workdir: Path | None
@@ -86,6 +87,7 @@ class Places(NamedTuple):
   corpus: str | None = None
   adopt: tuple[str, ...] = ()
   makes: bool = False
+  weights: str | None = None
 
 
 def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
@@ -114,29 +116,32 @@ def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places)
   runs = []
   for seed in range(table.pretraining_seeds):
     source = None if row.weights else _pretraining(table, cell.row, places, seed)
-    weights = row.weights
+    start: dict[str, Any] = dict(weights=row.weights, sha256=row.sha256)
     if column.of not in ('tuning', 'evaluation'):
       runs.append([source] if source else [])
       continue
     path = {'data.path': str(files.path(places.data) / column.folder)} if places.data and column.folder else {}
     label = f'row {cell.row!r}, column {cell.column!r}'
     if column.of == 'evaluation':
-      keys = {**column.keys, **path, 'seed': seed}
-      runs.append([_run(column.configs[row.family], keys, label=label, source=source, weights=weights, evaluates=True)])
+      keys = {**column.keys, **path, **row.limits.get(cell.column, {}), 'seed': seed}
+      runs.append([_run(column.configs[row.family], keys, label=label, source=source, evaluates=True, **start)])
       continue
     if column.between and not row.direct:
       keys = {**column.between_keys, **row.between, **path, 'seed': seed}
       scratch = row.between_start == 'scratch'
-      start = dict(source=source, weights=weights, scratch=scratch)
-      source, weights = _run(column.between[row.family], keys, label=f'{label}, between', **start), ''
+      source = _run(column.between[row.family], keys, label=f'{label}, between', source=source, scratch=scratch, **start)
+      start = {}
     runs.append([
       _run(
         column.configs[row.family],
-        {**column.keys, **row.tuning, **point, **path, 'seed': seed * table.tuning_seeds + tuning_seed},
+        {
+          **column.keys, **row.tuning, **point, **path, **row.limits.get(cell.column, {}),
+          'seed': seed * table.tuning_seeds + tuning_seed,
+        },
         label=label,
         source=source,
-        weights=weights,
         scratch=row.start == 'scratch',
+        **start,
       )
       for tuning_seed in range(table.tuning_seeds) for point in column.grid or ({},)
     ])  # fmt: skip
@@ -192,13 +197,14 @@ def _run(
   scratch: bool = False,
   evaluates: bool = False,
   weights: str = '',
+  sha256: str = '',
 ) -> Run:
   changes = tuple((key, value if isinstance(value, str) else repr(value)) for key, value in keys.items())
   try:
     settings = _resolved(target, tuple(change for change in changes if change[0] != 'seed')) | {'seed': keys['seed']}
   except ConfigError as error:
     raise ConfigError(f'{label}: {target}: {error}') from error
-  more = [word for word in ('evaluation' if evaluates else '', weights) if word]
+  more = [word for word in ('evaluation' if evaluates else '', sha256 or weights) if word]
   content = [stated(settings), source and source.digest, scratch, *more]
   identity = json.dumps(content, sort_keys=True)
   digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGITS]

@@ -4,6 +4,7 @@ Those of GPT-3 (Brown et al. 2020, §3 and appendix G):
 
     copa        My body cast a shadow over the grass because      the sun was rising.
     hellaswag   Removing ice from car: A man writes over the snow. Then, he      starts to scrape it off.
+    piqa        Question: How do I open a jar? Answer:      Turn the lid.
     lambada     "I never said that," she whispered to      him
 
 Those of GPT (Radford et al. 2018, §5, "Zero-shot Behaviors"):
@@ -70,6 +71,12 @@ def hellaswag(row: Row) -> Written:
   """Write activity and unmarked context; the endings are options (TFDS hellaswag)."""
   context = f'{written.text_of(row, "activity_label")}: {written.text_of(row, "context")}'
   return _chosen(_unmarked(context), tuple(map(_unmarked, written.texts_of(row, 'endings'))), row)
+
+
+def piqa(row: Row) -> Written:
+  """Write "Question: ... Answer:" as lm-evaluation-harness; options are solutions (TFDS piqa)."""
+  options = tuple(written.text_of(row, name) for name in ('sol1', 'sol2'))
+  return _chosen(f'Question: {written.text_of(row, "goal")}\nAnswer:', options, row)
 
 
 def lambada(row: Row) -> Written:
@@ -199,7 +206,7 @@ DETERMINERS = {
   'a', 'an', 'the', 'this', 'that', 'these', 'those', 'my', 'your', 'his', 'her', 'its', 'our', 'their',
 }  # fmt: skip
 TASKS: Mapping[str, Callable[[Row], Written]] = {
-  'copa': copa, 'hellaswag': hellaswag, 'lambada': lambada,
+  'copa': copa, 'hellaswag': hellaswag, 'piqa': piqa, 'lambada': lambada,
   'cola': cola, 'sst2': sst2, 'race': race, 'winograd': winograd, 'dpr': dpr, 'winogrande': winogrande,
   'cbt': cbt, 'question': question,
   'en_de': partial(translate, source='en', target='de'), 'de_en': partial(translate, source='de', target='en'),
