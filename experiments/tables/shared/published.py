@@ -66,7 +66,7 @@ def rows(published: Mapping[str, Mapping[str, Any]], arg: str, **of_all: Any) ->
 
   Args:
     published: row -> its other fields, such as the numbers in `published`.
-    arg: of the table: rows to take, all if none is named, and `quick`.
+    arg: of the table: rows to take, all if none is named, and `quick`, whose losses no number is beside.
     **of_all: fields of all rows.
   """
   for word in common.words(arg):
@@ -79,6 +79,7 @@ def rows(published: Mapping[str, Mapping[str, Any]], arg: str, **of_all: Any) ->
     released = dict(zip(('id', 'model'), RELEASED.get(name, ()), strict=False))
     if name in named or not named:
       made[name] = dict(folder=name) | released | KNOWN.get(name, {}) | of_all | dict(fields)
+      made[name] |= dict(published={}, unlike={}) if 'quick' in common.words(arg) else {}
   return made
 
 

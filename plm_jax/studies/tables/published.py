@@ -75,7 +75,7 @@ def _of_row(table: Table, name: str, row: Row, places: Places) -> dict[str, list
 
 
 def _with_weights(name: str, row: Row, root: Path) -> Row:
-  """Add the checksum of a row's folder, or the reason why it is empty."""
+  """Add a row's checksum, or the reason why it is empty."""
   if not row.folder or row.empty:
     return row
   place = root / row.folder
@@ -113,7 +113,7 @@ def sha256(place: Path) -> str:
 
 
 def _data(run: Run, column: Column, places: Places, known: dict[tuple[str, str], tuple[str, int]]) -> tuple[str, int]:
-  """Return what data of a run is missing, and how many examples it reads."""
+  """Return what a run lacks, and its number of examples."""
   skipped = {f'eval.{name}.data' for name in from_data.left_out(run.settings)} | ({'data'} if run.evaluates else set())
   counted = {'data', f'eval.{column.metric.partition("/")[0]}.data'} - skipped
   total = 0

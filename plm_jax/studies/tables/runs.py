@@ -128,9 +128,8 @@ def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places)
       continue
     if column.between and not row.direct:
       keys = {**column.between_keys, **row.between, **path, 'seed': seed}
-      scratch = row.between_start == 'scratch'
-      source = _run(column.between[row.family], keys, label=f'{label}, between', source=source, scratch=scratch, **start)
-      start = {}
+      start |= dict(source=source, scratch=row.between_start == 'scratch')
+      source, start = _run(column.between[row.family], keys, label=f'{label}, between', **start), {}
     runs.append([
       _run(
         column.configs[row.family],

@@ -189,5 +189,5 @@ def test_what_is_not_compared_is_grey_in_the_picture(mine, monkeypatch, tmp_path
 def test_weights_and_pretraining_do_not_mix(mine):
   text = (mine / 'mine.py').read_text()
   (mine / 'mine.py').write_text(text.replace("of='evaluation'", "of='parameters'"))
-  with pytest.raises(ConfigError, match=r"of='parameters' needs a pre-training, and 'gpt2' is published"):
+  with pytest.raises(ConfigError, match="weights have no pre-training to measure: add 'asked'"):
     file.read(str(mine / 'mine.py'), 'published')
