@@ -197,7 +197,7 @@ def test_an_optional_split_that_the_data_lack_is_not_asked_for(tmp_path):
     (tmp_path / f'{split}.jsonl').write_text('{"premise": "a", "hypothesis": "b", "label": 1}\n')
   words = config.load(f'{conftest.ROOT}/experiments/bert/glue.py:mnli')
   settings = config.resolve({**words, 'data': {**words['data'], 'path': str(tmp_path)}})
-  run = types.SimpleNamespace(source='one', names_its_source=False, settings=settings)
+  run = types.SimpleNamespace(source='one', names_its_source=False, settings=settings, weights='')
   assert 'validation_mismatched' in settings['eval'] and list(needs._lacking(run, 'x.py')) == []
   (tmp_path / 'validation_matched.jsonl').unlink()
   assert len(list(needs._lacking(run, 'x.py'))) == 1  # the one that judges
