@@ -114,3 +114,18 @@ def advance(cache: Cache, *, segment_ids: Array, positions: Array, together: boo
     taken['seen'] = cache['seen'] | (slots == own)
   allowed = taken.get('seen', jnp.broadcast_to(slots <= last, (1, new, len(slots))))
   return cache | taken, Mask(query_segments=segment_ids, key_segments=segments, allowed=allowed)
+
+
+def within(mask: Mask, cache: Cache, positions: Array, window: int | None) -> Mask:
+  """Limit the mask of `advance` to the last `window` positions.
+
+  Args:
+    mask: of the new tokens, from `advance`.
+    cache: with the new tokens.
+    positions: int[b, s] of the new tokens.
+    window: number of visible positions, with their own; None for all.
+  """
+  if window is None:
+    return mask
+  near = cache['positions'][:, None, :] > positions[:, :, None] - window  # [b, s, m]
+  return mask.replace(allowed=near if mask.allowed is None else mask.allowed & near)

@@ -51,20 +51,25 @@ class RMSNorm(nn.Module):
   Attributes:
     epsilon: added to the mean square.
     dtype: of the result.
+    axes: names of the last axes, over which the mean is.
+    from_one: multiply by 1 + scale, whose initial value is 0.
   """
 
   epsilon: float
   dtype: str = 'float32'
+  axes: tuple[str, ...] = ('embed',)
+  from_one: bool = False
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    scale = self.param(
-      'scale', nn.with_logical_partitioning(nn.initializers.ones, ('embed',)), (x.shape[-1],), jnp.float32
-    )
+    init = nn.initializers.zeros if self.from_one else nn.initializers.ones
+    last = tuple(range(-len(self.axes), 0))
+    shape = tuple(x.shape[axis] for axis in last)
+    scale = self.param('scale', nn.with_logical_partitioning(init, self.axes), shape, jnp.float32)
     # the mean square over d: [..., d] -> [..., 1]
     x = x.astype(jnp.float32)
-    y = x * jax.lax.rsqrt((x * x).mean(axis=-1, keepdims=True) + self.epsilon) * scale
-    return y.astype(self.dtype)
+    y = x * jax.lax.rsqrt((x * x).mean(axis=last, keepdims=True) + self.epsilon)
+    return (y * (1 + scale if self.from_one else scale)).astype(self.dtype)
 
 
 class BatchNorm(nn.Module):

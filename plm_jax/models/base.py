@@ -188,15 +188,34 @@ class Rotary(OneStack):
 
   ATTENTION = 'causal'
 
+  @property
+  def _window(self) -> int | None:
+    return getattr(self.config, 'window', None)
+
+  @property
+  def _numbered(self) -> bool:
+    """Check whether blocks take the index of their layer."""
+    return bool(getattr(self.config, 'unrotated', ()))
+
+  def embed_tokens(self, tokens: Array) -> Array:
+    """Embed tokens: [b, l] -> [b, l, d]."""
+    return self.token_embed(tokens)
+
   def states(
     self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
   ) -> tuple[Array, Array]:
     """Compute 'hidden' and 'layers' from left to right."""
     if positions is None:
       positions = position.from_segments(segment_ids)
-    x = constrain(self.token_embed(tokens), 'batch', 'length', 'embed')  # [b, l] -> [b, l, d]
-    angles = position.rotary_angles(positions, self.speeds)
-    hidden, layers = self.layers(x, (Mask(segment_ids, segment_ids, causal=True), angles), train)
+    x = constrain(self.embed_tokens(tokens), 'batch', 'length', 'embed')  # [b, l] -> [b, l, d]
+    context = (
+      Mask(segment_ids, segment_ids, causal=True, window=self._window),
+      position.rotary_angles(positions, self.speeds),
+    )
+    if self._numbered:
+      (hidden, _), layers = self.layers((x, jnp.zeros((), jnp.int32)), context, train)
+    else:
+      hidden, layers = self.layers(x, context, train)
     return self.final_norm(hidden), jnp.concatenate([x[None], layers])
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
@@ -212,9 +231,12 @@ class Rotary(OneStack):
   ) -> tuple[Array, caches.Cache]:
     """Read s tokens as `trunk.Decodes`: logits f32[b, s, v] and the cache."""
     longer, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    mask = caches.within(mask, longer, positions, self._window)
     context = cache['index'], mask, position.rotary_angles(positions, self.speeds)
     layers = {name: cache[name] for name in ('keys', 'values')}
-    hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
+    if self._numbered:
+      layers['number'] = jnp.arange(self.config.num_layers)
+    hidden, new = self.layers.decode(self.embed_tokens(tokens), context, layers)
     return self.attend(self.final_norm(hidden)), longer | new
 
 

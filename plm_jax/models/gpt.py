@@ -9,18 +9,21 @@ attention in an unpublished pattern. `local_window` limits every second layer; n
 of its table 2.1 and of texts about it contradict the rest. XL has 24 heads of 128 on a width of 2,048 (here 16;
 `num_heads=24, head_dim=128` is the printed form). 13B has a width of 5,140 for 40 heads of 128 (here 5,120). 175B has,
 in some texts, a width of 12,888 (here the table's 12,288). `hidden_dim` and `head_dim=128` give the printed forms.
+
+OPT (Zhang et al. 2022; arXiv 2205.01068) is GPT-3 with ReLU and positions from row 2. Its 350M has norms after the sums
+and a token table of half the width.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.core.keywords import Count, Depth, Epsilon, PartRate, Std
+from plm_jax.core.keywords import Count, Depth, Epsilon, NonNegativeInt, PartRate, Std
 from plm_jax.core.sharding import constrain
 from plm_jax.core.types import Array, Execution, Paper, Published
 from plm_jax.layers import cache as caches
@@ -51,7 +54,10 @@ class Config:
     norm_placement: 'post' (GPT) or 'pre' with a final norm (GPT-2).
     activation: 'gelu_tanh' in the released code.
     norm_epsilon: epsilon of every LayerNorm.
+    embed_dim: e, width of the token table and of 'hidden', projected to and from d without biases; None for d.
+    position_offset: first used row of the position table (OPT: 2).
     dropout: rate after embeddings and after each sublayer.
+    embed_dropout: rate after embeddings; None for `dropout` (OPT: 0).
     attention_dropout: rate on attention weights.
     init_std: standard deviation of the normal that initialises kernels and the token table.
     position_std: the same for the position table (GPT-2's code: .01).
@@ -72,7 +78,10 @@ class Config:
   norm_placement: Literal['pre', 'post'] = 'pre'
   activation: Activation = 'gelu_tanh'
   norm_epsilon: Epsilon = 1e-5
+  embed_dim: Count | None = None
+  position_offset: NonNegativeInt = 0
   dropout: PartRate = 0.1
+  embed_dropout: PartRate | None = None
   attention_dropout: PartRate = 0.1
   init_std: Std = 0.02
   position_std: Std = 0.01
@@ -128,15 +137,10 @@ class Block(nn.Module):
     return (hidden, layer + 1), hidden
 
   def decode(self, x: Array, context: tuple[Array, Masks], cache: Cache) -> tuple[Array, Cache]:
-    """Run one step of generation.
+    """Run one step of generation: [b, s, d] and its keys and values.
 
-    Args:
-      x: [b, s, d].
-      context: the slot of the first new token, and the mask of the new tokens.
-      cache: the layer's 'keys' [b h, k, m], 'values' [b h, m, k] and 'number'.
-
-    Returns:
-      [b, s, d], and the layer's keys and values with those of the new tokens.
+    The context is the slot of the first new token and the masks. The cache has the layer's 'keys' [b h, k, m], 'values'
+    [b h, m, k] and 'number'.
     """
     start, masks = context
     return self._sublayers(x, masks, cache['number'], past=Past(cache['keys'], cache['values'], start))
@@ -197,8 +201,13 @@ class Gpt(OneStack):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     self.token_embed = self.embed or self.make_table(normal(c.init_std))
-    self.position_embed = Embed(c.max_length, c.hidden_dim, ('positions', 'embed'), normal(c.position_std), dtype=dtype)
-    self.embed_dropout = Dropout(c.dropout)
+    rows = c.max_length + c.position_offset
+    self.position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), normal(c.position_std), dtype=dtype)
+    self.embed_dropout = Dropout(c.dropout if c.embed_dropout is None else c.embed_dropout)
+    if c.embed_dim:
+      init = normal(c.init_std)
+      self.project_in = Dense(c.hidden_dim, ('embed', 'embed_out'), kernel_init=init, use_bias=False, dtype=dtype)
+      self.project_out = Dense(c.embed_dim, ('embed', 'embed_out'), kernel_init=init, use_bias=False, dtype=dtype)
     layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode',))
     self.layers = layers(c, self.execution)
     if c.norm_placement == 'pre':
@@ -206,26 +215,40 @@ class Gpt(OneStack):
     if not c.tied and c.has_output:
       self.output = self.make_table(normal(c.init_std))
 
+  @property
+  def hidden_dim(self) -> int:
+    """Return e, the width of 'hidden'; 'layers' have width d."""
+    return self.config.embed_dim or self.config.hidden_dim
+
+  def _start(self, tokens: Array, positions: Array) -> Array:
+    """Embed tokens and positions: [b, l] -> [b, l, d]."""
+    x = self.token_embed(tokens)
+    x = self.project_in(x) if self.config.embed_dim else x
+    return x + self.position_embed(positions + self.config.position_offset)
+
+  def _end(self, x: Array) -> Array:
+    """Normalise and project: [b, l, d] -> [b, l, e]."""
+    x = self.final_norm(x) if self.config.norm_placement == 'pre' else x
+    return self.project_out(x) if self.config.embed_dim else x
+
   def states(
     self, tokens: Array, segment_ids: Array, type_ids: Array | None, positions: Array | None, train: bool
   ) -> tuple[Array, Array]:
     """Compute 'hidden' and 'layers' from left to right."""
     c = self.config
     positions = self.positions_of(segment_ids, positions)
-    x = self.token_embed(tokens) + self.position_embed(positions)  # [b, l] -> [b, l, d]
-    x = self.embed_dropout(x, train=train)
+    x = self.embed_dropout(self._start(tokens, positions), train=train)  # [b, l] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
     whole, local = (Mask(segment_ids, segment_ids, causal=True, window=size) for size in (c.window, c.local_window))
     masks = whole, local if c.local_window else None
     (hidden, _), layers = self.layers((x, jnp.zeros((), jnp.int32)), masks, train)
-    if c.norm_placement == 'pre':
-      hidden = self.final_norm(hidden)
-    return hidden, jnp.concatenate([x[None], layers])
+    return self._end(hidden), jnp.concatenate([x[None], layers])
 
   @property
   def position_rows(self) -> dict[str, range]:
     """Return the used rows of position tables, by path, from position 0."""
-    return {'position_embed': range(self.config.max_length)}
+    first = self.config.position_offset
+    return {'position_embed': range(first, first + self.config.max_length)}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """Select the last real state (§3.2): [b, l, d] -> [b, d]."""
@@ -241,21 +264,11 @@ class Gpt(OneStack):
     """Read s tokens as `trunk.Decodes`: logits f32[b, s, v] and the cache."""
     c = self.config
     longer, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
-
-    def narrow(window: int | None) -> Mask:
-      if window is None:
-        return mask
-      near = longer['positions'][:, None, :] > positions[:, :, None] - window  # [b, s, m]
-      allowed = near if mask.allowed is None else mask.allowed & near
-      return Mask(segment_ids, longer['segment_ids'], allowed=allowed)
-
-    masks = narrow(c.window), narrow(c.local_window) if c.local_window else None
-    x = self.token_embed(tokens) + self.position_embed(positions)
+    whole, local = (caches.within(mask, longer, positions, size) for size in (c.window, c.local_window))
+    masks = whole, local if c.local_window else None
     layers = {'keys': cache['keys'], 'values': cache['values'], 'number': jnp.arange(c.num_layers)}
-    hidden, new = self.layers.decode(x, (cache['index'], masks), layers)
-    if c.norm_placement == 'pre':
-      hidden = self.final_norm(hidden)
-    return self.attend(hidden), longer | new
+    hidden, new = self.layers.decode(self._start(tokens, positions), (cache['index'], masks), layers)
+    return self.attend(self._end(hidden)), longer | new
 
 
 def make(*, vocab_size: int, variant: str, overrides: Overrides = None, execution: Execution = Execution()) -> Gpt:
@@ -263,10 +276,19 @@ def make(*, vocab_size: int, variant: str, overrides: Overrides = None, executio
   return Gpt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 
 
-def _gpt3(hidden_dim: int, num_layers: int, num_heads: int) -> Config:
-  return Config(
-    hidden_dim=hidden_dim, num_layers=num_layers, num_heads=num_heads, mlp_dim=4 * hidden_dim, max_length=2048
-  )
+def _gpt3(hidden_dim: int, num_layers: int, num_heads: int, **fields: Any) -> Config:
+  sizes: dict[str, Any] = {
+    'hidden_dim': hidden_dim,
+    'num_layers': num_layers,
+    'num_heads': num_heads,
+    'mlp_dim': 4 * hidden_dim,
+  }
+  return Config(max_length=2048, **sizes, **fields)
+
+
+def _opt(hidden_dim: int, num_layers: int, num_heads: int, **fields: Any) -> Config:
+  own: dict[str, Any] = {'activation': 'relu', 'position_offset': 2, 'embed_dropout': 0.0, 'attention_dropout': 0.0}
+  return _gpt3(hidden_dim, num_layers, num_heads, init_std=0.006, position_std=0.006, **own, **fields)
 
 
 CONFIGS: Mapping[str, Config] = {
@@ -283,11 +305,21 @@ CONFIGS: Mapping[str, Config] = {
   'gpt3-6.7b': _gpt3(4096, 32, 32),
   'gpt3-13b': _gpt3(5120, 40, 40),
   'gpt3-175b': _gpt3(12288, 96, 96),
+  'opt-125m': _opt(768, 12, 12),
+  'opt-350m': _opt(1024, 24, 16, norm_placement='post', embed_dim=512),
+  'opt-1.3b': _opt(2048, 24, 32),
+  'opt-2.7b': _opt(2560, 32, 32),
+  'opt-6.7b': _opt(4096, 32, 32),
+  'opt-13b': _opt(5120, 40, 40),
+  'opt-30b': _opt(7168, 48, 56),
+  'opt-66b': _opt(9216, 64, 72),
+  'opt-175b': _opt(12288, 96, 96),
   'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
 }
 
 _GPT2 = 2019, 'Radford et al., GPT-2'
 _GPT3 = 2020, 'Brown et al., GPT-3'
+_OPT = 2022, 'Zhang et al., OPT'
 
 
 def _gpt2(parameters: int, paper: str, corrected: str) -> Published:
@@ -321,6 +353,15 @@ PUBLISHED: Mapping[str, Published] = {
     source=_GPT3,
   ),
   'gpt3-175b': Published(vocab_size=50_257, parameters=174_604_259_328, paper='175.0B', source=_GPT3),
+  'opt-125m': Published(50_272, 125_239_296, '125M', source=_OPT),
+  'opt-350m': Published(50_272, 331_196_416, '350M', source=_OPT),
+  'opt-1.3b': Published(50_272, 1_315_758_080, '1.3B', source=_OPT),
+  'opt-2.7b': Published(50_272, 2_651_596_800, '2.7B', source=_OPT),
+  'opt-6.7b': Published(50_272, 6_658_473_984, '6.7B', source=_OPT),
+  'opt-13b': Published(50_272, 12_853_473_280, '13B', source=_OPT),
+  'opt-30b': Published(50_272, 29_974_540_288, '30B', source=_OPT),
+  'opt-66b': Published(50_272, 65_719_701_504, '66B', source=_OPT),
+  'opt-175b': Published(50_272, 174_604_468_224, '175B', source=_OPT),
 }
 
 PAPER = Paper(

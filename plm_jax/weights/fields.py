@@ -109,6 +109,15 @@ def choice(default: Any, choices: Sequence[Any]) -> Field:
   return Field(f'one of {", ".join(map(shown, choices))}', lambda value: _is_one_of(value, choices), default)
 
 
+def list_of(choices: Sequence[Any]) -> Field:
+  """Describe null or a list of some values, one for each layer."""
+  return Field(
+    f'null or a list of {", ".join(map(shown, choices))}',
+    lambda value: value is None or (isinstance(value, list) and all(_is_one_of(part, choices) for part in value)),
+    None,
+  )
+
+
 def fixed(value: Any, *equal: Any) -> Field:
   """Describe the only supported value (the default) and its equivalents."""
   return choice(value, (value, *equal))._replace(

@@ -115,7 +115,7 @@ def other_depth(decoder: int, encoder: int) -> int | None:
 
 def has_output(names: Collection[str], *, tied: bool) -> bool:
   """Check for an output matrix: tied, or among known tensor names."""
-  return tied or not names or 'lm_head.weight' in names
+  return tied or not names or not set(OUTPUTS).isdisjoint(names)
 
 
 # For `DERIVED`: check that a buffer holds the values that a trunk computes.
@@ -245,6 +245,7 @@ def read(
   return out
 
 
+OUTPUTS = 'lm_head.weight', 'embed_out.weight'  # their output matrix; the second is that of GPT-NeoX
 TOKENS = 'trunk/token_embed/table'
 OUTPUT = 'trunk/output/table'
 POOLER = 'trunk/pooler/kernel'

@@ -50,6 +50,15 @@ CASES = {
   'gpt2': Case(_make(gpt, 'gpt2', max_length=32), 'gpt', 16),
   'llama': Case(_make(llama, 'llama2-70b', num_kv_heads=1), 'llama', 60),
   'glm4': Case(_make(llama, 'glm-4-9b-0414', num_kv_heads=1), 'glm4', 33),
+  # texts longer than the window; norms of queries and keys; scaled embeddings; a layer without positions
+  'mistral': Case(_make(llama, 'mistral-7b', num_kv_heads=1, window=4), 'llama_relatives', 60),
+  'qwen2': Case(_make(llama, 'qwen2-0.5b', num_kv_heads=1), 'llama_relatives', 60),
+  'qwen3': Case(_make(llama, 'qwen3-0.6b', num_kv_heads=1, head_dim=8), 'llama_relatives', 60),
+  'gemma': Case(_make(llama, 'gemma-2b', head_dim=12), 'llama_relatives', 60),
+  'olmo2': Case(_make(llama, 'olmo2-7b'), 'llama_relatives', 60),
+  'smollm3': Case(_make(llama, 'smollm3-3b', num_kv_heads=1, unrotated=(1,)), 'llama_relatives', 60),
+  'pythia': Case(_make(llama, 'pythia-70m', rotary_share=0.5), 'gpt_neox', 60),
+  'opt': Case(_make(gpt, 'opt-350m', embed_dim=10, max_length=32), 'opt', 60),
   't5': Case(_make(t5, 't5-small', head_dim=8, num_buckets=8, max_distance=11), 't5', 10),
   'bart': Case(_make(bart, 'bart-base', max_length=32), 'bart', 45),
   'llama3': Case(
@@ -62,6 +71,9 @@ CASES = {
   'byt5': Case(_make(t5, 'byt5-small', head_dim=8, num_decoder_layers=1), 't5', 10),
   'mt5': Case(_make(t5, 'mt5-small', head_dim=8), 'mt5', 10),
 }
+
+# whose block is that of another case: fewer settings
+RELATIVES = ('mistral', 'qwen2', 'qwen3', 'gemma', 'olmo2', 'smollm3', 'pythia', 'opt')
 
 # what both sides are given, by our names; 'eos' stands for the token of the case
 GREEDY: Mapping[str, Mapping[str, Any]] = {

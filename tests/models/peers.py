@@ -7,7 +7,7 @@ peers run in float64, so that what is measured is our own rounding.
 import functools
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -27,9 +27,12 @@ from plm_jax.weights.architectures import distilbert as distilbert_weights
 from plm_jax.weights.architectures import electra as electra_weights
 from plm_jax.weights.architectures import ernie as ernie_weights
 from plm_jax.weights.architectures import glm4 as glm4_weights
+from plm_jax.weights.architectures import gpt_neox as neox_weights
 from plm_jax.weights.architectures import llama as llama_weights
+from plm_jax.weights.architectures import llama_relatives as relatives
 from plm_jax.weights.architectures import modernbert as modernbert_weights
 from plm_jax.weights.architectures import mpnet as mpnet_weights
+from plm_jax.weights.architectures import opt as opt_weights
 from tests import tiny
 
 REFERENCES = pathlib.Path(__file__).parent / 'references'
@@ -278,21 +281,20 @@ def _relative_case(variant: str, weights: Any, head: str, *, module: Any = bert,
 def _llama(weights: Any, trunk: nn.Module) -> Any:
   import transformers
 
-  theirs = weights.write_config(trunk, [])
-  config, model = {
-    'llama': (transformers.LlamaConfig, transformers.LlamaForCausalLM),
-    'glm': (transformers.GlmConfig, transformers.GlmForCausalLM),
-    'glm4': (transformers.Glm4Config, transformers.Glm4ForCausalLM),
-  }[theirs['model_type']]
-  fields = {name: value for name, value in theirs.items() if name not in ('model_type', 'architectures')}
-  return model(config(**fields, attn_implementation='eager'))
+  config = transformers.AutoConfig.for_model(**weights.write_config(trunk, []))
+  return transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager')
 
 
-def _llama_case(variant: str, weights: Any, **fields: Any) -> Case:
-  """A causal trunk of rotary positions whose names stand in a file of `weights`."""
-  trunk = _trunk(llama, variant, **fields)
-  names = functools.partial(table_names, trunk=trunk, weights=weights)
-  return Case(trunk, 'causal_lm', functools.partial(_llama, weights, trunk), names, 'model')
+def _llama_case(variant: str, weights: Any, *, prefix: str = 'model', module: Any = llama, **fields: Any) -> Case:
+  """A causal trunk whose names stand in a file of `weights`."""
+  trunk = _trunk(module, variant, **fields)
+
+  def names(params: PyTree) -> dict[str, np.ndarray]:
+    own = table_names(params, trunk=trunk, weights=weights)
+    # in memory theirs has another name than in files
+    return {name.replace('embed_out.', 'lm_head.'): value for name, value in own.items()}
+
+  return Case(trunk, 'causal_lm', functools.partial(_llama, weights, trunk), names, prefix)
 
 
 def _trunk(module: Any, variant: str, **fields: Any) -> nn.Module:
@@ -354,6 +356,28 @@ CASES = {
   ),
   'glm-4': _llama_case('glm-4-9b', glm4_weights, num_heads=4, rotary_base=50.0),
   'glm-4-0414': _llama_case('glm-4-9b-0414', glm4_weights, num_kv_heads=1),
+  # a window shorter than the rows; biases; norms of queries and keys; scaled embeddings; a layer without positions
+  'mistral': _llama_case('mistral-7b', relatives, num_kv_heads=1, window=4),
+  'qwen2': _llama_case('qwen2-0.5b', relatives, num_kv_heads=1),
+  'qwen3': _llama_case('qwen3-8b', relatives, num_kv_heads=1, head_dim=6, qkv_bias=True, out_bias=True),
+  'gemma': _llama_case('gemma-2b', relatives, head_dim=12),
+  'olmo2': _llama_case('olmo2-7b', relatives, num_heads=4, num_kv_heads=2),
+  'smollm3': _llama_case('smollm3-3b', relatives, num_kv_heads=1, unrotated=(1,)),
+  # half of each head rotated, both sublayers at once; one after the other, without biases of attention
+  'pythia': _llama_case('pythia-70m', neox_weights, num_kv_heads=2, rotary_share=0.5, prefix='gpt_neox'),
+  'neox-serial': _llama_case(
+    'pythia-70m',
+    neox_weights,
+    num_kv_heads=2,
+    parallel=False,
+    qkv_bias=False,
+    out_bias=False,
+    tied=True,
+    prefix='gpt_neox',
+  ),
+  # norms before the sublayers; after them, with a narrower token table
+  'opt': _llama_case('opt-125m', opt_weights, module=gpt),
+  'opt-350m': _llama_case('opt-350m', opt_weights, module=gpt, embed_dim=10),
   'deberta-own': _deberta_case('deberta-base', max_distance=20, terms=('p2c',), absolute='input', key_bias=True),
 }
 
@@ -463,9 +487,15 @@ def run_ours(
     return states, logits, *jax.value_and_grad(loss_of)(params)
 
   states, logits, loss, gradient = compute(params)
-  layers = np.concatenate([states['layers'][:-1], states['hidden'][None]])
+  layers = _stacked([*states['layers'][:-1], states['hidden']])
   out = {'layers': layers, 'logits': np.asarray(logits), 'loss': np.asarray(loss)}
   return _where_real(out, example), case.names(gradient)
+
+
+def _stacked(states: Sequence[Any]) -> np.ndarray:
+  """States of all layers, where the last may be narrower."""
+  width = max(layer.shape[-1] for layer in states)
+  return np.stack([np.pad(layer, ((0, 0), (0, 0), (0, width - layer.shape[-1]))) for layer in states])
 
 
 def _where_real(out: dict[str, np.ndarray], example: Example) -> dict[str, np.ndarray]:
@@ -510,6 +540,8 @@ def run_theirs(
   used = np.asarray(example.targets['weights'] > 0)
   labels = np.full(real.shape, -100)
   arguments = {'attention_mask': torch.tensor(real).long(), 'output_hidden_states': True}
+  if getattr(case.trunk.config, 'window', None):
+    del arguments['attention_mask']  # padding that sees no real token within its window is NaN; rows end with padding
   if case.prefix in ('bert', 'electra', 'albert', 'ernie'):
     arguments['token_type_ids'] = torch.tensor(np.asarray(example.inputs['type_ids'])).long()
   if case.objective == 'mlm':
@@ -528,7 +560,7 @@ def run_theirs(
     logits = np.take_along_axis(logits, places[..., None], axis=1)
   if case.objective == 'rtd':
     logits = logits[..., None]
-  layers = np.stack([states.detach().numpy() for states in out.hidden_states])
+  layers = _stacked([states.detach().numpy() for states in out.hidden_states])
   result = {'layers': layers, 'logits': logits, 'loss': out.loss.detach().numpy()}
   gradient = {name: value.grad.numpy() for name, value in model.named_parameters() if name in weights}
   return _where_real(result, example), gradient

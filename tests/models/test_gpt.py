@@ -1,4 +1,4 @@
-"""GPT and GPT-2: sizes, parity with Hugging Face, causality, packing, the window, the last token."""
+"""GPT, GPT-2 and OPT: sizes, parity with Hugging Face, causality, packing, the window, the last token."""
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from plm_jax.core.types import Execution
 from plm_jax.models import gpt
 from plm_jax.objectives import causal_lm
 from plm_jax.training import step
+from plm_jax.weights.architectures import opt as opt_weights
 from tests import tiny
 from tests.models import parity, peers, stepping
 
@@ -42,6 +43,16 @@ def test_count_of_gpt3(variant):
   assert (50257 + 2048) * d + c.num_layers * (12 * d * d + 13 * d) + 2 * d == published.parameters
 
 
+@pytest.mark.parametrize('variant', [name for name in gpt.PUBLISHED if name.startswith('opt')])
+def test_counts_of_opt_are_those_of_transformers(variant):
+  torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
+  trunk = gpt.make(vocab_size=gpt.PUBLISHED[variant].vocab_size, variant=variant)
+  with torch.device('meta'):
+    model = transformers.OPTForCausalLM(transformers.OPTConfig(**opt_weights.write_config(trunk, [])))
+  assert sum(parameter.numel() for parameter in model.parameters()) == gpt.PUBLISHED[variant].parameters
+  assert count(variant, trunk.vocab_size) == gpt.PUBLISHED[variant].parameters
+
+
 def test_other_readings_of_the_table_of_gpt3_can_be_had():
   assert count('gpt3-xl', 50257, num_heads=24, head_dim=128) == dict(gpt.PUBLISHED['gpt3-xl'].also).popitem()[1]
   wide = count('gpt3-13b', 50257, hidden_dim=5140, num_heads=20, mlp_dim=4 * 5140)  # heads of another size, as many
@@ -55,12 +66,12 @@ def test_an_untied_output_is_one_more_table():
   assert count('gpt2', 50257, tied=False) == 124_439_808 + 50257 * 768
 
 
-@pytest.mark.parametrize('name', ['gpt', 'gpt2'])
+@pytest.mark.parametrize('name', ['gpt', 'gpt2', 'opt', 'opt-350m'])
 def test_equals_the_stored_numbers_of_hugging_face(name):
   parity.check_stored(name)
 
 
-@pytest.mark.parametrize('name', ['gpt', 'gpt2'])
+@pytest.mark.parametrize('name', ['gpt', 'gpt2', 'opt', 'opt-350m'])
 def test_equals_hugging_face(name):
   parity.check_live(name)
 
@@ -80,6 +91,7 @@ FORMS = {
   'gpt2': {'norm_placement': 'pre'},
   'window': {'window': 4},
   'local': {'local_window': 3, 'head_dim': 8},
+  'opt': {'norm_placement': 'post', 'embed_dim': 8, 'position_offset': 2, 'activation': 'relu'},
 }
 
 

@@ -1,4 +1,4 @@
-"""LLaMA and the GLM-4 family: sizes, parity with Hugging Face, causality, packing, generation step by step."""
+"""LLaMA, relatives and the GLM-4 family: sizes, parity with Hugging Face, causality, packing, generation by steps."""
 
 import copy
 import functools
@@ -13,7 +13,9 @@ from plm_jax.core.types import Execution
 from plm_jax.layers import positions as position
 from plm_jax.models import llama
 from plm_jax.weights.architectures import glm4 as glm4_weights
+from plm_jax.weights.architectures import gpt_neox as neox_weights
 from plm_jax.weights.architectures import llama as llama_weights
+from plm_jax.weights.architectures import llama_relatives as relatives
 from tests import tiny
 from tests.models import parity, peers, stepping
 
@@ -21,6 +23,15 @@ FORMS = {
   'llama': {'num_heads': 4, 'num_kv_heads': 2},
   'glm-4-0414': {'num_heads': 4, 'num_kv_heads': 2, 'rotary': 'pairs', 'rotary_share': 0.5, 'qkv_bias': True}
   | {'norm_placement': 'sandwich'},
+}
+# forms of relatives: a window shorter than the prompts, norms of queries and keys, layers without positions
+STEPPED = FORMS | {
+  'mistral': {'num_kv_heads': 1, 'window': 3},
+  'qwen3': {'head_dim': 6, 'qk_norm': 'head'},
+  'olmo2': {'norm_placement': 'output', 'qk_norm': 'width'},
+  'gemma': {'scaling': 'gemma', 'activation': 'gelu_tanh', 'tied': True},
+  'pythia': {'parts': 'neox', 'parallel': True, 'rotary_share': 0.5, 'mlp_bias': True},
+  'smollm3': {'num_kv_heads': 1, 'unrotated': (1,), 'window': 4},
 }
 
 
@@ -41,7 +52,7 @@ def shapes_of(trunk):
 @functools.cache
 def form(name):
   """(trunk, parameters, function of tokens and segments -> states of all layers and the output) of one of `FORMS`."""
-  trunk = make_trunk(**FORMS[name])
+  trunk = make_trunk(**STEPPED[name])
   params = tiny.draw(shapes_of(trunk))
 
   @jax.jit
@@ -59,8 +70,14 @@ def test_counts_are_the_published_ones(variant):
   assert sum(leaf.size for leaf in jax.tree.leaves(shapes_of(trunk))) == published.parameters
   d, narrow = c.hidden_dim, c.head_size * c.key_heads
   layer = 2 * d * c.head_size * c.num_heads + 2 * d * narrow + 3 * d * c.mlp_dim + 2 * d
-  layer += (d + 2 * narrow) * c.qkv_bias + 2 * d * (c.norm_placement == 'sandwich')
-  assert (1 if c.tied else 2) * published.vocab_size * d + c.num_layers * layer + d == published.parameters
+  wide = c.head_size * c.num_heads
+  layer += (wide + 2 * narrow) * c.qkv_bias + 2 * d * (c.norm_placement == 'sandwich')
+  if c.parts == 'neox':  # two matrices, biases of all but the output matrix, and of norms
+    layer += d - d * c.mlp_dim + c.mlp_dim + d + 2 * d
+  layer += {'none': 0, 'head': 2 * c.head_size, 'width': wide + narrow}[c.qk_norm]
+  assert (1 if c.tied else 2) * published.vocab_size * d + c.num_layers * layer + d * (
+    1 + (c.parts == 'neox')
+  ) == published.parameters
 
 
 def test_feed_forward_widths_are_two_thirds_of_four_times_the_width_rounded_up():
@@ -73,7 +90,21 @@ def test_feed_forward_widths_are_two_thirds_of_four_times_the_width_rounded_up()
   assert llama.CONFIGS['llama2-70b'].mlp_dim == width(8192, multiple=4096, factor=1.3)
 
 
-PEERS = ('llama', 'llama2', 'llama3', 'llama-biased', 'glm-4', 'glm-4-0414')
+RELATIVES = ('mistral', 'qwen2', 'qwen3', 'gemma', 'olmo2', 'smollm3')
+PEERS = ('llama', 'llama2', 'llama3', 'llama-biased', 'glm-4', 'glm-4-0414', *RELATIVES, 'pythia', 'neox-serial')
+
+
+@pytest.mark.parametrize(
+  'variant', [name for name in llama.PUBLISHED if name.startswith((*RELATIVES, 'pythia', 'gpt-neox'))]
+)
+def test_counts_are_those_of_transformers(variant):
+  torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
+  trunk = llama.make(vocab_size=llama.PUBLISHED[variant].vocab_size, variant=variant)
+  weights = neox_weights if trunk.config.parts == 'neox' else relatives
+  config = transformers.AutoConfig.for_model(**weights.write_config(trunk, []))
+  with torch.device('meta'):
+    model = transformers.AutoModelForCausalLM.from_config(config)
+  assert sum(parameter.numel() for parameter in model.parameters()) == llama.PUBLISHED[variant].parameters
 
 
 @pytest.mark.turns
@@ -87,7 +118,7 @@ def test_equals_hugging_face(name):
   parity.check_live(name)
 
 
-@pytest.mark.parametrize('name', FORMS)
+@pytest.mark.parametrize('name', STEPPED)
 @pytest.mark.parametrize('left', [False, True])
 def test_goes_step_by_step(name, left):
   trunk, params, _ = form(name)
@@ -170,9 +201,18 @@ def test_the_last_real_token_is_pooled():
   assert trunk.apply({}, hidden, segments, method='pool')[:, 0].tolist() == [2, 11]
 
 
-@pytest.mark.parametrize('weights', [llama_weights, glm4_weights])
-def test_a_config_survives_the_published_form(weights):
-  case = peers.CASES['llama2' if weights is llama_weights else 'glm-4-0414']
+@pytest.mark.parametrize(
+  ('weights', 'name'),
+  [
+    (llama_weights, 'llama2'),
+    (glm4_weights, 'glm-4-0414'),
+    (neox_weights, 'neox-serial'),
+    *((relatives, name) for name in RELATIVES),
+  ],
+)
+def test_a_config_survives_the_published_form(weights, name):
+  case = peers.CASES[name]
+  assert weights.write_config(case.trunk, [])['model_type'] in (name, 'llama', 'glm4', 'gpt_neox')
   made = weights.read_config(weights.write_config(case.trunk, []))
   own = dict(made['overrides'])
   assert llama.make(**made | {'overrides': own | {'dropout': 0.0}}).config == case.trunk.config
@@ -198,6 +238,53 @@ def test_what_the_published_forms_lack_is_refused():
     glm4_weights.write_config(make_trunk(), [])
   with pytest.raises(ValueError, match='mlm'):
     llama_weights.entries(make_trunk(), ['mlm'])
+
+
+@pytest.mark.parametrize(
+  ('name', 'fields', 'message'),
+  [
+    (
+      'mistral',
+      {'layer_types': ['sliding_attention', 'full_attention', 'full_attention']},
+      'sliding_window.*1 of 3.*lay',
+    ),
+    ('mistral', {'layer_types': ['full_attention'] * 3}, 'sliding_window is 4 for 0 of 3.*layer_types'),
+    ('mistral', {'rope_scaling': {'rope_type': 'yarn', 'factor': 4.0}}, "rope_scaling.*'yarn'"),
+    ('qwen2', {'use_sliding_window': True, 'sliding_window': 4, 'max_window_layers': 1}, '2 of 3.*max_window_layers'),
+    ('qwen3', {'layer_types': ['sliding_attention'] * 3}, 'sliding_window is None.*use_sliding_window'),
+    ('qwen3', {'layer_types': ['full_attention']}, 'layer_types has 1 values for 3 layers'),
+    ('qwen3', {'layer_types': ['chunked_attention'] * 3}, 'layer_types.*full_attention'),
+    ('gemma', {'use_bidirectional_attention': True}, 'use_bidirectional_attention.*True'),
+    ('olmo2', {'hidden_act': 'prelu'}, 'hidden_act.*prelu'),
+    ('smollm3', {'no_rope_layers': [1, 1]}, 'no_rope_layers has 2 values for 3 layers'),
+    ('smollm3', {'use_sliding_window': True, 'sliding_window': 4, 'layer_types': None}, '1 of 3.*no_rope_layers'),
+    ('smollm3', {'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}}, 'partial_rotary_factor'),
+  ],
+)
+def test_what_changes_the_function_of_a_relative_is_refused_by_name(name, fields, message):
+  theirs = relatives.write_config(peers.CASES[name].trunk, []) | fields
+  with pytest.raises(ValueError, match=message):
+    relatives.read_config({key: value for key, value in theirs.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    ({'window': 4, 'rotary': 'pairs'}, r"Mistral needs rotary='halves', not 'pairs'"),
+    (
+      {'qk_norm': 'head', 'norm_placement': 'output'},
+      r"Qwen3 needs norm_placement='pre', not 'output'.*Olmo2 needs qk_norm='width', not 'head'",
+    ),
+    ({'scaling': 'gemma', 'window': 3}, 'Gemma needs window=None, not 3'),
+  ],
+)
+def test_a_mixture_has_no_published_form(fields, message):
+  trunk = make_trunk(**fields)
+  with pytest.raises(ValueError, match=message):
+    relatives.write_config(trunk, [])
+  for other in (llama_weights, glm4_weights):
+    with pytest.raises(ValueError, match='needs'):
+      other.write_config(trunk, [])
 
 
 ROPE = {'factor': 4.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0}

@@ -61,6 +61,11 @@ _LLAMA3 = {
   'rope_type': 'llama3', 'rope_theta': 100.0, 'factor': 4.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
   'original_max_position_embeddings': 12,
 }  # fmt: skip
+_SMOL = {'pad_token_id': 0, 'bos_token_id': 1, 'eos_token_id': 2}
+_NEOX = _bert()
+_OPT = {
+  'hidden_size': 16, 'num_hidden_layers': 3, 'num_attention_heads': 2, 'ffn_dim': 40, 'max_position_embeddings': 13,
+}  # fmt: skip
 _GLM = _bert(num_key_value_heads=1, head_dim=8, pad_token_id=0)
 _THREE = {0: 'no', 1: 'perhaps', 2: 'yes'}
 _OLD = {'type_vocab_size': 2, 'embedding_size': 8, 'legacy': True, 'pooler_hidden_act': 'tanh', 'hidden_act': 'silu'}
@@ -132,6 +137,38 @@ CASES = {
   'llama-tied': Case('Llama', 'ForCausalLM', {**_LLAMA, 'tie_word_embeddings': True}),
   'glm': Case('Glm', 'ForCausalLM', _GLM),
   'glm4': Case('Glm4', 'ForCausalLM', _GLM),
+  # norms before and after the sublayers, a narrower table
+  'opt': Case('OPT', 'ForCausalLM', _OPT),
+  'opt-body': Case('OPT', 'Model', _OPT),
+  'opt-350m': Case('OPT', 'ForCausalLM', {**_OPT, 'word_embed_proj_dim': 8, 'do_layer_norm_before': False}),
+  'opt-untied': Case(
+    'OPT', 'ForCausalLM',
+    {**_OPT, 'word_embed_proj_dim': 8, 'tie_word_embeddings': False, 'activation_function': 'gelu'},
+  ),
+  # both residuals, whole and quarter heads, with and without biases of attention
+  'gpt-neox': Case('GPTNeoX', 'ForCausalLM', _NEOX),
+  'gpt-neox-body': Case('GPTNeoX', 'Model', _NEOX),
+  'gpt-neox-whole': Case(
+    'GPTNeoX', 'ForCausalLM',
+    {**_NEOX, 'rope_parameters': {'rope_type': 'default', 'rope_theta': 50.0, 'partial_rotary_factor': 1.0},
+     'use_parallel_residual': False, 'attention_bias': False, 'tie_word_embeddings': True},
+  ),
+  # relatives of LLaMA: windows shorter than a text, norms of heads and of all heads, layers without positions
+  'mistral': Case('Mistral', 'ForCausalLM', {**_LLAMA, 'sliding_window': 4}),
+  'qwen2': Case('Qwen2', 'ForCausalLM', {**_LLAMA, 'tie_word_embeddings': True}),
+  'qwen2-window': Case(
+    'Qwen2', 'ForCausalLM', {**_LLAMA, 'use_sliding_window': True, 'sliding_window': 3, 'max_window_layers': 0}
+  ),
+  'qwen3': Case('Qwen3', 'ForCausalLM', {**_LLAMA, 'head_dim': 12}),
+  'qwen3-biased': Case('Qwen3', 'ForCausalLM', {**_LLAMA, 'head_dim': 8, 'attention_bias': True}),
+  'gemma': Case('Gemma', 'ForCausalLM', {**_LLAMA, 'head_dim': 12}),
+  'gemma-untied': Case('Gemma', 'ForCausalLM', {**_LLAMA, 'head_dim': 8, 'tie_word_embeddings': False}),
+  'olmo2': Case('Olmo2', 'ForCausalLM', _LLAMA),
+  'olmo2-biased': Case('Olmo2', 'ForCausalLM', {**_bert(), 'attention_bias': True}),
+  'smollm3': Case('SmolLM3', 'ForCausalLM', {**_LLAMA, **_SMOL, 'no_rope_layer_interval': 2}),
+  'smollm3-listed': Case(
+    'SmolLM3', 'ForCausalLM', {**_LLAMA, **_SMOL, 'no_rope_layers': [0, 1, 0], 'attention_bias': True, 'mlp_bias': True}
+  ),
   # folders without an output matrix
   'gpt2-untied': Case('GPT2', 'LMHeadModel', {**_GPT, 'tie_word_embeddings': False}),
   'gpt2-untied-body': Case('GPT2', 'Model', {**_GPT, 'tie_word_embeddings': False}),

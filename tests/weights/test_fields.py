@@ -31,6 +31,8 @@ CASES = {
   'deberta': 'deberta-mlm', 'deberta-v2': 'deberta-v2-mlm', 'openai-gpt': 'gpt', 'gpt2': 'gpt2', 'xlnet': 'xlnet-lm',
   'bart': 'bart', 'mbart': 'mbart', 't5': 't5', 'mt5': 'mt5', 'llama': 'llama', 'glm': 'glm', 'glm4': 'glm4',
   'modernbert': 'modernbert-mlm', 'mpnet': 'mpnet-mlm', 'ernie': 'ernie-pretraining',
+  'mistral': 'mistral', 'qwen2': 'qwen2', 'qwen3': 'qwen3', 'gemma': 'gemma', 'olmo2': 'olmo2', 'smollm3': 'smollm3',
+  'gpt_neox': 'gpt-neox', 'opt': 'opt',
 }  # fmt: skip
 FIELDS = {kind: module.FIELDS for _, module in table.architectures() for kind in module.MODEL_TYPES}
 # another value of a field, where its type does not say one
@@ -46,6 +48,8 @@ OTHERS: Mapping[str, tuple[Any, ...]] = {
   'position_embedding_type': ('relative_key',), 'attn_type': ('uni',),
   'feed_forward_proj': ('relu', 'gated-gelu', 'gated-silu'),
   'rope_parameters': ({'rope_type': 'default', 'rope_theta': 500.0},),
+  'layer_types': (['sliding_attention', 'full_attention', 'full_attention'], ['sliding_attention'] * 3),
+  'no_rope_layers': ([1, 1, 0], [0, 0, 0]),
   'rope_scaling': ({'rope_type': 'yarn', 'factor': 2.0},), 'hidden_size': (32,), 'dim': (32,), 'n_embd': (32,),
   'd_model': (32,), 'head_dim': (16,), 'd_head': (16,), 'num_attention_heads': (1,), 'num_hidden_groups': (3,),
 }  # fmt: skip

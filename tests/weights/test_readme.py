@@ -23,6 +23,7 @@ CASES = {
   'distilbert': 'distilbert-mlm', 'electra': 'electra-discriminator', 'deberta': 'deberta-v2-mlm', 'gpt': 'gpt2',
   'openai_gpt': 'gpt', 'bart': 'bart', 'mbart': 'mbart', 't5': 't5', 'mt5': 'mt5', 'llama': 'llama', 'glm4': 'glm4',
   'modernbert': 'modernbert-mlm', 'mpnet': 'mpnet-mlm', 'ernie': 'ernie-pretraining',
+  'llama_relatives': 'qwen3', 'gpt_neox': 'gpt-neox', 'opt': 'opt-350m',
 }  # fmt: skip
 
 

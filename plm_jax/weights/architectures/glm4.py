@@ -47,18 +47,16 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
   """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
-  if c.rotary != 'pairs' or c.out_bias or c.mlp_bias:
-    raise ValueError(
-      f"GLM-4 needs rotary='pairs', out_bias=False and mlp_bias=False, not {c.rotary!r}, {c.out_bias} and {c.mlp_bias}"
-    )
   family = 'Glm4' if c.norm_placement == 'sandwich' else 'Glm'
-  return {
+  theirs = {
     'model_type': family.lower(),
     'architectures': [f'{family}{llama.kind_of(trunk, heads)}'],
     **llama.shared_fields(trunk),
     'partial_rotary_factor': c.rotary_share,
     'pad_token_id': 0,
   }
+  llama.check_form(trunk, 'GLM-4', read_config(theirs))
+  return theirs
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:

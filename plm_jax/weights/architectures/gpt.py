@@ -1,9 +1,10 @@
 """Tensors and config fields of GPT-2 in Hugging Face's form: [inputs, outputs] kernels, query, key and value joined."""
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from plm_jax.models.gpt import Gpt
+from plm_jax.models.gpt import CONFIGS, Gpt
 from plm_jax.weights import fields
 from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, score
 from plm_jax.weights.table import Derived, Entry, Part, has_output, is_causal, is_minus_infinity, norm
@@ -100,11 +101,12 @@ def kind_of(trunk: Gpt, heads: Sequence[str]) -> str:
 def shared_fields(trunk: Gpt) -> dict[str, Any]:
   """Build fields shared with GPT; raise ValueError for windows or other heads."""
   c = trunk.config
-  if (c.window, c.local_window) != (None, None) or c.num_heads * c.head_size != c.hidden_dim:
-    raise ValueError(
-      f'GPT and GPT-2 have no windows and head_dim = hidden_dim / num_heads, not window={c.window}, '
-      f'local_window={c.local_window}, head_dim={c.head_dim}'
-    )
+  ours, plain = dataclasses.asdict(c), dataclasses.asdict(CONFIGS['gpt2'])
+  names = ('window', 'local_window', 'position_offset', 'embed_dim', 'embed_dropout')
+  if other := [f'{name}={ours[name]}' for name in names if ours[name] != plain[name]]:
+    raise ValueError(f'GPT and GPT-2 have no {", ".join(other)}')
+  if c.num_heads * c.head_size != c.hidden_dim:
+    raise ValueError(f'GPT and GPT-2 have head_dim = hidden_dim / num_heads, not head_dim={c.head_dim}')
   return {
     'vocab_size': trunk.vocab_size,
     'n_embd': c.hidden_dim,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax.models.llama import Llama
+from plm_jax.models.llama import CONFIGS, Llama
 from plm_jax.weights import fields
 from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, score
 from plm_jax.weights.table import Derived, Entry, has_output, linear
@@ -84,6 +84,11 @@ def tasks(trunk: Llama) -> dict[str, TaskHead]:
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Build keywords of `models.llama.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'llama-7b', 'overrides': own_config(theirs, names)}
+
+
+def own_config(theirs: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+  """Convert the fields that LLaMA and its relatives share."""
   overrides = shared_config(theirs, names) | {
     'rotary': 'halves',
     'norm_epsilon': theirs['rms_norm_eps'],
@@ -92,8 +97,8 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     'mlp_bias': theirs['mlp_bias'],
   }
   if overrides['rotary_share'] != 1:
-    raise ValueError('partial_rotary_factor is set, but LLaMA rotates whole heads')
-  return {'vocab_size': theirs['vocab_size'], 'variant': 'llama-7b', 'overrides': overrides}
+    raise ValueError('partial_rotary_factor is set, but this family rotates whole heads')
+  return overrides
 
 
 def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, share: float = 1.0) -> dict[str, Any]:
@@ -159,17 +164,24 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
   """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
-  if c.rotary != 'halves' or c.rotary_share != 1 or c.qkv_bias != c.out_bias or c.norm_placement != 'pre':
-    raise ValueError(
-      "LLaMA needs rotary='halves', rotary_share=1, qkv_bias=out_bias and norm_placement='pre', not "
-      f'{c.rotary!r}, {c.rotary_share}, {c.qkv_bias}, {c.out_bias} and {c.norm_placement!r}'
-    )
-  return {
+  theirs = {
     'model_type': 'llama',
     'architectures': [f'Llama{kind_of(trunk, heads)}'],
     **shared_fields(trunk),
     'mlp_bias': c.mlp_bias,
   }
+  check_form(trunk, 'LLaMA', read_config(theirs))
+  return theirs
+
+
+def check_form(trunk: Llama, name: str, made: Mapping[str, Any]) -> None:
+  """Raise ValueError unless `made`, read from what was written, is the trunk."""
+  own = dataclasses.asdict(dataclasses.replace(CONFIGS[made['variant']], **made['overrides']))
+  ours = dataclasses.asdict(trunk.config) | {'num_kv_heads': trunk.config.key_heads}
+  free = ('head_dim', 'dropout', 'vocab_multiple', 'has_output', 'rotary_length')
+  other = [key for key in ours if key not in free and ours[key] != own[key]]
+  if other := [f'{key}={own[key]!r}, not {ours[key]!r}' for key in other]:
+    raise ValueError(f'{name} needs {"; ".join(other[:2])}')
 
 
 def kind_of(trunk: Llama, heads: Sequence[str]) -> str:
@@ -216,10 +228,12 @@ def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
   for part in ('gate', 'up', 'down'):
     out += linear(f'trunk/layers/mlp/{part}', f'{block}.mlp.{part}_proj', bias=trunk.config.mlp_bias)
   out.append(Entry('trunk/layers/mlp_norm/scale', f'{block}.post_attention_layernorm.weight'))
-  if 'ForQuestionAnswering' in heads:
-    (prefix,) = OTHER_PREFIXES
-    out = [entry._replace(theirs=entry.theirs.replace(PREFIX, prefix, 1)) for entry in out]
-  return out + of_task(tasks(trunk), heads)
+  return (for_answers(out) if 'ForQuestionAnswering' in heads else out) + of_task(tasks(trunk), heads)
+
+
+def for_answers(entries: Sequence[Entry]) -> list[Entry]:
+  """Rename entries as in their class for question answering."""
+  return [entry._replace(theirs=entry.theirs.replace(PREFIX, OTHER_PREFIXES[0], 1)) for entry in entries]
 
 
 def attention(trunk: Llama) -> list[Entry]:

@@ -1,0 +1,116 @@
+"""Tensors and config fields of OPT in Hugging Face's form."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from plm_jax.models.gpt import Gpt
+from plm_jax.weights import fields
+from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, score
+from plm_jax.weights.table import OUTPUTS, Derived, Entry, has_output, linear, norm
+
+MODEL = 'gpt'
+MODEL_TYPES = ('opt',)
+PREFIX = 'model.'
+HEADS: tuple[str, ...] = ()
+
+FIELDS: fields.Fields = {
+  **fields.ONE_STACK,
+  'hidden_size': fields.size(),
+  'num_hidden_layers': fields.layers(),
+  'num_attention_heads': fields.layers(),
+  'ffn_dim': fields.size(3072),
+  'max_position_embeddings': fields.size(2048),
+  'do_layer_norm_before': fields.flag(True),
+  '_remove_final_layer_norm': fields.fixed(False),
+  'word_embed_proj_dim': fields.size(None),
+  'dropout': fields.rate(0.1),
+  'attention_dropout': fields.rate(0.0),
+  'activation_function': fields.activation('relu'),
+  'layerdrop': fields.inert(),
+  'init_std': fields.std(0.02),
+  'enable_bias': fields.fixed(True),
+  'layer_norm_elementwise_affine': fields.fixed(True),
+}
+DERIVED: Mapping[str, Derived] = {}
+
+
+def tasks(trunk: Gpt) -> dict[str, TaskHead]:
+  """Describe their task classes."""
+  return {'ForSequenceClassification': score(), 'ForQuestionAnswering': one_layer('span', 'qa_outputs')}
+
+
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
+  """Build keywords of `models.gpt.make`; raise ValueError for unsupported fields."""
+  theirs = fields.complete(FIELDS, theirs)
+  fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
+  width, narrow, tied = theirs['hidden_size'], theirs['word_embed_proj_dim'], theirs['tie_word_embeddings']
+  overrides = {
+    'hidden_dim': width,
+    'num_layers': theirs['num_hidden_layers'],
+    'num_heads': theirs['num_attention_heads'],
+    'mlp_dim': theirs['ffn_dim'],
+    'max_length': theirs['max_position_embeddings'],
+    'norm_placement': 'pre' if theirs['do_layer_norm_before'] else 'post',
+    'activation': fields.ACTIVATIONS[theirs['activation_function']],
+    'embed_dim': None if narrow in (None, width) else narrow,
+    'dropout': theirs['dropout'],
+    'attention_dropout': theirs['attention_dropout'],
+    'init_std': theirs['init_std'],
+    'tied': tied,
+    'has_output': has_output(names, tied=tied),
+  }
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'opt-125m', 'overrides': overrides}
+
+
+def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
+  """Build the config.json; raise ValueError for another structure or head."""
+  c = trunk.config
+  check_heads(heads, HEADS, tasks(trunk))
+  if (c.position_offset, c.norm_epsilon, c.window, c.local_window, c.head_size * c.num_heads) != (
+    2, 1e-5, None, None, c.hidden_dim
+  ):  # fmt: skip
+    raise ValueError(
+      'OPT needs position_offset=2, norm_epsilon=1e-5, no windows and head_dim = hidden_dim / num_heads, not '
+      f'{c.position_offset}, {c.norm_epsilon}, {c.window}, {c.local_window} and {c.head_dim}'
+    )
+  kind = next(filter(is_task, heads), None) or ('ForCausalLM' if trunk.gives_logits else 'Model')
+  return {
+    'model_type': 'opt',
+    'architectures': [f'OPT{kind}'],
+    'vocab_size': trunk.vocab_size,
+    'hidden_size': c.hidden_dim,
+    'num_hidden_layers': c.num_layers,
+    'num_attention_heads': c.num_heads,
+    'ffn_dim': c.mlp_dim,
+    'max_position_embeddings': c.max_length,
+    'do_layer_norm_before': c.norm_placement == 'pre',
+    'word_embed_proj_dim': trunk.hidden_dim,
+    'dropout': c.dropout,
+    'attention_dropout': c.attention_dropout,
+    'activation_function': fields.their_activation(c.activation),
+    'init_std': c.init_std,
+    'tie_word_embeddings': c.tied,
+  }
+
+
+def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
+  """List the entries; raise ValueError for a head that the form lacks."""
+  check_heads(heads, HEADS, tasks(trunk))
+  c, ours, body = trunk.config, 'trunk/layers', 'model.decoder'
+  block = f'{body}.layers.{{layer}}'
+  out = [
+    Entry('trunk/token_embed/table', f'{body}.embed_tokens.weight', tied=OUTPUTS[:1] if c.tied else ()),
+    Entry('trunk/position_embed/table', f'{body}.embed_positions.weight'),
+  ]
+  if trunk.gives_logits and not c.tied:
+    out.append(Entry('trunk/output/table', OUTPUTS[0]))
+  for name in ('project_in', 'project_out') if c.embed_dim else ():
+    out += linear(f'trunk/{name}', f'{body}.{name}', bias=False)
+  for name in ('query', 'key', 'value'):
+    out += linear(f'{ours}/{name}', f'{block}.self_attn.{name[0]}_proj')
+  out += linear(f'{ours}/out', f'{block}.self_attn.out_proj', inputs=2)
+  out += linear(f'{ours}/mlp/up', f'{block}.fc1') + linear(f'{ours}/mlp/down', f'{block}.fc2')
+  out += norm(f'{ours}/attention_norm', f'{block}.self_attn_layer_norm')
+  out += norm(f'{ours}/mlp_norm', f'{block}.final_layer_norm')
+  out += norm('trunk/final_norm', f'{body}.final_layer_norm') if c.norm_placement == 'pre' else []
+  return out + of_task(tasks(trunk), heads)
