@@ -487,12 +487,12 @@ def run_ours(
     return states, logits, *jax.value_and_grad(loss_of)(params)
 
   states, logits, loss, gradient = compute(params)
-  layers = _stacked([*states['layers'][:-1], states['hidden']])
+  layers = stacked([*states['layers'][:-1], states['hidden']])
   out = {'layers': layers, 'logits': np.asarray(logits), 'loss': np.asarray(loss)}
   return _where_real(out, example), case.names(gradient)
 
 
-def _stacked(states: Sequence[Any]) -> np.ndarray:
+def stacked(states: Sequence[Any]) -> np.ndarray:
   """States of all layers, where the last may be narrower."""
   width = max(layer.shape[-1] for layer in states)
   return np.stack([np.pad(layer, ((0, 0), (0, 0), (0, width - layer.shape[-1]))) for layer in states])
@@ -540,7 +540,7 @@ def run_theirs(
   used = np.asarray(example.targets['weights'] > 0)
   labels = np.full(real.shape, -100)
   arguments = {'attention_mask': torch.tensor(real).long(), 'output_hidden_states': True}
-  if getattr(case.trunk.config, 'window', None):
+  if case.objective == 'causal_lm' and getattr(case.trunk.config, 'window', None):
     del arguments['attention_mask']  # padding that sees no real token within its window is NaN; rows end with padding
   if case.prefix in ('bert', 'electra', 'albert', 'ernie'):
     arguments['token_type_ids'] = torch.tensor(np.asarray(example.inputs['type_ids'])).long()
@@ -560,7 +560,7 @@ def run_theirs(
     logits = np.take_along_axis(logits, places[..., None], axis=1)
   if case.objective == 'rtd':
     logits = logits[..., None]
-  layers = _stacked([states.detach().numpy() for states in out.hidden_states])
+  layers = stacked([states.detach().numpy() for states in out.hidden_states])
   result = {'layers': layers, 'logits': logits, 'loss': out.loss.detach().numpy()}
   gradient = {name: value.grad.numpy() for name, value in model.named_parameters() if name in weights}
   return _where_real(result, example), gradient

@@ -118,7 +118,7 @@ def run(trunk):
     rows = len(tokens)
     inputs = {'tokens': tokens, 'segment_ids': segment_ids}
     out = apply({name: jnp.pad(value, ((0, 4 - rows), (0, 0))) for name, value in inputs.items()})
-    return np.concatenate([out['layers'], out['hidden'][None]])[:, :rows]
+    return peers.stacked([*out['layers'], out['hidden']])[:, :rows]
 
   return run
 
@@ -209,7 +209,10 @@ def test_the_output_is_the_token_table_or_its_own():
 def test_input_is_the_sum_of_two_tables(run, trunk):
   batch = tiny.make_batch(((16,),))
   params = tiny.init_params(causal_lm.make(trunk=trunk, vocab=tiny.VOCAB), tiny.make_batch())['trunk']
-  total = params['token_embed']['table'][batch['tokens'][0]] + params['position_embed']['table'][:16]
+  first = trunk.config.position_offset
+  tokens = params['token_embed']['table'][batch['tokens'][0]]
+  tokens = tokens @ params['project_in']['kernel'] if 'project_in' in params else tokens
+  total = tokens + params['position_embed']['table'][first : first + 16]
   assert tiny.worst(run(batch['tokens'], batch['segment_ids'])[0, 0], np.asarray(total)) < 1e-6
 
 

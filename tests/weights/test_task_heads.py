@@ -65,7 +65,8 @@ KINDS = {
     'ForSequenceClassification',
     ('Bert', 'Roberta', 'XLNet', 'Llama', 'Bart', 'ModernBert'),
     ('XLMRoberta', 'Camembert', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'OpenAIGPT', 'GPT2', 'Glm',
-     'Mistral', 'Qwen2', 'Qwen3', 'Gemma', 'Olmo2', 'SmolLM3', 'GPTNeoX', 'OPT', 'Glm4', 'T5', 'MT5', 'MBart', 'MPNet', 'Ernie'),
+     'Mistral', 'Qwen2', 'Qwen3', 'Gemma', 'Olmo2', 'SmolLM3', 'GPTNeoX', 'OPT', 'Glm4', 'T5', 'MT5', 'MBart',
+     'MPNet', 'Ernie'),
   ),
   'tag': (
     'ForTokenClassification',
