@@ -137,7 +137,7 @@ class Block(nn.Module):
     return (hidden, layer + 1), hidden
 
   def decode(self, x: Array, context: tuple[Array, Masks], cache: Cache) -> tuple[Array, Cache]:
-    """Run one step of generation: [b, s, d] and its keys and values.
+    """Run one step of generation: [b, s, d], keys and values.
 
     The context is the slot of the first new token and the masks. The cache has the layer's 'keys' [b h, k, m], 'values'
     [b h, m, k] and 'number'.

@@ -209,7 +209,7 @@ class Block(nn.Module):
     return (x, layer + 1) if self.config.unrotated else x, x
 
   def decode(self, x: Array, context: tuple[Array, Mask, Angles], cache: Cache) -> tuple[Array, Cache]:
-    """Run one step of generation: [b, s, d] and its keys and values.
+    """Run one step of generation: [b, s, d], keys and values.
 
     The context is the slot of the first new token, the mask and the angles. The cache has the layer's rotated 'keys'
     [b g, k, m], 'values' [b g, m, k] and, if some layers are not rotated, its 'number'.
