@@ -445,6 +445,8 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     if head and 'classes' in head and not head.get('several') and c.data['name'] == 'labelled':
       rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES
       c.data, head.classes = dict(c.data, **rows), head.classes and classes  # None: those of the rows
+    elif c.objective and c.data['name'] == 'labelled':  # texts that are compared
+      c.data = dict(c.data, **PAIRS[0])
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
     if c.best and c.best[0].endswith(tuple(GLUE_BEST.values())):
       c.best = (f'{c.best[0].partition("/")[0]}/accuracy', 'max')

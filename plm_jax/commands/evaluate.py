@@ -10,6 +10,7 @@ plm-jax evaluate --workdir=runs/mine --step=all               a table of every s
 plm-jax evaluate --workdir=runs/mine --follow                 every checkpoint as it appears
 plm-jax evaluate --workdir=runs/glue --part=cola --by_class   one task of a multi-task run
 plm-jax evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER
+plm-jax evaluate --config=experiments/sts/similarity.py --weights=FOLDER    sentence vectors, Spearman's correlation
 
 The evaluations are those of the config (`eval`). --config.eval.NAME.data.split=test changes one, and --evaluation=NAME
 runs only that one. `config.eval.NAME.scores` adds scores (files of `plm_jax/scores/`) to the metrics of the task.
@@ -27,7 +28,8 @@ also writes the average. For examples without labels use `plm-jax predict`.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from plm_jax.cli import command, signals
 from plm_jax.core.errors import ConfigError
@@ -86,15 +88,55 @@ def main(argv: Sequence[str] | None = None) -> int:
   signals.check()
   folder = RunFolder.at(arguments.workdir) if arguments.workdir else None
   output = arguments.predictions and evaluate_saved.Output(arguments.predictions, arguments.format)
+  every = arguments.step == 'all'
+  step = None if every else step_named(arguments.step)
+  if pairs := _pairs(arguments, settings):
+    from plm_jax.inference import sentence_pairs
+
+    source = arguments.weights or arguments.workdir
+    kept: dict[str, Any] = {'part': arguments.part, 'predictions': output, 'results': folder}
+    sentence_pairs.evaluate(pairs, source, step='all' if every else step, **kept)
+    others = {name: block for name, block in settings['eval'].items() if not _compares(block)}
+    settings = {**settings, 'eval': others}
+    if arguments.evaluation or not settings['eval']:
+      return 0
   options = {'name': arguments.evaluation, 'predictions': output, 'by_class': arguments.by_class}
   if folder is None or arguments.weights:
     evaluate_saved.evaluate_folder(settings, arguments.weights, folder=folder, **options)
   else:
-    every = arguments.step == 'all'
-    options |= {'step': None if every else step_named(arguments.step), 'every': every, 'part': arguments.part}
+    options |= {'step': step, 'every': every, 'part': arguments.part}
     options |= {'follow': arguments.follow, 'timeout': arguments.timeout or WAITS}
     evaluate_saved.evaluate_run(settings, folder, **options)
   return 0
+
+
+def _compares(block: Mapping[str, Any]) -> bool:
+  return block['data'].get('kind') == 'regression'
+
+
+def _pairs(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+  """Return the data of evaluations that compare sentence vectors: pairs with a number.
+
+  A default path that does not exist is left out, if `optional` has its split.
+  """
+  names = [arguments.evaluation] if arguments.evaluation else list(settings['eval'])
+  blocks = {name: settings['eval'][name] for name in names if name in settings['eval']}
+  pairs = {name: block['data'] for name, block in blocks.items() if _compares(block)}
+  if not pairs or (settings['objective'] or {}).get('name') != 'contrastive':
+    return {}
+  if arguments.follow or arguments.by_class:
+    raise ConfigError(f'eval.{next(iter(pairs))} compares sentence vectors: remove --follow and --by_class.')
+  if arguments.predictions and len(blocks) > 1:
+    raise ConfigError(f'--predictions needs one --evaluation; there are {", ".join(blocks)}')
+  from plm_jax.training.before import from_data
+
+  named = {arguments.evaluation, *(key.split('.')[1] for key, _ in arguments.changes if key.startswith('eval.'))}
+  lacking = from_data.left_out({**settings, 'eval': {name: blocks[name] for name in pairs if name not in named}})
+  for name in lacking:
+    print(f'eval.{name} is left out: there is no {pairs[name]["path"]} (--config.eval.{name}.data.path=FOLDER)')
+  if len(lacking) == len(pairs):
+    raise ConfigError(f'eval: none of {", ".join(pairs)} exists; name one: --config.eval.{name}.data.path=FOLDER')
+  return {name: block for name, block in pairs.items() if name not in lacking}
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -12,8 +12,8 @@ texts, except samples of `generate`. Texts are batched by length (batches.py). A
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,17 +24,16 @@ from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Execution
 from plm_jax.generate import settings
 from plm_jax.inference import batches, continued, fill_mask, likelihood, opened, replies, tasks, translating, vectors
+from plm_jax.inference.arguments import count, each, is_fields, is_list, is_row, is_words
 from plm_jax.inference.fill_mask import Filled
 from plm_jax.inference.likelihood import LogProbability, PseudoLogLikelihood
 from plm_jax.inference.vectors import Pool, TokenVectors
-from plm_jax.io import files
 from plm_jax.weights import sentences
 
 Texts = str | Sequence[str]
 Pair = tuple[str, ...]
 Fields = tuple[str | Sequence[str], ...]
 Dtype = Literal['float32', 'bfloat16', 'float16']
-Result = TypeVar('Result')
 
 
 def load(
@@ -65,7 +64,7 @@ def load(
   Raises:
     ConfigError: the folder, its model or its vocabulary is missing, or the run has no such step or task.
   """
-  _count('load: batch_size', batch_size)
+  count('load: batch_size', batch_size)
   if not isinstance(folder, str | os.PathLike):
     raise ConfigError(f'load: expected the path of a folder, got {type(folder).__name__}')
   with errors.stage('load'):
@@ -134,9 +133,11 @@ class Model:
     with errors.stage('encode'):
       errors.one_of('pool', pool or 'mean', Pool)
       if recipe is not None and not (vectors.is_number(layer) and layer == -1):
-        raise ValueError(f"layer={layer!r}: the pooling of {self.folder.folder} is for its output: add pool='mean'")
+        if not sentences.is_mean(recipe):
+          raise ValueError(f"layer={layer!r}: the pooling of {self.folder.folder} is for its output: add pool='mean'")
+        recipe = None
     if recipe is not None:
-      results = _each('encode', texts, functools.partial(self._sentences, recipe))
+      results = each('encode', texts, functools.partial(self._sentences, recipe))
       return results if isinstance(texts, str) else np.array(results, np.float32)
     pool = pool or 'mean'
     layers = vectors.layers_of(self.folder, layer)
@@ -150,12 +151,39 @@ class Model:
         return [each._replace(vectors=each.vectors[:, 0]) for each in encoded if isinstance(each, TokenVectors)]
       return [each[0] for each in encoded]
 
-    results = _each('encode', texts, compute)
+    results = each('encode', texts, compute)
     if pool == 'none' or isinstance(texts, str):
       return results
     width = self.folder.trunk.hidden_dim
     shape = (len(results), width) if one_layer else (len(results), len(layers), width)
     return np.array(results, np.float32).reshape(shape)
+
+  def similarity(self, first: Texts, second: Texts, *, pairs: bool = False) -> float | np.ndarray:
+    """Compare the vectors of texts (`encode`).
+
+    The similarity is that of a sentence-transformers folder (`similarity_fn_name`) or of a contrastive run, else the
+    cosine. Distances are negated: the nearest texts have the largest value.
+
+    Example:
+      model.similarity('A man eats.', 'Someone eats.')     # 0.81
+      model.similarity(['a', 'b'], ['c', 'd', 'e']).shape  # (2, 3)
+
+    Args:
+      first: one text or n texts.
+      second: one text or m texts.
+      pairs: compare only texts with the same index; both lists have the same length.
+
+    Returns:
+      f32[n, m], without the axis of a single text, so a float for two of them; with pairs f32[n].
+    """
+    texts = [each('similarity', [side] if isinstance(side, str) else side, list) for side in (first, second)]
+    if pairs and (isinstance(first, str) != isinstance(second, str) or len(texts[0]) != len(texts[1])):
+      raise ConfigError('similarity: pairs=True compares the same index: give two texts, or lists of one length')
+    values = vectors.similarity(self.folder, self.encode, *texts, pairs=pairs)
+    if isinstance(first, str) and isinstance(second, str):
+      return float(values.item())
+    single = () if pairs else tuple(axis for axis, side in enumerate((first, second)) if isinstance(side, str))
+    return values.squeeze(axis=single)
 
   def _sentences(self, recipe: sentences.Recipe, texts: Sequence[str]) -> list[np.ndarray]:
     return vectors.encode_sentences(self.folder, recipe, texts, rows=self.batch_size)
@@ -180,8 +208,8 @@ class Model:
       ConfigError: a text has no blank, or is longer than the learned positions.
     """
     tasks.check(self.folder, 'fill')
-    words = _count('top', top)
-    return _each('fill', texts, lambda batch: fill_mask.fill(self.folder, batch, top=words, rows=self.batch_size))
+    words = count('top', top)
+    return each('fill', texts, lambda batch: fill_mask.fill(self.folder, batch, top=words, rows=self.batch_size))
 
   def score(
     self, texts: Texts
@@ -198,7 +226,7 @@ class Model:
     """
     tasks.check(self.folder, 'score')
     compute: Any = functools.partial(likelihood.score, self.folder, rows=self.batch_size)
-    return _each('score', texts, compute)
+    return each('score', texts, compute)
 
   def generate(self, prompts: Texts, **given: Any) -> str | list[str] | list[list[str]]:
     """Generate texts: continue prompts, answer them (encoder-decoders) or fill their blank (GLM).
@@ -234,7 +262,7 @@ class Model:
       texts = [[continuation.new for continuation in each] for each in written]
       return texts if options['num_samples'] else [each[0] for each in texts]
 
-    return _each('generate', prompts, compute)
+    return each('generate', prompts, compute)
 
   def classify(self, texts: str | Fields | Sequence[str | Fields]) -> Any:
     """Predict the class or the value of each text.
@@ -260,7 +288,7 @@ class Model:
     """
     tasks.check(self.folder, 'classify')
     compute = functools.partial(self._reply, replies.classify)
-    return _each('classify', texts, compute, is_single=lambda text: isinstance(text, str | tuple), is_text=_is_fields)
+    return each('classify', texts, compute, is_single=lambda text: isinstance(text, str | tuple), is_text=is_fields)
 
   def tag(self, texts: Texts | Sequence[Sequence[str]], *, as_written: bool = False) -> Any:
     """Predict the label of every word.
@@ -284,7 +312,7 @@ class Model:
     if as_written and not isinstance(texts, str) and not all(isinstance(text, str) for text in texts):
       raise ConfigError('tag: as_written=True is for strings, and a list of words has no spaces: leave it out')
     compute = functools.partial(self._reply, functools.partial(replies.tag, as_written=as_written))
-    return _each('tag', texts, compute, is_text=lambda text: isinstance(text, str) or _is_words(text))
+    return each('tag', texts, compute, is_text=lambda text: isinstance(text, str) or is_words(text))
 
   def parse(self, texts: Texts | Sequence[Sequence[str]]) -> Any:
     """Predict the head of every word and the relation to it.
@@ -306,7 +334,7 @@ class Model:
     """
     tasks.check(self.folder, 'parse')
     compute = functools.partial(self._reply, replies.parse)
-    return _each('parse', texts, compute, is_text=lambda text: isinstance(text, str) or _is_words(text))
+    return each('parse', texts, compute, is_text=lambda text: isinstance(text, str) or is_words(text))
 
   def answer(self, question: Texts, context: Texts, *, best: int = 3) -> Any:
     """Extract the part of a context that answers a question.
@@ -329,13 +357,13 @@ class Model:
     """
     alone = isinstance(question, str)
     questions, contexts = ([question], [context]) if alone else (question, context)
-    listed = _is_list(questions) and _is_list(contexts)
+    listed = is_list(questions) and is_list(contexts)
     if alone != isinstance(context, str) or not listed or len(questions) != len(contexts):
       raise ConfigError('answer: give one question and one context, or two lists of the same length')
-    answers = _count('best', best)
+    answers = count('best', best)
     tasks.check(self.folder, 'answer')
     compute = functools.partial(self._reply, functools.partial(replies.answer, best=answers))
-    results = _each('answer', list(zip(questions, contexts, strict=True)), compute, is_text=_is_row)
+    results = each('answer', list(zip(questions, contexts, strict=True)), compute, is_text=is_row)
     return results[0] if alone else results
 
   def choose(self, texts: str | Pair | Sequence[str | Pair], options: Sequence[Any]) -> Any:
@@ -358,75 +386,15 @@ class Model:
     """
     alone = isinstance(texts, str | tuple)
     stems, choices = ([texts], [options]) if alone else (texts, options)
-    same_length = _is_list(stems) and _is_list(choices) and len(stems) == len(choices)
-    if not same_length or not all(map(_is_row, stems)) or not all(map(_is_words, choices)):
+    same_length = is_list(stems) and is_list(choices) and len(stems) == len(choices)
+    if not same_length or not all(map(is_row, stems)) or not all(map(is_words, choices)):
       raise ConfigError(
         'choose: give one text and a list of options, or a list of texts and a list of options for each'
       )
     tasks.check(self.folder, 'choose')
     compute = functools.partial(self._reply, replies.choose)
-    results = _each('choose', list(zip(stems, choices, strict=True)), compute, is_text=lambda item: True)
+    results = each('choose', list(zip(stems, choices, strict=True)), compute, is_text=lambda item: True)
     return results[0] if alone else results
 
   def _reply(self, reply: Callable[..., list[Any]], examples: Sequence[Any]) -> list[Any]:
     return reply(self._task, examples, rows=self.batch_size)
-
-
-def _is_text(text: Any) -> bool:
-  return isinstance(text, str)
-
-
-def _each(
-  name: str,
-  argument: Any,
-  compute: Callable[[Sequence[Any]], list[Result]],
-  *,
-  is_single: Callable[[Any], bool] = lambda argument: isinstance(argument, str),
-  is_text: Callable[[Any], bool] = _is_text,
-) -> Any:
-  """Compute one result or a list; raise ConfigError for other arguments."""
-  alone = is_single(argument)
-  texts = [argument] if alone else argument
-  if not _is_list(texts):
-    raise ConfigError(f'{name}: expected a text or a list of texts, got {type(argument).__name__}')
-  for index, text in enumerate(texts):
-    if not is_text(text):
-      raise ConfigError(f'{name}: text {index} of the list is {type(text).__name__}, expected a text: {text!r}')
-    if not all(map(files.is_unicode, _strings(text))):
-      raise ConfigError(f'{name}: text {index} has half a character (a lone surrogate): {text!a}')
-  results = compute(list(texts)) if len(texts) else []
-  return results[0] if alone else results
-
-
-def _strings(value: Any) -> Iterator[str]:
-  """Yield the strings in nested lists and tuples."""
-  if isinstance(value, str):
-    yield value
-  elif isinstance(value, list | tuple):
-    for item in value:
-      yield from _strings(item)
-
-
-def _is_list(value: Any) -> bool:
-  array = isinstance(value, np.ndarray) and value.ndim > 0
-  return array or (isinstance(value, Sequence) and not isinstance(value, str | bytes))
-
-
-def _is_row(row: Any) -> bool:
-  return isinstance(row, str) or (isinstance(row, tuple) and all(isinstance(text, str) for text in row))
-
-
-def _is_fields(row: Any) -> bool:
-  return isinstance(row, str) or (
-    isinstance(row, tuple) and all(isinstance(field, str) or _is_words(field) for field in row)
-  )
-
-
-def _is_words(words: Any) -> bool:
-  return isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
-
-
-def _count(name: str, value: Any) -> int:
-  if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-    raise ConfigError(f'{name}={value!r}: expected an integer from 1 on')
-  return value

@@ -81,6 +81,11 @@ class Opened:
       return None if recipe is None or recipe.modes == ('mean',) else recipe
     return sentences.read(self.folder)
 
+  @property
+  def similarity(self) -> str:
+    """Return how sentence vectors are compared."""
+    return self.task.get('similarity_of') or sentences.similarity(self.folder)
+
   @functools.cached_property
   def resolved(self) -> Settings:
     """Resolve the config of a run, or raise ConfigError."""

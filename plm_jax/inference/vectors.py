@@ -1,7 +1,8 @@
 """Texts as vectors: the hidden states of a network at any of its layers, per token or pooled."""
 
 import functools
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
@@ -11,13 +12,14 @@ import numpy as np
 
 from plm_jax.core.errors import ConfigError
 from plm_jax.core.types import Array, PyTree, Vocab
-from plm_jax.inference import batches, overlapping_windows, tasks
+from plm_jax.inference import batches, nearest, overlapping_windows, tasks
 from plm_jax.inference.opened import Opened, Read
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.scalar_mix import read_layers
 from plm_jax.text import chars
 from plm_jax.weights import sentences
 
+log = logging.getLogger(__name__)
 Pool = Literal['mean', 'first', 'last', 'none']
 
 
@@ -154,6 +156,40 @@ def vector(recipe: sentences.Recipe, states: np.ndarray, *, prompt: int = 0) -> 
     else:
       out = np.asarray(ACTIVATIONS[layer.activation](out @ layer.kernel + layer.bias))
   return np.asarray(out, np.float32)
+
+
+def compare(name: str, first: np.ndarray, second: np.ndarray, *, pairs: bool = False) -> np.ndarray:
+  """Compare vectors f32[n, d] and f32[m, d]; distances are negated.
+
+  Args:
+    name: one of `sentences.SIMILARITIES`.
+    pairs: compare only vectors with the same index; n is m.
+
+  Returns:
+    f32[n, m], or f32[n] of pairs.
+  """
+  if name == 'cosine':
+    first, second = nearest.unit(first), nearest.unit(second)
+  if name in ('cosine', 'dot'):
+    return (first * second).sum(axis=1) if pairs else first @ second.T
+  order = 2 if name == 'euclidean' else 1
+  others = [second] if pairs else [row[None] for row in second]  # one at a time: [n, m, d] may not fit in memory
+  columns = [-np.linalg.norm(first - other, order, axis=1) for other in others]
+  return columns[0] if pairs else np.stack(columns, axis=1)
+
+
+def similarity(
+  opened: Opened, encode: Callable[[list[str]], Any], first: Sequence[str], second: Sequence[str], *, pairs: bool
+) -> np.ndarray:
+  """Compare texts by their vectors: f32[n, m], or f32[n] of pairs."""
+  name, unique = opened.similarity, list(dict.fromkeys([*first, *second]))
+  if not unique:
+    return np.zeros((0,) if pairs else (0, 0), np.float32)
+  if opened.recipe is None:
+    log.info(f'{opened.folder} specifies no sentence vectors: each is the mean of all token states of a text')
+  index, states = {text: row for row, text in enumerate(unique)}, np.asarray(encode(unique))
+  sides = (states.reshape(len(unique), -1)[[index[text] for text in side]] for side in (first, second))
+  return compare(name, *sides, pairs=pairs)
 
 
 def _cut(read: Read, length: int | None) -> Read:

@@ -174,14 +174,16 @@ def prepare(s: ContrastiveSettings, root: Array, batch: Batch) -> Example:
     ValueError: `partners` is 'fields' and the rows do not hold several texts.
   """
   inputs: dict[str, Array] = {'tokens': batch['tokens'], 'segment_ids': batch['segment_ids']}
-  if s.partners == 'fields':
+  # pairs with a number, such as STS-B in an evaluation: their similarity is predicted
+  is_judged = 'label' in batch and jnp.issubdtype(batch['label'].dtype, jnp.floating)
+  if s.partners == 'fields' or (s.partners == 'dropout' and is_judged and 'type_ids' in batch):
     if 'type_ids' not in batch:
       raise ValueError("objective.partners='fields' needs rows of several texts, with type_ids: set data.fields")
     inputs = jax.vmap(partial(split_fields, s))({**inputs, 'type_ids': batch['type_ids']})
   elif s.partners == 'ngram':
     keys = row_keys(jax.random.fold_in(root, 1), batch, every='step')
     inputs = each_row(partial(cut_ngram, s), keys, inputs['tokens'], inputs['segment_ids'])
-  if s.partners != 'fields':
+  if 'other_tokens' not in inputs or s.partners == 'ngram':
     inputs |= corrupt.present(batch, 'type_ids')
   real = (inputs['segment_ids'] > 0).any(axis=1)
   has_text = jnp.ones((len(real), 1), bool)  # [b, texts - 1]
@@ -304,7 +306,7 @@ def encode(s: ContrastiveSettings, forward: Forward, example: Example) -> tuple[
   inputs = example.inputs
   read: dict[str, Any] = {name: inputs[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in inputs}
   anchors = forward(**read)
-  if s.partners == 'dropout':
+  if 'other_tokens' not in inputs:
     return anchors, forward(**read)
   texts = [
     forward(tokens=inputs['other_tokens'][:, index], segment_ids=inputs['other_segment_ids'][:, index])
@@ -361,5 +363,9 @@ def neighbours(rows: int, negatives: int | None) -> np.ndarray:
 
 
 def predict(s: ContrastiveSettings, forward: Forward, example: Example) -> dict[str, Array]:
-  """Compute the vector of each row."""
-  return {'vector': encode(s, forward, example)[0]}
+  """Compute the vector of each row, and of pairs the similarity as 'value'."""
+  anchors, candidates = encode(s, forward, example)
+  if s.partners == 'ngram' or 'other_tokens' not in example.inputs:
+    return {'vector': anchors}
+  scores = similarity(anchors, candidates[: len(anchors)], cosine=s.similarity_of == 'cosine')
+  return {'vector': anchors, 'value': jnp.diagonal(scores)}

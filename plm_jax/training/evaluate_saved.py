@@ -4,7 +4,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -303,16 +303,8 @@ def _evaluate(
     signals.check()
     found = {name: evaluator.evaluate(name, params, keep=keep) for name in evaluator.sources}
     line = where | {f'{name}/{metric}': value for name, one in found.items() for metric, value in one.metrics.items()}
-    # one line of evaluations.jsonl per state
     if folder is not None and main and len(line) > len(where):
-      files.make_folder(folder.root)
-      is_run = files.exists(folder.config)  # a run says in its result what made it
-      if not is_run:
-        files.write_json(folder.evaluated_by, outcome.made(evaluator.layout.mesh.local_devices))
-        checksums.seal(folder.root, [folder.evaluated_by.name])
-      files.append_line(folder.evaluations, json.dumps(line))
-      if not is_run:
-        checksums.seal(folder.root, [folder.evaluated_by.name, folder.evaluations.name])
+      store(folder, line, devices=evaluator.layout.mesh.local_devices)
     log.info(
       f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line, best=evaluator.best)}'
     )
@@ -325,6 +317,18 @@ def _evaluate(
     if by_class and main:
       _by_class(found, where, folder)
   return lines
+
+
+def store(folder: RunFolder, line: Mapping[str, Any], *, devices: Sequence[jax.Device]) -> None:
+  """Append a line to `evaluations.jsonl` of a folder, which is created if missing."""
+  files.make_folder(folder.root)
+  is_run = files.exists(folder.config)  # a run says in its result what made it
+  if not is_run:
+    files.write_json(folder.evaluated_by, outcome.made(devices))
+    checksums.seal(folder.root, [folder.evaluated_by.name])
+  files.append_line(folder.evaluations, json.dumps(line))
+  if not is_run:
+    checksums.seal(folder.root, [folder.evaluated_by.name, folder.evaluations.name])
 
 
 def _by_class(found: Mapping[str, evaluation.Evaluated], where: Mapping[str, Any], folder: RunFolder | None) -> None:

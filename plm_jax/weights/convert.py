@@ -282,11 +282,11 @@ def export(
 
 
 def _sentence_files(source: Path, opened: folders.Weights, trunk: nn.Module) -> Callable[[Path], None]:
-  """Return the writer of sentence-transformers files, for sources with sentence vectors."""
-  objective, similarity = opened.objective, sentences.similarity(source)
-  recipe = sentences.of_objective(trunk, opened.params, objective)
+  """Return the writer of sentence-transformers files, for runs of encoders and sources with such files."""
+  objective, similarity, recipe = opened.objective, sentences.similarity(source), None
   try:
-    recipe = recipe or sentences.read(source)
+    is_run = files.is_folder(run_paths.RunFolder(source).checkpoints)
+    recipe = sentences.of_objective(trunk, opened.params, objective) if is_run else sentences.read(source)
   except WeightsError as error:
     log.warning(f'sentence vectors are not converted: {error}')
   if recipe is None:

@@ -14,12 +14,14 @@ import flax.linen as nn
 import numpy as np
 
 from plm_jax.checkpoint import Leaf, tensor_files
+from plm_jax.core import errors
 from plm_jax.core.errors import WeightsError
 from plm_jax.core.trunk import longest_row
 from plm_jax.io import files, model_folders
 from plm_jax.weights import release, table
 
 _CONFIG, _PROMPTS, _LENGTH = 'config.json', 'config_sentence_transformers.json', 'sentence_bert_config.json'
+SIMILARITIES = ('cosine', 'dot', 'euclidean', 'manhattan')
 _PACKAGE = 'sentence_transformers.models'
 # fields of older folders -> pooling, in the order in which they are joined
 _MODES: Mapping[str, str] = {
@@ -94,7 +96,14 @@ def read(folder: Path) -> Recipe | None:
 
 def similarity(folder: Path) -> str:
   """Read with which similarity the vectors of a folder are compared."""
-  return str(model_folders.read(folder / _PROMPTS).get('similarity_fn_name') or 'cosine')
+  name = str(model_folders.read(folder / _PROMPTS).get('similarity_fn_name') or 'cosine')
+  errors.check_choice(str(folder), 'similarity_fn_name', name, SIMILARITIES, place=_PROMPTS)
+  return name
+
+
+def is_mean(recipe: Recipe) -> bool:
+  """Return True for the mean of all token states alone."""
+  return tuple(recipe.modes) == ('mean',) and not recipe.layers and recipe.with_prompt
 
 
 def _modes(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -122,10 +131,13 @@ def _dense(folder: Path, config: Mapping[str, Any]) -> Dense:
 
 
 def of_objective(trunk: nn.Module, leaves: Mapping[str, Leaf], objective: Mapping[str, Any]) -> Recipe | None:
-  """Return the recipe of a contrastive objective; None for other objectives."""
-  if objective.get('name') != 'contrastive':
-    return None
+  """Return the recipe of a run's objective: that of `contrastive`, else the mean, as `encode` gives it.
+
+  None for a causal network or an encoder-decoder with another objective.
+  """
   length = longest_row(trunk)
+  if objective.get('name') != 'contrastive':
+    return Recipe(('mean',), length=length) if trunk.ATTENTION == 'bidirectional' else None
   if objective.get('pool') != 'trunk' or trunk.NAME == 't5':
     return Recipe(('mean',), length=length)
   first = trunk.NAME in ('bert', 'albert', 'deberta')
