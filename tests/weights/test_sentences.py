@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,14 @@ MODES = ('cls', 'max', 'mean', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoke
 
 @pytest.fixture(scope='module')
 def released(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  """Export a run of BERT."""
+  """Export a run of BERT, and keep what transformers has."""
   folder = tmp_path_factory.mktemp('sentences')
   settings = runs.settings('mlm', data, steps=2)
   assert loop.train(settings, folder / 'run').exit_code == 0
   convert.export(folder / 'run', folder / 'released')
+  shutil.rmtree(folder / 'released' / '1_Pooling')
+  for name in ('modules.json', 'sentence_bert_config.json', 'config_sentence_transformers.json'):
+    (folder / 'released' / name).unlink()
   return folder / 'released'
 
 
@@ -186,9 +190,13 @@ def test_a_contrastive_run_is_exported_with_its_pooling(
   np.testing.assert_allclose(peer.encode(TEXTS), copy.encode(TEXTS), atol=1e-5)
 
 
-def test_an_export_over_sentence_vectors_takes_their_pooling_away(
+def test_the_export_of_a_run_replaces_the_pooling_of_a_folder_by_its_mean(
   released: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
   folder = write(tmp_path / 'a', released, ('Pooling', {'pooling_mode': 'cls'}, {}))
   convert.export(released.parent / 'run', folder)
-  assert not (folder / 'modules.json').exists()
+  assert [module['path'] for module in json.loads((folder / 'modules.json').read_text())] == ['', '1_Pooling']
+  run, copy = plm_jax.load(released.parent / 'run'), plm_jax.load(folder)
+  np.testing.assert_allclose(copy.encode(TEXTS[:2]), run.encode(TEXTS[:2]), atol=1e-6)
+  np.testing.assert_allclose(copy.encode(TEXTS[:2], layer=0), run.encode(TEXTS[:2], layer=0), atol=1e-6)
+  assert copy.similarity(*TEXTS[:2]) == pytest.approx(run.similarity(*TEXTS[:2]), abs=1e-6)
