@@ -92,9 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   step = None if every else step_named(arguments.step)
   if pairs := _pairs(arguments, settings):
     from plm_jax.inference import sentence_pairs
+    from plm_jax.training import parts
 
     source = arguments.weights or arguments.workdir
     kept: dict[str, Any] = {'part': arguments.part, 'predictions': output, 'results': folder}
+    kept['devices'] = parts.make_layout(settings).mesh.local_devices
     sentence_pairs.evaluate(pairs, source, step='all' if every else step, **kept)
     others = {name: block for name, block in settings['eval'].items() if not _compares(block)}
     settings = {**settings, 'eval': others}
@@ -115,7 +117,7 @@ def _compares(block: Mapping[str, Any]) -> bool:
 
 
 def _pairs(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-  """Return the data of evaluations that compare sentence vectors: pairs with a number.
+  """Return the data of evaluations that compare sentence vectors.
 
   A default path that does not exist is left out, if `optional` has its split.
   """

@@ -67,7 +67,7 @@ def _differ(records: Any) -> bool:
 
 
 def score(pairs: Pairs, predictions: Sequence[Row]) -> dict[str, float]:
-  """Compute 'spearman' and 'pearson' over all pairs; with sources also 'SOURCE/...' and 'mean/...'."""
+  """Compute both correlations over all pairs, by source and their mean."""
   scores, sources = correlation.score(predictions, pairs.records), pairs.by_source
   if len(sources) < 2:
     return scores
@@ -87,8 +87,9 @@ def evaluate(
   part: str | None = None,
   predictions: evaluate_saved.Output | None = None,
   results: RunFolder | None = None,
+  devices: Sequence[jax.Device] = (),
 ) -> None:
-  """Score the model in a folder on sets of pairs, and print a table.
+  """Score a folder's model on sets of pairs, and print them.
 
   Args:
     sets: name -> data block, of kind 'regression'.
@@ -97,6 +98,7 @@ def evaluate(
     part: task of a multi-task run.
     predictions: file for the similarities of the only set.
     results: run folder whose evaluations.jsonl gets a line; None writes none.
+    devices: of the computation, stored next to it.
 
   Raises:
     ConfigError: sets or a folder that cannot be read, before anything is computed.
@@ -125,7 +127,7 @@ def evaluate(
         predicted.write(predictions.file, rows, given.records, form=predictions.format)
     lines.append(line)
     if results is not None:
-      evaluate_saved.store(results, line, devices=jax.local_devices())
+      evaluate_saved.store(results, line, devices=devices)
   if step == 'all':
     by_class.show_steps(lines)
   else:

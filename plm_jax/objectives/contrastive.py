@@ -363,7 +363,7 @@ def neighbours(rows: int, negatives: int | None) -> np.ndarray:
 
 
 def predict(s: ContrastiveSettings, forward: Forward, example: Example) -> dict[str, Array]:
-  """Compute the vector of each row, and of pairs the similarity as 'value'."""
+  """Compute the vector of each row, and similarities of pairs."""
   anchors, candidates = encode(s, forward, example)
   if s.partners == 'ngram' or 'other_tokens' not in example.inputs:
     return {'vector': anchors}

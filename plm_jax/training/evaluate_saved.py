@@ -320,7 +320,7 @@ def _evaluate(
 
 
 def store(folder: RunFolder, line: Mapping[str, Any], *, devices: Sequence[jax.Device]) -> None:
-  """Append a line to `evaluations.jsonl` of a folder, which is created if missing."""
+  """Append a line to a folder's `evaluations.jsonl`; create the folder."""
   files.make_folder(folder.root)
   is_run = files.exists(folder.config)  # a run says in its result what made it
   if not is_run:

@@ -282,7 +282,7 @@ def export(
 
 
 def _sentence_files(source: Path, opened: folders.Weights, trunk: nn.Module) -> Callable[[Path], None]:
-  """Return the writer of sentence-transformers files, for runs of encoders and sources with such files."""
+  """Return the writer of sentence-transformers files, if there are any."""
   objective, similarity, recipe = opened.objective, sentences.similarity(source), None
   try:
     is_run = files.is_folder(run_paths.RunFolder(source).checkpoints)

@@ -131,7 +131,7 @@ def _dense(folder: Path, config: Mapping[str, Any]) -> Dense:
 
 
 def of_objective(trunk: nn.Module, leaves: Mapping[str, Leaf], objective: Mapping[str, Any]) -> Recipe | None:
-  """Return the recipe of a run's objective: that of `contrastive`, else the mean, as `encode` gives it.
+  """Return the recipe of a run, else the mean of an encoder.
 
   None for a causal network or an encoder-decoder with another objective.
   """
