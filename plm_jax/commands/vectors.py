@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     if name == 'save':
       add('--out', required=True, help='file to write; a name ending in .gz is compressed')
       help_ = 'format (default: binary if --out ends in .bin or .bin.gz, else word2vec)'
-      add('--form', choices=('word2vec', 'binary', 'glove'), help=help_)
+      add('--form', choices=('word2vec', 'binary', 'glove', 'fasttext'), help=help_)
     if name in PICTURES:
       add('--out', type=Path, default=f'{name}.png', help=f'picture to write (default: {name}.png)')
     if name == 'project':

@@ -15,6 +15,8 @@ import jax
 import numpy as np
 from flax.core import FrozenDict
 
+from plm_jax.core.subwords import Letters
+
 Array = jax.Array
 PyTree = Any
 Batch = Mapping[str, Array]
@@ -221,10 +223,12 @@ class WordTable(NamedTuple):
   Attributes:
     vectors: f32[v, d], by id.
     unseen: a word without an id -> f32[d]; None if only words of the vocabulary have vectors.
+    letters: the tables behind them (fastText).
   """
 
   vectors: np.ndarray
   unseen: Callable[[str], np.ndarray] | None = None
+  letters: Letters | None = None
 
 
 class Template(NamedTuple):

@@ -141,7 +141,8 @@ def of_run(opened: Opened) -> WordVectors:
   special = set(opened.vocab.special_ids)
   ids = [token for token in range(opened.vocab.size) if token not in special]
   words = tuple(opened.vocab.token(token) for token in ids)
-  return WordVectors(words, table.vectors[ids], table.unseen, opened.vocab.normalise)
+  letters = table.letters and table.letters._replace(words=table.letters.words[ids], counts=table.letters.counts[ids])
+  return WordVectors(words, table.vectors[ids], table.unseen, opened.vocab.normalise, letters)
 
 
 def _word_table(opened: Opened) -> WordTable:

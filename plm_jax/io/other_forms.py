@@ -98,7 +98,10 @@ def _file(path: Path) -> str:
     return f'{path} is {kind}: {_IMPORT.format(path)}'
   if re.search(r'\.(zip|tar|tgz|tar\.\w+|7z)$', path.name):
     return f'{path} is an archive: unpack it and name the folder that it holds'
-  if re.search(r'\.(vec|kv|npy)(\.gz)?$|^(?!spiece|tokenizer|spm|sentencepiece).*\.model$|^glove.*\.txt', path.name):
+  is_fasttext = path.suffix == '.bin' and files.read_array(path, 'u1', count=4).tobytes() == b'\xba\x16O/'
+  if is_fasttext or re.search(
+    r'\.(vec|kv|npy)(\.gz)?$|^(?!spiece|tokenizer|spm|sentencepiece).*\.model$|^glove.*\.txt', path.name
+  ):
     return f'{path} is no folder. Word vectors are read by `plm-jax vectors neighbours --file={path} --words=WORD`'
   return f'{path} is a single file: name the folder with config.json, the weights and the tokenizer, {path.parent}'
 

@@ -20,13 +20,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.core import errors
+from plm_jax.core import errors, subwords
 from plm_jax.core.errors import require
 from plm_jax.core.keywords import Samples
 from plm_jax.core.types import Array, Batch, Example, Paper, PyTree, Task, Vocab, WordTable
 from plm_jax.layers.linear import Embed, uniform
 from plm_jax.noise import alias
-from plm_jax.objectives import skipgram, subwords
+from plm_jax.objectives import skipgram
 from plm_jax.objectives.context_windows import Reduction, Update, Windows, counts_of, keep_rates, mean_by_whole_gradient
 
 PAPER = Paper(
@@ -191,4 +191,5 @@ def word_table(
     own = subwords.buckets_of(word, **letters)[: _most(shortest=shortest, longest=longest)]
     return ngrams[own].mean(axis=0) if len(own) else np.zeros(ngrams.shape[1], np.float32)
 
-  return WordTable(vectors, unseen)
+  counts = np.maximum(1, vocab.counts) if vocab.counts is not None else np.ones(vocab.size, np.int64)
+  return WordTable(vectors, unseen, subwords.Letters(words[: vocab.size], ngrams, shortest, longest, counts))

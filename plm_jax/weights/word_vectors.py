@@ -3,6 +3,7 @@
 word2vec   a line with the number of words and the width, then a line per word: the word and its numbers
 binary     the same first line, then per word: the word, a space, float32 numbers, and an optional line break
 glove      word2vec without the first line
+fasttext   fastText's own, with n-grams (`fasttext_files.py`)
 
 `read` returns all words of a file, `for_vocab` those of a vocabulary, so that a file may be larger than the memory.
 """
@@ -21,12 +22,14 @@ from typing import IO, Literal, NamedTuple
 import numpy as np
 
 from plm_jax.core.errors import one_of
+from plm_jax.core.subwords import Letters
 from plm_jax.core.types import Vocab
 from plm_jax.io import files
+from plm_jax.weights import fasttext_files
 
 log = logging.getLogger(__name__)
 
-Form = Literal['word2vec', 'binary', 'glove']
+Form = Literal['word2vec', 'binary', 'glove', 'fasttext']
 LONGEST = 2**24  # maximum bytes of a line, and of the numbers of a word
 LONGEST_WORD = 2**16  # maximum bytes of a word in a binary file
 UNZIPPED = 1032  # maximum bytes that one byte of a .gz file expands to
@@ -38,7 +41,6 @@ _OTHER_FORMS: Mapping[bytes, str] = MappingProxyType(
   {
     b'\x80': "a pickle (gensim's own format), which can execute code",
     b'\x93NUMPY': 'an array of NumPy, without the words',
-    (793_712_314).to_bytes(4, 'little'): "fastText's own format",
     b'PK\x03\x04': 'an archive',
     b'\x89HDF': 'HDF5',
     b'SQLite': 'a database',
@@ -58,12 +60,14 @@ class WordVectors(NamedTuple):
     vectors: f32[n, d], a row per word.
     unseen: another word -> f32[d], computed from its letters (fastText); not stored in files.
     normalise: a word -> the form of a run's tokenizer, such as lower case; None for a file.
+    letters: tables of words and n-grams (fastText), which only form 'fasttext' stores.
   """
 
   words: tuple[str, ...]
   vectors: np.ndarray
   unseen: Callable[[str], np.ndarray] | None = None
   normalise: Callable[[str], str] | None = None
+  letters: Letters | None = None
 
 
 class Table(NamedTuple):
@@ -103,10 +107,11 @@ def form_of(file: files.Where, form: Form | None = None) -> Form:
   if form is None:
     return 'binary' if ends else 'word2vec'
   one_of('form', form, Form)
-  if ends and form != 'binary':
+  if ends and form not in ('binary', 'fasttext'):
     raise ValueError(f'{file}: .bin files are binary, but form={form} is text: name the file .txt')
-  if form == 'binary' and not ends:
-    raise ValueError(f'{file}: form=binary needs a name that ends in .bin or .bin.gz: rename the file')
+  if form in ('binary', 'fasttext') and not (ends and (form == 'binary' or str(file).endswith('.bin'))):
+    ending = '.bin or .bin.gz' if form == 'binary' else '.bin'
+    raise ValueError(f'{file}: form={form} needs a name that ends in {ending}: rename the file')
   return form
 
 
@@ -123,6 +128,11 @@ def read(file: files.Where, *, form: Form | None = None) -> WordVectors:
     ValueError: with file and line: a line whose count of numbers differs from the first, or with other separators than
       spaces; no words; a binary file that is text, smaller than a vector, too short, or too long.
   """
+  if _is_fasttext(file):
+    words, letters = fasttext_files.read(files.local_path(file, what='file'))
+    table = np.stack([letters.vector(word, row) for row, word in enumerate(words)])
+    unseen = letters.vector if letters.longest and len(letters.ngrams) else None
+    return WordVectors(words, table, unseen, letters=letters)
   vectors: dict[str, np.ndarray] = {}
   count = 0
   for count, entry in enumerate(_entries(file, form), start=1):  # noqa: B007
@@ -155,7 +165,7 @@ def for_vocab(file: files.Where, vocab: Vocab) -> Table:
   by_id: dict[int, np.ndarray] = {}
   by_lower: dict[int, np.ndarray] = {}
   words, width, repeated = 0, 0, 0
-  for entry in _entries(file, None):
+  for entry in _of_vocab(file, ids) if _is_fasttext(file) else _entries(file, None):
     words, width = words + 1, len(entry.numbers)
     row, rows = ids.get(entry.word), lower_ids.get(entry.word, ())
     repeated += row in by_id
@@ -181,6 +191,25 @@ def for_vocab(file: files.Where, vocab: Vocab) -> Table:
   return Table(vectors, len(by_id), words)
 
 
+def _is_fasttext(file: files.Where) -> bool:
+  with _opened(file) as stream:
+    found = stream.read(4) == fasttext_files.MAGIC
+  if found and str(file).endswith('.gz'):
+    raise ValueError(f"{file} is fastText's own format, compressed: unpack it with `gunzip {file}`")
+  return found
+
+
+def _of_vocab(file: files.Where, ids: Mapping[str, int]) -> Iterator[Entry]:
+  """Yield a file's words, then unseen words of a vocabulary."""
+  words, letters = fasttext_files.read(files.local_path(file, what='file'))
+  lower = {word.lower() for word in ids}
+  for row, word in enumerate(words):
+    yield Entry(word, letters.vector(word, row) if word in ids or word in lower else letters.words[row], str(file))
+  if letters.longest and len(letters.ngrams):
+    known = set(words)
+    yield from (Entry(word, letters.vector(word), str(file)) for word in ids if not {word, word.lower()} & known)
+
+
 def write(file: files.Where, vectors: WordVectors, *, form: Form) -> int:
   """Write a file of vectors, compressed if its name ends in .gz.
 
@@ -194,6 +223,11 @@ def write(file: files.Where, vectors: WordVectors, *, form: Form) -> int:
     ValueError: all words have white space, which no form can store.
   """
   one_of('form', form, Form)
+  if form == 'fasttext':
+    if vectors.letters is None:
+      raise ValueError(f"{file}: form=fasttext needs n-grams, of a run of objective 'fasttext' or a file of fastText")
+    fasttext_files.write(files.path(file), vectors.words, vectors.letters)
+    return len(vectors.words)
   writable = [index for index, word in enumerate(vectors.words) if word.split() == [word]]
   if omitted := sorted(set(range(len(vectors.words))).difference(writable)):
     examples = ', '.join(repr(vectors.words[index]) for index in omitted[:3]) + (', ...' if len(omitted) > 3 else '')
@@ -245,8 +279,6 @@ def _check_readable(file: files.Where) -> None:
     return
   own = re.sub(r'(\.wv)?\.(vectors|syn0|vectors_vocab)\.npy$', '', str(file))  # the file that it belongs to
   load = f"v = gensim.utils.SaveLoad.load('{own}'); getattr(v, 'wv', v)"
-  if form.startswith('fastText'):
-    load = f"gensim.models.fasttext.load_facebook_vectors('{file}')"
   fix = f"`import gensim; {load}.save_word2vec_format('{own}.vec')` in Python"
   if (form.startswith('an ar') and own == str(file)) or form in ('HDF5', 'a database'):
     fix = "words and vectors, by gensim's save_word2vec_format"

@@ -8,8 +8,8 @@ import pytest
 import plm_jax
 from plm_jax import config
 from plm_jax.commands import convert, probe, vectors
+from plm_jax.core import subwords
 from plm_jax.core.errors import ConfigError, RunError
-from plm_jax.objectives import subwords
 from plm_jax.text import words
 from plm_jax.training import loop
 from plm_jax.weights import word_vectors
@@ -89,6 +89,10 @@ def test_a_file_has_the_vectors_that_are_used(family, trained, tmp_path):
     found = word_vectors.read(tmp_path / name)
     assert len(found.words) == 55 and found.words[:2] == ('the', '.')
     np.testing.assert_allclose(found.vectors, used(trained, family)[5:], atol=1e-6)
+  if family == 'fasttext':
+    vectors.main(['save', f'--workdir={trained / family}', f'--out={tmp_path / "own.bin"}', '--form=fasttext'])
+    own = word_vectors.read(tmp_path / 'own.bin')
+    np.testing.assert_allclose(own.vectors, found.vectors, atol=1e-6)
 
 
 def settings_of(data, adapter, start):

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.core import subwords
 from plm_jax.models import static
-from plm_jax.objectives import fasttext, subwords
+from plm_jax.objectives import fasttext
 from plm_jax.training import step
 from tests import tiny
 

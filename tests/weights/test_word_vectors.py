@@ -229,10 +229,9 @@ def test_files_of_gensim_and_others_are_named_with_a_fix_that_works(tmp_path, mo
   model.wv.save('w.kv')
   model.wv.save('big.kv', sep_limit=0)  # with big.kv.vectors.npy
   fast.save('f.model')
-  gensim.models.fasttext.save_facebook_model(fast, 'f.bin')
   np.save('x.npy', model.wv.vectors)
   np.savez('x.npz', model.wv.vectors)
-  for name in ('w.model', 'w.kv', 'big.kv', 'big.kv.vectors.npy', 'f.model', 'f.bin'):
+  for name in ('w.model', 'w.kv', 'big.kv', 'big.kv.vectors.npy', 'f.model'):
     assert word_vectors.is_vectors(name)
     with pytest.raises(ValueError, match=rf'^{name} is .*Write it as text: .*save_word2vec_format') as caught:
       word_vectors.read(name)

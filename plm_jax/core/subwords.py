@@ -3,9 +3,12 @@
 Bojanowski et al. 2017, §3.2; facebookresearch/fastText, src/dictionary.cc (computeSubwords, hash).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 FIRST, PRIME = 2166136261, 16777619  # of FNV-1a with 32 bits
+END = '</s>'  # of a line, the only word without n-grams
 
 
 def ngrams(word: str, *, shortest: int, longest: int) -> list[str]:
@@ -37,3 +40,29 @@ def buckets_of(word: str, *, shortest: int, longest: int, buckets: int) -> np.nd
   """List the buckets of the n-grams of a word, int32[n]."""
   grams = [bucket(ngram, buckets=buckets) for ngram in ngrams(word, shortest=shortest, longest=longest)]
   return np.array(grams, np.int32)
+
+
+class Letters(NamedTuple):
+  """Tables of words and of n-grams, whose mean is the vector of a word.
+
+  Attributes:
+    words: f32[n, d], own vectors.
+    ngrams: f32[b, d], one for each bucket.
+    shortest: letters of the shortest n-grams, including < and >.
+    longest: letters of the longest ones; 0 for none.
+    counts: int[n], of each word in the training text.
+  """
+
+  words: np.ndarray
+  ngrams: np.ndarray
+  shortest: int
+  longest: int
+  counts: np.ndarray
+
+  def vector(self, word: str, row: int | None = None) -> np.ndarray:
+    """Compute the vector of a word, unseen if it has no row."""
+    own = [] if row is None else [self.words[row]]
+    if self.longest and len(self.ngrams) and (row is None or word != END):
+      letters = {'shortest': max(1, self.shortest), 'longest': self.longest}
+      own += list(self.ngrams[buckets_of(word, **letters, buckets=len(self.ngrams))])
+    return np.mean(own, axis=0, dtype=np.float32) if own else np.zeros(self.words.shape[1], np.float32)
