@@ -84,11 +84,13 @@ def main() -> None:
       found, labels = tags(train, test, *of)
     else:
       found, labels = bag(train, test, *of, number=data['kind'] == 'regression')
-    print(f'{cell.column}: {len(train):,} and {len(test):,} examples, {scores(found, labels, metric)}', flush=True)
+    counts = collections.Counter(tag for row in train for tag in np.atleast_1d(row[of[1]]).tolist())
+    shown = scores(found, labels, metric, most=counts.most_common(1)[0][0])
+    print(f'{cell.column}: {len(train):,} and {len(test):,} examples, {shown}', flush=True)
 
 
-def scores(found: Any, labels: Any, metric: str) -> str:
-  """Format the scores of a column, in per cent."""
+def scores(found: Any, labels: Any, metric: str, *, most: Any) -> str:
+  """Format the scores of a column, in per cent; `most` is the most frequent label in training."""
   from scipy import stats
   from sklearn import metrics
 
@@ -96,9 +98,9 @@ def scores(found: Any, labels: Any, metric: str) -> str:
   if name in ('spearman', 'pearson'):
     measure: Any = stats.spearmanr if name == 'spearman' else stats.pearsonr
     return f'{name} {100 * measure(found, labels).statistic:.1f}'
-  frequent = max((labels == one).mean() for one in np.unique(labels))
+  frequent = (labels == most).mean()
   matthews = f', matthews {100 * metrics.matthews_corrcoef(labels, found):.1f}' if name == 'matthews' else ''
-  return f'accuracy {100 * (found == labels).mean():.1f}, the most frequent {100 * frequent:.1f}{matthews}'
+  return f'accuracy {100 * (found == labels).mean():.1f}, of the most frequent {100 * frequent:.1f}{matthews}'
 
 
 if __name__ == '__main__':

@@ -285,6 +285,7 @@ def main() -> None:
   parser.add_argument('--data', default='../shared/data', help='a folder with a folder for each task')
   parser.add_argument('--tasks', default='sst2,mrpc,stsb', help=f'of {", ".join(SETS)}')
   parser.add_argument('--recipes', default='adamw,bert_adam,usual')
+  parser.add_argument('--sides', default=','.join(SIDES))
   parser.add_argument('--rows', type=int, default=1000, help='the first ones of train')
   parser.add_argument('--tested', type=int, default=1000, help='rows of the test at most')
   parser.add_argument('--batch', type=int, default=32)
@@ -296,16 +297,16 @@ def main() -> None:
   malloc.reuse()  # serves both sides
   flags = {key: vars(arguments)[key] for key in ('rows', 'tested', 'batch', 'steps', 'rate')}
   done = known(arguments.out, flags)
-  tasks, recipes = arguments.tasks.split(','), arguments.recipes.split(',')
+  tasks, recipes, sides = (text.split(',') for text in (arguments.tasks, arguments.recipes, arguments.sides))
   made = {}
-  for task, seed, recipe, side in itertools.product(tasks, range(arguments.seeds), recipes, SIDES):
+  for task, seed, recipe, side in itertools.product(tasks, range(arguments.seeds), recipes, sides):
     run = Run(task, recipe, side, seed)
     made[run] = done.get(run) or dict(measure(arguments, run), flags=flags)
     print(f'{run.task}, {run.recipe}, {run.side}, seed {run.seed}: {made[run]["score"]:.1f}', flush=True)
     if arguments.out and run not in done:
       with arguments.out.open('a') as file:
         file.write(json.dumps(made[run]) + '\n')
-  Console(width=140).print(table(made))
+  Console(width=140).print(table(done | made))
 
 
 if __name__ == '__main__':

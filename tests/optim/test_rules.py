@@ -1,6 +1,8 @@
 """Update rules against formulas in numpy, against torch and transformers, and on stacked layers against single ones."""
 
 import math
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -317,3 +319,22 @@ def test_nt_asgd_evaluates_the_latest_parameters_until_it_starts():
 def test_a_mean_that_begins_at_a_step_waits_for_no_metric():
   with pytest.raises(ValueError, match=r'optim\.start=5.*optim\.nonmonotone'):
     optim.make(params={'w': jnp.zeros(3)}, steps=9, name='asgd', rate=1.0, start=5, nonmonotone=3)
+
+
+def test_the_head_of_a_config_states_how_large_uncorrected_directions_are():
+  """`experiments/finetune/classify.py` prints the ratio of directions of `bert_adam` and `adamw` at four steps."""
+  text = ' '.join(pathlib.Path('experiments/finetune/classify.py').read_text().split())
+  (stated,) = re.findall(r'([\d.]+) times at step 1, ([\d.]+) at step 12, ([\d.]+) at step 100, ([\d.]+) at ste', text)
+  both = (rules.scale_by_uncorrected_adam(0.9, 0.999, 1e-12), optax.scale_by_adam(0.9, 0.999, 1e-12))
+
+  def step(states, gradient):
+    directions, states = zip(
+      *(rule.update(gradient, state) for rule, state in zip(both, states, strict=True)), strict=True
+    )
+    return states, directions[0] / directions[1]
+
+  gradients = jnp.asarray(np.random.default_rng(0).standard_normal(1000), jnp.float32)
+  _, ratios = jax.lax.scan(step, tuple(rule.init(gradients[0]) for rule in both), gradients)
+  assert [f'{float(ratios[at - 1]):.1f}' for at in (1, 12, 100, 1000)] == list(stated)
+  assert int(ratios.argmax()) == 11  # step 12 is the largest
+  assert f'{3e-5 * float(ratios[:100].mean()):.1e}' == '1.4e-04'

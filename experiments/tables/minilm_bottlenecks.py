@@ -1,0 +1,40 @@
+"""Bottleneck adapters of MiniLM by size (Houlsby et al. 2019, §3.2 to §3.4; Table 1, Figures 1 and 3).
+
+bash launch/released.sh
+plm-jax tables experiments/tables/minilm_bottlenecks.py --scale=small --workdir=runs/tables --data=../shared/data
+
+Rows beside adapters are those of the paper: all parameters, the topmost layers alone, norms alone. Small: as minilm.py;
+what trains beside a frozen trunk has 20 times its rate.
+"""
+
+from experiments.tables.shared import claims, minilm
+
+WIDTHS = (2, 8, 64, 256)
+
+
+def get_table(scale):
+  """Takes a scale."""
+  rate = {'optim.rate': 1e-3} if scale == 'small' else {}
+  head = ('(?!trunk/).*', 1.0), ('trunk/pooler/.*', 1.0)
+  top = (*head, ('trunk/layers/.*', dict(layerwise=0.0)), ('.*', None))
+  rows = {
+    'fine-tuned': minilm.trunk(scale),
+    'head alone': minilm.trunk(scale, tuning=rate | {'optim.scale': (*head, ('.*', None))}),
+    'norms': minilm.trunk(scale, tuning=rate | {'optim.scale': (*head, ('.*norm/.*', 1.0), ('.*', None))}),
+    'topmost layer': minilm.trunk(scale, tuning={'optim.scale': top}),
+  }
+  for width in WIDTHS:
+    rows[f'adapters of {width}'] = minilm.wrapped(scale, 'bottleneck', rate, width=width)
+  columns = minilm.columns(scale, 'TREC', 'SST-2', 'CoLA', 'MNLI', found=True)
+  best = 'adapters of 64'
+  return dict(
+    title='Bottleneck adapters of MiniLM by size',
+    paper='Houlsby et al. 2019, of BERT-large: 80.0 on GLUE, with all parameters 80.4',
+    mark='none',
+    rows=rows,
+    columns=columns,
+    claims=claims.claims(
+      list(columns), ('fine-tuned', best), *((best, other) for other in ('topmost layer', 'norms', 'head alone'))
+    ),
+    tuning_seeds=1 if scale == 'tiny' else 3,
+  )

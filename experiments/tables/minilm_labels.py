@@ -1,0 +1,38 @@
+"""How many labels does a trunk that knows English save? MiniLM on TREC, with 8 to all 5,452 labelled questions.
+
+bash launch/released.sh
+plm-jax tables experiments/tables/minilm_labels.py --scale=small --workdir=runs/tables --data=../shared/data
+python -m benchmarks.bag_of_words experiments/tables/minilm_labels.py --scale=small --data=../shared/data
+
+Every run takes 100 steps of 16 rows, whatever the number of texts, which are drawn by the number of rows alone.
+"""
+
+from experiments.tables.shared import claims, minilm, scales
+
+LABELS = (8, 32, 128, 512, 2_000, 5_452)
+
+
+def get_table(scale):
+  """Takes a scale."""
+  (plain,) = minilm.columns(scale, 'TREC').values()
+  columns = {}
+  for count in LABELS:
+    name = f'TREC, {count:,} labels'
+    columns[name] = plain | dict(along=('labelled questions of TREC', count), trivial={})
+    if scale != 'tiny':
+      split = f'train[:{count}shuffled]'
+      columns[name]['keys'] = plain['keys'] | {'data.split': split} | (scales.every(100) if scale == 'small' else {})
+  mean = {'adapter.pool': 'mean'}
+  return dict(
+    title='MiniLM by the number of labelled texts',
+    paper='No table of a paper; the question of Howard and Ruder 2018, Figure 3',
+    mark='none',
+    rows={
+      'fine-tuned': minilm.trunk(scale),
+      'fine-tuned, mean of vectors': minilm.trunk(scale, tuning=mean),
+      'from scratch': minilm.trunk(scale, start='scratch'),
+    },
+    columns=columns,
+    claims=claims.claims(list(columns), ('fine-tuned', 'from scratch'), ('fine-tuned, mean of vectors', 'fine-tuned')),
+    tuning_seeds=1 if scale == 'tiny' else 3,
+  )
