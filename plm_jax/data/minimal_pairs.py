@@ -38,6 +38,15 @@ class Pairs(NamedTuple):
   records: list[dict[str, Any]]
 
 
+class Copies(NamedTuple):
+  """Sequences of a pair: ids [n, l], tokens of each [n], masked places [n], hidden tokens [n, 2] or -1."""
+
+  ids: np.ndarray
+  sizes: np.ndarray
+  places: np.ndarray
+  hidden: np.ndarray
+
+
 @dataclasses.dataclass(frozen=True)
 class Chosen(order.Chosen):
   """The pairs of a batch, and the rows of it that this host reads."""
@@ -88,8 +97,9 @@ def make(
   words = vocab.words([text for both in pairs.texts for text in both]) if sentences.rest_of_word else None
   made = [_sequences(ids[at : at + 2], words and words[at : at + 2], sentences) for at in range(0, len(ids), 2)]
   lengths = np.array([max(map(len, ids[at : at + 2])) for at in range(0, len(ids), 2)])
-  rows = -(-max(batch_size, *map(len, made)) // batch_size) * batch_size
-  plan = _plan([len(each) for each in made], lengths, rows)
+  counts = [len(each.ids) for each in made]
+  rows = -(-max(batch_size, *counts) // batch_size) * batch_size
+  plan = _plan(counts, lengths, rows)
   row_ids, step = np.array(pairs.rows), 2 if len(plan) >= MANY else 8
   unk_id = vocab.pad_id if vocab.unk_id is None else vocab.unk_id
 
@@ -100,13 +110,14 @@ def make(
 
   def batch(chosen: Chosen) -> order.Batch:
     width = min(-(-int(lengths[chosen.members].max()) // step) * step, limit)
-    tokens, segments = np.full((rows, width), vocab.pad_id, np.int32), np.zeros((rows, width), np.int32)
+    tokens, segments = np.zeros((rows, width), np.int32), np.zeros((rows, width), np.int32)
     hidden, places, pair = np.full((rows, 2), -1, np.int32), np.zeros(rows, np.int32), np.zeros(rows, np.int32)
-    every = ((number, one) for number, index in enumerate(chosen.members) for one in made[index].items())
-    for row, (number, ((content, place), both)) in enumerate(every):
-      sequence = np.frombuffer(content, np.int32)
-      tokens[row, : len(sequence)], segments[row, : len(sequence)] = sequence, 1
-      hidden[row], places[row], pair[row] = both, place, number
+    row = 0
+    for number, index in enumerate(chosen.members):
+      one, at = made[index], slice(row, row + counts[index])
+      tokens[at, : one.ids.shape[1]], segments[at] = one.ids, np.arange(width) < one.sizes[:, None]
+      hidden[at], places[at], pair[at], row = one.hidden, one.places, number, at.stop
+    tokens = np.where(segments > 0, tokens, np.int32(vocab.pad_id))
     arrays = {'segment_ids': segments, 'pair': pair, 'counted': (hidden >= 0).astype(np.float32), 'masked_at': places}
     known = {'tokens': tokens, 'hidden': np.maximum(hidden, 0)}
     arrays |= {name: np.where(each < vocab.size, each, np.int32(unk_id)) for name, each in known.items()}
@@ -185,11 +196,9 @@ def _tokenised(
   return around, spelt and np.concatenate(spelt).astype(np.int32)
 
 
-def _sequences(
-  pair: list[np.ndarray], words: list[list[int]] | None, sentences: Sentences
-) -> dict[tuple[bytes, int], list[int]]:
-  """Map (sequence, masked place) of a pair to both hidden tokens."""
-  found: dict[tuple[bytes, int], list[int]] = {}
+def _sequences(pair: list[np.ndarray], words: list[list[int]] | None, sentences: Sentences) -> Copies:
+  """Return the different sequences of a pair."""
+  sides = []
   for side, ids in enumerate(pair):
     inner = np.arange(len(sentences.before), len(ids) - len(sentences.after))
     masked = np.eye(len(ids), dtype=bool)[inner]
@@ -198,10 +207,17 @@ def _sequences(
       masked[:, inner] |= (own[:, None] == own) & (inner > inner[:, None])
     if sentences.mask_id is None:
       inner, masked = np.zeros(1, np.int64), np.zeros((1, len(ids)), bool)
-    copies = np.where(masked, np.int32(sentences.mask_id or 0), ids)
-    for copy, place in zip(copies, inner.tolist(), strict=True):
-      found.setdefault((copy.tobytes(), place), [-1, -1])[side] = int(ids[place])
-  return found
+    sides.append((np.where(masked, np.int32(sentences.mask_id or 0), ids), inner, ids[inner]))
+  # copies of the good sentence, then those of the bad one that differ from the copy with the same mask
+  (good, places, token), (bad, others, other) = sides
+  new = (good != bad).any(axis=1) if good.shape == bad.shape else np.ones(len(bad), bool)
+  count, size = len(good), len(good) + int(new.sum())
+  ids, hidden = np.zeros((size, max(good.shape[1], bad.shape[1])), np.int32), np.full((size, 2), -1, np.int32)
+  ids[:count, : good.shape[1]], ids[count:, : bad.shape[1]] = good, bad[new]
+  hidden[:count, 0], hidden[count:, 1] = token, other[new]
+  hidden[np.flatnonzero(~new), 1] = other[~new]
+  sizes = np.repeat([good.shape[1], bad.shape[1]], [count, size - count])
+  return Copies(ids, sizes, np.concatenate([places, others[new]]), hidden)
 
 
 def _plan(counts: list[int], lengths: np.ndarray, rows: int) -> list[np.ndarray]:

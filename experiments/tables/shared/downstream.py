@@ -122,6 +122,12 @@ def asked(
   return column | dict(folder=folder, trivial=trivial or {}, keys=scales.ON_A_LAPTOP | own)
 
 
+def blimp(scale: str, model: str, **keys: Any) -> dict[str, Any]:
+  """Return the column of BLiMP, minimal pairs without an update."""
+  chance = {'chance': 50.0}
+  return asked(scale, model, 'blimp/pairs.py', folder='blimp', metric='test/accuracy', trivial=chance, **keys)
+
+
 def trec(scale: str, model: str, *, steps: int, **keys: Any) -> dict[str, Any]:
   """Return the column of TREC, six classes of questions.
 
