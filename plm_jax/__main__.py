@@ -36,7 +36,7 @@ PURPOSES: dict[str, tuple[str, ...]] = {
     'tables',
     'quickstart',
   ),
-  'Score and predict': ('evaluate', 'predict', 'lm_eval'),
+  'Score and predict': ('evaluate', 'predict', 'lm_eval', 'mteb'),
   'Look inside': ('fill', 'generate', 'heads', 'vectors', 'params'),
   'Weights and vocabularies': ('convert', 'vocab'),
   'Data and noise': ('noise', 'corpus', 'pydocs'),
