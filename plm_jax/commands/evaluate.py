@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     source = arguments.weights or arguments.workdir
     kept: dict[str, Any] = {'part': arguments.part, 'predictions': output, 'results': folder}
     kept['devices'] = parts.make_layout(settings).mesh.local_devices
-    sentence_pairs.evaluate(pairs, source, step='all' if every else step, **kept)
+    sentence_pairs.evaluate(pairs, source, step=step, every=every, **kept)
     others = {name: block for name, block in settings['eval'].items() if not _compares(block)}
     settings = {**settings, 'eval': others}
     if arguments.evaluation or not settings['eval']:

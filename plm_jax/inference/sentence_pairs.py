@@ -35,7 +35,7 @@ class Pairs(NamedTuple):
 
   first: list[str]
   second: list[str]
-  records: list[Row]
+  records: Sequence[Row]
 
   @property
   def by_source(self) -> dict[str, list[int]]:
@@ -59,7 +59,8 @@ def read(block: Mapping[str, Any], *, where: str) -> Pairs:
       f'{where}: {block["label"]!r} is {records[0]["label"]} in all {len(records)} pairs, so there is no correlation: '
       'name another field as label, or other data'
     )
-  return Pairs(*([text_of(record['row'][field]) or '' for record in records] for field in fields), records)
+  first, second = ([text_of(record['row'][field]) or '' for record in records] for field in fields)
+  return Pairs(first, second, records)
 
 
 def _differ(records: Any) -> bool:
@@ -83,7 +84,8 @@ def evaluate(
   sets: Mapping[str, Mapping[str, Any]],
   folder: Where,
   *,
-  step: Step | str = None,
+  step: Step = None,
+  every: bool = False,
   part: str | None = None,
   predictions: evaluate_saved.Output | None = None,
   results: RunFolder | None = None,
@@ -94,7 +96,8 @@ def evaluate(
   Args:
     sets: name -> data block, of kind 'regression'.
     folder: a run, a converted checkpoint, or a model in Hugging Face's format.
-    step: checkpoint of a run, or 'all'.
+    step: checkpoint of a run.
+    every: score each checkpoint, instead of `step`.
     part: task of a multi-task run.
     predictions: file for the similarities of the only set.
     results: run folder whose evaluations.jsonl gets a line; None writes none.
@@ -104,14 +107,14 @@ def evaluate(
     ConfigError: sets or a folder that cannot be read, before anything is computed.
   """
   if predictions:
-    predicted.check_output(predictions.file, predictions.format, made=results and results.root)
+    predicted.check_output(predictions.file, predictions.format, made=results.root if results else None)
     predicted.check_format(predictions.format, correlation.READS)
   check_installed('correlation', correlation.NEEDS)
-  checkpoints, steps = RunFolder.at(folder).checkpoints, [step]
-  if is_run := files.is_folder(checkpoints):
-    every = step == 'all'
-    steps = sorted(saved_steps.records(checkpoints)[0]) if every else [saved_steps.choose(checkpoints, step)]
-  models = [model.load(folder, step=one, part=part) for one in steps]  # type: ignore[arg-type]
+  checkpoints = RunFolder.at(folder).checkpoints
+  is_run, steps = files.is_folder(checkpoints), [step]
+  if is_run:
+    steps = [*sorted(saved_steps.records(checkpoints)[0])] if every else [saved_steps.choose(checkpoints, step)]
+  models = [model.load(folder, step=one, part=part) for one in steps]
   pairs = {name: read(block, where=f'eval.{name}.data') for name, block in sets.items()}
   lines = []
   for number, one in zip(steps, models, strict=True):
@@ -128,7 +131,7 @@ def evaluate(
     lines.append(line)
     if results is not None:
       evaluate_saved.store(results, line, devices=devices)
-  if step == 'all':
+  if every:
     by_class.show_steps(lines)
   else:
     _show(lines[0], pairs)

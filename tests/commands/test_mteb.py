@@ -35,9 +35,8 @@ def test_a_local_task_has_the_correlation_of_our_similarities(data: pathlib.Path
   assert loop.train(runs.settings('mlm', data, steps=2), tmp_path / 'run').exit_code == 0
   convert.export(tmp_path / 'run', tmp_path / 'out')
   texts = [f'{word} {other}' for word in ('Anna', 'the clock', 'a') for other in ('is here .', 'was old', 'in')]
-  rows = [
-    {'sentence1': a, 'sentence2': b, 'score': float(index % 5)} for index, (a, b) in enumerate(zip(texts, texts[::-1]))
-  ]
+  pairs = enumerate(zip(texts, texts[::-1], strict=True))
+  rows = [{'sentence1': a, 'sentence2': b, 'score': float(index % 5)} for index, (a, b) in pairs]
   (tmp_path / 'tasks.py').write_text(f'{TASKS}\nROWS = {rows!r}\n')
   words = [f'--weights={tmp_path / "out"}', '--tasks=Mine', f'--include_path={tmp_path / "tasks.py"}']
   assert mteb.main([*words, f'--out={tmp_path / "scores.json"}']) == 0
