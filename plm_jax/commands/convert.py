@@ -3,6 +3,7 @@
 plm-jax convert import SRC DST                from a Hugging Face folder, for `init_from` and `weights.load`
 plm-jax convert import SRC DST                from a folder with ELMo's files (*options.json, *.hdf5, vocab*.txt)
 plm-jax convert import SRC DST                from flax_model.msgpack, or a state dict of PyTorch, with config.json
+plm-jax convert import SRC DST                from a checkpoint of T5X (checkpoint, target.*)
 plm-jax convert import FILE.gguf DST          from LLaMA in llama.cpp's format (`bash launch/setup.sh released`)
 plm-jax convert export SRC DST                from a run or a converted checkpoint, to a Hugging Face folder
 plm-jax convert export SRC DST --form=peft    the LoRA update of a run (adapter 'lora'), to a PEFT folder

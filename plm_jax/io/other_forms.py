@@ -20,6 +20,7 @@ _PICKLES = r'(?!training_args|optimizer|scheduler|rng_state|consolidated|mp_rank
 # names of weights -> the file of `weights/forms/` that reads them, and what they are
 _IMPORTED = {
   r'.*\.gguf': ('gguf', 'a model of llama.cpp'),
+  r'target\.token_embedder\.embedding': ('t5x', 'a parameter of T5X'),
   r'flax_model\.msgpack': ('flax', 'a model of Flax'),
   r'pytorch_model\.bin': ('torch', 'a pickle of PyTorch'),
   _PICKLES: ('torch', 'a pickle of PyTorch'),
@@ -123,7 +124,7 @@ def _without_safetensors(path: Path, names: list[str], config: Mapping[str, Any]
   if index := [name for name in names if re.fullmatch(r'.*\.ckpt(-\d+)?\.index', name)]:
     return _tensorflow(path, index[0], names)
   form, file, kind = ('keras', path / 'tf_model.h5', '') if 'tf_model.h5' in names else form_of(path)
-  if form and form != 'gguf' and 'model_type' not in config:
+  if form and form not in ('gguf', 't5x') and 'model_type' not in config:
     return (
       f'{path} has {file.name}, but no config.json with a "model_type", such as "bert": fetch config.json of this model'
     )
@@ -133,7 +134,7 @@ def _without_safetensors(path: Path, names: list[str], config: Mapping[str, Any]
     call = f"transformers.{name}.from_pretrained('{path}', from_tf=True).save_pretrained('{path}')"
     return f'{path} has only {file.name}. {_OLD.format("tf-keras")}: `{call}` adds model.safetensors'
   if form:
-    return f'{file} is {kind}: {_IMPORT.format(path)}'
+    return f'{file} is {kind}: {_IMPORT.format(path if form != "gguf" else file)}'
   for pattern, form in _FORMS.items():
     if any(re.fullmatch(pattern, name) for name in names):
       return f'{path} is in {form.format(path=path)}'

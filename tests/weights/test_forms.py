@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import pathlib
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,7 +13,9 @@ from typing import Any
 import flax.serialization
 import flax.traverse_util
 import msgpack
+import numpy as np
 import pytest
+import tensorstore
 
 from plm_jax import weights
 from plm_jax.cli.command import run
@@ -228,3 +231,73 @@ def test_without_torch(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) 
   folder = write_torch('bert-mlm', tmp_path / 'theirs')
   monkeypatch.setitem(sys.modules, 'torch', None)
   refused(folder, 'pytorch', lambda file: None, 'which is not installed: bash launch/setup.sh compare')
+
+
+def t5x_name(name: str) -> str:
+  """Convert a name of transformers to T5X's, of t5x/examples/t5/network.py."""
+  alone = {
+    'shared.weight': 'token_embedder.embedding', 'lm_head.weight': 'decoder.logits_dense.kernel',
+    'encoder.final_layer_norm.weight': 'encoder.encoder_norm.scale',
+    'decoder.final_layer_norm.weight': 'decoder.decoder_norm.scale',
+  }  # fmt: skip
+  if name in alone:
+    return alone[name]
+  side, _, index, _, sub, *rest = name.split('.')
+  if 'relative_attention_bias' in name:
+    return f'{side}.relpos_bias.rel_embedding'
+  start = f'{side}.layers_{index}'
+  own = 'attention' if side == 'encoder' else 'self_attention'
+  matrix = {'q': 'query', 'k': 'key', 'v': 'value', 'o': 'out'}
+  if rest[0] == 'layer_norm':
+    parts = ('self_attention', 'cross_attention', 'mlp') if side == 'decoder' else ('attention', 'mlp')
+    return f'{start}.pre_{parts[int(sub)]}_layer_norm.scale'
+  if rest[0] == 'DenseReluDense':
+    return f'{start}.mlp.{rest[1]}.kernel'
+  return f'{start}.{"encoder_decoder_attention" if rest[0] == "EncDecAttention" else own}.{matrix[rest[1]]}.kernel'
+
+
+def write_t5x(name: str, folder: pathlib.Path, *, scanned: bool = False) -> pathlib.Path:
+  """Write TensorStore's folders in T5X's layout; `scanned` as scalable_t5 stacks layers, with an axis of heads."""
+  model = published.make_model(name)
+  tree: dict[str, np.ndarray] = {}
+  for key, tensor in model.state_dict().items():
+    if key.endswith('embed_tokens.weight') or (key == 'lm_head.weight' and name == 't5'):
+      continue
+    theirs = t5x_name(key)
+    tree[theirs] = tensor.numpy() if tensor.ndim == 1 or theirs.endswith('.embedding') else tensor.numpy().T
+  if scanned:
+    heads = model.config.num_heads
+    stacks: dict[str, list[np.ndarray]] = {}
+    for key in [key for key in tree if '.layers_' in key]:
+      side = key.split('.')[0]
+      array = tree.pop(key)
+      if key.endswith('out.kernel'):
+        array = array.reshape(heads, -1, array.shape[-1])
+      elif 'attention.' in key:
+        array = array.reshape(len(array), heads, -1)
+      stacks.setdefault(re.sub(r'layers_\d+', side, key), []).append(array)
+    tree |= {key: np.stack(arrays, axis=1) for key, arrays in stacks.items()}
+  for key, array in tree.items():
+    place = {'driver': 'file', 'path': str(folder / f'target.{key}')}
+    chunks = [-(-size // 2) if axis == 0 else size for axis, size in enumerate(array.shape)]
+    about = {'chunks': chunks, 'compressor': {'id': 'gzip'}, 'dtype': '<f4', 'shape': array.shape}
+    spec = {'driver': 'zarr', 'kvstore': place, 'metadata': about}
+    tensorstore.open(spec, create=True).result().write(array).result()
+  (folder / 'checkpoint').write_bytes(flax.serialization.to_bytes({'version': 3, 'optimizer': {}}))
+  return folder
+
+
+@pytest.mark.parametrize(('name', 'scanned'), [('t5', False), ('t5-v1_1', False), ('t5-v1_1', True), ('byt5', False)])
+def test_t5x(name: str, scanned: bool, tmp_path: pathlib.Path) -> None:
+  check(name, write_t5x(name, tmp_path / 'theirs', scanned=scanned), tmp_path / 'new')
+
+
+def test_damaged_t5x(tmp_path: pathlib.Path) -> None:
+  folder = write_t5x('t5', tmp_path / 'theirs')
+  query, norm = 'target.encoder.layers_0.attention.query.kernel', 'target.decoder.layers_1.pre_mlp_layer_norm.scale'
+  refused(folder, query, lambda place: (place / '1.0').unlink(), 'is missing, a part of a parameter')
+  refused(folder, query, lambda place: cut(place / '0.0'), 'is damaged')
+  refused(folder, query, lambda place: (place / '.zarray').write_text('{}'), 'has no valid .zarray')
+  refused(folder, query, lambda place: (place / '.zarray').write_text('{'), 'cannot be read')
+  refused(folder, norm, shutil.rmtree, 'is missing')
+  refused(folder, 'target.encoder.relpos_bias', shutil.rmtree, 'is no encoder and decoder of T5X')
