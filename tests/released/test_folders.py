@@ -23,8 +23,9 @@ Find = Callable[[str], pathlib.Path]
 def assert_same_tensors(a: pathlib.Path, b: pathlib.Path, *, prefix: str = '') -> None:
   """Check that `b` has the bits of `a` under names with `prefix`."""
   one, other = release.Release(a), release.Release(b)
-  assert {f'{prefix}{name}' for name in one} == set(other)
-  for name in one:
+  names = {name for name in one if not name.endswith('position_ids')}  # a range, which transformers has dropped
+  assert {f'{prefix}{name}' for name in names} == set(other)
+  for name in names:
     np.testing.assert_array_equal(one.read(name), other.read(f'{prefix}{name}'), err_msg=name)
 
 
@@ -46,8 +47,8 @@ def test_smollm2_is_converted_in_the_memory_of_a_tensor(released: Find, tmp_path
   file = (source / 'model.safetensors').stat().st_size
   largest = 49_152 * 576 * 4  # of the token table, 113 MB of 538
   assert file > 4 * largest
-  for command, measured in convert.measure(tmp_path).items():
-    assert measured.memory <= 2 * largest, f'{command}: {measured.memory / largest:.2f} times the largest tensor'
+  for name, measured in convert.measure(tmp_path).items():
+    assert measured.memory <= 2 * largest, f'{name}: {measured.memory / largest:.2f} times the largest tensor'
   assert_same_tensors(source, tmp_path / 'back')
 
 
