@@ -107,6 +107,8 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
   ('span-bert', r'trunk/layers/1/mlp_norm/bias'): 'which in BERT is that of the last layer',
   ('span-xlnet', r'trunk/layers/1/mlp_norm/bias'): 'and in XLNet',
   ('scalar_mix', r'trunk/(?!scalar_mix/|vectors/).*'): 'the trunk is frozen',
+  ('contrastive-gpt_bert', r'trunk/head/.*'): 'no logits',
+  ('adapters-gpt_bert', r'trunk/head/.*'): 'no logits',
   ('multitask', r'two/.*'): 'the rows are those of another part',
   ('multiview', r'text/.*'): 'the rows are labelled',
   ('translate_views', r'text/.*'): 'the rows have translations',
@@ -160,6 +162,8 @@ class Pair(NamedTuple):
 
   def without_gradient(self, path: str) -> bool:
     """Whether a parameter rightly has no gradient."""
+    if self.model == 'gpt_bert' and path.endswith('/key/bias'):  # of positions too
+      return False
     folder = 'writers' if self.name in WRITERS else self.folder
     places = ('', self.name, self.model, f'{folder}-{self.model}', f'{self.name}-{self.model}')
     return any(re.fullmatch(pattern, path) for place, pattern in NO_GRADIENT if place in places)

@@ -17,14 +17,13 @@ class HeadStyle(NamedTuple):
     activation: a name of `layers.mlp.ACTIVATIONS`.
     norm_epsilon: of its LayerNorm.
     init_std: standard deviation of its initial kernels.
-    form: BERT's; 'no_bias': its dense layer and norm have no bias (ModernBERT); 'no_scale': two norms without
-      parameters, the first before the dense layer (LTG-BERT).
+    form: BERT's, or 'no_bias': its dense layer and norm have no bias (ModernBERT).
   """
 
   activation: str
   norm_epsilon: float
   init_std: float
-  form: Literal['bert', 'no_bias', 'no_scale'] = 'bert'
+  form: Literal['bert', 'no_bias'] = 'bert'
 
 
 class Trunk(Protocol):

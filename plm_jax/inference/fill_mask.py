@@ -16,7 +16,7 @@ from plm_jax.core.trunk import longest_row
 from plm_jax.core.types import Array, PyTree
 from plm_jax.inference import batches, fill_spans
 from plm_jax.inference.opened import Opened, with_ends
-from plm_jax.objectives import emd_mlm, mlm
+from plm_jax.objectives import emd_mlm, gpt_bert, mlm
 from plm_jax.text.spec import BLANKS
 from plm_jax.training.parts import check_length
 
@@ -105,6 +105,8 @@ def check_fills(opened: Opened) -> None:
 def head_of(opened: Opened, *, user: str) -> tuple[Any, PyTree]:
   """Return the `objectives.mlm.Model` and its parameters, or raise ConfigError."""
   trunk, params = opened.filler
+  if trunk.PREDICTS_NEXT:
+    return gpt_bert.Model(trunk), {'trunk': params['trunk']}
   if 'mlm' not in params:
     raise ConfigError(
       f'{user}: the run in {opened.folder} has no masked-LM head, only {", ".join(params)}; '

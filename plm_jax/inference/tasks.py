@@ -129,9 +129,10 @@ def abilities(opened: Opened) -> list[str]:
   kind, heads = opened.kind, opened.weights.heads
   if HEAD in heads and not opened.settings:
     return _own({'adapter': opened.weights.adapter})
+  masked = kind == 'bidirectional' and ('mlm' in heads or opened.trunk.PREDICTS_NEXT)
   supported = {
-    'fill': ('mlm' in heads and kind == 'bidirectional') or kind == 'encoder-decoder',
-    'score': ('mlm' in heads and kind == 'bidirectional') or kind == 'causal',
+    'fill': masked or kind == 'encoder-decoder',
+    'score': masked or kind == 'causal',
     'generate': kind in ('causal', 'encoder-decoder', 'prefix') or bool(opened.settings.get('second_vocab')),
   }
   return ['encode', *(name for name, is_supported in supported.items() if is_supported)]

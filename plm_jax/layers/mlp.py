@@ -105,6 +105,7 @@ class GatedMlp(nn.Module):
     down_init: initializer of the down kernel.
     use_bias: of all three; the paper has none.
     dropout: rate before the down product.
+    norm_epsilon: of a LayerNorm without parameters before that; None for no norm.
     dtype: of the products.
   """
 
@@ -115,6 +116,7 @@ class GatedMlp(nn.Module):
   use_bias: bool = False
   dropout: float = 0.0
   dtype: str = 'float32'
+  norm_epsilon: float | None = None
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool = False) -> Array:
@@ -126,6 +128,8 @@ class GatedMlp(nn.Module):
     down = dense(x.shape[-1], ('mlp', 'embed'), self.down_init, 'down')
     # [b, l, d] -> [b, l, f] -> [b, l, d]
     y = ACTIVATIONS[self.activation](gate(x)) * up(x)
+    if self.norm_epsilon is not None:
+      y = LayerNorm(self.norm_epsilon, self.dtype, use_bias=False, use_scale=False)(y)
     return down(Dropout(self.dropout)(y, train=train))
 
 

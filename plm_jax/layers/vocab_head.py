@@ -21,7 +21,7 @@ class Head(nn.Module):
     init_std: of the dense kernel.
     dtype: of the dense product.
     features: width of the vocabulary table, if it differs from the width of the states (ALBERT, ELECTRA).
-    form: of `HeadStyle`.
+    form: of `HeadStyle`; or 'no_scale', two norms without parameters, the first before the dense layer (LTG-BERT).
   """
 
   vocab_size: int

@@ -54,6 +54,7 @@ class Base(nn.Module):
   NAME: ClassVar[str]
   INPUTS: ClassVar[tuple[str, ...]]
   ATTENTION: ClassVar[AttentionKind]
+  PREDICTS_NEXT: ClassVar[bool] = False  # the state before a masked token predicts it (GPT-BERT)
 
   @property
   def hidden_dim(self) -> int:

@@ -80,6 +80,7 @@ RUNS = {
   'bart': Run('denoise_seq2seq', 'bart', BART, margin=0.5, training={'steps': 300}),
   'ul2': Run('denoise_seq2seq', 't5', {'denoisers': UL2}, margin=0.3),
   'unilm': Run('unilm', 'bert'),
+  'gpt_bert': Run('gpt_bert', 'gpt_bert', {'causal': 0.5}, margin=0.3, terms=('masked_loss', 'causal_loss')),
   'bidirectional_lm': Run('bidirectional_lm', 'elmo', margin=0.3, training={'steps': 200}),
 }
 
