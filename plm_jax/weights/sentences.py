@@ -140,7 +140,13 @@ def of_objective(trunk: nn.Module, leaves: Mapping[str, Leaf], objective: Mappin
     return Recipe(('mean',), length=length) if trunk.ATTENTION == 'bidirectional' else None
   if objective.get('pool') != 'trunk' or trunk.NAME == 't5':
     return Recipe(('mean',), length=length)
-  first = trunk.NAME in ('bert', 'albert', 'deberta')
+  first = trunk.NAME in ('bert', 'albert', 'deberta', 'modernbert', 'gpt_bert')
+  if trunk.NAME == 'modernbert' and trunk.config.pooler != 'first':
+    if trunk.config.pooler != 'mean':
+      raise WeightsError(
+        f'pooler={trunk.config.pooler!r} has no form in sentence-transformers: train with first or mean'
+      )
+    return Recipe(('mean',), length=length)
   dense = []
   if table.POOLER in leaves and getattr(trunk.config, 'pooler', 'tanh') == 'tanh':
     config = trunk.config

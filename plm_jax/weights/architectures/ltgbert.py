@@ -1,5 +1,6 @@
 """Tensors and config fields of GPT-BERT as published: its own class `Ltgbert`, for transformers' remote code."""
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,12 @@ FIELDS: fields.Fields = {
   'layer_norm_eps': fields.epsilon(1e-5),
   'auto_map': fields.inert(),
 }
+_NAMES: Mapping[str, str] = {  # their fields, ours
+  'hidden_size': 'hidden_dim', 'num_hidden_layers': 'num_layers', 'num_attention_heads': 'num_heads',
+  'intermediate_size': 'mlp_dim', 'position_bucket_size': 'num_buckets', 'max_position_embeddings': 'max_distance',
+  'hidden_dropout_prob': 'dropout', 'attention_probs_dropout_prob': 'attention_dropout',
+  'layer_norm_eps': 'norm_epsilon',
+}  # fmt: skip
 
 
 def _holds_rows(trunk: GptBert, tensor: np.ndarray) -> bool:
@@ -52,18 +59,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   if not theirs['tie_word_embeddings']:
     raise ValueError('tie_word_embeddings is false, and must be true, the only supported value')
   causal = theirs['is_decoder'] or any(str(name).endswith('CausalLM') for name in theirs.get('architectures') or ())
-  overrides = {
-    'hidden_dim': theirs['hidden_size'],
-    'num_layers': theirs['num_hidden_layers'],
-    'num_heads': theirs['num_attention_heads'],
-    'mlp_dim': theirs['intermediate_size'],
-    'num_buckets': theirs['position_bucket_size'],
-    'max_distance': theirs['max_position_embeddings'],
-    'causal': causal,
-    'norm_epsilon': theirs['layer_norm_eps'],
-    'dropout': theirs['hidden_dropout_prob'],
-    'attention_dropout': theirs['attention_probs_dropout_prob'],
-  }
+  overrides = {ours: theirs[name] for name, ours in _NAMES.items()} | {'causal': causal}
   return {'vocab_size': theirs['vocab_size'], 'variant': 'gpt-bert-base', 'overrides': overrides}
 
 
@@ -75,15 +71,7 @@ def write_config(trunk: GptBert, heads: Sequence[str]) -> dict[str, Any]:
     'model_type': 'ltgbert',
     'architectures': [f'LtgbertFor{"Causal" if c.causal else "Masked"}LM'],
     'vocab_size': trunk.vocab_size,
-    'hidden_size': c.hidden_dim,
-    'num_hidden_layers': c.num_layers,
-    'num_attention_heads': c.num_heads,
-    'intermediate_size': c.mlp_dim,
-    'position_bucket_size': c.num_buckets,
-    'max_position_embeddings': c.max_distance,
-    'hidden_dropout_prob': c.dropout,
-    'attention_probs_dropout_prob': c.attention_dropout,
-    'layer_norm_eps': c.norm_epsilon,
+    **{name: dataclasses.asdict(c)[ours] for name, ours in _NAMES.items()},
     'is_decoder': c.causal,
   }
 

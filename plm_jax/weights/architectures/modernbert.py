@@ -1,5 +1,6 @@
 """Tensors and config fields of ModernBERT in Hugging Face's form, with the masked language modelling head."""
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,12 @@ FIELDS: fields.Fields = {
   },
 }  # fmt: skip
 DERIVED: Mapping[str, Derived] = {}
+_NAMES: Mapping[str, str] = {  # their fields, ours
+  'hidden_size': 'hidden_dim', 'num_hidden_layers': 'num_layers', 'num_attention_heads': 'num_heads',
+  'intermediate_size': 'mlp_dim', 'max_position_embeddings': 'max_length', 'local_attention': 'window',
+  'norm_eps': 'norm_epsilon', 'embedding_dropout': 'embed_dropout', 'mlp_dropout': 'dropout',
+  'attention_dropout': 'attention_dropout', 'initializer_range': 'init_std',
+}  # fmt: skip
 
 
 def tasks(trunk: ModernBert) -> dict[str, TaskHead]:
@@ -74,21 +81,11 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     f'{ours}_base': (rope.get(kind) or {}).get('rope_theta', theirs[f'{ours}_rope_theta'])
     for kind, ours in _KINDS.items()
   }
-  overrides = bases | {
-    'hidden_dim': theirs['hidden_size'],
-    'num_layers': theirs['num_hidden_layers'],
-    'num_heads': theirs['num_attention_heads'],
-    'mlp_dim': theirs['intermediate_size'],
-    'max_length': theirs['max_position_embeddings'],
+  overrides = bases | {ours: theirs[name] for name, ours in _NAMES.items()}
+  overrides |= {
     'global_every': _global_every(theirs),
-    'window': theirs['local_attention'],
     'activation': fields.ACTIVATIONS[theirs['hidden_activation']],
-    'norm_epsilon': theirs['norm_eps'],
     'pooler': f'dense_{pooler}' if 'classifier.weight' in names else pooler,
-    'embed_dropout': theirs['embedding_dropout'],
-    'dropout': theirs['mlp_dropout'],
-    'attention_dropout': theirs['attention_dropout'],
-    'init_std': theirs['initializer_range'],
     'tied': bert.is_tied(theirs, names, 'decoder.'),
   }
   return {'vocab_size': theirs['vocab_size'], 'variant': 'modernbert-base', 'overrides': overrides}
@@ -117,20 +114,14 @@ def write_config(trunk: ModernBert, heads: Sequence[str]) -> dict[str, Any]:
   check_heads(heads, HEADS, tasks(trunk))
   if c.pooler.startswith('dense') != any(map(is_task, heads)):
     raise ValueError(f'pooler={c.pooler!r}: a text or option head needs a dense_ one, and nothing else has it')
-  shared = bert.shared_fields(trunk, heads)
-  for name in ('hidden_act', 'layer_norm_eps', 'hidden_dropout_prob', 'attention_probs_dropout_prob'):
-    del shared[name]
+  bert.check_output(trunk, heads, 'mlm')
   return {
     'model_type': 'modernbert',
     'architectures': [f'ModernBert{bert.kind_of(heads, {"mlm": "ForMaskedLM"})}'],
-    **shared,
-    'max_position_embeddings': c.max_length,
+    'vocab_size': trunk.vocab_size,
+    **{name: dataclasses.asdict(c)[ours] for name, ours in _NAMES.items()},
     'hidden_activation': fields.their_activation(c.activation),
-    'norm_eps': c.norm_epsilon,
-    'embedding_dropout': c.embed_dropout,
-    'mlp_dropout': c.dropout,
-    'attention_dropout': c.attention_dropout,
-    'local_attention': c.window,
+    'tie_word_embeddings': c.tied,
     'layer_types': _layer_types(c.num_layers, c.global_every),
     'global_attn_every_n_layers': c.global_every,
     'global_rope_theta': c.global_base,
