@@ -4,6 +4,7 @@ plm-jax convert import SRC DST                from a Hugging Face folder, for `i
 plm-jax convert import SRC DST                from a folder with ELMo's files (*options.json, *.hdf5, vocab*.txt)
 plm-jax convert import SRC DST                from flax_model.msgpack, or a state dict of PyTorch, with config.json
 plm-jax convert import SRC DST                from a checkpoint of T5X (checkpoint, target.*)
+plm-jax convert import SRC DST                from ULMFiT's or CoVe's release (fwd_wt103.h5, wmtlstm-*.pth)
 plm-jax convert import FILE.gguf DST          from LLaMA in llama.cpp's format (`bash launch/setup.sh released`)
 plm-jax convert export SRC DST                from a run or a converted checkpoint, to a Hugging Face folder
 plm-jax convert export SRC DST --form=peft    the LoRA update of a run (adapter 'lora'), to a PEFT folder
@@ -72,11 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   run_paths.check_new_folder(target, name='DST')
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
-  from plm_jax.weights import bilm  # loads jax
+  from plm_jax.weights import bilm, torch_lstm  # loads jax
   from plm_jax.weights.convert import export, export_own, import_bilm, import_release
 
   logs.start()
-  if arguments.direction == 'import' and arguments.architecture is None and bilm.is_bilm(source):
+  lstm = other_forms.lstm_file(source)
+  if arguments.direction == 'import' and lstm is not None:
+    import_bilm(lstm, target, shard=shard, read=torch_lstm.opened)
+  elif arguments.direction == 'import' and arguments.architecture is None and bilm.is_bilm(source):
     import_bilm(source, target, shard=shard)
   elif arguments.direction == 'import':
     import_release(source, target, architecture=arguments.architecture, shard=shard)

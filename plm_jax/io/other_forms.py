@@ -16,6 +16,7 @@ _FETCH = "download the same model in Hugging Face's format (config.json, model.s
 _IMPORT = '`plm-jax convert import {} NEW`, then use NEW'
 _OLD = "In Python with 'transformers<5' and {}"
 _KINDS = "a run, a converted checkpoint, or a model in Hugging Face's format (config.json, model.safetensors)"
+_LSTM = r'(fwd|bwd)_.*\.h5|lstm_.*\.pth|wmtlstm.*\.pth'  # files of ULMFiT and CoVe
 _PICKLES = r'(?!training_args|optimizer|scheduler|rng_state|consolidated|mp_rank).*\.(bin|pth?)'
 # names of weights -> the file of `weights/forms/` that reads them, and what they are
 _IMPORTED = {
@@ -31,7 +32,6 @@ _FORMS: Mapping[str, str] = {
   r'consolidated\.\d+\.pth': "LLaMA's own format. With 'transformers<5': `python -m transformers.models.llama."
   'convert_llama_weights_to_hf --input_dir {path} --output_dir NEW --model_size 7B`, with its size',
   r'dict(\.\w+)?\.txt|encoder\.json': f"fairseq's format: {_FETCH}",
-  r'.*itos.*\.pkl': "ULMFiT's format, a pickle that can execute code: train one with experiments/ulmfit",
   r'.*\.onnx': f'ONNX format: {_FETCH}',
   r'.*\.nemo': f"NeMo's format: {_FETCH}",
   r'.*\.gin|checkpoint': f"T5X's or TensorFlow's format: {_FETCH}",
@@ -49,6 +49,14 @@ def form_of(path: Path) -> tuple[str, Path, str]:
     if len(found) == 1 and (typed or pattern != _PICKLES):
       return form, folder / found[0], kind
   return '', path, ''
+
+
+def lstm_file(path: Path) -> Path | None:
+  """Find the only file of ULMFiT or CoVe at a path."""
+  found = [
+    file for file in (files.listing(path) if files.is_folder(path) else [path]) if re.fullmatch(_LSTM, file.name)
+  ]
+  return found[0] if len(found) == 1 and not files.is_file(found[0].parent / model_folders.CONFIG) else None
 
 
 def explain(where: files.Where) -> str:
@@ -95,6 +103,8 @@ def _missing(name: str, path: Path) -> str:
 
 
 def _file(path: Path) -> str:
+  if lstm_file(path):
+    return f'{path} is a network of ULMFiT or CoVe: {_IMPORT.format(path)}'
   if kind := form_of(path)[2]:
     return f'{path} is {kind}: {_IMPORT.format(path)}'
   if re.search(r'\.(zip|tar|tgz|tar\.\w+|7z)$', path.name):
@@ -135,6 +145,8 @@ def _without_safetensors(path: Path, names: list[str], config: Mapping[str, Any]
     return f'{path} has only {file.name}. {_OLD.format("tf-keras")}: `{call}` adds model.safetensors'
   if form:
     return f'{file} is {kind}: {_IMPORT.format(path if form != "gguf" else file)}'
+  if lstm := lstm_file(path):
+    return f'{lstm} is a network of ULMFiT or CoVe: {_IMPORT.format(path)}'
   for pattern, form in _FORMS.items():
     if any(re.fullmatch(pattern, name) for name in names):
       return f'{path} is in {form.format(path=path)}'

@@ -90,12 +90,11 @@ def train(
   return dataclasses.replace(vocab, counts=tokenizer.count(vocab, documents))
 
 
-def of_list(tokens: Sequence[str]) -> Vocab:
-  """Build a vocabulary of bilm from tokens by id, without counts.
+def of_list(tokens: Sequence[str], roles: Mapping[str, str] = SPECIALS['elmo']) -> Vocab:
+  """Build a vocabulary without counts from tokens by id, roles included.
 
-  The tokens include those of `SPECIALS['elmo']`. Words end at white space only.
+  Words end at white space only.
   """
-  roles = SPECIALS['elmo']
   listed = Tokenizer(
     models.WordLevel({token: token_id for token_id, token in enumerate(tokens)}, unk_token=roles['unk'])
   )

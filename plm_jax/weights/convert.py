@@ -107,16 +107,18 @@ def _unread(vocab: Path, final_path: Path) -> list[str]:
   return []
 
 
-def import_bilm(source: Path, target: Path, *, shard: int = 4 * 10**9) -> None:
-  """Convert a folder of ELMo's published files, one tensor at a time.
+def import_bilm(
+  source: Path, target: Path, *, shard: int = 4 * 10**9, read: Callable[[Path], Any] = bilm.opened
+) -> None:
+  """Convert published files of a recurrent network, one tensor at a time.
 
   Args:
-    source: options, HDF5 weights and optionally the vocabulary.
+    source: a folder of ELMo: options, HDF5 weights and optionally the vocabulary; or what `read` reads.
 
   Raises:
     WeightsError: an error in the source; the message names file and field or dataset.
   """
-  with bilm.opened(source) as source_files:
+  with read(source) as source_files:
     block, vocab = source_files.block, source_files.vocab
     layers = {
       path: leaf.shape[0] if param_paths.is_stacked(path, leaf) else None for path, leaf in source_files.leaves.items()
@@ -124,16 +126,17 @@ def import_bilm(source: Path, target: Path, *, shard: int = 4 * 10**9) -> None:
     about = {'model': block, 'vocab_size': vocab.size, 'heads': [], 'source': str(source)}
 
     def put_vocab(folder: Path) -> None:
-      vocab.save(folder, template=bilm.TEMPLATE)
+      vocab.save(folder, template=bilm.TEMPLATE if read == bilm.opened else None)
 
     _save(target, _plans(source_files.leaves, layers), layers, about=about, put_vocab=put_vocab, shard=shard)
   count = sum(math.prod(leaf.shape) for leaf in source_files.leaves.values())
-  log.info(f'{target}: bilm, {count:,} parameters, no heads, since these files have no softmax')
+  log.info(f'{target}: {block["name"]}, {count:,} parameters, no heads')
   log.info(f'vocabulary: {vocab.size:,} words')
-  log.info(
-    'each sentence starts from zero states. bilm-tf and allennlp carry states from sentence to sentence: after the '
-    'first, their vectors differ by design'
-  )
+  if block['name'] == 'elmo':
+    log.info(
+      'each sentence starts from zero states. bilm-tf and allennlp carry states from sentence to sentence: after the '
+      'first, their vectors differ by design'
+    )
   log.info(f'flags for its model: {" ".join(_flags(block, spare=None))}')
 
 

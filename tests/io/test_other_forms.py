@@ -32,7 +32,7 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {  # files of a folder, and its s
   'GLM': ({'latest_checkpointed_iteration.txt': '1'}, "GLM's or Megatron's own format: download"),
   'GLM 10B': ({'config.json': {'model_type': 'glm', 'block_position_encoding': True}}, "GLM's own.*code.*use GLM-4"),
   'ChatGLM': ({'config.json': {'model_type': 'chatglm'}, 'model.safetensors': ''}, "GLM's own.*glm-4-9b-hf"),
-  'ULMFiT': ({'itos_wt103.pkl': '', 'fwd_wt103.h5': ''}, "ULMFiT's format.*experiments/ulmfit"),
+  'ULMFiT': ({'itos_wt103.pkl': '', 'fwd_wt103.h5': ''}, 'fwd_wt103.h5 is a network of ULMFiT or CoVe'),
   'ONNX': ({'model.onnx': ''}, 'ONNX format: download'),
   'NeMo': ({'model.nemo': ''}, "NeMo's format: download"),
   'ELMo': ({'a_options.json': {}, 'a_weights.hdf5': ''}, 'plm-jax convert import /'),

@@ -71,3 +71,14 @@ def state(file: Path) -> dict[str, Any]:
     raise WeightsError(f'{file} has {what}, but must be a state dict: save `model.state_dict()` alone')
   prefix = 'module.' if all(name.startswith('module.') for name in content) else ''
   return {name.removeprefix(prefix): tensor for name, tensor in content.items()}
+
+
+def plain(file: Path) -> Any:
+  """Read a pickle of lists and strings; raise WeightsError for others."""
+  import torch
+
+  try:
+    with files.open(file, 'rb') as stream:
+      return torch._weights_only_unpickler.load(stream, encoding='utf-8')  # makes no objects of other classes
+  except Exception as error:  # a damaged file raises errors of every kind
+    raise WeightsError(f'{file} is no list of words in pickle protocol 2 or 3, or damaged: fetch it again') from error
