@@ -39,7 +39,7 @@ class Encoder:
 
 
 def run(model: Model, names: Sequence[str], *, include_path: str | None = None) -> dict[str, dict[str, Any]]:
-  """Score a model on tasks of mteb, and on classes of tasks in Python files.
+  """Score a model on tasks of mteb and of Python files.
 
   Args:
     names: of tasks.
