@@ -83,8 +83,6 @@ def main():
     print(f'{name} {seconds[name, "again"]:.1f} s, compiling {seconds[name, "first"] - seconds[name, "again"]:.1f} s')
   ours, theirs = (seconds[name, 'again'] for name in ('evaluation', 'products'))
   print(f'ratio {ours / theirs:.2f}')
-  whole = (ours * source.steps_per_epoch / len(batches) + reading + seconds['evaluation', 'first'] - ours) / 60
-  print(f'all pairs, with reading and compiling: {whole:.0f} CPU minutes')
 
 
 if __name__ == '__main__':
