@@ -110,7 +110,15 @@ class Block(nn.Module):
     return self._sublayers(state, *context[1:], past=Past(cache['keys'], cache['values'], context[0]))
 
   def _sublayers(
-    self, state: State, mask: Mask, rows: Array, table: Array, alphas: Array, *, train=False, past: Past | None = None
+    self,
+    state: State,
+    mask: Mask,
+    rows: Array,
+    table: Array,
+    alphas: Array,
+    *,
+    train: bool = False,
+    past: Past | None = None,
   ) -> tuple[State, Cache]:
     """Apply both sublayers; also return keys and values.
 

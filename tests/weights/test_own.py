@@ -57,6 +57,11 @@ OWN = {
   'albert': Own('albert', 'albert-base-v2', {}, 'mlm', 'AlbertForMaskedLM'),
   'deberta': Own('deberta', 'deberta-base', {}, 'emd_mlm', 'DebertaForMaskedLM'),
   'deberta-v3': Own('deberta', 'deberta-v3-base', {}, 'mlm', 'DebertaV2ForMaskedLM'),
+  'modernbert': Own(
+    'modernbert', 'modernbert-base', {'window': 4, 'vocab_multiple': 8}, 'mlm', 'ModernBertForMaskedLM'
+  ),
+  'mpnet': Own('bert', 'mpnet-base', {'num_types': 0, 'vocab_multiple': 8}, 'mlm', 'MPNetForMaskedLM'),
+  'ernie': Own('bert', 'ernie-2.0-base-en', {}, 'mlm', 'ErnieForMaskedLM'),
   'xlnet': Own('xlnet', 'xlnet-base', {}, 'permutation_lm', 'XLNetLMHeadModel'),
   'gpt': Own('gpt', 'gpt', {'vocab_multiple': 8, 'mlp_dim': 128}, 'causal_lm', 'OpenAIGPTLMHeadModel'),
   'gpt2': Own('gpt', 'gpt2', {'vocab_multiple': 8}, 'causal_lm', 'GPT2LMHeadModel'),

@@ -7,7 +7,6 @@ import flax.linen as nn
 
 from plm_jax.models.albert import Albert
 from plm_jax.models.bert import Bert
-from plm_jax.models.deberta import Deberta
 from plm_jax.weights import fields
 from plm_jax.weights.class_heads import TaskHead, check_heads, encoder_tasks, is_task, of_task
 from plm_jax.weights.table import POSITIONS, Derived, Entry, linear, norm
@@ -158,7 +157,7 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   return out + of_task(tasks(trunk), heads)
 
 
-def output(trunk: Bert | Albert | Deberta, decoder: str, *, bias: str | None = None) -> list[Entry]:
+def output(trunk: nn.Module, decoder: str, *, bias: str | None = None) -> list[Entry]:
   """List the entries of the output bias and an untied matrix.
 
   Args:
