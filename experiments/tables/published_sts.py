@@ -40,10 +40,11 @@ def get_table(scale, arg=''):
   """Takes the scale; `arg` rows."""
   columns = {}
   for name, (evaluation, folder, split, whole) in COLUMNS.items():
-    keys = {'eval': {evaluation: dict(data=dict(split=split))}, 'best': None, 'data.split': split.partition('+')[0]}
+    scored = {evaluation: dict(data=dict(split=split), scores=('correlation',))}
+    keys = {'eval': scored, 'best': None, 'data.split': split.partition('+')[0], 'data.path': f'runs/data/{folder}'}
     columns[name] = published.column(
       f'{evaluation}/spearman', [FAMILY], of='evaluation', folder=folder, whole=whole, times=100,
-      fetch=FETCH.format(name=folder) if folder.startswith('sts1') else '', keys=keys | {'data.path': f'runs/data/{folder}'},
+      fetch=FETCH.format(name=folder) if folder.startswith('sts1') else '', keys=keys,
     )  # fmt: skip
   rows = {}
   for name, numbers in ROWS.items():

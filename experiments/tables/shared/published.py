@@ -41,7 +41,6 @@ RELEASED = {
   't5-large': ('google-t5/t5-large', 't5'),
   'elmo': ('allenai/elmo 5.5B original', 'elmo'),
   'all-MiniLM-L6-v2': ('sentence-transformers/all-MiniLM-L6-v2', 'bert'),
-  'all-MiniLM-L12-v2': ('sentence-transformers/all-MiniLM-L12-v2', 'bert'),
   'unsup-simcse-bert-base-uncased': ('princeton-nlp/unsup-simcse-bert-base-uncased', 'bert'),
   'sup-simcse-bert-base-uncased': ('princeton-nlp/sup-simcse-bert-base-uncased', 'bert'),
 }

@@ -53,7 +53,7 @@ def found(table: Table, places: Places, *, head: str) -> Table:
       column = table.columns[column_name]
       missing, count = _data(by_seed[0][0], column, places, known)
       limit = ', '.join(map(str, row.limits.get(column_name, {}).values()))
-      part = f'a part is read, {limit}' if limit else f'{count:,} of {column.whole:,} examples are here'
+      part = f'{errors.shown(limit)} is read' if limit else f'{count:,} of {column.whole:,} examples are here'
       if missing:
         without[column_name] = missing
       if reason := column.unlike or (part if limit or (count < column.whole and not missing) else ''):
