@@ -61,10 +61,8 @@ def found(table: Table, places: Places, *, head: str) -> Table:
     rows[name] = dataclasses.replace(row, without=without, unlike=unlike)
   table = dataclasses.replace(table, rows=rows)
   if places.makes and not runs.plan(table, places):
-    reasons = [row.empty for row in rows.values()] + [
-      reason for row in rows.values() for reason in row.without.values()
-    ]
-    raise ConfigError(f'{head}: nothing to run. {next(filter(None, reasons))} --print lists all that is missing.')
+    lacking = next(reason for row in rows.values() for reason in (row.empty, *row.without.values()) if reason)
+    raise ConfigError(f'{head}: nothing to run. {lacking}. --print lists all that is missing.')
   return table
 
 
@@ -92,10 +90,8 @@ def _with_weights(name: str, row: Row, root: Path) -> Row:
     )
   digest = sha256(place)
   if not digest or row.sha256 not in ('', digest):
-    wrong = (
-      f'sha256 {digest[:12]} is not {row.sha256[:12]} of row {name!r}' if digest else f'no {" or ".join(KINDS[:2])}'
-    )
-    raise ConfigError(f'{place}: {wrong}: it is damaged or another version. Move it away and run: {fetch}')
+    wrong = f'sha256 {digest[:12]} is not {row.sha256[:12]}' if digest else f'no {" or ".join(KINDS[:2])}'
+    raise ConfigError(f'{place}: {wrong} of row {name!r}: another version? Move it away and run: {fetch}')
   return dataclasses.replace(row, sha256=digest)
 
 
@@ -177,16 +173,13 @@ def facts(table: Table, verdicts: Mapping[tuple[str, str], str]) -> list[str]:
   rows = {name: row for name, row in table.rows.items() if row.folder}
   if not rows:
     return []
+  described = [f'{name} is {row.id} {row.sha256[:12]}'.strip() for name, row in rows.items()]
   by_reason: dict[str, list[str]] = {}
   for cell, reason in verdicts.items():
     if reason not in ('', SAME, DIFFERS):
       by_reason.setdefault(reason, []).append(f'{cell[0]}, {cell[1]}')
   return [
-    f'Weights: {"; ".join(_described(name, row) for name, row in rows.items())}.',
+    f'Weights and their sha256: {"; ".join(described)}.',
     '**differs**: beyond the printed digits of an evaluation, or outside of the 95 % prediction interval of the seeds.',
     *(f'In parentheses, not compared: {"; ".join(cells)}: {reason}.' for reason, cells in by_reason.items()),
   ]
-
-
-def _described(name: str, row: Row) -> str:
-  return f'{name} is {row.id}' + (f' (sha256 {row.sha256[:12]})' if row.sha256 else '')

@@ -1,20 +1,20 @@
 """Rows of published weights: what is missing, what is refused, and which numbers are compared with published ones."""
 
 import dataclasses
+import gzip
 import json
 
 import numpy as np
 import pytest
 
-from plm_jax.commands import tables
+from plm_jax.commands import evaluate, tables
 from plm_jax.core.errors import ConfigError
 from plm_jax.studies.tables import cells, file, making, picture, published, render, run_folders, runs
 from plm_jax.studies.tables.intervals import Measured
 from tests.studies.tables import standins
 
-FILES = [
-  f'experiments/tables/published_{name}.py' for name in ('glue', 'squad', 'gpt2', 'llama', 'summaries', 't5', 'elmo')
-]
+NAMES = ('glue', 'squad', 'gpt2', 'llama', 'summaries', 't5', 'elmo', 'blimp', 'sts')
+FILES = [f'experiments/tables/published_{name}.py' for name in NAMES]
 TABLE = """
 SCALES = ('published',)
 def get_table(scale):
@@ -81,10 +81,7 @@ def test_what_is_missing_is_listed_with_the_command_that_fetches_it(name, tmp_pa
   ('changes', 'said'),
   [
     (dict(model='bert'), "model_type 'gpt2', and row 'gpt2' is a 'bert'. Move it away and run: hf download openai"),
-    (
-      dict(sha256='0' * 64),
-      "is not 000000000000 of row 'gpt2': it is damaged or another version. Move it away and run",
-    ),
+    (dict(sha256='0' * 64), "is not 000000000000 of row 'gpt2': another version\\? Move it away and run"),
   ],
 )
 def test_a_folder_of_another_kind_is_refused(mine, changes, said):
@@ -191,3 +188,30 @@ def test_weights_and_pretraining_do_not_mix(mine):
   (mine / 'mine.py').write_text(text.replace("of='evaluation'", "of='parameters'"))
   with pytest.raises(ConfigError, match="weights have no pre-training to measure: add 'asked'"):
     file.read(str(mine / 'mine.py'), 'published')
+
+
+@pytest.mark.released
+def test_perplexity_by_windows_is_that_of_a_loop_over_transformers(released, shared_data, tmp_path):
+  """512 tokens of WikiText-2 in windows of 256 that move by 128, as on the page of transformers, each token once."""
+  torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
+  folder = released('smollm2')
+  text = gzip.decompress((shared_data('wikitext_2') / 'test.txt.gz').read_bytes()).decode()
+  ids = transformers.AutoTokenizer.from_pretrained(folder)(text[:4000], return_tensors='pt').input_ids[:, :512]
+  model, nats, count, previous = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype='float32'), 0.0, 0, 0
+  for begin in range(0, 512, 128):
+    end = min(begin + 256, 512)
+    window, targets = ids[:, begin:end], ids[:, begin:end].clone()
+    targets[:, : previous - end] = -100
+    scored = int((targets[:, 1:] != -100).sum())
+    with torch.no_grad():
+      nats, count = nats + model(window, labels=targets).loss.item() * scored, count + scored
+    if (previous := end) == 512:
+      break
+  keys = {'data.path': str(shared_data('wikitext_2')), 'data.split': 'test[:512tokens]', 'data.documents': 'exact_file'}
+  keys |= {'data.length': 256, 'data.stride': 128, 'data.batch_size': 1, 'data.cache': str(tmp_path / 'cache')}
+  flags = [f'--config.eval.wikitext2.{key}={value}' for key, value in keys.items()]
+  config = '--config=experiments/gpt/zero_shot.py:windows'
+  flags += [config, '--evaluation=wikitext2', f'--weights={folder}', f'--workdir={tmp_path / "out"}']
+  assert evaluate.main(flags) == 0
+  found = json.loads((tmp_path / 'out' / 'evaluations.jsonl').read_text())['wikitext2/perplexity']
+  assert count == 511 and found == pytest.approx(float(np.exp(nats / count)), rel=1e-4)
