@@ -5,8 +5,8 @@ from typing import Any
 
 from plm_jax.models.llama import Llama
 from plm_jax.weights import fields
-from plm_jax.weights.architectures import llama
-from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, score
+from plm_jax.weights.architectures import gpt, llama
+from plm_jax.weights.class_heads import check_heads, of_task
 from plm_jax.weights.table import OUTPUTS, Derived, Entry, Part, is_causal, is_minus_infinity, linear, norm
 
 MODEL = 'llama'
@@ -30,15 +30,7 @@ FIELDS: fields.Fields = {
 DERIVED: Mapping[str, Derived] = {
   **llama.DERIVED, 'attention.bias': is_causal, 'attention.masked_bias': is_minus_infinity
 }  # fmt: skip
-
-
-def tasks(trunk: Llama) -> dict[str, TaskHead]:
-  """Describe their task classes."""
-  return {
-    'ForSequenceClassification': score(),
-    'ForTokenClassification': one_layer('tag', 'classifier'),
-    'ForQuestionAnswering': one_layer('span', 'qa_outputs'),
-  }
+tasks = gpt.tasks
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -61,10 +53,9 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
   """Build the config.json; raise ValueError for another structure or head."""
   c = trunk.config
   check_heads(heads, HEADS, tasks(trunk))
-  kind = next(filter(is_task, heads), None) or ('ForCausalLM' if trunk.gives_logits else 'Model')
   theirs = {
     'model_type': 'gpt_neox',
-    'architectures': [f'GPTNeoX{kind}'],
+    'architectures': [f'GPTNeoX{llama.kind_of(trunk, heads)}'],
     **{name: value for name, value in llama.shared_fields(trunk).items() if name in FIELDS},
     'hidden_act': fields.their_activation(c.activation),
     'hidden_dropout': c.dropout,

@@ -184,7 +184,7 @@ def check_form(trunk: Llama, name: str, made: Mapping[str, Any]) -> None:
     raise ValueError(f'{name} needs {"; ".join(other[:2])}')
 
 
-def kind_of(trunk: Llama, heads: Sequence[str]) -> str:
+def kind_of(trunk: Any, heads: Sequence[str]) -> str:
   """Return the suffix of the name of their class."""
   return next(filter(is_task, heads), None) or ('ForCausalLM' if trunk.gives_logits else 'Model')
 

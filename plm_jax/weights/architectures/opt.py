@@ -1,11 +1,13 @@
 """Tensors and config fields of OPT in Hugging Face's form."""
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from plm_jax.models.gpt import Gpt
 from plm_jax.weights import fields
-from plm_jax.weights.class_heads import TaskHead, check_heads, is_task, of_task, one_layer, score
+from plm_jax.weights.architectures import llama
+from plm_jax.weights.class_heads import TaskHead, check_heads, of_task, one_layer, score
 from plm_jax.weights.table import OUTPUTS, Derived, Entry, has_output, linear, norm
 
 MODEL = 'gpt'
@@ -31,6 +33,12 @@ FIELDS: fields.Fields = {
   'enable_bias': fields.fixed(True),
   'layer_norm_elementwise_affine': fields.fixed(True),
 }
+# our fields whose value is that of one of theirs
+_SAME = {
+  'hidden_dim': 'hidden_size', 'num_layers': 'num_hidden_layers', 'num_heads': 'num_attention_heads',
+  'mlp_dim': 'ffn_dim', 'max_length': 'max_position_embeddings', 'dropout': 'dropout', 'init_std': 'init_std',
+  'attention_dropout': 'attention_dropout', 'tied': 'tie_word_embeddings',
+}  # fmt: skip
 DERIVED: Mapping[str, Derived] = {}
 
 
@@ -43,21 +51,12 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   """Build keywords of `models.gpt.make`; raise ValueError for unsupported fields."""
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
-  width, narrow, tied = theirs['hidden_size'], theirs['word_embed_proj_dim'], theirs['tie_word_embeddings']
-  overrides = {
-    'hidden_dim': width,
-    'num_layers': theirs['num_hidden_layers'],
-    'num_heads': theirs['num_attention_heads'],
-    'mlp_dim': theirs['ffn_dim'],
-    'max_length': theirs['max_position_embeddings'],
+  width, narrow = theirs['hidden_size'], theirs['word_embed_proj_dim']
+  overrides = {name: theirs[field] for name, field in _SAME.items()} | {
     'norm_placement': 'pre' if theirs['do_layer_norm_before'] else 'post',
     'activation': fields.ACTIVATIONS[theirs['activation_function']],
     'embed_dim': None if narrow in (None, width) else narrow,
-    'dropout': theirs['dropout'],
-    'attention_dropout': theirs['attention_dropout'],
-    'init_std': theirs['init_std'],
-    'tied': tied,
-    'has_output': has_output(names, tied=tied),
+    'has_output': has_output(names, tied=theirs['tie_word_embeddings']),
   }
   return {'vocab_size': theirs['vocab_size'], 'variant': 'opt-125m', 'overrides': overrides}
 
@@ -73,23 +72,15 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
       'OPT needs position_offset=2, norm_epsilon=1e-5, no windows and head_dim = hidden_dim / num_heads, not '
       f'{c.position_offset}, {c.norm_epsilon}, {c.window}, {c.local_window} and {c.head_dim}'
     )
-  kind = next(filter(is_task, heads), None) or ('ForCausalLM' if trunk.gives_logits else 'Model')
+  ours = dataclasses.asdict(c)
   return {
     'model_type': 'opt',
-    'architectures': [f'OPT{kind}'],
+    'architectures': [f'OPT{llama.kind_of(trunk, heads)}'],
     'vocab_size': trunk.vocab_size,
-    'hidden_size': c.hidden_dim,
-    'num_hidden_layers': c.num_layers,
-    'num_attention_heads': c.num_heads,
-    'ffn_dim': c.mlp_dim,
-    'max_position_embeddings': c.max_length,
+    **{field: ours[name] for name, field in _SAME.items()},
     'do_layer_norm_before': c.norm_placement == 'pre',
     'word_embed_proj_dim': trunk.hidden_dim,
-    'dropout': c.dropout,
-    'attention_dropout': c.attention_dropout,
     'activation_function': fields.their_activation(c.activation),
-    'init_std': c.init_std,
-    'tie_word_embeddings': c.tied,
   }
 
 

@@ -307,6 +307,7 @@ FAMILIES = {
   'gpt': Family('gpt', 'gpt', LM, overrides={'mlp_dim': 128}),
   'gpt2': Family('gpt', 'gpt2', LM),
   'llama': Family('llama', 'tiny', LM),
+  'mistral': Family('llama', 'tiny', LM, overrides={'window': 8}),
   'palm': Family('palm', 'tiny', LM, published=False),
   'glm': Family('glm', 'tiny', {'name': 'blank_infilling'}, published=False),
   't5': Family('t5', 't5-small', SEQ2SEQ),
