@@ -21,13 +21,13 @@ feed-forward kernels of one scale; no dropout in the head; no average of paramet
 from experiments import common
 
 SIZES = {'base': 'babylm', 'small': 'babylm-small'}
-KINDS = {'mixed': 0.0625, 'masked': 0.0, 'causal': 1.0}
+KINDS = {'mixed': 0.0625, 'masked': 0.0, 'causal': 1.0, 'lm': 1.0}
 
 
 def get_config(arg=''):
-  """Takes `quick`, a size, a kind of rows and `lm`."""
+  """Takes `quick`, a size, and a kind of rows or `lm`."""
   size, kind = common.chosen(arg, tuple(SIZES)), common.chosen(arg, tuple(KINDS))
-  c = common.run(arg, choices=(*SIZES, *KINDS, 'lm'), steps=15_625)
+  c = common.run(arg, choices=(*SIZES, *KINDS), steps=15_625)
   c.vocab = dict(name='byte_bpe', path=common.vocab(SIZES[size]))
   c.model = dict(name='gpt_bert', variant=f'gpt-bert-{size}')
   c.objective = dict(
@@ -37,7 +37,7 @@ def get_config(arg=''):
     edit=dict(name='bert_80_10_10'),
     z_loss=1e-4,
   )
-  if 'lm' in common.words(arg):
+  if kind == 'lm':
     c.model.overrides = dict(causal=True)
     c.objective = dict(name='causal_lm')
   c.data = dict(name='stream', path='data/babylm', length=128, batch_size=32_768)
