@@ -196,14 +196,16 @@ class Block(nn.Module):
     if c.norm_placement != 'pre':
       self.after_attention_norm, self.after_mlp_norm = make_norm(c, dtype), make_norm(c, dtype)
     if c.qk_norm != 'none':
-      axes = ('head_dim',) if c.qk_norm == 'head' else ('heads', 'head_dim')
-      self.query_norm, self.key_norm = (RMSNorm(c.norm_epsilon, dtype, axes, c.scaling == 'gemma') for _ in range(2))
+      over = ('head_dim',) if c.qk_norm == 'head' else ('heads', 'head_dim')
+      self.query_norm, self.key_norm = (RMSNorm(c.norm_epsilon, dtype, over, c.scaling == 'gemma') for _ in range(2))
     self.attention_dropout = Dropout(c.dropout)
     self.mlp_dropout = Dropout(c.dropout)
 
   def __call__(self, x: Any, context: tuple[Mask, Angles], train: bool) -> tuple[Any, Array]:
     mask, angles = context
-    x, layer = x if self.config.unrotated else (x, None)
+    layer: Any = None
+    if self.config.unrotated:
+      x, layer = x
     x, _ = self._sublayers(x, mask, self._angles(angles, layer), train=train)
     x = constrain(x, 'batch', 'length', 'embed')
     return (x, layer + 1) if self.config.unrotated else x, x
