@@ -65,4 +65,4 @@ class Letters(NamedTuple):
     if self.longest and len(self.ngrams) and (row is None or word != END):
       letters = {'shortest': max(1, self.shortest), 'longest': self.longest}
       own += list(self.ngrams[buckets_of(word, **letters, buckets=len(self.ngrams))])
-    return np.mean(own, axis=0, dtype=np.float32) if own else np.zeros(self.words.shape[1], np.float32)
+    return np.asarray(np.mean(own, axis=0, dtype=np.float32)) if own else np.zeros(self.words.shape[1], np.float32)

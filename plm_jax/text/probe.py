@@ -28,7 +28,7 @@ HARMLESS = (
   'Fuse', 'Sequence',
 )  # fmt: skip
 AROUND = ('TemplateProcessing', 'RobertaProcessing', 'BertProcessing', 'ByteLevel', 'Sequence')  # of post-processors
-LLAMA3 = {
+LLAMA3: dict[str, Any] = {
   'type': 'Split',
   'pattern': {
     'Regex': r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
