@@ -40,6 +40,30 @@ def test_fewer_minutes_than_it_takes_are_refused():
     quickstart._parse(['--minutes=2'])
 
 
+def test_published_weights_that_are_missing_are_named(tmp_path, monkeypatch):
+  monkeypatch.setattr(quickstart, 'ROOT', tmp_path)
+  with pytest.raises(ConfigError, match=r'minilm is missing; `bash launch/released\.sh minilm` makes it'):
+    quickstart.main(['--released', f'--workdir={tmp_path}'])
+
+
+def test_published_weights_are_printed_next_to_the_tiny_ones(tmp_path, monkeypatch, capsys):
+  from plm_jax.commands import pydocs, train
+
+  (tmp_path / 'runs' / 'released' / 'minilm').mkdir(parents=True)
+  (tmp_path / 'released').mkdir()
+  (tmp_path / 'released' / 'result.json').write_text('{"metrics": {"test/accuracy": 0.7}}')
+  monkeypatch.setattr(quickstart, 'ROOT', tmp_path)
+  monkeypatch.setattr(pydocs, 'main', lambda words: 0)
+  monkeypatch.setattr(train, 'main', lambda words: 0)
+  flags = ['--released', f'--workdir={tmp_path}']
+  assert quickstart.main(flags) == 0
+  assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if '%' in line] == ['31%', '54%', '70%']
+  (tmp_path / 'classify').mkdir()
+  (tmp_path / 'classify' / 'table.json').write_text('{"rows": [{"pretrained": [0.5, 0.7], "scratch": [0.2]}]}')
+  assert quickstart.main(flags) == 0
+  assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if '%' in line] == ['20%', '60%', '70%']
+
+
 def _sizes(stage):
   """The overrides that are sizes and starts; rates of dropout may differ from stage to stage."""
   return {name: value for name, value in stage['model']['overrides'].items() if 'dropout' not in name}
