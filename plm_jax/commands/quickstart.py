@@ -99,8 +99,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
   return arguments
 
 
+def _fine_tune_released(workdir: Path, began: float) -> int:
   """Fine-tune MiniLM and print it next to the tiny BERT."""
-  """Fine-tune MiniLM with the fewest labels; print it next to the tiny BERT."""
   from plm_jax.commands import pydocs, train
 
   source, target = ROOT / 'runs' / 'released' / 'minilm', workdir / RELEASED
