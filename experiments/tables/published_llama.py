@@ -14,14 +14,15 @@ from experiments.tables.shared.published import SCALES as SCALES
 FAMILY = 'gpt/prompt.py'
 # row: HellaSwag, PIQA; zero-shot
 PAPER = {'llama-7b': (76.1, 79.8), 'llama-13b': (79.2, 80.1)}
-FEW = {'eval.validation.data.split': 'validation[:100]'}  # on a CPU that others use too
+FEW = {'eval.validation.data.split': 'validation[:20]'}  # on a CPU that others use too
 
 
 def options(task, folder, shots, whole):
   """Return a column of options, with a number of demonstrations."""
   asked = dict(split='validation', **({'shots': dict(count=shots, split='train', draws=1)} if shots else {}))
   keys = {'eval': {'validation': dict(data=asked)}, 'best': None, 'execution': dict(layers='loop')}
-  keys |= {'data.path': f'tfds:{task}', 'adapter.choose': 'characters', 'data.batch_size': 4}
+  keys |= {'data.path': f'tfds:{task}', 'adapter.choose': 'characters', 'adapter.logit_rows': 1}
+  keys |= {'data.batch_size': 1, 'data.length': 960 if shots else 256}
   column = published.column('validation/accuracy_characters', [f'gpt/prompt.py:{task}'], of='evaluation', keys=keys)
   return column | dict(folder=folder, times=100, whole=whole, configs={FAMILY: next(iter(column['configs'].values()))})
 
