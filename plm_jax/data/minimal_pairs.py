@@ -196,7 +196,7 @@ def _tokenised(
   return around, spelt and np.concatenate(spelt).astype(np.int32)
 
 
-def _sequences(pair: list[np.ndarray], words: list[list[int]] | None, sentences: Sentences) -> Copies:
+def _sequences(pair: list[np.ndarray], words: list[list[int | None]] | None, sentences: Sentences) -> Copies:
   """Return the different sequences of a pair."""
   sides = []
   for side, ids in enumerate(pair):

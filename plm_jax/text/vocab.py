@@ -108,7 +108,7 @@ class Vocab:
       encoding = self._raw.encode(text, add_special_tokens=False)
     return encoding.ids, encoding.offsets
 
-  def words(self, texts: Sequence[str]) -> list[list[int]]:
+  def words(self, texts: Sequence[str]) -> list[list[int | None]]:
     """Return the word index of each token, by the tokenizer."""
     with probe.using():
       return [encoding.word_ids for encoding in self._raw.encode_batch(list(texts), add_special_tokens=False)]
