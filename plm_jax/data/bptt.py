@@ -59,19 +59,12 @@ _MARKS = 3  # <sep>, <sep> and <cls> of a sequence with a second segment
 
 
 class Stream(NamedTuple):
-  """The concatenated documents of an epoch.
+  """The concatenated documents of an epoch."""
 
-  Attributes:
-    ids: [n], the token store.
-    starts: int64[documents], start of each document of the stream in the store.
-    ends: int64[documents], its end in the stream, end token included.
-    end_id: id of the end token.
-  """
-
-  ids: np.ndarray | store.Ids | SpeltIds
-  starts: np.ndarray
-  ends: np.ndarray
-  end_id: int
+  ids: np.ndarray | store.Ids | SpeltIds  # [n], the token store
+  starts: np.ndarray  # int64[documents], start of each document of the stream in the store
+  ends: np.ndarray  # int64[documents], its end in the stream, end token included
+  end_id: int  # id of the end token
 
   @property
   def size(self) -> int:
@@ -110,37 +103,23 @@ class Stream(NamedTuple):
 
 
 class Ends(NamedTuple):
-  """Additional data of `both_directions`.
+  """Additional data of `both_directions`."""
 
-  Attributes:
-    begin_id: id of the token before a document.
-    end_id: id of the token after it.
-    ids: token ids of the documents, with the characters of their words.
-  """
-
-  begin_id: int
-  end_id: int
-  ids: SpeltIds
+  begin_id: int  # id of the token before a document
+  end_id: int  # id of the token after it
+  ids: SpeltIds  # token ids of the documents, with the characters of their words
 
 
 class Lanes(NamedTuple):
-  """Division of the stream of an epoch into lanes.
+  """Division of the stream of an epoch into lanes."""
 
-  Attributes:
-    bounds: int64[lanes+1], start of each lane in the stream; the lengths of lanes differ by at most one token.
-    length: tokens per sequence.
-    stride: tokens that a lane advances by per step.
-    second: tokens of A and B in a sequence with a second segment, otherwise 0.
-    both_ways: even sequences read a lane forward, odd sequences the lane of the sequence above backward.
-    backward: all sequences read their lane backward.
-  """
-
+  # int64[lanes+1], start of each lane in the stream; the lengths of lanes differ by at most one token
   bounds: np.ndarray
-  length: int
-  stride: int
-  second: int
-  both_ways: bool
-  backward: bool
+  length: int  # tokens per sequence
+  stride: int  # tokens that a lane advances by per step
+  second: int  # tokens of A and B in a sequence with a second segment, otherwise 0
+  both_ways: bool  # even sequences read a lane forward, odd sequences the lane of the sequence above backward
+  backward: bool  # all sequences read their lane backward
 
   @property
   def steps(self) -> int:
@@ -164,19 +143,12 @@ class Lanes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Window(order.Chosen):
-  """The sequences of a step.
+  """The sequences of a step."""
 
-  Attributes:
-    places: int64[b], indices in the batch.
-    window: index of the step in its epoch.
-    epoch: epoch of all sequences.
-    shuffled: documents are in the order of the epoch, not of the source.
-  """
-
-  places: np.ndarray
-  window: int
-  epoch: int
-  shuffled: bool
+  places: np.ndarray  # int64[b], indices in the batch
+  window: int  # index of the step in its epoch
+  epoch: int  # epoch of all sequences
+  shuffled: bool  # documents are in the order of the epoch, not of the source
 
 
 def make(

@@ -45,31 +45,19 @@ _KEY, _COUNT = np.dtype('<u8'), np.dtype('<f8')
 
 
 class Run(NamedTuple):
-  """One line of the journal: a file of counted pairs.
+  """One line of the journal: a file of counted pairs."""
 
-  Attributes:
-    pairs: number of pairs. The file has their keys, uint64 in ascending order, and then their counts, float64.
-    sha256: checksum of the file.
-  """
-
-  pairs: int
-  sha256: str
+  pairs: int  # number of pairs. The file has their keys, uint64 in ascending order, and then their counts, float64
+  sha256: str  # checksum of the file
 
 
 class Counting(NamedTuple):
-  """Settings of a table.
+  """Settings of a table."""
 
-  Attributes:
-    tokens: the text.
-    left_out: bool[v], True for ids that are not counted.
-    window: the largest distance.
-    room: pairs that are held in memory at once.
-  """
-
-  tokens: store.Tokens
-  left_out: np.ndarray
-  window: int
-  room: int
+  tokens: store.Tokens  # the text
+  left_out: np.ndarray  # bool[v], True for ids that are not counted
+  window: int  # the largest distance
+  room: int  # pairs that are held in memory at once
 
 
 class Triples:

@@ -184,17 +184,11 @@ def _inputs(
 
 
 class Target(NamedTuple):
-  """Target texts of the examples of a source.
+  """Target texts of the examples of a source."""
 
-  Attributes:
-    laid: their tokens; None without target texts.
-    length: tokens of the longest.
-    digest: everything that determines their tokens.
-  """
-
-  laid: Laid | None = None
-  length: int = 0
-  digest: tuple[Any, ...] = ()
+  laid: Laid | None = None  # their tokens; None without target texts
+  length: int = 0  # tokens of the longest
+  digest: tuple[Any, ...] = ()  # everything that determines their tokens
 
   def batch(self, members: np.ndarray) -> order.Batch:
     """Return tokens and segments, int32[b, length], of int64[b]; empty targets have none."""

@@ -12,21 +12,13 @@ from typing import NamedTuple
 
 
 class Made(NamedTuple):
-  """One store or table that a source opened.
+  """One store or table that a source opened."""
 
-  Attributes:
-    what: its kind, such as 'tokens'.
-    digest: hex digest of everything that it was made from.
-    folder: its folder; None in memory.
-    size: human-readable size, such as '64 documents, 10,233 tokens'.
-    found: True if it already existed and was intact.
-  """
-
-  what: str
-  digest: str
-  folder: Path | None
-  size: str
-  found: bool
+  what: str  # its kind, such as 'tokens'
+  digest: str  # hex digest of everything that it was made from
+  folder: Path | None  # its folder; None in memory
+  size: str  # human-readable size, such as '64 documents, 10,233 tokens'
+  found: bool  # True if it already existed and was intact
 
 
 class Unmade(Exception):

@@ -46,23 +46,14 @@ _PARTS = ('first', 'next', 'other')
 
 
 class Runs(NamedTuple):
-  """The examples of a corpus.
+  """The examples of a corpus."""
 
-  Attributes:
-    sentences: int64[s+1], start of each sentence in the token store.
-    heads: int64[d+1], index of the first sentence of each document.
-    begin: int64[r], first sentence of each example.
-    end: int64[r], the sentence after its last one.
-    document: int64[r], its document.
-    target: int32[r], its target length in tokens.
-  """
-
-  sentences: np.ndarray
-  heads: np.ndarray
-  begin: np.ndarray
-  end: np.ndarray
-  document: np.ndarray
-  target: np.ndarray
+  sentences: np.ndarray  # int64[s+1], start of each sentence in the token store
+  heads: np.ndarray  # int64[d+1], index of the first sentence of each document
+  begin: np.ndarray  # int64[r], first sentence of each example
+  end: np.ndarray  # int64[r], the sentence after its last one
+  document: np.ndarray  # int64[r], its document
+  target: np.ndarray  # int32[r], its target length in tokens
 
 
 def make(

@@ -40,23 +40,17 @@ Name = Literal['stream', 'documents', 'rows', 'full']
 
 
 class Layout(NamedTuple):
-  """Plan and special tokens of a layout.
+  """Plan and special tokens of a layout."""
 
-  Attributes:
-    plan: (offsets, length, number of tokens before, number of tokens after) -> plan.
-    whole: the plan that cuts between sentences; None for layouts without framed pieces.
-    begin: vocabulary -> id of the token before a piece, or None.
-    end: vocabulary -> id of the token after a piece, or None.
-    separators: number of end tokens between two pieces of one segment.
-    one_segment: True if a sequence is one segment.
-  """
-
-  plan: Callable[..., packing.Plan]
+  plan: Callable[..., packing.Plan]  # (offsets, length, number of tokens before, number of tokens after) -> plan
+  # the plan that cuts between sentences; None for layouts without framed pieces
   whole: Callable[..., packing.Plan] | None
+  # vocabulary -> id of the token before a piece, or None
   begin: Callable[[Vocab], int | None] = lambda vocab: vocab.cls_id
+  # vocabulary -> id of the token after a piece, or None
   end: Callable[[Vocab], int | None] = lambda vocab: vocab.sep_id
-  separators: int = 0
-  one_segment: bool = False
+  separators: int = 0  # number of end tokens between two pieces of one segment
+  one_segment: bool = False  # True if a sequence is one segment
 
 
 def _end_of_document(vocab: Vocab) -> int | None:

@@ -43,33 +43,20 @@ _BATCH = 256  # files per interpreter
 
 
 class Package(NamedTuple):
-  """A package to read.
+  """A package to read."""
 
-  Attributes:
-    name: name of the distribution for pip; 'python' is the standard library.
-    paths: files and folders, relative to the standard library or to site-packages.
-  """
-
-  name: str
-  paths: tuple[str, ...]
+  name: str  # name of the distribution for pip; 'python' is the standard library
+  paths: tuple[str, ...]  # files and folders, relative to the standard library or to site-packages
 
 
 class Document(NamedTuple):
-  """One docstring as prose.
+  """One docstring as prose."""
 
-  Attributes:
-    package: name of the distribution.
-    name: dotted path of the module, class or function.
-    text: paragraphs with blank lines between them.
-    summary: the first paragraph if it is a plain sentence, else ''.
-    parameters: the documented arguments.
-  """
-
-  package: str
-  name: str
-  text: str
-  summary: str
-  parameters: tuple[markup.Parameter, ...]
+  package: str  # name of the distribution
+  name: str  # dotted path of the module, class or function
+  text: str  # paragraphs with blank lines between them
+  summary: str  # the first paragraph if it is a plain sentence, else ''
+  parameters: tuple[markup.Parameter, ...]  # the documented arguments
 
 
 def version(package: Package) -> str:

@@ -22,28 +22,17 @@ FUNCTION_WORDS = frozenset(
 
 
 class FilterStats(NamedTuple):
-  """Counts of a filter; the counts of the reasons and `kept` add up to `read`.
+  """Counts of a filter; the counts of the reasons and `kept` add up to `read`."""
 
-  Attributes:
-    read: documents read.
-    kept: documents kept.
-    kept_chars: characters of the kept documents.
-    too_short, too_long: outside of the bounds on characters.
-    few_letters: digits, symbols or markup rather than words.
-    not_english: too few English function words.
-    duplicate: the same text, apart from case, spaces and punctuation, was kept before.
-    near_duplicate: a text with the same beginning was kept before.
-  """
-
-  read: int
-  kept: int
-  kept_chars: int
-  too_short: int
-  too_long: int
-  few_letters: int
-  not_english: int
-  duplicate: int
-  near_duplicate: int
+  read: int  # documents read
+  kept: int  # documents kept
+  kept_chars: int  # characters of the kept documents
+  too_short: int  # below the least number of characters
+  too_long: int  # above the most
+  few_letters: int  # digits, symbols or markup rather than words
+  not_english: int  # too few English function words
+  duplicate: int  # the same text, apart from case, spaces and punctuation, was kept before
+  near_duplicate: int  # a text with the same beginning was kept before
 
 
 def filter_documents(

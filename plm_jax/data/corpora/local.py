@@ -41,17 +41,12 @@ class BadRow(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class File:
-  """A local file, unzipped if its name ends with .gz. May be shared by threads and sent to other processes.
+  """A local file, unzipped if its name ends with .gz. May be shared by threads and sent to other processes."""
 
-  Attributes:
-    path: path as in messages.
-    content: unzipped content of a gzip file; None if the file is read from disk.
-    max_bytes: most bytes of a row, and of an unzipped gzip file.
-  """
-
-  path: Path
+  path: Path  # path as in messages
+  # unzipped content of a gzip file; None if the file is read from disk
   content: bytes | None = dataclasses.field(default=None, repr=False)
-  max_bytes: int = MAX_BYTES
+  max_bytes: int = MAX_BYTES  # most bytes of a row, and of an unzipped gzip file
 
   @classmethod
   def at(cls, path: Path, *, max_bytes: int = MAX_BYTES) -> 'File':

@@ -78,17 +78,11 @@ class Parameter(NamedTuple):
 
 
 class Prose(NamedTuple):
-  """The prose of a docstring.
+  """The prose of a docstring."""
 
-  Attributes:
-    paragraphs: unwrapped paragraphs, the summary first; list items are separate lines of one paragraph.
-    parameters: entries of the Parameters or Args section.
-    summary: the first paragraph if it is one line before any section, else ''.
-  """
-
-  paragraphs: tuple[str, ...]
-  parameters: tuple[Parameter, ...]
-  summary: str = ''
+  paragraphs: tuple[str, ...]  # unwrapped paragraphs, the summary first; list items are separate lines of one paragraph
+  parameters: tuple[Parameter, ...]  # entries of the Parameters or Args section
+  summary: str = ''  # the first paragraph if it is one line before any section, else ''
 
 
 def read(docstring: str) -> Prose:

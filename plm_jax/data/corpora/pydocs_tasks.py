@@ -41,17 +41,11 @@ _QUESTIONS = (
 
 
 class Task(NamedTuple):
-  """A task.
+  """A task."""
 
-  Attributes:
-    description: one line.
-    about: field with the subject of a row; no value of it is in two splits.
-    rows: documents of a split -> its rows.
-  """
-
-  description: str
-  about: str
-  rows: Callable[[Sequence[Document]], Iterator[Row]]
+  description: str  # one line
+  about: str  # field with the subject of a row; no value of it is in two splits
+  rows: Callable[[Sequence[Document]], Iterator[Row]]  # documents of a split -> its rows
 
 
 def corpus(documents: Sequence[Document]) -> Iterator[Row]:

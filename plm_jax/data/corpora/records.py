@@ -20,16 +20,11 @@ PROGRESS, REPORT = '.pass.sqlite', 'corpus.json'
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-  """A whole split, as `open` of a format returns it.
+  """A whole split, as `open` of a format returns it."""
 
-  Attributes:
-    rows: the rows, read one by one; safe to read from several threads.
-    digest: hex digest, or another short text, that changes whenever a row changes.
-    labels: field -> names of its classes, if the data set stores them.
-  """
-
-  rows: Sequence[Mapping[str, Any]]
-  digest: str
+  rows: Sequence[Mapping[str, Any]]  # the rows, read one by one; safe to read from several threads
+  digest: str  # hex digest, or another short text, that changes whenever a row changes
+  # field -> names of its classes, if the data set stores them
   labels: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
@@ -119,23 +114,15 @@ class Records(Sequence[dict[str, Any]]):
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Sequence[str]):
-  """One string field of records: the documents of a corpus. A list of words is joined by spaces.
+  """One string field of records: the documents of a corpus. A list of words is joined by spaces."""
 
-  Attributes:
-    records: the rows.
-    field: field with the text.
-    digest: hex digest of the content.
-    chosen: indices of the rows that a filter kept; None for all.
-    stats: counts of the filter; None without one.
-    split: slice by tokens, applied after tokenising; None for all.
-  """
-
-  records: Records
-  field: str
-  digest: str
+  records: Records  # the rows
+  field: str  # field with the text
+  digest: str  # hex digest of the content
+  # indices of the rows that a filter kept; None for all
   chosen: Sequence[int] | None = dataclasses.field(default=None, repr=False)
-  stats: FilterStats | None = None
-  split: str | None = None
+  stats: FilterStats | None = None  # counts of the filter; None without one
+  split: str | None = None  # slice by tokens, applied after tokenising; None for all
 
   @property
   def description(self) -> str:
@@ -164,13 +151,9 @@ def is_words(value: Any) -> bool:
 
 
 class Whole(int):
-  """A whole number of a table.
+  """A whole number of a table."""
 
-  Attributes:
-    spelling: text of its cell.
-  """
-
-  spelling: str
+  spelling: str  # text of its cell
 
 
 class Real(float):

@@ -19,15 +19,10 @@ class BadSplit(ValueError):
 
 
 class Good(NamedTuple, Generic[T]):
-  """Results for the usable rows.
+  """Results for the usable rows."""
 
-  Attributes:
-    rows: their indices in the split, ascending.
-    values: the result of each.
-  """
-
-  rows: list[int]
-  values: list[T]
+  rows: list[int]  # their indices in the split, ascending
+  values: list[T]  # the result of each
 
 
 class BadRows:

@@ -33,43 +33,25 @@ class Frame(NamedTuple):
 
 
 class Writer(NamedTuple):
-  """Settings of the conversion of rows to tokens.
+  """Settings of the conversion of rows to tokens."""
 
-  Attributes:
-    form: text format of a row.
-    vocab: vocabulary of targets and options.
-    input_vocab: vocabulary of inputs.
-    inputs: special tokens around inputs.
-    answers: special tokens around targets and options.
-    blank: id in a blank; None if the vocabulary of inputs has no such token.
-    gap: text before a target or an option.
-    length: tokens of inputs.
-    target_length: tokens of a target or an option.
-    sampler: sampler of demonstrations; None for none.
-  """
-
-  form: Form
-  vocab: Vocab
-  input_vocab: Vocab
-  inputs: Frame
-  answers: Frame
-  blank: int | None
-  gap: str
-  length: int
-  target_length: int
-  sampler: Sampler | None
+  form: Form  # text format of a row
+  vocab: Vocab  # vocabulary of targets and options
+  input_vocab: Vocab  # vocabulary of inputs
+  inputs: Frame  # special tokens around inputs
+  answers: Frame  # special tokens around targets and options
+  blank: int | None  # id in a blank; None if the vocabulary of inputs has no such token
+  gap: str  # text before a target or an option
+  length: int  # tokens of inputs
+  target_length: int  # tokens of a target or an option
+  sampler: Sampler | None  # sampler of demonstrations; None for none
 
 
 class Ragged(NamedTuple):
-  """Texts as token ids: text i is `ids[offsets[i]:offsets[i+1]]`.
+  """Texts as token ids: text i is `ids[offsets[i]:offsets[i+1]]`."""
 
-  Attributes:
-    ids: uint16 or uint32 [n].
-    offsets: int64[texts+1].
-  """
-
-  ids: np.ndarray
-  offsets: np.ndarray
+  ids: np.ndarray  # uint16 or uint32 [n]
+  offsets: np.ndarray  # int64[texts+1]
 
   def padded(self, chosen: np.ndarray, width: int, *, pad: int) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens and segments, int32[..., width], of texts int64[...], none longer."""
@@ -124,23 +106,14 @@ def writer(
 
 
 class Tokenised(NamedTuple):
-  """Written rows as ids.
+  """Written rows as ids."""
 
-  Attributes:
-    inputs: inputs of all rows, for each sample of demonstrations.
-    targets: targets of the rows.
-    options: options of the rows, the same number for each.
-    leads: int32[options], number of first tokens of each option that are not scored.
-    characters: int32[options], number of characters of each option that are scored.
-    cut: number of rows that are too long.
-  """
-
-  inputs: Ragged
-  targets: Ragged
-  options: Ragged
-  leads: np.ndarray
-  characters: np.ndarray
-  cut: int
+  inputs: Ragged  # inputs of all rows, for each sample of demonstrations
+  targets: Ragged  # targets of the rows
+  options: Ragged  # options of the rows, the same number for each
+  leads: np.ndarray  # int32[options], number of first tokens of each option that are not scored
+  characters: np.ndarray  # int32[options], number of characters of each option that are scored
+  cut: int  # number of rows that are too long
 
 
 def tokenised(records: Records, rows: WrittenRows, writer: Writer, *, draws: int) -> Tokenised:

@@ -87,14 +87,10 @@ def asked(**settings: Any) -> ExampleSettings:
 
 
 class Windows(NamedTuple):
-  """Texts that are read in windows if they are too long (`question_windows.py`).
+  """Texts that are read in windows if they are too long (`question_windows.py`)."""
 
-  Attributes:
-    field: index of their field.
-    answers: int64[rows, 2], characters [start, end) of the text that answer the other field, -1 without an answer.
-  """
-
-  field: int
+  field: int  # index of their field
+  # int64[rows, 2], characters [start, end) of the text that answer the other field, -1 without an answer
   answers: np.ndarray
 
 
@@ -271,21 +267,13 @@ def one_label(
 
 
 class LabelledRows(NamedTuple):
-  """The usable rows of a split, with their labels.
+  """The usable rows of a split, with their labels."""
 
-  Attributes:
-    table: the split, in memory if it is small.
-    row_ids: int64[rows].
-    labels: a label for each; None without one.
-    left_out: indices of the unusable rows.
-    write: value of a text field -> its text.
-  """
-
-  table: Records
-  row_ids: np.ndarray
-  labels: list[Any]
-  left_out: tuple[int, ...]
-  write: Callable[[Any], str | None]
+  table: Records  # the split, in memory if it is small
+  row_ids: np.ndarray  # int64[rows]
+  labels: list[Any]  # a label for each; None without one
+  left_out: tuple[int, ...]  # indices of the unusable rows
+  write: Callable[[Any], str | None]  # value of a text field -> its text
 
   @property
   def changes(self) -> list[str]:

@@ -7,21 +7,14 @@ from plm_jax.data.rows.packing import Frame
 
 
 class Layout(NamedTuple):
-  """Special tokens and types of the fields of an example.
+  """Special tokens and types of the fields of an example."""
 
-  Attributes:
-    frames: the special tokens before and after each field.
-    typed: True if sequences have `type_ids`: 0 for the first field and its special tokens, 1 for the second, and so on.
-    last_type: the type of the last token, if it has its own.
-    stands_last: True if the last token represents the sequence, not the first.
-    apart: True if each field is a separate text, with its own segment id.
-  """
-
-  frames: tuple[Frame, ...]
+  frames: tuple[Frame, ...]  # the special tokens before and after each field
+  # True if sequences have `type_ids`: 0 for the first field and its special tokens, 1 for the second, and so on
   typed: bool = False
-  last_type: int | None = None
-  stands_last: bool = False
-  apart: bool = False
+  last_type: int | None = None  # the type of the last token, if it has its own
+  stands_last: bool = False  # True if the last token represents the sequence, not the first
+  apart: bool = False  # True if each field is a separate text, with its own segment id
 
 
 def around(

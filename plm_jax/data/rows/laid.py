@@ -13,39 +13,25 @@ from plm_jax.data.rows.order import Batch
 
 
 class Laid(NamedTuple):
-  """All examples of a split, assembled when they are read.
+  """All examples of a split, assembled when they are read."""
 
-  Attributes:
-    tokens: tokens of all texts.
-    plans: prefix of the keys -> plan with one sequence per row.
-    frames: special tokens around each field.
-    sequences: sequences per example.
-    windows: windows per sequence of the widest batches, if long sequences are read in windows. Narrower batches hold
-      examples of one window.
-    gaps: prefix of the keys -> gaps of the pieces of its plan, see `packing.assemble`.
-    sizes: int64[rows], tokens of the longest sequence of each example.
-    cut: number of examples that lost a token.
-    typed: True if fields have types.
-    last_type: type of the last token of a sequence, if it has its own.
-    pad_id: id of padding.
-    length: tokens of the longest sequence.
-    apart: True if each field is a separate text (`framing.Layout`).
-    spelt: the ids of `tokens` with the characters of their words; None without characters.
-  """
-
-  tokens: store.Tokens
-  plans: dict[str, packing.Plan]
-  frames: tuple[packing.Frame, ...]
-  sequences: int
-  sizes: np.ndarray
-  cut: int
-  typed: bool
-  last_type: int | None
-  pad_id: int
-  length: int
-  apart: bool = False
+  tokens: store.Tokens  # tokens of all texts
+  plans: dict[str, packing.Plan]  # prefix of the keys -> plan with one sequence per row
+  frames: tuple[packing.Frame, ...]  # special tokens around each field
+  sequences: int  # sequences per example
+  sizes: np.ndarray  # int64[rows], tokens of the longest sequence of each example
+  cut: int  # number of examples that lost a token
+  typed: bool  # True if fields have types
+  last_type: int | None  # type of the last token of a sequence, if it has its own
+  pad_id: int  # id of padding
+  length: int  # tokens of the longest sequence
+  apart: bool = False  # True if each field is a separate text (`framing.Layout`)
+  # the ids of `tokens` with the characters of their words; None without characters
   spelt: spelling.SpeltIds | None = None
+  # windows per sequence of the widest batches, if long sequences are read in windows. Narrower batches hold examples of
+  # one window
   windows: int | None = None
+  # prefix of the keys -> gaps of the pieces of its plan, see `packing.assemble`
   gaps: Mapping[str, np.ndarray] = MappingProxyType({})
 
   def place(self, values: np.ndarray, chosen: np.ndarray, width: int) -> np.ndarray:

@@ -26,19 +26,12 @@ Frame = tuple[tuple[int, ...], tuple[int, ...]]  # ids before the piece, ids aft
 
 
 class Plan(NamedTuple):
-  """Assignment of tokens to sequences (rows).
+  """Assignment of tokens to sequences (rows)."""
 
-  Attributes:
-    starts: int64[p], start of each piece in the token store.
-    counts: int32[p], tokens of each piece, without special tokens.
-    frame: uint8[p], index of each piece into the table of frames.
-    rows: int64[r+1], row i holds pieces `rows[i]:rows[i+1]`.
-  """
-
-  starts: np.ndarray
-  counts: np.ndarray
-  frame: np.ndarray
-  rows: np.ndarray
+  starts: np.ndarray  # int64[p], start of each piece in the token store
+  counts: np.ndarray  # int32[p], tokens of each piece, without special tokens
+  frame: np.ndarray  # uint8[p], index of each piece into the table of frames
+  rows: np.ndarray  # int64[r+1], row i holds pieces `rows[i]:rows[i+1]`
 
 
 def frames(before: tuple[int, ...], after: tuple[int, ...], *, between: tuple[int, ...] = ()) -> tuple[Frame, ...]:

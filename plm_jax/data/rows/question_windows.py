@@ -28,39 +28,23 @@ ELSEWHERE, SHOWN, MAXIMUM, NO_ANSWER = range(4)
 
 
 class Texts(NamedTuple):
-  """The text of each question, as tokens.
+  """The text of each question, as tokens."""
 
-  Attributes:
-    starts: int64[rows], its first token among all.
-    sizes: int64[rows], its tokens.
-    room: int64[rows], tokens of it that fit into a sequence.
-    step: int64[rows], tokens from the beginning of one window to that of the next.
-  """
-
-  starts: np.ndarray
-  sizes: np.ndarray
-  room: np.ndarray
-  step: np.ndarray
+  starts: np.ndarray  # int64[rows], its first token among all
+  sizes: np.ndarray  # int64[rows], its tokens
+  room: np.ndarray  # int64[rows], tokens of it that fit into a sequence
+  step: np.ndarray  # int64[rows], tokens from the beginning of one window to that of the next
 
 
 class Windows(NamedTuple):
-  """All windows, int64[windows] each.
+  """All windows, int64[windows] each."""
 
-  Attributes:
-    row: index of the question.
-    number: index among the windows of the question.
-    start: its first token in the text.
-    size: its tokens.
-    first: position of its first token in the sequence.
-    no_answer: position of the token that represents no answer.
-  """
-
-  row: np.ndarray
-  number: np.ndarray
-  start: np.ndarray
-  size: np.ndarray
-  first: np.ndarray
-  no_answer: np.ndarray
+  row: np.ndarray  # index of the question
+  number: np.ndarray  # index among the windows of the question
+  start: np.ndarray  # its first token in the text
+  size: np.ndarray  # its tokens
+  first: np.ndarray  # position of its first token in the sequence
+  no_answer: np.ndarray  # position of the token that represents no answer
 
 
 def lay_out(

@@ -64,17 +64,11 @@ def place(text: str, words: str, index: int, span: str) -> tuple[int, int]:
 
 
 class Replaced(NamedTuple):
-  """A pronoun of one text, and the noun at its position in another.
+  """A pronoun of one text, and the noun at its position in another."""
 
-  Attributes:
-    score: number of words around the pronoun that are also around the noun.
-    pronoun: index of the pronoun among the words of the first text.
-    noun: words [start, stop) of the second text.
-  """
-
-  score: int
-  pronoun: int
-  noun: tuple[int, int]
+  score: int  # number of words around the pronoun that are also around the noun
+  pronoun: int  # index of the pronoun among the words of the first text
+  noun: tuple[int, int]  # words [start, stop) of the second text
 
 
 def replaced(first: str, second: str) -> tuple[str, str]:

@@ -32,17 +32,11 @@ _SPACED = re.compile(rf'(?:[^\W{scripts.ALONE}][{scripts.MARKS}]*)+')  # letters
 
 
 class Marked(NamedTuple):
-  """The ids of a token store, plus `size` times the mark of each.
+  """The ids of a token store, plus `size` times the mark of each."""
 
-  Attributes:
-    ids: [n], ids of the store.
-    marks: uint8[n].
-    size: of the vocabulary.
-  """
-
-  ids: 'np.ndarray | store.Ids'
-  marks: np.ndarray
-  size: int
+  ids: 'np.ndarray | store.Ids'  # [n], ids of the store
+  marks: np.ndarray  # uint8[n]
+  size: int  # of the vocabulary
 
   def take(self, places: np.ndarray, *, mode: Literal['raise', 'clip'] = 'raise') -> np.ndarray:
     """Return the marked ids at these positions, int32, as `np.ndarray.take`."""

@@ -20,23 +20,14 @@ from plm_jax.text import chars
 
 
 class SpeltIds(NamedTuple):
-  """The ids of a token store; ids from v on are unknown words.
+  """The ids of a token store; ids from v on are unknown words."""
 
-  Attributes:
-    ids: [n], ids of the store.
-    places: int64[u], positions of unknown words, ascending.
-    words: int32[u], the id of each.
-    table: uint16[v + k, 50], the characters of the vocabulary and of k unknown words.
-    size: v.
-    unk_id: predicted id of unknown words.
-  """
-
-  ids: 'np.ndarray | store.Ids'
-  places: np.ndarray
-  words: np.ndarray
-  table: np.ndarray
-  size: int
-  unk_id: int
+  ids: 'np.ndarray | store.Ids'  # [n], ids of the store
+  places: np.ndarray  # int64[u], positions of unknown words, ascending
+  words: np.ndarray  # int32[u], the id of each
+  table: np.ndarray  # uint16[v + k, 50], the characters of the vocabulary and of k unknown words
+  size: int  # v
+  unk_id: int  # predicted id of unknown words
 
   def take(self, places: np.ndarray, *, mode: Literal['raise', 'clip'] = 'raise') -> np.ndarray:
     """Return the ids at these positions, int32, as `np.ndarray.take`."""

@@ -102,19 +102,12 @@ class Ids:
 
 
 class Tokens(NamedTuple):
-  """Documents as token ids.
+  """Documents as token ids."""
 
-  Attributes:
-    ids: uint16 or uint32 [n], all documents end to end; may be a file on disk.
-    offsets: int64[documents+1], document i is `ids[offsets[i]:offsets[i+1]]`.
-    digest: digest of the text and the vocabulary.
-    folder: folder of the store; None in memory.
-  """
-
-  ids: np.ndarray | Ids
-  offsets: np.ndarray
-  digest: str
-  folder: Path | None = None
+  ids: np.ndarray | Ids  # uint16 or uint32 [n], all documents end to end; may be a file on disk
+  offsets: np.ndarray  # int64[documents+1], document i is `ids[offsets[i]:offsets[i+1]]`
+  digest: str  # digest of the text and the vocabulary
+  folder: Path | None = None  # folder of the store; None in memory
 
 
 def digest_of(*parts: Any) -> str:

@@ -230,21 +230,13 @@ def _replaced(row: Row, names: Sequence[str], text: str) -> Row:
 
 
 class WrittenRows(NamedTuple):
-  """The rows of a split that are written.
+  """The rows of a split that are written."""
 
-  Attributes:
-    row_ids: int64[rows], their indices in the split; repeated if each right answer has a row.
-    answers: int64[rows], index of the right answer that is the target; -1 if unknown.
-    labels: int32[rows], -1 for none.
-    options: the most options of a row; 0 without options.
-    left_out: indices of the rows that cannot be written.
-  """
-
-  row_ids: np.ndarray
-  answers: np.ndarray
-  labels: np.ndarray
-  options: int
-  left_out: tuple[int, ...]
+  row_ids: np.ndarray  # int64[rows], their indices in the split; repeated if each right answer has a row
+  answers: np.ndarray  # int64[rows], index of the right answer that is the target; -1 if unknown
+  labels: np.ndarray  # int32[rows], -1 for none
+  options: int  # the most options of a row; 0 without options
+  left_out: tuple[int, ...]  # indices of the rows that cannot be written
 
 
 def write(records: Records, index: int, form: Form) -> Written | None:

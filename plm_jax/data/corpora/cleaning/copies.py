@@ -24,15 +24,10 @@ create table if not exists signatures (row integer primary key, signature blob);
 
 
 class Copy(NamedTuple):
-  """The earlier document that a document copies.
+  """The earlier document that a document copies."""
 
-  Attributes:
-    row: index of the earlier one.
-    reason: 'duplicate' or 'near_duplicate'.
-  """
-
-  row: int
-  reason: str
+  row: int  # index of the earlier one
+  reason: str  # 'duplicate' or 'near_duplicate'
 
 
 class Copies:

@@ -43,19 +43,12 @@ SEAL = 'seal'  # key of the state with the checksum of all other keys
 
 
 class Verdict(NamedTuple):
-  """Decision about a document.
+  """Decision about a document."""
 
-  Attributes:
-    split: the file that it is written to; '' for none.
-    text: the text that is kept.
-    reason: reason for dropping it.
-    copies: the earlier row or the set that it copies.
-  """
-
-  split: str
-  text: str
-  reason: str = ''
-  copies: int | str | None = None
+  split: str  # the file that it is written to; '' for none
+  text: str  # the text that is kept
+  reason: str = ''  # reason for dropping it
+  copies: int | str | None = None  # the earlier row or the set that it copies
 
 
 Judge = Callable[[int, str], Verdict]

@@ -18,29 +18,20 @@ from plm_jax.data.rows.written import Form, Row, Written
 
 
 class Pattern(NamedTuple):
-  """Text format of a task.
+  """Text format of a task."""
 
-  Attributes:
-    inputs: template with a blank.
-    words: word in the blank for each label; () if rows have their own options.
-    change: function that changes a row before it is written.
-    options: row -> its options and the index of the right one; None if all rows have `words`.
-    targets: row -> right answers, if any text may be written; None if an option is chosen.
-    fields: fields of a row that form the inputs; () for those of the template.
-    whole: further fields that a row needs; they are not cut if the inputs are too long.
-    answers: fields of a row that form only the answers.
-    names: names of the labels; rows may hold them instead of indices, as SuperGLUE's published files do, and benchmarks
-      take them.
-  """
-
-  inputs: str
-  words: tuple[str, ...] = ()
-  change: Callable[[Row], Row] = lambda row: row
+  inputs: str  # template with a blank
+  words: tuple[str, ...] = ()  # word in the blank for each label; () if rows have their own options
+  change: Callable[[Row], Row] = lambda row: row  # function that changes a row before it is written
+  # row -> its options and the index of the right one; None if all rows have `words`
   options: Callable[[Row], tuple[tuple[str, ...], int]] | None = None
+  # row -> right answers, if any text may be written; None if an option is chosen
   targets: Callable[[Row], tuple[str, ...]] | None = None
-  fields: tuple[str, ...] = ()
-  whole: tuple[str, ...] = ()
-  answers: tuple[str, ...] = ()
+  fields: tuple[str, ...] = ()  # fields of a row that form the inputs; () for those of the template
+  whole: tuple[str, ...] = ()  # further fields that a row needs; they are not cut if the inputs are too long
+  answers: tuple[str, ...] = ()  # fields of a row that form only the answers
+  # names of the labels; rows may hold them instead of indices, as SuperGLUE's published files do, and benchmarks take
+  # them
   names: tuple[str, ...] = ()
 
 

@@ -24,27 +24,17 @@ def _unchanged(row: Row) -> Row:
 
 
 class Task(NamedTuple):
-  """Text format of a task.
+  """Text format of a task."""
 
-  Attributes:
-    inputs: template of the inputs.
-    labels: the words of each label; () if the target is another text.
-    target: template of the target.
-    change: function that changes a row before it is written; returns None to drop the row.
-    value: field with the number that the target spells, -1 if unknown; '' for none.
-    fields: fields of a row that form the inputs; () for those of the template.
-    answers: fields of a row that form only the target; () for those of the template of the target.
-    found: fields that `change` adds and scores read.
-  """
-
-  inputs: str
-  labels: tuple[str, ...] = ()
-  target: str = ''
+  inputs: str  # template of the inputs
+  labels: tuple[str, ...] = ()  # the words of each label; () if the target is another text
+  target: str = ''  # template of the target
+  # function that changes a row before it is written; returns None to drop the row
   change: Callable[[Row], Row | None] = _unchanged
-  value: str = ''
-  fields: tuple[str, ...] = ()
-  answers: tuple[str, ...] = ()
-  found: tuple[str, ...] = ()
+  value: str = ''  # field with the number that the target spells, -1 if unknown; '' for none
+  fields: tuple[str, ...] = ()  # fields of a row that form the inputs; () for those of the template
+  answers: tuple[str, ...] = ()  # fields of a row that form only the target; () for those of the template of the target
+  found: tuple[str, ...] = ()  # fields that `change` adds and scores read
 
 
 def make(*, task: Annotated[str, 'data.rows.forms.t5:TASKS']) -> Form:

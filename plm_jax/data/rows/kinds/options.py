@@ -48,19 +48,12 @@ Pattern = tuple[str | tuple[str, ...], ...]  # literal texts, and tuples of fiel
 
 
 class Item(NamedTuple):
-  """An example.
+  """An example."""
 
-  Attributes:
-    row: the row of the data.
-    options: texts to choose from.
-    texts: [options][fields], texts of each sequence.
-    label: index of the right option; None if unknown.
-  """
-
-  row: Mapping[str, Any]
-  options: list[str]
-  texts: list[list[str]]
-  label: int | None
+  row: Mapping[str, Any]  # the row of the data
+  options: list[str]  # texts to choose from
+  texts: list[list[str]]  # [options][fields], texts of each sequence
+  label: int | None  # index of the right option; None if unknown
 
 
 def make(*, records: Records, asked: examples.ExampleSettings) -> examples.Examples:

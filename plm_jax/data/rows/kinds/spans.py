@@ -28,15 +28,10 @@ _LABEL = 'answers'
 
 
 class Answers(NamedTuple):
-  """Answers to a question; both tuples are empty for an unanswerable question.
+  """Answers to a question; both tuples are empty for an unanswerable question."""
 
-  Attributes:
-    texts: the answers.
-    starts: first character of each in the context.
-  """
-
-  texts: tuple[str, ...]
-  starts: tuple[int, ...]
+  texts: tuple[str, ...]  # the answers
+  starts: tuple[int, ...]  # first character of each in the context
 
 
 class Question(NamedTuple):

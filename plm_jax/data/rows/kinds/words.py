@@ -196,22 +196,14 @@ def rows_of(
 
 
 class TaggedRows(NamedTuple):
-  """The rows with words.
+  """The rows with words."""
 
-  Attributes:
-    records: the split.
-    row_ids: int64[rows], their indices in it.
-    labels: int32[words], -1 for a word without a label.
-    edges: int64[rows+1], row i has the words `edges[i]:edges[i+1]`.
-    names: names of the classes.
-    others: int64[words], second value of each word, a position in its own row (`PerWord`); None for none.
-  """
-
-  records: Records
-  row_ids: np.ndarray
-  labels: np.ndarray
-  edges: np.ndarray
-  names: tuple[str, ...]
+  records: Records  # the split
+  row_ids: np.ndarray  # int64[rows], their indices in it
+  labels: np.ndarray  # int32[words], -1 for a word without a label
+  edges: np.ndarray  # int64[rows+1], row i has the words `edges[i]:edges[i+1]`
+  names: tuple[str, ...]  # names of the classes
+  # int64[words], second value of each word, a position in its own row (`PerWord`); None for none
   others: np.ndarray | None
 
 

@@ -31,31 +31,18 @@ _OVERLAP = 8  # tokens of the previous block that are read again
 
 
 class Tables(NamedTuple):
-  """Properties of tokens that the rule needs, bool[v] each.
+  """Properties of tokens that the rule needs, bool[v] each."""
 
-  Attributes:
-    ends: its text ends in a mark that ends sentences.
-    stop: it is a full stop and nothing else.
-    feed: it contains a line feed.
-    blank: it contains two line feeds.
-    space: it is only white space.
-    closes: it is only closing quotes and brackets, or white space.
-    continues: it continues the word of the token before it.
-    lower: it begins in lower case, in a vocabulary that has capitals.
-    digits: it is a number.
-    short: it is a single letter or an abbreviation, so a full stop after it belongs to it.
-  """
-
-  ends: np.ndarray
-  stop: np.ndarray
-  feed: np.ndarray
-  blank: np.ndarray
-  space: np.ndarray
-  closes: np.ndarray
-  continues: np.ndarray
-  lower: np.ndarray
-  digits: np.ndarray
-  short: np.ndarray
+  ends: np.ndarray  # its text ends in a mark that ends sentences
+  stop: np.ndarray  # it is a full stop and nothing else
+  feed: np.ndarray  # it contains a line feed
+  blank: np.ndarray  # it contains two line feeds
+  space: np.ndarray  # it is only white space
+  closes: np.ndarray  # it is only closing quotes and brackets, or white space
+  continues: np.ndarray  # it continues the word of the token before it
+  lower: np.ndarray  # it begins in lower case, in a vocabulary that has capitals
+  digits: np.ndarray  # it is a number
+  short: np.ndarray  # it is a single letter or an abbreviation, so a full stop after it belongs to it
 
 
 def tables(vocab: Vocab) -> Tables:
