@@ -80,12 +80,11 @@ def check(predicted: Sequence[str], *, user: str) -> None:
 def measure(predictions: Sequence[Row], records: Sequence[Row]) -> ByClass:
   """Compute the metrics of each class.
 
+  Raises ConfigError: an example has no class.
+
   Args:
     predictions: with 'label', or with 'labels' of words; see `scores/__init__.py`.
     records: of the same examples. Truncated words have no prediction and do not count.
-
-  Raises:
-    ConfigError: an example has no class.
   """
   from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 

@@ -26,14 +26,12 @@ Line = tuple[np.ndarray, np.ndarray]  # steps, values
 def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
   """Draw loss, learning rate, gradient norm and speed over the steps.
 
-  Only process 0 writes the picture, `curves.png`.
+  Only process 0 writes the picture, `curves.png`. Returns the picture, or None if there are no metrics yet or the disk
+  is full.
 
   Args:
     workdir: the run folder; its `metrics.jsonl` is read.
     best_step: marked in the picture of the loss; None takes that of `result.json`, if any.
-
-  Returns:
-    The picture, or None if there are no metrics yet or the disk is full.
   """
   folder = RunFolder.at(workdir)
   panels = {title: lines for title, lines in _panels(read(folder.root)).items() if lines}

@@ -49,10 +49,8 @@ def trained_on(sums: Mapping[str, tuple[Any, Any]]) -> tuple[Any, Any] | None:
 def plain(value: Any) -> Any:
   """Convert a value for strict JSON.
 
-  Numpy and jax scalars become numbers, tuples lists, NaN and infinity strings.
-
-  Raises:
-    TypeError: the value has no JSON form; the message names the type.
+  Numpy and jax scalars become numbers, tuples lists, NaN and infinity strings. Raises TypeError: the value has no JSON
+  form; the message names the type.
   """
   if isinstance(value, Mapping):
     return {str(key): plain(item) for key, item in value.items()}
@@ -132,17 +130,14 @@ class Writer:
   ):
     """Open the files and repair `metrics.jsonl`.
 
-    A killed run may leave a torn line, which is dropped.
+    A killed run may leave a torn line, which is dropped. Raises ValueError: an unknown sink; ImportError: `wandb` is a
+    sink and not installed.
 
     Args:
       workdir: the run folder, created if it is missing.
       sinks: outputs in addition to `metrics.jsonl`; names from `SINKS`.
       wandb: keywords of `wandb.init`, which override ours: the run is named by its folder and continued on resume.
       resume_step: the step that the run resumes from; later lines are dropped. None retains all.
-
-    Raises:
-      ValueError: an unknown sink.
-      ImportError: `wandb` is a sink and not installed.
     """
     _check_names(sinks)
     folder = RunFolder.at(workdir)
@@ -162,12 +157,11 @@ class Writer:
   def write(self, step: int, values: Mapping[str, Any]) -> None:
     """Write the values of a step.
 
+    Raises ValueError: the step is older than the last line.
+
     Args:
       step: not smaller than the last one.
       values: name -> number, or other plain JSON. In TensorBoard a name without '/' gets 'train/' before it.
-
-    Raises:
-      ValueError: the step is older than the last line.
     """
     if not self._writes:
       return

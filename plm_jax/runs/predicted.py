@@ -77,13 +77,12 @@ class Kept(NamedTuple):
 def kept(settings: Mapping[str, Any], file: Where, evaluation: str | None, *, workdir: Where) -> Kept:
   """Choose the evaluation and the file for the predictions of a run.
 
+  Raises ConfigError: no such evaluation, or a file that cannot be written.
+
   Args:
     file: output file, in an existing folder or in the folder of the run.
     evaluation: to predict; None for the only one.
     workdir: the folder of the run, which may not exist yet.
-
-  Raises:
-    ConfigError: no such evaluation, or a file that cannot be written.
   """
   choices = ', '.join(settings['eval']) or 'none'
   if evaluation is None and len(settings['eval']) != 1:
@@ -105,14 +104,11 @@ def write(
 ) -> None:
   """Write predictions as JSON rows or in a format.
 
+  Raises ConfigError: the format cannot represent such predictions.
+
   Args:
     file: the file, replaced as a whole.
-    predictions: of each example.
-    records: of the same examples.
     form: a name of `formats`; None for JSON rows.
-
-  Raises:
-    ConfigError: the format cannot represent such predictions.
   """
   if form is not None:
     with errors.stage(f'--format={form}'):
@@ -141,8 +137,7 @@ def _plain(value: Any) -> Any:
 def read(file: Where) -> list[dict[str, Any]]:
   """Read the rows of a file that `write` wrote without a format.
 
-  Raises:
-    ConfigError: a line is not such a row; the message names file and line.
+  Raises ConfigError: a line is not such a row; the message names file and line.
   """
   if not files.is_file(files.path(file)):
     raise ConfigError(f'--score: no file {file}; plm-jax evaluate --predictions=FILE writes one')
@@ -174,11 +169,8 @@ def join(paths: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, A
   """Read predictions and records of a file, or average several files.
 
   Numbers with a fraction, such as probabilities and values, are averaged. Whole numbers are kept where they are the
-  places of the largest of such numbers, as classes are: those of the averages then. What is left is left out, words
-  and places in a text among them.
-
-  Raises:
-    ConfigError: files of different examples, or without values that can be averaged.
+  places of the largest of such numbers, as classes are: those of the averages then. What is left is left out, words and
+  places in a text among them. Raises ConfigError: files of different examples, or without values that can be averaged.
   """
   tables = [read(file) for file in paths]
   first, ids = tables[0], [row['row_id'] for row in tables[0]]
@@ -262,13 +254,10 @@ def _chooses(rows: list[list[dict[str, Any]]], key: str, of: str) -> bool:
 def score(predictions: Sequence[Row], records: Sequence[Row], names: Sequence[str] = ()) -> dict[str, float]:
   """Compute the metrics of rows as `join` returns them.
 
-  Args:
-    predictions: of each example.
-    records: of the same examples.
-    names: of scores; () takes all that fit.
+  Raises ConfigError: a score that does not fit the rows, or no score that fits.
 
-  Raises:
-    ConfigError: a score that does not fit the rows, or no score that fits.
+  Args:
+    names: of scores; () takes all that fit.
   """
   for name in names:
     scoring.check_name('--scores', name, scores_of(records))

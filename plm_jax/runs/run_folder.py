@@ -90,8 +90,7 @@ class _Handler(logging.StreamHandler):
 def read_json(file: Path) -> dict[str, Any]:
   """Read the object in a run folder's file, {} without one.
 
-  Raises:
-    RunError: the file is damaged.
+  Raises RunError: the file is damaged.
   """
   try:
     content = checksums.read_json(file, default={})
@@ -118,10 +117,7 @@ def class_names(folder: RunFolder, part: str | None = None) -> Labels:
   """Read the class names that a run was trained on.
 
   `data.json` stores them under 'class_names': a list, or a list per part. Without names the key is missing. With
-  `part`, only the names of that part are returned.
-
-  Raises:
-    RunError: the file is damaged.
+  `part`, only the names of that part are returned. Raises RunError: the file is damaged.
   """
   stored = read_json(folder.data).get('class_names', ())
   if isinstance(stored, Mapping) and part is not None:
@@ -145,8 +141,7 @@ def begun(folder: RunFolder) -> dict[str, Any]:
 def agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
   """Check settings against those that the folder was started with.
 
-  Returns:
-    The settings, completed from the folder, and their changes.
+  Returns the settings, completed from the folder, and their changes.
   """
   if not old:
     return dict(settings), []
@@ -183,8 +178,7 @@ def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
 def begun_steps(settings: Mapping[str, Any], steps_per_epoch: int, old: Mapping[str, Any]) -> int:
   """Return the steps that the run starts or was started with.
 
-  Raises:
-    ConfigError: `epochs` differ from the steps that the run was started with.
+  Raises ConfigError: `epochs` differ from the steps that the run was started with.
   """
   if settings['steps'] is not None:
     return settings['steps']
@@ -227,16 +221,12 @@ def check_data(
 ) -> dict[str, Any]:
   """Compute checksums of the data, and check them on resume.
 
+  Returns the checksums, and the class names if there are any. Raises ConfigError: the run was started with other data.
+
   Args:
     source: the examples of all hosts.
     first_batches: checksum of the first ten batches of `source` (`training.feed.first_batches_digest`).
     begun: True if the run is resumed and `data.json` of the folder must agree.
-
-  Returns:
-    The checksums, and the class names if there are any.
-
-  Raises:
-    ConfigError: the run was started with other data.
   """
   facts = {'data_digest': source.digest, 'vocab_digest': vocab.digest, 'first_ten_batches': first_batches}
   if second_vocab is not None:

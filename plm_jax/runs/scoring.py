@@ -245,8 +245,7 @@ def metrics(names: Sequence[str]) -> list[str]:
 def score(name: str, predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
   """Compute the metrics of one score; see `scores/__init__.py`.
 
-  Raises:
-    ConfigError: it cannot score these examples.
+  Raises ConfigError: it cannot score these examples.
   """
   named = known(name)
   if named.part:

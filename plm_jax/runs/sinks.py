@@ -115,8 +115,7 @@ def tensorboard(root: Path, *, resume_step: int | None, settings: Mapping[str, A
 def wandb(root: Path, *, resume_step: int | None, settings: Mapping[str, Any]) -> Callable[[], Sink]:
   """Log to a run named by the folder, continued on resume.
 
-  Raises:
-    ImportError: the package is not installed.
+  Raises ImportError: the package is not installed.
   """
   try:
     import wandb as library

@@ -13,10 +13,8 @@ ROUNDING = 1e-12  # a deviation of this share of the mean is rounding error
 def band(lines: Sequence[Line], points: int = POINTS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Average curves over runs.
 
-  Returns steps, mean and standard deviation, each float[n] with n <= `points`.
-
-  Long curves are averaged over segments. A run is interpolated linearly between its steps and ignored beyond them. The
-  deviation of a single run is 0.
+  Returns steps, mean and standard deviation, each float[n] with n <= `points`. Long curves are averaged over segments.
+  A run is interpolated linearly between its steps and ignored beyond them. The deviation of a single run is 0.
   """
   # 1. Interpolate all curves at the same steps; NaN beyond the ends of a run.
   thin = [(thinned(steps, points), thinned(values, points)) for steps, values in lines]

@@ -23,13 +23,11 @@ def run(
 ) -> int:
   """Run a command and return its exit code.
 
-  The first stop signal is forwarded.
-
-  The process is in a separate process group, so that Ctrl-C reaches it only once, through this process. Its stdin is a
-  pipe that closes when this process is killed; a command that handles signals then stops (`signals.ENDS_WITH_STDIN`).
+  The first stop signal is forwarded. The process is in a separate process group, so that Ctrl-C reaches it only once,
+  through this process. Its stdin is a pipe that closes when this process is killed; a command that handles signals then
+  stops (`signals.ENDS_WITH_STDIN`).
 
   Args:
-    command: words of the command.
     out: file for stdout and stderr; None inherits those of this process.
     env: additional environment variables.
     compiled: folder of compiled programs, so that runs that differ in a seed compile once; jax's own environment
@@ -55,13 +53,11 @@ def run(
 def answers(module: str, questions: Sequence[Any]) -> list[Any]:
   """Compute answers to questions in a child process, without an accelerator.
 
+  Raises Interrupted: stopped by a signal; RuntimeError: the process failed (a bug).
+
   Args:
     module: module of this package that calls `answer` when run as `python -m MODULE QUESTIONS ANSWERS`.
     questions: JSON values, as are the answers.
-
-  Raises:
-    Interrupted: stopped by a signal.
-    RuntimeError: the process failed (a bug).
   """
   with files.temporary_folder() as folder:
     question_file, answer_file, output = (folder / name for name in ('questions', 'answers', 'out'))

@@ -50,18 +50,15 @@ def compare(
 ) -> dict[str, Any]:
   """Plot the curves, print the table and return it.
 
+  Returns 'metric' and 'rows': name, n, step, mean and deviation of the last values, and of the best ones if it is known
+  whether large is good. Runs that diverged are plotted and logged, but not in these numbers. Raises ConfigError: no
+  run, a key or metric that no run has, or the picture cannot be written.
+
   Args:
     folders: folders of runs, or folders with `trials/`, such as that of a sweep, which add all runs in it.
     out: the picture.
     by: dotted keys; runs with the same values are one curve. Without any, runs that differ only in the seed are.
     metric: a metric; None means that of `best` of the first run, else 'loss'.
-
-  Returns:
-    'metric' and 'rows': name, n, step, mean and deviation of the last values, and of the best ones if it is known
-    whether large is good. Runs that diverged are plotted and logged, but not in these numbers.
-
-  Raises:
-    ConfigError: no run, a key or metric that no run has, or the picture cannot be written.
   """
   run_paths.check_new_folder(files.path(out).parent, name='the folder of --out')
   run_folders = list(dict.fromkeys(path for folder in folders for path in curve_sets.expanded(files.path(folder))))

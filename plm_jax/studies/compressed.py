@@ -89,8 +89,6 @@ def without_heads(network: Network, trunk: nn.Module, share: float, subject: Sub
   """Set the output projections of the least important heads to 0.
 
   Args:
-    network: the network.
-    trunk: its trunk.
     share: share of the heads of each layer.
     subject: run whose training loss measures importance; None uses the norm of the projections.
   """

@@ -67,23 +67,19 @@ def run_study(
 ) -> dict[str, Any]:
   """Compress and measure; print the table and write `table.txt` and `table.json`.
 
+  Returns the content of `table.json`. Raises ConfigError: the run has no evaluation, a folder exists already, or a
+  method does not apply to the network.
+
   Args:
-    settings: settings of the run.
     workdir: its folder, which is only read.
     recipes: name -> methods, applied in order.
     out: folder of the results: one folder per network, and the table.
     step: step of the run; None means the best if there is one, else the newest.
     name: evaluation to score with; None means that of `best`, else the first.
     part: task of a multi-task run, compressed as a run of that task alone.
-    beside: folders of other runs of the same task, measured in the same way, such as a network with shared layers or a
-      distilled one. Of a multi-task run, the task `part`.
+    beside: folders of other runs of the same task, measured in the same way, such as a network with shared layers or
+      a distilled one. Of a multi-task run, the task `part`.
     rounds: timing repetitions per network, in turn with the others.
-
-  Returns:
-    The content of `table.json`.
-
-  Raises:
-    ConfigError: the run has no evaluation, a folder exists already, or a method does not apply to the network.
   """
   folder = files.local_path(out, what='--out')
   _check_out(folder, files.path(workdir), [*recipes, *map(_folder_name, beside)])
@@ -211,8 +207,7 @@ def _compiled(
 ) -> tuple[Callable[[], Any], int, int | None]:
   """Compile the evaluation of the first batch.
 
-  Returns:
-    A blocking call on this batch, its number of examples, and its memory in bytes besides the arguments.
+  Returns a blocking call on this batch, its number of examples, and its memory in bytes besides the arguments.
   """
   _, batch = next(feed.to_devices(source.once(), sharding.batch_sharding(layout)))
   carry = task.init_carry(source.spec['row_id'].shape[0])

@@ -38,8 +38,7 @@ OfRun = TypeVar('OfRun', bound=Described)
 def expanded(folder: Path) -> list[Path]:
   """Return a run folder itself, or the run folders of a sweep.
 
-  Raises:
-    ConfigError: neither.
+  Raises ConfigError if it is neither.
   """
   trials = [trial for trial in files.listing(folder / 'trials') if files.is_file(RunFolder(trial).config)]
   if files.is_file(RunFolder(folder).config) or trials:
@@ -62,8 +61,7 @@ def short_names(folders: Sequence[Path]) -> dict[Path, str]:
 def settings_of(folder: RunFolder) -> dict[str, Any]:
   """Load the config of a run.
 
-  Raises:
-    ConfigError: it cannot be read, or a number in it is larger than a float.
+  Raises ConfigError: it cannot be read, or a number in it is larger than a float.
   """
   try:
     settings = config.load(str(folder.config))
@@ -84,8 +82,7 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
 def grouped(runs: Sequence[OfRun], by: Sequence[str]) -> dict[str, list[OfRun]]:
   """Group runs into curves, by name, in the order of the runs.
 
-  Raises:
-    ConfigError: a key of `by` that no run has.
+  Raises ConfigError: a key of `by` that no run has.
   """
   all_keys = list(dict.fromkeys(key for run in runs for key in run.settings))
   for key in by:
@@ -133,16 +130,12 @@ def differing(runs: Sequence[Described]) -> list[str]:
 def apart(runs: Sequence[OfRun], line: Callable[[OfRun], Line | None]) -> tuple[list[OfRun], dict[Path, Path]]:
   """Separate runs from copies.
 
-  A copy has the config, seed, data and values of another run.
-
-  A copy that was made during the run ends earlier.
+  A copy has the config, seed, data and values of another run. A copy that was made during the run ends earlier. Returns
+  the retained runs, and copied folder -> original folder for the others.
 
   Args:
     runs: runs in order; the longest of several copies is retained, the first of equal ones.
     line: function from a run to the compared curve; None if it has none, so that it is retained.
-
-  Returns:
-    The retained runs, and copied folder -> original folder for the others.
   """
   curves = {run.folder: curve for run in runs if (curve := line(run)) is not None}
   by_identity: dict[str, list[OfRun]] = {}

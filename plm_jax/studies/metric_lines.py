@@ -85,7 +85,6 @@ def read(paths: Sequence[Path], wanted: Wanted) -> list[Metrics]:
   A missing file is empty. The log reports damaged lines.
 
   Args:
-    paths: the files.
     wanted: function from the name of a metric to whether it is read; 'step' is always read.
   """
   with concurrent.futures.ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as threads:

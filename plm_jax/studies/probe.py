@@ -36,18 +36,15 @@ def run_study(
 ) -> dict[str, Any]:
   """Train the missing probes, print the table and plot the layers.
 
+  Returns the content of `table.json`. Raises ConfigError: the settings are not those of a probe, the trunk has no such
+  layer, or a folder has no table.
+
   Args:
     settings: settings of a run of adapter `tag` or `classify`; the metric in `best` is reported.
     workdir: folder of `table.json`, `layers.png` and the folders of the probes.
     layers: layers to probe; None means all and their mix.
     seeds: probes of each layer, with seeds from `config.seed` on.
     beside: folders of other probes, whose curves are plotted too.
-
-  Returns:
-    The content of `table.json`.
-
-  Raises:
-    ConfigError: the settings are not those of a probe, the trunk has no such layer, or a folder has no table.
   """
   adapter = settings['adapter'] or {}
   if adapter.get('name') not in ADAPTERS or settings['best'] is None:

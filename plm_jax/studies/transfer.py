@@ -76,6 +76,9 @@ def run_study(
 ) -> dict[str, Any]:
   """Train the missing runs, print the table and plot the curves.
 
+  Returns the content of `table.json`. Raises ConfigError: the settings do not fit, a size or rate is given twice, or a
+  folder of `init_from` is missing, even if all runs are finished.
+
   Args:
     settings: settings of a fine-tuning run with `init_from` and evaluations `validation` and `test`.
     workdir: folder of `runs.jsonl`, `table.json` and `curves.png`.
@@ -83,13 +86,6 @@ def run_study(
     seeds: number of seeds per size and start.
     rates: learning rates; the best one on validation is reported.
     metric: metric of the evaluations; larger is better.
-
-  Returns:
-    The content of `table.json`.
-
-  Raises:
-    ConfigError: the settings do not fit, a size or rate is given twice, or a folder of `init_from` is missing, even if
-      all runs are finished.
   """
   missing = [name for name in EVALUATIONS if name not in settings['eval']]
   if missing or not settings['init_from'] or settings['steps'] is None or 'per_class' not in settings['data']:
@@ -302,8 +298,7 @@ class Trainer:
   def run(self, cell: Cell) -> dict[str, Any]:
     """Train one cell.
 
-    Returns:
-      'curve': (step, score) on validation during training; 'validation', 'test', 'train': final scores.
+    Returns 'curve': (step, score) on validation during training; 'validation', 'test', 'train': final scores.
     """
     steps = self._settings['steps']
     with sharding.use(self._layout):

@@ -52,15 +52,12 @@ def begin(
 ) -> tuple[RunContext, LoopState] | Outcome:
   """Build what a run needs before its first step.
 
+  Returns the context and the first state of the loop, or the outcome of a run that is already finished. Raises
+  ConfigError: the settings do not fit each other, the folder or the data.
+
   Args:
     stack: closes what is opened here.
     stopping: checked between the stages.
-
-  Returns:
-    The context and the first state of the loop, or the outcome of a run that is already finished.
-
-  Raises:
-    ConfigError: the settings do not fit each other, the folder or the data.
   """
   agreement.agree(functools.partial(_shared_facts, settings, options))
   held = hold_folder(settings, folder, stack, extend=options.extend)
@@ -94,8 +91,7 @@ def hold_folder(
 ) -> HeldFolder | Outcome:
   """Lock the folder and compare the config with that of its run.
 
-  Returns:
-    The held folder, or the outcome of a run that is finished.
+  Returns the held folder, or the outcome of a run that is finished.
   """
   is_main = jax.process_index() == 0
   checkpoint.for_orbax(folder.root)

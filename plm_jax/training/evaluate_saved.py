@@ -101,6 +101,9 @@ def evaluate_run(
 ) -> None:
   """Evaluate checkpoints of a run; append results to `evaluations.jsonl`.
 
+  Raises ConfigError: no such evaluation or task, or no checkpoint within `timeout`; CheckpointError: no such
+  checkpoint, or a damaged one.
+
   Args:
     settings: of the run; evaluations may differ from those it was trained with.
     step: which checkpoint; None takes the best where there is one, else the newest.
@@ -111,10 +114,6 @@ def evaluate_run(
     predictions: where the predictions of the one evaluation go.
     by_class: also print what became of each class, and write it to `by_class.json` of the folder.
     every: evaluate each existing checkpoint, instead of `step`, and print a table of them.
-
-  Raises:
-    ConfigError: no such evaluation or task, or no checkpoint within `timeout`.
-    CheckpointError: no such checkpoint, or a damaged one.
   """
   settings = one_part.settings_of(from_data.filled(settings, run_folder.begun(folder)), part, where=f'--part={part}')
   names = _names(settings, name, predictions)
@@ -140,18 +139,15 @@ def predict_run(
 ) -> tuple[Task, evaluation.Evaluated]:
   """Return predictions of a run without scoring or writing.
 
+  Returns the task, whose `in_words` says the predictions in words, and the predictions with their records. Raises
+  ConfigError: rows that cannot be read, before anything is computed; or a task that makes no predictions. Raises
+  CheckpointError: no such checkpoint, or a damaged one.
+
   Args:
     settings: of the run, or of one task of several (`one_part.settings_of`), with an evaluation whose rows need no
       label.
     step: which checkpoint; None takes the best where there is one, else the newest.
     part: the task that the settings are of.
-
-  Returns:
-    The task, whose `in_words` says the predictions in words, and the predictions with their records.
-
-  Raises:
-    ConfigError: rows that cannot be read, before anything is computed; or a task that makes no predictions.
-    CheckpointError: no such checkpoint, or a damaged one.
   """
   nowhere = Output(folder.root)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
@@ -180,7 +176,8 @@ def evaluate_folder(
 ) -> None:
   """Evaluate the model in a folder.
 
-  The folder is a Hugging Face folder with its tokenizer, a run, or an import.
+  The folder is a Hugging Face folder with its tokenizer, a run, or an import. Raises ConfigError: no such evaluation or
+  folder, or one without parameters that the task needs.
 
   Args:
     settings: what is measured on what; vocabulary, architecture and sizes are those of `source`.
@@ -189,9 +186,6 @@ def evaluate_folder(
     name: one of the evaluations; None takes all.
     predictions: where the predictions of the one evaluation go.
     by_class: as in `evaluate_run`.
-
-  Raises:
-    ConfigError: no such evaluation or folder, or one without parameters that the task needs.
   """
   settings = from_data.filled(settings, model=source)
   names = _names(settings, name, predictions, made=None if folder is None else folder.root)

@@ -126,7 +126,8 @@ def evaluate(
   """Compute exact means over the examples of a source, and scores.
 
   Every process returns the same. A source with unlabelled examples (`Source.unlabelled`) has no metrics, unless its
-  scores accept such examples; means are over the others then.
+  scores accept such examples; means are over the others then. Raises ConfigError: the source has no rows, or a score
+  cannot be computed.
 
   Args:
     source: its `once` is read.
@@ -135,9 +136,6 @@ def evaluate(
     scores: names of files of `plm_jax/scores/`; a metric of theirs stands for one of the task with its name.
     keep: return predictions and records also where no score needs them.
     check: called before each batch; it may end the evaluation with an exception.
-
-  Raises:
-    ConfigError: the source has no rows, or a score cannot be computed.
   """
   predicts = keep or bool(scores)
   totals, predictions = _over_rows(

@@ -21,10 +21,8 @@ FIRST = 10  # batches of which data.json holds a checksum
 def host_share(layout: sharding.Layout) -> tuple[int, int]:
   """Return (index, number) of the part of a batch for this process.
 
-  Processes whose devices hold the same rows, such as those that share one copy of a model, feed the same part.
-
-  Raises:
-    ConfigError: the rows of this process are not next to each other in the batch.
+  Processes whose devices hold the same rows, such as those that share one copy of a model, feed the same part. Raises
+  ConfigError: the rows of this process are not next to each other in the batch.
   """
   axis = layout.rules.get('batch')
   if axis is None:
@@ -65,8 +63,7 @@ def steps_in_flight(mesh: Mesh) -> int:
 def rows_per_device(batch_size: int, *, accumulate: int, mesh: Mesh) -> int:
   """Return the number of rows that a device computes at once.
 
-  Raises:
-    ConfigError: the batch cannot be cut evenly.
+  Raises ConfigError: the batch cannot be cut evenly.
   """
   devices = sharding.row_places(mesh)
   parts = accumulate * devices

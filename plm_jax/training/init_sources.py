@@ -43,10 +43,7 @@ def check_sources(init_from: Iterable[Mapping[str, Any]]) -> None:
 def unfinished(init_from: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
   """Find runs of `init_from` that ended before their last step.
 
-  An entry that names the number of a step is intended.
-
-  Returns:
-    source -> [step that is read, steps of the run].
+  An entry that names the number of a step is intended. Returns source -> [step that is read, steps of the run].
   """
   found = {}
   for entry in init_from:
@@ -62,11 +59,10 @@ def init_params_from(
 ) -> tuple[PyTree, init_from.Report]:
   """Replace the parameters that `init_from` names, and report which ones.
 
+  Raises CheckpointError, ValueError: see `checkpoint.init_from.initialise`.
+
   Args:
     names: of the classes of the rows that are trained on, if they have any.
-
-  Raises:
-    CheckpointError, ValueError: see `checkpoint.init_from.initialise`.
   """
   entries = []
   for entry in settings['init_from']:
@@ -110,9 +106,7 @@ def _vocab_size(source: str) -> int | None:
 def _same_tokens(source: str, *, vocab: Vocab) -> init_from.SameTokens:
   """Map each token of a vocabulary to its row in a source.
 
-  The log reports how many are shared.
-
-  Raises ConfigError if the source has no vocabulary.
+  The log reports how many are shared. Raises ConfigError if the source has no vocabulary.
   """
   folder = weights.open(source).vocab
   if not tokenizer.exists(folder):
@@ -137,10 +131,8 @@ def _open_source(source: str, *, step: Step, vocab: Vocab) -> Params:
 def source_digest(entry: Mapping[str, Any], vocab: Vocab) -> str:
   """Return the hex SHA-256 of what an `init_from` entry reads.
 
-  It covers the parameters, the vocabulary and the classes that decide where they go.
-
-  Raises:
-    CheckpointError, ValueError: as `init_params_from`.
+  It covers the parameters, the vocabulary and the classes that decide where they go. Raises CheckpointError,
+  ValueError: as `init_params_from`.
   """
   source, digest = entry['source'], hashlib.sha256()
   for path, array in _open_source(source, step=Entry.read(entry).step, vocab=vocab).each():
@@ -184,10 +176,8 @@ def check_classes(source: str, labels: Sequence[str], sources: Mapping[str, Sour
 def check_vocab_of(entry: Mapping[str, Any], vocab: Vocab, second_vocab: Vocab | None = None) -> None:
   """Log vocabulary ids of a run that a source does not have.
 
-  Word vectors know words, and an entry with resize='same_tokens' matches tokens by their text.
-
-  Raises:
-    ValueError: the other ids do not mean the same.
+  Word vectors know words, and an entry with resize='same_tokens' matches tokens by their text. Raises ValueError: the
+  other ids do not mean the same.
   """
   source = entry['source']
   if word_vectors.is_vectors(source) or 'same_tokens' in Entry.read(entry).resizes:

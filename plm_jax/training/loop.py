@@ -49,6 +49,9 @@ def train(
 ) -> Outcome:
   """Train to the last step, from the newest checkpoint if any.
 
+  Raises ConfigError: the settings do not fit each other, the folder or the data; RunError: a device computes or stores
+  wrong numbers (`verify_every`).
+
   Args:
     workdir: the run folder, which is made if it is missing.
     stop_at: step after which to save and end. The schedule stays the same.
@@ -57,10 +60,6 @@ def train(
     profile: steps to trace.
     predictions: the file for predictions, which each evaluation overwrites.
     gives_up: called with the step and the metric of `best`, except at the last step. True saves and ends.
-
-  Raises:
-    ConfigError: the settings do not fit each other, the folder or the data.
-    RunError: a device computes or stores wrong numbers (`verify_every`).
   """
   options = RunOptions(stop_at=stop_at, extend=extend, profile=profile, predictions=predictions, gives_up=gives_up)
   run_once = functools.partial(_train_once, workdir=workdir, options=options)

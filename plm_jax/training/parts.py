@@ -63,8 +63,7 @@ class Parts(NamedTuple):
 def make_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab:
   """Load the vocabulary of the run folder or of the settings.
 
-  Raises:
-    ConfigError: the two differ. A run keeps the ids that it began with.
+  Raises ConfigError: the two differ. A run keeps the ids that it began with.
   """
   kept_in = None if folder is None else folder.vocab
   return _kept_or_made('vocab', settings['vocab'], kept_in, settings)
@@ -127,11 +126,8 @@ def _kept_or_made(name: str, block: Settings, kept_in: Path | None, settings: Se
 def make_parts(settings: Settings, vocab: Vocab, folder: RunFolder | None = None) -> Parts:
   """Build the trunk and its task.
 
-  The second vocabulary comes from the run folder if it has one.
-
-  Raises:
-    ConfigError: the trunk cannot serve the objective, or examples are longer than its learned positions. Neither data
-      nor parameters exist yet.
+  The second vocabulary comes from the run folder if it has one. Raises ConfigError: the trunk cannot serve the
+  objective, or examples are longer than its learned positions. Neither data nor parameters exist yet.
   """
   execution = Execution(**settings['execution'])
   with errors.stage('model'):
@@ -142,12 +138,11 @@ def make_parts(settings: Settings, vocab: Vocab, folder: RunFolder | None = None
 def make_layout(settings: Settings, devices: Sequence[Any] | None = None, *, described: bool = False) -> Layout:
   """Build the mesh and the sharding rules of the settings.
 
+  Raises ConfigError: the mesh does not fit the devices, or there are no such rules.
+
   Args:
     devices: to place it on; None takes those of this process's backend.
     described: they are descriptions of devices (`sharding.Layout`).
-
-  Raises:
-    ConfigError: the mesh does not fit the devices, or there are no such rules.
   """
   block = settings['sharding']
   with errors.stage('sharding'):
@@ -227,6 +222,8 @@ def make_source(
 ) -> Source:
   """Build the data source of a data block.
 
+  Raises ConfigError: the rows have no key that the task of `reader` reads, or labels that it has no class for.
+
   Args:
     block: `data` of the settings, or that of an evaluation.
     seed: of the order of the rows.
@@ -234,9 +231,6 @@ def make_source(
     reader: what will read the rows; None for nothing in particular.
     second_vocab: of the run; None takes that of the reader, if any.
     where: what messages call the block.
-
-  Raises:
-    ConfigError: the rows have no key that the task of `reader` reads, or labels that it has no class for.
   """
   host, hosts = share
   spelt = reader is not None and 'characters' in dict(map(axes_of, reader.reads))

@@ -40,8 +40,7 @@ def steps(text: str) -> Steps:
       '3'        three steps, after warm-up
       '10:13'    steps 10, 11 and 12 of the run
 
-  Raises:
-    ConfigError: it is neither, or no step or more than `MOST`.
+  Raises ConfigError: it is neither, or no step or more than `MOST`.
   """
   found = re.fullmatch(r'(?:(\d{1,18}):)?(\d{1,18})', text)
   if found is None:

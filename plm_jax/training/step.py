@@ -262,6 +262,10 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
   """Make one update.
 
+  Returns the next state, and metrics as (sum, weight). If the gradient or the update is not finite, parameters,
+  optimiser and carry stay the same, and the skipped update is counted. Raises ValueError: `accumulate` cuts a batch
+  whose examples the task compares with each other.
+
   Args:
     state: of the run; may be donated.
     batch: the whole global batch, clean.
@@ -269,13 +273,6 @@ def train_step(
     tx: the optimiser. Parameters that it freezes are not differentiated.
     accumulate: micro-batches that the batch is cut into. The loss is the same exact mean.
     random: bit generator of dropout, 'threefry2x32' or the faster 'rbg'.
-
-  Returns:
-    The next state, and metrics as (sum, weight). If the gradient or the update is not finite, parameters, optimiser
-    and carry stay the same, and the skipped update is counted.
-
-  Raises:
-    ValueError: `accumulate` cuts a batch whose examples the task compares with each other.
   """
   # 1. Prepare: corrupt the batch, and take the rows of large tables that it reads.
   example = task.prepare(noise_root(key), with_step(batch, state.step))
@@ -381,8 +378,7 @@ def _parts(batch_size: int, rows: int) -> int:
 def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dict[str, Array]:
   """Return predictions of a batch, with `row_id` and `row_weight` of its rows.
 
-  Raises:
-    ValueError: the task makes no predictions.
+  Raises ValueError: the task makes no predictions.
   """
   return _predict(_open(params, batch, key, task=task), batch, task=task)
 
@@ -392,10 +388,7 @@ def predicting_step(
 ) -> tuple[Metrics, PyTree, dict[str, Array]]:
   """Return the results of `eval_step` and `predict_step`.
 
-  The model runs once if both call it in the same way.
-
-  Raises:
-    ValueError: the task makes no predictions.
+  The model runs once if both call it in the same way. Raises ValueError: the task makes no predictions.
   """
   opened = _open(params, batch, key, task=task)
   opened = opened._replace(forward=computed_once(opened.forward))

@@ -90,12 +90,11 @@ class Contents(NamedTuple):
 def find(folders: Sequence[files.Where], wanted: Callable[[str], bool]) -> Contents:
   """Read the runs, sweeps and tables in some folders and below them.
 
+  Raises ConfigError: a folder does not exist or contains nothing to report.
+
   Args:
     folders: folders of runs, sweeps or tables, or folders that contain such folders.
     wanted: function from the name of a metric to whether it is read.
-
-  Raises:
-    ConfigError: a folder does not exist or contains nothing to report.
   """
   runs: dict[Path, None] = {}
   others: dict[Path, None] = {}

@@ -50,7 +50,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, label: str, l
   Args:
     heads: heads of the columns.
     rows: cells of each row, one for each head.
-    label: description of the table for screen readers.
     left: whether numbers are aligned on the left, as in a column of mixed types.
   """
   lines = [''.join(_cell(cell, first=not index) for index, cell in enumerate(row)) for row in rows]

@@ -36,21 +36,14 @@ def report(
 ) -> Path:
   """Write the page.
 
+  Returns the file. Raises ConfigError: no such folder, nothing in it, or a key, metric or pattern that no run has.
+
   Args:
     folders: folders of runs, sweeps and tables, or folders that contain them.
-    out: file to write.
     by: dotted keys; runs with the same values are one curve. Without any, runs that differ only in the seed are.
     metric: metric of the tables; None means that of `best` of the first run that has one, else 'loss'.
     more: patterns of additional metrics to plot.
     ask: number of curves of whose first run samples are computed; stored ones are shown anyway.
-    title: title of the page.
-    command: command shown on the page.
-
-  Returns:
-    The file.
-
-  Raises:
-    ConfigError: no such folder, nothing in it, or a key, metric or pattern that no run has.
   """
   target = files.path(out)
   if files.is_folder(target):

@@ -13,10 +13,6 @@ def as_html(content: str, *, label: str) -> str:
   """Convert a `table.md` to HTML.
 
   Its title becomes a heading below that of the section.
-
-  Args:
-    content: text of the file.
-    label: description of the table for screen readers.
   """
   return ''.join(_block(kind, lines, label) for kind, lines in _blocks(content))
 

@@ -38,7 +38,6 @@ class Journal(JournalFileBackend):
     """Create the file if it is missing.
 
     Args:
-      file: the journal.
       direction: direction of a study whose line is damaged.
       lost: rebuilds the line of a trial whose line is damaged.
     """
@@ -131,7 +130,6 @@ def open_study(file: Path, *, direction: Direction, lost: Lost = lambda number: 
   """Open the study of a journal; create it if it is missing.
 
   Args:
-    file: the journal.
     direction: direction of its metric.
     lost: rebuilds the line of a trial whose line is damaged.
   """

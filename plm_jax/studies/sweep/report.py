@@ -53,9 +53,8 @@ class Row(NamedTuple):
 def counted(sweep: Sweep, trials: Sequence[FrozenTrial]) -> dict[int, int]:
   """Map each trial to the one that counts.
 
-  It is the trial itself, unless it is a repetition.
-
-  Of trials with the same point and seed, a finished one counts, else a pruned one, else the first.
+  It is the trial itself, unless it is a repetition. Of trials with the same point and seed, a finished one counts, else
+  a pruned one, else the first.
   """
   order = [TrialState.COMPLETE, TrialState.PRUNED]
   groups: dict[Any, list[FrozenTrial]] = {}
@@ -105,15 +104,11 @@ def rows(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Row]:
 def report(sweep: Sweep, trials: Sequence[FrozenTrial], *, command: Sequence[str]) -> dict[str, Any]:
   """Print and write the table, the best keys and the pictures.
 
-  Writes `table.json`, `table.txt`, `importance.png` and `parallel.png`.
+  Writes `table.json`, `table.txt`, `importance.png` and `parallel.png`. Returns the content of `table.json`.
 
   Args:
-    sweep: the sweep.
     trials: all trials, finished.
     command: words of `plm-jax train` before the best keys.
-
-  Returns:
-    The content of `table.json`.
   """
   ranked = rows(sweep, trials)
   best = next((row for row in ranked if row.values), None)

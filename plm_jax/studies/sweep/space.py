@@ -67,8 +67,7 @@ class Key(NamedTuple):
   def steps(self) -> tuple[str, ...]:
     """List the values of the key in a grid, as text.
 
-    Raises:
-      ConfigError: a range without `count`, or with too many values.
+    Raises ConfigError: a range without `count`, or with too many values.
     """
     if self.values:
       return self.values
@@ -99,11 +98,10 @@ def as_text(value: Any) -> str:
 def read(text: str) -> Space:
   """Read the space that `--space` names.
 
+  Raises ConfigError: no such file, no literal, or no space.
+
   Args:
     text: a literal in braces, or a Python file with a literal `SPACE`; it is parsed, not executed.
-
-  Raises:
-    ConfigError: no such file, no literal, or no space.
   """
   if text.lstrip().startswith(('{', '[', '(')):  # `parse` rejects a list
     return parse(_literal(text, '--space'))
@@ -149,8 +147,7 @@ def _literal(text: str, label: str) -> Any:
 def parse(literal: Any) -> Space:
   """Parse the literal of a space.
 
-  Raises:
-    ConfigError: names the wrong key or value.
+  Raises ConfigError: names the wrong key or value.
   """
   if not isinstance(literal, Mapping) or not literal or not all(isinstance(key, str) for key in literal):
     raise ConfigError(f'--space: expected a dict with at least one config key, got {literal!r}.')
@@ -222,8 +219,7 @@ def _when(label: str, when: Any, earlier: Mapping[str, Key]) -> dict[str, tuple[
 def grid(space: Space) -> list[Point]:
   """List every point; the last key changes fastest.
 
-  Raises:
-    ConfigError: a range without `count`, or too many points.
+  Raises ConfigError: a range without `count`, or too many points.
   """
   points: list[Point] = [{}]
   for key in space:
@@ -240,9 +236,8 @@ def grid(space: Space) -> list[Point]:
 def all_points(space: Space) -> list[Point] | None:
   """List every point that can be sampled.
 
-  Returns None if they are infinite or too many for a grid.
-
-  A range of integers is sampled from all of them; its `count` applies only to a grid.
+  Returns None if they are infinite or too many for a grid. A range of integers is sampled from all of them; its `count`
+  applies only to a grid.
   """
   if any(not key.values and not key.whole for key in space):
     return None
@@ -281,13 +276,11 @@ def identity(params: Mapping[str, Any], space: Space) -> tuple[tuple[str, str], 
 def check(space: Space, changed: Changed, *, points: Sequence[Point] = ()) -> None:
   """Check every value, and every point of a grid.
 
+  Raises ConfigError: names the key or the point, or two values that the config reads as the same.
+
   Args:
-    space: the space.
     changed: function from changes to a config; raises for an unknown key or an invalid value.
     points: the points of a grid; each must be a valid config.
-
-  Raises:
-    ConfigError: names the key or the point, or two values that the config reads as the same.
   """
   by_name = {key.name: key for key in space}
   for key in space:

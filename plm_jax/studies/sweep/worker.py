@@ -176,16 +176,9 @@ def preview(sweep: Sweep) -> list[Point]:
 def check_metric(sweep: Sweep, words: Sequence[str]) -> None:
   """Check that the first trial of a new sweep has its metric.
 
-  A child process checks it on the CPU: this process loads no jax and leaves the accelerator to the trials.
-
-  Args:
-    sweep: the sweep.
-    words: words of the sweep command.
-
-  Raises:
-    ConfigError: the metric is missing, or the trial cannot start.
-    RunError: the child process failed in another way.
-    signals.Interrupted: stopped by a signal.
+  A child process checks it on the CPU: this process loads no jax and leaves the accelerator to the trials. Raises
+  ConfigError: the metric is missing, or the trial cannot start; RunError: the child process failed in another way;
+  signals.Interrupted: stopped by a signal.
   """
   if files.exists(sweep.folder / 'sweep.json'):
     return
@@ -205,16 +198,11 @@ def check_metric(sweep: Sweep, words: Sequence[str]) -> None:
 def work(sweep: Sweep, words: Sequence[str]) -> list[FrozenTrial]:
   """Run trials until all are finished, including those of other workers.
 
+  Returns the trials, by number. Raises ConfigError: the folder holds another sweep, or the first trial cannot start.
+  Raises signals.Interrupted: stopped by a signal; the running trial is saved.
+
   Args:
-    sweep: the sweep.
     words: words of the sweep command; `--trial=N` is added to run one trial.
-
-  Returns:
-    The trials, by number.
-
-  Raises:
-    ConfigError: the folder holds another sweep, or the first trial cannot start.
-    signals.Interrupted: stopped by a signal; the running trial is saved.
   """
   waiting = False
   with files.locked(sweep.lock('sweep'), doing='choosing a trial'):
@@ -240,8 +228,7 @@ def work(sweep: Sweep, words: Sequence[str]) -> list[FrozenTrial]:
 def check_same(sweep: Sweep) -> None:
   """Store the settings of a sweep, or compare the stored ones.
 
-  Raises:
-    ConfigError: the folder holds another sweep.
+  Raises ConfigError: the folder holds another sweep.
   """
   new = files.parse_json(
     files.json_text(

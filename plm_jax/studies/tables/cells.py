@@ -52,8 +52,7 @@ ROUNDED = 5e-5  # maximum rounding error of a score by `packed`
 def read(file: files.Path) -> dict[str, Any]:
   """Read a `cells.json`; a missing file is empty.
 
-  Raises:
-    ConfigError: the file is damaged.
+  Raises ConfigError: the file is damaged.
   """
   try:
     content = checksums.read_sealed(file, default={})
@@ -146,8 +145,6 @@ def record(run: Run, folder: RunFolder, metrics: Sequence[str]) -> dict[str, Any
   """Collect the results of a finished run.
 
   Args:
-    run: the run.
-    folder: its folder.
     metrics: metrics of its columns. Scores of single examples are recorded for the evaluation of the first one, whose
       examples were predicted.
   """
@@ -200,9 +197,8 @@ def _evaluated(folder: RunFolder) -> dict[str, Any]:
 def by_row(file: files.Path, metric: str) -> np.ndarray | None:
   """Compute the score of each predicted example, f64[rows].
 
-  Returns None if the metric is no mean over examples.
-
-  Parts of one example, such as the windows of a question, count as one.
+  Returns None if the metric is no mean over examples. Parts of one example, such as the windows of a question, count as
+  one.
 
   Args:
     file: predictions as written by `evaluate --predictions`.
@@ -223,9 +219,7 @@ def by_row(file: files.Path, metric: str) -> np.ndarray | None:
 def by_group(file: files.Path, metric: str) -> np.ndarray | None:
   """Compute the contributions of groups of examples, f64[groups].
 
-  They are those of `intervals.of_groups`.
-
-  Returns None if no score computes the metric from predictions.
+  They are those of `intervals.of_groups`. Returns None if no score computes the metric from predictions.
 
   Args:
     file: predictions as written by `evaluate --predictions`.
@@ -272,8 +266,7 @@ def packed(rows: np.ndarray) -> dict[str, Any]:
 def unpacked(scores_: Mapping[str, Any]) -> np.ndarray:
   """Unpack scores from `packed`, f64[rows].
 
-  Raises:
-    ValueError: they are damaged, or their number is wrong.
+  Raises ValueError: they are damaged, or their number is wrong.
   """
   if 'bits' in scores_:
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(scores_['bits']), np.uint8))
@@ -290,10 +283,8 @@ def unpacked(scores_: Mapping[str, Any]) -> np.ndarray:
 def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
   """Compute the loss of a pre-training and the entropy of frequencies.
 
-  Both are in nats per token.
-
-  Empty if the run has no finite perplexity or its vocabulary no counts. Damaged lines of metrics are logged and left
-  out.
+  Both are in nats per token. Empty if the run has no finite perplexity or its vocabulary no counts. Damaged lines of
+  metrics are logged and left out.
   """
   from plm_jax.text import tokenizer
 
@@ -309,12 +300,10 @@ def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
 def made_by(results: Mapping[str, Any], key: str) -> dict[str, int]:
   """Count the measured runs of each commit or machine, most frequent first.
 
-  Args:
-    results: content of a `cells.json`.
-    key: 'code' or 'machine'. Old files have one value for all runs.
+  Returns commit or machine -> number of runs; '' means no repository.
 
-  Returns:
-    Commit or machine -> number of runs; '' means no repository.
+  Args:
+    key: 'code' or 'machine'. Old files have one value for all runs.
   """
   measured = (run for run in results['runs'].values() if 'metrics' in run)
   counts = Counter(run.get(key, results[key] or NOT_KNOWN) for run in measured)

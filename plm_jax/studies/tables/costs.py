@@ -66,8 +66,7 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
 def operations(run: Run, counts: Counts, epochs: Epochs) -> float:
   """Count operations of a run: three forward passes per step.
 
-  Raises:
-    ConfigError: they cannot be counted; gives the reason.
+  Raises ConfigError: they cannot be counted; gives the reason.
   """
   if run.evaluates:
     raise ConfigError('it only evaluates, without a step')

@@ -34,8 +34,7 @@ class Counts:
   def add(self, all_runs: Sequence[Run]) -> None:
     """Count runs, all in one process.
 
-    Raises:
-      Interrupted: stopped by a signal.
+    Raises Interrupted: stopped by a signal.
     """
     new = {key: question for key, question in map(_question, all_runs) if key not in self._answers}
     if new:
@@ -44,10 +43,8 @@ class Counts:
   def of(self, run: Run) -> Counted:
     """Return 'parameters' and 'flops' of a run's model.
 
-    The model includes its head; the operations are of a forward pass of one sequence.
-
-    Raises:
-      ConfigError: they cannot be counted, such as without a vocabulary of known size.
+    The model includes its head; the operations are of a forward pass of one sequence. Raises ConfigError: they cannot
+    be counted, such as without a vocabulary of known size.
     """
     self.add([run])
     answer = self._answers[_question(run)[0]]
@@ -59,9 +56,8 @@ class Counts:
 def described(run: Run) -> dict[str, Any]:
   """Describe a run for the process that computes its shapes.
 
-  Returns:
-    'settings' with the sizes of its pre-training, and 'header' of that config, which gives the size of a vocabulary
-    that does not exist yet.
+  Returns 'settings' with the sizes of its pre-training, and 'header' of that config, which gives the size of a
+  vocabulary that does not exist yet.
   """
   first = runs.pretraining_of(run)
   start = first.settings

@@ -50,8 +50,7 @@ class Epochs:
   def steps(self, run: Run) -> int:
     """Compute the number of steps of a run.
 
-    Raises:
-      ConfigError: it is unknown; gives the reason.
+    Raises ConfigError: it is unknown; gives the reason.
     """
     settings = run.settings
     if settings['steps'] is not None:

@@ -241,12 +241,11 @@ def stem(name: str) -> str:
 def read(name: str, scale: str) -> Table:
   """Read the table of a file at a scale.
 
+  Raises ConfigError: no such file, or it returns no valid table; names the row or column, and the key.
+
   Args:
     name: name of the file, with arguments of its `get_table` after a colon.
     scale: one of `SCALES`, or of the `SCALES` of the file.
-
-  Raises:
-    ConfigError: no such file, or it returns no valid table; names the row or column, and the key.
   """
   errors.check_choice('--scale', 'scale', scale, (*SCALES, PUBLISHED))
   file, _, words = name.partition(':')

@@ -37,22 +37,15 @@ def fill(
 ) -> dict[str, Any]:
   """Run what is missing and render the table.
 
+  Returns the content of `cells.json`. Raises ConfigError: `cells.json` is damaged, or is only rendered and has another
+  scale. Raises Interrupted: stopped by a signal; gives the number of runs left.
+
   Args:
-    table: table from `file.read`.
-    plan: runs of each cell, from `runs.plan`.
-    places: folders of the runs.
     out: folder of `cells.json` and of the rendered files.
     scale: scale of the table.
     command: command shown in the table.
     run: whether missing runs are made; otherwise existing results are rendered.
     minutes: no run starts after this many minutes.
-
-  Returns:
-    The content of `cells.json`.
-
-  Raises:
-    ConfigError: `cells.json` is damaged, or is only rendered and has another scale.
-    Interrupted: stopped by a signal; gives the number of runs left.
   """
   files.make_folder(out)
   file = out / 'cells.json'
@@ -107,10 +100,7 @@ def _is_open(job: Run, results: Mapping[str, Any], sources: Set[str], places: Pl
   """Return whether a run still has something to record.
 
   Args:
-    job: the run.
-    results: content of `cells.json`.
     sources: digests of runs from which missing runs start; they are made again if their folder is missing.
-    places: folders of the runs.
     may_run: whether runs are made now.
   """
   if not _has_metrics(job.digest, results):

@@ -50,14 +50,11 @@ class Interval(NamedTuple):
 def of_groups(score: Callable[[Sequence[int]], float], rows: int) -> np.ndarray:
   """Compute contributions of groups to a metric that is no mean.
 
-  An example of such a metric is F1.
-
-  These are the pseudo-values of a grouped jackknife, f64[groups], shifted so that their mean is the metric. If a
-  bootstrap resamples them, their mean varies like the metric over other examples. This holds as far as the metric is
-  nearly linear in the share of each group (Efron and Tibshirani 1993, chapters 11 and 21).
-
-  For example, examples 0 0 1 3 in two groups have the mean 1. Without examples 0 and 2 it is 1.5, without 1 and 3 it is
-  0.5. The contributions are 0.5 and 1.5.
+  An example of such a metric is F1. These are the pseudo-values of a grouped jackknife, f64[groups], shifted so that
+  their mean is the metric. If a bootstrap resamples them, their mean varies like the metric over other examples. This
+  holds as far as the metric is nearly linear in the share of each group (Efron and Tibshirani 1993, chapters 11 and
+  21). For example, examples 0 0 1 3 in two groups have the mean 1. Without examples 0 and 2 it is 1.5, without 1 and 3
+  it is 0.5. The contributions are 0.5 and 1.5.
 
   Args:
     score: function from indices of examples to their metric.
@@ -101,26 +98,19 @@ def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, dra
   pre-training, within each of them seeds of fine-tuning, and test examples, which are the same for both cells. A level
   with one seed adds nothing to the interval: with one pre-training it is a statement about that pre-training. Noise
   shared by examples and seeds (an example that is right by chance in one run) counts on both levels, and few seeds
-  underestimate their noise. The coverage was simulated with three seeds per cell
-  and equal true means. It is 99 % if seeds differ only by the noise of 872 examples, and 93 to 96 % if they also
-  deviate by 2 points. With 3,000 examples or more and that deviation it is 85 to 89 %: then trust the differences of
-  runs more than the interval.
+  underestimate their noise. The coverage was simulated with three seeds per cell and equal true means. It is 99 % if
+  seeds differ only by the noise of 872 examples, and 93 to 96 % if they also deviate by 2 points. With 3,000 examples
+  or more and that deviation it is 85 to 89 %: then trust the differences of runs more than the interval.
 
-  For a metric that is no mean over examples, groups of examples replace examples (`of_groups`).
-
-  If examples are unknown, only a few seeds can be resampled, and their bootstrap is too narrow. The variance of its
-  draws then gives the width of Welch's interval, by Student's t (`_welch`).
-
-  Each point of a grid is in each draw, with its own seeds. With summary 'best on dev', each draw selects again among
-  its runs. A draw contains some runs twice, so it selects among fewer runs than the cell, and the interval is biased to
-  worse values. Development examples are not resampled.
+  For a metric that is no mean over examples, groups of examples replace examples (`of_groups`). If examples are
+  unknown, only a few seeds can be resampled, and their bootstrap is too narrow. The variance of its draws then gives
+  the width of Welch's interval, by Student's t (`_welch`). Each point of a grid is in each draw, with its own seeds.
+  With summary 'best on dev', each draw selects again among its runs. A draw contains some runs twice, so it selects
+  among fewer runs than the cell, and the interval is biased to worse values. Development examples are not resampled.
 
   Args:
     a: runs of one cell.
     b: runs of the other cell, on the same examples.
-    summary: summary of the runs.
-    seed: random seed.
-    draws: number of draws.
   """
   rng = np.random.default_rng(seed)
   paired = are_paired(a, b)

@@ -50,17 +50,11 @@ def spelt(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> str:
 def make(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> str:
   """Make or resume a run.
 
+  Returns why it failed; '' if it did not. Raises Interrupted: stopped by a signal; the run has saved its state.
+
   Args:
-    run: the run.
-    places: folders of the runs.
     metrics: metrics of its columns. The examples of the evaluation of the first one are predicted; empty for a run
       without predictions.
-
-  Returns:
-    Why it failed; '' if it did not.
-
-  Raises:
-    Interrupted: stopped by a signal; the run has saved its state.
   """
   folder = run_folders.folder_of(run, places)
   if not _wait_until_free(folder):

@@ -25,16 +25,12 @@ def check(
 ) -> None:
   """Raise ConfigError if an unfinished run lacks something it needs.
 
-  Args:
-    table: the table.
-    plan: runs of each cell, from `runs.plan`.
-    metrics: digest of a run -> its metrics; a run without any is not made.
-    places: folders of the runs.
-    head: the table file, whose docstring may have the commands that make missing things.
+  Raises ConfigError: lists everything that is missing and how to make it, or names an unknown evaluation or metric;
+  Interrupted: stopped by a signal.
 
-  Raises:
-    ConfigError: lists everything that is missing and how to make it, or names an unknown evaluation or metric.
-    Interrupted: stopped by a signal.
+  Args:
+    metrics: digest of a run -> its metrics; a run without any is not made.
+    head: the table file, whose docstring may have the commands that make missing things.
   """
   left = [run for run in runs.needed(plan) if metrics[run.digest] and run_folders.finished(run, places) is None]
   for run in left:

@@ -21,9 +21,8 @@ def draw(table: Table, cells: Cells, file: files.Path, *, remark: str = '') -> N
 
   There is one panel per column: rows from top to bottom, runs as dots, published numbers as diamonds on a separate
   axis. If all measured columns lie `along` a number, there is one panel per kind of number. It has a curve through the
-  cells of each row, runs as dots, and published numbers as diamonds.
-
-  The same versions of matplotlib and Pillow write the same bytes, independent of a user's matplotlib settings.
+  cells of each row, runs as dots, and published numbers as diamonds. The same versions of matplotlib and Pillow write
+  the same bytes, independent of a user's matplotlib settings.
   """
   import matplotlib
 

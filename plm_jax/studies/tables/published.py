@@ -33,13 +33,11 @@ SAME, DIFFERS = 'same', 'differs'
 def found(table: Table, places: Places, *, head: str) -> Table:
   """Check folders and data; what is missing stays empty, with its fix.
 
+  Raises ConfigError: a folder of another architecture or checksum, or nothing to run.
+
   Args:
-    table: the table.
     places: folders of weights and data. Unless it `makes`, sets that are not here are not downloaded.
     head: the table file, for errors.
-
-  Raises:
-    ConfigError: a folder of another architecture or checksum, or nothing to run.
   """
   root = files.path(places.weights or '')
   if not files.is_folder(root):
@@ -144,9 +142,8 @@ def _open(path: str, split: str, fetch: str, *, makes: bool) -> tuple[str, int]:
 def verdict(table: Table, row: str, column: str, cell: Measured | None) -> str:
   """Compare a cell with its published number.
 
-  Returns:
-    'same' or 'differs', the reason why they are not compared, or '' if there is nothing to compare. An evaluation
-    differs beyond the digits that the row prints, a fine-tuning outside of the prediction interval of its seeds.
+  Returns 'same' or 'differs', the reason why they are not compared, or '' if there is nothing to compare. An evaluation
+  differs beyond the digits that the row prints, a fine-tuning outside of the prediction interval of its seeds.
   """
   published = table.rows[row].published
   if cell is None or column not in published or not table.rows[row].folder:

@@ -146,10 +146,8 @@ def _config_after(run: Run, before: RunFolder) -> dict[str, Any] | None:
 def _spelling(stored: Mapping[str, Any], before: RunFolder, folder: RunFolder) -> str | None:
   """Find how a stored config spells the folder it started from.
 
-  Returns None if it is not named.
-
-  The folder may have been moved together with the one that it started from. For example, data/runs/pretrain-2/vocab in
-  the config of elsewhere/runs/glue-1 means elsewhere/runs/pretrain-2.
+  Returns None if it is not named. The folder may have been moved together with the one that it started from. For
+  example, data/runs/pretrain-2/vocab in the config of elsewhere/runs/glue-1 means elsewhere/runs/pretrain-2.
   """
   here = files.path(before.root)
   for value in leaves(stored).values():
@@ -180,9 +178,8 @@ def _replaced(value: Any, root: str) -> Any:
 def _identifying(settings: Mapping[str, Any]) -> dict[str, Any]:
   """Return the settings that identify a run across folders.
 
-  Paths that checksums cover and keys without effect are left out.
-
-  Evaluation data has no checksum; its path is dropped only if the training data has the same path.
+  Paths that checksums cover and keys without effect are left out. Evaluation data has no checksum; its path is dropped
+  only if the training data has the same path.
   """
   stated = {key: value for key, value in runs.stated(settings).items() if key not in RESUMABLE}
   paths = {value for key, value in leaves(stated.get('data', {})).items() if key.rpartition('.')[2] == 'path'}

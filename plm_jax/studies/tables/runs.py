@@ -93,10 +93,8 @@ class Places(NamedTuple):
 def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
   """Plan the runs of each measured cell.
 
-  They are ordered by seed of pre-training and then of fine-tuning.
-
-  Raises:
-    ConfigError: an invalid config; names row, column and key.
+  They are ordered by seed of pre-training and then of fine-tuning. Raises ConfigError: an invalid config; names row,
+  column and key.
   """
   planned: dict[Cell, list[list[Run]]] = {}
   for row_name, row in table.rows.items():
@@ -236,9 +234,8 @@ def config_file(name: str) -> str:
 def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
   """Return the settings that identify a run.
 
-  Keys that may change during a run are left out.
-
-  Keys with value None are dropped, so that runs are still found after configs gain a key.
+  Keys that may change during a run are left out. Keys with value None are dropped, so that runs are still found after
+  configs gain a key.
   """
 
   def plain(value: Any) -> Any:

@@ -38,12 +38,11 @@ NAMED = ('bert', 'roberta', 'xlnet')  # layouts of one family of models, which a
 def filled(settings: Settings, kept: Settings | None = None, *, model: Where | None = None) -> dict[str, Any]:
   """Fill in everything that the settings leave to the data.
 
+  Raises ConfigError: the data do not say, or a run that begins asks for rows of another layout than that of its model.
+
   Args:
     kept: those that the run was begun with, where it was: it keeps what it found then.
     model: the folder of the network that reads the rows, where it is not the one that the settings begin with.
-
-  Raises:
-    ConfigError: the data do not say, or a run that begins asks for rows of another layout than that of its model.
   """
   made, source = _with_splits(settings), _trunk_source(settings) if model is None else str(model)
   if _may_be_open(settings['data'], 'fields'):
@@ -189,12 +188,11 @@ def _layout_of_source(settings: Settings, source: str | None) -> str:
 def layout_of_release(folder: str, *, texts: int, key: str = '--config.data.layout=') -> str:
   """Return the layout that the tokenizer of a folder writes.
 
+  Raises ConfigError: no layout is that of the tokenizer, or its class for tasks reads other places of such rows.
+
   Args:
     texts: in a row; two need the layout of a pair.
     key: how a layout is named, for messages.
-
-  Raises:
-    ConfigError: no layout is that of the tokenizer, or its class for tasks reads other places of such rows.
   """
   theirs = model_folders.config_of(model_folders.base_of(model_folders.main_folder(files.path(folder))))
   found = layout_of(folder, bare=True) or layout_of(folder, texts=texts, bare=True)
@@ -251,10 +249,8 @@ def _check_layout(settings: Settings, source: str | None) -> None:
 def _trained_on(source: str, *, texts: int) -> tuple[str | None, int]:
   """Return the layout of a model's training examples.
 
-  The second value is the number of texts for which it is known.
-
-  Returns:
-    None for a layout that is not known; `texts` or, where nothing is known of several, 1.
+  The second value is the number of texts for which it is known. Returns None for a layout that is not known; `texts`
+  or, where nothing is known of several, 1.
   """
   begun = checksums.read_json(RunFolder.at(source).config, default={})
   if 'model' not in begun:

@@ -41,15 +41,13 @@ def expand(
   """Return a config and its changes without `model.from`.
 
   A flag replaces the model of the file. If the folder has the same family, the rates of dropout and the pooler of the
-  file remain: they belong to the task.
+  file remain: they belong to the task. Raises ConfigError: no such folder, one that holds no model or no vocabulary, or
+  any other mistake in the config.
 
   Args:
     settings: as a config file gives them.
     changes: (dotted key, value as text) pairs; those of `model`, `vocab` and `init_from` override the folder.
     folder: of the run: one that has begun keeps what it found then, should the folder be gone.
-
-  Raises:
-    ConfigError: no such folder, one that holds no model or no vocabulary, or any other mistake in the config.
   """
   model = settings.get('model')
   own = dict(model) if isinstance(model, Mapping) else {}
@@ -116,9 +114,7 @@ def _begun(source: str, folder: RunFolder | None) -> dict[str, Any] | None:
 def _model_json(source: str) -> tuple[str, str, dict[str, Any], int] | None:
   """Return name, variant, overrides and rows of a converted checkpoint or run.
 
-  None for a Hugging Face folder.
-
-  Raises ConfigError if the folder is none of them, or a release of an unknown kind.
+  None for a Hugging Face folder. Raises ConfigError if the folder is none of them, or a release of an unknown kind.
   """
   if problem := other_forms.explain(source):
     raise ConfigError(f'{LABEL}: {problem}')

@@ -143,12 +143,11 @@ def _check_memory(settings: Settings) -> None:
 def look(blocks: Mapping[str, Settings], parts: Parts) -> dict[str, Labels]:
   """Return the labels of data blocks before anything is tokenised.
 
+  Raises ConfigError: a block names a split that is not there, has rows that cannot be used, or labels that the task has
+  no class for.
+
   Args:
     blocks: place in the config, such as 'eval.test.data' -> data block.
-
-  Raises:
-    ConfigError: a block names a split that is not there, has rows that cannot be used, or labels that the task has no
-      class for.
   """
   found: dict[str, Labels] = {}
   for where, block in blocks.items():
@@ -345,8 +344,7 @@ def _prepared(spec: Mapping[str, jax.ShapeDtypeStruct], task: Task, key: Array, 
 def abstract_state(settings: Settings, parts: Parts, layout: sharding.Layout) -> tuple[TrainState, optim.Optimiser]:
   """Return shapes with shardings of the first state, and its optimiser.
 
-  Raises:
-    ConfigError: `optim` speaks of parameters that are not there.
+  Raises ConfigError: `optim` speaks of parameters that are not there.
   """
   spec = batch_spec(parts, settings['data'])
   with errors.stage(parts.user):

@@ -53,14 +53,11 @@ def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prep
   """Make the token stores and tables of a run in `data.cache`.
 
   Complete ones are kept. Several processes may call it, and any may be killed: unfinished files have other names, or a
-  journal.
+  journal. Raises ConfigError: there is no vocabulary, or no text; something is to be left in a shared place that cannot
+  be written to; and as `parts.make_source`.
 
   Args:
     shared: where what is missing is taken from, and what was made is left; None for nowhere.
-
-  Raises:
-    ConfigError: there is no vocabulary, or no text; something is to be left in a shared place that cannot be written
-      to; and as `parts.make_source`.
   """
   settings = from_data.filled(settings)
   vocab = make_vocab(settings)
@@ -84,12 +81,10 @@ def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prep
 def digests(settings: Mapping[str, Any], *, makes: bool) -> Iterator[tuple[str, str]]:
   """Return the digests that `data.json` of a run would have.
 
+  Raises made.Unmade: it is not there, and `makes` says that it is not made; ConfigError: as `prepare`.
+
   Args:
     makes: whether what the rows are made from is made where it is not there.
-
-  Raises:
-    made.Unmade: it is not there, and `makes` says that it is not made.
-    ConfigError: as `prepare`.
   """
   settings = from_data.filled(settings)
   vocab = make_vocab(settings)

@@ -55,9 +55,8 @@ def free(devices: Iterable[jax.Device]) -> Free:
 def in_use(devices: Sequence[jax.Device]) -> dict[str, float]:
   """Return GiB in use by the fullest device and by this process.
 
-  Returns:
-    'device_memory_gib' and 'device_memory_peak_gib' where devices have a memory of their own that they tell of;
-    'host_memory_gib' where the system has /proc.
+  Returns 'device_memory_gib' and 'device_memory_peak_gib' where devices have a memory of their own that they tell of;
+  'host_memory_gib' where the system has /proc.
   """
   found = {}
   for name, key in (('device_memory_gib', 'bytes_in_use'), ('device_memory_peak_gib', 'peak_bytes_in_use')):

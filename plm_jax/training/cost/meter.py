@@ -52,10 +52,9 @@ class Meter:
   def read(self) -> dict[str, float]:
     """Return what was measured since the last reading.
 
-    Returns:
-      'tokens_per_second' of the whole run; 'mfu' where the chip's peak is known; 'host_wait_seconds', the time per step
-      that the loop of this process waited for its next batch, while the devices work on the steps in flight; and
-      memory as it is now, from `memory.in_use`.
+    Returns 'tokens_per_second' of the whole run; 'mfu' where the chip's peak is known; 'host_wait_seconds', the time
+    per step that the loop of this process waited for its next batch, while the devices work on the steps in flight; and
+    memory as it is now, from `memory.in_use`.
     """
     seconds = max(time.monotonic() - self._since, 1e-9)
     rates = {'tokens_per_second': self._tokens * self._hosts / seconds}

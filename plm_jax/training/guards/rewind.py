@@ -19,15 +19,13 @@ def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
   """Rewind a run to a saved step.
 
   Everything after that step moves to `checkpoints/set_aside/`: newer steps, lines of metrics, the result. The config is
-  written last, so the same call can resume an interrupted one.
+  written last, so the same call can resume an interrupted one. Raises ConfigError: no such step, no run, or another
+  process trains in the folder.
 
   Args:
     workdir: the run folder, in which no process trains.
     step: a sound step whose numbers are finite; None raises the error that lists them.
     skip: batches that the run leaves out from there on.
-
-  Raises:
-    ConfigError: no such step, no run, or another process trains in the folder.
   """
   folder = RunFolder.at(workdir)
   if not files.is_file(folder.config):

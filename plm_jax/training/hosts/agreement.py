@@ -48,10 +48,8 @@ class Check(NamedTuple):
 def agree(answers: Callable[[], Mapping[str, Answer]]) -> None:
   """Return if all processes of the run give the same answers.
 
-  All of them call it equally often. Nothing passes through devices, and a single process is not compared.
-
-  Raises:
-    ConfigError: in every process, with what each host says.
+  All of them call it equally often. Nothing passes through devices, and a single process is not compared. Raises
+  ConfigError: in every process, with what each host says.
   """
   if hosts.alone():
     return

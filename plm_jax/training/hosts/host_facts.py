@@ -146,8 +146,7 @@ def vocabulary(settings: Settings) -> Answer:
 def run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
   """Check that the run could start here: parts, mesh, memory and disk.
 
-  Raises:
-    ConfigError: it could not; and what else `asked` takes for an answer.
+  Raises ConfigError: it could not; and what else `asked` takes for an answer.
   """
   settings = from_data.filled(settings, run_folder.begun(folder))
   preflight.check(settings)

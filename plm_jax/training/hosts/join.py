@@ -55,9 +55,8 @@ class Cluster(NamedTuple):
 def join(flags: Flags) -> None:
   """Connect to the other processes of the run, if there are any.
 
-  Raises:
-    ConfigError: flags and environment contradict each other, or process 0 cannot take its port.
-    RunError: not all processes came in time.
+  Raises ConfigError: flags and environment contradict each other, or process 0 cannot take its port; RunError: not all
+  processes came in time.
   """
   if flags.alone:
     return
