@@ -18,15 +18,10 @@ WHOLE = {'int8': 'store dense layers and vocabulary tables in 8 bits, with a sca
 
 
 class Method(NamedTuple):
-  """One step of a method chain.
+  """One step of a method chain."""
 
-  Attributes:
-    name: a key of `SHARES` or `WHOLE`.
-    share: of weights, heads or layers to remove; 0 for a method without one.
-  """
-
-  name: str
-  share: float = 0.0
+  name: str  # a key of `SHARES` or `WHOLE`
+  share: float = 0.0  # of weights, heads or layers to remove; 0 for a method without one
 
 
 def read(text: str) -> dict[str, tuple[Method, ...]]:

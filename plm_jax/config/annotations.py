@@ -39,15 +39,11 @@ COMPARISONS = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, a
 
 
 class Part(NamedTuple):
-  """The part of a value that a dotted key can enter.
+  """The part of a value that a dotted key can enter."""
 
-  Attributes:
-    form: a 'block', a 'name', a 'sequence', a 'mapping', or 'any' plain data.
-    inner: the kind of a block or name, the annotation of the items of a container.
-  """
-
+  # a 'block', a 'name', a 'sequence', a 'mapping', or 'any' plain data
   form: Literal['block', 'name', 'sequence', 'mapping', 'any']
-  inner: str
+  inner: str  # the kind of a block or name, the annotation of the items of a container
 
 
 @functools.cache

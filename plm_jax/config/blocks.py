@@ -35,15 +35,10 @@ GIVEN = {
 
 
 class Block(NamedTuple):
-  """Keys that one block may have.
+  """Keys that one block may have."""
 
-  Attributes:
-    known: its keywords, `name` included where there is one.
-    elsewhere: keyword -> what takes it, of all functions that the block could name.
-  """
-
-  known: dict[str, Keyword]
-  elsewhere: Mapping[str, str] = {}
+  known: dict[str, Keyword]  # its keywords, `name` included where there is one
+  elsewhere: Mapping[str, str] = {}  # keyword -> what takes it, of all functions that the block could name
 
 
 def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:

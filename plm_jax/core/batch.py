@@ -7,20 +7,14 @@ SLOTS = 50  # characters per word
 
 
 class BatchKey(NamedTuple):
-  """One key of a batch.
+  """One key of a batch."""
 
-  Attributes:
-    axes: by letter: b rows, l tokens, t tokens of targets, k sequences or options of a row, c the slots of a word,
-      n classes, w windows of a text.
-    dtype: of its numbers.
-    meaning: description of its values.
-    filler: value of empty entries: 0, -1, or None for `Vocab.pad_id`.
-  """
-
+  # by letter: b rows, l tokens, t tokens of targets, k sequences or options of a row, c the slots of a word, n classes,
+  # w windows of a text
   axes: str
-  dtype: str
-  meaning: str
-  filler: int | None = 0
+  dtype: str  # of its numbers
+  meaning: str  # description of its values
+  filler: int | None = 0  # value of empty entries: 0, -1, or None for `Vocab.pad_id`
 
 
 # The only list of batch keys. Objectives and adapters list the keys that they read in `READS`, files of `data/` those

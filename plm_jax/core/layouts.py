@@ -37,20 +37,13 @@ WIDE = 128  # columns of a matrix unit: with fewer, products and transfers becom
 
 
 class Layout(NamedTuple):
-  """A mesh with the rules that apply on it.
-
-  Attributes:
-    rules: axis -> mesh axis, or several. An axis with None, or without a rule, is not cut.
-    described: the devices are known by description only. Programs can be compiled for them but not run.
-    spread: axes of parameters; one of them is cut along 'data' (`sharding.SPREAD`).
-    apart: the mesh axis or axes along which each device computes separately, inside `sum_over_devices`; no rule names
-      them.
-  """
+  """A mesh with the rules that apply on it."""
 
   mesh: Mesh
-  rules: dict[str, MeshAxes | None]
-  described: bool = False
-  spread: Sequence[str] = ()
+  rules: dict[str, MeshAxes | None]  # axis -> mesh axis, or several. An axis with None, or without a rule, is not cut
+  described: bool = False  # the devices are known by description only. Programs can be compiled for them but not run
+  spread: Sequence[str] = ()  # axes of parameters; one of them is cut along 'data' (`sharding.SPREAD`)
+  # the mesh axis or axes along which each device computes separately, inside `sum_over_devices`; no rule names them
   apart: MeshAxes | None = None
 
 

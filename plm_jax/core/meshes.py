@@ -15,18 +15,13 @@ ROWS = ('replica', 'data')  # the mesh axes that cut the rows of a batch
 
 
 class Sizes(NamedTuple):
-  """Devices along each axis of a mesh.
+  """Devices along each axis of a mesh."""
 
-  Attributes:
-    replica: copies of the parameters that 'data' cuts. Only rows are cut along this axis, so devices of two copies
-      exchange nothing but sums of gradients. Slices of TPUs, which only a slow network connects, are copies.
-    data: cuts rows, and under some rules parameters.
-    model: cuts products.
-  """
-
+  # copies of the parameters that 'data' cuts. Only rows are cut along this axis, so devices of two copies exchange
+  # nothing but sums of gradients. Slices of TPUs, which only a slow network connects, are copies
   replica: int
-  data: int
-  model: int
+  data: int  # cuts rows, and under some rules parameters
+  model: int  # cuts products
 
   def __str__(self) -> str:
     return ', '.join(f'{name}={size}' for name, size in self._asdict().items() if name != 'replica' or size > 1)

@@ -43,21 +43,13 @@ def buckets_of(word: str, *, shortest: int, longest: int, buckets: int) -> np.nd
 
 
 class Letters(NamedTuple):
-  """Tables of words and of n-grams, whose mean is the vector of a word.
+  """Tables of words and of n-grams, whose mean is the vector of a word."""
 
-  Attributes:
-    words: f32[n, d], own vectors.
-    ngrams: f32[b, d], one for each bucket.
-    shortest: letters of the shortest n-grams, including < and >.
-    longest: letters of the longest ones; 0 for none.
-    counts: int[n], of each word in the training text.
-  """
-
-  words: np.ndarray
-  ngrams: np.ndarray
-  shortest: int
-  longest: int
-  counts: np.ndarray
+  words: np.ndarray  # f32[n, d], own vectors
+  ngrams: np.ndarray  # f32[b, d], one for each bucket
+  shortest: int  # letters of the shortest n-grams, including < and >
+  longest: int  # letters of the longest ones; 0 for none
+  counts: np.ndarray  # int[n], of each word in the training text
 
   def vector(self, word: str, row: int | None = None) -> np.ndarray:
     """Compute the vector of a word, unseen if it has no row."""

@@ -11,19 +11,12 @@ AttentionKind = Literal['bidirectional', 'causal', 'prefix', 'permutation', 'enc
 
 
 class HeadStyle(NamedTuple):
-  """Settings of a vocabulary head that match its trunk.
+  """Settings of a vocabulary head that match its trunk."""
 
-  Attributes:
-    activation: a name of `layers.mlp.ACTIVATIONS`.
-    norm_epsilon: of its LayerNorm.
-    init_std: standard deviation of its initial kernels.
-    form: BERT's, or 'no_bias': its dense layer and norm have no bias (ModernBERT).
-  """
-
-  activation: str
-  norm_epsilon: float
-  init_std: float
-  form: Literal['bert', 'no_bias'] = 'bert'
+  activation: str  # a name of `layers.mlp.ACTIVATIONS`
+  norm_epsilon: float  # of its LayerNorm
+  init_std: float  # standard deviation of its initial kernels
+  form: Literal['bert', 'no_bias'] = 'bert'  # BERT's, or 'no_bias': its dense layer and norm have no bias (ModernBERT)
 
 
 class Trunk(Protocol):

@@ -16,15 +16,10 @@ from plm_jax.core.types import Array
 
 
 class Alias(NamedTuple):
-  """A distribution over ids.
+  """A distribution over ids."""
 
-  Attributes:
-    accept: f32[v], the share of column i that belongs to id i.
-    other: int32[v], the id of the rest of column i.
-  """
-
-  accept: np.ndarray
-  other: np.ndarray
+  accept: np.ndarray  # f32[v], the share of column i that belongs to id i
+  other: np.ndarray  # int32[v], the id of the rest of column i
 
 
 def make(weights: np.ndarray) -> Alias:

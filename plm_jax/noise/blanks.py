@@ -24,45 +24,26 @@ BEYOND = 1000  # the probability of longer blanks is 0 in float64 for every mean
 
 
 class Arranged(NamedTuple):
-  """Part A, part B and padding in a row of fixed size m.
+  """Part A, part B and padding in a row of fixed size m."""
 
-  Attributes:
-    tokens: int32[m].
-    segment_ids: int32[m]; a document has the same number in both parts, 0 is padding.
-    positions: int32[m], in A the position in the document, in B that of the blank's mask.
-    block_positions: int32[m], 0 in A; 1, 2, ... within a blank of B.
-    prefix: int32[], number of tokens of part A.
-    targets: int32[m], the id that follows each token of B.
-    weights: f32[m], 1 in part B, 0 elsewhere.
-    blanks: int32[], number of chosen blanks.
-    excess: int32[], number of blanks without a slot, which remain text.
-  """
-
-  tokens: Array
-  segment_ids: Array
-  positions: Array
-  block_positions: Array
-  prefix: Array
-  targets: Array
-  weights: Array
-  blanks: Array
-  excess: Array
+  tokens: Array  # int32[m]
+  segment_ids: Array  # int32[m]; a document has the same number in both parts, 0 is padding
+  positions: Array  # int32[m], in A the position in the document, in B that of the blank's mask
+  block_positions: Array  # int32[m], 0 in A; 1, 2, ... within a blank of B
+  prefix: Array  # int32[], number of tokens of part A
+  targets: Array  # int32[m], the id that follows each token of B
+  weights: Array  # f32[m], 1 in part B, 0 elsewhere
+  blanks: Array  # int32[], number of chosen blanks
+  excess: Array  # int32[], number of blanks without a slot, which remain text
 
 
 class _Documents(NamedTuple):
-  """The documents of a row, numbered from 0.
+  """The documents of a row, numbered from 0."""
 
-  Attributes:
-    of: int32[l], the document of each position.
-    size: int32[l] by document, its number of tokens; 0 after the last document.
-    eligible: int32[l] by document, its number of eligible tokens.
-    before: int32[l] by document, number of eligible tokens of the documents before it.
-  """
-
-  of: Array
-  size: Array
-  eligible: Array
-  before: Array
+  of: Array  # int32[l], the document of each position
+  size: Array  # int32[l] by document, its number of tokens; 0 after the last document
+  eligible: Array  # int32[l] by document, its number of eligible tokens
+  before: Array  # int32[l] by document, number of eligible tokens of the documents before it
 
 
 def _documents(row: Row) -> _Documents:
@@ -270,17 +251,11 @@ def document_blanks(key: Array, row: Row, *, ratio: Share = 0.5, suffix: float =
 
 
 class _PartA(NamedTuple):
-  """Positions of the tokens of a row in part A.
+  """Positions of the tokens of a row in part A."""
 
-  Attributes:
-    target: int32[l], index in the written row; its size, which is dropped, for tokens that are not in A.
-    position: int32[l], in the document.
-    prefix: int32[], tokens of part A.
-  """
-
-  target: Array
-  position: Array
-  prefix: Array
+  target: Array  # int32[l], index in the written row; its size, which is dropped, for tokens that are not in A
+  position: Array  # int32[l], in the document
+  prefix: Array  # int32[], tokens of part A
 
 
 def _part_a(row: Row, inside: Array, begins: Array, *, size: int) -> _PartA:
@@ -297,19 +272,13 @@ def _part_a(row: Row, inside: Array, begins: Array, *, size: int) -> _PartA:
 
 
 class _Blanks(NamedTuple):
-  """The blanks of a row, by slot in the order of the text.
+  """The blanks of a row, by slot in the order of the text."""
 
-  Attributes:
-    own: int32[l], the slot of the token's blank; any slot outside of blanks.
-    tokens: int32[slots], tokens of each blank; 0 is no blank.
-    first: int32[slots], position of the first token.
-    offset: int32[slots], start of the blank in part B. Blanks are in random order, and each takes one more position
-      than it has tokens.
-  """
-
-  own: Array
-  tokens: Array
-  first: Array
+  own: Array  # int32[l], the slot of the token's blank; any slot outside of blanks
+  tokens: Array  # int32[slots], tokens of each blank; 0 is no blank
+  first: Array  # int32[slots], position of the first token
+  # int32[slots], start of the blank in part B. Blanks are in random order, and each takes one more position than it has
+  # tokens
   offset: Array
 
 

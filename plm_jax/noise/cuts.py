@@ -70,21 +70,13 @@ def cut_by_token(
 
 
 class _Part(NamedTuple):
-  """A part of a run.
+  """A part of a run."""
 
-  Attributes:
-    begin: int32[], its first token; the length of the row if there is no further part.
-    end: int32[], its end if it took all remaining tokens of its kind.
-    cuts: f32[], remaining cuts of its kind.
-    others: int32[], remaining tokens of the other kind.
-    other_cuts: f32[], remaining cuts of the other kind.
-  """
-
-  begin: Array
-  end: Array
-  cuts: Array
-  others: Array
-  other_cuts: Array
+  begin: Array  # int32[], its first token; the length of the row if there is no further part
+  end: Array  # int32[], its end if it took all remaining tokens of its kind
+  cuts: Array  # f32[], remaining cuts of its kind
+  others: Array  # int32[], remaining tokens of the other kind
+  other_cuts: Array  # f32[], remaining cuts of the other kind
 
 
 def cut_by_part(

@@ -28,43 +28,26 @@ class SentenceOrder(enum.IntEnum):
 
 
 class Segment(NamedTuple):
-  """Tokens of one segment of a row.
+  """Tokens of one segment of a row."""
 
-  Attributes:
-    ids: int32[w]; ids from `length` on are ignored.
-    length: int32[], number of tokens.
-  """
-
-  ids: Array
-  length: Array
+  ids: Array  # int32[w]; ids from `length` on are ignored
+  length: Array  # int32[], number of tokens
 
 
 class Pair(NamedTuple):
-  """The chosen pair of a row.
+  """The chosen pair of a row."""
 
-  Attributes:
-    first: segment A.
-    second: segment B.
-    label: int32[], a `NextSentence` or a `SentenceOrder`.
-  """
-
-  first: Segment
-  second: Segment
-  label: Array
+  first: Segment  # segment A
+  second: Segment  # segment B
+  label: Array  # int32[], a `NextSentence` or a `SentenceOrder`
 
 
 class Joined(NamedTuple):
-  """A row that holds a pair.
+  """A row that holds a pair."""
 
-  Attributes:
-    ids: int32[l].
-    type_ids: int32[l], 0 up to the separators after A, 1 from B to its separator, 0 in the padding.
-    segment_ids: int32[l], 1, and 0 in the padding.
-  """
-
-  ids: Array
-  type_ids: Array
-  segment_ids: Array
+  ids: Array  # int32[l]
+  type_ids: Array  # int32[l], 0 up to the separators after A, 1 from B to its separator, 0 in the padding
+  segment_ids: Array  # int32[l], 1, and 0 in the padding
 
 
 def next_or_other(key: Array, first: Segment, following: Segment, other: Segment) -> Pair:

@@ -20,47 +20,29 @@ from plm_jax.core.types import Array
 
 
 class Row(NamedTuple):
-  """One row of clean text. An objective sets fields to None that its corruption does not need.
+  """One row of clean text. An objective sets fields to None that its corruption does not need."""
 
-  Attributes:
-    ids: int32[l].
-    eligible: bool[l], False on special tokens and padding, which may not change.
-    segment_ids: int32[l], index of the document in the row from 1; 0 is padding. Spans never cross a document boundary.
-    word_ids: int32[l], rises by one where a word starts.
-    sentence_ids: int32[l], rises by one where a sentence starts.
-  """
-
-  ids: Array
-  eligible: Array
+  ids: Array  # int32[l]
+  eligible: Array  # bool[l], False on special tokens and padding, which may not change
+  # int32[l], index of the document in the row from 1; 0 is padding. Spans never cross a document boundary
   segment_ids: Array
-  word_ids: Array | None = None
-  sentence_ids: Array | None = None
+  word_ids: Array | None = None  # int32[l], rises by one where a word starts
+  sentence_ids: Array | None = None  # int32[l], rises by one where a sentence starts
 
 
 class Spans(NamedTuple):
-  """Chosen positions.
+  """Chosen positions."""
 
-  Attributes:
-    number: int32[l], k at the tokens of the k-th span from the left; 0 elsewhere.
-    insert: int32[l], number of insertions before the position (BART's spans of length 0).
-  """
-
-  number: Array
-  insert: Array
+  number: Array  # int32[l], k at the tokens of the k-th span from the left; 0 elsewhere
+  insert: Array  # int32[l], number of insertions before the position (BART's spans of length 0)
 
 
 class Slots(NamedTuple):
-  """The output of an edit at each position.
+  """The output of an edit at each position."""
 
-  Attributes:
-    before: int32[l, k], ids inserted before the position; -1 for none. k may be 0.
-    ids: int32[l], the id at the position.
-    keep: bool[l], False if the position is dropped.
-  """
-
-  before: Array
-  ids: Array
-  keep: Array
+  before: Array  # int32[l, k], ids inserted before the position; -1 for none. k may be 0
+  ids: Array  # int32[l], the id at the position
+  keep: Array  # bool[l], False if the position is dropped
 
 
 Where = Callable[[Array, Row], Spans]

@@ -18,19 +18,12 @@ from plm_jax.noise.row import Row
 
 
 class Runs(NamedTuple):
-  """The runs of a row, by token.
+  """The runs of a row, by token."""
 
-  Attributes:
-    fresh: bool[l], True at the first token of a run.
-    inside: bool[l], True in a run.
-    first: int32[l], index of the first token of the last run that began; 0 before any.
-    group: int32[l], index of that run from 0; -1 before any.
-  """
-
-  fresh: Array
-  inside: Array
-  first: Array
-  group: Array
+  fresh: Array  # bool[l], True at the first token of a run
+  inside: Array  # bool[l], True in a run
+  first: Array  # int32[l], index of the first token of the last run that began; 0 before any
+  group: Array  # int32[l], index of that run from 0; -1 before any
 
   def total(self, values: Array) -> Array:
     """Sum int[l] `values` over the run of each position.

@@ -39,40 +39,24 @@ SHORTEST = 32  # tokens of the shortest piece of a row that is cut
 
 
 class Ids(NamedTuple):
-  """Token ids by their use.
+  """Token ids by their use."""
 
-  Attributes:
-    masks: the token that replaces a blank, for each of `LEVELS`.
-    start: begins a blank in B.
-    end: the last target of a blank.
-    block: replaces some tokens of B.
-  """
-
-  masks: tuple[int, int, int]
-  start: int
-  end: int
-  block: int
+  masks: tuple[int, int, int]  # the token that replaces a blank, for each of `LEVELS`
+  start: int  # begins a blank in B
+  end: int  # the last target of a blank
+  block: int  # replaces some tokens of B
   pad: int
 
 
 class BlankInfillingSettings(NamedTuple):
-  """Settings of blanks; those not listed are explained in `make`.
-
-  Attributes:
-    special: bool[v], tokens that are in no blank.
-    ends_sentence: bool[v].
-    levels: indices of the levels in use.
-    bounds: f32[levels in use - 1], of `corrupt.share_bounds`.
-    every: 'step' or 'epoch', how often new noise is sampled.
-    max_length: tokens of the longest text that the trunk has positions for; None for any.
-  """
+  """Settings of blanks; those without a comment are explained in `make`."""
 
   ids: Ids
-  special: np.ndarray
-  ends_sentence: np.ndarray
-  levels: tuple[int, ...]
-  bounds: np.ndarray
-  every: Literal['step', 'epoch']
+  special: np.ndarray  # bool[v], tokens that are in no blank
+  ends_sentence: np.ndarray  # bool[v]
+  levels: tuple[int, ...]  # indices of the levels in use
+  bounds: np.ndarray  # f32[levels in use - 1], of `corrupt.share_bounds`
+  every: Literal['step', 'epoch']  # how often new noise is sampled
   copies: int
   rate: float
   mean: float
@@ -83,7 +67,7 @@ class BlankInfillingSettings(NamedTuple):
   short: float
   slots: int | None
   logit_rows: int
-  max_length: int | None
+  max_length: int | None  # tokens of the longest text that the trunk has positions for; None for any
 
 
 def make(

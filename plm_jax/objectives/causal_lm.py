@@ -61,19 +61,12 @@ class Model(nn.Module):
 
 
 class CausalLmSettings(NamedTuple):
-  """Settings of targets and scores; those not listed are explained in `make`.
+  """Settings of targets and scores; those without a comment are explained in `make`."""
 
-  Attributes:
-    num_bytes: f32[v], bytes of each token.
-    starts_word: bool[v].
-    special: bool[v], tokens that are in no word.
-    nothing: `types.nothing_after` of the vocabulary.
-  """
-
-  num_bytes: np.ndarray
-  starts_word: np.ndarray
-  special: np.ndarray
-  nothing: int
+  num_bytes: np.ndarray  # f32[v], bytes of each token
+  starts_word: np.ndarray  # bool[v]
+  special: np.ndarray  # bool[v], tokens that are in no word
+  nothing: int  # `types.nothing_after` of the vocabulary
   packing: Packing
   predict: Predicted
   z_loss: float

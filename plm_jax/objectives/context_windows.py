@@ -24,29 +24,19 @@ Update = Literal['rows', 'tables']
 
 
 class Windows(NamedTuple):
-  """Settings of windows; those not listed are explained in `skipgram.make`.
+  """Settings of windows; those without a comment are explained in `skipgram.make`."""
 
-  Attributes:
-    keep: f32[v], the probability of keeping an occurrence of a word; 0 for special tokens.
-  """
-
-  keep: np.ndarray
+  keep: np.ndarray  # f32[v], the probability of keeping an occurrence of a word; 0 for special tokens
   architecture: Architecture
   window: int
 
 
 class Laid(NamedTuple):
-  """Subsampled rows and their windows.
+  """Subsampled rows and their windows."""
 
-  Attributes:
-    tokens: int32[b, l].
-    pairs: bool[b, l, o], True where a word is paired with a neighbour, see `paired`.
-    noise_keys: [b], keys for further sampling per row.
-  """
-
-  tokens: Array
-  pairs: Array
-  noise_keys: Array
+  tokens: Array  # int32[b, l]
+  pairs: Array  # bool[b, l, o], True where a word is paired with a neighbour, see `paired`
+  noise_keys: Array  # [b], keys for further sampling per row
 
 
 def counts_of(vocab: Vocab, *, user: str) -> np.ndarray:

@@ -42,16 +42,11 @@ Pool = Literal['mean', 'trunk']
 
 
 class Model(nn.Module):
-  """A trunk as an encoder of whole rows.
-
-  Attributes:
-    mlm: head of masked language modelling; None without.
-    pool: 'mean' of the states of a row, or 'trunk', the trunk's own pooling.
-  """
+  """A trunk as an encoder of whole rows."""
 
   trunk: nn.Module
-  mlm: Any
-  pool: Pool
+  mlm: Any  # head of masked language modelling; None without
+  pool: Pool  # 'mean' of the states of a row, or 'trunk', the trunk's own pooling
 
   def __call__(
     self, tokens: Array, segment_ids: Array, train: bool = False, type_ids: Array | None = None, **others: Any
@@ -72,26 +67,18 @@ class Model(nn.Module):
 
 
 class ContrastiveSettings(NamedTuple):
-  """Settings of partners and their comparison; those not listed are explained in `make`.
+  """Settings of partners and their comparison; those without a comment are explained in `make`."""
 
-  Attributes:
-    masking: of masked language modelling; None without it.
-    special: bool[v], tokens that are in no n-gram.
-    mask_id: replaces the tokens of an n-gram; -1 without n-grams.
-    first: ids before an n-gram, at most one.
-    texts: number of texts in a row of 'fields'.
-  """
-
-  masking: mlm.MlmSettings | None
-  special: np.ndarray
-  mask_id: int
+  masking: mlm.MlmSettings | None  # of masked language modelling; None without it
+  special: np.ndarray  # bool[v], tokens that are in no n-gram
+  mask_id: int  # replaces the tokens of an n-gram; -1 without n-grams
   pad_id: int
-  first: tuple[int, ...]
+  first: tuple[int, ...]  # ids before an n-gram, at most one
   partners: Partners
   similarity_of: Similarity
   temperature: float
   negatives: int | None
-  texts: int
+  texts: int  # number of texts in a row of 'fields'
   longest: int
   weight: float
   mlm_weight: float

@@ -195,17 +195,11 @@ def check_sentences(ends_sentence: np.ndarray | None, special: np.ndarray, batch
 
 
 class Targets(NamedTuple):
-  """Chosen tokens of a row in a fixed number of slots, from left to right.
+  """Chosen tokens of a row in a fixed number of slots, from left to right."""
 
-  Attributes:
-    positions: int32[t], 0 in unused slots.
-    weights: f32[t], 1 in used slots.
-    excess: f32[], chosen tokens without a slot.
-  """
-
-  positions: Array
-  weights: Array
-  excess: Array
+  positions: Array  # int32[t], 0 in unused slots
+  weights: Array  # f32[t], 1 in used slots
+  excess: Array  # f32[], chosen tokens without a slot
 
 
 def gather(chosen: Array, *, slots: int) -> Targets:

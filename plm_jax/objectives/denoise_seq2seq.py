@@ -69,29 +69,20 @@ class DenoiserBlock:
 
 
 class DenoiseSettings(NamedTuple):
-  """Settings of the corruption; those not listed are explained in `make`.
+  """Settings of the corruption; those without a comment are explained in `make`."""
 
-  Attributes:
-    denoisers: with their settings bound.
-    bounds: f32[denoisers - 1], of `corrupt.share_bounds`.
-    start_id: the first token that the decoder reads.
-    joined: inputs and targets are one row.
-    prefix: the trunk takes the length of the inputs.
-    max_length: tokens of the longest row that the trunk has positions for; None for any.
-    documents: the most documents of a row; None before the rows are known, and if a row is taken as one text.
-  """
-
-  denoisers: tuple[Denoiser, ...]
-  bounds: np.ndarray
+  denoisers: tuple[Denoiser, ...]  # with their settings bound
+  bounds: np.ndarray  # f32[denoisers - 1], of `corrupt.share_bounds`
   tables: VocabTables
-  start_id: int
+  start_id: int  # the first token that the decoder reads
   packing: Packing
   inputs_length: int | None
   targets_length: int | None
   logit_rows: int
-  joined: bool
-  prefix: bool
-  max_length: int | None
+  joined: bool  # inputs and targets are one row
+  prefix: bool  # the trunk takes the length of the inputs
+  max_length: int | None  # tokens of the longest row that the trunk has positions for; None for any
+  # the most documents of a row; None before the rows are known, and if a row is taken as one text
   documents: int | None = None
 
 

@@ -33,68 +33,39 @@ class Sentinels(NamedTuple):
 
 
 class Denoiser(NamedTuple):
-  """One way to corrupt a row, with its settings bound.
+  """One way to corrupt a row, with its settings bound."""
 
-  Attributes:
-    rearrange: functions that reorder the clean text.
-    choose: function that chooses tokens.
-    write: function that edits them.
-    finish: functions that reorder the corrupted text.
-    target: the text to write, see the head of `denoise_seq2seq`.
-    mode: ids put before each document of the inputs, at most one; rows may differ in it.
-    share: of the rows, relative to the shares of the others.
-    label: of its loss in the metrics.
-  """
-
-  rearrange: tuple[partial[Array], ...]
-  choose: partial[Spans]
-  write: partial[Slots]
-  finish: tuple[partial[Array], ...]
-  target: Target
-  mode: tuple[int | Array, ...]
-  share: float
-  label: str
+  rearrange: tuple[partial[Array], ...]  # functions that reorder the clean text
+  choose: partial[Spans]  # function that chooses tokens
+  write: partial[Slots]  # function that edits them
+  finish: tuple[partial[Array], ...]  # functions that reorder the corrupted text
+  target: Target  # the text to write, see the head of `denoise_seq2seq`
+  mode: tuple[int | Array, ...]  # ids put before each document of the inputs, at most one; rows may differ in it
+  share: float  # of the rows, relative to the shares of the others
+  label: str  # of its loss in the metrics
 
 
 class VocabTables(NamedTuple):
-  """Tables of a vocabulary for denoising.
+  """Tables of a vocabulary for denoising."""
 
-  Attributes:
-    special: bool[v], tokens that may not change at either end of a document.
-    starts_word: bool[v].
-    ends_sentence: bool[v], or None if no denoiser needs it.
-    mask_id: id of the mask token, or None.
-    end: ids put after each document of inputs and targets, at most one.
-    sentinels: None if no denoiser needs them.
-    ordinary: int32[...], ids that may replace a mask.
-    mask_random: share of the masks that become a random token.
-  """
-
-  special: np.ndarray
-  starts_word: np.ndarray
-  ends_sentence: np.ndarray | None
-  mask_id: int | None
+  special: np.ndarray  # bool[v], tokens that may not change at either end of a document
+  starts_word: np.ndarray  # bool[v]
+  ends_sentence: np.ndarray | None  # bool[v], or None if no denoiser needs it
+  mask_id: int | None  # id of the mask token, or None
   pad_id: int
-  end: tuple[int, ...]
-  sentinels: Sentinels | None
-  ordinary: np.ndarray
-  mask_random: float
+  end: tuple[int, ...]  # ids put after each document of inputs and targets, at most one
+  sentinels: Sentinels | None  # None if no denoiser needs them
+  ordinary: np.ndarray  # int32[...], ids that may replace a mask
+  mask_random: float  # share of the masks that become a random token
 
 
 class Side(NamedTuple):
-  """Inputs or targets of a row.
+  """Inputs or targets of a row."""
 
-  Attributes:
-    ids: int32[t].
-    segment_ids: int32[t].
-    weights: f32[t].
-    excess: f32[], tokens without a slot.
-  """
-
-  ids: Array
-  segment_ids: Array
-  weights: Array
-  excess: Array
+  ids: Array  # int32[t]
+  segment_ids: Array  # int32[t]
+  weights: Array  # f32[t]
+  excess: Array  # f32[], tokens without a slot
 
 
 def find_sentinels(vocab: Vocab) -> Sentinels:
@@ -204,21 +175,14 @@ def _randomise_masks(key: Array, slots: Slots, *, tables: VocabTables) -> Slots:
 
 
 class SentinelSpans(NamedTuple):
-  """The chosen spans of a row, each with its sentinel.
+  """The chosen spans of a row, each with its sentinel."""
 
-  Attributes:
-    chosen: the spans that have a sentinel.
-    starts: bool[l], the first position of a span.
-    ids: int32[l], the sentinel of the span that a position is in.
-    closing: int32[l], at the last token of a document the sentinel after its last span, if text follows it; else -1.
-    lost: f32[], spans without a sentinel; they are not corrupted.
-  """
-
-  chosen: Spans
-  starts: Array
-  ids: Array
+  chosen: Spans  # the spans that have a sentinel
+  starts: Array  # bool[l], the first position of a span
+  ids: Array  # int32[l], the sentinel of the span that a position is in
+  # int32[l], at the last token of a document the sentinel after its last span, if text follows it; else -1
   closing: Array
-  lost: Array
+  lost: Array  # f32[], spans without a sentinel; they are not corrupted
 
 
 def assign_sentinels(row: Row, chosen: Spans, sentinels: Sentinels) -> SentinelSpans:
@@ -246,23 +210,14 @@ def assign_sentinels(row: Row, chosen: Spans, sentinels: Sentinels) -> SentinelS
 
 
 class Marked(NamedTuple):
-  """A row whose tokens have been chosen.
+  """A row whose tokens have been chosen."""
 
-  Attributes:
-    row: the reordered text.
-    sentences: its sentences as the source reports them; None if it does not.
-    order: int32[l], the position of each of its tokens in the clean text.
-    hidden: bool[l], the chosen tokens.
-    slots: the edited text.
-    spans: the spans with their sentinels; None without sentinels.
-  """
-
-  row: Row
-  sentences: Array | None
-  order: Array
-  hidden: Array
-  slots: Slots
-  spans: SentinelSpans | None
+  row: Row  # the reordered text
+  sentences: Array | None  # its sentences as the source reports them; None if it does not
+  order: Array  # int32[l], the position of each of its tokens in the clean text
+  hidden: Array  # bool[l], the chosen tokens
+  slots: Slots  # the edited text
+  spans: SentinelSpans | None  # the spans with their sentinels; None without sentinels
 
 
 def denoise(

@@ -69,14 +69,10 @@ class Model(nn.Module):
 
 
 class DistillSettings(NamedTuple):
-  """Settings of corruption and comparison; those not listed are explained in `make`.
-
-  Attributes:
-    vocab_size: number of logits compared.
-  """
+  """Settings of corruption and comparison; those without a comment are explained in `make`."""
 
   masking: mlm.MlmSettings
-  vocab_size: int
+  vocab_size: int  # number of logits compared
   temperature: float
   kl_weight: float
   mlm_weight: float

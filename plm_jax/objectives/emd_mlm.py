@@ -24,17 +24,12 @@ MAY_READ = ('word_marks',)
 
 
 class Model(nn.Module):
-  """A trunk that `Refines`, a table of absolute positions, and the head of `mlm` on gathered positions.
-
-  Attributes:
-    position_embed: table of `max_length` rows.
-    steps: applications of the last block.
-  """
+  """A trunk that `Refines`, a table of absolute positions, and the head of `mlm` on gathered positions."""
 
   trunk: nn.Module
   mlm: nn.Module
-  position_embed: nn.Module
-  steps: int
+  position_embed: nn.Module  # table of `max_length` rows
+  steps: int  # applications of the last block
 
   def __call__(
     self, predict: Array, segment_ids: Array, positions: Array | None = None, train: bool = False, **inputs: Array

@@ -70,15 +70,10 @@ class Model(skipgram.Model):
 
 
 class FasttextSettings(NamedTuple):
-  """Settings of pairs and of the letters of words.
+  """Settings of pairs and of the letters of words."""
 
-  Attributes:
-    skipgram: of the objective without letters.
-    grams: int32[v, g], the buckets of the n-grams of each word, padded with -1; special tokens have none.
-  """
-
-  skipgram: skipgram.SkipgramSettings
-  grams: np.ndarray
+  skipgram: skipgram.SkipgramSettings  # of the objective without letters
+  grams: np.ndarray  # int32[v, g], the buckets of the n-grams of each word, padded with -1; special tokens have none
 
 
 def make(

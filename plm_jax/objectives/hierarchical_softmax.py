@@ -43,15 +43,10 @@ READS = ('tokens', 'segment_ids')
 
 
 class Tree(NamedTuple):
-  """The path from the root to each word, at most w long.
+  """The path from the root to each word, at most w long."""
 
-  Attributes:
-    nodes: int32[v, w], the inner nodes of the path; 0 after its end.
-    bits: int32[v, w], the bit taken at each of them; -1 after its end.
-  """
-
-  nodes: np.ndarray
-  bits: np.ndarray
+  nodes: np.ndarray  # int32[v, w], the inner nodes of the path; 0 after its end
+  bits: np.ndarray  # int32[v, w], the bit taken at each of them; -1 after its end
 
 
 class Model(nn.Module):

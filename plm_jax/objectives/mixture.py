@@ -33,15 +33,10 @@ _DRAW = np.uint32(2**31)
 
 
 class MixtureSettings(NamedTuple):
-  """The parts and their rates.
+  """The parts and their rates."""
 
-  Attributes:
-    tasks: name -> task, in the order of names.
-    bounds: f32[parts - 1], of `corrupt.share_bounds`; None if the data decide.
-  """
-
-  tasks: dict[str, Task]
-  bounds: np.ndarray | None
+  tasks: dict[str, Task]  # name -> task, in the order of names
+  bounds: np.ndarray | None  # f32[parts - 1], of `corrupt.share_bounds`; None if the data decide
 
 
 def make(

@@ -52,23 +52,14 @@ def states_at(hidden: Array, positions: Array) -> Array:
 
 
 class MlmSettings(NamedTuple):
-  """Settings of the corruption of a row.
+  """Settings of the corruption of a row."""
 
-  Attributes:
-    choose: (key, row) -> `Spans`, the tokens to corrupt.
-    write: (key, row, spans) -> `Slots`, the corrupted tokens.
-    special: bool[v], tokens that are never chosen.
-    starts_word: bool[v].
-    every: 'step' or 'epoch', how often new noise is sampled.
-    copies: maskings of each row under 'epoch'.
-  """
-
-  choose: Callable[..., Any]
-  write: Callable[..., Any]
-  special: np.ndarray
-  starts_word: np.ndarray
-  every: Literal['step', 'epoch']
-  copies: int
+  choose: Callable[..., Any]  # (key, row) -> `Spans`, the tokens to corrupt
+  write: Callable[..., Any]  # (key, row, spans) -> `Slots`, the corrupted tokens
+  special: np.ndarray  # bool[v], tokens that are never chosen
+  starts_word: np.ndarray  # bool[v]
+  every: Literal['step', 'epoch']  # how often new noise is sampled
+  copies: int  # maskings of each row under 'epoch'
 
 
 def make(

@@ -55,22 +55,14 @@ HIDDEN = {'future': -1, 'past': 1}  # views that do not see the word -> offset o
 
 
 class Views(nn.Module):
-  """A trunk and the heads of all views of all tasks.
-
-  Attributes:
-    outputs: task -> number of its labels.
-    relations: task -> number of its relations, of tasks that parse.
-    views: those with heads.
-    layers: read by the view 'full'.
-    width: of the last hidden layer of a head.
-  """
+  """A trunk and the heads of all views of all tasks."""
 
   trunk: nn.Module
-  outputs: Mapping[str, int]
-  relations: Mapping[str, int]
-  views: tuple[View, ...]
-  layers: tuple[int, ...]
-  width: int
+  outputs: Mapping[str, int]  # task -> number of its labels
+  relations: Mapping[str, int]  # task -> number of its relations, of tasks that parse
+  views: tuple[View, ...]  # those with heads
+  layers: tuple[int, ...]  # read by the view 'full'
+  width: int  # of the last hidden layer of a head
   arc_width: int
   init_std: float
 
@@ -134,19 +126,12 @@ def moved(x: Array, by: int) -> Array:
 
 
 class MultiviewSettings(NamedTuple):
-  """Settings of the views on unlabelled rows.
+  """Settings of the views on unlabelled rows."""
 
-  Attributes:
-    views: task -> views that learn.
-    inputs: fields that the trunk reads.
-    starts_word: bool[v], the token begins a word.
-    marks: bool[v], special tokens except the unknown word.
-  """
-
-  views: Mapping[str, tuple[str, ...]]
-  inputs: Inputs
-  starts_word: np.ndarray
-  marks: np.ndarray
+  views: Mapping[str, tuple[str, ...]]  # task -> views that learn
+  inputs: Inputs  # fields that the trunk reads
+  starts_word: np.ndarray  # bool[v], the token begins a word
+  marks: np.ndarray  # bool[v], special tokens except the unknown word
 
 
 def make(

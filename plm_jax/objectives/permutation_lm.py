@@ -47,17 +47,11 @@ class Model(nn.Module):
 
 
 class PermutationLmSettings(NamedTuple):
-  """Settings of orders and targets; those not listed are explained in `make`.
+  """Settings of orders and targets; those without a comment are explained in `make`."""
 
-  Attributes:
-    trunk: knows how much of a row enters its memory.
-    functional: bool[v], <sep> and <cls>.
-    starts_word: bool[v].
-  """
-
-  trunk: Remembers
-  functional: np.ndarray
-  starts_word: np.ndarray
+  trunk: Remembers  # knows how much of a row enters its memory
+  functional: np.ndarray  # bool[v], <sep> and <cls>
+  starts_word: np.ndarray  # bool[v]
   one_in: int
   ngrams: bool
   max_gram: int

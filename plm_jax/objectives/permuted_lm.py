@@ -29,19 +29,12 @@ MAY_READ = ('word_marks',)
 
 
 class PermutedLmSettings(NamedTuple):
-  """Settings of the targets and their copies.
+  """Settings of the targets and their copies."""
 
-  Attributes:
-    choose: (key, row) -> `Spans`.
-    special: bool[v], tokens that are never chosen.
-    starts_word: bool[v].
-    mask_id: the token of a copy.
-  """
-
-  choose: Callable[..., Any]
-  special: np.ndarray
-  starts_word: np.ndarray
-  mask_id: int
+  choose: Callable[..., Any]  # (key, row) -> `Spans`
+  special: np.ndarray  # bool[v], tokens that are never chosen
+  starts_word: np.ndarray  # bool[v]
+  mask_id: int  # the token of a copy
 
 
 def make(

@@ -68,15 +68,10 @@ class Model(nn.Module):
 
 
 class RankingSettings(NamedTuple):
-  """Settings of windows; those not listed are explained in `make`.
+  """Settings of windows; those without a comment are explained in `make`."""
 
-  Attributes:
-    words: int32[n], the ids allowed in the middle and sampled there: all except special tokens.
-    pad_id: fills a window beyond its document.
-  """
-
-  words: np.ndarray
-  pad_id: int
+  words: np.ndarray  # int32[n], the ids allowed in the middle and sampled there: all except special tokens
+  pad_id: int  # fills a window beyond its document
   window: int
   reduction: Reduction
 

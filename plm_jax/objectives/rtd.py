@@ -38,19 +38,12 @@ Metrics = dict[str, tuple[Array, Array]]
 
 
 class RtdSettings(NamedTuple):
-  """Settings of the corruption and the losses; those not listed are explained in `make`.
+  """Settings of the corruption and the losses; those without a comment are explained in `make`."""
 
-  Attributes:
-    choose: (key, row) -> `Spans`.
-    special: bool[v], tokens that are never chosen.
-    starts_word: bool[v].
-    mask_id: the token that the generator reads at a chosen position.
-  """
-
-  choose: Callable[..., Any]
-  special: np.ndarray
-  starts_word: np.ndarray
-  mask_id: int
+  choose: Callable[..., Any]  # (key, row) -> `Spans`
+  special: np.ndarray  # bool[v], tokens that are never chosen
+  starts_word: np.ndarray  # bool[v]
+  mask_id: int  # the token that the generator reads at a chosen position
   vocab_size: int
   keep: float
   sampling: Sampling

@@ -51,29 +51,18 @@ class Disentangled(Embed):
 
 
 class Model(nn.Module):
-  """The discriminator `trunk`, the `generator` and their heads.
+  """The discriminator `trunk`, the `generator` and their heads."""
 
-  Attributes:
-    make_trunk: (embed=...) -> the discriminator.
-    make_generator: (embed=..., embeddings=...) -> the generator; None if there is none or it is the trunk.
-    sharing: parameters that the two share.
-    mlm: the generator's head; None if tokens are sampled uniformly.
-    rtd: the discriminator's head, a `Head`; None if it restores tokens.
-    restore: the discriminator's head if it restores tokens, like `mlm`.
-    gated: the discriminator has a copy gate.
-    rewarded: the generator has a baseline of its reward.
-    init_std: of the kernels of gate and baseline.
-  """
-
-  make_trunk: Callable[..., nn.Module]
+  make_trunk: Callable[..., nn.Module]  # (embed=...) -> the discriminator
+  # (embed=..., embeddings=...) -> the generator; None if there is none or it is the trunk
   make_generator: Callable[..., nn.Module] | None
-  sharing: Sharing
-  mlm: Any
-  rtd: Any
-  restore: Any
-  gated: bool
-  rewarded: bool
-  init_std: float
+  sharing: Sharing  # parameters that the two share
+  mlm: Any  # the generator's head; None if tokens are sampled uniformly
+  rtd: Any  # the discriminator's head, a `Head`; None if it restores tokens
+  restore: Any  # the discriminator's head if it restores tokens, like `mlm`
+  gated: bool  # the discriminator has a copy gate
+  rewarded: bool  # the generator has a baseline of its reward
+  init_std: float  # of the kernels of gate and baseline
 
   def setup(self) -> None:
     if self.make_generator is None:

@@ -54,20 +54,13 @@ class Model(nn.Module):
 
 
 class SentencePairSettings(NamedTuple):
-  """Settings of rows of two segments and their masks.
-
-  Attributes:
-    question: 'nsp' or 'sop'.
-    choose: (key, first, following, other) -> `pairs.Pair`.
-    join: (first, second, length=) -> `pairs.Joined`.
-    frame: number of tokens of a row outside both segments.
-  """
+  """Settings of rows of two segments and their masks."""
 
   masking: mlm.MlmSettings
-  question: Question
-  choose: Callable[..., pairs.Pair]
-  join: Callable[..., pairs.Joined]
-  frame: int
+  question: Question  # 'nsp' or 'sop'
+  choose: Callable[..., pairs.Pair]  # (key, first, following, other) -> `pairs.Pair`
+  join: Callable[..., pairs.Joined]  # (first, second, length=) -> `pairs.Joined`
+  frame: int  # number of tokens of a row outside both segments
 
 
 def make(

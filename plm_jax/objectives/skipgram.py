@@ -91,14 +91,10 @@ class Model(nn.Module):
 
 
 class SkipgramSettings(NamedTuple):
-  """Settings of pairs and scores; those not listed are explained in `make`.
-
-  Attributes:
-    noise: the distribution of negatives.
-  """
+  """Settings of pairs and scores; those without a comment are explained in `make`."""
 
   windows: Windows
-  noise: Alias
+  noise: Alias  # the distribution of negatives
   negatives: int
   reduction: Reduction
 

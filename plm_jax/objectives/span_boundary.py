@@ -33,21 +33,14 @@ MAY_READ = ('word_marks',)
 
 
 class Boundary(nn.Module):
-  """Two times dense, activation, norm on [left; right; index] (§3.2), then the product with the table and a bias.
-
-  Attributes:
-    features: width of the vocabulary's table.
-    places: rows of the table of indices in a run.
-    place_dim: its width.
-    norm_epsilon: of both norms.
-  """
+  """Two times dense, activation, norm on [left; right; index] (§3.2), then the product with the table and a bias."""
 
   vocab_size: int
-  features: int
-  places: int
-  place_dim: int
+  features: int  # width of the vocabulary's table
+  places: int  # rows of the table of indices in a run
+  place_dim: int  # its width
   activation: str
-  norm_epsilon: float
+  norm_epsilon: float  # of both norms
   init_std: float
   dtype: str
 
@@ -93,16 +86,11 @@ class Model(nn.Module):
 
 
 class SpanBoundarySettings(NamedTuple):
-  """Settings of masks and of the span boundary term.
-
-  Attributes:
-    weight: of the span boundary term.
-    max_targets: tokens of a run that are predicted from its neighbours.
-  """
+  """Settings of masks and of the span boundary term."""
 
   masking: mlm.MlmSettings
-  weight: float
-  max_targets: int
+  weight: float  # of the span boundary term
+  max_targets: int  # tokens of a run that are predicted from its neighbours
 
 
 def make(

@@ -37,17 +37,12 @@ class Model(nn.Module):
 
   The memory of a step is stored in the slot of the token that it read. The next token of a text reads it from the last
   slot of its text, so a search may follow several texts of a row.
-
-  Attributes:
-    trunk: the encoder.
-    vocab_size: of the target.
-    execution: dtype and sharding of the computation.
   """
 
-  trunk: nn.Module
+  trunk: nn.Module  # the encoder
   decoder: Decoder
-  vocab_size: int
-  execution: Execution
+  vocab_size: int  # of the target
+  execution: Execution  # dtype and sharding of the computation
 
   INPUTS = TWO_STACKS
   ATTENTION: ClassVar[AttentionKind] = 'encoder-decoder'

@@ -27,35 +27,21 @@ from plm_jax.layers.lstm import State, cell
 
 
 class Source(NamedTuple):
-  """Precomputed values of a source text, read at each step.
+  """Precomputed values of a source text, read at each step."""
 
-  Attributes:
-    hidden: H [b, m, d].
-    keys: H W1 [b, m, d], so that H (W1 s) takes one product per step.
-    shift: H b1 [b, m].
-    real: bool[b, m], False on padding.
-  """
-
-  hidden: Array
-  keys: Array
-  shift: Array
-  real: Array
+  hidden: Array  # H [b, m, d]
+  keys: Array  # H W1 [b, m, d], so that H (W1 s) takes one product per step
+  shift: Array  # H b1 [b, m]
+  real: Array  # bool[b, m], False on padding
 
 
 class Attention(NamedTuple):
-  """Parameters of the attention.
+  """Parameters of the attention."""
 
-  Attributes:
-    score: W1 [d, d].
-    score_bias: b1 [d].
-    adjust: W2 [2 d, d].
-    adjust_bias: b2 [d].
-  """
-
-  score: Array
-  score_bias: Array
-  adjust: Array
-  adjust_bias: Array
+  score: Array  # W1 [d, d]
+  score_bias: Array  # b1 [d]
+  adjust: Array  # W2 [2 d, d]
+  adjust_bias: Array  # b2 [d]
 
   def source(self, hidden: Array, segment_ids: Array) -> Source:
     """Compute a `Source` from states [b, m, d] and int[b, m]."""
@@ -86,33 +72,20 @@ def attention_params(module: nn.Module, d: int, biases: bool, init: Initializer,
 
 
 class Memory(NamedTuple):
-  """State that one step of the decoder passes to the next; with an axis k, of k texts per row.
+  """State that one step of the decoder passes to the next; with an axis k, of k texts per row."""
 
-  Attributes:
-    h: [b, (k,) n, d], states of the layers.
-    c: f32[b, (k,) n, d], their cells.
-    adjusted: h~ [b, (k,) d].
-  """
-
-  h: Array
-  c: Array
-  adjusted: Array
+  h: Array  # [b, (k,) n, d], states of the layers
+  c: Array  # f32[b, (k,) n, d], their cells
+  adjusted: Array  # h~ [b, (k,) d]
 
 
 class Weights(NamedTuple):
-  """Parameters that each step reads.
+  """Parameters that each step reads."""
 
-  Attributes:
-    feed: [d, 4, d], of h~ in the gates of the first layer; None without input feeding.
-    kernels: [d, 4, d] and bias [4, d] of each layer above the first.
-    recurrent: [d, 4, d] of each layer.
-    attention: W1, W2 and their biases.
-  """
-
-  feed: Array | None
-  kernels: tuple[tuple[Array, Array], ...]
-  recurrent: tuple[Array, ...]
-  attention: Attention
+  feed: Array | None  # [d, 4, d], of h~ in the gates of the first layer; None without input feeding
+  kernels: tuple[tuple[Array, Array], ...]  # [d, 4, d] and bias [4, d] of each layer above the first
+  recurrent: tuple[Array, ...]  # [d, 4, d] of each layer
+  attention: Attention  # W1, W2 and their biases
 
 
 def attention(state: Array, source: Source) -> Array:
@@ -163,29 +136,17 @@ def recur(w: Weights, before: State, gates: Array, masks: Array | None) -> State
 
 
 class Decoder(nn.Module):
-  """The decoder network; see the head of this file.
+  """The decoder network; see the head of this file."""
 
-  Attributes:
-    vocab_size: v, of the target.
-    word_dim: e, width of the vectors z.
-    hidden_dim: d.
-    num_layers: n.
-    biases: use b1 and b2.
-    feeding: a step reads h~ of the previous step.
-    dropout: rate between layers.
-    init_range: parameters start from U(-init_range, init_range), the bias of the output from 0.
-    dtype: of states and products.
-  """
-
-  vocab_size: int
-  word_dim: int
-  hidden_dim: int
-  num_layers: int
-  biases: bool
-  feeding: bool
-  dropout: float
-  init_range: float
-  dtype: str
+  vocab_size: int  # v, of the target
+  word_dim: int  # e, width of the vectors z
+  hidden_dim: int  # d
+  num_layers: int  # n
+  biases: bool  # use b1 and b2
+  feeding: bool  # a step reads h~ of the previous step
+  dropout: float  # rate between layers
+  init_range: float  # parameters start from U(-init_range, init_range), the bias of the output from 0
+  dtype: str  # of states and products
 
   def setup(self) -> None:
     e, d, init = self.word_dim, self.hidden_dim, uniform(self.init_range)

@@ -42,16 +42,12 @@ VIEWS = ('dropped', 'future')
 
 
 class View(nn.Module):
-  """The parameters of a view: its attention and its output, as in `translate_decoder.Decoder`.
-
-  Attributes:
-    dropout: rate on the weights of attention.
-  """
+  """The parameters of a view: its attention and its output, as in `translate_decoder.Decoder`."""
 
   vocab_size: int
   hidden_dim: int
   biases: bool
-  dropout: float
+  dropout: float  # rate on the weights of attention
   init_range: float
   dtype: str
 
@@ -110,17 +106,11 @@ class Views(nn.Module):
 
 
 class TranslateViewsSettings(NamedTuple):
-  """Settings of translations of unlabelled texts.
+  """Settings of translations of unlabelled texts."""
 
-  Attributes:
-    labelled: the part whose model generates them.
-    reader: joins a text and a translation.
-    search: keywords of `generate`, without `max_new` if it is None.
-  """
-
-  labelled: str
-  reader: Reader
-  search: Mapping[str, Any]
+  labelled: str  # the part whose model generates them
+  reader: Reader  # joins a text and a translation
+  search: Mapping[str, Any]  # keywords of `generate`, without `max_new` if it is None
 
 
 def make(

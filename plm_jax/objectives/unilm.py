@@ -33,16 +33,11 @@ Prefix = Literal['half', 'types']
 
 
 class UnilmSettings(NamedTuple):
-  """Settings of masks and contexts.
-
-  Attributes:
-    bounds: f32[kinds - 1], of `corrupt.share_bounds`.
-    prefix: 'half' or 'types', see `make`; 'half' if no row has a prefix.
-  """
+  """Settings of masks and contexts."""
 
   masking: mlm.MlmSettings
-  bounds: np.ndarray
-  prefix: Prefix
+  bounds: np.ndarray  # f32[kinds - 1], of `corrupt.share_bounds`
+  prefix: Prefix  # 'half' or 'types', see `make`; 'half' if no row has a prefix
 
 
 def make(

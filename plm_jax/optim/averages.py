@@ -10,17 +10,12 @@ from plm_jax.core.types import Array, PyTree
 
 
 class Average(NamedTuple):
-  """Functions that average parameters over steps.
+  """Functions that average parameters over steps."""
 
-  Attributes:
-    init: trainable parameters -> state; its 'params' is the average.
-    update: (state, parameters after the step, number of updates before it) -> state.
-    observe: (state, validation metric, smaller is better) -> state.
-  """
-
-  init: Callable[[PyTree], PyTree]
+  init: Callable[[PyTree], PyTree]  # trainable parameters -> state; its 'params' is the average
+  # (state, parameters after the step, number of updates before it) -> state
   update: Callable[[PyTree, PyTree, Array], PyTree]
-  observe: Callable[[PyTree, Array], PyTree]
+  observe: Callable[[PyTree, Array], PyTree]  # (state, validation metric, smaller is better) -> state
 
 
 def exponential_mean(decay: float) -> Average:

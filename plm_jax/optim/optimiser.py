@@ -37,30 +37,27 @@ class Optimiser(NamedTuple):
   """Pure functions that train a parameter tree.
 
   `trainable` and `frozen` are this tree with None instead of the other leaves.
-
-  Attributes:
-    init: trainable -> state. Moments are float32, with the shape and the box of axis names of their parameter.
-    update: (gradients, state, trainable, kept) -> (updates to add to trainable, state). Gradients are unclipped; `kept`
-      is `Loss.kept`, whose parameters are set to these values instead of updated by the rule.
-    rate: step -> base learning rate f32[], without multipliers and without the reduction of a plateau schedule.
-    now: state -> base rate f32[] of the next update, with that reduction, not counting skipped updates.
-    eval_params: (state, parameters) -> the parameters to evaluate: averaged if the run averages, else the same. Takes
-      the whole tree or its trainable part.
-    split: parameters -> (trainable, frozen).
-    count: parameters -> number of trained scalars; in a stacked parameter only those of trained layers.
-    observe: (state, validation metric, smaller is better) -> state, for plateau schedules and the start of NT-ASGD.
-      Pass metrics such as accuracy times -1.
-    check_rows: paths -> None; raises a ConfigError if rows of these tables cannot be updated separately.
   """
 
+  # trainable -> state. Moments are float32, with the shape and the box of axis names of their parameter
   init: Callable[[PyTree], PyTree]
+  # (gradients, state, trainable, kept) -> (updates to add to trainable, state). Gradients are unclipped; `kept` is
+  # `Loss.kept`, whose parameters are set to these values instead of updated by the rule
   update: Callable[..., tuple[PyTree, PyTree]]
+  # step -> base learning rate f32[], without multipliers and without the reduction of a plateau schedule
   rate: Callable[[Array], Array]
+  # state -> base rate f32[] of the next update, with that reduction, not counting skipped updates
   now: Callable[[PyTree], Array]
+  # (state, parameters) -> the parameters to evaluate: averaged if the run averages, else the same. Takes the whole tree
+  # or its trainable part
   eval_params: Callable[[PyTree, PyTree], PyTree]
-  split: Callable[[PyTree], tuple[PyTree, PyTree]]
+  split: Callable[[PyTree], tuple[PyTree, PyTree]]  # parameters -> (trainable, frozen)
+  # parameters -> number of trained scalars; in a stacked parameter only those of trained layers
   count: Callable[[PyTree], int]
+  # (state, validation metric, smaller is better) -> state, for plateau schedules and the start of NT-ASGD. Pass metrics
+  # such as accuracy times -1
   observe: Callable[[PyTree, float], PyTree]
+  # paths -> None; raises a ConfigError if rows of these tables cannot be updated separately
   check_rows: Callable[[Iterable[str]], None]
 
 
@@ -165,26 +162,16 @@ def _bind(s: '_Settings', *, check_rows: Callable[[Iterable[str]], None]) -> Opt
 
 
 class _Settings(NamedTuple):
-  """Settings that the functions of an optimiser are bound to.
+  """Settings that the functions of an optimiser are bound to."""
 
-  Attributes:
-    rate: step -> base learning rate.
-    scales: multipliers of the rate.
-    trained: paths of the parameters that train.
-    direction: the update rule.
-    average: average of the parameters for evaluation, or None.
-    limit: (gradients, multipliers) -> clipped gradients.
-    observe_average: (state of the average, metric) -> its next state.
-    observe_plateau: (state of the plateau schedule, metric) -> its next state; None for other schedules.
-  """
-
-  rate: Callable[[Array], Array]
-  scales: Settings
-  trained: frozenset[str]
-  direction: optax.GradientTransformation
-  average: averages.Average | None
-  limit: Callable[[PyTree, PyTree], PyTree]
-  observe_average: Callable[[PyTree, Any], PyTree] | None
+  rate: Callable[[Array], Array]  # step -> base learning rate
+  scales: Settings  # multipliers of the rate
+  trained: frozenset[str]  # paths of the parameters that train
+  direction: optax.GradientTransformation  # the update rule
+  average: averages.Average | None  # average of the parameters for evaluation, or None
+  limit: Callable[[PyTree, PyTree], PyTree]  # (gradients, multipliers) -> clipped gradients
+  observe_average: Callable[[PyTree, Any], PyTree] | None  # (state of the average, metric) -> its next state
+  # (state of the plateau schedule, metric) -> its next state; None for other schedules
   observe_plateau: Callable[[PyTree, Any], PyTree] | None
 
 

@@ -20,15 +20,10 @@ from plm_jax.core.types import Array, PyTree
 
 
 class Rows(NamedTuple):
-  """Rows of a table that a step reads.
+  """Rows of a table that a step reads."""
 
-  Attributes:
-    rows: int32[n], ascending; padded with v, the number of rows of the table.
-    place: int32[v], index in `rows` of each row that is read.
-  """
-
-  rows: Array
-  place: Array
+  rows: Array  # int32[n], ascending; padded with v, the number of rows of the table
+  place: Array  # int32[v], index in `rows` of each row that is read
 
 
 def find(ids: Mapping[str, Array], params: PyTree) -> dict[str, Rows]:

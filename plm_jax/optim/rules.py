@@ -30,17 +30,11 @@ class Rule(NamedTuple):
 
 
 class Context(NamedTuple):
-  """Arguments of every rule.
+  """Arguments of every rule."""
 
-  Attributes:
-    decay: adds each parameter's weight decay times the parameter.
-    resolve: (groups, config key) -> the value of every parameter.
-    rate: the peak learning rate.
-  """
-
-  decay: optax.GradientTransformation
-  resolve: Callable[[Written, str], Settings]
-  rate: float
+  decay: optax.GradientTransformation  # adds each parameter's weight decay times the parameter
+  resolve: Callable[[Written, str], Settings]  # (groups, config key) -> the value of every parameter
+  rate: float  # the peak learning rate
 
 
 def sgd(context: Context) -> Rule:

@@ -38,22 +38,15 @@ class Program(NamedTuple):
 
 
 class Collective(NamedTuple):
-  """A transfer between devices.
+  """A transfer between devices."""
 
-  Attributes:
-    kind: of `KINDS`, or such a kind with 'between slices': the part of it over the slow network.
-    bytes: per device and run: of the inputs or the outputs, whichever is more; between slices, of the data that the
-      device sends to others.
-    runs: per call of the program.
-    shape: of the outputs.
-    source: the function in the program's source.
-  """
-
-  kind: str
+  kind: str  # of `KINDS`, or such a kind with 'between slices': the part of it over the slow network
+  # per device and run: of the inputs or the outputs, whichever is more; between slices, of the data that the device
+  # sends to others
   bytes: float
-  runs: int
-  shape: str
-  source: str
+  runs: int  # per call of the program
+  shape: str  # of the outputs
+  source: str  # the function in the program's source
 
   @property
   def total(self) -> float:

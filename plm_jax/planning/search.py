@@ -19,43 +19,26 @@ Change = dict[str, Any]  # key of the config -> value
 
 
 class Candidate(NamedTuple):
-  """A change of the config.
+  """A change of the config."""
 
-  Attributes:
-    change: keys and values.
-    time: relative to the present time.
-    memory: relative to the present temporary memory.
-  """
-
-  change: Change
-  time: float
-  memory: float
+  change: Change  # keys and values
+  time: float  # relative to the present time
+  memory: float  # relative to the present temporary memory
 
 
 class Needs(NamedTuple):
-  """The compiler's report on all steps of a run.
+  """The compiler's report on all steps of a run."""
 
-  Attributes:
-    gib: needed by the largest step.
-    fits: True if all steps fit.
-    compiled: number of compilations.
-  """
-
-  gib: float
-  fits: bool
-  compiled: int = 1
+  gib: float  # needed by the largest step
+  fits: bool  # True if all steps fit
+  compiled: int = 1  # number of compilations
 
 
 class Found(NamedTuple):
-  """The result of a search.
+  """The result of a search."""
 
-  Attributes:
-    change: the change that fits, or None.
-    tried: (change, GiB needed) of each compilation, in order.
-  """
-
-  change: Change | None
-  tried: list[tuple[Change, float]]
+  change: Change | None  # the change that fits, or None
+  tried: list[tuple[Change, float]]  # (change, GiB needed) of each compilation, in order
 
 
 def candidates(settings: Mapping[str, Any], *, rows: int, taken: Sequence[str]) -> list[Candidate]:

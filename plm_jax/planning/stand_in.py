@@ -19,15 +19,10 @@ _SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '.')
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-  """A `types.Vocab` of made-up names, with every special token.
+  """A `types.Vocab` of made-up names, with every special token."""
 
-  Attributes:
-    words: number of ids, without those of `extra`.
-    extra: further names after them, as sentinels.
-  """
-
-  words: int
-  extra: tuple[str, ...] = ()
+  words: int  # number of ids, without those of `extra`
+  extra: tuple[str, ...] = ()  # further names after them, as sentinels
   pad_id: int = 0
   unk_id: int | None = 1
   cls_id: int | None = 2

@@ -25,23 +25,14 @@ ENVIRONMENT = {
 
 
 class Chip(NamedTuple):
-  """A generation of TPUs.
+  """A generation of TPUs."""
 
-  Attributes:
-    kind: its `device_kind`, a key of `training.flops.PEAK`.
-    memory: GiB per device available to a program, from the compiler's messages.
-    axes: of a topology: 2 for a plane, 3 for a box.
-    largest: chips of the largest slice (cloud.google.com/tpu/docs/system-architecture-tpu-vm).
-    devices: jax devices per chip.
-    options: further arguments that describe a topology.
-  """
-
-  kind: str
-  memory: float
-  axes: int
-  largest: int
-  devices: int = 1
-  options: tuple[tuple[str, Any], ...] = ()
+  kind: str  # its `device_kind`, a key of `training.flops.PEAK`
+  memory: float  # GiB per device available to a program, from the compiler's messages
+  axes: int  # of a topology: 2 for a plane, 3 for a box
+  largest: int  # chips of the largest slice (cloud.google.com/tpu/docs/system-architecture-tpu-vm)
+  devices: int = 1  # jax devices per chip
+  options: tuple[tuple[str, Any], ...] = ()  # further arguments that describe a topology
 
 
 CHIPS = {
@@ -59,19 +50,12 @@ SMALL_BOXES = ((1, 1, 1), (1, 2, 2), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 
 class Topology(NamedTuple):
-  """A number of equal slices of chips.
+  """A number of equal slices of chips."""
 
-  Attributes:
-    name: such as 'v5e:4x4'.
-    chip: of `CHIPS`.
-    slices: each has a fast network inside; a slower one connects them.
-    devices: of all slices.
-  """
-
-  name: str
-  chip: Chip
-  slices: int
-  devices: int
+  name: str  # such as 'v5e:4x4'
+  chip: Chip  # of `CHIPS`
+  slices: int  # each has a fast network inside; a slower one connects them
+  devices: int  # of all slices
 
 
 def parse(name: str, *, slices: int = 1) -> Topology:

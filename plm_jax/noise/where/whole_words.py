@@ -38,18 +38,13 @@ class WordBounds(NamedTuple):
   # run        0  0   0   1   2 | 3
   # starts     1  0   1   0   1 | 1
   # end        2  2   3   4   5 | 6
-
-  Attributes:
-    word: int32[l], index of the token's word from 0; a token that may not change is a separate word.
-    run: int32[l], index of the token's run (`noise/runs.py`) from 0; a token that may not change is a separate run.
-    starts: bool[l], True at the first token of each word that may be chosen.
-    end: int32[l], the position after the token's word.
   """
 
-  word: Array
+  word: Array  # int32[l], index of the token's word from 0; a token that may not change is a separate word
+  # int32[l], index of the token's run (`noise/runs.py`) from 0; a token that may not change is a separate run
   run: Array
-  starts: Array
-  end: Array
+  starts: Array  # bool[l], True at the first token of each word that may be chosen
+  end: Array  # int32[l], the position after the token's word
 
 
 def _touches(row: Row) -> Array:
