@@ -1,5 +1,6 @@
 """Markdown from docstrings and values."""
 
+import ast
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -82,6 +83,22 @@ def sections(docstring: str) -> dict[str, str]:
       found[name] = first
     elif name:
       found[name] += f' {line.strip()}'
+  return found
+
+
+def comments(source: str, name: str) -> dict[str, str]:
+  """Return field -> its comment, beside it or in the lines above it, of a class of a file."""
+  node = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name)
+  found: dict[str, str] = {}
+  above: list[str] = []
+  for line in source.splitlines()[node.lineno : node.end_lineno]:
+    if alone := re.match(r' *# (.*)', line):
+      above.append(alone[1])
+      continue
+    field = re.match(r'  (\w+): [^#]*(?:  # (.*))?$', line)
+    if field and (told := ' '.join([*above, field[2] or '']).strip()):
+      found[field[1]] = told if told.endswith('.') else f'{told}.'
+    above = []
   return found
 
 

@@ -133,7 +133,7 @@ def _plugin(module: str, function: str | None) -> Iterator[str]:
     yield markdown.keywords(known, told, _links(''))
   if module.startswith('models.') and signatures.has(module, 'Config'):
     fields = {f'overrides.{key}': one for key, one in signatures.keywords(module, 'Config').items()}
-    about = markdown.sections(_docstring(module, 'Config'))
+    about = markdown.sections(_docstring(module, 'Config')) | markdown.comments(_source(module), 'Config')
     yield markdown.keywords(fields, {f'overrides.{key}': text for key, text in about.items()}, _links(''))
 
 
@@ -169,8 +169,12 @@ def _literal(module: str, name: str) -> Any:
     return None
 
 
+def _source(module: str) -> str:
+  return files.read_text(signatures.ROOT.joinpath(*module.split('.')).with_suffix('.py'))
+
+
 def _docstring(module: str, name: str | None = None) -> str:
-  tree = ast.parse(files.read_text(signatures.ROOT.joinpath(*module.split('.')).with_suffix('.py')))
+  tree = ast.parse(_source(module))
   nodes = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name]
   return ast.get_docstring(nodes[0] if nodes else tree) or '' if nodes or name is None else ''
 

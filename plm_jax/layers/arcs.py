@@ -18,17 +18,11 @@ NEVER = -1e9  # the score of an arc that is not allowed
 
 
 class ArcScores(nn.Module):
-  """Scores of all arcs of a row.
+  """Scores of all arcs of a row."""
 
-  Attributes:
-    relations: r, number of relations.
-    width: p, of the projected heads and words.
-    kernel_init: initializer of all matrices.
-  """
-
-  relations: int
-  width: int
-  kernel_init: Initializer
+  relations: int  # r, number of relations
+  width: int  # p, of the projected heads and words
+  kernel_init: Initializer  # initializer of all matrices
 
   @nn.compact
   def __call__(self, of_heads: Array, of_words: Array) -> Array:

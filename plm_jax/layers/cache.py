@@ -19,17 +19,11 @@ Cache = dict[str, Array]
 
 
 class Past(NamedTuple):
-  """Keys and values of earlier tokens in one layer.
+  """Keys and values of earlier tokens in one layer."""
 
-  Attributes:
-    keys: [b h, k, m].
-    values: [b h, m, k].
-    start: int32[], the slot of the first new token.
-  """
-
-  keys: Array
-  values: Array
-  start: Array
+  keys: Array  # [b h, k, m]
+  values: Array  # [b h, m, k]
+  start: Array  # int32[], the slot of the first new token
 
 
 def empty(shape: tuple[int, int, int, int, int], *, dtype: str = 'float32') -> Cache:

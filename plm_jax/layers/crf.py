@@ -21,27 +21,17 @@ from plm_jax.core.types import Array
 
 
 class Chain(NamedTuple):
-  """Scores of neighbouring labels.
+  """Scores of neighbouring labels."""
 
-  Attributes:
-    transitions: f32[c, c], from the label of the row to that of the column.
-    start: f32[c], of the first label of a text.
-    end: f32[c], of the last one.
-  """
-
-  transitions: Array
-  start: Array
-  end: Array
+  transitions: Array  # f32[c, c], from the label of the row to that of the column
+  start: Array  # f32[c], of the first label of a text
+  end: Array  # f32[c], of the last one
 
 
 class Crf(nn.Module):
-  """The parameters of a chain, which start at 0: a path then scores as if each word were labelled separately.
+  """The parameters of a chain, which start at 0: a path then scores as if each word were labelled separately."""
 
-  Attributes:
-    labels: c.
-  """
-
-  labels: int
+  labels: int  # c
 
   @nn.compact
   def __call__(self) -> Chain:
@@ -55,15 +45,10 @@ class Crf(nn.Module):
 
 
 class Words(NamedTuple):
-  """The labelled words of a row.
+  """The labelled words of a row."""
 
-  Attributes:
-    real: bool[b, w], True for a word; all words come first.
-    inside: bool[b, w], True for a word of the same text as the word before it.
-  """
-
-  real: Array
-  inside: Array
+  real: Array  # bool[b, w], True for a word; all words come first
+  inside: Array  # bool[b, w], True for a word of the same text as the word before it
 
 
 def side_by_side(is_word: Array, segment_ids: Array) -> tuple[Words, Array]:

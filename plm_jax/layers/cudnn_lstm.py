@@ -12,21 +12,13 @@ from plm_jax.layers.linear import Initializer
 
 
 class Gates(nn.Module):
-  """W x + b + b' of c parallel LSTM layers, each with its own weights, and their recurrent weights.
+  """W x + b + b' of c parallel LSTM layers, each with its own weights, and their recurrent weights."""
 
-  Attributes:
-    inputs: width of x.
-    features: f, width of each state.
-    leaf_init: initializer of all parameters.
-    layers: c; 2 for both directions of one layer.
-    dtype: of products; parameters stay float32.
-  """
-
-  inputs: int
-  features: int
-  leaf_init: Initializer
-  layers: int = 1
-  dtype: str = 'float32'
+  inputs: int  # width of x
+  features: int  # f, width of each state
+  leaf_init: Initializer  # initializer of all parameters
+  layers: int = 1  # c; 2 for both directions of one layer
+  dtype: str = 'float32'  # of products; parameters stay float32
 
   def setup(self) -> None:
     def leaf(name: str, axes: tuple[str | None, ...], *shape: int) -> Array:

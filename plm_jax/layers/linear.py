@@ -42,23 +42,14 @@ def truncated_normal(std: float) -> Initializer:
 
 
 class Dense(nn.Module):
-  """y = x W + b over the trailing axes.
+  """y = x W + b over the trailing axes."""
 
-  Attributes:
-    features: output sizes; several for e.g. [heads, head_dim].
-    axes: a name for each kernel dimension, inputs first.
-    kernel_init: initializer of the kernel as a matrix [inputs, outputs].
-    num_inputs: number of trailing axes of x that are contracted.
-    use_bias: add a bias of shape `features`.
-    dtype: of the product; parameters stay float32.
-  """
-
-  features: int | tuple[int, ...]
-  axes: tuple[str | None, ...]
-  kernel_init: Initializer
-  num_inputs: int = 1
-  use_bias: bool = True
-  dtype: str = 'float32'
+  features: int | tuple[int, ...]  # output sizes; several for e.g. [heads, head_dim]
+  axes: tuple[str | None, ...]  # a name for each kernel dimension, inputs first
+  kernel_init: Initializer  # initializer of the kernel as a matrix [inputs, outputs]
+  num_inputs: int = 1  # number of trailing axes of x that are contracted
+  use_bias: bool = True  # add a bias of shape `features`
+  dtype: str = 'float32'  # of the product; parameters stay float32
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
@@ -106,23 +97,14 @@ def _through_bottleneck(layer: nn.Module, y: Array) -> Array:
 
 
 class Embed(nn.Module):
-  """A table of vectors, read by id and, for tied outputs, multiplied with; a step may provide only some of its rows.
+  """A table of vectors, read by id and, for tied outputs, multiplied with; a step may provide only some of its rows."""
 
-  Attributes:
-    num_rows: number of ids.
-    features: width of a row.
-    axes: names of the two dimensions.
-    table_init: initializer of the table.
-    multiple: the table is padded to a multiple of this number of rows, so that a mesh axis divides it.
-    dtype: of the result; the table stays float32.
-  """
-
-  num_rows: int
-  features: int
-  axes: tuple[str | None, str | None]
-  table_init: Initializer
-  multiple: int = 1
-  dtype: str = 'float32'
+  num_rows: int  # number of ids
+  features: int  # width of a row
+  axes: tuple[str | None, str | None]  # names of the two dimensions
+  table_init: Initializer  # initializer of the table
+  multiple: int = 1  # the table is padded to a multiple of this number of rows, so that a mesh axis divides it
+  dtype: str = 'float32'  # of the result; the table stays float32
 
   def setup(self) -> None:
     if _companion(self, 'table', PLACE) is not None:
@@ -175,13 +157,9 @@ class Embed(nn.Module):
 
 
 class OutputBias(nn.Module):
-  """A bias for the logit of each id.
+  """A bias for the logit of each id."""
 
-  Attributes:
-    vocab_size: ids of the vocabulary.
-  """
-
-  vocab_size: int
+  vocab_size: int  # ids of the vocabulary
 
   @nn.compact
   def __call__(self, logits: Array) -> Array:

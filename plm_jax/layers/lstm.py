@@ -32,18 +32,12 @@ class Lstm(nn.Module):
 
   The gates are i, f, o = sigmoid and g = tanh of W x_t + U h + b. Then c' = f c + i g and h' = o tanh(c'). Here h and
   c are the states of the token before (in the second direction, of the token after), and zero where a document begins.
-
-  Attributes:
-    features: f.
-    dtype: of states and products; the cell c is float32.
-    projection: p, width of states h' = P (o tanh(c')), [b, l, 2, p]; 0 leaves P out.
-    remat: values that the backward pass saves (`recur_over`).
   """
 
-  features: int
-  dtype: str = 'float32'
-  projection: int = 0
-  remat: Remat = 'none'
+  features: int  # f
+  dtype: str = 'float32'  # of states and products; the cell c is float32
+  projection: int = 0  # p, width of states h' = P (o tanh(c')), [b, l, 2, p]; 0 leaves P out
+  remat: Remat = 'none'  # values that the backward pass saves (`recur_over`)
 
   @nn.compact
   def __call__(self, x: Array, segment_ids: Array) -> Array:
@@ -102,18 +96,12 @@ class DroppedLstm(nn.Module):
 
   Training drops each recurrent weight with a probability, with one sample for all rows and tokens of a step. All
   parameters start from U(-1 / sqrt(f), 1 / sqrt(f)), and gates add two biases, like torch.nn.LSTM.
-
-  Attributes:
-    features: f.
-    weight_dropout: rate of the recurrent weights.
-    dtype: of states and products; the cell c is float32.
-    remat: values that the backward pass saves (`recur_over`).
   """
 
-  features: int
-  weight_dropout: float = 0.0
-  dtype: str = 'float32'
-  remat: Remat = 'none'
+  features: int  # f
+  weight_dropout: float = 0.0  # rate of the recurrent weights
+  dtype: str = 'float32'  # of states and products; the cell c is float32
+  remat: Remat = 'none'  # values that the backward pass saves (`recur_over`)
 
   @nn.compact
   def __call__(
@@ -196,19 +184,12 @@ def both_ways(x: Array) -> Array:
 
 
 class StackedLstm(nn.Module):
-  """Layers that read both ways, each on the states below it: [b, l, d] -> [b, l, 2 f] (Graves and Schmidhuber 2005).
+  """Layers that read both ways, each on the states below it: [b, l, d] -> [b, l, 2 f] (Graves and Schmidhuber 2005)."""
 
-  Attributes:
-    features: f, width of the state of each direction.
-    num_layers: number of layers.
-    dropout: rate on the input of each layer.
-    dtype: of states and products.
-  """
-
-  features: int
-  num_layers: int
-  dropout: float = 0.0
-  dtype: str = 'float32'
+  features: int  # f, width of the state of each direction
+  num_layers: int  # number of layers
+  dropout: float = 0.0  # rate on the input of each layer
+  dtype: str = 'float32'  # of states and products
 
   @nn.compact
   def __call__(self, x: Array, segment_ids: Array, *, train: bool) -> Array:

@@ -12,23 +12,15 @@ HIDDEN = -1e30
 
 @flax.struct.dataclass
 class Mask:
-  """The keys that a query sees; every condition must hold, and None or False is no condition.
+  """The keys that a query sees; every condition must hold, and None or False is no condition."""
 
-  Attributes:
-    query_segments: int[b, l]; 0 is padding.
-    key_segments: int[b, m]; a query sees only keys of the same segment, and never padding.
-    causal: a query sees keys at or before its own index.
-    window: a query sees only the last `window` keys at or before its own index.
-    prefix: int[b]; keys at an index below it are exempt from `causal` and `window`.
-    allowed: bool[b, l, m], any other condition as a matrix.
-  """
-
-  query_segments: Array
-  key_segments: Array
-  causal: bool = flax.struct.field(pytree_node=False, default=False)
+  query_segments: Array  # int[b, l]; 0 is padding
+  key_segments: Array  # int[b, m]; a query sees only keys of the same segment, and never padding
+  causal: bool = flax.struct.field(pytree_node=False, default=False)  # a query sees keys at or before its own index
+  # a query sees only the last `window` keys at or before its own index
   window: int | None = flax.struct.field(pytree_node=False, default=None)
-  prefix: Array | None = None
-  allowed: Array | None = None
+  prefix: Array | None = None  # int[b]; keys at an index below it are exempt from `causal` and `window`
+  allowed: Array | None = None  # bool[b, l, m], any other condition as a matrix
 
 
 def visible(mask: Mask, *, first: int | Array = 0) -> Array:

@@ -57,25 +57,15 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 class Mlp(nn.Module):
-  """The plain feed-forward block: up, activation, down.
+  """The plain feed-forward block: up, activation, down."""
 
-  Attributes:
-    mlp_dim: width between the two products.
-    activation: a name of `ACTIVATIONS`.
-    up_init: initializer of the first kernel.
-    down_init: initializer of the second kernel.
-    use_bias: of both.
-    dropout: rate between the two products.
-    dtype: of the products.
-  """
-
-  mlp_dim: int
-  activation: str
-  up_init: Initializer
-  down_init: Initializer
-  use_bias: bool = True
-  dropout: float = 0.0
-  dtype: str = 'float32'
+  mlp_dim: int  # width between the two products
+  activation: str  # a name of `ACTIVATIONS`
+  up_init: Initializer  # initializer of the first kernel
+  down_init: Initializer  # initializer of the second kernel
+  use_bias: bool = True  # of both
+  dropout: float = 0.0  # rate between the two products
+  dtype: str = 'float32'  # of the products
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool = False) -> Array:
@@ -96,27 +86,16 @@ class Mlp(nn.Module):
 
 
 class GatedMlp(nn.Module):
-  """down(activation(gate(x)) * up(x)) (Shazeer 2020): GEGLU with 'gelu_tanh', SwiGLU with 'silu'.
+  """down(activation(gate(x)) * up(x)) (Shazeer 2020): GEGLU with 'gelu_tanh', SwiGLU with 'silu'."""
 
-  Attributes:
-    mlp_dim: width between the products.
-    activation: of the gate, a name of `ACTIVATIONS`.
-    up_init: initializer of the gate kernel and the up kernel.
-    down_init: initializer of the down kernel.
-    use_bias: of all three; the paper has none.
-    dropout: rate before the down product.
-    norm_epsilon: of a LayerNorm without parameters before that; None for no norm.
-    dtype: of the products.
-  """
-
-  mlp_dim: int
-  activation: str
-  up_init: Initializer
-  down_init: Initializer
-  use_bias: bool = False
-  dropout: float = 0.0
-  dtype: str = 'float32'
-  norm_epsilon: float | None = None
+  mlp_dim: int  # width between the products
+  activation: str  # of the gate, a name of `ACTIVATIONS`
+  up_init: Initializer  # initializer of the gate kernel and the up kernel
+  down_init: Initializer  # initializer of the down kernel
+  use_bias: bool = False  # of all three; the paper has none
+  dropout: float = 0.0  # rate before the down product
+  dtype: str = 'float32'  # of the products
+  norm_epsilon: float | None = None  # of a LayerNorm without parameters before that; None for no norm
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool = False) -> Array:
@@ -137,24 +116,15 @@ class PredictionHead(nn.Module):
   """The classification head of BART and ELECTRA: linear, activation, linear, with dropout before each product.
 
   With norms='batch' it is the head of ULMFiT (Howard and Ruder 2018, §3.3).
-
-  Attributes:
-    hidden: width between the two products.
-    outputs: columns of the last product.
-    activation: a name of `ACTIVATIONS`.
-    dropout: rate before each product.
-    kernel_init: initializer of both kernels.
-    norms: True puts a LayerNorm before each dropout, 'batch' a batch norm.
-    input_dropout: rate before the first product; None for `dropout`.
   """
 
-  hidden: int
-  outputs: int
-  activation: str
-  dropout: float
-  kernel_init: Initializer
-  norms: Norms = False
-  input_dropout: float | None = None
+  hidden: int  # width between the two products
+  outputs: int  # columns of the last product
+  activation: str  # a name of `ACTIVATIONS`
+  dropout: float  # rate before each product
+  kernel_init: Initializer  # initializer of both kernels
+  norms: Norms = False  # True puts a LayerNorm before each dropout, 'batch' a batch norm
+  input_dropout: float | None = None  # rate before the first product; None for `dropout`
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool = False, counts: Array | None = None) -> Any:

@@ -11,45 +11,26 @@ from plm_jax.layers.masks import Mask
 
 
 class Encoded(NamedTuple):
-  """Inputs of cross-attention.
+  """Inputs of cross-attention."""
 
-  Attributes:
-    hidden: [b, m, d], states of an encoder.
-    mask: of the states that a position of the decoder sees.
-  """
-
-  hidden: Array
-  mask: Mask
+  hidden: Array  # [b, m, d], states of an encoder
+  mask: Mask  # of the states that a position of the decoder sees
 
 
 class MultiHead(nn.Module):
-  """Attention from one sequence to itself or to another.
+  """Attention from one sequence to itself or to another."""
 
-  Attributes:
-    num_heads: h.
-    head_dim: k; num_heads * head_dim may differ from the width of the input.
-    features: width of the output.
-    query_init: initializer of the query kernel.
-    key_init: initializer of the key and the value kernel.
-    out_init: initializer of the output kernel.
-    use_bias: of all four.
-    scale: of the products; 1 / sqrt(k) by default.
-    dropout: rate on attention weights.
-    dtype: of the products.
-    implementation: `Execution.attention`, for `__call__`.
-  """
-
-  num_heads: int
-  head_dim: int
-  features: int
-  query_init: Initializer
-  key_init: Initializer
-  out_init: Initializer
-  use_bias: bool = True
-  scale: float | None = None
-  dropout: float = 0.0
-  dtype: str = 'float32'
-  implementation: Implementation = 'auto'
+  num_heads: int  # h
+  head_dim: int  # k; num_heads * head_dim may differ from the width of the input
+  features: int  # width of the output
+  query_init: Initializer  # initializer of the query kernel
+  key_init: Initializer  # initializer of the key and the value kernel
+  out_init: Initializer  # initializer of the output kernel
+  use_bias: bool = True  # of all four
+  scale: float | None = None  # of the products; 1 / sqrt(k) by default
+  dropout: float = 0.0  # rate on attention weights
+  dtype: str = 'float32'  # of the products
+  implementation: Implementation = 'auto'  # `Execution.attention`, for `__call__`
 
   def setup(self) -> None:
     # kernels [d, h, k] of query, key and value

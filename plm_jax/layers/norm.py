@@ -10,19 +10,12 @@ from plm_jax.core.types import Array
 
 
 class LayerNorm(nn.Module):
-  """(x - mean) / sqrt(var + epsilon) * scale + bias (Ba et al. 2016).
+  """(x - mean) / sqrt(var + epsilon) * scale + bias (Ba et al. 2016)."""
 
-  Attributes:
-    epsilon: added to the variance.
-    dtype: of the result.
-    use_bias: add the bias.
-    use_scale: multiply by the scale.
-  """
-
-  epsilon: float
-  dtype: str = 'float32'
-  use_bias: bool = True
-  use_scale: bool = True
+  epsilon: float  # added to the variance
+  dtype: str = 'float32'  # of the result
+  use_bias: bool = True  # add the bias
+  use_scale: bool = True  # multiply by the scale
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
@@ -47,18 +40,12 @@ class RMSNorm(nn.Module):
   """x / sqrt(mean(x^2) + epsilon) * scale (Zhang & Sennrich 2019), without a mean to subtract and without a bias.
 
   The mean is over the squared inputs; texts that sum squared weights misprint it.
-
-  Attributes:
-    epsilon: added to the mean square.
-    dtype: of the result.
-    axes: names of the last axes, over which the mean is.
-    from_one: multiply by 1 + scale, whose initial value is 0.
   """
 
-  epsilon: float
-  dtype: str = 'float32'
-  axes: tuple[str, ...] = ('embed',)
-  from_one: bool = False
+  epsilon: float  # added to the mean square
+  dtype: str = 'float32'  # of the result
+  axes: tuple[str, ...] = ('embed',)  # names of the last axes, over which the mean is
+  from_one: bool = False  # multiply by 1 + scale, whose initial value is 0
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
@@ -79,14 +66,10 @@ class BatchNorm(nn.Module):
   averages over past batches. A new batch has the weight `momentum` = .1, as in torch.nn.BatchNorm1d. The running
   variance divides by n - 1, the normalisation of a batch by n. A batch of fewer than two rows has no variance. It is
   normalised by the running averages, which do not change; torch raises an error there.
-
-  Attributes:
-    epsilon: added to the variance.
-    momentum: weight of a new batch in the averages.
   """
 
-  epsilon: float
-  momentum: float = 0.1
+  epsilon: float  # added to the variance
+  momentum: float = 0.1  # weight of a new batch in the averages
 
   @nn.compact
   def __call__(self, x: Array, counts: Array | None = None, *, train: bool = False) -> tuple[Array, dict[str, Array]]:

@@ -145,43 +145,26 @@ def recur_over(
 
 
 class Clips(NamedTuple):
-  """Limits of absolute values; None for no limit.
+  """Limits of absolute values; None for no limit."""
 
-  Attributes:
-    cell: of a new cell.
-    projection: of a projected state.
-  """
-
-  cell: float | None
-  projection: float | None
+  cell: float | None  # of a new cell
+  projection: float | None  # of a projected state
 
 
 class Weights(NamedTuple):
-  """Weights of c recurrences.
+  """Weights of c recurrences."""
 
-  Attributes:
-    recurrent: U [c, p, 4, f].
-    projection: P [c, f, p], or None.
-  """
-
-  recurrent: Array
-  projection: Array | None
+  recurrent: Array  # U [c, p, 4, f]
+  projection: Array | None  # P [c, f, p], or None
 
 
 class Moving(NamedTuple):
-  """Inputs that the scan differentiates, with the rows b last.
+  """Inputs that the scan differentiates, with the rows b last."""
 
-  Attributes:
-    gates: [l, c, 4, f, b].
-    projected: zeros [l, c, p, b], added to the projected states so that these have a gradient; or None.
-    state: h [c, p, b] and c f32[c, f, b], before the first token.
-    first: h [c, p, 1] and c f32[c, f, 1], before a fresh token.
-  """
-
-  gates: Array
-  projected: Array | None
-  state: State
-  first: State
+  gates: Array  # [l, c, 4, f, b]
+  projected: Array | None  # zeros [l, c, p, b], added to the projected states so that these have a gradient; or None
+  state: State  # h [c, p, b] and c f32[c, f, b], before the first token
+  first: State  # h [c, p, 1] and c f32[c, f, 1], before a fresh token
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

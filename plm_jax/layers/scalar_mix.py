@@ -17,15 +17,12 @@ class ScalarMix(nn.Module):
   """gamma sum_j softmax(w)_j h_j (Peters et al. 2018, eq. 1): n states [..., d] -> f32[..., d].
 
   w starts at 0, a plain mean, and gamma at 1.
-
-  Attributes:
-    norm: normalise each h_j to mean 0 and variance 1 over its d components, token by token. AllenNLP uses the mean and
-      the variance over all tokens of a batch instead, so that a token depends on the other rows.
-    epsilon: added to the variance.
   """
 
+  # normalise each h_j to mean 0 and variance 1 over its d components, token by token. AllenNLP uses the mean and the
+  # variance over all tokens of a batch instead, so that a token depends on the other rows.
   norm: bool = False
-  epsilon: float = 1e-12
+  epsilon: float = 1e-12  # added to the variance
 
   @nn.compact
   def __call__(self, states: Sequence[Array]) -> Array:
@@ -43,16 +40,12 @@ class ScalarMix(nn.Module):
 
 
 class JoinedStates(nn.Module):
-  """n states [..., d] as one vector.
+  """n states [..., d] as one vector."""
 
-  Attributes:
-    join: 'concat' concatenates them, [..., n d]; 'sum' adds them; 'weighted' adds them times `weights`; 'mix' is
-      `ScalarMix`, whose weights are learned.
-    weights: of 'weighted', one for each state; () for the others.
-  """
-
+  # 'concat' concatenates them, [..., n d]; 'sum' adds them; 'weighted' adds them times `weights`; 'mix' is `ScalarMix`,
+  # whose weights are learned
   join: Join
-  weights: tuple[float, ...] = ()
+  weights: tuple[float, ...] = ()  # of 'weighted', one for each state; () for the others
 
   @nn.compact
   def __call__(self, states: Sequence[Array]) -> Array:

@@ -19,61 +19,35 @@ _ROUNDS = tuple(
 
 
 class Form(NamedTuple):
-  """Settings that a kernel is compiled for, besides the shapes.
+  """Settings that a kernel is compiled for, besides the shapes."""
 
-  Attributes:
-    causal: see `Mask`.
-    window: see `Mask`.
-    cut: number of weights dropped, of 65,536.
-    largest: queries and keys of the largest tile.
-    interpret: run on any device, slowly.
-  """
-
-  causal: bool
-  window: int | None
-  cut: int
-  largest: int
-  interpret: bool
+  causal: bool  # see `Mask`
+  window: int | None  # see `Mask`
+  cut: int  # number of weights dropped, of 65,536
+  largest: int  # queries and keys of the largest tile
+  interpret: bool  # run on any device, slowly
 
 
 class Tile(NamedTuple):
-  """Indices of the tile that a step of a kernel computes, within the part of this device.
+  """Indices of the tile that a step of a kernel computes, within the part of this device."""
 
-  Attributes:
-    row: of the batch.
-    head: of the queries.
-    query: of the tile of queries.
-    key: of the tile of keys.
-  """
-
-  row: Any
-  head: Any
-  query: Any
-  key: Any
+  row: Any  # of the batch
+  head: Any  # of the queries
+  query: Any  # of the tile of queries
+  key: Any  # of the tile of keys
 
 
 class Sizes(NamedTuple):
-  """Sizes of the padded arrays of one device.
+  """Sizes of the padded arrays of one device."""
 
-  Attributes:
-    rows: b.
-    heads: h.
-    sharing: heads that share a key, h / g.
-    query_tiles: number of tiles of queries.
-    key_tiles: number of tiles of keys.
-    query_block: queries of a tile.
-    key_block: keys of a tile.
-    size: k, width of a head.
-  """
-
-  rows: int
-  heads: int
-  sharing: int
-  query_tiles: int
-  key_tiles: int
-  query_block: int
-  key_block: int
-  size: int
+  rows: int  # b
+  heads: int  # h
+  sharing: int  # heads that share a key, h / g
+  query_tiles: int  # number of tiles of queries
+  key_tiles: int  # number of tiles of keys
+  query_block: int  # queries of a tile
+  key_block: int  # keys of a tile
+  size: int  # k, width of a head
 
 
 def sizes_of(form: Form, given: dict[str, Array]) -> Sizes:

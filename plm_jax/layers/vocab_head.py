@@ -12,24 +12,16 @@ from plm_jax.layers.norm import LayerNorm
 
 
 class Head(nn.Module):
-  """Dense, activation, norm (BERT's "transform"), then the vocabulary product and this head's output bias.
+  """Dense, activation, norm (BERT's "transform"), then the vocabulary product and this head's output bias."""
 
-  Attributes:
-    vocab_size: ids of the vocabulary.
-    activation: a name of `ACTIVATIONS`.
-    norm_epsilon: of the LayerNorm.
-    init_std: of the dense kernel.
-    dtype: of the dense product.
-    features: width of the vocabulary table, if it differs from the width of the states (ALBERT, ELECTRA).
-    form: of `HeadStyle`; or 'no_scale', two norms without parameters, the first before the dense layer (LTG-BERT).
-  """
-
-  vocab_size: int
-  activation: str
-  norm_epsilon: float
-  init_std: float
-  dtype: str
+  vocab_size: int  # ids of the vocabulary
+  activation: str  # a name of `ACTIVATIONS`
+  norm_epsilon: float  # of the LayerNorm
+  init_std: float  # of the dense kernel
+  dtype: str  # of the dense product
+  # width of the vocabulary table, if it differs from the width of the states (ALBERT, ELECTRA)
   features: int | None = None
+  # of `HeadStyle`; or 'no_scale', two norms without parameters, the first before the dense layer (LTG-BERT)
   form: str = 'bert'
 
   def setup(self) -> None:

@@ -29,47 +29,27 @@ from plm_jax.models.base import OneStack, Overrides, check_choices, check_multip
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of an ALBERT.
+  """Sizes of an ALBERT."""
 
-  Attributes:
-    embed_dim: e, width of the tables.
-    hidden_dim: d, width between blocks.
-    num_layers: n.
-    num_heads: h; the head size is hidden_dim / num_heads.
-    mlp_dim: f, feed-forward width.
-    always_project: project the embeddings even if e is d, as in Hugging Face.
-    num_groups: number of groups of layers; layer i belongs to group i * num_groups // num_layers.
-    num_inner: number of blocks per layer, each with separate parameters.
-    sharing: parameters that a group shares: 'all', 'attention' or 'ffn', each with the norm after it, or 'none'.
-    max_length: maximum sequence length, in tokens.
-    num_types: number of rows of the sentence-type table.
-    activation: 'gelu_tanh' (released code) or 'gelu_erf' or 'relu'.
-    norm_epsilon: epsilon of every LayerNorm.
-    dropout: rate after embeddings and after each sublayer.
-    attention_dropout: rate on attention weights.
-    init_std: standard deviation of the truncated normal that initialises all kernels and tables.
-    vocab_multiple: pads the token table to a multiple of this many rows.
-    tied: the output matrix is the token table; otherwise a separate matrix.
-  """
-
-  embed_dim: Count = 128
-  hidden_dim: Count = 768
-  num_layers: Depth = 12
-  num_heads: Count = 12
-  mlp_dim: Count = 3072
-  always_project: bool = False
-  num_groups: Depth = 1
-  num_inner: Depth = 1
+  embed_dim: Count = 128  # e, width of the tables
+  hidden_dim: Count = 768  # d, width between blocks
+  num_layers: Depth = 12  # n
+  num_heads: Count = 12  # h; the head size is hidden_dim / num_heads
+  mlp_dim: Count = 3072  # f, feed-forward width
+  always_project: bool = False  # project the embeddings even if e is d, as in Hugging Face
+  num_groups: Depth = 1  # number of groups of layers; layer i belongs to group i * num_groups // num_layers
+  num_inner: Depth = 1  # number of blocks per layer, each with separate parameters
+  # parameters that a group shares: 'all', 'attention' or 'ffn', each with the norm after it, or 'none'
   sharing: Literal['all', 'attention', 'ffn', 'none'] = 'all'
-  max_length: Count = 512
-  num_types: NonNegativeInt = 2
-  activation: Activation = 'gelu_tanh'
-  norm_epsilon: Epsilon = 1e-12
-  dropout: PartRate = 0.1
-  attention_dropout: PartRate = 0.1
-  init_std: Std = 0.02
-  vocab_multiple: Count = 1
-  tied: bool = True
+  max_length: Count = 512  # maximum sequence length, in tokens
+  num_types: NonNegativeInt = 2  # number of rows of the sentence-type table
+  activation: Activation = 'gelu_tanh'  # 'gelu_tanh' (released code) or 'gelu_erf' or 'relu'
+  norm_epsilon: Epsilon = 1e-12  # epsilon of every LayerNorm
+  dropout: PartRate = 0.1  # rate after embeddings and after each sublayer
+  attention_dropout: PartRate = 0.1  # rate on attention weights
+  init_std: Std = 0.02  # standard deviation of the truncated normal that initialises all kernels and tables
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
+  tied: bool = True  # the output matrix is the token table; otherwise a separate matrix
 
   def __post_init__(self):
     check_choices(self)

@@ -30,39 +30,22 @@ from plm_jax.models.base import Base, Overrides, check_choices
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes and dropout of an AWD-LSTM.
+  """Sizes and dropout of an AWD-LSTM."""
 
-  Attributes:
-    hidden_dim: d, width of embeddings and of the last layer.
-    num_layers: n.
-    mlp_dim: f, width of the other layers.
-    dropout: factor on the five rates below (`dropmult` of the released code); 0 turns all of them off.
-    embedding_dropout: rate of whole rows of the token table, one mask per step.
-    input_dropout: rate on the embeddings, one mask per sequence for all tokens, like the next two.
-    hidden_dropout: rate between layers.
-    output_dropout: rate after the last layer.
-    weight_dropout: rate of the recurrent weights, one mask per step.
-    embedding_range: the token table is initialised to U(-range, range).
-    activation: activation of a pre-training head, a name of `layers.mlp.ACTIVATIONS`.
-    norm_epsilon: epsilon of a pre-training head.
-    init_std: standard deviation of a pre-training head.
-    vocab_multiple: pads the token table to a multiple of this many rows.
-  """
-
-  hidden_dim: Count = 400
-  num_layers: Depth = 3
-  mlp_dim: Count = 1150
-  dropout: Rate = 1.0
-  embedding_dropout: PartRate = 0.02
-  input_dropout: PartRate = 0.25
-  hidden_dropout: PartRate = 0.15
-  output_dropout: PartRate = 0.1
-  weight_dropout: PartRate = 0.2
-  embedding_range: Std = 0.1
-  activation: Activation = 'gelu_erf'
-  norm_epsilon: Epsilon = 1e-12
-  init_std: Std = 0.02
-  vocab_multiple: Count = 1
+  hidden_dim: Count = 400  # d, width of embeddings and of the last layer
+  num_layers: Depth = 3  # n
+  mlp_dim: Count = 1150  # f, width of the other layers
+  dropout: Rate = 1.0  # factor on the five rates below (`dropmult` of the released code); 0 turns all of them off
+  embedding_dropout: PartRate = 0.02  # rate of whole rows of the token table, one mask per step
+  input_dropout: PartRate = 0.25  # rate on the embeddings, one mask per sequence for all tokens, like the next two
+  hidden_dropout: PartRate = 0.15  # rate between layers
+  output_dropout: PartRate = 0.1  # rate after the last layer
+  weight_dropout: PartRate = 0.2  # rate of the recurrent weights, one mask per step
+  embedding_range: Std = 0.1  # the token table is initialised to U(-range, range)
+  activation: Activation = 'gelu_erf'  # activation of a pre-training head, a name of `layers.mlp.ACTIVATIONS`
+  norm_epsilon: Epsilon = 1e-12  # epsilon of a pre-training head
+  init_std: Std = 0.02  # standard deviation of a pre-training head
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
 
   def __post_init__(self):
     check_choices(self)

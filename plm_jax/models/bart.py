@@ -33,47 +33,27 @@ from plm_jax.models.base import CrossBlock, Overrides, TwoStacks, check_choices,
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a BART.
+  """Sizes of a BART."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n, depth of the encoder.
-    num_decoder_layers: depth of the decoder; None for n.
-    num_heads: h; the head size is hidden_dim / num_heads.
-    mlp_dim: f, feed-forward width.
-    max_length: maximum sequence length of each stack, in tokens.
-    position_offset: first used row of the position tables.
-    norm_placement: 'post' (BART), or 'pre' with a final norm of each stack (mBART).
-    scale_embedding: multiply token embeddings by sqrt(d) (mBART).
-    activation: 'gelu_erf' in the released code.
-    norm_epsilon: epsilon of every LayerNorm.
-    dropout: rate after embeddings and after each sublayer.
-    attention_dropout: rate on attention weights; the released fine-tuning uses .1.
-    mlp_dropout: rate inside the feed-forward.
-    init_std: standard deviation of the normal that initialises kernels and tables.
-    label_start: id before a text that the decoder reads to label it; None is its last token (BART).
-    label_end: id whose last state represents a text to label; None is its last token.
-    vocab_multiple: pads the token table to a multiple of this many rows.
-  """
-
-  hidden_dim: Count = 768
-  num_layers: Depth = 6
-  num_decoder_layers: Depth | None = None
-  num_heads: Count = 12
-  mlp_dim: Count = 3072
-  max_length: Count = 1024
-  position_offset: NonNegativeInt = 2
-  norm_placement: Literal['post', 'pre'] = 'post'
-  scale_embedding: bool = False
-  activation: Activation = 'gelu_erf'
-  norm_epsilon: Epsilon = 1e-5
-  dropout: PartRate = 0.1
-  attention_dropout: PartRate = 0.0
-  mlp_dropout: PartRate = 0.0
-  init_std: Std = 0.02
+  hidden_dim: Count = 768  # d, width between blocks
+  num_layers: Depth = 6  # n, depth of the encoder
+  num_decoder_layers: Depth | None = None  # depth of the decoder; None for n
+  num_heads: Count = 12  # h; the head size is hidden_dim / num_heads
+  mlp_dim: Count = 3072  # f, feed-forward width
+  max_length: Count = 1024  # maximum sequence length of each stack, in tokens
+  position_offset: NonNegativeInt = 2  # first used row of the position tables
+  norm_placement: Literal['post', 'pre'] = 'post'  # 'post' (BART), or 'pre' with a final norm of each stack (mBART)
+  scale_embedding: bool = False  # multiply token embeddings by sqrt(d) (mBART)
+  activation: Activation = 'gelu_erf'  # 'gelu_erf' in the released code
+  norm_epsilon: Epsilon = 1e-5  # epsilon of every LayerNorm
+  dropout: PartRate = 0.1  # rate after embeddings and after each sublayer
+  attention_dropout: PartRate = 0.0  # rate on attention weights; the released fine-tuning uses .1
+  mlp_dropout: PartRate = 0.0  # rate inside the feed-forward
+  init_std: Std = 0.02  # standard deviation of the normal that initialises kernels and tables
+  # id before a text that the decoder reads to label it; None is its last token (BART)
   label_start: NonNegativeInt | None = None
-  label_end: NonNegativeInt | None = None
-  vocab_multiple: Count = 1
+  label_end: NonNegativeInt | None = None  # id whose last state represents a text to label; None is its last token
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
 
   def __post_init__(self):
     check_choices(self)
@@ -92,17 +72,11 @@ class Context(NamedTuple):
 
 
 class StepContext(NamedTuple):
-  """Inputs of every layer in a step of generation; the encoder's keys and values are in the cache.
+  """Inputs of every layer in a step of generation; the encoder's keys and values are in the cache."""
 
-  Attributes:
-    mask: mask of the new tokens.
-    start: int32[], the slot of the first new token.
-    encoder_mask: mask of the new tokens over the encoder's states.
-  """
-
-  mask: Mask
-  start: Array
-  encoder_mask: Mask
+  mask: Mask  # mask of the new tokens
+  start: Array  # int32[], the slot of the first new token
+  encoder_mask: Mask  # mask of the new tokens over the encoder's states
 
 
 class Block(CrossBlock):
@@ -236,14 +210,11 @@ class Stack(nn.Module):
 
 
 class Bart(TwoStacks):
-  """Encoder and decoder without a pre-training head; logits are the tied product without a bias.
-
-  Attributes:
-    source: another encoder, whose states replace the encoder's token embeddings (§3.4); `encoder_tokens` then use its
-      vocabulary.
-  """
+  """Encoder and decoder without a pre-training head; logits are the tied product without a bias."""
 
   config: Config
+  # another encoder, whose states replace the encoder's token embeddings (§3.4); `encoder_tokens` then use its
+  # vocabulary
   source: nn.Module | None = None
 
   NAME = 'bart'

@@ -37,19 +37,12 @@ Overrides = Mapping[str, Any] | None  # fields of `Config` that replace those of
 
 
 class Base(nn.Module):
-  """A trunk without its architecture.
+  """A trunk without its architecture."""
 
-  Attributes:
-    config: sizes, the `Config` of the file.
-    vocab_size: number of ids in the vocabulary.
-    execution: how to compute the trunk.
-    embed: the token table of another trunk, which replaces that of this one.
-  """
-
-  config: Any
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
+  config: Any  # sizes, the `Config` of the file
+  vocab_size: int  # number of ids in the vocabulary
+  execution: Execution = Execution()  # how to compute the trunk
+  embed: nn.Module | None = None  # the token table of another trunk, which replaces that of this one
 
   NAME: ClassVar[str]
   INPUTS: ClassVar[tuple[str, ...]]

@@ -32,50 +32,32 @@ from plm_jax.models.base import OneStack, Overrides, check_choices, check_multip
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a BERT.
+  """Sizes of a BERT."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n.
-    num_heads: h; the head size is hidden_dim / num_heads.
-    mlp_dim: f, feed-forward width.
-    embed_dim: e, width of the tables and their norm, projected to d after the norm (ELECTRA); None for d.
-    max_length: maximum sequence length, in tokens.
-    num_types: number of rows of the sentence-type table; 0 for none (RoBERTa).
-    num_tasks: number of rows of ERNIE's task table, of which every token has the first; 0 for none.
-    relative_buckets: buckets of distances with a bias per head, shared by all layers as in T5 (MPNet: 32); 0 for none.
-    position_offset: first used row of the position table (RoBERTa: 2, after the padding id).
-    activation: 'gelu_tanh' (released BERT), 'gelu_erf' (RoBERTa, Hugging Face) or 'relu'.
-    norm_epsilon: epsilon of every LayerNorm.
-    dropout: rate after embeddings and after each sublayer.
-    attention_dropout: rate on attention weights.
-    init_std: standard deviation of the truncated normal that initialises all kernels and tables.
-    position_init: initial values of the position table: 'normal' like other tables, or 'sinusoids'.
-    vocab_multiple: pads the token table to a multiple of this many rows.
-    tied: the output matrix is the token table; otherwise a separate matrix.
-    model_type: name of pretrained checkpoints that share RoBERTa's or BERT's (ERNIE) architecture; '' for others.
-    pooler: 'tanh' of a dense layer on the first token (BERT), or the 'first' token's state (ELECTRA, DistilBERT).
-  """
-
-  hidden_dim: Count = 768
-  num_layers: Depth = 12
-  num_heads: Count = 12
-  mlp_dim: Count = 3072
+  hidden_dim: Count = 768  # d, width between blocks
+  num_layers: Depth = 12  # n
+  num_heads: Count = 12  # h; the head size is hidden_dim / num_heads
+  mlp_dim: Count = 3072  # f, feed-forward width
+  # e, width of the tables and their norm, projected to d after the norm (ELECTRA); None for d
   embed_dim: Count | None = None
-  max_length: Count = 512
-  num_types: NonNegativeInt = 2
-  num_tasks: NonNegativeInt = 0
+  max_length: Count = 512  # maximum sequence length, in tokens
+  num_types: NonNegativeInt = 2  # number of rows of the sentence-type table; 0 for none (RoBERTa)
+  num_tasks: NonNegativeInt = 0  # number of rows of ERNIE's task table, of which every token has the first; 0 for none
+  # buckets of distances with a bias per head, shared by all layers as in T5 (MPNet: 32); 0 for none
   relative_buckets: NonNegativeInt = 0
-  position_offset: NonNegativeInt = 0
-  activation: Activation = 'gelu_tanh'
-  norm_epsilon: Epsilon = 1e-12
-  dropout: PartRate = 0.1
-  attention_dropout: PartRate = 0.1
-  init_std: Std = 0.02
+  position_offset: NonNegativeInt = 0  # first used row of the position table (RoBERTa: 2, after the padding id)
+  activation: Activation = 'gelu_tanh'  # 'gelu_tanh' (released BERT), 'gelu_erf' (RoBERTa, Hugging Face) or 'relu'
+  norm_epsilon: Epsilon = 1e-12  # epsilon of every LayerNorm
+  dropout: PartRate = 0.1  # rate after embeddings and after each sublayer
+  attention_dropout: PartRate = 0.1  # rate on attention weights
+  init_std: Std = 0.02  # standard deviation of the truncated normal that initialises all kernels and tables
+  # initial values of the position table: 'normal' like other tables, or 'sinusoids'
   position_init: Literal['normal', 'sinusoids'] = 'normal'
-  vocab_multiple: Count = 1
-  tied: bool = True
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
+  tied: bool = True  # the output matrix is the token table; otherwise a separate matrix
+  # name of pretrained checkpoints that share RoBERTa's or BERT's (ERNIE) architecture; '' for others
   model_type: Literal['', 'xlm-roberta', 'camembert', 'ernie'] = ''
+  # 'tanh' of a dense layer on the first token (BERT), or the 'first' token's state (ELECTRA, DistilBERT)
   pooler: Literal['tanh', 'first'] = 'tanh'
 
   def __post_init__(self):
@@ -125,13 +107,10 @@ class Block(nn.Module):
 
 
 class Bert(OneStack):
-  """The encoder without a pre-training head.
-
-  Attributes:
-    embeddings: another Bert, whose position and type tables and embedding norm replace those of this one.
-  """
+  """The encoder without a pre-training head."""
 
   config: Config
+  # another Bert, whose position and type tables and embedding norm replace those of this one
   embeddings: nn.Module | None = None
 
   NAME = 'bert'

@@ -29,29 +29,18 @@ from plm_jax.models.base import OneStack, Overrides, check_choices
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a convolutional encoder.
+  """Sizes of a convolutional encoder."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n.
-    mlp_dim: f, number of filters of the convolution.
-    kernel_width: w, number of tokens of a filter, odd, because it is centred on its token.
-    activation: a name of `layers.mlp.ACTIVATIONS`.
-    norm_epsilon: epsilon of every LayerNorm.
-    dropout: rate after embeddings and after each block.
-    init_std: standard deviation of the token table's initial normal; kernels are initialised to N(0, 1 / sqrt(inputs)).
-    vocab_multiple: pads the token table to a multiple of this many rows.
-  """
-
-  hidden_dim: Count = 768
-  num_layers: Depth = 12
-  mlp_dim: Count = 2304
-  kernel_width: Count = 3
-  activation: Activation = 'relu'
-  norm_epsilon: Epsilon = 1e-12
-  dropout: PartRate = 0.1
+  hidden_dim: Count = 768  # d, width between blocks
+  num_layers: Depth = 12  # n
+  mlp_dim: Count = 2304  # f, number of filters of the convolution
+  kernel_width: Count = 3  # w, number of tokens of a filter, odd, because it is centred on its token
+  activation: Activation = 'relu'  # a name of `layers.mlp.ACTIVATIONS`
+  norm_epsilon: Epsilon = 1e-12  # epsilon of every LayerNorm
+  dropout: PartRate = 0.1  # rate after embeddings and after each block
+  # standard deviation of the token table's initial normal; kernels are initialised to N(0, 1 / sqrt(inputs))
   init_std: Std = 0.02
-  vocab_multiple: Count = 1
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
 
   def __post_init__(self):
     check_choices(self)

@@ -28,25 +28,15 @@ from plm_jax.models.base import Base, Overrides
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of an MT-LSTM.
+  """Sizes of an MT-LSTM."""
 
-  Attributes:
-    word_dim: e, width of the word vectors; at most half of `hidden_dim`.
-    hidden_dim: d, width of the states of both directions together.
-    num_layers: n.
-    dropout: rate between layers.
-    init_range: all parameters except word vectors are initialised to U(-init_range, init_range).
-    word_std: standard deviation of initial word vectors without a file.
-    vocab_multiple: pads the table of word vectors to a multiple of this many rows.
-  """
-
-  word_dim: Count = 300
-  hidden_dim: Count = 600
-  num_layers: Depth = 2
-  dropout: PartRate = 0.2
-  init_range: Std = 0.1
-  word_std: Std = 0.4
-  vocab_multiple: Count = 1
+  word_dim: Count = 300  # e, width of the word vectors; at most half of `hidden_dim`
+  hidden_dim: Count = 600  # d, width of the states of both directions together
+  num_layers: Depth = 2  # n
+  dropout: PartRate = 0.2  # rate between layers
+  init_range: Std = 0.1  # all parameters except word vectors are initialised to U(-init_range, init_range)
+  word_std: Std = 0.4  # standard deviation of initial word vectors without a file
+  vocab_multiple: Count = 1  # pads the table of word vectors to a multiple of this many rows
 
   def __post_init__(self):
     if self.hidden_dim % 2 or self.word_dim > self.hidden_dim // 2:

@@ -33,29 +33,19 @@ from plm_jax.models.base import Base, Overrides
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of the encoder.
+  """Sizes of the encoder."""
 
-  Attributes:
-    word_dim: e, width of the word vectors.
-    slots: number of characters of a word that are read, including the marks of its begin and end.
-    char_dim: width of character vectors.
-    filters: numbers of filters of width 1, 2, and so on; 0 for none, () for a model without characters.
-    hidden_dim: d, width of a level; each direction's projection p is half of it.
-    mlp_dims: cell width of each direction, for every level.
-    dropout: rate on word vectors, on filter outputs and after each level.
-    word_std: standard deviation of initial word vectors without a file.
-    vocab_multiple: pads the table of word vectors to a multiple of this many rows.
-  """
-
-  word_dim: Count = 300
+  word_dim: Count = 300  # e, width of the word vectors
+  # number of characters of a word that are read, including the marks of its begin and end
   slots: Annotated[int, '1 <= x <= 50'] = 20
-  char_dim: Count = 50
+  char_dim: Count = 50  # width of character vectors
+  # numbers of filters of width 1, 2, and so on; 0 for none, () for a model without characters
   filters: tuple[NonNegativeInt, ...] = (0, 100, 100, 100)
-  hidden_dim: Count = 1024
-  mlp_dims: tuple[Count, ...] = (1024, 512)
-  dropout: PartRate = 0.5
-  word_std: Std = 0.4
-  vocab_multiple: Count = 1
+  hidden_dim: Count = 1024  # d, width of a level; each direction's projection p is half of it
+  mlp_dims: tuple[Count, ...] = (1024, 512)  # cell width of each direction, for every level
+  dropout: PartRate = 0.5  # rate on word vectors, on filter outputs and after each level
+  word_std: Std = 0.4  # standard deviation of initial word vectors without a file
+  vocab_multiple: Count = 1  # pads the table of word vectors to a multiple of this many rows
 
   def __post_init__(self):
     if not self.mlp_dims:

@@ -44,62 +44,40 @@ Term = Literal['c2p', 'p2c']
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a DeBERTa.
+  """Sizes of a DeBERTa."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n, at least 2.
-    num_heads: h; the head size is hidden_dim / num_heads.
-    mlp_dim: f, feed-forward width.
-    embed_dim: e, width of the tables at the input, projected to d before the norm; None for d.
-    num_types: number of rows of the sentence-type table; 0 for none.
-    max_length: number of rows of the absolute position table, if any; relative positions have no such limit.
-    max_distance: K of equation 3; with buckets, a distance in the last bucket.
-    position_buckets: number of logarithmic buckets in one direction, instead of K; 0 for one row per distance (v1).
-    terms: terms of the score in addition to content to content: 'c2p' content to position, 'p2c' position to content.
-    reading: row of Qr in 'p2c'. 'code' uses d(i, j) like the released code, which its weights need; 'paper' uses
-      d(j, i), equation 4.
-    absolute: absolute positions enter in the mask 'decoder' only, or, as in BERT, at the 'input'.
-    share_projections: positions share the query and key projections of words (v2), or have separate ones (v1).
-    key_bias: keys of words and positions have a bias (v2).
-    table_norm: LayerNorm on the table of relative positions (v2).
-    conv_kernel: width of the convolution parallel to the first block (v2: 3), odd; 0 for none.
-    activation: activation of the feed-forward, a name of `ACTIVATIONS`.
-    conv_activation: activation of the convolution; None for `activation`.
-    pooler_activation: activation of the pooler; None for `activation`.
-    norm_epsilon: epsilon of every LayerNorm.
-    dropout: rate after embeddings and after each sublayer, and on the table of relative positions in each layer.
-    attention_dropout: rate on attention weights.
-    init_std: standard deviation of the normal that initialises all kernels and tables.
-    vocab_multiple: pads the token table to a multiple of this many rows.
-    tied: the output matrix is the token table; otherwise a separate matrix.
-  """
-
-  hidden_dim: Count = 768
-  num_layers: Depth = 12
-  num_heads: Count = 12
-  mlp_dim: Count = 3072
-  embed_dim: Count | None = None
-  num_types: NonNegativeInt = 0
+  hidden_dim: Count = 768  # d, width between blocks
+  num_layers: Depth = 12  # n, at least 2
+  num_heads: Count = 12  # h; the head size is hidden_dim / num_heads
+  mlp_dim: Count = 3072  # f, feed-forward width
+  embed_dim: Count | None = None  # e, width of the tables at the input, projected to d before the norm; None for d
+  num_types: NonNegativeInt = 0  # number of rows of the sentence-type table; 0 for none
+  # number of rows of the absolute position table, if any; relative positions have no such limit
   max_length: Count = 512
-  max_distance: Count = 512
+  max_distance: Count = 512  # K of equation 3; with buckets, a distance in the last bucket
+  # number of logarithmic buckets in one direction, instead of K; 0 for one row per distance (v1)
   position_buckets: NonNegativeInt = 0
+  # terms of the score in addition to content to content: 'c2p' content to position, 'p2c' position to content
   terms: tuple[Term, ...] = ('c2p', 'p2c')
+  # row of Qr in 'p2c'. 'code' uses d(i, j) like the released code, which its weights need; 'paper' uses d(j, i),
+  # equation 4
   reading: Reading = 'code'
-  absolute: Absolute = 'decoder'
+  absolute: Absolute = 'decoder'  # absolute positions enter in the mask 'decoder' only, or, as in BERT, at the 'input'
+  # positions share the query and key projections of words (v2), or have separate ones (v1)
   share_projections: bool = False
-  key_bias: bool = False
-  table_norm: bool = False
-  conv_kernel: NonNegativeInt = 0
-  activation: Activation = 'gelu_erf'
-  conv_activation: Activation | None = None
-  pooler_activation: Activation | None = None
-  norm_epsilon: Epsilon = 1e-7
+  key_bias: bool = False  # keys of words and positions have a bias (v2)
+  table_norm: bool = False  # LayerNorm on the table of relative positions (v2)
+  conv_kernel: NonNegativeInt = 0  # width of the convolution parallel to the first block (v2: 3), odd; 0 for none
+  activation: Activation = 'gelu_erf'  # activation of the feed-forward, a name of `ACTIVATIONS`
+  conv_activation: Activation | None = None  # activation of the convolution; None for `activation`
+  pooler_activation: Activation | None = None  # activation of the pooler; None for `activation`
+  norm_epsilon: Epsilon = 1e-7  # epsilon of every LayerNorm
+  # rate after embeddings and after each sublayer, and on the table of relative positions in each layer
   dropout: PartRate = 0.1
-  attention_dropout: PartRate = 0.1
-  init_std: Std = 0.02
-  vocab_multiple: Count = 1
-  tied: bool = True
+  attention_dropout: PartRate = 0.1  # rate on attention weights
+  init_std: Std = 0.02  # standard deviation of the normal that initialises all kernels and tables
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
+  tied: bool = True  # the output matrix is the token table; otherwise a separate matrix
 
   def __post_init__(self):
     check_choices(self)
@@ -118,17 +96,11 @@ class Config:
 
 
 class Context(NamedTuple):
-  """Additional inputs of every block.
+  """Additional inputs of every block."""
 
-  Attributes:
-    mask: attention mask.
-    table: [r, d], the rows of the relative-position table that this length needs.
-    query: [b, l, d], queries that replace the block's input, or None.
-  """
-
-  mask: Mask
-  table: Array
-  query: Array | None = None
+  mask: Mask  # attention mask
+  table: Array  # [r, d], the rows of the relative-position table that this length needs
+  query: Array | None = None  # [b, l, d], queries that replace the block's input, or None
 
 
 class Block(nn.Module):

@@ -45,29 +45,17 @@ BEGINS, ENDS, PADDING = (259, 257, 260), (259, 258, 260), 261
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of an ELMo.
+  """Sizes of an ELMo."""
 
-  Attributes:
-    hidden_dim: d, width of a layer; each direction's projection p is half of it.
-    num_layers: n.
-    mlp_dim: f, cell width of each direction.
-    filters: numbers of filters of width 1, 2, and so on.
-    char_dim: width of character vectors.
-    highway_layers: number of highway layers between filters and projection.
-    cell_clip: largest absolute value of a cell.
-    projection_clip: largest absolute value of a projected state.
-    dropout: rate on the input of each layer and on the output of the last.
-  """
-
-  hidden_dim: Count = 1024
-  num_layers: Depth = 2
-  mlp_dim: Count = 4096
-  filters: tuple[Count, ...] = (32, 32, 64, 128, 256, 512, 1024)
-  char_dim: Count = 16
-  highway_layers: NonNegativeInt = 2
-  cell_clip: Clip = 3.0
-  projection_clip: Clip = 3.0
-  dropout: PartRate = 0.1
+  hidden_dim: Count = 1024  # d, width of a layer; each direction's projection p is half of it
+  num_layers: Depth = 2  # n
+  mlp_dim: Count = 4096  # f, cell width of each direction
+  filters: tuple[Count, ...] = (32, 32, 64, 128, 256, 512, 1024)  # numbers of filters of width 1, 2, and so on
+  char_dim: Count = 16  # width of character vectors
+  highway_layers: NonNegativeInt = 2  # number of highway layers between filters and projection
+  cell_clip: Clip = 3.0  # largest absolute value of a cell
+  projection_clip: Clip = 3.0  # largest absolute value of a projected state
+  dropout: PartRate = 0.1  # rate on the input of each layer and on the output of the last
 
   def __post_init__(self):
     if self.hidden_dim % 2:
@@ -118,15 +106,10 @@ class Highway(nn.Module):
 
 
 class Context(NamedTuple):
-  """Additional inputs of every layer.
+  """Additional inputs of every layer."""
 
-  Attributes:
-    state: h [n, b, 2, p] and c f32[n, b, 2, f], before the first word.
-    fresh: bool[b, l, 2], first words of texts; the state before them is that after the boundary word.
-  """
-
-  state: State
-  fresh: Array
+  state: State  # h [n, b, 2, p] and c f32[n, b, 2, f], before the first word
+  fresh: Array  # bool[b, l, 2], first words of texts; the state before them is that after the boundary word
 
 
 Reading = tuple[Array, Array, Array]  # words [b, l, 2, p], boundary words [1, 1, 2, p], index of the layer int32[]
@@ -185,17 +168,11 @@ class Block(nn.Module):
 
 
 class Elmo(nn.Module):
-  """The two language models without their softmax.
+  """The two language models without their softmax."""
 
-  Attributes:
-    config: sizes.
-    vocab_size: number of ids that the language model predicts; it reads any word.
-    execution: how to compute the trunk.
-  """
-
-  config: Config
-  vocab_size: int
-  execution: Execution = Execution()
+  config: Config  # sizes
+  vocab_size: int  # number of ids that the language model predicts; it reads any word
+  execution: Execution = Execution()  # how to compute the trunk
 
   NAME = 'elmo'
   INPUTS = ('characters', 'segment_ids', 'type_ids')

@@ -43,36 +43,23 @@ from plm_jax.models.base import Base, Overrides, check_choices, check_multiple
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a GLM.
+  """Sizes of a GLM."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n.
-    num_heads: h; the head size is hidden_dim / num_heads.
-    mlp_dim: f, feed-forward width.
-    max_length: P, maximum text length, in tokens; both position tables have P + 1 rows.
-    norm_placement: 'pre' with a final norm (the released code), 'post' or 'deepnorm' (GLM-130B).
-    activation: 'gelu_tanh' in the released code.
-    norm_epsilon: epsilon of every LayerNorm.
-    dropout: rate after embeddings and after each sublayer.
-    attention_dropout: rate on attention weights.
-    init_std: standard deviation of the normal that initialises kernels and tables; init_std / sqrt(2n) for kernels that
-      write to the residual stream. 'deepnorm' has Xavier kernels instead.
-    vocab_multiple: pads the token table to a multiple of this many rows.
-  """
-
-  hidden_dim: Count = 768
-  num_layers: Depth = 12
-  num_heads: Count = 12
-  mlp_dim: Count = 3072
-  max_length: Count = 512
+  hidden_dim: Count = 768  # d, width between blocks
+  num_layers: Depth = 12  # n
+  num_heads: Count = 12  # h; the head size is hidden_dim / num_heads
+  mlp_dim: Count = 3072  # f, feed-forward width
+  max_length: Count = 512  # P, maximum text length, in tokens; both position tables have P + 1 rows
+  # 'pre' with a final norm (the released code), 'post' or 'deepnorm' (GLM-130B)
   norm_placement: Literal['pre', 'post', 'deepnorm'] = 'pre'
-  activation: Activation = 'gelu_tanh'
-  norm_epsilon: Epsilon = 1e-5
-  dropout: PartRate = 0.1
-  attention_dropout: PartRate = 0.1
+  activation: Activation = 'gelu_tanh'  # 'gelu_tanh' in the released code
+  norm_epsilon: Epsilon = 1e-5  # epsilon of every LayerNorm
+  dropout: PartRate = 0.1  # rate after embeddings and after each sublayer
+  attention_dropout: PartRate = 0.1  # rate on attention weights
+  # standard deviation of the normal that initialises kernels and tables; init_std / sqrt(2n) for kernels that write to
+  # the residual stream. 'deepnorm' has Xavier kernels instead
   init_std: Std = 0.02
-  vocab_multiple: Count = 1
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
 
   def __post_init__(self):
     check_choices(self)

@@ -42,55 +42,33 @@ from plm_jax.models.base import OneStack, Overrides, check_choices, check_multip
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a GPT.
+  """Sizes of a GPT."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n.
-    num_heads: h.
-    head_dim: k, size of a head; None for hidden_dim / num_heads.
-    mlp_dim: f, feed-forward width.
-    max_length: context length, the number of rows of the position table.
-    norm_placement: 'post' (GPT) or 'pre' with a final norm (GPT-2).
-    activation: 'gelu_tanh' in the released code.
-    norm_epsilon: epsilon of every LayerNorm.
-    embed_dim: e, width of the token table and of 'hidden', projected to and from d without biases; None for d.
-    position_offset: first used row of the position table (OPT: 2).
-    dropout: rate after embeddings and after each sublayer.
-    embed_dropout: rate after embeddings; None for `dropout` (OPT: 0).
-    attention_dropout: rate on attention weights.
-    init_std: standard deviation of the normal that initialises kernels and the token table.
-    position_std: the same for the position table (GPT-2's code: .01).
-    scale_residual: divide the initial kernels that write to the residual stream by sqrt(2n) (GPT-2 §2.3).
-    window: number of keys that a query sees, its own and those before it; None for the whole context.
-    local_window: the same for every second layer, from the second on (GPT-3 §2.1); None for `window`.
-    tied: the output matrix is the token table; otherwise a separate matrix.
-    has_output: False for an untied trunk whose folder has no output matrix; it computes no logits.
-    vocab_multiple: pads the token table to a multiple of this many rows.
-  """
-
-  hidden_dim: Count = 768
-  num_layers: Depth = 12
-  num_heads: Count = 12
-  head_dim: Count | None = None
-  mlp_dim: Count = 3072
-  max_length: Count = 1024
-  norm_placement: Literal['pre', 'post'] = 'pre'
-  activation: Activation = 'gelu_tanh'
-  norm_epsilon: Epsilon = 1e-5
+  hidden_dim: Count = 768  # d, width between blocks
+  num_layers: Depth = 12  # n
+  num_heads: Count = 12  # h
+  head_dim: Count | None = None  # k, size of a head; None for hidden_dim / num_heads
+  mlp_dim: Count = 3072  # f, feed-forward width
+  max_length: Count = 1024  # context length, the number of rows of the position table
+  norm_placement: Literal['pre', 'post'] = 'pre'  # 'post' (GPT) or 'pre' with a final norm (GPT-2)
+  activation: Activation = 'gelu_tanh'  # 'gelu_tanh' in the released code
+  norm_epsilon: Epsilon = 1e-5  # epsilon of every LayerNorm
+  # e, width of the token table and of 'hidden', projected to and from d without biases; None for d
   embed_dim: Count | None = None
-  position_offset: NonNegativeInt = 0
-  dropout: PartRate = 0.1
-  embed_dropout: PartRate | None = None
-  attention_dropout: PartRate = 0.1
-  init_std: Std = 0.02
-  position_std: Std = 0.01
-  scale_residual: bool = True
+  position_offset: NonNegativeInt = 0  # first used row of the position table (OPT: 2)
+  dropout: PartRate = 0.1  # rate after embeddings and after each sublayer
+  embed_dropout: PartRate | None = None  # rate after embeddings; None for `dropout` (OPT: 0)
+  attention_dropout: PartRate = 0.1  # rate on attention weights
+  init_std: Std = 0.02  # standard deviation of the normal that initialises kernels and the token table
+  position_std: Std = 0.01  # the same for the position table (GPT-2's code: .01)
+  scale_residual: bool = True  # divide the initial kernels that write to the residual stream by sqrt(2n) (GPT-2 §2.3)
+  # number of keys that a query sees, its own and those before it; None for the whole context
   window: Count | None = None
+  # the same for every second layer, from the second on (GPT-3 §2.1); None for `window`
   local_window: Count | None = None
-  tied: bool = True
-  has_output: bool = True
-  vocab_multiple: Count = 1
+  tied: bool = True  # the output matrix is the token table; otherwise a separate matrix
+  has_output: bool = True  # False for an untied trunk whose folder has no output matrix; it computes no logits
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
 
   def __post_init__(self):
     check_choices(self)

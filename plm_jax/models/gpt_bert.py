@@ -41,33 +41,20 @@ State = tuple[Array, Array, Array]  # [b, l, d]; results of all sublayers [2n + 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a GPT-BERT.
+  """Sizes of a GPT-BERT."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n.
-    num_heads: h; the head size is hidden_dim / num_heads.
-    mlp_dim: f, feed-forward width.
-    num_buckets: buckets of distances in one direction.
-    max_distance: distances from max_distance - 1 on share the last bucket; longer sequences can be computed.
-    causal: read from left to right.
-    norm_epsilon: epsilon of every LayerNorm.
-    dropout: rate after the embeddings and after the feed-forward.
-    attention_dropout: rate on attention weights, on the table of positions and after attention.
-    vocab_multiple: pads the token table to a multiple of this many rows.
-  """
-
-  hidden_dim: Count = 768
-  num_layers: Depth = 12
-  num_heads: Count = 12
-  mlp_dim: Count = 2560
-  num_buckets: Annotated[int, '4 <= x'] = 32
+  hidden_dim: Count = 768  # d, width between blocks
+  num_layers: Depth = 12  # n
+  num_heads: Count = 12  # h; the head size is hidden_dim / num_heads
+  mlp_dim: Count = 2560  # f, feed-forward width
+  num_buckets: Annotated[int, '4 <= x'] = 32  # buckets of distances in one direction
+  # distances from max_distance - 1 on share the last bucket; longer sequences can be computed
   max_distance: Count = 512
-  causal: bool = False
-  norm_epsilon: Epsilon = 1e-5
-  dropout: PartRate = 0.1
-  attention_dropout: PartRate = 0.1
-  vocab_multiple: Count = 1
+  causal: bool = False  # read from left to right
+  norm_epsilon: Epsilon = 1e-5  # epsilon of every LayerNorm
+  dropout: PartRate = 0.1  # rate after the embeddings and after the feed-forward
+  attention_dropout: PartRate = 0.1  # rate on attention weights, on the table of positions and after attention
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
 
   def __post_init__(self):
     check_multiple(self, 'hidden_dim', 'num_heads')

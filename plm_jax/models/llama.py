@@ -51,78 +51,51 @@ Angles = tuple[Array, Array]
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a LLaMA.
+  """Sizes of a LLaMA."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n.
-    num_heads: h.
-    head_dim: k, size of a head; None for hidden_dim / num_heads.
-    num_kv_heads: g, number of key and value heads; None for h.
-    mlp_dim: f, feed-forward width.
-    max_length: maximum sequence length in training. Positions are not learned, so longer sequences can be computed.
-    norm_placement: 'pre', 'sandwich' with another norm after each sublayer (GLM-4-0414), or 'output' with only that.
-    norm_epsilon: epsilon of every RMSNorm.
-    parts: 'neox' has LayerNorms and a feed-forward of two matrices, up and down.
-    parallel: the feed-forward reads the input of the block; otherwise the sum of it and attention.
-    qk_norm: RMSNorm of queries and keys before they are rotated, over each 'head' or the 'width' of all heads.
-    scaling: 'gemma' multiplies embeddings by sqrt(d), and normalised states by 1 + scale instead of scale.
-    window: number of keys that a query sees, its own and those before it; None for the whole context.
-    rotary: components of a head that form a pair, 'halves' or adjacent 'pairs'; see `layers.positions.rotate`.
-    rotary_share: share of a head's components that is rotated, from the first on.
-    unrotated: layers without rotary positions, counted from 0.
-    rotary_base: base of the angles.
-    rotary_scaling: reduction of the angles for sequences longer than in pre-training: 'linear' divides them all by
-      `rotary_factor` (Chen et al. 2023, arXiv 2306.15595, equation 4); 'llama3' divides those that rotate slowly.
-    rotary_factor: see `rotary_scaling`.
-    rotary_low: 'llama3': pairs with fewer rotations in `rotary_length` positions are divided.
-    rotary_high: 'llama3': pairs with more rotations are unchanged; those between are divided in part.
-    rotary_length: 'llama3': maximum sequence length before the reduction; None for `max_length`.
-    qkv_bias: query, key and value have biases.
-    out_bias: the output of attention has a bias.
-    mlp_bias: the three matrices of the feed-forward have biases.
-    activation: of the gate.
-    tied: the output matrix is the token table; otherwise a separate matrix.
-    has_output: False for an untied trunk whose folder has no output matrix; it computes no logits.
-    dropout: rate after each sublayer.
-    attention_dropout: rate on attention weights.
-    init_std: standard deviation of the normal that initialises kernels and tables.
-    vocab_multiple: pads the tables to a multiple of this many rows.
-  """
-
-  hidden_dim: Count = 4096
-  num_layers: Depth = 32
-  num_heads: Count = 32
-  head_dim: Count | None = None
-  num_kv_heads: Count | None = None
-  mlp_dim: Count = 11008
+  hidden_dim: Count = 4096  # d, width between blocks
+  num_layers: Depth = 32  # n
+  num_heads: Count = 32  # h
+  head_dim: Count | None = None  # k, size of a head; None for hidden_dim / num_heads
+  num_kv_heads: Count | None = None  # g, number of key and value heads; None for h
+  mlp_dim: Count = 11008  # f, feed-forward width
+  # maximum sequence length in training. Positions are not learned, so longer sequences can be computed.
   max_length: Count = 2048
+  # 'pre', 'sandwich' with another norm after each sublayer (GLM-4-0414), or 'output' with only that
   norm_placement: Literal['pre', 'sandwich', 'output'] = 'pre'
-  norm_epsilon: Epsilon = 1e-6
-  parts: Literal['llama', 'neox'] = 'llama'
-  parallel: bool = False
+  norm_epsilon: Epsilon = 1e-6  # epsilon of every RMSNorm
+  parts: Literal['llama', 'neox'] = 'llama'  # 'neox' has LayerNorms and a feed-forward of two matrices, up and down
+  parallel: bool = False  # the feed-forward reads the input of the block; otherwise the sum of it and attention
+  # RMSNorm of queries and keys before they are rotated, over each 'head' or the 'width' of all heads
   qk_norm: Literal['none', 'head', 'width'] = 'none'
+  # 'gemma' multiplies embeddings by sqrt(d), and normalised states by 1 + scale instead of scale
   scaling: Literal['none', 'gemma'] = 'none'
+  # number of keys that a query sees, its own and those before it; None for the whole context
   window: Count | None = None
+  # components of a head that form a pair, 'halves' or adjacent 'pairs'; see `layers.positions.rotate`
   rotary: Literal['halves', 'pairs'] = 'halves'
-  rotary_share: Rate = 1.0
-  unrotated: tuple[NonNegativeInt, ...] = ()
-  rotary_base: Annotated[float, '1 < x'] = 10_000.0
+  rotary_share: Rate = 1.0  # share of a head's components that is rotated, from the first on
+  unrotated: tuple[NonNegativeInt, ...] = ()  # layers without rotary positions, counted from 0
+  rotary_base: Annotated[float, '1 < x'] = 10_000.0  # base of the angles
+  # reduction of the angles for sequences longer than in pre-training: 'linear' divides them all by `rotary_factor`
+  # (Chen et al. 2023, arXiv 2306.15595, equation 4); 'llama3' divides those that rotate slowly
   rotary_scaling: Literal['none', 'linear', 'llama3'] = 'none'
-  rotary_factor: Annotated[float, '1 <= x'] = 1.0
+  rotary_factor: Annotated[float, '1 <= x'] = 1.0  # see `rotary_scaling`
+  # 'llama3': pairs with fewer rotations in `rotary_length` positions are divided
   rotary_low: Annotated[float, '0 < x'] = 1.0
+  # 'llama3': pairs with more rotations are unchanged; those between are divided in part
   rotary_high: Annotated[float, '0 < x'] = 4.0
-  rotary_length: Count | None = None
-  qkv_bias: bool = False
-  out_bias: bool = False
-  mlp_bias: bool = False
-  activation: Activation = 'silu'
-  tied: bool = False
-  has_output: bool = True
-  dropout: PartRate = 0.0
-  attention_dropout: PartRate = 0.0
-  init_std: Std = 0.02
-  vocab_multiple: Count = 1
+  rotary_length: Count | None = None  # 'llama3': maximum sequence length before the reduction; None for `max_length`
+  qkv_bias: bool = False  # query, key and value have biases
+  out_bias: bool = False  # the output of attention has a bias
+  mlp_bias: bool = False  # the three matrices of the feed-forward have biases
+  activation: Activation = 'silu'  # of the gate
+  tied: bool = False  # the output matrix is the token table; otherwise a separate matrix
+  has_output: bool = True  # False for an untied trunk whose folder has no output matrix; it computes no logits
+  dropout: PartRate = 0.0  # rate after each sublayer
+  attention_dropout: PartRate = 0.0  # rate on attention weights
+  init_std: Std = 0.02  # standard deviation of the normal that initialises kernels and tables
+  vocab_multiple: Count = 1  # pads the tables to a multiple of this many rows
 
   def __post_init__(self):
     check_choices(self)

@@ -34,27 +34,18 @@ from plm_jax.models.base import OneStack, check_choices
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of an LSTM encoder.
+  """Sizes of an LSTM encoder."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n.
-    mlp_dim: f, state width of each direction.
-    activation: activation of a pre-training head, a name of `layers.mlp.ACTIVATIONS`; the cell has sigmoid and tanh.
-    norm_epsilon: epsilon of every LayerNorm.
-    dropout: rate after embeddings and after each block; there is no dropout inside the recurrence.
-    init_std: standard deviation of the token table's initial normal; kernels are initialised to N(0, 1 / sqrt(inputs)).
-    vocab_multiple: pads the token table to a multiple of this many rows.
-  """
-
-  hidden_dim: Count = 768
-  num_layers: Depth = 12
-  mlp_dim: Count = 576
+  hidden_dim: Count = 768  # d, width between blocks
+  num_layers: Depth = 12  # n
+  mlp_dim: Count = 576  # f, state width of each direction
+  # activation of a pre-training head, a name of `layers.mlp.ACTIVATIONS`; the cell has sigmoid and tanh
   activation: Activation = 'gelu_erf'
-  norm_epsilon: Epsilon = 1e-12
-  dropout: PartRate = 0.1
+  norm_epsilon: Epsilon = 1e-12  # epsilon of every LayerNorm
+  dropout: PartRate = 0.1  # rate after embeddings and after each block; there is no dropout inside the recurrence
+  # standard deviation of the token table's initial normal; kernels are initialised to N(0, 1 / sqrt(inputs))
   init_std: Std = 0.02
-  vocab_multiple: Count = 1
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
 
   def __post_init__(self):
     check_choices(self)

@@ -33,47 +33,28 @@ from plm_jax.models.base import OneStack, Overrides, check_choices, check_multip
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a ModernBERT.
+  """Sizes of a ModernBERT."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n.
-    num_heads: h; the head size is hidden_dim / num_heads, an even number.
-    mlp_dim: f, feed-forward width.
-    max_length: maximum sequence length in training. Positions are not learned, so longer sequences can be computed.
-    global_every: layers whose index is a multiple of it see the whole text.
-    window: other layers see window // 2 tokens on each side.
-    global_base: base of the angles of layers that see the whole text.
-    local_base: base of the angles of the others.
-    activation: of the gate, a name of `ACTIVATIONS`.
-    norm_epsilon: epsilon of every LayerNorm.
-    pooler: state of the 'first' token or 'mean' of all; with 'dense' also a dense layer, gelu and norm.
-    embed_dropout: rate after the embeddings.
-    dropout: rate inside the feed-forward.
-    attention_dropout: rate on attention weights and after attention.
-    init_std: standard deviation of the truncated normal that initialises all kernels and tables.
-    vocab_multiple: pads the token table to a multiple of this many rows.
-    tied: the output matrix is the token table; otherwise a separate matrix.
-  """
-
-  hidden_dim: Count = 768
-  num_layers: Depth = 22
-  num_heads: Count = 12
-  mlp_dim: Count = 1152
+  hidden_dim: Count = 768  # d, width between blocks
+  num_layers: Depth = 22  # n
+  num_heads: Count = 12  # h; the head size is hidden_dim / num_heads, an even number
+  mlp_dim: Count = 1152  # f, feed-forward width
+  # maximum sequence length in training. Positions are not learned, so longer sequences can be computed.
   max_length: Count = 8192
-  global_every: Count = 3
-  window: Count = 128
-  global_base: Annotated[float, '1 < x'] = 160_000.0
-  local_base: Annotated[float, '1 < x'] = 10_000.0
-  activation: Activation = 'gelu_erf'
-  norm_epsilon: Epsilon = 1e-5
+  global_every: Count = 3  # layers whose index is a multiple of it see the whole text
+  window: Count = 128  # other layers see window // 2 tokens on each side
+  global_base: Annotated[float, '1 < x'] = 160_000.0  # base of the angles of layers that see the whole text
+  local_base: Annotated[float, '1 < x'] = 10_000.0  # base of the angles of the others
+  activation: Activation = 'gelu_erf'  # of the gate, a name of `ACTIVATIONS`
+  norm_epsilon: Epsilon = 1e-5  # epsilon of every LayerNorm
+  # state of the 'first' token or 'mean' of all; with 'dense' also a dense layer, gelu and norm
   pooler: Literal['first', 'mean', 'dense_first', 'dense_mean'] = 'first'
-  embed_dropout: PartRate = 0.0
-  dropout: PartRate = 0.0
-  attention_dropout: PartRate = 0.0
-  init_std: Std = 0.02
-  vocab_multiple: Count = 1
-  tied: bool = True
+  embed_dropout: PartRate = 0.0  # rate after the embeddings
+  dropout: PartRate = 0.0  # rate inside the feed-forward
+  attention_dropout: PartRate = 0.0  # rate on attention weights and after attention
+  init_std: Std = 0.02  # standard deviation of the truncated normal that initialises all kernels and tables
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
+  tied: bool = True  # the output matrix is the token table; otherwise a separate matrix
 
   def __post_init__(self):
     check_choices(self)

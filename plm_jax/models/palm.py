@@ -36,37 +36,23 @@ Angles = tuple[Array, Array]
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a PaLM.
+  """Sizes of a PaLM."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n.
-    num_heads: h, number of query heads.
-    num_kv_heads: g, number of key and value heads; 1 in the paper.
-    head_dim: k; h k may differ from d.
-    mlp_dim: f, feed-forward width, 4 d.
-    max_length: maximum sequence length in training. Positions are not learned, so longer sequences can be computed.
-    norm_epsilon: epsilon of every norm; that of T5X, because the paper gives none.
-    rotary_base: base of the angles.
-    dropout: rate on the sum of the two branches; 0 in pre-training, .1 in the paper's fine-tuning.
-    attention_dropout: rate on attention weights.
-    embed_std: standard deviation of the token table's initial normal; kernels start from N(0, 1 / sqrt(inputs)).
-    vocab_multiple: pads the table to a multiple of this many rows.
-  """
-
-  hidden_dim: Count = 4096
-  num_layers: Depth = 32
-  num_heads: Count = 16
-  num_kv_heads: Count = 1
-  head_dim: Count = 256
-  mlp_dim: Count = 16384
+  hidden_dim: Count = 4096  # d, width between blocks
+  num_layers: Depth = 32  # n
+  num_heads: Count = 16  # h, number of query heads
+  num_kv_heads: Count = 1  # g, number of key and value heads; 1 in the paper
+  head_dim: Count = 256  # k; h k may differ from d
+  mlp_dim: Count = 16384  # f, feed-forward width, 4 d
+  # maximum sequence length in training. Positions are not learned, so longer sequences can be computed.
   max_length: Count = 2048
-  norm_epsilon: Epsilon = 1e-6
-  rotary_base: Annotated[float, '1 < x'] = 10_000.0
-  dropout: PartRate = 0.0
-  attention_dropout: PartRate = 0.0
+  norm_epsilon: Epsilon = 1e-6  # epsilon of every norm; that of T5X, because the paper gives none
+  rotary_base: Annotated[float, '1 < x'] = 10_000.0  # base of the angles
+  dropout: PartRate = 0.0  # rate on the sum of the two branches; 0 in pre-training, .1 in the paper's fine-tuning
+  attention_dropout: PartRate = 0.0  # rate on attention weights
+  # standard deviation of the token table's initial normal; kernels start from N(0, 1 / sqrt(inputs))
   embed_std: Std = 1.0
-  vocab_multiple: Count = 1
+  vocab_multiple: Count = 1  # pads the table to a multiple of this many rows
 
   def __post_init__(self):
     check_multiple(self, 'num_heads', 'num_kv_heads')

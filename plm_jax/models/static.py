@@ -22,15 +22,10 @@ from plm_jax.models.base import Base, Overrides
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a table of vectors.
+  """Sizes of a table of vectors."""
 
-  Attributes:
-    hidden_dim: d, width of a vector.
-    vocab_multiple: pads the table to a multiple of this many rows.
-  """
-
-  hidden_dim: Count = 100
-  vocab_multiple: Count = 1
+  hidden_dim: Count = 100  # d, width of a vector
+  vocab_multiple: Count = 1  # pads the table to a multiple of this many rows
 
 
 class Static(Base):

@@ -43,50 +43,31 @@ Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix', 'encoder']
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of a T5.
+  """Sizes of a T5."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n, depth of the encoder or the only stack.
-    num_decoder_layers: depth of the decoder of an encoder-decoder; None for n.
-    num_heads: h.
-    head_dim: k; num_heads * head_dim may differ from hidden_dim.
-    mlp_dim: f, feed-forward width.
-    activation: activation of the feed-forward, or of its gate.
-    gated: the feed-forward has a gate (1.1).
-    tied: logits by the token table, scaled by d^-1/2 (1.0); otherwise by a separate matrix, not scaled (1.1).
-    has_output: False for an untied trunk whose folder has no output matrix; it computes no logits.
-    num_buckets: number of rows of the table of relative biases.
-    max_distance: distances from this one on share the last bucket.
-    norm_epsilon: epsilon of every RMSNorm.
-    dropout: rate after embeddings, inside and after each sublayer, and after the final norms.
-    attention_dropout: rate on attention weights.
-    structure: 'encoder-decoder'; 'shared', where both stacks share all parameters except cross-attention; 'decoder',
-      one causal stack; 'prefix', one stack that sees a prefix in both directions; 'encoder', one bidirectional stack.
-    model_type: name of the family in transformers if it is not 't5': 'mt5'.
-    label_start: id before a text that the decoder reads to label it; None is its last token (BART).
-    vocab_multiple: pads the token table to a multiple of this many rows.
-  """
-
-  hidden_dim: Count = 512
-  num_layers: Depth = 6
-  num_decoder_layers: Depth | None = None
-  num_heads: Count = 8
-  head_dim: Count = 64
-  mlp_dim: Count = 2048
-  activation: Activation = 'relu'
-  gated: bool = False
+  hidden_dim: Count = 512  # d, width between blocks
+  num_layers: Depth = 6  # n, depth of the encoder or the only stack
+  num_decoder_layers: Depth | None = None  # depth of the decoder of an encoder-decoder; None for n
+  num_heads: Count = 8  # h
+  head_dim: Count = 64  # k; num_heads * head_dim may differ from hidden_dim
+  mlp_dim: Count = 2048  # f, feed-forward width
+  activation: Activation = 'relu'  # activation of the feed-forward, or of its gate
+  gated: bool = False  # the feed-forward has a gate (1.1)
+  # logits by the token table, scaled by d^-1/2 (1.0); otherwise by a separate matrix, not scaled (1.1)
   tied: bool = True
-  has_output: bool = True
-  num_buckets: Count = 32
-  max_distance: Count = 128
-  norm_epsilon: Epsilon = 1e-6
-  dropout: PartRate = 0.1
-  attention_dropout: PartRate = 0.1
+  has_output: bool = True  # False for an untied trunk whose folder has no output matrix; it computes no logits
+  num_buckets: Count = 32  # number of rows of the table of relative biases
+  max_distance: Count = 128  # distances from this one on share the last bucket
+  norm_epsilon: Epsilon = 1e-6  # epsilon of every RMSNorm
+  dropout: PartRate = 0.1  # rate after embeddings, inside and after each sublayer, and after the final norms
+  attention_dropout: PartRate = 0.1  # rate on attention weights
+  # 'encoder-decoder'; 'shared', where both stacks share all parameters except cross-attention; 'decoder', one causal
+  # stack; 'prefix', one stack that sees a prefix in both directions; 'encoder', one bidirectional stack
   structure: Structure = 'encoder-decoder'
-  model_type: Literal['', 'mt5'] = ''
+  model_type: Literal['', 'mt5'] = ''  # name of the family in transformers if it is not 't5': 'mt5'
+  # id before a text that the decoder reads to label it; None is its last token (BART)
   label_start: NonNegativeInt | None = None
-  vocab_multiple: Count = 1
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
 
   def __post_init__(self):
     check_choices(self)
@@ -102,33 +83,20 @@ class Config:
 
 
 class Context(NamedTuple):
-  """Inputs of every layer of a stack.
+  """Inputs of every layer of a stack."""
 
-  Attributes:
-    mask: mask of self-attention.
-    bias: f32[b or 1, h, l, m], biases of self-attention.
-    encoded: the encoder's states, or None.
-  """
-
-  mask: Mask
-  bias: Array
-  encoded: Encoded | None
+  mask: Mask  # mask of self-attention
+  bias: Array  # f32[b or 1, h, l, m], biases of self-attention
+  encoded: Encoded | None  # the encoder's states, or None
 
 
 class StepContext(NamedTuple):
-  """Inputs of every layer in a step of generation; the encoder's keys and values are in the cache.
+  """Inputs of every layer in a step of generation; the encoder's keys and values are in the cache."""
 
-  Attributes:
-    mask: mask of the new tokens.
-    bias: f32[b or 1, h, s, m], biases of self-attention.
-    start: int32[], the slot of the first new token.
-    encoder_mask: mask of the new tokens over the encoder's states; None without an encoder.
-  """
-
-  mask: Mask
-  bias: Array
-  start: Array
-  encoder_mask: Mask | None
+  mask: Mask  # mask of the new tokens
+  bias: Array  # f32[b or 1, h, s, m], biases of self-attention
+  start: Array  # int32[], the slot of the first new token
+  encoder_mask: Mask | None  # mask of the new tokens over the encoder's states; None without an encoder
 
 
 class Block(CrossBlock):
@@ -322,13 +290,10 @@ class T5(TwoStacks, _Trunk):
 
 
 class T5Decoder(_Trunk, OneStack):
-  """A decoder without an encoder: the language model of the paper's comparison (§3.2.1).
-
-  Attributes:
-    TOGETHER: tokens that are read at once see each other in both directions, and so are relative biases.
-  """
+  """A decoder without an encoder: the language model of the paper's comparison (§3.2.1)."""
 
   ATTENTION: ClassVar[AttentionKind] = 'causal'
+  # tokens that are read at once see each other in both directions, and so are relative biases
   TOGETHER: ClassVar[bool] = False
 
   def setup(self) -> None:

@@ -35,37 +35,22 @@ from plm_jax.models.base import Base, Overrides, check_choices, check_multiple
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of an XLNet.
+  """Sizes of an XLNet."""
 
-  Attributes:
-    hidden_dim: d, width between blocks.
-    num_layers: n.
-    num_heads: h; the head size is hidden_dim / num_heads.
-    mlp_dim: f, feed-forward width.
-    memory_length: number of earlier positions that the memory stores; 0 for no memory.
-    reuse_length: number of first positions of a sequence that enter the memory; None for half.
-    activation: 'gelu_tanh' (released XLNet), 'gelu_erf' (Hugging Face) or 'relu'.
-    norm_epsilon: epsilon of every LayerNorm.
-    dropout: rate on embeddings, sinusoids and outputs, inside the feed-forward block and after each sublayer.
-    attention_dropout: rate on attention weights.
-    init_std: standard deviation of the normal that initialises kernels, tables and the attention's vectors.
-    vocab_multiple: pads the token table to a multiple of this many rows.
-    tied: the output matrix is the token table; otherwise a separate matrix.
-  """
-
-  hidden_dim: Count = 768
-  num_layers: Depth = 12
-  num_heads: Count = 12
-  mlp_dim: Count = 3072
-  memory_length: NonNegativeInt = 384
-  reuse_length: Count | None = None
-  activation: Activation = 'gelu_tanh'
-  norm_epsilon: Epsilon = 1e-12
+  hidden_dim: Count = 768  # d, width between blocks
+  num_layers: Depth = 12  # n
+  num_heads: Count = 12  # h; the head size is hidden_dim / num_heads
+  mlp_dim: Count = 3072  # f, feed-forward width
+  memory_length: NonNegativeInt = 384  # number of earlier positions that the memory stores; 0 for no memory
+  reuse_length: Count | None = None  # number of first positions of a sequence that enter the memory; None for half
+  activation: Activation = 'gelu_tanh'  # 'gelu_tanh' (released XLNet), 'gelu_erf' (Hugging Face) or 'relu'
+  norm_epsilon: Epsilon = 1e-12  # epsilon of every LayerNorm
+  # rate on embeddings, sinusoids and outputs, inside the feed-forward block and after each sublayer
   dropout: PartRate = 0.1
-  attention_dropout: PartRate = 0.1
-  init_std: Std = 0.02
-  vocab_multiple: Count = 1
-  tied: bool = True
+  attention_dropout: PartRate = 0.1  # rate on attention weights
+  init_std: Std = 0.02  # standard deviation of the normal that initialises kernels, tables and the attention's vectors
+  vocab_multiple: Count = 1  # pads the token table to a multiple of this many rows
+  tied: bool = True  # the output matrix is the token table; otherwise a separate matrix
 
   def __post_init__(self):
     check_choices(self)
@@ -80,36 +65,22 @@ class Config:
 
 @flax.struct.dataclass
 class Stream:
-  """Relation of one stream's queries to the keys; q is l for the content stream and t for the query stream.
+  """Relation of one stream's queries to the keys; q is l for the content stream and t for the query stream."""
 
-  Attributes:
-    mask: attention mask.
-    differs: bool[b, q, m], True if query and key have different types; None if all types are equal.
-    positions: int[b, t], positions of the queries; None if they are the whole sequence.
-  """
-
-  mask: Mask
-  differs: Array | None
-  positions: Array | None
+  mask: Mask  # attention mask
+  differs: Array | None  # bool[b, q, m], True if query and key have different types; None if all types are equal
+  positions: Array | None  # int[b, t], positions of the queries; None if they are the whole sequence
 
 
 @flax.struct.dataclass
 class Context:
-  """Additional inputs of every block; m counts memory and sequence.
+  """Additional inputs of every block; m counts memory and sequence."""
 
-  Attributes:
-    content: the content stream.
-    queries: the query stream, or None.
-    sinusoids: [r, p, d], of all distances; r is 2 with `reversed`, otherwise 1.
-    reversed: bool[b], sequences in reverse order; None for none.
-    memory: [n, b, memory, d], earlier states that each block reads; None for none.
-  """
-
-  content: Stream
-  queries: Stream | None
-  sinusoids: Array
-  reversed: Array | None
-  memory: Array | None
+  content: Stream  # the content stream
+  queries: Stream | None  # the query stream, or None
+  sinusoids: Array  # [r, p, d], of all distances; r is 2 with `reversed`, otherwise 1
+  reversed: Array | None  # bool[b], sequences in reverse order; None for none
+  memory: Array | None  # [n, b, memory, d], earlier states that each block reads; None for none
 
 
 State = tuple[Array, Array | None, Array]  # content [b, l, d], queries [b, t, d], index of the layer int32[]

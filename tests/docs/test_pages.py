@@ -88,6 +88,11 @@ def test_a_docstring_becomes_markdown() -> None:
   }
 
 
+def test_fields_are_described_by_comments() -> None:
+  source = 'class Config:\n  """Sizes."""\n\n  a: int = 1  # one\n  # two\n  # lines\n  b: str = \'x\'\n  c: int = 3\n'
+  assert markdown.comments(source, 'Config') == {'a': 'one.', 'b': 'two lines.'}
+
+
 def test_ruff_of_the_hooks_is_that_of_the_tests() -> None:
   (pin,) = re.findall(r'^ruff.*$', (ROOT / 'requirements/test.txt').read_text(encoding='utf-8'), re.MULTILINE)
   hooks = (ROOT / '.pre-commit-config.yaml').read_text(encoding='utf-8')
