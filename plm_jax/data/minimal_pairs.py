@@ -91,7 +91,7 @@ def make(
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   pairs = _read(records, **asked)
   if same := sum(first == second for first, second in pairs.texts):
-    log.warning(f'{records.where}: {same} of {len(pairs.rows):,} pairs have two equal sentences and count as ties')
+    log.warning(f'{records.where}: {same} of {len(pairs.rows):,} pairs have two equal sentences and count as right')
   limit = min(length, sentences.longest or length)
   ids, table = _tokenised(pairs, vocab, sentences, limit=limit, characters=characters, records=records)
   words = vocab.words([text for both in pairs.texts for text in both]) if sentences.rest_of_word else None

@@ -1,6 +1,7 @@
 """Accuracy on minimal pairs: the share of pairs whose good sentence is more likely, in total and by group.
 
-A tie is wrong, and `ties` is the share of them (Warstadt et al. 2020, §3).
+Two equal sentences (seven pairs of BLiMP) count as right, as in lm-evaluation-harness. Any other tie is wrong.
+`ties` is the share of both.
 """
 
 from collections.abc import Sequence
@@ -11,13 +12,14 @@ from plm_jax.scores import Row
 
 METRICS = ('accuracy', 'ties')
 READS = ('log_probability',)
-RECORDS = ('groups',)
+RECORDS = ('groups', 'options')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
   """Compute both, and 'FIELD/VALUE', the accuracy of the pairs with this value."""
   values = np.array([row['log_probability'] for row in predictions])
-  right, tied = values[:, 0] > values[:, 1], values[:, 0] == values[:, 1]
+  tied = values[:, 0] == values[:, 1]
+  right = (values[:, 0] > values[:, 1]) | [len({*record['options']}) == 1 for record in records]
   groups: dict[str, list[bool]] = {}
   for is_right, record in zip(right.tolist(), records, strict=True):
     for field, value in record['groups'].items():

@@ -137,7 +137,7 @@ def test_equals_a_loop_over_transformers(case, tmp_path):
   settings = {'word_l2r': word == 'word_l2r', 'begin': word != 'begin'}
   theirs = [[expected(kind, model, tmp_path / 'folder', text, **settings) for text in pair[:2]] for pair in PAIRS]
   np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-  right = [bool(good > bad) for good, bad in ours]
+  right = [bool(good > bad) for good, bad in ours[:3]] + [True]  # the last pair has two equal sentences
   assert line['test/accuracy'] == sum(right) / 4
   assert line['test/ties'] == 0.25
   assert ours[3, 0] == ours[3, 1]
