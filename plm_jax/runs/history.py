@@ -25,10 +25,7 @@ def is_step(value: Any) -> bool:
 
 
 def horizon(settings: Mapping[str, Any], step: int) -> int:
-  """Return the number of steps planned after `step` updates.
-
-  The schedule of the next update ends there.
-  """
+  """Return the steps planned after `step` updates, where the schedule ends."""
   return settings['steps'] + sum(more for at, more in settings['extend'] if at <= step)
 
 

@@ -68,10 +68,7 @@ def plain(value: Any) -> Any:
 
 
 def write_json(file: Where, value: Any) -> None:
-  """Write the `plain` form of a value and its checksum.
-
-  The order of keys is kept. The file is replaced atomically.
-  """
+  """Replace a file by a value's `plain` form, and store its checksum."""
   path = files.path(file)
   checksums.write(path.parent, {path.name: files.json_text(plain(value))})
 

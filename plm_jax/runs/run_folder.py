@@ -88,10 +88,7 @@ class _Handler(logging.StreamHandler):
 
 
 def read_json(file: Path) -> dict[str, Any]:
-  """Read the object in a run folder's file, {} without one.
-
-  Raises RunError: the file is damaged.
-  """
+  """Read a file's object, {} without one; raise RunError if damaged."""
   try:
     content = checksums.read_json(file, default={})
     if not isinstance(content, dict):
@@ -102,10 +99,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_result(folder: RunFolder) -> dict[str, Any]:
-  """Read the result of the last end of the run.
-
-  It is {} if there is none or it cannot be read. The end of a run writes it again, so nothing is lost.
-  """
+  """Read the last result of the run, {} if missing or damaged."""
   try:
     return read_json(folder.result)
   except RunError as error:
@@ -209,10 +203,7 @@ def spent(folder: RunFolder, start: int) -> tuple[int, float]:
 
 
 def summed(folder: RunFolder, start: int) -> Mapping[str, tuple[float, float]]:
-  """Read the metric sums since the last line before `start`.
-
-  They are {} if an earlier version saved the step.
-  """
+  """Read metric sums since the line before `start`; {} if none."""
   return saved_steps.read(folder.step(start)).sums if start else {}
 
 

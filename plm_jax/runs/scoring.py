@@ -125,10 +125,7 @@ def in_words(either: Iterable[Sequence[str]]) -> str:
 
 
 def takes_unlabelled(names: Sequence[str], task: Task) -> bool:
-  """Return True if all scores (one or more) also score unlabelled examples.
-
-  This depends on the text that the task predicts (`Task.words`).
-  """
+  """Return whether all scores take unlabelled examples, by `Task.words`."""
   return bool(names) and all(_takes_unlabelled(known(name), task) for name in names)
 
 
@@ -206,10 +203,7 @@ def _some_record(source: Source) -> dict[str, Any]:
 
 
 def record_of(source: Source, row_id: int, task: Task | None = None) -> dict[str, Any]:
-  """Return the record of an example with its group.
-
-  Classes without names in the data get those of the task.
-  """
+  """Return an example's record with its group, and the task's class names."""
   record = _named({} if source.record is None else dict(source.record(row_id)), task)
   return record if source.group is None else record | {'group': source.group(row_id)}
 
@@ -223,10 +217,7 @@ def _named(record: dict[str, Any], task: Task | None) -> dict[str, Any]:
 
 
 def own(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
-  """Return the predictions of an example's own part.
-
-  The text that scores read is added.
-  """
+  """Return the predictions of an example's part, with texts for scores."""
   others = set(task.parts) - {record.get('part', '')}
   own_predictions = {key: value for key, value in prediction.items() if key.partition('/')[0] not in others}
   part = record.get('part', '') if task.parts else ''
@@ -243,10 +234,7 @@ def metrics(names: Sequence[str]) -> list[str]:
 
 
 def score(name: str, predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Compute the metrics of one score; see `scores/__init__.py`.
-
-  Raises ConfigError: it cannot score these examples.
-  """
+  """Compute one score's metrics (`scores/__init__.py`), or raise ConfigError."""
   named = known(name)
   if named.part:
     indices = [index for index, record in enumerate(records) if record['part'] == named.part]

@@ -113,10 +113,7 @@ def tensorboard(root: Path, *, resume_step: int | None, settings: Mapping[str, A
 
 
 def wandb(root: Path, *, resume_step: int | None, settings: Mapping[str, Any]) -> Callable[[], Sink]:
-  """Log to a run named by the folder, continued on resume.
-
-  Raises ImportError: the package is not installed.
-  """
+  """Log to a run named by the folder; raise ImportError without wandb."""
   try:
     import wandb as library
   except ImportError as error:

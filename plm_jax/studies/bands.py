@@ -41,13 +41,9 @@ def thinned(values: np.ndarray, points: int = POINTS) -> np.ndarray:
 
 
 def extremes(line: Line, stretches: int) -> Line:
-  """Thin a curve to the minimum and maximum of each segment.
+  """Thin a curve to its extremes in each of `stretches` segments.
 
-  No spike is lost.
-
-  Args:
-    line: a curve; returned unchanged if it has at most two points a segment.
-    stretches: number of equally long segments of steps.
+  No spike is lost. A curve of at most two points a segment is returned unchanged.
   """
   steps, values = line
   if len(steps) <= 2 * stretches:

@@ -153,10 +153,7 @@ def _no_metric(run_folders: Iterable[Path], metric: str) -> ConfigError:
 
 
 def ends(name: str, runs: Sequence[Run], metric: str) -> dict[str, Any]:
-  """Summarise the last and best values of runs.
-
-  Runs that diverged are left out.
-  """
+  """Summarise the last and best values of runs that did not diverge."""
   steps = sorted({int(run.line[0][-1]) for run in runs if run.diverged is None})
   if len(steps) > 1:
     log.warning(
@@ -194,10 +191,7 @@ def _show(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
 
 
 def draw(groups: Mapping[str, Sequence[Line]], metric: str, file: Path) -> None:
-  """Plot a curve for each group.
-
-  The mean of several runs has a band of one standard deviation.
-  """
+  """Plot a curve for each group, with a band of one deviation."""
   from matplotlib.figure import Figure
   from matplotlib.ticker import EngFormatter
 

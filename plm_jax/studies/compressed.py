@@ -72,10 +72,7 @@ def compress(network: Network, methods: Sequence[Method], subject: Subject, *, l
 
 
 def without_weights(network: Network, trunk: nn.Module, share: float, *, each: bool) -> Network:
-  """Set the smallest weights of dense layers to 0.
-
-  Weights are compared within each matrix (`each`) or among all of them.
-  """
+  """Set the smallest weights of dense layers to 0, per matrix (`each`)."""
   dense = {f'{path}/kernel': sum(axes) for path, axes in wrapped.dense_layers(trunk).items()}
   sizes = {path: jnp.abs(network.leaves[path]) for path in dense if path in network.leaves}
   if each:
@@ -169,10 +166,7 @@ def without_layers(network: Network, trunk: nn.Module, share: float, subject: Su
 
 
 def in_8_bits(network: Network, trunk: nn.Module) -> Network:
-  """Quantize dense layers and embedding tables to int8.
-
-  The scales of training are used if there are any.
-  """
+  """Quantize dense layers and tables to int8, by trained scales if any."""
   leaves, errors = dict(network.leaves), {}
   for path, axes in training_in_8_bits.channels_of(trunk).items():
     if path in leaves:

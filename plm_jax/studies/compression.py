@@ -116,10 +116,7 @@ def run_study(
 def open_subject(
   settings: Settings, workdir: Where, *, step: Step, name: str | None, part: str | None = None
 ) -> Subject:
-  """Open a run or a task of it.
-
-  Raises ConfigError if the task or an evaluation is missing.
-  """
+  """Open a run, or raise ConfigError without its task or evaluation."""
   settings = one_part.settings_of(settings, part, where=f'--part={part}')
   chosen = _evaluation_name(settings, name)
   settings = build.unwrapped(settings)  # `weights` opens parameters with wrappers applied

@@ -36,10 +36,7 @@ OfRun = TypeVar('OfRun', bound=Described)
 
 
 def expanded(folder: Path) -> list[Path]:
-  """Return a run folder itself, or the run folders of a sweep.
-
-  Raises ConfigError if it is neither.
-  """
+  """Return a run folder or those of a sweep, else raise ConfigError."""
   trials = [trial for trial in files.listing(folder / 'trials') if files.is_file(RunFolder(trial).config)]
   if files.is_file(RunFolder(folder).config) or trials:
     return trials or [folder]
@@ -80,10 +77,7 @@ def facts_of(folder: RunFolder) -> dict[str, Any]:
 
 
 def grouped(runs: Sequence[OfRun], by: Sequence[str]) -> dict[str, list[OfRun]]:
-  """Group runs into curves, by name, in the order of the runs.
-
-  Raises ConfigError: a key of `by` that no run has.
-  """
+  """Group runs by name, in order; raise ConfigError for unknown `by`."""
   all_keys = list(dict.fromkeys(key for run in runs for key in run.settings))
   for key in by:
     errors.check_choice('--by', 'key', key, all_keys)
@@ -98,11 +92,8 @@ def grouped(runs: Sequence[OfRun], by: Sequence[str]) -> dict[str, list[OfRun]]:
 def named(groups: Mapping[str, list[OfRun]], by: Sequence[str]) -> dict[str, list[OfRun]]:
   """Rename groups for a legend.
 
-  A short list of differing keys names a group, else the common prefix of its folders.
-
-  Args:
-    groups: from `grouped`.
-    by: requested keys, whose values name a group however long they are.
+  A short list of differing keys names a group, else the common prefix of its folders. Requested keys (`by`) name it
+  however long they are.
   """
   if by or all(len(name) <= SHORT for name in groups):
     return dict(groups)

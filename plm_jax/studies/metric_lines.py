@@ -82,10 +82,8 @@ def names(file: Path) -> set[str]:
 def read(paths: Sequence[Path], wanted: Wanted) -> list[Metrics]:
   """Read several files of metrics.
 
-  A missing file is empty. The log reports damaged lines.
-
-  Args:
-    wanted: function from the name of a metric to whether it is read; 'step' is always read.
+  A missing file is empty. The log reports damaged lines. `wanted` tells from the name of a metric whether it is read;
+  'step' always is.
   """
   with concurrent.futures.ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as threads:
     seen: dict[bytes, set[str]] = {}
@@ -127,10 +125,7 @@ def _sizes(total: int) -> list[int]:
 
 
 def _parse_at_once(content: bytes, wanted: Wanted, seen: dict[bytes, set[str]]) -> _Block:
-  """Parse undamaged lines.
-
-  Raises ValueError: a damaged line, or a metric that is not a number on every line.
-  """
+  """Parse lines, or raise ValueError for damage and metrics without numbers."""
   import pyarrow
   from pyarrow import json as reader
 

@@ -69,13 +69,9 @@ def run_study(
 
 
 def probe_of(settings: Settings, layer: Layer, *, seed: int, last: int) -> Settings:
-  """Build the settings of the probe of one layer.
+  """Build the settings of the probe of one layer, or MIX.
 
-  Args:
-    settings: settings of any run of the adapter.
-    layer: index of a layer, or MIX for a learned mix of all.
-    seed: random seed of the probe.
-    last: index of the trunk's last layer.
+  `last` is the index of the trunk's last layer.
   """
   # -1 is the last layer after the trunk's final norm, if it has one
   indices = (*range(last), -1) if layer == MIX else (-1 if layer == last else layer,)
@@ -155,10 +151,7 @@ def show(table: Mapping[str, Any]) -> None:
 
 
 def draw(all_tables: Sequence[Mapping[str, Any]], file: Path) -> None:
-  """Plot a curve over the layers for each table.
-
-  The mix of all layers is a dashed line.
-  """
+  """Plot each table as a curve over layers, mixes as dashed lines."""
   from matplotlib.figure import Figure
   from matplotlib.ticker import MaxNLocator
 

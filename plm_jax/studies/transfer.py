@@ -215,10 +215,7 @@ class Origins:
     self._rows: dict[tuple[int, int], str] = {}
 
   def of(self, cell: Cell) -> Digests:
-    """Return the checksums of a run.
-
-    A pre-trained run has those of `init_from` too.
-    """
+    """Return a run's checksums, if pre-trained those of `init_from` too."""
     if cell[1:3] not in self._rows:
       data = _data_of(self._settings, cell)
       source = make_source(data, self._parts.vocab, seed=cell.seed, reader=self._parts)
@@ -358,10 +355,7 @@ def summarise(
 
 
 def print_table(table: Mapping[str, Any]) -> None:
-  """Print means, ranges over seeds, and overfitting.
-
-  Overfitting is the training score minus the test score.
-  """
+  """Print means, ranges over seeds, and overfitting (training minus test score)."""
   show = Table(title=f'Test {table["metric"]}, mean of {table["seeds"]} seeds (lowest to highest)')
   columns = ('labels per class', 'from scratch', 'pre-trained', 'gain', 'seeds won', 'overfit: scratch', 'pre-trained')
   for column in columns:

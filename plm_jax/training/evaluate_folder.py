@@ -62,10 +62,7 @@ def _with_start(settings: Settings, ids: Mapping[str, Any], vocab: Vocab) -> Set
 def _with_head(settings: Settings, head: Mapping[str, Any], source: Where) -> Settings:
   """Return settings with the classes and layers of a folder's head.
 
-  Args:
-    head: the block of the adapter that computes the head of the folder; empty where it has none.
-
-  Raises ConfigError if the head is another adapter's.
+  `head` is the folder's adapter block, empty without one. Raises ConfigError if the head is another adapter's.
   """
   adapter = settings['adapter'] or {}
   if not {adapter.get('name'), head.get('name')} <= set(task_heads.ADAPTERS):

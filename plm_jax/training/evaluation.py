@@ -44,13 +44,7 @@ def asked(settings: Settings, made: Parts) -> dict[str, tuple[str, ...]]:
 
 
 def check_scores(names: Sequence[str], made: Parts, spec: Mapping[str, jax.ShapeDtypeStruct], *, where: str) -> None:
-  """Raise ConfigError if scores cannot be computed, by shape.
-
-  Args:
-    made: the task and what it is called.
-    spec: of a batch of the evaluation.
-    where: the block that names the scores, such as 'eval.validation'.
-  """
+  """Raise ConfigError if scores cannot be computed, by shape; see `scoring.check`."""
   if names:
     scoring.check(names, predicted_keys(made.task, spec), where=where, user=made.user)
 
@@ -86,11 +80,7 @@ class Evaluated(NamedTuple):
 
 
 def make_steps(task: Task, *, rows: int | None = None) -> Steps:
-  """Jit both functions of a task; they compile lazily.
-
-  Args:
-    rows: that are scored at once, see `rows_at_once`; None scores each batch as it comes.
-  """
+  """Jit both functions of a task; `rows` is that of `rows_at_once`."""
   plain = functools.partial(eval_step, task=task, rows=rows)
   return Steps(jax.jit(plain), jax.jit(functools.partial(predicting_step, task=task)))
 
@@ -102,10 +92,7 @@ def steps_of(settings: Settings, made: Parts, names: Iterable[str]) -> dict[str,
 
 
 def rows_at_once(settings: Settings) -> int | None:
-  """Return the examples of a training micro-batch.
-
-  They fit in memory in an evaluation too. None: training does not accumulate.
-  """
+  """Return the rows of an accumulated micro-batch, which evaluations fit, or None."""
   parts = settings['accumulate']
   return None if parts == 1 else settings['data']['batch_size'] // parts
 
@@ -200,10 +187,7 @@ def _over_rows(
 def rows_of(predicted: dict[str, Array]) -> list[dict[str, Any]]:
   """Return the examples of a batch over all processes.
 
-  They are in batch order, without those of weight 0.
-
-  Args:
-    predicted: leaves lead with the batch axis; with 'row_weight', which the rows do not have.
+  They are in batch order, without those of weight 0; leaves of `predicted` lead with the batch axis.
   """
   # label [4 7 5 5], row_id [8 9 10 -1], row_weight [1 1 1 0]   ->   (4, 8), (7, 9), (5, 10)
   alone = jax.process_count() == 1

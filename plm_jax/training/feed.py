@@ -53,18 +53,12 @@ def simulated(mesh: Mesh) -> bool:
 
 
 def steps_in_flight(mesh: Mesh) -> int:
-  """Return how many steps may be queued.
-
-  Two hide the work of the host, but simulated devices starve.
-  """
+  """Return how many steps may be queued: two hide the host's work."""
   return 0 if simulated(mesh) else 2
 
 
 def rows_per_device(batch_size: int, *, accumulate: int, mesh: Mesh) -> int:
-  """Return the number of rows that a device computes at once.
-
-  Raises ConfigError: the batch cannot be cut evenly.
-  """
+  """Return a device's rows at once; raise ConfigError for uneven batches."""
   devices = sharding.row_places(mesh)
   parts = accumulate * devices
   if accumulate < 1 or batch_size % parts:
@@ -76,11 +70,7 @@ def rows_per_device(batch_size: int, *, accumulate: int, mesh: Mesh) -> int:
 
 
 def check_evaluations(evaluations: Mapping[str, Mapping[str, Any]], *, mesh: Mesh) -> None:
-  """Raise ConfigError if batches of an evaluation cannot be divided evenly.
-
-  Args:
-    evaluations: of the settings, those that are asked for.
-  """
+  """Raise ConfigError if batches of an evaluation cannot be divided evenly."""
   devices = sharding.row_places(mesh)
   for name, block in evaluations.items():
     if (rows := block['data']['batch_size']) % devices:

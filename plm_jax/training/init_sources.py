@@ -59,10 +59,8 @@ def init_params_from(
 ) -> tuple[PyTree, init_from.Report]:
   """Replace the parameters that `init_from` names, and report which ones.
 
-  Raises CheckpointError, ValueError: see `checkpoint.init_from.initialise`.
-
-  Args:
-    names: of the classes of the rows that are trained on, if they have any.
+  `names` are those of the classes that are trained on. Raises CheckpointError, ValueError: see
+  `checkpoint.init_from.initialise`.
   """
   entries = []
   for entry in settings['init_from']:
@@ -156,13 +154,7 @@ def _unlike(source: str, settings: Settings, parts: Parts, names: Sequence[str])
 
 
 def check_classes(source: str, labels: Sequence[str], sources: Mapping[str, Source]) -> None:
-  """Raise ValueError if evaluations and a head order classes differently.
-
-  Args:
-    source: the folder of the head.
-    labels: names of its classes, if they have any.
-    sources: evaluation -> its rows.
-  """
+  """Raise ValueError if evaluations and the head of `source` order classes differently."""
   theirs = task_heads.named(labels)
   for name, rows in sources.items():
     if not theirs or not rows.names or theirs == task_heads.named(rows.names):

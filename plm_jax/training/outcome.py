@@ -25,12 +25,7 @@ class Outcome(NamedTuple):
 
 
 def way_on(folder: RunFolder, steps: Sequence[int], done: int) -> str:
-  """Return how to resume a run that diverged.
-
-  Args:
-    steps: saved steps that are sound.
-    done: the step at which it diverged.
-  """
+  """Return how to resume a run diverged at `done`, from sound `steps`."""
   if not steps:
     return f'no step of {folder.root} was saved before: begin again in another --workdir, say with a lower optim.rate'
   newest, workdir = max(steps), shlex.quote(str(folder.root))

@@ -77,14 +77,7 @@ def make_second_vocab(settings: Settings, folder: RunFolder | None = None) -> Vo
 
 
 def missing_vocab(settings: Settings, name: str = 'vocab', *, heads: Sequence[str] = ()) -> str:
-  """Return how to make a local vocabulary that does not exist.
-
-  The text is empty if it exists, or is remote.
-
-  Args:
-    name: of the block, 'vocab' or 'second_vocab'.
-    heads: as of `recipe.fix`.
-  """
+  """Return how to make a missing local vocabulary, '' for others (`recipe.fix_of`)."""
   block = settings.get(name) or {}
   if 'path' not in block or files.is_address(block['path']) or tokenizer.exists(block['path']):
     return ''
@@ -170,8 +163,7 @@ def parts_of(
 ) -> Parts:
   """Build the task on an existing trunk; raises like `make_parts`.
 
-  Args:
-    **offered: keywords for a task that takes them, such as `heads`.
+  `offered` has keywords for a task that takes them, such as `heads`.
   """
   role = 'objective' if settings.get('objective') else 'adapter'
   second = make_second_vocab(settings, folder)

@@ -97,11 +97,9 @@ class Tracer:
 
   @contextlib.contextmanager
   def step(self, number: int, state: Any) -> Iterator[None]:
-    """Trace the body, which makes step `number`, if requested.
+    """Trace the body, step `number` from 1, if requested.
 
-    Args:
-      number: from 1.
-      state: arrays of the step before, which is waited for where a trace begins.
+    Where a trace begins, the arrays of `state` are waited for.
     """
     import jax
 

@@ -59,10 +59,7 @@ def step_rng(key: Array, step: Array, *, random: str = 'threefry2x32') -> Array:
 
 
 def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
-  """Bind the parameters of the task's model.
-
-  Calls without a key drop out differently.
-  """
+  """Bind the parameters of the model; calls without key drop out differently."""
   calls = itertools.count()
   default_train, default_rng = train, rng
 
@@ -112,11 +109,7 @@ class Maker(NamedTuple):
 
 
 def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], *, layout: Layout) -> Maker:
-  """Derive the shardings of a training state from axis names.
-
-  Args:
-    spec: key -> global shape and dtype of a batch.
-  """
+  """Derive a training state's shardings from axis names; `spec` is global."""
 
   def make(key: Array) -> TrainState:
     params = init_params(task, spec, key)
@@ -376,20 +369,14 @@ def _parts(batch_size: int, rows: int) -> int:
 
 
 def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dict[str, Array]:
-  """Return predictions of a batch, with `row_id` and `row_weight` of its rows.
-
-  Raises ValueError: the task makes no predictions.
-  """
+  """Return predictions with `row_id` and `row_weight`, or raise ValueError."""
   return _predict(_open(params, batch, key, task=task), batch, task=task)
 
 
 def predicting_step(
   params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task
 ) -> tuple[Metrics, PyTree, dict[str, Array]]:
-  """Return the results of `eval_step` and `predict_step`.
-
-  The model runs once if both call it in the same way. Raises ValueError: the task makes no predictions.
-  """
+  """Return results of `eval_step` and `predict_step`, if possible of one run."""
   opened = _open(params, batch, key, task=task)
   opened = opened._replace(forward=computed_once(opened.forward))
   return *_score(opened, batch, carry, task=task), _predict(opened, batch, task=task)

@@ -228,8 +228,5 @@ def _table(folder: Path, remarks: list[str]) -> str:
 
 @functools.cache
 def is_headline(name: str) -> bool:
-  """Return whether a metric is always plotted.
-
-  These are all except norms of parts of a network.
-  """
+  """Return whether a metric is always plotted: no norm of a part."""
   return not name.startswith(PART_NORMS)

@@ -50,13 +50,9 @@ def _moves(line: Line | None) -> bool:
 
 
 def make(groups: Mapping[str, Sequence[Run]], metrics: Sequence[str]) -> dict[str, Any]:
-  """Build the data of the script.
+  """Build the data of the script: runs, groups, a figure a metric.
 
-  It has the names of runs and groups, and a figure for each metric.
-
-  Args:
-    groups: name of a curve -> its runs.
-    metrics: metrics from `drawn`.
+  `groups` maps the name of a curve to its runs.
   """
   runs = [run for group in groups.values() for run in group]
   group_of = [index for index, group in enumerate(groups.values()) for _ in group]

@@ -47,10 +47,7 @@ def number(value: Any, digits: int = 5) -> Cell:
 def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, label: str, left: bool = False) -> str:
   """Build a scrollable, sortable table whose first column stays visible.
 
-  Args:
-    heads: heads of the columns.
-    rows: cells of each row, one for each head.
-    left: whether numbers are aligned on the left, as in a column of mixed types.
+  `left` aligns numbers on the left, as in a column of mixed types.
   """
   lines = [''.join(_cell(cell, first=not index) for index, cell in enumerate(row)) for row in rows]
   sorts = len(lines) >= SORTED

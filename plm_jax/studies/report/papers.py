@@ -10,10 +10,7 @@ _NUMBER = re.compile(r'[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?')
 
 
 def as_html(content: str, *, label: str) -> str:
-  """Convert a `table.md` to HTML.
-
-  Its title becomes a heading below that of the section.
-  """
+  """Convert a `table.md` to HTML, its title below that of the section."""
   return ''.join(_block(kind, lines, label) for kind, lines in _blocks(content))
 
 

@@ -48,10 +48,7 @@ def _run(group: str, run: Run, metric: str) -> list[Cell]:
 
 
 def ends(run: Run, metric: str) -> tuple[float | None, int | None, float | None]:
-  """Return the best value, its step, and the last value.
-
-  Unknown ones are None.
-  """
+  """Return the best value, its step and the last value, or None."""
   if metric not in run.metrics.lines:
     return None, None, None
   steps, values = run.metrics.lines[metric]
@@ -85,10 +82,7 @@ def _averages(groups: Groups, metric: str) -> str:
 
 
 def configs(groups: Groups) -> str:
-  """Build the section of config differences.
-
-  Each curve has a column; equal keys are folded.
-  """
+  """Build the section of config differences, with a column for each curve."""
   all_runs = [run for group in groups.values() for run in group]
   keys = curve_sets.differing(all_runs)
   body = ''

@@ -37,9 +37,7 @@ class Journal(JournalFileBackend):
   def __init__(self, file: Path, *, direction: Direction, lost: Lost = lambda number: None):
     """Create the file if it is missing.
 
-    Args:
-      direction: direction of a study whose line is damaged.
-      lost: rebuilds the line of a trial whose line is damaged.
+    `direction` is that of a study whose line is damaged. `lost` rebuilds the damaged line of a trial.
     """
     super().__init__(str(file))
     self._lost = lost
@@ -127,12 +125,7 @@ def quiet() -> None:
 
 
 def open_study(file: Path, *, direction: Direction, lost: Lost = lambda number: None) -> optuna.Study:
-  """Open the study of a journal; create it if it is missing.
-
-  Args:
-    direction: direction of its metric.
-    lost: rebuilds the line of a trial whose line is damaged.
-  """
+  """Open the study of a journal, created if missing; see `Journal`."""
   quiet()
   storage = optuna.storages.JournalStorage(Journal(file, direction=direction, lost=lost))
   return optuna.create_study(storage=storage, study_name=STUDY, direction=direction, load_if_exists=True)

@@ -69,10 +69,7 @@ def counted(sweep: Sweep, trials: Sequence[FrozenTrial]) -> dict[int, int]:
 
 
 def rows(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Row]:
-  """Rank the points of a sweep, best first.
-
-  Ties are ranked by their best value.
-  """
+  """Rank the points of a sweep, best first, ties by best value."""
   groups: dict[tuple[tuple[str, str], ...], list[FrozenTrial]] = {}
   counts = counted(sweep, trials)
   for trial in trials:
@@ -182,10 +179,7 @@ def _measured(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def as_table(sweep: Sweep, ranked: Sequence[Row]) -> Table:
-  """Format the rows for printing.
-
-  Mean and deviation are shown if there are seeds.
-  """
+  """Format the rows, with mean and deviation if there are seeds."""
   seeds = any(key.name == SEED for key in sweep.space)
   names = [key.name for key in sweep.space if key.name != SEED]
   left_out = f'; {len(ranked) - SHOWN} more rows in table.json' if len(ranked) > SHOWN else ''
@@ -230,10 +224,7 @@ def draw_importance(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> No
 
 
 def draw_parallel(sweep: Sweep, done: Sequence[FrozenTrial], file: Path) -> None:
-  """Plot parallel coordinates.
-
-  Each key has an axis, the metric is on the right, and each finished trial is a line.
-  """
+  """Plot each finished trial over parallel axes of keys and the metric."""
   from matplotlib import colormaps
   from matplotlib.colors import Normalize
   from matplotlib.figure import Figure

@@ -96,12 +96,9 @@ def as_text(value: Any) -> str:
 
 
 def read(text: str) -> Space:
-  """Read the space that `--space` names.
+  """Read the space of `--space`: a literal, or a Python file's `SPACE`.
 
-  Raises ConfigError: no such file, no literal, or no space.
-
-  Args:
-    text: a literal in braces, or a Python file with a literal `SPACE`; it is parsed, not executed.
+  The text is parsed, not executed. Raises ConfigError: no such file, no literal, or no space.
   """
   if text.lstrip().startswith(('{', '[', '(')):  # `parse` rejects a list
     return parse(_literal(text, '--space'))
@@ -145,10 +142,7 @@ def _literal(text: str, label: str) -> Any:
 
 
 def parse(literal: Any) -> Space:
-  """Parse the literal of a space.
-
-  Raises ConfigError: names the wrong key or value.
-  """
+  """Parse the literal of a space; raise ConfigError for a wrong key."""
   if not isinstance(literal, Mapping) or not literal or not all(isinstance(key, str) for key in literal):
     raise ConfigError(f'--space: expected a dict with at least one config key, got {literal!r}.')
   space: list[Key] = []
@@ -276,11 +270,8 @@ def identity(params: Mapping[str, Any], space: Space) -> tuple[tuple[str, str], 
 def check(space: Space, changed: Changed, *, points: Sequence[Point] = ()) -> None:
   """Check every value, and every point of a grid.
 
-  Raises ConfigError: names the key or the point, or two values that the config reads as the same.
-
-  Args:
-    changed: function from changes to a config; raises for an unknown key or an invalid value.
-    points: the points of a grid; each must be a valid config.
+  Raises ConfigError: names the key or the point, or two values that the config reads as the same. `changed` maps
+  changes to a config, and raises for an unknown key or an invalid value.
   """
   by_name = {key.name: key for key in space}
   for key in space:

@@ -55,11 +55,9 @@ def run(sweep: Sweep, number: int) -> int:
 
 
 def check_metric(sweep: Sweep, number: int) -> None:
-  """Raise ConfigError if a trial would not compute the metric in `best`.
+  """Raise ConfigError if a new sweep's trial lacks the metric in `best`.
 
-  Args:
-    sweep: a sweep that has not started.
-    number: number of a trial whose point does not depend on results.
+  The point of trial `number` must not depend on results.
   """
   point = preview(dataclasses.replace(sweep, trials=number + 1))[number]
   preflight.check_metric_of_best(from_data.filled(config.resolve(sweep.changed(list(point.items())))))

@@ -73,10 +73,7 @@ class Sweep:
     return open_study(self.folder / 'journal.jsonl', direction=self.direction, lost=self._lost)
 
   def _lost(self, number: int) -> Line | None:
-    """Rebuild the damaged line of a trial of a grid.
-
-    Its number determines the point.
-    """
+    """Rebuild the damaged line of a grid's trial from its number."""
     points = sweep_space.grid(self.space) if self.method == 'grid' else []
     return template_line(_of_grid(self.space, points[number])) if number < len(points) else None
 
@@ -89,10 +86,7 @@ class Sweep:
     return self.folder / 'locks' / name
 
   def pruner(self) -> optuna.pruners.BasePruner:
-    """Build the pruner of halving, or one that prunes nothing.
-
-    It is asynchronous successive halving (Li et al. 2018, ASHA).
-    """
+    """Build the pruner of halving (ASHA, Li et al. 2018), or none."""
     if self.method != 'halving':
       return optuna.pruners.NopPruner()
     return optuna.pruners.SuccessiveHalvingPruner(min_resource=self.first_rung, reduction_factor=self.factor)
@@ -161,10 +155,7 @@ def _tpe(seed: int) -> optuna.samplers.BaseSampler:
 
 
 def preview(sweep: Sweep) -> list[Point]:
-  """Return the points that do not depend on results.
-
-  For TPE these are only the first ones.
-  """
+  """Return the points independent of results, of TPE the first ones."""
   quiet()
   count = min(sweep.trials, FIRST_TRIALS) if sweep.method == 'tpe' else sweep.trials
   trials: list[FrozenTrial] = []
@@ -226,10 +217,7 @@ def work(sweep: Sweep, words: Sequence[str]) -> list[FrozenTrial]:
 
 
 def check_same(sweep: Sweep) -> None:
-  """Store the settings of a sweep, or compare the stored ones.
-
-  Raises ConfigError: the folder holds another sweep.
-  """
+  """Store a sweep's settings; raise ConfigError if others are stored."""
   new = files.parse_json(
     files.json_text(
       {

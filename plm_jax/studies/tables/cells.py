@@ -50,10 +50,7 @@ ROUNDED = 5e-5  # maximum rounding error of a score by `packed`
 
 
 def read(file: files.Path) -> dict[str, Any]:
-  """Read a `cells.json`; a missing file is empty.
-
-  Raises ConfigError: the file is damaged.
-  """
+  """Read a `cells.json`, empty if missing; raise ConfigError if damaged."""
   try:
     content = checksums.read_sealed(file, default={})
     _check(content)
@@ -114,10 +111,7 @@ def _are_strings(values: Iterable[Any]) -> bool:
 
 
 def write(file: files.Path, results: Mapping[str, Any]) -> None:
-  """Write a `cells.json` without unused runs.
-
-  Runs are used if a cell names them or a used run starts from them.
-  """
+  """Write a `cells.json` without runs that no cell needs."""
   used = digests(results['cells'])
   while more := {results['runs'].get(digest, {}).get('source') for digest in used} - used - {None, ''}:
     used |= more
@@ -198,11 +192,7 @@ def by_row(file: files.Path, metric: str) -> np.ndarray | None:
   """Compute the score of each predicted example, f64[rows].
 
   Returns None if the metric is no mean over examples. Parts of one example, such as the windows of a question, count as
-  one.
-
-  Args:
-    file: predictions as written by `evaluate --predictions`.
-    metric: metric, such as 'validation/accuracy'.
+  one. `file` is written by `evaluate --predictions`, `metric` is such as 'validation/accuracy'.
   """
   predictions, records = predicted.join([file])
   name, short = _score_of(metric, predictions, records)
@@ -217,13 +207,9 @@ def by_row(file: files.Path, metric: str) -> np.ndarray | None:
 
 
 def by_group(file: files.Path, metric: str) -> np.ndarray | None:
-  """Compute the contributions of groups of examples, f64[groups].
+  """Compute f64[groups], contributions of groups of examples (`intervals.of_groups`).
 
-  They are those of `intervals.of_groups`. Returns None if no score computes the metric from predictions.
-
-  Args:
-    file: predictions as written by `evaluate --predictions`.
-    metric: metric, such as 'validation/matthews'.
+  Returns None if no score computes the metric from predictions. Arguments are as in `by_row`.
   """
   predictions, records = predicted.join([file])
   name, short = _score_of(metric, predictions, records)
@@ -264,10 +250,7 @@ def packed(rows: np.ndarray) -> dict[str, Any]:
 
 
 def unpacked(scores_: Mapping[str, Any]) -> np.ndarray:
-  """Unpack scores from `packed`, f64[rows].
-
-  Raises ValueError: they are damaged, or their number is wrong.
-  """
+  """Unpack scores from `packed`, f64[rows]; raise ValueError if damaged."""
   if 'bits' in scores_:
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(scores_['bits']), np.uint8))
     if not 0 <= len(bits) - scores_['count'] < 8:  # padded to bytes

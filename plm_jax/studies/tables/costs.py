@@ -64,10 +64,7 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
 
 
 def operations(run: Run, counts: Counts, epochs: Epochs) -> float:
-  """Count operations of a run: three forward passes per step.
-
-  Raises ConfigError: they cannot be counted; gives the reason.
-  """
+  """Count operations, three forward passes a step; ConfigError says why not."""
   if run.evaluates:
     raise ConfigError('it only evaluates, without a step')
   return 3.0 * counts.of(run)['flops'] * epochs.steps(run) * run.settings['data']['batch_size']

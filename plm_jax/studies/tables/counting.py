@@ -32,10 +32,7 @@ class Counts:
     self._answers: dict[str, Any] = {}
 
   def add(self, all_runs: Sequence[Run]) -> None:
-    """Count runs, all in one process.
-
-    Raises Interrupted: stopped by a signal.
-    """
+    """Count runs, all in one process; raise Interrupted after a signal."""
     new = {key: question for key, question in map(_question, all_runs) if key not in self._answers}
     if new:
       self._answers |= dict(zip(new, _ask(list(new.values())), strict=True))

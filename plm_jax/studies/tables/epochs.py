@@ -32,12 +32,7 @@ class Epochs:
   """
 
   def __init__(self, needed: Sequence[Run], folders: Mapping[str, RunFolder | None]) -> None:
-    """Read the steps per epoch of finished runs.
-
-    Args:
-      needed: the runs.
-      folders: digest -> folder of a finished run, else None.
-    """
+    """Read steps per epoch; `folders` maps digests to finished runs' folders."""
     self.estimated: set[str] = set()
     self._folders = folders
     self._steps: dict[str, int | str] = {}  # key of the data -> steps per epoch, or why they are unknown
@@ -48,10 +43,7 @@ class Epochs:
         self._steps.setdefault(_key(run), steps)
 
   def steps(self, run: Run) -> int:
-    """Compute the number of steps of a run.
-
-    Raises ConfigError: it is unknown; gives the reason.
-    """
+    """Compute a run's steps; raise ConfigError with the reason if unknown."""
     settings = run.settings
     if settings['steps'] is not None:
       return int(settings['steps'])

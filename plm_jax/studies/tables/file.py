@@ -224,10 +224,7 @@ def origin(table: Table, row: str, column: str) -> Origin:
 
 
 def table_files() -> list[str]:
-  """List the table files of the package.
-
-  Paths are relative if they are below the working directory.
-  """
+  """List the package's table files, relative to the working directory if below."""
   here, folder = files.absolute('.'), signatures.ROOT.parent / 'experiments' / 'tables'
   return [str(file).removeprefix(f'{here}/') for file in files.listing(folder, '*.py') if file.name != 'common.py']
 

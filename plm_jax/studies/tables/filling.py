@@ -139,10 +139,7 @@ def _merge(file: Path, results: dict[str, Any]) -> set[str]:
 
 
 def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> dict[str, tuple[str, ...]]:
-  """Map the digest of each run to the metrics of its columns.
-
-  A run that is only counted has ().
-  """
+  """Map each run's digest to its columns' metrics, () if only counted."""
   metrics: dict[str, tuple[str, ...]] = {}
   for cell, by_seed in plan.items():
     column = table.columns[cell.column]

@@ -23,10 +23,7 @@ STOPS = 120  # seconds in which a stopped run must save its state
 
 
 def words(run: Run, places: Places, *, metrics: Sequence[str] = ()) -> list[str]:
-  """Build the words of the command that makes a run.
-
-  `metrics` is as in `make`.
-  """
+  """Build the words of the command that makes a run; see `make`."""
   before = run.weights or (None if run.source is None else str(run_folders.folder_of(run.source, places).root))
   weights = [f'--weights={before}'] if run.evaluates else []
   folder = run_folders.folder_of(run, places)

@@ -71,10 +71,7 @@ def _with_splits(settings: Settings) -> dict[str, Any]:
 
 
 def left_out(settings: Settings) -> dict[str, str]:
-  """Return evaluations whose optional split the data lack, with the split.
-
-  The evaluation of `best` is never among them.
-  """
+  """Return optional evaluations, except that of `best`, with splits the data lack."""
   judge = (settings['best'] or ('',))[0].partition('/')[0]
   found = {}
   for name, block in settings['eval'].items():
@@ -168,10 +165,7 @@ def _fill_layout(made: dict[str, Any], kept: Settings, source: str | None) -> No
 
 
 def _layout_of_source(settings: Settings, source: str | None) -> str:
-  """Return the layout of the folder that the trunk comes from.
-
-  If none is known, it is one that the vocabulary has tokens for.
-  """
+  """Return the layout of the trunk's folder, else the vocabulary's."""
   if source is not None:
     begun = checksums.read_json(RunFolder.at(source).config, default={})
     block = begun.get('data') or {}

@@ -292,10 +292,7 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
 
 
 def check_metric_of_best(settings: Settings) -> None:
-  """Raise ConfigError if no evaluation gives the metric of `best`.
-
-  No device is used.
-  """
+  """Raise ConfigError without the metric of `best`; use no device."""
   parts = with_evaluations(settings, make_parts(settings, make_vocab(settings)))
   check_metrics([(settings['best'], 'best')], settings, parts, abstract_parameters(settings, parts))
 

@@ -68,11 +68,9 @@ def count(function: Callable[..., Any], *args: PyTree) -> int:
 
 
 def forward(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> Cost:
-  """Count parameters of a model and operations of a row, by shape.
+  """Count a model's parameters and a row's operations, by shape.
 
-  Args:
-    model: called with `inputs` by name.
-    inputs: name -> shape and dtype, rows first.
+  `inputs` maps names to shapes and dtypes, rows first.
   """
   params = parameters(model, inputs)
   flops = count(lambda params, inputs: model.apply({'params': params}, **inputs), params, dict(inputs))
@@ -81,11 +79,7 @@ def forward(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> Cos
 
 
 def parameters(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> PyTree:
-  """Return the tree of a model's parameters as shapes.
-
-  Args:
-    inputs: name -> shape and dtype.
-  """
+  """Return a model's parameters as shapes; `inputs` are those of `forward`."""
   init = lambda key, inputs: model.init(key, **inputs)['params']  # noqa: E731
   return nn.unbox(jax.eval_shape(init, jax.random.key(0), dict(inputs)))
 

@@ -42,10 +42,7 @@ class Free(NamedTuple):
 
 
 def free(devices: Iterable[jax.Device]) -> Free:
-  """Return the free memory of this host and of these devices.
-
-  CPU devices have no memory of their own: `device` is None.
-  """
+  """Return free memory of this host and of devices, None on CPUs."""
   stats = [device.memory_stats() or {} for device in devices]
   limits = [one['bytes_limit'] for one in stats if 'bytes_limit' in one]
   known = [room for room in (_of_machine(), _of_control_group()) if room is not None]
@@ -71,9 +68,7 @@ def in_use(devices: Sequence[jax.Device]) -> dict[str, float]:
 def leaves(state: TrainState, tx: optim.Optimiser, batch: Mapping[str, Any], *, layout: Layout) -> list[Leaf]:
   """List every array of an update except activations.
 
-  Args:
-    state: shapes with shardings, `Maker.abstract`.
-    batch: shapes of a global batch.
+  `state` has shapes with shardings (`Maker.abstract`), `batch` those of a global batch.
   """
   rows = sharding.row_places(layout.mesh)
   trained, _ = tx.split(state.params)

@@ -67,9 +67,7 @@ def _count(tree: PyTree) -> int:
 def of_config(settings: Settings, vocab: Vocab | None = None, folder: RunFolder | None = None) -> dict[str, Any]:
   """Build the model of a config with its head, without reading data.
 
-  Args:
-    vocab: replaces the one that the config names.
-    folder: of a run, whose vocabularies stand for those that the config names.
+  `vocab` and the vocabularies of a run `folder` replace those that the config names.
   """
   vocab = vocab or make_vocab(settings, folder)
   parts = make_parts(settings, vocab, folder)

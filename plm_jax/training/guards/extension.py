@@ -31,11 +31,7 @@ def extended(
 ) -> dict[str, Any]:
   """Return the settings with more steps; log the new learning rate.
 
-  Args:
-    extend: number of steps to add.
-    at: step of the run.
-    finished: whether the run was finished.
-    optimiser_of: number of steps of a run -> its optimiser.
+  `optimiser_of` maps the number of steps of a run to its optimiser.
   """
   longer = history.extended(settings, extend, at=at, finished=finished)
   before, after = history.total(settings), history.total(longer)

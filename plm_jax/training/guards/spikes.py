@@ -90,9 +90,7 @@ class Watch:
   def see(self, step: int, loss: float, saved: Saved) -> Spike | None:
     """Record a loss; return a spike if the run can rewind.
 
-    Args:
-      loss: its loss; one that is not finite is left to `max_skipped`.
-      saved: the checkpoints of the run.
+    A loss that is not finite is left to `max_skipped`.
     """
     if self._settings is None or not math.isfinite(loss):
       return None

@@ -71,12 +71,7 @@ class Check:
       log.warning(f'verify_every: steps on GPUs repeat their bits only with XLA_FLAGS=--{_REPEATABLE}')
 
   def of(self, step: Step, number: int) -> Step:
-    """Return the compiled step `number`, which runs twice if it is checked.
-
-    Args:
-      step: donates the state and the metrics so far.
-      number: of the step that it makes.
-    """
+    """Return the compiled step `number`, which runs twice if it is checked."""
     if self._every is None or number % self._every:
       return step
     return functools.partial(self._twice, step, number)
@@ -132,11 +127,8 @@ class Check:
 def digests(tree: PyTree, *, places: PyTree) -> Array:
   """Compute u32[devices, arrays, 2], the digests of all devices.
 
-  All devices get the same array. Each digest covers the part of an array that a device holds.
-
-  Args:
-    tree: arrays on a mesh.
-    places: their shardings; one may stand for a subtree.
+  All devices get the same array. Each digest covers the part of an array that a device holds. `places` are the
+  shardings of `tree`; one may stand for a subtree.
   """
   mesh = jax.tree.leaves(places)[0].mesh
 
@@ -174,10 +166,7 @@ def _mixed(x: Array) -> Array:
 
 
 def between_results(first: np.ndarray, second: np.ndarray, names: Sequence[str]) -> list[Found]:
-  """Compare the digests [devices, arrays, 2] of two results.
-
-  The list has at most one entry.
-  """
+  """Compare digests [devices, arrays, 2] of two results; one entry at most."""
   differs = (first != second).any(axis=-1)
   if not differs.any():
     return []
@@ -187,14 +176,9 @@ def between_results(first: np.ndarray, second: np.ndarray, names: Sequence[str])
 
 
 def between_devices(made: np.ndarray, arrays: Mapping[str, Array], devices: Sequence[Any]) -> list[Found]:
-  """Compare devices that hold the same part of an array.
+  """Compare devices that hold the same part, one entry per set.
 
-  There is one entry for each set of devices.
-
-  Args:
-    made: digests [devices, arrays, 2].
-    arrays: by name, in that order.
-    devices: in that order.
+  The digests `made` [devices, arrays, 2] have the order of `arrays` and `devices`.
   """
   found: dict[tuple[tuple[int, ...], bool], list[str]] = {}
   for index, (name, array) in enumerate(arrays.items()):

@@ -127,10 +127,7 @@ def _keys(details: Sequence[Mapping[str, str]]) -> dict[str, list[Said]]:
 
 
 def lines(check: Check, called: Sequence[str]) -> list[str]:
-  """Format the answers to one question.
-
-  Differences have a line for each answer and each key, by host.
-  """
+  """Format answers to one question, differences by answer, key and host."""
   alike = len(check.said) == 1 and len(check.said[0].hosts) == len(called)
   texts = [one.text if alike else f'{_hosts(one.hosts, called)}: {one.text}' for one in check.said]
   for key, said in list(check.keys.items())[:KEYS_SHOWN]:

@@ -181,10 +181,7 @@ def _sum(devices: Sequence[jax.Device]) -> Answer:
 
 
 def rows(report: Report) -> list[tuple[str, str, str]]:
-  """Return (question, result, answers) for a table.
-
-  Differences follow their question, by host.
-  """
+  """Return (question, result, answers) for a table, differences by host."""
   return [(check.name, check.result, '\n'.join(agreement.lines(check, report.hosts))) for check in report.checks]
 
 

@@ -67,10 +67,7 @@ def watched() -> Iterator[None]:
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-  """Report an exception of the body to the other processes first.
-
-  That happens before anything that is open around the body is closed.
-  """
+  """Report an exception of the body to others before anything is closed."""
   try:
     yield
   except BaseException as error:

@@ -64,10 +64,7 @@ def asked(question: Callable[[], Answer]) -> Answer:
 
 
 def asked_several(name: str, question: Callable[[], dict[str, Answer]]) -> dict[str, Answer]:
-  """Answer a question with several named answers.
-
-  An error is reported under the name given here.
-  """
+  """Answer a question with several answers; an error gets this name."""
   try:
     return question()
   except (ConfigError, RunError) as error:
@@ -144,10 +141,7 @@ def vocabulary(settings: Settings) -> Answer:
 
 
 def run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
-  """Check that the run could start here: parts, mesh, memory and disk.
-
-  Raises ConfigError: it could not; and what else `asked` takes for an answer.
-  """
+  """Check that the run could start here; raise what `asked` takes."""
   settings = from_data.filled(settings, run_folder.begun(folder))
   preflight.check(settings)
   parts, layout = make_parts(settings, make_vocab(settings)), make_layout(settings)

@@ -257,10 +257,7 @@ def tell_all(key: str, text: str, *, timeout: int) -> list[str | None]:
 
 
 def tell_first(key: str, text: str) -> str | None:
-  """Publish a text under a key unless another process did before.
-
-  Returns the published text, None if that is not possible.
-  """
+  """Publish a text unless another did; return the published one, or None."""
   client = distributed.global_state.client
   if client is not None:
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
